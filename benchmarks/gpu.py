@@ -246,15 +246,14 @@ def device() -> tuple[Place, Timer, list[str]]:
     """Return the current CUDA device, and lines that say what it is, or raise `Missing` with the reason."""
     from rfrope._backends.findings import LIBRARIES
 
-    found = LIBRARIES["CuPy"][0].finding()
+    (probe,) = (probe for probe in LIBRARIES if probe.name == "CuPy")
+    found = probe.run()
     if not found.active:
         raise Missing(f"CuPy: {found.reason}")
     import cupy
 
-    number = cupy.cuda.runtime.getDevice()
-    one, properties = found.devices[number], cupy.cuda.runtime.getDeviceProperties(number)
+    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
     head = [
-        f"{one['name']}, compute capability {one['compute_capability']}, {one['memory'] / 2**30:.0f} GiB",
         f"CuPy {found.detail}",
         machine.versions(PACKAGES),
         time.strftime("%Y-%m-%d"),

@@ -66,7 +66,7 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(Layer(HEADS, WIDTH, rotary) for rotary in rotaries)
         self.norm, self.head = nn.LayerNorm(HEADS * WIDTH), nn.Linear(HEADS * WIDTH, 256)
         if encoding == "sinusoidal":
-            table = rfrope.sinusoidal(np.arange(READ), rfrope.geometric(HEADS * WIDTH // 2))
+            table = rfrope.sinusoidal(np.arange(READ), rfrope.geometric(HEADS * WIDTH // 2), pairing="interleaved")
             self.register_buffer("table", torch.as_tensor(table, dtype=torch.float32))
         else:
             self.table = None

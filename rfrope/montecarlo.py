@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rfrope._backends import schedules
-from rfrope._core import angles, array, blocks, capacity, memory, parallel, random, sums, turns
+from rfrope._core import angles, array, blocks, capacity, dispatch, parallel, random, sums, turns
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
-from rfrope._core.checkpoints import Checkpoint, check_seed
 from rfrope._core.dispatch import CPU, CUDA, backend_place, dispatched
+from rfrope._core.files import Checkpoint, check_seed
 from rfrope._core.results import LazyField, Pending, Result, settled_state
 from rfrope._core.sums import MeanSums, PowerSums
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
@@ -164,17 +164,16 @@ def estimate_kernel(
     lags, _, _ = angles.lags(lags, kernel.ndim, law=kernel)
     array.check_memory(128.0, lags.shape[:-1], lags, "lags")
     n_samples = whole("n_samples", n_samples, 2)
-    n_sets = _n_sets(design, n_samples, n_blocks)
+    n_sets = _n_sets(design, n_samples, n_blocks, kernel)
     check_seed(rng, checkpoint)
-    key, n_lags, threaded = random.key_from_rng(rng), math.prod(lags.shape[:-1]), memory.is_cpu_memory(lags)
+    key, n_lags, threaded = random.key_from_rng(rng), math.prod(lags.shape[:-1]), dispatch.place_of((lags,)) == "cpu"
     if n_sets:
-        _check_sets(n_samples // n_sets, kernel, design)
         sets = _SetChunk(kernel, key, lags, quantity, design, n_samples // n_sets)
         length = schedules.sets_in_chunk(n_samples // n_sets * (n_lags + kernel.n_columns + kernel.ndim))
         summed = _summed(sets, n_sets, length, executor, progress, threaded, checkpoint)
         return _mean(summed, lags, 1.0, _is_held_by_many(summed, _SHARE))
     where = backend_place(_kernel_moments, lags)
-    on_host = memory.view_as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
+    on_host = array.view_as_numpy(lags).reshape(-1, kernel.ndim) if where == "cpu" else None
     length = schedules.draws_in_chunk(where, on_host, n_lags, n_samples, kernel.n_columns, kernel.ndim)
     task = _KernelChunk(kernel, key, lags, quantity)
     found = _summed(task, n_samples, length, executor, progress, threaded, checkpoint)
@@ -256,7 +255,7 @@ def estimate_scores(
     if not where:  # two trials at least stand beside their powers and those of all before
         capacity.check(256.0 * math.prod(shape), f"lags of shape {grid} beside q and k", "the number of lags")
     length = schedules.trials_in_chunk(where, kernel.stated_law() is not None, width)
-    found = _summed(task, n_trials, length, executor, progress, memory.is_cpu_memory(a), checkpoint)
+    found = _summed(task, n_trials, length, executor, progress, dispatch.place_of((a,)) == "cpu", checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
     mean = _mean(found, lags, size, _is_held_by_many(found, _SHARE))
     return ScoreEstimate(mean, _variance(found, lags, size * size), n_trials)
@@ -330,18 +329,13 @@ class _SetChunk:
         xp = array.namespace(lags=self.lags)
         with array.device_of(self.lags):
             omega = _omega_of_sets(self.kernel, self.design, self.key, self.n_blocks, start, length, self.lags)
-            n_lags = math.prod(self.lags.shape[:-1])
-            if n_lags * length * self.n_blocks <= sums.BUDGET:
-                return PowerSums.from_values(self._means(self.lags, omega, length), xp)
-            lags = xp.reshape(self.lags, (n_lags, self.kernel.ndim))
-            parts = [self._means(lags[span], omega, length) for span in sums.parts(n_lags, length * self.n_blocks)]
-            return PowerSums.from_values(xp.reshape(xp.concat(parts), (*self.lags.shape[:-1], length)), xp)
 
-    def _means(self, lags: Array, omega: Array, length: int) -> Array:
-        """Means of the sets ``(*S, length)`` at some lags."""
-        xp = array.namespace(lags=lags)
-        u = _phases(lags, omega, xp)
-        return sums.mean_of_phases(xp.reshape(u, (*u.shape[:-1], length, self.n_blocks)), self.quantity, xp)
+            def means(lags: Array, *_: Array) -> Array:
+                u = _phases(lags, omega, xp)
+                return sums.mean_of_phases(xp.reshape(u, (*u.shape[:-1], length, self.n_blocks)), self.quantity, xp)
+
+            one = omega[0, 0]  # a number in place of coefficients
+            return PowerSums.from_values(sums.map_lags(means, self.lags, one, one, length * self.n_blocks, xp), xp)
 
 
 @dataclass(frozen=True)
@@ -478,7 +472,7 @@ class _Unsettled(Pending):
 # -- what is allowed in ------------------------------------------------------------------------------------------------
 
 
-def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
+def _n_sets(design: str, n_samples: int, n_blocks: int | None, kernel: Kernel) -> int:
     """Number of sets of a design that make so many draws; 0 for independent draws."""
     if design == "iid":
         if n_blocks is not None:
@@ -491,9 +485,6 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None) -> int:
         raise ValueError(
             f"n_samples is {n_samples}; expected a multiple of n_blocks={n_blocks}, at least {2 * n_blocks}"
         )
-    return n_samples // n_blocks
-
-
-def _check_sets(n_blocks: int, kernel: Kernel, design: str) -> None:
     held = 32.0 * (2 * kernel.n_columns + kernel.ndim) * n_blocks  # two sets make a chunk at least
     capacity.check(held, f"n_blocks={n_blocks} of design {design!r}", "n_blocks")
+    return n_samples // n_blocks

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import os
 import sys
 from types import ModuleType
@@ -26,10 +25,6 @@ _FORMAT = 2  # 1, of version 0.1, has no "rope"
 _UNITS = "radians per unit of position"
 _DTYPES = ("float16", "float32", "float64")
 _FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # fields of a Rope
-_ENTRIES = {  # in the metadata of each format
-    1: {"format", "rfrope", "units", "shape", "dtype", "provenance"},
-    2: {"format", "rfrope", "units", "shape", "dtype", "rope", "source", "digest"},
-}
 
 
 @array.select_device
@@ -125,7 +120,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     Notes
     -----
     Nothing in a file is executed: pickled arrays are refused. No more memory is taken than the file is long, twice.
-    Files without a digest, as rfrope wrote them before it had one, load.
+    Files of version 0.1, which have no digest, load.
 
     Examples
     --------
@@ -146,12 +141,12 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
         ) from None
     # after eight bytes, the length of its header, a safetensors file begins with JSON
     frequencies, text = _from_safetensors(path) if beginning[8:] == b"{" else _from_npz(path)
-    metadata = _checked_metadata(path, text, frequencies)
+    fields = _read_fields(path, text, frequencies)
     if dtype is None and space is not np:
-        dtype = array.check_float_dtype(_narrowed(frequencies.dtype.name, space, device), space)
-    placed = array.from_host(frequencies, space, device=device, dtype=dtype)
+        fits = frequencies.dtype != np.float64 or array.has_float64(space, device)
+        dtype = array.check_float_dtype(frequencies.dtype.name if fits else "float32", space)
     try:
-        return Rope(placed, **_fields(metadata))
+        return Rope(array.from_host(frequencies, space, device=device, dtype=dtype), **fields)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} holds no Rope ({error}); expected what rfrope.save writes") from None
 
@@ -168,21 +163,27 @@ def check_target(path: str, *, overwrite: bool = False) -> None:
 def packed(path: str, rope: Rope) -> bytes:
     """Content of a file: frequencies, and a JSON text that describes them."""
     host = _storable(rope.frequencies)
-    fields = {name: _plain(name, getattr(rope, name)) for name in _FIELDS}
-    fields["head_dim"] = None if isinstance(rope.head_dim, Assumed) else rope.head_dim
     metadata = {
         "format": _FORMAT,
         "rfrope": sys.modules["rfrope"].__version__,  # the package stands above this module, which may not import it
         "units": _UNITS,
         "shape": list(host.shape),
         "dtype": host.dtype.name,
-        "rope": fields,
-        "source": {name: _plain(name, value) for name, value in rope.source.to_dict().items()},
+        "rope": {name: getattr(rope, name) for name in _FIELDS},
+        "source": rope.source.to_dict(),
     }
-    metadata["digest"] = _digest(metadata, host)
-    text = json.dumps(metadata, allow_nan=False)
+    if isinstance(rope.head_dim, Assumed):
+        metadata["rope"]["head_dim"] = None
+    try:
+        text = json.dumps(metadata, allow_nan=False, default=_plain)
+    except (ValueError, TypeError) as error:
+        raise type(error)(
+            f"source is {show(metadata['source'])}, which JSON cannot hold ({error}); expected finite numbers, "
+            "strings, None, kernels, or lists and dicts of them"
+        ) from None
     if len(text) > files.LONGEST_JSON:
         raise ValueError(f"source has {len(text)} characters as JSON; expected at most {files.LONGEST_JSON}")
+    text = json.dumps(json.loads(text) | {"digest": _digest(text, host)})
     if path.endswith(SUFFIXES[1]):
         content: bytes = _safetensors(path).save({"frequencies": host}, metadata={"rfrope": text})
         return content
@@ -203,21 +204,13 @@ def _storable(frequencies: Any) -> np.ndarray:
     return np.ascontiguousarray(host, dtype=host.dtype.newbyteorder("="))
 
 
-def _plain(name: str, value: Any) -> Any:
-    """Return a value of the source as JSON has it, or say which one cannot be stored."""
+def _plain(value: Any) -> Any:
+    """Return what JSON has no kind for as text or lists."""
     if isinstance(value, Kernel):
         return repr(value)
     if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{name} is {value}; expected a finite number in the source")
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list | tuple):
-        return [_plain(f"{name}[{i}]", v) for i, v in enumerate(value)]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: _plain(f"{name}[{show(key)}]", v) for key, v in value.items()}
-    raise TypeError(f"{name} is {show(value)}; expected numbers, strings, None, kernels, or lists and dicts of them")
+        return value.tolist()
+    raise TypeError(f"it holds {show(value)}")
 
 
 def _from_npz(path: str) -> tuple[np.ndarray, str]:
@@ -263,67 +256,42 @@ def _safetensors(path: str) -> ModuleType:
         ) from None
 
 
-def _checked_metadata(path: str, text: str, frequencies: np.ndarray) -> dict[str, Any]:
-    """Read the JSON text, and hold it against the frequencies that lie beside it."""
+def _read_fields(path: str, text: str, frequencies: np.ndarray) -> dict[str, Any]:
+    """Return a Rope's other fields from a JSON text, which is held against the frequencies that lie beside it."""
     try:
         metadata = files.parse_json(text)
-        number, later = metadata["format"], metadata["format"] > _FORMAT
-        said = () if later else (metadata["units"], tuple(metadata["shape"]), metadata["dtype"])
-        kinds = later or (_described(metadata) and isinstance(metadata["rfrope"], str))
-    except (ValueError, RecursionError, KeyError, TypeError):
+        number, digest = metadata["format"], metadata.pop("digest", None)
+        read = {1: _read_version_0_1, _FORMAT: lambda one: {**one["rope"], "source": one["source"]}}.get(number)
+        fields = {} if read is None else read(metadata)
+        said = () if read is None else (metadata["units"], tuple(metadata["shape"]), metadata["dtype"])
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{path} does not say what it holds; expected what rfrope.save writes") from None
-    if later:
-        raise ValueError(f"{path} has format {show(number)}; expected at most {_FORMAT}: a newer rfrope wrote it")
-    found = (_UNITS, frequencies.shape, frequencies.dtype.name)
-    if said != found or not kinds or found[2] not in _DTYPES:
-        raise ValueError(f"{path} says that it holds {show(said)}, but holds {found}; expected what rfrope.save writes")
-    if unknown := set(metadata) - _ENTRIES[number]:
-        raise ValueError(
-            f"{path} says {printable(', '.join(sorted(unknown)))} of itself; expected what rfrope.save writes"
-        )
-    if metadata.pop("digest", None) not in (None, _digest(metadata, frequencies)):
+    if read is None:
+        raise ValueError(f"{path} has format {show(number)}; expected at most {_FORMAT}: a newer rfrope may read it")
+    if number == _FORMAT and digest != _digest(json.dumps(metadata), frequencies):
         raise _damaged(path, "its content is not that of its digest")
-    try:
-        angles.frequencies(frequencies, np)
-    except ValueError as error:
-        raise ValueError(f"{path} holds no frequencies ({error}); expected what rfrope.save writes") from None
-    checked: dict[str, Any] = metadata
-    return checked
+    found = (_UNITS, frequencies.shape, frequencies.dtype.name)
+    if said != found:
+        raise ValueError(f"{path} says that it holds {show(said)}, but holds {found}; expected what rfrope.save writes")
+    return fields
 
 
-def _digest(metadata: dict[str, Any], frequencies: np.ndarray) -> str:
+def _read_version_0_1(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return what files of version 0.1 say in what they came from, or not at all; they have no digest."""
+    source = metadata["provenance"]
+    context, factor = source.get("context"), source.get("attention_factor")
+    lengths = context if isinstance(context, list) else [context]
+    fields = {"source": source}
+    if lengths and all(type(n) is int and 0 < n < 2**32 for n in lengths):
+        fields["context"] = lengths[0] if len(lengths) == 1 else tuple(lengths)
+    if source.get("pairing") in blocks.PAIRINGS:
+        fields["pairing"] = source["pairing"]
+    if isinstance(factor, float) and factor > 0.0:
+        fields["attention_factor"] = factor
+    return fields
+
+
+def _digest(text: str, frequencies: np.ndarray) -> str:
     """SHA-256 of what else a file says, as JSON, and of its numbers in little-endian order."""
     numbers = np.ascontiguousarray(frequencies, dtype=frequencies.dtype.newbyteorder("<"))
-    return hashlib.sha256(json.dumps(metadata).encode() + numbers.tobytes()).hexdigest()
-
-
-def _described(metadata: dict[str, Any]) -> bool:
-    """Say whether the parts of a format are there."""
-    if metadata["format"] == 1:
-        return isinstance(metadata["provenance"], dict)
-    return metadata["format"] == _FORMAT and isinstance(metadata["source"], dict) and isinstance(metadata["rope"], dict)
-
-
-def _fields(metadata: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a Rope, beside its frequencies; those of version 0.1 had a context in what they came from, or none."""
-    if metadata["format"] == 1:
-        source = metadata["provenance"]
-        context = source.get("context")
-        lengths = context if isinstance(context, list) else [context]
-        whole = bool(lengths) and all(type(n) is int and 0 < n < 2**32 for n in lengths)
-        fields = {"source": source, "context": (lengths[0] if len(lengths) == 1 else tuple(lengths)) if whole else None}
-        if source.get("pairing") in blocks.PAIRINGS:
-            fields["pairing"] = source["pairing"]
-        factor = source.get("attention_factor")
-        if isinstance(factor, float) and factor > 0.0:
-            fields["attention_factor"] = factor
-        return fields
-    held = metadata["rope"]
-    if unknown := set(held) - set(_FIELDS):
-        raise ValueError(f"unknown fields {printable(', '.join(sorted(unknown)))}")
-    return {**held, "source": metadata["source"]}
-
-
-def _narrowed(name: str, xp: ModuleType, device: Any) -> str:
-    """Name of the dtype that a library has on a device for frequencies that were saved in another."""
-    return name if name != "float64" or array.has_float64(xp, device) else "float32"
+    return hashlib.sha256(text.encode() + numbers.tobytes()).hexdigest()

@@ -21,8 +21,7 @@ from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 from rfrope.moments import expected_score, relative_error, score_variance
 from rfrope.montecarlo import estimate_kernel, estimate_scores
-from rfrope.rotation.pairings import convert_pairing
-from rfrope.rotation.scoring import block_coefficients
+from rfrope.rotation.pairings import block_coefficients, convert_pairing
 
 __all__ = ["Row", "Validation", "validate"]
 
@@ -239,26 +238,20 @@ def default_lags(kernel: Kernel) -> np.ndarray:
 
 
 def _pairs(q: Array | None, k: Array | None) -> tuple[np.ndarray, np.ndarray]:
-    if (q is None) != (k is None):
-        missing = "q" if q is None else "k"
-        raise ValueError(
-            f"{missing} is missing; expected both q and k, or neither for the real pairs that ship with rfrope"
-        )
-    if q is None:
+    if q is None and k is None:
         return example_pairs()
     host = []
     for name, value in (("q", q), ("k", k)):
+        if value is None:
+            raise ValueError(f"{name} is missing; expected both q and k, or neither for the real pairs of rfrope")
         rows = np.atleast_2d(angles.numbers_on_host(value, name))
         if rows.dtype.kind != "f" or rows.ndim != 2 or not rows.size or rows.shape[-1] % 2:
             raise ValueError(
                 f"{name} has shape {rows.shape} and dtype {rows.dtype}; expected real vectors (d,) or (n, d), d even"
             )
-        if not np.all(np.isfinite(rows)):
-            raise ValueError(f"{name} holds NaN or infinity; expected finite vectors")
-        rows = rows.astype(np.float64)
-        if np.max(np.abs(rows)) > _LARGEST_FEATURE:
-            raise ValueError(f"{name} holds magnitudes up to {np.max(np.abs(rows)):.2g}; expected at most 1e30")
-        host.append(rows)
+        if not np.all(np.abs(rows) <= _LARGEST_FEATURE):
+            raise ValueError(f"{name} holds NaN, infinity or magnitudes above 1e30; expected finite vectors")
+        host.append(rows.astype(np.float64))
     if host[0].shape != host[1].shape:
         raise ValueError(f"q has shape {host[0].shape} but k has {host[1].shape}; expected pairs, row by row")
     return host[0], host[1]
@@ -280,9 +273,7 @@ def _first_blocks(
 ) -> tuple[np.ndarray, np.ndarray, str]:
     if n_blocks is None:
         return q, k, pairing
-    available = q.shape[-1] // 2
-    if whole("n_blocks", n_blocks, 1) > available:
-        raise ValueError(f"n_blocks is {n_blocks}; expected 1 to {available}, the blocks that q and k have")
+    n_blocks = whole("n_blocks", n_blocks, 1, q.shape[-1] // 2)
     q, k = (convert_pairing(v, pairing, "interleaved")[:, : 2 * n_blocks] for v in (q, k))
     return q, k, "interleaved"
 
@@ -297,20 +288,13 @@ def _checked_lags(lags: Array, kernel: Kernel) -> np.ndarray:
 
 def _rows(lags: np.ndarray, closed: Any, found: Any, errors: Any, largest: np.ndarray) -> Iterator[Row]:
     """Compare lag by lag: means ``(m,)``, which are at most 1, then moments ``(pairs, m)`` of scores of given sizes."""
-    for j, lag in enumerate(tuple(float(v) for v in lag) for lag in lags):
-        for i in range(3):
-            yield _row(lag, QUANTITIES[i], None, closed[i][j], found[i][j], errors[i][j], 1.0)
-        for pair, size in enumerate(largest.tolist()):
-            for i, power in ((3, 1), (4, 2)):
-                at = (pair, j)
-                yield _row(lag, QUANTITIES[i], pair, closed[i][at], found[i][at], errors[i][at], size**power)
-
-
-def _row(
-    lag: tuple[float, ...], quantity: str, pair: int | None, closed: Any, estimate: Any, stderr: Any, size: float
-) -> Row:
-    gap, stderr = float(estimate) - float(closed), max(float(stderr), _ROUNDING * size)
-    return Row(lag, quantity, pair, float(closed), float(estimate), stderr, gap / stderr if gap else 0.0)
+    for j, lag in enumerate(lags.tolist()):
+        cases: list[tuple[int, int | None, tuple[int, ...], float]] = [(i, None, (j,), 1.0) for i in range(3)]
+        cases += [(i, pair, (pair, j), s ** (i - 2)) for pair, s in enumerate(largest.tolist()) for i in (3, 4)]
+        for i, pair, at, size in cases:
+            wanted, estimate, stderr = (float(values[i][at]) for values in (closed, found, errors))
+            stderr, gap = max(stderr, _ROUNDING * size), estimate - wanted
+            yield Row(tuple(lag), QUANTITIES[i], pair, wanted, estimate, stderr, gap / stderr if gap else 0.0)
 
 
 # -- standard errors in closed form ------------------------------------------------------------------------------------
@@ -320,10 +304,8 @@ def _errors_of_means(harmonics: list[np.ndarray], n: int, bound: float) -> list[
     """Standard errors ``(m,)`` of the means of cos u, cos 2u and sin u, from Phi at 1, 2, 3 and 4 times the lags."""
     phi, phi2, _, phi4 = harmonics
     variances = (0.5 * (1.0 + phi2) - phi * phi, 0.5 * (1.0 + phi4) - phi2 * phi2, 0.5 * (1.0 - phi2))
-    return [
-        _widened(v, 1.0, 1.0 + np.abs(mean), n, bound)
-        for v, mean in zip(variances, (phi, phi2, 0.0 * phi), strict=True)
-    ]
+    reaches = (1.0 + np.abs(phi), 1.0 + np.abs(phi2), 1.0)
+    return [_widened(variance, 1.0, reach, n, bound) for variance, reach in zip(variances, reaches, strict=True)]
 
 
 def _errors_of_scores(

@@ -193,39 +193,33 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         rfrope.save(saved, ROPE)
     qk = {"q": X[0], "k": X[1]}
     table = dict(zip(("cos", "sin"), rfrope.rotation_table(np.arange(3), LADDER), strict=True))
-    lags = np.array([0.0, 1.0, 5.0])
+    lags, at = np.array([0.0, 1.0, 5.0]), np.arange(3)
     gaussian = "gaussian(scale=8)"
     series = np.sin(np.arange(64.0)) + np.cos(0.3 * np.arange(64.0))
     made: dict[Any, dict[str, Any]] = {
-        rfrope.rotate: {"x": X, "positions": np.arange(3), "frequencies": LADDER, "out": np.empty_like(X)},
+        rfrope.rotate: {"x": X, "positions": at, "frequencies": LADDER, "out": np.empty_like(X)},
         rfrope.rotate_by_phases: {"x": X, "phases": np.ones((3, 4))},
         rfrope.rotate_by_table: {"x": X, **table},
-        rfrope.rotation_table: {"positions": np.arange(3), "frequencies": LADDER},
-        rfrope.scores: {
-            "q": X,
-            "k": X,
-            "q_positions": np.arange(3),
-            "k_positions": np.arange(3),
-            "frequencies": LADDER,
-        },
+        rfrope.rotation_table: {"positions": at, "frequencies": LADDER},
+        rfrope.scores: {"q": X, "k": X, "q_positions": at, "k_positions": at, "frequencies": LADDER},
         rfrope.convert_pairing: {"x": X, "source": "half", "target": "interleaved"},
         rfrope.block_coefficients: qk,
-        rfrope.sinusoidal: {"positions": np.arange(3), "frequencies": LADDER},
-        rotation.phases: {"positions": np.arange(3), "frequencies": LADDER},
+        rfrope.sinusoidal: {"positions": at, "frequencies": LADDER},
+        rotation.phases: {"positions": at, "frequencies": LADDER},
         rotation.to_complex: {"x": X},
         rotation.from_complex: {"z": X[:, :4] + 1j * X[:, 4:]},
         rotation.shift_matrix: {"offset": 3.0, "frequencies": LADDER},
-        rotation.rerotate: {"k": X, "positions": np.arange(3), "old": LADDER, "new": ROPE},
+        rotation.rerotate: {"k": X, "positions": at, "old": LADDER, "new": ROPE},
         rotation.grid_positions: {"shape": (2, 3)},
         rotation.mrope_positions: {"segments": [2, (1, 2, 2)]},
-        rotation.packed_positions: {"cu_seqlens": [0, 2, 3]},
+        rotation.packed_positions: {"cu_seqlens": np.array([0, 2, 3])},
         rfrope.geometric: {"n_blocks": 4},
         rfrope.arithmetic: {"n_blocks": 4, "step": 0.1},
         frequencies.pixel: {"n_blocks": 4},
-        frequencies.from_wavelengths: {"wavelengths": [1.0, 2.0]},
-        frequencies.xpos_scales: {"positions": np.arange(3), "n_blocks": 4},
+        frequencies.from_wavelengths: {"wavelengths": np.array([1.0, 2.0])},
+        frequencies.xpos_scales: {"positions": at, "n_blocks": 4},
         frequencies.from_generators: {"generators": np.kron(np.diag([1.0, 0.5]), [[0.0, -1.0], [1.0, 0.0]])},
-        rfrope.mixed: {"n_blocks": 4, "angles": [0.0, 1.0]},
+        rfrope.mixed: {"n_blocks": 4, "angles": np.array([0.0, 1.0])},
         rfrope.golden_gate: {"n_blocks": 4, "low": 0.1, "high": 1.0},
         rfrope.mrope: {"frequencies": LADDER, "sections": [2, 2]},
         rfrope.sample: {"kernel": gaussian, "n_blocks": 4, **FEW},
@@ -300,7 +294,7 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         heads.shifted_scores: {**qk, "frequencies": LADDER, "lags": lags, "shift": np.zeros(4)},
         heads.shifted_terms: {**qk, "frequencies": LADDER, "lags": lags, "shift": np.zeros(4)},
         heads.temperature_for_mass: {"mass": 0.5, "frequencies": LADDER, "context": 16},
-        bochner.from_autocorrelation: {"values": [1.0, 0.5, 0.25]},
+        bochner.from_autocorrelation: {"values": np.array([1.0, 0.5, 0.25])},
         bochner.from_series: {"x": series},
         bochner.from_density: {"density": _bell, "support": (0.0, 6.0), "normalise": True},
         bochner.from_function: {"phi": _bell},
@@ -314,7 +308,6 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
     }
     named = {name: (FUNCTIONS[name], made[FUNCTIONS[name]]) for name in public_names() if FUNCTIONS[name] in made}
     law = rfrope.kernel("gaussian", scale=8.0)
-    at = np.arange(3)
     named |= {
         "Rope": (rfrope.Rope, {"frequencies": LADDER}),
         "Rope.rotate": (ROPE.rotate, {"x": X, "positions": at, "out": np.empty_like(X)}),

@@ -176,7 +176,7 @@ FAMILIES: dict[str, Family] = {
         ({},),
         lambda k, x: mp.exp(-(_length(x) ** 2) / 2),
         "ellipse",
-        "mathematics page, section 3; seed 000, table",
+        "mathematics page, section 3; the RF-RoPE paper, table",
     ),
     "cauchy": Family(
         "scale",

@@ -39,24 +39,16 @@ def lists(n: int) -> dict[str, list[float]]:
 
 def llama3(factor: float, low: float = 1.0, high: float = 4.0) -> dict[str, Any]:
     return {
-        "factor": factor,
-        "high_freq_factor": high,
-        "low_freq_factor": low,
-        "original_max_position_embeddings": 8192,
+        "factor": factor, "high_freq_factor": high, "low_freq_factor": low, "original_max_position_embeddings": 8192,
         "rope_type": "llama3",
-    }
+    }  # fmt: skip
 
 
 def deepseek(mscale: float) -> dict[str, Any]:
     return {
-        "beta_fast": 32,
-        "beta_slow": 1,
-        "factor": 40,
-        "mscale": mscale,
-        "mscale_all_dim": mscale,
-        "original_max_position_embeddings": 4096,
-        "type": "yarn",
-    }
+        "beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": mscale, "mscale_all_dim": mscale,
+        "original_max_position_embeddings": 4096, "type": "yarn",
+    }  # fmt: skip
 
 
 def simple(
@@ -79,42 +71,22 @@ GEMMA4_ROPE = {
     "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
 }
 MINISTRAL3_ROPE = {
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "factor": 16.0,
-    "llama_4_scaling_beta": 0.1,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
-    "original_max_position_embeddings": 16384,
-    "rope_theta": 1000000.0,
-    "rope_type": "yarn",
+    "beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0,
+    "mscale_all_dim": 1.0, "original_max_position_embeddings": 16384, "rope_theta": 1000000.0, "rope_type": "yarn",
     "type": "yarn",
-}
+}  # fmt: skip
 GPT_OSS_ROPE = {
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "factor": 32.0,
-    "original_max_position_embeddings": 4096,
-    "rope_type": "yarn",
-    "truncate": False,
-}
+    "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+    "rope_type": "yarn", "truncate": False,
+}  # fmt: skip
 OLMO3_ROPE = {
-    "attention_factor": 1.2079441541679836,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "factor": 8.0,
-    "original_max_position_embeddings": 8192,
-    "rope_type": "yarn",
-}
+    "attention_factor": 1.2079441541679836, "beta_fast": 32.0, "beta_slow": 1.0, "factor": 8.0,
+    "original_max_position_embeddings": 8192, "rope_type": "yarn",
+}  # fmt: skip
 HUNYUAN_ROPE = {
-    "alpha": 1000.0,
-    "beta_fast": 32,
-    "beta_slow": 1,
-    "factor": 1.0,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
+    "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
     "type": "dynamic",
-}
+}  # fmt: skip
 QWEN_YARN = {"factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn"}
 LATENT = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "kv_lora_rank": 512, "v_head_dim": 128}
 
@@ -157,431 +129,192 @@ TEXT = (
 
 PUBLISHED = (
     *TEXT,
-    Published(
-        "Phi-3 mini 128k",
-        {
-            "model_type": "phi3",
-            "hidden_size": 3072,
+    Published("Phi-3 mini 128k", {
+        "model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 32, "max_position_embeddings": 131072,
+        "original_max_position_embeddings": 4096, "rope_scaling": {"type": "longrope", **lists(48)},
+        "rope_theta": 10000.0
+    }, (Place("", "longrope", 96, 48, 10000.0, 131072),)),
+    Published("Phi-4 mini", {
+        "model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 24, "max_position_embeddings": 131072,
+        "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
+        "rope_scaling": {"type": "longrope", **lists(48)}, "rope_theta": 10000.0
+    }, (Place("", "longrope", 128, 48, 10000.0, 131072),)),
+    Published("Phi-4 multimodal", {
+        "model_type": "phi4_multimodal", "hidden_size": 3072, "num_attention_heads": 24,
+        "max_position_embeddings": 131072, "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
+        "rope_scaling": {"type": "longrope", **lists(48)}, "rope_theta": 10000.0
+    }, (Place("", "longrope", 128, 48, 10000.0, 131072),)),
+    Published("Phi-3.5 MoE", {
+        "model_type": "phimoe", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 131072,
+        "original_max_position_embeddings": 4096,
+        "rope_scaling": {
+            **lists(64), "long_mscale": 1.243163121016122, "original_max_position_embeddings": 4096,
+            "short_mscale": 1.243163121016122, "type": "longrope",
+        },
+        "rope_theta": 10000.0
+    }, (Place("", "longrope", 128, 64, 10000.0, 131072),)),
+    Published("DeepSeek V2 Lite", {
+        "model_type": "deepseek_v2", "hidden_size": 2048, "num_attention_heads": 16,
+        "max_position_embeddings": 163840, "rope_scaling": deepseek(0.707), "rope_theta": 10000, **LATENT
+    }, (Place("", "yarn", 64, 32, 10000.0, 163840),)),
+    Published("DeepSeek V3 and R1", {
+        "model_type": "deepseek_v3", "hidden_size": 7168, "num_attention_heads": 128,
+        "max_position_embeddings": 163840, "rope_scaling": deepseek(1.0), "rope_theta": 10000, **LATENT
+    }, (Place("", "yarn", 64, 32, 10000.0, 163840),)),
+    Published("Pythia 1.4B", {
+        "model_type": "gpt_neox", "hidden_size": 2048, "num_attention_heads": 16, "max_position_embeddings": 2048,
+        "rotary_emb_base": 10000, "rotary_pct": 0.25
+    }, (Place("", "default", 128, 16, 10000.0, 2048),)),
+    Published("GPT-NeoX 20B", {
+        "model_type": "gpt_neox", "hidden_size": 6144, "num_attention_heads": 64, "max_position_embeddings": 2048,
+        "rotary_emb_base": 10000, "rotary_pct": 0.25
+    }, (Place("", "default", 96, 12, 10000.0, 2048),)),
+    Published("GPT-J 6B", {
+        "model_type": "gptj", "n_ctx": 2048, "n_embd": 4096, "n_head": 16, "n_positions": 2048, "rotary": True,
+        "rotary_dim": 64
+    }, (Place("", "default", 256, 32, 10000.0, 2048),)),
+    Published("CodeGen 350M", {
+        "model_type": "codegen", "n_ctx": 2048, "n_embd": 1024, "n_head": 16, "n_positions": 2048, "rotary_dim": 32
+    }, (Place("", "default", 64, 16, 10000.0, 2048),)),
+    Published("Falcon 7B", {
+        "model_type": "falcon", "alibi": False, "hidden_size": 4544, "num_attention_heads": 71, "multi_query": True
+    }, (Place("", "default", 64, 32, 10000.0, 2048),)),
+    Published("Persimmon 8B", {
+        "model_type": "persimmon", "hidden_size": 4096, "num_attention_heads": 64, "max_position_embeddings": 16384,
+        "rope_theta": 25000.0
+    }, (Place("", "default", 64, 16, 25000.0, 16384),)),
+    Published("MiniMax M2", {
+        "model_type": "minimax_m2", "head_dim": 128, "hidden_size": 3072, "num_attention_heads": 48,
+        "max_position_embeddings": 196608, "rope_theta": 5000000, "rotary_dim": 64
+    }, (Place("", "default", 128, 32, 5000000.0, 196608),)),
+    Published("Hunyuan 7B", {
+        "model_type": "hunyuan_v1_dense", "head_dim": 128, "hidden_size": 4096, "num_attention_heads": 32,
+        "max_position_embeddings": 32768, "rope_scaling": HUNYUAN_ROPE, "rope_theta": 10000.0
+    }, (Place("", "dynamic", 128, 64, 10000.0, 32768),)),
+    Published("OLMo 3 7B", {
+        "model_type": "olmo3", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 65536,
+        "rope_scaling": OLMO3_ROPE, "rope_theta": 500000
+    }, (
+        Place("full_attention", "yarn", 128, 64, 500000.0, 65536),
+        Place("sliding_attention", "default", 128, 64, 500000.0, 65536),
+    )),
+    Published("ModernBERT base", {
+        "model_type": "modernbert", "global_rope_theta": 160000.0, "hidden_size": 768, "local_rope_theta": 10000.0,
+        "max_position_embeddings": 8192, "num_attention_heads": 12, "position_embedding_type": "absolute"
+    }, (
+        Place("full_attention", "default", 64, 32, 160000.0, 8192),
+        Place("sliding_attention", "default", 64, 32, 10000.0, 8192),
+    )),
+    Published("Gemma 3 1B", {
+        "model_type": "gemma3_text", "head_dim": 256, "hidden_size": 1152, "max_position_embeddings": 32768,
+        "num_attention_heads": 4, "rope_local_base_freq": 10000, "rope_scaling": None, "rope_theta": 1000000,
+        "sliding_window_pattern": 6
+    }, (
+        Place("full_attention", "default", 256, 128, 1000000.0, 32768),
+        Place("sliding_attention", "default", 256, 128, 10000.0, 32768),
+    )),
+    Published("Gemma 3 4B", {
+        "model_type": "gemma3",
+        "text_config": {
+            "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024
+        },
+        "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model", "num_attention_heads": 16}
+    }, (
+        Place("text_config.full_attention", "linear", 256, 128, 1000000.0, 131072),
+        Place("text_config.sliding_attention", "default", 256, 128, 10000.0, 131072),
+    )),
+    Published("Gemma 4 E2B", {
+        "model_type": "gemma4",
+        "text_config": {
+            "model_type": "gemma4_text", "global_head_dim": 512, "head_dim": 256, "max_position_embeddings": 131072,
+            "rope_parameters": GEMMA4_ROPE
+        },
+        "vision_config": {"model_type": "gemma4_vision", "rope_parameters": {"rope_theta": 100.0}}
+    }, (
+        Place("text_config.full_attention", "proportional", 512, 256, 1000000.0, 131072),
+        Place("text_config.sliding_attention", "default", 256, 128, 10000.0, 131072),
+    )),
+    Published("Llama 3.2 11B Vision", {
+        "model_type": "mllama",
+        "text_config": {
+            "model_type": "mllama_text_model", "hidden_size": 4096, "max_position_embeddings": 131072,
+            "num_attention_heads": 32, "rope_scaling": llama3(8.0), "rope_theta": 500000.0
+        },
+        "vision_config": {"model_type": "mllama_vision_model", "attention_heads": 16, "hidden_size": 1280}
+    }, (Place("text_config", "llama3", 128, 64, 500000.0, 131072),)),
+    Published("Llama 4 Scout", {
+        "model_type": "llama4",
+        "text_config": {
+            "model_type": "llama4_text", "head_dim": 128, "hidden_size": 5120, "max_position_embeddings": 10485760,
+            "num_attention_heads": 40, "rope_scaling": llama3(16.0, 1.0, 1.0), "rope_theta": 500000.0
+        },
+        "vision_config": {
+            "model_type": "llama4_vision_model", "hidden_size": 1408, "image_size": 336, "num_attention_heads": 16,
+            "patch_size": 14, "rope_theta": 10000
+        }
+    }, (
+        Place("text_config", "llama3", 128, 64, 500000.0, 10485760),
+        Place("vision_config", "axial", 88, 44, 10000.0, None),
+    )),
+    Published("LLaVA 1.5 7B", {
+        "model_type": "llava",
+        "text_config": {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064},
+        "vision_config": {"model_type": "clip_vision_model", "hidden_size": 1024, "num_attention_heads": 16}
+    }, (Place("text_config", "default", 128, 64, 10000.0, 4096),)),
+    Published("Mistral Small 3.1 24B", {
+        "model_type": "mistral3",
+        "text_config": {
+            "model_type": "mistral", "head_dim": 128, "hidden_size": 5120, "max_position_embeddings": 131072,
+            "num_attention_heads": 32, "rope_theta": 1000000000.0
+        },
+        "vision_config": {
+            "model_type": "pixtral", "head_dim": 64, "hidden_size": 1024, "image_size": 1540,
+            "num_attention_heads": 16, "patch_size": 14, "rope_theta": 10000.0
+        }
+    }, (
+        Place("text_config", "default", 128, 64, 1000000000.0, 131072),
+        Place("vision_config", "axial", 64, 32, 10000.0, None),
+    )),
+    Published("Ministral 3 8B", {
+        "model_type": "mistral3",
+        "text_config": {
+            "model_type": "ministral3", "head_dim": 128, "hidden_size": 4096, "max_position_embeddings": 262144,
+            "num_attention_heads": 32, "rope_parameters": MINISTRAL3_ROPE
+        },
+        "vision_config": {"model_type": "pixtral", "rope_parameters": {"rope_theta": 10000.0}}
+    }, (
+        Place("text_config", "yarn", 128, 64, 1000000.0, 262144),
+        Place("vision_config", "axial", 64, 32, 10000.0, None),
+    )),
+    Published("Qwen2-VL 7B", {
+        "model_type": "qwen2_vl", "hidden_size": 3584, "max_position_embeddings": 32768, "num_attention_heads": 28,
+        "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, "rope_theta": 1000000.0,
+        "vision_config": {
+            "model_type": "qwen2_vl", "depth": 32, "embed_dim": 1280, "hidden_size": 3584, "num_heads": 16
+        }
+    }, (Place("", "default", 128, 64, 1000000.0, 32768), Place("vision_config", "axial", 80, 40, 10000.0, None))),
+    Published("Qwen2.5-VL 7B", {
+        "model_type": "qwen2_5_vl", "hidden_size": 3584, "max_position_embeddings": 128000,
+        "num_attention_heads": 28, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+        "rope_theta": 1000000.0,
+        "vision_config": {"model_type": "qwen2_5_vl", "hidden_size": 1280, "num_heads": 16, "out_hidden_size": 3584}
+    }, (Place("", "default", 128, 64, 1000000.0, 128000), Place("vision_config", "axial", 80, 40, 10000.0, None))),
+    Published("Qwen3-VL 8B", {
+        "model_type": "qwen3_vl",
+        "text_config": {
+            "model_type": "qwen3_vl_text", "head_dim": 128, "hidden_size": 4096, "max_position_embeddings": 262144,
             "num_attention_heads": 32,
-            "max_position_embeddings": 131072,
-            "original_max_position_embeddings": 4096,
-            "rope_scaling": {"type": "longrope", **lists(48)},
-            "rope_theta": 10000.0,
+            "rope_scaling": {"mrope_interleaved": True, "mrope_section": [24, 20, 20], "rope_type": "default"},
+            "rope_theta": 5000000
         },
-        (Place("", "longrope", 96, 48, 10_000.0, 131072),),
-    ),
-    Published(
-        "Phi-4 mini",
-        {
-            "model_type": "phi3",
-            "hidden_size": 3072,
-            "num_attention_heads": 24,
-            "max_position_embeddings": 131072,
-            "original_max_position_embeddings": 4096,
-            "partial_rotary_factor": 0.75,
-            "rope_scaling": {"type": "longrope", **lists(48)},
-            "rope_theta": 10000.0,
-        },
-        (Place("", "longrope", 128, 48, 10_000.0, 131072),),
-    ),
-    Published(
-        "Phi-4 multimodal",
-        {
-            "model_type": "phi4_multimodal",
-            "hidden_size": 3072,
-            "num_attention_heads": 24,
-            "max_position_embeddings": 131072,
-            "original_max_position_embeddings": 4096,
-            "partial_rotary_factor": 0.75,
-            "rope_scaling": {"type": "longrope", **lists(48)},
-            "rope_theta": 10000.0,
-        },
-        (Place("", "longrope", 128, 48, 10_000.0, 131072),),
-    ),
-    Published(
-        "Phi-3.5 MoE",
-        {
-            "model_type": "phimoe",
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "max_position_embeddings": 131072,
-            "original_max_position_embeddings": 4096,
-            "rope_scaling": {
-                **lists(64),
-                "long_mscale": 1.243163121016122,
-                "original_max_position_embeddings": 4096,
-                "short_mscale": 1.243163121016122,
-                "type": "longrope",
-            },
-            "rope_theta": 10000.0,
-        },
-        (Place("", "longrope", 128, 64, 10_000.0, 131072),),
-    ),
-    Published(
-        "DeepSeek V2 Lite",
-        {
-            "model_type": "deepseek_v2",
-            "hidden_size": 2048,
-            "num_attention_heads": 16,
-            "max_position_embeddings": 163840,
-            "rope_scaling": deepseek(0.707),
-            "rope_theta": 10000,
-            **LATENT,
-        },
-        (Place("", "yarn", 64, 32, 10_000.0, 163840),),
-    ),
-    Published(
-        "DeepSeek V3 and R1",
-        {
-            "model_type": "deepseek_v3",
-            "hidden_size": 7168,
-            "num_attention_heads": 128,
-            "max_position_embeddings": 163840,
-            "rope_scaling": deepseek(1.0),
-            "rope_theta": 10000,
-            **LATENT,
-        },
-        (Place("", "yarn", 64, 32, 10_000.0, 163840),),
-    ),
-    Published(
-        "Pythia 1.4B",
-        {
-            "model_type": "gpt_neox",
-            "hidden_size": 2048,
-            "num_attention_heads": 16,
-            "max_position_embeddings": 2048,
-            "rotary_emb_base": 10000,
-            "rotary_pct": 0.25,
-        },
-        (Place("", "default", 128, 16, 10_000.0, 2048),),
-    ),
-    Published(
-        "GPT-NeoX 20B",
-        {
-            "model_type": "gpt_neox",
-            "hidden_size": 6144,
-            "num_attention_heads": 64,
-            "max_position_embeddings": 2048,
-            "rotary_emb_base": 10000,
-            "rotary_pct": 0.25,
-        },
-        (Place("", "default", 96, 12, 10_000.0, 2048),),
-    ),
-    Published(
-        "GPT-J 6B",
-        {
-            "model_type": "gptj",
-            "n_ctx": 2048,
-            "n_embd": 4096,
-            "n_head": 16,
-            "n_positions": 2048,
-            "rotary": True,
-            "rotary_dim": 64,
-        },
-        (Place("", "default", 256, 32, 10_000.0, 2048),),
-    ),
-    Published(
-        "CodeGen 350M",
-        {"model_type": "codegen", "n_ctx": 2048, "n_embd": 1024, "n_head": 16, "n_positions": 2048, "rotary_dim": 32},
-        (Place("", "default", 64, 16, 10_000.0, 2048),),
-    ),
-    Published(
-        "Falcon 7B",
-        {"model_type": "falcon", "alibi": False, "hidden_size": 4544, "num_attention_heads": 71, "multi_query": True},
-        (Place("", "default", 64, 32, 10_000.0, 2048),),
-    ),
-    Published(
-        "Persimmon 8B",
-        {
-            "model_type": "persimmon",
-            "hidden_size": 4096,
-            "num_attention_heads": 64,
-            "max_position_embeddings": 16384,
-            "rope_theta": 25000.0,
-        },
-        (Place("", "default", 64, 16, 25_000.0, 16384),),
-    ),
-    Published(
-        "MiniMax M2",
-        {
-            "model_type": "minimax_m2",
-            "head_dim": 128,
-            "hidden_size": 3072,
-            "num_attention_heads": 48,
-            "max_position_embeddings": 196608,
-            "rope_theta": 5000000,
-            "rotary_dim": 64,
-        },
-        (Place("", "default", 128, 32, 5_000_000.0, 196608),),
-    ),
-    Published(
-        "Hunyuan 7B",
-        {
-            "model_type": "hunyuan_v1_dense",
-            "head_dim": 128,
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "max_position_embeddings": 32768,
-            "rope_scaling": HUNYUAN_ROPE,
-            "rope_theta": 10000.0,
-        },
-        (Place("", "dynamic", 128, 64, 10_000.0, 32768),),
-    ),
-    Published(
-        "OLMo 3 7B",
-        {
-            "model_type": "olmo3",
-            "hidden_size": 4096,
-            "num_attention_heads": 32,
-            "max_position_embeddings": 65536,
-            "rope_scaling": OLMO3_ROPE,
-            "rope_theta": 500000,
-        },
-        (
-            Place("full_attention", "yarn", 128, 64, 500_000.0, 65536),
-            Place("sliding_attention", "default", 128, 64, 500_000.0, 65536),
-        ),
-    ),
-    Published(
-        "ModernBERT base",
-        {
-            "model_type": "modernbert",
-            "global_rope_theta": 160000.0,
-            "hidden_size": 768,
-            "local_rope_theta": 10000.0,
-            "max_position_embeddings": 8192,
-            "num_attention_heads": 12,
-            "position_embedding_type": "absolute",
-        },
-        (
-            Place("full_attention", "default", 64, 32, 160_000.0, 8192),
-            Place("sliding_attention", "default", 64, 32, 10_000.0, 8192),
-        ),
-    ),
-    Published(
-        "Gemma 3 1B",
-        {
-            "model_type": "gemma3_text",
-            "head_dim": 256,
-            "hidden_size": 1152,
-            "max_position_embeddings": 32768,
-            "num_attention_heads": 4,
-            "rope_local_base_freq": 10000,
-            "rope_scaling": None,
-            "rope_theta": 1000000,
-            "sliding_window_pattern": 6,
-        },
-        (
-            Place("full_attention", "default", 256, 128, 1_000_000.0, 32768),
-            Place("sliding_attention", "default", 256, 128, 10_000.0, 32768),
-        ),
-    ),
-    Published(
-        "Gemma 3 4B",
-        {
-            "model_type": "gemma3",
-            "text_config": {
-                "hidden_size": 2560,
-                "intermediate_size": 10240,
-                "model_type": "gemma3_text",
-                "num_hidden_layers": 34,
-                "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-                "sliding_window": 1024,
-            },
-            "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model", "num_attention_heads": 16},
-        },
-        (
-            Place("text_config.full_attention", "linear", 256, 128, 1_000_000.0, 131072),
-            Place("text_config.sliding_attention", "default", 256, 128, 10_000.0, 131072),
-        ),
-    ),
-    Published(
-        "Gemma 4 E2B",
-        {
-            "model_type": "gemma4",
-            "text_config": {
-                "model_type": "gemma4_text",
-                "global_head_dim": 512,
-                "head_dim": 256,
-                "max_position_embeddings": 131072,
-                "rope_parameters": GEMMA4_ROPE,
-            },
-            "vision_config": {"model_type": "gemma4_vision", "rope_parameters": {"rope_theta": 100.0}},
-        },
-        (
-            Place("text_config.full_attention", "proportional", 512, 256, 1_000_000.0, 131072),
-            Place("text_config.sliding_attention", "default", 256, 128, 10_000.0, 131072),
-        ),
-    ),
-    Published(
-        "Llama 3.2 11B Vision",
-        {
-            "model_type": "mllama",
-            "text_config": {
-                "model_type": "mllama_text_model",
-                "hidden_size": 4096,
-                "max_position_embeddings": 131072,
-                "num_attention_heads": 32,
-                "rope_scaling": llama3(8.0),
-                "rope_theta": 500000.0,
-            },
-            "vision_config": {"model_type": "mllama_vision_model", "attention_heads": 16, "hidden_size": 1280},
-        },
-        (Place("text_config", "llama3", 128, 64, 500_000.0, 131072),),
-    ),
-    Published(
-        "Llama 4 Scout",
-        {
-            "model_type": "llama4",
-            "text_config": {
-                "model_type": "llama4_text",
-                "head_dim": 128,
-                "hidden_size": 5120,
-                "max_position_embeddings": 10485760,
-                "num_attention_heads": 40,
-                "rope_scaling": llama3(16.0, 1.0, 1.0),
-                "rope_theta": 500000.0,
-            },
-            "vision_config": {
-                "model_type": "llama4_vision_model",
-                "hidden_size": 1408,
-                "image_size": 336,
-                "num_attention_heads": 16,
-                "patch_size": 14,
-                "rope_theta": 10000,
-            },
-        },
-        (
-            Place("text_config", "llama3", 128, 64, 500_000.0, 10485760),
-            Place("vision_config", "axial", 88, 44, 10_000.0, None),
-        ),
-    ),
-    Published(
-        "LLaVA 1.5 7B",
-        {
-            "model_type": "llava",
-            "text_config": {"model_type": "llama", "max_position_embeddings": 4096, "vocab_size": 32064},
-            "vision_config": {"model_type": "clip_vision_model", "hidden_size": 1024, "num_attention_heads": 16},
-        },
-        (Place("text_config", "default", 128, 64, 10_000.0, 4096),),
-    ),
-    Published(
-        "Mistral Small 3.1 24B",
-        {
-            "model_type": "mistral3",
-            "text_config": {
-                "model_type": "mistral",
-                "head_dim": 128,
-                "hidden_size": 5120,
-                "max_position_embeddings": 131072,
-                "num_attention_heads": 32,
-                "rope_theta": 1000000000.0,
-            },
-            "vision_config": {
-                "model_type": "pixtral",
-                "head_dim": 64,
-                "hidden_size": 1024,
-                "image_size": 1540,
-                "num_attention_heads": 16,
-                "patch_size": 14,
-                "rope_theta": 10000.0,
-            },
-        },
-        (
-            Place("text_config", "default", 128, 64, 1e9, 131072),
-            Place("vision_config", "axial", 64, 32, 10_000.0, None),
-        ),
-    ),
-    Published(
-        "Ministral 3 8B",
-        {
-            "model_type": "mistral3",
-            "text_config": {
-                "model_type": "ministral3",
-                "head_dim": 128,
-                "hidden_size": 4096,
-                "max_position_embeddings": 262144,
-                "num_attention_heads": 32,
-                "rope_parameters": MINISTRAL3_ROPE,
-            },
-            "vision_config": {"model_type": "pixtral", "rope_parameters": {"rope_theta": 10000.0}},
-        },
-        (
-            Place("text_config", "yarn", 128, 64, 1e6, 262144),
-            Place("vision_config", "axial", 64, 32, 10_000.0, None),
-        ),
-    ),
-    Published(
-        "Qwen2-VL 7B",
-        {
-            "model_type": "qwen2_vl",
-            "hidden_size": 3584,
-            "max_position_embeddings": 32768,
-            "num_attention_heads": 28,
-            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
-            "rope_theta": 1000000.0,
-            "vision_config": {
-                "model_type": "qwen2_vl",
-                "depth": 32,
-                "embed_dim": 1280,
-                "hidden_size": 3584,
-                "num_heads": 16,
-            },
-        },
-        (
-            Place("", "default", 128, 64, 1e6, 32768),
-            Place("vision_config", "axial", 80, 40, 10_000.0, None),
-        ),
-    ),
-    Published(
-        "Qwen2.5-VL 7B",
-        {
-            "model_type": "qwen2_5_vl",
-            "hidden_size": 3584,
-            "max_position_embeddings": 128000,
-            "num_attention_heads": 28,
-            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
-            "rope_theta": 1000000.0,
-            "vision_config": {
-                "model_type": "qwen2_5_vl",
-                "hidden_size": 1280,
-                "num_heads": 16,
-                "out_hidden_size": 3584,
-            },
-        },
-        (
-            Place("", "default", 128, 64, 1e6, 128000),
-            Place("vision_config", "axial", 80, 40, 10_000.0, None),
-        ),
-    ),
-    Published(
-        "Qwen3-VL 8B",
-        {
-            "model_type": "qwen3_vl",
-            "text_config": {
-                "model_type": "qwen3_vl_text",
-                "head_dim": 128,
-                "hidden_size": 4096,
-                "max_position_embeddings": 262144,
-                "num_attention_heads": 32,
-                "rope_scaling": {
-                    "mrope_interleaved": True,
-                    "mrope_section": [24, 20, 20],
-                    "rope_type": "default",
-                },
-                "rope_theta": 5000000,
-            },
-            "vision_config": {"model_type": "qwen3_vl", "depth": 27, "hidden_size": 1152, "num_heads": 16},
-        },
-        (
-            Place("text_config", "default", 128, 64, 5e6, 262144),
-            Place("vision_config", "axial", 72, 36, 10_000.0, None),
-        ),
-    ),
-    Published(
-        "DINOv3 ViT-S/16",
-        {"model_type": "dinov3_vit", "hidden_size": 384, "num_attention_heads": 6, "rope_theta": 100.0},
-        (Place("", "axial", 64, 32, 100.0, None),),
-    ),
-)
+        "vision_config": {"model_type": "qwen3_vl", "depth": 27, "hidden_size": 1152, "num_heads": 16}
+    }, (
+        Place("text_config", "default", 128, 64, 5000000.0, 262144),
+        Place("vision_config", "axial", 72, 36, 10000.0, None),
+    )),
+    Published("DINOv3 ViT-S/16", {
+        "model_type": "dinov3_vit", "hidden_size": 384, "num_attention_heads": 6, "rope_theta": 100.0
+    }, (Place("", "axial", 64, 32, 100.0, None),)),
+)  # fmt: skip
 BY_MODEL = {one.model: one for one in PUBLISHED}

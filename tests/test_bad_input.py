@@ -19,7 +19,7 @@ import pytest
 from campaign import campaign
 
 import rfrope
-from rfrope import analysis, bochner, exports, frequencies, heads, rotation
+from rfrope import bochner, exports, frequencies, heads, rotation
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's"),
@@ -150,31 +150,13 @@ FOUND = {
         lambda: heads.shifted_mean_kernel(1, [1.0, 2.0], [0.0] * 3),
         "^shift and the phases from lags and frequencies do not broadcast",
     ),
-    "lags and sets": (
-        lambda: heads.shifted_mean_kernel(np.ones((3, 2, 1)), np.ones((4, 1, 1)), np.zeros(1)),
-        "^lags and frequencies do not broadcast",
-    ),
     "centre": (lambda: frequencies.xpos_scales([0], 2, centre=1e9), "565 times scale_base from centre"),
-    "context": (
-        lambda: analysis.base_for_context(2**31, 4, max_base=100.0),
-        "the grid of bases for context = 2147483648 begins",
-    ),
-    "query_position": (
-        lambda: heads.temperature_for_mass(0.5, LADDER, context=16, query_position=0),
-        "^offset is -1, but by context, window and query_position",
-    ),
-    "weights": (lambda: heads.alignment(-1, LADDER, np.zeros(4), weights=5e-324), "^weights holds .* below"),
     "support": (lambda: bochner.from_density(np.exp, support={1, 2}), "^support is {1, 2}; expected two numbers"),
-    "complex support": (lambda: bochner.from_density(np.exp, support=np.array([0j, 2.0])), r"^support\[0\] is "),
     "part": (lambda: exports.write("a.json", bad_input.ROPE, "vllm", part="x"), "^part is 'x', but model is None"),
-    "ragged features": (lambda: bad_input.ROPE.rotate([[1.0], [1.0, 2.0]], 1), "^x is "),
-    "ragged queries": (lambda: bad_input.ROPE.scores([[1.0], [1.0, 2.0]], X, np.arange(3), np.arange(3)), "^q is "),
     "wide queries": (
         lambda: rfrope.Rope(LADDER, head_dim=8).scores(np.ones((3, 10)), np.ones((3, 10)), np.arange(3), np.arange(3)),
-        "^q has 10 features, but the Rope has head_dim=8",
+        "^q has 10 features, but head_dim is 8",
     ),
-    "no block": (lambda: analysis.sine_share(X[0], X[1], [1.0, 2.0], []), "^frequencies "),
-    "a set of axial": (lambda: rfrope.axial([1.0], 2.0), r"^sets\[1\] is a single number"),
 }
 
 

@@ -6,11 +6,9 @@ import concurrent.futures
 import errno
 import multiprocessing
 import os
-import pathlib
 import random
 import resource
 import signal
-import subprocess
 import sys
 import time
 from functools import partial
@@ -104,37 +102,6 @@ def test_a_limit_of_sizes_of_files(tmp_path, size):
     assert os.listdir(tmp_path) == [path.name]
 
 
-@pytest.fixture
-def small_disk(tmp_path):
-    """Folder on a disk of 300 kB, where such a one may be mounted."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", str(folder)]
-    try:
-        mounted = os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0
-    except OSError:
-        mounted = False
-    if not mounted:
-        pytest.skip("no disk can be mounted here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
-def test_a_full_disk(small_disk):
-    path = small_disk / "rope.npz"
-    rfrope.save(path, ROPES[0])
-    (small_disk / "filler").write_bytes(
-        bytes(os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize - 2**13)
-    )
-    with pytest.raises(OSError, match="No space left"):
-        rfrope.save(path, ROPES[1], overwrite=True)
-    assert whole(path) == 0
-    assert sorted(os.listdir(small_disk)) == ["filler", "rope.npz"]
-    (small_disk / "filler").unlink()
-    rfrope.save(path, ROPES[1], overwrite=True)
-    assert whole(path) == 1
-
-
 def test_a_read_only_folder(tmp_path):
     folder = tmp_path / "kept"
     folder.mkdir()
@@ -212,14 +179,3 @@ def test_a_fork_while_threads_work():
             children.append(forked(lambda: os._exit(0 if results() == expected else 2)))
         assert [code_of(child) for child in children] == [0, 0, 0]
         assert [one.result(HANGS) for one in working] == [expected] * 6
-
-
-def test_temporary_files_have_no_place_outside(tmp_path):
-    """What is written lies beside the file, so that renaming never copies."""
-    seen = []
-    path = pathlib.Path(tmp_path / "rope.npz")
-    with pytest.MonkeyPatch.context() as patch:
-        rename = os.link
-        patch.setattr(os, "link", lambda source, target: (seen.append(source), rename(source, target)))
-        rfrope.save(path, ROPES[0])
-    assert [pathlib.Path(name).parent for name in seen] == [tmp_path]

@@ -17,7 +17,6 @@ from campaign import HANGS, campaign
 from conftest import library
 
 import rfrope
-from rfrope._core.angles import PrecisionWarning
 
 RNG = np.random.default_rng(0)
 LINE = rfrope.geometric(4)
@@ -62,17 +61,6 @@ def test_a_cache_grows_in_a_scan_at_far_positions_without_float64(narrow, pairin
     np.testing.assert_allclose(scores, wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("pairing", ["half", "interleaved"])
-def test_a_gradient_without_float64_is_the_inverse_rotation(narrow, pairing):
-    x, g = RNG.standard_normal((2, 3, 10)).astype(np.float32)
-    at = np.array([0, 131071, 2**24 + 1])
-    _, back = narrow.vjp(lambda v: rfrope.rotate(v, at, LINE, pairing=pairing), narrow.numpy.asarray(x))
-    (found,) = back(narrow.numpy.asarray(g))
-    assert found.dtype == np.float32
-    exact = rfrope.rotate(g.astype(float), at, LINE, pairing=pairing, inverse=True)
-    np.testing.assert_allclose(found, exact, atol=1e-6)
-
-
 def test_second_derivatives_and_vmap_go_through_the_stated_slope(jax):
     from jax.test_util import check_grads
 
@@ -83,19 +71,6 @@ def test_second_derivatives_and_vmap_go_through_the_stated_slope(jax):
     turned = jax.vmap(jax.jacfwd(lambda w: rfrope.rotate(jax.numpy.asarray(x), at, w)))(sets)
     one = jax.jacrev(lambda w: rfrope.rotate(x, at, w))(jax.numpy.asarray(sets[1]))
     np.testing.assert_allclose(turned[1], one, atol=1e-13)
-
-
-def test_the_arithmetic_of_exact_phases_is_not_differentiated(jax):
-    """It is the stated slope that is: splitting and rounding of a phase have derivatives of their own, and many."""
-    x, at = jax.numpy.asarray(RNG.standard_normal((3, 8))), np.array([1, 2, 3])
-
-    def count(function):
-        return len(str(jax.make_jaxpr(function)(LINE)).splitlines())
-
-    def value(w):
-        return jax.numpy.sum(rfrope.rotate(x, at, w))
-
-    assert count(jax.grad(value)) < 2 * count(value)
 
 
 @pytest.mark.parametrize("name", ["positions", "frequencies"])
@@ -302,16 +277,6 @@ def test_frequencies_of_numpy_come_and_go_as_a_leaf(jax):
     assert not made.frequencies.flags.writeable
     at = np.arange(3)
     np.testing.assert_array_equal(made.rotate(np.ones((3, 8)), at), rope.rotate(np.ones((3, 8)), at))
-
-
-def test_frequencies_that_jax_narrows_warn(narrow):
-    """As an argument of what is compiled they are traced; else they keep their 64 bits."""
-    rope, x, at = rfrope.Rope(LINE), narrow.numpy.ones((1, 8)), np.array([2**24 + 1])
-    with pytest.warns(PrecisionWarning, match=r"JAX traces the frequencies of a Rope in float32.*jax_enable_x64"):
-        narrow.jit(lambda rope: rope.rotate(x, at))(rope)
-    exact = rope.rotate(np.ones((1, 8)), at)
-    np.testing.assert_allclose(narrow.jit(rope.rotate)(x, at), exact, atol=1e-6)
-    narrow.jit(lambda rope: rope.rotate(x, at))(rfrope.Rope(LINE.astype(np.float32)))  # a warning would be an error
 
 
 def test_ropes_that_were_made_before_jax_are_known_after():

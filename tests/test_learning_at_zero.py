@@ -163,22 +163,6 @@ def test_gradients_at_zero_are_those_of_both_sides(name, kernel, axes):
         np.testing.assert_array_equal(gradient.numpy(), 0.0)
 
 
-@pytest.mark.parametrize("text", ["gaussian(scale=3{})", "matern(nu=1.5, scale=3{})", "spectral_mixture({})"])
-@pytest.mark.parametrize("axes", [1, 2])
-def test_densities_bend_at_zero(text, axes):
-    torch, kernel = library("torch").module, kernels.parse(text.format(f", ndim={axes}").replace("(, ", "("))
-
-    def density(x):
-        return kernel.density(x if axes > 1 else x[0])
-
-    second = torch.autograd.functional.hessian(density, torch.zeros(axes, dtype=torch.float64)).numpy()
-    step, zero = 1e-3, torch.zeros(axes, dtype=torch.float64)
-    for axis in range(axes):
-        away = zero.clone()
-        away[axis] = step
-        assert second[axis, axis] == pytest.approx(float(2.0 * (density(away) - density(zero)) / step**2), rel=1e-4)
-
-
 def test_a_matrix_of_lags_has_gradients():
     torch = library("torch").module
     places = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()

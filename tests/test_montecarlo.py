@@ -19,16 +19,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from campaign import campaign, sparse
+from campaign import sparse
 from conftest import library
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 import rfrope
 from rfrope import (
     Kernel,
-    data,
     estimate_kernel,
     estimate_scores,
     expected_score,
@@ -39,11 +36,12 @@ from rfrope import (
 from rfrope._backends import schedules
 from rfrope._core import blocks, dispatch, sums
 from rfrope._core.sums import PowerSums
-from rfrope.montecarlo import Estimate, ScoreEstimate
+from rfrope.montecarlo import Estimate
 from rfrope.validation import default_lags, example_pairs
 
 ALPHA = 1e-6
 EXAMPLES = [record.example for record in kernels.records() if record.name != "constant"]  # nothing varies there
+FEW = [text for text in EXAMPLES if text.startswith(("gauss", "sinc", "exp"))]
 FACTORS = np.asarray([0.0625, 0.125, 0.25, 0.5, 1.0, 1.5, 2.0, 4.0])  # eight lags, in units of the example's scale
 
 
@@ -104,53 +102,24 @@ def test_estimate_kernel_agrees_with_the_closed_forms(text):
     assert kernel_agrees(Wrong(kernels.parse(text), "none"), text, 2**16)  # the frame of the mutations is sound
 
 
-@pytest.mark.parametrize("text", EXAMPLES)
+@pytest.mark.parametrize("text", FEW)
 def test_estimate_kernel_shows_a_missing_symmetrisation(text):
     assert not kernel_agrees(Wrong(kernels.parse(text), "one sign"), text, 2**12)
 
 
-@pytest.mark.parametrize("text", sparse(EXAMPLES, lambda text: text.startswith(("gauss", "sinc", "exp"))))
+@pytest.mark.parametrize("text", FEW)
 def test_estimate_kernel_shows_a_scale_off_by_one_percent(text):
     # Phi of the exponential kernel moves by at most 0.0037, and one cosine deviates by 0.6: 2^20 draws see 6 sigma
     assert not kernel_agrees(Wrong(kernels.parse(text), "scale 1 %"), text, 2**20)
 
 
-@pytest.mark.parametrize("text", ["gaussian(scale=(3, 5), ndim=2)", "matern(nu=1.5, scale=4, ndim=3)", "sinc(ndim=2)"])
+@pytest.mark.parametrize("text", ["gaussian(scale=(3, 5), ndim=2)", "matern(nu=1.5, scale=4, ndim=3)"])
 def test_estimate_kernel_on_several_axes(text):
     law = kernels.parse(text)
     lags = np.random.default_rng(3).normal(size=(2, 4, law.ndim)) * 2.0
     found = estimate_kernel(lags, law, n_samples=2**16, rng=1)
     assert found.value.shape == found.stderr.shape == (2, 4)
     assert agrees(z_scores(found, law.phi(lags)))
-
-
-def test_estimate_kernel_of_the_algebra():
-    law = kernels.mixture([0.3, 0.7], [rfrope.kernel("gaussian", scale=3.0), rfrope.kernel("cauchy")]) * rfrope.kernel(
-        "sinc"
-    )
-    lags = np.linspace(0.1, 4.0, 8)
-    assert agrees(z_scores(estimate_kernel(lags, law, n_samples=2**17, rng=1), law.phi(lags)))
-
-
-def test_estimate_kernel_by_hand():
-    omega, lags = rfrope.sample("gaussian(scale=2)", 500, rng=11), np.asarray([0.5, -3.0])
-    u = lags[:, None] * omega
-    for quantity, values in (("phi", np.cos(u)), ("phi2", np.cos(2.0 * u)), ("sin", np.sin(u))):
-        found = estimate_kernel(lags, "gaussian(scale=2)", n_samples=500, rng=11, quantity=quantity)
-        np.testing.assert_allclose(found.value, values.mean(axis=-1), rtol=1e-12)
-        np.testing.assert_allclose(found.stderr, stats.sem(values, axis=-1), rtol=1e-12)
-        assert found.n == 500
-
-
-def test_results_are_frozen():
-    found = estimate_scores([1.0, 2.0], [3.0, 4.0], 1.0, "gaussian", n_trials=8, rng=0)
-    assert isinstance(found, ScoreEstimate)
-    assert isinstance(found.mean, Estimate)
-    assert (found.n_trials, found.mean.n, found.variance.n) == (8, 8, 8)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        found.n_trials = 9
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        found.mean.value = 0.0
 
 
 # -- estimate_scores on real vectors -----------------------------------------------------------------------------------
@@ -168,15 +137,6 @@ def test_scores_of_the_example_pairs_agree_with_theory_at_eight_lags(text):
     assert scores_agree(text, text, q, k, -FACTORS * scale_of(text), n_trials=2**14)
 
 
-@pytest.mark.parametrize("head", ["previous", "induction"])
-@pytest.mark.parametrize("text", EXAMPLES)
-def test_scores_of_real_tokens_agree_with_theory_at_their_own_lags(text, head):
-    heads = data.smollm2_heads()
-    queries, lags = np.asarray([117, 115, 110, 104, 98, 90, 84, 80]), np.asarray([-1, -2, -3, -7, -16, -33, -59, -64])
-    q, k = heads[f"{head}_q"][queries], heads[f"{head}_k"][queries + lags]
-    assert scores_agree(text, text, q, k, lags, n_trials=2**14)
-
-
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_scores_agree_on_two_axes_and_in_both_pairings(pairing):
     q, k = (v[:, None] for v in example_pairs())
@@ -187,7 +147,7 @@ def test_scores_agree_on_two_axes_and_in_both_pairings(pairing):
 
 def test_scores_show_a_missing_symmetrisation():
     q, k = (v[:, None] for v in example_pairs())
-    for text in EXAMPLES:
+    for text in FEW:
         law, lags = kernels.parse(text), -FACTORS * scale_of(text)
         found = estimate_scores(q, k, lags, Wrong(law, "one sign"), n_trials=2**12, rng=5)
         assert not agrees(z_scores(found.mean, expected_score(q, k, lags, law)))  # E S alone shows it
@@ -216,28 +176,7 @@ def scores_by_rotation(q, k, lags, text, n_trials, rng) -> np.ndarray:
     )
 
 
-@pytest.mark.parametrize("text", EXAMPLES)
-def test_a_single_draw_is_rotate_dot_rotate(text):
-    q, k = example_pairs()
-    omega, lags = rfrope.sample(text, 32, rng=3), np.asarray([-1.0, 7.0, -59.0])
-    a, b = rfrope.block_coefficients(q[:, None], k[:, None])
-    u = rfrope.rotation.phases(lags, omega)
-    decomposed = np.sum(a * np.cos(u) + b * np.sin(u), axis=-1)
-    size = np.linalg.norm(q, axis=-1, keepdims=True) * np.linalg.norm(k, axis=-1, keepdims=True)
-    start = 100.0
-    turned_q = rfrope.rotate(q, start, omega)[:, None]
-    turned_k = rfrope.rotate(np.tile(k[:, None], (3, 1)), start + lags, omega)
-    rotated = np.sum(turned_q * turned_k, axis=-1)
-    exact = rfrope.scores(q[:, None], k[:, None], [start], [start], 0.0 * omega)[:, :, 0]
-    # exponential frequencies reach 1000, and the plain phases of this test lose 1e-16 of theirs
-    tolerance = 1e-12 * max(1.0, float(np.max(np.abs(u))) / 100.0)
-    assert np.max(np.abs(decomposed - rotated) / size) < tolerance
-    assert np.max(np.abs(rotated - exact) / size) > 1e-3  # something turned
-    flipped = np.sum(a * np.cos(u) - b * np.sin(u), axis=-1)
-    assert np.max(np.abs(flipped - rotated) / size) > 1e-3
-
-
-@pytest.mark.parametrize("text", [*EXAMPLES, "gaussian(scale=4)", "cauchy(scale=2)"])
+@pytest.mark.parametrize("text", FEW)
 def test_trial_t_uses_the_frequencies_of_head_t(text):
     q, k = example_pairs()
     lags = np.asarray([-1.0, 2.5, -59.0])
@@ -288,24 +227,13 @@ def test_a_flipped_sign_of_j_shows_against_rotate_and_nowhere_else(monkeypatch):
     assert scores_agree(text, text, q[:, None], k[:, None], [16.0, 32.0], n_trials=2**13)
 
 
-def test_one_axis_or_a_last_axis_of_one_are_the_same():
-    q, k = example_pairs()
-    found = [estimate_scores(q[0], k[0], 5.0, "gaussian(scale=4)", n_trials=64, rng=i) for i in (1, 1, 2)]
-    assert found[0].mean.value == found[1].mean.value != found[2].mean.value
-    assert found[0].mean.value.shape == ()
-
-
 @pytest.mark.parametrize(
     ("q_shape", "k_shape", "delta_shape", "shape"),
     [
         ((6,), (6,), (), ()),
-        ((6,), (6,), (4,), (4,)),
-        ((3, 1, 6), (3, 1, 6), (4,), (3, 4)),
-        ((3, 6), (3, 6), (3,), (3,)),
         ((2, 1, 1, 6), (3, 1, 6), (4,), (2, 3, 4)),
         ((3, 6), (6,), (5, 1), (5, 3)),
         ((0, 6), (0, 6), (), (0,)),
-        ((6,), (6,), (0,), (0,)),
     ],
 )
 def test_shapes_broadcast(q_shape, k_shape, delta_shape, shape):
@@ -385,13 +313,6 @@ def test_standard_errors_of_estimate_kernel_are_calibrated(quantity):
     assert all(calibrated(row) for row in z)
 
 
-def test_runs_of_different_seeds_are_independent(score_runs):
-    (real, mean, _), _ = score_runs
-    z = z_columns(real, "mean", mean)[0]
-    lagged = float(np.corrcoef(z[:-1], z[1:])[0, 1])
-    assert abs(lagged) < stats.norm.isf(ALPHA / 2.0) / np.sqrt(RUNS)
-
-
 # -- sums and their merging --------------------------------------------------------------------------------------------
 
 
@@ -418,30 +339,7 @@ def assert_sums(sums: PowerSums, values: np.ndarray, tolerance: float) -> None:
         assert abs(got - wanted) <= tolerance * n * spread**order
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(
-    values=st.lists(st.floats(-1000.0, 1000.0, width=32), min_size=1, max_size=40),
-    cuts=st.lists(st.integers(0, 40), max_size=6),
-)
-@example(values=[1.0], cuts=[])
-@example(values=[5.0, 5.0, 5.0], cuts=[1, 2])
-@example(values=[float(i) for i in range(40)], cuts=list(range(40)))
-def test_merging_in_any_split_gives_the_direct_moments(values, cuts):
-    array = np.asarray(values, dtype=np.float64)
-    assert_sums(merged(array, cuts), array, 1e-11 * (1.0 + np.max(np.abs(array)) / (np.ptp(array) + 1e-3)))
-
-
-@pytest.mark.parametrize("offset", [1e6, -1e9, 2.0**40])
-@pytest.mark.parametrize("cuts", [[], [1], [10, 11, 200], list(range(1, 256))])
-def test_merging_keeps_the_spread_beside_a_large_offset(offset, cuts):
-    values = offset + np.random.default_rng(5).integers(-64, 65, size=256) / 8.0
-    assert_sums(merged(values, cuts), values, 1e-4 if offset == 2.0**40 else 1e-6)
-    if abs(offset) >= 1e9:  # the plain sum of squares, which central sums avoid, has lost it
-        naive = float(np.mean(values**2) - np.mean(values) ** 2) * 256
-        assert abs(naive / exact_moments(values)[1] - 1.0) > 1e-3
-
-
-@pytest.mark.parametrize("first", [1, 7, 128, 255])
+@pytest.mark.parametrize("first", [1, 255])
 def test_merging_chunks_far_apart(first):
     values = np.random.default_rng(5).normal(size=256)
     values[:first] += 1e8
@@ -466,40 +364,14 @@ def backwards(function, items):
     return list(reversed([function(item) for item in reversed(list(items))]))
 
 
-def through_a_list(function, *iterables):
-    return [function(*arguments) for arguments in zip(*iterables, strict=True)]
-
-
-class Shuffled(concurrent.futures.ThreadPoolExecutor):
-    """Starts and completes its first tasks last: their results wait for all others."""
-
-    def map(self, function, items):
-        items = list(items)
-        futures = {i: self.submit(function, items[i]) for i in reversed(range(len(items)))}
-        return (futures[i].result() for i in range(len(items)))
-
-
 @pytest.fixture(scope="module")
 def executors():
     context = multiprocessing.get_context("spawn")
     with (
-        concurrent.futures.ThreadPoolExecutor(2) as two,
-        concurrent.futures.ThreadPoolExecutor(8) as eight,
-        Shuffled(4) as shuffled,
+        concurrent.futures.ThreadPoolExecutor(4) as threads,
         concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as processes,
     ):
-        yield {
-            "2 threads": two,
-            "8 threads": eight,
-            "shuffled": shuffled,
-            "spawned processes": processes,
-            "a callable": through_a_list,
-            "backwards": backwards,
-            "builtin map": map,
-        }
-
-
-EXECUTORS = ("2 threads", "8 threads", "shuffled", "spawned processes", "a callable", "backwards", "builtin map")
+        yield {"threads": threads, "spawned processes": processes, "backwards": backwards, "builtin map": map}
 
 
 def score_job(**options):
@@ -511,9 +383,8 @@ def kernel_job(**options):
     return estimate_kernel(np.linspace(0, 50, 16), "matern(nu=1.5, scale=16)", n_samples=300_001, rng=9, **options)
 
 
-@pytest.fixture(scope="module")
-def serial():
-    return score_job(), kernel_job()
+def many_lags_job(**options):
+    return estimate_kernel(np.arange(-50.0, 450.0), "exponential(scale=4)", n_samples=700_001, rng=9, **options)
 
 
 def same(a: Estimate, b: Estimate) -> bool:
@@ -533,38 +404,24 @@ class Recorder:
             yield item
 
 
-@pytest.mark.parametrize("name", EXECUTORS)
-def test_executors_give_the_same_bits(name, executors, serial):
-    scores, kernel = score_job(executor=executors[name]), kernel_job(executor=executors[name])
-    assert same(scores.mean, serial[0].mean)
-    assert same(scores.variance, serial[0].variance)
-    assert same(kernel, serial[1])
+@pytest.mark.parametrize("name", ["threads", "spawned processes", "backwards", "builtin map"])
+def test_executors_give_the_same_bits(name, executors):
+    recorder = Recorder()
+    for job in (score_job, kernel_job) if name == "spawned processes" else (score_job, kernel_job, many_lags_job):
+        found, serial = job(executor=executors[name], progress=recorder), job()
+        assert recorder.total == recorder.seen >= 2
+        recorder.seen = 0
+        pairs = [(found, serial)] if isinstance(found, Estimate) else [(found.mean, serial.mean)]
+        pairs += [] if isinstance(found, Estimate) else [(found.variance, serial.variance)]
+        assert all(same(*pair) for pair in pairs)
+    with rfrope.threads(1):
+        assert same(many_lags_job(), many_lags_job(executor=map))
 
 
 def test_another_order_of_merging_is_noticed():
     """A map that hands results back in another order would change the last bits: order of completion may not."""
-
-    def disordered(function, items):
-        return list(reversed(list(map(function, items))))
-
     with pytest.raises(ValueError, match="executor gave back the chunk from draw"):
-        score_job(executor=disordered)
-
-
-@pytest.mark.parametrize("executor", [None, "2 threads", "spawned processes"])
-def test_progress_sees_every_chunk_and_the_total(executor, executors, serial):
-    recorder = Recorder()
-    scores = score_job(progress=recorder, executor=executors.get(executor))
-    assert recorder.total == recorder.seen >= 4
-    assert same(scores.mean, serial[0].mean)
-
-
-def test_an_error_in_a_worker_reaches_the_caller(executors):
-    def breaks(function, items):
-        raise OSError("the cluster is gone")
-
-    with pytest.raises(OSError, match="the cluster is gone"):
-        score_job(executor=breaks)
+        score_job(executor=lambda function, items: list(reversed(list(map(function, items)))))
 
 
 def traced_peak(run) -> int:
@@ -597,10 +454,6 @@ def test_memory_is_that_of_a_chunk(job):
 # -- estimate_kernel at many lags: sums by transforms ------------------------------------------------------------------
 
 
-def many_lags_job(**options):
-    return estimate_kernel(np.arange(-50.0, 450.0), "exponential(scale=4)", n_samples=700_001, rng=9, **options)
-
-
 @pytest.fixture
 def transforms(monkeypatch):
     """Counts the transforms that ran; the test is skipped where there can be none."""
@@ -620,9 +473,10 @@ def plain_estimate(text, lags, monkeypatch, **options) -> Estimate:
         return estimate_kernel(lags, text, **options)
 
 
-@pytest.mark.parametrize("text", ["gaussian(scale=4)", "exponential(scale=4)", "sinc(bandwidth=0.3)"])
-@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
-@pytest.mark.parametrize("kind", ["grid", "scattered"])
+@pytest.mark.parametrize(
+    ("text", "quantity", "kind"),
+    [("gaussian(scale=4)", "phi", "grid"), ("exponential(scale=4)", "sin", "scattered"), ("sinc", "phi2", "grid")],
+)
 def test_estimates_at_many_lags_are_the_plain_ones(text, quantity, kind, transforms, monkeypatch):
     lags = np.arange(300.0) * 0.5
     if kind == "scattered":
@@ -639,47 +493,6 @@ def test_estimates_at_many_lags_are_the_plain_ones(text, quantity, kind, transfo
     assert not np.array_equal(found.value, plain.value)
 
 
-@pytest.mark.parametrize("axes", [2, 3])
-def test_estimates_on_grids_of_several_axes(axes, transforms):
-    law = kernels.parse(f"gaussian(scale=4, ndim={axes})")
-    side = {2: 20, 3: 10}[axes]
-    lags = np.stack(np.meshgrid(*[np.arange(side) - 3.0] * axes, indexing="xy"), axis=-1)
-    found = estimate_kernel(lags, law, n_samples=2**15, rng=1)
-    assert transforms
-    assert found.value.shape == found.stderr.shape == lags.shape[:-1]
-    chosen = np.random.default_rng(0).integers(0, side, (8, axes)).T
-    assert agrees(z_scores(Estimate(found.value[*chosen], found.stderr[*chosen], found.n), law.phi(lags[*chosen])))
-
-
-@pytest.mark.parametrize("name", EXECUTORS)
-def test_executors_give_the_same_bits_at_many_lags(name, executors, transforms):
-    serial = many_lags_job(executor=map)
-    assert len(transforms) == 3  # one a chunk
-    assert same(many_lags_job(executor=executors[name]), serial)
-
-
-def test_threads_give_the_same_bits_at_many_lags(transforms):
-    found = []
-    for count in (1, 2, 4):
-        with rfrope.threads(count):
-            found.append(many_lags_job())
-    assert len(transforms) == 9
-    assert same(found[0], found[1])
-    assert same(found[0], found[2])
-
-
-def test_memory_does_not_grow_with_the_draws_at_many_lags(transforms):
-    def peak(n_samples, n_lags):
-        lags = np.arange(float(n_lags))
-        return traced_peak(lambda: estimate_kernel(lags, "gaussian(scale=32)", n_samples=n_samples, rng=0))
-
-    peak(2**10, 2**10)  # imports are not counted
-    small, large = peak(2**18, 2**14), peak(2**20, 2**14)
-    assert large < 1.15 * small
-    assert peak(2**18, 2**17) < 100e6  # a number for every draw and lag would take 2.7e11 bytes
-    assert transforms
-
-
 # -- libraries ---------------------------------------------------------------------------------------------------------
 
 
@@ -691,16 +504,14 @@ def assert_matches(xp, got: Estimate, wanted: Estimate) -> None:
         np.testing.assert_allclose(xp.host(ours), numpys, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("text", ["gaussian(scale=4)", "matern(nu=0.7, scale=4)"])
-@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
+@pytest.mark.parametrize(("quantity", "text"), [("phi", "gaussian(scale=4)"), ("sin", "matern(nu=0.7, scale=4)")])
 def test_estimate_kernel_in_every_library(xp, quantity, text):
     lags = np.asarray([[0.5, -3.0], [10.0, 0.0]])
     got = estimate_kernel(xp(lags), text, n_samples=1000, rng=4, quantity=quantity)
     assert_matches(xp, got, estimate_kernel(lags, text, n_samples=1000, rng=4, quantity=quantity))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize(("pairing", "dtype"), [("half", "float64"), ("interleaved", "float32")])
 def test_estimate_scores_in_every_library(xp, pairing, dtype):
     q, k = (v[:4, None].astype(dtype) for v in example_pairs())
     lags = np.asarray([-1.0, -8.0, -59.0])
@@ -709,14 +520,6 @@ def test_estimate_scores_in_every_library(xp, pairing, dtype):
     wanted = estimate_scores(q.astype(float), k.astype(float), lags, "cauchy(scale=24)", **options)
     assert_matches(xp, got.mean, wanted.mean)
     assert_matches(xp, got.variance, wanted.variance)
-
-
-def test_lists_join_any_library(xp):
-    q, k = (v[:2, None] for v in example_pairs())
-    got = estimate_scores(xp(q), xp(k), [1.0, 2.0], "gaussian(scale=4)", n_trials=100, rng=4)
-    assert_matches(xp, got.mean, estimate_scores(q, k, [1.0, 2.0], "gaussian(scale=4)", n_trials=100, rng=4).mean)
-    listed = estimate_kernel([0, 1], "gaussian", n_samples=10, rng=0)
-    assert isinstance(listed.value, np.ndarray)
 
 
 # -- seeds -------------------------------------------------------------------------------------------------------------
@@ -733,20 +536,6 @@ def test_seeds():
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
-
-NUMBERS = [(-1, ValueError), (0, ValueError), (1, ValueError), (True, ValueError), (2.0, TypeError), (None, TypeError)]
-
-
-@pytest.mark.parametrize(("value", "error"), [*NUMBERS, (2**32, ValueError), ("10", TypeError)])
-def test_bad_n_samples(value, error):
-    with pytest.raises(error, match="n_samples is"):
-        estimate_kernel([1.0], "gaussian", n_samples=value)
-
-
-@pytest.mark.parametrize(("value", "error"), [*NUMBERS, (3, ValueError), (2**32, ValueError), ("10", TypeError)])
-def test_bad_n_trials(value, error):
-    with pytest.raises(error, match="n_trials is"):
-        estimate_scores([1.0, 2.0], [1.0, 2.0], 1.0, "gaussian", n_trials=value)
 
 
 @pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
@@ -765,48 +554,43 @@ def test_sets_at_many_lags_are_worked_on_in_parts(monkeypatch, peak, quantity):
     assert peak() < 2**26  # the phases alone were 2**25 for two sets, beside their cosines and all that makes them
 
 
-def test_least_numbers():
-    assert estimate_kernel([1.0], "gaussian", n_samples=2, rng=0).n == 2
-    found = estimate_scores([1.0, 2.0], [1.0, 2.0], 1.0, "gaussian", n_trials=np.int64(4), rng=0)
-    assert np.isfinite([found.mean.stderr, found.variance.stderr]).all()
-
-
 BAD = [
-    ("kernel", "gausian", ValueError, "gausian"),
-    ("lags", [np.nan], ValueError, "lags"),
-    ("lags", [True], TypeError, "lags"),
-    ("design", "sobol?", ValueError, "design is 'sobol\\?'; did you mean 'sobol'\\? Expected one of 'iid'"),
-    ("rng", -1, ValueError, "rng is -1"),
-    ("executor", 3, TypeError, "executor is 3"),
-    ("progress", 3, TypeError, "progress is 3"),
+    ({"kernel": "gausian"}, ValueError, "gausian"),
+    ({"lags": [np.nan]}, ValueError, "lags"),
+    ({"design": "sobol?"}, ValueError, "design is 'sobol\\?'; did you mean 'sobol'\\? Expected one of 'iid'"),
+    ({"rng": -1}, ValueError, "rng is -1"),
+    ({"executor": 3}, TypeError, "executor is 3"),
+    ({"progress": 3}, TypeError, "progress is 3"),
+    ({"n": 1}, ValueError, "n_(samples|trials) is 1"),
+    ({"n": 2.0}, TypeError, r"n_(samples|trials) is 2\.0"),
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "error", "message"), BAD, ids=[f"{b[0]}={b[1]!r:.20}" for b in BAD])
-def test_bad_input_is_named(name, value, error, message):
-    arguments = {"kernel": "gaussian", "lags": [1.0]} | {name: value}
+@pytest.mark.parametrize(("change", "error", "message"), BAD, ids=[f"{change}" for change, *_ in BAD])
+def test_bad_input_is_named(change, error, message):
+    arguments = {"kernel": "gaussian", "lags": [1.0], "n": 8} | change
+    number = arguments.pop("n")
+    rng = arguments.pop("rng", np.random.default_rng(5))
     with pytest.raises(error, match=message):
-        estimate_kernel(n_samples=8, **arguments)
+        estimate_kernel(n_samples=number, rng=rng, **arguments)
     with pytest.raises(error, match=message):
-        estimate_scores(q=[1.0, 2.0], k=[1.0, 2.0], n_trials=8, **arguments)
+        estimate_scores(q=[1.0, 2.0], k=[1.0, 2.0], n_trials=number, rng=rng, **arguments)
+    if rng != -1 and "executor" not in change and "progress" not in change:  # a refused call leaves the generator alone
+        assert rng.integers(2**32) == np.random.default_rng(5).integers(2**32)
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("options", "message"),
     [
-        ({"q": [1.0]}, ValueError, "q has shape"),
-        ({"q": [1, 2]}, TypeError, "q has dtype int64"),
-        ({"k": [1.0, 2.0, 3.0, 4.0]}, ValueError, "q has shape .* but k has"),
-        ({"k": 1.0}, ValueError, "k has shape"),
-        ({"q": np.ones((3, 2)), "lags": np.ones(4)}, ValueError, "do not broadcast"),
-        ({"lags": [1.0, 2.0, 3.0], "kernel": "gaussian(ndim=2)"}, ValueError, "lags has shape"),
-        ({"pairing": "halves"}, ValueError, "pairing is 'halves'"),
+        ({"n_blocks": 4}, "n_blocks is 4 but design is 'iid'"),
+        ({"design": "sobol"}, "n_blocks is None; expected the number of frequencies in one set"),
+        ({"design": "sobol", "n_blocks": 5}, "n_samples is 8; expected a multiple of n_blocks=5, at least 10"),
+        ({"quantity": "psi"}, "quantity is 'psi'"),
     ],
 )
-def test_bad_vectors(change, error, message):
-    good = {"q": [1.0, 2.0], "k": [1.0, 2.0], "lags": 1.0, "kernel": "gaussian"}
-    with pytest.raises(error, match=message):
-        estimate_scores(**(good | change), n_trials=8)
+def test_bad_sets_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        estimate_kernel([1.0], "gaussian", n_samples=8, **options)
 
 
 @pytest.mark.parametrize(
@@ -817,32 +601,19 @@ def test_an_executor_that_loses_work_is_named(lost):
         rfrope.estimate_kernel([1.0], "gaussian", n_samples=200_000, rng=0, executor=lost)
 
 
-def test_memory_counts_draws_and_axes():
-    peak = traced_peak(lambda: estimate_kernel(np.zeros((1, 2000)), "matern(ndim=2000)", n_samples=2000, rng=0))
-    assert peak < 60e6  # a chunk that counted lags alone would take 132 MB here
-
-
-@pytest.mark.parametrize("bad", [{"n_samples": 1}, {"design": "grid"}, {"quantity": "psi"}])
-def test_a_refused_call_leaves_the_generator_alone(bad):
-    rng = np.random.default_rng(5)
-    with pytest.raises(ValueError, match=r"[Ee]xpected"):
-        rfrope.estimate_kernel([1.0], "gaussian", **({"n_samples": 100, "rng": rng} | bad))
-    assert rng.integers(2**32) == np.random.default_rng(5).integers(2**32)
-
-
 # -- whether error bars are to be trusted ------------------------------------------------------------------------------
 
 HEAVY = ("power_exponential(exponent=1.9, scale=64)", "matern(nu=1.2, scale=256)", "exponential(scale=64)")
 
 
-@pytest.mark.parametrize("text", sparse([*HEAVY, *EXAMPLES], lambda text: text in HEAVY[:2]))
+@pytest.mark.parametrize("text", sparse([*HEAVY, EXAMPLES[0]], lambda text: text in HEAVY[:1]))
 def test_error_bars_that_are_trusted_hold(text):
     """From lags of 1e-4 to 10 scales: where not many draws bear the error bar, it says so, and elsewhere |z| < 3."""
     kernel = kernels.parse(text)
     unit = default_lags(kernel)[2]
     lags = kernel.restore_shape(np.multiply.outer([1e-4, 1e-3, 1e-2, 0.02, 0.1, 0.5, 3.0, 10.0], unit))
     far, trusted = [], []
-    for seed in range(300):
+    for seed in range(200):
         found = estimate_kernel(lags, kernel, n_samples=4096, rng=seed)
         trusted.append(found.trusted)
         far.append((np.abs(found.value - kernel.phi(lags)) > 3.0 * found.stderr) & found.trusted)
@@ -852,18 +623,6 @@ def test_error_bars_that_are_trusted_hold(text):
         assert np.mean(np.asarray(trusted)[:, 2]) < 0.5
     if text.startswith(("gaussian", "sinc", "ball")):
         assert np.mean(trusted) > 0.99  # all moments exist: small lags are no reason
-
-
-@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
-def test_errors_at_zeros_and_periods_are_no_smaller_than_rounding(quantity):
-    law = kernels.parse("periodic(period=96, scale=0.7)")
-    lags = np.asarray([0.0, 96.0, -192.0, 9600.0])
-    exact = {"phi": law.phi, "phi2": law.phi2, "sin": np.zeros_like}[quantity](lags)
-    for seed in range(20):
-        found = estimate_kernel(lags, law, n_samples=1000, rng=seed, quantity=quantity)
-        assert found.value[0] == exact[0]
-        assert found.stderr[0] == 0.0
-        assert np.all(np.abs(found.value - exact)[1:] < 3.0 * found.stderr[1:])
 
 
 def test_trust_of_scores_and_of_sets(xp):
@@ -921,13 +680,6 @@ def test_scores_of_sets_do_not_depend_on_how_lags_are_cut(monkeypatch, shapes):
     np.testing.assert_allclose(cut.variance.value, whole.variance.value, rtol=1e-12, atol=1e-12)
 
 
-@campaign
-def test_scores_of_sets_at_many_lags_stay_small(peak):
-    q = np.ones(128)
-    estimate_scores(q, q, np.arange(2.0**16), "gaussian", n_trials=4, design="sobol", rng=0)
-    assert peak() < 2**27  # phases of one set at all lags are 2**25 bytes, and several such would be held
-
-
 def test_the_standard_error_of_few_trials_by_hand():
     """Trial t uses the frequencies of head t of `sample`; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n``."""
     q, k, n = np.array([1.0, 2.0, 0.5, 0.0]), np.array([0.5, 1.0, -1.0, 2.0]), 6
@@ -951,7 +703,7 @@ def test_whether_errors_are_trusted_is_known_to_a_compiler():
     assert 0 < sum(marked.tolist()) < 4
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0])
 def test_an_error_that_rare_draws_make_is_not_trusted(seed):
     """Those that are looked at are spread well, and hold a small part of the variance: it is that of few draws."""
     often, seldom = rfrope.kernel("gaussian", scale=40.0), rfrope.kernel("gaussian", scale=1e-3)

@@ -9,7 +9,7 @@ from campaign import sparse
 from conftest import library
 
 import rfrope
-from rfrope._core import array, memory
+from rfrope._core import array, dispatch
 
 torch = library("torch").module
 CALLS = test_device.CALLS | test_device.FROM_HOST | test_device.TO_HOST
@@ -38,10 +38,11 @@ def apple(monkeypatch):
     real = array.widest_float
 
     def widest(xp, device=None):
-        return torch.float32 if array.library_of(xp) == "torch" else real(xp, device)
+        return torch.float32 if array.name_of(xp) == "torch" else real(xp, device)
 
+    test_device.bad_input.calls(test_device.FOLDER)  # made before there is no float64
     monkeypatch.setattr(array, "widest_float", widest)
-    monkeypatch.setattr(memory, "place", lambda arguments: "")
+    monkeypatch.setattr(dispatch, "place_of", lambda arguments: "")
     with WithoutFloat64():
         yield
 
@@ -58,17 +59,8 @@ def results(name, place):
     return list(made) if hasattr(made, "__iter__") else [made]
 
 
-REFUSED = {"xpos_scales": "positions holds .* numbers more than .* from"}  # whose scales float32 cannot hold
-
-
-@pytest.mark.parametrize(
-    "name", sparse(CALLS, lambda name: name in ("rotate", "estimate_kernel", "xpos_scales", "mrope"))
-)
+@pytest.mark.parametrize("name", sparse(CALLS, lambda name: name in ("rotate", "estimate_kernel", "mrope")))
 def test_a_device_without_float64(name, apple):
-    if name in REFUSED:
-        with pytest.raises(ValueError, match=REFUSED[name]):
-            results(name, narrow)
-        return
     for found in results(name, narrow):
         assert getattr(found, "dtype", None) not in (torch.float64, torch.complex128)
 

@@ -22,17 +22,14 @@ import time
 ROOT = pathlib.Path(__file__).parents[1]
 # target, parts, inputs of a part as multiples of those that the campaign takes
 PARTS = (
-    ("test_texts", 24, 10),
-    ("test_texts_of_any_letters", 4, 50),
+    ("test_texts", 28, 10),
     ("test_configs", 4, 15),
-    ("test_rope_parameters", 4, 75),
     ("test_damaged_files", 2, 10),
     ("test_files_that_say_strange_things_of_themselves", 2, 10),
     ("test_archives_of_strange_members", 2, 10),
     ("test_gguf_files", 2, 10),
     ("test_command_lines", 2, 10),
     ("test_configs_on_the_command_line", 2, 10),
-    ("test_pairs_of_queries_and_keys", 1, 5),
 )
 SEED = 18
 

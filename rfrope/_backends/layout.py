@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core.angles import token_axes
-
 Strides = tuple[int, ...]
 
 # Fields of an axis of a walk: its length, then the stride of each operand along it. Operands a, b, c and e are:
@@ -17,44 +15,83 @@ COLUMNS = 7
 X, Y, A, B, C, E = range(1, COLUMNS)
 
 
-class Operand(NamedTuple):
-    """An array that says how to turn: leading axes that broadcast against those of x, and its step along the blocks."""
-
-    address: int = 0
-    shape: tuple[int, ...] = ()
-    strides: Strides = ()
-    step: int = 0
+Layout = tuple[tuple[int, ...], Any]  # shape, and strides in bytes
+Row = tuple[tuple[int, ...], Strides, int]  # leading axes of an operand, their strides, and the step between blocks
 
 
-def operand(values: Any, address: int) -> Operand:
-    """Describe an array whose last axis runs over the blocks, or a single number."""
-    if values.ndim == 0:
-        return Operand(address)
-    return Operand(address, values.shape[:-1], values.strides[:-1], step_along(values, -1))
+class Operands(NamedTuple):
+    """Arrays that say how to turn.
+
+    Attributes
+    ----------
+    rows : tuple
+        Those of a, b, c and e; they broadcast against the leading axes of x.
+    blocks : int
+        D.
+    axes : int
+        How many positions have, and frequencies.
+    axis_steps : tuple of int
+        Those of positions and frequencies from an axis to the next.
+    """
+
+    rows: tuple[Row, ...]
+    blocks: int
+    axes: int
+    axis_steps: tuple[int, int]
 
 
-def positions_and_frequencies(a: Any, b: Any, addresses: tuple[int, int]) -> tuple[Operand, Operand]:
-    """Describe positions and frequencies; heads of the frequencies come before the axis of the tokens."""
-    tokens = token_axes(a)
-    heads = (*b.shape[:-2], *(1,) * tokens), (*b.strides[:-2], *(0,) * tokens)
-    return Operand(addresses[0], a.shape[:-1], a.strides[:-1]), Operand(addresses[1], *heads, step_along(b, -2))
+def operands_of(are_positions: bool, a: Layout, b: Layout | None, c: Layout | None, e: Layout | None) -> Operands:
+    """Describe operands by their layouts.
+
+    Parameters
+    ----------
+    are_positions : bool
+        Whether `a` and `b` are positions and frequencies, in their user's form or ``(*P, k)`` and ``(*H, D, k)``; else
+        they are phases ``(..., D)`` in `a`, or tables ``(..., D)`` of cos and sin.
+    a, b, c, e : layouts
+        Of those, and of a shift and a scale if they are arrays. Positions without strides are dense float64.
+
+    Raises
+    ------
+    ValueError
+        Where shapes do not fit together.
+    """
+    axes, steps = 0, (0, 0)
+    if are_positions and b is not None:
+        (a_shape, a_strides), (b_shape, b_strides) = a, b
+        if len(b_shape) == 1:  # one axis, in the form of users
+            a_shape, b_shape, b_strides = (*a_shape, 1), (*b_shape, 1), (*b_strides, 0)
+        a_strides = dense(a_shape, 8) if a_strides is None else (*a_strides, 0)[: len(a_shape)]
+        axes = b_shape[-1]
+        if not a_shape or a_shape[-1] != axes or axes == 0:
+            raise ValueError(f"positions of {a_shape} do not fit frequencies of {b_shape}")
+        tokens = min(len(a_shape) - 1, 1)
+        # heads of the frequencies come before the axis of the tokens
+        heads = (*b_shape[:-2], *(1,) * tokens), (*b_strides[:-2], *(0,) * tokens)
+        blocks = b_shape[-2]
+        rows = [(a_shape[:-1], a_strides[:-1], 0), (*heads, b_strides[-2] if blocks > 1 else 0)]
+        steps = (a_strides[-1], b_strides[-1]) if axes > 1 else (0, 0)
+    else:
+        blocks, rows = a[0][-1], [_row(a), _row(b)]
+    for values in (c, e):
+        rows.append(_row(values))
+        if values is not None and values[0] and values[0][-1] != blocks:
+            (blocks,) = np.broadcast_shapes((blocks,), values[0][-1:])
+    return Operands(tuple(rows), blocks, axes, steps)
+
+
+def _row(values: Layout | None) -> Row:
+    """Split the layout of an operand into leading axes and the step along its last one."""
+    if values is None or not values[0]:
+        return (), (), 0
+    shape, strides = values
+    return shape[:-1], strides[:-1], strides[-1] if shape[-1] > 1 else 0
 
 
 def head_rows(omega: Any, lags: Any) -> tuple[Any, Any]:
     """Frequencies ``(*H, n, k)`` and rows of lags ``(*H, L, k)`` for sums at each; one set has all lags in one row."""
     heads = lags.shape[:-2] if omega.shape[:-2] else ()
     return omega, lags.reshape(*heads, math.prod(lags.shape[len(heads) : -1]), lags.shape[-1])
-
-
-def step_along(values: Any, axis: int) -> int:
-    """Stride of an axis, 0 where its length is 1, so that plans agree."""
-    return int(values.strides[axis]) if values.shape[axis] > 1 else 0
-
-
-def common_blocks(blocks: int, value: Any) -> int:
-    """Return the number of blocks after broadcasting with the last axis of an array, if it has one."""
-    last = tuple(getattr(value, "shape", ())[-1:])
-    return blocks if last in ((), (blocks,)) else int(np.broadcast_shapes((blocks,), last)[-1])
 
 
 def dense(shape: tuple[int, ...], size: int) -> Strides:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import array, tensors
+from rfrope._core import array, libraries
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 
@@ -245,7 +245,8 @@ def read_on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets:
 
 def numbers_on_host(value: Any, name: str) -> np.ndarray:
     """Check integers or real floating numbers of any library, and bring them to NumPy."""
-    return array.to_host(array.numbers(value, array.namespace(**{name: value}), name=name), name)
+    read = array.numbers(value, array.namespace(**{name: value}), name=name)
+    return read if isinstance(read, np.ndarray) else array.to_host(read, name)
 
 
 def lags(value: Any, axes: int, name: str = "lags", law: Any = None, **arrays: Any) -> tuple[Array, ModuleType, Any]:
@@ -405,7 +406,7 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
 
     Numbers that such a type holds exactly may be meant; so this is a warning, where looking at values is free.
     """
-    if not hasattr(frequencies, "dtype") or tensors.is_compiling():
+    if not hasattr(frequencies, "dtype") or libraries.is_compiling():
         return
     if array.dtype_name(frequencies) not in _NARROW:
         return
@@ -429,7 +430,7 @@ def warn_of_positions_of_16_bits(positions: Array, xp: ModuleType, name: str) ->
     if getattr(positions.dtype, "itemsize", 2) != 2 or array.dtype_name(positions) not in _NARROW:
         return
     last = 2.0 / array.resolution(positions)
-    if tensors.is_compiling() or not array.has_host_values(positions) or not array.all_within(positions, last, xp):
+    if libraries.is_compiling() or not array.has_host_values(positions) or not array.all_within(positions, last, xp):
         _warn(
             f"{name} has dtype {array.dtype_name(positions)}, which lacks whole numbers above {last:g}: tokens there "
             "may turn by the positions of others; expected integers, float32 or float64"

@@ -1,14 +1,15 @@
-"""The only module that knows array libraries: namespace, dtype, device, host copy, lazy or not.
+"""Arrays of any library: the namespace and device that a call shares, arguments as arrays, dtypes, host copies.
 
 Everything else works on "some namespace ``xp``". The backend comes from the arrays that a caller passes, never from a
-setting. Plain NumPy is looked for first, because `array_api_compat.array_namespace` alone costs several microseconds.
+setting. Plain NumPy is looked for first, because `array_api_compat.array_namespace` alone costs several microseconds;
+what libraries differ in is asked of their records (`libraries`).
 """
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, wraps
 from types import ModuleType
@@ -16,9 +17,11 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from rfrope._core import capacity, tensors
+from rfrope._core import capacity
 from rfrope._core.arguments import broadcast, show
 from rfrope._core.capacity import parts
+from rfrope._core.lazy import DASK, JAX
+from rfrope._core.libraries import CUPY, NUMPY, OTHER, STRICT, TORCH, Library, imported, is_compiling
 
 Array = Any  # an array of whichever library the caller uses
 _Parameters = ParamSpec("_Parameters")
@@ -33,7 +36,34 @@ _COPIES = 24.0  # bytes that are held for each number of an argument: a copy in 
 _MANY = 2**21  # numbers of an argument from which on it is asked whether they fit
 _SMALL = 2**12  # elements of which the sum of squares is formed by one thread
 _REAL = frozenset("bBhHiIlLqQefd")  # characters of NumPy's dtypes of real numbers, but for longdouble
-_MODULES = {"jax": "jax.numpy", "dask": "dask.array"}  # where a library keeps its asarray, if not at the top
+_BY_NAME: dict[str, Library] = {"numpy": NUMPY, "cupy": CUPY, "torch": TORCH, "jax": JAX, "dask": DASK}
+_BY_MODULE: dict[str, Library] = {"jax": JAX, "jaxlib": JAX, "dask": DASK, "array_api_strict": STRICT}
+_BY_TYPE: dict[type, Library] = {}  # of arrays that were met
+
+
+def library(x: Any) -> Library:
+    """Return the record of the library of an array; that of any other for what is not one."""
+    if isinstance(x, np.ndarray):
+        return NUMPY
+    if TORCH.owns(x):
+        return TORCH
+    if isinstance(x, _FIT_ANY):
+        return OTHER
+    kind = type(x)
+    if kind not in _BY_TYPE:
+        _BY_TYPE[kind] = CUPY if CUPY.owns(x) else _BY_MODULE.get(kind.__module__.partition(".")[0], OTHER)
+    return _BY_TYPE[kind]
+
+
+def library_of(xp: ModuleType) -> Library:
+    """Return the record of the library of a namespace."""
+    return _BY_NAME.get(name_of(xp), OTHER)
+
+
+def name_of(xp: ModuleType) -> str:
+    """Short name of a namespace's library, for people."""
+    parts = xp.__name__.split(".")
+    return parts[1] if parts[0] == "array_api_compat" and len(parts) > 1 else parts[0]
 
 
 def namespace(**arrays: Any) -> ModuleType:
@@ -71,12 +101,13 @@ def _together(arrays: dict[str, Any], movable: Container[str] = ()) -> tuple[Mod
     (first, xp), *others = spaces.items() or [("", np)]
     for name, other in others:
         if other is not xp:
-            ways = (_converted(name, other, xp), _converted(first, xp, other))
             moved = name in movable and xp is not np  # exactly, where it is NumPy's
-            advice = _converted(name, other, np) if moved else ", or ".join(ways)
+            advice = (
+                (_converted(name, other, np),) if moved else (_converted(name, other, xp), _converted(first, xp, other))
+            )
             raise TypeError(
-                f"{first} is a {library_of(xp)} array but {name} is a {library_of(other)} array; expected all arrays "
-                f"from one library: pass {advice}"
+                f"{first} is a {name_of(xp)} array but {name} is a {name_of(other)} array; expected all arrays "
+                f"from one library: pass {', or '.join(advice)}"
             )
     if xp is np:
         return np, None
@@ -92,12 +123,11 @@ def _is_number(value: Array) -> bool:
 
 def _converted(name: str, source: ModuleType, target: ModuleType) -> str:
     """Return what to type so that argument `name`, an array of library `source`, becomes one of `target`."""
-    library = library_of(target)
-    if library_of(source) == "torch" and target is np:  # nor does PyTorch, from a device or with a gradient
-        return f"{name}.detach().cpu().numpy()"
-    if library_of(source) == "cupy" and library != "torch":  # CuPy refuses to be copied to the host unasked
-        return f"cupy.asnumpy({name})" if target is np else f"{_MODULES.get(library, library)}.asarray({name}.get())"
-    return f"{_MODULES.get(library, library)}.asarray({name})"
+    known, wanted = library_of(source), library_of(target)
+    host = known.as_numpy.format(name)
+    if host and target is np:
+        return host
+    return f"{wanted.maker or name_of(target)}.asarray({host if known is CUPY and wanted is not TORCH else name})"
 
 
 def _check_devices(devices: dict[str, Any]) -> None:
@@ -110,23 +140,7 @@ def _check_devices(devices: dict[str, Any]) -> None:
 def _namespace_of(name: str, value: Any) -> ModuleType:
     if isinstance(value, np.ndarray):
         return np
-    if tensors.is_torch(value):  # array-api-compat keeps what it found in caches that PyTorch's compiler warns of
-        tensors.check_dense(value, name)
-        return tensors.namespace()
-    if type(value).__module__.startswith("flax."):  # it passes for an array, but not for one of JAX
-        raise TypeError(f"{name} is a {type(value).__name__} of flax; expected the array that it holds: {name}[...]")
-    from array_api_compat import array_namespace
-
-    try:
-        space = array_namespace(value)
-    except TypeError:
-        raise TypeError(
-            f"{name} has type {type(value).__module__}.{type(value).__qualname__}; expected an array of NumPy, CuPy, "
-            "PyTorch, JAX, Dask or another array-API library, or a list of numbers"
-        ) from None
-    if any(length != length for length in value.shape):  # NaN, in Dask
-        raise ValueError(f"{name} has lengths that are not known; expected known ones: {name}.compute_chunk_sizes()")
-    return space
+    return np if isinstance(value, np.ndarray) else library(value).namespace(value, name)
 
 
 def named_namespace(xp: Any) -> ModuleType:
@@ -135,28 +149,13 @@ def named_namespace(xp: Any) -> ModuleType:
         return np
     if not isinstance(xp, ModuleType):
         raise TypeError(f"xp is {show(xp)}; expected an array library's module, such as numpy, torch or jax.numpy")
-    short = xp.__name__.split(".")[0]
-    if short in ("torch", "cupy", "dask"):
-        return importlib.import_module(f"array_api_compat.{_MODULES.get(short, short)}")
-    if short == "jax":
-        import jax.numpy
-
-        return jax.numpy
-    if not hasattr(xp, "asarray"):
-        raise TypeError(f"xp is module {xp.__name__}, which has no asarray; expected an array library such as numpy")
-    return xp
-
-
-def library_of(xp: ModuleType) -> str:
-    """Short name of a namespace's library, for messages and for the few places where libraries differ."""
-    parts = xp.__name__.split(".")
-    return parts[1] if parts[0] == "array_api_compat" and len(parts) > 1 else parts[0]
+    return library_of(xp).named(xp)
 
 
 def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
     """Return lists, Python scalars and arrays of NumPy as an array of `xp` on `device`, and others as they are."""
-    if xp is not np and library_of(xp) == "torch" and tensors.is_compiling():
-        return tensors.constant(value, device)
+    if xp is not np and library_of(xp) is TORCH and is_compiling():
+        return TORCH.constant(value, device)
     if not isinstance(value, _FIT_ANY):
         if type(value).__name__ in ("MaskedArray", "matrix"):
             raise TypeError(
@@ -167,9 +166,9 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     host = host_numbers(value, name)
     whole = xp is not np and host.dtype.kind in "iu"
     if whole and not np.array_equal(host, host.astype(known := _known_dtype(host, xp, device))):
-        more = "; jax.config.update('jax_enable_x64', True) gives it 64" if library_of(xp) == "jax" else ""
+        more = library_of(xp).more_bits and f"; {library_of(xp).more_bits} gives it 64"
         raise ValueError(
-            f"{name} is {show(value)}; expected integers of {known[-2:]} bits, the widest that {library_of(xp)} has "
+            f"{name} is {show(value)}; expected integers of {known[-2:]} bits, the widest that {name_of(xp)} has "
             f"now{more}"
         )
     return from_host(host, xp, device=device)
@@ -207,7 +206,7 @@ def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
 def check_memory(each: float, shape: tuple[int, ...], like: Array, names: str) -> None:
     """Refuse numbers of a shape, of so many bytes each, that do not fit in memory; `names` are the arguments."""
     # lengths may be symbols while a graph is made, which is not to ask them
-    n_bytes = 0.0 if type(like) is not np.ndarray and tensors.is_compiling() else each * math.prod(shape)
+    n_bytes = 0.0 if type(like) is not np.ndarray and is_compiling() else each * math.prod(shape)
     if n_bytes > capacity.SMALL and has_host_values(like):
         capacity.check(n_bytes, f"numbers of shape {tuple(shape)}", f"the size of {names}")
 
@@ -222,12 +221,7 @@ def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: An
         dtype = widest_float(xp, device) if host.dtype.kind == "f" else getattr(xp, _known_dtype(host, xp, device))
     if host.dtype == np.float64 and not has_float64(xp, device):
         host = host.astype(np.float32)  # before it is on a device that has no such numbers
-    if library_of(xp) in ("jax", "dask"):
-        return xp.asarray(host, dtype=dtype)
-    host = host if host.flags.writeable else host.copy()  # the memory may be shared
-    if device is not None:
-        return xp.asarray(host, dtype=dtype, device=device)
-    return xp.asarray(host, dtype=dtype)
+    return library_of(xp).from_host(host, xp, device, dtype)
 
 
 def placed(host: np.ndarray, xp: Any, device: Any, dtype: Any) -> Array:
@@ -238,7 +232,7 @@ def placed(host: np.ndarray, xp: Any, device: Any, dtype: Any) -> Array:
 
 def _known_dtype(host: np.ndarray, xp: ModuleType, device: Any) -> str:
     """Name of the dtype of a NumPy array, with 32 bits where `xp` has no 64."""
-    name, known = host.dtype.name, supported_dtypes(xp, device)
+    name, known = host.dtype.name, library_of(xp).dtypes(xp, device)
     name = "int64" if name == "uint64" not in known and "int64" in known else name
     return name if name in known else name.replace("64", "32")
 
@@ -250,48 +244,28 @@ def empty(shape: tuple[int, ...], like: Array, xp: ModuleType) -> Array:
 
 def to_host(x: Array, name: str = "an array") -> np.ndarray:
     """Return `x`, an argument of that name, as a NumPy array: wait for it, and copy it from its device if need be."""
-    if isinstance(x, np.ndarray):
-        return x
-    if is_traced(x):
-        raise TypeError(
-            f"{name} is being traced by JAX and has no values yet; expected a call outside jit, grad or vmap"
-        )
-    if getattr(x, "is_meta", False):
-        raise TypeError(f"{name} is on the meta device and has no values; expected a tensor on another")
-    library = type(x).__module__.partition(".")[0]
-    if library == "torch":
-        x = x.detach().cpu()
-        return x.float().numpy() if dtype_name(x) == "bfloat16" else x.numpy()
-    if is_cupy(x):
-        return x.get()
-    if library == "array_api_strict":
-        x = x.to_device(tensors.imported(library).Device("CPU_DEVICE"))
-    return np.asarray(x)
+    return x if isinstance(x, np.ndarray) else library(x).to_host(x, name)
 
 
 def device(x: Array) -> Any:
     """Device of `x`, or None where the library places new arrays by itself (NumPy, JAX, Dask)."""
-    return None if isinstance(x, (np.ndarray, *_FIT_ANY)) or is_lazy(x) else getattr(x, "device", None)
+    return None if isinstance(x, (np.ndarray, *_FIT_ANY)) else library(x).device(x)
 
 
 def is_lazy(x: Array) -> bool:
     """Return whether the library of `x` traces or defers (JAX, Dask): no value checks, writes or accelerators."""
-    return type(x).__module__.partition(".")[0] in ("jax", "jaxlib", "dask")
+    return library(x).is_lazy
 
 
-def is_cupy(x: Array) -> bool:
-    """Return whether `x` is an array of CuPy, which is not imported to find out."""
-    cupy = tensors.imported("cupy")
-    return cupy is not None and isinstance(x, cupy.__dict__.get("ndarray", ()))  # a CuPy that is broken has none
+def has_values(x: Array) -> bool:
+    """Return whether `x` has been computed, wherever it is."""
+    return library(x).has_values(x)
 
 
 def device_of(*arrays: Array) -> AbstractContextManager[Any]:
-    """Return a context in which the device of some CuPy arrays is the current one of this thread.
-
-    CuPy allocates and launches on the current device, wherever the arrays are. Other libraries need no such help.
-    """
-    devices: list[AbstractContextManager[Any]] = [x.device for x in arrays if is_cupy(x)]
-    return devices[0] if devices else nullcontext()
+    """Return a context in which the device of the first of some arrays is the one where CuPy works."""
+    found = [x for x in arrays if CUPY.owns(x)]
+    return CUPY.current(found[0]) if found else nullcontext()
 
 
 def select_device(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -299,7 +273,7 @@ def select_device(function: Callable[_Parameters, _Result]) -> Callable[_Paramet
 
     @wraps(function)
     def placed(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        if tensors.imported("cupy") is None:
+        if imported("cupy") is None:
             return function(*args, **kwargs)
         with device_of(*args, *kwargs.values()):
             return function(*args, **kwargs)
@@ -307,54 +281,46 @@ def select_device(function: Callable[_Parameters, _Result]) -> Callable[_Paramet
     return placed
 
 
+def view_as_numpy(x: Array) -> np.ndarray:
+    """Return the NumPy array that views the memory of `x`, if its place is "cpu"; bfloat16 of torch as int16."""
+    return x if isinstance(x, np.ndarray) else library(x).view(x)
+
+
+def written(x: Array) -> None:
+    """Tell the library of `x` that its memory was written to behind its back."""
+    library(x).written(x)
+
+
 def is_traced(x: Array) -> bool:
     """Return whether `x` is a JAX tracer: inside jit, grad or vmap, with no value yet."""
-    jax = tensors.imported("jax")
-    return jax is not None and isinstance(x, jax.core.Tracer)
+    return library(x).is_traced(x)
 
 
 def compute_eagerly(x: Array) -> AbstractContextManager[Any]:
     """Return a context in which JAX computes with `x`, if it has values, instead of tracing: they stay at hand."""
-    if type(x).__module__.partition(".")[0] not in ("jax", "jaxlib") or is_traced(x):
-        return nullcontext()
-    context: AbstractContextManager[Any] = tensors.imported("jax").ensure_compile_time_eval()
-    return context
+    return library(x).eager(x)
 
 
 def has_host_values(x: Array) -> bool:
     """Return whether looking at the values of `x` is free: eager, in the memory of the CPU, not being compiled."""
-    if isinstance(x, np.ndarray):
-        return True
-    if hasattr(x, "data_ptr"):
-        return tensors.has_values(x, "cpu")
-    if type(x).__module__.startswith("array_api_strict"):  # its other devices refuse to be looked at, as a GPU does
-        return x.device == tensors.imported("array_api_strict").Device("CPU_DEVICE")
-    return not is_lazy(x) and not is_cupy(x)
+    return isinstance(x, np.ndarray) or library(x).has_host_values(x)
 
 
-def supported_dtypes(xp: ModuleType, device: Any = None) -> Any:
-    """Names of the dtypes that `xp` can hold on `device` (JAX lists float64 only when x64 is enabled)."""
-    info = xp.__array_namespace_info__()
-    return info.dtypes(device=device) if device is not None else info.dtypes()
+def needs_gradient(*arrays: Array) -> bool:
+    """Return whether operations on one of some arrays are being recorded for gradients."""
+    return any([library(x).needs_gradient(x) for x in arrays])
 
 
 def widest_float(xp: ModuleType, device: Any = None) -> Any:
     """Return float64 where `xp` has it on `device`, else float32."""
     if xp is np:
         return np.float64
-    if library_of(xp) in ("torch", "cupy"):  # listing their dtypes, as is done below, takes 20 microseconds
-        return xp.float32 if str(device).startswith("mps") else xp.float64
-    return xp.float64 if "float64" in supported_dtypes(xp, device) else xp.float32
+    return library_of(xp).widest_float(xp, device)
 
 
 def has_float64(xp: ModuleType, device: Any = None) -> bool:
     """Return whether float64 exists in `xp` on `device`."""
     return xp is np or widest_float(xp, device) == xp.float64
-
-
-def has_integer_turns(xp: ModuleType) -> bool:
-    """Return whether products of integers in `xp` wrap (`turns` needs it where there is no float64)."""
-    return library_of(xp) in ("numpy", "jax", "torch")
 
 
 def dtype_name(x: Array) -> str:
@@ -418,46 +384,19 @@ def widen(x: Array, xp: ModuleType) -> Array:
 
 
 def split(x: Array, xp: ModuleType) -> tuple[Array, Array]:
-    """Split a floating array into two halves of at most 26 (float64) or 12 (float32) bits (Veltkamp).
-
-    JAX gets an explicit rounding of the mantissa, because a compiler may fuse the classic formula into a
-    multiply-add, which makes the lower half zero. NumPy, torch and CuPy (outside `cupy.fuse`) run one loop or kernel
-    for each operation, and so round each.
-    """
-    if library_of(xp) == "jax":
-        import jax
-
-        bits, exponent = (25, 11) if x.dtype == xp.float64 else (11, 8)
-        high = jax.lax.reduce_precision(x, exponent, bits)
-        return high, x - high
-    scaled = _VELTKAMP[dtype_name(x)] * x
-    high = scaled - (scaled - x)
-    return high, x - high
+    """Split a floating array into two halves of at most 26 (float64) or 12 (float32) bits (Veltkamp)."""
+    return library_of(xp).split(x, _VELTKAMP[dtype_name(x)], xp)
 
 
 def make_complex(real: Array, imag: Array, xp: ModuleType) -> Array:
     """Return real + i imag; in NumPy, PyTorch and JAX without the NaN that ``1j * inf`` puts into the real part."""
-    library = library_of(xp)
-    if library == "torch":
-        return xp.complex(real, imag)
-    if library == "jax":
-        import jax
-
-        return jax.lax.complex(real, imag)
     dtype = xp.complex128 if dtype_name(real) == "float64" else xp.complex64
-    if isinstance(real, np.ndarray):
-        out = np.empty(np.broadcast_shapes(real.shape, imag.shape), dtype)
-        out.real, out.imag = real, imag
-        return out
-    return xp.astype(real, dtype) + 1j * xp.astype(imag, dtype)
+    return library_of(xp).make_complex(real, imag, dtype, xp)
 
 
 def clip(x: Array, low: float, high: float | None, xp: ModuleType) -> Array:
-    """Bound `x` from below, and from above unless `high` is None.
-
-    For CuPy array-api-compat's clip picks elements by a mask, and so makes the host wait for the device.
-    """
-    return x.clip(low, high) if isinstance(x, np.ndarray) or is_cupy(x) else xp.clip(x, low, high)
+    """Bound `x` from below, and from above unless `high` is None."""
+    return x.clip(low, high) if isinstance(x, np.ndarray) else library_of(xp).clip(x, low, high, xp)
 
 
 def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
@@ -481,7 +420,7 @@ def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:
     except Exception:  # whatever the library raises
         like = None
     if like is None or not is_real_floating(like):
-        raise TypeError(f"dtype is {show(dtype)}; expected a real floating type of {library_of(xp)}")
+        raise TypeError(f"dtype is {show(dtype)}; expected a real floating type of {name_of(xp)}")
     return like.dtype
 
 
@@ -495,3 +434,50 @@ def broadcast_shapes(shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
             f"{' and '.join(shapes)} do not broadcast: {listed}; expected lengths "
             "that are equal or 1, counted from the right: insert axes with None where they are to combine"
         ) from None
+
+
+# -- functions mapped over arrays --------------------------------------------------------------------------------------
+
+
+def special_functions(xp: ModuleType) -> Any:
+    """Return the module of special functions that take the arrays of `xp` where they are, or None."""
+    name = library_of(xp).special
+    return importlib.import_module(name) if name else None
+
+
+def map_blocks(function: Callable[[Array, ModuleType], Array], x: Array, xp: ModuleType) -> Array:
+    """Return ``function(x, xp)`` for an elementwise function of many operations: one task a block for Dask."""
+    if library_of(xp) is not DASK:
+        return function(x, xp)
+    return x.map_blocks(lambda block: function(block, namespace(block=block)), dtype=x.dtype)
+
+
+def map_on_host(
+    function: Callable[[np.ndarray], np.ndarray], x: Array, xp: ModuleType, name: str, *, last_axis: int | None = None
+) -> Array:
+    """Apply a NumPy function to an array of any library, for special functions that only SciPy has.
+
+    The function must work elementwise, or (with `last_axis`) along the last axis, whose new length `last_axis` is; 0
+    drops the axis. `name` is that of the argument. Dask and JAX stay lazy (JAX through `jax.pure_callback`, without
+    derivatives).
+
+    Raises
+    ------
+    TypeError
+        For a torch tensor that asks for gradients, which a trip through the host would silently drop.
+    """
+    if isinstance(x, np.ndarray):
+        return function(x)
+    if needs_gradient(x):
+        raise TypeError(f"{name} asks for a gradient, which SciPy on the host has not; expected {name}.detach()")
+    if is_lazy(x):
+        return library(x).map_on_host(function, x, last_axis)
+    host = np.asarray(function(to_host(x, name)))
+    return from_host(host, xp, device=device(x), dtype=x.dtype)
+
+
+def space_of_constants(xp: ModuleType, constants: Mapping[str, Any]) -> ModuleType:
+    """Return where the constants of a call belong: NumPy beside an array of Dask, unless one is lazy itself."""
+    if xp is np or library_of(xp) is not DASK or any(map(is_lazy, constants.values())):
+        return xp
+    return np

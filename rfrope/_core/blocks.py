@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import array, memory, tensors
+from rfrope._core import array
 from rfrope._core.angles import check_values
 from rfrope._core.arguments import broadcast, choice, show
 from rfrope._core.array import Array
-from rfrope._core.dispatch import CPU, TORCH_ROTATION, dispatched
+from rfrope._core.dispatch import CPU, TORCH_ROTATION, Overlap, dispatched, has_shared_elements, overlap_of
 
 PAIRINGS = ("half", "interleaved")
 _MANY = 2**16  # numbers that need no look at the memory there is
@@ -217,7 +217,7 @@ def prepared(
     if out is None:
         array.check_memory(int(array.dtype_name(x)[-2:]) / 8, x.shape, x, names[0])
     else:
-        _check_out(out, x, tensors.needs_gradient(x, out, *angles))
+        _check_out(out, x, array.needs_gradient(x, out, *angles))
     return out_pairing
 
 
@@ -242,7 +242,7 @@ def turned(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: 
     """Turn prepared features by ready cos and sin ``(..., D)``, one float wider."""
     leading = broadcast(x.shape[:-1], cos.shape[:-1])
     width = 2 * cos.shape[-1]
-    if array.library_of(xp) == "jax":
+    if array.library_of(xp).fuses_functions:
         return _turned_at_once(x, cos, sin, turn, xp)
     if out is None and isinstance(x, np.ndarray):
         out = np.empty((*leading, x.shape[-1]), x.dtype)
@@ -261,7 +261,7 @@ def turned(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: 
         return xp.concat([joined, xp.broadcast_to(rest, (*leading, rest.shape[-1]))], axis=-1)
     first, second = pair(out[..., :width], turn.out_pairing)
     first[...], second[...] = y_1, y_2
-    if width < x.shape[-1] and not memory.same_memory(out, x):
+    if width < x.shape[-1] and overlap_of(out, x) is not Overlap.SAME:
         out[..., width:] = rest
     return out
 
@@ -336,9 +336,9 @@ def _check_out(out: Array, x: Array, needs_gradient: bool) -> None:
         raise TypeError(
             "out was given, but gradients are asked for, which writing in place would lose; expected out=None"
         )
-    if not memory.is_writable(out) or memory.has_shared_elements(out):
+    if not array.library(out).is_writable(out) or has_shared_elements(out):
         raise ValueError(
             "out is read-only, or some of its elements share memory, as in a broadcast view; expected a writable array "
         )
-    if memory.may_overlap(out, x) and not memory.same_memory(out, x):
+    if overlap_of(out, x) is Overlap.PART:
         raise ValueError("out overlaps x in part; expected x itself (in place) or memory of its own")

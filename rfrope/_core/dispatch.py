@@ -1,4 +1,4 @@
-"""Choice of a backend by the arrays of a call, for the few generic functions that have one.
+"""Choice of a backend by the arrays of a call, for the few generic functions that have one; and memory that overlaps.
 
 A generic function names its backends where it is defined: ``@dispatched(CPU.sums, CUDA.sums)``. A backend is a module
 of `rfrope._backends` with a function of the same name (without underscore) and signature, which gives the same result,
@@ -10,15 +10,21 @@ imported when one of its functions is first wanted.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from enum import Enum
 from functools import wraps
 from types import ModuleType
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
-from rfrope._core import memory
+import numpy as np
+
+from rfrope._core.array import Array, library
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+
+_LOOKED_AT = 2**16  # elements of an array whose places are compared one by one
+_PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments that are not arrays, looked up first
 
 
 class Backend(NamedTuple):
@@ -69,7 +75,7 @@ def dispatched(*backends: Backend) -> Callable[[Callable[Arguments, Result]], Di
     def declare(generic: Callable[Arguments, Result]) -> Dispatched[Arguments, Result]:
         @wraps(generic)
         def chosen(*arguments: Any, **options: Any) -> Any:
-            place = memory.place((*arguments, *options.values()))
+            place = place_of((*arguments, *options.values()))
             function = backend_function(chosen, place) if place else None  # type: ignore[arg-type]
             return (generic if function is None else function)(*arguments, **options)
 
@@ -87,7 +93,7 @@ def dispatched(*backends: Backend) -> Callable[[Callable[Arguments, Result]], Di
 
 def backend_place(function: Dispatched[..., Any], *arguments: Any) -> str:
     """Return the place of the backend that a function would use for some arrays; "" for none."""
-    place = memory.place(arguments)
+    place = place_of(arguments)
     return place if place and backend_function(function, place) is not None else ""
 
 
@@ -104,15 +110,20 @@ def _look_up(key: str) -> None:
     if key in _FOUND:
         return
     place, module, name = key.split(".")
-    try:
-        found = getattr(load(Backend(place, module)), name)
-    except ImportError:
-        found = None  # `rfrope doctor` says why
-    _FOUND[key] = found
+    backend = find(Backend(place, module))
+    _FOUND[key] = None if backend is None else getattr(backend, name)
 
 
 # what torch.compiler.assume_constant_result sets: the compiler runs this where it cannot trace, as it cannot an import
 _look_up._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def find(backend: Backend) -> ModuleType | None:
+    """Import a backend, or return None where it cannot work; `rfrope doctor` says why."""
+    try:
+        return load(backend)
+    except ImportError:
+        return None
 
 
 def load(backend: Backend) -> ModuleType:
@@ -127,3 +138,78 @@ def load(backend: Backend) -> ModuleType:
     """
     importlib.import_module(f"rfrope._backends.{backend.place}").check()
     return importlib.import_module(f"rfrope._backends.{backend.place}.{backend.module}")
+
+
+# -- memory of arrays --------------------------------------------------------------------------------------------------
+
+
+def place_of(values: Iterable[Any]) -> str:
+    """Return the place of all arrays among some values, those in tuples included, as `dispatch` names it, or "".
+
+    "torch" is for tensors whose operations are recorded, for gradients or by a compiler.
+    """
+    arrays, rest = [], list(values)
+    for value in rest:
+        kind = type(value)
+        if kind is np.ndarray:
+            arrays.append(value)
+        elif kind in _PLAIN:
+            continue
+        elif isinstance(value, tuple):
+            rest.extend(value)
+        elif hasattr(kind, "dtype") and not isinstance(value, np.generic):
+            arrays.append(value)
+    places = {(library(x).place(x) if type(x) is not np.ndarray else "cpu" if x.dtype.isnative else "") for x in arrays}
+    if len(places) < 2 and places != {""}:
+        return next(iter(places), "cpu")
+    return "torch" if all([library(x).is_recorded(x) for x in arrays]) else ""
+
+
+class Overlap(Enum):
+    """Memory that two arrays have in common."""
+
+    NONE = 0
+    PART = 1
+    SAME = 2  # all of it, in the same order, so that in-place work is exact
+
+
+def overlap_of(a: Array, b: Array) -> Overlap:
+    """Return how the memory of two arrays overlaps, by their address ranges where it cannot be decided exactly."""
+    if a is b:
+        return Overlap.SAME
+    first, second = library(a).addresses(a), library(b).addresses(b)
+    if first is None or second is None:
+        return Overlap.NONE
+    alike = (first.shape, first.strides, first.itemsize) == (second.shape, second.strides, second.itemsize)
+    if alike and first.ctypes.data == second.ctypes.data:
+        return Overlap.SAME
+    try:
+        shared = np.shares_memory(first, second, max_work=10_000)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        shared = True
+    return Overlap.PART if shared else Overlap.NONE
+
+
+def has_shared_elements(x: Array) -> bool:
+    """Return whether several elements of `x` share memory, as after broadcasting or in windows that slide.
+
+    Layouts that are neither nested nor small enough to look at every element are taken to share some.
+    """
+    places = library(x).addresses(x)
+    if places is None or not places.size:
+        return False
+    axes = sorted((abs(step), length) for step, length in zip(places.strides, places.shape, strict=True) if length > 1)
+    reach = places.itemsize  # bytes from the first byte of what the axes so far hold to the last
+    for step, length in axes:
+        if step < reach:
+            return places.size > _LOOKED_AT or _is_hit_twice(axes, places.itemsize)
+        reach += step * (length - 1)
+    return False
+
+
+def _is_hit_twice(axes: list[tuple[int, int]], size: int) -> bool:
+    """Return whether two elements of a layout, given as steps and lengths in bytes, share a byte."""
+    starts = np.zeros(1, np.int64)
+    for step, length in axes:
+        starts = (starts[:, None] + step * np.arange(length)).reshape(-1)
+    return bool(np.any(np.diff(np.sort(starts)) < size))

@@ -1,4 +1,4 @@
-"""Threads, a map that uses them, and work cut into fixed chunks, done anywhere and merged in order.
+"""Threads, a map that uses them, bars for work that takes long, and fixed chunks, done anywhere and merged in order.
 
 Results are bit-identical for every number of workers.
 
@@ -13,6 +13,7 @@ import itertools
 import math
 import os
 import pathlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,15 +24,15 @@ from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
-from rfrope._core import progress as bars
 from rfrope._core.arguments import show
-from rfrope._core.checkpoints import Checkpoint
+from rfrope._core.files import Checkpoint
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+_PATIENCE = 2.0  # seconds after which a bar that nobody asked for appears
 _GLANCE = 5e-4  # seconds between looks at what other threads have done, where they are waited for
-_PATIENCE = 1000  # looks
+_LOOKS = 1000  # looks
 
 
 class _Abandoned(BaseException):
@@ -235,7 +236,7 @@ class _Work:
         even before, and then it never comes: hence the limit.
         """
         self.stopped = True
-        interrupt, patience = None, _PATIENCE
+        interrupt, patience = None, _LOOKS
         while self._helping or (patience > 0 and not set(helpers).isdisjoint(threading.enumerate())):
             try:
                 time.sleep(_GLANCE)
@@ -244,6 +245,71 @@ class _Work:
                 interrupt = error
         if interrupt is not None:
             raise interrupt
+
+
+# -- bars: `progress=` of public functions -----------------------------------------------------------------------------
+
+
+def check_progress(progress: Any) -> None:
+    """Refuse what cannot show progress."""
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise TypeError(
+            f"progress is {show(progress)}; expected None, True, False, or a callable such as tqdm.tqdm, that wraps an "
+            "iterable"
+        )
+
+
+def show_progress(items: Iterable[Item], total: int, progress: Any, done: int = 0) -> Iterable[Item]:
+    """Wrap an iterable so that its progress shows.
+
+    Parameters
+    ----------
+    items : iterable
+    total : int
+        How many there are, those that were done before included.
+    progress : None, bool or callable
+        A callable is called as ``progress(items, total=total)``. True means a bar on stderr; None a bar after two
+        seconds, if stderr is a terminal; False none.
+    done : int
+        How many were done before.
+    """
+    check_progress(progress)
+    if callable(progress):
+        try:
+            wrapped = progress(items, total=total - done)
+        except TypeError as error:
+            raise TypeError(
+                f"progress is {show(progress)}, called as progress(iterable, total=...): {error}"
+            ) from error
+        if not isinstance(wrapped, Iterable):
+            raise TypeError(f"progress gave back {show(wrapped)}; expected an iterable, as tqdm.tqdm gives it")
+        return wrapped
+    if progress is False or (progress is None and not _is_terminal()):
+        return items
+    from tqdm import tqdm
+
+    delay = 0.0 if progress else _PATIENCE
+    return tqdm(items, total=total, initial=done, delay=delay, leave=False, dynamic_ncols=True)
+
+
+def show_sizes(items: Iterable[Item], total: int, size: Callable[[Item], int]) -> Iterator[Item]:
+    """Yield items, and show on a terminal, after two seconds, how much of a total they were; `size` is that of one."""
+    if not _is_terminal():
+        yield from items
+        return
+    from tqdm import tqdm
+
+    with tqdm(total=total, delay=_PATIENCE, leave=False, dynamic_ncols=True, unit_scale=True) as bar:
+        for item in items:
+            yield item
+            bar.update(size(item))
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # no stderr, or a closed one
+        return False
 
 
 # -- chunks ------------------------------------------------------------------------------------------------------------
@@ -312,7 +378,7 @@ def run_chunks(
     executor : concurrent.futures.Executor, callable like map, or None
         None means threads of our own, or this one alone unless `threaded`.
     progress : None, bool or callable
-        As in `progress.shown`.
+        As in `show_progress`.
     threaded : bool
         Whether the task releases the interpreter.
     kept : Checkpoint, optional
@@ -329,7 +395,7 @@ def run_chunks(
     Exception
         What a worker raises, with a note that says how much was finished, and how to go on.
     """
-    bars.check(progress)
+    check_progress(progress)
     spans = Spans(total, length, kept.done if kept else 0)
     merged, done = before, kept.done if kept else 0
     if executor is None:
@@ -337,7 +403,7 @@ def run_chunks(
     else:
         results = _from(executor, _Placed(task), spans, kept)
     try:
-        for start, part in bars.shown(results, len(spans) + done, progress, done):
+        for start, part in show_progress(results, len(spans) + done, progress, done):
             if start != (0 if merged is None else merged.n):
                 raise _wrong(f"the chunk from draw {start}, after {0 if merged is None else merged.n}", total)
             merged = part if merged is None else merged.merge(part)
@@ -387,8 +453,7 @@ def _mapper(executor: Any) -> Callable[..., Any]:
             f"executor is the class {executor.__name__}; expected an instance of it, or a callable like map"
         )
     if callable(getattr(executor, "map", None)):
-        found: Callable[..., Any] = executor.map
-        return found
+        return executor.map
     if callable(executor):
         return executor
     raise TypeError(f"executor is {show(executor)}; expected a concurrent.futures.Executor, or a callable like map")

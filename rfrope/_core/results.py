@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, tensors
+from rfrope._core import array, libraries
 from rfrope._core.angles import PrecisionWarning
 from rfrope._core.arguments import printable
 
@@ -119,7 +119,7 @@ def _cut(text: str) -> str:
 
 def _array_text(value: Any) -> str:
     shape = tuple(value.shape)
-    if array.is_lazy(value) or array.is_traced(value) or getattr(value, "is_meta", False):
+    if not array.has_values(value):
         return f"of shape {shape}"
     held = array.to_host(value)
     if held.size <= _FEW:
@@ -228,7 +228,7 @@ def register(kind: type, fields: Callable[[Any], dict[str, Any]], leaf: str) -> 
     leaf : str
         The field that is a leaf. All others are the same wherever JAX takes the record.
     """
-    jax = None if kind in _KNOWN else tensors.imported("jax.tree_util")
+    jax = None if kind in _KNOWN else libraries.imported("jax.tree_util")
     if jax is None:
         return
     _KNOWN.add(kind)

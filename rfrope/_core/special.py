@@ -15,7 +15,7 @@ from types import ModuleType
 
 import numpy as np
 
-from rfrope._core import array, mapping
+from rfrope._core import array
 from rfrope._core.array import Array
 
 UNIFORM_ORDER = 20.0  # orders from which the uniform expansion of K_nu is used
@@ -86,12 +86,12 @@ def matern(nu: float, t: Array, xp: ModuleType) -> Array:
         return _matern_uniform(nu, t, xp)
     if (2.0 * nu) % 2.0 == 1.0:
         return _matern_half_integer(nu, t, xp)
-    return mapping.map_blocks(partial(_matern_recurrence, nu), t, xp)
+    return array.map_blocks(partial(_matern_recurrence, nu), t, xp)
 
 
 def bessel_k0(t: Array, xp: ModuleType) -> Array:
     """K_0(t) for t >= 0, infinite at 0; relative error below 1e-14 for t up to 700, where it underflows soon."""
-    return mapping.map_blocks(_bessel_k0, t, xp)
+    return array.map_blocks(_bessel_k0, t, xp)
 
 
 def _bessel_k0(t: Array, xp: ModuleType) -> Array:
@@ -133,12 +133,7 @@ def sphere_mean_cos(order: float, t: Array, xp: ModuleType) -> Array:
     ``sin t / t``, or from J_0 and J_1. The absolute error is below 1e-14, beside what the rounding of t means, for
     orders up to 8.
     """
-    return mapping.map_blocks(partial(_sphere_mean_cos, order), t, xp)
-
-
-def sphere_near(order: float, square: Array) -> Array:
-    """`sphere_mean_cos` by the square of t, up to 1."""
-    return polynomial(sphere_series(order), square)
+    return array.map_blocks(partial(_sphere_mean_cos, order), t, xp)
 
 
 def sphere_series(order: float) -> list[float]:
@@ -183,9 +178,11 @@ def _bessel_j(t: Array, xp: ModuleType) -> tuple[Array, Array]:
 @lru_cache(maxsize=2)
 def _hankel_polynomials(order: int) -> tuple[list[float], list[float]]:
     """P and Q as polynomials in 10/t - 1, for t >= 5: ``P + iQ`` is ``sqrt(2z/pi) exp(z) K_order(z)`` at z = -it."""
-    angle = math.pi * (np.arange(_LARGE_TERMS) + 0.5) / _LARGE_TERMS
-    values = _scaled_bessel_k(order, -2j * _SPHERE_SERIES / (1.0 + np.cos(angle))) * math.sqrt(2.0 / math.pi)
-    return interpolated(values.real), interpolated(values.imag)
+
+    def values(y: np.ndarray) -> np.ndarray:
+        return _scaled_bessel_k(order, -2j * _SPHERE_SERIES / (1.0 + y)) * math.sqrt(2.0 / math.pi)
+
+    return _interpolate(lambda y: values(y).real, _LARGE_TERMS), _interpolate(lambda y: values(y).imag, _LARGE_TERMS)
 
 
 def _power_times_bessel_k(
@@ -261,8 +258,7 @@ def temme_polynomials(mu: float) -> tuple[_Polynomials, _Polynomials]:
 @lru_cache(maxsize=256)
 def _large_polynomial(order: float) -> list[float]:
     """Polynomial in y = 4/t - 1 that is ``sqrt(t) exp(t) K_order(t)`` for t >= 2, from values at Chebyshev's points."""
-    angle = math.pi * (np.arange(_LARGE_TERMS) + 0.5) / _LARGE_TERMS
-    return interpolated(_scaled_bessel_k(order, 4.0 / (1.0 + np.cos(angle))))
+    return _interpolate(lambda y: _scaled_bessel_k(order, 4.0 / (1.0 + y)), _LARGE_TERMS)
 
 
 def _scaled_bessel_k(order: float, t: np.ndarray) -> np.ndarray:
@@ -277,10 +273,11 @@ def _scaled_bessel_k(order: float, t: np.ndarray) -> np.ndarray:
     return np.sqrt(t[:, 0]) * (integrand @ weight)
 
 
-def interpolated(values: np.ndarray) -> list[float]:
-    """Polynomial with given values at Chebyshev's points of (-1, 1)."""
-    order = np.arange(values.size)
-    series = 2.0 / values.size * np.cos(np.outer(order, math.pi * (order + 0.5) / values.size)) @ values
+def _interpolate(function: Callable[[np.ndarray], np.ndarray], count: int) -> list[float]:
+    """Polynomial through a function's values at Chebyshev's points of (-1, 1), `count` of them."""
+    order = np.arange(count)
+    angle = math.pi * (order + 0.5) / count
+    series = 2.0 / count * np.cos(np.outer(order, angle)) @ function(np.cos(angle))
     series[0] *= 0.5
     return np.polynomial.chebyshev.cheb2poly(series).tolist()
 
@@ -330,18 +327,12 @@ def _debye_sum(nu: float, p: Array) -> Array:
 @lru_cache(maxsize=1)
 def _debye_polynomials() -> list[list[float]]:
     """``u_k(p) / p^k`` as polynomials in p^2, lowest power first, by the recurrence DLMF 10.41.9 in exact fractions."""
-    rows, u = [], [Fraction(1)]  # u: coefficients of u_k in powers of p
+    algebra, half, eighth = np.polynomial.polynomial, Fraction(1, 2), Fraction(1, 8)
+    rows, u = [], np.array([Fraction(1)])  # u: coefficients of u_k in powers of p
     for k in range(_UNIFORM_TERMS):
         rows.append([float(c) for c in u[k::2]])
-        derivative = [i * c for i, c in enumerate(u)][1:]
-        following = [Fraction(0)] * (len(u) + 3)
-        for i, c in enumerate(derivative):
-            following[i + 2] += c / 2
-            following[i + 4] -= c / 2
-        for i, c in enumerate(u):
-            following[i + 1] += c / (8 * (i + 1))
-            following[i + 3] -= 5 * c / (8 * (i + 3))
-        u = following
+        slope = algebra.polymul(np.array([0, 0, half, 0, -half]), algebra.polyder(u))
+        u = algebra.polyadd(slope, algebra.polyint(algebra.polymul(np.array([eighth, 0, -5 * eighth]), u)))
     return rows
 
 
@@ -350,7 +341,7 @@ def _debye_polynomials() -> list[list[float]]:
 
 def cosine_integral_of(xp: ModuleType) -> Callable[[Array], Array]:
     """Return Ci(z) for z >= 2, infinity included: that of SciPy or CuPy, or one in operations of the library."""
-    special = mapping.special_functions(xp)
+    special = array.special_functions(xp)
     if special is None:
         return lambda z: _cosine_integral(z, xp)
     return lambda z: special.sici(z)[1]
@@ -416,7 +407,10 @@ def _auxiliary_polynomials() -> tuple[list[float], list[float]]:
     """``z f(z)`` and ``z^2 g(z)`` as polynomials in 12/z - 1, for z >= 6, from ``exp(iz) E1(iz) = g - i f``."""
     from scipy.special import exp1
 
-    angle = math.pi * (np.arange(_AUXILIARY_TERMS) + 0.5) / _AUXILIARY_TERMS
-    z = 2.0 * _CI_SERIES / (1.0 + np.cos(angle))
-    values = np.exp(1j * z) * exp1(1j * z)
-    return interpolated(-values.imag * z), interpolated(values.real * z * z)
+    def auxiliary(y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        z = 2.0 * _CI_SERIES / (1.0 + y)
+        values = np.exp(1j * z) * exp1(1j * z)
+        return -values.imag * z, values.real * z * z
+
+    f, g = (_interpolate(lambda y, i=i: auxiliary(y)[i], _AUXILIARY_TERMS) for i in (0, 1))  # type: ignore[misc]
+    return f, g

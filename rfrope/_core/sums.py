@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from rfrope._core import array, mapping, parallel
+from rfrope._core import array, parallel
 from rfrope._core.angles import Angles, rows
 from rfrope._core.array import Array
 from rfrope._core.dispatch import CPU, CUDA, dispatched
@@ -185,7 +185,7 @@ def _columns(coefficients: Array | None, span: slice) -> Array | None:
 
 def _joined(parts: tuple[Array, ...], xp: ModuleType) -> Array:
     """Sums at some of the lags each, one after the other; 0.0 where there are none."""
-    return 0.0 if isinstance(parts[0], float) else mapping.joined(parts, sum(x.shape[-1] for x in parts), xp)
+    return 0.0 if isinstance(parts[0], float) else xp.concat(parts, axis=-1)
 
 
 def _sum_pairs_at_lags(angles: Angles, pairs: list[Pair], held: int) -> list[tuple[Array, Array]]:
@@ -229,8 +229,7 @@ def sum_on_grid(far: Waves, near: Waves, cosine: Array | float, sine: Array | No
 
 def sum_phasors(far: np.ndarray, near: np.ndarray) -> np.ndarray:
     """Sum of the cosines at ``a + b`` for every a and b, from ``exp(i u)``, ``(D, R)`` and ``(D, C)``: ``(R, C)``."""
-    found: np.ndarray = (far.T @ near).real
-    return found
+    return (far.T @ near).real
 
 
 # -- what sums are made of --------------------------------------------------------------------------------------------

@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, mapping
+from rfrope._core import array
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
+from rfrope._core.lazy import JAX
 
 # pi to more digits than any working precision takes pieces of 1/(2 pi) from.
 _PI = Fraction(
@@ -44,15 +45,14 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     positions, frequencies, shift, xp = angles
     device = array.device(positions)
     wide = array.has_float64(xp, device)
-    integers = array.is_integer(positions) and array.has_integer_turns(xp) and not array.is_traced(frequencies)
+    integers = array.is_integer(positions) and array.library_of(xp).wraps_integers and not array.is_traced(frequencies)
     if integers and (not wide or array.is_traced(positions)):  # where there is float64, for a graph's few operations
         return _cos_sin_of_integers(angles._replace(frequencies=array.to_host(frequencies)), 64 if wide else 32)
     if isinstance(frequencies, np.ndarray):
         angles = angles._replace(frequencies=array.from_host(frequencies, xp, device=device))
     if any(array.is_traced(one) and not array.is_integer(one) for one in (positions, frequencies, shift)):
         changing = tuple(one for one in angles[:3] if one is not None)
-        made: tuple[Array, Array] = mapping.attach_derivative(_cos_sin_of, _slope)(*changing)
-        return made
+        return JAX.attach_derivative(_cos_sin_of, _slope)(*changing)
     return _cos_sin(angles)
 
 

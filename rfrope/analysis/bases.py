@@ -22,6 +22,7 @@ _WIDTH = 1e-6  # relative width to which the ends of islands are refined
 _DOUBT = 1e-12  # what sums at long lags may miss, in plain arithmetic
 _FOLLOWED, _STEPS, _LONGEST = 4, 64, 50.0  # lags of either order that are followed, steps, and how far in ln base
 _SHOWN = 12  # islands in the text
+_ZERO_OF_CI = 0.6165054856207163  # the first zero of the cosine integral
 
 
 @dataclass(frozen=True)
@@ -68,38 +69,23 @@ class BaseForContext(Result):
 
     def __str__(self) -> str:
         low, high, n = self.grid
-        begin = ", where the bases looked at begin" if self.smallest == low else ""
+        more = len(self.islands) - _SHOWN
         return "\n".join(
             [
                 f"Bases for a context of {self.context} positions with {self.n_blocks} blocks (head width "
                 f"{2 * self.n_blocks}).",
                 "A base holds if the mean over the blocks of cos(lag * frequency) is nowhere negative inside the",
                 "context; where it is negative, a token that far away scores the lower the more alike it is.",
-                f"  integral rule      {_text(self.integral_rule)}: an estimate for infinitely many blocks, which does "
-                "not decide",
-                f"                     for {self.n_blocks}",
-                f"  smallest found     {_text(self.smallest)}{begin}",
-                f"  all hold from      {_text(self.always_above)}{self._top()}",
-                *self._ranges(),
+                f"  integral rule      {_text(self.integral_rule)}, for infinitely many blocks: it does not decide",
+                f"  smallest found     {_text(self.smallest)}",
+                f"  all hold from      {_text(self.always_above)} (the largest base looked at is {_text(high)})",
+                *(f"  hold               {_text(low)} to {_text(high)}" for low, high in self.islands[:_SHOWN]),
+                *([f"                     and {more} more ranges"] if more > 0 else []),
                 f"  looked at          {n} bases from {_text(low)} to {_text(high)}, at equal ratios, and all between "
                 "ranges;",
                 "                     narrower gaps inside a range may be missed (ends and ranges are exact to 1e-6)",
             ]
         )
-
-    def _top(self) -> str:
-        top = _text(self.grid[1])
-        if self.always_above is None:
-            return f": {top}, the largest base looked at, does not"
-        return f" on, up to {top}, where the bases looked at end"
-
-    def _ranges(self) -> list[str]:
-        ranges = self.islands if self.always_above is None else self.islands[:-1]
-        lines = [f"{_text(low)} to {_text(high)}" for low, high in ranges[:_SHOWN]]
-        if len(ranges) > _SHOWN:
-            lines.append(f"and {len(ranges) - _SHOWN} more")
-        titles = ["  below, only        ", *["                     "] * len(lines)]
-        return [title + line for title, line in zip(titles, lines, strict=False)]
 
 
 def base_for_context(
@@ -177,16 +163,7 @@ def base_for_context(
 
 def integral_rule(context: int) -> float:
     """Base at which the cosine integral of ``context / base`` is 0; it says nothing certain about a sum over blocks."""
-    return context / _zero_of_ci()
-
-
-@cache
-def _zero_of_ci() -> float:
-    """First zero of the cosine integral, 0.6165..."""
-    from scipy.optimize import brentq
-    from scipy.special import sici
-
-    return float(brentq(lambda x: sici(x)[1], 0.5, 0.7, xtol=1e-16))
+    return context / _ZERO_OF_CI
 
 
 class _Search:
@@ -198,18 +175,14 @@ class _Search:
         self.holds = cache(self._holds)
 
     def _holds(self, base: float) -> bool:
-        """Return True if the mean kernel is nowhere negative inside the context."""
-        return self.negative_lag(base) is None
-
-    def negative_lag(self, base: float) -> int | None:
-        """A lag, not always the first, at which the mean kernel is negative; None if there is none in the context."""
+        """Return True if the mean kernel is nowhere negative inside the context; else `found` is a lag where it is."""
         omega, spans = geometric(self.n_blocks, base=base), [self._near(64)] if self.found else []
         for start, stop in (*spans, (1, self.last)):
             lag = first_lag(omega, start, stop, 0.0, below=True)
             if lag is not None:
                 self.found = lag
-                return lag
-        return None
+                return False
+        return True
 
     def _near(self, part: int) -> tuple[int, int]:
         """First and last lag that are near the one found last, up to such a part of it."""
@@ -241,11 +214,15 @@ class _Search:
             base = min(after, top)
 
     def _end(self, base: float, grid: list[float]) -> float:
-        """End of the island of a base that holds: before the next base of the grid that does not."""
+        """End of the island of a base that holds: by bisection before the next base of the grid that does not."""
         for other in grid[bisect.bisect_right(grid, base) :]:
-            if not self.holds(other):
-                return self.edge(base, other)
-            base = other
+            if self.holds(other):
+                base = other
+                continue
+            while other - base > _WIDTH * base:
+                middle = 0.5 * (base + other)
+                base, other = (middle, other) if self.holds(middle) else (base, middle)
+            break
         return base
 
     def _next_base(self, base: float) -> float:
@@ -286,33 +263,24 @@ class _Search:
                 break
         return grown
 
-    def edge(self, inside: float, outside: float) -> float:
-        """End of an island, between a base that holds and one that does not: one that holds, `_WIDTH` from the others.
-
-        Bisection, which first tries both sides of the base where the lag that fails outside ceases to: if no other lag
-        fails there, that is the end.
-        """
-        while abs(outside - inside) > _WIDTH * inside:
-            crossing = self._crossing(self.negative_lag(outside), inside, outside)
-            step = math.copysign(0.25 * _WIDTH * inside, inside - outside)
-            for base in (crossing + step, crossing - step, 0.5 * (inside + outside)):
-                if min(inside, outside) < base < max(inside, outside):
-                    inside, outside = (base, outside) if self.holds(base) else (inside, base)
-        return inside
-
-    def _crossing(self, lag: int | None, inside: float, outside: float) -> float:
-        """Base at which the mean kernel at one lag, negative outside, is 0."""
-        from scipy.optimize import brentq
-
-        def value(base: float) -> float:
-            return float(sums.mean_cos_of_phases(lag * geometric(self.n_blocks, base=base), np))
-
-        if lag is None or not value(outside) < 0.0 < value(inside):  # one of them is 0, to rounding
-            return inside
-        return float(brentq(value, inside, outside, xtol=0.01 * _WIDTH * inside))
-
 
 def _text(base: float | None) -> str:
     if base is None:
         return "none"
     return f"{base:.4g}" if base >= 1e10 or base < 1e3 else f"{base:.0f}"
+
+
+def ladder_base(omega: np.ndarray, tolerance: float, known: float = 0.0) -> float | None:
+    """Base of which frequencies, but for zeros at their end, are the ladder ``base ** (-i / D)``, or None.
+
+    It is the one that is known, or else as round as the tolerance, relative to each frequency, allows.
+    """
+    n = int(np.count_nonzero(omega))
+    if n < 2 or omega[0] != 1.0 or not 1.0 > omega[n - 1] > 0.0:
+        return None
+    found = float(omega[n - 1]) ** (-len(omega) / (n - 1))
+    exponents = -np.arange(n) / len(omega)
+    for base in (known, float(f"{found:.6g}"), float(f"{found:.12g}"), found):
+        if base > 1.0 and np.allclose(omega[:n], base**exponents, rtol=tolerance, atol=0.0):
+            return base
+    return None

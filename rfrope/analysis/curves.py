@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, mapping, parallel, sums, turns
-from rfrope._core import progress as bars
+from rfrope._core import angles, array, parallel, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, positive, probability, whole
 from rfrope._core.array import Array
@@ -126,10 +125,8 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
     array.check_memory(96.0, lags.shape, lags, "lags")
     lags = xp.where(lags < 0.0, -lags, lags)  # its slope at 0 is not 0, so that second derivatives are right there
     if lags.dtype != xp.float64:  # narrow laws need its digits
-        return mapping.map_on_host(
-            lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp, "lags"
-        )
-    return mapping.map_blocks(lambda block, module: _log_uniform(block, base, blocks, module), lags, xp)
+        return array.map_on_host(lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp, "lags")
+    return array.map_blocks(lambda block, module: _log_uniform(block, base, blocks, module), lags, xp)
 
 
 @array.select_device
@@ -305,7 +302,7 @@ def scan_lags(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, n
 
     On a terminal a bar shows how many lags were scanned, after two seconds.
     """
-    return bars.show_sizes(_scanned(omega, start, stop), max(0, stop - start + 1), lambda part: len(part[1]))
+    return parallel.show_sizes(_scanned(omega, start, stop), max(0, stop - start + 1), lambda part: len(part[1]))
 
 
 def _scanned(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,7 +36,6 @@ _STARTS = 3  # points of a grid from which the search is refined
 _DIGITS = 9  # digits of fitted parameters
 _EVEN = 1e-6  # errors below are alike
 _LEFT_OUT = ("ball",)  # in one axis the same as sinc
-_Point = tuple[tuple[float, float], ...]  # logarithms of parameters, each with a step to go on with
 _AT_LIMIT = 1e-3  # distance of a logarithm from the end of its range
 _NONE = 1e300  # error where there is no such kernel
 
@@ -155,9 +155,8 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
     """
     omega, max_lag = one_set(frequencies), whole("max_lag", max_lag, 1)
     lags = _lags(max_lag)
-    mean = mean_cos.generic(Angles(lags[:, None], omega[:, None], None, np))
-    curve = _Curve(lags, mean, max_lag, np.abs(omega))
-    found = [(_fitted(record, curve), len(record.search_ranges)) for record in _records(names)]
+    curve = _Curve(lags, mean_cos.generic(Angles(lags[:, None], omega[:, None], None, np)))
+    found = [(_fitted(record, curve, np.abs(omega)), len(record.search_ranges)) for record in _records(names)]
     found.sort(key=lambda one: (float(f"{max(one[0].rms, _EVEN):.1e}"), bool(one[0].at_limit), one[1]))
     return tuple(fit for fit, _ in found)
 
@@ -239,130 +238,125 @@ def _stretch(before: Array, after: Array, xp: ModuleType) -> Array | None:
 # -- the search for a kernel -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _Curve:
-    """Mean kernel at some lags, to which kernels are fitted, and the magnitudes of its frequencies."""
+class _Curve(NamedTuple):
+    """Mean kernel at some lags, to which kernels are fitted."""
 
     lags: np.ndarray
     target: np.ndarray
-    max_lag: int
-    magnitudes: np.ndarray
-
-    def thinned(self) -> _Curve:
-        """Few lags, spread over all."""
-        index = np.unique(np.linspace(0, self.lags.size - 1, _COARSE).round().astype(np.int64))
-        return _Curve(self.lags[index], self.target[index], self.max_lag, self.magnitudes)
 
     def error(self, kernel: Kernel) -> np.ndarray:
         """Difference at each lag."""
         return kernel.phi(self.lags) - self.target
 
 
-@dataclass(frozen=True)
-class _Range:
-    """Range in which a parameter is sought: logarithms of its bounds, and of values to try with a step from each.
+class _Range(NamedTuple):
+    """Range in which a parameter is sought: logarithms of its bounds, of values to try, and of a step from each.
 
     `end` is the value at which the family itself ends, if it does.
     """
 
-    name: str
     low: float
     high: float
-    starts: tuple[tuple[float, float], ...]
+    values: np.ndarray
+    steps: np.ndarray
     end: float | None
 
 
-def _range(name: str, sought: SearchRange, points: int, curve: _Curve) -> _Range:
-    """Range of a parameter."""
+def _range(sought: SearchRange, points: int, max_lag: int, magnitudes: np.ndarray) -> _Range:
+    """Range of a parameter, for frequencies of such magnitudes."""
     low, high = {
-        "length": (max(sought.least, _TIGHTEST), _WIDEST * curve.max_lag),
-        "frequency": (_SLOWEST / curve.max_lag, _FASTEST),
+        "length": (max(sought.least, _TIGHTEST), _WIDEST * max_lag),
+        "frequency": (_SLOWEST / max_lag, _FASTEST),
         "shape": (sought.least, sought.most),
     }[sought.kind]
-    points = min(points, _SHAPE_POINTS) if sought.kind == "shape" else points
-    values = np.linspace(math.log(low), math.log(high), points)
-    steps = np.full(points, 0.5 * (values[1] - values[0]))
-    moving = curve.magnitudes[curve.magnitudes > 0.0]
+    values = np.linspace(
+        math.log(low), math.log(high), min(points, _SHAPE_POINTS) if sought.kind == "shape" else points
+    )
+    step = 0.5 * (values[1] - values[0])
+    steps = np.full(len(values), step)
     if sought.single:  # one frequency: the error has as many minima as there are turns in the range
-        of_lengths = sought.kind == "length"
+        sign, turn = (-1.0, _TURN) if sought.kind == "length" else (1.0, 0.0)  # of a length to its frequency
+        moving = magnitudes[magnitudes > 0.0]
         if moving.size:
-            own = np.log(np.quantile(moving, np.linspace(0.0, 1.0, _OWN), method="nearest"))
-            values = np.unique(
-                np.concatenate([values, np.clip(_TURN - own if of_lengths else own, *np.log((low, high)))])
-            )
-        phase = np.exp(_TURN - values if of_lengths else values) * curve.max_lag
-        steps = np.minimum(steps[0], _PHASE / phase)
-    starts = tuple(zip(values.tolist(), steps.tolist(), strict=True))
-    return _Range(name, math.log(low), math.log(high), starts, sought.most if sought.ends else None)
+            own = turn + sign * np.log(np.quantile(moving, np.linspace(0.0, 1.0, _OWN), method="nearest"))
+            values = np.unique(np.concatenate([values, np.clip(own, *np.log((low, high)))]))
+        steps = np.minimum(step, _PHASE / (np.exp(turn + sign * values) * max_lag))
+    return _Range(math.log(low), math.log(high), values, steps, sought.most if sought.ends else None)
 
 
-def _fitted(record: kernels.Record, curve: _Curve) -> KernelFit:
-    """Best kernel of one family."""
-    searched, coarse = record.search_ranges, curve.thinned()
-    if not searched:
-        return _judged(record.factory(), curve)
+def _fitted(record: kernels.Record, curve: _Curve, magnitudes: np.ndarray) -> KernelFit:
+    """Best kernel of one family: from the best points of a grid, first on a few of the lags, which are spread."""
+    few = np.unique(np.linspace(0, curve.lags.size - 1, _COARSE).round().astype(np.int64))
+    coarse, searched = _Curve(curve.lags[few], curve.target[few]), record.search_ranges
     points = _POINTS.get(len(searched), _SHAPE_POINTS)
-    ranges = tuple(_range(name, sought, points, curve) for name, sought in searched.items() if sought is not None)
+    ranges = {
+        name: _range(sought, points, int(curve.lags[-1]), magnitudes)
+        for name, sought in searched.items()
+        if sought is not None
+    }
     search = _Search(record, ranges)
-    grid = itertools.product(*(r.starts for r in ranges))
-    starts = sorted(grid, key=lambda point: search.mean_square(point, coarse))[:_STARTS]
-    near = [search.refined(search.refined(start, coarse, 1e-3), curve, 1e-3) for start in starts]
-    best = min(near, key=lambda point: search.mean_square(point, curve))
-    found = [x for x, _ in search.refined(best, curve, 1e-9)]
+    grid = itertools.product(*(zip(r.values.tolist(), r.steps.tolist(), strict=True) for r in ranges.values()))
+    starts = sorted(
+        (([x for x, _ in point], np.asarray([step for _, step in point])) for point in grid),
+        key=lambda start: search.mean_square(start[0], coarse),
+    )
+    near = []
+    for point, steps in starts[:_STARTS] if ranges else ():
+        point = search.refined(point, steps, coarse, 1e-3)
+        near.append((search.refined(point, 0.1 * steps, curve, 1e-3), 0.01 * steps))
+    found: list[float] = []
+    if near:
+        found = search.refined(*min(near, key=lambda one: search.mean_square(one[0], curve)), curve, 1e-9)
     kernel = search.kernel(found)
     assert kernel is not None  # the search begins with a kernel, and never leaves for a point without one
     limits = [
-        r.name
-        for x, r in zip(found, ranges, strict=True)
+        name
+        for x, (name, r) in zip(found, ranges.items(), strict=True)
         if x - r.low < _AT_LIMIT or (r.high - x < _AT_LIMIT and r.end is None)
     ]
-    return _judged(kernel, curve, tuple(limits))
-
-
-def _judged(kernel: Kernel, curve: _Curve, at_limit: tuple[str, ...] = ()) -> KernelFit:
     error = np.abs(curve.error(kernel))
-    return KernelFit(kernel, math.sqrt(float(np.mean(error**2))), float(np.max(error)), at_limit)
+    return KernelFit(kernel, math.sqrt(float(np.mean(error**2))), float(np.max(error)), tuple(limits))
 
 
-@dataclass(frozen=True)
-class _Search:
+class _Search(NamedTuple):
     """Search for the parameters of one family, by their logarithms."""
 
     record: kernels.Record
-    ranges: tuple[_Range, ...]
+    ranges: dict[str, _Range]
 
     def kernel(self, logarithms: Sequence[float]) -> Kernel | None:
         """Return the kernel of the parameters with these logarithms, or None where the family has none."""
-        values = {r.name: float(f"{math.exp(x):.{_DIGITS}g}") for x, r in zip(logarithms, self.ranges, strict=True)}
+        values = {}
+        for x, (name, r) in zip(logarithms, self.ranges.items(), strict=True):
+            value = float(f"{math.exp(x):.{_DIGITS}g}")
+            values[name] = value if r.end is None else min(value, r.end)
         if "low" in values and not 1.001 * values["low"] < values["high"]:
             return None
-        ends = {r.name: r.end for r in self.ranges if r.end is not None}
-        return self.record.factory(**values | {name: min(values[name], end) for name, end in ends.items()})
+        return self.record.factory(**values)
 
-    def mean_square(self, point: _Point, curve: _Curve) -> float:
+    def mean_square(self, point: Sequence[float], curve: _Curve) -> float:
         """Return the mean square error of the kernel at a point."""
-        kernel = self.kernel([x for x, _ in point])
+        kernel = self.kernel(point)
         return _NONE if kernel is None else float(np.mean(curve.error(kernel) ** 2))
 
-    def refined(self, point: _Point, curve: _Curve, tolerance: float) -> _Point:
-        """Return where Nelder-Mead's search leads from a point; steps to go on with are a tenth of those before.
+    def refined(self, point: list[float], steps: np.ndarray, curve: _Curve, tolerance: float) -> list[float]:
+        """Return where Nelder-Mead's search leads from a point.
 
         None of its arithmetic may differ between equal calls, as that of BLAS may.
         """
         from scipy.optimize import minimize
 
-        steps = [step for _, step in point]
-        simplex = np.tile([x for x, _ in point], (len(point) + 1, 1))
-        for i, ((x, step), r) in enumerate(zip(point, self.ranges, strict=True)):
-            simplex[i + 1, i] += step if x + step <= r.high else -step
+        ranges = self.ranges.values()
+        inside = np.asarray(point) + steps <= [r.high for r in ranges]
+        simplex = np.vstack([point, point + np.diag(np.where(inside, steps, -steps))])
         found = minimize(
-            lambda x: self.mean_square(tuple(zip(x.tolist(), steps, strict=True)), curve),
+            lambda x: self.mean_square(x.tolist(), curve),
             simplex[0],
             method="Nelder-Mead",
-            bounds=[(r.low, r.high) for r in self.ranges],
+            bounds=[(r.low, r.high) for r in ranges],
             options={"initial_simplex": simplex, "xatol": tolerance, "fatol": 1e-6 * tolerance, "maxfev": _EVALUATIONS},
         )
-        return tuple((x, 0.1 * step) for x, step in zip(found.x.tolist(), steps, strict=True))
+        return [float(x) for x in found.x]
 
 
 def _records(names: Sequence[str] | None) -> list[kernels.Record]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array
-from rfrope._core import progress as bars
-from rfrope._core.arguments import list_choices, show, spelled, whole
+from rfrope._core import angles, array, parallel
+from rfrope._core.arguments import named, show, whole
 from rfrope._core.results import Result
+from rfrope.analysis import bases
 from rfrope.analysis.curves import first_negative_lag
 from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
 from rfrope.rotation.rope import Rope, replace_fields
 from rfrope.scaling import schemes
-from rfrope.scaling.registry import EVERYWHERE, Stretched, ladder
+from rfrope.scaling.registry import EVERYWHERE, Stretched
 from rfrope.scaling.registry import stretched as stretched_by_config
 
 OPTIMISED, _YARN, _LLAMA3, _AS_IT_IS = "optimised", "yarn", "llama3", "as it is"
@@ -43,6 +43,13 @@ _EVIDENCE = (
     "The order is that of perplexity, which was measured for one model, without training, at twice its context.\n"
     "The rest is geometry: angles, and what equal content scores, averaged over contents."
 )
+_NOTES = """\
+perplexity: that of SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 16384, and of nothing else.
+departure: root mean square change of the mean kernel at the trained lags. unseen: blocks that completed no
+turn in training and turn further over the longer context. first < 0: first distance there at which equal
+content scores below 0 on average. neighbours: how far the mean kernel falls from a position to the next, as
+a part of that in training. factor: attention factor, in none of the measures. places: those in the four
+measures, added; equal ones share one, less is better."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +96,6 @@ class Method(Result):
         frequencies = array.to_host(self.rope.frequencies).tolist()
         return plain | {"frequencies": frequencies, "attention_factor": self.rope.attention_factor}
 
-    def __str__(self) -> str:
-        return (
-            f"{self.name}: departure {self.departure:.{_DIGITS}g}, {_n(len(self.unseen))} with unseen angles, "
-            f"{_first(self.first_negative_lag)}, {self.resolution:.{_DIGITS}g} of the resolution of neighbours"
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class Plan(Result):
@@ -130,13 +131,11 @@ class Plan(Result):
 
     def method(self, name: str) -> Method:
         """Return the method of that name, in any spelling."""
-        name = spelled(name, (*self.left_out, *(one.name for one in self.methods))) or name
+        by_name = {one.name: one for one in self.methods}
+        name = named("name", name, (*by_name, *self.left_out))
         if name in self.left_out:
             raise ValueError(f"name is {show(name)}, which is left out: {self.left_out[name]}")
-        for one in self.methods:
-            if one.name == name:
-                return one
-        raise ValueError(f"name is {show(name)}{list_choices(name, [one.name for one in self.methods])}")
+        return by_name[name]
 
     def compare(self, name: str, other: str) -> dict[str, str]:
         """Return "better", "even" or "worse" for each measure: one method beside another."""
@@ -146,25 +145,26 @@ class Plan(Result):
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
         """The measures of each method, as rows of text below a head; `notes` says what they are."""
-        rows: list[tuple[str, ...]] = [
-            ("method", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor", "places")
-        ]
-        for method in self.methods:
-            lag = "never" if method.first_negative_lag is None else str(method.first_negative_lag)
-            numbers = (
+        head = ("method", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor", "places")
+        rows = [
+            (
+                method.name,
                 f"{method.perplexity:.2f}",
                 f"{method.departure:.{_DIGITS}g}",
                 str(len(method.unseen)),
-                lag,
+                "never" if method.first_negative_lag is None else str(method.first_negative_lag),
                 f"{method.resolution:.{_DIGITS}g}",
+                f"{method.rope.attention_factor:.4g}",
+                str(method.places),
             )
-            rows.append((method.name, *numbers, f"{method.rope.attention_factor:.4g}", str(method.places)))
-        return tuple(rows)
+            for method in self.methods
+        ]
+        return (head, *rows)
 
     @property
     def notes(self) -> str:
         """Explanation of the measures in `table`."""
-        return "\n".join(_notes(self))
+        return _NOTES
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
@@ -176,18 +176,47 @@ class Plan(Result):
     @property
     def preface(self) -> str:
         """Starting point of the plan, and the order of its methods."""
-        factor = self.context / self.trained_context
+        lag, blocks = self.trained_negative_lag, f"{self.n_blocks} block{'' if self.n_blocks == 1 else 's'}"
         lines = [
-            f"From {self.trained_context} trained positions to {self.context}, {factor:.4g} times as many. "
-            f"{self.n_dead} of {_n(self.n_blocks)} completed no turn in training,",
-            f"and the trained mean kernel is {_first(self.trained_negative_lag)}.",
+            f"From {self.trained_context} trained positions to {self.context}, {self._factor} times as many. "
+            f"{self.n_dead} of {blocks} completed no turn in training,",
+            f"and the trained mean kernel is {'nowhere below 0' if lag is None else f'below 0 first at lag {lag}'}.",
         ]
-        return "\n".join([*_already(self), *lines, _EVIDENCE])
+        return "\n".join([*self._done_before(), *lines, _EVIDENCE])
+
+    @property
+    def _factor(self) -> str:
+        return f"{self.context / self.trained_context:.4g}"
+
+    def _done_before(self) -> list[str]:
+        """Lines on what was done to the ladder before, and on what the plan starts from."""
+        if self.stretched is None:
+            steps = self.method(_AS_IT_IS).rope.source.scaled_by
+            names = ", then ".join(str(step["scheme"]) for step in steps if step.get("factor") != 1.0)
+            told = f"The frequencies were scaled before, by {names}, and are taken as those of training."
+            return [told] if names else []
+        enough = f"It reaches the {self.context} positions that were asked for without a change."
+        return [
+            f"The config is {self.stretched}.",
+            *([enough] if self.context <= self.stretched.reach else []),
+            "What follows starts from the ladder before that. If the model was trained further, say how far",
+            "(trained_context, --trained): its frequencies are then taken as they are.",
+        ]
 
     def __str__(self) -> str:
-        lines = [self.preface, "", *_table(self), "", *_notes(self)]
-        lines += [f"{name} is left out: {reason}." for name, reason in self.left_out.items()]
-        return "\n".join([*lines, "", *_against_yarn(self)])
+        rows = self.table
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [self.preface, ""]
+        for name, *cells in rows:
+            right = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+            lines.append("  ".join([name.ljust(widths[0]), *right]))
+        lines += ["", _NOTES, *(f"{name} is left out: {reason}." for name, reason in self.left_out.items()), ""]
+        kept = f"blocks of {KEPT_TURNS:.0f} turns or more stay"
+        lines.append(f"optimised: divisors from 1 to {self._factor}, none above that of a slower block; {kept}.")
+        if _YARN not in self.left_out:
+            compared = [f"{kind} in {_MEASURES[name]}" for name, kind in self.compare(OPTIMISED, _YARN).items()]
+            lines.append(f"optimised against yarn: {', '.join(compared)}.")
+        return "\n".join(lines)
 
 
 @array.select_device
@@ -257,13 +286,26 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     >>> round(found.method("optimised").departure, 2), round(found.method("yarn").departure, 2)
     (0.09, 0.11)
     """
-    given_rope = rope if isinstance(rope, Rope) else Rope(rope)
+    trained = rope if isinstance(rope, Rope) else Rope(rope)
     trained_context = None if trained_context is None else whole("trained_context", trained_context, 2)
-    before = _undone_stretch(given_rope, trained_context)
-    trained, sizes, n_still = _trained(given_rope if before is None else before.rope)
-    context, trained_context = _contexts(trained, context, trained_context)
-    bars.check(progress)
-    given = Stretch(np.append(sizes, np.zeros(n_still)), trained_context, context)
+    before = stretched_by_config(trained)
+    if before is not None and (trained_context or 0) >= before.original_context + before.names_original:
+        before = None  # the model was trained with its scheme
+    trained = trained if before is None else before.rope
+    omega = np.asarray(angles.read_on_host(trained.frequencies, "rope", sets="one axis")[:, 0])
+    if not np.any(omega):
+        raise ValueError("rope holds no frequency but 0; expected a block that turns")
+    trained = replace(trained, frequencies=omega)
+    if trained_context is None:
+        trained_context = max(trained.context) if isinstance(trained.context, tuple) else trained.context
+    if trained_context is None:
+        raise ValueError("trained_context is missing; expected the positions in training, such as 4096")
+    context = whole("context", context)
+    if context <= trained_context:
+        raise ValueError(f"context is {context}; expected more than the {trained_context} trained positions")
+    parallel.check_progress(progress)
+    still = np.zeros(max(0, (trained.qk_head_dim + 1) // 2 - omega.size))
+    given = Stretch(np.append(np.abs(omega), still), trained_context, context)
     made, left_out = _published(replace(trained, context=trained_context), given)
     methods = [_measured(name, one, parameters, given) for name, (one, parameters) in made.items()]
     methods.append(_optimised(trained, given, methods, progress))
@@ -277,36 +319,6 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
         left_out,
         before,
     )
-
-
-# -- what is asked -----------------------------------------------------------------------------------------------------
-
-
-def _undone_stretch(rope: Rope, trained_context: int | None) -> Stretched | None:
-    """Stretch by a scheme that is to be undone; None where the model was trained further than it stretches from."""
-    before = stretched_by_config(rope)
-    if before is None or trained_context is None:
-        return before
-    return before if trained_context < before.original_context + before.names_original else None
-
-
-def _trained(given: Rope) -> tuple[Rope, np.ndarray, int]:
-    """The trained Rope with its frequencies on the host, their sizes, and how many blocks of the head never turn."""
-    omega = np.asarray(angles.read_on_host(given.frequencies, "rope", sets="one axis")[:, 0])
-    if not np.any(omega):
-        raise ValueError("rope holds no frequency but 0; expected a block that turns")
-    return replace(given, frequencies=omega), np.abs(omega), max(0, (given.qk_head_dim + 1) // 2 - omega.size)
-
-
-def _contexts(trained: Rope, context: Any, trained_context: Any) -> tuple[int, int]:
-    if trained_context is None:
-        trained_context = max(trained.context) if isinstance(trained.context, tuple) else trained.context
-    if trained_context is None:
-        raise ValueError("trained_context is missing; expected the positions in training, such as 4096")
-    context = whole("context", context)
-    if context <= trained_context:
-        raise ValueError(f"context is {context}; expected more than the {trained_context} trained positions")
-    return context, trained_context
 
 
 # -- the methods ------------------------------------------------------------------------------------------------------
@@ -354,12 +366,9 @@ def _parameters(
 
 def ladder_base(trained: Rope) -> float | None:
     """Base of the geometric ladder that the trained frequencies are, or None."""
-    omega, n = trained.frequencies, trained.n_blocks
-    if n < 2 or not omega[-1] > 0.0:
+    if not np.all(trained.frequencies):
         return None
-    found = float(omega[-1]) ** (-n / (n - 1))
-    bases = [trained.source.rope_parameters.get("rope_theta", 0.0), float(f"{found:.12g}"), found]
-    return next((b for b in bases if b > 1.0 and np.allclose(omega, ladder(2 * n, b), rtol=_LADDER, atol=0.0)), None)
+    return bases.ladder_base(trained.frequencies, _LADDER, trained.source.rope_parameters.get("rope_theta", 0.0))
 
 
 def _optimised(trained: Rope, given: Stretch, methods: list[Method], progress: Any) -> Method:
@@ -370,7 +379,7 @@ def _optimised(trained: Rope, given: Stretch, methods: list[Method], progress: A
     ramp = given.stepped
     ramp[given.free] *= given.factor ** -(np.arange(given.free.size) / max(1, given.free.size))
     found = []
-    for start in bars.shown([*starts, ramp], len(starts) + 1, progress):
+    for start in parallel.show_progress([*starts, ramp], len(starts) + 1, progress):
         omega = stretched(
             given,
             start,
@@ -427,58 +436,3 @@ def _ranked(methods: list[Method]) -> list[Method]:
     sums = np.sum(np.reshape(places, (len(methods), -1)), axis=1).tolist()
     placed = [replace(method, places=place) for method, place in zip(methods, sums, strict=True)]
     return sorted(placed, key=lambda method: method.perplexity)
-
-
-# -- in words ----------------------------------------------------------------------------------------------------------
-
-
-def _table(plan: Plan) -> Iterator[str]:
-    rows = plan.table
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for name, *cells in rows:
-        yield "  ".join([name.ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells, widths[1:], strict=True))])
-
-
-def _already(plan: Plan) -> Iterator[str]:
-    """Say what was done to the ladder before, and what the plan starts from."""
-    if plan.stretched is None:
-        steps = plan.method(_AS_IT_IS).rope.source.scaled_by
-        if names := ", then ".join(str(step["scheme"]) for step in steps if step.get("factor") != 1.0):
-            yield f"The frequencies were scaled before, by {names}, and are taken as those of training."
-        return
-    yield f"The config is {plan.stretched}."
-    if plan.context <= plan.stretched.reach:
-        yield f"It reaches the {plan.context} positions that were asked for without a change."
-    yield "What follows starts from the ladder before that. If the model was trained further, say how far"
-    yield "(trained_context, --trained): its frequencies are then taken as they are."
-
-
-def _notes(plan: Plan) -> Iterator[str]:
-    last = plan.trained_context - 1
-    yield "perplexity: that of SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 16384, and of nothing else."
-    yield f"departure: root mean square change of the mean kernel at the trained lags, 0 to {last}. unseen: blocks that"
-    yield "completed no turn in training and turn further over the longer context. first < 0: first distance there at"
-    yield "which equal content scores below 0 on average. neighbours: how far the mean kernel falls from a position to"
-    yield "the next, as a part of that in training. factor: attention factor, in none of the measures. places: those in"
-    yield "the four measures, added; equal ones share one, less is better."
-
-
-def _against_yarn(plan: Plan) -> Iterator[str]:
-    most = f"{plan.context / plan.trained_context:.4g}"
-    kept = f"blocks of {KEPT_TURNS:.0f} turns or more stay"
-    yield f"optimised: divisors from 1 to {most}, none above that of a slower block; {kept}."
-    if _YARN in plan.left_out:
-        return
-    compared, kinds = plan.compare(OPTIMISED, _YARN), dict[str, list[str]]()
-    for name, kind in sorted(compared.items(), key=lambda pair: _KINDS.index(pair[1])):
-        kinds.setdefault(kind, []).append(_MEASURES[name])
-    kinds_of = [f"{kind} in {', '.join(names)}" for kind, names in kinds.items()]
-    yield f"optimised against yarn: {'; '.join(kinds_of)}."
-
-
-def _first(lag: int | None) -> str:
-    return "nowhere below 0" if lag is None else f"below 0 first at lag {lag}"
-
-
-def _n(blocks: int) -> str:
-    return f"{blocks} block{'' if blocks == 1 else 's'}"

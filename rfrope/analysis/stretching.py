@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -84,7 +83,7 @@ def stretched(given: Stretch, start: np.ndarray, *, resolution: float, positive_
     where it is negative become constraints, round after round.
     """
     problem, lags = _Problem(given, resolution), np.empty(0)
-    first = problem.logs(start)
+    first = problem.allowed(np.log(start[given.free] / given.trained[given.free]))
     for _ in range(_ROUNDS):
         parallel.checkpoint()
         omega = problem.frequencies(problem.solved(first, lags))
@@ -106,14 +105,9 @@ class _Problem:
         self.falls = np.eye(*shape, -1) - np.eye(*shape)  # from 0 to the first log, and so on to the lowest
         self.ends = np.append(np.zeros(self.index.size), -self.lowest)
 
-    def logs(self, omega: np.ndarray) -> np.ndarray:
-        """Nearest logarithms that are allowed, of any frequencies."""
-        logs = np.log(omega[self.index] / self.given.trained[self.index])
+    def allowed(self, logs: np.ndarray) -> np.ndarray:
+        """Nearest logarithms that are allowed."""
         return np.minimum.accumulate(np.clip(logs, self.lowest, 0.0))
-
-    def frequencies(self, logs: np.ndarray) -> np.ndarray:
-        """All of them, for logarithms of the free ones that are allowed to rounding."""
-        return self._all(np.minimum.accumulate(np.clip(logs, self.lowest, 0.0)))
 
     def solved(self, logs: np.ndarray, lags: np.ndarray) -> np.ndarray:
         """A local minimum, at which the mean kernel is not negative at some lags if that can be had."""
@@ -121,40 +115,40 @@ class _Problem:
 
         if not logs.size:
             return logs
-        constraints: list[dict[str, Any]] = [
-            {"fun": lambda y: self.falls @ y + self.ends, "jac": lambda y: self.falls},
-            {"fun": lambda y: self._resolved(y)[0], "jac": lambda y: self._resolved(y)[1]},
-        ]
+        constraints = [lambda y: (self.falls @ y + self.ends, self.falls), self._resolved]
         if lags.size:
-            constraints.append({"fun": lambda y: self._kernel(y, lags)[0], "jac": lambda y: self._kernel(y, lags)[1]})
+            constraints.append(lambda y: self._kernel(y, lags))
         found = minimize(
             self._error,
             logs,
             jac=True,
             method="SLSQP",
-            constraints=[{"type": "ineq"} | one for one in constraints],
+            constraints=[
+                {"type": "ineq", "fun": lambda y, f=f: f(y)[0], "jac": lambda y, f=f: f(y)[1]} for f in constraints
+            ],
             options={"maxiter": _STEPS, "ftol": 1e-9},
         )
-        return np.asarray(found.x) if np.all(np.isfinite(found.x)) else logs
+        return self.allowed(found.x) if np.all(np.isfinite(found.x)) else logs
 
     def _error(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
-        omega = self._all(logs)
+        omega = self.frequencies(logs)
         value, slope = mean_square(omega, self.given.trained, self.given.trained_context)
         return _SCALE * value, _SCALE * (slope * omega)[self.index]
 
     def _resolved(self, logs: np.ndarray) -> tuple[float, np.ndarray]:
-        omega = self._all(logs)
+        omega = self.frequencies(logs)
         slope = np.sin(omega) * omega / omega.size
         scale = _SCALE / self.resolution
         return scale * (neighbours(omega) - self.resolution), scale * slope[self.index]
 
     def _kernel(self, logs: np.ndarray, lags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        omega = self._all(logs)
+        omega = self.frequencies(logs)
         angles = lags[:, None] * omega
         slope = -(np.sin(angles) * angles)[:, self.index] / omega.size
         return sums.mean_cos_of_phases(angles, np) - _MARGIN, slope
 
-    def _all(self, logs: np.ndarray) -> np.ndarray:
+    def frequencies(self, logs: np.ndarray) -> np.ndarray:
+        """All of them, for logarithms of the free ones."""
         omega = self.base.copy()
         omega[self.index] *= np.exp(np.clip(logs, self.lowest - 1.0, 1.0))  # a line search may go far
         return omega

@@ -13,7 +13,7 @@ import numpy as np
 from rfrope._core import angles, array, capacity, sums
 from rfrope._core.arguments import is_several, positive, show, whole
 from rfrope._core.results import Result
-from rfrope.analysis.bases import integral_rule
+from rfrope.analysis.bases import integral_rule, ladder_base
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
 from rfrope.analysis.fits import KernelFit, fit_kernel
 from rfrope.rotation.rope import Rope
@@ -128,15 +128,16 @@ class Summary(Result):
 
     def __str__(self) -> str:
         rotated, name = 2 * self.n_blocks, f"{self.name}: " if self.name else ""
-        share = "features" if rotated >= self.head_dim else f"of the {self.head_dim} features"
+        partial = rotated < self.head_dim
         lines = [
-            f"{name}{_n(self.n_blocks, 'frequency', 'frequencies')} for {rotated} {share} of a head, over a context of "
+            f"{name}{self.n_blocks} {'frequency' if self.n_blocks == 1 else 'frequencies'} for {rotated} "
+            f"{f'of the {self.head_dim} ' if partial else ''}features of a head, over a context of "
             f"{' x '.join(map(str, np.atleast_1d(self.context)))} positions."
         ]
-        if rotated < self.head_dim:
+        if partial:
             lines.append("The other features are not turned; below they count as blocks that stand still.")
         if self.attention_factor != 1.0:
-            part = "every score" if rotated >= self.head_dim else "what turned features add to a score"
+            part = "what turned features add to a score" if partial else "every score"
             lines.append(
                 f"cos and sin are multiplied by {self.attention_factor:.6g}, so {part} by "
                 f"{self.attention_factor**2:.6g}; the scores below are without it."
@@ -144,7 +145,7 @@ class Summary(Result):
         several = len(self.axes) > 1
         lines += [f"In short{f', axis {axis.axis}' if several else ''}: {_finding(axis)}" for axis in self.axes]
         for axis in self.axes:
-            lines += ["", *([f"Lags along axis {axis.axis}"] if several else []), *_case(axis, self)]
+            lines += ["", *([f"Lags along axis {axis.axis}"] if several else []), *_lines(axis, self)]
         return "\n".join(lines)
 
 
@@ -230,16 +231,13 @@ def _lengths(context: Any, omega: np.ndarray) -> tuple[int, ...]:
     if context is None:
         raise ValueError("context is missing; expected a number of positions, such as 4096")
     axes = omega.shape[-1]
-    if not isinstance(context, range) and not is_several(context):
-        return (whole("context", context, 2),) * axes
-    lengths = tuple(whole(f"context[{axis}]", length, 2) for axis, length in enumerate(context))
-    if len(lengths) == 1:
-        return lengths * axes
-    if len(lengths) != axes:
+    given = context if isinstance(context, range) or is_several(context) else (context,)
+    lengths = tuple(whole("context", length, 2) for length in given)
+    if len(lengths) not in (1, axes):
         raise ValueError(
             f"context has {len(lengths)} numbers; expected one, or {axes}, one for each axis of the frequencies"
         )
-    return lengths
+    return lengths * axes if len(lengths) == 1 else lengths
 
 
 def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSummary:
@@ -256,7 +254,7 @@ def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> 
         longest=float(lengths.max()),
         n_dead=int(np.sum(turning * context < 2.0 * math.pi)),
         n_still=int(np.sum(turning * context < 0.5 * math.pi)),
-        base=_base(theta[:n_blocks]),
+        base=ladder_base(theta[:n_blocks], _LADDER),
         curve=tuple((int(lag), float(value)) for lag, value in zip(lags, values, strict=True)),
         half_lag=first_lag(theta, 1, context - 1, 0.5, below=True),
         first_negative_lag=first_negative_lag(theta, context - 1),
@@ -296,127 +294,55 @@ def _found_less(theta: np.ndarray, lag: int) -> float:
     return NormalDist().cdf(-mean / math.sqrt(variance))
 
 
-def _base(theta: np.ndarray) -> float | None:
-    """Base of which the frequencies, but for zeros at their end, are the ladder ``base ** (-i / D)``, or None."""
-    n = int(np.count_nonzero(theta))
-    if n < 2 or theta[0] != 1.0 or not 1.0 > theta[n - 1] > 0.0:
-        return None
-    log_base = -math.log(theta[n - 1]) * len(theta) / (n - 1)
-    ladder = np.exp(-log_base * np.arange(n) / len(theta))
-    if not np.all(np.abs(theta[:n] - ladder) <= _LADDER * ladder):
-        return None
-    base = math.exp(log_base)
-    near = float(f"{base:.6g}")
-    return near if abs(near - base) <= _LADDER * base else base
-
-
 def _finding(axis: AxisSummary) -> str:
     """One line: where the score of equal content falls, and how many blocks complete no turn."""
     if not axis.n_turning:
         return "no block turns."
-    parts = [
-        f"{'never under' if lag is None else 'under'} {level}{'' if lag is None else f' first at {lag}'}"
-        for level, lag in (("1/2", axis.half_lag), ("0", axis.first_negative_lag))
-    ]
-    number, of_all = axis.n_dead, _n(axis.n_turning, "block", "blocks")
-    dead = (
-        f"{number} of {of_all} complete{'s' if number == 1 else ''} no turn" if number else "all blocks complete a turn"
-    )
-    return f"equal content averages {', '.join(parts)}; {dead}."
+    half, below = ("never" if lag is None else f"first at {lag}" for lag in (axis.half_lag, axis.first_negative_lag))
+    blocks = f"{axis.n_dead} of {axis.n_turning} {'block' if axis.n_turning == 1 else 'blocks'}"
+    return f"equal content averages under 1/2 {half}, under 0 {below}; {blocks} complete no turn."
 
 
-def _case(axis: AxisSummary, summary: Summary) -> Iterator[str]:
+def _lines(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     """Lines of text on one axis."""
     if not axis.n_turning:
         yield "No block turns: positions are not seen at all on this axis."
         return
-    yield from _lines_of_blocks(axis, summary)
-    yield ""
-    yield from _lines_of_curve(axis, summary)
-    yield ""
-    yield from _lines_of_origin(axis, summary)
-
-
-def _lines_of_blocks(axis: AxisSummary, summary: Summary) -> Iterator[str]:
-    still = (summary.head_dim + 1) // 2 - axis.n_turning
-    yield (
-        f"Blocks (two features each): {axis.n_turning} turn, once in {_length(axis.shortest)} positions (the fastest) "
-        f"to {_length(axis.longest)} (the slowest)."
-    )
+    longest = f"{axis.longest:.4g}" if axis.longest < 1e4 or axis.longest >= 1e12 else f"{axis.longest:.0f}"
+    yield "Blocks (two features each)"
+    yield f"  turn                {axis.n_turning}, once in {axis.shortest:.4g} (the fastest) to {longest} positions"
+    yield f"  stand still         {(summary.head_dim + 1) // 2 - axis.n_turning}"
+    yield f"  complete no turn    {axis.n_dead} within the context, {axis.n_still} not even a quarter of one"
     if axis.shortest < 2.0:
-        yield "  Some make over half a turn from one position to the next, which whole positions see as a slower one."
-        yield "  If positions are coordinates, such as from -1 to 1, what follows is not about them."
-    if still:
-        yield f"  {_n(still, 'stands still and sees', 'stand still and see')} no position."
-    if not axis.n_dead:
-        yield "  All that turn complete a turn within the context."
-        return
-    quarter = f", {axis.n_still} of them not even a quarter of one" if axis.n_still else ""
-    yield f'  {_n(axis.n_dead, "completes", "complete")} no turn within the context ("dead channels"){quarter}:'
-    hardly = ", and the slowest hardly tell one position from another" if axis.n_still else ""
-    yield f"  a text of this length never shows all their angles{hardly}."
+        yield "  Some make over half a turn from one position to the next: for coordinates, such as from -1 to 1, this"
+        yield "  says nothing."
+    yield ""
+    yield "Score of a token with its own like at a distance (1 at the same place, averaged over contents)"
+    cells = [(str(lag), f"{value:.3f}") for lag, value in axis.curve]
+    for title, column in zip(("distance", "score"), zip(*cells, strict=True), strict=True):
+        yield f"  {title:20}" + "".join(f"{cell:<9}" for cell in column).rstrip()
+    yield f"  below one half      {_first(axis.half_lag)}"
+    yield f"  below 0             {_first(axis.first_negative_lag)}; at {100.0 * axis.negative_share:.2g} % of them all"
+    yield f"  lowest              {axis.lowest:.3f}, at distance {axis.lowest_lag}"
+    if summary.head_dim >= 2 * _NORMAL:
+        yield f"                      (there {100.0 * axis.found_less:.0f} % of tokens score less with their own like)"
+    yield f"  {_HIGH} or more again   {_first(axis.aliasing_distance)}"
+    yield f"  of a random token   0 at every distance, give or take {summary.random_std:.3f}"
+    yield ""
+    yield "Origin"
+    yield f"  ladder of base      {'none' if axis.base is None else f'{axis.base:.6g}, as in standard RoPE'}"
+    yield f"  rule of thumb       a base of {axis.integral_rule:.6g}, by an integral: the score above is what counts"
+    yield f"  closest kernel      {_nearest(axis.fit)}"
 
 
-def _lines_of_curve(axis: AxisSummary, summary: Summary) -> Iterator[str]:
-    yield "What a token scores with its own like at a distance (1 at the same place, averaged over contents):"
-    lags, values = ([str(lag) for lag, _ in axis.curve], [f"{value:.3f}" for _, value in axis.curve])
-    widths = [max(map(len, pair)) for pair in zip(lags, values, strict=True)]
-    for title, cells in (("distance", lags), ("score", values)):
-        yield f"  {title:8}  " + "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-    if axis.half_lag is None:
-        yield "  This score is never below one half within the context."
-    else:
-        yield f"  This score is below one half first at distance {axis.half_lag}."
-    if axis.first_negative_lag is None:
-        yield f"  It is never below 0 within the context; its lowest value is {axis.lowest:.3f}, at {axis.lowest_lag}."
-    else:
-        yield (
-            f"  It is below 0 first at distance {axis.first_negative_lag}, and at {100.0 * axis.negative_share:.2g} % "
-            f"of all distances in the context; lowest {axis.lowest:.3f}, at {axis.lowest_lag}."
-        )
-    yield (
-        f"  For comparison: a token without any likeness scores 0 on average at every distance, give or take "
-        f"{summary.random_std:.3f}."
-    )
-    if axis.first_negative_lag is not None:
-        share = f": at {axis.lowest_lag} about {100.0 * axis.found_less:.0f} of 100 do"
-        yield (
-            "  So where it is below 0, tokens on average find their own like less than others"
-            + (f"{share}." if summary.head_dim >= 2 * _NORMAL else ".")
-        )
-    if axis.aliasing_distance is not None:
-        yield (
-            f"  At distance {axis.aliasing_distance} it is {_HIGH} or more again: positions so far apart look "
-            "nearly the same."
-        )
+def _first(lag: int | None) -> str:
+    return "at no distance" if lag is None else f"first at distance {lag}"
 
 
-def _lines_of_origin(axis: AxisSummary, summary: Summary) -> Iterator[str]:
-    if axis.n_turning < 2:
-        pass  # one frequency is every ladder
-    elif axis.base is None:
-        yield "Origin: no geometric ladder from 1 downwards, as standard RoPE has (rescaled, or made otherwise)."
-    else:
-        yield f"Origin: the geometric ladder of base {axis.base:.6g}, as in standard RoPE."
-        meets = "meets" if axis.base >= axis.integral_rule else "misses"
-        yield (
-            f"  The rule of thumb base >= 1.622 x context asks for {axis.integral_rule:.6g}, which it {meets}. The "
-            "rule is about an integral;"
-        )
-        yield "  the sum over these few blocks is what counts, and it is the score shown above."
-    if axis.fit is None:
-        return
-    what = "this curve" if axis.n_turning == (summary.head_dim + 1) // 2 else "the curve of the blocks that turn"
-    far = f"None of the kernels that rfrope knows is near to {what}; the nearest is"
-    yield far if axis.fit.rms > _FAR else f"Among the kernels that rfrope knows, the nearest to {what} is"
-    limits = f" (sought no further in {', '.join(axis.fit.at_limit)})" if axis.fit.at_limit else ""
-    yield f"  {axis.fit.label}, off by {axis.fit.rms:.2g} (root mean square) and at most {axis.fit.sup:.2g}{limits}."
-
-
-def _length(value: float) -> str:
-    """Positions in digits, as far as they can be read."""
-    return f"{value:.4g}" if value < 1e4 or value >= 1e12 else f"{value:.0f}"
-
-
-def _n(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
+def _nearest(fit: KernelFit | None) -> str:
+    """Words on a kernel and on how near to the curve it is."""
+    if fit is None:
+        return "none"
+    limits = f" (sought no further in {', '.join(fit.at_limit)})" if fit.at_limit else ""
+    far = ": not near" if fit.rms > _FAR else ""
+    return f"{fit.label}, rms error {fit.rms:.2g}, largest {fit.sup:.2g}{limits}{far}"

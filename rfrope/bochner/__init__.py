@@ -8,7 +8,8 @@ Phi of such a kernel is the cosine transform of the table, its draws come from t
 from rfrope.bochner.data import from_autocorrelation, from_series
 from rfrope.bochner.densities import from_density
 from rfrope.bochner.functions import from_function, nearest
-from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
+from rfrope.bochner.tabulated import Certificate
+from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
 
 __all__ = [
     "Certificate",

@@ -10,16 +10,18 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array
-from rfrope._core.arguments import LARGEST, axis_of, choice, finite, flag, show
+from rfrope._core.arguments import LARGEST, axis_of, choice, finite, flag, whole
 from rfrope._core.array import Array
-from rfrope.bochner.measures import MEASURES
-from rfrope.bochner.piecewise import Pieces, Unresolved, build, series_of
-from rfrope.bochner.tabulated import Tabulated, compare, tabulate
-from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
+from rfrope.bochner.piecewise import TO_SERIES, Pieces, Unresolved, build
+from rfrope.bochner.tabulated import MEASURES, Certificate, Tabulated, compare, tabulate
+from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import positive
 
-WINDOWS = ("bartlett", "parzen")
+WINDOWS = {  # tapers, of the lag as a part of the first where they are 0
+    "bartlett": lambda t: 1.0 - t,
+    "parzen": lambda t: np.where(t <= 0.5, 1.0 - 6.0 * t**2 * (1.0 - t), 2.0 * (1.0 - t) ** 3),
+}
 _SINGULAR = 1e-12  # prediction error at which autocorrelations are those of spectral lines
 _LARGEST_MATRIX = 1024  # values whose eigenvalues are all computed
 _PANELS = {False: 1000, True: 10**5}  # at most, by whether rounding is allowed for
@@ -140,34 +142,30 @@ def from_series(
     spacing, ridge = positive("spacing", spacing), finite("ridge", ridge, least=0.0, most=LARGEST)
     remove_mean = flag("remove_mean", remove_mean)
     host = _read_values("x", x)
-    if not host.size:
-        raise ValueError(f"x has shape {host.shape}; expected series of three positions or more")
     axis = axis_of("x", axis, host.shape)
-    series = np.moveaxis(host, axis, -1).reshape(-1, host.shape[axis])
-    n = series.shape[1]
-    if n < 3 or not series.size:
+    n = host.shape[axis]
+    if n < 3 or not host.size:
         raise ValueError(f"x has shape {host.shape}; expected three positions or more along axis {axis}")
-    last = min(n - 1, math.ceil(10.0 * math.log10(n))) if max_lag is None else max_lag
-    if isinstance(last, bool) or not isinstance(last, int | np.integer) or not 1 <= last < n:
-        raise ValueError(f"max_lag is {show(max_lag)}; expected a whole number from 1 to {n - 1}")
-    if window is not None:
-        choice("window", window, tuple(WINDOWS))
+    last = min(n - 1, math.ceil(10.0 * math.log10(n))) if max_lag is None else whole("max_lag", max_lag, 1, n - 1)
+    taper = WINDOWS[choice("window", window, tuple(WINDOWS))] if window is not None else np.ones_like
     largest = float(np.max(np.abs(host)))
-    series = series / (largest or 1.0)  # squares of very large or small values would leave the range of floats
+    series = np.moveaxis(host, axis, -1).reshape(-1, n) / (
+        largest or 1.0
+    )  # squares of very large or small values would leave the range of floats
     if remove_mean:
         series = series - np.mean(series, axis=1, keepdims=True)
-    covariances = _autocovariances(series, int(last))
+    covariances = _autocovariances(series, last)
     mean = np.mean(covariances, axis=0)
     if not mean[0] > 1e-28:
         raise ValueError("x is constant along the axis; expected series that vary")
     r = mean / mean[0]
     errors = _standard_errors(covariances, r, n)
-    taper = _lag_window(window, int(last))
+    factors = taper(np.arange(last + 1.0) / (last + 1.0))
     bias = f"each lag m times (1 - m/{n})" + (f" and the {window} window" if window else "")
     bias += f"; a mean was removed from {series.shape[0]} series" if remove_mean else ""
-    tapered = r * taper
+    tapered = r * factors
     tapered[1:] /= 1.0 + ridge
-    certificate = Certificate(0.0, 0.0, 0.0, 0, 1.0, bias=bias, standard_errors=tuple((errors * taper)[1:].tolist()))
+    certificate = Certificate(0.0, 0.0, 0.0, 0, 1.0, bias=bias, standard_errors=tuple((errors * factors)[1:].tolist()))
     coefficients, error = _fit_autoregression(tapered, spacing)
     return _make_kernel(coefficients, error, tapered, spacing, "from_series", certificate)
 
@@ -206,13 +204,11 @@ def _refuse_degenerate(r: np.ndarray, step: int, error: float, spacing: float) -
     symbol = 1.0 + 2.0 * np.cos(np.outer(theta, np.arange(1, r.size))) @ r[1:]
     density, repair = spacing / (2.0 * math.pi) * symbol, -(lowest if size == r.size else float(np.min(symbol)))
     at, mass = int(np.argmin(density)), 2.0 * math.pi / spacing * float(np.mean(np.maximum(-density, 0.0)))
-    frequency = float(theta[at]) / spacing
     return NotPositiveDefiniteError(
         f"values are not positive definite: the Toeplitz matrix of the first {size} has eigenvalue {lowest:.3g}; "
-        f"continued by zeros their density is {density[at]:.3g} at frequency {frequency:.6g} (radians per unit of "
-        f"position), and the negative mass {mass:.3g}; expected autocorrelations, such as sums over n - m products "
-        f"divided by n (ridge={1.06 * repair + 1e-9:.2g} would repair these)",
-        frequency=frequency,
+        f"continued by zeros their negative mass is {mass:.3g}; expected autocorrelations, such as sums over n - m "
+        f"products divided by n (ridge={1.06 * repair + 1e-9:.2g} would repair these)",
+        frequency=float(theta[at]) / spacing,
         density=float(density[at]),
         negative_mass=mass,
         witness=Witness(spacing * np.arange(size), weights, float(weights @ toeplitz(r[:size]) @ weights)),
@@ -224,23 +220,19 @@ def _make_kernel(
 ) -> Tabulated:
     """The law with density ``error / (2 pi abs(A(exp(i theta)))^2)`` of theta = omega spacing."""
     x = spacing * np.arange(r.size)
-
-    def make(pieces: Pieces) -> Tabulated:
-        found = dataclasses.replace(certificate, mass=float(np.sum(pieces.masses)), tail_start=math.pi / spacing)
-        kernel = tabulate(pieces.stretched(1.0 / spacing), MEASURES[1], 0.0, origin, found)
-        return compare(kernel, r, x)[0]
-
-    with contextlib.suppress(Unresolved):
-        kernel = make(_spectrum(coefficients, error))
-        if kernel.certificate.sup_error <= _REPRODUCED:
-            return kernel
-    try:
-        return make(_correct(_spectrum(coefficients, error, lines=True), r, error))
-    except Unresolved:
-        raise _refuse_lines(r.size - 1, error) from None
+    for lines in (False, True):
+        with contextlib.suppress(Unresolved):
+            pieces = _spectrum(coefficients, error, lines=lines)
+            pieces = _correct(pieces, r, error) if lines else pieces
+            found = dataclasses.replace(certificate, mass=pieces.mass, tail_start=math.pi / spacing)
+            law = Pieces(pieces.edges * (1.0 / spacing), pieces.series)
+            kernel, _ = compare(tabulate(law, MEASURES[1], 0.0, origin, found), r, x)
+            if lines or kernel.certificate.sup_error <= _REPRODUCED:
+                return kernel
+    raise _refuse_lines(r.size - 1, error)
 
 
-def _spectrum(coefficients: np.ndarray, error: float, *, lines: bool = False) -> Pieces:
+def _spectrum(coefficients: np.ndarray, error: float, *, lines: bool) -> Pieces:
     """The law of theta; with `lines` where it has peaks so narrow that they are rounded."""
     edges = math.pi * np.linspace(0.0, 1.0, 2 + coefficients.size // 8)
     noise = 0.0
@@ -265,13 +257,13 @@ def _spectrum(coefficients: np.ndarray, error: float, *, lines: bool = False) ->
 def _correct(pieces: Pieces, r: np.ndarray, error: float) -> Pieces:
     """The density times ``1 + sum_m c_m cos(m theta)`` that has exactly the values r, where rounding spoiled them."""
     m = np.arange(r.size)
-    found = pieces.cosine_transform(np.arange(2.0 * r.size - 1.0))
+    found = pieces.fourier(np.arange(2.0 * r.size - 1.0))
     gram = 0.5 * (found[np.abs(m[:, None] - m)] + found[m[:, None] + m])
     series = np.linalg.lstsq(gram, r - found[: r.size], rcond=1e-13)[0]
     factor = 1.0 + np.cos(np.multiply.outer(pieces.nodes, m)) @ series
     if not np.min(factor) > 0.5:
         raise _refuse_lines(r.size - 1, error)
-    return Pieces(pieces.edges, series_of(pieces.values * factor))
+    return Pieces(pieces.edges, (pieces.values * factor) @ TO_SERIES)
 
 
 def _refuse_lines(count: int, error: float) -> UndecidedError:
@@ -298,21 +290,6 @@ def _standard_errors(covariances: np.ndarray, r: np.ndarray, n: int) -> np.ndarr
         residual = covariances - r * covariances[:, :1]
         return np.std(residual, axis=0, ddof=1) / (math.sqrt(count) * float(np.mean(covariances[:, 0])))
     full = np.concatenate([r[:0:-1], r])
-    pad = np.concatenate([np.zeros(2 * size), full, np.zeros(2 * size)])
-    middle = 3 * size - 1
-    j = np.arange(-2 * size + 1, 2 * size)
-    variances = []
-    for k in range(size):
-        here, after, before = (pad[np.clip(middle + j + step, 0, pad.size - 1)] for step in (0, k, -k))
-        terms = after**2 + before * after - 4 * r[k] * here * before + 2 * r[k] ** 2 * here**2
-        variances.append(np.sum(terms))
+    products, lag = np.correlate(full, full, "full")[full.size - 1 :], np.arange(size)
+    variances = (1.0 + 2.0 * r**2) * products[0] + products[2 * lag] - 4.0 * r * products[lag]
     return np.sqrt(np.maximum(variances, 0.0) / (n * count))
-
-
-def _lag_window(window: str | None, last: int) -> np.ndarray:
-    t = np.arange(last + 1.0) / (last + 1.0)
-    if window == "bartlett":
-        return 1.0 - t
-    if window == "parzen":
-        return np.where(t <= 0.5, 1.0 - 6.0 * t**2 * (1.0 - t), 2.0 * (1.0 - t) ** 3)
-    return np.ones(last + 1)

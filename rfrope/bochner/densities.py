@@ -1,25 +1,20 @@
-"""Kernels from densities of the frequencies."""
+"""Kernels from densities of the frequencies, on panels that agree with every value seen and that end where it jumps."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.polynomial.legendre import legvander
+from numpy.polynomial import legendre
 
 from rfrope._core.arguments import LARGEST, finite, flag, listed, positive, show
 from rfrope.bochner import inversion
-from rfrope.bochner.measures import FLOORS, MEASURES, Measure, read_measure
-from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved
+from rfrope.bochner.piecewise import LAST, LOOSER, NODES, TO_SERIES, WEIGHTS, Function, Judgement, Level, Pieces, refine
 from rfrope.bochner.reading import check_even, check_values
-from rfrope.bochner.resolving import Seen, resolve
-from rfrope.bochner.tabulated import tabulate
-from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError
+from rfrope.bochner.tabulated import MEASURES, Certificate, Measure, read_measure, resolve_to_a_floor, tabulate
+from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError
 from rfrope.kernels import Kernel
 
 _MASS = 1e-6  # by how much the integral may differ from 1
@@ -31,11 +26,14 @@ _FEWEST = 32  # how many of these on each panel
 _OCTAVES = 24.0  # above the table, and towards 0, that are looked at
 _POINTS_EACH = 512  # in each
 _CUSP = 2.0**-500  # end of the panel at 0 that may hold a cusp, as a part of the first edge
-_SMOOTHER = "a function that is smooth but for some jumps, kinks and poles would be decided"
 _OVERLOOKED = 1e-13  # mass between two points, from which on the table lacks something
 _RELATIVE = 1e-8  # part of the density: so much may be rounding
 _LOOKS = 4
 _ROUNDING = 2.0**-52  # part of a panel's mass, and of all
+_STAYS = (0.7, 1.4)  # parts of a difference that may be left of it, or come of it, ever closer to a jump
+_ALONE = 2.0  # times the next largest difference, from which on one may be of a jump
+_LEAST = 2.0**-50  # width of a panel, as a part of where it ends
+_MOST_BISECTIONS = 200
 
 
 def from_density(
@@ -94,28 +92,30 @@ def from_density(
     values = check_values("density", density, measure, bounded=False)
     ends = (0.0, math.inf) if support is None else _ends(support)
 
-    def law(w: np.ndarray) -> np.ndarray:  # at the ends themselves it may have poles
+    def weighted(w: np.ndarray) -> np.ndarray:  # at the ends themselves it may have poles
         inside = np.clip(w, ends[0] * (1.0 + 2.0**-52), ends[1] * (1.0 - 2.0**-52))
         return measure.ground(inside) * values(inside)
 
-    survey = _survey(law, measure, ends, frequency)
-    survey = survey.times(1.0 if normalise else 1.0 / survey.size)
-    looked = check_even("density", values, measure, float(survey.edges[1]), ends)
+    seen, edges, endless = _survey(weighted, measure, ends, frequency)
+    seen.factor = seen.factor if normalise else 1.0
+    looked = check_even("density", values, measure, float(edges[1]), ends)
     if looked.size:
-        survey.law(looked)
+        seen(looked)
     for _ in range(2):
-        pieces, tail, error = _resolve(survey, measure, 0.0 if normalise else 1.0, beyond=support is None)
-        mass = float(np.sum(measure.radial(pieces).masses))
+        expected = 0.0 if normalise else 1.0
+        law, error = _resolve(seen, measure, edges, expected, endless=endless, beyond=support is None)
+        mass = measure.radial(law.pieces).mass
         if not normalise or abs(math.log2(max(mass, 2.0**-900))) < 2.0:
             break
-        survey = survey.times(2.0 ** -round(math.log2(mass)))
-    _check_nonnegative(pieces, survey, measure)
+        seen.factor *= 2.0 ** -round(math.log2(mass))
+    _check_nonnegative(law.pieces, seen, measure)
     error = error / mass if mass > 0.0 else 0.0  # what was met may be less than the table resolves
-    error, mass = error + _ROUNDING * (pieces.halves.size + 4), mass / survey.size
-    count = survey.law.since()[0].size
+    error, mass = error + _ROUNDING * (law.pieces.halves.size + 4), mass / seen.factor
+    count = seen.since()[0].size
     if error > _MASS:
         raise UndecidedError(
-            f"density is too rough to resolve: it integrates to {mass:.9g}, give or take {error * mass:.2g}", _SMOOTHER
+            f"density is too rough to resolve: it integrates to {mass:.9g}, give or take {error * mass:.2g}",
+            "a function that is smooth but for some jumps, kinks and poles would be decided",
         )
     if not mass > 0.0 or (not normalise and abs(mass - 1.0) > _MASS):
         narrow = f", or frequency=... in a band so narrow that none of {count} frequencies met it" if mass < 1.0 else ""
@@ -123,157 +123,227 @@ def from_density(
             f"density integrates to {mass:.9g}; expected 1 (normalise=True divides by the integral){narrow}"
         )
     certificate = Certificate(
-        error, 0.0, math.inf, 0, mass, 0.0, 0.0, tail.start, tail.exponent, tail.mass / survey.size,
+        error, 0.0, math.inf, 0, mass, 0.0, 0.0, law.start, law.exponent, law.tail_mass / seen.factor,
         unaccounted=math.inf if normalise else abs(mass - 1.0), tolerance=_NEGATIVE, n_frequencies=count,
     )  # fmt: skip
-    return tabulate(pieces, measure, 0.0, "from_density", certificate)
+    return tabulate(law.pieces, measure, 0.0, "from_density", certificate)
 
 
 # -- where the mass lies -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Survey:
+def _survey(
+    law: Function, measure: Measure, ends: tuple[float, float], frequency: float | None
+) -> tuple[Seen, np.ndarray, bool]:
     """A density at frequencies in all octaves.
 
-    Attributes
-    ----------
-    law : Seen
-        q, times `size`, and what was seen of it.
-    size : float
-        A power of two that makes the mass about 1.
+    Returns
+    -------
+    seen : Seen
+        q, times a power of two that makes the mass about 1.
     edges : ndarray
         Where the table begins and ends, and without a support octaves above the middle of the law.
     endless : bool
         Whether the law goes on above all frequencies that were tried.
     """
-
-    law: Seen
-    size: float
-    edges: np.ndarray
-    endless: bool
-
-    def times(self, factor: float) -> _Survey:
-        """Multiply by a power of two."""
-        return dataclasses.replace(self, law=self.law.times(factor), size=factor * self.size)
-
-
-def _survey(law: Function, measure: Measure, ends: tuple[float, float], frequency: float | None) -> _Survey:
     w = 2.0 ** (np.arange(-64.0, 64.0, 1.0 / _SURVEYED) + 1e-7)  # not at 1, where many a density has its end
     w = w if frequency is None else frequency * np.insert(w, np.searchsorted(w, 1.0), 1.0)
     if ends[1] < math.inf:
         inside = np.geomspace(max(ends[0], ends[1] * 2.0**-64), ends[1], w.size)[1:-1]
         w = np.sort(np.append(inside, [frequency] if frequency and ends[0] < frequency < ends[1] else []))
-    q = law(w)
-    share = np.abs(q) * w ** (1 + measure.moment)
+    seen = Seen(law)
+    share = np.abs(seen(w)) * w ** (1 + measure.moment)
     mass = float(np.sum(0.5 * (share[1:] + share[:-1]) * np.diff(np.log(w))))
     if not mass > 0.0:
         raise ValueError(
             f"density is 0 at every frequency from {w[0]:.3g} to {w[-1]:.3g} that was tried; expected "
             "frequency=..., in the middle of the law"
         )
-    size = 2.0 ** -min(max(round(math.log2(mass)), -900), 900)
-    seen = Seen(lambda x: size * law(x), w, size * q)
+    seen.factor = 2.0 ** -min(max(round(math.log2(mass)), -900), 900)
     if ends[1] < math.inf:
-        return _Survey(seen, size, np.array(ends), False)
+        return seen, np.array(ends), False
     unit, last = 2.0 ** round(math.log2(w[np.argmax(share)])), int(np.max(np.nonzero(share > _FAINT * mass)[0]))
     edges = np.append(0.0, unit * 2.0 ** np.arange(max(1, math.ceil(math.log2(w[last] / unit))) + 1.0))
-    return _Survey(seen, size, edges, last == w.size - 1)
+    return seen, edges, last == w.size - 1
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
 def _resolve(
-    survey: _Survey, measure: Measure, expected: float, *, beyond: bool
-) -> tuple[Pieces, inversion.Tail, float]:
+    law: Seen, measure: Measure, edges: np.ndarray, expected: float, *, endless: bool, beyond: bool
+) -> tuple[inversion.Spectrum, float]:
     """The table of a law, its tail, and the integral of its error as seen at many more points."""
-    budget = MEASURES[1].panels + survey.edges.size
-    for floor in FLOORS:
+    first, budget = float(edges[1]), MEASURES[1].panels + edges.size
+    search = inversion.Search(measure, first, expected, measure.panels)
 
-        def level(centre: np.ndarray, half: np.ndarray, floor: float = floor) -> np.ndarray:
+    def make(floor: float) -> tuple[inversion.Spectrum, float]:
+        def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
             return floor / (half * centre**measure.moment)
 
-        with contextlib.suppress(Unresolved):
-            return _compare(survey, measure, expected, level, budget, beyond=beyond)
-    raise UndecidedError(
-        f"density is too rough to resolve: {budget} panels are not enough between the frequencies "
-        f"{survey.edges[0]:.3g} and {survey.edges[-1]:.3g}",
-        _SMOOTHER,
-    )
+        places = edges
+        for _ in range(_LOOKS):
+            pieces = resolve(law, places, level, tolerance=1e-13, budget=budget, least=_CUSP * first)
+            found = inversion.Spectrum(pieces, float(places[-1]), math.inf, 0.0, 1.0)
+            if endless:
+                found = inversion.continue_tail(pieces, lambda w: np.full(w.shape, 1e-290), search)
+            missed, error = _overlooked(law, found.pieces, found.start, measure, beyond=beyond)
+            if not missed.size or np.array_equal(found.pieces.edges, places):  # what differs is less than `level`
+                break
+            above, known = max(0, math.ceil(math.log2(float(missed[-1]) / found.start))), found.pieces.edges
+            places = np.append(known[known < found.start], found.start * 2.0 ** np.arange(above + 1.0))
+        return found, error
 
-
-def _compare(
-    survey: _Survey, measure: Measure, expected: float, level: Level, budget: int, *, beyond: bool
-) -> tuple[Pieces, inversion.Tail, float]:
-    edges, first = survey.edges, float(survey.edges[1])
-    search = inversion.Search(measure, first, expected, measure.panels)
-    for _ in range(_LOOKS):
-        pieces = resolve(survey.law, edges, level, tolerance=1e-13, budget=budget, least=_CUSP * first)
-        tail = inversion.Tail(float(edges[-1]), math.inf, 0.0, 1.0)
-        if survey.endless:
-            pieces, tail, _ = inversion.continue_tail(pieces, _no_noise, search)
-        missed, error = _overlooked(survey.law, pieces, tail.start, measure, beyond=beyond)
-        if not missed.size or np.array_equal(pieces.edges, edges):  # what differs is less than `level`
-            break
-        above = max(0, math.ceil(math.log2(float(missed[-1]) / tail.start)))
-        edges = np.append(pieces.edges[pieces.edges < tail.start], tail.start * 2.0 ** np.arange(above + 1.0))
-    return pieces, tail, error
+    return resolve_to_a_floor(make, "density", budget)
 
 
 def _overlooked(law: Seen, pieces: Pieces, end: float, measure: Measure, *, beyond: bool) -> tuple[np.ndarray, float]:
     """Frequencies, ascending, where the table lacks something, and the integral of its error as seen."""
-    parts: list[tuple[np.ndarray, np.ndarray, Pieces | None, int]] = [
-        (pieces.centres, pieces.halves, pieces, max(_FEWEST, _POINTS // pieces.halves.size))
-    ]
+    w, step, t = _spread(pieces.centres, pieces.halves, max(_FEWEST, _POINTS // pieces.halves.size))
+    table = (pieces.series @ legendre.legvander(t, pieces.series.shape[1] - 1).T).ravel()
     if beyond:  # the octaves above the table, and those of its first panel, which are narrower than its points
         last, first = float(pieces.edges[-1]), float(pieces.edges[1])
         above = last * 2.0 ** np.arange(max(0.0, min(_OCTAVES, 400.0 - math.log2(last))))
-        below = first * 2.0 ** -np.arange(1.0, _OCTAVES + 1.0)
-        parts.extend((1.5 * low, 0.5 * low, None, _POINTS_EACH) for low in (below, above))
-    w, table, step = (np.concatenate(columns) for columns in zip(*map(_points, parts), strict=True))
-    inside = parts[0][0].size * parts[0][3]
-    table[inside:] = pieces(w[inside:])
+        low = np.append(first * 2.0 ** -np.arange(1.0, _OCTAVES + 1.0), above)
+        outside, steps, _ = _spread(1.5 * low, 0.5 * low, _POINTS_EACH)
+        w, step, table = np.append(w, outside), np.append(step, steps), np.append(table, pieces(outside))
     weight = step * w**measure.moment
     difference = np.abs(law(w) - table)
     missed = difference * weight > np.maximum(_OVERLOOKED, _RELATIVE * np.abs(table) * weight)
     return np.sort(w[missed]), float(np.sum((difference * weight)[w < end]))
 
 
-def _points(part: tuple[np.ndarray, np.ndarray, Pieces | None, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Points evenly over each panel, the table there, and their distances."""
-    centres, halves, pieces, each = part
+def _spread(centres: np.ndarray, halves: np.ndarray, each: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points evenly over each panel, their distances, and where they lie in (-1, 1) on each."""
     t = (2.0 * np.arange(each) + 1.0) / each - 1.0
-    w = (centres[:, None] + halves[:, None] * t).ravel()
-    table = np.zeros(w.size) if pieces is None else pieces.series @ legvander(t, pieces.series.shape[1] - 1).T
-    return w, table.ravel(), np.repeat(2.0 * halves / each, each)
+    return (centres[:, None] + halves[:, None] * t).ravel(), np.repeat(2.0 * halves / each, each), t
 
 
-def _no_noise(w: np.ndarray) -> np.ndarray:
-    return np.full(w.shape, 1e-290)
-
-
-def _check_nonnegative(pieces: Pieces, survey: _Survey, measure: Measure) -> None:
-    w, found = survey.law.since()
+def _check_nonnegative(pieces: Pieces, law: Seen, measure: Measure) -> None:
+    w, found = law.since()
     at = int(np.argmin(found))
     if found[at] >= -_NEGATIVE * float(np.max(np.abs(pieces.values))):
         return
-    frequency, density = float(w[at]), float(found[at] / measure.ground(w[at])) / survey.size
+    frequency, density = float(w[at]), float(found[at] / measure.ground(w[at])) / law.factor
     weight = pieces.halves[:, None] * WEIGHTS * pieces.nodes**measure.moment
     raise NotPositiveDefiniteError(
         f"density is {density:.3g} at frequency {frequency:.6g}; expected no negative values",
         frequency=frequency,
         density=density,
-        negative_mass=float(np.sum(weight * np.maximum(-pieces.values, 0.0))) / survey.size,
+        negative_mass=float(np.sum(weight * np.maximum(-pieces.values, 0.0))) / law.factor,
     )
 
 
 def _ends(support: Any) -> tuple[float, float]:
-    expected = "two numbers, as (0.0, 0.5)"
-    ends = listed("support", support, expected)
-    if len(ends) != 2:
-        raise TypeError(f"support is {show(support)}; expected {expected}")
-    low, high = (finite(f"support[{place}]", end) for place, end in enumerate(ends))
-    if not (0.0 <= low < high < math.inf):
-        raise ValueError(f"support is {show(support)}; expected 0 <= low < high, both finite")
-    return low, high
+    parts = listed("support", support, "two numbers, as (0.0, 0.5)")
+    ends = [finite(f"support[{place}]", end) for place, end in enumerate(parts)]
+    if len(ends) != 2 or not 0.0 <= ends[0] < ends[1]:
+        raise ValueError(f"support is {show(support)}; expected two numbers, 0 <= low < high")
+    return ends[0], ends[1]
+
+
+# -- panels that agree with what was seen ------------------------------------------------------------------------------
+
+
+class Seen:
+    """A function, times a power of two, and all values that it was seen to take."""
+
+    def __init__(self, function: Function) -> None:
+        self._function, self.factor = function, 1.0
+        self._points: list[np.ndarray] = []
+        self._values: list[np.ndarray] = []
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Values at points, which are kept."""
+        self._points.append(x)
+        self._values.append(self._function(x))
+        return self.factor * self._values[-1]
+
+    @property
+    def calls(self) -> int:
+        """Number of calls so far."""
+        return len(self._points)
+
+    def since(self, calls: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Points and values of all calls but the first few."""
+        return np.concatenate(self._points[calls:]), self.factor * np.concatenate(self._values[calls:])
+
+
+def resolve(function: Seen, edges: np.ndarray, level: Level, *, tolerance: float, budget: int, least: float) -> Pieces:
+    """Resolve a function as `piecewise.build` does, in agreement with all values that it was seen to take.
+
+    A panel is split at its jump if it has one, or else halved, until the last coefficients of its series have died away
+    and the series is what was seen. A panel that ends below `least` may hold a cusp at 0.
+
+    Raises
+    ------
+    Unresolved
+        If `budget` panels are not enough.
+    """
+    x, seen = function.since()
+    inside = (x > edges[0]) & (x <= edges[-1])
+    x, seen, calls = x[inside], seen[inside], function.calls
+
+    def judge(low: np.ndarray, high: np.ndarray) -> Judgement:
+        nonlocal x, seen, calls
+        half = 0.5 * (high - low)
+        centre = low + half
+        values = function(_points(low, high).ravel()).reshape(low.size, -1)
+        series = values[:, : NODES.size] @ TO_SERIES
+        rounding = np.maximum(tolerance, _LEAST * high / half)  # that of x is seen on narrow panels
+        wanted = np.maximum(rounding * np.max(np.abs(values), axis=1), level(centre, half))
+        x, seen = (np.append(old, new) for old, new in zip((x, seen), function.since(calls), strict=True))
+        calls, order = function.calls, np.argsort(x, kind="stable")
+        x, seen = x[order], seen[order]
+        panel = np.searchsorted(low, x) - 1
+        good = np.max(np.abs(series[:, -LAST:]), axis=1) <= wanted
+        (there,) = np.nonzero(good[panel])
+        on = panel[there]
+        found = legendre.legval((x[there] - centre[on]) / half[on], series.T[:, on], tensor=False)
+        good[on[np.abs(found - seen[there]) > LOOSER * wanted[on]]] = False
+        good |= (high - low <= _LEAST * high) | (high <= least)
+        kept, bad = ~good[panel], ~good
+        x, seen = x[kept], seen[kept]
+        if not bad.any():
+            return series, good, centre[bad]
+        middle = _find_jumps(function, x, seen, (np.cumsum(bad) - 1)[panel[kept]], int(np.count_nonzero(bad)))
+        return series, good, np.where((middle > low[bad]) & (middle < high[bad]), middle, centre[bad])
+
+    return refine(edges, judge, budget)
+
+
+def _points(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Nodes of panels, and points next to their ends: within (low, high] even where these are neighbours."""
+    low, high = low[:, None], high[:, None]
+    nodes = low + 0.5 * (high - low) * (1.0 + NODES)
+    points = np.concatenate([nodes, low + _LEAST * high, high - _LEAST * high], axis=1)
+    return np.clip(points, np.nextafter(low, np.inf), high)
+
+
+def _find_jumps(function: Function, x: np.ndarray, seen: np.ndarray, panel: np.ndarray, count: int) -> np.ndarray:
+    """Last point before the jump on each panel that has one alone, else NaN.
+
+    A jump is where values differ by as much however close two points are. Points are ascending, with several on each
+    panel.
+    """
+    gaps = np.where(np.diff(panel) == 0, np.abs(np.diff(seen)), -1.0)
+    order = np.lexsort((gaps, panel[:-1]))
+    last = np.searchsorted(panel[:-1][order], np.arange(count), side="right") - 1
+    at, height = order[last], gaps[order[last]]
+    a, b, left, right = x[at], x[at + 1], seen[at], seen[at + 1]
+    found, active = np.full(count, np.nan), np.nonzero(height > _ALONE * np.maximum(gaps[order[last - 1]], 0.0))[0]
+    for _ in range(_MOST_BISECTIONS):
+        middle = a[active] + 0.5 * (b[active] - a[active])
+        ended = (middle <= a[active]) | (middle >= b[active])
+        found[active[ended]] = a[active[ended]]
+        active, middle = active[~ended], middle[~ended]
+        if not active.size:
+            break
+        value = function(middle)
+        below, above = np.abs(value - left[active]), np.abs(right[active] - value)
+        lower, upper = active[below > above], active[below <= above]
+        b[lower], right[lower] = middle[below > above], value[below > above]
+        a[upper], left[upper] = middle[below <= above], value[below <= above]
+        part = np.maximum(below, above) / height[active]
+        active = active[(part >= _STAYS[0]) & (part <= _STAYS[1])]
+    return found

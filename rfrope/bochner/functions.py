@@ -12,12 +12,11 @@ import numpy as np
 
 from rfrope._core.arguments import LARGEST, positive, show
 from rfrope.bochner import inversion, witnesses
-from rfrope.bochner.lags import Lags, find_scale, read_lags
-from rfrope.bochner.measures import Measure, read_measure
+from rfrope.bochner.inversion import Negative, Spectrum
 from rfrope.bochner.piecewise import Function
-from rfrope.bochner.reading import NORMAL, check_even, check_values
-from rfrope.bochner.tabulated import Separable, Tabulated, compare, tabulate
-from rfrope.bochner.verdicts import Certificate, NotPositiveDefiniteError, UndecidedError, Witness
+from rfrope.bochner.reading import NORMAL, Lags, check_even, check_values, find_scale, read_lags
+from rfrope.bochner.tabulated import Certificate, Measure, Separable, Tabulated, compare, read_measure, tabulate
+from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
 
 _CHECKED = 20.0  # scales over which Phi is compared closely
@@ -31,6 +30,7 @@ _REPLACED = 5.0  # masses of an oscillating tail that it may come to, or errors 
 _NOISY = 50.0  # times the errors of phi that an error of its spectrum may come to
 _EXACT = 1e-13  # errors of phi that pass for the rounding of its formula
 _FAINT = 10.0  # times the noise that passes for noise
+_MULTIPLES = 256  # how many, of a lag where something unexpected stands
 
 
 def from_function(
@@ -97,13 +97,16 @@ def from_function(
     """
     if isinstance(phi, list | tuple):
         return _separable(phi, ndim, scale, tolerance)
-    question = _read_question(phi, read_measure(ndim), scale, positive("tolerance", tolerance), bounded=True)
-    found = _decide(question, last=False)
-    if isinstance(found, UndecidedError):
-        found = _decide(question, last=True)
-    if isinstance(found, UndecidedError):
-        raise found
-    return found
+    question = _read_question(phi, ndim, scale, tolerance, bounded=True)
+    for thorough in (False, True):
+        spectrum, negative = _transform(question, thorough)
+        doubt = _refuse_negative(question, spectrum, negative, last=thorough)
+        if doubt is None:
+            kernel, doubt = _make(question, spectrum, negative, "from_function", _EXPLAINED[thorough])
+        if doubt is None:
+            return kernel
+    assert doubt is not None
+    raise doubt
 
 
 def nearest(
@@ -143,18 +146,20 @@ def nearest(
     >>> round(sup_error, 3)
     0.145
     """
-    question = _read_question(phi, read_measure(ndim), scale, positive("tolerance", tolerance), bounded=False)
+    question = _read_question(phi, ndim, scale, tolerance, bounded=False)
     for thorough in (False, True):
-        spectrum = _transform(question, thorough)
-        found = _measure_negative(question, spectrum)
-        if found.mass > found.limit:
-            closest = inversion.project(spectrum, question.measure, 1.0 - max(question.lags.atom, 0.0))
-            kernel = _make(question, closest, "nearest", found.mass, question.tolerance)[0]
+        spectrum, negative = _transform(question, thorough)
+        located = negative.mass > negative.limit
+        if located:
+            spectrum = inversion.project(spectrum, question.measure, 1.0 - max(question.lags.atom, 0.0))
+        kernel, doubt = _make(question, spectrum, negative, "nearest", _EXPLAINED[thorough])
+        is_kernel = question.witness is None or -question.witness.value <= negative.limit
+        if located or (doubt is None and is_kernel):
             return kernel, kernel.certificate.sup_error
-        kernel, doubt = _finish(question, spectrum, "nearest", _EXPLAINED[thorough])
-        if doubt is None and not (question.witness and -question.witness.value > found.limit):
-            return kernel, kernel.certificate.sup_error
-    raise doubt or _not_located(question)
+    raise doubt or UndecidedError(
+        f"phi is not positive definite, by {question.witness!r}, but where its spectrum is negative was not found",
+        "scale=... about the lag of its finest detail may help to find the closest kernel",
+    )
 
 
 def _separable(functions: Sequence[Any], ndim: Any, scale: Any, tolerance: float) -> Kernel:
@@ -181,134 +186,90 @@ class _Question:
         return max(_PROOF * self.tolerance, witnesses.FORM_ROUNDING, _FAINT * self.lags.noise)
 
 
-def _read_question(phi: Any, measure: Measure, scale: Any, tolerance: float, *, bounded: bool) -> _Question:
+def _read_question(phi: Any, ndim: Any, scale: Any, tolerance: Any, *, bounded: bool) -> _Question:
+    measure, tolerance = read_measure(ndim), positive("tolerance", tolerance)
     scale = None if scale is None else positive("scale", scale, least=1.0 / LARGEST, most=LARGEST)
-    values = check_values("phi", phi, measure, bounded=bounded)
+    values, unbounded = (check_values("phi", phi, measure, bounded=bound) for bound in (bounded, False))
     at_zero = float(values(np.zeros(1))[0])
     if abs(at_zero - 1.0) > NORMAL:
         raise ValueError(f"phi(0) is {show(at_zero)}; expected 1: divide phi by phi(0)")
-    unbounded = check_values("phi", phi, measure, bounded=False)
     check_even("phi", unbounded, measure, scale or 1.0)
     scale = find_scale(values, scale)
     check_even("phi", unbounded, measure, scale)
-    survey = witnesses.survey(values, scale)
+    grids = witnesses.survey(values, scale)
     try:
         lags = read_lags(values, measure, scale)
     except UndecidedError:
-        witness = survey.search(_ROUGH)
+        witness = witnesses.search(grids, _ROUGH)
         if witness is None or not bounded:
             raise
-        raise _refused_by(witness, tolerance) from None
+        raise _refusal(tolerance, witness) from None
+    whole = grids[-1][1]
+    overlooked = lags.find_overlooked(whole)
     question = _Question(values, measure, lags, tolerance, None)
-    overlooked = survey.find_overlooked(lags)
-    witness = survey.search_multiples(overlooked, question.level) or survey.search(question.level)
+    if overlooked.size:  # points that lie multiples of the largest such value's lag apart may be a witness
+        lag = float(overlooked[np.argmax(np.abs(whole[overlooked.astype(int)]))])
+        grids = [(lag, values(lag * np.arange(_MULTIPLES))), *grids]
+    witness = witnesses.search(grids, question.level)
     if overlooked.size:
-        lags = read_lags(values, measure, scale, witnesses.find_clusters(overlooked))
+        lags = read_lags(values, measure, scale, overlooked)
     return dataclasses.replace(question, lags=lags, witness=witness)
-
-
-def _decide(question: _Question, *, last: bool) -> Kernel | UndecidedError:
-    """The kernel, or what speaks against it after a quick search, and in the last, thorough one."""
-    spectrum = _transform(question, last)
-    doubt = _refuse_negative(question, spectrum, last=last)
-    if doubt is not None:
-        return doubt
-    kernel, doubt = _finish(question, spectrum, "from_function", _EXPLAINED[last])
-    return kernel if doubt is None else doubt
 
 
 # -- what is negative --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Negative:
-    """The negative part of a spectrum: its mass with that of a negative atom, and where the density is lowest."""
-
-    mass: float
-    limit: float
-    frequency: float
-    density: float
-    stretch: tuple[float, float]
+Doubt = UndecidedError | None  # what speaks against a kernel
 
 
-def _measure_negative(question: _Question, spectrum: inversion.Spectrum) -> _Negative:
-    frequency, density, mass, stretch = inversion.measure_negative(spectrum, question.measure)
-    limit = max(question.tolerance, _FAINT * spectrum.noise)
-    if question.lags.atom < 0.0:
-        frequency, density, mass = 0.0, -math.inf, mass - question.lags.atom
-    return _Negative(mass, limit, frequency, density, stretch)
-
-
-def _transform(question: _Question, thorough: bool) -> inversion.Spectrum:
+def _transform(question: _Question, thorough: bool) -> tuple[Spectrum, Negative]:
     try:
-        return inversion.transform(question.lags, question.measure, thorough=thorough)
+        spectrum = inversion.transform(question.lags, question.measure, thorough=thorough)
     except UndecidedError:
         if question.witness is not None and -question.witness.value > question.tolerance:
-            raise _refused_by(question.witness, question.tolerance) from None
+            raise _refusal(question.tolerance, question.witness) from None
         raise
+    limit = max(question.tolerance, _FAINT * spectrum.noise)
+    return spectrum, inversion.measure_negative(spectrum, question.measure, question.lags.atom, limit)
 
 
-def _refuse_negative(question: _Question, spectrum: inversion.Spectrum, *, last: bool) -> UndecidedError | None:
+def _refuse_negative(question: _Question, spectrum: Spectrum, negative: Negative, *, last: bool) -> Doubt:
     """Refuse what is negative by the spectrum and by a quadratic form, or in the end by a quadratic form alone.
 
     What is returned is a spectrum that is negative without such a form.
     """
-    found, witness = _measure_negative(question, spectrum), question.witness
-    if found.mass <= found.limit:
-        if last and witness is not None and -witness.value > found.limit:
-            raise _refused_by(witness, found.limit)
+    witness = question.witness
+    if negative.mass <= negative.limit:
+        if last and witness is not None and -witness.value > negative.limit:
+            raise _refusal(negative.limit, witness)
         return None
     if witness is None:
         extents = inversion.find_extents(spectrum, question.measure)
-        witness = witnesses.search_stretch(question.phi, question.measure.ndim, found.stretch, extents, question.level)
+        ndim, stretch = question.measure.ndim, negative.stretch
+        witness = witnesses.search_stretch(question.phi, ndim, stretch, extents, question.level)
     if witness is not None:
-        raise _refusal(question.lags.atom, found, witness)
+        raise _refusal(negative.limit, witness, negative)
     noise = question.lags.noise
     exacter = "" if noise < _EXACT else f", and values more exact than {noise:.1g}, its errors, might decide it"
     return UndecidedError(
-        f"at frequency {found.frequency:.6g} (radians per unit of position) the spectral density of phi comes out as "
-        f"{found.density:.3g}, and the negative mass as {found.mass:.3g}, but no quadratic form that was tried shows "
-        "it",
+        f"phi seems not to be positive definite: {negative.where}; its negative mass is {negative.mass:.3g}, but no "
+        "quadratic form shows it",
         f"a tolerance above that mass would accept phi{exacter}; bochner.nearest(phi) finds the closest kernel",
     )
 
 
-def _refusal(atom: float, found: _Negative, witness: Witness) -> NotPositiveDefiniteError:
-    if atom < 0.0:
-        what = f"it tends to {atom:.6g} at large lags, which is an atom of that mass at frequency 0"
-    else:
-        what = (
-            f"at frequency {found.frequency:.6g} (radians per unit of position) its spectral density is "
-            f"{found.density:.3g}"
-        )
+def _refusal(limit: float, witness: Witness, negative: Negative | None = None) -> NotPositiveDefiniteError:
+    """The quadratic form is a proof by itself, where the spectrum was not resolved where it is negative."""
+    nowhere = "its spectrum was not resolved where it is negative"
+    negative = negative or Negative(-witness.value, limit, math.nan, math.nan, (0.0, 0.0), nowhere)
     return NotPositiveDefiniteError(
-        f"phi is not positive definite: {what}; its negative mass is {found.mass:.3g} or more, "
-        f"expected at most {found.limit:.1g}; the error's witness, {witness.weights.size} points with weights, has the "
-        f"quadratic form {witness.value:.3g}; bochner.nearest(phi) finds the closest kernel",
-        frequency=found.frequency,
-        density=found.density,
-        negative_mass=found.mass,
+        f"phi is not positive definite: {negative.where}; its negative mass is {negative.mass:.3g} or more, expected "
+        f"at most {limit:.1g}; the error's witness, {witness.weights.size} points with weights, has the quadratic form "
+        f"{witness.value:.3g}; bochner.nearest(phi) finds the closest kernel",
+        frequency=negative.frequency,
+        density=negative.density,
+        negative_mass=negative.mass,
         witness=witness,
-    )
-
-
-def _refused_by(witness: Witness, limit: float) -> NotPositiveDefiniteError:
-    """The quadratic form is a proof by itself; where the spectrum is negative was not found."""
-    return NotPositiveDefiniteError(
-        f"phi is not positive definite: {witness.weights.size} points and weights have the quadratic form "
-        f"{witness.value:.3g} (see the error's witness), so that its negative mass is {-witness.value:.3g} or more, "
-        f"expected at most {limit:.1g}; its spectrum was not resolved where it is negative",
-        frequency=math.nan,
-        density=math.nan,
-        negative_mass=-witness.value,
-        witness=witness,
-    )
-
-
-def _not_located(question: _Question) -> UndecidedError:
-    return UndecidedError(
-        f"phi is not positive definite, by {question.witness!r}, but where its spectrum is negative was not found",
-        "scale=... about the lag of its finest detail may help to find the closest kernel",
     )
 
 
@@ -316,54 +277,43 @@ def _not_located(question: _Question) -> UndecidedError:
 
 
 def _make(
-    question: _Question, spectrum: inversion.Spectrum, origin: str, negative: float, limit: float
-) -> tuple[Tabulated, np.ndarray, np.ndarray, np.ndarray]:
-    """The kernel with its certificate; and the lags at which it was compared, phi there, and the errors."""
-    lags, tail = question.lags, spectrum.tail
-    mass, atom = lags.atom + tail.total, max(lags.atom, 0.0)
+    question: _Question, spectrum: Spectrum, negative: Negative, origin: str, times: float
+) -> tuple[Tabulated, Doubt]:
+    """The kernel with its certificate, and what speaks against it."""
+    lags = question.lags
+    mass, atom = lags.atom + spectrum.total, max(lags.atom, 0.0)
     certificate = Certificate(
-        math.inf, 0.0, 0.0, 0, mass, negative, atom, tail.start, tail.exponent, tail.mass,
-        unaccounted=abs(mass - 1.0) + spectrum.noise, tolerance=limit,
+        math.inf, 0.0, 0.0, 0, mass, max(negative.mass, 0.0), atom, spectrum.start, spectrum.exponent,
+        spectrum.tail_mass, unaccounted=abs(mass - 1.0) + spectrum.noise, tolerance=negative.limit,
     )  # fmt: skip
     kernel = tabulate(spectrum.pieces, question.measure, atom, origin, certificate)
     x = _lags_to_compare(lags)
     values = question.phi(x)
     kernel, error = compare(kernel, values, x, whole=_WHOLE)
-    return kernel, x, values, error
-
-
-def _finish(
-    question: _Question, spectrum: inversion.Spectrum, origin: str, times: float
-) -> tuple[Tabulated, UndecidedError | None]:
-    """The kernel, with its certificate, and what speaks against it."""
-    lags, tail, found = question.lags, spectrum.tail, _measure_negative(question, spectrum)
-    kernel, x, values, error = _make(question, spectrum, origin, max(found.mass, 0.0), found.limit)
-    replaced = max(tail.mass if tail.oscillates else 0.0, min(spectrum.noise, _NOISY * lags.noise))
+    replaced = max(spectrum.tail_mass if spectrum.oscillates else 0.0, min(spectrum.noise, _NOISY * lags.noise))
     allowed = max(times * question.tolerance, _REPLACED * replaced)
-    roughly = max(allowed, _TAIL * tail.mass)  # the shape of the tail shows at lags of its frequencies alone
+    roughly = max(allowed, _TAIL * spectrum.tail_mass)  # the shape of the tail shows at lags of its frequencies alone
     tapered = _REPLACED * np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / lags.taper) ** 2)
-    explained = np.maximum(np.where(x * tail.start < _TAIL_LAGS, roughly, allowed), np.max(tapered))
-    return kernel, _doubt(kernel.certificate.mass, roughly, error, explained, x)
+    explained = np.maximum(np.where(x * spectrum.start < _TAIL_LAGS, roughly, allowed), np.max(tapered))
+    return kernel, _doubt(mass, roughly, error, explained, x)
 
 
-def _doubt(
-    mass: float, allowed: float, error: np.ndarray, explained: np.ndarray, x: np.ndarray
-) -> UndecidedError | None:
+def _doubt(mass: float, allowed: float, error: np.ndarray, explained: np.ndarray, x: np.ndarray) -> Doubt:
     if abs(mass - 1.0) > allowed:
         return UndecidedError(
             f"the spectrum of phi has mass {mass:.9g}; expected phi(0) = 1: phi jumps at 0, has detail too fine to be "
             "seen, or its spectrum decays too slowly to be integrated",
-            "scale=... about the lag of its finest detail may decide it; "
-            f"tolerance={1.01 * abs(mass - 1.0):.2g} would accept it",
+            f"scale=... about the lag of its finest detail may decide it; tolerance={1.01 * abs(mass - 1.0):.2g} would "
+            "accept it",
         )
     at = int(np.argmax(error - explained))
-    if error[at] > explained[at]:
-        return UndecidedError(
-            f"the law that was found differs from phi by {error[at]:.3g} at lag {x[at]:.6g}, where its table should be "
-            f"exact to {explained[at]:.1g}",
-            "phi has detail there that was not resolved: scale=... about its lag may decide it",
-        )
-    return None
+    if error[at] <= explained[at]:
+        return None
+    return UndecidedError(
+        f"the law that was found differs from phi by {error[at]:.3g} at lag {x[at]:.6g}, where its table should be "
+        f"exact to {explained[at]:.1g}",
+        "phi has detail there that was not resolved: scale=... about its lag may decide it",
+    )
 
 
 def _lags_to_compare(lags: Lags) -> np.ndarray:
@@ -374,6 +324,5 @@ def _lags_to_compare(lags: Lags) -> np.ndarray:
     spread = far * ((np.arange(512) + 0.5) * (0.5 * (math.sqrt(5.0) - 1.0)) % 1.0)
     octaves = np.geomspace(1e-4 * min(lags.scale, far), far, 257)[:-1] * 1.01
     whole = np.arange(1.0, _WHOLE + 1.0)
-    return np.unique(
-        np.concatenate([pieces.edges[1:][thinned], pieces.centres[thinned], close, spread, octaves, whole])
-    )
+    places = [pieces.edges[1:][thinned], pieces.centres[thinned], close, spread, octaves, whole]
+    return np.unique(np.concatenate(places))

@@ -1,7 +1,7 @@
 """From a kernel function of the lag to its spectral law, by adaptive Fourier and Hankel quadrature.
 
-`lags.read_lags` resolves phi as Legendre series on panels, `transform` turns these into the radial law. In k axes the
-law of the length rho of omega is kept as ``q(rho)``: its density p for k = 1 and ``p / rho`` above. With
+`reading.read_lags` resolves phi as Legendre series on panels, `transform` turns these into the radial law. In k axes
+the law of the length rho of omega is kept as ``q(rho)``: its density p for k = 1 and ``p / rho`` above. With
 ``s(w) = (2/pi) int r phi(r) sin(w r) dr`` it is ``q = s`` for k = 3, and for k = 2 the Abel transform of s, because a
 kernel's density in two axes is the marginal of the one in three. These are the Hankel transforms.
 """
@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.polynomial import legendre
 
-from rfrope.bochner.lags import Lags, count_starting_panels
-from rfrope.bochner.measures import Measure
 from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved, abel, build
-from rfrope.bochner.verdicts import UndecidedError
+from rfrope.bochner.reading import Lags, count_starting_panels
+from rfrope.bochner.tabulated import Measure
+from rfrope.bochner.witnesses import UndecidedError
 
 _CLOSE = np.cos(math.pi * np.arange(65) / 64.0)  # where panels are looked at for the lowest density, ends included
 _SEVERAL = 8  # points with which a stretch is integrated
@@ -41,44 +40,37 @@ _STEEPEST = 400.0  # exponent of a tail
 
 
 @dataclass(frozen=True)
-class Tail:
-    """A power law beyond what was computed.
-
-    Attributes
-    ----------
-    start : float
-        Frequency from which it holds.
-    exponent, mass : float
-        Those of the density of the radius; (inf, 0) where there is none.
-    total : float
-        The mass below and the mass as fitted, before the total is made to be right.
-    oscillates : bool
-        Whether what it stands for is not smooth, so that it is right on the average alone.
-    """
-
-    start: float
-    exponent: float
-    mass: float
-    total: float
-    oscillates: bool = False
-
-
-@dataclass(frozen=True)
 class Spectrum:
-    """A radial law, not yet normalised and possibly negative.
+    """A radial law, not yet normalised and possibly negative, that a power law continues beyond what was computed.
 
     Attributes
     ----------
     pieces : Pieces
         q, see the module.
-    tail : Tail
+    start : float
+        Frequency from which the tail holds.
+    exponent, tail_mass : float
+        Those of the density of the radius; (inf, 0) where there is no tail.
+    total : float
+        The mass below and that of the tail as fitted, before the total is made to be right.
+    oscillates : bool
+        Whether what the tail stands for is not smooth, so that it is right on the average alone.
     noise : float
         Mass that errors of the computation may amount to.
     """
 
     pieces: Pieces
-    tail: Tail
-    noise: float
+    start: float
+    exponent: float
+    tail_mass: float
+    total: float
+    oscillates: bool = False
+    noise: float = 0.0
+
+    @property
+    def known(self) -> Pieces:
+        """What was computed, without the tail."""
+        return self.pieces.until(self.start)
 
 
 def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectrum:
@@ -94,33 +86,32 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
     """
     factor = 2.0 / math.pi
     moments = measure.radial(lags.pieces)
+    widths, centres = 2.0 * lags.pieces.halves, lags.pieces.centres
+    weight = centres**measure.moment
 
     def law(w: np.ndarray) -> np.ndarray:
         return factor * measure.transform(moments, w)
-
-    widths, centres = 2.0 * lags.pieces.halves, lags.pieces.centres
-    weight = centres**measure.moment
 
     def noise(w: np.ndarray) -> np.ndarray:
         each = weight * lags.errors * np.minimum(widths, 2.0 / w[:, None])
         return 4.0 * factor * np.sqrt(np.sum(each * each, axis=1))
 
     noisy = np.max(lags.errors * np.minimum(1.0, widths / lags.scale)) > _NOISY
-    trusted = _TRUSTED[int(noisy)]
-    search = Search(measure, 1.0 / lags.scale, 1.0 - lags.atom, measure.panels, trusted)
+    search = Search(measure, 1.0 / lags.scale, 1.0 - lags.atom, measure.panels, _TRUSTED[int(noisy)])
     if thorough:
         budget = int(max(search.budget, min(_THOROUGH, 8 * _most_starts(lags))))
-        search = dataclasses.replace(search, budget=budget, starts=_starts(lags), lowest=_lowest(lags), ends=True)
-    found, tail, error = continue_tail(resolve_octaves(law, noise, search), noise, search)
-    if measure.is_plane:
-        inner = found
+        search = dataclasses.replace(search, budget=budget, thorough=lags)
+    spectrum = continue_tail(resolve_octaves(law, noise, search), noise, search)
+    if measure.ndim == 2:
+        inner = spectrum.pieces
 
         def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
             return np.maximum(noise(centre), _FLOOR / (half * centre))
 
-        found = _build(lambda w: abel(inner, w), inner.edges, level, 8 * search.budget, False)
-        error *= 4.0  # a margin: Abel's transform adds up what is missing along a line; no law was seen to need it
-    return Spectrum(found, tail, error)
+        found = _build(lambda w: abel(inner, w), inner.edges, level, 8 * search.budget)
+        # a margin: Abel's transform adds up what is missing along a line; no law was seen to need it
+        spectrum = dataclasses.replace(spectrum, pieces=found, noise=4.0 * spectrum.noise)
+    return spectrum
 
 
 @dataclass(frozen=True)
@@ -138,12 +129,9 @@ class Search:
         Most panels.
     trusted : tuple of two floats
         Signal over noise up to which the spectrum is believed, where it falls steeply and elsewhere.
-    starts : callable, optional
-        With how many panels to begin the octave above a frequency; 0 where nothing is expected from there on.
-    lowest : float
-        Frequency down to which octaves are begun so.
-    ends : bool
-        Whether to look next to the edges of panels.
+    thorough : Lags, optional
+        Those whose spectrum it is, where octaves are begun with as many panels as they could make it need, and ends of
+        panels are looked at.
     """
 
     measure: Measure
@@ -151,26 +139,38 @@ class Search:
     expected: float
     budget: int
     trusted: tuple[float, float] = (1.0, 1.0)
-    starts: Callable[[float], int] | None = None
-    lowest: float = math.inf
-    ends: bool = False
+    thorough: Lags | None = None
 
+    def count_starts(self, w: float) -> int:
+        """Return with how many panels to begin the octave above a frequency; 0 where nothing is expected from there on.
 
-def _starts(lags: Lags) -> Callable[[float], int]:
-    """With how many panels to begin an octave, from the lags whose panels are fine enough to hold such frequencies.
+        Lags make it need as many whose panels are fine enough to hold such frequencies. Panels that are graded towards
+        a kink do not count: what they hold is smooth in the frequency.
+        """
+        if self.thorough is None:
+            return 0
+        pieces = self.thorough.pieces
+        halves, series = pieces.halves, pieces.series
+        before, after = np.append(halves[:1], halves[:-1]), np.append(halves[1:], halves[-1:])
+        even = np.minimum(np.abs(before / halves - 1.0), np.abs(after / halves - 1.0)) < 0.25
+        held = np.max(np.where(np.abs(series) > _HIDDEN, np.arange(series.shape[1]), 0), axis=1) / halves
+        phase = w * float(np.max(pieces.edges[1:], where=even & (held >= w), initial=0.0)) / _PHASE
+        return min(_most_starts(self.thorough), math.ceil(phase)) if phase > 1.0 else 0
 
-    Panels that are graded towards a kink do not count: what they hold is smooth in the frequency.
-    """
-    halves, ends, series = lags.pieces.halves, lags.pieces.edges[1:], lags.pieces.series
-    before, after = np.append(halves[:1], halves[:-1]), np.append(halves[1:], halves[-1:])
-    even = np.minimum(np.abs(before / halves - 1.0), np.abs(after / halves - 1.0)) < 0.25
-    held = np.max(np.where(np.abs(series) > _HIDDEN, np.arange(series.shape[1]), 0), axis=1) / halves
+    def first_edges(self) -> np.ndarray:
+        """Return edges between 0 and the unit.
 
-    def starts(w: float) -> int:
-        reach = float(np.max(ends, where=even & (held >= w), initial=0.0))
-        return min(_most_starts(lags), math.ceil(w * reach / _PHASE)) if w * reach > _PHASE else 0
-
-    return starts
+        Octaves are begun down to the frequency below which no more than a negligible mass can hide: phi has died away
+        at lags of its inverse.
+        """
+        edges = [np.array([0.0, self.unit])]
+        if self.thorough is not None:
+            pieces = self.thorough.pieces
+            last = int(np.max(np.nonzero(np.max(np.abs(pieces.values), axis=1) > _HIDDEN)[0], initial=0))
+            octaves = min(_REACH - 1, math.floor(math.log2(self.unit * 8.0 * float(pieces.edges[last + 1]))))
+            lows = (self.unit * 2.0 ** -np.arange(1.0, octaves + 1.0)).tolist()
+            edges += [low * np.linspace(1.0, 2.0, max(1, self.count_starts(low)) + 1) for low in lows]
+        return np.unique(np.concatenate(edges))
 
 
 def _most_starts(lags: Lags) -> int:
@@ -179,64 +179,35 @@ def _most_starts(lags: Lags) -> int:
     return min(_MOST_STARTS, most) if most >= _FEWEST_STARTS else 0
 
 
-def _lowest(lags: Lags) -> float:
-    """Frequency below which no more than a negligible mass can hide: phi has died away at lags of its inverse."""
-    sizes = np.max(np.abs(lags.pieces.values), axis=1)
-    last = int(np.max(np.nonzero(sizes > _HIDDEN)[0], initial=0))
-    return 0.125 / float(lags.pieces.edges[last + 1])
-
-
-def _build(function: Function, edges: np.ndarray, level: Level, budget: int, ends: bool) -> Pieces:
+def _build(function: Function, edges: np.ndarray, level: Level, budget: int, *, at_ends: bool = False) -> Pieces:
     try:
-        return build(function, edges, level, tolerance=1e-13, budget=budget, at_ends=ends)
+        return build(function, edges, level, tolerance=1e-13, budget=budget, at_ends=at_ends)
     except Unresolved:
         raise UndecidedError(
-            f"the spectrum is too rough to resolve: {budget} panels are not enough between the frequencies "
-            f"{edges[0]:.3g} and {edges[-1]:.3g}",
+            f"the spectrum is too rough to resolve: {budget} panels are not enough",
             "a function that is smooth but for some kinks and comes to its limit sooner would be decided",
         ) from None
 
 
-def _first_edges(search: Search) -> np.ndarray:
-    """Edges between 0 and the unit."""
-    edges = [np.array([0.0, search.unit])]
-    low = 0.5 * search.unit
-    while search.starts is not None and low >= search.lowest and len(edges) < _REACH:
-        edges.append(low * np.linspace(1.0, 2.0, max(1, search.starts(low)) + 1))
-        low *= 0.5
-    return np.unique(np.concatenate(edges))
-
-
-def continue_tail(whole: Pieces, noise: Function, search: Search) -> tuple[Pieces, Tail, float]:
-    """Cut a spectrum where it drowns in noise, and continue it by a power law.
-
-    Returns
-    -------
-    pieces, tail
-    error : float
-        Mass that the noise may amount to.
-    """
-    measure, expected = search.measure, search.expected
+def continue_tail(whole: Pieces, noise: Function, search: Search) -> Spectrum:
+    """Cut a spectrum where it drowns in noise, and continue it by a power law."""
+    measure = search.measure
     for trusted in dict.fromkeys(search.trusted):
-        found = _cut(whole, noise, trusted)
-        error = float(np.sum(noise(found.centres) * 2.0 * found.halves * found.centres**measure.moment))
-        missing = expected - float(np.sum(measure.radial(found).masses))
-        exponent, mass, fitted, smooth = _fit_tail(measure.radial(found), missing, error)
-        if exponent >= _STEEP:
+        found = _fit_tail(_cut(whole, noise, trusted), noise, search)
+        if found.exponent >= _STEEP:
             break
-    end = float(found.edges[-1])
-    if mass > 0.0:
-        amplitude = mass * (exponent - 1.0) / end
-        octaves = min(max(1, math.ceil(60.0 / (exponent - 1.0))), int(math.log2(_END / end)))
-        tail = build(
-            lambda w: amplitude * (w / end) ** -exponent / w**measure.moment,
-            end * 2.0 ** np.arange(octaves + 1.0),
-            lambda centre, _: np.full_like(centre, 1e-290),
-            tolerance=1e-12,
-            budget=10**5,
-        )
-        found = found.followed_by(tail)
-    return found, Tail(end, exponent, mass, float(expected - missing + fitted), not smooth), error
+    if not found.tail_mass > 0.0:
+        return found
+    amplitude = found.tail_mass * (found.exponent - 1.0) / found.start
+    octaves = min(max(1, math.ceil(60.0 / (found.exponent - 1.0))), int(math.log2(_END / found.start)))
+    tail = build(
+        lambda w: amplitude * (w / found.start) ** -found.exponent / w**measure.moment,
+        found.start * 2.0 ** np.arange(octaves + 1.0),
+        lambda centre, _: np.full_like(centre, 1e-290),
+        tolerance=1e-12,
+        budget=10**5,
+    )
+    return dataclasses.replace(found, pieces=found.pieces.followed_by(tail))
 
 
 def resolve_octaves(law: Function, noise: Function, search: Search) -> Pieces:
@@ -258,19 +229,20 @@ def resolve_octaves(law: Function, noise: Function, search: Search) -> Pieces:
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
         return np.maximum(3.0 * noise(centre), _FLOOR / (half * centre**measure.moment))
 
-    found = _build(law, _first_edges(search), level, search.budget, search.ends)
-    part, mass = found, float(np.sum(measure.radial(found).masses))
+    at_ends = search.thorough is not None
+    found = _build(law, search.first_edges(), level, search.budget, at_ends=at_ends)
+    part, mass = found, measure.radial(found).mass
     for _ in range(_REACH):
         start = float(found.edges[-1])
-        more = 0 if search.starts is None else search.starts(start)
+        more = search.count_starts(start)
         edges = start * np.linspace(1.0, 2.0, max(count_starting_panels(part), more) + 1)
         left = search.budget - found.halves.size
         try:
-            part = build(law, edges, level, tolerance=1e-13, budget=left, at_ends=search.ends)
+            part = build(law, edges, level, tolerance=1e-13, budget=left, at_ends=at_ends)
         except Unresolved:
             break
         found = found.followed_by(part)
-        mass += float(np.sum(measure.radial(part).masses))
+        mass += measure.radial(part).mass
         strongest = np.max(np.abs(part.values))
         faint = strongest <= 3.0 * noise(edges[-1:])[0] or strongest * edges[-1] ** (1 + measure.moment) < 1e-25
         if faint and not more and mass >= (1.0 - 1e-6) * search.expected:  # a law may have gaps
@@ -288,56 +260,78 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
         )
     last = int(np.max(np.nonzero(strong)[0]))
     panel, node = divmod(last, found.nodes.shape[1])
-    if node == found.nodes.shape[1] - 1:
-        return found.until(float(found.edges[panel + 1]))
-    end = float(nodes[last])
-    whole = found.until(end)
-    edges = np.append(whole.edges[:-1], end)
-    part = build(found, edges[-2:], lambda c, _: np.full_like(c, np.inf), tolerance=1.0, budget=1)
-    return Pieces(edges[:-1], whole.series[:-1]).followed_by(part) if edges.size > 2 else part
+    at_end = node == found.nodes.shape[1] - 1
+    return found.until(float(found.edges[panel + 1] if at_end else nodes[last]))
 
 
-def _fit_tail(law: Pieces, missing: float, error: float) -> tuple[float, float, float, bool]:
-    """Exponent of the power law that continues a law, its mass, the mass as fitted, and whether the law is smooth.
+def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
+    """What is known, with the power law that continues it.
 
     A smooth law is continued with its value and slope at the end, one that oscillates by the masses of its last two
     octaves. Where the mass that is missing contradicts the fit, as it does for steep laws, it takes its place.
     """
-    end = float(law.edges[-1])
+    law, end = search.measure.radial(known), float(known.edges[-1])
+    missing = search.expected - law.mass
+    error = float(np.sum(noise(known.centres) * 2.0 * known.halves * known.centres**search.measure.moment))
     smooth = bool(np.all(np.diff(law(end * 2.0 ** (np.arange(-8.0, 1.0) / 32.0))) < 0.0))
+    nothing = Spectrum(known, end, math.inf, 0.0, search.expected - missing, not smooth, error)
     step = 2.0**0.125 if smooth else 2.0
     above_inner, outer = law.integral_above()(np.array([end / step**2, end / step])).tolist()
     inner = above_inner - outer
     if inner <= 0.0 or outer <= 0.0 or outer >= inner * step**-0.005:
-        return math.inf, 0.0, 0.0, smooth
+        return nothing
     exponent = min(1.0 - math.log(outer / inner) / math.log(step), _STEEPEST)
-    height = (
-        end * float(law(np.array([end]))[0]) if smooth else outer / (step ** (exponent - 1.0) - 1.0) * (exponent - 1.0)
-    )
+    octaves = outer / (step ** (exponent - 1.0) - 1.0) * (exponent - 1.0)
+    height = end * float(law(np.array([end]))[0]) if smooth else octaves
     fitted = height / (exponent - 1.0)
     if not smooth and abs(missing) < 0.1 * fitted:  # the octaves are not alike: the law ends here
         fitted = max(missing, 0.0)
-        height = fitted * (exponent - 1.0)
     if fitted < _LEAST:
-        return math.inf, 0.0, 0.0, smooth
-    if not (abs(missing - fitted) > 2.0 * error and 0.0 < missing < 5.0 * fitted):
-        return exponent, fitted, fitted, smooth
-    return (min(1.0 + height / missing, _STEEPEST) if smooth else exponent), missing, fitted, smooth
+        return nothing
+    mass = fitted
+    if abs(missing - fitted) > 2.0 * error and 0.0 < missing < 5.0 * fitted:
+        mass = missing
+        exponent = min(1.0 + height / missing, _STEEPEST) if smooth else exponent
+    return Spectrum(known, end, exponent, mass, search.expected - missing + fitted, not smooth, error)
 
 
-def measure_negative(spectrum: Spectrum, measure: Measure) -> tuple[float, float, float, tuple[float, float]]:
-    """Frequency where the density is lowest, the density there, the negative mass, and where most of that lies.
+@dataclass(frozen=True)
+class Negative:
+    """The negative part of a spectrum: its mass with that of a negative atom, and where the density is lowest.
 
-    It is of what was computed, without the tail: at the nodes of the panels, and on a grid about where the density is
-    lowest, which sees what lies between nodes.
+    Attributes
+    ----------
+    mass, limit : float
+        The mass, and what passes for rounding.
+    frequency, density : float
+        Where the density is lowest, and the density there.
+    stretch : tuple of two floats
+        Frequencies between which most of the mass lies.
+    where : str
+        Words for frequency and density.
     """
-    known = spectrum.pieces.until(spectrum.tail.start)
+
+    mass: float
+    limit: float
+    frequency: float
+    density: float
+    stretch: tuple[float, float]
+    where: str
+
+
+def measure_negative(spectrum: Spectrum, measure: Measure, atom: float, limit: float) -> Negative:
+    """Return the negative part of what was computed, without the tail, and of the atom at frequency 0.
+
+    It is taken at the nodes of the panels, and on a grid about where the density is lowest, which sees what lies
+    between nodes.
+    """
+    known = spectrum.known
     nodes = known.nodes
     masses = known.halves[:, None] * WEIGHTS * np.maximum(-known.values * nodes**measure.moment, 0.0)
     near = known.centres[:, None] + known.halves[:, None] * _CLOSE
     near = np.maximum(near, 1e-6 * known.edges[1:, None] * measure.rise)
-    density = (known.series @ legendre.legvander(_CLOSE, known.series.shape[1] - 1).T) / measure.ground(near)
-    panel = int(np.argmin(np.min(density, axis=1)))
+    heights = (known.series @ legendre.legvander(_CLOSE, known.series.shape[1] - 1).T) / measure.ground(near)
+    panel = int(np.argmin(np.min(heights, axis=1)))
     low, high = known.edges[max(panel - 1, 0)], known.edges[min(panel + 2, known.edges.size - 1)]
     others, grid = np.where((nodes > low) & (nodes < high), 0.0, masses), None
     for _ in range(4):
@@ -350,20 +344,20 @@ def measure_negative(spectrum: Spectrum, measure: Measure) -> tuple[float, float
         low, high = w[max(at - 2, 0)], w[min(at + 2, w.size - 1)]
     found = [(nodes.ravel(), masses.ravel())] if grid is None else [(nodes.ravel(), others.ravel()), grid]
     heaviest = max(found, key=lambda part: float(np.sum(part[1])))
-    return float(w[at]), float(refined[at]), float(sum(np.sum(part[1]) for part in found)), _heaviest_run(*heaviest)
+    mass, stretch = float(sum(np.sum(part[1]) for part in found)), _heaviest_run(*heaviest)
+    if atom < 0.0:
+        where = f"it tends to {atom:.6g} at large lags, which is an atom of that mass at frequency 0"
+        return Negative(mass - atom, limit, 0.0, -math.inf, stretch, where)
+    frequency, density = float(w[at]), float(refined[at])
+    where = f"at frequency {frequency:.6g} (radians per unit of position) its spectral density is {density:.3g}"
+    return Negative(mass, limit, frequency, density, stretch, where)
 
 
 def _heaviest_run(nodes: np.ndarray, masses: np.ndarray) -> tuple[float, float]:
-    """The stretch of neighbouring nodes with mass that has most of it."""
-    below = np.append(0.0, np.cumsum(masses))
-    edges = np.diff(np.concatenate([[0], (masses > 0.0).astype(int), [0]]))
-    starts, ends = np.nonzero(edges == 1)[0], np.nonzero(edges == -1)[0]
-    if not starts.size:
-        return 0.0, float(nodes[0])
-    best = int(np.argmax(below[ends] - below[starts]))
-    first, last = int(starts[best]), int(ends[best])
-    low = float(nodes[first - 1]) if first else 0.0
-    return low, float(nodes[min(last, nodes.size - 1)])
+    """The stretch of neighbouring nodes with mass that has most of it: the nodes without mass at its ends."""
+    empty = np.nonzero(np.append(masses <= 0.0, True))[0]
+    best = int(np.argmax(np.diff(np.append(0.0, np.cumsum(masses))[empty], prepend=0.0)))
+    return float(nodes[empty[best - 1]]) if best else 0.0, float(nodes[min(int(empty[best]), nodes.size - 1)])
 
 
 def find_extents(spectrum: Spectrum, measure: Measure) -> tuple[float, ...]:
@@ -382,7 +376,7 @@ def project(spectrum: Spectrum, measure: Measure, mass: float) -> Spectrum:
     """
     from scipy.optimize import brentq
 
-    known = spectrum.pieces.until(spectrum.tail.start)
+    known = spectrum.known
     ground = measure.ground(known.nodes)
     weights = known.halves[:, None] * WEIGHTS * known.nodes**measure.moment
 
@@ -399,7 +393,7 @@ def project(spectrum: Spectrum, measure: Measure, mass: float) -> Spectrum:
         )
 
     def exact_excess(level: float) -> float:
-        return float(np.sum(measure.radial(clipped(level)).masses)) - mass
+        return measure.radial(clipped(level)).mass - mass
 
     top = float(np.max(known.values / ground))
     level = 0.0
@@ -412,4 +406,4 @@ def project(spectrum: Spectrum, measure: Measure, mass: float) -> Spectrum:
             level = brentq(exact_excess, low, high, xtol=1e-9 * level)
     pieces = clipped(level)
     end = float(pieces.edges[np.max(np.nonzero(pieces.series.any(axis=1))[0]) + 1])
-    return Spectrum(pieces.until(end), Tail(end, math.inf, 0.0, spectrum.tail.total), spectrum.noise)
+    return Spectrum(pieces.until(end), end, math.inf, 0.0, spectrum.total, noise=spectrum.noise)

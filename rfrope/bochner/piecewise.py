@@ -16,23 +16,21 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import legendre
 
-from rfrope._core import memory
+from rfrope._core import array
 
 ORDER = 24  # nodes, and coefficients, of a panel that is built here
 NODES, WEIGHTS = legendre.leggauss(ORDER)
-_TO_SERIES = legendre.legvander(NODES, ORDER - 1) * WEIGHTS[:, None] * (np.arange(ORDER) + 0.5)
+TO_SERIES = legendre.legvander(NODES, ORDER - 1) * WEIGHTS[:, None] * (np.arange(ORDER) + 0.5)
 _ENDS = np.array([-1.0, 1.0]) * (1.0 - 2.0**-12)
 _AT_ENDS = legendre.legvander(_ENDS, ORDER - 1).T
 LOOSER = 100.0  # by how much a series may be worse between its nodes
-_LAST = 4  # coefficients that must have died away: two even ones and two odd ones
+LAST = 4  # coefficients that must have died away: two even ones and two odd ones
 _CELLS = 2**19  # entries of the largest temporary matrix
 _SMALL = 2.0**-6  # arguments below which spherical Bessel functions come from their power series
 _MILLER = 36  # steps above the highest order from which the downward recurrence starts
 _EXACT_BELOW = 64.0  # phases up to which a rounded product of lag and frequency is exact enough
 _NOTHING = 1e-19  # part of the mass of all panels
 _TINY = 1e-6  # angles whose sine is themselves, to rounding
-_BATCH = 2**15  # numbers inverted at a time
-_MOST_STEPS = 120  # steps of the inversion; bisection alone needs half as many
 
 Function = Callable[[np.ndarray], np.ndarray]
 Level = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -52,8 +50,9 @@ class Sealed:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if field.type == "np.ndarray":
-                array = memory.sealed(np.asarray(getattr(self, field.name), dtype=np.float64))
-                object.__setattr__(self, field.name, array)
+                host = np.asarray(getattr(self, field.name), dtype=np.float64)
+                # a copy that nobody can write to: bytes, which no flag opens
+                object.__setattr__(self, field.name, np.ndarray(host.shape, host.dtype, host.tobytes()))
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, field.name) for field in dataclasses.fields(self))  # type: ignore[arg-type]
@@ -72,7 +71,7 @@ class Sealed:
         return type(self), self._values()  # without what is cached, and arrays stay read-only
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Pieces(Sealed):
     """Legendre series on adjacent panels; 0 outside. Equal, and hashed, by content.
 
@@ -86,9 +85,6 @@ class Pieces(Sealed):
 
     edges: np.ndarray
     series: np.ndarray
-
-    def __repr__(self) -> str:
-        return f"<{self.halves.size} pieces on ({self.edges[0]:.4g}, {self.edges[-1]:.4g})>"
 
     @cached_property
     def halves(self) -> np.ndarray:
@@ -104,6 +100,11 @@ class Pieces(Sealed):
     def masses(self) -> np.ndarray:
         """Integrals over the panels."""
         return 2.0 * self.halves * self.series[:, 0]
+
+    @cached_property
+    def mass(self) -> float:
+        """Integral over all panels."""
+        return float(np.sum(self.masses))
 
     @cached_property
     def nodes(self) -> np.ndarray:
@@ -123,18 +124,14 @@ class Pieces(Sealed):
         t = np.where(inside, (x - self.centres[panel]) / self.halves[panel], 0.0)
         return np.where(inside, legendre.legval(t, np.moveaxis(self.series[panel], -1, 0), tensor=False), 0.0)
 
-    def times(self, factor: float) -> Pieces:
-        """Multiply by a number."""
-        return Pieces(self.edges, factor * self.series)
-
-    def stretched(self, factor: float) -> Pieces:
-        """The function of ``x / factor``: exact for powers of two."""
-        return Pieces(factor * self.edges, self.series)
-
     def until(self, end: float) -> Pieces:
-        """The panels that lie below an edge."""
-        n = int(np.searchsorted(self.edges, end, side="left"))
-        return Pieces(self.edges[: n + 1], self.series[:n])
+        """Return the function up to a point, exactly: a panel that is cut has the series of its part."""
+        n = max(1, int(np.searchsorted(self.edges, end, side="left")))
+        edges, series = np.append(self.edges[:n], end), self.series[:n]
+        if end < self.edges[n]:
+            nodes = Pieces(edges[-2:], np.zeros((1, 1))).nodes
+            series = np.concatenate([series[:-1], self(nodes) @ TO_SERIES])
+        return Pieces(edges, series)
 
     def followed_by(self, other: Pieces) -> Pieces:
         """Append panels that begin where these end."""
@@ -159,28 +156,24 @@ class Pieces(Sealed):
         wide[:, 0] += above - wide.sum(axis=1)  # a Legendre series is the sum of its coefficients at the right edge
         return Pieces(self.edges, wide)
 
-    def cosine_transform(self, x: np.ndarray, *, tails: bool = False) -> np.ndarray:
-        """``int f(w) cos(w x) dw``, exact for the series; with `tails` also where panels cancel to almost nothing."""
-        return self._fourier(x, 0, tails)
+    def fourier(self, x: np.ndarray, *, sine: bool = False, tails: bool = False) -> np.ndarray:
+        """``int f(w) cos(w x) dw``, or with the sine, exact for the series.
 
-    def sine_transform(self, x: np.ndarray, *, tails: bool = False) -> np.ndarray:
-        """``int f(w) sin(w x) dw``, likewise."""
-        return self._fourier(x, 1, tails)
-
-    def _fourier(self, x: np.ndarray, imaginary: int, tails: bool) -> np.ndarray:
+        With `tails` it is exact also where panels cancel to almost nothing.
+        """
         flat = np.ravel(np.asarray(x, dtype=np.float64))
         step = max(1, _CELLS // max(ORDER, max((c.size for _, c, _ in self._groups), default=1)))
-        parts = [self._fourier_batch(flat[i : i + step], imaginary, tails) for i in range(0, flat.size, step)]
+        parts = [self._fourier_batch(flat[i : i + step], sine, tails) for i in range(0, flat.size, step)]
         return np.concatenate(parts or [flat]).reshape(np.shape(x))
 
-    def _fourier_batch(self, x: np.ndarray, imaginary: int, tails: bool) -> np.ndarray:
+    def _fourier_batch(self, x: np.ndarray, sine: bool, tails: bool) -> np.ndarray:
         """Panels of one width share their Bessel functions, and differ by a phase alone."""
         total = np.zeros_like(x)
         for half, centres, series in self._groups if tails else self._heavy_groups:
             sign = (-1.0) ** (np.arange(series.shape[1]) // 2)
             bessel = spherical_bessel(series.shape[1], half * x) * sign
             cos, sin = _cos_sin_of_products(x, centres, tails)
-            even, odd = (sin, cos) if imaginary else (cos, -sin)
+            even, odd = (sin, cos) if sine else (cos, -sin)
             total += 2.0 * half * np.sum(bessel[:, ::2] * (even @ series[:, ::2]), axis=1)
             total += 2.0 * half * np.sum(bessel[:, 1::2] * (odd @ series[:, 1::2]), axis=1)
         return total
@@ -240,9 +233,9 @@ def build(
         half = 0.5 * (high - low)
         centre = low + half
         values = function((centre[:, None] + half[:, None] * NODES).ravel()).reshape(-1, ORDER)
-        series = series_of(values)
+        series = values @ TO_SERIES
         wanted = np.maximum(tolerance * np.max(np.abs(values), axis=1), level(centre, half))
-        good = last_coefficients(series) <= wanted
+        good = np.max(np.abs(series[:, -LAST:]), axis=1) <= wanted
         if at_ends:
             there = function((centre[:, None] + half[:, None] * _ENDS).ravel()).reshape(-1, _ENDS.size)
             good &= np.max(np.abs(there - series @ _AT_ENDS), axis=1) <= LOOSER * wanted
@@ -283,16 +276,6 @@ def refine(edges: np.ndarray, judge: Callable[[np.ndarray, np.ndarray], Judgemen
     return Pieces(np.append(starts[order], ends[order][-1]), series[order])
 
 
-def series_of(values: np.ndarray) -> np.ndarray:
-    """Return the coefficients of panels (n, ORDER) from the values at their nodes."""
-    return values @ _TO_SERIES
-
-
-def last_coefficients(series: np.ndarray) -> np.ndarray:
-    """Return the magnitude of the last coefficients of each panel, which have died away where it is resolved."""
-    return np.asarray(np.max(np.abs(series[:, -_LAST:]), axis=1))
-
-
 def abel(pieces: Pieces, w: np.ndarray) -> np.ndarray:
     """``int_0^inf f(w cosh s) ds = int_w^inf f(v) / sqrt(v^2 - w^2) dv`` at points w > 0, with Gauss nodes in s.
 
@@ -316,79 +299,19 @@ def abel(pieces: Pieces, w: np.ndarray) -> np.ndarray:
     return total
 
 
-@dataclass(frozen=True)
-class Inverse:
-    """Inverse of the distribution function of a nonnegative density (a `Pieces` of mass 1) on the half-line."""
-
-    density: Pieces
-
-    @cached_property
-    def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        masses = np.maximum(self.density.masses, 0.0)
-        below = np.append(0.0, np.cumsum(masses))
-        above = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
-        return below, above, legendre.legint(self.density.series, axis=1, lbnd=-1)
-
-    def __call__(self, upper: np.ndarray) -> np.ndarray:
-        """Points above which the mass is `upper`, in (0, 1); accurate in both tails."""
-        flat = np.ravel(upper)
-        parts = [self._solve(flat[i : i + _BATCH]) for i in range(0, flat.size, _BATCH)]
-        return np.concatenate(parts or [flat]).reshape(np.shape(upper))
-
-    def _solve(self, upper: np.ndarray) -> np.ndarray:
-        """Find the panel by the sums from the nearer end, then Newton's iteration, kept inside its bracket."""
-        below, above, integrals = self._tables
-        pieces, last = self.density, self.density.halves.size - 1
-        by_lower = np.clip(np.searchsorted(below, 1.0 - upper, side="right") - 1, 0, last)
-        by_upper = np.clip(above.size - 1 - np.searchsorted(above[::-1], upper, side="left"), 0, last)
-        panel = np.where(upper > 0.5, by_lower, by_upper)
-        half = pieces.halves[panel]
-        whole = pieces.masses[panel]
-        target = np.where(upper > 0.5, 1.0 - upper - below[panel], whole - (upper - above[panel + 1]))
-        target = np.clip(target, 0.0, whole) / half
-        low, high = np.full(upper.shape, -1.0), np.ones(upper.shape)
-        t = np.clip(2.0 * target * half / np.maximum(whole, 1e-300) - 1.0, -1.0, 1.0)
-        slope_of, value_of = pieces.series[panel].T, integrals[panel].T
-        active = np.arange(upper.size)
-        for _ in range(_MOST_STEPS):
-            here = t[active]
-            excess = legendre.legval(here, value_of[:, active], tensor=False) - target[active]
-            slope = legendre.legval(here, slope_of[:, active], tensor=False)
-            low[active] = np.where(excess < 0.0, here, low[active])
-            high[active] = np.where(excess > 0.0, here, high[active])
-            with np.errstate(divide="ignore", invalid="ignore"):
-                moved = here - excess / slope
-            inside = (moved >= low[active]) & (moved <= high[active])
-            moved = np.where(excess == 0.0, here, np.where(inside, moved, 0.5 * (low[active] + high[active])))
-            t[active] = moved
-            active = active[np.abs(moved - here) > 1e-15]
-            if not active.size:
-                break
-        return pieces.centres[panel] + half * t
-
-
 def _cos_sin_of_products(x: np.ndarray, m: np.ndarray, exact: bool) -> tuple[np.ndarray, np.ndarray]:
     """Cosine and sine of products, (n, panels); of the exact ones what panels add at a common edge cancels."""
     product = np.multiply.outer(x, m)
     cos, sin = np.cos(product), np.sin(product)
     if not exact or np.max(np.abs(product), initial=0.0) < _EXACT_BELOW:
         return cos, sin
-    x_high, m_high = _upper_half(x), _upper_half(m)
-    x_low, m_low = (x - x_high)[:, None], m - m_high
-    error = (np.multiply.outer(x_high, m_high) - product) + x_high[:, None] * m_low + x_low * m_high + x_low * m_low
+    (x_high, x_low), (m_high, m_low) = array.split(x[:, None], np), array.split(m, np)
+    error = (x_high * m_high - product) + x_high * m_low + x_low * m_high + x_low * m_low
     if np.max(np.abs(error), initial=0.0) < _TINY:
         sin_error, cos_error = error, 1.0 - 0.5 * error * error
     else:
         cos_error, sin_error = np.cos(error), np.sin(error)
     return cos * cos_error - sin * sin_error, sin * cos_error + cos * sin_error
-
-
-def _upper_half(x: np.ndarray) -> np.ndarray:
-    """The upper 26 bits (Dekker 1971), so that products of halves are exact."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        scaled = x * 134217729.0
-        upper = scaled - (scaled - x)
-    return np.where(np.isfinite(upper), upper, x)
 
 
 def spherical_bessel(count: int, z: np.ndarray) -> np.ndarray:

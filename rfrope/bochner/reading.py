@@ -1,33 +1,43 @@
-"""Functions of the user: called with care, and checked whenever they are."""
+"""Functions that users give: checked whenever they are called, and a function of the lag resolved.
+
+That is Legendre series on panels, octave by octave, with its scale, limit and errors.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope.bochner.measures import Measure
-from rfrope.bochner.verdicts import NotPositiveDefiniteError, Witness
+from rfrope.bochner.piecewise import ORDER, Function, Pieces, Unresolved, build
+from rfrope.bochner.tabulated import Measure
+from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
 
-_ARGUMENTS = {  # what functions take, by whether there is one axis
-    True: ("x", "it works elementwise"),
-    False: (
-        "r",
-        "with ndim={ndim} it is a function of the length r of a vector (a list of functions of one argument each makes "
-        "a product over the axes)",
-    ),
-}
 NORMAL = 1e-9  # by how much Phi(0) may differ from 1
+_PROBED = 64  # octaves to either side in which the scale is looked for
+_REACH = 60  # octaves from there to the largest lag, and to the largest frequency that is computed
+_TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # for phi on a panel: rounded, noisy, and single-precision functions
+_ROUNDING = 1.5e-15  # error of phi and its transform, relative to the largest value on a panel
+_LARGEST_MOMENT = 1e5  # moment of r phi, in units of the scale
+_LAG_PANELS = 12000
+_FINE_PANELS = 1e-15  # size of the upper coefficients of panels that could be wider
+_CUT_OFF = 1e-15  # what of phi, or r phi, may be left where a taper ends
+_NOISE_SEEN = 4.0  # scales from which the noise of phi is taken
+_FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
+_OVERLOOKED = 1e-9  # by how much phi may differ from its panels at whole lags
+_CLUSTERS = 64  # how many, of such lags
 
 
 def check_values(name: str, function: Any, measure: Measure, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
     """Return the user's function so that its values are checked whenever it is called."""
     if not callable(function):
         raise TypeError(f"{name} is {show(function)}; expected a function of an array")
-    argument, takes = _ARGUMENTS[measure.is_line]
+    of_length = f": with ndim={measure.ndim} it is a function of the length r of a vector"
+    of_length += " (a list of functions of one argument each makes a product over the axes)"
 
     def values(x: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
@@ -42,36 +52,32 @@ def check_values(name: str, function: Any, measure: Measure, *, bounded: bool) -
             raise TypeError(f"{name} returned {found.dtype}; expected real numbers")
         if found.shape != x.shape:
             raise ValueError(
-                f"{name} returned shape {found.shape} for arguments of shape {x.shape}; expected the same shape: "
-                + takes.format(ndim=measure.ndim)
+                f"{name} returned shape {found.shape} for arguments of shape {x.shape}; expected the same shape"
+                + (of_length if measure.ndim > 1 else "")
             )
         found = found.astype(np.float64)  # a copy, whatever the function does with its array afterwards
         if not np.all(np.isfinite(found)) and not (bounded and np.all(~np.isnan(found))):
             at = int(np.argmin(np.isfinite(found)))
-            raise ValueError(f"{name}({argument}) is {found[at]} at {argument} = {x[at]:.6g}; expected finite numbers")
-        if bounded:
-            _check_bounded(x, found)
+            raise ValueError(f"{name}(x) is {found[at]} at x = {x[at]:.6g}; expected finite numbers")
+        if bounded and np.max(np.abs(found), initial=0.0) > 1.0 + NORMAL and np.any(x != 0.0):
+            raise _refuse_beyond_1(x, found)
         return found
 
     return values
 
 
-def _check_bounded(x: np.ndarray, found: np.ndarray) -> None:
+def _refuse_beyond_1(x: np.ndarray, found: np.ndarray) -> NotPositiveDefiniteError:
     """Refuse abs(phi(x)) > 1: with s = sign(phi(x)), the law has ``int (1 - s cos(w x)) = 1 - abs(phi(x)) < 0``.
 
     That says how much negative mass there is at least, and not where: it weighs nearly all frequencies.
     """
-    if max(np.max(found, initial=0.0), -np.min(found, initial=0.0)) <= 1.0 + NORMAL or not np.any(x != 0.0):
-        return
     excess = np.abs(found) - 1.0
     at = int(np.argmin(np.where(excess >= 0.5 * min(np.max(excess), 2.0), np.abs(x), np.inf)))
-    frequency = 0.0 if found[at] < 0.0 else math.pi / abs(float(x[at]))
     mass = 0.5 * float(excess[at])
-    raise NotPositiveDefiniteError(
-        f"phi is not positive definite: it is {found[at]:.6g} at lag {x[at]:.6g}, {excess[at]:.3g} beyond 1, and the "
-        f"magnitude of a positive definite function is at most phi(0) = 1; so {mass:.3g} or more of its spectral mass "
-        "is negative",
-        frequency=frequency,
+    return NotPositiveDefiniteError(
+        f"phi is not positive definite: it is {found[at]:.6g} at lag {x[at]:.6g}, {excess[at]:.3g} beyond 1, where "
+        f"at most phi(0) = 1 is expected; {mass:.3g} or more of its spectral mass is negative",
+        frequency=0.0 if found[at] < 0.0 else math.pi / abs(float(x[at])),
         density=math.nan,
         negative_mass=mass,
         witness=Witness(np.array([0.0, float(x[at])]), np.array([0.5, -0.5 * np.sign(found[at])]), -mass),
@@ -79,11 +85,7 @@ def _check_bounded(x: np.ndarray, found: np.ndarray) -> None:
 
 
 def check_even(
-    name: str,
-    values: Callable[[np.ndarray], np.ndarray],
-    measure: Measure,
-    scale: float,
-    ends: tuple[float, float] = (0.0, math.inf),
+    name: str, values: Function, measure: Measure, scale: float, ends: tuple[float, float] = (0.0, math.inf)
 ) -> np.ndarray:
     """Refuse a function of x that is not even between two ends, and return where it was looked at.
 
@@ -93,10 +95,11 @@ def check_even(
     near = np.array([0.07, 0.31, 0.83, 1.37, 2.9, 11.0])  # first: what is not even may be no number farther out
     far = np.concatenate([np.geomspace(1e-6, 1e6, 4096), np.linspace(0.0, 32.0, 4097)[1:]])
     far = far * 1.0000001  # round numbers are where functions have their ends
-    for x in (scale * near, scale * far) if measure.is_line else ():
+    for x in (scale * near, scale * far) if measure.ndim == 1 else ():
         x = x[(x > ends[0]) & (x < ends[1])]
         if not x.size:
             continue
+        looked.append(x)
         right, left = values(x), values(-x)
         at = int(np.argmax(np.abs(right - left)))
         if abs(right[at] - left[at]) > 1e-9 * max(1.0, abs(right[at])):
@@ -104,5 +107,192 @@ def check_even(
                 f"{name} is not even: it is {right[at]:.6g} at {x[at]:.6g} and {left[at]:.6g} at {-x[at]:.6g}; "
                 "expected a function of the magnitude alone, such as one of numpy.abs(x)"
             )
-        looked.append(x)
     return np.concatenate(looked)
+
+
+# -- a function of the lag, resolved -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Lags:
+    """A kernel function, resolved.
+
+    Attributes
+    ----------
+    pieces : Pieces
+        phi - atom, times the taper.
+    scale : float
+        A power of two near the lag where phi has fallen half-way.
+    atom : float
+        The limit of phi at large lags: the mass at frequency 0.
+    errors : ndarray
+        Error of phi on each panel: rounding, noise, and what the series leave.
+    reach : float
+        Lag beyond which phi - atom is taken as 0.
+    taper : float
+        Standard deviation of the gaussian by which phi was multiplied where it had not died away there, else inf.
+    """
+
+    pieces: Pieces
+    scale: float
+    atom: float
+    errors: np.ndarray
+    reach: float
+    taper: float
+
+    @property
+    def noise(self) -> float:
+        """Typical error of phi: kinks, on panels that are tiny, do not count."""
+        close = self.pieces.centres < max(_NOISE_SEEN * self.scale, float(self.pieces.edges[1]))
+        return float(np.average(self.errors[close], weights=self.pieces.halves[close]))
+
+    def find_overlooked(self, whole: np.ndarray) -> np.ndarray:
+        """Return lags where phi, given at whole ones, is not what its panels say, or not yet its limit beyond them."""
+        if self.taper < math.inf:
+            return np.empty(0)
+        x = np.arange(whole.size, dtype=np.float64)
+        inside = x <= self.reach
+        expected = np.full(x.size, self.atom)
+        expected[inside] += self.pieces(x[inside])
+        return x[np.abs(whole - expected) > max(_OVERLOOKED, 100.0 * self.noise)]
+
+
+def read_lags(phi: Function, measure: Measure, scale: float | None, overlooked: np.ndarray | None = None) -> Lags:
+    """Find the scale, the limit and the reach of phi, and resolve it.
+
+    Parameters
+    ----------
+    phi : callable
+    measure : Measure
+    scale : float or None
+    overlooked : ndarray, optional
+        Whole lags, ascending, where phi has something that panels would overlook: edges are placed about them.
+
+    Raises
+    ------
+    ValueError
+        If phi is constant or jumps at 0.
+    UndecidedError
+        If it does not settle at large lags or is too rough.
+    """
+    scale = find_scale(phi, scale)
+    octaves = np.arange(_REACH + 1)
+    sampled = phi((scale * 2.0 ** octaves[:, None] * (1.0 + _FRACTIONS)).ravel()).reshape(octaves.size, -1)
+    atom = _find_limit(sampled, scale)
+    sizes = np.max(np.abs(sampled - atom), axis=1)
+    matter = sizes > np.maximum(1e-17 * 2.0 ** (-float(measure.ndim) * octaves), 1e-15 * abs(atom))
+    wanted = int(np.max(np.nonzero(matter)[0], initial=-1)) + 1
+    seen = _find_clusters(overlooked) if overlooked is not None else np.empty(0)
+    if seen.size:
+        wanted = min(max(wanted, math.ceil(math.log2(float(seen[-1]) / scale))), _REACH)
+    needed = wanted
+    if measure.moment:  # r phi must not grow so large that its rounding shows
+        needed = min(wanted, int(np.argmax(np.append(sizes * 2.0**octaves > _LARGEST_MOMENT, True))))
+    for tolerance in _TOLERANCES:
+        pieces, reached = _resolve(lambda x: phi(x) - atom, scale, needed, measure, tolerance, seen)
+        if reached == needed or (reached >= 4 and sizes[reached] < 0.5):
+            break
+    else:
+        raise UndecidedError(
+            "phi is too rough to resolve: it is not smooth on panels to within 1e-6",
+            "a function that is smooth but for some kinks would be decided, or values on a grid (from_autocorrelation)",
+        )
+    reach, taper = scale * 2.0**reached, math.inf
+    if reached < needed or min(wanted, _REACH) > needed or wanted > _REACH:
+        left = sizes[min(reached, _REACH)] * (reach / scale) ** measure.moment
+        taper = reach / math.sqrt(2.0 * math.log(max(left, 1e-6) / _CUT_OFF))  # what is cut off is then rounding
+        pieces = _taper(pieces, taper)
+    rough = np.max(np.abs(pieces.series[:, -2:]), axis=1)
+    errors = rough + _ROUNDING * (np.max(np.abs(pieces.values), axis=1) + abs(atom))
+    return Lags(pieces, scale, atom, errors, reach, taper)
+
+
+def find_scale(phi: Function, hint: float | None) -> float:
+    """Return a power of two near the lag where phi has fallen half-way, or near the hint."""
+    if hint is not None:
+        return 2.0 ** round(math.log2(hint))
+    lags = 2.0 ** np.arange(-_PROBED, _PROBED + 1.0)
+    fall = 1.0 - phi(lags)
+    depth = float(np.max(fall))
+    if depth < 1e-9:
+        raise ValueError(
+            f"phi is 1 at every lag from {lags[0]:.3g} to {lags[-1]:.3g}; expected a function that falls there, or "
+            "scale=..., about the lag where it does"
+        )
+    first = int(np.argmax(fall >= 0.5 * depth))
+    if first == 0:
+        raise ValueError(
+            f"phi({lags[0]:.3g}) is {1.0 - fall[0]:.6g}; expected a function continuous at 0, where it is 1"
+        )
+    return float(lags[first])
+
+
+def _find_clusters(lags: np.ndarray) -> np.ndarray:
+    """Edges about runs of neighbouring whole lags."""
+    breaks = np.nonzero(np.diff(lags) > 1.0)[0]
+    starts, ends = lags[np.append(0, breaks + 1)], lags[np.append(breaks, lags.size - 1)]
+    return np.unique(np.concatenate([starts[:_CLUSTERS] - 1.0, ends[:_CLUSTERS] + 1.0]))
+
+
+def _taper(pieces: Pieces, width: float) -> Pieces:
+    """Multiply by a gaussian, on panels that resolve it."""
+    parts = 2 ** np.ceil(np.log2(np.maximum(1.0, 4.0 * pieces.halves / width))).astype(int)  # edges stay dyadic
+    ends = zip(pieces.edges[:-1], pieces.edges[1:], parts.tolist(), strict=True)
+    edges = [np.linspace(low, high, n, endpoint=False) for low, high, n in ends]
+    return build(
+        lambda x: pieces(x) * np.exp(-0.5 * (x / width) ** 2),
+        np.append(np.concatenate(edges), pieces.edges[-1]),
+        lambda centre, _: np.full_like(centre, np.inf),
+        tolerance=1.0,
+        budget=10**6,
+    )
+
+
+def _find_limit(sampled: np.ndarray, scale: float) -> float:
+    """The value to which phi settles, from samples in octaves of the lag."""
+    sizes = np.max(np.abs(sampled), axis=1)
+    if np.max(sizes[-6:]) <= 0.75 * np.max(sizes[-20:-14]) or np.max(sizes[-6:]) < 1e-12:
+        return 0.0
+    spread = float(np.ptp(sampled[-20:]))
+    if spread > 1e-9:
+        raise UndecidedError(
+            f"phi does not settle: beyond lag {scale * 2.0 ** (_REACH - 20):.3g} it still varies by {spread:.3g}; it "
+            "decays too slowly, or its law has atoms away from frequency 0 (as cos has), which no density describes",
+            "a phi that comes to its limit would be decided; mix and multiply kernels for periodic ones, or give "
+            "values on a grid to from_autocorrelation",
+        )
+    return float(np.mean(sampled[-20:]))
+
+
+def _resolve(
+    phi: Function, scale: float, octaves: int, measure: Measure, tolerance: float, seen: np.ndarray
+) -> tuple[Pieces, int]:
+    """Panels up to ``scale 2^octaves``, or as many octaves as the budget allows."""
+
+    def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
+        return tolerance * np.minimum(scale / half, 100.0) * np.minimum(1.0, scale / centre) ** measure.moment
+
+    found: Pieces | None = None
+    left = _LAG_PANELS
+    edges = np.array([0.0, scale])
+    for octave in range(octaves + 1):
+        edges = np.union1d(edges, seen[(seen > edges[0]) & (seen < edges[-1])])
+        try:
+            part = build(phi, edges, level, tolerance=tolerance, budget=left)
+        except Unresolved:
+            octaves = octave - 1
+            break
+        found = found.followed_by(part) if found else part
+        left -= part.halves.size
+        edges = np.linspace(1.0, 2.0, count_starting_panels(part) + 1) * found.edges[-1]
+    return found or Pieces(np.array([0.0, scale]), np.zeros((1, 1))), octaves
+
+
+def count_starting_panels(before: Pieces) -> int:
+    """Return with how many panels to begin an octave: as many as an even one before it needed, or half of them."""
+    count = before.halves.size
+    if count <= 2 or not np.all(before.halves == before.halves[0]):
+        return 1
+    sizes = np.max(np.abs(before.series), axis=1, keepdims=True)
+    fine = np.all(np.abs(before.series[:, ORDER // 3 :]) <= _FINE_PANELS * sizes)
+    return count // 2 if fine else count

@@ -1,26 +1,213 @@
-"""Kernels that are held as a table of their spectral law, and what is known of their accuracy."""
+"""Kernels that are held as a table of their spectral law, in one, two or three axes, and their certificates."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy.polynomial import legendre
 
-from rfrope._core import mapping, quantiles
+from rfrope._core import array, quantiles
+from rfrope._core.arguments import MOST, whole
 from rfrope._core.array import Array
-from rfrope.bochner.measures import MEASURES, Measure
-from rfrope.bochner.piecewise import Inverse, Pieces
-from rfrope.bochner.verdicts import Certificate
+from rfrope._core.results import Result
+from rfrope.bochner.piecewise import Pieces, Unresolved, abel, build
+from rfrope.bochner.witnesses import UndecidedError
 from rfrope.kernels import Kernel
 from rfrope.kernels.algebra import Axes
-from rfrope.kernels.parameters import count_radial_columns, radius
+from rfrope.kernels.parameters import radius
 
 _FURTHEST = 1e150  # lags beyond it are as good as infinite
+_BATCH = 2**15  # numbers inverted at a time
+_MOST_STEPS = 120  # steps of the inversion; bisection alone needs half as many
+_Resolved = TypeVar("_Resolved")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Radial laws in k axes, kept as ``q(rho)``: the density p of the length rho of omega, over ``rho^moment``.
+
+    Attributes
+    ----------
+    ndim : int
+        k.
+    surface : float
+        Surface of the unit sphere.
+    panels : int
+        How many a spectrum may have; the Abel transform takes time quadratic in them.
+    moment : int
+        Power of the length between q and p, and of the lag between phi and what is transformed: 0 for one axis, else 1.
+    rise : int
+        Power of the length in the q of a constant density.
+    """
+
+    ndim: int
+    surface: float
+    panels: int
+    moment: int
+    rise: int
+
+    def ground(self, w: np.ndarray) -> np.ndarray:
+        """The q of the constant density 1."""
+        return np.asarray(self.surface * w**self.rise)
+
+    def radial(self, pieces: Pieces) -> Pieces:
+        """Density p of the length of omega, from q; and what is transformed, from phi."""
+        return pieces.times_argument() if self.moment else pieces
+
+    def transform(self, moments: Pieces, w: np.ndarray) -> np.ndarray:
+        """Cosine transform, or sine transform of a function that was multiplied by its argument."""
+        return moments.fourier(w, sine=self.ndim > 1, tails=True)
+
+    def marginal(self, q: Pieces) -> tuple[Pieces, float]:
+        """Density on the half-line of the magnitude of one component of omega, whose mean cosine is Phi in any k.
+
+        The second is the mass that its panels may be wrong by.
+
+        Raises
+        ------
+        UndecidedError
+            If it is too rough.
+        """
+        if self.ndim == 1:
+            return q, 0.0
+        if self.ndim == 3:
+            return q.integral_above(), 0.0
+        law, budget = q.times_argument(), 4 * self.panels + q.halves.size
+        mass = float(np.sum(np.abs(law.masses)))
+
+        def resolve(floor: float) -> tuple[Pieces, float]:
+            found = build(
+                lambda w: 2.0 / math.pi * abel(law, w),
+                law.edges,
+                lambda _, half: floor * mass / half,
+                tolerance=1e-13,
+                budget=budget,
+            )
+            return found, floor * mass * found.halves.size
+
+        return resolve_to_a_floor(resolve, "the density of one component of omega", budget)
+
+
+def resolve_to_a_floor(resolve: Callable[[float], _Resolved], what: str, budget: int) -> _Resolved:
+    """Return what is resolved with the least mass by which a panel may be wrong: few poles need more than the least."""
+    for floor in (1e-16, 1e-12, 1e-10):  # where a density has a pole its values are rounded
+        with contextlib.suppress(Unresolved):
+            return resolve(floor)
+    raise UndecidedError(
+        f"{what} is too rough to resolve: {budget} panels are not enough",
+        "a function that is smooth but for some jumps, kinks and poles would be decided",
+    )
+
+
+MEASURES = {
+    1: Measure(1, 2.0, 3000, 0, 0),
+    2: Measure(2, 2.0 * math.pi, 300, 1, 0),
+    3: Measure(3, 4.0 * math.pi, 3000, 1, 1),
+}
+
+
+def read_measure(ndim: Any) -> Measure:
+    """Return the measure for a number of axes, read from the argument."""
+    ndim = whole("ndim", ndim, 1, MOST)
+    if ndim not in MEASURES:
+        raise ValueError(f"ndim is {ndim}; expected 1, 2 or 3: transforms in more axes are not provided")
+    return MEASURES[ndim]
+
+
+# -- the kernel --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Certificate(Result):
+    """Accuracy with which a tabulated law realises a function or data, at stated lags.
+
+    The kernel is positive definite by construction, a nonnegative table of its law. So ``sup_error`` says that the
+    given function, at the lags that were compared, differs from a positive definite function by at most that. No number
+    of values says anything about a function between them; ``bound`` holds there as well for functions that have no
+    mass, and no detail, besides what was seen.
+
+    Attributes
+    ----------
+    sup_error : float
+        Largest difference between the kernel's Phi and the given one at the lags that were compared. For `from_density`
+        an estimate of the integral of the density's error at the frequencies that were looked at.
+    lag : float
+        Where it is.
+    reach : float
+        The largest lag that was compared; infinite for `from_density`, where no lag is.
+    n_lags : int
+        How many.
+    mass : float
+        Mass of the law as computed, before it is made 1: atom, what was captured, and the fitted tail.
+    negative_mass : float
+        Removed by `nearest`; what is within the tolerance elsewhere.
+    atom : float
+        Probability of frequency 0, the limit of Phi at large lags.
+    tail_start, tail_exponent, tail_mass : float
+        Beyond ``tail_start`` (radians per unit of position) the density of the length of omega is a power law.
+    bias : str
+        What is known to differ from the truth, for estimates from data.
+    standard_errors : tuple of float
+        Standard errors of the autocorrelations at lags 1, 2, ..., for estimates from data.
+    whole_lags : int
+        Every whole lag 1, 2, ..., ``whole_lags`` is among those compared.
+    unaccounted : float
+        Spectral mass whose place is not known: by how much what was found differs from 1, and what the errors of the
+        computation may amount to. Infinite, which is to say unknown, for a density that was normalised: where no total
+        is given, nothing says whether there is mass that no frequency met.
+    tolerance : float
+        Negative mass that passes for rounding: what was asked for, or the errors of the given function if larger.
+    n_frequencies : int
+        For `from_density`, at how many frequencies the density was compared with the table: a feature that lies between
+        two of them is not seen.
+    """
+
+    sup_error: float
+    lag: float
+    reach: float
+    n_lags: int
+    mass: float
+    negative_mass: float = 0.0
+    atom: float = 0.0
+    tail_start: float = math.inf
+    tail_exponent: float = math.inf
+    tail_mass: float = 0.0
+    bias: str = ""
+    standard_errors: tuple[float, ...] = ()
+    whole_lags: int = 0
+    unaccounted: float = 0.0
+    tolerance: float = 0.0
+    n_frequencies: int = 0
+
+    @property
+    def bound(self) -> float:
+        """Bound on the error of Phi, mass that is unaccounted for included: ``sup_error + 2 unaccounted``.
+
+        Mass m that the table lacks changes Phi by m, and once more when the rest is divided by 1 - m. Infinite where
+        ``unaccounted`` is.
+        """
+        return self.sup_error + 2.0 * self.unaccounted
+
+    def __str__(self) -> str:
+        if self.n_frequencies:
+            seen = (
+                f"density compared at {self.n_frequencies} frequencies: differences integrate to {self.sup_error:.2g}"
+            )
+        else:
+            whole = f", all whole ones up to {self.whole_lags} among them" if self.whole_lags else ""
+            seen = f"Phi compared at {self.n_lags} lags up to {self.reach:.6g}{whole}: within {self.sup_error:.2g}"
+        if math.isinf(self.unaccounted):
+            return f"{seen}; mass that was not met: unknown, as no total was given; bound: unknown"
+        bias = f"; bias: {self.bias}" if self.bias else ""
+        return f"{seen}; unaccounted mass {self.unaccounted:.2g}; bound {self.bound:.2g}{bias}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,7 +241,7 @@ class Tabulated(Kernel):
     @property
     def n_columns(self) -> int:
         """One in one axis, else one for the length and one for each axis of the direction."""
-        return count_radial_columns(self.ndim)
+        return 1 if self.ndim == 1 else 1 + self.ndim
 
     def __repr__(self) -> str:
         axes = "" if self.ndim == 1 else f"ndim={self.ndim}, "
@@ -66,15 +253,15 @@ class Tabulated(Kernel):
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # without what is cached
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        return mapping.map_on_host(self._mean_cosine, radius(lags, xp), xp, "lags")
+        return array.map_on_host(self._mean_cosine, radius(lags, xp), xp, "lags")
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         if self.atom > 0.0:
             raise ValueError(f"{self!r} has no density: it has an atom of {self.atom:.4g} at frequency 0")
-        return mapping.map_on_host(self._density_at, radius(omega, xp), xp, "omega")
+        return array.map_on_host(self._density_at, radius(omega, xp), xp, "omega")
 
     def _mean_cosine(self, r: np.ndarray) -> np.ndarray:
-        value = self.atom + (1.0 - self.atom) * self.component.cosine_transform(np.minimum(r, _FURTHEST))
+        value = self.atom + (1.0 - self.atom) * self.component.fourier(np.minimum(r, _FURTHEST))
         value = np.where(r == np.inf, self.atom, np.clip(value, -1.0, 1.0))
         return np.where(r == 0.0, 1.0, value)
 
@@ -103,6 +290,53 @@ class Tabulated(Kernel):
         return Inverse(MEASURES[self.ndim].radial(self.law))
 
 
+class Inverse:
+    """Inverse of the distribution function of a nonnegative density (a `Pieces` of mass 1) on the half-line."""
+
+    def __init__(self, density: Pieces) -> None:
+        masses = np.maximum(density.masses, 0.0)
+        self.density = density
+        self._below = np.append(0.0, np.cumsum(masses))
+        self._above = np.append(np.cumsum(masses[::-1])[::-1], 0.0)
+        self._integrals = legendre.legint(density.series, axis=1, lbnd=-1)
+
+    def __call__(self, upper: np.ndarray) -> np.ndarray:
+        """Points above which the mass is `upper`, in (0, 1); accurate in both tails."""
+        flat = np.ravel(upper)
+        parts = [self._solve(flat[i : i + _BATCH]) for i in range(0, flat.size, _BATCH)]
+        return np.concatenate(parts or [flat]).reshape(np.shape(upper))
+
+    def _solve(self, upper: np.ndarray) -> np.ndarray:
+        """Find the panel by the sums from the nearer end, then Newton's iteration, kept inside its bracket."""
+        pieces, last = self.density, self.density.halves.size - 1
+        by_lower = np.clip(np.searchsorted(self._below, 1.0 - upper, side="right") - 1, 0, last)
+        by_upper = np.clip(self._above.size - 1 - np.searchsorted(self._above[::-1], upper, side="left"), 0, last)
+        panel = np.where(upper > 0.5, by_lower, by_upper)
+        half = pieces.halves[panel]
+        whole = pieces.masses[panel]
+        target = np.where(upper > 0.5, 1.0 - upper - self._below[panel], whole - (upper - self._above[panel + 1]))
+        target = np.clip(target, 0.0, whole) / half
+        low, high = np.full(upper.shape, -1.0), np.ones(upper.shape)
+        t = np.clip(2.0 * target * half / np.maximum(whole, 1e-300) - 1.0, -1.0, 1.0)
+        slope_of, value_of = pieces.series[panel].T, self._integrals[panel].T
+        active = np.arange(upper.size)
+        for _ in range(_MOST_STEPS):
+            here = t[active]
+            excess = legendre.legval(here, value_of[:, active], tensor=False) - target[active]
+            slope = legendre.legval(here, slope_of[:, active], tensor=False)
+            low[active] = np.where(excess < 0.0, here, low[active])
+            high[active] = np.where(excess > 0.0, here, high[active])
+            with np.errstate(divide="ignore", invalid="ignore"):
+                moved = here - excess / slope
+            inside = (moved >= low[active]) & (moved <= high[active])
+            moved = np.where(excess == 0.0, here, np.where(inside, moved, 0.5 * (low[active] + high[active])))
+            t[active] = moved
+            active = active[np.abs(moved - here) > 1e-15]
+            if not active.size:
+                break
+        return pieces.centres[panel] + half * t
+
+
 @dataclass(frozen=True, repr=False)
 class Separable(Axes):
     """Kernels from functions, one for each axis; as `kernels.axes`, with a certificate."""
@@ -113,25 +347,24 @@ class Separable(Axes):
         parts: list[Certificate] = [k.certificate for k in self.kernels]  # type: ignore[attr-defined]
         worst = max(parts, key=lambda part: part.sup_error)
         return dataclasses.replace(
-            worst,
-            sup_error=math.fsum(part.sup_error for part in parts),
-            reach=min(part.reach for part in parts),
-            n_lags=sum(part.n_lags for part in parts),
-            mass=math.prod(part.mass for part in parts),
-            negative_mass=math.fsum(part.negative_mass for part in parts),
-            atom=math.prod(part.atom for part in parts),
-            whole_lags=min(part.whole_lags for part in parts),
-            unaccounted=math.fsum(part.unaccounted for part in parts),
-            tolerance=math.fsum(part.tolerance for part in parts),
+            worst, **{name: join([getattr(part, name) for part in parts]) for name, join in _JOINED.items()}
         )
+
+
+_JOINED: dict[str, Callable[[list[Any]], Any]] = {  # fields of the certificate of a product, from those of its factors
+    **dict.fromkeys(("sup_error", "negative_mass", "unaccounted", "tolerance"), math.fsum),
+    **dict.fromkeys(("mass", "atom"), math.prod),
+    **dict.fromkeys(("reach", "whole_lags"), min),
+    "n_lags": sum,
+}
 
 
 def tabulate(pieces: Pieces, measure: Measure, atom: float, origin: str, certificate: Certificate) -> Tabulated:
     """Normalise a law and add what Phi is computed from."""
-    law = pieces.times(1.0 / float(np.sum(measure.radial(pieces).masses)))
+    law = Pieces(pieces.edges, pieces.series * (1.0 / measure.radial(pieces).mass))
     component, error = measure.marginal(law)
     certificate = dataclasses.replace(certificate, sup_error=certificate.sup_error + error)
-    component = component.times(1.0 / float(np.sum(component.masses)))
+    component = Pieces(component.edges, component.series * (1.0 / component.mass))
     return Tabulated(law, component, measure.ndim, atom, origin, certificate)
 
 

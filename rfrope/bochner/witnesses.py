@@ -1,22 +1,26 @@
-"""Quadratic forms that are negative, looked for on grids of the function itself: no quadrature takes part.
+"""Refusals: their errors, the witness that proves one, and the search for it on grids of the function itself.
 
-With gaussian weights of width s about a point, turned by an angle theta from one point of a grid to the next, the form
-``sum_jk c_j conj(c_k) phi(x_j - x_k)`` is the mean of the spectrum over a window about theta (Herglotz). One FFT gives
-it for every theta. Where it is negative beyond rounding, the real or the imaginary part of the weights is a witness.
+No quadrature takes part in the search. With gaussian weights of width s about a point, turned by an angle theta from
+one point of a grid to the next, the form ``sum_jk c_j conj(c_k) phi(x_j - x_k)`` is the mean of the spectrum over a
+window about theta (Herglotz). One FFT gives it for every theta. Where it is negative beyond rounding, the real or the
+imaginary part of the weights is a witness.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from rfrope.bochner.lags import Lags
-from rfrope.bochner.piecewise import Function
-from rfrope.bochner.verdicts import Witness
+from rfrope._core.results import Result
+from rfrope.bochner.piecewise import Function, Sealed
 
+_EVEN = 1e-9  # by how much steps between points may differ, relative to them
+_CELLS = 2**20  # lags of a quadratic form that are held at once
 _ENDS = 5.5  # standard deviations at which gaussian weights are cut off
 _WIDTHS = 2.0 ** np.arange(0.0, 11.0)  # the windows, in points of the grid
 _STRIDES = (4, 16, 64, 256)  # by which a grid is thinned, for windows that reach far with few points
@@ -32,9 +36,138 @@ _FINE = 2**13  # points of a grid in units of the scale
 _SPACINGS = 2.0**-6 * np.array([1.0, 0.6180339887498949, 2.0**-5])  # between those, in scales
 _NEGLIGIBLE = 1e-17  # magnitude beyond which a grid need not reach
 _LONGEST = 2**15  # points of a grid whose quadratic forms are taken
-_MULTIPLES = 256  # how many, of a lag where something unexpected stands
-_SEEN = 1e-9  # by how much phi may differ from its panels at whole lags
-_CLUSTERS = 64  # how many, of such lags
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Witness(Sealed, Result):
+    """Points and weights whose quadratic form is negative: a proof that a function is not positive definite.
+
+    ``sum_ij w_i w_j phi(x_i - x_j)`` is at least 0 for every positive definite phi. As the weights' magnitudes sum to
+    1, no positive definite function comes closer than ``-value`` to phi at all the lags ``x_i - x_j``, and the negative
+    spectral mass of phi is at least ``-value``.
+
+    Attributes
+    ----------
+    points : ndarray, (n,) for one axis, (n, k) for k
+    weights : ndarray, (n,)
+        Real; the sum of their magnitudes is 1.
+    value : float
+        The quadratic form as computed.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from rfrope import bochner
+    >>> def box(x):
+    ...     return (np.abs(x) <= 1.0) * 1.0
+    >>> try:
+    ...     bochner.from_function(box)
+    ... except bochner.NotPositiveDefiniteError as error:
+    ...     x, w = error.witness.points, error.witness.weights
+    >>> bool(w @ box(x[:, None] - x) @ w < -0.01)
+    True
+    """
+
+    points: np.ndarray
+    weights: np.ndarray
+    value: float
+
+    def __repr__(self) -> str:
+        return f"<witness of {self.weights.size} points, quadratic form {self.value:.3g}>"
+
+    def quadratic_form(self, phi: Callable[[np.ndarray], Any]) -> float:
+        """``sum_ij w_i w_j phi(x_i - x_j)``, or of ``phi(length of x_i - x_j)`` for several axes.
+
+        Parameters
+        ----------
+        phi : callable
+            As for `from_function`.
+
+        Returns
+        -------
+        float
+        """
+        steps = np.diff(self.points) if self.points.ndim == 1 else np.empty(0)
+        if steps.size and np.ptp(steps) <= _EVEN * abs(steps[0]):  # a few values serve all pairs
+            found = np.asarray(phi(np.abs(self.points - self.points[0])), dtype=np.float64)
+            shared = np.correlate(self.weights, self.weights, "full")[self.weights.size - 1 :]
+            return math.fsum((shared * found * np.where(self.points == self.points[0], 1.0, 2.0)).tolist())
+        rows = max(1, _CELLS // self.weights.size)
+        total = np.zeros(self.weights.size)
+        for start in range(0, self.weights.size, rows):
+            part = slice(start, start + rows)
+            lags = self.points[part, None] - self.points
+            lags = lags if lags.ndim == 2 else np.sqrt(np.sum(lags * lags, axis=-1))
+            found = np.asarray(phi(lags.ravel()), dtype=np.float64).reshape(lags.shape)
+            total[part] = self.weights[part] * np.sum(found * self.weights, axis=1)
+        return math.fsum(total.tolist())
+
+
+class NotPositiveDefiniteError(ValueError):
+    """A function is not a kernel: its spectral density is negative somewhere.
+
+    Attributes
+    ----------
+    frequency : float
+        Where the density is lowest, radians per unit of position (the length of omega for more axes); where only the
+        witness is known, the frequency that it looks at.
+    density : float
+        The density there; -inf for a negative atom, NaN where only the witness is known.
+    negative_mass : float
+        The integral of the negative part of the density, as far as it was computed; with a witness alone, at least
+        that.
+    witness : Witness or None
+        Points and weights whose quadratic form is negative. None for a density, which is negative at `frequency`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        frequency: float = math.nan,
+        density: float = math.nan,
+        negative_mass: float = math.nan,
+        witness: Witness | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.frequency, self.density, self.negative_mass, self.witness = frequency, density, negative_mass, witness
+
+
+class UndecidedError(ValueError):
+    """Neither a kernel nor a witness against it was found.
+
+    Attributes
+    ----------
+    reason : str
+        What could not be settled.
+    decides : str
+        What would decide it.
+    """
+
+    def __init__(self, reason: str, decides: str = "") -> None:
+        super().__init__(f"{reason}; {decides}" if decides else reason)
+        self.reason, self.decides = reason, decides
+
+
+# -- on grids ----------------------------------------------------------------------------------------------------------
+
+Grid = tuple[float, np.ndarray]  # a spacing, and values at 0, spacing, 2 spacing, ...
+
+
+def survey(phi: Function, scale: float) -> list[Grid]:
+    """Return values of phi on grids in units of its scale and, the last, at whole lags."""
+    fine = [(h, phi(h * np.arange(_FINE))) for h in (scale * _SPACINGS).tolist()]
+    return [*fine, (1.0, phi(np.arange(WHOLE + 1.0)))]
+
+
+def search(grids: Iterable[Grid], level: float) -> Witness | None:
+    """Return a quadratic form on the first of the grids that has one below ``-level``."""
+    for spacing, values in grids:
+        last = int(np.max(np.nonzero(np.abs(values) > _NEGLIGIBLE)[0], initial=0))
+        witness = search_grid(values[: max(64, min(2 * last, _LONGEST))], spacing, level)
+        if witness is not None:
+            return witness
+    return None
 
 
 def search_grid(values: np.ndarray, spacing: float, level: float) -> Witness | None:
@@ -53,7 +186,7 @@ def search_grid(values: np.ndarray, spacing: float, level: float) -> Witness | N
     Witness or None
         The one with the fewest points that is at least half as negative as the most negative one.
     """
-    found = [w for w in (_test_increments(values, spacing, level), _test_limit(values, spacing, level)) if w]
+    found = [_test_increments(values, spacing, level), _test_limit(values, spacing, level)]
     for stride, widths in ((1, _WIDTHS), *((stride, _STRIDE_WIDTHS) for stride in _STRIDES)):
         part = values[::stride]
         for width in widths[2.0 * _ENDS * widths + 3.0 < part.size].tolist():
@@ -61,11 +194,10 @@ def search_grid(values: np.ndarray, spacing: float, level: float) -> Witness | N
     return _best(found)
 
 
-def _best(found: list[Witness]) -> Witness | None:
-    if not found:
-        return None
-    lowest = min(w.value for w in found)
-    return min((w for w in found if w.value <= 0.5 * lowest), key=lambda w: w.weights.size)
+def _best(found: Iterable[Witness | None]) -> Witness | None:
+    witnesses = [one for one in found if one is not None]
+    lowest = min((one.value for one in witnesses), default=0.0)
+    return min((one for one in witnesses if one.value <= 0.5 * lowest), key=lambda one: one.weights.size, default=None)
 
 
 def _test_increments(values: np.ndarray, spacing: float, level: float) -> Witness | None:
@@ -80,14 +212,12 @@ def _test_increments(values: np.ndarray, spacing: float, level: float) -> Witnes
 
 def _test_limit(values: np.ndarray, spacing: float, level: float) -> Witness | None:
     """A witness of points that are all far apart, for a function that is negative there."""
-    n = min(64, values.size - 1)
-    steps = values[n :: max(1, (values.size - 1) // 64)]
-    if not np.max(steps[steps.size // 2 :]) < -level:
-        return None
     step = (values.size - 1) // 64
+    far = values[64 :: max(1, step)]
+    if not step or not np.max(far[far.size // 2 :]) < -level:
+        return None
     lags = step * np.arange(64)
-    gram = values[np.abs(lags[:, None] - lags)]
-    return _test_matrix(gram, spacing * lags, level)
+    return _test_matrix(values[np.abs(lags[:, None] - lags)], spacing * lags, level)
 
 
 def _test_matrix(gram: np.ndarray, points: np.ndarray, level: float) -> Witness | None:
@@ -130,10 +260,9 @@ def _test_waves(
     """The complex weights' form is the sum of those of its real and its imaginary part."""
     steps = np.arange(window.size) - window.size // 2
     for wave in (np.cos(theta * steps), np.sin(theta * steps)):
-        weights = window * wave
-        total = float(np.sum(np.abs(weights)))
+        total = float(np.sum(np.abs(window * wave)))
         if total > 1e-6:
-            weights = weights / total
+            weights = window * wave / total
             products = _autocorrelation(weights) * values[: weights.size]
             value = float(products[0] + 2.0 * np.sum(products[1:]))
             if value < -level:
@@ -143,8 +272,11 @@ def _test_waves(
 # -- about a stretch of frequencies ------------------------------------------------------------------------------------
 
 
+Stretch = tuple[float, float]  # lengths of omega
+
+
 def search_stretch(
-    phi: Function, ndim: int, stretch: tuple[float, float], extents: tuple[float, ...], level: float
+    phi: Function, ndim: int, stretch: Stretch, extents: tuple[float, ...], level: float
 ) -> Witness | None:
     """Look for a witness where the spectrum is known to be negative.
 
@@ -164,12 +296,9 @@ def search_stretch(
     Witness or None
     """
     found = _test_lattices(phi, ndim, stretch[1], extents, level)
-    for narrow in (1.0, 2.0, 4.0, 8.0):  # standard deviations of a window that go into the stretch
-        if not found:
-            found = list(_test_stretch(phi, 1, stretch, extents, narrow, 1.0, level))
-        for across in (0.5, 1.0, 2.0):
-            if not found and ndim > 1:
-                found = list(_test_stretch(phi, ndim, stretch, extents, narrow, across, level))
+    shapes = [(1, 1.0), *((ndim, across) for across in (0.5, 1.0, 2.0) if ndim > 1)]
+    for narrow, (axes, across) in itertools.product((1.0, 2.0, 4.0, 8.0), shapes):
+        found = found or list(_test_stretch(phi, axes, stretch, extents, narrow, across, level))
     return _best(found)
 
 
@@ -181,19 +310,12 @@ def _test_lattices(phi: Function, ndim: int, high: float, extents: tuple[float, 
         points = np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=-1)
         lags = points[:, None] - points
         gram = phi(np.sqrt(np.sum(lags * lags, axis=-1)).ravel()).reshape(lags.shape[:2])
-        witness = _test_matrix(gram, points if ndim > 1 else points[:, 0], level)
-        found.extend([witness] if witness else [])
-    return found
+        found.append(_test_matrix(gram, points if ndim > 1 else points[:, 0], level))
+    return [one for one in found if one is not None]
 
 
 def _test_stretch(
-    phi: Function,
-    ndim: int,
-    stretch: tuple[float, float],
-    extents: tuple[float, ...],
-    narrow: float,
-    across: float,
-    level: float,
+    phi: Function, ndim: int, stretch: Stretch, extents: tuple[float, ...], narrow: float, across: float, level: float
 ) -> Iterator[Witness]:
     """Witnesses of gaussian windows along the first axis, and narrower ones across."""
     low, high = stretch
@@ -215,14 +337,12 @@ def _test_stretch(
 
 def _fold(phi: Function, lags: np.ndarray, across: np.ndarray, step: float, ndim: int) -> np.ndarray:
     """Phi along the first axis, averaged over the lags across with the autocorrelation of the weights there."""
-    if ndim == 1:
-        return phi(lags)
     one = _autocorrelation(across)
     one[1:] *= 2.0
-    offsets = step * np.arange(one.size)
-    squares, shares = offsets**2, one
-    if ndim == 3:
-        squares, shares = np.add.outer(squares, squares).ravel(), np.multiply.outer(one, one).ravel()
+    squares, shares = np.zeros(1), np.ones(1)
+    for _ in range(ndim - 1):
+        squares = np.add.outer(squares, (step * np.arange(one.size)) ** 2).ravel()
+        shares = np.multiply.outer(shares, one).ravel()
     rows = max(1, 2**20 // lags.size)
     total = np.zeros(lags.size)
     for start in range(0, squares.size, rows):
@@ -241,65 +361,3 @@ def _multiply_axes(line: Witness, across: np.ndarray, step: float, ndim: int) ->
     for _ in range(ndim - 1):
         weights = np.multiply.outer(weights, across)
     return Witness(points, weights.ravel(), line.value)
-
-
-# -- a function surveyed before anything is computed from it -----------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Survey:
-    """Values of a function on grids.
-
-    Attributes
-    ----------
-    phi : callable
-    whole : ndarray
-        At lags 0, 1, ..., `WHOLE`.
-    fine : tuple of pairs
-        Spacing and values, in parts of the scale.
-    """
-
-    phi: Function
-    whole: np.ndarray
-    fine: tuple[tuple[float, np.ndarray], ...]
-
-    def search(self, level: float) -> Witness | None:
-        """Return a quadratic form on one of the grids that lies below ``-level``, if there is one."""
-        grids = (search_grid(_cut_negligible(values), h, level) for h, values in (*self.fine, (1.0, self.whole)))
-        return next((found for found in grids if found is not None), None)
-
-    def find_overlooked(self, lags: Lags) -> np.ndarray:
-        """Return whole lags where phi is not what its panels say, or not yet its limit beyond them."""
-        if lags.taper < np.inf:
-            return np.empty(0)
-        x = np.arange(self.whole.size, dtype=np.float64)
-        inside = x <= lags.reach
-        expected = np.full(x.size, lags.atom)
-        expected[inside] += lags.pieces(x[inside])
-        (at,) = np.nonzero(np.abs(self.whole - expected) > max(_SEEN, 100.0 * lags.noise))
-        return x[at]
-
-    def search_multiples(self, overlooked: np.ndarray, level: float) -> Witness | None:
-        """Look for a witness of points that lie multiples of the largest such value's lag apart."""
-        if not overlooked.size:
-            return None
-        lag = float(overlooked[np.argmax(np.abs(self.whole[overlooked.astype(int)]))])
-        return search_grid(self.phi(lag * np.arange(_MULTIPLES)), lag, level)
-
-
-def survey(phi: Function, scale: float) -> Survey:
-    """Evaluate phi at whole lags, and on grids in units of its scale."""
-    fine = tuple((h, phi(h * np.arange(_FINE))) for h in (scale * _SPACINGS).tolist())
-    return Survey(phi, phi(np.arange(WHOLE + 1.0)), fine)
-
-
-def find_clusters(lags: np.ndarray) -> np.ndarray:
-    """Return edges about runs of neighbouring whole lags, for panels that would overlook them."""
-    breaks = np.nonzero(np.diff(lags) > 1.0)[0]
-    starts, ends = lags[np.append(0, breaks + 1)], lags[np.append(breaks, lags.size - 1)]
-    return np.unique(np.concatenate([starts[:_CLUSTERS] - 1.0, ends[:_CLUSTERS] + 1.0]))
-
-
-def _cut_negligible(values: np.ndarray) -> np.ndarray:
-    last = int(np.max(np.nonzero(np.abs(values) > _NEGLIGIBLE)[0], initial=0))
-    return values[: max(64, min(2 * last, _LONGEST))]

@@ -16,6 +16,9 @@ from rfrope.cli import audit, compare, design, doctor, export, inspect, kernels,
 from rfrope.cli.shared import print_text
 
 _COMMANDS = (validate, design, inspect, plan, export, compare, audit, kernels, doctor)
+# options whose name is not that of the argument in Python
+_OPTIONS = {"rng": "seed", "trained_context": "trained", "engine": "to", "n_samples": "samples", "n_trials": "trials"}
+_OPTIONS |= {"n_blocks": "blocks"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_text(f"{command}: interrupted; no file was left half written", file=sys.stderr)
         return 130
     except (ValueError, TypeError, OSError, MemoryError) as error:
-        print_text(printable(f"{command}: error: {_name_options(_message_of(error), options)}"), file=sys.stderr)
+        print_text(printable(f"{command}: error: {_name_option(_message_of(error), options)}"), file=sys.stderr)
         return 2
 
 
@@ -57,12 +60,15 @@ def _message_of(error: Exception) -> str:
     return str(error)
 
 
-def _name_options(text: str, options: argparse.Namespace) -> str:
+def _name_option(text: str, options: argparse.Namespace) -> str:
     """Return an error whose first word, the name of an argument, is written as its option."""
-    first = re.match(r"(--\S+ \S+: )?([a-z_]+)(?= is )", text)
-    if first is None or not hasattr(options, first[2]) or first[2] in ("source", "kernels", "names"):
+    first = re.match(r"(--\S+ \S+: )?([a-z_]+)(?=(\[\d\])? (is|has) )", text)
+    if first is None or first[2] in ("file", "kernels", "meant", "names", "source", "sources"):
         return text
-    return f"{text[: first.start(2)]}--{first[2].replace('_', '-')}{text[first.end(2) :]}"
+    name = first[2] if hasattr(options, first[2]) else _OPTIONS.get(first[2], "")
+    return (
+        f"{text[: first.start(2)]}--{name.replace('_', '-')}{text[first.end(2) :]}" if hasattr(options, name) else text
+    )
 
 
 class _Completion(argparse.Action):

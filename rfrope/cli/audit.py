@@ -8,45 +8,36 @@ from typing import Any
 
 from rfrope import models, storage
 from rfrope._core import files
-from rfrope.cli.shared import naming, print_text, whole
+from rfrope.cli.shared import add_command, is_saved, naming, print_text, whole
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser(
+    command = add_command(
+        commands,
         "audit",
-        help="say whether what a running model holds is what its config means",
-        description="Hold frequencies (inv_freq) or tables of cos and sin, as a running model has them, against its "
-        "config: uninitialised memory, half precision, tables that end too early, wrong pairing, width, attention "
-        "factor, scheme or factor and the known mistake that it looks like, with the position from which it counts. "
+        _run,
+        "Say whether what a running model holds is what its config means: frequencies (inv_freq) or tables of cos and "
+        "sin that are uninitialised memory, in half precision, end too early, have the wrong pairing, width, attention "
+        "factor, scheme or factor, the known mistake that it looks like, and the position from which it counts. "
         "FILE is an .npy with frequencies or a table, or an .npz whose arrays have the names of a model's buffers "
-        "(inv_freq, cos_cached, sin_cached, cos_sin_cache, freqs_cis). "
-        "Exit code: 0 if nothing is wrong, 1 if something is, or 2 for bad input.",
-        epilog="Example: rfrope audit buffers.npz config.json",
+        "(inv_freq, cos_cached, sin_cached, cos_sin_cache, freqs_cis).",
+        example="rfrope audit buffers.npz config.json",
+        codes="0 if nothing is wrong, 1 if something is, or 2 for bad input",
     )
-    command.add_argument("file", metavar="FILE", help="what the model holds: .npy or .npz")
-    command.add_argument(
-        "meant", metavar="MEANT", help="a Hugging Face config.json or its folder, or a file that rfrope.save wrote"
-    )
-    command.add_argument("--context", type=whole(1), metavar="N", help="positions that tables must have")
-    command.add_argument("--json", action="store_true", help="print JSON instead of text")
-    command.set_defaults(run=_run)
+    option, meant = command.add_argument, "a Hugging Face config.json or its folder, or a file that rfrope.save wrote"
+    option("file", metavar="FILE", help="what the model holds: .npy or .npz")
+    option("meant", metavar="MEANT", help=meant)
+    option("--context", type=whole, metavar="N", help="positions that tables must have")
 
 
 def _run(options: argparse.Namespace) -> int:
     with naming("FILE", options.file):
-        what = _held(options.file)
-    is_rope = options.meant.endswith(storage.SUFFIXES)
-    found = models.audit(what, storage.load(options.meant) if is_rope else options.meant, context=options.context)
+        if not options.file.endswith((".npy", ".npz")):
+            raise ValueError("expected a name that ends in .npy or .npz")
+        is_single = options.file.endswith(".npy")
+        what = files.read_array(options.file) if is_single else files.read_arrays(options.file, compressed=True)
+    meant = storage.load(options.meant) if is_saved(options.meant) else options.meant
+    found = models.audit(what, meant, context=options.context)
     print_text(json.dumps(found.to_dict(), indent=1) if options.json else found)
     return 0 if found.passed else 1
-
-
-def _held(path: str) -> Any:
-    """Arrays of a file, never pickled ones."""
-    if not path.endswith((".npy", ".npz")):
-        raise ValueError("expected a name that ends in .npy or .npz")
-    try:
-        return files.read_array(path) if path.endswith(".npy") else files.read_arrays(path, compressed=True)
-    except files.DamagedError as error:
-        raise ValueError(f"damaged, or not a file of arrays ({error})") from None

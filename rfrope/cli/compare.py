@@ -6,61 +6,42 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from rfrope import engines, models
 from rfrope.cli import page
-from rfrope.cli.shared import add_page, check_page, one_of, print_text, whole
+from rfrope.cli.shared import add_command, add_files, check_files, one_of, whole
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
     names = [engine.name for engine in engines.records() if engine.reading is not None]
-    command = commands.add_parser(
+    names = [engine.name for engine in engines.records() if engine.reading is not None]
+    command = add_command(
+        commands,
         "compare",
-        help="say what engines make of one config, and where they disagree",
-        description="Read the RoPE of a model from its config.json, and say what each engine makes of it by the rules "
-        "in that engine's source: frequencies, pairing, attention factor, how the length of the text counts; where "
-        "they disagree, by how much, from which distance on a score differs by 1 %, and what to write into the config "
-        f"so that they agree. Engines: {', '.join(names)}. An engine whose code for a model was not read is listed as "
-        "unknown. "
-        "Exit code: 0, whether they agree or not, or 2 for bad input.",
-        epilog="Example: rfrope compare config.json --engine transformers --engine llama.cpp",
+        _run,
+        "Say what engines make of the RoPE of one config.json, and where they disagree: by the rules in each engine's "
+        "source, frequencies, pairing, attention factor, how the length of the text counts; by how much they disagree, "
+        "from which distance on a score differs by 1 %, and what to write into the config so that they agree. Engines: "
+        f"{', '.join(names)}. An engine whose code for a model was not read is listed as unknown.",
+        example="rfrope compare config.json --engine transformers --engine llama.cpp",
     )
-    command.add_argument("source", metavar="SOURCE", help="a Hugging Face config.json, or its folder")
-    command.add_argument(
-        "--engine",
-        type=one_of(names),
-        choices=names,
-        action="append",
-        metavar="NAME",
-        help="only this one; may be given again",
-    )
-    command.add_argument(
-        "--seq-len",
-        type=whole(1),
-        metavar="n",
-        help="length of the text (default: the context, and the lengths at which a scheme changes)",
-    )
-    command.add_argument("--sources", action="store_true", help="list the files that each rule was written from")
-    add_page(command)
-    command.add_argument("--json", action="store_true", help="print JSON instead of text")
-    command.set_defaults(run=_run)
+    option, length = command.add_argument, "length of the text (default: the context, and where a scheme changes)"
+    engine = {"type": one_of(names), "choices": names, "action": "append", "metavar": "NAME"}
+    option("source", metavar="SOURCE", help="a Hugging Face config.json, or its folder")
+    option("--engine", help="only this one; may be given again", **engine)
+    option("--seq-len", type=whole, metavar="n", help=length)
+    option("--sources", action="store_true", help="list the files that each rule was written from")
+    add_files(command, "html")
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_page(options)
+    check_files(options)
     found = models.compare(options.source, options.engine, seq_len=options.seq_len)
-    page.report(options, f"Engines on {options.source}", _parts(found), lambda: _print(options, found), found.to_dict)
+    listed = found.ropes[0].engines if options.sources else ()
+    sources = ["\n  ".join((f"\n\n{one.engine} {one.version}", *one.sources)) for one in listed]
+    text = "".join((str(found), *sources))
+    page.report(options, f"Engines on {options.source}", _parts(found), lambda: text, found.to_dict)
     return 0
-
-
-def _print(options: argparse.Namespace, found: models.Comparison) -> None:
-    print_text(found)
-    if options.sources:
-        for one in found.ropes[0].engines:
-            print_text(f"\n{one.engine} {one.version}")
-            print_text("\n".join(f"  {source}" for source in one.sources))
 
 
 def _parts(found: models.Comparison) -> Iterator[page.Part]:
@@ -79,20 +60,14 @@ def _parts(found: models.Comparison) -> Iterator[page.Part]:
 
 def _curves(found: models.RopeComparison) -> Iterator[page.Curve]:
     """Yield a curve for each score that engines give equal content, with the names of those that give it."""
-    groups: list[tuple[engines.EngineRope, list[str]]] = []
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    ropes = {}
     for one in found.engines:
         if one.rope is not None:
-            same = [names for rope, names in groups if _scores_alike(rope, one.rope)]
-            if same:
-                same[0].append(one.engine)
-            else:
-                groups.append((one.rope, [one.engine]))
-    for rope, names in groups:
+            same = (one.rope.attention_factor, *(f"{w:.11g}" for w in one.rope.frequencies))
+            groups.setdefault(same, []).append(one.engine)
+            ropes[same] = one.rope
+    for same, names in groups.items():
+        rope = ropes[same]
         still = max((found.qk_head_dim + 1) // 2 - rope.frequencies.size, 0)
         yield page.Curve(", ".join(names), rope.frequencies, found.seq_len - 1, still, rope.attention_factor**2)
-
-
-def _scores_alike(one: engines.EngineRope, other: engines.EngineRope) -> bool:
-    first, second = one.frequencies, other.frequencies
-    same = one.attention_factor == other.attention_factor and first.shape == second.shape
-    return same and bool(np.allclose(first, second, rtol=1e-12, atol=0.0))

@@ -7,26 +7,25 @@ import json
 from typing import Any
 
 from rfrope import kernels
-from rfrope.cli.shared import print_text
+from rfrope.cli.shared import add_command, print_text
 from rfrope.kernels.registry import find
 
 
 def add(commands: Any) -> None:
     """Add the command to the parser."""
-    listing = commands.add_parser(
+    command = add_command(
+        commands,
         "kernels",
-        help="list the registered kernels, or show some of them",
-        description="List the registered kernels, or show those that are named. "
-        "Exit code: 0, or 2 for an unknown name.",
-        epilog="Examples: rfrope kernels; rfrope kernels matern; rfrope kernels gaussian cauchy --json",
+        _run,
+        "List the registered kernels, or show some of them.",
+        example="rfrope kernels; rfrope kernels matern; rfrope kernels gaussian cauchy --json",
+        codes="0, or 2 for an unknown name",
     )
-    listing.add_argument("names", nargs="*", metavar="NAME", help="a family, such as matern; all if none")
-    listing.add_argument("--json", action="store_true", help="print JSON instead of a list")
-    listing.set_defaults(run=_kernels)
+    command.add_argument("names", nargs="*", metavar="NAME", help="a family, such as matern; all if none")
 
 
-def _kernels(options: argparse.Namespace) -> int:
-    records = _named(options.names)
+def _run(options: argparse.Namespace) -> int:
+    records = {record.name: record for record in [*map(find, options.names)] or kernels.records()}.values()
     if options.json:
         fields = ("name", "aliases", "formula", "law", "parameters", "dimensions", "example")
         print_text(json.dumps([{field: getattr(record, field) for field in fields} for record in records], indent=1))
@@ -39,9 +38,3 @@ def _kernels(options: argparse.Namespace) -> int:
         print_text(f"    ω ~ {record.law}")
         print_text(f"    dimensions: {record.dimensions}; example: {record.example}")
     return 0
-
-
-def _named(names: list[str]) -> list[kernels.Record]:
-    """Return the records of families by any of their names, all of them for no names."""
-    found = {record.name: record for record in map(find, names)}
-    return list(found.values()) if names else list(kernels.records())

@@ -7,11 +7,11 @@ computes nothing itself. Figures are drawn by uPlot, which lies beside the other
 from __future__ import annotations
 
 import argparse
-import contextlib
 import html
 import io
 import json
 import math
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 import rfrope
+from rfrope import plotting
 from rfrope._core import files
 from rfrope._core.arguments import printable
-from rfrope.cli.shared import naming, print_text
+from rfrope.cli.shared import FILES, naming, print_text
 from rfrope.plotting import drawing
 from rfrope.plotting.tables import Curve, alternatives, contexts_around, lag_bins, tabulated
 from rfrope.validation import QUANTITIES, Row, Validation
@@ -49,36 +50,63 @@ style-src 'unsafe-inline'; img-src data:"><title>{title}</title>
 Part = dict[str, Any]  # a part of a page: its kind, and what that is made from
 
 
-def write_page(
-    options: argparse.Namespace, title: str, parts: Iterable[Part], print_result: Callable[[], None]
-) -> None:
-    """Write the page that ``--html`` asks for; `print_result` prints the text form."""
-    if options.html is None:
-        return
-    text = io.StringIO()
-    with contextlib.redirect_stdout(text):
-        print_result()
-    content = rendered(title, [*parts, command(options)], text.getvalue().strip())
-    with naming("--html", options.html):
-        files.write(options.html, content.encode(), overwrite=options.force)
-
-
 def report(
     options: argparse.Namespace,
     title: str,
     parts: Iterable[Part],
-    print_result: Callable[[], None],
+    describe: Callable[[], str],
     data: Callable[[], dict[str, Any]],
+    **contents: Callable[[str], bytes],
 ) -> None:
-    """Write the page that ``--html`` asks for, print a result as JSON or as text, and name files that were written."""
-    write_page(options, title, parts, print_result)
+    """Write the files that options ask for, all or none, and print the result as JSON or as text.
+
+    Parameters
+    ----------
+    options : Namespace
+    title : str
+    parts : iterable of Part
+        What the page of ``--html`` has, beside the text and the command.
+    describe, data : callable
+        Give the result as text, and as data.
+    **contents : callable
+        By their names in `FILES`: give the content of a file of some name.
+    """
+    paths = {name: getattr(options, name) for name in FILES if hasattr(options, name)}
+    wanted = {name: path for name, path in paths.items() if path is not None}
+    text = describe() if "html" in wanted or not options.json else ""
+    made = {name: make(wanted[name]) for name, make in contents.items() if name in wanted}
+    if "html" in wanted:
+        again = copyable("The command", shlex.join(["rfrope", *options.words]))
+        made["html"] = rendered(title, [*parts, again], text).encode()
+    for name, content in made.items():
+        with naming(FILES[name][0][0], wanted[name]):
+            files.write(wanted[name], content, overwrite=options.force)
     if options.json:
-        print_text(json.dumps(data(), indent=1, allow_nan=False))
+        print_text(json.dumps(data() | paths, indent=1, allow_nan=False))
         return
-    print_result()
-    written = [getattr(options, name, None) for name in ("output", "plot", "html")]
-    if any(written):
-        print_text("\n" + "\n".join(f"Written: {printable(path)}" for path in written if path))
+    print_text(
+        "\n".join([text, *([""] if wanted else []), *(f"Written: {printable(path)}" for path in wanted.values())])
+    )
+
+
+def draw(path: str, figure: Any) -> bytes:
+    """Return a figure as the content of a file of such a name."""
+    file = io.BytesIO()
+    figure.savefig(file, format=os.path.splitext(path)[1][1:].lower())
+    return file.getvalue()
+
+
+def draw_curves(path: str, sets: Sequence[Curve]) -> bytes:
+    """Return two panels as the content of a file: mean kernels of whole heads, and wavelengths of their blocks."""
+    figure, (left, right) = plotting.new_figure(2)
+    heads = {
+        one.label: np.append(one.frequencies, np.zeros((one.still, *one.frequencies.shape[1:])), 0) for one in sets
+    }
+    plotting.mean_kernels(heads, {one.label: one.last for one in sets}, ax=left)
+    plotting.wavelengths(heads, context={one.label: one.last + 1 for one in sets}, ax=right)
+    left.set_title("score of equal content")
+    right.set_title("wavelengths of the blocks")
+    return draw(path, figure)
 
 
 def rendered(title: str, parts: Iterable[Part], text: str) -> str:
@@ -122,11 +150,6 @@ def copyable(title: str, content: Any, note: str = "") -> Part:
     text = content if isinstance(content, str) else json.dumps(content, indent=1)
     text = re.sub(r"\[[^\[\]{}]*\]", lambda held: re.sub(r"\s+", " ", held[0]), text)  # a list on one line
     return {"kind": "copyable", "title": title, "note": note, "text": text}
-
-
-def command(options: argparse.Namespace) -> Part:
-    """Return the command that makes the same again."""
-    return copyable("The command", shlex.join(["rfrope", *options.words]))
 
 
 def curves(
@@ -180,19 +203,26 @@ def curves(
         "others": [{"name": name, "sets": [tabulated(one, contexts) for one in curves]} for name, curves in others],
         "groups": list(groups),
         "group": group,
-        "phi": [_band(values, stderr) for values, stderr in bands],
+        "phi": [
+            {name: np.round(mid + sign * stderr, 6).tolist() for name, sign in (("low", -1), ("mid", 0), ("high", 1))}
+            for mid, stderr in bands
+        ],
         "waves": axes == 1 and not groups,
     }
 
 
-def _band(values: np.ndarray, stderr: np.ndarray) -> dict[str, list[float]]:
-    parts = {"low": values - stderr, "mid": values, "high": values + stderr}
-    return {name: np.round(one, 6).tolist() for name, one in parts.items()}
-
-
 def points(title: str, results: Sequence[Validation]) -> Part:
     """Return the z of every comparison of some validations, one of which is shown at a time, the worst first."""
-    held = [{"label": one.kernel, "bound": one.bound, "rows": _sorted_points(one.rows)} for one in results]
+
+    def point(row: Row) -> list[Any]:
+        numbers = (row.z, row.closed_form, row.estimate, row.stderr)
+        lag = ", ".join(f"{v:.4g}" for v in row.lag)
+        return [row.quantity, lag, row.pair, *(value if math.isfinite(value) else None for value in numbers)]
+
+    held = []
+    for one in results:
+        rows = sorted(one.rows, key=lambda row: QUANTITIES.index(row.quantity))
+        held.append({"label": one.kernel, "bound": one.bound, "rows": [*map(point, rows)]})
     sizes = [abs(one.worst.z) for one in results]
     return {
         "kind": "points",
@@ -205,14 +235,3 @@ def points(title: str, results: Sequence[Validation]) -> Part:
         "results": held,
         "start": sizes.index(max(sizes)),
     }
-
-
-def _sorted_points(rows: tuple[Row, ...]) -> list[list[Any]]:
-    """Points, those of one quantity beside each other."""
-    return [_point(row) for quantity in QUANTITIES for row in rows if row.quantity == quantity]
-
-
-def _point(row: Row) -> list[Any]:
-    lag = ", ".join(f"{v:.4g}" for v in row.lag)
-    numbers = (row.z, row.closed_form, row.estimate, row.stderr)
-    return [row.quantity, lag, row.pair, *(value if math.isfinite(value) else None for value in numbers)]

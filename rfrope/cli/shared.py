@@ -1,75 +1,71 @@
-"""Shared by commands: types of arguments, tables, and errors of files, with the option that named them."""
+"""Shared by commands: types of arguments, sources of Ropes, files to write, tables, and errors of files."""
 
 from __future__ import annotations
 
 import argparse
-import io
-import math
+import itertools
 import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+import rfrope
 from rfrope import plotting, storage
 from rfrope._core import files
-from rfrope._core.arguments import MOST, list_choices, printable, show, spelled
+from rfrope._core.arguments import list_choices, printable, show, spelled
 
-_FIGURES = (".png", ".svg", ".pdf")
-_PAGE = ".html"
-_COLOURS = {"green": "32", "red": "31"}
-_BREAKS = re.compile(r"(?<= )|(?=\()")  # where a cell may go on in another line
-
-
-def whole(least: int, most: float = MOST) -> Callable[[str], int]:
-    """Return an argument type: a whole number from `least` to `most`."""
-
-    def whole_number(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{value} is below {least}")
-        if value > most:
-            raise argparse.ArgumentTypeError(f"{show(value)} is above {'2**32 - 1' if most == MOST else most}")
-        return value
-
-    return whole_number
+FILES = {  # by the attribute of the options: how each is asked for, how its name ends, what is written
+    "output": (("-o", "--output"), storage.SUFFIXES, "write the frequencies"),
+    "plot": (("--plot",), (".png", ".svg", ".pdf"), "write a figure"),
+    "html": (("--html",), (".html",), "write one page with interactive figures, tables and what to copy"),
+}
+_COLOURS = {"PASSED": "32", "FAILED": "31"}
+_NARROWEST = 16  # width to which a column gives way on a narrow terminal
 
 
-def one_of(names: Sequence[str]) -> Callable[[str], str]:
-    """Return an argument type: one of some names, in any spelling."""
-
-    def name_of_one(text: str) -> str:
-        found = spelled(text, names)
-        if found is None:
-            raise argparse.ArgumentTypeError(f"{show(text)} is unknown{list_choices(text, names)}")
-        return found
-
-    return name_of_one
-
-
-def even(text: str) -> int:
-    """Argument type: an even number from 2 on."""
-    if (value := whole(2)(text)) % 2:
-        raise argparse.ArgumentTypeError(f"{value} is odd; expected an even number, two features for each frequency")
-    return value
+def add_command(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    description: str,
+    *,
+    example: str,
+    codes: str = "0, or 2 for bad input",
+) -> Any:
+    """Return the parser of a new command, which can print JSON; the first sentence on it stands in the list of all."""
+    texts = {"description": f"{description} Exit code: {codes}.", "epilog": f"Example: {example}"}
+    command = commands.add_parser(name, help=re.split(r"[.:]( |$)", description)[0], **texts)
+    command.add_argument("--json", action="store_true", help="print JSON instead of text")
+    command.set_defaults(run=run)
+    return command
 
 
-def contexts(text: str) -> tuple[int, ...]:
-    """Argument type: one whole number, or one for each axis."""
-    try:
-        context = tuple(map(whole(2), text.split(",")))
-        if math.prod(2 * c - 1 for c in context) > 2**52:
-            raise argparse.ArgumentTypeError(f"{text:.40} is too long; expected at most 2**52 lags")
-        return context
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a whole number; expected one, or one for each axis: 64,64"
-        ) from None
+def add_files(command: Any, *names: str) -> None:
+    """Add the options of files that a command writes, by their names in `FILES`."""
+    for name in names:
+        options, suffixes, what = FILES[name]
+        command.add_argument(*options, metavar="FILE", help=f"{what} ({', '.join(suffixes)})")
+    command.add_argument("--force", action="store_true", help="replace files that exist")
+
+
+def check_files(options: argparse.Namespace) -> None:
+    """Say before the work why a file could not be written."""
+    for name, (spelling, suffixes, _) in FILES.items():
+        path = getattr(options, name, None)
+        if path is None:
+            continue
+        with naming(spelling[0], path):
+            if name == "output":
+                storage.check_target(path, overwrite=options.force)
+            elif not path.lower().endswith(suffixes):
+                raise ValueError(f"expected a name that ends in {', '.join(suffixes)}")
+            if name == "plot":
+                plotting.check_available()
+            files.check_writable(path, overwrite=options.force)
 
 
 @contextmanager
@@ -84,129 +80,93 @@ def naming(option: str, path: str) -> Iterator[None]:
         raise ValueError(f"{option} {path}: {reason.replace('overwrite=True', '--force')}") from None
 
 
-def add_plot(command: Any) -> None:
-    """Add the options of a command that can draw."""
-    command.add_argument("--plot", metavar="FILE.png", help="write a figure (or FILE.svg, FILE.pdf)")
-    add_page(command)
+# -- types of arguments, and sources -----------------------------------------------------------------------------------
 
 
-def add_page(command: Any) -> None:
-    """Add the options of a command that can write a page."""
-    command.add_argument(
-        "--html", metavar="FILE.html", help="write one page with interactive figures, tables and what to copy"
-    )
-    command.add_argument("--force", action="store_true", help="replace files that exist")
+def whole(text: str) -> int:
+    """Argument type: a whole number; whoever takes it knows its bounds."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{show(text)} is not a whole number") from None
 
 
-def check_page(options: argparse.Namespace) -> None:
-    """Say before the work why a page could not be written."""
-    if options.html is None:
-        return
-    if not options.html.lower().endswith(_PAGE):
-        raise ValueError(f"--html {options.html}: expected a name that ends in {_PAGE}")
-    with naming("--html", options.html):
-        files.check_writable(options.html, overwrite=options.force)
+def lengths(text: str) -> tuple[int, ...]:
+    """Argument type: one whole number, or one for each axis with commas between them."""
+    return tuple(map(whole, text.split(",")))
 
 
-def check_files(options: argparse.Namespace) -> None:
-    """Say before the work why a file of frequencies, a figure or a page could not be written."""
-    if getattr(options, "output", None) is not None:
-        with naming("-o", options.output):
-            storage.check_target(options.output, overwrite=options.force)
-    check_page(options)
-    if options.plot is None:
-        return
-    if not options.plot.lower().endswith(_FIGURES):
-        raise ValueError(f"--plot {options.plot}: expected a name that ends in {', '.join(_FIGURES)}")
-    with naming("--plot", options.plot):
-        plotting.check_available()
-        files.check_writable(options.plot, overwrite=options.force)
+def one_of(names: Sequence[str]) -> Callable[[str], str]:
+    """Return an argument type: one of some names, in any spelling."""
+
+    def name_of_one(text: str) -> str:
+        found = spelled(text, names)
+        if found is None:
+            raise argparse.ArgumentTypeError(f"{show(text)} is unknown{list_choices(text, names)}")
+        return found
+
+    return name_of_one
 
 
-def drawn(path: str, figure: Any) -> bytes:
-    """Return a figure as the content of a file with such a name."""
-    file = io.BytesIO()
-    figure.savefig(file, format=os.path.splitext(path)[1][1:].lower())
-    return file.getvalue()
+def is_saved(source: str) -> bool:
+    """Return whether a name is that of a file of frequencies, and not of a config."""
+    return source.lower().endswith(storage.SUFFIXES)
 
 
-def write_figure(options: argparse.Namespace, figure: Any) -> None:
-    """Write a figure where ``--plot`` says."""
-    with naming("--plot", options.plot):
-        files.write(options.plot, drawn(options.plot, figure), overwrite=options.force)
+def read_ropes(source: str, part: str | None = None, seq_len: int | None = None) -> dict[str, rfrope.Rope]:
+    """Return the Ropes of a config by their names, or that of a file of frequencies; one of them where a part is named.
+
+    Schemes that depend on the length of the text are read for one of `seq_len` positions.
+    """
+    found = [rfrope.load(source)] if is_saved(source) else rfrope.from_config(source, seq_len=seq_len)
+    ropes = {rope.source.model.name: rope for rope in found}
+    if part is None:
+        return ropes
+    if part not in ropes:
+        raise ValueError(f"--part {part}: {source} has a RoPE for {list_names(ropes)}; expected one of them")
+    return {part: ropes[part]}
 
 
-def print_text(text: Any, *, before: str = "", file: TextIO | None = None) -> None:
-    """Print a text, after one of our own that may be styled; what a terminal would act on stands as an escape."""
-    print(before + printable(str(text), "\n"), file=file, flush=True)
+def list_names(ropes: dict[str, rfrope.Rope]) -> str:
+    """Return the names of the Ropes of a config, as an error shows them."""
+    return ", ".join(repr(name) if name else "the whole model" for name in ropes)
 
 
-def place(lag: tuple[int, ...]) -> str:
-    """Return a lag as a table shows it: a number, or one for each axis."""
-    return str(lag[0]) if len(lag) == 1 else str(lag)
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def print_text(text: Any, file: TextIO | None = None) -> None:
+    """Print a text, with verdicts in colour on a terminal; what would act on that stands as an escape."""
+    shown = printable(str(text), "\n")
+    if is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":  # https://no-color.org
+        shown = re.sub(
+            r"^(PASSED|FAILED)\b", lambda word: f"\x1b[1;{_COLOURS[word[0]]}m{word[0]}\x1b[0m", shown, flags=re.M
+        )
+    print(shown, file=file, flush=True)
 
 
 def is_terminal() -> bool:
-    """Say whether stdout is read by a person, and not by a file or another program."""
-    try:
-        return sys.stdout.isatty()
-    except (AttributeError, ValueError):  # no stdout, or a closed one
-        return False
+    """Return whether stdout is read by a person, and not by a file or another program."""
+    return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
 
 
-def styled(text: str, colour: str) -> str:
-    """Return the text in bold and a colour, on a terminal that shows them; https://no-color.org switches them off."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not is_terminal()
-    return text if plain else f"\x1b[1;{_COLOURS[colour]}m{text}\x1b[0m"
+def format_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2)) -> str:
+    """Return a table whose first row is its head; columns are right-aligned but for those `left`.
 
-
-def print_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2)) -> None:
-    """Print a table whose first row is its head; columns are right-aligned but for those `left`.
-
-    On a terminal too narrow for it, the cells of the widest columns that are `left` go on in further lines, which begin
-    behind a space or with a bracket. Where that is not enough, the first cell has a line of its own.
+    On a terminal too narrow for it, the cells of the widest columns that are `left` go on in further lines.
     """
     rows = [tuple(map(printable, row)) for row in rows]
-    widths, above = _widths(rows, left), None
-    if widths is None:
-        above, rows = [row[0] for row in rows], [("", *row[1:]) for row in rows]
-        widths = _widths(rows, left) or [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for number, row in enumerate(rows):
-        if above is not None:
-            print(above[number])
-        broken = [
-            _broken(cell, w) if i in left else [cell] for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        for line in range(max(map(len, broken))):
-            parts = [cell[line] if line < len(cell) else "" for cell in broken]
-            cells = [
-                p.ljust(w) if i in left else p.rjust(w) for i, (p, w) in enumerate(zip(parts, widths, strict=True))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = shutil.get_terminal_size().columns - 2 * (len(widths) - 1) if is_terminal() else sum(widths)
+    while sum(widths) > room and max(widths[i] for i in left) > _NARROWEST:
+        widths[max(left, key=lambda i: widths[i])] -= 1
+    lines = []
+    for row in [*rows[:1], tuple("-" * width for width in widths), *rows[1:]]:
+        cells = [textwrap.wrap(cell, width, break_on_hyphens=False) for cell, width in zip(row, widths, strict=True)]
+        for parts in itertools.zip_longest(*cells, fillvalue="") if any(cells) else [row]:
+            padded = [
+                part.ljust(w) if i in left else part.rjust(w)
+                for i, (part, w) in enumerate(zip(parts, widths, strict=True))
             ]
-            print("  ".join(cells).rstrip())
-        if number == 0:
-            print("  ".join("-" * w for w in widths))
-
-
-def _widths(rows: Sequence[tuple[str, ...]], left: tuple[int, ...]) -> list[int] | None:
-    """Widths of columns, of which the widest `left` give way on a narrow terminal; None where that is not enough."""
-    columns = list(zip(*rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    if not is_terminal():
-        return widths
-    least = [max(len(piece.rstrip()) for cell in column for piece in _BREAKS.split(cell)) for column in columns]
-    while sum(widths) + 2 * (len(widths) - 1) > shutil.get_terminal_size().columns:
-        ready = [i for i in left if widths[i] > least[i]]
-        if not ready:
-            return None
-        widths[max(ready, key=lambda i: widths[i])] -= 1
-    return widths
-
-
-def _broken(cell: str, width: int) -> list[str]:
-    """Lines of a cell."""
-    lines = [""]
-    for piece in _BREAKS.split(cell):
-        if len(lines[-1] + piece.rstrip()) > width:
-            lines.append("")
-        lines[-1] += piece
-    return [line.rstrip() for line in lines]
+            lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, parallel, random, sums
-from rfrope._core import progress as bars
 from rfrope._core.arguments import MOST, choice, is_several, show, whole
 from rfrope.designs.descent import NEGLIGIBLE, Lags, descend, search
 from rfrope.designs.errors import error, lags_within, lower_bound
@@ -21,6 +20,7 @@ from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope
 
 NORMS = ("rms", "sup")
+FITTED = ("balanced", "optimised")  # designs that depend on a range of lags
 _MOST_STARTS = 2**16
 _MOST_LAGS = 2**52  # lags that a range may hold
 _MOST_UNKNOWNS = 2**10  # unknowns of a fit: its time grows with their square
@@ -103,9 +103,11 @@ def optimise(
     True
     """
     made, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks, 1)
-    reach = check_fit(made, n_blocks, max_lag, norm)
+    choice("norm", norm, NORMS)
+    reach = read_fit(made, "optimised", n_blocks, max_lag, norm)
+    assert reach is not None
     starts = usual_starts(made, n_blocks) if starts is None else whole("starts", starts, 1, _MOST_STARTS)
-    bars.check(progress)
+    parallel.check_progress(progress)
     array.check_float_dtype(dtype, array.named_namespace(xp))
     omega = fit(made, n_blocks, reach, norm, starts=starts, progress=progress)
     errors = [error(made, each, reach) for each in (omega, quantile(made, n_blocks))]
@@ -128,34 +130,32 @@ def usual_starts(kernel: Kernel, n_blocks: int) -> int:
     return min(_USUAL_STARTS, max(1, _WORK // max(n_blocks * kernel.ndim, 1)))
 
 
-def read_range(kernel: Kernel, max_lag: Any, name: str = "max_lag") -> tuple[int, ...]:
-    """Largest lag on each axis, from one number or one for each, or say what is wrong with it."""
-    reach = tuple(max_lag) if is_several(max_lag) else (max_lag,) * kernel.ndim
-    reach = tuple(whole(name, m, 1, MOST - 1) for m in reach)
-    if len(reach) != kernel.ndim:
-        raise ValueError(f"{name} is {show(max_lag)}; expected one number or {kernel.ndim}, one for each axis")
-    return reach
+def read_range(kernel: Kernel, value: Any, name: str = "max_lag", least: int = 1) -> tuple[int, ...]:
+    """Largest lag, or length, on each axis, from one number or one for each."""
+    each = tuple(value) if is_several(value) else (value,) * kernel.ndim
+    if len(each) != kernel.ndim:
+        raise ValueError(f"{name} is {show(value)}; expected one number or {kernel.ndim}, one for each axis")
+    return tuple(whole(name, number, least, MOST + least - 2) for number in each)
 
 
-def check_range(kernel: Kernel, max_lag: Any, design: str) -> tuple[int, ...]:
-    """Largest lag on each axis for a design that depends on it, or say what is wrong with it."""
+def read_fit(kernel: Kernel, design: str, n_blocks: int, max_lag: Any, norm: str | None) -> tuple[int, ...] | None:
+    """Largest lag on each axis for a design that is fitted to a range; None for the others."""
+    if norm is not None and design != "optimised":
+        raise ValueError(f"norm is {show(norm)} but design is {show(design)}; expected it with 'optimised' alone")
+    if design not in FITTED:
+        if max_lag is not None:
+            alone = "expected it with 'optimised' or 'balanced' alone"
+            raise ValueError(f"max_lag is {show(max_lag)} but design is {show(design)}; {alone}")
+        return None
+    choice("norm", norm or "rms", NORMS)
     if max_lag is None:
         raise ValueError(f"max_lag is None; expected the largest lag that counts, for design {show(design)}")
     reach = read_range(kernel, max_lag)
     if math.prod(2 * m + 1 for m in reach) > _MOST_LAGS:
         raise ValueError(f"max_lag is {show(max_lag)}; expected a range of at most 2**52 lags")
-    return reach
-
-
-def check_fit(kernel: Kernel, n_blocks: int, max_lag: Any, norm: str) -> tuple[int, ...]:
-    """Largest lag on each axis, or say what is wrong with it, with the norm or with the number of blocks."""
-    choice("norm", norm, NORMS)
-    reach = check_range(kernel, max_lag, "optimised")
-    if n_blocks * kernel.ndim > _MOST_UNKNOWNS:
-        raise ValueError(
-            f"n_blocks is {n_blocks} with {kernel.ndim} axes; expected at most {_MOST_UNKNOWNS} unknowns with design "
-            "'optimised', or design 'quantile'"
-        )
+    if design == "optimised" and n_blocks * kernel.ndim > _MOST_UNKNOWNS:
+        most = f"at most {_MOST_UNKNOWNS} unknowns with design 'optimised', or design 'quantile'"
+        raise ValueError(f"n_blocks is {n_blocks} with {kernel.ndim} axes; expected {most}")
     return reach
 
 
@@ -163,13 +163,7 @@ def check_fit(kernel: Kernel, n_blocks: int, max_lag: Any, norm: str) -> tuple[i
 
 
 def fit(
-    kernel: Kernel,
-    n: int,
-    max_lag: tuple[int, ...],
-    norm: str,
-    *,
-    starts: int | None = None,
-    progress: Any = None,
+    kernel: Kernel, n: int, max_lag: tuple[int, ...], norm: str, *, starts: int | None = None, progress: Any = None
 ) -> np.ndarray:
     """Frequencies that minimise the error of their mean kernel over whole lags, the best that several starts lead to.
 
@@ -203,7 +197,7 @@ def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Any) -> lis
         if first[1] >= NEGLIGIBLE**2:
             yield from parallel.ordered_map(from_start, range(starts), parallel.allowed())
 
-    return list(bars.shown(all_fits(), starts + 1, progress))
+    return list(parallel.show_progress(all_fits(), starts + 1, progress))
 
 
 def _start(kernel: Kernel, n: int, number: int) -> np.ndarray:
@@ -263,7 +257,9 @@ def _minimax(omega: np.ndarray, lags: np.ndarray, target: np.ndarray, steps: int
     largest = float(np.max(np.abs(errors)))
     for _ in range(steps):
         large = np.abs(errors) >= _LARGE * largest
-        slopes, bound = _slopes(omega, lags[large]), -np.ones((np.count_nonzero(large), 1))
+        sines = np.sin(_phases(omega, lags[large]))[..., None]
+        slopes = (sines * lags[large][:, None] / -len(omega)).reshape(len(sines), -1)
+        bound = -np.ones((len(sines), 1))
         found = linprog(
             np.append(np.zeros(omega.size), 1.0),
             np.block([[slopes, bound], [-slopes, bound]]),
@@ -279,11 +275,6 @@ def _minimax(omega: np.ndarray, lags: np.ndarray, target: np.ndarray, steps: int
             omega, largest, errors = moved, largest - gain, errors_there
         step *= 2.0 if gain > 0.7 * promised else 1.0 if gain > 0.1 * promised else 0.25
     return omega
-
-
-def _slopes(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
-    """Derivatives of the errors ``(lags, n k)``."""
-    return (np.sin(_phases(omega, lags))[..., None] * lags[:, None] / -len(omega)).reshape(len(lags), -1)
 
 
 def _errors(omega: np.ndarray, lags: np.ndarray, target: np.ndarray) -> np.ndarray:

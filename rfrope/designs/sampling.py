@@ -1,7 +1,8 @@
-"""Designs by name: the frequencies of a kernel that each makes, and the points of the cube behind them."""
+"""Designs by name: frequencies of a kernel, the points of the cube behind them, and the rotation of a model's heads."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, capacity, parallel, random
-from rfrope._core.arguments import choice, show, whole
+from rfrope._core.arguments import choice, positive, show, whole
 from rfrope._core.array import Array
 from rfrope.designs import sets
-from rfrope.designs.optimising import check_fit, check_range, fit
+from rfrope.designs.errors import error, lower_bound
+from rfrope.designs.optimising import fit, read_fit, read_range
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
+from rfrope.rotation.provenance import Provenance
+from rfrope.rotation.rope import Rope
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,7 @@ def sample(
     if several and heads is not None and streams != len(kernels):
         raise ValueError(f"heads is {heads} but kernel has {len(kernels)} kernels; expected one number, or no heads")
     _check_size(kernels[0], n_blocks, max(streams, len(kernels)))
-    reach = _read_range(kernels[0], design, n_blocks, max_lag, norm)
+    reach = read_fit(kernels[0], design, n_blocks, max_lag, norm)
     array.check_float_dtype(dtype, array.named_namespace(xp))
     key = random.key_from_rng(rng) if _BY_NAME[chosen[0]].randomised else None
     each = 1 if several else streams
@@ -194,6 +198,119 @@ def sample(
     if heads is None and not several:
         joined = kernels[0].restore_shape(joined[0])
     return array.placed(joined, xp, device, dtype)
+
+
+def design(
+    kernel: Kernel | str | Sequence[Kernel | str],
+    *,
+    head_dim: int,
+    context: int | Sequence[int],
+    heads: int | None = None,
+    design: str = "auto",
+    rng: Any = None,
+    rotary_dim: int | None = None,
+    ladder: tuple[float, float] | None = None,
+    norm: str | None = None,
+    pairing: str = "half",
+    xp: Any = None,
+    device: Any = None,
+    dtype: Any = None,
+) -> Rope:
+    """Make the frequencies of a kernel for a model's heads, and say how well they realise it over the context.
+
+    Parameters
+    ----------
+    kernel : Kernel or str, or a sequence of them
+        What to realise; a string is read by `rfrope.kernels.parse`. A sequence has one kernel for each head.
+    head_dim : int
+        Features of a head, even.
+    context : int or sequence of int
+        How many positions, at least 2; one number or one for each axis.
+    heads : int, optional
+        Number of heads, each with a set of its own; one set for all unless given.
+    design : str
+        How frequencies are made; see `sample`.
+    rng : None, int, sequence of ints or numpy.random.Generator
+        Seed of the randomised designs. None takes fresh entropy, which `source` then holds, so that the set can be made
+        again.
+    rotary_dim : int, optional
+        Features of a head that are turned, even; all unless given.
+    ladder : (first, last), optional
+        Scales of the kernel from the first head to the last, at equal ratios; with one kernel and several heads.
+    norm : {"rms", "sup"}, optional
+        The error that the design "optimised" lowers; "rms" unless given.
+    pairing : {"half", "interleaved"}
+        That of the model.
+    xp, device, dtype
+        As in `sample`.
+
+    Returns
+    -------
+    Rope
+        Frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)``; in its ``source``
+
+        - ``kernel``: its text, or one for each head;
+        - ``design``: the design's own name where "auto" chose it; ``norm``; ``seed``, if the design is randomised and
+          it was not a Generator;
+        - ``error``: ``rms`` and ``sup`` of the worst head's mean kernel against Phi, over the whole lags below the
+          context on every axis;
+        - ``lower_bound``, of the design "optimised": the root mean square error that no set of so many blocks falls
+          below for that head's kernel, 0 where none is known; see `rfrope.designs.optimise`.
+
+    Raises
+    ------
+    ValueError
+        For widths that are odd or do not fit, a context below 2, numbers of heads and kernels that differ, and as
+        `sample`.
+    TypeError
+        For arguments of another kind.
+
+    Examples
+    --------
+    >>> rope = design("gaussian(scale=32)", head_dim=64, context=512, design="optimised")
+    >>> rope
+    Rope(32 frequencies, pairing='half', head_dim=64, context=512)
+    >>> rope.source.design, bool(rope.source.error["sup"] < 0.02)
+    ('optimised', True)
+    """
+    width = even("head_dim", head_dim)
+    turned = width if rotary_dim is None else even("rotary_dim", rotary_dim, most=width)
+    kernels = _read_kernels_of_heads(kernel, heads, ladder)
+    several = len(kernels) > 1
+    lengths = read_range(kernels[0], context, "context", least=2)
+    reach = tuple(length - 1 for length in lengths)
+    chosen = {check_design(design, each) for each in kernels}
+    seed = _seed(rng) if any(record.randomised for record in records() if record.name in chosen) else None
+    norm = norm or "rms" if design == "optimised" else norm
+    made = sample(
+        kernels if several else kernels[0],
+        turned // 2,
+        rng=rng if seed is None else seed,
+        design=design,
+        heads=heads,
+        max_lag=reach if design in ("optimised", "balanced") else None,
+        norm=norm,
+    )
+    sets = made.reshape(-1, turned // 2, kernels[0].ndim)
+    if np.all(sets == sets[0]) and not several:  # the design is deterministic
+        sets = sets[:1]
+    errors = [error(kernels[h % len(kernels)], omega, reach) for h, omega in enumerate(sets)]
+    worst = max(range(len(errors)), key=lambda h: errors[h].rms)
+    source = Provenance(
+        kernel=tuple(map(repr, kernels)) if several else repr(kernels[0]),
+        design=chosen.pop() if len(chosen) == 1 else design,
+        norm=norm,
+        seed=seed,
+        error={"rms": max(each.rms for each in errors), "sup": max(each.sup for each in errors)},
+        lower_bound=lower_bound(kernels[worst % len(kernels)], turned // 2, reach) if design == "optimised" else None,
+    )
+    return Rope(
+        array.placed(made, xp, device, dtype),
+        pairing=pairing,
+        head_dim=width,
+        context=lengths[0] if len(lengths) == 1 else lengths,
+        source=source,
+    )
 
 
 def points(
@@ -244,13 +361,7 @@ def draw(kernel: Kernel, key: random.Key, start: int, n_draws: int, *, stream: i
 
 
 def draw_sets(
-    kernel: Kernel,
-    design: str,
-    key: random.Key,
-    n_blocks: int,
-    stream: int = 0,
-    streams: int = 1,
-    n_threads: int = 1,
+    kernel: Kernel, design: str, key: random.Key, n_blocks: int, stream: int = 0, streams: int = 1, n_threads: int = 1
 ) -> np.ndarray:
     """Sets of a randomised design, one for each stream: ``(streams, n_blocks, k)``."""
     if design in sets.FREQUENCIES:
@@ -278,14 +389,11 @@ def check_design(design: str, kernel: Kernel) -> str:
 def check_randomised(design: str, kernel: Kernel) -> str:
     """As `check_design`, and refuse a design without randomness, which has nothing to estimate, or with a range."""
     record = _BY_NAME[check_design(design, kernel)]
-    if record.randomised and not record.fitted:
-        return record.name
-    why, hint = "needs a range of lags", ""
-    if not record.randomised:
-        why = "is deterministic: there is nothing to estimate"
-        hint = " (rfrope.scores and rfrope.analysis.mean_kernel take its frequencies)"
-    free = ", ".join(repr(each.name) for each in _RECORDS if each.randomised and not each.fitted)
-    raise ValueError(f"design is {show(design)}, which {why}; expected 'auto' or one of {free}{hint}")
+    if record.fitted or not record.randomised:
+        free = ", ".join(repr(each.name) for each in _RECORDS if each.randomised and not each.fitted)
+        why = "which is deterministic, or needs a range of lags"
+        raise ValueError(f"design is {show(design)}, {why}; expected 'auto' or one of {free}")
+    return record.name
 
 
 def read_kernels(kernel: Any) -> tuple[Kernel, ...]:
@@ -298,16 +406,42 @@ def read_kernels(kernel: Any) -> tuple[Kernel, ...]:
     return made
 
 
-def _read_range(kernel: Kernel, design: str, n_blocks: int, max_lag: Any, norm: str | None) -> tuple[int, ...] | None:
-    """Largest lag on each axis for a design that is fitted to a range; None for the others."""
-    if design == "optimised":
-        return check_fit(kernel, n_blocks, max_lag, norm or "rms")
-    if norm is not None:
-        raise ValueError(f"norm is {show(norm)} but design is {show(design)}; expected it with 'optimised' alone")
-    if design == "balanced":
-        return check_range(kernel, max_lag, design)
-    if max_lag is not None:
-        raise ValueError(
-            f"max_lag is {show(max_lag)} but design is {show(design)}; expected it with 'optimised' or 'balanced' alone"
-        )
-    return None
+def even(name: str, value: Any, most: int = 2**32 - 2) -> int:
+    """Return an even number of features, at least 2."""
+    number = whole(name, value, 2)
+    if number % 2 or number > most:
+        raise ValueError(f"{name} is {number}; expected an even number from 2 to {most}")
+    return number
+
+
+def _read_kernels_of_heads(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]:
+    """One kernel for all heads, or one for each."""
+    chosen = list(read_kernels(kernel))
+    if heads is not None:
+        whole("heads", heads, 1)
+    if ladder is None:
+        return chosen
+    if len(chosen) > 1 or heads is None:
+        raise ValueError(f"ladder is {show(ladder)}; expected one kernel with it, and heads")
+    if not isinstance(ladder, list | tuple) or len(ladder) != 2:
+        raise TypeError(f"ladder is {show(ladder)}; expected two scales, those of the first and the last head")
+    heads = capacity.count("heads", heads, 1, each=2000.0)
+    first, last = (positive(f"ladder[{i}]", value) for i, value in enumerate(ladder))
+    return [_rescale(chosen[0], scale) for scale in np.geomspace(first, last, heads).tolist()]
+
+
+def _rescale(kernel: Kernel, scale: float) -> Kernel:
+    """Return a kernel of another scale, of so few digits that its text is the kernel."""
+    if not isinstance(getattr(kernel, "scale", None), float) or not dataclasses.is_dataclass(kernel):
+        raise ValueError(f"kernel is {kernel!r}, which has no single scale; expected one as gaussian() with a ladder")
+    return dataclasses.replace(kernel, scale=float(f"{scale:.6g}"))
+
+
+def _seed(rng: Any) -> Any:
+    """Return a seed that can be written down: what came, or fresh entropy; None for a generator, which has a state."""
+    if rng is None:
+        return int(np.random.SeedSequence().entropy)  # type: ignore[arg-type]
+    if isinstance(rng, list | tuple):
+        random.key_from_rng(rng)
+        return [int(each) for each in rng]
+    return int(rng) if isinstance(rng, int | np.integer) and not isinstance(rng, bool) else None

@@ -56,7 +56,8 @@ def stratified(kernel: Kernel, key: random.Key, n: int, stream: int, streams: in
     u = uniforms(key, 0, n, 3 * kernel.n_columns, stream, streams)
     jitter, order, sign = np.split(u, 3, axis=-1)
     cell = (_permutations(order) + jitter) / max(n, 1)
-    return _inside(np.where(kernel.signed_columns, _mirror(cell, sign < 0.5), cell))
+    magnitude = 0.5 + np.where(sign < 0.5, -0.5, 0.5) * cell
+    return _inside(np.where(kernel.signed_columns, magnitude, cell))
 
 
 def shifted(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
@@ -92,7 +93,8 @@ def strata_of_magnitude(
     each, columns = max(1, min(_DRAWN, _MOST_DRAWN // max(n, 1))), kernel.n_columns
     count, found = n * each, np.empty((streams, n, columns))
     start = lattice(kernel, count) if moved else np.empty((0, columns))
-    for part in _parts(streams, count * columns):
+    length = max(1, _AT_ONCE // max(count * columns, 1))  # so many streams stay in the processor's caches
+    for part in [slice(at, at + length) for at in range(0, streams, length)]:
         first, some = stream + part.start, len(found[part])
         if moved:
             u = uniforms(key, 0, max(n, 1), columns + 3, first, some)
@@ -355,20 +357,9 @@ def lattice(kernel: Kernel, n: int) -> np.ndarray:
 # -- the cube ----------------------------------------------------------------------------------------------------------
 
 
-def _parts(streams: int, size: int) -> list[slice]:
-    """Cut streams so that the numbers of each part stay in the processor's caches, if one of them does."""
-    length = max(1, _AT_ONCE // max(size, 1))
-    return [slice(first, first + length) for first in range(0, streams, length)]
-
-
 def _permutations(order: np.ndarray) -> np.ndarray:
     """Random permutations along axis 1, from independent uniforms."""
     return np.argsort(order, axis=1)
-
-
-def _mirror(magnitude: np.ndarray, minus: np.ndarray) -> np.ndarray:
-    """Points whose distance from 1/2 is half the magnitude, on the side that the sign says."""
-    return 0.5 + np.where(minus, -0.5, 0.5) * magnitude
 
 
 def _first_signed(kernel: Kernel) -> int | None:

@@ -1,4 +1,4 @@
-"""The engines that run models: one file for each, with how it reads a config and how it is given frequencies.
+"""The engines that run models: one file for each, or for a few alike, with what they read and what they are given.
 
 `records` looks through the modules of this package for every `Engine`. So a new file is a new engine: nothing else
 names it, and `rfrope.models.compare`, `rfrope.exports`, the command line and the documentation follow.
@@ -7,12 +7,11 @@ names it, and `rfrope.models.compare`, `rfrope.exports`, the command line and th
 from __future__ import annotations
 
 import pkgutil
-import re
 from functools import cache
 from importlib import import_module
 from typing import Any
 
-from rfrope._core.arguments import list_choices, show
+from rfrope._core.arguments import named
 from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
 
 __all__ = [
@@ -66,17 +65,6 @@ def records() -> tuple[Engine, ...]:
 
 def find_engine(argument: str, value: Any, field: str) -> tuple[str, Any]:
     """Return the name of the engine that a text means in any spelling, and its `field`, "reading" or "format"."""
-    engine = _index_spellings().get(_strip(value)) if isinstance(value, str) else None
-    if engine is None or getattr(engine, field) is None:
-        having = [one.name for one in records() if getattr(one, field) is not None]
-        raise ValueError(f"{argument} is {show(value)}{list_choices(value, having)}")
-    return engine.name, getattr(engine, field)
-
-
-@cache
-def _index_spellings() -> dict[str, Engine]:
-    return {_strip(engine.name): engine for engine in records()}
-
-
-def _strip(name: str) -> str:
-    return re.sub(r"[\W_]+", "", name[:80]).lower()
+    found = {one.name: getattr(one, field) for one in records() if getattr(one, field) is not None}
+    name = named(argument, value, tuple(found))
+    return name, found[name]

@@ -12,6 +12,8 @@ from rfrope._core.arguments import show
 from rfrope.engines.record import ConfigRope, EngineRope
 from rfrope.scaling import schemes
 
+_RAMP = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # of YaRN, with what counts without them
+
 
 class RefusedError(ValueError):
     """The engine stops at such a config."""
@@ -63,14 +65,17 @@ def yarn(
     values: Mapping[str, Any],
     factor: float,
     original: int,
-    keys: tuple[str, ...] = ("beta_fast", "beta_slow", "truncate"),
+    attention: float,
+    reads: tuple[str, ...] = tuple(_RAMP),
     theta: float | None = None,
-) -> np.ndarray:
-    """Return YaRN's frequencies with those keys of its ramp that an engine reads."""
-    ramp = {key: values[key] for key in keys if values.get(key) is not None}
+) -> EngineRope:
+    """Return YaRN's RoPE with those keys of its ramp that an engine reads, and the attention factor that it takes."""
+    ramp = {key: values[key] for key in reads if values.get(key) is not None}
     theta = values["rope_theta"] if theta is None else theta
     made = schemes.yarn(base, factor, original_max_position_embeddings=original, base=theta, **ramp)
-    return np.asarray(made.frequencies)
+    unread = {key: usual for key, usual in _RAMP.items() if key not in reads}
+    ignored = find_ignored(values, unread | {"attention_factor": attention})
+    return EngineRope(np.asarray(made.frequencies), attention, ignored_keys=ignored)
 
 
 def llama3(base: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:

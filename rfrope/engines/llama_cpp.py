@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,11 @@ def _read(config: ConfigRope) -> EngineRope:
 def _read_yarn(config: ConfigRope, base: np.ndarray, note: str) -> EngineRope:
     values, factor = config.values, config.values["factor"]
     scale = formulas.scale_yarn(factor)
-    usual = {"beta_fast": 32, "beta_slow": 1, "truncate": True, "attention_factor": scale}
-    ignored = formulas.find_ignored(values, usual)
+    made = formulas.yarn(base, values, factor, values["original_max_position_embeddings"], scale, ())
+    ignored = made.ignored_keys
     if config.rope.attention_factor != scale and "attention_factor" not in ignored:
         ignored += tuple(key for key in ("mscale", "mscale_all_dim") if values.get(key) is not None)
-    frequencies = formulas.yarn(base, values, factor, values["original_max_position_embeddings"], ())
-    return EngineRope(frequencies, scale, note=note, ignored_keys=ignored)
+    return replace(made, note=note, ignored_keys=ignored)
 
 
 def _read_phi3(config: ConfigRope) -> EngineRope:

@@ -12,7 +12,7 @@ from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
-from rfrope.scaling.shared import stretch
+from rfrope.scaling.schemes import stretch
 
 # the base of a class where a config has none; None where it must have one
 _BASES = {"llama": 1e4, "mistral": 1e4, "mixtral": 1e6, "phi3": 1e4, "qwen2": 1e6, "qwen3": None, "qwen3_moe": None}
@@ -52,10 +52,8 @@ def _read_scaling(config: ConfigRope, theta: float, scaling: Mapping[str, Any]) 
         case "yarn":
             factor = formulas.require_key(scaling, "factor")
             attention = formulas.divide_scales(factor, scaling.get("mscale", 1), scaling.get("mscale_all_dim", 0))
-            original, ramp = scaling.get("original_max_position_embeddings", 4096), ("beta_fast", "beta_slow")
-            frequencies = formulas.yarn(base, scaling, factor, original, ramp, theta)
-            ignored = formulas.find_ignored(scaling, {"attention_factor": attention, "truncate": True})
-            return EngineRope(frequencies, attention, ignored_keys=ignored)
+            original = scaling.get("original_max_position_embeddings", 4096)
+            return formulas.yarn(base, scaling, factor, original, attention, ("beta_fast", "beta_slow"), theta)
         case "longrope":
             original = formulas.require_key(scaling, "original_max_position_embeddings")
             return _read_longrope(config, base, scaling, original)

@@ -26,9 +26,7 @@ def _read(config: ConfigRope) -> EngineRope:
             mscale, everywhere = values.get("mscale"), values.get("mscale_all_dim")
             if mscale is not None and everywhere is not None:
                 attention = formulas.divide_scales(factor, mscale, everywhere)
-            ignored = formulas.find_ignored(values, {"attention_factor": attention})
-            frequencies = formulas.yarn(base, values, factor, values["original_max_position_embeddings"])
-            return EngineRope(frequencies, attention, ignored_keys=ignored)
+            return formulas.yarn(base, values, factor, values["original_max_position_embeddings"], attention)
         case "longrope":
             original = values["original_max_position_embeddings"]
             length = (

@@ -44,9 +44,7 @@ def _read_scaling(config: ConfigRope, base: np.ndarray, scaling: Mapping[str, An
         case "yarn":
             factor = float(scaling.get("factor", 1.0))
             attention = formulas.divide_scales(factor, scaling.get("mscale", 1.0), scaling.get("mscale_all_dim", 0.0))
-            frequencies = formulas.yarn(base, config.values, factor, original, ("beta_fast", "beta_slow"))
-            ignored = formulas.find_ignored(scaling, {"attention_factor": attention, "truncate": True})
-            return EngineRope(frequencies, attention, ignored_keys=ignored)
+            return formulas.yarn(base, config.values, factor, original, attention, ("beta_fast", "beta_slow"))
         case "longrope":
             condition = f"an engine whose max_seq_len is above {original} or unset"
             length = f"long_factor for every text of {condition}, else short_factor"

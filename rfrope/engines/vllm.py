@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,13 +36,10 @@ def _read_yarn(config: ConfigRope, base: np.ndarray) -> EngineRope:
     values = config.values
     factor, original = formulas.require_key(values, "factor"), values["original_max_position_embeddings"]
     mscale, everywhere = (float(values.get(key) or 0.0) for key in ("mscale", "mscale_all_dim"))
-    scale = formulas.scale_yarn(factor)
-    if mscale and everywhere:
-        scale = formulas.divide_scales(factor, mscale, everywhere)
+    scale = formulas.divide_scales(factor, mscale, everywhere) if mscale and everywhere else formulas.scale_yarn(factor)
     if values.get("attention_factor") is not None:
         scale = float(values["attention_factor"])
-    frequencies = formulas.yarn(base, values, factor, original)
-    return EngineRope(frequencies, scale, positions=math.ceil(original * factor))
+    return replace(formulas.yarn(base, values, factor, original, scale), positions=math.ceil(original * factor))
 
 
 def _read_longrope(config: ConfigRope, base: np.ndarray) -> EngineRope:

@@ -135,8 +135,8 @@ def export(
     (4096, [1.0, 0.4999999888241291])
     """
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
-    name, form = engines.find_engine("engine", engine, "format")
-    return form.make(_read_request(rope, name, form, options))
+    request, form = _read_request(rope, engine, options)
+    return form.make(request)
 
 
 @select_device
@@ -181,8 +181,7 @@ def rounding(
     True
     """
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
-    name, form = engines.find_engine("engine", engine, "format")
-    return _measure(_read_request(rope, name, form, options, needs_context=True), form)
+    return _measure(*_read_request(rope, engine, options, needs_context=True))
 
 
 @select_device
@@ -257,7 +256,7 @@ def write(
     if model is not None and architecture is None and "architecture" in form.options:
         architecture = read_architecture(model)
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
-    request = _read_request(rope, name, form, options)
+    request, _ = _read_request(rope, name, options)
     files.check_writable(path, overwrite=flag("overwrite", overwrite))
     part = request.rope.source.model.name if part is None else part
     files.write(path, make_content(path, form.make(request), model, request.rope, part), overwrite=overwrite)
@@ -267,9 +266,11 @@ def write(
 
 
 def _read_request(
-    rope: Any, name: str, form: Format, options: dict[str, Any], needs_context: bool = False
-) -> ExportRequest:
-    """Read a Rope and options, or say why the engine cannot have them."""
+    rope: Any, engine: Any, options: dict[str, Any], needs_context: bool = False
+) -> tuple[ExportRequest, Format]:
+    """Read a Rope and options for an engine, or say why it cannot have them."""
+    form: Format
+    name, form = engines.find_engine("engine", engine, "format")
     rope = rope if isinstance(rope, Rope) else Rope(rope)
     for option, value in options.items():
         if value is not None and option not in form.options and not (needs_context and option == "context"):
@@ -277,24 +278,29 @@ def _read_request(
     vectors = angles.read_on_host(rope.vectors)
     if reason := "" if form.any_rope else _find_obstacle(rope, vectors.shape, form):
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
-    host = (
-        angles.from_vectors(angles.read_on_host(rope.frequencies), rope.frequencies)
-        if form.any_rope
-        else vectors[..., 0]
-    )
-    context, base = _read_context(options["context"], rope), options["base"]
+    host = vectors[..., 0]
+    if form.any_rope:
+        host = angles.from_vectors(angles.read_on_host(rope.frequencies), rope.frequencies)
+    context, base, theta = options["context"], options["base"], rope.source.rope_parameters.get("rope_theta")
+    lengths = rope.context if isinstance(rope.context, tuple) else (rope.context,)
+    if context is not None:
+        context = whole("context", context, 1)
+    elif len(lengths) == 1:
+        (context,) = lengths
     if context is None and (needs_context or "context" in form.options):
         raise ValueError(f"context is None, and so is the Rope's; {name} needs it: expected context=")
+    if base is None:
+        base = theta if isinstance(theta, int | float) and not isinstance(theta, bool) else 1e4
     request = ExportRequest(
         replace(rope, frequencies=host),
         context,
-        _find_base(rope) if base is None else positive("base", base, least=2.0**-100, most=2.0**100),
+        positive("base", base, least=2.0**-100, most=2.0**100),
         choice("dtype", options["dtype"] or "float32", _DTYPES),
         options["architecture"] or "llama",
     )
     if form.refusal is not None and (reason := form.refusal(request)):
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
-    return request
+    return request, form
 
 
 def _find_obstacle(rope: Rope, shape: tuple[int, ...], form: Format) -> str:
@@ -310,21 +316,6 @@ def _find_obstacle(rope: Rope, shape: tuple[int, ...], form: Format) -> str:
     if rope.attention_factor != 1.0 and not form.factor:
         return f"its attention factor {rope.attention_factor} would be dropped: multiply scores by its square"
     return ""
-
-
-def _read_context(given: Any, rope: Rope) -> int | None:
-    """Return positions on one axis, those of the Rope unless given."""
-    if given is not None:
-        return whole("context", given, 1)
-    if isinstance(rope.context, tuple):
-        return rope.context[0] if len(rope.context) == 1 else None
-    return rope.context
-
-
-def _find_base(rope: Rope) -> float:
-    """Return the base of a model's ladder, where the Rope came from one."""
-    theta = rope.source.rope_parameters.get("rope_theta")
-    return float(theta) if isinstance(theta, int | float) and not isinstance(theta, bool) else 10_000.0
 
 
 def _measure(request: ExportRequest, form: Format) -> Rounding:

@@ -15,7 +15,8 @@ from rfrope._core.files import Content
 from rfrope.data.model_types import known
 from rfrope.exports import gguf
 from rfrope.models import configs, from_config
-from rfrope.models.values import DICTS, NAMES
+from rfrope.models.rope_parameters import DICTS
+from rfrope.models.values import NAMES
 from rfrope.rotation.rope import Rope
 
 _ORIGINAL = "original_max_position_embeddings"
@@ -84,28 +85,18 @@ def _merge(made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> dict[s
     place, names = config, [name for name in part.split(".") if name]
     while names and isinstance(place.get(names[0]), dict):
         place = place[names.pop(0)]
+    layers = place.get("rope_parameters")  # of kinds of layers, whose context is that of all layers
     if not names:
         _replace_rope(place, made, rope)
+    elif "rope_parameters" in made and isinstance(layers, dict) and isinstance(layers.get(".".join(names)), dict):
+        layers[".".join(names)] = made["rope_parameters"]
     else:
-        _replace_layers(place, made, part, names, source)
+        raise ValueError(
+            f"part is {show(part)}, a kind of layers, and {source} has no rope_parameters with a dict for it, or the "
+            "engine reads none; expected a config in the spelling of transformers 5"
+        )
     _check_fit(config, rope, part, source)
     return config
-
-
-def _replace_layers(place: dict[str, Any], made: Mapping[str, Any], part: str, names: list[str], source: str) -> None:
-    """Put an export in the place of the dict of one kind of layers, whose context is that of all layers."""
-    layers = place.get("rope_parameters")
-    if "rope_parameters" not in made:
-        raise ValueError(
-            f"part is {show(part)}, a kind of layers, but the older keys of this engine (rope_scaling) hold one RoPE "
-            "for all layers; expected a config without kinds of layers"
-        )
-    if not isinstance(layers, dict) or len(names) > 1 or not isinstance(layers.get(names[0]), dict):
-        raise ValueError(
-            f"part is {show(part)}, but {source} has no rope_parameters with a dict for {show(names[0])}; expected a "
-            "config in the spelling of transformers 5"
-        )
-    layers[names[0]] = made["rope_parameters"]
 
 
 def _replace_rope(place: dict[str, Any], made: Mapping[str, Any], rope: Rope) -> None:
@@ -135,16 +126,13 @@ def _check_fit(config: Mapping[str, Any], rope: Rope, part: str, source: str) ->
             f"place cannot be read again ({error}); expected a Rope of the model's own width"
         ) from None
     free = found.pairing is None or found.source.model.pairing_from == "assumed"
-    for field in ("head_dim", "rotary_dim", *(() if free else ("pairing",))):
-        own, other = getattr(rope, field), getattr(found, field)
-        if own != other:
-            raise ValueError(
-                f"the Rope has {field} = {own!r}, but {source} has {other!r}; expected a Rope with that, or the config "
-                "of another model"
-            )
-    near = np.allclose(found.frequencies, rope.frequencies, rtol=1e-5, atol=1e-25)
-    if not near or not np.isclose(found.attention_factor, rope.attention_factor, rtol=1e-6):
+    if (
+        (found.head_dim, found.rotary_dim) != (rope.head_dim, rope.rotary_dim)
+        or not (free or found.pairing == rope.pairing)
+        or not np.allclose(found.frequencies, rope.frequencies, rtol=1e-5, atol=1e-25)
+        or not np.isclose(found.attention_factor, rope.attention_factor, rtol=1e-6)
+    ):
         raise ValueError(
-            f"{source} with the Rope in it says other frequencies or another attention factor than the Rope, by what "
-            "else it holds; expected a config without schemes of its own"
+            f"the Rope is {rope!r}, but {source} with it in place reads as {found!r}, or turns otherwise; expected "
+            "a Rope of the model's own width and pairing, and a config without schemes of its own"
         )

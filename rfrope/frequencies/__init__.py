@@ -1,7 +1,6 @@
 """Frequency sets made without data or chance: ladders of one axis, sets of several axes, generators of rotations."""
 
-from rfrope.frequencies.axes import axial, golden_gate, mixed, mrope
-from rfrope.frequencies.generators import from_generators
+from rfrope.frequencies.axes import axial, from_generators, golden_gate, mixed, mrope
 from rfrope.frequencies.ladders import arithmetic, from_wavelengths, geometric, pixel, xpos_scales
 
 __all__ = [

@@ -1,7 +1,6 @@
 """Heads: attention by position alone, learned shifts, and what real heads do."""
 
-from rfrope.heads.from_weights import WeightOffset, offset_from_weights
-from rfrope.heads.offsets import EffectiveOffset, effective_offset
+from rfrope.heads.offsets import EffectiveOffset, WeightOffset, effective_offset, offset_from_weights
 from rfrope.heads.peaks import Alignment, Peak, alignment, offset_of
 from rfrope.heads.positional import PositionalAttention, positional_attention, positional_scores, positional_weights
 from rfrope.heads.reading import Profile, profile

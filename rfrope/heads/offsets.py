@@ -1,4 +1,4 @@
-"""The offset that a trained head prefers, read from its queries and keys.
+"""The offset that a trained head prefers, read from its queries and keys, or from its weights.
 
 A score depends on two contents and one lag. Averaged over contents it is a sum of waves of the lag, one for each block,
 and what a head does by position is in that sum. `offset` is the lag, key minus query, of its peak: -1 is the previous
@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, blocks, capacity, random, sums
-from rfrope._core.arguments import flag, positive, whole
+from rfrope._core.arguments import LARGEST, flag, positive, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
 from rfrope._core.results import Result
+from rfrope._core.sums import Waves
 from rfrope.heads.peaks import angles_at, peak_of_waves, values_at
-from rfrope.heads.reading import centred, check_paired
+from rfrope.heads.reading import Sides, check_paired
 
 _NEAR = 0.5  # positions by which a peak may move and still be the same one: lags between tokens are whole
+_ROUNDED = 1e-6  # part of the largest eigenvalue that float32 may leave of asymmetry, and of eigenvalues that are 0
 _GRID = (8, 32)  # points to a position, and to a turn of the fastest block, where resamples look for their peak
 
 
@@ -60,6 +62,49 @@ class EffectiveOffset(Result):
     runner_up_value: np.ndarray
     lag: np.ndarray
     mass: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class WeightOffset(Result):
+    """The lag that a head's weights prefer; see `offset_from_weights`.
+
+    NumPy arrays of the shape of the leading axes of the weights, those of the blocks with an axis ``(D,)`` more.
+
+    Attributes
+    ----------
+    offset : ndarray, in units of position
+        Real lag, KEY minus QUERY, at which the expected score peaks.
+    confidence : ndarray
+        From 0 to 1: at least so likely is it that blocks with random angles would not make any whole lag of the range
+        stand out as much.
+    value : ndarray
+        Expected score at the offset, with the scale.
+    runner_up, runner_up_value : ndarray
+        Where the next local maximum is, and how high; NaN if there is none.
+    lag : ndarray of int
+        The whole lag with the highest expected score.
+    mass : ndarray
+        Attention that position alone puts on `lag`: the softmax of the expected scores at all whole lags of the range.
+    angle : ndarray, (..., D), radians
+        By how much the key's side of each block is turned against the query's, between -pi and pi: the block's learned
+        shift. Its part of the score is ``weight cos(u + angle)``.
+    weight : ndarray, (..., D)
+        Amplitude of each block's part, not negative, with the scale.
+    quality : ndarray, (..., D)
+        How much of the key's rows of each block is the query's rows, turned by `angle` and stretched: from 0, nothing,
+        to 1, all. 0 where one of them vanishes.
+    """
+
+    offset: np.ndarray
+    confidence: np.ndarray
+    value: np.ndarray
+    runner_up: np.ndarray
+    runner_up_value: np.ndarray
+    lag: np.ndarray
+    mass: np.ndarray
+    angle: np.ndarray
+    weight: np.ndarray
+    quality: np.ndarray
 
 
 @array.select_device
@@ -137,23 +182,136 @@ def effective_offset(
     >>> round(float(found.mass), 2)
     0.01
     """
-    q, k, omega = bring_to_host(q=q, k=k, frequencies=angles.given(frequencies, pairing, 1.0, q))
-    omega = one_axis(omega)
+    q, k, omega = _bring_to_host(q=q, k=k, frequencies=angles.given(frequencies, pairing, 1.0, q))
+    omega = _one_axis(omega)
     tokens = blocks.tokens(q, k, np, None, pairing, len(omega))
     n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
     check_paired(paired, tokens)
     if min(n, m) < 2:
         raise ValueError(f"q has {n} tokens and k {m}; expected at least two of each")
-    low, high = lag_range(max(n, m) - 1 if max_lag is None else max_lag, causal)
+    low, high = _lag_range(max(n, m) - 1 if max_lag is None else max_lag, causal)
     scale = q.shape[-1] ** -0.5 if scale is None else positive("scale", scale)
     n_resamples = capacity.count("n_resamples", n_resamples, 1, each=24.0 * (n + m))
     draws = _resample((n,) if paired else (n, m), n_resamples, rng)
     shape = array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]})
     rows = [_read_head(head, omega, low, high, scale, draws) for head in _heads(tokens)]
-    return EffectiveOffset(**stack_fields(EffectiveOffset, rows, shape))
+    return EffectiveOffset(**_stack_fields(EffectiveOffset, rows, shape))
 
 
-def bring_to_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
+@array.select_device
+def offset_from_weights(
+    w_q: Array,
+    w_k: Array,
+    frequencies: Array,
+    *,
+    max_lag: int,
+    mean: Array | None = None,
+    second_moment: Array | None = None,
+    pairing: str = "half",
+    causal: bool = True,
+    scale: float | None = None,
+) -> WeightOffset:
+    """Lag that a head prefers by position, from its weights alone or with what is known of its input.
+
+    Parameters
+    ----------
+    w_q, w_k : array_like, (..., d, d_model)
+        Weights of one head, or with leading axes that broadcast of several: queries are ``w_q @ x`` and keys
+        ``w_k @ x``, before rotation. d is even and at least 2D. In Hugging Face models head h has the rows
+        ``[h * d : (h + 1) * d]`` of ``q_proj.weight``, and x comes out of the layer's norm, its gain included. A bias
+        is one more column, for a feature of x that is 1. Heads with a norm of their own on q and k are not linear.
+    frequencies : array_like, radians per position
+        One set: ``(D,)`` or ``(D, 1)``.
+    max_lag : int
+        Furthest lag that is looked at, at least 1.
+    mean : array_like, (..., d_model), optional
+        Mean input x. Queries and keys are then those of the mean input, which is what scores are on average over tokens
+        that have nothing to do with each other.
+    second_moment : array_like, (..., d_model, d_model), optional
+        ``E x x^T`` over tokens x, each compared with its like: symmetric, and no ``v^T M v`` is negative. Not both this
+        and `mean`, which is the same as ``mean mean^T``; the identity unless one is given: a query and a key of equal
+        content, any direction of which is as likely.
+    pairing : {"half", "interleaved"}
+        The two features that make a block.
+    causal : bool
+        Whether only lags from -max_lag to 0 count, else those to max_lag too.
+    scale : float, optional
+        Positive; multiplies the scores. ``1 / sqrt(d)`` unless given.
+
+    Returns
+    -------
+    WeightOffset
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, NaN or infinite values, both of `mean` and `second_moment`, a second moment that is
+        not symmetric or has a negative eigenvalue (both to 1e-6 of its largest, as moments are often in float32), and
+        where no block with a weight turns, so that all lags are alike.
+    TypeError
+        For weights that are not real floating, a `mean` or `second_moment` that is not real, or arrays of different
+        libraries.
+
+    Notes
+    -----
+    Let ``Q_b`` and ``K_b`` be a block's two rows of weights as one complex row, first feature real, and M the second
+    moment. The expected score at lag x is ``sum_b Re(c_b exp(i x omega_b))`` with ``c_b = conj(Q_b) M K_b^T``: `weight`
+    and `angle` are its magnitude and angle. ``c_b / (conj(Q_b) M Q_b^T)`` is also the complex number z for which
+    ``z Q_b`` is nearest to ``K_b`` by least squares in the metric M, and `quality` is the part of ``K_b`` that is
+    explained, ``|c_b|^2 / ((conj(Q_b) M Q_b^T) (conj(K_b) M K_b^T))``; with `mean` it is 1. For random rows, about
+    ``1 / d_model`` is explained.
+
+    `confidence` compares the score at `lag` with its mean over all whole lags of the range, so that blocks that hardly
+    turn, whose part is nearly constant, count for nothing. The difference is a sum of terms ``Re(c_b y_b)``, one for
+    each block; with random angles it is above t with probability ``exp(-t^2 / sum_b |c_b y_b|^2)`` at most, as a cosine
+    is sub-Gaussian with variance 1/2. `confidence` is 1 minus that bound times the number of lags, or 0. It does
+    not rank heads: a few strong blocks may make a head that chance could have made as well.
+
+    The right input depends on the head. One that compares equal contents at an offset shows with the identity. One
+    that looks at position alone acts through what all inputs share, as in `rfrope.heads.positional_weights`, and that
+    is `mean`: a single direction, which the identity counts no more than any other.
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> from rfrope.heads import positional_weights
+    >>> omega = rfrope.geometric(32)
+    >>> w_q, w_k = positional_weights(omega, d_model=8, offset=-3, temperature=4.0)
+    >>> found = offset_from_weights(w_q, w_k, omega, max_lag=512)
+    >>> round(float(found.offset), 6), int(found.lag), bool(found.confidence > 0.999)
+    (-3.0, -3, True)
+    >>> np.allclose(found.quality, 1.0)
+    True
+    """
+    if mean is not None and second_moment is not None:
+        raise ValueError("mean and second_moment are both given; expected at most one of them")
+    known = {name: value for name, value in (("mean", mean), ("second_moment", second_moment)) if value is not None}
+    named = {"w_q": w_q, "w_k": w_k, **known}
+    *arrays, omega = _bring_to_host(angles.given(frequencies, pairing, 1.0), **named)
+    host, omega = dict(zip(named, arrays, strict=True)), _one_axis(omega)
+    query, key = (_read_rows(name, host[name], len(omega), pairing) for name in ("w_q", "w_k"))
+    angles.given(frequencies, x=host["w_q"].mT, name="w_q")
+    array.broadcast_shapes({"w_q": query.shape[:-2], "w_k": key.shape[:-2]})
+    if query.shape[-2:] != key.shape[-2:]:
+        raise ValueError(
+            f"w_q has shape {host['w_q'].shape} but w_k has {host['w_k'].shape}; expected the same two last lengths"
+        )
+    low, high = _lag_range(max_lag, causal)
+    if scale is None:
+        scale = host["w_q"].shape[-2] ** -0.5
+    scale = positive("scale", scale, least=1.0 / LARGEST, most=LARGEST)
+    c, explained = _join(query, key, host.get("mean"), host.get("second_moment"))
+    c = scale * c
+    heads = [_read_weights(head, omega, low, high) for head in c.reshape(-1, c.shape[-1])]
+    c, explained = c[..., : len(omega)], explained[..., : len(omega)]
+    fields = _stack_fields(WeightOffset, heads, c.shape[:-1])
+    return WeightOffset(**fields, angle=np.angle(c), weight=np.abs(c), quality=explained)
+
+
+# -- from queries and keys ---------------------------------------------------------------------------------------------
+
+
+def _bring_to_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
     """Yield arrays of one library as NumPy's, and at last frequencies, which may be NumPy's beside any."""
     xp, device = array.shared({"frequencies": frequencies}, **arrays)
     arrays["frequencies"] = frequencies
@@ -163,18 +321,18 @@ def bring_to_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
         yield array.to_host(value, name)
 
 
-def one_axis(omega: np.ndarray) -> np.ndarray:
+def _one_axis(omega: np.ndarray) -> np.ndarray:
     """Frequencies ``(D,)`` or ``(D, 1)`` of the host as ``(D,)`` float64."""
     return np.asarray(angles.frequencies(omega, np, sets="one axis", least=1)[:, 0])
 
 
-def lag_range(max_lag: Any, causal: Any) -> tuple[int, int]:
+def _lag_range(max_lag: Any, causal: Any) -> tuple[int, int]:
     """First and last whole lag."""
     furthest = whole("max_lag", max_lag, 1)
     return -furthest, 0 if flag("causal", causal) else furthest
 
 
-def read_waves(
+def _read_waves(
     omega: np.ndarray, a: np.ndarray, b: np.ndarray, rest: float, low: int, high: int, scale: float = 1.0
 ) -> dict[str, float]:
     """Fields of a result: the peak of ``scale * (sum a cos + b sin + rest)``, the best whole lag and its attention."""
@@ -192,7 +350,7 @@ def read_waves(
     }
 
 
-def stack_fields(result: Any, heads: list[dict[str, float]], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
+def _stack_fields(result: Any, heads: list[dict[str, float]], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
     """Arrays of a shape from the fields that were read of each head, those of a result that have no blocks."""
     names = [field.name for field in fields(result) if field.name not in ("angle", "weight", "quality")]
     kinds = {name: np.int64 if name == "lag" else np.float64 for name in names}
@@ -224,34 +382,31 @@ def _read_head(
 ) -> dict[str, float]:
     """Fields of `EffectiveOffset` for one head; one array of draws where queries and keys are paired."""
     turned = len(omega)
-    mean, apart = centred(tokens, np)
-    a, b = (value[0] for value in mean.coefficients())
-    found = read_waves(omega, a[:turned], b[:turned], float(np.sum(a[turned:])), low, high, scale)
+    sides = Sides.split(tokens, len(draws) == 1, turned, np)
+    a, b = (value[0] for value in sides.mean)
+    found = _read_waves(omega, a[:turned], b[:turned], float(np.sum(a[turned:])), low, high, scale)
     offset = found["offset"]
-    stderr = _offset_error(mean, apart, omega, offset, len(draws) == 1)
     weights_q, weights_k = draws[0], draws[-1]
     again = Tokens(weights_q @ tokens.q_1, weights_q @ tokens.q_2, weights_k @ tokens.k_1, weights_k @ tokens.k_2)
-    again_a, again_b = again.coefficients()
-    confidence = _share_near(omega, again_a[:, :turned], again_b[:, :turned], offset, low, high)
-    return found | {"stderr": math.nan if offset in (low, high) else stderr, "confidence": confidence}
+    again_a, again_b = (value[:, :turned] for value in again.coefficients())
+    confidence = _share_near(omega, again_a, again_b, offset, low, high)
+    stderr = math.nan if offset in (low, high) else _offset_error(sides, omega, offset)
+    return found | {"stderr": stderr, "confidence": confidence}
 
 
-def _offset_error(mean: Tokens, apart: Tokens, omega: np.ndarray, offset: float, paired: bool) -> float:
+def _offset_error(sides: Sides, omega: np.ndarray, offset: float) -> float:
     """Delta method: tokens move the slope of the mean score at its peak, and the peak moves by slope over bend."""
-    there = angles_at(np.asarray(offset), omega)
-    a, b = (value[0, : len(omega)] for value in mean.coefficients())
+    there, turned = angles_at(np.asarray(offset), omega), sides.turned
+    a, b = (value[0, :turned] for value in sides.mean)
     (bend,) = sums.derivatives(there, a, b, (2,))
     if not bend < 0.0:
         return math.nan
-
-    def slopes(rows: Tokens) -> np.ndarray:
-        a, b = (value[:, : len(omega)] for value in rows.coefficients())
-        return np.asarray(sums.derivatives(there, a, b, (1,))[0])
-
-    from_q = slopes(Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2))
-    from_k = slopes(Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2))
-    sides = (from_q + from_k,) if paired else (from_q, from_k)
-    variance = sum(float(np.sum(side * side)) / (len(side) * (len(side) - 1.0)) for side in sides)
+    from_q, from_k = (
+        np.asarray(sums.derivatives(there, a[:, :turned], b[:, :turned], (1,))[0])
+        for a, b in (sides.queries, sides.keys)
+    )
+    parts = (from_q + from_k,) if sides.paired else (from_q, from_k)
+    variance = sum(float(np.sum(part * part)) / (len(part) * (len(part) - 1.0)) for part in parts)
     return math.sqrt(variance) / -float(bend)
 
 
@@ -267,3 +422,79 @@ def _share_near(omega: np.ndarray, a: np.ndarray, b: np.ndarray, offset: float, 
         value = values[np.arange(len(a)), highest]
         best, top = np.maximum(best, value), np.where(value > best, part[highest], top)
     return float(np.mean(np.abs(top - offset) <= _NEAR))
+
+
+# -- from weights ------------------------------------------------------------------------------------------------------
+
+
+def _read_rows(name: str, weight: np.ndarray, n_blocks: int, pairing: str) -> np.ndarray:
+    """Weights ``(..., d, d_model)`` as one complex row a block; features that are not turned are real rows after it."""
+    if weight.dtype.name not in ("float16", "float32", "float64"):
+        raise TypeError(f"{name} has dtype {weight.dtype.name}; expected real floating weights")
+    if weight.ndim < 2 or weight.shape[-2] % 2:
+        raise ValueError(f"{name} has shape {weight.shape}; expected (..., d, d_model) with an even d")
+    if not np.all(np.isfinite(weight)):
+        raise ValueError(f"{name} holds NaN or infinity; expected finite weights")
+    columns = np.swapaxes(weight.astype(np.float64), -1, -2)
+    blocks.check_pairing(pairing)
+    blocks.check_width(columns, n_blocks, "frequencies", name)
+    first, second = blocks.halves(columns, n_blocks, pairing, np)
+    return np.swapaxes(first + 1j * second, -1, -2)
+
+
+def _join(
+    query: np.ndarray, key: np.ndarray, mean: np.ndarray | None, moment: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Complex coefficient of each block, and the share of the key's row that the query's explains."""
+    width = query.shape[-1]
+    if mean is not None:  # M = mean mean^T
+        mean = _read_inputs("mean", mean, (width,), query)
+        query, key = (rows @ mean[..., :, None] for rows in (query, key))
+    weighted_query, weighted_key = query, key
+    if moment is not None:
+        moment = _read_inputs("second_moment", moment, (width, width), query)
+        _check_moment(moment)
+        weighted_query, weighted_key = query @ moment, key @ moment
+    c = np.sum(np.conj(weighted_query) * key, axis=-1)
+    energy = np.sum(np.conj(weighted_query) * query, axis=-1).real * np.sum(np.conj(weighted_key) * key, axis=-1).real
+    explained = np.where(energy > 0.0, np.abs(c) ** 2 / np.where(energy > 0.0, energy, 1.0), 0.0)
+    return c, np.minimum(explained, 1.0)
+
+
+def _read_inputs(name: str, value: np.ndarray, shape: tuple[int, ...], query: np.ndarray) -> np.ndarray:
+    """Check a moment of the inputs, ``(..., *shape)``, and return it in float64."""
+    if value.dtype.kind not in "iuf":
+        raise TypeError(f"{name} has dtype {value.dtype.name}; expected real numbers")
+    if value.shape[-len(shape) :] != shape or not np.all(np.isfinite(value)):
+        raise ValueError(f"{name} has shape {value.shape}; expected finite numbers (..., {', '.join(map(str, shape))})")
+    array.broadcast_shapes({name: value.shape[: -len(shape)], "w_q": query.shape[:-2]})
+    return value.astype(np.float64)
+
+
+def _check_moment(moment: np.ndarray) -> None:
+    apart = np.max(np.abs(moment - np.swapaxes(moment, -1, -2)), axis=(-2, -1))
+    if np.any(apart > _ROUNDED * np.max(np.abs(moment), axis=(-2, -1))):
+        raise ValueError("second_moment is not symmetric; expected E x x^T, of inputs that are alike")
+    eigenvalues = np.linalg.eigvalsh(moment)
+    if np.any(eigenvalues[..., 0] < -_ROUNDED * eigenvalues[..., -1]):
+        raise ValueError(f"second_moment has the eigenvalue {np.min(eigenvalues):.3g}; expected E x x^T, without such")
+
+
+def _read_weights(c: np.ndarray, omega: np.ndarray, low: int, high: int) -> dict[str, float]:
+    """Fields of `WeightOffset` but the blocks, for one head; ``a cos + b sin`` is the real part of ``c exp(iu)``."""
+    turned, rest = c[: len(omega)], float(np.sum(c[len(omega) :].real))
+    found = _read_waves(omega, turned.real, -turned.imag, rest, low, high)
+    chance = (high - low + 1) * math.exp(-(_prominence(turned, omega, int(found["lag"]), low, high) ** 2))
+    return found | {"confidence": max(0.0, 1.0 - chance)}
+
+
+def _prominence(c: np.ndarray, omega: np.ndarray, lag: int, low: int, high: int) -> float:
+    """Height of the score at a lag above its mean over all whole lags, in units of what random angles give."""
+    lags, mean = np.arange(low, high + 1), np.zeros((2, len(omega)))
+    for part in sums.parts(len(lags), len(omega)):
+        mean += [np.sum(wave, axis=0) for wave in Waves.from_angles(angles_at(lags[part], omega))[:2]]
+    there = Waves.from_angles(angles_at(np.asarray(lag), omega))
+    apart = there._replace(cos=there.cos - mean[0] / len(lags), sin=there.sin - mean[1] / len(lags))
+    above = float(apart.total(c.real, -c.imag))
+    scale = float(np.linalg.norm(np.abs(c) * np.hypot(apart.cos, apart.sin)))
+    return max(above, 0.0) / scale if scale else 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import ModuleType
 from typing import Any
 
@@ -189,7 +189,12 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     weights = np.ones_like(one_set[:, 0]) if weights is None else array.asarray(weights, space, name="weights")
     weights = array.to_host(weights, "weights")
     weights = _read_weights(weights, np.empty(shape), np, "shift and frequencies")
-    return _find_peaks(one_set[:, 0], weights * cos, -weights * sin, np.sum(weights, axis=-1), low, high)
+    total, waves = np.sum(weights, axis=-1), np.stack([weights * cos, -weights * sin])
+    pairs = np.moveaxis(waves, 0, -2).reshape(-1, 2, len(one_set))
+    found = [peak_of_waves(one_set[:, 0], a, b, low, high) for a, b in pairs]
+    columns = np.asarray([[getattr(peak, one.name) for one in fields(Peak)] for peak in found], np.float64)
+    offset, value, other, other_value = np.moveaxis(columns.reshape(*waves.shape[1:-1], 4), -1, 0)
+    return Peak(offset, np.asarray(value / total), other, np.asarray(other_value / total))
 
 
 # -- the highest place of a sum of waves -------------------------------------------------------------------------------
@@ -274,17 +279,6 @@ def values_at(x: np.ndarray, omega: np.ndarray, cosine: np.ndarray, sine: np.nda
     cosines, sines = sums.sum_blocks(angles_at(x, omega), cosine, sine)
     total: np.ndarray = cosines + sines
     return total
-
-
-def _find_peaks(
-    omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, total: np.ndarray, low: float, high: float
-) -> Peak:
-    """Peaks of many sums of the same waves, in parts of the sums of their weights."""
-    shape, blocks = cosine.shape[:-1], len(omega)
-    pairs = zip(cosine.reshape(-1, blocks), sine.reshape(-1, blocks), strict=True)
-    found = [tuple(vars(peak_of_waves(omega, c, s, low, high)).values()) for c, s in pairs]
-    offset, value, other, other_value = np.moveaxis(np.asarray(found, dtype=np.float64).reshape(*shape, 4), -1, 0)
-    return Peak(offset, np.asarray(value / total), other, np.asarray(other_value / total))
 
 
 def _read_weights(weights: Any, like: Array, xp: ModuleType, origin: str) -> Array:

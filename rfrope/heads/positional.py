@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, mapping, sums, turns
+from rfrope._core import angles, array, blocks, capacity, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite, flag, positive, show, whole
 from rfrope._core.array import Array
@@ -281,16 +281,17 @@ def positional_attention(
     factor = 1.0 / temperature * softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
     scores = _scores(read._replace(positions=vectors), cos, sin, factor)
     at_offset = _scores(read, cos, sin, factor)
-    each = partial(mapping.map_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
-    hit = _match(vectors, array.widen(read.to_rows().positions, xp), each, xp)
-    weights = _softmax(scores, each, xp)
-    mass = xp.sum(
-        each(lambda span: xp.where(hit[..., span], weights[..., span], xp.zeros_like(weights[..., span]))), axis=-1
+    offset = array.widen(read.to_rows().positions, xp)
+    hit = xp.any(
+        xp.all(array.astype(vectors, offset.dtype, xp)[:, None, :] == offset[..., None, :, :], axis=-1), axis=-1
     )
-    others = each(lambda span: xp.where(hit[..., span], xp.full_like(scores[..., span], -math.inf), scores[..., span]))
+    weights = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
+    weights = weights / xp.sum(weights, axis=-1, keepdims=True)
+    mass = xp.sum(xp.where(hit, weights, xp.zeros_like(weights)), axis=-1)
+    others = xp.where(hit, xp.full_like(scores, -math.inf), scores)
     best = xp.max(others, axis=-1)
     doubt = _EQUAL * xp.finfo(scores.dtype).eps * xp.max(xp.abs(at_offset), axis=-1)
-    rival = _nearest(each(lambda span: others[..., span] >= (best - doubt)[..., None]), vectors, each, xp)
+    rival = _nearest(others >= (best - doubt)[..., None], vectors, xp)
     gap = -xp.max(-at_offset, axis=-1) - best
     lags, rival = (angles.from_vectors(found, axes) for found in (vectors, rival))
     return PositionalAttention(lags, scores, weights, mass, rival, gap)
@@ -348,50 +349,24 @@ def _move_default(offset: Any, xp: ModuleType, device: Any) -> Any:
 def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
     """``factor * sum_i cos_i cos u_i + sin_i sin u_i`` at lags ``(..., L)``, for a query ``(*H, D)``."""
     cosines, sines = sums.sum_blocks(at.to_rows(), cos[..., None, :], sin[..., None, :])
-
-    def added(span: slice) -> Array:
-        return factor * (cosines[..., span] + sines[..., span])
-
-    lags = cosines.shape[-1]
-    return mapping.map_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
-
-
-def _softmax(scores: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
-    largest = xp.max(scores, axis=-1, keepdims=True)
-    powers = each(lambda span: xp.exp(scores[..., span] - largest))
-    total = xp.sum(powers, axis=-1, keepdims=True)
-    return each(lambda span: powers[..., span] / total)
+    return factor * (cosines + sines)
 
 
 def _place_column(values: Array, width: int, d_model: int, index: int, dtype: Any, xp: ModuleType) -> Array:
     """Weights ``(*H, width, d_model)`` that are 0 but for one column, whose first rows are given."""
-    rows, lead = values.shape[-1], values.shape[:-1]
-    if rows < width:
-        rest = xp.zeros_like(values[..., :1])
-        values = xp.concat([values, xp.broadcast_to(rest, (*lead, width - rows))], axis=-1)
+    rest = xp.broadcast_to(xp.zeros_like(values[..., :1]), (*values.shape[:-1], width - values.shape[-1]))
+    column = array.astype(xp.concat([values, rest], axis=-1), dtype, xp)[..., None]
     constant = xp.arange(d_model, dtype=xp.int32, device=array.device(values)) == index
-    column = array.astype(values, dtype, xp)[..., None]
     return xp.where(constant, column, xp.zeros_like(column))
 
 
 # -- the offset and its rival ------------------------------------------------------------------------------------------
 
 
-def _match(vectors: Array, offset: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
-    """Return True for the lags ``(n, k)`` that are among the offsets ``(..., J, k)``: ``(..., n)``."""
-
-    def match(span: slice) -> Array:
-        lags = array.astype(vectors[span, :], offset.dtype, xp)
-        return xp.any(xp.all(lags[:, None, :] == offset[..., None, :, :], axis=-1), axis=-1)
-
-    return each(match)
-
-
-def _nearest(hits: Array, vectors: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
+def _nearest(hits: Array, vectors: Array, xp: ModuleType) -> Array:
     """Return the first of the shortest vectors ``(n, k)`` that are hit, for each row of hits ``(..., n)``."""
-    distance = each(lambda span: xp.sum(xp.abs(vectors[span, :]), axis=-1, dtype=vectors.dtype))
-    far = xp.max(distance) + 1
-    index = xp.argmin(each(lambda span: xp.where(hits[..., span], distance[span], far)), axis=-1)
+    distance = xp.sum(xp.abs(vectors), axis=-1, dtype=vectors.dtype)
+    index = xp.argmin(xp.where(hits, distance, xp.max(distance) + 1), axis=-1)
     return xp.reshape(xp.take(vectors, xp.reshape(index, (-1,)), axis=0), (*index.shape, vectors.shape[-1]))
 
 
@@ -422,15 +397,12 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
         raise ValueError(f"the query sees {total} keys; expected fewer than 2**31: a shorter context or window")
     capacity.check(32.0 * (2 + len(ranges)) * total, f"a query that sees {total} keys", "context or window")
 
-    def rows(span: slice) -> Array:
-        index = xp.arange(span.start, span.stop, dtype=dtype, device=array.device(like))
-        columns, fold = [], total
-        for start, stop in ranges:
-            above, fold = fold, fold // (stop - start)
-            columns.append(index % above // fold + start)
-        return xp.stack(columns, axis=-1)
-
-    return mapping.map_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
+    index = xp.arange(total, dtype=dtype, device=array.device(like))
+    columns, fold = [], total
+    for start, stop in ranges:
+        above, fold = fold, fold // (stop - start)
+        columns.append(index % above // fold + start)
+    return xp.stack(columns, axis=-1)
 
 
 def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
@@ -455,13 +427,10 @@ def whole_numbers(name: str, value: Any, axes: int, *, least: int = -(2**32) + 1
     listed = isinstance(value, list | tuple | int | float | np.ndarray | np.integer)
     host = array.host_numbers(value, name) if listed else None
     if host is None or host.dtype.kind not in kinds:
-        raise _unexpected_number(TypeError, name, value, axes, least)
-    one_each = host.shape in ((axes,), ()) and host.size == axes
-    if not (one_each and np.all((host == np.floor(host)) & (host >= least) & (host < 2.0**32))):
-        raise _unexpected_number(ValueError, name, value, axes, least)
-    return [int(number) for number in host.reshape(-1)]
-
-
-def _unexpected_number(kind: type[Exception], name: str, value: Any, axes: int, least: int) -> Exception:
+        kind: type[Exception] = TypeError
+    elif host.size == axes and host.ndim < 2 and np.all((host == np.floor(host)) & (host >= least) & (host < 2.0**32)):
+        return [int(number) for number in host.reshape(-1)]
+    else:
+        kind = ValueError
     each = "" if axes == 1 else f" for each of {axes} axes"
-    return kind(f"{name} is {show(value)}; expected a whole number{each} from {least} to 2**32 - 1")
+    raise kind(f"{name} is {show(value)}; expected a whole number{each} from {least} to 2**32 - 1")

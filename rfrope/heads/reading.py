@@ -64,11 +64,6 @@ class Pairs(NamedTuple):
     i: np.ndarray
     j: np.ndarray
 
-    def rows_at(self, lag: int) -> tuple[np.ndarray, np.ndarray]:
-        """Those of one lag."""
-        span = slice(self.first[lag], self.first[lag + 1])
-        return self.i[span], self.j[span]
-
 
 @array.select_device
 def profile(
@@ -170,7 +165,7 @@ def profile(
     read = read._replace(positions=xp.reshape(read.positions, (-1, read.positions.shape[-1])))
     rows = None if pairs == "all" else _row_pairs(q_positions, k_positions, read.positions, tokens)
     number, spread, stderr, cosine, sine, by_block = _collect_by_lags(
-        _Sides.split(tokens, paired, read.blocks, xp), read, rows
+        Sides.split(tokens, paired, read.blocks, xp), read, rows
     )
     cosine, sine = scale * cosine, scale * sine
     values = (cosine + sine, scale * spread, scale * stderr, number, cosine, sine, scale * by_block)
@@ -191,7 +186,7 @@ def check_paired(paired: Any, tokens: Tokens) -> None:
         )
 
 
-class _Sides(NamedTuple):
+class Sides(NamedTuple):
     """Queries and keys, what is left of each beside their means, and coefficients ``(..., tokens, blocks)``.
 
     Those of a side are of what it varies by with the mean of the other, `mean` those of the two means.
@@ -206,7 +201,8 @@ class _Sides(NamedTuple):
     turned: int  # blocks
 
     @classmethod
-    def split(cls, tokens: Tokens, paired: bool, turned: int, xp: ModuleType) -> _Sides:
+    def split(cls, tokens: Tokens, paired: bool, turned: int, xp: ModuleType) -> Sides:
+        """Those of tokens, of which so many blocks turn."""
         mean, apart = centred(tokens, xp)
         queries = Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2).coefficients()
         keys = Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2).coefficients()
@@ -218,7 +214,7 @@ class _Sides(NamedTuple):
         return self.tokens.q_1.shape[-2], self.tokens.k_1.shape[-2]
 
 
-def _collect_by_lags(sides: _Sides, read: Angles, rows: Callable[[slice], Pairs] | None) -> tuple[Array, ...]:
+def _collect_by_lags(sides: Sides, read: Angles, rows: Callable[[slice], Pairs] | None) -> tuple[Array, ...]:
     """Count, spread, standard error, means of cosines and of sines, and of each block, some lags at a time."""
     xp, lags, parts = read.xp, read.positions.shape[0], (sides.tokens.q_1, sides.tokens.k_1)
     lead = math.prod(array.broadcast_shapes({"q": parts[0].shape[:-2], "k": parts[1].shape[:-2]}))
@@ -242,29 +238,26 @@ def _add_still_blocks(read: Angles, blocks: int) -> Angles:
         return read._replace(frequencies=xp.concat([omega, none], axis=0))
 
 
-def _average_all_pairs(sides: _Sides, waves: Waves) -> tuple[Array, ...]:
+def _average_all_pairs(sides: Sides, waves: Waves) -> tuple[Array, ...]:
     """As `_collect_by_lags`, at waves ``(L, blocks)``."""
     xp, (n, m) = waves.xp, sides.sizes
     joint = _joint_variance(sides.apart, waves)
-    of_q, of_k, together = _token_squares(sides, waves)
+    # what each token adds to the mean, as a query and as a key
+    as_q, as_k = (waves.total(a[..., None, :], b[..., None, :]) for a, b in (sides.queries, sides.keys))
+    of_q, of_k = (xp.sum(side * side, axis=-2) for side in (as_q, as_k))
     variance = of_q / float(n) + of_k / float(m) + joint
     if min(n, m) < 2:
         error = xp.full_like(variance, math.nan)
     else:
-        error = together / (n * (n - 1.0)) if sides.paired else of_q / (n * (n - 1.0)) + of_k / (m * (m - 1.0))
+        error = of_q / (n * (n - 1.0)) + of_k / (m * (m - 1.0))
+        if sides.paired:
+            error = xp.sum((as_q + as_k) ** 2, axis=-2) / (n * (n - 1.0))
         once = joint / ((n - 1.0) * (m - 1.0))  # both parts hold it, because the means are those of these tokens
         error = xp.where(error > 2.0 * once, error - once, once)
     number = xp.full_like(waves.cos[..., 0], float(n) * float(m))
     cosines, sines = waves.block_terms(*sides.mean)
     by_block = xp.matrix_transpose(cosines[..., : sides.turned] + sines[..., : sides.turned])
     return number, root(variance, xp), root(error, xp), *waves.summed(*sides.mean), by_block
-
-
-def _token_squares(sides: _Sides, waves: Waves) -> tuple[Array, ...]:
-    """Sums over the tokens of squared scores with the mean of the other side: as queries, as keys, and as both."""
-    from_q, from_k = (waves.total(a[..., None, :], b[..., None, :]) for a, b in (sides.queries, sides.keys))
-    found = (from_q, from_k, from_q + from_k if sides.paired else from_q)
-    return tuple(waves.xp.sum(side * side, axis=-2) for side in found)
 
 
 def centred(tokens: Tokens, xp: ModuleType) -> tuple[Tokens, Tokens]:
@@ -291,12 +284,12 @@ def _joint_variance(apart: Tokens, waves: Waves) -> Array:
 
 
 @dispatched(CPU.sums)
-def _sum_occurring_pairs(sides: _Sides, waves: Waves, rows: Pairs) -> tuple[Array, ...]:
+def _sum_occurring_pairs(sides: Sides, waves: Waves, rows: Pairs) -> tuple[Array, ...]:
     """As `_average_all_pairs`, for the rows of q and k that are at each lag."""
     xp, tokens, found = waves.xp, sides.tokens, []
     device = array.device(tokens.q_1)
     for lag in range(waves.cos.shape[0]):
-        i, j = rows.rows_at(lag)
+        i, j = (index[rows.first[lag] : rows.first[lag + 1]] for index in (rows.i, rows.j))
         wave, at = waves.row(lag), [array.from_host(index, xp, device=device) for index in (i, j)]
         taken = Tokens(
             *(xp.take(part, at[0], axis=-2) for part in (tokens.q_1, tokens.q_2)),
@@ -350,30 +343,18 @@ def _error_of_pairs(
 def _row_pairs(q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens) -> Callable[[slice], Pairs]:
     """Return a function that finds the rows of q and k that are at some of the lags, on the host."""
     steps = array.to_host(lags, "lags")
-    axes = steps.shape[-1]
-    q, k = (
-        _host_positions(name, value, rows, axes)
-        for name, value, rows in (
-            ("q_positions", q_positions, tokens.q_1.shape[-2]),
-            ("k_positions", k_positions, tokens.k_1.shape[-2]),
-        )
-    )
+    q = _host_positions("q_positions", q_positions, tokens.q_1.shape[-2], steps.shape[-1])
+    k = _host_positions("k_positions", k_positions, tokens.k_1.shape[-2], steps.shape[-1])
     return lambda span: _matches(q + steps[span, None, :], k)
 
 
 def _host_positions(name: str, value: Any, rows: int, axes: int) -> np.ndarray:
-    if value is None:
-        if axes > 1:
-            raise ValueError(f"{name} is None; expected positions, as the frequencies have {axes} axes")
-        return np.arange(rows, dtype=np.float64)[:, None]
-    host = angles.numbers_on_host(value, name).astype(np.float64)
-    one_each = host.shape in ((rows, axes), (rows,)) and host.size == rows * axes
-    if not (one_each and np.all(np.isfinite(host))):
-        raise ValueError(
-            f"{name} has shape {host.shape}; expected finite positions {(rows, axes)}"
-            f"{' or ' + str((rows,)) if axes == 1 else ''}, one a token"
-        )
-    return host.reshape(rows, axes)
+    if value is None and axes > 1:
+        raise ValueError(f"{name} is None; expected positions, as the frequencies have {axes} axes")
+    host = np.arange(rows) if value is None else angles.numbers_on_host(value, name)
+    if host.shape not in ((rows, axes), (rows,)) or host.size != rows * axes or not np.all(np.isfinite(host)):
+        raise ValueError(f"{name} has shape {host.shape}; expected finite positions {(rows, axes)}, one a token")
+    return host.astype(np.float64).reshape(rows, axes)
 
 
 def _matches(targets: np.ndarray, places: np.ndarray) -> Pairs:

@@ -15,7 +15,6 @@ from rfrope.heads.positional import lags_of_keys, ranges_of_lags, softmax_scale,
 
 _UNSURE = 2.0  # units in the last place by which a frequency that was computed and rounded may be wrong
 _LEAST = 1e-290  # deficits below it are lost to underflow, or one over their temperature is to overflow
-_LISTED = 4  # lags that a message names
 
 
 @array.select_device
@@ -106,7 +105,12 @@ def temperature_for_mass(
     # what the keys with a deficit may have, to 1 at the offset
     left = (1.0 - mass) / mass - (deficits.size - apart.size)
     if left <= 0.0 or not apart.size:
-        raise ValueError(_out_of_reach(mass, steps[deficits == 0.0], target, omega))
+        equal = steps[deficits == 0.0] + target
+        raise ValueError(
+            f"mass is {mass}, but keys at {len(equal)} other lags, such as {equal[-1].tolist()}, score as much as the "
+            "offset at any temperature: there all blocks make whole turns, or turns too small for float64; expected a "
+            f"mass below 1/{len(equal) + 1}"
+        )
     sharpness = _solve_sharpness(left, apart)
     return scale / sharpness if sharpness else math.inf
 
@@ -121,26 +125,6 @@ def _deficits(omega: np.ndarray, steps: np.ndarray, relative: float) -> np.ndarr
         (deficit,) = sums.falls(Angles(part, omega, None, np))
         out[span] = np.where(deficit > np.maximum(0.5 * np.sum(unsure * unsure, axis=1), _LEAST), deficit, 0.0)
     return out
-
-
-def _out_of_reach(mass: float, steps: np.ndarray, offset: np.ndarray, omega: np.ndarray) -> str:
-    """Message for a mass that is out of reach: the lags that score as much as the offset, and what makes them."""
-    if not np.any(omega):
-        why = "all frequencies are 0"
-    elif not np.all(np.any(omega, axis=0)):
-        why = "an axis has no frequency but 0"
-    elif np.max(np.abs(steps) @ np.abs(omega).T) < 1e-100:
-        why = "frequencies are too small to tell these lags from the offset in float64"
-    else:
-        why = "all blocks make whole turns between these lags and the offset"
-    equal = steps + offset
-    named = [lag[0] if len(lag) == 1 else tuple(lag) for lag in equal[-_LISTED:].tolist()]
-    keys = "1 other key scores" if len(equal) == 1 else f"{len(equal)} other keys score"
-    more = f" and {len(equal) - len(named)} more" if len(equal) > len(named) else ""
-    return (
-        f"mass is {mass}, but {keys} as much as the offset at any temperature: {why} (lag "
-        f"{', '.join(map(str, named))}{more}); expected a mass below 1/{len(equal) + 1}"
-    )
 
 
 def _solve_sharpness(left: float, apart: np.ndarray) -> float:

@@ -8,8 +8,9 @@ import inspect
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from itertools import takewhile
 from typing import Any, TypeAlias
 
@@ -20,7 +21,6 @@ from rfrope.data.model_types import known
 from rfrope.rotation.rope import Assumed
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
-Undo: TypeAlias = list[Callable[[], None]]
 
 PERCEPTION = re.compile(r"(^|[._])(vision|visual|vit|image|video|audio)", re.IGNORECASE)  # in the path of a module
 _PERCEIVING = re.compile("vision|visual|image|video|audio", re.IGNORECASE)  # in the name of a class
@@ -80,34 +80,29 @@ def rotaries(model: Module) -> list[Rotary]:
         raise ValueError(
             f"the rotation of this {type(model).__name__} was replaced already; expected undo() of that before"
         )
-    found = [*_makers(model), *_holders(model)]
+    found = [*_makers_of_tables(model)]
     if not found:
         makers = [type(one).__name__ for one in model.modules() if re.search("Rotary|RopePosition", type(one).__name__)]
         why = f"its {makers[0]} makes positions from pictures by itself" if makers else "it has no rotary module"
         raise ValueError(
-            f"{type(model).__name__} has nothing that makes tables of cos and sin from positions: {why}; expected a "
-            "model that has"
+            f"{type(model).__name__}: {why}; expected a model that makes tables of cos and sin from positions"
         )
     has_text = any(one.is_text for one in found)
     return [dataclasses.replace(one, is_replaced=one.is_text or not has_text) for one in found]
 
 
-def _makers(model: Module) -> Iterator[Rotary]:
-    for path, parent in [*model.named_modules()]:
-        for name, child in [*parent.named_children()]:
-            if "Rotary" in type(child).__name__ and "position_ids" in inspect.signature(child.forward).parameters:
+def _makers_of_tables(model: Module) -> Iterator[Rotary]:
+    """Rotary modules, and attention that holds a table, as that of GPT-J and CodeGen, and takes rows of it."""
+    for path, parent in model.named_modules():
+        if _HELD in parent._buffers and _takes_positions(parent) and any(_rotating_methods(parent)):
+            yield Rotary(parent, path, "rotary", parent, True, gives_tables=False)
+        for name, child in parent.named_children():
+            if "Rotary" in type(child).__name__ and _takes_positions(child):
                 yield Rotary(parent, path, name, child, not _perceives(f"{path}.{name}", child))
 
 
-def _holders(model: Module) -> Iterator[Rotary]:
-    """Attention that holds a table, as that of GPT-J and CodeGen does, and takes rows of it by its positions."""
-    for path, one in [*model.named_modules()]:
-        if (
-            _HELD in one._buffers
-            and "position_ids" in inspect.signature(one.forward).parameters
-            and any(_rotating_methods(one))
-        ):
-            yield Rotary(one, path, "rotary", one, True, gives_tables=False)
+def _takes_positions(module: Module) -> bool:
+    return "position_ids" in inspect.signature(module.forward).parameters
 
 
 def _perceives(path: str, rotary: Module) -> bool:
@@ -197,9 +192,9 @@ class Positions(torch.nn.Module):
 
     def forward(self, x: Any, position_ids: Any, layer_type: str | None = None) -> Any:
         """Positions in place of cos, and in place of sin which kind of layer they are for, if there are several."""
-        index = [*self.turning].index(layer_type) if layer_type in self.turning else 0
-        if layer_type not in self.turning and len({*self.turning.values()}) > 1:
+        if layer_type not in self.turning and self.has_kinds:
             raise ValueError(f"layer_type is {show(layer_type)}; expected one of {', '.join(self.turning)}")
+        index = [*self.turning].index(layer_type) if layer_type in self.turning else 0
         positions = self._split_axes(position_ids, self.turning_module(index).axes)
         if not self.is_tagged:  # code between this and the attention may take parts of both, as of tables
             return positions if self.is_complex else (positions, positions)
@@ -207,9 +202,14 @@ class Positions(torch.nn.Module):
         return positions, tag.as_subclass(_Tag) if self.turns_back else tag
 
     @property
+    def has_kinds(self) -> bool:
+        """True if layers of several kinds turn by other modules."""
+        return len({*self.turning.values()}) > 1
+
+    @property
     def is_tagged(self) -> bool:
         """True if positions come with a tensor that says for which kind of layer they are."""
-        return not self.is_complex and (self.turns_back or len({*self.turning.values()}) > 1)
+        return not self.is_complex and (self.turns_back or self.has_kinds)
 
     def _split_axes(self, position_ids: Any, axes: int) -> Any:
         """Positions with their axes last; those of M-RoPE come with their axes first."""
@@ -312,12 +312,12 @@ def _pairing(config: Any) -> str | None:
 # -- attention that turns by positions ---------------------------------------------------------------------------------
 
 
-def swap(names: dict[str, Any], name: str, value: Any, undo: Undo) -> None:
+def swap(names: dict[str, Any], name: str, value: Any, undo: ExitStack) -> None:
     """Put a value in a dict, and note how to undo that."""
     if name in names:
-        undo.append(partial(names.__setitem__, name, names[name]))
+        undo.callback(names.__setitem__, name, names[name])
     else:
-        undo.append(partial(names.pop, name, None))
+        undo.callback(names.pop, name, None)
     names[name] = value
 
 
@@ -330,10 +330,8 @@ def _rotating_methods(attention: Module) -> Iterator[tuple[str, Any, dict[str, A
             function = inspect.unwrap(method) if inspect.isfunction(method) else None
             if function is None:
                 continue
-            names = [one for one in function.__code__.co_names if _ROTATION.search(one)]
-            called = {one: function.__globals__[one] for one in names if callable(function.__globals__.get(one))}
-            called = {one: f for one, f in called.items() if _takes_tables(f)}
-            if called:
+            called = {one: function.__globals__.get(one) for one in function.__code__.co_names if _ROTATION.search(one)}
+            if called := {one: f for one, f in called.items() if callable(f) and _takes_tables(f)}:
                 yield name, function, called
 
 
@@ -342,7 +340,7 @@ def _takes_tables(function: Any) -> bool:
     return any(tables <= parameters for tables in _TABLES)
 
 
-def redirect(attention: Module, positions: Positions, undo: Undo) -> bool:
+def redirect(attention: Module, positions: Positions, undo: ExitStack) -> bool:
     """Let the methods of an attention module that call a function of cos and sin call one of positions."""
     found = False
     for name, function, called in _rotating_methods(attention):
@@ -351,20 +349,14 @@ def redirect(attention: Module, positions: Positions, undo: Undo) -> bool:
         _check_parameters(attention, called)
         positions.turns_back |= bool(_BACK.search(inspect.getsource(function)))
         positions.is_complex |= any("freqs_cis" in inspect.signature(one).parameters for one in called.values())
-        names_there = {
-            **function.__globals__,
-            **{one: _rotation_by_positions(f, positions) for one, f in called.items()},
-        }
-        names_there.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
-        copied = types.FunctionType(
-            function.__code__,
-            names_there,
-            function.__name__,
-            function.__defaults__,
-            function.__closure__,
-        )
-        copied.__kwdefaults__, copied.__annotations__ = function.__kwdefaults__, function.__annotations__
-        method = copied if positions.__dict__["rotary"].gives_tables else _noting(copied, positions)
+        replaced = {one: _rotation_by_positions(f, positions) for one, f in called.items()}
+        names = function.__globals__ | replaced
+        names.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
+        method: Any = types.FunctionType(function.__code__, names, closure=function.__closure__)
+        method.__defaults__, method.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+        method.__annotations__ = function.__annotations__
+        if not positions.__dict__["rotary"].gives_tables:
+            method = _noting(method, positions)
         swap(attention.__dict__, name, types.MethodType(method, attention), undo)
         found = True
     return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
 from typing import Any, TypeAlias
 
 from rfrope._core import array
@@ -91,7 +92,7 @@ def _validated(config: Any, rope_parameters: Mapping[str, Any], ignore_keys: set
 # -- another rotation in a model that is there -------------------------------------------------------------------------
 
 
-class Replacement:
+class Replacement(ExitStack):
     """A rotation that was put in the place of a model's own; also a context manager, which takes it out at the end.
 
     Attributes
@@ -102,20 +103,11 @@ class Replacement:
         How many modules of the model gave tables of cos and sin, and now give positions.
     """
 
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
-        self.attentions = self.rotaries = 0
+    attentions = rotaries = 0
 
     def undo(self) -> None:
         """Give the model its own rotation back. A second call does nothing."""
-        while self._undo:
-            self._undo.pop()()
-
-    def __enter__(self) -> Replacement:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.undo()
+        self.close()
 
 
 def replace_rotary(model: Module, rope: Any) -> Replacement:
@@ -174,12 +166,12 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
         made = {id(rotary): rotations.Positions(rotary, rope) for rotary in rotaries if rotary.is_replaced}
         for rotary in rotaries:
             if rotary.is_replaced:
-                rotations.swap(rotary.parent._modules, rotary.name, made[id(rotary)], done._undo)
+                rotations.swap(rotary.parent._modules, rotary.name, made[id(rotary)], done)
                 done.rotaries += rotary.gives_tables
         for path, attention in [*model.named_modules()]:
             rotary = rotations.nearest(path, rotaries)
             if rotary.is_replaced and not (rotary.is_text and rotations.PERCEPTION.search(path)):
-                done.attentions += rotations.redirect(attention, made[id(rotary)], done._undo)
+                done.attentions += rotations.redirect(attention, made[id(rotary)], done)
         if not done.attentions:
             raise ValueError(
                 f"{type(model).__name__} has no attention that turns q and k by a table of cos and sin; expected a "
@@ -203,8 +195,7 @@ def _watch_saving() -> None:
     def save_pretrained(self: Module, *arguments: Any, **options: Any) -> Any:
         """Save a model, whose config says in the meantime by what it turns."""
         replaced = [one for one in self.modules() if isinstance(one, rotations.Positions)]
-        undo: rotations.Undo = []
-        try:
+        with ExitStack() as undo:
             for lost in dict.fromkeys(filter(None, [_written(self, one, undo) for one in replaced])):
                 warnings.warn(
                     f"{type(self).__name__} is saved without the rotation that replace_rotary put in: {lost}; expected "
@@ -212,14 +203,11 @@ def _watch_saving() -> None:
                     stacklevel=2,
                 )
             return kept(self, *arguments, **options)
-        finally:
-            while undo:
-                undo.pop()()
 
     PreTrainedModel.save_pretrained = functools.update_wrapper(save_pretrained, kept, ("__doc__", "__name__"))
 
 
-def _written(model: Module, positions: rotations.Positions, undo: rotations.Undo) -> str:
+def _written(model: Module, positions: rotations.Positions, undo: ExitStack) -> str:
     """Put frequencies into the config of what they stand in for; why that cannot be, if it cannot."""
     register()
     module = positions.__dict__["rotary"].module
@@ -234,15 +222,13 @@ def _written(model: Module, positions: rotations.Positions, undo: rotations.Undo
     told = {
         name: _parameters(one, before if name == "all" else before[name]) for name, one in positions.turning.items()
     }
-    rotations.swap(config.__dict__, "rope_parameters", told.get("all", {**before, **told}), undo)
-    try:
+    with ExitStack() as changed, suppress(Exception):  # whatever a class of a model raises, that cannot do it
+        rotations.swap(config.__dict__, "rope_parameters", told.get("all", {**before, **told}), changed)
         config.validate()
         made = kind(config)
         if all(_turns_by(made, "" if name == "all" else f"{name}_", parameters) for name, parameters in told.items()):
+            undo.push(changed.pop_all())
             return ""
-    except Exception:  # whatever a class of a model raises, that cannot do it
-        pass
-    undo.pop()()
     return f"{kind.__name__} does not turn by the frequencies of a config"
 
 
@@ -259,12 +245,8 @@ def _parameters(rotary: Module, before: Mapping[str, Any]) -> dict[str, Any]:
     held = rotary.rope.frequencies if rotary.frequencies is None else rotary.frequencies
     held = held.full_tensor() if hasattr(held, "full_tensor") else held  # a part of it is here
     kept = {key: before[key] for key in ("rope_theta", "partial_rotary_factor") if key in before}
-    frequencies = array.to_host(held).tolist()
-    return kept | {
-        "rope_type": kernel_scheme.NAME,
-        "frequencies": frequencies,
-        "attention_factor": rotary.rope.attention_factor,
-    }
+    numbers = {"frequencies": array.to_host(held).tolist(), "attention_factor": rotary.rope.attention_factor}
+    return kept | {"rope_type": kernel_scheme.NAME} | numbers
 
 
 def _turns_by(made: Module, prefix: str, parameters: Mapping[str, Any]) -> bool:

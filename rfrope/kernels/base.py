@@ -17,22 +17,56 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rfrope._core import angles, array, mapping
+from rfrope._core import angles, array
 from rfrope._core.arguments import LARGEST, show
 from rfrope._core.array import Array
 from rfrope.kernels import deficits, parameters
 from rfrope.kernels.deficits import Deficits
-from rfrope.kernels.law import Law
 from rfrope.kernels.parameters import Lengths
 
 Formula = Callable[[Array, ModuleType], Array]
+Quantile = tuple[
+    Callable[..., np.ndarray], tuple[float, ...]
+]  # a function of numbers in (0, 1), and what it takes first
 Atoms = tuple[np.ndarray, np.ndarray]  # frequencies (n, k) and their probabilities (n,)
 
 _HELD = 128.0  # bytes that formulas hold for each number of their argument, about: 25 to 150
 _MOST_ATOMS = 2**12  # atoms of a factor, in the density of a product
-_LAW = {"_law", "_component", "_radius"}
-_PHI = {"phi", "_phi", "_far_phi", "_near_phi"}
+_EXTREME = (
+    1e100  # factors of a law beyond it, or below its inverse, are left to the transport, which cuts what overflows
+)
+_LAW = {"_law", "_line", "_radius"}
+_PHI = {"phi", "_phi"}
 _TRANSPORT = {"transport", "n_columns", "transport_points", "_transport", "_unit_transport"}
+
+
+@dataclass(frozen=True)
+class Law:
+    """A transport as data, for compiled loops: component j is ``factors[j] * radius(u_0) * quantile(u_j)``.
+
+    Attributes
+    ----------
+    component : tuple
+        ``(quantile, parameters)``: an array function ``quantile(*parameters, u)``, odd about 1/2; or
+        ``("uniform", ())`` for 2u - 1, or ``("log_uniform", (s,))`` for ``sign(2u - 1) exp(s abs(2u - 1))``.
+    factors : tuple of float
+        One for each axis.
+    radius : tuple or None
+        ``(quantile, parameters)``: positive, ``quantile(*parameters, v, upper=False)`` at v, and with ``upper=True`` at
+        1 - v. It takes the first column of uniforms. Without it the columns are the components.
+    """
+
+    component: tuple[str | Callable[..., np.ndarray], tuple[float, ...]]
+    factors: tuple[float, ...]
+    radius: Quantile | None = None
+
+    def scaled(self, divisor: float | tuple[float, ...]) -> Law | None:
+        """Return the law of frequencies over `divisor`, or None where that needs more care than a product."""
+        divisors = np.broadcast_to(divisor, len(self.factors))
+        with np.errstate(over="ignore"):
+            factors = tuple((np.asarray(self.factors) / divisors).tolist())
+        fits = all(1.0 / _EXTREME < f < _EXTREME for f in factors)
+        return dataclasses.replace(self, factors=factors) if fits else None
 
 
 class Kernel(ABC):
@@ -151,7 +185,7 @@ class Kernel(ABC):
             )
         if array.has_host_values(u) and not bool(xp.all((u > 0.0) & (u < 1.0))):
             raise ValueError("u holds values outside (0, 1); expected points inside the unit cube")
-        return self.restore_shape(mapping.map_on_host(self.transport_points, u, xp, "u", last_axis=self.ndim))
+        return self.restore_shape(array.map_on_host(self.transport_points, u, xp, "u", last_axis=self.ndim))
 
     def rescale(self, scale: float | Sequence[float]) -> Kernel:
         """Stretch to ``Phi(lag / scale)``: frequencies divided by `scale`, a number or one for each axis."""
@@ -192,7 +226,7 @@ class Kernel(ABC):
         )
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
-        raise ValueError(f"{self!r} has no density in closed form; sample it, or estimate the density from draws")
+        raise ValueError(f"{self!r} has no density in closed form; sample it instead")
 
     def _atoms(self) -> Atoms | None:
         """Frequencies and their probabilities, if the law has a few thousand at most and no other."""

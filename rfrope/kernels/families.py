@@ -7,29 +7,31 @@ position. ``t`` below is the lag in units of the scale, ``w`` the frequency time
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from types import ModuleType
-from typing import ClassVar
 
 import numpy as np
 
 from rfrope._core import quantiles, special
 from rfrope._core.array import Array
 from rfrope.kernels import deficits
+from rfrope.kernels.base import Law, Quantile
 from rfrope.kernels.deficits import Deficits
 from rfrope.kernels.isotropic import Isotropic, NormalScale
-from rfrope.kernels.law import Law, Quantile
-from rfrope.kernels.parameters import length, radial, shape, square
+from rfrope.kernels.parameters import Lengths, length, radial, shape, square
 from rfrope.kernels.registry import family
 
 
-@family("exp(-r^2/(2 s^2))", "normal, standard deviation 1/s", "gaussian(scale=32.0)", "rbf", "squared_exponential")
-@dataclass(frozen=True, repr=False)
+@family(
+    "gaussian",
+    "exp(-r^2/(2 s^2))",
+    "normal, standard deviation 1/s",
+    "gaussian(scale=32.0)",
+    aliases=("rbf", "squared_exponential"),
+)
 class Gaussian(NormalScale):
     """Gaussian kernel: ``Phi = exp(-t^2/2)``; w is standard normal."""
 
-    name: ClassVar[str] = "gaussian"
-    scale: float | tuple[float, ...] = length(1.0)
+    scale: Lengths = length(1.0)
     ndim: int = 1
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
@@ -42,13 +44,13 @@ class Gaussian(NormalScale):
         return (2.0 * math.pi) ** (-0.5 * self.ndim) * xp.exp(-0.5 * square(w, xp))
 
 
-@family("1/(1 + r^2/s^2)", "Laplace, scale 1/s (k = 1); sqrt(2E) z/s, E ~ Exp(1) (k > 1)", "cauchy(scale=24.0)")
-@dataclass(frozen=True, repr=False)
+@family(
+    "cauchy", "1/(1 + r^2/s^2)", "Laplace, scale 1/s (k = 1); sqrt(2E) z/s, E ~ Exp(1) (k > 1)", "cauchy(scale=24.0)"
+)
 class Cauchy(NormalScale):
     """Cauchy kernel: ``Phi = 1/(1 + t^2)``; w is Laplace in one axis, ``sqrt(2E) z`` with E exponential in more."""
 
-    name: ClassVar[str] = "cauchy"
-    scale: float | tuple[float, ...] = length(1.0)
+    scale: Lengths = length(1.0)
     ndim: int = 1
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
@@ -61,23 +63,19 @@ class Cauchy(NormalScale):
     def _unit_density(self, w: Array, xp: ModuleType) -> Array:
         return 0.5 ** (0.5 * self.ndim) * _normal_gamma_density(1.0, math.sqrt(0.5) * w, xp)
 
-    def _component(self) -> Quantile:
-        return (quantiles.laplace_quantile, ()) if self.ndim == 1 else super()._component()
+    def _line(self) -> Quantile:
+        return quantiles.laplace_quantile, ()
 
-    def _radius(self) -> Quantile | None:
-        return (_root_exponential, ()) if self.ndim > 1 else None
-
-
-def _root_exponential(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    return np.sqrt(2.0 * quantiles.exponential_quantile(u, upper=upper))
+    def _radius(self) -> Quantile:
+        return _root_exponential, ()
 
 
 @family(
+    "matern",
     "2^(1-nu)/Gamma(nu) t^nu K_nu(t), t = sqrt(2 nu) r/s",
     "multivariate Student t, 2 nu degrees of freedom, over s",
     "matern(nu=1.5, scale=16.0)",
 )
-@dataclass(frozen=True, repr=False)
 class Matern(NormalScale):
     """Matérn kernel: ``Phi = 2^(1-nu)/Gamma(nu) s^nu K_nu(s)``, ``s = sqrt(2 nu) t``; w is multivariate Student t.
 
@@ -85,21 +83,18 @@ class Matern(NormalScale):
     lies beyond 2**500, where frequencies are cut.
     """
 
-    name: ClassVar[str] = "matern"
-    nu: float = shape(1.5, 0.05, 30.0)
-    scale: float | tuple[float, ...] = length(1.0)
+    nu: float = shape(1.5, least=0.05, most=30.0)
+    scale: Lengths = length(1.0)
     ndim: int = 1
 
-    @property
-    def _near_bound(self) -> float:  # type: ignore[override]
-        """Squares below which what follows the square in Phi, of order ``min(2 nu, 4)``, is rounding even in Phi''."""
-        return 1e-16 ** (2.0 / (1.0 + min(2.0 * self.nu - 2.0, 2.0))) if self.nu > 1.0 else 0.0
-
-    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
-        return 1.0 - (0.5 * self.nu / (self.nu - 1.0) if self.nu > 1.0 else 0.0) * square
-
-    def _far_phi(self, t: Array, xp: ModuleType) -> Array:
-        return special.matern(self.nu, math.sqrt(2.0 * self.nu) * t, xp)
+    def _phi(self, lags: Array, xp: ModuleType) -> Array:
+        nu, bend, bound = self.nu, 0.0, 0.0
+        if nu > 1.0:  # what follows the square in Phi is of order min(2 nu, 4): below the bound it is rounding in Phi''
+            bend, bound = 0.5 * nu / (nu - 1.0), 1e-16 ** (2.0 / (1.0 + min(2.0 * nu - 2.0, 2.0)))
+        factor = math.sqrt(2.0 * nu)
+        return self._radial(
+            lags, lambda t, xp: special.matern(nu, factor * t, xp), xp, lambda square, _: 1.0 - bend * square, bound
+        )
 
     def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
         return deficits.matern(self.nu, math.sqrt(2.0 * self.nu) * self._distance(lags, xp), xp)
@@ -109,32 +104,25 @@ class Matern(NormalScale):
         log_peak = special.log_gamma_ratio(self.nu, self.ndim) - 0.5 * self.ndim * math.log(2.0 * math.pi * self.nu)
         return xp.exp(log_peak - power * _log1p_square(w, 2.0 * self.nu, xp))
 
-    def _component(self) -> Quantile:
-        return (quantiles.student_quantile, (2.0 * self.nu,)) if self.ndim == 1 else super()._component()
+    def _line(self) -> Quantile:
+        return quantiles.student_quantile, (2.0 * self.nu,)
 
-    def _radius(self) -> Quantile | None:
-        return (_student_radius, (self.nu,)) if self.ndim > 1 else None
+    def _radius(self) -> Quantile:
+        return _student_radius, (self.nu,)
 
     def _law(self) -> Law | None:
         return super()._law() if self.nu >= 0.5 else None  # tails too heavy for tables
 
 
-def _student_radius(nu: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    half_chi2 = np.maximum(quantiles.gamma_quantile(nu, u, upper=upper), np.finfo(np.float64).tiny)
-    return np.sqrt(nu / half_chi2)
-
-
-@family("exp(-r/s)", "multivariate Cauchy, over s", "exponential(scale=48.0)", "laplacian")
-@dataclass(frozen=True, repr=False)
+@family("exponential", "exp(-r/s)", "multivariate Cauchy, over s", "exponential(scale=48.0)", aliases=("laplacian",))
 class Exponential(NormalScale):
     """Exponential kernel: ``Phi = exp(-t)``, Matérn with nu = 1/2; w is multivariate Cauchy."""
 
-    name: ClassVar[str] = "exponential"
-    scale: float | tuple[float, ...] = length(1.0)
+    scale: Lengths = length(1.0)
     ndim: int = 1
 
-    def _far_phi(self, t: Array, xp: ModuleType) -> Array:
-        return xp.exp(-t)
+    def _phi(self, lags: Array, xp: ModuleType) -> Array:
+        return self._radial(lags, lambda t, xp: xp.exp(-t), xp)
 
     def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
         deficit = -xp.expm1(-self._distance(lags, xp))
@@ -143,32 +131,27 @@ class Exponential(NormalScale):
     def _unit_density(self, w: Array, xp: ModuleType) -> Array:
         return Matern(0.5, ndim=self.ndim)._unit_density(w, xp)
 
-    def _component(self) -> Quantile:
-        return (quantiles.student_quantile, (1.0,)) if self.ndim == 1 else super()._component()
+    def _line(self) -> Quantile:
+        return quantiles.student_quantile, (1.0,)
 
-    def _radius(self) -> Quantile | None:
-        return (_cauchy_radius, ()) if self.ndim > 1 else None
-
-
-def _cauchy_radius(u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    return 1.0 / quantiles.half_normal_upper_quantile(u, upper=upper)
+    def _radius(self) -> Quantile:
+        return _cauchy_radius, ()
 
 
 @family(
+    "rational_quadratic",
     "(1 + r^2/(2 alpha s^2))^-alpha",
     "sqrt(g) z/s, one g ~ Gamma(alpha, rate alpha) for all axes",
     "rational_quadratic(alpha=1.5, scale=24.0)",
 )
-@dataclass(frozen=True, repr=False)
 class RationalQuadratic(NormalScale):
     """Rational quadratic kernel: ``Phi = (1 + t^2/(2 alpha))^-alpha``; w is ``sqrt(g) z``.
 
     The variance g ~ Gamma(alpha, rate alpha) is shared by all axes.
     """
 
-    name: ClassVar[str] = "rational_quadratic"
-    alpha: float = shape(1.0, 0.02, 100.0)
-    scale: float | tuple[float, ...] = length(1.0)
+    alpha: float = shape(1.0, least=0.02, most=100.0)
+    scale: Lengths = length(1.0)
     ndim: int = 1
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
@@ -185,12 +168,86 @@ class RationalQuadratic(NormalScale):
     def _unit_density(self, w: Array, xp: ModuleType) -> Array:
         return _normal_gamma_density(self.alpha, w, xp)
 
-    def _radius(self) -> Quantile | None:
+    def _radius(self) -> Quantile:
         return _gamma_radius, (self.alpha,)
 
 
-def _gamma_radius(alpha: float, u: np.ndarray, *, upper: bool = False) -> np.ndarray:
-    return np.sqrt(quantiles.gamma_quantile(alpha, u, upper=upper) / alpha)
+@family(
+    "power_exponential",
+    "exp(-(r/s)^exponent), exponent in (0, 2]",
+    "sqrt(2 S) z/s, one S positive (exponent/2)-stable for all axes",
+    "power_exponential(exponent=1.5, scale=32.0)",
+    aliases=("stable",),
+)
+class PowerExponential(Isotropic):
+    """Power exponential kernel: ``Phi = exp(-t^exponent)``, exponent in (0, 2]; w is ``sqrt(2S) z``, S positive stable.
+
+    S has ``E exp(-x S) = exp(-x^(exponent/2))`` and is shared by all axes. Below exponent = 0.04 more than 1e-6 of the
+    law lies beyond 2**500, where frequencies are cut. The density has a closed form for the exponents 1 and 2.
+    """
+
+    exponent: float = shape(1.0, least=0.05, most=2.0, ends=True)
+    scale: Lengths = length(1.0)
+    ndim: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.exponent > 2.0:
+            raise ValueError(f"exponent is {self.exponent}; expected at most 2: beyond, Phi is not positive definite")
+
+    @property
+    def n_columns(self) -> int:
+        """Two for the shared stable variable and one for each axis."""
+        return 2 + self.ndim
+
+    def _phi(self, lags: Array, xp: ModuleType) -> Array:
+        bound = 1.0 if self.exponent == 2.0 else 0.0
+        return self._radial(
+            lags, lambda t, xp: xp.exp(-(t**self.exponent)), xp, lambda square, xp: xp.exp(-square), bound
+        )
+
+    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+        if self.exponent == 2.0:
+            return deficits.gaussian(2.0 * self._square(lags, xp), xp)
+        t = self._distance(lags, xp)
+        zero = t == 0.0
+        once = xp.where(zero, xp.zeros_like(t), xp.where(zero, xp.ones_like(t), t) ** self.exponent)
+        excess = -2.0 * math.expm1((self.exponent - 2.0) * math.log(2.0)) * once
+        return deficits.exponential(once, 2.0**self.exponent * once, excess, t < 1.0, xp)
+
+    def _unit_density(self, w: Array, xp: ModuleType) -> Array:
+        if self.exponent == 1.0:
+            return Exponential(ndim=self.ndim)._unit_density(w, xp)
+        if self.exponent == 2.0:
+            return Gaussian(ndim=self.ndim)._unit_density(w * math.sqrt(0.5), xp) * 0.5 ** (0.5 * self.ndim)
+        return super()._unit_density(w, xp)
+
+    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
+        root = quantiles.stable_root(self.exponent, u[..., :1], u[..., 1:2])
+        return root * quantiles.normal_quantile(u[..., 2:])
+
+
+# -- radii that all axes share, at v or, if `upper`, at 1 - v ----------------------------------------------------------
+
+
+def _root_exponential(v: np.ndarray, *, upper: bool = False) -> np.ndarray:
+    return np.sqrt(2.0 * quantiles.exponential_quantile(v, upper=upper))
+
+
+def _student_radius(nu: float, v: np.ndarray, *, upper: bool = False) -> np.ndarray:
+    half_chi2 = np.maximum(quantiles.gamma_quantile(nu, v, upper=upper), np.finfo(np.float64).tiny)
+    return np.sqrt(nu / half_chi2)
+
+
+def _cauchy_radius(v: np.ndarray, *, upper: bool = False) -> np.ndarray:
+    return 1.0 / quantiles.half_normal_upper_quantile(v, upper=upper)
+
+
+def _gamma_radius(alpha: float, v: np.ndarray, *, upper: bool = False) -> np.ndarray:
+    return np.sqrt(quantiles.gamma_quantile(alpha, v, upper=upper) / alpha)
+
+
+# -- functions that families share -------------------------------------------------------------------------------------
 
 
 def _log1p_square(vectors: Array, divisor: float, xp: ModuleType) -> Array:
@@ -222,63 +279,3 @@ def _normal_gamma_density(alpha: float, vectors: Array, xp: ModuleType) -> Array
         return xp.full_like(square, math.inf) if order < 0.0 else evaluate(xp.zeros_like(square), xp)
 
     return radial(vectors, limit, evaluate, 0.0, xp)
-
-
-@family(
-    "exp(-(r/s)^exponent), exponent in (0, 2]",
-    "sqrt(2 S) z/s, one S positive (exponent/2)-stable for all axes",
-    "power_exponential(exponent=1.5, scale=32.0)",
-    "stable",
-)
-@dataclass(frozen=True, repr=False)
-class PowerExponential(Isotropic):
-    """Power exponential kernel: ``Phi = exp(-t^exponent)``, exponent in (0, 2]; w is ``sqrt(2S) z``, S positive stable.
-
-    S has ``E exp(-x S) = exp(-x^(exponent/2))`` and is shared by all axes. Below exponent = 0.04 more than 1e-6 of the
-    law lies beyond 2**500, where frequencies are cut. The density has a closed form for the exponents 1 and 2.
-    """
-
-    name: ClassVar[str] = "power_exponential"
-    exponent: float = shape(1.0, 0.05, 2.0, ends=True)
-    scale: float | tuple[float, ...] = length(1.0)
-    ndim: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.exponent > 2.0:
-            raise ValueError(f"exponent is {self.exponent}; expected at most 2: beyond, Phi is not positive definite")
-
-    @property
-    def n_columns(self) -> int:
-        """Two for the shared stable variable and one for each axis."""
-        return 2 + self.ndim
-
-    @property
-    def _near_bound(self) -> float:  # type: ignore[override]
-        return 1.0 if self.exponent == 2.0 else 0.0
-
-    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
-        return xp.exp(-square)
-
-    def _far_phi(self, t: Array, xp: ModuleType) -> Array:
-        return xp.exp(-(t**self.exponent))
-
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
-        if self.exponent == 2.0:
-            return deficits.gaussian(2.0 * self._square(lags, xp), xp)
-        t = self._distance(lags, xp)
-        zero = t == 0.0
-        once = xp.where(zero, xp.zeros_like(t), xp.where(zero, xp.ones_like(t), t) ** self.exponent)
-        excess = -2.0 * math.expm1((self.exponent - 2.0) * math.log(2.0)) * once
-        return deficits.exponential(once, 2.0**self.exponent * once, excess, t < 1.0, xp)
-
-    def _unit_density(self, w: Array, xp: ModuleType) -> Array:
-        if self.exponent == 1.0:
-            return Exponential(ndim=self.ndim)._unit_density(w, xp)
-        if self.exponent == 2.0:
-            return Gaussian(ndim=self.ndim)._unit_density(w * math.sqrt(0.5), xp) * 0.5 ** (0.5 * self.ndim)
-        return super()._unit_density(w, xp)
-
-    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
-        root = quantiles.stable_root(self.exponent, u[..., :1], u[..., 1:2])
-        return root * quantiles.normal_quantile(u[..., 2:])

@@ -16,9 +16,8 @@ import numpy as np
 from rfrope._core import array, quantiles
 from rfrope._core.arguments import MOST, whole
 from rfrope._core.array import Array
-from rfrope.kernels.base import Kernel
-from rfrope.kernels.law import Law, Quantile
-from rfrope.kernels.parameters import Lengths, per_axis, radial, radius, spread, square, volume
+from rfrope.kernels.base import Kernel, Law, Quantile
+from rfrope.kernels.parameters import Function, Lengths, flat, per_axis, radial, radius, spread, square, volume
 
 _DISTANT = 1e150  # in units of the scale: its square is finite
 
@@ -58,9 +57,8 @@ class Scaled(Family):
         size = size if self.unit == "scale" else 1.0 / size if size else math.inf
         if 0.0 < size < math.inf:
             return size * density
-        return xp.where(
-            (density == 0.0) | xp.isinf(density), density, size * density
-        )  # a pole stays one, and 0 stays 0
+        kept = (density == 0.0) | xp.isinf(density)  # a pole stays one, and 0 stays 0
+        return xp.where(kept, density, size * density)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         unit = np.asarray(self._unit)
@@ -81,23 +79,11 @@ class Scaled(Family):
 
 
 class Isotropic(Scaled):
-    """A law of w that is spherically symmetric.
+    """A law of w that is spherically symmetric."""
 
-    Phi is stated near 0 as a function of the square of t, where it is smooth, and farther out as one of t.
-    """
-
-    _near_bound: float = 0.0  # squares of t up to which `_near_phi` holds; 0 where Phi has a kink at 0
-
-    def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        return radial(self._scale_lags(lags, xp), self._near_phi, self._far_phi, self._near_bound, xp)
-
-    def _near_phi(self, square: Array, xp: ModuleType) -> Array:
-        """Phi at a small t, by its square. A kink is flat there: the mean of its two sides."""
-        return xp.ones_like(square)
-
-    def _far_phi(self, t: Array, xp: ModuleType) -> Array:
-        """Phi at t > 0. A family states it, or the whole of Phi by `_phi`."""
-        raise NotImplementedError(f"{type(self).__name__} states no Phi; expected a method _phi, or _far_phi")
+    def _radial(self, lags: Array, far: Function, xp: ModuleType, near: Function = flat, bound: float = 0.0) -> Array:
+        """Return a function of t, stated as one of its square up to a bound, where it is smooth; see `radial`."""
+        return radial(self._scale_lags(lags, xp), near, far, bound, xp)
 
     def _square(self, lags: Array, xp: ModuleType) -> Array:
         """Return the square of t."""
@@ -115,26 +101,32 @@ class Isotropic(Scaled):
 
 
 class NormalScale(Isotropic):
-    """A law of normal w times a radius that all axes share, or of another component in one axis."""
+    """A law of normal w times a radius that all axes share; in one axis it may be stated directly."""
 
     @property
     def n_columns(self) -> int:
         """One for each axis, and one for a radius that they share."""
-        return self.ndim + (self._radius() is not None)
+        return self.ndim + (self._factors()[1] is not None)
 
-    def _component(self) -> Quantile:
-        """Quantile function of a component of w, over the radius."""
-        return quantiles.normal_quantile, ()
+    def _line(self) -> Quantile | None:
+        """Quantile function of w in one axis, if it is known."""
+        return None
 
     def _radius(self) -> Quantile | None:
         """Quantile function of the number that multiplies all axes, if there is one."""
         return None
 
+    def _factors(self) -> tuple[Quantile, Quantile | None]:
+        """Quantile functions of a component of w over the radius, and of the radius."""
+        line = self._line() if self.ndim == 1 else None
+        return (line, None) if line else ((quantiles.normal_quantile, ()), self._radius())
+
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
-        (quantile, parameters), shared = self._component(), self._radius()
+        (quantile, parameters), shared = self._factors()
         if shared is None:
             return quantile(*parameters, u)
         return shared[0](*shared[1], u[..., :1]) * quantile(*parameters, u[..., 1:])
 
     def _law(self) -> Law | None:
-        return Law(self._component(), (1.0,) * self.ndim, self._radius()).scaled(self._unit)
+        component, shared = self._factors()
+        return Law(component, (1.0,) * self.ndim, shared).scaled(self._unit)

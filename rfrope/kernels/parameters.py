@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +16,7 @@ from rfrope._core import angles, arguments, array
 from rfrope._core.arguments import LARGEST, show
 from rfrope._core.array import Array
 
+Function = Callable[[Array, ModuleType], Array]
 Lengths = float | tuple[float, ...]  # one number, or one for each axis
 
 
@@ -42,23 +43,14 @@ class SearchRange:
     ends: bool = False
 
 
-def length(default: float, *, least: float = 0.0, single: bool = False) -> Any:
-    """Field of a family that is a length, in positions."""
-    return _field(default, SearchRange("length", least=least, single=single))
+def _searched(kind: str, default: float, **bounds: Any) -> Any:
+    return field(default=default, metadata={"search": SearchRange(kind, **bounds)})
 
 
-def frequency(default: float, *, single: bool = False) -> Any:
-    """Field of a family that is a frequency, in radians per position."""
-    return _field(default, SearchRange("frequency", single=single))
-
-
-def shape(default: float, least: float, most: float, *, ends: bool = False) -> Any:
-    """Field of a family that is a number without unit, which a fit searches for between bounds."""
-    return _field(default, SearchRange("shape", least=least, most=most, ends=ends))
-
-
-def _field(default: float, searched: SearchRange) -> Any:
-    return field(default=default, metadata={"search": searched})
+# fields of a family, with the other attributes of a `SearchRange` as options
+length = partial(_searched, "length")
+frequency = partial(_searched, "frequency")
+shape = partial(_searched, "shape")
 
 
 def positive(name: str, value: Any) -> float:
@@ -87,8 +79,7 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
     """Return positive weights whose sum is 1 to rounding, as those it returns are, which it returns unchanged."""
     if isinstance(values, np.ndarray):
         array.check_memory(120.0, values.shape, values, name)
-    if not isinstance(values, list | tuple | np.ndarray) or np.ndim(np.asarray(values, dtype=object)) != 1:
-        raise TypeError(f"{name} is {show(values)}; expected a sequence of positive numbers with sum 1")
+    values = arguments.listed(name, values, "a sequence of positive numbers with sum 1")
     checked = tuple(arguments.positive(name, value) for value in values)
     total = math.fsum(checked)
     if abs(total - 1.0) > 1e-9:
@@ -98,20 +89,12 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
 
 def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
     """Return an invertible matrix, or say what is wrong with it."""
-    host = array.host_numbers(angles.numbers_on_host(matrix, name) if arguments.is_foreign(matrix) else matrix, name)
-    if host.dtype.kind not in "iuf":
-        raise TypeError(f"{name} is {show(matrix)}; expected real numbers of shape ({size}, {size})")
-    host = host.astype(np.float64)
+    host = angles.numbers_on_host(matrix, name).astype(np.float64)
     if host.shape != (size, size):
         raise ValueError(f"{name} has shape {host.shape}; expected ({size}, {size})")
     if not np.all(np.isfinite(host)) or np.linalg.matrix_rank(host) < size:
         raise ValueError(f"{name} is {show(host.tolist())}; expected a finite invertible matrix")
     return host
-
-
-def count_radial_columns(ndim: int) -> int:
-    """Number of uniforms that make a length and a direction: one in one axis, where the direction is a sign."""
-    return 1 if ndim == 1 else 1 + ndim
 
 
 def spread(value: Lengths, like: Array, xp: ModuleType) -> float | Array:
@@ -130,11 +113,9 @@ def make_vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
     return xp.stack([xp.full((), value, dtype=like.dtype, device=like.device) for value in values])
 
 
-@lru_cache(maxsize=256)
 def volume(scale: Lengths, ndim: int) -> float:
     """Product of a length over the axes."""
-    with np.errstate(over="ignore", under="ignore"):
-        return float(np.prod(np.broadcast_to(scale, ndim)))
+    return math.prod(np.broadcast_to(scale, ndim).tolist())
 
 
 # -- lengths of vectors ------------------------------------------------------------------------------------------------
@@ -150,21 +131,17 @@ def radius(vectors: Array, xp: ModuleType) -> Array:
 
     Its gradient is 0 at zero, where the length has a kink.
     """
-    *shape, axes = vectors.shape
-    if axes == 1 or (axes and 0 in shape):  # Dask reduces nothing that is empty
+    if 0 in vectors.shape:  # Dask reduces nothing that is empty
         return xp.abs(vectors[..., 0])
-    zero = xp.all(vectors == 0.0, axis=-1)
-    length = _length_of_nonzero(xp.where(zero[..., None], xp.ones_like(vectors), vectors), xp)
-    return xp.where(zero, xp.zeros_like(length), length)
+    return radial(vectors, lambda square, xp: xp.zeros_like(square), lambda length, _: length, 0.0, xp)
 
 
-def radial(
-    vectors: Array,
-    near: Callable[[Array, ModuleType], Array],
-    far: Callable[[Array, ModuleType], Array],
-    bound: float,
-    xp: ModuleType,
-) -> Array:
+def flat(square: Array, xp: ModuleType) -> Array:
+    """Return 1: a function with a kink at 0 is flat there, as the mean of its two sides."""
+    return xp.ones_like(square)
+
+
+def radial(vectors: Array, near: Function, far: Function, bound: float, xp: ModuleType) -> Array:
     """Evaluate a function of the length of vectors, stated by its square up to a bound and by the length beyond.
 
     A smooth function of vectors is one of the square: by way of the length, whose derivatives fail at zero, it would

@@ -6,8 +6,8 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, dataclass_transform
 
 from rfrope._core.arguments import list_choices, listed, show, spelled
 from rfrope.kernels.base import Kernel
@@ -15,7 +15,7 @@ from rfrope.kernels.parameters import SearchRange
 
 ENTRY_POINT_GROUP = "rfrope.kernels"
 RESERVED = ("axes", "mixture")  # names of the algebra
-_Family = TypeVar("_Family", bound=type[Kernel])
+_Class = TypeVar("_Class", bound=type)
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,9 @@ class Record:
         What the factory's fields do not say is taken from a built-in family's parameter of that name, or None.
         """
         known: dict[str, SearchRange] = {}
-        for record in (self, *_RECORDS):
-            known = _read_ranges(record.factory) | known
+        for record in (*reversed(_RECORDS), self):
+            fields = getattr(record.factory, "__dataclass_fields__", {})
+            known |= {name: one.metadata["search"] for name, one in fields.items() if "search" in one.metadata}
         return {name: known.get(name) for name in self.parameters if name != "ndim"}
 
 
@@ -70,14 +71,18 @@ _loading = threading.RLock()  # a plug-in may ask for records while it is loaded
 _plugins_are_read = False
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def family(
-    formula: str, law: str, example: str, *aliases: str, dimensions: str = "any k"
-) -> Callable[[_Family], _Family]:
-    """Enter a class of this package into the registry, with what `Record` says of it."""
+    name: str, formula: str, law: str, example: str, *, aliases: tuple[str, ...] = ()
+) -> Callable[[_Class], _Class]:
+    """Make a class of this package a frozen dataclass, in the registry with what `Record` says of it."""
 
-    def enter(kind: _Family) -> _Family:
-        _RECORDS.append(Record(kind.name, kind, formula, law, dimensions, example, aliases))
-        return kind
+    def enter(kind: _Class) -> _Class:
+        kind.name = name  # type: ignore[attr-defined]
+        dimensions = "k = 1" if kind.most_axes == 1 else "any k"  # type: ignore[attr-defined]
+        made: _Class = dataclass(frozen=True, repr=False)(kind)  # type: ignore[assignment]
+        _RECORDS.append(Record(name, made, formula, law, dimensions, example, aliases))
+        return made
 
     return enter
 
@@ -162,10 +167,6 @@ def register(
     """
     aliases = listed("aliases", aliases, "a tuple of names")
     example = str(name) if example is None else example
-    texts = {"formula": formula, "law": law, "dimensions": dimensions, "example": example}
-    for argument, text in texts.items():
-        if not isinstance(text, str):
-            raise TypeError(f"{argument} is {show(text)}; expected text for people")
     return _add(Record(name, factory, formula, law, dimensions, example, aliases))
 
 
@@ -199,14 +200,11 @@ def kernel(name: str, **parameters: Any) -> Kernel:
     record = find(name)
     unknown = [p for p in parameters if p not in record.parameters]
     if unknown:
-        raise TypeError(
-            f"kernel {record.name!r} has no parameter {show(unknown[0])}; expected {', '.join(record.parameters)}"
-        )
+        expected = ", ".join(record.parameters)
+        raise TypeError(f"kernel {record.name!r} has no parameter {show(unknown[0])}; expected {expected}")
     made = record.factory(**parameters)
     if not isinstance(made, Kernel):
-        raise TypeError(
-            f"the factory of kernel {record.name!r} returned {type(made).__name__}; expected a rfrope Kernel"
-        )
+        raise TypeError(f"the factory of kernel {record.name!r} returned {show(made)}; expected a rfrope Kernel")
     return made
 
 
@@ -221,11 +219,6 @@ def find(name: str) -> Record:
     return known[meant]
 
 
-def _read_ranges(factory: Any) -> dict[str, SearchRange]:
-    fields = getattr(factory, "__dataclass_fields__", {})
-    return {name: field.metadata["search"] for name, field in fields.items() if "search" in field.metadata}
-
-
 def _add(record: Record) -> Record:
     taken = {n for r in _RECORDS for n in (r.name, *r.aliases)} | set(RESERVED)
     for name in (record.name, *record.aliases):
@@ -237,9 +230,7 @@ def _add(record: Record) -> Record:
         raise TypeError(f"factory is {show(record.factory)}; expected a callable that returns a Kernel")
     bare = [p for p, default in record.parameters.items() if default is inspect.Parameter.empty]
     if bare:
-        raise TypeError(
-            f"factory of {record.name!r} has parameter {bare[0]!r} without default; expected defaults for all"
-        )
+        raise TypeError(f"factory of {record.name!r} has parameter {bare[0]!r} without default; expected one")
     _RECORDS.append(record)
     return record
 

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 
-from rfrope._core import array, mapping, quantiles, special, turns
+from rfrope._core import array, quantiles, special, turns
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import LARGEST, show
+from rfrope._core.arguments import LARGEST, listed
 from rfrope._core.array import Array
 from rfrope._core.special import log_uniform_mean_cos
 from rfrope.kernels import deficits, parameters
-from rfrope.kernels.base import Atoms
+from rfrope.kernels.base import Atoms, Kernel, Law
 from rfrope.kernels.deficits import Deficits
 from rfrope.kernels.isotropic import Family, Isotropic, Scaled
-from rfrope.kernels.law import Law
 from rfrope.kernels.parameters import Lengths, frequency, length, make_vector, per_axis, positive, shape, spread, square
 from rfrope.kernels.registry import family
 
@@ -31,14 +29,12 @@ _SINC = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(deficits.TERMS)]
 _KNOWN = 2.0**60  # phase up to which turns in twice the working precision are exact to 1e-15
 
 
-@family("prod_j sin(W_j x_j)/(W_j x_j)", "uniform on (-W_j, W_j) on each axis", "sinc(bandwidth=0.1)")
-@dataclass(frozen=True, repr=False)
+@family("sinc", "prod_j sin(W_j x_j)/(W_j x_j)", "uniform on (-W_j, W_j) on each axis", "sinc(bandwidth=0.1)")
 class Sinc(Scaled):
     """Sinc kernel: ``Phi = prod_j sin(W_j x_j)/(W_j x_j)``, no pi as in numpy.sinc; omega_j uniform on (-W_j, W_j)."""
 
-    name: ClassVar[str] = "sinc"
     unit: ClassVar[str] = "bandwidth"
-    bandwidth: float | tuple[float, ...] = frequency(1.0)
+    bandwidth: Lengths = frequency(1.0)
     ndim: int = 1
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
@@ -73,12 +69,11 @@ def _flat(inside: Array, height: float, vectors: Array, xp: ModuleType) -> Array
 
 
 @family(
+    "log_uniform",
     "[Ci(high x) - Ci(low x)]/ln(high/low)",
     "a random sign times low (high/low)^U, U uniform on (0, 1)",
     "log_uniform(low=0.05, high=0.5)",
-    dimensions="k = 1",
 )
-@dataclass(frozen=True, repr=False)
 class LogUniform(Family):
     """Log-uniform kernel: ``Phi = [Ci(high x) - Ci(low x)]/ln(high/low)``; omega is a random sign times a frequency.
 
@@ -86,7 +81,6 @@ class LogUniform(Family):
     low is one over the base and whose high is 1. There is one axis only.
     """
 
-    name: ClassVar[str] = "log_uniform"
     most_axes: ClassVar[int] = 1
     low: float = frequency(1e-4)
     high: float = frequency(1.0)
@@ -104,7 +98,7 @@ class LogUniform(Family):
         return math.log1p(excess) if excess < 1e300 else math.log(self.high) - math.log(self.low)
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        return mapping.map_blocks(self._mean_cos, lags[..., 0], xp)
+        return array.map_blocks(self._mean_cos, lags[..., 0], xp)
 
     def _mean_cos(self, x: Array, xp: ModuleType) -> Array:
         x = xp.where(x < 0.0, -x, x)  # its slope at 0 is not 0, so that second derivatives are right there
@@ -130,29 +124,48 @@ class LogUniform(Family):
         return Law(("log_uniform", (self._log_ratio,)), (self.low,)).scaled(1.0) if self.high < 1e100 else None
 
 
-@family("Gamma(k/2+1) (2/t)^(k/2) J_(k/2)(t), t = W r", "uniform in the ball of radius W", "ball(bandwidth=0.1)")
-@dataclass(frozen=True, repr=False)
-class Ball(Isotropic):
+class _Spherical(Isotropic):
+    """A law whose Phi is the mean cosine over a sphere: of the unit ball in k axes it is that of a sphere in k + 2."""
+
+    more_axes: ClassVar[int] = 0  # of the sphere, beyond k
+
+    @property
+    def _order(self) -> float:
+        return 0.5 * (self.ndim + self.more_axes) - 1.0
+
+    def _phi(self, lags: Array, xp: ModuleType) -> Array:
+        order, series = self._order, special.sphere_series(self._order)
+        return self._radial(
+            lags,
+            lambda t, xp: special.sphere_mean_cos(order, t, xp),
+            xp,
+            lambda square, _: special.polynomial(series, square),
+            1.0,
+        )
+
+    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+        series = special.sphere_series(self._order)
+        return deficits.series(series, self._square(lags, xp), Kernel._deficits(self, lags, xp), xp)
+
+
+@family(
+    "ball", "Gamma(k/2+1) (2/t)^(k/2) J_(k/2)(t), t = W r", "uniform in the ball of radius W", "ball(bandwidth=0.1)"
+)
+class Ball(_Spherical):
     """Ball kernel: ``Phi = Gamma(k/2+1) (2/t)^(k/2) J_(k/2)(t)``, t = W r; omega is uniform in the ball of radius W.
 
     One bandwidth for each axis makes it an ellipsoid.
     """
 
-    name: ClassVar[str] = "ball"
     unit: ClassVar[str] = "bandwidth"
-    bandwidth: float | tuple[float, ...] = frequency(1.0)
+    more_axes: ClassVar[int] = 2
+    bandwidth: Lengths = frequency(1.0)
     ndim: int = 1
 
     @property
     def n_columns(self) -> int:
         """One in one axis, else one for the radius and one for each axis."""
-        return parameters.count_radial_columns(self.ndim)
-
-    def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        return _sphere_mean_cos(0.5 * self.ndim, self._scale_lags(lags, xp), xp)
-
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
-        return _sphere_deficits(0.5 * self.ndim, self._scale_lags(lags, xp), xp)
+        return 1 if self.ndim == 1 else 1 + self.ndim
 
     def _unit_density(self, w: Array, xp: ModuleType) -> Array:
         height = math.gamma(0.5 * self.ndim + 1.0) * math.pi ** (-0.5 * self.ndim)
@@ -168,57 +181,35 @@ class Ball(Isotropic):
 
 
 @family(
+    "shell",
     "Gamma(k/2) (2/t)^(k/2-1) J_(k/2-1)(t), t = W r; cos t for k = 1",
     "uniform on the sphere of radius W; -W or W for k = 1",
     "shell(radius=0.1)",
 )
-@dataclass(frozen=True, repr=False)
-class Shell(Isotropic):
+class Shell(_Spherical):
     """Shell kernel: ``Phi = Gamma(k/2) (2/t)^(k/2-1) J_(k/2-1)(t)``, t = W r; omega is uniform on a sphere, radius W.
 
     In one axis these are the two frequencies -W and W, and ``Phi = cos t``. One radius for each axis makes it the image
     of the unit sphere, stretched along the axes. There is no density.
     """
 
-    name: ClassVar[str] = "shell"
     unit: ClassVar[str] = "radius"
-    radius: float | tuple[float, ...] = frequency(1.0, single=True)
+    radius: Lengths = frequency(1.0, single=True)
     ndim: int = 1
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        if self.ndim == 1:
-            return _wave((self.radius,), lags, xp)  # type: ignore[arg-type]
-        return _sphere_mean_cos(0.5 * self.ndim - 1.0, self._scale_lags(lags, xp), xp)
+        return _wave((self.radius,), lags, xp) if self.ndim == 1 else super()._phi(lags, xp)  # type: ignore[arg-type]
 
     def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
-        phase = self._scale_lags(lags, xp)
         if self.ndim == 1:
-            return deficits.wave(phase[..., 0], self._phi(lags, xp), xp)
-        return _sphere_deficits(0.5 * self.ndim - 1.0, phase, xp)
-
-    def _density(self, omega: Array, xp: ModuleType) -> Array:
-        raise ValueError(f"{self!r} has no density: its frequencies lie on a sphere")
+            return deficits.wave(self._scale_lags(lags, xp)[..., 0], self._phi(lags, xp), xp)
+        return super()._deficits(lags, xp)
 
     def _atoms(self) -> Atoms | None:
         return (np.array([[-1.0], [1.0]]) * self.radius, np.array([0.5, 0.5])) if self.ndim == 1 else None
 
     def _unit_transport(self, u: np.ndarray) -> np.ndarray:
         return _direction(u)
-
-
-def _sphere_mean_cos(order: float, vectors: Array, xp: ModuleType) -> Array:
-    return parameters.radial(
-        vectors,
-        lambda square, xp: special.sphere_near(order, square),
-        lambda t, xp: special.sphere_mean_cos(order, t, xp),
-        1.0,
-        xp,
-    )
-
-
-def _sphere_deficits(order: float, vectors: Array, xp: ModuleType) -> Deficits:
-    far = deficits.subtract_phi(*(_sphere_mean_cos(order, factor * vectors, xp) for factor in (1.0, 2.0)))
-    return deficits.series(special.sphere_series(order), square(vectors, xp), far, xp)
 
 
 def _direction(u: np.ndarray) -> np.ndarray:
@@ -244,23 +235,21 @@ def _wave(mean: tuple[float, ...], lags: Array, xp: ModuleType) -> Array:
 
 
 @family(
+    "periodic",
     "exp((cos(2 pi x/period) - 1)/s^2)",
     "2 pi n/period, n whole with probability exp(-1/s^2) I_n(1/s^2)",
     "periodic(period=96.0, scale=0.7)",
-    "exp_sine_squared",
-    dimensions="k = 1",
+    aliases=("exp_sine_squared",),
 )
-@dataclass(frozen=True, repr=False)
 class Periodic(Family):
     """Periodic kernel: ``Phi = exp((cos(2 pi x/period) - 1)/scale^2)``; omega is ``2 pi n/period``, n a whole number.
 
     n has probability ``exp(-1/scale^2) I_n(1/scale^2)``. There is one axis only, and no density.
     """
 
-    name: ClassVar[str] = "periodic"
     most_axes: ClassVar[int] = 1
     period: float = length(1.0, least=2.0, single=True)  # whole lags do not see shorter ones
-    scale: float = shape(1.0, 0.05, 20.0)
+    scale: float = shape(1.0, least=0.05, most=20.0)
     ndim: int = 1
 
     @property
@@ -286,9 +275,6 @@ class Periodic(Family):
         rest = xp.where(rest > 0.5 * self.period, self.period - rest, rest)  # exact, as the remainder is
         return xp.sin(math.pi * (rest / self.period))
 
-    def _density(self, omega: Array, xp: ModuleType) -> Array:
-        raise ValueError(f"{self!r} has no density: its frequencies are whole multiples of one")
-
     def _atoms(self) -> Atoms | None:
         half = quantiles.harmonic_weights(self._concentration)
         if half is None:
@@ -301,11 +287,11 @@ class Periodic(Family):
 
 
 @family(
+    "spectral_mixture",
     "sum_j w_j exp(-sum_a s_ja^2 x_a^2/2) cos(mu_j . x)",
     "component j with probability w_j, then a random sign times mu_j, plus s_j z",
     "spectral_mixture(weights=(0.75, 0.25), means=(0.01, 0.2), scales=(0.04, 0.02))",
 )
-@dataclass(frozen=True, repr=False)
 class SpectralMixture(Family):
     """Spectral mixture: ``Phi = sum_j w_j exp(-sum_a s_ja^2 x_a^2/2) cos(mu_j . x)``; omega is ``+-mu_j + s_j z``.
 
@@ -313,7 +299,6 @@ class SpectralMixture(Family):
     axis, are the mean and the standard deviation of its frequencies, in radians per unit of position.
     """
 
-    name: ClassVar[str] = "spectral_mixture"
     weights: tuple[float, ...] = (1.0,)
     means: tuple[Lengths, ...] = (0.0,)
     scales: tuple[Lengths, ...] = (1.0,)
@@ -323,9 +308,7 @@ class SpectralMixture(Family):
         super().__post_init__()
         object.__setattr__(self, "weights", parameters.shares("weights", self.weights))
         for name, check in (("means", parameters.finite), ("scales", positive)):
-            values = getattr(self, name)
-            if not isinstance(values, list | tuple | np.ndarray) or getattr(values, "ndim", 1) == 0:
-                raise TypeError(f"{name} is {show(values)}; expected a sequence with an entry for each component")
+            values = listed(name, getattr(self, name), "a sequence with an entry for each component")
             if len(values) != len(self.weights):
                 raise ValueError(f"{name} has {len(values)} entries and weights {len(self.weights)}; expected as many")
             object.__setattr__(self, name, tuple(per_axis(name, value, self.ndim, check) for value in values))
@@ -377,12 +360,10 @@ class SpectralMixture(Family):
         return _direction(u[..., :1]) * means[chosen] + scales[chosen] * quantiles.normal_quantile(u[..., 1:])
 
 
-@family("1", "0", "constant()")
-@dataclass(frozen=True, repr=False)
+@family("constant", "1", "0", "constant()")
 class Constant(Family):
     """Constant kernel: ``Phi = 1``, no position at all; omega is 0. There is no density."""
 
-    name: ClassVar[str] = "constant"
     is_one: ClassVar[bool] = True
     ndim: int = 1
 
@@ -394,9 +375,6 @@ class Constant(Family):
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         nothing = 0.0 * xp.where(xp.isfinite(lags), lags, xp.zeros_like(lags))  # with a derivative
         return xp.sum(nothing, axis=-1) + 1.0
-
-    def _density(self, omega: Array, xp: ModuleType) -> Array:
-        raise ValueError(f"{self!r} has no density: its frequencies are 0")
 
     def _atoms(self) -> Atoms | None:
         return np.zeros((1, self.ndim)), np.ones(1)

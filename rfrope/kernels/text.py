@@ -57,26 +57,20 @@ def _read(node: ast.expr, text: str, depth: int) -> Kernel:
     """Kernel of an expression inside a specification."""
     if depth > _DEEPEST:
         raise ValueError(f"{show(text)} is nested more than {_DEEPEST} deep; expected less")
-    if isinstance(node, ast.Name) and node.id not in RESERVED:
-        return kernel(node.id)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        return _read_product(node, text, depth)
-    if not isinstance(node, ast.Call):
-        raise _malformed(text)
-    if isinstance(node.func, ast.Attribute) and node.func.attr in ("rescale", "warp"):
-        (value,) = _arguments(node, 1, text)
-        return getattr(_read(node.func.value, text, depth + 1), node.func.attr)(_literal(value, node.func.attr, text))
-    if not isinstance(node.func, ast.Name):
-        raise _malformed(text)
-    if node.func.id == "axes":
-        return axes(*(_read(part, text, depth + 1) for part in _arguments(node, None, text)))
-    if node.func.id == "mixture":
-        weights, parts = _arguments(node, 2, text)
-        if not isinstance(parts, ast.List | ast.Tuple):
-            raise _malformed(text)
-        members = [_read(part, text, depth + 1) for part in parts.elts]
-        return mixture(_literal(weights, "weights", text), members)
-    return _read_family(node, node.func.id, text)
+    match node:
+        case ast.Name(id=name) if name not in RESERVED:
+            return kernel(name)
+        case ast.BinOp(op=ast.Mult()):
+            return _read_product(node, text, depth)
+        case ast.Call(func=ast.Name("axes"), args=parts, keywords=[]):
+            return axes(*(_read(part, text, depth + 1) for part in parts))
+        case ast.Call(func=ast.Name("mixture"), args=[weights, ast.List(parts) | ast.Tuple(parts)], keywords=[]):
+            return mixture(_literal(weights, "weights", text), [_read(part, text, depth + 1) for part in parts])
+        case ast.Call(func=ast.Attribute(inside, "rescale" | "warp" as name), args=[value], keywords=[]):
+            return getattr(_read(inside, text, depth + 1), name)(_literal(value, name, text))
+        case ast.Call(func=ast.Name(name)) if name not in RESERVED:
+            return _read_family(node, name, text)
+    raise _malformed(text)
 
 
 def _read_product(node: ast.expr, text: str, depth: int) -> Kernel:
@@ -103,13 +97,6 @@ def _read_family(node: ast.Call, name: str, text: str) -> Kernel:
     return kernel(name, **parameters)
 
 
-def _arguments(node: ast.Call, count: int | None, text: str) -> list[ast.expr]:
-    """Positional arguments of an operation, as many as expected."""
-    if node.keywords or (count is not None and len(node.args) != count):
-        raise _malformed(text)
-    return node.args
-
-
 def _literal(node: ast.expr, name: str, text: str) -> Any:
     try:
         return ast.literal_eval(node)
@@ -129,7 +116,5 @@ def read_kernel(kernel: Kernel | str, name: str = "kernel") -> Kernel:
     if isinstance(kernel, str):
         return parse(kernel)
     if not isinstance(kernel, Kernel):
-        raise TypeError(
-            f"{name} is {show(kernel)}; expected a kernel, as rfrope.kernel('gaussian', scale=32.0), or its text"
-        )
+        raise TypeError(f"{name} is {show(kernel)}; expected a kernel, as rfrope.kernel('gaussian'), or its text")
     return kernel

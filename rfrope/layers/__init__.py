@@ -1,17 +1,6 @@
 """Layers for training frameworks: `rfrope.layers.torch`. Each module needs its framework, and is imported by name."""
 
-import importlib
-from typing import Any
+import lazy_loader  # type: ignore[import-untyped]
 
+__getattr__, __dir__, _ = lazy_loader.attach(__name__, submodules=["torch"])
 __all__: list[str] = []
-_MODULES = ("torch",)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*_MODULES]

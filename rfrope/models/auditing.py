@@ -16,13 +16,12 @@ from rfrope._core.results import Result
 from rfrope.models import tables
 from rfrope.models.buffers import Buffer, find_buffers
 from rfrope.models.configs import from_config
-from rfrope.models.mistakes import described, mistakes
+from rfrope.models.mistakes import describe, mistakes
 from rfrope.models.tables import HALVES, ROUNDED, bits, rounded
 from rfrope.rotation.rope import Rope
 
 _EXCEEDS = 1e-3  # error of cos and sin
 _UNBOUNDED = 2**24  # positions that frequencies are followed for where there is no context
-_PERCEPTION = ("vision", "visual", "audio")
 _NARROW = 2.0**-8  # what half precision leaves unknown, with some room
 
 
@@ -171,38 +170,35 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
 
 
 def _read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
+    """Return the Ropes that are meant; for schemes that depend on the length those of a short and of a long text."""
+    rope = getattr(what, "config", None) if rope is None else rope
     if rope is None:
-        rope = getattr(what, "config", None)
-        if rope is None:
-            raise ValueError("rope is None, and what has no config; expected a Rope, frequencies, or a config")
+        raise ValueError("rope is None, and what has no config; expected a Rope, frequencies, or a config")
     if isinstance(rope, Mapping | str | os.PathLike) or hasattr(rope, "to_dict"):
-        ropes = from_config(rope)
-        long = [ropes, *(from_config(rope, seq_len=one.context) for one in ropes if isinstance(one.context, int))]
-        return tuple(_drop_repeats(each for made in long for each in made))
+        short = from_config(rope)
+        long = [each for one in short if (context := _context(one)) for each in from_config(rope, seq_len=context)]
+        distinct: dict[Any, Rope] = {}
+        for one in (*short, *long):
+            key = (one.source.model.name, np.asarray(one.frequencies).tobytes(), one.attention_factor)
+            distinct.setdefault(key, one)
+        return tuple(distinct.values())
     made = rope if isinstance(rope, Rope) else Rope(rope)
     if made.frequencies.ndim != 1:
         raise ValueError(f"rope has frequencies {tuple(made.frequencies.shape)}; expected (D,): one axis and one head")
     return (replace(made, frequencies=array.to_host(made.frequencies, "rope").astype(np.float64)),)
 
 
-def _drop_repeats(ropes: Iterator[Rope]) -> Iterator[Rope]:
-    seen: set[tuple[str, bytes, float]] = set()
-    for rope in ropes:
-        key = (rope.source.model.name, np.asarray(rope.frequencies).tobytes(), rope.attention_factor)
-        if key not in seen:
-            seen.add(key)
-            yield rope
-
-
 def _candidates(buffer: Buffer, meant: tuple[Rope, ...]) -> tuple[Rope, ...]:
     """Return the Ropes that a buffer may belong to: by kind of layer, text or picture, and else any."""
     if meant[0].source.model.pairing_from is None:  # not of a config
         return meant
-    seen = any(word in buffer.name for word in _PERCEPTION)
-    places = {one: one.source.model.name for one in meant}
-    ropes = tuple(one for one, place in places.items() if seen == any(word in place for word in _PERCEPTION))
-    ropes = tuple(one for one in ropes if one.source.rope_parameters["rope_type"] != "axial")
-    return tuple(one for one in ropes if not buffer.layer or places[one].endswith(buffer.layer))
+    turning = [one for one in meant if one.source.rope_parameters["rope_type"] != "axial"]
+    alike = [one for one in turning if _perceives(buffer.name) == _perceives(one.source.model.name)]
+    return tuple(one for one in alike if one.source.model.name.endswith(buffer.layer))
+
+
+def _perceives(name: str) -> bool:
+    return any(word in name for word in ("vision", "visual", "audio"))
 
 
 def _context(rope: Rope) -> int | None:
@@ -225,74 +221,82 @@ def _merge_shared(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def _compare(buffer: Buffer, rope: Rope, length: int | None) -> tuple[list[Finding], int | None]:
     """Return faults, and the first position that is off by more than 1e-3."""
-    context = _context(rope) if length is None else length
-    if buffer.fault:
-        return [Finding("uninitialised", buffer.name, buffer.fault, 0)], 0
-    if reason := _is_uninitialised(buffer, rope):
+    if reason := buffer.fault or _describe_garbage(buffer, rope):
         return [Finding("uninitialised", buffer.name, reason, 0)], 0
+    context = _context(rope) if length is None else length
     if buffer.is_table:
-        first = tables.first_off(buffer, _find_stretched(tables.read(buffer, rope).frequencies, rope) or rope, _EXCEEDS)
-        faults = list(_check_table(buffer, rope, context))
+        reading = tables.read(buffer, rope)
+        stretched = _find_stretched(reading.frequencies, rope)
+        first = tables.first_off(buffer, stretched or rope, _EXCEEDS)
+        faults = _check_table(buffer, rope, reading, context, is_stretched=stretched is not None)
     else:
-        first = _find_first_off(buffer, _find_stretched(buffer.values, rope) or rope, context)
-        faults = list(_check_frequencies(buffer, rope))
+        stretched = _find_stretched(buffer.values, rope)
+        first = tables.first_turn_off(buffer, stretched or rope, _EXCEEDS, _UNBOUNDED if context is None else context)
+        faults = _check_frequencies(buffer, rope, is_stretched=stretched is not None)
     return [Finding(kind, buffer.name, text, first) for kind, text in faults], first
 
 
-def _is_uninitialised(buffer: Buffer, rope: Rope) -> str:
+def _find_stretched(found: np.ndarray, rope: Rope) -> Rope | None:
+    """Return the Rope of a dynamic scheme that a longer text has stretched, as it should; None for anything else."""
+    parameters, expected = rope.source.rope_parameters, np.asarray(rope.frequencies)
+    if parameters.get("rope_type") != "dynamic" or "alpha" in parameters or not 1 < expected.size == found.size:
+        return None
+    if not np.all(found > 0.0) or found[-1] >= expected[-1]:
+        return None
+    ladder = expected * (expected[-1] / found[-1]) ** (-np.arange(expected.size) / (expected.size - 1.0))
+    return replace(rope, frequencies=ladder) if np.all(np.abs(found / ladder - 1.0) < 1e-5) else None
+
+
+def _describe_garbage(buffer: Buffer, rope: Rope) -> str:
+    """Return what shows that values are what lay in memory, or ""."""
     values = buffer.values
     if not np.all(np.isfinite(values)):
         return f"{int(np.sum(~np.isfinite(values)))} of {values.size} values are not finite: uninitialised memory"
-    if not np.any(values) and (buffer.is_table or np.any(np.abs(np.asarray(rope.frequencies)) > tables.TINY)):
+    still = np.abs(np.asarray(rope.frequencies)) <= tables.TINY
+    if not np.any(values) and (buffer.is_table or not np.all(still)):
         return "all values are 0: uninitialised, as after loading a model that was made on the meta device"
     size = np.abs(values[values != 0.0])
-    if size.size and (np.max(size) > 1e12 or (np.min(size) < 1e-30 and not _is_meant_tiny(buffer, rope))):
+    tiny = (values != 0.0) & (np.abs(values) < 1e-30)  # as an export has blocks that stand still
+    is_meant = bool(np.any(still)) if buffer.blocks != rope.n_blocks else not np.any(tiny & ~still)
+    if size.size and (np.max(size) > 1e12 or (np.any(tiny) and not is_meant)):
         return f"values from {np.min(size):.3g} to {np.max(size):.3g}: uninitialised memory"
     return ""
 
 
-def _is_meant_tiny(buffer: Buffer, rope: Rope) -> bool:
-    """Return True if values below 1e-30 stand only where those meant turn nothing."""
-    tiny = (buffer.values != 0.0) & (np.abs(buffer.values) < 1e-30)
-    slow = np.abs(np.asarray(rope.frequencies)) <= tables.TINY
+def _check_frequencies(buffer: Buffer, rope: Rope, *, is_stretched: bool) -> Iterator[tuple[str, str]]:
+    expected, found = np.asarray(rope.frequencies), buffer.values
+    allowed = ROUNDED * np.abs(expected) + tables.TINY
     if buffer.blocks != rope.n_blocks:
-        return bool(np.any(slow))
-    return not np.any(tiny & ~slow)
-
-
-def _check_frequencies(buffer: Buffer, rope: Rope) -> Iterator[tuple[str, str]]:
-    expected = np.asarray(rope.frequencies)
-    if buffer.blocks != rope.n_blocks:
-        yield "width", _describe_width(buffer.values, rope)
-    elif not tables.close(buffer.values, expected) and _find_stretched(buffer.values, rope) is None:
-        yield from _describe_difference(buffer.values, rope, ROUNDED * np.abs(expected) + tables.TINY, buffer.dtype)
+        yield "width", _describe_width(found, rope)
+    elif not is_stretched and np.any(np.abs(found - expected) > allowed):
+        yield from _describe_difference(found, rope, allowed, buffer.dtype)
     factor = buffer.attention_factor
     if factor is not None and abs(factor / rope.attention_factor - 1.0) > 1e-6:
         yield "attention factor", _describe_factor(factor, rope)
 
 
-def _check_table(buffer: Buffer, rope: Rope, context: int | None) -> Iterator[tuple[str, str]]:
-    noise = tables.noise(buffer)
+def _check_table(
+    buffer: Buffer, rope: Rope, reading: tables.Reading, context: int | None, *, is_stretched: bool
+) -> Iterator[tuple[str, str]]:
+    noise, length = tables.noise(buffer), len(buffer.values)
     if noise > tables.FINE:
-        yield (
-            "half precision",
-            f"a table in {buffer.dtype if buffer.dtype in tables.HALF else HALVES[bits(buffer.values)]}",
-        )
-    reading = tables.read(buffer, rope)
+        yield "half precision", f"a table in {HALVES[bits(buffer.values, buffer.dtype)]}"
     if reading.spread > 8.0 * noise:
         yield "uninitialised", "cos^2 + sin^2 is not the same everywhere: uninitialised or overwritten"
         return
     if abs(reading.factor / rope.attention_factor - 1.0) > 4.0 * noise:
         yield "attention factor", _describe_factor(reading.factor, rope)
-    yield from _check_rows(buffer, rope, reading, noise)
-    if buffer.is_whole and context is not None and 1 < len(buffer.values) < context:
-        yield "too short", f"the table ends after {len(buffer.values)} positions, and the context is {context}"
+    yield from _check_rows(buffer, rope, reading, noise, is_stretched=is_stretched)
+    if buffer.is_whole and context is not None and 1 < length < context:
+        yield "too short", f"the table ends after {length} positions, and the context is {context}"
     if None not in (buffer.pairing, rope.pairing) and buffer.pairing != rope.pairing:
         said = "its columns are ordered for" if buffer.is_whole else "the model turns by"
         yield "pairing", f"{said} pairing {buffer.pairing!r}, and {rope.pairing!r} is meant"
 
 
-def _check_rows(buffer: Buffer, rope: Rope, reading: tables.Reading, noise: float) -> Iterator[tuple[str, str]]:
+def _check_rows(
+    buffer: Buffer, rope: Rope, reading: tables.Reading, noise: float, *, is_stretched: bool
+) -> Iterator[tuple[str, str]]:
     """Yield faults of the frequencies of a table, or else of single rows."""
     if len(buffer.values) == 1:
         if np.any(np.abs(buffer.rows(0) / reading.factor - 1.0) > 8.0 * noise):
@@ -302,14 +306,13 @@ def _check_rows(buffer: Buffer, rope: Rope, reading: tables.Reading, noise: floa
         yield "width", _describe_width(reading.frequencies, rope)
     elif reading.start:
         yield "rows", f"the first row is not that of position 0, but of position {reading.start}"
-    elif _differs(reading, rope) and _find_stretched(reading.frequencies, rope) is None:
+    elif not is_stretched and np.any(np.abs(reading.frequencies - np.asarray(rope.frequencies)) > reading.allowed):
         yield from _describe_difference(reading.frequencies, rope, reading.allowed, "")
     elif unlike := tables.rows_unlike(buffer, reading, noise):
         yield unlike
 
 
-def _differs(reading: tables.Reading, rope: Rope) -> bool:
-    return bool(np.any(np.abs(reading.frequencies - np.asarray(rope.frequencies)) > reading.allowed))
+# -- in words ----------------------------------------------------------------------------------------------------------
 
 
 def _describe_difference(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> Iterator[tuple[str, str]]:
@@ -319,77 +322,47 @@ def _describe_difference(found: np.ndarray, rope: Rope, allowed: np.ndarray, dty
         if np.all(np.abs(found - rounded(expected, width)) <= allowed):
             yield "half precision", f"values rounded to {name}"
             return
-    narrow = dtype in tables.HALF or (bool(dtype) and bits(found) in HALVES)
+    narrow = HALVES.get(bits(found, dtype)) if dtype else None
     room = np.maximum(allowed, (_NARROW if narrow else 0.0) * np.abs(expected))
     likeness = _name_mistake(found, rope, room, whole_turns=not dtype)
     is_near = bool(np.all(np.abs(found - expected) <= 0.2 * np.abs(expected)))
     if narrow:
-        kind = dtype if dtype in tables.HALF else HALVES[bits(found)]
-        yield "half precision", f"values in {kind}" + (", computed there" if is_near and not likeness else "")
+        yield "half precision", f"values in {narrow}" + (", computed there" if is_near and not likeness else "")
     if not narrow or likeness or not is_near:
         apart = np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected))
         worst = int(np.argmax(apart > 0.5 * np.max(apart)))  # the first of those
+        where = f"block {worst}: {found[worst]:.6g}, not {expected[worst]:.6g}"
         text = likeness or "no known mistake makes them; perhaps uninitialised memory, or another model's"
-        yield (
-            "frequencies",
-            (f"frequencies are not those meant (block {worst}: {found[worst]:.6g}, not {expected[worst]:.6g}): {text}"),
-        )
+        yield "frequencies", f"frequencies are not those meant ({where}): {text}"
 
 
 def _name_mistake(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_turns: bool) -> str:
-    for mistake in mistakes(rope):
-        if mistake.frequencies.shape != found.shape:
-            continue
-        apart = np.abs(found - mistake.frequencies)
-        if whole_turns:  # rows at whole positions do not show them
-            apart = np.abs(np.remainder(apart + np.pi, 2.0 * np.pi) - np.pi)
-        if np.all(apart <= np.maximum(allowed, ROUNDED * np.abs(mistake.frequencies))):
-            return f"they are {mistake.name}"
-    what = described(found, np.asarray(rope.frequencies))
-    return f"they are {what}" if what else ""
+    for name, wrong in mistakes(rope):
+        if wrong.shape == found.shape:
+            apart = np.abs(found - wrong)
+            if whole_turns:  # rows at whole positions do not show them
+                apart = np.abs(np.remainder(apart + np.pi, 2.0 * np.pi) - np.pi)
+            if np.all(apart <= np.maximum(allowed, ROUNDED * np.abs(wrong))):
+                return f"they are {name}"
+    text = describe(found, np.asarray(rope.frequencies))
+    return f"they are {text}" if text else ""
 
 
 def _describe_width(found: np.ndarray, rope: Rope) -> str:
     meant = rope.n_blocks
     text = f"{found.size} frequencies, for {2 * found.size} features of a head, and {meant} are meant, for {2 * meant}"
-    if rope.head_dim is not None and 2 * found.size == rope.head_dim > 2 * meant:
+    head_dim = rope.head_dim or 0
+    if 2 * meant < head_dim == 2 * found.size:
         text += ": the whole head turns, and partial_rotary_factor was left out"
-    elif 2 * found.size < 2 * meant == rope.head_dim:
+    elif 2 * found.size < head_dim == 2 * meant:
         text += ": a part of the head turns, and the whole is meant"
-    what = described(found, np.asarray(rope.frequencies))
-    return f"{text} ({what})" if what else text
+    ladder = describe(found, np.asarray(rope.frequencies))
+    return f"{text} ({ladder})" if ladder else text
 
 
 def _describe_factor(found: float, rope: Rope) -> str:
     meant = rope.attention_factor
-    known = {
-        "it was left out": 1.0,
-        "it was applied twice": meant**2,
-        "its root": math.sqrt(meant),
-        "its inverse": 1.0 / meant,
-    }
-    like = next(
-        (f": {name}" for name, value in known.items() if value != meant and abs(found / value - 1.0) < 2e-3), ""
-    )
-    return f"attention factor {found:.6g}, and {meant:.6g} is meant{like}"
-
-
-def _find_stretched(found: np.ndarray, rope: Rope) -> Rope | None:
-    """Return the Rope of a dynamic scheme that a longer text has stretched, as it should; None for anything else."""
-    parameters, expected = rope.source.rope_parameters, np.asarray(rope.frequencies)
-    if parameters.get("rope_type") != "dynamic" or "alpha" in parameters or not 1 < expected.size == found.size:
-        return None
-    if not np.all(found > 0.0):
-        return None
-    stretch = expected[-1] / found[-1]
-    ladder = expected * stretch ** (-np.arange(expected.size) / (expected.size - 1.0))
-    is_ladder = stretch > 1.0 and np.all(np.abs(found / ladder - 1.0) < 1e-5)
-    return replace(rope, frequencies=ladder) if is_ladder else None
-
-
-def _find_first_off(buffer: Buffer, rope: Rope, context: int | None) -> int | None:
-    """Return the first position at which frequencies alone put a cos or sin off by more than 1e-3."""
-    factor = rope.attention_factor if buffer.attention_factor is None else buffer.attention_factor
-    if buffer.blocks != rope.n_blocks:
-        return 0 if abs(factor - rope.attention_factor) > _EXCEEDS else 1
-    return tables.first_turn_off(buffer.values, factor, rope, _EXCEEDS, _UNBOUNDED if context is None else context)
+    known = {"it was left out": 1.0, "it was applied twice": meant**2}
+    known |= {"its root": math.sqrt(meant), "its inverse": 1.0 / meant}
+    like = [name for name, value in known.items() if value != meant and abs(found / value - 1.0) < 2e-3]
+    return f"attention factor {found:.6g}, and {meant:.6g} is meant" + "".join(f": {name}" for name in like[:1])

@@ -13,8 +13,8 @@ import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import printable
-from rfrope._core.blocks import pair
 from rfrope.rotation.rope import Rope
+from rfrope.rotation.turning import rotate_by_table
 
 FREQUENCIES = ("inv_freq", "inv_freqs", "freqs", "theta")
 COS = ("cos_cached", "cos_cache", "cos")
@@ -100,11 +100,7 @@ def find_buffers(what: Any) -> tuple[Buffer, ...]:
 
 
 def _search_module(module: Any) -> Iterator[Buffer]:
-    seen: set[int] = set()
     for prefix, part in module.named_modules():
-        if id(part) in seen:
-            continue
-        seen.add(id(part))
         tensors = {**part._buffers, **part._parameters, **{k: v for k, v in vars(part).items() if hasattr(v, "dtype")}}
         found = list(_search_names(prefix, {name: v for name, v in tensors.items() if v is not None}, part))
         if found and all(np.any(one.values) and np.all(np.isfinite(one.values)) for one in found):
@@ -169,15 +165,11 @@ def _find_pairing(part: Any, cos: Any, sin: Any) -> str | None:
     except (TypeError, ValueError, RuntimeError):
         return None
     found, given = (array.to_host(each)[0, 0].astype(np.float64) for each in (turned, x))
-    table = _read_pair("", cos[0], sin[0]).rows(slice(None))
-    if 2 * table.shape[1] != width:
-        return None
-    for pairing in ("half", "interleaved"):
-        first, second = pair(given, pairing)
-        wanted = (first + 1j * second) * table
-        have = pair(found, pairing)
-        if np.max(np.abs(have[0] + 1j * have[1] - wanted)) < 1e-4:
-            return pairing
+    real, imaginary = np.moveaxis(_read_pair("", cos[0], sin[0]).values.astype(np.float64), 1, 0)
+    if 2 * real.shape[1] == width:
+        for pairing in ("half", "interleaved"):
+            if np.max(np.abs(rotate_by_table(given, real, imaginary, pairing=pairing) - found)) < 1e-4:
+                return pairing
     return None
 
 
@@ -232,17 +224,14 @@ def _read_pair(name: str, cos: Any, sin: Any) -> Buffer:
     real, imaginary = (each.reshape(-1, each.shape[-1]) for each in (real, imaginary))
     if real.shape != imaginary.shape:
         raise ValueError(f"{name}: cos has shape {real.shape}, sin {imaginary.shape}; expected the same")
-    halves, columns, pairing = real.shape[1] // 2, slice(None), None
-    if real.shape[1] % 2 == 0 and real.shape[1] > 2 and not np.array_equal(real, np.full_like(real, real.flat[0])):
-        if _are_equal(real[:, :halves], real[:, halves:]) and _are_equal(imaginary[:, :halves], imaginary[:, halves:]):
-            columns, pairing = slice(halves), "half"
-        elif _are_equal(real[:, 0::2], real[:, 1::2]) and _are_equal(imaginary[:, 0::2], imaginary[:, 1::2]):
-            columns, pairing = slice(0, None, 2), "interleaved"
-    return Buffer(name, np.stack([real[:, columns], imaginary[:, columns]], axis=1), dtype, pairing=pairing)
-
-
-def _are_equal(one: np.ndarray, other: np.ndarray) -> bool:
-    return np.array_equal(one, other, equal_nan=True)
+    parts, width = [real, imaginary], real.shape[1]
+    if width % 2 == 0 and width > 2 and not np.all(real == real.flat[0]):
+        halves = slice(width // 2), slice(width // 2, None)
+        copies = {"half": halves, "interleaved": (slice(0, None, 2), slice(1, None, 2))}
+        for pairing, (first, second) in copies.items():
+            if all(np.array_equal(one[:, first], one[:, second], equal_nan=True) for one in parts):
+                return Buffer(name, np.stack([one[:, first] for one in parts], axis=1), dtype, pairing=pairing)
+    return Buffer(name, np.stack(parts, axis=1), dtype)
 
 
 def _host(name: str, value: Any) -> tuple[str, np.ndarray]:

@@ -19,13 +19,13 @@ from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read
 from rfrope.models.rewriting import rewrites
-from rfrope.models.rope_parameters import from_rope_parameters
-from rfrope.models.values import first, given
+from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
+from rfrope.models.values import first
 from rfrope.rotation.rope import Rope
 
 _SAME = 1e-12  # relative; rules are evaluated in float64
 _SHARE = 0.01  # part of the score at lag 0
-_CHUNKS = (256, 2**14)  # lags at once: the first, and the largest
+_LAGS = 2**12  # at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,7 +281,7 @@ def _describe(rope: Rope, raw: Mapping[str, Any], seq_len: int) -> ConfigRope:
         rope = replace(rope, frequencies=made.frequencies, attention_factor=made.attention_factor)
     if rope.source.model.name:  # parts and kinds of layers, which only transformers' own rule looks at
         return ConfigRope(rope, held, held, raw, seq_len)
-    written = given(raw)
+    written = join_dicts(raw)
     values = written | {"rope_type": scheme, "rope_theta": held["rope_theta"]}
     values.pop("type", None)
     part = first(raw, "partial_rotary_factor")
@@ -343,10 +343,9 @@ def _report(
     about: tuple[str, str, tuple[str, ...]], made: EngineRope, reference: str, standard: EngineRope, config: ConfigRope
 ) -> EngineReport:
     """Return what is known of an engine, its differences from the reference, and where its tables end."""
-    error = _relative_error(made.frequencies, standard.frequencies)
-    ratio = _score_itself(made, config) / _score_itself(standard, config)
-    same = _is_same(made, standard)
+    ratio, same = _score(made, config) / _score(standard, config), _is_same(made, standard)
     distance = None if same else _find_difference(made, standard, config)
+    error = _relative_error(made.frequencies, standard.frequencies)
     findings = _list_differences(made, reference, standard, (error, ratio, distance))
     if findings and made.ignored_keys:
         findings[-1] += f"; it does not read {', '.join(made.ignored_keys)}"
@@ -358,39 +357,35 @@ def _report(
 def _relative_error(found: np.ndarray, expected: np.ndarray) -> float:
     if found.shape != expected.shape:
         return math.inf
-    scale = np.where(expected == 0.0, 1.0, np.abs(expected))
-    return float(np.max(np.abs(found - expected) / scale))
+    return float(np.max(np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected))))
 
 
 def _is_same(one: EngineRope | RefusedError | UnknownError, other: EngineRope) -> bool:
-    if not isinstance(one, EngineRope):
+    if not isinstance(one, EngineRope) or one.pairing != other.pairing:
         return False
-    close = one.pairing == other.pairing and abs(one.attention_factor - other.attention_factor) <= _SAME
-    return close and _relative_error(one.frequencies, other.frequencies) <= _SAME
+    factors = abs(one.attention_factor - other.attention_factor)
+    return max(factors, _relative_error(one.frequencies, other.frequencies)) <= _SAME
 
 
-def _score_itself(made: EngineRope, config: ConfigRope) -> float:
-    """Return the score of a token with itself, summed over all blocks of the head."""
+def _score(made: EngineRope, config: ConfigRope, cos: Any = 1.0) -> Any:
+    """Return scores of equal content, summed over all blocks of the head, by the mean cosine of those that turn."""
     turning = made.frequencies.size
-    return made.attention_factor**2 * turning + (config.rope.head_dim or 0) / 2 - turning
-
-
-def _score_lags(made: EngineRope, lags: np.ndarray, config: ConfigRope) -> np.ndarray:
-    turning = made.frequencies.size
-    mean = np.asarray(sums.mean_cos(angles.read(lags, made.frequencies, name="lags", least=1)))
-    return made.attention_factor**2 * (mean * turning) + ((config.rope.head_dim or 0) / 2 - turning)
+    return made.attention_factor**2 * turning * cos + (config.rope.head_dim or 0) / 2 - turning
 
 
 def _find_difference(made: EngineRope, standard: EngineRope, config: ConfigRope) -> int | None:
     """Return the first distance at which scores differ by a share of that at distance 0."""
-    allowed = _SHARE * abs(_score_itself(standard, config))
-    start, length, end = 0, _CHUNKS[0], min(config.seq_len, config.rope.source.model.window or config.seq_len)
-    while start < end:
-        lags = np.arange(start, min(start + length, end))
-        far = np.abs(_score_lags(made, lags, config) - _score_lags(standard, lags, config)) >= allowed
+
+    def scores(one: EngineRope) -> np.ndarray:
+        cos = sums.mean_cos(angles.read(lags, one.frequencies, name="lags", least=1))
+        return np.asarray(_score(one, config, np.asarray(cos)))
+
+    end = min(config.seq_len, config.rope.source.model.window or config.seq_len)
+    for start in range(0, end, _LAGS):
+        lags = np.arange(start, min(start + _LAGS, end))
+        far = np.abs(scores(made) - scores(standard)) >= _SHARE * abs(_score(standard, config))
         if np.any(far):
             return start + int(np.argmax(far))
-        start, length = start + length, min(2 * length, _CHUNKS[1])
     return None
 
 

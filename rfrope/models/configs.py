@@ -15,12 +15,12 @@ from rfrope._core.arguments import flag, path_of, printable, show, whole
 from rfrope._core.array import placed
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
-from rfrope.models.rope_parameters import make_rope, read_scheme
-from rfrope.models.values import DICTS, NAMES, Part, is_nested
+from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
+from rfrope.models.values import NAMES, Part
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import ladder
-from rfrope.scaling.shared import positive
+from rfrope.scaling.schemes import positive
 
 _SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], "rotary_pct", "rotary_dim", "rope_ratio")
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # repeats what a part says around it
@@ -142,7 +142,10 @@ def read_file(path: str) -> tuple[dict[str, Any], str]:
     try:
         content = files.read_bytes(path, files.LONGEST_JSON)
     except FileNotFoundError:
-        raise FileNotFoundError(_describe_missing(path)) from None
+        raise FileNotFoundError(
+            f"{path}: there is no such file or folder here, and nothing is downloaded; expected the path of a "
+            "config.json, or of the folder that it lies in, not the name of a model"
+        ) from None
     try:
         held = files.parse_json(content.decode("utf-8-sig"), object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
@@ -150,17 +153,6 @@ def read_file(path: str) -> tuple[dict[str, Any], str]:
     if not isinstance(held, dict):
         raise ValueError(f"{path} holds a {type(held).__name__}; expected a model's config, which is an object")
     return held, path
-
-
-def _describe_missing(path: str) -> str:
-    """Return what to pass instead of a path where nothing lies, or of a model's name."""
-    folder, _, name = path.replace(os.sep, "/").rpartition("/")
-    is_name = folder and not path.startswith((".", "/", "~")) and "/" not in folder and "." not in folder
-    hint = f" (for {name}: the config.json of its repository)" if is_name and not name.endswith(".json") else ""
-    return (
-        f"{path}: there is no such file or folder here, and nothing is downloaded; expected the path of a "
-        f"config.json, or of the folder that it lies in{hint}"
-    )
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -200,7 +192,7 @@ def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Readin
     reading.place = name
     if has_text or not _has_rope(part, has_parts):
         return found
-    if (not table or "axial" in table) and _is_unknown(name, held, table):
+    if (not table or "axial" in table) and _is_unknown(name, part):
         reading.looked[number] += " (there is one, but the config alone does not give its frequencies)"
         return found
     return [*_read_ropes(name, part, reading), *found]
@@ -213,12 +205,15 @@ def _is_part(key: Any, value: Mapping[str, Any]) -> bool:
     return key in (*_TEXT, "encoder", "decoder") or key.startswith(_PERCEPTION) or bool(value.get("model_type"))
 
 
-def _is_unknown(name: str, held: Mapping[str, Any], table: Mapping[str, Any]) -> bool:
+def _is_unknown(name: str, part: Part) -> bool:
     """Return True for a RoPE of pictures or sound that the config alone does not determine."""
-    dicts = [held[key] for key in DICTS if isinstance(held.get(key), Mapping)]
-    is_axial = any(parameters.get(key) == "axial" for parameters in dicts for key in ("rope_type", "type"))
+    is_axial = any(one.get(key) == "axial" for one in _find_dicts(part) for key in ("rope_type", "type"))
     perceives = any(one.startswith(_PERCEPTION) for one in name.split("."))
-    return bool(table.get("axial", "unknown" if is_axial or perceives else "") == "unknown")
+    return bool(part.table.get("axial", "unknown" if is_axial or perceives else "") == "unknown")
+
+
+def _find_dicts(part: Part) -> list[Mapping[str, Any]]:
+    return [part.held[key] for key in DICTS if isinstance(part.held.get(key), Mapping)]
 
 
 def _find_table(name: str, held: Mapping[str, Any], parent: str) -> tuple[str, Mapping[str, Any]]:
@@ -245,22 +240,17 @@ def _has_rope(part: Part, composite: bool) -> bool:
     for key, value in part.table.get("needs", {}).items():
         if held.get(key) != value:
             return False
-    if held.get("alibi") is True or held.get("mla_use_nope") is True:
+    if held.get("alibi") is True or held.get("mla_use_nope") is True or entry.get("rope") is False:
         return False
     if held.get("position_embeddings_type", "rotary") != "rotary":
         return False
-    if entry.get("rope") is False or (entry.get("null_base") is True and _has_null_base(held)):
+    # a base of null, by which some types say so
+    if entry.get("null_base") is True and any(one.get("rope_theta", 0) is None for one in _find_dicts(part)):
         return False
     for key in _SIGNS:
         if held.get(key) is not None:
             return True
     return part.is_known and (not composite or has_defaults(entry))
-
-
-def _has_null_base(held: Mapping[str, Any]) -> bool:
-    """Return True for a base of null, by which some types say that they have no RoPE."""
-    dicts = [held[key] for key in DICTS if isinstance(held.get(key), Mapping)]
-    return any(parameters.get("rope_theta", 0) is None for parameters in dicts)
 
 
 def _add_inner_base(held: Mapping[str, Any], model_type: str) -> Mapping[str, Any]:
@@ -346,7 +336,7 @@ def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, 
 def _layers(part: Part) -> dict[str, dict[str, Any]]:
     """Return the rotary parameters of each kind of layer; a single one is called ``""``."""
     parameters, usual = part.parameters, part.usual
-    if is_nested(parameters):
+    if parameters and any(isinstance(value, Mapping) for value in parameters.values()):
         flat = [key for key, value in parameters.items() if not isinstance(value, Mapping) and (key, value) != _PLAIN]
         if flat:
             raise ValueError(
@@ -358,7 +348,7 @@ def _layers(part: Part) -> dict[str, dict[str, Any]]:
     beside = ("rope_theta", "partial_rotary_factor")  # the config may have these outside the dict
     if not part.has_usual_layers and local is None:
         return {"": parameters or {key: value for key, value in usual.items() if key not in beside}}
-    theta = part.base(part.names("rope_theta"))
+    theta = part.base(part.names["rope_theta"])
     layers = {
         layer: {key: value for key, value in one.items() if key not in beside}
         for layer, one in (usual.items() if part.has_usual_layers else ())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rfrope.engines.record import ConfigRope
-from rfrope.models.values import DICTS
+from rfrope.models.rope_parameters import DICTS
 
 _USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # YaRN's
 _ATTENTION = ("attention_factor", "mscale", "mscale_all_dim")
@@ -33,7 +33,7 @@ def rewrites(config: ConfigRope) -> Iterator[dict[str, Any]]:
     if scheme == "yarn":
         yield from _yarn(config, scaling)
     if scheme in ("linear", "yarn", "llama3", "dynamic"):
-        yield _write(config, _lists(config))
+        yield _write(config, _make_lists(config))
 
 
 def _write(config: ConfigRope, scaling: dict[str, Any] | None) -> dict[str, Any]:
@@ -61,16 +61,10 @@ def _yarn(config: ConfigRope, scaling: dict[str, Any]) -> Iterator[dict[str, Any
             yield _write(config, {**kept, "mscale": mscale, "mscale_all_dim": 1.0})
 
 
-def _lists(config: ConfigRope) -> dict[str, Any]:
-    """Lists of longrope that give these frequencies at every length."""
-    frequencies = np.asarray(config.rope.frequencies)
-    ladder = config.ladder(2 * frequencies.size / (config.rope.head_dim or 1))
-    factors = (ladder / frequencies).tolist()
-    attention = config.rope.attention_factor
-    return {
-        "rope_type": "longrope",
-        "short_factor": factors,
-        "long_factor": factors,
-        "factor": 1.0,
-        "original_max_position_embeddings": config.context,
-    } | ({} if attention == 1.0 else {"attention_factor": attention})
+def _make_lists(config: ConfigRope) -> dict[str, Any]:
+    """Return lists of longrope that give these frequencies at every length."""
+    frequencies, attention = np.asarray(config.rope.frequencies), config.rope.attention_factor
+    factors = (config.ladder(2 * frequencies.size / (config.rope.head_dim or 1)) / frequencies).tolist()
+    made = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "factor": 1.0}
+    made |= {"original_max_position_embeddings": config.context}
+    return made if attention == 1.0 else made | {"attention_factor": attention}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rfrope._core import capacity
-from rfrope._core.arguments import list_choices, show, whole
+from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import placed
 from rfrope.models import kernel_scheme
 from rfrope.rotation.provenance import ModelPart, Provenance
@@ -15,12 +15,11 @@ from rfrope.rotation.rope import Rope
 from rfrope.scaling import registry
 
 DEFAULT_THETA = 10_000.0
+DICTS = ("rope_parameters", "rope_scaling")
 KEYS = registry.KEYS | kernel_scheme.KEYS
-SCHEMES = (*registry.records(), kernel_scheme.SCHEME)
-NAMES = tuple(record.name for record in SCHEMES if " " not in record.name)
-_ALIASES = {alias: record.name for record in SCHEMES for alias in record.aliases}
-_WORDS = (*NAMES, *_ALIASES)
-_RECORDS = {record.name: record for record in SCHEMES}
+_RECORDS = {record.name: record for record in (*registry.records(), kernel_scheme.SCHEME)}
+_ALIASES = {alias: record.name for record in _RECORDS.values() for alias in record.aliases}
+_WORDS = (*(name for name in _RECORDS if " " not in name), *_ALIASES)
 
 
 def from_rope_parameters(
@@ -93,8 +92,14 @@ partial_rotary_factor, mrope_section, mrope_interleaved
     context = None if max_position_embeddings is None else whole("max_position_embeddings", max_position_embeddings, 1)
     if seq_len is not None:
         whole("seq_len", seq_len, 1)
+    given = join_dicts({"rope_parameters": rope_parameters})
+    if nested := [key for key, value in given.items() if isinstance(value, Mapping)]:
+        raise ValueError(
+            f"rope_parameters holds a dict for each of {', '.join(nested)}; expected one dict: pass "
+            f"rope_parameters[{show(nested[0])}], or the whole config to rfrope.from_config"
+        )
     return make_rope(
-        *read_scheme(rope_parameters, rope_theta, partial_rotary_factor),
+        *read_scheme(given, rope_theta, partial_rotary_factor),
         head_dim=head_dim,
         context=context,
         seq_len=seq_len,
@@ -156,93 +161,66 @@ def make_rope(
 
 
 def read_scheme(
-    rope_parameters: Mapping[str, Any] | None,
-    rope_theta: float | None = None,
-    partial_rotary_factor: float | None = None,
+    given: dict[str, Any], rope_theta: float | None = None, partial_rotary_factor: float | None = None
 ) -> tuple[registry.Scheme, dict[str, Any]]:
     """Return a scheme and its checked values, with ``rope_theta`` and ``partial_rotary_factor`` filled in."""
-    given = _read_keys({} if rope_parameters is None else rope_parameters)
-    if "xdrope_section" in given:
-        given = _rename(given, "xdrope_section", "mrope_section")
+    if "xdrope_section" in given:  # HunYuan's name
+        section = given.pop("xdrope_section")
+        if given.setdefault("mrope_section", section) != section:
+            raise _report_difference("rope_parameters['xdrope_section']", section, "mrope_section", given)
     scheme = _pop_scheme(given)
     _check_keys(scheme, given)
     values = {key: KEYS[key](f"rope_parameters[{key!r}]", value) for key, value in given.items() if key in KEYS}
-    for key, default, beside in (
-        ("rope_theta", DEFAULT_THETA, rope_theta),
-        ("partial_rotary_factor", 1.0, partial_rotary_factor),
-    ):
-        if beside is not None:
-            beside = KEYS[key](key, beside)
-            if values.setdefault(key, beside) != beside:
-                raise ValueError(
-                    f"{key} is {beside}, but rope_parameters[{key!r}] is {values[key]}; expected one of them, or equal"
-                )
+    usual = {"rope_theta": (rope_theta, DEFAULT_THETA), "partial_rotary_factor": (partial_rotary_factor, 1.0)}
+    for key, (beside, default) in usual.items():
+        beside = None if beside is None else KEYS[key](key, beside)
+        if beside is not None and values.setdefault(key, beside) != beside:
+            raise _report_difference(key, beside, key, values)
         values.setdefault(key, default)
     return scheme, values
 
 
-def _read_keys(rope_parameters: Any) -> dict[str, Any]:
-    """Return the keys that hold something, or say why that is no dict of a scheme."""
-    if not isinstance(rope_parameters, Mapping):
-        raise TypeError(f"rope_parameters is {show(rope_parameters)}; expected a dict or None")
-    given, nested = {}, []
-    for key, value in rope_parameters.items():
-        if not isinstance(key, str):
-            raise TypeError(f"rope_parameters holds the key {show(key)}; expected names of parameters")
-        if isinstance(value, Mapping):
-            nested.append(key)
-        if value is not None:
-            given[key] = value
-    if nested:
-        raise ValueError(
-            f"rope_parameters holds a dict for each of {', '.join(nested)}; expected one dict: pass "
-            f"rope_parameters[{show(nested[0])}], or the whole config to rfrope.from_config"
-        )
-    return given
+def join_dicts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``rope_parameters`` and the older ``rope_scaling`` in one; where both have a key they must agree."""
+    joined: dict[str, Any] = {}
+    for key in DICTS:
+        parameters = config.get(key)
+        if parameters is not None and not isinstance(parameters, Mapping):
+            raise TypeError(f"{key} is {show(parameters)}; expected a dict or None")
+        for inner, value in (parameters or {}).items():
+            if not isinstance(inner, str):
+                raise TypeError(f"{key} holds the key {show(inner)}; expected names of parameters")
+            if value is not None and joined.setdefault(inner, value) is not value and joined[inner] != value:
+                raise _report_difference(f"{key}[{show(inner)}]", value, inner, joined)
+    return joined
 
 
-def _rename(given: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-    value = KEYS[new](f"rope_parameters[{old!r}]", given[old])
-    if new in given and KEYS[new](f"rope_parameters[{new!r}]", given[new]) != value:
-        raise ValueError(
-            f"rope_parameters[{old!r}] is {show(value)}, but rope_parameters[{new!r}] is {show(given[new])}; expected "
-            "one of them, or equal"
-        )
-    return {key: kept for key, kept in given.items() if key != old} | {new: value}
+def _report_difference(name: str, value: Any, key: str, values: Mapping[str, Any]) -> ValueError:
+    other = f"rope_parameters[{show(key)}] is {show(values[key])}"
+    return ValueError(f"{name} is {show(value)}, but {other}; expected one of them, or equal")
 
 
 def _pop_scheme(given: dict[str, Any]) -> registry.Scheme:
     """Take the scheme's name out of a dict, and return its record."""
-    named = {}
-    for key in ("rope_type", "type"):
-        value = given.pop(key, None)
-        if value is not None and not (isinstance(value, str) and value in _WORDS):
-            axial = isinstance(value, str) and value == "axial"
-            hint = ": 'axial' turns by two axes; rfrope.from_config reads it" if axial else ""
-            raise ValueError(f"rope_parameters[{key!r}] is {show(value)}{list_choices(value, _WORDS)}{hint}")
-        if value is not None:
-            named[key] = _ALIASES.get(value, value)
-    if len(named) > 1 and named["rope_type"] != named["type"]:
-        raise ValueError(
-            f"rope_parameters['rope_type'] is {show(named['rope_type'])}, but rope_parameters['type'] is "
-            f"{show(named['type'])}; expected one of them, or the same scheme"
-        )
-    name = next(iter(named.values()), "default")
+    named: dict[str, str] = {}
+    for key in ("type", "rope_type"):
+        if key in given:
+            name = choice(f"rope_parameters[{key!r}]", given.pop(key), _WORDS)
+            named[key] = _ALIASES.get(name, name)
+    name = named.get("rope_type", named.get("type", "default"))
+    if named.get("type", name) != name:
+        raise _report_difference("rope_parameters['type']", named["type"], "rope_type", named)
     return _RECORDS["dynamic with alpha" if name == "dynamic" and "alpha" in given else name]
 
 
 def _check_keys(record: registry.Scheme, given: dict[str, Any]) -> None:
     name = record.name
     for key in given:
-        if key in record.known or key in record.ignored:
-            continue
-        others = [other for other in NAMES if key in _RECORDS[other].known]
-        others += ["dynamic"] if key == "alpha" else []
-        which = f"which '{name}' does not use ({', '.join(others)} would)" if others else "which is unknown"
-        raise ValueError(
-            f"rope_parameters holds {show(key)}, {which}; expected for '{name}': {', '.join(record.known)}"
-            + (": say which scheme it is with rope_type" if others and name == "default" else "")
-        )
+        if key not in record.known and key not in record.ignored:
+            others = [other for other in _RECORDS if key in _RECORDS[other].known]
+            which = f"which {name!r} does not use ({', '.join(others)} would)" if others else "which is unknown"
+            expected = f"expected for {name!r}: {', '.join(record.known)}"
+            raise ValueError(f"rope_parameters holds {show(key)}, {which}; {expected}")
     if not given.keys() >= set(record.required):
-        missing = [key for key in record.required if key not in given]
-        raise ValueError(f"rope_parameters lacks {', '.join(missing)}; '{name}' needs {', '.join(record.required)}")
+        missing = ", ".join(key for key in record.required if key not in given)
+        raise ValueError(f"rope_parameters lacks {missing}; {name!r} needs {', '.join(record.required)}")

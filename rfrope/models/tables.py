@@ -11,11 +11,9 @@ from rfrope.rotation.rope import Rope
 
 ROUNDED = 4e-6  # relative: what exponents in float32 cost at a base of 1e9
 TINY = 1e-29  # frequencies up to that turn nothing; exports write a zero as 1e-30 or less
-HALF = ("float16", "bfloat16")
 HALVES = {8: "bfloat16", 11: "float16"}  # by bits of the mantissa
 FINE = 2e-6  # error of cos and sin in float32
 _PHASES = 2.0**-22  # relative: four roundings to float32 on the way to a phase
-_NOISE = {8: 2.0**-8, 11: 2.0**-11}
 _FAR = 2**15  # positions from which frequencies are read at most
 _ROWS = 2**12  # at once
 _DENSE, _SPARSE = 512, 256  # rows that are looked at: the first ones, and some of the others
@@ -47,10 +45,12 @@ class Reading:
     reach: int
 
 
-def bits(values: np.ndarray) -> int:
-    """Return the bits of the mantissa that hold all of some numbers: 8, 11 or 53."""
+def bits(values: np.ndarray, dtype: str = "") -> int:
+    """Return the bits of the mantissa that hold all of some numbers: 8, 11 or 53; a dtype of half precision says it."""
     mantissas = np.abs(np.frexp(values[..., :_DENSE].astype(np.float64))[0])
-    return next((width for width in HALVES if np.all(mantissas * 2.0**width % 1.0 == 0.0)), 53)
+    narrow = (width for width, name in HALVES.items() if dtype == name)
+    fitting = (width for width in HALVES if np.all(mantissas * 2.0**width % 1.0 == 0.0))
+    return next(narrow, next(fitting, 53))
 
 
 def rounded(values: np.ndarray, width: int) -> np.ndarray:
@@ -63,28 +63,26 @@ def rounded(values: np.ndarray, width: int) -> np.ndarray:
 
 def noise(buffer: Buffer) -> float:
     """Return the error of cos and sin by rounding."""
-    if buffer.dtype in HALF:
-        return _NOISE[8 if buffer.dtype == "bfloat16" else 11]
-    return _NOISE.get(bits(buffer.values[_looked_at(buffer)]), FINE)
-
-
-def close(found: np.ndarray, expected: np.ndarray) -> bool:
-    """Return True for frequencies that are equal up to rounding to float32, apart from those that turn nothing."""
-    return bool(np.all(np.abs(found - expected) <= ROUNDED * np.abs(expected) + TINY))
+    width = bits(buffer.values[_looked_at(buffer)], buffer.dtype)
+    return 2.0**-width if width in HALVES else FINE
 
 
 def read(buffer: Buffer, rope: Rope) -> Reading:
     """Read a table; one row alone tells no frequencies, and those here are 0."""
-    rows = buffer.rows(_looked_at(buffer))
+    rows, rounding = buffer.rows(_looked_at(buffer)), noise(buffer)
     size = np.abs(rows)
-    factor, spread = float(np.median(size)), 0.0
-    if factor > 0.0:
-        spread = float(np.max(np.abs(size / factor - 1.0)))
-    frequencies, last = _frequencies(buffer)
+    factor = float(np.median(size))
+    spread = float(np.max(np.abs(size / factor - 1.0))) if factor > 0.0 else 0.0
+    frequencies, last = _read_frequencies(buffer)
     allowed = np.zeros(buffer.blocks)
     if buffer.blocks == rope.n_blocks:
-        allowed = ROUNDED * np.abs(np.asarray(rope.frequencies)) + 4.0 * noise(buffer) / last
-    return Reading(frequencies, allowed, factor, spread, _start(rows[0], factor, frequencies, noise(buffer)), last)
+        allowed = ROUNDED * np.abs(np.asarray(rope.frequencies)) + 4.0 * rounding / last
+    start = 0  # the first row may be that of another position
+    if factor > 0.0:
+        phases = np.multiply.outer(np.arange(_DENSE), frequencies)
+        is_near = np.all(np.abs(rows[0] / factor - np.exp(1j * phases)) < 8.0 * rounding, axis=1)
+        start = int(np.argmax(is_near))
+    return Reading(frequencies, allowed, factor, spread, start, last)
 
 
 def _looked_at(buffer: Buffer) -> np.ndarray:
@@ -93,27 +91,14 @@ def _looked_at(buffer: Buffer) -> np.ndarray:
     return np.unique(np.concatenate([np.arange(min(length, _DENSE)), far]))
 
 
-def _frequencies(buffer: Buffer) -> tuple[np.ndarray, int]:
+def _read_frequencies(buffer: Buffer) -> tuple[np.ndarray, int]:
     """Return turns between rows that are twice as far apart each time, and the last distance."""
-    if len(buffer.values) < 2:
-        return np.zeros(buffer.blocks), 1
-    first, found, apart = buffer.rows(0), np.zeros(buffer.blocks), 1
-    reach = 1
+    first, found, apart, reach = buffer.rows(0), np.zeros(buffer.blocks), 1, 1
     while apart < min(len(buffer.values), _FAR + 1):
         turned = np.angle(buffer.rows(apart) * np.conj(first)) - found * apart
         found = found + (turned - 2.0 * np.pi * np.round(turned / (2.0 * np.pi))) / apart
         reach, apart = apart, 2 * apart
     return found, reach
-
-
-def _start(first: np.ndarray, factor: float, frequencies: np.ndarray, rounding: float) -> int:
-    """Return the position of the first row, if it is one of a few, else 0."""
-    if factor == 0.0:
-        return 0
-    for position in range(_DENSE):
-        if np.all(np.abs(first / factor - np.exp(1j * position * frequencies)) < 8.0 * rounding):
-            return position
-    return 0
 
 
 def _exact(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
@@ -169,12 +154,13 @@ def first_off(buffer: Buffer, rope: Rope, allowed: float) -> int | None:
     return None
 
 
-def first_turn_off(found: np.ndarray, factor: float, rope: Rope, allowed: float, limit: int) -> int | None:
+def first_turn_off(buffer: Buffer, rope: Rope, allowed: float, limit: int) -> int | None:
     """Return the first position below a limit at which a cos or sin of frequencies is off by more than that."""
-    expected = np.asarray(rope.frequencies)
+    factor = rope.attention_factor if buffer.attention_factor is None else buffer.attention_factor
     room = allowed - abs(factor - rope.attention_factor)
-    if room < 0.0:
-        return 0
+    if room < 0.0 or buffer.blocks != rope.n_blocks:
+        return 0 if room < 0.0 else 1
+    found, expected = buffer.values, np.asarray(rope.frequencies)
     # Neither is off by more than the chord, and that reaches the room at these positions at the earliest.
     angle = 2.0 * np.arcsin(min(1.0, room / (2.0 * rope.attention_factor)))
     with np.errstate(divide="ignore", invalid="ignore"):

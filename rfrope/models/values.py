@@ -10,8 +10,8 @@ from typing import Any
 
 from rfrope._core.arguments import fraction, show, whole
 from rfrope.data.model_types import known
-from rfrope.models.rope_parameters import DEFAULT_THETA
-from rfrope.scaling.shared import positive
+from rfrope.models.rope_parameters import DEFAULT_THETA, join_dicts
+from rfrope.scaling.schemes import positive
 
 # Names that models have for one thing, the usual one first. The first that a config holds counts, of those that its
 # class reads where the class is known (`Part.names`).
@@ -26,7 +26,7 @@ NAMES = {
     "num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx"),
 }
-DICTS = ("rope_parameters", "rope_scaling")
+_USUAL = {what: names[:1] for what, names in NAMES.items()}
 _SIZES = ("head_dim", "hidden_size", "num_attention_heads")
 _BESIDE = ("rope_theta", "partial_rotary_factor")  # may stand beside the dict
 _WINDOWED = ("sliding", "chunked")  # beginnings of the names of kinds of layers
@@ -40,29 +40,6 @@ def first(held: Mapping[str, Any], what: str) -> Any:
         if held.get(name) is not None:
             return held[name]
     return None
-
-
-def given(held: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``rope_parameters`` and the older ``rope_scaling`` in one; where both have a key they must agree."""
-    joined: dict[str, Any] = {}
-    for key in DICTS:
-        parameters = held.get(key)
-        if parameters is not None and not isinstance(parameters, Mapping):
-            raise TypeError(f"{key} is {show(parameters)}; expected a dict or None")
-        for inner, value in (parameters or {}).items():
-            if not isinstance(inner, str):
-                raise TypeError(f"{key} holds the key {show(inner)}; expected names of parameters")
-            if value is not None and joined.setdefault(inner, value) != value:
-                raise ValueError(
-                    f"rope_scaling[{show(inner)}] is {show(value)}, but rope_parameters[{show(inner)}] is "
-                    f"{show(joined[inner])}; expected one of them, or equal"
-                )
-    return joined
-
-
-def is_nested(parameters: Mapping[str, Any]) -> bool:
-    """Return True for a dict of rotary parameters that holds one such dict for each kind of layer."""
-    return bool(parameters) and any(isinstance(value, Mapping) for value in parameters.values())
 
 
 class Part:
@@ -85,6 +62,8 @@ class Part:
         The table's ``rope_parameters``, one dict or one for each kind of layer.
     has_usual_layers : bool
         True if it is one for each kind of layer.
+    names : mapping
+        The names of each thing that the class of a known type reads, else all that models have for it.
     """
 
     def __init__(self, held: Mapping[str, Any], model_type: str, table: Mapping[str, Any]) -> None:
@@ -92,50 +71,36 @@ class Part:
         self.is_known = bool(table)
         self.usual: Mapping[str, Any] = table.get("rope_parameters", {})
         self.has_usual_layers = MappingProxyType in map(type, self.usual.values())
+        self.names: Mapping[str, tuple[str, ...]] = {**_USUAL, **table.get("names", {})} if table else NAMES
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
         """``rope_parameters`` and ``rope_scaling`` of the config in one."""
-        return given(self.held)
-
-    def names(self, what: str) -> tuple[str, ...]:
-        """Return the names of a thing that the class of a known type reads, else all that models have for it."""
-        if not self.is_known:
-            return NAMES[what]
-        found: tuple[str, ...] = self.table.get("names", {}).get(what, NAMES[what][:1])
-        return found
+        return join_dicts(self.held)
 
     def first(self, what: str) -> Any:
         """Return the value of the first of a thing's names that the config holds, else the usual one, else None.
 
         A known class has these for one field, and takes what a file has last; so they must be equal.
         """
-        found = None
-        for name in self.names(what):
-            value = self.held.get(name)
-            if found is None:
-                found = value
-            elif value not in (None, found) and self.is_known and what in _SIZES:
-                held = {one: self.held[one] for one in self.names(what) if self.held.get(one) is not None}
-                raise ValueError(f"{_listed(held)}; expected one of them, or equal")
+        _, found = self._pick(self.names[what], must_agree=self.is_known and what in _SIZES)
         return self.table.get(what) if found is None else found
 
     def base(self, names: tuple[str, ...]) -> float | None:
         """Return a base that stands beside the dict, under one of some names; if under several they must agree."""
-        bases: dict[str, float] = {}
+        name, value = self._pick(names, must_agree=True)
+        return None if value is None else positive(name, value)
+
+    def _pick(self, names: tuple[str, ...], *, must_agree: bool) -> tuple[str, Any]:
+        """Return the first of some names that the config holds, and its value."""
+        first, found = "", None
         for name in names:
             value = self.held.get(name)
-            if isinstance(value, list | tuple):
-                raise ValueError(
-                    f"{name} is {show(value)}, one for each layer, which is not read; expected a number. Pass each of "
-                    "them to rfrope.models.from_rope_parameters"
-                )
-            if value is not None:
-                bases[name] = positive(name, value)
-        found = next(iter(bases.values()), None)
-        if len(bases) > 1 and len(set(bases.values())) > 1:
-            raise ValueError(f"{_listed(bases)}; expected one of them, or equal")
-        return found
+            if found is None:
+                first, found = name, value
+            elif must_agree and value not in (None, found):
+                raise ValueError(f"{first} is {show(found)}, {name} is {show(value)}; expected one of them, or equal")
+        return first, found
 
     # -- widths of heads -----------------------------------------------------------------------------------------------
 
@@ -157,11 +122,10 @@ class Part:
         if found is None and not self.is_known:
             found = self._unknown_latent_width(has_fraction=parameters.get("partial_rotary_factor") is not None)
         if found is None:
-            found = self.first("head_dim")
-            if "head_dim" in table:
-                said = [held[name] for name in self.names("head_dim") if name in held]
-                if said and said.count(None) == len(said):  # the quotient then, whatever the type has
-                    found = None
+            names = self.names["head_dim"]
+            _, found = self._pick(names, must_agree=self.is_known)
+            if found is None and held.keys().isdisjoint(names):  # null is the quotient, whatever the type has
+                found = table.get("head_dim")
         return self._quotient() if found is None else whole("head_dim", found, 1)
 
     def _unknown_latent_width(self, *, has_fraction: bool) -> int | None:
@@ -200,7 +164,7 @@ class Part:
             )
         for name in self.table.get("alike", ()):  # its class has one head_dim for all layers
             if (other := self.held.get(name, self.table["num_attention_heads"])) != heads:
-                usual = self.names("num_attention_heads")[0]
+                usual = self.names["num_attention_heads"][0]
                 raise ValueError(f"{name} is {show(other)} and {usual} {heads}; expected the same number")
         return int(self.table.get("quotient", 1)) * width // heads
 
@@ -279,7 +243,7 @@ class Part:
         usual = self.usual.get(layer) or {} if self.has_usual_layers else self.usual
         lacking = {**usual, **(table.get("beside", {}) if has_dict else {})}
         stands_alone = "whole" in table and not has_dict
-        read = {what: self.names(what) for what in _BESIDE if not (stands_alone and what in usual)}
+        read = {what: self.names[what] for what in _BESIDE if not (stands_alone and what in usual)}
         theta = self.base(read.get("rope_theta", ()))
         # the base beside the dict is for all kinds of layer, except where the type's local layers have their own
         if layer == "sliding_attention" and usual.get("rope_theta") == DEFAULT_THETA:
@@ -338,10 +302,6 @@ class Part:
         if rotated > width:
             raise ValueError(f"{key} is {rotated}; expected at most head_dim = {width}")
         return _round_fraction(rotated, width)
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} is {show(value)}" for name, value in values.items())
 
 
 def _round_fraction(rotated: int, width: int) -> float:

@@ -1,4 +1,4 @@
-"""Look of the figures: colours, labels beside their lines, and curves that are too dense for a line."""
+"""Look of the figures: colours, labels, and curves that are too dense for a line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 _STYLES = ("-", "--", "-.", ":")
 _DENSE = 1024  # from so many points on, a curve is drawn as its range and its median
 _BINS = 256  # parts of the axis, at equal ratios and as many at equal distances
-_SHORT = 26  # characters of a label that stands beside its line
-_APART = 0.055  # part of the height of the axes, between two labels
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def lag_label(axes: int) -> str:
 
 
 def check_available() -> None:
-    """Say before the work that matplotlib is missing, without importing it."""
+    """Raise ModuleNotFoundError where matplotlib is missing, without importing it."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'")
 
@@ -104,26 +102,10 @@ def heads_in_colours(ax: Any, count: int) -> list[dict[str, Any]]:
 
 
 def label(ax: Any, artists: Sequence[Any]) -> None:
-    """Name artists: beside the ends of their lines where all names are short, else below the axes."""
+    """Name artists below the axes, those that have a name."""
     named = [one for one in artists if one.get_label() and not str(one.get_label()).startswith("_")]
-    if not named:
-        return
-    lines = all(hasattr(one, "get_ydata") for one in named)
-    if not lines or len(named) > 6 or max(len(str(one.get_label())) for one in named) > _SHORT:
+    if named:
         ax.legend(handles=named, loc="upper left", bbox_to_anchor=(0.0, -0.14), frameon=False, fontsize="small")
-        return
-    ends = [_end(ax, one) for one in named]
-    order = np.argsort(ends)
-    places = np.asarray(ends)[order]
-    for i in range(1, len(places)):
-        places[i] = max(places[i], places[i - 1] + _APART)
-    places -= max(0.0, (places[-1] - 1.0) if len(places) else 0.0)
-    for place, index in zip(places, order, strict=True):
-        line = named[index]
-        at = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
-        ax.annotate(
-            str(line.get_label()), (1.0, place), (5, 0), color=line.get_color(), va="center", fontsize="small", **at
-        )
 
 
 def plain(text: str) -> str:
@@ -131,21 +113,6 @@ def plain(text: str) -> str:
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
-def _end(ax: Any, line: Any) -> float:
-    """Height at which a line ends, as a part of the axes."""
-    y = np.asarray(line.get_ydata(), dtype=np.float64)
-    x = np.broadcast_to(np.asarray(line.get_xdata(), dtype=np.float64), y.shape)
-    seen = np.isfinite(y)
-    if not np.any(seen):
-        return 0.0
-    point = ax.transLimits.transform(ax.transScale.transform((x[seen][-1], y[seen][-1])))
-    return float(np.clip(point[1], 0.0, 1.0))
-
-
 def _matplotlib(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'") from None
+    check_available()
+    return importlib.import_module(module)

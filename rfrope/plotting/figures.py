@@ -139,8 +139,7 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
             ax.plot(points[:, 0], points[:, 1], ".", ms=4, **style | {"ls": ""})
         ax.set(xlabel="ω, first axis (radians per position)", ylabel="ω, second axis (radians per position)")
         ax.set_aspect("equal", adjustable="datalim")
-        if any(style["label"] for style in styles):
-            ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize="small")
+        drawing.label(ax, ax.lines)
         return ax
     magnitudes = np.sort(np.linalg.norm(sets, axis=-1), axis=-1)[:, ::-1]
     for curve, style in zip(magnitudes, styles, strict=True):
@@ -194,21 +193,20 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     if lags.ndim != 1:
         raise ValueError(f"result has lags of shape {lags.shape}; expected lags along one axis")
     order = np.argsort(lags)
-    curves = array.to_host(result.mean if real else result.weights).reshape(-1, lags.size)
-    ax = drawing.new_axes(ax)
+    lags, what = lags[order], "mean score" if real else "attention"
+    curves = array.to_host(result.mean if real else result.weights).reshape(-1, lags.size)[:, order]
+    ax, few = drawing.new_axes(ax), lags.size < _FEW_LAGS
     if real and len(curves) == 1:
-        spread = array.to_host(result.spread).reshape(-1)[order]
-        about, style = "one standard deviation over pairs", {"color": drawing.COLOURS[0], "alpha": 0.25, "lw": 0}
-        ax.fill_between(lags[order], curves[0][order] - spread, curves[0][order] + spread, label=about, **style)
-    few = lags.size < _FEW_LAGS
+        spread, about = array.to_host(result.spread).reshape(-1)[order], "one standard deviation over pairs"
+        edges, style = (curves[0] - spread, curves[0] + spread), {"color": drawing.COLOURS[0], "alpha": 0.25, "lw": 0}
+        ax.fill_between(lags, *edges, label=about, **style)
     for curve, style in zip(curves, drawing.heads_in_colours(ax, len(curves)), strict=True):
-        label = style["label"] or (None if len(curves) > 1 else "mean score" if real else "attention")
-        ax.plot(lags[order], curve[order], marker="." if few else "", ms=3, lw=1.0, **style | {"label": label})
-    ax.set(xlabel="lag, key minus query (positions)", ylabel="mean score" if real else "attention")
+        style |= {"label": what} if len(curves) == 1 else {}
+        ax.plot(lags, curve, marker="." if few else "", ms=3, lw=1.0, **style)
+    ax.set(xlabel="lag, key minus query (positions)", ylabel=what)
     if not few:
         ax.set_xscale("symlog", linthresh=1.0)
-    if len(curves) > 1 or real:
-        drawing.label(ax, [*ax.collections, *ax.lines] if real and len(curves) == 1 else ax.lines)
+    drawing.label(ax, [*ax.collections, *ax.lines] if len(curves) == 1 else ax.lines)
     return ax
 
 

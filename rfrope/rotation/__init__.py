@@ -5,14 +5,12 @@ Conventions: a block is two features, paired ``"half"`` (i, i + D, as Hugging Fa
 first 2D features are turned, the others pass through. A lag is KEY minus QUERY position.
 """
 
-from rfrope.rotation.embedding import shift_matrix, sinusoidal
-from rfrope.rotation.pairings import convert_pairing, from_complex, to_complex
-from rfrope.rotation.placing import grid_positions, mrope_positions, packed_positions
+from rfrope.rotation.pairings import block_coefficients, convert_pairing, from_complex, to_complex
+from rfrope.rotation.positions import grid_positions, mrope_positions, packed_positions, shift_matrix, sinusoidal
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rerotation import rerotate
 from rfrope.rotation.rope import Rope
-from rfrope.rotation.scoring import block_coefficients, scores
-from rfrope.rotation.turning import phases, rotate, rotate_by_phases, rotate_by_table, rotation_table
+from rfrope.rotation.turning import phases, rotate, rotate_by_phases, rotate_by_table, rotation_table, scores
 
 __all__ = [
     "ModelPart",

@@ -1,9 +1,13 @@
-"""The two features that make a block: from one pairing to the other, and to complex numbers."""
+"""Blocks of two features: their pairings, as complex numbers, in a score, and the axes that they are dealt out to."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from rfrope._core import array, blocks
-from rfrope._core.arguments import axis_of, whole
+from rfrope._core.arguments import axis_of, listed, whole
 from rfrope._core.array import Array
 
 
@@ -131,3 +135,89 @@ def from_complex(z: Array, *, pairing: str = "half") -> Array:
         )
     array.check_memory(32.0, z.shape, z, "z")
     return blocks.join(xp.real(z), xp.imag(z), blocks.check_pairing(pairing), xp)
+
+
+@array.select_device
+def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Array, Array]:
+    """Coefficients of the exact decomposition ``S = sum_i A_i cos u_i + B_i sin u_i``, with ``u_i = lag . omega_i``.
+
+    Parameters
+    ----------
+    q, k : array_like, (..., d)
+        Query and key before rotation, of one real floating dtype; the leading axes broadcast.
+    pairing : {"half", "interleaved"}
+        The two features that make a block.
+
+    Returns
+    -------
+    A, B : arrays, (..., d / 2)
+        ``A_i = q_i . k_i`` and ``B_i = q_i^T J k_i = q_i2 k_i1 - q_i1 k_i2``, with J the turn by +90 degrees. The dtype
+        of q and k.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`, and if q and k differ in width or dtype.
+
+    Notes
+    -----
+    Source: the exact decomposition of the RF-RoPE paper, section 1 of the mathematics page.
+
+    Examples
+    --------
+    >>> block_coefficients([1.0, 0.0], [0.0, 1.0])
+    (array([0.]), array([-1.]))
+    """
+    xp, device = array.shared(q=q, k=k)
+    q, k = blocks.query_and_key(q, k, xp, device)
+    blocks.check_pairing(pairing)
+    leading = array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
+    array.check_memory(24.0, (*leading, q.shape[-1]), q, "q or k")
+    dtype, wide = q.dtype, array.wider_float(q, xp)
+    found = blocks.coefficients(array.astype(q, wide, xp), array.astype(k, wide, xp), pairing)
+    return array.astype(found[0], dtype, xp), array.astype(found[1], dtype, xp)
+
+
+# -- sections ----------------------------------------------------------------------------------------------------------
+
+
+def dealt(frequencies: Array, sections: tuple[int, ...], interleaved: bool) -> Array:
+    """Deal checked frequencies ``(D,)`` out to the axes: ``(D, len(sections))``, one number of each row not 0."""
+    xp = array.namespace(frequencies=frequencies)
+    index = xp.arange(frequencies.shape[0], dtype=xp.int32, device=array.device(frequencies))
+    owners = (_interleaved_owners if interleaved else _chunked_owners)(index, sections)
+    none = xp.zeros_like(frequencies)
+    return xp.stack([xp.where(own, frequencies, none) for own in owners], axis=-1)
+
+
+def check_sections(sections: Sequence[int], n_blocks: int, interleaved: bool) -> tuple[int, ...]:
+    """Return how many blocks each axis gets, or say why that cannot be."""
+    numbers = listed("sections", sections, "a whole number for each axis, as (16, 24, 24)")
+    lengths = tuple(whole(f"sections[{axis}]", length) for axis, length in enumerate(numbers))
+    if not lengths or sum(lengths) != n_blocks:
+        raise ValueError(
+            f"sections {lengths} sum to {sum(lengths)}; expected D = {n_blocks}, the number of frequencies"
+        )
+    for axis, length in enumerate(lengths[1:], 1):
+        least = len(lengths) * (length - 1) + axis + 1
+        if interleaved and length and least > n_blocks:
+            raise ValueError(
+                f"sections {lengths} interleaved put block {least - 1} on axis {axis}, but D is {n_blocks}; expected "
+                "sections that last as long as the blocks do, or interleaved=False"
+            )
+    return lengths
+
+
+def _chunked_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
+    """For each axis, which blocks are its own: neighbours."""
+    ends = np.cumsum(lengths).tolist()
+    return [(index >= end - length) & (index < end) for end, length in zip(ends, lengths, strict=True)]
+
+
+def _interleaved_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
+    """For each axis, which blocks are its own: in turn; the first axis has what the others leave."""
+    axes, first, others = len(lengths), index >= 0, []
+    for axis in range(1, axes):
+        others.append((index % axes == axis) & (index < axes * lengths[axis]))
+        first = first & ~others[-1]
+    return [first, *others]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, mapping
+from rfrope._core import angles, array, blocks
 from rfrope._core.array import Array
 from rfrope.rotation.rope import Rope, pairing_for
 from rfrope.rotation.turning import rotate
@@ -75,7 +75,7 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     before, after = _alike(old.vectors, new.vectors)
     constants = {"positions": positions, "old": before, "new": after}
     xp, device = array.shared(constants, k=k, out=out)
-    xp = mapping.space_of_constants(xp, constants)
+    xp = array.space_of_constants(xp, constants)
     # one line beside frequencies of axes takes positions as these do
     which, one = max((("old", old.vectors), ("new", new.vectors)), key=lambda named: named[1].ndim)
     read = angles.checked(positions, one, None, xp, device, of=f"frequencies of {which}")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, dispatch, results, tensors
-from rfrope._core.arguments import LARGEST, flag, is_several, listed, positive, printable, shape_of, show, whole
+from rfrope._core import angles, array, blocks, dispatch, libraries, results
+from rfrope._core.arguments import LARGEST, flag, is_several, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
+from rfrope.rotation.pairings import check_sections, dealt
 from rfrope.rotation.provenance import Provenance
-from rfrope.rotation.scoring import scores_of
-from rfrope.rotation.turning import rotate, rotation_table
+from rfrope.rotation.turning import rotate, rotation_table, scores_of
 
 
 class Assumed(int):
@@ -140,7 +140,7 @@ class Rope:
             return self.frequencies
         if not isinstance(self.frequencies, np.ndarray):  # it may have a gradient, or be traced
             return dealt(self.frequencies, self.sections, self.interleaved)
-        held = self.__dict__ if tensors.is_compiling() else self._held()
+        held = self.__dict__ if libraries.is_compiling() else self._held()
         if "_vectors" not in held:
             held["_vectors"] = _seal(dealt(self.frequencies, self.sections, self.interleaved))
         return held["_vectors"]
@@ -178,7 +178,7 @@ class Rope:
         >>> Rope([np.pi / 2], pairing="interleaved").rotate(np.array([1.0, 0.0]), 1).round(12)
         array([0., 1.])
         """
-        if type(x) is np.ndarray or (tensors.is_torch(x) and not tensors.is_compiling()):
+        if type(x) is np.ndarray or libraries.may_reach_loops(x):
             held = self._held()
             rotator = held["_rotator"] if "_rotator" in held else held.setdefault("_rotator", _rotator_of(self))
             turned = None if rotator is None else rotator.rotated(x, positions, inverse, out)
@@ -340,12 +340,11 @@ def _rotator_of(rope: Rope) -> Any:
     vectors = rope.vectors
     if rope.pairing is None or type(vectors) is not np.ndarray:
         return None
-    try:
-        backend = dispatch.load(dispatch.CPU.rotation)
-    except ImportError:
+    backend = dispatch.find(dispatch.CPU.rotation)
+    if backend is None:
         return None
-    turning = (rope.rotary_dim,)
-    widths: Any = None if isinstance(rope.head_dim, Assumed) else (turning, (rope.head_dim,))
+    head_dim, turning = _given_head_dim(rope), (rope.rotary_dim,)
+    widths: Any = None if head_dim is None else (turning, (head_dim,))
     if rope.source.model.turns_last:
         widths = (turning,)
     return backend.Rotator(np.ascontiguousarray(vectors, np.float64), rope.pairing, rope.attention_factor, widths)
@@ -364,69 +363,30 @@ def pairing_for(rope: Rope, x: Any, name: str = "x") -> str:
 
 
 def _check_width(rope: Rope, x: Any, name: str) -> None:
-    """Refuse features that are not of the width that a Rope was given, or whose first 2D a model does not turn."""
-    if tensors.is_torch(x) and x.is_nested:
-        return  # it has no shape; who reads it refuses it by its name
-    shape = x.shape if hasattr(x, "shape") else shape_of(x)  # PyTorch's compiler can trace this
-    width = shape[-1] if len(shape) else 0
-    last = rope.source.model.turns_last
-    if (not last and (width == rope.head_dim or type(rope.head_dim) is not int)) or width <= rope.rotary_dim:
+    if not getattr(x, "is_nested", False):  # it has no shape; who reads it refuses it by its name
+        shape = x.shape if hasattr(x, "shape") else shape_of(x)  # PyTorch's compiler can trace this
+        check_head_width(name, shape[-1] if len(shape) else 0, rope, _given_head_dim(rope))
+
+
+def _given_head_dim(rope: Rope) -> int | None:
+    return None if isinstance(rope.head_dim, Assumed) else rope.head_dim
+
+
+def check_head_width(name: str, width: int, rope: Rope, head_dim: int | None) -> None:
+    """Refuse features that are not of the width of a head, if one is given, or whose first 2D a model does not turn."""
+    turning, last = rope.rotary_dim, rope.source.model.turns_last
+    if (not last and (head_dim is None or width == head_dim)) or width <= turning:
         return
     if last:
         raise ValueError(
-            f"this model turns the last {rope.rotary_dim} features of a head, but of the {width} of {name} the first "
-            f"would turn; expected {name}[..., -{rope.rotary_dim}:]"
+            f"this model turns the last {turning} features of a head, but of the {width} of {name} the first would "
+            f"turn; expected {name}[..., -{turning}:]"
         )
-    part = "" if rope.rotary_dim == rope.head_dim else f", or the {rope.rotary_dim} that turn"
+    part = "" if turning == head_dim else f", or the {turning} that turn"
     raise ValueError(
-        f"{name} has {width} features, but the Rope has head_dim={rope.head_dim}; expected {rope.head_dim}{part}: for "
-        f"heads of {width} features of which {rope.rotary_dim} turn, dataclasses.replace(rope, head_dim={width})"
+        f"{name} has {width} features, but head_dim is {head_dim}; expected {head_dim}{part}: for heads of {width} "
+        f"features of which {turning} turn, give head_dim={width} to the Rope"
     )
-
-
-# -- sections ----------------------------------------------------------------------------------------------------------
-
-
-def dealt(frequencies: Array, sections: tuple[int, ...], interleaved: bool) -> Array:
-    """Deal checked frequencies ``(D,)`` out to the axes: ``(D, len(sections))``, one number of each row not 0."""
-    xp = array.namespace(frequencies=frequencies)
-    index = xp.arange(frequencies.shape[0], dtype=xp.int32, device=array.device(frequencies))
-    owners = (_interleaved_owners if interleaved else _chunked_owners)(index, sections)
-    none = xp.zeros_like(frequencies)
-    return xp.stack([xp.where(own, frequencies, none) for own in owners], axis=-1)
-
-
-def check_sections(sections: Sequence[int], n_blocks: int, interleaved: bool) -> tuple[int, ...]:
-    """Return how many blocks each axis gets, or say why that cannot be."""
-    numbers = listed("sections", sections, "a whole number for each axis, as (16, 24, 24)")
-    lengths = tuple(whole(f"sections[{axis}]", length) for axis, length in enumerate(numbers))
-    if not lengths or sum(lengths) != n_blocks:
-        raise ValueError(
-            f"sections {lengths} sum to {sum(lengths)}; expected D = {n_blocks}, the number of frequencies"
-        )
-    for axis, length in enumerate(lengths[1:], 1):
-        least = len(lengths) * (length - 1) + axis + 1
-        if interleaved and length and least > n_blocks:
-            raise ValueError(
-                f"sections {lengths} interleaved put block {least - 1} on axis {axis}, but D is {n_blocks}; expected "
-                "sections that last as long as the blocks do, or interleaved=False"
-            )
-    return lengths
-
-
-def _chunked_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
-    """For each axis, which blocks are its own: neighbours."""
-    ends = np.cumsum(lengths).tolist()
-    return [(index >= end - length) & (index < end) for end, length in zip(ends, lengths, strict=True)]
-
-
-def _interleaved_owners(index: Array, lengths: tuple[int, ...]) -> list[Array]:
-    """For each axis, which blocks are its own: in turn; the first axis has what the others leave."""
-    axes, first, others = len(lengths), index >= 0, []
-    for axis in range(1, axes):
-        others.append((index % axes == axis) & (index < axes * lengths[axis]))
-        first = first & ~others[-1]
-    return [first, *others]
 
 
 # -- what is allowed in ------------------------------------------------------------------------------------------------

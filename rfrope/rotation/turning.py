@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, dispatch, mapping, tensors, turns
+from rfrope._core import angles, array, blocks, dispatch, libraries, turns
 from rfrope._core.angles import Angles, token_axes
 from rfrope._core.arguments import flag, positive, show
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
 from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
-from rfrope._core.mapping import Constant
+from rfrope._core.lazy import DASK, Constant
 
 _LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
 
@@ -175,39 +175,29 @@ def rotate(
     >>> turned.dtype, turned.requires_grad  # doctest: +SKIP
     (torch.bfloat16, True)
     """
-    if shift is None and (type(x) is np.ndarray or (tensors.is_torch(x) and not tensors.is_compiling())):
+    if shift is None and (type(x) is np.ndarray or libraries.may_reach_loops(x)):
         at_once = _load_flat_pass()
         turned = at_once and at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
         if turned is not None:
             return turned
-    return _read_and_rotated(x, positions, frequencies, pairing, out_pairing, shift, scale, inverse, out)
+    return _read_and_rotated(x, positions, frequencies, shift, scale, (pairing, out_pairing), inverse, out)
 
 
 @array.select_device
 def _read_and_rotated(
-    x: Array,
-    positions: Array,
-    frequencies: Array,
-    pairing: str,
-    out_pairing: str | None,
-    shift: Array | None,
-    scale: Any,
-    inverse: bool,
-    out: Array | None,
+    x: Any, positions: Any, frequencies: Any, shift: Any, scale: Any, pairings: Any, inverse: bool, out: Any
 ) -> Array:
     """Read the arguments of `rotate` with all checks, and turn."""
-    frequencies = angles.given(frequencies, pairing, scale, x)
+    frequencies = angles.given(frequencies, pairings[0], scale, x)
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
-    space = mapping.space_of_constants(xp, constants)
+    space = array.space_of_constants(xp, constants)
     read = angles.checked(positions, frequencies, shift, space, array.device(x))
     scale, shape = _checked_scale(scale, read.shape, x, space)
     blocks.check_width(x, shape[-1], "frequencies")
-    kept = (read.positions, read.frequencies, read.shift, scale)
-    names = "x", "positions", "frequencies", "shift", "scale"
-    out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, names, *kept)
-    return rotated(x, read, Turn(pairing, out_pairing, scale, flag("inverse", inverse)), out)
+    out_pairing = blocks.prepared(x, shape, *pairings, out, ("x", *constants), *read[:3], scale)
+    return rotated(x, read, Turn(pairings[0], out_pairing, scale, flag("inverse", inverse)), out)
 
 
 @array.select_device
@@ -252,7 +242,7 @@ def rotate_by_phases(
     constants = {"phases": phases, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
-    xp = mapping.space_of_constants(xp, constants)
+    xp = array.space_of_constants(xp, constants)
     phases = array.widen(array.numbers(phases, xp, name="phases", device=array.device(x)), xp)
     if phases.ndim == 0:
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
@@ -296,7 +286,7 @@ def rotate_by_table(
     constants = {"cos": cos, "sin": sin}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
-    xp = mapping.space_of_constants(xp, constants)
+    xp = array.space_of_constants(xp, constants)
     cos, sin = (array.numbers(v, xp, name=name, device=array.device(x)) for v, name in ((cos, "cos"), (sin, "sin")))
     if cos.shape != sin.shape or cos.ndim == 0:
         raise ValueError(
@@ -347,6 +337,80 @@ def rotation_table(
     return (cos, sin) if dtype is None else (array.astype(cos, dtype, xp), array.astype(sin, dtype, xp))
 
 
+@array.select_device
+def scores(
+    q: Array,
+    k: Array,
+    q_positions: Array,
+    k_positions: Array,
+    frequencies: Array,
+    *,
+    pairing: str = "half",
+    shift: Array | None = None,
+) -> Array:
+    """Attention scores before softmax and without its scale: rotated q dot rotated k, for every query and key.
+
+    Parameters
+    ----------
+    q : array_like, (..., M, d)
+        Queries before rotation.
+    k : array_like, (..., N, d)
+        Keys before rotation; the leading axes of q and k broadcast.
+    q_positions, k_positions : array_like
+        As `positions` in `rotate`: ``(M,)`` and ``(N,)``, or ``(M, k)`` and ``(N, k)``.
+    frequencies : array_like, radians per unit of position
+        ``(D,)`` or ``(*H, D, k)``; features beyond 2D count unrotated. The phases may not enlarge q or k.
+    pairing : {"half", "interleaved"}
+        The two features that make a block.
+    shift : array_like, radians, optional
+        Added to the phases of the KEYS: with ``shift = -offset * frequencies`` equal content scores highest at lag
+        `offset` (key minus query).
+
+    Returns
+    -------
+    array, (..., M, N)
+        The dtype and device of q and k; half precision and float32 are computed one type wider.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `rotate`, and if q and k differ in width or dtype.
+
+    Examples
+    --------
+    The score depends on the lag alone:
+
+    >>> import numpy as np
+    >>> q = k = np.array([[1.0, 0.0], [1.0, 0.0]])
+    >>> scores(q, k, [5, 6], [5, 6], [1.0]).round(6)
+    array([[1.      , 0.540302],
+           [0.540302, 1.      ]])
+    """
+    return scores_of(q, k, q_positions, k_positions, angles.given(frequencies, pairing, 1.0, q), pairing, shift, 1.0)
+
+
+def scores_of(
+    q: Any, k: Any, q_positions: Any, k_positions: Any, frequencies: Any, pairing: str, shift: Any, scale: float
+) -> Array:
+    """Return what `scores` does, with cos and sin of both sides multiplied by a scale."""
+    constants = {"q_positions": q_positions, "k_positions": k_positions, "frequencies": frequencies, "shift": shift}
+    xp, device = array.shared(constants, q=q, k=k)
+    q, k = blocks.query_and_key(q, k, xp, device)
+    for name, value in (("q", q), ("k", k)):
+        if value.ndim < 2:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d): use {name}[None, :]")
+    leading = array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
+    array.check_memory(16.0, (*leading, q.shape[-2], k.shape[-2]), q, "q or k")
+    wide, turned, space = array.wider_float(q, xp), [], array.space_of_constants(xp, constants)
+    for name, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
+        read = angles.checked(positions, frequencies, phase, space, device, f"{name}_positions")
+        blocks.check_width(x, read.blocks, "frequencies", name)
+        names = name, f"{name}_positions", "frequencies", "shift"
+        out_pairing = blocks.prepared(x, read.shape, pairing, None, None, names, *read[:3])
+        turned.append(rotated(array.astype(x, wide, xp), read, Turn(pairing, out_pairing, scale), None))
+    return array.astype(xp.matmul(turned[0], xp.matrix_transpose(turned[1])), q.dtype, xp)
+
+
 # -- the mathematics ---------------------------------------------------------------------------------------------------
 
 
@@ -375,12 +439,12 @@ def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, x
 def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     if _comes_in_blocks(x, xp):
         pairings = {"pairing": turn.pairing, "out_pairing": turn.out_pairing}
-        return mapping.map_chunks(rotate_by_table, x, {"cos": Constant(cos), "sin": Constant(sin)}, pairings)
+        return DASK.map_chunks(rotate_by_table, x, {"cos": Constant(cos), "sin": Constant(sin)}, pairings)
     return blocks.turned(x, cos, sin, turn, out, xp)
 
 
 def _comes_in_blocks(x: Array, xp: ModuleType) -> bool:
-    """Return whether features are Dask's and all constants NumPy's (`mapping.space_of_constants`)."""
+    """Return whether features are Dask's and all constants NumPy's (`array.space_of_constants`)."""
     return xp is np and array.is_lazy(x)
 
 
@@ -388,7 +452,7 @@ def _map_blocks(function: Any, x: Array, constants: dict[str, Constant], turn: T
     options = turn._asdict()
     if not isinstance(turn.scale, float):
         constants = {**constants, "scale": Constant(options.pop("scale"))}
-    return mapping.map_chunks(function, x, constants, options)
+    return DASK.map_chunks(function, x, constants, options)
 
 
 def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, Array]:
@@ -406,10 +470,8 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 @cache
 def _load_flat_pass() -> Any:
     """Return the backend's function that reads and turns small dense arrays of the CPU in one pass, if there is one."""
-    try:
-        return dispatch.load(CPU.rotation).rotated_at_once
-    except ImportError:
-        return None
+    backend = dispatch.find(CPU.rotation)
+    return None if backend is None else backend.rotated_at_once
 
 
 def _checked_scale(

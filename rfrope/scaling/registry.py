@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from rfrope._core.arguments import finite, flag, fraction, show, whole
 from rfrope.rotation.rope import Rope
-from rfrope.scaling import schemes, shared
-from rfrope.scaling.shared import positive
+from rfrope.scaling import schemes
+from rfrope.scaling.schemes import positive
 
 EVERYWHERE = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # keys of every scheme
 _YARN = ("beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim")
@@ -66,50 +66,30 @@ class Scheme:
 # -- kinds of values ---------------------------------------------------------------------------------------------------
 
 
-def _one_or_more(name: str, value: Any) -> float:
-    return finite(name, value, least=1.0, most=2.0**100)
+def _read_list(kind: Callable[[str, Any], Any], name: str, value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple | np.ndarray):
+        raise TypeError(f"{name} is {show(value)}; expected a list of numbers")
+    return [kind(f"{name}[{i}]", each) for i, each in enumerate(value)]
 
 
-def _not_negative(name: str, value: Any) -> float:
-    return finite(name, value, least=0.0, most=2.0**100)
-
-
-def _divisor(name: str, value: Any) -> float:
-    number = finite(name, value, least=-(2.0**100), most=2.0**100)
-    if abs(number) < 2.0**-100:
-        raise ValueError(f"{name} is {show(value)}; expected a number other than 0")
-    return number
-
-
-def _length(name: str, value: Any) -> int:
-    return whole(name, value, 1)
-
-
-def _list_of(kind: Callable[[str, Any], Any], what: str) -> Callable[[str, Any], list[Any]]:
-    def listed(name: str, value: Any) -> list[Any]:
-        if not isinstance(value, list | tuple | np.ndarray):
-            raise TypeError(f"{name} is {show(value)}; expected a list of {what}")
-        return [kind(f"{name}[{i}]", each) for i, each in enumerate(value)]
-
-    return listed
-
+_LARGE = 2.0**100  # far beyond the parameters of all models
 
 KEYS: dict[str, Callable[[str, Any], Any]] = {
     "rope_theta": positive,
     "partial_rotary_factor": fraction,
-    "mrope_section": _list_of(whole, "whole numbers"),
+    "mrope_section": partial(_read_list, whole),
     "mrope_interleaved": flag,
-    "factor": _one_or_more,
+    "factor": partial(finite, least=1.0, most=_LARGE),
     "alpha": positive,
-    "original_max_position_embeddings": _length,
+    "original_max_position_embeddings": partial(whole, least=1),
     "beta_fast": positive,
     "beta_slow": positive,
     "truncate": flag,
     "attention_factor": positive,
-    "mscale": _not_negative,
-    "mscale_all_dim": _not_negative,
-    "short_factor": _list_of(_divisor, "numbers other than 0"),
-    "long_factor": _list_of(_divisor, "numbers other than 0"),
+    "mscale": partial(finite, least=0.0, most=_LARGE),
+    "mscale_all_dim": partial(finite, least=0.0, most=_LARGE),
+    "short_factor": partial(_read_list, finite),
+    "long_factor": partial(_read_list, finite),
     "short_mscale": positive,
     "long_mscale": positive,
     "low_freq_factor": positive,
@@ -135,109 +115,87 @@ def ladder(width: int, base: float) -> np.ndarray:
     return base ** (-np.arange(0.0, width, 2.0) / width)
 
 
-def _width_and_base(values: dict[str, Any], head_dim: int) -> tuple[int, float]:
-    return rotated_width(head_dim, values["partial_rotary_factor"]), values["rope_theta"]
+def _make_ladder(values: dict[str, Any], head_dim: int) -> np.ndarray:
+    return ladder(rotated_width(head_dim, values["partial_rotary_factor"]), values["rope_theta"])
 
 
-def _original(values: dict[str, Any], context: int | None, name: str) -> int:
-    found = values.get("original_max_position_embeddings", context)
-    if found is None:
+def _read_stretch(values: dict[str, Any], context: int | None, scheme: str) -> tuple[int, float]:
+    """Return the original context and the factor; what a dict lacks follows from the config's own context."""
+    key = "original_max_position_embeddings"
+    original = values.get(key, context)
+    if original is None:
+        raise ValueError(f"rope_parameters lacks {key}; {scheme!r} needs it, or max_position_embeddings=")
+    factor = values.get("factor", context / original if context is not None and key in values else 0.0)
+    if factor < 1.0:
         raise ValueError(
-            f"rope_parameters lacks original_max_position_embeddings; '{name}' needs it, or max_position_embeddings="
-        )
-    return int(found)
-
-
-def _factor(values: dict[str, Any], context: int | None, name: str) -> float:
-    if "factor" in values:
-        return float(values["factor"])
-    if context is None or "original_max_position_embeddings" not in values:
-        raise ValueError(
-            f"rope_parameters lacks factor; '{name}' needs it, or original_max_position_embeddings in the dict and "
+            f"rope_parameters lacks factor; {scheme!r} needs it, or {key} in the dict and no less as "
             "max_position_embeddings=, whose ratio it is"
         )
-    original = int(values["original_max_position_embeddings"])
-    if context < original:
-        raise ValueError(
-            f"rope_parameters lacks factor, and max_position_embeddings is {context}, below "
-            f"original_max_position_embeddings = {original}; expected a factor, or a ratio of at least 1"
-        )
-    return context / original
+    return int(original), float(factor)
 
 
 def _default(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
-    return ladder(*_width_and_base(values, head_dim)), 1.0
+    return _make_ladder(values, head_dim), 1.0
 
 
 def _linear(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
-    return schemes.linear(ladder(*_width_and_base(values, head_dim)), values["factor"])
+    return schemes.linear(_make_ladder(values, head_dim), values["factor"])
 
 
 def _ntk(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     """Change the base, which is the same as `schemes.ntk`, and right for odd widths too."""
-    width, base = _width_and_base(values, head_dim)
+    width = rotated_width(head_dim, values["partial_rotary_factor"])
     if width < 3:
         raise ValueError(f"the rotated width is {width}; NTK scaling expects at least 3: the first frequency stays")
     factor = float(values["alpha" if "alpha" in values else "factor"])
-    return ladder(width, base * factor ** (width / (width - 2))), 1.0
+    return ladder(width, values["rope_theta"] * factor ** (width / (width - 2))), 1.0
 
 
 def _dynamic(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     if context is None:
         raise ValueError("max_position_embeddings is None; 'dynamic' needs it: the context the model was trained with")
-    return _ntk(values | {"factor": shared.stretch(values["factor"], seq_len, context)}, head_dim, context, seq_len)
+    return _ntk(values | {"factor": schemes.stretch(values["factor"], seq_len, context)}, head_dim, context, seq_len)
 
 
 def _yarn(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
-    width, base = _width_and_base(values, head_dim)
+    width, base = rotated_width(head_dim, values["partial_rotary_factor"]), values["rope_theta"]
     if width % 2:
         raise ValueError(f"the rotated width is {width}, of head_dim = {head_dim}; 'yarn' expects an even one")
     options = {key: values[key] for key in _YARN if key in values}
-    original = _original(values, context, "yarn")
-    factor = _factor(values, context, "yarn")
+    original, factor = _read_stretch(values, context, "yarn")
     return schemes.yarn(ladder(width, base), factor, original_max_position_embeddings=original, base=base, **options)
 
 
 def _longrope(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
-    theta = ladder(*_width_and_base(values, head_dim))
-    for key in ("short_factor", "long_factor"):
-        if len(values[key]) != theta.size:
+    original, factor = _read_stretch(values, context, "longrope")
+    own, scales = values.get("attention_factor"), [values.get(key) for key in ("short_mscale", "long_mscale")]
+    if scales != [None, None]:  # Phi-3.5-MoE has one for short and one for long sequences
+        scale = scales[seq_len is not None and seq_len > original]
+        if None in scales or own not in (None, scale):
             raise ValueError(
-                f"rope_parameters[{key!r}] has {len(values[key])} numbers; expected {theta.size}, one a frequency"
+                "rope_parameters holds short_mscale or long_mscale; expected both, and no attention_factor beside them "
+                "that is another number"
             )
-    original = _original(values, context, "longrope")
+        own = scale
     return schemes.longrope(
-        theta,
+        _make_ladder(values, head_dim),
         short_factor=values["short_factor"],
         long_factor=values["long_factor"],
         original_max_position_embeddings=original,
-        factor=_factor(values, context, "longrope"),
+        factor=factor,
         seq_len=seq_len,
-        attention_factor=_own_factor(values, is_long=seq_len is not None and seq_len > original),
+        attention_factor=own,
     )
 
 
-def _own_factor(values: dict[str, Any], is_long: bool) -> float | None:
-    """Attention factor that a longrope dict gives; Phi-3.5-MoE's has one for short and one for long sequences."""
-    pair = [values.get(key) for key in ("short_mscale", "long_mscale")]
-    if pair == [None, None]:
-        return values.get("attention_factor")
-    alone = values.get("attention_factor", pair[is_long])
-    if None in pair or alone != pair[is_long]:
-        raise ValueError(
-            "rope_parameters holds short_mscale or long_mscale; expected both, and no attention_factor beside them "
-            "that is another number"
-        )
-    return pair[is_long]
-
-
 def _llama3(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
+    original, factor = _read_stretch(values, context, "llama3")
     return schemes.llama3(
-        ladder(*_width_and_base(values, head_dim)),
-        values["factor"],
+        _make_ladder(values, head_dim),
+        factor,
         low_freq_factor=values["low_freq_factor"],
         high_freq_factor=values["high_freq_factor"],
-        original_max_position_embeddings=_original(values, context, "llama3"),
+        original_max_position_embeddings=original,
     )
 
 

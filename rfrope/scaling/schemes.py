@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
-from rfrope._core import array
+import numpy as np
+
+from rfrope._core import angles, arguments, array
 from rfrope._core.arguments import LARGEST, finite, flag, fraction, whole
 from rfrope._core.array import Array
-from rfrope.rotation.rope import Rope
-from rfrope.scaling.shared import base_of, positive, read, scaled, stretch
+from rfrope.rotation.provenance import Provenance
+from rfrope.rotation.rope import Rope, replace_fields
+
+_LADDER = 1e-5  # how far, relatively, frequencies may be from a geometric ladder whose base is looked for
 
 
 @array.select_device
@@ -48,8 +54,8 @@ def linear(frequencies: Array, factor: float) -> Rope:
     >>> linear([1.0, 0.1], 8.0).frequencies
     array([0.125 , 0.0125])
     """
-    theta, factor = read(frequencies, sets="any")[0], positive("factor", factor)
-    return scaled(frequencies, theta / factor, 1.0, "linear", factor=factor)
+    theta, factor = _read(frequencies, sets="any")[0], positive("factor", factor)
+    return _scale(frequencies, theta / factor, 1.0, "linear", factor=factor)
 
 
 @array.select_device
@@ -88,9 +94,9 @@ def ntk(frequencies: Array, factor: float) -> Rope:
     >>> rfrope.geometric(3, base=1000.0 * 4.0 ** (6 / 4))
     array([1.    , 0.05  , 0.0025])
     """
-    theta, xp = read(frequencies)
+    theta, xp = _read(frequencies)
     factor = positive("factor", factor)
-    return scaled(frequencies, _slowed(theta, factor, xp), 1.0, "ntk", factor=factor)
+    return _scale(frequencies, _slow_down(theta, factor, xp), 1.0, "ntk", factor=factor)
 
 
 @array.select_device
@@ -137,10 +143,10 @@ def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_p
     >>> dynamic_ntk(omega, 3.0, seq_len=4096, max_position_embeddings=2048).frequencies  # as ntk(omega, 4.0)
     array([1.    , 0.05  , 0.0025])
     """
-    theta, xp = read(frequencies)
+    theta, xp = _read(frequencies)
     factor = positive("factor", factor)
-    slowed = _slowed(theta, stretch(factor, seq_len, max_position_embeddings), xp)
-    return scaled(frequencies, slowed, 1.0, "dynamic", factor=factor, seq_len=seq_len)
+    slowed = _slow_down(theta, stretch(factor, seq_len, max_position_embeddings), xp)
+    return _scale(frequencies, slowed, 1.0, "dynamic", factor=factor, seq_len=seq_len)
 
 
 @array.select_device
@@ -208,9 +214,9 @@ def yarn(
     >>> frequencies.tolist(), round(factor, 4)
     ([1.0, 0.1, 0.005625, 0.000125], 1.2079)
     """
-    theta, xp = read(frequencies)
+    theta, xp = _read(frequencies)
     factor, n_blocks, truncate = positive("factor", factor), theta.shape[0], flag("truncate", truncate)
-    base = base_of(theta, xp) if base is None else positive("base", base)
+    base = _find_base(theta) if base is None else positive("base", base)
     if base <= 1.0:
         raise ValueError(f"base is {base}; expected a number above 1")
     low, high = _ramp_ends(
@@ -224,7 +230,7 @@ def yarn(
     index = xp.arange(n_blocks, dtype=theta.dtype, device=array.device(theta))
     kept = 1.0 - array.clip((index - low) / (high - low), 0.0, 1.0, xp)
     sharpened = _yarn_factor(factor, attention_factor, mscale, mscale_all_dim)
-    return scaled(frequencies, theta / factor * (1.0 - kept) + theta * kept, sharpened, "yarn", factor=factor)
+    return _scale(frequencies, theta / factor * (1.0 - kept) + theta * kept, sharpened, "yarn", factor=factor)
 
 
 @array.select_device
@@ -280,17 +286,15 @@ def longrope(
     >>> frequencies, round(factor, 4)
     (array([0.5  , 0.003]), 1.1902)
     """
-    theta, xp = read(frequencies, short_factor=short_factor, long_factor=long_factor)
+    theta, xp = _read(frequencies, short_factor=short_factor, long_factor=long_factor)
     original = whole("original_max_position_embeddings", original_max_position_embeddings, 2)
-    divisors = {}
+    divisors = []
     for name, value in (("short_factor", short_factor), ("long_factor", long_factor)):
-        divisors[name] = array.widen(array.numbers(value, xp, name=name, device=array.device(theta)), xp)
-        if divisors[name].shape != theta.shape:
-            raise ValueError(
-                f"{name} has shape {tuple(divisors[name].shape)}, but frequencies has {tuple(theta.shape)}; expected "
-                "one number for each frequency"
-            )
-        sizes = xp.abs(divisors[name])
+        divisors.append(array.widen(array.numbers(value, xp, name=name, device=array.device(theta)), xp))
+        if divisors[-1].shape != theta.shape:
+            shapes = f"{name} has shape {tuple(divisors[-1].shape)}, but frequencies has {tuple(theta.shape)}"
+            raise ValueError(f"{shapes}; expected one number for each frequency")
+        sizes = xp.abs(divisors[-1])
         if array.has_host_values(sizes) and not bool(xp.all((sizes >= 1.0 / LARGEST) & (sizes < LARGEST))):
             raise ValueError(f"{name} holds numbers that are 0 or not finite; expected numbers other than 0")
     if attention_factor is None:
@@ -299,8 +303,7 @@ def longrope(
     else:
         attention_factor = positive("attention_factor", attention_factor)
     is_long = seq_len is not None and whole("seq_len", seq_len, 1) > original
-    divided = theta / divisors["long_factor" if is_long else "short_factor"]
-    return scaled(frequencies, divided, attention_factor, "longrope", seq_len=seq_len)
+    return _scale(frequencies, theta / divisors[is_long], attention_factor, "longrope", seq_len=seq_len)
 
 
 @array.select_device
@@ -351,7 +354,7 @@ def llama3(
     >>> llama3([1.0, 0.002, 0.0005], 8.0, **options).frequencies.round(7)
     array([1.0000e+00, 1.1878e-03, 6.2500e-05])
     """
-    theta, xp = read(frequencies)
+    theta, xp = _read(frequencies)
     factor = positive("factor", factor)
     low, high = positive("low_freq_factor", low_freq_factor), positive("high_freq_factor", high_freq_factor)
     if low > high:
@@ -359,9 +362,9 @@ def llama3(
     original = whole("original_max_position_embeddings", original_max_position_embeddings, 1)
     turns = xp.abs(theta) * (original / (2.0 * math.pi))
     if low == high:
-        return scaled(frequencies, xp.where(turns < low, theta / factor, theta), 1.0, "llama3", factor=factor)
+        return _scale(frequencies, xp.where(turns < low, theta / factor, theta), 1.0, "llama3", factor=factor)
     kept = array.clip((turns - low) / (high - low), 0.0, 1.0, xp)
-    return scaled(frequencies, (1.0 - kept) * theta / factor + kept * theta, 1.0, "llama3", factor=factor)
+    return _scale(frequencies, (1.0 - kept) * theta / factor + kept * theta, 1.0, "llama3", factor=factor)
 
 
 @array.select_device
@@ -401,19 +404,53 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
     >>> proportional([1.0, 0.1, 0.01, 0.001], partial_rotary_factor=0.5).frequencies
     array([1. , 0.1, 0. , 0. ])
     """
-    theta, xp = read(frequencies)
+    theta, xp = _read(frequencies)
     part, factor = fraction("partial_rotary_factor", partial_rotary_factor), positive("factor", factor)
     kept = int(part * (2 * theta.shape[0]) // 2)
     index = xp.arange(theta.shape[0], dtype=theta.dtype, device=array.device(theta))
     theta = theta / factor
     turning = xp.where(index < kept, theta, xp.zeros_like(theta))
-    return scaled(frequencies, turning, 1.0, "proportional", factor=factor, partial_rotary_factor=part)
+    return _scale(frequencies, turning, 1.0, "proportional", factor=factor, partial_rotary_factor=part)
 
 
-# -- parts of several, and formulas ------------------------------------------------------------------------------------
+# -- steps of several --------------------------------------------------------------------------------------------------
 
 
-def _slowed(theta: Array, factor: float, xp: ModuleType) -> Array:
+def positive(name: str, value: Any) -> float:
+    """Return a positive number that stays a float64 cubed and divided, far beyond the parameters of all models."""
+    return arguments.positive(name, value, least=2.0**-100, most=2.0**100)
+
+
+def stretch(factor: float, seq_len: int | None, max_position_embeddings: int) -> float:
+    """Return by how much dynamic NTK scaling stretches the slowest wavelength for a sequence; 1 for a short one."""
+    longest = whole("max_position_embeddings", max_position_embeddings, 1)
+    length = longest if seq_len is None else max(whole("seq_len", seq_len, 1), longest)
+    return factor * length / longest - (factor - 1)
+
+
+def _read(frequencies: Any, *, sets: str = "line", **beside: Any) -> tuple[Array, ModuleType]:
+    """Check frequencies, and return them in the shape they have and the widest float of their library."""
+    theta = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
+    xp, device = array.shared(frequencies=theta, **beside)
+    return angles.from_vectors(angles.frequencies(theta, xp, device, sets=sets), theta), xp
+
+
+def _scale(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:
+    """Return the Rope of a scheme's result, with a longer context; it keeps what else a given Rope held."""
+    step = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
+    if not isinstance(given, Rope):
+        return Rope(frequencies, attention_factor=attention_factor, source=Provenance(scaled_by=(step,)))
+    longer = 1.0 if scheme == "dynamic" else float(parameters.get("factor") or 1.0)
+    return replace_fields(
+        given,
+        frequencies=frequencies,
+        attention_factor=given.attention_factor * attention_factor,
+        context=given.context and np.maximum(1, np.rint(longer * np.asarray(given.context))).astype(int).tolist(),
+        source=replace(given.source, scaled_by=(*given.source.scaled_by, step)),
+    )
+
+
+def _slow_down(theta: Array, factor: float, xp: ModuleType) -> Array:
     n_blocks = theta.shape[0]
     if n_blocks < 2:
         raise ValueError(f"frequencies has shape {tuple(theta.shape)}; expected at least two: the first stays")
@@ -445,3 +482,16 @@ def _yarn_factor(
     if len(given) < 2 or not all(given):
         return 0.1 * math.log(factor) + 1.0
     return (0.1 * given[0] * math.log(factor) + 1.0) / (0.1 * given[1] * math.log(factor) + 1.0)
+
+
+def _find_base(theta: Array) -> float:
+    """Return the base of a geometric ladder."""
+    if not array.has_host_values(theta):
+        raise ValueError("base is None, and frequencies are lazy or on a device, not to be looked at; pass base=")
+    host = array.to_host(theta, "frequencies")
+    n_blocks = host.shape[0]
+    if n_blocks > 1 and host[-1] > 0.0:
+        base = float(host[-1]) ** (-n_blocks / (n_blocks - 1))
+        if np.allclose(host, base ** (-np.arange(n_blocks) / n_blocks), rtol=_LADDER, atol=0.0):
+            return base
+    raise ValueError("base is None, and frequencies are not a ladder base ** (-i / D) of two or more; pass base=")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import analysis, models
+from rfrope import analysis
 
 PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494")
 
@@ -17,24 +17,16 @@ PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494")
 # -- wavelengths -------------------------------------------------------------------------------------------------------
 
 
-def test_wavelengths_on_every_library(xp):
-    omega = np.array([1.0, -0.25, 0.0, 1e-4])
-    got = analysis.wavelengths(xp(omega))
-    assert xp.owns(got)
-    assert got.dtype == xp.dtype("float64")
-    np.testing.assert_allclose(xp.host(got), [2.0 * np.pi, 8.0 * np.pi, np.inf, 2e4 * np.pi], rtol=1e-15)
-
-
-@pytest.mark.parametrize("shape", [(5,), (0,), (5, 1), (5, 3), (4, 5, 2), (2, 4, 5, 3)])
+@pytest.mark.parametrize("shape", [(5,), (5, 3), (2, 4, 5, 3)])
 def test_shapes_of_wavelengths(shape, xp):
-    if xp.name == "dask" and 0 in shape:
-        pytest.skip("Dask cannot chunk an array without elements")
     omega = np.random.default_rng(0).normal(size=shape)
     wanted = 2.0 * np.pi / (np.abs(omega) if len(shape) == 1 else np.linalg.norm(omega, axis=-1))
     for got, right in (
         (analysis.wavelengths(xp(omega)), wanted),
         (analysis.turns(xp(omega), 7.0), 7.0 / wanted),
     ):
+        assert xp.owns(got)
+        assert got.dtype == xp.dtype("float64")
         assert got.shape == (shape if len(shape) == 1 else shape[:-1])
         np.testing.assert_allclose(xp.host(got), right, rtol=1e-15)
 
@@ -55,26 +47,10 @@ def test_wavelengths_of_several_axes_neither_overflow_nor_vanish(size):
     np.testing.assert_allclose(got, [2.0 * np.pi / 5.0 / size, 2.0 * np.pi / size, np.inf], rtol=5e-16)
 
 
-def test_gradients_of_wavelengths_pass_by_blocks_that_never_turn():
-    torch = pytest.importorskip("torch")
-    omega = torch.tensor([2.0, 0.0], dtype=torch.float64, requires_grad=True)
-    (gradient,) = torch.autograd.grad(analysis.wavelengths(omega)[0], omega)
-    np.testing.assert_allclose(gradient, [-0.5 * np.pi, 0.0])
-
-
-def test_dead_channels_are_those_longer_than_the_context():
-    omega = rfrope.geometric(64)
-    assert (analysis.turns(omega, 4096) < 1.0).tolist() == (analysis.wavelengths(omega) > 4096).tolist()
-    assert int((analysis.turns(omega, 4096) < 1.0).sum()) == sum(
-        10_000 ** (i / 64) * 2 * np.pi > 4096 for i in range(64)
-    )
-
-
 # -- density of states -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_blocks", [2, 3, 64, 1000])
-@pytest.mark.parametrize("base", [10.0, 1e4, 5e5, 1e9])
+@pytest.mark.parametrize(("base", "n_blocks"), [(10.0, 2), (1e4, 3), (500000.0, 64), (1e9, 1000)])
 def test_a_geometric_ladder_is_fitted_exactly(base, n_blocks):
     states = analysis.density_of_states(rfrope.geometric(n_blocks, base=base))
     assert states.low == pytest.approx(1.0 / base, rel=1e-12)
@@ -82,12 +58,6 @@ def test_a_geometric_ladder_is_fitted_exactly(base, n_blocks):
     assert states.distance == pytest.approx(1.0 / n_blocks, rel=1e-9)
     assert states.zeros == 0
     assert states.magnitudes.tolist() == sorted(rfrope.geometric(n_blocks, base=base))
-
-
-def test_octaves_hold_the_same_share_each():
-    states = analysis.density_of_states(2.0 ** -(np.arange(60) / 6.0))  # six an octave, ten octaves
-    assert states.edges.tolist() == [2.0**-i for i in range(10, -1, -1)]
-    np.testing.assert_allclose(states.share, 0.1, rtol=1e-15)
 
 
 def test_bins_count_every_magnitude_once():
@@ -139,17 +109,6 @@ def test_the_ends_of_the_floats():
     assert analysis.density_of_states([5e-324, 2.0**500], n_bins=2).share.tolist() == [0.5, 0.5]
 
 
-def test_a_log_uniform_sample_is_near_its_law_and_others_are_not():
-    rng = np.random.default_rng(3)
-    sample = np.exp(rng.uniform(np.log(1e-3), np.log(2.0), 20_000))
-    states = analysis.density_of_states(sample)
-    assert states.low == pytest.approx(1e-3, rel=0.05)
-    assert states.high == pytest.approx(2.0, rel=0.05)
-    assert states.distance < 0.02
-    assert analysis.density_of_states(np.abs(rng.normal(size=20_000))).distance > 0.05
-    assert analysis.density_of_states(rng.uniform(size=20_000)).distance > 0.05
-
-
 def test_the_distance_is_kolmogorovs():
     """Against scipy's statistic for the fitted law."""
     from scipy.stats import kstest, loguniform
@@ -168,23 +127,6 @@ def test_the_band_is_the_least_squares_ladder():
     assert states.low == pytest.approx(np.exp(top + 50 * slope))
 
 
-def test_scaled_sets_are_no_ladder():
-    omega = rfrope.geometric(64, base=5e5)
-    plain = analysis.density_of_states(omega).distance
-    context = {"factor": 8.0, "original_max_position_embeddings": 8192}
-    for made in (
-        models.from_rope_parameters(
-            {"rope_type": "llama3", "rope_theta": 5e5, "low_freq_factor": 1.0, "high_freq_factor": 4.0, **context},
-            head_dim=128,
-        ),
-        models.from_rope_parameters({"rope_type": "yarn", "rope_theta": 5e5, **context}, head_dim=128),
-    ):
-        assert analysis.density_of_states(made.frequencies).distance > 3.0 * plain
-    stretched = analysis.density_of_states(omega / 8.0)  # linear scaling moves the ladder as a whole
-    assert stretched.distance == pytest.approx(plain)
-    assert stretched.high == pytest.approx(0.125)
-
-
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
@@ -198,7 +140,7 @@ def test_scaled_sets_are_no_ladder():
     ],
 )
 def test_bad_frequencies_are_named(frequencies, error, message):
-    for function in (analysis.wavelengths, lambda w: analysis.turns(w, 1), analysis.density_of_states):
+    for function in (analysis.wavelengths, analysis.density_of_states):
         with pytest.raises(error, match=message):
             function(frequencies)
 
@@ -206,7 +148,5 @@ def test_bad_frequencies_are_named(frequencies, error, message):
 def test_bad_bins_are_named():
     with pytest.raises(ValueError, match="n_bins is 0; expected a whole number from 1"):
         analysis.density_of_states([1.0], n_bins=0)
-    with pytest.raises(TypeError, match=r"n_bins is 2\.5; expected a whole number"):
-        analysis.density_of_states([1.0], n_bins=2.5)
     with pytest.raises(ValueError, match=r"frequencies has magnitudes of shape \(0,\); expected at least one block"):
         analysis.density_of_states([])

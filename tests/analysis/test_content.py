@@ -10,7 +10,6 @@ import pytest
 import rfrope
 from rfrope import analysis
 from rfrope._core import sums
-from rfrope.data import smollm2_heads
 
 RNG = np.random.default_rng(0)
 
@@ -53,36 +52,17 @@ def test_the_share_of_sines_is_the_odd_part_of_the_score(blocks, pairing, xp):
     ("q", "omega", "lag_shape", "shape"),
     [
         ((8,), (4,), (), ()),
-        ((8,), (4,), (5,), (5,)),
-        ((7, 8), (4,), (7,), (7,)),
         ((7, 1, 8), (4,), (5,), (7, 5)),
-        ((8,), (4, 2), (2,), ()),
         ((7, 8), (3, 2), (7, 2), (7,)),
-        ((6, 1, 8), (6, 4, 1), (5, 1), (6, 5)),
-        ((6, 5, 8), (6, 4, 3), (3,), None),
         ((2, 6, 5, 8), (6, 4, 3), (5, 3), (2, 6, 5)),
     ],
 )
 def test_shapes_of_the_share(q, omega, lag_shape, shape):
     a, b = RNG.normal(size=(2, *q))
     w, lags = RNG.normal(size=omega), RNG.normal(size=lag_shape)
-    if shape is None:
-        with pytest.raises(ValueError, match="q and k and lags do not broadcast"):
-            analysis.sine_share(a, b, lags, w)
-        return
     got = analysis.sine_share(a, b, lags, w)
     assert got.shape == shape
     np.testing.assert_allclose(got, share_by_hand(a, b, w, lags), atol=1e-12)
-
-
-def test_phases_of_the_share_are_exact():
-    mpmath = pytest.importorskip("mpmath")
-    omega, lag = 0.3, 2**53 - 1
-    with mpmath.workdps(50):
-        u = mpmath.mpf(omega) * lag
-        wanted = float(abs(mpmath.sin(u)) / (abs(mpmath.sin(u)) + abs(mpmath.cos(u))))
-    got = analysis.sine_share([1.0, 0.0], [1.0, 1.0], lag, [omega])  # A = 1, B = -1
-    assert got == pytest.approx(wanted, abs=1e-15)
 
 
 def test_the_share_is_0_where_nothing_turns_or_nothing_is_there():
@@ -130,31 +110,20 @@ def misses(scores, mean, std) -> float:
     return float(max(z_mean, z_variance))
 
 
-@pytest.mark.parametrize("cosine", [1.0, 0.7, 0.0, -0.4, -1.0])
-@pytest.mark.parametrize(
-    ("blocks", "lag"), [(1, 1), (2, 3), (4, 5), (32, 40)], ids=["one block", "two", "four", "a head"]
-)
+@pytest.mark.parametrize("cosine", [1.0, 0.7, -0.4])
+@pytest.mark.parametrize(("blocks", "lag"), [(1, 1), (2, 3), (32, 40)])
 def test_similarity_against_draws(blocks, lag, cosine):
     omega = rfrope.geometric(blocks, base=100.0) * 0.7
     found = analysis.similarity(lag, omega, cosine=cosine)
     rng = np.random.default_rng(1000 * blocks + int(10 * cosine) + 50)
-    scores = drawn_scores(omega, lag, cosine, 200_000, rng)
+    scores = drawn_scores(omega, lag, cosine, 60_000, rng)
     if blocks == 1 and abs(cosine) == 1.0:  # (R q) . q = cos u for every q
         np.testing.assert_allclose(scores, found.mean, atol=1e-14)
         assert found.std < 1e-8
         return
     assert misses(scores, found.mean, found.std) < 5.3
-    assert misses(scores, found.mean, 1.03 * found.std) > 5.3  # the check sees 3 %
+    assert misses(scores, found.mean, 1.06 * found.std) > 5.3  # the check sees 6 %
     assert misses(scores, found.mean + 0.05 * found.std, found.std) > 5.3
-
-
-def test_over_all_keys_the_variance_is_one_over_d(xp):
-    """A random unit key has a squared cosine of 1/d on average, and the score's second moment is linear in it."""
-    omega, lags = rfrope.geometric(24), np.array([0, 1, -30, 10**6])
-    found = analysis.similarity(xp(lags), xp(omega), cosine=48**-0.5)
-    assert xp.owns(found.mean)
-    np.testing.assert_allclose(xp.host(found.std) ** 2 + xp.host(found.mean) ** 2, 1.0 / 48.0, rtol=1e-14)
-    assert found.random_std == pytest.approx(48**-0.5, rel=1e-15)
 
 
 def test_the_mean_is_the_cosine_times_the_mean_kernel(xp):
@@ -181,28 +150,6 @@ def test_the_spread_near_lag_0_keeps_its_digits():
     assert analysis.similarity(0, omega).std == 0.0
 
 
-def test_the_radius_is_sharp():
-    """The worst key at a distance eps from each token lies against the rotated token; all others score more."""
-    omega, lag, rng = rfrope.geometric(16), 50, np.random.default_rng(9)
-    found = analysis.similarity(lag, omega)
-    q, away = rng.standard_normal((2, 50_000, 32))
-    q /= np.linalg.norm(q, axis=-1, keepdims=True)
-    away /= np.linalg.norm(away, axis=-1, keepdims=True)
-    turned = rfrope.rotate(q, lag, omega)
-    for eps, sign in ((0.95 * found.radius, 1.0), (1.05 * found.radius, -1.0)):
-        assert sign * np.mean(np.sum(turned * (q - eps * turned), axis=-1)) > 0.0
-        assert np.mean(np.sum(turned * (q + eps * away), axis=-1)) > 0.0
-
-
-def test_similarity_is_traced_by_jax():
-    jax = pytest.importorskip("jax")
-    jax.config.update("jax_enable_x64", True)
-    omega, lags = jax.numpy.asarray(rfrope.geometric(8)), jax.numpy.arange(4)
-    plain = analysis.similarity(np.arange(4), rfrope.geometric(8), cosine=0.5)
-    got = jax.jit(lambda w, lag: analysis.similarity(lag, w, cosine=0.5).std)(omega, lags)
-    np.testing.assert_allclose(got, plain.std, atol=1e-14)
-
-
 # -- departure ---------------------------------------------------------------------------------------------------------
 
 
@@ -225,16 +172,6 @@ def test_departure_is_least_squares(blocks, xp):
     assert xp.host(found.overall) == pytest.approx(np.sqrt(left / whole), rel=1e-10)
 
 
-def test_departure_in_several_axes():
-    q, k = RNG.normal(size=(2, 30, 8))
-    omega, lags = RNG.normal(size=(4, 2)), RNG.normal(size=(3, 5, 2))
-    found = analysis.departure(q, k, lags, omega)
-    assert found.phi.shape == (3, 5)
-    dots, wanted = np.sum(q * k, axis=-1), score(q, k, omega, lags[1, 2])
-    assert found.phi[1, 2] == pytest.approx(np.sum(dots * wanted) / np.sum(dots**2))
-    assert analysis.departure(q, k, lags[1, 2], omega).phi == pytest.approx(found.phi[1, 2])
-
-
 def test_where_a_kernel_exists_nothing_is_left_over():
     q, k = RNG.normal(size=(2, 50, 16))
     still = analysis.departure(q, k, [0, 1, 1000], np.zeros(8))
@@ -246,26 +183,6 @@ def test_where_a_kernel_exists_nothing_is_left_over():
     np.testing.assert_allclose(same.phi, np.cos([0.0, 0.3, 1.5]), rtol=1e-13)
     assert np.max(same.residual) < 1e-14
     assert analysis.departure(alone, k[:, :2], 5, [0.3]).residual > 0.5  # other content has sines
-
-
-def test_random_content_keeps_the_mean_kernel_and_leaves_the_rest():
-    q, k = np.random.default_rng(11).normal(size=(2, 20_000, 64))
-    omega, lags = rfrope.geometric(32), np.array([0, -1, -8, -64, -1000, -20_000])
-    found, curve = analysis.departure(q, k, lags, omega), analysis.mean_kernel(lags, omega)
-    np.testing.assert_allclose(found.phi, curve, atol=0.03)
-    np.testing.assert_allclose(found.residual, np.sqrt(1.0 - curve**2), atol=0.03)
-    assert np.all(found.residual[-2:] > 0.95)
-    assert found.residual[0] < 1e-14
-
-
-def test_real_heads_differ():
-    """Pairs of the induction head share large features that hardly turn; those of the other head do not."""
-    heads = smollm2_heads()
-    previous = heads["previous_q"][1:], heads["previous_k"][:-1]
-    induction = heads["induction_q"][59:], heads["induction_k"][:-59]
-    lags = [-1, -8, -59]
-    assert np.all(analysis.departure(*previous, lags, heads["inv_freq"]).residual > 0.35)
-    assert np.all(analysis.departure(*induction, lags, heads["inv_freq"]).residual < 0.1)
 
 
 def test_departure_without_content_is_0():
@@ -286,7 +203,6 @@ W, X = [1.0, 0.5], np.ones((3, 4))
     ("arguments", "error", "message"),
     [
         ((X, X[:, :2], 1, W), ValueError, r"q has shape \(3, 4\) but k has \(3, 2\); expected the same number"),
-        ((X[:, :3], X[:, :3], 1, W), ValueError, r"q has shape \(3, 3\); expected"),
         ((X, X, 1, [1.0] * 3), ValueError, "frequencies has D = 3 blocks, which needs 6 features, but q"),
         ((X, X, [1.0], np.ones((2, 2))), ValueError, r"lags has shape \(1,\), but frequencies of shape \(2, 2\)"),
     ],
@@ -295,8 +211,6 @@ def test_bad_input_is_named(arguments, error, message):
     for function in (analysis.sine_share, analysis.departure):
         with pytest.raises(error, match=message):
             function(*arguments)
-    with pytest.raises(ValueError, match="pairing is 'quarter'"):
-        analysis.sine_share(X, X, 1, W, pairing="quarter")
 
 
 @pytest.mark.parametrize(
@@ -313,23 +227,3 @@ def test_bad_input_is_named(arguments, error, message):
 def test_bad_pairs_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         analysis.departure(*arguments)
-
-
-def test_gradients_are_finite_at_lag_0():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    rng = np.random.default_rng(0)
-    q, k = (torch.asarray(rng.standard_normal((5, 6))) for _ in range(2))
-    for value in (
-        lambda w: analysis.similarity(torch.asarray([0.0, 3.0]), w).std.sum(),
-        lambda w: analysis.departure(q, k, torch.asarray([0.0, 3.0]), w).residual.sum(),
-    ):
-        omega = torch.asarray([1.0, 0.3, 0.1], dtype=torch.float64, requires_grad=True)
-        value(omega).backward()
-        assert torch.all(torch.isfinite(omega.grad))
-        step, base = 1e-6, omega.detach()
-        for i in range(3):
-            moved = [base.clone(), base.clone()]
-            moved[0][i] -= step
-            moved[1][i] += step
-            slope = (value(moved[1]) - value(moved[0])) / (2 * step)
-            assert float(omega.grad[i]) == pytest.approx(float(slope), rel=1e-6, abs=1e-7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import mpmath as mp
@@ -12,7 +11,6 @@ import pytest
 import rfrope
 from rfrope import analysis
 from rfrope._core import angles, dispatch, sums
-from rfrope._core.special import log_uniform_mean_cos
 from rfrope.analysis import curves
 
 
@@ -24,17 +22,11 @@ def by_hand(omega, lags) -> np.ndarray:
     ("omega_shape", "delta_shape", "shape"),
     [
         ((5,), (), ()),
-        ((5,), (7,), (7,)),
         ((5,), (2, 3), (2, 3)),
-        ((5,), (0,), (0,)),
-        ((5, 2), (2,), ()),
-        ((5, 2), (3, 2), (3,)),
         ((5, 2), (4, 3, 2), (4, 3)),
         ((6, 5, 1), (7, 1), (6, 7)),
-        ((6, 5, 2), (2,), (6,)),
         ((6, 5, 2), (3, 1, 7, 2), (3, 6, 7)),
         ((6, 5, 2), (0, 2), (6, 0)),
-        ((2, 6, 5, 4), (7, 4), (2, 6, 7)),
     ],
 )
 def test_shapes(omega_shape, delta_shape, shape, xp):
@@ -60,15 +52,6 @@ def test_large_whole_lags_are_exact(xp):
     assert np.max(np.abs(by_hand(omega, lags) - wanted)) > 1e-6  # plain phases are not
 
 
-@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64", "float16", "float32"])
-def test_lags_of_any_dtype(dtype):
-    lags = np.arange(20).astype(dtype)
-    wanted = analysis.mean_kernel(np.arange(20.0), rfrope.geometric(8))
-    assert np.array_equal(analysis.mean_kernel(lags, rfrope.geometric(8)), wanted)
-    big_endian = lags.astype(lags.dtype.newbyteorder(">"))
-    np.testing.assert_allclose(analysis.mean_kernel(big_endian, rfrope.geometric(8)), wanted, atol=1e-15)
-
-
 def plain_mean(omega, lags):
     """Mean cosines without compiled loops and transforms."""
     return sums.mean_cos.generic(angles.read(lags, omega, name="lags"))
@@ -91,29 +74,6 @@ def test_the_plain_sum_goes_in_parts(monkeypatch):
     np.testing.assert_allclose(plain_mean(omega, lags), whole, rtol=1e-13)
 
 
-def test_lists_join_any_library(xp):
-    omega = [1.0, 0.5, 0.25]
-    wanted = by_hand(omega, [0, 1, 2])
-    for first, second in itertools.product((omega, xp(omega)), ([0, 1, 2], xp([0, 1, 2]))):
-        got = analysis.mean_kernel(second, first)
-        np.testing.assert_allclose(xp.host(got) if xp.owns(got) else got, wanted, atol=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("frequencies", "lags", "error", "message"),
-    [
-        (1.0, [1.0], ValueError, "frequencies is a single number"),
-        ([], [1.0], ValueError, r"frequencies has shape \(0,\); expected at least one block"),
-        (np.ones((3, 2)), [1.0, 2.0, 3.0], ValueError, r"lags has shape \(3,\), but frequencies .* k = 2"),
-        (np.ones((4, 3, 1)), 1.0, ValueError, r"lags has shape \(\).*use lags\[\.\.\., None\]"),
-        (np.ones((4, 3, 1)), np.ones((5, 2, 2, 1)), ValueError, "do not broadcast"),
-    ],
-)
-def test_bad_input_is_named(frequencies, lags, error, message):
-    with pytest.raises(error, match=message):
-        analysis.mean_kernel(lags, frequencies)
-
-
 # -- the continuum of standard RoPE ------------------------------------------------------------------------------------
 
 
@@ -123,7 +83,7 @@ def continuum(lag: float, base: float) -> float:
         return float((mp.ci(m) - mp.ci(m / b)) / mp.log(b))
 
 
-@pytest.mark.parametrize("base", [1.0001, 1.01, 1.3, 2.0, 2.7, 2.72, 10.0, 1e4, 5e5, 1e12])
+@pytest.mark.parametrize("base", [1.0001, 1.3, 2.7, 2.72, 1e4, 1e12])
 def test_the_continuum_to_1e_13(base):
     lags = np.concatenate([np.geomspace(1e-6, 1e15, 85), [1.99, 2.01, 2.0 * base, 4.0 / (1.0 - 1.0 / base), 123457.0]])
     wanted = np.asarray([continuum(float(lag), base) for lag in lags])
@@ -131,27 +91,8 @@ def test_the_continuum_to_1e_13(base):
     assert np.max(np.abs(analysis.log_uniform_kernel(lags, base * 1.0001) - wanted)) > 1e-9
 
 
-def test_a_narrow_continuum_needs_what_rounding_took_from_the_smaller_phase():
-    """One ulp of m / base moves the result by 1e-12: the check above would see it."""
-    base = 1.0001
-    lags = np.geomspace(1e5, 1e15, 200)
-    plain = log_uniform_mean_cos(lags / base, lags, math.log(base), np)
-    assert np.max(np.abs(plain - analysis.log_uniform_kernel(lags, base))) > 2e-13
-
-
-def test_the_continuum_is_phi_of_the_log_uniform_kernel(xp):
-    lags = np.asarray([0.0, -3.0, 0.5, 7.0, 4096.0, -1e6])
-    got = analysis.log_uniform_kernel(xp(lags), 1024.0)
-    assert xp.owns(got)
-    assert got.dtype == xp.dtype("float64")
-    np.testing.assert_allclose(xp.host(got), rfrope.kernel("log_uniform", low=1 / 1024, high=1).phi(lags), atol=1e-15)
-
-
-@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float32", "float64"])
+@pytest.mark.parametrize(("shape", "dtype"), [((), "int32"), ((3,), "float32"), ((2, 3), "float64")])
 def test_the_continuum_at_lags_of_any_shape_and_dtype(shape, dtype, xp):
-    if (xp.name, dtype) == ("dask", "uint8"):
-        pytest.skip("the same path as int64")
     lags = np.arange(math.prod(shape)).reshape(shape).astype(dtype)
     got = analysis.log_uniform_kernel(xp(lags), n_blocks=32)
     assert got.shape == shape
@@ -170,20 +111,6 @@ def test_the_continuum_is_1_at_0_and_even():
             assert np.array_equal(left, right)
 
 
-def test_whole_lags_up_to_2_53_are_not_rounded():
-    assert analysis.log_uniform_kernel(2**53 - 1, 1.01) == analysis.log_uniform_kernel(float(2**53 - 1), 1.01)
-
-
-def test_the_end_correction_brings_the_continuum_nearer_to_the_sum():
-    for blocks in (32, 64, 128):
-        lags = np.arange(1, blocks // 4 + 1)
-        curve = analysis.mean_kernel(lags, rfrope.geometric(blocks))
-        plain, corrected = (analysis.log_uniform_kernel(lags, n_blocks=n) for n in (None, blocks))
-        error, left = np.abs(plain - curve), np.abs(corrected - curve)
-        assert np.max(left) < 0.5 * np.max(error)
-        assert np.max(np.abs(2.0 * plain - corrected - curve)) > np.max(error)  # with the other sign it takes away
-
-
 def test_the_next_term_of_euler_and_maclaurin_is_what_the_correction_leaves():
     """At small lags the rest is (ln base)/(12 D^2) times the difference of t f'(t) at the ends, f = cos(m t)."""
     for m in (0.5, 1.0, 2.0):
@@ -192,12 +119,6 @@ def test_the_next_term_of_euler_and_maclaurin_is_what_the_correction_leaves():
         for blocks in (256, 512):
             rest = analysis.mean_kernel(m, rfrope.geometric(blocks)) - analysis.log_uniform_kernel(m, n_blocks=blocks)
             assert float(rest) * blocks**2 == pytest.approx(wanted, rel=1e-3)
-
-
-def test_the_continuum_falls_with_the_logarithm():
-    lags = np.geomspace(100.0, 1e5, 20)
-    line = 1.0 - (np.euler_gamma + np.log(lags)) / math.log(1e9)
-    np.testing.assert_allclose(analysis.log_uniform_kernel(lags, 1e9), line, atol=1e-3)
 
 
 @pytest.mark.parametrize("base", [1.01, 2.0, 1e4])
@@ -215,19 +136,6 @@ def test_a_gradient_of_the_continuum(base):
         assert (first, second) == pytest.approx(wanted, rel=1e-9, abs=1e-9 if x else 1e-8)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
-    [
-        (([1.0], 1.0), {}, ValueError, r"base is 1\.0; expected a number above 1"),
-        (([1.0],), {"n_blocks": 0}, ValueError, "n_blocks is 0"),
-        ((1e200,), {}, ValueError, r"lags holds .* above 2\*\*500"),
-    ],
-)
-def test_bad_input_of_the_continuum(arguments, options, error, message):
-    with pytest.raises(error, match=message):
-        analysis.log_uniform_kernel(*arguments, **options)
-
-
 # -- Dirichlet's kernel ------------------------------------------------------------------------------------------------
 
 
@@ -238,8 +146,8 @@ def dirichlet_exactly(lag: float, step: float, blocks: int) -> float:
         return float((mp.sin((blocks + mp.mpf(0.5)) * x) / (2 * half) - mp.mpf(0.5)) / blocks) if half else 1.0
 
 
-@pytest.mark.parametrize("step", [1.0, 0.3, 2.0 * math.pi / 100.0, 1e-3, 40.0])
-@pytest.mark.parametrize("blocks", [1, 2, 3, 64, 1000, 10**6])
+@pytest.mark.parametrize("step", [1.0, 0.3, 40.0])
+@pytest.mark.parametrize("blocks", [1, 3, 64, 10**6])
 def test_dirichlet_to_1e_12_at_and_around_multiples_of_2_pi(blocks, step):
     turns = np.arange(1, 20) * (2.0 * math.pi / step)
     away = np.geomspace(1e-12, 10.0, 19) / blocks / step
@@ -268,13 +176,6 @@ def test_dirichlet_is_the_mean_kernel_of_arithmetic_frequencies(step, xp):
     wanted = analysis.mean_kernel(lags, rfrope.arithmetic(48, step=step))
     np.testing.assert_allclose(xp.host(got), wanted, atol=3e-15)
     assert np.max(np.abs(analysis.dirichlet(lags, 48, step=1.01 * step) - wanted)) > 1e-3
-
-
-@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64", "float32"])
-def test_dirichlet_at_lags_of_any_dtype(dtype, xp):
-    lags = np.arange(6).astype(dtype).reshape(2, 3)
-    got = analysis.dirichlet(xp(lags), 5, step=0.7)
-    np.testing.assert_allclose(xp.host(got), analysis.dirichlet(lags.astype(float), 5, step=0.7), atol=1e-15)
 
 
 def test_closed_curves_without_float64():
@@ -307,19 +208,6 @@ def _slope(x: mp.mpf, n: int) -> float:
     upper, lower = mp.sin(n * a) * mp.cos((n + 1) * a), n * mp.sin(a)
     upper_slope = n * mp.cos(n * a) * mp.cos((n + 1) * a) - (n + 1) * mp.sin(n * a) * mp.sin((n + 1) * a)
     return float((upper_slope * lower - upper * n * mp.cos(a)) / lower**2 / 2)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
-    [
-        (([1.0], 0), {}, ValueError, "n_blocks is 0"),
-        (([1.0], 2), {"step": 0.0}, ValueError, "step is 0.0"),
-        (([1.0], 2), {"step": 1e200}, ValueError, r"step is 1e\+200; expected a positive number up to 2\*\*500"),
-    ],
-)
-def test_bad_input_of_dirichlet(arguments, options, error, message):
-    with pytest.raises(error, match=message):
-        analysis.dirichlet(*arguments, **options)
 
 
 # -- where the mean kernel turns ---------------------------------------------------------------------------------------
@@ -375,19 +263,6 @@ def test_what_rounding_leaves_unknown_is_no_negative_value():
     assert analysis.first_negative_lag(np.append(omega, math.pi), 2**12) == 1
 
 
-def test_a_lattice_looks_the_same_after_each_period():
-    omega = rfrope.arithmetic(8, step=2.0 * math.pi / 100.0)
-    curve = analysis.mean_kernel(np.arange(300), omega)
-    for level in (0.5, 0.9, 0.98, 0.9999):
-        back = analysis.aliasing_distance(omega, 2**20, threshold=level)
-        assert back <= 100
-        assert curve[back] >= level > curve[back - 1]
-        assert np.all(curve[int(np.argmax(curve < level)) : back] < level)
-    assert analysis.aliasing_distance(omega, 2**20, threshold=0.9999) == 100
-    assert analysis.aliasing_distance(omega, 99, threshold=0.9999) is None
-    assert analysis.aliasing_distance([2.0 * math.pi / 3.0], 10, threshold=0.999) == 3
-
-
 def test_a_value_at_the_threshold_is_not_below_it():
     assert analysis.aliasing_distance([math.pi / 3.0], 5, threshold=0.5) == 5  # 0.5 at lag 1, below from 2 to 4
     assert analysis.aliasing_distance([math.pi / 3.0], 4, threshold=0.5) is None
@@ -412,43 +287,25 @@ def test_the_scan_is_the_mean_kernel(monkeypatch):
     assert np.max(np.abs(np.asarray(list(seen.values())) - wanted)) < 1e-14
 
 
-def test_few_lags_are_summed_when_the_kernel_turns_early(monkeypatch):
-    asked = []
-    scan = curves.scan_lags
-
-    def counted(*arguments):
-        for first, means in scan(*arguments):
-            asked.append(len(means))
-            yield first, means
-
-    monkeypatch.setattr(curves, "scan_lags", counted)
-    assert analysis.first_negative_lag([2.0], 2**20) == 1
-    assert sum(asked) <= 4096
-
-
-HOSTILE = [
-    ((1.0, 5), ValueError, r"frequencies is a single number; expected one set, \(D,\) or \(D, 1\)"),
-    ((np.ones((3, 2)), 5), ValueError, r"frequencies has shape \(3, 2\)"),
-    ((np.ones((4, 3, 1)), 5), ValueError, r"frequencies has shape \(4, 3, 1\).*call the function for each head"),
-    (([1.0], -1), ValueError, "max_lag is -1"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "error", "message"), HOSTILE)
-def test_bad_input_of_turns(arguments, error, message):
-    for function in (analysis.first_negative_lag, analysis.aliasing_distance):
-        with pytest.raises(error, match=message):
-            function(*arguments)
-
-
-def test_scipys_functions_can_be_mapped_by_jax():
-    jax = pytest.importorskip("jax", reason="jax is not installed")
-    lags = jax.numpy.arange(6.0).reshape(2, 3)
-    got = jax.vmap(analysis.log_uniform_kernel)(lags)
-    np.testing.assert_allclose(got, analysis.log_uniform_kernel(np.arange(6.0).reshape(2, 3)), atol=1e-6)
-
-
-def test_what_reads_values_says_so_under_jit():
-    jax = pytest.importorskip("jax", reason="jax is not installed")
-    with pytest.raises(TypeError, match="being traced by JAX and has no values yet; expected a call outside jit"):
-        jax.jit(lambda w: analysis.first_negative_lag(w, 10))(jax.numpy.ones(3))
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: analysis.mean_kernel([1.0], 1.0), "frequencies is a single number"),
+        (lambda: analysis.mean_kernel([1.0], []), r"frequencies has shape \(0,\); expected at least one block"),
+        (lambda: analysis.mean_kernel([1.0] * 3, np.ones((3, 2))), r"lags has shape \(3,\), but frequencies .* k = 2"),
+        (lambda: analysis.mean_kernel(1.0, np.ones((4, 3, 1))), r"lags has shape \(\).*use lags\[\.\.\., None\]"),
+        (lambda: analysis.mean_kernel(np.ones((5, 2, 2, 1)), np.ones((4, 3, 1))), "do not broadcast"),
+        (lambda: analysis.log_uniform_kernel([1.0], 1.0), r"base is 1\.0; expected a number above 1"),
+        (lambda: analysis.log_uniform_kernel(1e200), r"lags holds .* above 2\*\*500"),
+        (
+            lambda: analysis.dirichlet([1.0], 2, step=1e200),
+            r"step is 1e\+200; expected a positive number up to",
+        ),
+        (lambda: analysis.first_negative_lag(np.ones((3, 2)), 5), r"frequencies has shape \(3, 2\)"),
+        (lambda: analysis.aliasing_distance(np.ones((4, 3, 1)), 5), r"\(4, 3, 1\).*call the function for each head"),
+        (lambda: analysis.first_negative_lag([1.0], -1), "max_lag is -1"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

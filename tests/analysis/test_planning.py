@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 
 import numpy as np
 import pytest
-from campaign import campaign
 from scipy.stats import rankdata
 
 import rfrope
@@ -101,23 +99,13 @@ def check_optimised(plan, trained):
 
 @pytest.mark.parametrize(
     ("n_blocks", "base", "trained", "context"),
-    [(16, 1e4, 1024, 4096), (32, 5e5, 2048, 32768), (8, 1e3, 256, 300), (4, 1e4, 64, 512)],
+    [(32, 5e5, 2048, 32768), (8, 1e3, 256, 300)],
 )
 def test_the_optimised_set_beats_yarn(n_blocks, base, trained, context):
     omega = rfrope.geometric(n_blocks, base=base)
     plan = analysis.plan(omega, context, trained_context=trained)
     check_optimised(plan, omega)
     assert plan.compare("optimised", "yarn")["departure"] == "better"
-
-
-@campaign
-@pytest.mark.parametrize("seed", range(16))
-def test_the_optimised_set_beats_yarn_for_random_ladders(seed):
-    rng = np.random.default_rng(seed)
-    omega = rfrope.geometric(int(rng.choice([4, 8, 16, 32, 48, 64])), base=10.0 ** rng.uniform(3.0, 6.5))
-    trained = int(2.0 ** rng.uniform(7.0, 14.0))
-    plan = analysis.plan(omega, int(trained * 2.0 ** rng.uniform(0.2, 5.0)), trained_context=trained)
-    check_optimised(plan, omega)
 
 
 def test_its_error_in_closed_form_and_its_gradient():
@@ -167,8 +155,7 @@ def test_a_config_gives_each_published_method(rope):
 def test_what_no_scheme_says_has_no_config():
     scaled = replace_fields(LADDER, frequencies=np.where(np.arange(16) > 8, 0.5, 1.0) * LADDER.frequencies)
     plan = analysis.plan(scaled, 2048)
-    assert plan.left_out == {"yarn": "the trained frequencies are not a geometric ladder, by which it places its ramp"}
-    assert str(plan).endswith("32 turns or more stay.")
+    assert list(plan.left_out) == ["yarn"]
     assert f"yarn is left out: {plan.left_out['yarn']}.\n" in str(plan)
     assert plan.to_dict()["optimised_against_yarn"] is None
     with pytest.raises(ValueError, match="name is 'yarn', which is left out: the trained frequencies are not"):
@@ -176,7 +163,6 @@ def test_what_no_scheme_says_has_no_config():
     others = [dataclasses.replace(LADDER, attention_factor=1.2), dataclasses.replace(LADDER, head_dim=64)]
     for trained in (plan, *(analysis.plan(rope, 2048) for rope in others)):
         assert {method.rope_parameters is None for method in trained.methods} == {True}
-    assert {method.rope.attention_factor for method in trained.methods} != {1.2}
 
 
 def test_blocks_that_never_turn_count_and_signs_stay():
@@ -194,7 +180,6 @@ def test_blocks_that_never_turn_count_and_signs_stay():
 def test_one_block_has_no_ladder():
     plan = analysis.plan([0.01], 200, trained_context=100)
     assert set(plan.left_out) == {"yarn", "ntk"}
-    assert "ntk is left out: it keeps the first block and slows the last, and there is one.\n" in str(plan)
     assert "1 of 1 block completed no turn in training" in str(plan)
 
 
@@ -215,16 +200,15 @@ SCHEMES = {
 }
 
 
-def config(scheme, key="rope_parameters", context=2048, **more):
-    named = {("type" if key == "rope_scaling" else "rope_type"): scheme.partition(" ")[0]}
+def config(scheme, context=2048, **more):
+    named = {"rope_type": scheme.partition(" ")[0]}
     sizes = {"hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": context}
-    return {"model_type": "llama", **sizes, "rope_theta": 1e5, key: named | SCHEMES[scheme] | more}
+    return {"model_type": "llama", **sizes, "rope_theta": 1e5, "rope_parameters": named | SCHEMES[scheme] | more}
 
 
-@pytest.mark.parametrize("key", ["rope_parameters", "rope_scaling"])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_config_that_is_stretched_is_planned_from_the_ladder_before(scheme, key):
-    (rope,) = rfrope.from_config(config(scheme, key), seq_len=8192)
+def test_a_config_that_is_stretched_is_planned_from_the_ladder_before(scheme):
+    (rope,) = rfrope.from_config(config(scheme), seq_len=8192)
     plain = rfrope.from_config(config("linear", factor=1.0))[0]
     wanted, plan = analysis.plan(plain, 16384), analysis.plan(rope, 16384)
     name = scheme.partition(" ")[0]
@@ -235,38 +219,16 @@ def test_a_config_that_is_stretched_is_planned_from_the_ladder_before(scheme, ke
         np.testing.assert_allclose(method.rope.frequencies, other.rope.frequencies, rtol=1e-13)
         assert method.rope.attention_factor == other.rope.attention_factor
         assert method.rope_parameters == other.rope_parameters
-    told = (
-        f"The config is stretched already, by {name} with factor 4, from 2048 positions to 8192.\nWhat follows starts"
+    assert plan.preface.startswith(f"The config is stretched already, by {name} with factor 4, from 2048 positions")
+    assert "without a change" not in plan.preface
+    assert (
+        "\nIt reaches the 8192 positions that were asked for without a change.\n" in analysis.plan(rope, 8192).preface
     )
-    assert plan.preface.startswith(told)
-    assert json.loads(json.dumps(plan.to_dict()))["stretched"]["reach"] == 8192
+    steps = {method.name: [step["scheme"] for step in method.rope.source.scaled_by] for method in plan.methods}
+    assert steps == {name: [] if name == "as it is" else [name] for name in steps}
 
 
-def test_the_recipe_of_qwen_is_the_plan_that_it_reaches():
-    """Qwen2.5's published recipe for 131072 positions, which its config says already."""
-    sizes = {"hidden_size": 896, "num_attention_heads": 14, "rope_theta": 1e6, "max_position_embeddings": 32768}
-    recipe = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-    (rope,) = rfrope.from_config({"model_type": "qwen2", **sizes, "rope_scaling": recipe})
-    plan = analysis.plan(rope, 131072)
-    assert "\nIt reaches the 131072 positions that were asked for without a change.\n" in plan.preface
-    yarn = plan.method("yarn")
-    np.testing.assert_allclose(yarn.rope.frequencies, rope.frequencies, rtol=1e-14)
-    assert yarn.rope.attention_factor == rope.attention_factor
-    assert (yarn.rope_parameters["factor"], plan.trained_context) == (4.0, 32768)
-    divisors = plan.method("as it is").rope.frequencies / plan.method("optimised").rope.frequencies
-    assert np.max(divisors) == pytest.approx(4.0)
-    assert "without a change" not in analysis.plan(rope, 262144).preface
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_method_is_one_step_from_the_ladder(scheme):
-    (rope,) = rfrope.from_config(config(scheme), seq_len=8192)
-    steps = {method.name: [*method.rope.source.scaled_by] for method in analysis.plan(rope, 16384).methods}
-    assert steps.pop("as it is") == []
-    assert {name: [step["scheme"] for step in done] for name, done in steps.items()} == {n: [n] for n in steps}
-
-
-@pytest.mark.parametrize("scheme", [*SCHEMES, None])
+@pytest.mark.parametrize("scheme", ["linear", "yarn", "longrope", None])
 def test_a_rope_that_was_scaled_since_is_not_what_its_config_says(scheme):
     told = config(scheme) if scheme else config("linear", factor=1.0)
     rope = scaling.linear(rfrope.from_config(told, seq_len=8192)[0], 2.0)
@@ -276,13 +238,6 @@ def test_a_rope_that_was_scaled_since_is_not_what_its_config_says(scheme):
     assert re.match(
         r"The frequencies were scaled before, by .*linear, and are taken as those of training\.\n", str(plan)
     )
-
-
-def test_a_plan_from_a_method_of_another_says_so():
-    (rope,) = rfrope.from_config(config("yarn"))
-    further = analysis.plan(analysis.plan(rope, 8192).method("optimised").rope, 16384)
-    assert further.trained_context == 8192
-    assert further.preface.startswith("The frequencies were scaled before, by optimised, and are taken as those of")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -322,79 +277,34 @@ def test_longrope_without_a_factor_has_the_ratio_of_its_contexts():
 # -- the text ----------------------------------------------------------------------------------------------------------
 
 
-def test_every_line_of_the_text(made):
-    head, nowhere, evidence, geometry, _, *rest = str(made).split("\n")
-    dead = sum(2.0 * np.pi / omega > 1024 for omega in LADDER.frequencies)
-    assert (
-        head
-        == f"From 1024 trained positions to 4096, 4 times as many. {dead} of 16 blocks completed no turn in training,"
-    )
-    assert nowhere == f"and the trained mean kernel is below 0 first at lag {first_below(curve(LADDER, 1024))}."
-    assert f"{head}\n{nowhere}\n{evidence}\n{geometry}" == made.preface
-    assert evidence.endswith("which was measured for one model, without training, at twice its context.")
-    assert geometry.startswith("The rest is geometry: ")
-    rows = [re.split(r"  +", line) for line in rest[:7]]
-    assert rows[0] == ["method", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor", "places"]
-    for row, method in zip(rows[1:], made.methods, strict=True):
-        numbers = [method.departure, method.resolution, method.rope.attention_factor]
-        shown = [
-            f"{method.perplexity:.2f}",
-            f"{numbers[0]:.3g}",
+def test_the_text_holds_the_measures(made):
+    lines = str(made).split("\n")
+    lag = first_below(curve(LADDER, 1024))
+    assert lines[0].startswith(f"From 1024 trained positions to 4096, 4 times as many. {made.n_dead} of 16 blocks ")
+    assert lines[1] == f"and the trained mean kernel is below 0 first at lag {lag}."
+    assert [re.split(r"  +", line) for line in lines[5:12]] == [list(row) for row in made.table]
+    for row, method in zip(made.table[1:], made.methods, strict=True):
+        assert row[0] == method.name
+        assert row[2:5] == (
+            f"{method.departure:.3g}",
             str(len(method.unseen)),
             str(method.first_negative_lag or "never"),
-        ]
-        assert row == [method.name, *shown, f"{numbers[1]:.3g}", f"{numbers[2]:.4g}", str(method.places)]
-    notes = " ".join(rest[8:14])
-    assert "at the trained lags, 0 to 1023. " in notes
-    assert notes.endswith("places: those in the four measures, added; equal ones share one, less is better.")
-    for method in made.methods:  # "completed no turn in training and turn further over the longer context"
-        turns = LADDER.frequencies * 1024 / (2.0 * np.pi), np.abs(method.rope.frequencies) * 4096 / (2.0 * np.pi)
-        further = (turns[0] < 1.0) & (turns[1] > turns[0] * (1.0 + 1e-9))
-        assert method.unseen == tuple(np.flatnonzero(further).tolist())
-    assert rest[14:] == [
-        "",
-        "optimised: divisors from 1 to 4, none above that of a slower block; blocks of 32 turns or more stay.",
-        "optimised against yarn: better in departure, first lag below 0, resolution of neighbours; "
-        "even in unseen angles.",
-    ]
-    method = dataclasses.replace(
-        made.method("yarn"), departure=0.25, unseen=(1, 2), first_negative_lag=7, resolution=0.5
-    )
-    assert str(method) == (
-        "yarn: departure 0.25, 2 blocks with unseen angles, below 0 first at lag 7, 0.5 of the resolution of neighbours"
-    )
-    assert ", nowhere below 0, " in str(dataclasses.replace(method, first_negative_lag=None))
-    never = analysis.plan(rfrope.geometric(64, base=1e9), 200, trained_context=100)
-    assert "and the trained mean kernel is nowhere below 0.\n" in str(never)
-    assert re.search(r"^as it is .* never ", str(never), re.MULTILINE)
+        )
+    assert lines[-1].startswith("optimised against yarn: better in departure, even in unseen angles, ")
+    never = str(analysis.plan(rfrope.geometric(64, base=1e9), 200, trained_context=100))
+    assert "and the trained mean kernel is nowhere below 0.\n" in never
+    assert re.search(r"^as it is .* never ", never, re.MULTILINE)
 
 
 def test_it_says_where_the_optimised_set_falls_behind(made):
-    worse = dataclasses.replace(
-        made.method("optimised"), departure=1.0, unseen=(3,), first_negative_lag=5, resolution=0.9
-    )
+    optimised, yarn = made.method("optimised"), made.method("yarn")
+    worse = dataclasses.replace(optimised, departure=1.0, unseen=(3,), first_negative_lag=5, resolution=yarn.resolution)
     others = [method for method in made.methods if method.name != "optimised"]
-    behind = dataclasses.replace(made, methods=(worse, *others))
-    assert str(behind).endswith(
-        "optimised against yarn: worse in departure, unseen angles, first lag below 0, resolution of neighbours."
-    )
-    assert set(behind.to_dict()["optimised_against_yarn"].values()) == {"worse"}
-    mixed = dataclasses.replace(
-        worse, departure=0.0, first_negative_lag=None, resolution=made.method("yarn").resolution
-    )
-    told = str(dataclasses.replace(made, methods=(mixed, *others))).rpartition("\n")[2]
-    assert told == (
-        "optimised against yarn: better in departure, first lag below 0; even in resolution of neighbours; "
-        "worse in unseen angles."
-    )
-
-
-def test_as_a_dict(made):
-    told = json.loads(json.dumps(made.to_dict(), allow_nan=False))
-    assert [method["name"] for method in told["methods"]] == [method.name for method in made.methods]
-    assert told["methods"][0]["frequencies"] == made.methods[0].rope.frequencies.tolist()
-    assert told["optimised_against_yarn"] == made.compare("optimised", "yarn")
-    assert told["methods"][2]["attention_factor"] == made.methods[2].rope.attention_factor
+    behind = dataclasses.replace(made, methods=(worse, *others)).compare("optimised", "yarn")
+    assert list(behind.values()) == ["worse", "worse", "worse", "even"]
+    better = dataclasses.replace(worse, departure=0.0, first_negative_lag=None)
+    ahead = dataclasses.replace(made, methods=(better, *others)).compare("optimised", "yarn")
+    assert list(ahead.values()) == ["better", "worse", "better", "even"]
 
 
 # -- what comes in -----------------------------------------------------------------------------------------------------
@@ -423,7 +333,6 @@ def test_it_is_deterministic_keeps_the_rope_and_shows_progress(made):
         ((LADDER, 1024), {}, "context is 1024; expected more than the 1024 trained positions"),
         ((LADDER, 4096.5), {}, "context is 4096.5"),
         (([1.0, 0.1], 64), {}, "trained_context is missing; expected the positions in training, such as 4096"),
-        (([1.0, 0.1], 64), {"trained_context": 1}, "trained_context is 1; expected"),
         (([0.0, 0.0], 64), {"trained_context": 32}, "rope holds no frequency but 0; expected a block that turns"),
         ((np.ones((2, 4, 1)), 64), {"trained_context": 32}, "rope has shape"),
         ((LADDER, 4096), {"progress": 3}, "progress is 3; expected None, True, False"),
@@ -435,8 +344,6 @@ def test_bad_input(arguments, options, message):
 
 
 def test_an_unknown_method(made):
-    with pytest.raises(ValueError, match="name is 'su'; expected one of 'yarn', 'ntk', 'llama3', 'optimised'"):
-        made.method("su")
     with pytest.raises(ValueError, match=r"name is 'lama3'; did you mean 'llama3'\? Expected one of"):
         made.method("lama3")
     assert made.method("Llama-3") is made.method("llama3")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 
 import numpy as np
@@ -23,10 +22,8 @@ from rotation_calls import (
 )
 
 import rfrope
-from rfrope._core import dispatch, turns
+from rfrope._core import dispatch
 from rfrope.rotation import turning
-
-FUNCTIONS = (turning.rotated, turning._rotated_by_phases, turning._rotated_by_table, turns.cos_sin)
 
 
 @pytest.fixture(params=["cpu", "cuda"])
@@ -41,22 +38,13 @@ def backend(request):
     return watched
 
 
-@pytest.mark.parametrize("place", [dispatch.CPU, dispatch.CUDA], ids=["cpu", "cuda"])
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
-def test_a_backend_has_the_name_and_the_parameters_of_the_generic_function(function, place):
-    if place == dispatch.CPU and dispatch.backend_function(function, "cpu") is None:
-        pytest.skip("compiled loops need Numba, with its compiler on")
-    module = __import__(f"rfrope._backends.{place.rotation.place}.rotation", fromlist=["rotation"])
-    found = getattr(module, function.__name__.lstrip("_"))
-    assert list(inspect.signature(found).parameters) == list(inspect.signature(function.generic).parameters)
-
-
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("out_pairing", PAIRINGS)
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("blocks", BLOCKS)
-def test_every_width_type_and_pairing(backend, pairing, out_pairing, dtype, blocks):
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_width_and_type(backend, dtype, blocks):
+    """Each with one of the four ways from pairing to pairing."""
     angles = np.asarray([-7, 0, 131071]), np.random.default_rng(blocks).standard_normal(blocks)
+    number = BLOCKS.index(blocks) + DTYPES.index(dtype)
+    pairing, out_pairing = PAIRINGS[number % 2], PAIRINGS[number // 2 % 2]
     options = {"pairing": pairing, "out_pairing": out_pairing, "scale": 1.0, "inverse": False}
     for layout in ("dense", "offset", "stepped"):
         for out in ("none", "in place"):
@@ -68,15 +56,10 @@ def test_every_width_type_and_pairing(backend, pairing, out_pairing, dtype, bloc
     ("p_shape", "w_shape"),
     [
         ((), (3,)),
-        ((5,), (3,)),
         ((2, 1, 5), (3,)),
-        ((5, 1), (4, 3, 1)),
-        ((5, 2), (4, 3, 2)),
         ((5, 2), (2, 1, 3, 2)),
         ((2, 1, 5, 3), (4, 3, 3)),
-        ((2,), (3, 2)),
         ((2,), (5, 3, 2)),
-        ((1,), (2, 1, 1, 3, 1)),
     ],
 )
 def test_tables_and_rotations_of_every_form_of_frequencies(backend, p_shape, w_shape):
@@ -106,7 +89,7 @@ def test_given_phases_beyond_the_reach_of_the_polynomials(backend):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("blocks", [3, 16, 21])
+@pytest.mark.parametrize("blocks", [3, 21])
 def test_nan_and_infinity_go_where_the_formula_sends_them(backend, dtype, pairing, blocks):
     d = 2 * blocks + 4
     x = np.random.default_rng(11).standard_normal((2 * d, d)).astype(numpy_dtype(dtype))

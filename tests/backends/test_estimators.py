@@ -63,18 +63,6 @@ def test_lags_in_any_number_of_tiles(lags, pairs):
     assert all(stop - start == 1 or first[stop] - first[start] <= 32 for start, stop in itertools.pairwise(tiles))
 
 
-@pytest.mark.parametrize("kernel", EVERY_TABLED, ids=repr)
-def test_laws_are_tabled_and_others_transported(kernel):
-    assert laws.stated(kernel) is not None
-    assert laws.stated(kernel.rescale(2.5)) is not None
-    assert scaled_error(*both(kernel.rescale(2.5), length=64), 64) < 1e-9
-
-
-@pytest.mark.parametrize("kernel", TRANSPORTED, ids=repr)
-def test_kernels_without_such_a_law_are_transported_by_their_own_code(kernel):
-    assert laws.stated(kernel) is None
-
-
 SHAPES = st.sampled_from(
     [((), ()), ((1,), ()), ((), (1,)), ((3,), ()), ((), (4,)), ((3, 1), (5,)), ((2, 1, 3), (4, 1)), ((5,), (5,)),
      ((0,), ()), ((), (0,))]
@@ -108,11 +96,6 @@ def test_phases_of_any_size_agree_where_the_frequencies_are_the_same_bits(longes
     """Uniform laws are not tabled, and a kernel's own transport gives the generic function's frequencies."""
     for kernel in (kernels.parse("sinc(bandwidth=0.5, ndim=2)"), kernels.parse("matern(nu=0.05, scale=3)")):
         assert scaled_error(*both(kernel, longest=longest), 600) < 1e-9
-
-
-def test_many_blocks_and_trials():
-    found, expected = both(kernels.parse("gaussian(scale=3)"), blocks=129, length=5000, lags=(2,))
-    assert scaled_error(found, expected, 5000) < 1e-11
 
 
 def test_a_large_mean_does_not_swamp_the_spread():
@@ -203,22 +186,6 @@ def test_compiled_loops_work_on_numpy_and_on_torch(spy):
         np.testing.assert_array_equal(x.numpy(), y)
 
 
-def test_other_libraries_never_reach_it(spy):
-    import array_api_strict as strict
-
-    found = estimate_scores(*map(strict.asarray, (Q, K, LAGS)), "matern(nu=1.5, scale=8)", n_trials=3000, rng=3)
-    assert "score_sums" not in spy
-    for x, y in zip(parts(found), parts(estimate()), strict=True):
-        np.testing.assert_allclose(np.asarray(x._array), y, rtol=1e-9, atol=1e-12)
-
-
-def test_without_the_backend_results_are_the_same_to_1e_9(monkeypatch):
-    expected = estimate()
-    monkeypatch.setattr(dispatch, "backend_function", lambda function, place: None)
-    for x, y in zip(parts(estimate()), parts(expected), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
-
-
 def test_read_only_and_strided_input_compiles_nothing_new():
     expected = parts(estimate())
     before = len(estimator_loops.add_trials.signatures)
@@ -250,13 +217,6 @@ def test_bits_are_the_same_for_every_number_of_threads_and_every_executor(text, 
         for executor in (map, pool, pool.map):
             for x, y in zip(parts(estimate(text, executor=executor)), expected, strict=True):
                 np.testing.assert_array_equal(x, y)
-
-
-def test_chunks_of_a_slow_transport_are_short():
-    assert schedules.trials_in_chunk("cpu", True, 200) == 2**13
-    assert schedules.trials_in_chunk("cpu", False, 200) == 2**10
-    assert schedules.trials_in_chunk("cpu", True, 10**9) == 4
-    assert schedules.trials_in_chunk("cpu", True, 1) == 2**16
 
 
 @pytest.mark.parametrize(("kernel", "stated"), [(EVERY_TABLED[0], True), (TRANSPORTED[0], False)], ids=["fast", "slow"])
@@ -421,14 +381,6 @@ def test_uniforms_are_equal_bit_for_bit(key, start, count, columns, stream, stre
     options = {"stream": stream, "streams": streams}
     found = estimators.uniforms(key, start, count, columns, **options)
     np.testing.assert_array_equal(found, random.uniforms.generic(key, start, count, columns, **options))
-
-
-def test_draws_use_them_where_there_are_many(spy):
-    rfrope.sample("gaussian", 64, rng=0)
-    assert spy == []
-    many = rfrope.sample("gaussian", 2**15, rng=0)
-    assert set(spy) == {"uniforms"}
-    np.testing.assert_array_equal(many[:64], rfrope.sample("gaussian", 64, rng=0))
 
 
 # -- in a process of its own -------------------------------------------------------------------------------------------

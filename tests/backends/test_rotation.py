@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import itertools
 import math
 import time
@@ -29,8 +28,7 @@ from rotation_calls import (
 )
 
 import rfrope
-from rfrope._core import array, dispatch, turns
-from rfrope.rotation import turning
+from rfrope._core import array, dispatch
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
 leaf = pytest.importorskip("rfrope._backends.cpu.rotation", reason=NO_LOOPS, exc_type=ImportError)
@@ -40,7 +38,6 @@ circle = pytest.importorskip("rfrope._backends.cpu.circle", reason=NO_LOOPS, exc
 
 TWIN_OF = {"rotate": "rotated", "rotate_by_phases": "rotated_by_phases", "rotate_by_table": "rotated_by_table"}
 VARIANTS = ((plans.PIECES, plans.LINES), (plans.APART, plans.LINES))
-TWINS = (turning.rotated, turning._rotated_by_phases, turning._rotated_by_table, turns.cos_sin)
 
 
 @pytest.fixture
@@ -108,21 +105,6 @@ def test_a_shift_or_scale_with_more_columns_than_the_frequencies(argument, block
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("argument", ["shift", "scale"])
-def test_phases_that_are_wider_than_x_are_refused_and_write_nothing(argument):
-    around = np.full(60, 5.0)
-    out = around[24:36].reshape(3, 4)
-    wide = {argument: np.asarray([1.0, 2.0, 3.0, 4.0])}
-    calls = [
-        lambda: rfrope.rotate(np.ones((3, 4)), np.arange(3), np.ones(1), out=out, **wide),
-        lambda: rfrope.rotate_by_phases(np.ones((3, 4)), np.ones((3, 1)), out=out, **wide),
-    ]
-    for call in calls[: 1 if argument == "shift" else 2]:
-        with pytest.raises(ValueError, match=r"4|broadcast"):
-            call()
-        np.testing.assert_array_equal(around, 5.0)
-
-
 def test_memory_that_loops_cannot_read_stays_generic(ran, rng):
     x, p, w = rng.standard_normal((3, 8)), np.arange(3), rfrope.geometric(4)
     wanted = rfrope.rotate(x, p, w)
@@ -137,9 +119,10 @@ def test_memory_that_loops_cannot_read_stays_generic(ran, rng):
 # -- precision ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("axes", [1, 2, 3])
-@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "axes", "shifted"),
+    [("float64", 1, False), ("float32", 1, True), ("float64", 2, True), ("float32", 3, False)],
+)
 def test_cos_and_sin_against_mpmath(dtype, axes, shifted, ran, rng):
     mpmath = pytest.importorskip("mpmath", reason="mpmath, which holds the digits, is missing")
     blocks = 16
@@ -216,34 +199,6 @@ def test_nan_of_any_payload_stays_nan(dtype, ran):
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("calls", [1, 2])
-@pytest.mark.parametrize("shift", [-8, -1, 1, 8])
-def test_partial_overlap_is_refused_and_nothing_is_written(dtype, calls, shift, rng):
-    """At the second call too, which has the shapes and strides of one that was allowed."""
-    memory = rng.standard_normal(200).astype(numpy_dtype(dtype))
-    x, out = memory[80:112].reshape(4, 8), memory[80 + shift : 112 + shift].reshape(4, 8)
-    p, w = np.arange(4), rfrope.geometric(4)
-    for _ in range(calls - 1):
-        rfrope.rotate(x, p, w, out=memory[140:172].reshape(4, 8))
-        rfrope.rotate(x.copy(), p, w, out=x.copy())
-    before = memory.copy()
-    with pytest.raises(ValueError, match="out overlaps x in part"):
-        rfrope.rotate(x, p, w, out=out)
-    np.testing.assert_array_equal(memory.view(np.uint8), before.view(np.uint8))
-
-
-def test_a_result_of_its_own_is_never_remembered_memory(rng):
-    x, p, w = rng.standard_normal((3, 8)), np.arange(3), rfrope.geometric(4)
-    first = rfrope.rotate(x, p, w)
-    kept = first.copy()
-    second, third = rfrope.rotate(-x, p, w), rfrope.rotate(2 * x, p, w)
-    assert not np.shares_memory(first, second)
-    assert not np.shares_memory(second, third)
-    np.testing.assert_array_equal(first, kept)
-    np.testing.assert_array_equal(second, -kept)
-
-
 def test_a_large_rotation_times_two_variants_and_keeps_the_faster(rng, monkeypatch):
     x = rng.standard_normal((2**14, 160)).astype(np.float32)
     monkeypatch.setattr(leaf, "_FASTER", {})
@@ -266,10 +221,16 @@ def large_plan():
     return plans.plan_of("float32", at, None, loops.PHASES, ((2**14, 64), (512, 8)), None, None, None, *PAIRINGS, False)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("out_pairing", PAIRINGS)
-@pytest.mark.parametrize("blocks", [64, 60, 32])
+@pytest.mark.parametrize(
+    ("dtype", "pairing", "out_pairing", "blocks"),
+    [
+        ("float32", *PAIRINGS, 64),
+        ("float32", *PAIRINGS[::-1], 60),
+        ("float64", "half", "half", 32),
+        ("bfloat16", "interleaved", "interleaved", 60),
+        ("bfloat16", "half", "half", 64),
+    ],
+)
 def test_large_outputs_are_the_small_ones_bit_for_bit(dtype, pairing, out_pairing, blocks, monkeypatch, rng):
     """Past the caches or through them, aligned or not, on one thread or four."""
     kind = numpy_dtype(dtype)
@@ -321,14 +282,6 @@ def test_large_per_head_strided_and_transposed_work_is_cut_without_seams(rng):
     check(rfrope.rotate(many, np.arange(3), rfrope.geometric(4)), wanted, "float64", 4, "half")
 
 
-def test_several_threads_write_their_slices_of_one_out(rng):
-    x, p, w = rng.standard_normal((8, 4000, 64)).astype(np.float32), np.arange(4000), rfrope.geometric(32)
-    wanted, out = rfrope.rotate(x, p, w), np.zeros_like(x)
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: rfrope.rotate(x[i], p, w, out=out[i]), range(8)))
-    np.testing.assert_array_equal(out, wanted)
-
-
 # -- small dense arrays at once ---------------------------------------------------------------------------------------
 
 
@@ -354,33 +307,19 @@ def test_any_call_at_once_is_the_generic_call(call):
     "changed",
     [
         {"positions": np.asarray([0.0, np.nan, 1.0])},
-        {"positions": np.asarray([0.0, np.inf, 1.0])},
         {"positions": np.asarray([0.0, 1e200, 1.0])},
-        {"frequencies": np.asarray([1.0, 1.0, np.nan, 1.0])},
         {"frequencies": np.asarray([1.0, 1.0, 1.0, -np.inf])},
-        {"frequencies": np.asarray([1e200, 1.0, 1.0, 1.0])},
         {"scale": 0.0},
-        {"scale": -1.0},
         {"scale": math.nan},
-        {"scale": math.inf},
         {"scale": "big"},
         {"scale": True},
-        {"inverse": 1},
         {"inverse": 0},
-        {"inverse": 0.0},
-        {"inverse": None},
-        {"inverse": "no"},
-        {"inverse": [False]},
         {"inverse": np.asarray([False])},
         {"pairing": "neox"},
         {"pairing": ["half"]},
-        {"pairing": None},
-        {"out_pairing": "neox"},
-        {"out_pairing": ""},
         {"out_pairing": 0},
-        {"out_pairing": ["half"]},
         {"positions": np.asarray([True, False, True])},
-        {"positions": np.asarray([0j, 1j, 2j])},
+        {"positions": 10**400},
         {"positions": np.arange(4.0)},
         {"positions": None},
         {"frequencies": np.ones(5)},
@@ -390,11 +329,10 @@ def test_any_call_at_once_is_the_generic_call(call):
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("with_out", [False, True])
 @pytest.mark.parametrize("of_rope", [False, True])
-def test_what_is_refused_leaves_out_untouched_with_the_error_of_the_gate(changed, with_out, of_rope, call, ran):
+def test_what_is_refused_leaves_out_untouched_with_the_error_of_the_gate(changed, of_rope, call, ran):
     out = np.full((3, 8), 5.0)
-    arguments = call | changed | ({"out": out} if with_out else {})
+    arguments = call | changed | {"out": out}
     rotate = rfrope.rotate
     if of_rope:
         if not changed.keys() <= {"positions", "inverse", "x"}:
@@ -408,7 +346,7 @@ def test_what_is_refused_leaves_out_untouched_with_the_error_of_the_gate(changed
     assert ran == []
     np.testing.assert_array_equal(out, 5.0)
     with without_backends(), pytest.raises((ValueError, TypeError)) as wanted:
-        rfrope.rotate(**call | changed | ({"out": out} if with_out else {}))
+        rfrope.rotate(**call | changed | {"out": out})
     assert (found.type, str(found.value)) == (wanted.type, str(wanted.value))
 
 
@@ -432,17 +370,6 @@ def test_an_out_that_is_refused(make, message, call, ran):
     with pytest.raises((ValueError, TypeError), match=message):
         rope.rotate(call["x"], call["positions"], out=make(call["x"]))
     assert ran == []
-
-
-def test_an_out_that_became_read_only_is_refused(call, ran):
-    out = np.full((3, 8), 5.0)
-    rfrope.rotate(**call, out=out)
-    assert ran == ["at once"]
-    out[...] = 5.0
-    out.flags.writeable = False
-    with pytest.raises(ValueError, match="out is read-only"):
-        rfrope.rotate(**call, out=out)
-    np.testing.assert_array_equal(out, 5.0)
 
 
 def test_memory_that_overlaps(call):
@@ -490,36 +417,6 @@ def test_what_is_not_small_dense_and_plain_takes_the_long_way(call, ran):
         ran.clear()
 
 
-def test_positions_that_no_array_holds_are_refused(ran):
-    x, w = np.ones((3, 8)), rfrope.geometric(4)
-    rope = rfrope.Rope(w)
-    for call in (lambda position: rfrope.rotate(x, position, w), lambda position: rope.rotate(x, position)):
-        for position in (2**64, -(2**63) - 1, 10**400):
-            with pytest.raises(TypeError, match=r"positions is .*; expected numbers of at most 64 bits"):
-                call(position)
-        assert ran == []
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_another_type_of_the_same_shape_and_strides_is_another_call(dtype, ran, rng):
-    """Two types of one size share shapes and strides, so the type must tell calls, walks and plans apart."""
-    p, w = np.arange(3), rfrope.geometric(4)
-    values, wide = rng.standard_normal((3, 8)), np.dtype("float64").itemsize
-    for _ in range(2):
-        for other in (*DTYPES, dtype):
-            kind = numpy_dtype(other)
-            step = wide // kind.itemsize  # strides in bytes are the same for all of them
-            x, out = (np.zeros((3, 8 * step), kind)[:, ::step] for _ in range(2))
-            x[...] = values
-            assert x.strides == (64, 8)
-            rfrope.rotate(x, p, w, out=out)
-            with without_backends():
-                wanted = rfrope.rotate(x.astype(np.float64), p, w)
-            check(out, wanted, other, 4, "half")
-            check(rfrope.rotate(x, p, w), wanted, other, 4, "half")
-    assert set(ran) == {"rotated", "at once"}
-
-
 def test_unaligned_arrays_stay_in_the_loops_and_give_the_same_bits(ran, rng):
     x, p, w = rng.standard_normal((3, 8)), np.asarray([0.5, 1e6, -3.0]), rng.standard_normal(4)
     wanted = rfrope.rotate(x, p, w, scale=np.full(4, 1.5)), *rfrope.rotation_table(p, w)
@@ -533,8 +430,7 @@ def test_unaligned_arrays_stay_in_the_loops_and_give_the_same_bits(ran, rng):
     assert ran == ["rotated", "cos_sin"] * 3
 
 
-@pytest.mark.parametrize("sections", [None, (1, 3), (2, 1, 1)])
-@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize(("sections", "inverse"), [(None, True), ((1, 3), False), ((2, 1, 1), True)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_rope_turns_as_the_generic_function(sections, inverse, dtype, ran, rng):
     rope = rfrope.Rope(rfrope.geometric(4), sections=sections)
@@ -578,32 +474,12 @@ def test_tensors_of_a_rope_are_turned_at_once(dtype, ran):
     assert learnt.grad is not None
 
 
-def test_layouts_that_alternate(rng, ran):
-    rope = rfrope.Rope(rng.standard_normal((4, 8, 2)))
-    q, k = rng.standard_normal((2, 4, 3, 20)), rng.standard_normal((1, 4, 3, 16))
-    for turn in range(3):
-        at = rng.integers(0, 50, (3, 2)) + turn
-        for x in (q, k):
-            np.testing.assert_array_equal(rope.rotate(x, at), rfrope.rotate(x, at.tolist(), rope.frequencies))
-    assert ran == ["at once", "rotated"] * 6
-
-
 def test_plans_are_kept_in_one_bounded_cache(call):
     plans.plan_of.cache_clear()
     for n in range(1, 600):
         rfrope.rotate(np.ones((n, 8)), np.zeros(n), call["frequencies"])
     info = plans.plan_of.cache_info()
     assert info.currsize == info.maxsize == 512
-
-
-def test_frequencies_of_a_rope_may_lie_anywhere(ran, rng):
-    x, p, w = rng.standard_normal((3, 8)), np.arange(3), rfrope.geometric(4)
-    wanted = rfrope.rotate(x, p, w)
-    unaligned = np.empty(w.nbytes + 1, np.uint8)[1:].view(np.float64)
-    unaligned[...] = w
-    for other in (unaligned, w.astype(">f8"), np.repeat(w, 2)[::2], w[::-1].copy()[::-1]):
-        np.testing.assert_allclose(rfrope.Rope(other).rotate(x, p), wanted, rtol=0, atol=1e-15)
-        assert ran[-1] == "at once"
 
 
 # -- who may use the loops ---------------------------------------------------------------------------------------------
@@ -751,13 +627,6 @@ def test_a_wrong_twin_is_noticed(kind):
         )
         with pytest.raises(AssertionError, match="more than allowed"):
             run(call)
-
-
-def test_a_twin_that_did_not_run_is_noticed():
-    options = {"pairing": "half", "out_pairing": None}
-    call = Call("rotate", (np.arange(3), np.ones(4)), options, "float64", "dense", (3, 8), "none", "dense", 4, 3, False)
-    with without_backends(), pytest.raises(AssertionError):
-        run(call)
 
 
 def test_bfloat16_is_rounded_to_even():

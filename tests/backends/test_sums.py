@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import math
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from rotation_calls import laid, without_backends
 
 import rfrope
 from rfrope import heads, montecarlo
-from rfrope._backends import schedules, transforms
+from rfrope._backends import transforms
 from rfrope._core import dispatch, sums, turns
 
 NO_LOOPS = "compiled loops need Numba, with its compiler on"
@@ -105,11 +104,6 @@ def test_cos_and_sin_of_the_loops_against_mpmath():
     assert np.abs(np.exp(1j * np.multiply.outer(lags, omega)) - np.asarray(wanted)).max() > 1e-12  # plain phases
 
 
-def test_phases_that_no_float_holds_stay_bounded():
-    values = looped([2.0**500, 1e300, 1e30], [1.0, 2.0**500, 1e17])
-    assert np.all(np.abs(np.abs(values[np.isfinite(values)]) - 1.0) < 1e-9)
-
-
 # -- mean_cos: the backend against the plain sum -----------------------------------------------------------------------
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
@@ -170,15 +164,6 @@ def test_transforms_keep_the_bound(law, axes, kind, ran):
     assert np.max(np.abs(got[chosen] - exact_mean(omega, lags[chosen]).real)) < BOUND / 10
 
 
-def test_the_mean_at_lag_0_is_1_whatever_a_transform_says(ran, monkeypatch):
-    omega, lags = frequencies(LAWS[0], 1, 2**13), grid_of(2048, 1)
-    of_transform = backend._transformed
-    monkeypatch.setattr(backend, "_transformed", lambda *a: of_transform(*a) * (1.0 + 1e-12))
-    got = mean_cos(omega, lags)
-    assert "grid_sums" in ran
-    assert np.all(got[~np.any(lags, axis=1)] == 1.0)
-
-
 @pytest.mark.parametrize(("axes", "indexing"), [(2, "ij"), (2, "xy"), (3, "ij"), (3, "xy")])
 def test_grids_are_found_in_any_order(axes, indexing):
     lags = grid_of(12, axes, indexing)
@@ -235,12 +220,6 @@ def test_long_grids_far_away_keep_the_bound():
     assert np.max(np.abs(got[chosen] - exact_mean(omega, lags[chosen]).real)) < BOUND / 2
 
 
-def test_few_sums_are_direct_and_more_than_three_axes_too(ran):
-    mean_cos(np.ones((64, 1)), np.arange(10.0)[:, None])
-    mean_cos(np.random.default_rng(0).normal(size=(4096, 4)), grid_of(6, 4))
-    assert ran == ["direct_mean"] * 2
-
-
 def test_frequencies_without_bound_stay_direct(ran):
     omega = np.random.default_rng(0).normal(size=(2**12, 1))
     omega[:2] = [[2.0**500], [1e100]]
@@ -249,13 +228,6 @@ def test_frequencies_without_bound_stay_direct(ran):
     assert ran == ["scattered_sums", "direct_sums"]  # the two outside, the others not
     small = exact_mean(omega[2:], lags).real * (4094 / 4096)
     assert np.max(np.abs(got - small)) < 2 / 4096 + BOUND
-
-
-def test_a_wide_range_allocates_no_grid(ran):
-    omega = np.random.default_rng(0).normal(size=(2**12, 1)) * 1e12
-    lags = np.random.default_rng(1).uniform(0.0, 1e6, (500, 1))
-    mean_cos(omega, lags)
-    assert ran == ["direct_mean"]
 
 
 def test_a_grid_off_by_little_is_seen(monkeypatch):
@@ -374,12 +346,6 @@ def test_moments_at_many_flat_lags_of_several_axes_are_those_of_exact_arithmetic
     assert ran.count("direct_moments") < 10  # where few lags are alike
 
 
-@campaign
-def test_a_right_kernel_passes_at_many_flat_lags():
-    found = rfrope.validate("gaussian(scale=32)", lags=np.linspace(0, 0.5, 3000), n_samples=2**15, rng=0)
-    assert found.passed
-
-
 @pytest.mark.parametrize("size", [1e100, 1e-100])
 def test_phases_that_turns_cannot_hold_are_plain(size):
     """The loop would give cos = 1 for all of them: an estimate that is wrong and sure of itself."""
@@ -406,14 +372,6 @@ def test_every_number_of_threads_gives_the_same_bits():
         assert np.array_equal(direct, results[0][1])
 
 
-def test_many_python_threads_at_once():
-    omega, lags = frequencies(LAWS[0], 1, 2**14), np.arange(400.0)[:, None]
-    wanted = mean_cos(omega, lags)
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: mean_cos(omega, lags), range(24)))
-    assert all(np.array_equal(one, wanted) for one in found)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_transforms_work_after_a_fork():
     code = """
@@ -428,15 +386,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), np.array_equal(job(), 
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
     assert (run.stdout.split(), run.stderr) == (["0", "True"], "")
-
-
-def test_chunks_are_those_of_the_schedule(monkeypatch):
-    asked, right = [], schedules.draws_in_chunk
-    monkeypatch.setattr(schedules, "draws_in_chunk", lambda *arguments: asked.append(arguments) or right(*arguments))
-    rfrope.estimate_kernel(np.ones((4, 3, 2)), "gaussian(ndim=2)", n_samples=100, rng=0)
-    ((where, lags, *numbers),) = asked
-    assert (where, numbers) == ("cpu", [12, 100, 2, 2])
-    np.testing.assert_array_equal(lags, np.ones((12, 2)))
 
 
 # -- memory that starts anywhere ---------------------------------------------------------------------------------------
@@ -525,19 +474,6 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
     for name, value in vars(wanted).items():
         np.testing.assert_allclose(getattr(found, name), value, rtol=1e-11, atol=1e-13)
         assert np.array_equal(getattr(found, name), getattr(alone, name), equal_nan=True)
-
-
-@pytest.mark.parametrize("axes", [1, 2])
-def test_how_large_a_grid_may_be(axes):
-    """Up to four times as many points as lags, and some: larger ones are not transformed, whatever they cost."""
-    rng = np.random.default_rng(0)
-    for side, is_grid in ((430, True), (460, True), (470, False), (2000, False)):
-        inner = np.sort(rng.choice(np.arange(2, side - 1), 97, replace=False))
-        lags = np.concatenate([[0, 1, side - 1], inner]).astype(float)[:, None]  # 100 lags on a line of `side` points
-        lags = np.concatenate([lags, np.zeros((100, axes - 1))], axis=1)
-        grid = transforms.grid_of(lags)
-        assert (grid is not None) == is_grid, side
-        assert grid is None or [axis.count for axis in grid] == [side, *[1] * (axes - 1)]
 
 
 def test_moments_are_transformed_whole_or_not_at_all():

@@ -79,21 +79,14 @@ def test_commands_print_no_escapes_of_a_config(command, config, capsys, quick_fi
 
 
 def test_the_name_of_a_part_is_shown_with_escapes(tmp_path, capsys, quick_fits):
-    path = tmp_path / "config.json"
+    path, html = tmp_path / "config.json", tmp_path / "page.html"
     path.write_text(json.dumps(CONFIGS["a part"]))
     for command in ("inspect", "compare", "plan"):
-        assert main(COMMANDS[command](str(path))) == 0
-        out = capsys.readouterr().out
-        assert SAFE in out, command
-    for command in ("inspect", "compare", "plan"):
-        html = tmp_path / f"{command}.html"
-        assert main([*COMMANDS[command](str(path)), "--html", str(html)]) == 0
-        capsys.readouterr()
+        assert main([*COMMANDS[command](str(path)), "--html", str(html), "--force"]) == 0
+        assert SAFE in capsys.readouterr().out, command
         text = html.read_text("utf-8")
         assert "".join(text.split("\n")).replace("\t", "").isprintable()
-        report = json.loads(
-            re.search(r'<script type="application/json" id="report">(.*?)</script>', text, re.DOTALL)[1]
-        )
+        report = json.loads(re.search(r'id="report">(.*?)</script>', text, re.DOTALL)[1])
         assert SAFE in json.dumps(report).replace("\\\\", "\\")
 
 
@@ -136,38 +129,21 @@ def test_python_shows_no_escapes_of_a_config():
     assert str(caught.value).isprintable()
 
 
-READ = ("a part", "a model type", "a kind of layers")
-
-
-@pytest.mark.parametrize("config", [name for name in CONFIGS if name not in READ], indirect=True)
-def test_errors_of_a_config_show_no_escapes(config):
-    with pytest.raises((ValueError, TypeError), match=r"config\.json") as caught:
-        rfrope.from_config(config)
-    assert str(caught.value).isprintable()
-
-
 def test_errors_of_files_show_no_escapes(tmp_path):
     path = tmp_path / "rope.npz"
-    np.savez(path, **{EVIL: np.ones(2)})
-    with pytest.raises(ValueError, match=r"expected what rfrope\.save writes") as caught:
-        rfrope.load(path)
-    assert str(caught.value).isprintable()
-    for about in (
-        {"format": 2, EVIL: 1},
-        {"format": 10**300, "units": EVIL},
-        {"format": 2, "units": EVIL, "shape": [EVIL], "dtype": EVIL, "source": {}, "rope": {EVIL: 1}, "rfrope": "0"},
-        {"format": 2, "units": "radians per unit of position", "shape": [2], "dtype": "float64", "source": {}}
-        | {"rope": {EVIL: 1}, "rfrope": "0"},
+    good = {"units": "radians per unit of position", "shape": [2], "dtype": "float64", "rfrope": "0"}
+    for held in (
+        {EVIL: np.ones(2)},
+        {"metadata": json.dumps({"format": 10**300, "units": EVIL})},
+        {"metadata": json.dumps({"format": 2, "source": {}, "rope": {}, **good, "units": EVIL, "shape": [EVIL]})},
+        {"metadata": json.dumps({"format": 1, "provenance": {}, **good, "dtype": EVIL})},
+        {EVIL: np.array([None], dtype=object)},
     ):
-        np.savez(path, frequencies=np.ones(2), metadata=np.asarray(json.dumps(about)))
+        np.savez(path, **({"frequencies": np.ones(2)} | held if "metadata" in held else held))
         with pytest.raises(ValueError, match=r"rope\.npz") as caught:
             rfrope.load(path)
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 1000
-    np.savez(path, **{EVIL: np.array([None], dtype=object)})
-    with pytest.raises(ValueError, match="is damaged") as caught:
-        rfrope.load(path)
-    assert str(caught.value).isprintable()
 
 
 def test_words_of_the_command_line_are_printed_with_escapes(tmp_path, capsys):
@@ -223,19 +199,6 @@ def test_no_line_is_made_by_the_name_of_a_file(words, ends, tmp_path, capsys, qu
 
 def test_the_doctor_prints_what_libraries_say_with_escapes(monkeypatch, capsys):
     finding = findings.Finding(EVIL, False, EVIL, EVIL, EVIL)
-    monkeypatch.setattr(findings, "findings", lambda group: iter([finding]))
+    monkeypatch.setattr(findings.Probe, "finding", lambda probe: finding)
     assert main(["doctor"]) == 0
     assert "".join(capsys.readouterr().out.split("\n")).isprintable()
-
-
-def test_colours_are_ours_alone(monkeypatch, capsys):
-    """The verdict is styled on a terminal, a name beside it is not."""
-    from rfrope.cli import shared
-
-    monkeypatch.setattr(shared, "is_terminal", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    shared.print_text(f": {EVIL}", before=shared.styled("PASSED", "green"))
-    assert capsys.readouterr().out.startswith("\x1b[1;32mPASSED\x1b[0m: \\x1b]0;title\\x07")
-    shared.print_table([("name", "b"), (EVIL, "c")])
-    assert_safe(capsys.readouterr().out)

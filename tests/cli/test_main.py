@@ -1,56 +1,181 @@
-"""The command line as a program: exit codes, terminals, help, interrupts."""
+"""The command line as a program: exit codes, bad input, terminals, help, interrupts, and the page that documents it."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
+import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
-import numpy as np
 import pytest
-from campaign import HANGS, campaign, sparse
+from campaign import HANGS, campaign
 
 import rfrope
 from rfrope import cli
 from rfrope.cli import main
 
-FAST = ["--samples", "4096", "--trials", "1024"]
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "command_line.rst"
 COMMANDS = ("validate", "design", "inspect", "plan", "export", "compare", "audit", "kernels", "doctor")
+FAST = ["validate", "gaussian", "--samples", "4096", "--trials", "1024"]
+CHECK, DESIGN = "validate gaussian --samples 256 --trials 64", "design gaussian --head-dim 32 --context 256"
+BASE = "inspect --base 1e4 --head-dim 32 --context 512"
+BAD = {
+    "nonsense": "usage: rfrope",
+    "doctor cupy": "usage: rfrope",
+    "kernels matern gausian": "unknown kernel 'gausian'; did you mean 'gaussian'? Expected one of 'gaussian', 'cauchy'",
+    # validate
+    "validate 'gaussian(scale=-1)'": "scale is -1",
+    "validate 'gaussian; cauchy'": "cannot read kernel",
+    "validate gaussian --samples -5": "--samples is -5; expected a whole number from 2",
+    "validate gaussian --trials 3": "--trials is 3; expected a whole number from 4",
+    "validate gaussian --seed x": "argument --seed: 'x' is not a whole number",
+    f"{CHECK} --seed -1": "--seed is -1; expected None, a non-negative int",
+    f"{CHECK} --blocks 33": "--blocks is 33; expected a whole number from 1 to 32",
+    f"{CHECK} --alpha 1": "--alpha is 1.0; expected a number between 0 and 1",
+    f"{CHECK} --alpha nan": "--alpha is nan",
+    f"{CHECK} --pairing halves": "argument --pairing",
+    f"{CHECK} --qk missing.npz": "--qk missing.npz: No such file or directory",
+    f"{CHECK} --qk damaged.npz": "--qk damaged.npz: ",
+    f"{CHECK} --qk none.npz": "--qk none.npz: holds weights (3,); expected arrays q and k",
+    f"{CHECK} --html page.txt": "--html page.txt: expected a name that ends in .html",
+    # design
+    "design gaussian --head-dim 63 --context 64": "--head-dim is 63; expected an even number",
+    "design gaussian --head-dim 64 --context 1": "--context is 1; expected a whole number from 2",
+    "design gaussian --head-dim 64 --context 4k": "argument --context: '4k' is not a whole number",
+    "design gaussian --head-dim 64 --context 64,48": "--context is (64, 48); expected one number or 1, one for each",
+    "design gaussian --head-dim 4096 --context 64 --design optimised": "expected at most 1024 unknowns with design",
+    "design gaussian 'gaussian(ndim=2)' --head-dim 8 --context 9": "has kernels with [1, 2] axes",
+    "design gaussian cauchy --head-dim 8 --context 9 --heads 3": "--heads is 3 but kernel has 2 kernels",
+    "design sinc --head-dim 8 --context 9 --heads 2 --ladder 8:64": "sinc(bandwidth=1.0), which has no single scale",
+    "design 'gaussian(scale=1e-60)' --head-dim 8 --context 16 --dtype float32": "--dtype float32: the frequencies go",
+    "design 'gaussian(scale=1e50)' --head-dim 8 --context 16 --dtype float32": "--dtype float32: the frequencies go",
+    f"{DESIGN} --heads 0": "--heads is 0; expected a whole number from 1",
+    f"{DESIGN} --design orthogonal": "--design is 'orthogonal' but gaussian(scale=1.0) has one axis",
+    f"{DESIGN} --design Optimized": "--design: 'Optimized' is unknown; did you mean 'optimised'? Expected one of 'iid'",
+    f"{DESIGN} --norm sup": "--norm is 'sup' but design is 'auto'",
+    f"{DESIGN} --dtype float16": "--dtype",
+    f"{DESIGN} --ladder 8:512": "--ladder is (8.0, 512.0); expected one kernel with it, and heads",
+    f"{DESIGN} --heads 2 --ladder 8": "argument --ladder: '8' is not a range; expected two numbers",
+    f"{DESIGN} --heads 2 --ladder 0:8": "--ladder[0] is 0.0; expected a positive finite number",
+    f"{DESIGN} -o set.txt": "-o set.txt: path is 'set.txt'; expected a name that ends in .npz",
+    f"{DESIGN} --plot set.gif": "--plot set.gif: expected a name that ends in .png",
+    # inspect
+    "inspect": "no frequencies to inspect; expected a config.json, a file of frequencies, or --base with --head-dim",
+    "inspect --base 1e4 --head-dim 8": "--base 10000: expected --head-dim and --context with it",
+    "inspect --base 0 --head-dim 8 --context 8": "--base is 0.0; expected a positive finite number",
+    "inspect --base ten --head-dim 8 --context 8": "argument --base: invalid float value: 'ten'",
+    "inspect --base 1e4 --head-dim 7 --context 8": "--head-dim is 7; expected an even number",
+    "inspect --head-dim 8": "--head-dim 8: expected it with --base",
+    "inspect meta-llama/Llama-3.1-8B": "there is no such file or folder here, and nothing is downloaded; expected",
+    "inspect nowhere.npz": "nowhere.npz: there is no such file",
+    "inspect broken.json": "broken.json",
+    "inspect bert.json": "RoPE",
+    "inspect bare.json": "bare.json gives no context; expected --context",
+    "inspect no_context.npz": "no_context.npz holds no context; expected --context",
+    "inspect plane.npz --context 4,4,4": "--context has 3 numbers; expected one, or 2",
+    "inspect plane.npz --context 1": "--context is 1; expected a whole number from 2",
+    "inspect config.json --context 4,4": "--context is (4, 4): a model's config has one axis; expected one number",
+    "inspect config.json --seq-len 0": "--seq-len is 0; expected a whole number from 1",
+    f"{BASE} --seq-len 9": "--seq-len 9: expected it with a SOURCE",
+    # plan
+    "plan config.json --context 256": "--context is 256; expected more than the 256 trained positions",
+    "plan config.json --context 999 --trained 1": "--trained is 1; expected a whole number from 2",
+    "plan config.json --context 999 --method su": "--method su: name is 'su'; expected one of 'yarn'",
+    "plan config.json --context 999 --part text": "--part text: config.json has a RoPE for the whole model; expected",
+    "plan layers.json --context 999 --part text": "--part text: layers.json has a RoPE for 'full_attention', 's",
+    "plan layers.json --context 999 --part sliding_attention": "has nothing to plan: sliding_attention sees 64 positi",
+    "plan config.json --context 999 -o rope.npz": "rope.npz exists; expected a new name, or --force",
+    "plan no_context.npz --context 999": "has nothing to plan: it gives no context; expected --trained",
+    "plan bare.json --context 999": "bare.json has nothing to plan: it gives no context; expected --trained",
+    "plan vision.json --context 999": "nothing to plan: it turns by the two axes of a picture",
+    # export
+    "export --to vllm": "expected FILE and --to ENGINE, or --list, or --conformance DIR",
+    "export rope.npz": "expected FILE and --to ENGINE",
+    "export rope.npz --to vlm": "argument --to: 'vlm' is unknown; did you mean 'vLLM'? Expected one of 'trans",
+    "export rope.npz --to vllm --model config.json": "expected -o with them",
+    "export rope.npz --to vllm --part a": "expected -o with them",
+    "export rope.npz --to vllm --dtype float16": "--dtype is 'float16', for which vLLM has no use",
+    "export rope.npz --to vllm -o new.txt": "-o new.txt: path is 'new.txt'; expected for vLLM",
+    "export rope.npz --to vllm -o new.json --model none": "-o new.json: none: ",
+    "export rope.npz --to llama.cpp -o new.gguf": "model is None; expected for llama.cpp the GGUF to copy",
+    "export layers.json --to json": "has a RoPE for 'full_attention', 'sliding_attention'; expected one of them as --p",
+    # compare
+    "compare qwen.json --engine vlm": "--engine: 'vlm' is unknown; did you mean 'vLLM'? Expected one of 'trans",
+    "compare qwen.json --seq-len 0": "--seq-len is 0; expected a whole number from 1",
+    "compare missing.json": "there is no such file",
+    "compare": "SOURCE",
+    # audit
+    "audit config.json qwen.json": "FILE config.json: expected a name that ends in .npy or .npz",
+    "audit missing.npz qwen.json": "FILE missing.npz: No such file or directory",
+    "audit damaged.npz qwen.json": "FILE damaged.npz: File is not a zip file",
+    "audit objects.npy qwen.json": "pickled objects are never loaded",
+    "audit none.npz qwen.json": "holds no frequencies or tables of a RoPE",
+    "audit right.npy none.npz": "expected what rfrope.save writes",
+    "audit right.npy missing": "missing",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input(run, folder, words):
+    before = sorted(os.listdir())
+    code, out, err = run(*shlex.split(words))
+    assert (code, out) == (2, "")
+    assert re.search(rf"^rfrope( {words.split()[0]})?: error: ", err, re.MULTILINE)
+    assert BAD[words] in err
+    assert "Traceback" not in err
+    assert sorted(os.listdir()) == before
+
+
+OUTPUTS = re.findall(
+    r"^    \$ rfrope (\S+ .*)\n((?:(?:    (?!\$ ).*)?\n)+?)(?=^\S|    \$)",
+    PAGE.read_text("utf-8") if PAGE.is_file() else "",
+    re.MULTILINE,
+)
+LLAMA_3 = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 8192,
+    "rope_theta": 500_000.0,
+}
+SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+@pytest.mark.parametrize(
+    ("words", "block"), [one for one in OUTPUTS if one[1].strip()], ids=[w for w, b in OUTPUTS if b.strip()]
+)
+def test_the_outputs_on_the_documentation_page(run, folder, config, kept_fits, words, block):
+    if words.startswith("plan"):
+        config("config.json", LLAMA_3)
+    elif words.startswith(("compare", "audit")):
+        os.replace("qwen.json", "config.json")
+    os.mkdir("llama-3.1-8b")
+    longer = {"max_position_embeddings": 131_072, "rope_scaling": SCALING | {"rope_type": "llama3"}}
+    config("llama-3.1-8b/config.json", LLAMA_3 | longer)
+    wanted, _, rest = textwrap.dedent(block).strip().partition("\n...")
+    code, out, _ = run(*shlex.split(words))
+    assert code == (1 if words.startswith("audit") else 0)
+    assert out.strip().startswith(wanted) if rest or wanted != textwrap.dedent(block).strip() else out.strip() == wanted
+
+
+def test_the_documentation_page_has_outputs():
+    assert not PAGE.is_file() or sum(bool(block.strip()) for _, block in OUTPUTS) >= 8
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
 
 
 def program(*arguments, **environment):
     """Run ``python -m rfrope`` in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "rfrope", *arguments],
-        capture_output=True,
-        env=os.environ | environment,
-        timeout=HANGS,
-    )
-
-
-@pytest.mark.parametrize("command", [["inspect"], ["plan", "--context", 99], ["export", "--to", "vllm"]])
-def test_a_path_where_nothing_lies(run, command):
-    for source, read in (("meta-llama/Llama-3.1-8B", rfrope.from_config), ("none.npz", rfrope.load)):
-        with pytest.raises(FileNotFoundError, match=f"^{source}: there is no such file.*; expected") as caught:
-            read(source)
-        assert run(*command, source) == (2, "", f"rfrope {command[0]}: error: {caught.value}\n")
-
-
-def test_a_model_that_is_not_there_is_named(run, tmp_path):
-    source = tmp_path / "rope.npz"
-    rfrope.save(source, rfrope.Rope(np.ones(4), context=8))
-    for engine, name in (("vllm", "new.json"), ("llama.cpp", "new.gguf")):
-        if engine == "llama.cpp":
-            pytest.importorskip("gguf", reason="gguf is not installed")
-        code, _, err = run("export", source, "--to", engine, "-o", tmp_path / name, "--model", tmp_path / "none")
-        assert code == 2
-        assert f"{tmp_path / 'none'}: " in err
-        assert "Errno" not in err
+    command = [sys.executable, "-W", "error", "-m", "rfrope", *arguments]
+    return subprocess.run(command, capture_output=True, env=os.environ | environment, timeout=HANGS)
 
 
 def test_the_console_script_is_main():
@@ -60,71 +185,38 @@ def test_the_console_script_is_main():
     assert script.load() is main
 
 
-def test_the_console_script_runs():
-    path = os.path.join(os.path.dirname(sys.executable), "rfrope")
-    if not os.path.exists(path):
-        pytest.skip("rfrope is not installed beside this interpreter, so there is no script to start")
-    done = subprocess.run([path, "kernels"], capture_output=True, timeout=HANGS)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
 def test_exit_codes_leave_the_process():
     done = program("validate", "gausian")
-    assert done.returncode == 2
-    assert done.stdout == b""
+    assert (done.returncode, done.stdout) == (2, b"")
     assert b"gausian" in done.stderr
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    sparse([["validate", "gaussian", *FAST], ["kernels"], ["validate", "--help"]], lambda c: c == ["kernels"]),
-)
-def test_a_terminal_without_greek_letters(command):
-    done = program(*command, PYTHONIOENCODING="ascii")
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode("ascii")
-
-
-def test_json_stays_readable_without_greek_letters():
-    done = program("validate", "gaussian", *FAST, "--json", PYTHONIOENCODING="ascii")
+def test_json_without_greek_letters():
+    done = program(*FAST, "--json", PYTHONIOENCODING="ascii")
     rows = json.loads(done.stdout)["results"][0]["rows"]
     assert {row["quantity"] for row in rows} == {"Φ", "Φ₂", "E sin", "E S", "Var S"}
 
 
-@pytest.mark.parametrize(
-    "command", sparse([["kernels"], ["validate", "gaussian", *FAST, "--json"]], lambda c: len(c) == 1)
-)
-def test_a_reader_that_leaves_is_no_error(command):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rfrope", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+def test_a_terminal_without_greek_letters_is_no_reason_to_stop(monkeypatch):
+    """What it cannot show is replaced; arguments that are not given are those of the process."""
+    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "argv", ["rfrope", "kernels"])
+    assert cli.main() == 0
+    screen.flush()
+    assert b"?" in screen.buffer.getvalue()
+    assert "gaussian" in screen.buffer.getvalue().decode()
+
+
+def test_a_reader_that_leaves_is_no_error():
+    command = [sys.executable, "-m", "rfrope", "kernels"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.close()
     errors = process.stderr.read()
     process.stderr.close()
     assert process.wait(timeout=HANGS) == 0
     assert errors == b""
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--unknown"], "usage: rfrope"),
-        (["nonsense"], "usage: rfrope"),
-        (["doctor", "cupy"], "usage: rfrope"),
-        (
-            ["audit", "a.npy", "meta-llama/Llama-3.1-8B"],
-            "there is no such file or folder here, and nothing is",
-        ),
-        (["compare", "meta-llama/Llama-3.1-8B"], "there is no such file or folder here, and nothing is"),
-    ],
-)
-def test_bad_commands(run, tmp_path, monkeypatch, words, told):
-    monkeypatch.chdir(tmp_path)
-    np.save("a.npy", rfrope.geometric(8))
-    code, out, err = run(*words)
-    assert (code, out) == (2, "")
-    assert told in err
 
 
 def test_completion(run, monkeypatch):
@@ -136,29 +228,16 @@ def test_completion(run, monkeypatch):
     pytest.importorskip("shtab", reason="shtab is not installed")
     code, out, _ = run("--print-completion", "bash")
     assert code == 0
-    assert all(name in out for name in COMMANDS)
-    assert "--head-dim" in out
+    assert all(name in out for name in (*COMMANDS, "--head-dim"))
 
 
-def test_without_a_command_it_prints_the_help(run):
+def test_help_and_version(run):
     assert run() == run("--help")
-    code, out, err = run()
-    assert (code, err) == (0, "")
-    assert out.startswith("usage: rfrope")
-
-
-def test_version(run):
+    for command in ([], *([name] for name in COMMANDS)):
+        code, out, err = run(*command, "--help")
+        assert (code, err) == (0, "")
+        assert re.search(r"^usage: rfrope.*Exit codes?: 0.*Examples?: rfrope ", " ".join(out.split()))
     assert run("--version")[:2] == (0, f"rfrope {rfrope.__version__}\n")
-
-
-@pytest.mark.parametrize("command", [["--help"], *([name, "--help"] for name in COMMANDS)])
-def test_help(run, command):
-    code, out, _ = run(*command)
-    assert code == 0
-    assert out.startswith("usage: rfrope")
-    text = " ".join(out.split())
-    assert re.search(r"Examples?: rfrope ", text)
-    assert re.search(r"Exit codes?: 0", text)
 
 
 def test_an_interrupt_is_one_line(run, monkeypatch):
@@ -187,14 +266,3 @@ def test_an_interrupt_of_the_process():
         out, err = process.communicate(timeout=HANGS)
     assert (process.returncode, out) == (130, ""), err
     assert err == "rfrope validate: interrupted; no file was left half written\n"
-
-
-def test_a_terminal_without_greek_letters_is_no_reason_to_stop(monkeypatch):
-    """What it cannot show is replaced; arguments that are not given are those of the process."""
-    screen = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(sys, "argv", ["rfrope", "kernels"])
-    assert cli.main() == 0
-    screen.flush()
-    assert b"?" in screen.buffer.getvalue()
-    assert "gaussian" in screen.buffer.getvalue().decode()

@@ -1,8 +1,9 @@
-"""What commands share: errors of files, colours."""
+"""What commands share: errors of files, colours, tables."""
 
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
@@ -22,38 +23,35 @@ def test_an_error_of_another_file_names_both(error, told):
         raise error
 
 
-def test_colours_on_a_terminal_alone(monkeypatch):
-    assert shared.styled("PASSED", "green") == "PASSED"
+def test_verdicts_have_colours_on_a_terminal_alone(monkeypatch, capsys):
+    def printed():
+        shared.print_text("PASSED: 3 \x1b[31m of 3\nthe FAILED")
+        return capsys.readouterr().out
+
+    plain = "PASSED: 3 \\x1b[31m of 3\nthe FAILED\n"
+    assert printed() == plain
     monkeypatch.setattr(shared, "is_terminal", lambda: True)
     for name in ("NO_COLOR", "TERM"):
         monkeypatch.delenv(name, raising=False)
-    assert shared.styled("PASSED", "green") == "\x1b[1;32mPASSED\x1b[0m"
+    assert printed() == f"\x1b[1;32mPASSED\x1b[0m{plain.removeprefix('PASSED')}"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert shared.styled("PASSED", "green") == "PASSED"
+    assert printed() == plain
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "stdout", None)
+    assert not shared.is_terminal()
 
 
-def test_cells_on_the_left_are_broken_and_no_others(monkeypatch, capsys):
+def test_cells_on_the_left_are_broken_and_no_others(monkeypatch):
+    rows = [("name", "number", "what it is"), ("one", "12 345 678", "a long text of many words that is broken")]
+    whole = shared.format_table(rows).splitlines()
+    assert whole[1:] == [
+        "----  ----------  ----------------------------------------",
+        "one   12 345 678  " + rows[1][2],
+    ]
     monkeypatch.setattr(shared, "is_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
-    rows = [("name", "number", "what it is"), ("one", "12 345 678", "a long text of many words that is broken")]
-    shared.print_table(rows)
-    printed = capsys.readouterr().out.splitlines()
-    assert "12 345 678" in printed[2]
-    assert len(printed) > 3
-    assert max(map(len, printed)) <= 40
-
-
-@pytest.mark.parametrize("width", [85, 70])
-def test_no_word_of_a_cell_is_broken(run, monkeypatch, width):
-    monkeypatch.setattr(shared, "is_terminal", lambda: True)
-    monkeypatch.setenv("COLUMNS", str(width))
-    kernels = ["rational_quadratic(alpha=1.5, scale=24.0)", "periodic(period=96.0, scale=0.7)"]
-    code, out, _ = run("validate", *kernels, "--samples", 256, "--trials", 64)
-    summary, _, rest = out.partition("\n\n")
-    worst = rest.partition("largest |z|:\n")[2].partition("\n\n")[0]
-    assert code == 0
-    assert max(map(len, (summary + "\n" + worst).splitlines())) <= width
-    for word in ("rational_quadratic", "alpha=1.5,", "scale=24.0)", "period=96.0,", "closed form"):
-        assert word in summary + worst
-    above = [line for line in worst.splitlines() if line in kernels]
-    assert len(above) == (5 if width < 85 else 0), "lines of their own, where a narrow column is not enough"
+    lines = shared.format_table(rows).splitlines()
+    assert "12 345 678" in lines[2]
+    assert len(lines) > 3
+    assert max(map(len, lines)) <= 40
+    assert " ".join(line[18:].strip() for line in lines[2:]) == rows[1][2]

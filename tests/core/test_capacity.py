@@ -28,12 +28,6 @@ def test_what_fits_passes(monkeypatch):
         capacity.check(6e8, "this", "n")
 
 
-def test_small_calls_are_not_asked_about(monkeypatch):
-    monkeypatch.delenv(capacity.VARIABLE, raising=False)
-    monkeypatch.setattr(capacity, "free", lambda: pytest.fail("asked"))
-    capacity.check(2.0**26, "this", "n")
-
-
 def test_the_variable_decides(monkeypatch):
     monkeypatch.setenv(capacity.VARIABLE, "1e12")
     capacity.check(1e12, "this", "n")
@@ -107,20 +101,14 @@ GREEDY = {
     ),
     "Rope.table": (lambda: rfrope.Rope(WIDE_LADDER).table(many(LONG)), "the size of positions or frequencies"),
     "Kernel.phi": (lambda: rfrope.kernel("gaussian").phi(many(MANY)), "the size of lags"),
-    "Kernel.phi: less": (lambda: rfrope.kernel("gaussian").phi(many(2**26)), "the size of lags"),
     "Kernel.__call__": (lambda: rfrope.kernel("gaussian")(many(2**26)), "the size of lags"),
     "Kernel.phi2": (lambda: rfrope.kernel("gaussian").phi2(many(2**26)), "the size of lags"),
     "Kernel.density": (lambda: rfrope.kernel("gaussian").density(many(2**26)), "the size of omega"),
     "Kernel.transport": (lambda: rfrope.kernel("gaussian").transport(many(2**26)), "the size of u"),
     "rotate": (lambda: rfrope.rotate(many(MANY, 8), 3, LADDER), "the size of x"),
-    "rotate: float32": (lambda: rfrope.rotate(many(MANY, 8, dtype=np.float32), 3, LADDER), "the size of x"),
     "rotate_by_phases": (lambda: rfrope.rotate_by_phases(many(MANY, 8), np.ones(4)), "the size of x"),
     "rotate_by_table": (lambda: rfrope.rotate_by_table(many(MANY, 8), np.ones(4), np.ones(4)), "the size of x"),
     "rotation_table": (lambda: rfrope.rotation_table(many(LONG), WIDE_LADDER), "the size of positions or frequencies"),
-    "rotation_table: scale": (
-        lambda: rfrope.rotation_table(many(LONG), [1.0], scale=np.ones(64)),
-        "the size of positions or frequencies",
-    ),
     "sinusoidal": (lambda: rfrope.sinusoidal(many(LONG), WIDE_LADDER), "the size of positions or frequencies"),
     "scores": (
         lambda: rfrope.scores(many(SIDE, 8), many(SIDE, 8), np.zeros(SIDE), np.zeros(SIDE), LADDER),
@@ -164,19 +152,10 @@ GREEDY = {
         "the size of generators",
     ),
     "sample": (lambda: rfrope.sample("gaussian", 8, heads=MOST), "n_blocks or heads"),
-    "sample: axes": (lambda: rfrope.sample(rfrope.kernel("gaussian", ndim=MOST), 8), "n_blocks or heads"),
     "design": (lambda: rfrope.design("gaussian", head_dim=MOST - 1, context=64), "n_blocks or heads"),
-    "design: ladder": (
-        lambda: rfrope.design("gaussian", head_dim=8, context=64, heads=MOST, ladder=(1.0, 2.0)),
-        "heads",
-    ),
     "designs.points": (lambda: rfrope.designs.points("gaussian", MOST), "n_blocks or heads"),
     "kernels.mixture": (lambda: rfrope.kernels.mixture(many(MANY), [rfrope.kernel("gaussian")]), "the size of weights"),
     "expected_score": (outer(rfrope.expected_score, np.zeros(SIDE), "gaussian"), "the size of q, k or lags"),
-    "expected_score: q and k": (
-        lambda: rfrope.expected_score(many(SIDE, 1, 8), many(SIDE, 8), 1.0, "gaussian"),
-        "the size of q or k",
-    ),
     "score_variance": (outer(rfrope.score_variance, np.zeros(SIDE), "gaussian"), "the size of q, k or lags"),
     "moments.relative_error": (outer(moments.relative_error, np.zeros(SIDE), "gaussian"), "the size of q, k or lags"),
     "moments.mean_kernel_band": (
@@ -187,10 +166,6 @@ GREEDY = {
         lambda: rfrope.estimate_kernel(1.0, "gaussian", n_samples=MOST - 1, n_blocks=MOST // 2, design="sobol"),
         "n_blocks",
     ),
-    "estimate_kernel: lags": (
-        lambda: rfrope.estimate_kernel(many(2**26), "gaussian", n_samples=64, rng=0),
-        "the size of lags",
-    ),
     "estimate_scores": (
         lambda: rfrope.estimate_scores(TOKENS, TOKENS, LAGS, "gaussian", n_trials=4, design="sobol"),
         "the number of lags",
@@ -199,17 +174,11 @@ GREEDY = {
         lambda: rfrope.validate("gaussian", q=many(MANY, 8), k=many(MANY, 8), lags=[1.0], n_samples=64, n_trials=8),
         "the size of q",
     ),
-    "validate: lags": (
-        lambda: rfrope.validate("gaussian", lags=many(MANY), n_samples=64, n_trials=8),
-        "the size of lags",
-    ),
     "from_config": (lambda: rfrope.from_config({**WIDE, "hidden_size": MOST}), "head_dim"),
     "models.from_rope_parameters": (lambda: models.from_rope_parameters({}, head_dim=MOST, rope_theta=1e4), "head_dim"),
     "models.compare": (lambda: models.compare({**WIDE, "hidden_size": MOST}), "head_dim"),
     "models.audit": (lambda: models.audit(many(MANY, 8), rfrope.Rope(LADDER)), "the size of table"),
-    "models.audit: frequencies": (lambda: models.audit(many(MANY), LADDER), "the size of frequencies"),
     "exports.export": (lambda: exports.export(LADDER, "onnx", context=MOST), "context"),
-    "exports.export: Rope": (lambda: exports.export(many(MANY), "vllm", context=64), "the size of frequencies"),
     "exports.rounding": (lambda: exports.rounding(LADDER, "onnx", context=MOST), "context"),
     "exports.write": (lambda: exports.write("never.npz", LADDER, "onnx", context=MOST), "context"),
     "save": (lambda: rfrope.save("never.npz", many(MANY)), "the size of frequencies"),
@@ -256,15 +225,10 @@ GREEDY = {
         lambda: analysis.departure(np.ones((SIDE, 8)), np.ones((SIDE, 8)), np.zeros(SIDE), LADDER),
         "the size of q, k or lags",
     ),
-    "analysis.departure: pairs": (
-        lambda: analysis.departure(many(MANY, 8), many(MANY, 8), [1.0], LADDER),
-        "the size of q",
-    ),
     "analysis.fit_kernel": (lambda: analysis.fit_kernel(many(MANY), 8, names=["gaussian"]), "the size of frequencies"),
     "analysis.scaling_effect": (lambda: analysis.scaling_effect(many(MANY), LADDER, LADDER), "the size of lags"),
     "analysis.plan": (lambda: analysis.plan(many(MANY), 64, trained_context=16), "the size of frequencies"),
     "analysis.summarise": (lambda: analysis.summarise(many(MANY), 64), "the size of frequencies"),
-    "analysis.summarise: head": (lambda: analysis.summarise(LADDER, 64, head_dim=MOST), "head_dim"),
     "heads.phase_shift": (lambda: heads.phase_shift(many(LONG), WIDE_LADDER), "the size of offset or frequencies"),
     "heads.aligned_shift": (
         lambda: heads.aligned_shift(many(LONG), WIDE_LADDER, np.ones(64)),
@@ -277,10 +241,6 @@ GREEDY = {
     "heads.offset_of": (lambda: heads.offset_of(WIDE_LADDER, many(2**20, 64), low=-8.0), "the size of shift"),
     "heads.positional_weights": (lambda: heads.positional_weights(LADDER, d_model=MOST), "d_model or head_dim"),
     "heads.positional_scores": (lambda: heads.positional_scores(many(MANY), LADDER), "the size of lags"),
-    "heads.positional_scores: offsets": (
-        lambda: heads.positional_scores(1.0, WIDE_LADDER, offset=many(LONG)),
-        "the size of offset or frequencies",
-    ),
     "heads.positional_attention": (lambda: heads.positional_attention(LADDER, 2**31 - 1), "context or window"),
     "heads.temperature_for_mass": (
         lambda: heads.temperature_for_mass(0.5, LADDER, context=2**31 - 1),
@@ -310,10 +270,6 @@ GREEDY = {
         lambda: heads.effective_offset(np.ones((4, 4)), np.ones((4, 4)), [1.0, 0.5], n_resamples=MOST),
         "n_resamples",
     ),
-    "heads.effective_offset: tokens": (
-        lambda: heads.effective_offset(many(MANY, 8), many(MANY, 8), LADDER, n_resamples=4),
-        "the size of q",
-    ),
     "heads.offset_from_weights": (
         lambda: heads.offset_from_weights(many(8, MANY), many(8, MANY), LADDER, max_lag=8),
         "the size of w_q",
@@ -325,7 +281,6 @@ GREEDY = {
     "plotting.mean_kernels": (lambda: plotting.mean_kernels({"a": many(MANY)}, 8), "the size of sets['a']"),
     "plotting.wavelengths": (lambda: plotting.wavelengths({"a": many(MANY)}), "the size of sets['a']"),
     "RotaryEmbedding": (lambda: rotary_embedding()(LADDER, max_positions=MOST), "max_positions"),
-    "RotaryEmbedding: Rope": (lambda: rotary_embedding()(many(MANY)), "the size of frequencies"),
 }
 TOKENS, LAGS = np.ones((1024, 1, 64)), np.ones(2**16)
 # the other public functions, and why they hold little
@@ -391,13 +346,6 @@ def test_calls_that_would_hold_too_much_are_refused_before_they_begin(case, monk
     assert not [*tmp_path.iterdir()]
 
 
-def test_one_set_of_directions_is_asked_for_where_no_heads_are_given(monkeypatch):
-    monkeypatch.delenv(capacity.VARIABLE, raising=False)
-    monkeypatch.setattr(capacity, "free", lambda: 8e9)
-    with pytest.raises(ValueError, match=f"n_blocks={2**30} on 2 axes of 1 heads would take 51.5 GB of memory"):
-        rfrope.golden_gate(2**30, low=0.1, high=1.0)
-
-
 def test_the_variable_lets_a_call_through(monkeypatch):
     monkeypatch.setenv(capacity.VARIABLE, "1e3")
     with pytest.raises(ValueError, match="RFROPE_MAX_BYTES allows"):
@@ -420,50 +368,20 @@ def apart(rows):
 
 HELD = {
     "rotate": lambda: rfrope.rotate(ROWS, PLACES, WIDE_LADDER, shift=0.0),
-    "rotate_by_phases": lambda: rfrope.rotate_by_phases(ROWS, np.ones(64)),
-    "rotate_by_table": lambda: rfrope.rotate_by_table(ROWS, np.ones(64), np.ones(64)),
     "rotation_table": lambda: rfrope.rotation_table(PLACES, WIDE_LADDER, scale=2.0, dtype=np.float32),
-    "sinusoidal": lambda: rfrope.sinusoidal(PLACES, WIDE_LADDER),
     "shift_matrix": lambda: rotation.shift_matrix(PLACES[:64], WIDE_LADDER),
-    "shift_matrix half": lambda: rotation.shift_matrix(PLACES[:64], WIDE_LADDER, pairing="half"),
-    "phases": lambda: rotation.phases(PLACES, WIDE_LADDER, shift=WIDE_LADDER),
     "scores": lambda: rfrope.scores(ROWS[:1024], ROWS[:1024], PLACES[:1024], PLACES[:1024], WIDE_LADDER),
-    "block_coefficients": lambda: rfrope.block_coefficients(apart(ROWS[:2048]), ROWS[:4]),
-    "convert_pairing": lambda: rfrope.convert_pairing(ROWS, "half", "interleaved", width=64),
-    "to_complex": lambda: rotation.to_complex(ROWS),
-    "from_complex": lambda: rotation.from_complex(ROWS + 0j),
-    "rerotate": lambda: rotation.rerotate(ROWS, PLACES, WIDE_LADDER, 0.5 * WIDE_LADDER),
     "Rope": lambda: rfrope.Rope(LINE),
-    "axial": lambda: rfrope.axial(LINE, LINE, order="interleaved"),
-    "mrope": lambda: rfrope.mrope(LINE, (2**18, 2**18)),
-    "mixed": lambda: rfrope.mixed(4, LINE),
     "xpos_scales": lambda: rfrope.frequencies.xpos_scales(LINE, 4),
-    "yarn": lambda: scaling.yarn(LINE, 2.0, original_max_position_embeddings=64, base=16.0),
     "mean_kernel": lambda: analysis.mean_kernel(LINE, [1.0, 0.5]),
-    "dirichlet": lambda: analysis.dirichlet(LINE, 4),
-    "log_uniform_kernel": lambda: analysis.log_uniform_kernel(LINE, n_blocks=4),
-    "similarity": lambda: analysis.similarity(LINE, [1.0, 0.5]),
-    "scaling_effect": lambda: analysis.scaling_effect(LINE, [1.0, 0.5], [0.5, 0.25]),
-    "density_of_states": lambda: analysis.density_of_states(LINE),
-    "wavelengths": lambda: analysis.wavelengths(LINE),
     "departure": lambda: analysis.departure(FEW_ROWS, FEW_ROWS, LINE[: 2**13], WIDE_LADDER),
-    "sine_share": lambda: analysis.sine_share(apart(FEW_ROWS), apart(FEW_ROWS), LINE[: 2**13], WIDE_LADDER),
-    "aligned_shift": lambda: heads.aligned_shift(PLACES, WIDE_LADDER, np.ones(64), np.ones(64)),
-    "alignment": lambda: heads.alignment(PLACES, WIDE_LADDER, np.ones(64), weights=np.ones(64)),
-    "positional_scores": lambda: heads.positional_scores(LINE, [1.0, 0.5]),
-    "positional_scores of offsets": lambda: heads.positional_scores(LINE[:64], WIDE_LADDER, offset=PLACES),
     "positional_attention": lambda: heads.positional_attention(WIDE_LADDER, 2**19),
-    "shifted_scores": lambda: heads.shifted_scores(apart(FEW_ROWS), apart(FEW_ROWS), PLACES, WIDE_LADDER, np.ones(64)),
     "shifted_terms": lambda: heads.shifted_terms(ROWS[:16, None], ROWS[:16, None], PLACES, WIDE_LADDER, np.ones(64)),
     "recentred_kernel": lambda: heads.recentred_kernel(LINE[:1024, None], LINE[:1024], "gaussian"),
-    "profile": lambda: heads.profile(FEW_ROWS, FEW_ROWS, PLACES, WIDE_LADDER),
-    "offset_from_weights": lambda: heads.offset_from_weights(ROWS.T, ROWS.T, WIDE_LADDER, max_lag=8),
     "relative_error": lambda: moments.relative_error(
         apart(FEW_ROWS), apart(FEW_ROWS), LINE[: 2**13], "gaussian(scale=9)"
     ),
-    "mean_kernel_band": lambda: moments.mean_kernel_band(LINE, "gaussian", n_blocks=4),
     "estimate_kernel": lambda: rfrope.estimate_kernel(LINE[: 2**16], "gaussian", n_samples=64, rng=0),
-    "phi": lambda: rfrope.kernel("matern", nu=1.3).phi2(LINE),
     "density": lambda: rfrope.kernel("rational_quadratic", alpha=1.5).density(LINE),
     "transport": lambda: rfrope.kernel("matern", nu=1.3).transport(LINE),
     "audit": lambda: models.audit(rfrope.rotation_table(PLACES, WIDE_LADDER), rfrope.Rope(WIDE_LADDER)),
@@ -484,3 +402,26 @@ def test_what_is_asked_about_is_about_what_is_held(case, monkeypatch):
     tracemalloc.stop()
     assert 0.5 * held < max(asked) + 2**20
     assert max(asked) < 8.0 * held
+
+
+# -- arrays in parts that take a moment each ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shape", [(), (0,), (7,), (1000,), (3, 200), (200, 3), (2, 90, 4), (9, 9, 9), (1, 1, 500), (0, 5)]
+)
+def test_parts_are_all_of_an_array_once_and_none_takes_longer_than_a_moment(monkeypatch, shape):
+    monkeypatch.setattr(capacity, "MOMENT", 50)
+    x = np.zeros(shape, int)
+    sizes = [part.size for part in capacity.parts(x) if np.add(part, 1, out=part) is not None]
+    assert np.all(x == 1)
+    assert max(sizes) <= max(50, x.size // max([*shape, 1]))
+    assert len(sizes) <= max(1, 3 * x.size // 50)
+
+
+@pytest.mark.parametrize(("count", "each"), [(0, 1), (1, 1), (50, 1), (51, 1), (7, 20), (7, 1000), (5, 0)])
+def test_spans_follow_each_other(monkeypatch, count, each):
+    monkeypatch.setattr(capacity, "MOMENT", 50)
+    found = list(capacity.spans(count, each))
+    assert [index for span in found for index in range(span.start, span.stop)] == list(range(count))
+    assert all((span.stop - span.start) * each <= max(50, each) for span in found)

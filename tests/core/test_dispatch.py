@@ -21,7 +21,7 @@ import rfrope
 from rfrope import heads, montecarlo  # noqa: F401 - they declare backends
 from rfrope._backends import cpu, cuda
 from rfrope._backends.cuda import device
-from rfrope._core import dispatch, memory, sums
+from rfrope._core import array, dispatch, sums
 from rfrope.rotation.turning import rotated
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -105,12 +105,6 @@ def test_other_memory_does_not():
             assert place(*arrays) == "", arrays
 
 
-@pytest.mark.parametrize("name", ["array-api-strict", "jax", "dask"])
-def test_libraries_whose_memory_is_their_own_do_not(name):
-    x = library(name)(np.ones(3))
-    assert place(x) == place(x, None, 1.0) == place((x, None)) == ""
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about its own use of torch.jit
 def test_torch_reaches_loops_without_gradients_and_operators_where_it_is_recorded():
     torch = library("torch").module
@@ -135,15 +129,8 @@ def test_torch_reaches_loops_without_gradients_and_operators_where_it_is_recorde
         assert place(torch.autograd.forward_ad.make_dual(x, x)) == ""
 
 
-def test_no_more_is_looked_at_than_the_arrays(monkeypatch):
-    monkeypatch.setattr(dispatch, "load", lambda backend: pytest.fail(f"{backend} was loaded"))
-    monkeypatch.setattr(dispatch, "_FOUND", {})
-    assert place(np.ones(3).astype(">f8")) == ""
-
-
 def test_arrays_on_a_device_reach_its_kernels(monkeypatch):
-    monkeypatch.setattr(memory, "is_cpu_memory", lambda x: x is None)
-    monkeypatch.setattr(memory, "is_cuda_memory", lambda x: True)
+    monkeypatch.setattr(dispatch, "place_of", lambda values: "cuda")
     monkeypatch.setattr(dispatch, "backend_function", lambda function, place: print)
     assert place(np.ones(3), None) == place((np.ones(3), None)) == "cuda"
     monkeypatch.setattr(dispatch, "backend_function", lambda function, place: None)
@@ -289,3 +276,69 @@ def test_the_library_of_an_array_is_not_imported_to_choose():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANGS)
     assert run.stdout.strip() == "set()"
+
+
+# -- memory of arrays -------------------------------------------------------------------------------------------------
+
+NONE, PART, SAME = dispatch.Overlap
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "array-api-strict"])
+def test_memory_is_compared(name):
+    lib = library(name)
+    buffer = lib(np.arange(24.0).reshape(4, 6))
+    assert dispatch.overlap_of(buffer, buffer) is SAME
+    assert dispatch.overlap_of(buffer[:3, :], buffer[1:, :]) is PART
+    assert dispatch.overlap_of(buffer[:3, :], buffer[1:, :]) is not SAME
+    assert dispatch.overlap_of(buffer[:2, :], buffer[2:, :]) is NONE
+    assert dispatch.overlap_of(buffer, lib(np.ones((4, 6)))) is NONE
+    if name != "array-api-strict":
+        assert dispatch.overlap_of(buffer, buffer[:, :]) is SAME
+
+
+def test_lazy_libraries_cannot_be_written_to(xp):
+    assert array.library(xp([1.0])).is_writable(xp([1.0])) == xp.writable
+
+
+def test_places_of_arrays(xp):
+    x = xp([1.0, 2.0])
+    where = "cuda" if xp.on_device else "cpu" if xp.name in ("numpy", "read-only numpy", "torch") else ""
+    space = array.namespace(x=x)
+    for values in ((x,), (x, None, 1.0, "half", True, space), (None, (x, space)), ((None, (x, x)), x)):
+        assert dispatch.place_of(values) == where, values
+
+
+def test_places_of_nothing_and_of_mixtures():
+    x, odd = np.ones(3), np.ones(3).astype(">f8")
+    assert dispatch.place_of(()) == "cpu"
+    assert dispatch.place_of((None, 1.0, np.float64(2.0), np, ("half", ()))) == "cpu"
+    assert dispatch.place_of((x, odd)) == ""
+    assert dispatch.place_of((x, (None, odd))) == ""
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "shared"),
+    [
+        ((4, 4), (8, 8), True),  # windows that slide
+        ((4, 4), (32, 8), False),
+        ((4, 4), (8, 32), False),
+        ((4, 4), (24, 8), True),
+        ((3, 2), (16, 24), False),  # interleaved, and yet apart: 0, 16, 32, 24, 40, 56
+        ((4, 2), (16, 32), True),
+        ((3,), (4,), True),  # half an element on
+        ((1, 4), (0, 8), False),
+        ((4, 1), (0, 8), True),
+        ((4,), (-8,), False),
+        ((0, 4), (8, 8), False),
+    ],
+)
+def test_elements_that_share_memory(shape, strides, shared):
+    start = np.zeros(64)[32:]
+    view = np.lib.stride_tricks.as_strided(start, shape, strides)
+    assert dispatch.has_shared_elements(view) is shared
+
+
+def test_many_windows_that_slide():
+    x = np.lib.stride_tricks.as_strided(np.zeros(2**18), (2**17, 2**17), (8, 8))
+    assert dispatch.has_shared_elements(x)
+    assert not dispatch.has_shared_elements(np.zeros((512, 512))[::2, 1::3])

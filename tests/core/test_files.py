@@ -15,7 +15,7 @@ import pytest
 
 import rfrope
 from rfrope import exports, models
-from rfrope._core import capacity, files
+from rfrope._core import files
 from rfrope.cli import main
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="FIFOs, /dev and limits of memory are Linux's")
@@ -103,14 +103,6 @@ def test_what_is_no_regular_file_is_refused_at_once(reader, kind, tmp_path, monk
         call(path)
 
 
-@pytest.mark.parametrize("kind", ["FIFO", "link to a FIFO", "endless device"])
-def test_the_refusal_says_what_is_expected(kind, tmp_path):
-    path = tmp_path / "strange.json"
-    STRANGE[kind](path)
-    with bad_input.watched(30), pytest.raises(OSError, match=f"^{path} is not a regular file; e"):
-        rfrope.from_config(path)
-
-
 def test_a_config_has_a_bound(tmp_path, peak):
     path = tmp_path / "config.json"
     with open(path, "wb") as file:
@@ -176,16 +168,6 @@ def test_the_file_that_was_looked_at_is_the_one_that_is_read(tmp_path, monkeypat
     monkeypatch.setattr(os, "fstat", swapped)
     with bad_input.watched(30):
         assert rfrope.from_config(path)[0].n_blocks == 4
-
-
-def test_leftovers_that_became_something_else_are_left(tmp_path):
-    """A FIFO under the name of a file that was being written does not stop the next writer."""
-    left = tmp_path / ".rfrope-0123456789abcdef.tmp"
-    os.mkfifo(left)
-    os.utime(left, (0, 0))
-    with bad_input.watched(30):
-        rfrope.save(tmp_path / "rope.npz", ROPE)
-    assert left.exists()
 
 
 def test_json_inside_a_file_has_the_bound_too(tmp_path):
@@ -267,13 +249,6 @@ def test_a_bomb_costs_nothing(tmp_path, peak):
     with pytest.raises(ValueError, match=r"bomb\.npz is damaged, .* compressed members"):
         rfrope.load(path)
     assert peak() < 2**22
-
-
-def test_compressed_arrays_must_fit(tmp_path, monkeypatch):
-    np.savez_compressed(tmp_path / "a.npz", a=np.zeros(2**18))
-    monkeypatch.setenv(capacity.VARIABLE, "1e6")
-    with pytest.raises(ValueError, match=r"a\.npz would take 0\.00419 GB .* RFROPE_MAX_BYTES allows 0\.001 GB"):
-        files.read_arrays(str(tmp_path / "a.npz"), compressed=True)
 
 
 def test_a_member_that_lies_about_its_size(tmp_path, peak):

@@ -93,7 +93,7 @@ def test_a_function_is_asked_itself_in_those_parts_alone_where_it_is_no_polynomi
     assert np.sum(interpolant._table[1] == quantiles._REFUSED) == 1
 
 
-@pytest.mark.parametrize("number", range(1, 11))
+@pytest.mark.parametrize("number", [1, 5, 10])
 def test_a_bump_between_two_points_is_seen(number):
     """Errors are looked at midway between any two points, in the angle."""
     place = 0.5 * np.cos(np.pi * number / 11)
@@ -145,16 +145,6 @@ def test_a_polynomial_is_made_once_and_where_it_is_needed():
     assert sum(asked) == 2 * (11 + 10)
     interpolant(np.array([0.3, 1.001 * 2.0**-53, 2.0**-60]))
     assert asked[2:] == [1], "only what lies below all parts"
-
-
-def test_points_are_those_of_chebyshev_and_errors_spread_evenly():
-    """The largest error is within what holds for Chebyshev's points; equidistant ones would have many times as much."""
-    places = np.ldexp(1.0 + (np.arange(20001) / 20000.0 + 2.0) / 8.0, -3)  # the third part of an octave
-    made, _ = polynomials(lambda v: np.cos(400.0 * v), np.array([8 * 50 + 2]), 8, 11, 1.0)
-    value = np.polynomial.polynomial.polyval(np.arange(20001) / 20000.0 - 0.5, made[0])
-    error = np.abs(value - np.cos(400.0 * places))
-    # (f's 11th derivative) * (its range in x)^11 / (11! 2^21) bounds the error at Chebyshev's points
-    assert np.max(error) <= (400.0 / 64.0) ** 11 / (39916800.0 * 2.0**21) * 1.001
 
 
 def test_threads_that_make_polynomials_at_once_are_given_the_same():

@@ -32,14 +32,6 @@ def test_known_answers(name):
     assert tuple(int(w) for w in philox4x32(counter, key)) == answer
 
 
-def test_known_answers_in_one_array_of_counters_with_one_key():
-    counters = [words(KNOWN_ANSWERS["zeros"][0]), (1, 0, 0, 0), (0, 0, 7, 2)]
-    together = np.stack(philox4x32(tuple(np.array(counters).T), (0, 0)), axis=-1)
-    for counter, found in zip(counters, together, strict=True):
-        assert [int(w) for w in philox4x32(counter, (0, 0))] == found.tolist()
-    assert together[0].tolist() == list(words(KNOWN_ANSWERS["zeros"][2]))
-
-
 @pytest.mark.parametrize("rounds", [9, 11])
 def test_a_wrong_number_of_rounds_would_be_noticed(rounds, monkeypatch):
     monkeypatch.setattr(random, "range", lambda _: range(rounds), raising=False)
@@ -59,7 +51,7 @@ def test_uniforms_are_the_ciphers_words_at_their_counter():
             assert values[stream, i, column] == ((high << 32 | low) >> 12) * 2.0**-52 + 2.0**-53
 
 
-@pytest.mark.parametrize(("start", "count"), [*itertools.product([0, 1, 2, 7, 10], [0, 1, 2, 5, 8])])
+@pytest.mark.parametrize(("start", "count"), [*itertools.product([0, 1, 2, 7], [0, 1, 2, 5])])
 @pytest.mark.parametrize(("stream", "streams", "columns"), [(0, 1, 3), (0, 3, 2), (2, 1, 1), (3, 2, 3)])
 def test_any_part_is_that_of_the_whole(start, count, stream, streams, columns):
     whole, part = (
@@ -77,31 +69,11 @@ def test_ranges_join_where_the_counters_low_word_overflows(start):
     assert np.unique(whole).size == 10
 
 
-def test_other_key_column_or_stream_other_values():
-    base = uniforms(KEY, 0, 64, 1)
-    others = [
-        uniforms((KEY[0] + 1, KEY[1]), 0, 64, 1),
-        uniforms((KEY[0], KEY[1] + 1), 0, 64, 1),
-        uniforms(KEY, 0, 64, 2)[..., 1:],
-        uniforms(KEY, 0, 64, 1, stream=1),
-    ]
-    for other in others:
-        assert not np.any(base == other)
-
-
 def test_values_are_odd_multiples_of_two_to_the_minus_53():
     whole = uniforms(KEY, 0, 2**16, 2) * 2.0**53
     assert np.all(whole == np.floor(whole))
     assert np.all(whole % 2.0 == 1.0)
     assert np.all((whole > 0) & (whole < 2.0**53))
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "value"), [(0, 0, 2.0**-53), (2**32 - 1, 2**32 - 1, 1.0 - 2.0**-53), (0, 2**31, 0.5 + 2.0**-53)]
-)
-def test_extreme_words_stay_inside_the_unit_interval(low, high, value):
-    assert random._to_unit(np.uint64(low), np.uint64(high)) == value
-    assert 0.0 < value < 1.0
 
 
 @pytest.mark.parametrize("key", [KEY, (0, 0), (0, 1)])
@@ -134,11 +106,6 @@ def test_independent_between_draws_of_a_block_blocks_columns_and_streams():
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_frozen_key():
-    """Seeds must mean the same in every later version; the value is that of NumPy's SeedSequence(0)."""
-    assert key_from_rng(0) == (2968811710, 3677149159)
-
-
 @pytest.mark.parametrize(
     "seed",
     [0, 7, 2**128 + 1, np.int64(7), [1, 2, 3], (1, 2), np.array([4, 5]), np.random.SeedSequence(3)],
@@ -147,17 +114,8 @@ def test_a_frozen_key():
 def test_a_seed_always_gives_one_key_of_two_words(seed):
     key = key_from_rng(seed)
     assert key == key_from_rng(seed)
+    assert key_from_rng(0) == (2968811710, 3677149159), "seeds mean the same in every later version"
     assert all(type(word) is int and 0 <= word < 2**32 for word in key)
-
-
-def test_equal_seeds_of_different_kinds_and_different_seeds():
-    assert key_from_rng(7) == key_from_rng(np.int64(7)) == key_from_rng(np.random.SeedSequence(7))
-    assert key_from_rng([1, 2]) == key_from_rng((1, 2)) == key_from_rng(np.array([1, 2]))
-    assert len({key_from_rng(seed) for seed in (*range(1000), (0, 1), (3, 2, 1), 2**40)}) == 1003
-
-
-def test_none_takes_fresh_entropy():
-    assert key_from_rng(None) != key_from_rng(None)
 
 
 def test_a_generator_is_advanced_by_eight_bytes():
@@ -178,21 +136,8 @@ def test_a_bit_generator_counts_as_its_generator():
 @pytest.mark.parametrize(
     ("bad", "error"),
     [
-        (-1, ValueError),
-        ([1, -1], ValueError),
-        (1.5, TypeError),
-        (2.0, TypeError),
-        (np.float64(2.0), TypeError),
-        ([1.5], TypeError),
-        ("1", TypeError),
-        (b"1", TypeError),
-        (True, TypeError),
-        (np.True_, TypeError),
-        (1 + 2j, TypeError),
-        (np.random.RandomState(0), TypeError),
-        (np.random, TypeError),
-        (object(), TypeError),
-        ({"seed": 1}, TypeError),
+        *((bad, ValueError) for bad in (-1, [1, -1])),
+        *((bad, TypeError) for bad in (1.5, [1.5], "1", b"1", True, 1 + 2j, np.random.RandomState(0), object(), {})),
     ],
     ids=lambda v: f"{type(v).__name__} {v if isinstance(v, int | float | str | list) else ''}",
 )

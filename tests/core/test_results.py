@@ -15,7 +15,7 @@ from conftest import library
 import rfrope
 from rfrope import analysis, bochner, exports, heads, models
 from rfrope._core import results
-from rfrope.fidelity import fidelity
+from rfrope.moments import fidelity
 from rfrope.montecarlo import Estimate
 
 LADDER = rfrope.geometric(8)
@@ -73,15 +73,6 @@ def test_results_are_one_line(name):
     assert len(text) < 600
     assert all(f"{field} " in text for field in result.__dataclass_fields__)
     assert repr(result) != text
-
-
-def test_numbers_and_ranges():
-    band = rfrope.moments.mean_kernel_band([1.0, 2.0], "gaussian", n_blocks=8)
-    assert f"value [{band.value[0]:.6g}, {band.value[1]:.6g}]" in str(band)
-    band = RESULTS["Band"]()
-    assert f"value of shape (99,) from {band.value.min():.4g} to 1," in str(band)
-    estimate = rfrope.estimate_kernel(np.arange(1.0, 9.0), "gaussian", n_samples=50, rng=0)
-    assert f"trusted of shape (8,), {int(np.sum(estimate.trusted))} of 8 true" in str(estimate)
 
 
 def test_lazy_results_are_not_computed():
@@ -149,18 +140,3 @@ def test_every_public_result_has_both_forms():
     assert len(shown) > 25
     for one in shown:
         assert one._repr_html_ is results.Result._repr_html_, "one mechanism for all"
-
-
-@pytest.mark.parametrize("context", [(64,), (24, 14), (14, 24, 9)])
-def test_the_lags_that_a_fidelity_shows(context):
-    """From 0 along the diagonal of the context to its corner."""
-    kernel = rfrope.kernel("gaussian", scale=4.0, ndim=len(context))
-    found = fidelity([kernel], rfrope.sample(kernel, 8, rng=0), context)
-    lags = np.array([one.lag for one in found.lags])
-    assert np.all(lags[0] == 0)
-    np.testing.assert_array_equal(lags[-1], np.array(context) - 1)
-    assert np.all(np.diff(lags, axis=0) >= 0)
-    np.testing.assert_allclose(
-        lags, lags[:, [np.argmax(context)]] * (np.array(context) - 1) / (max(context) - 1), atol=0.5
-    )
-    assert [one.phi for one in found.lags] == pytest.approx(np.ravel(kernel.phi(kernel.restore_shape(lags))).tolist())

@@ -13,8 +13,6 @@ from problems import DIGITS, matern_reference, sphere_reference
 import rfrope
 from rfrope._core import array, quantiles, special
 
-SCIPY = tuple(map(int, scipy.__version__.split(".")[:2]))
-
 LOWER = np.array([2.0**-53, 2.0**-45, 1e-12, 1e-6, 0.01, 0.1, 0.25, 0.4, 0.49, 0.5 - 2.0**-20, 0.5 - 2.0**-50, 0.5])
 LOWER = np.ceil(LOWER * 2.0**53) * 2.0**-53  # so that 1 - u is exact
 UNIT = np.concatenate([LOWER, 1.0 - LOWER[:-1][::-1]])
@@ -46,7 +44,7 @@ def student_cdf(dof):
     return lambda x: mp.betainc(dof / 2, mp.mpf(1) / 2, 0, dof / (dof + x * x), regularized=True) / 2
 
 
-STUDENT = (0.3, 0.6, 1.0, 1.6, 2.0, 3.0, 4.0, 5.0, 14.6, 100.0, 1000.0, 1e6)
+STUDENT = (0.3, 1.0, 1.6, 2.0, 3.0, 4.0, 14.6, 1000.0, 1e6)
 SYMMETRIC = {
     "normal": (quantiles.normal_quantile, normal_cdf),
     "laplace": (quantiles.laplace_quantile, laplace_cdf),
@@ -108,17 +106,6 @@ def test_gamma_quantiles_are_scipys_by_polynomials(shape):
     assert not np.any(kinds == quantiles._REFUSED)
 
 
-@pytest.mark.skipif(SCIPY < (1, 17), reason="Student's quantile of SciPy below 1.17 is not exact to rounding")
-@pytest.mark.parametrize("dof", [0.6, 1.6, 3.0, 5.0, 60.0])
-def test_student_quantiles_are_scipys_by_polynomials(dof):
-    u = np.concatenate([cells := np.random.default_rng(1).random(3000), 2.0 ** -(52.0 * cells)])
-    exact = scipy.special.stdtrit(dof, u)
-    np.testing.assert_allclose(quantiles.student_quantile(dof, u), exact, rtol=1e-13, atol=1e-15)
-    kinds = quantiles._student_lower(dof)._table[1]
-    assert np.sum(kinds == quantiles._GOOD) > 200
-    assert not np.any(kinds == quantiles._REFUSED)
-
-
 @pytest.mark.parametrize("dof", [1e-3, 0.02, 0.1, 1.0, 1e3, 1e8])
 def test_student_quantile_never_fails(dof):
     found = quantiles.student_quantile(dof, UNIT)
@@ -133,37 +120,18 @@ def test_a_wrong_quantile_would_be_noticed():
 
 # -- the Matérn function -----------------------------------------------------------------------------------------------
 
-ORDERS = (
-    0.05,
-    0.3,
-    0.5,
-    0.8,
-    0.999,
-    1.0,
-    1.0001,
-    1.5,
-    2.0,
-    2.5,
-    7.3,
-    10.5,
-    12.2,
-    19.5,
-    19.99,
-    20.0,
-    33.3,
-    50.0,
-    200.0,
-    500.0,
-)
+NEAR = (0.5 - 1e-9, 1.0 + 1e-9, 1.5 + 1e-15, 15.5 + 1e-9, 16.0 - 1e-15)  # orders next to those that are special
+ORDERS = (0.05, 0.3, 0.5, 0.8, 1.0, 1.0001, 1.5, 2.0, 2.5, 7.3, 12.2, 19.5, 19.99, 20.0, 33.3, 200.0, 500.0, *NEAR)
 
 
 def radii_and_reference(nu):
-    """Arguments t up to 40 sqrt(2 nu) as exact floats, and the function there."""
+    """Arguments t up to 40 sqrt(2 nu) as exact floats, the seam of two series among them, and the function there."""
     t = np.concatenate([np.geomspace(1e-12, 1e-2, 6), np.linspace(0.05, 40.0, 25)]) * float(np.sqrt(2.0 * nu))
+    t = np.append(t, [1e-300, 1e-100, 1.95, 2.0, np.nextafter(2.0, 3.0)])
     return t, [matern_reference(nu, mp.mpf(float(v))) for v in t]
 
 
-@pytest.mark.parametrize("nu", sparse(ORDERS, (0.3, 0.5, 1.0, 2.5, 7.3, 19.99, 33.3).__contains__))
+@pytest.mark.parametrize("nu", sparse(ORDERS, (0.3, 0.5, 1.0, 2.5, 7.3, 19.99, 33.3, *NEAR[:2]).__contains__))
 def test_matern_against_mpmath(nu):
     t, exact = radii_and_reference(nu)
     found = special.matern(nu, t, np)
@@ -179,21 +147,6 @@ def test_branches_agree_where_they_meet(nu):
     np.testing.assert_allclose(uniform, special._matern_recurrence(nu, t, np), rtol=2e-13)
     if nu % 1.0:
         np.testing.assert_allclose(uniform, special._matern_half_integer(nu, t, np), rtol=2e-13)
-
-
-NEAR = [m + off for m in (0.5, 1.0, 1.5, 2.0, 15.5, 16.0) for off in (-1e-9, -1e-15, 1e-15, 1e-9) if m + off != m]
-
-
-@pytest.mark.parametrize(
-    "nu", sparse([0.02, 0.1, 0.49, 0.51, 0.7, 1.3, 3.7, 5.0, *NEAR], (0.1, 3.7, *NEAR[::6]).__contains__)
-)
-def test_matern_of_orders_near_the_special_ones_and_tiny_arguments(nu):
-    """Close to 1e-14, at the seam of the two series (t = 2) too: far better than `matern` promises."""
-    t = np.concatenate([[1e-300, 1e-100, 1e-20, 1e-6, 1e-3], np.linspace(0.05, 1.95, 9), [2.0, np.nextafter(2.0, 3.0)]])
-    t = np.concatenate([t, np.geomspace(2.1, max(2.2, 40.0 * math.sqrt(2.0 * nu)), 16)])
-    found = special.matern(nu, t, np)
-    exact = [matern_reference(nu, mp.mpf(float(v))) for v in t]
-    assert max(relative_error(a, b) for a, b in zip(found, exact, strict=True)) < 1e-14
 
 
 @pytest.mark.parametrize("nu", [0.02, 0.3, 1.0, 7.3, 2.5, 25.0])
@@ -239,7 +192,7 @@ RADII = np.array([0.0, 1e-300, 1e-200, 1e-100, 1e-30, 1e-20, 1e-12, 1e-10, 1e-9,
 RADII = np.concatenate([RADII, np.geomspace(3.0, 1e6, 40)])
 
 
-@pytest.mark.parametrize("nu", sorted({*np.geomspace(0.05, 500.0, 41).tolist(), *ORDERS}))
+@pytest.mark.parametrize("nu", ORDERS)
 def test_matern_is_never_nan_and_falls_from_one_to_zero(nu):
     value = special.matern(nu, RADII, np)
     assert np.all(np.isfinite(value))
@@ -324,17 +277,6 @@ def test_stable_root_is_kanters_formula(exponent):
         assert relative_error(found, exact) < 1e-13 / exponent
 
 
-def test_stable_root_of_exponents_1_and_2():
-    """For exponent 1 it is Levy's law: ``S = 1/(2 z^2)``; for 2 it is 1."""
-    from scipy import stats
-
-    u, v = np.random.default_rng(0).uniform(size=(2, 2**16))
-    z = 1.0 / quantiles.stable_root(1.0, u, v)
-    assert stats.kstest(z, stats.halfnorm.cdf).pvalue > 1e-6
-    assert stats.kstest(1.02 * z, stats.halfnorm.cdf).pvalue < 1e-6
-    assert np.all(quantiles.stable_root(2.0, u, v) == math.sqrt(2.0))
-
-
 @pytest.mark.parametrize("concentration", [0.0, 1e-12, 0.3, 2.0, 400.0, 3000.0, 6e4])
 def test_harmonic_weights_against_mpmath(concentration):
     weights = quantiles.harmonic_weights(concentration)
@@ -346,18 +288,11 @@ def test_harmonic_weights_against_mpmath(concentration):
             assert relative_error(weights[i], mp.exp(-concentration) * mp.besseli(i, concentration)) < 1e-12
 
 
-@pytest.mark.parametrize("a", [1e-9, 0.3, 1.0, 7.5, 500.0, 1e6, 1e12])
-@pytest.mark.parametrize("halves", [1, 2, 3, 8, 31])
+@pytest.mark.parametrize("a", [1e-9, 0.3, 1.0, 7.5, 20.0, 40.0, 500.0, 1e6, 1e12])
+@pytest.mark.parametrize("halves", [1, 2, 31])
 def test_log_gamma_ratio(a, halves):
     exact = mp.loggamma(mp.mpf(a) + mp.mpf(halves) / 2) - mp.loggamma(mp.mpf(a))
     assert abs(special.log_gamma_ratio(a, halves) - exact) < 3e-14 * max(1.0, abs(exact))
-
-
-@pytest.mark.parametrize("a", [20.0, 24.0, 40.0, 300.0])
-@pytest.mark.parametrize("halves", [1, 3])
-def test_log_gamma_ratio_by_its_expansion_is_exact_to_rounding(a, halves):
-    exact = mp.loggamma(mp.mpf(a) + mp.mpf(halves) / 2) - mp.loggamma(mp.mpf(a))
-    assert abs(special.log_gamma_ratio(a, halves) - exact) < 5e-16 * max(1.0, abs(exact))
 
 
 def test_debye_polynomials_are_the_published_ones():
@@ -366,13 +301,6 @@ def test_debye_polynomials_are_the_published_ones():
     np.testing.assert_allclose(u[0], [1.0])
     np.testing.assert_allclose(u[1], [3 / 24, -5 / 24], rtol=1e-15)
     np.testing.assert_allclose(u[2], [81 / 1152, -462 / 1152, 385 / 1152], rtol=1e-15)
-
-
-def test_logarithms_know_nothing_of_their_neighbours():
-    points = np.geomspace(0.01, 1e4, 200)
-    whole = special.log1p_square(points, np)
-    assert np.array_equal(special.log1p_square(np.append(points, 1e200), np)[:-1], whole)
-    assert [float(special.log1p_square(np.asarray(x), np)) for x in points] == whole.tolist()
 
 
 def test_polynomials_leave_the_values_they_go_through():
@@ -417,12 +345,6 @@ def test_an_infinite_lag_and_none_at_all():
     (slope,) = torch.autograd.grad(found.sum(), far)
     assert slope.tolist()[1:] == pytest.approx([0.0, 0.0], abs=1e-290)
     assert array.namespace(found=found) is not np
-
-
-@pytest.mark.parametrize("lag", [1e30, 1e40, 1e100, 1e300, np.inf])
-def test_log_uniform_at_lags_beyond_float32(lag):
-    made = rfrope.kernel("log_uniform", low=0.05, high=0.5)
-    assert abs(made.phi(lag)) < 1e-15 + 1.0 / lag
 
 
 def test_log_uniform_over_many_octaves_beyond_float32():

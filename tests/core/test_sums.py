@@ -95,20 +95,6 @@ def test_sums_over_blocks_in_parts_of_any_size(budget, positions, frequencies, c
     assert len(held) == 1 or budget < 2**20
 
 
-def test_lags_are_cut_before_blocks(monkeypatch, rng):
-    """Rows of all blocks are turned much faster than many rows of a few."""
-    monkeypatch.setattr(sums, "BUDGET", 40)
-    a, right, shapes = angles_of(rng.uniform(-9, 9, 11), rng.standard_normal(9)), sums.cos_sin, []
-    monkeypatch.setattr(sums, "cos_sin", lambda part: shapes.append(part.shape) or right(part))
-    cosine = rng.standard_normal((11, 9))
-    np.testing.assert_allclose(sums.sum_blocks(a, cosine)[0], exact(a, cosine)[0], rtol=0, atol=1e-13)
-    assert shapes == [(4, 9), (4, 9), (3, 9)]
-    shapes.clear()
-    monkeypatch.setattr(sums, "BUDGET", 5)
-    sums.sum_blocks(a, cosine)
-    assert shapes == [(1, 5), (1, 4)] * 11
-
-
 def test_products_of_coefficients_and_phases_are_within_the_budget(monkeypatch, rng):
     """Where coefficients meet phases one by one, it is their products that are held."""
     monkeypatch.setattr(sums, "BUDGET", 100)
@@ -121,14 +107,6 @@ def test_products_of_coefficients_and_phases_are_within_the_budget(monkeypatch, 
     rows = cosine[:, :1, :]  # these do not, so as many blocks as phases allow
     np.testing.assert_allclose(sums.sum_blocks(a, rows[:, 0, None, :])[0], exact(a, rows)[0], rtol=0, atol=1e-13)
     assert len(held) == 1
-
-
-def test_parts_are_all_and_within_the_budget(monkeypatch):
-    monkeypatch.setattr(sums, "BUDGET", 12)
-    assert [(part.start, part.stop) for part in sums.parts(10, 5)] == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10)]
-    assert [(part.start, part.stop) for part in sums.parts(3, 100)] == [(0, 1), (1, 2), (2, 3)]
-    assert [(part.start, part.stop) for part in sums.parts(3, 0)] == [(0, 3)]
-    assert list(sums.parts(0, 5)) == []
 
 
 def test_without_blocks_the_sum_is_zero():
@@ -212,14 +190,6 @@ def test_the_mean_is_the_sum_over_the_number_of_blocks(xp, rng):
     assert xp.owns(found)
     np.testing.assert_allclose(xp.host(found), np.cos(np.outer(positions, frequencies)).mean(axis=-1), atol=1e-15)
     np.testing.assert_allclose(xp.host(sums.sum_blocks(a)[0]), 6.0 * xp.host(found), atol=1e-14)
-
-
-def test_the_mean_in_parts(monkeypatch, rng):
-    a = angles_of(rng.uniform(-9, 9, (5, 2)), rng.standard_normal((3, 9, 2)))
-    wanted = sums.mean_cos.generic(a)
-    monkeypatch.setattr(sums, "BUDGET", 16)
-    np.testing.assert_allclose(sums.mean_cos.generic(a), wanted, rtol=0, atol=1e-15)
-    np.testing.assert_allclose(wanted, exact(a)[0] / 9, rtol=0, atol=1e-14)
 
 
 # -- roots -------------------------------------------------------------------------------------------------------------

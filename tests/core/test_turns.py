@@ -64,12 +64,6 @@ def test_plain_phases_break_the_contract():
     assert worst_error(np.cos(u), np.sin(u), product(p, w)) > 1e-3
 
 
-def test_float32_phases_are_wrong_as_documented():
-    p, w = np.asarray([131071]), rfrope.geometric(64)
-    u = (p[:, None].astype(np.float32) * w.astype(np.float32)).astype(np.float64)
-    assert 1e-3 < worst_error(np.cos(u), np.sin(u), product(p, w)) < 1e-2
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.floats(-(2.0**53), 2.0**53, allow_subnormal=False),
@@ -80,13 +74,6 @@ def test_contract_for_any_product_below_2_to_the_53(position, frequency):
         position /= abs(frequency)
     cos, sin = rfrope.rotation_table(np.asarray([position]), np.asarray([frequency]))
     assert worst_error(cos, sin, product([position], [frequency])) <= CONTRACT
-
-
-def test_contract_for_heavy_tailed_frequencies():
-    w = rfrope.sample("exponential(scale=0.01)", 64, rng=5)
-    assert np.max(np.abs(w)) > 1e3
-    p = np.asarray([1.0, 4095.0, 2.0**30 + 0.25])
-    assert worst_error(*rfrope.rotation_table(p, w), product(p, w)) <= CONTRACT
 
 
 @pytest.mark.parametrize("ndim", [1, 2, 3])
@@ -119,11 +106,6 @@ def test_position_zero_is_the_identity_to_the_bit(xp):
     np.testing.assert_array_equal(xp.host(sin), 0.0)
 
 
-def test_frequencies_beyond_all_bounds_stay_finite():
-    cos, sin = rfrope.rotation_table(np.asarray([1.0, 1e6, 2.0**500]), np.asarray([2.0**500, -1e150]))
-    np.testing.assert_allclose(cos**2 + sin**2, 1.0, rtol=1e-15)
-
-
 @pytest.fixture
 def narrow_jax():
     """JAX without float64."""
@@ -153,23 +135,11 @@ class TestWithoutFloat64:
         error = worst_error(np.asarray(cos), np.asarray(sin), product(self.positions, self.frequencies))
         assert error <= WITHOUT_FLOAT64
 
-    @pytest.mark.parametrize("dtype", ["int8", "int16", "uint8", "uint32"])
-    def test_every_integer_type(self, narrow_jax, dtype):
-        limits = np.iinfo(dtype)
-        p = np.asarray([limits.min, limits.max, 1], dtype=dtype)
-        cos, sin = rfrope.rotation_table(narrow_jax.asarray(p), narrow_jax.asarray(self.frequencies))
-        assert worst_error(np.asarray(cos), np.asarray(sin), product(p, self.frequencies)) <= WITHOUT_FLOAT64
-
     def test_traced_frequencies_are_good_up_to_2_to_the_24(self, narrow_jax):
         import jax
 
         p, w = self.positions[:4], self.frequencies[:16]
         cos, sin = jax.jit(rfrope.rotation_table)(narrow_jax.asarray(p), narrow_jax.asarray(w))
-        assert worst_error(np.asarray(cos), np.asarray(sin), product(p, w)) <= WITHOUT_FLOAT64
-
-    def test_fractional_positions_are_good_up_to_2_to_the_24(self, narrow_jax):
-        p, w = np.asarray([0.5, -1000.25, 131071.5], dtype=np.float32), self.frequencies[:16]
-        cos, sin = rfrope.rotation_table(narrow_jax.asarray(p), narrow_jax.asarray(w))
         assert worst_error(np.asarray(cos), np.asarray(sin), product(p, w)) <= WITHOUT_FLOAT64
 
     def test_several_axes(self, narrow_jax):

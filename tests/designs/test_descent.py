@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-import rfrope
 from rfrope import kernels
 from rfrope.designs import descent
 
@@ -121,17 +120,6 @@ def test_some_lags_stand_for_all(count, most):
     ends = np.cumsum(shares)
     assert np.all((lags >= ends - shares) & (lags < ends))
     assert np.all(shares[:near] == 1.0)
-
-
-def test_an_interrupt_is_seen_between_two_exchanges(monkeypatch):
-    lags = descent.Lags(rfrope.kernel("gaussian", scale=4.0), (9,))
-
-    def interrupted():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(descent.parallel, "checkpoint", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        descent.exchange(lags, np.ones((3, 1)), np.full((2, 1), 0.5), 4)
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,6 @@ def test_within_two_percent_of_the_best_of_200_random_starts(row):
     assert fit.error["rms"] == pytest.approx(float(row["optimised"]), rel=0.02, abs=1e-8)
 
 
-def test_the_table_is_of_all_families_and_every_size():
-    module = optima()
-    found = {tuple(p.values[0][h] for h in module.HEADER[:3]) for p in rows_of_table()}
-    assert found == {(repr(k), str(m), str(n)) for k, m in module.cases() for n in module.SIZES}
-
-
 def test_random_starts_of_the_table_are_reproduced():
     """A few of the 200 where a few are enough: the least of all is no larger, and some of them reach it."""
     module = optima()
@@ -85,26 +79,13 @@ def test_laws_of_one_frequency_are_met_exactly(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "n"),
-    [("gaussian(scale=32)", 8), pytest.param("exponential(scale=48)", 32, marks=campaign),
-     pytest.param("log_uniform(low=0.05, high=0.5)", 8, marks=campaign),
-     pytest.param("periodic(period=96, scale=0.7)", 8, marks=campaign)],
-)  # fmt: skip
-def test_least_squares_have_the_lower_squares_and_minimax_the_lower_largest_error(text, n):
-    found = {norm: optimise(text, n, max_lag=256, norm=norm).source.error for norm in ("rms", "sup")}
-    assert found["rms"]["rms"] <= found["sup"]["rms"] * (1.0 + 1e-6)
-    assert found["sup"]["sup"] <= found["rms"]["sup"]
-
-
-@pytest.mark.parametrize(
     ("text", "n", "max_lag"),
     [
-        ("gaussian(scale=32)", 64, 256),
-        ("gaussian(scale=32)", 64, 16),
-        ("exponential(scale=8)", 16, 100),
+        ("gaussian(scale=32)", 32, 128),
+        ("exponential(scale=8)", 12, 60),
         ("log_uniform(low=0.01, high=1)", 1, 50),
-        ("gaussian(scale=4, ndim=2)", 16, (8, 5)),
-        ("matern(scale=3, ndim=3)", 8, 3),
+        ("gaussian(scale=4, ndim=2)", 8, (8, 5)),
+        ("matern(scale=3, ndim=3)", 4, 3),
     ],
 )
 def test_a_fit_reaches_what_it_says_and_no_less_than_its_start(text, n, max_lag):

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from campaign import campaign, sparse
-from problems import KERNELS, Z_BOUND, law_distances
+from problems import KERNELS, Z_BOUND
 
 import rfrope
 from rfrope import kernels, sample
@@ -98,18 +98,6 @@ def scores_of_mean(
 def test_mean_cosine_is_phi_and_mean_sine_is_zero_for_every_block(design, name):
     kernel = LAWS[name]
     assert scores_of_mean(kernel, draw_sets(kernel, design, KEY, N_BLOCKS, streams=N_SETS)) < Z_BOUND
-
-
-SHAPES = [p for p in KERNELS if p.family in ("matern", "sinc")][::2]
-SHAPED = [(design, p) for design in RANDOMISED for p in SHAPES if allowed(design, p.kernel)]
-
-
-@pytest.mark.parametrize(("design", "problem"), SHAPED, ids=[f"{d}-{p}" for d, p in SHAPED])
-def test_every_block_has_the_kernels_law(design, problem):
-    found = draw_sets(problem.kernel, design, KEY, 5, streams=N_SETS)
-    for block in range(5):
-        distances = law_distances(problem.kernel, problem.lengths, problem.shape, found[:, block])
-        assert max(distances.values()) < 1.0, block
 
 
 @each_design
@@ -306,18 +294,8 @@ def test_ellipsoids_that_differ_on_a_tiny_axis_are_not_similar():
     parts = [rfrope.kernel("gaussian", scale=(1.0, s), ndim=2) for s in (1e8, 1e9)]
     with pytest.raises(ValueError, match="not known to be spherically symmetric"):
         rfrope.sample(rfrope.kernels.mixture([0.5, 0.5], parts), 8, rng=0, design="orthogonal")
-    nearly = [rfrope.kernel("gaussian", scale=(1.0, s), ndim=2) for s in (2.0, 2.0 + 1e-8)]
-    with pytest.raises(ValueError, match="not known to be spherically symmetric"):
-        rfrope.sample(rfrope.kernels.mixture([0.5, 0.5], nearly), 8, rng=0, design="orthogonal")
     same = rfrope.kernels.mixture([0.5, 0.5], [parts[0], parts[0].rescale(3.0)])
     assert rfrope.sample(same, 8, rng=0, design="orthogonal").shape == (8, 2)
-
-
-def test_a_constant_part_leaves_the_orthogonal_design_allowed():
-    parts = [rfrope.kernel("constant", ndim=2), rfrope.kernel("gaussian", scale=(8.0, 4.0), ndim=2)]
-    law = rfrope.kernels.mixture([0.25, 0.75], parts)
-    found = draw_sets(law, "orthogonal", KEY, N_BLOCKS, streams=N_SETS)
-    assert scores_of_mean(law, found) < Z_BOUND
 
 
 @pytest.mark.parametrize("name", [name for name in LAWS if name != "mixture of layouts"])
@@ -335,7 +313,7 @@ def test_a_mixture_whose_components_lay_out_their_columns_differently_has_no_sig
     assert kernels.mixture([0.5, 0.5], [G, G * E]).signed_columns == (False, True, True)
 
 
-@pytest.mark.parametrize("n", [1, 2, 23, 122, 512])
+@pytest.mark.parametrize("n", [1, 23, 122])
 @pytest.mark.parametrize("kernel", [ALGEBRA["product"], ALGEBRA["mixture"], P, G * E * P], ids=str)
 def test_candidates_have_a_box_each_and_the_boxes_are_equal_shares(kernel, n):
     ends = [sets._squeeze_into_boxes(kernel, np.full((1, n, kernel.n_columns), u))[0] for u in (0.0, 1.0)]
@@ -376,20 +354,6 @@ RESONANT = (  # kernels whose blocks all come back together where candidates are
     ("gaussian(scale=4) * sinc(bandwidth=1)", 399),
     ("exponential(scale=8) * sinc(bandwidth=1)", 366),
 )
-EVERYWHERE = (
-    *(record.example for record in kernels.records() if record.name not in ("shell", "constant")),
-    *(text for text, _ in RESONANT),
-    "sinc(bandwidth=1)",
-    "gaussian(scale=8) * exponential(scale=64)",
-    "rational_quadratic(alpha=0.7, scale=5) * log_uniform(low=0.05, high=0.5)",
-    "periodic(period=96, scale=0.7) * gaussian(scale=200)",
-    "power_exponential(exponent=0.8, scale=9) * sinc(bandwidth=1)",
-    "sinc(bandwidth=0.3) * sinc(bandwidth=0.7) * sinc(bandwidth=1)",
-    "mixture([0.7, 0.3], [gaussian(scale=8), exponential(scale=64)])",
-    "mixture([0.5, 0.5], [sinc(bandwidth=1), gaussian(scale=3) * sinc(bandwidth=0.5)])",
-    "mixture([0.4, 0.6], [rational_quadratic(alpha=1.5, scale=24), sinc(bandwidth=1)])",  # no column has the sign alone
-    "(power_exponential(exponent=1.5, scale=32)).rescale(0.2)",
-)
 
 
 def variance_ratios(kernel: Kernel, design: str, n: int, n_sets: int, max_lag: int = 3000) -> np.ndarray:
@@ -417,14 +381,6 @@ def test_strata_of_several_uniforms_are_independent(text, lag):
     assert variance_ratios(kernel, "shifted", 64, 256, 2900)[lag - 1] > 4.0  # that design does come back
 
 
-@campaign
-@pytest.mark.parametrize("text", EVERYWHERE)
-def test_at_no_lag_is_a_stratified_set_worse_than_independent_draws(text):
-    """The proofs say 33/32; an estimate over 2**15 sets is 1.066 times too high with a chance below 1e-14."""
-    found = variance_ratios(kernels.parse(text), "stratified", 16, 2**15)
-    assert np.max(found) < 1.1
-
-
 # -- balanced sets -----------------------------------------------------------------------------------------------------
 
 
@@ -436,11 +392,9 @@ BALANCED = {
     for text, reach in {
         "gaussian(scale=4)": (12,),
         "exponential(scale=6)": (12,),
-        "power_exponential(exponent=0.8, scale=3)": (12,),
         "spectral_mixture(weights=(0.75, 0.25), means=(0.1, 1.2), scales=(0.4, 0.2))": (12,),
         "mixture([0.3, 0.7], [gaussian(scale=4), exponential(scale=6)])": (12,),
         "matern(scale=3, ndim=2)": (6, 6),
-        "sinc(bandwidth=0.7, ndim=3)": (3, 3, 3),
         "constant()": (5,),
     }.items()
 }
@@ -481,7 +435,7 @@ def test_a_balanced_scale_that_is_off_and_a_set_that_is_preferred_are_seen(monke
     assert scores_of_mean(kernel, found, lags=lags) > 2 * Z_BOUND
 
 
-@pytest.mark.parametrize("name", list(BALANCED))
+@pytest.mark.parametrize("name", ["exponential(scale=6)", "matern(scale=3, ndim=2)", "constant()"])
 def test_sets_share_the_points_out_and_err_less_than_they_did(name):
     kernel, reach = BALANCED[name]
     n, each = 8, 8
@@ -511,30 +465,6 @@ def test_a_seed_keeps_its_sets():
     plane = sample("matern(scale=3, ndim=2)", 2, rng=1, design="balanced", max_lag=6)
     np.testing.assert_allclose(line, LINE, rtol=1e-9)
     np.testing.assert_allclose(plane, PLANE, rtol=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_exchanges_end_where_none_gains(seed):
-    """The summed squares of both sets fall with every exchange, until no exchange lowers them: by brute force."""
-    reach, n = (9,), 6
-    omega = np.random.default_rng(seed).uniform(0.0, 3.0, (2 * n, 1))
-    products = sets.inner(reach, omega[:, None], omega)
-    found = np.arange(2 * n).reshape(2, n)
-    lags = np.arange(-9.0, 10.0)
-
-    def squares(members):
-        return sum(np.mean(np.sum(np.cos(omega[one] * lags), axis=0) ** 2) for one in members)
-
-    sums = np.stack([np.sum(products[members], axis=0) for members in found])
-    before = squares(found)
-    assert 0 < sets._exchange_points(found, sums, products, 0, 1) < n
-    assert squares(found) < before
-    np.testing.assert_allclose(sums, [np.sum(products[members], axis=0) for members in found], atol=1e-12)
-    for i in range(n):
-        for j in range(n):
-            tried = found.copy()
-            tried[0, i], tried[1, j] = found[1, j], found[0, i]
-            assert squares(tried) > squares(found) - 1e-8
 
 
 def test_balanced_heads():

@@ -115,7 +115,7 @@ def refused(path, message, rope=ROPE, **options):
     assert sorted(os.listdir(path.parent)) == before
 
 
-@pytest.mark.parametrize("kept", [0, 3, 24, 200, 4000, -64])
+@pytest.mark.parametrize("kept", [0, 24, 4000, -64])
 def test_truncated_files(model, kept):
     model.write_bytes(model.read_bytes()[:kept])
     refused(model, r"model.gguf (is not a GGUF, or damaged|is truncated)")

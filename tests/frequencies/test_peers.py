@@ -100,12 +100,6 @@ def test_the_language_set_of_lucidrains_is_geometric(lucid, base, factor):
     np.testing.assert_allclose(made.freqs.detach().numpy(), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("max_freq", [10, 256])
-def test_the_pixel_set_of_lucidrains_is_pixel(lucid, max_freq):
-    made = lucid.package.RotaryEmbedding(dim=24, freqs_for="pixel", max_freq=max_freq)
-    np.testing.assert_allclose(made.freqs.detach().numpy(), rfrope.frequencies.pixel(12, max_freq=max_freq), rtol=1e-6)
-
-
 @pytest.mark.parametrize("width", [16, 10])
 @pytest.mark.parametrize("offset", [0, 40])
 @pytest.mark.parametrize("factor", [1.0, 4.0])
@@ -237,16 +231,6 @@ def test_multimodal_rope_of_transformers(name):
     np.testing.assert_array_equal(put // 1000, axis)
     ladder = embedding.inv_freq.numpy()[(put % 1000).astype(int)]
     np.testing.assert_allclose(ladder, np.sum(w, axis=-1), rtol=1e-6)
-
-
-def test_the_layout_of_hunyuan_is_no_rotation():
-    """Its table has the two features of a block on different axes, so no set of frequencies makes it."""
-    sections = (16, 16, 16, 16)
-    found, embedding = text_embedding("hunyuan_vl", "HunYuanVL", "HunYuanVLTextConfig", mrope_section=list(sections))
-    marks = found.torch.zeros(4, 1, 1, 64) + found.torch.arange(4)[:, None, None, None]
-    put = embedding.recomposition_frequencies(marks)[0, 0].numpy()
-    assert put[:64].tolist() != put[64:].tolist()
-    assert sorted(set(zip(put[:64].tolist(), put[64:].tolist(), strict=True))) == [(0.0, 2.0), (1.0, 3.0)]
 
 
 def test_dinov3_of_transformers():

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from campaign import campaign
 
 import rfrope
 from rfrope import heads
@@ -37,17 +36,7 @@ def test_alignment_is_the_score_at_the_offset_as_a_part_of_the_highest(xp):
     assert np.max(np.abs(xp.host(found.angles))) <= math.pi
 
 
-def test_alignment_lies_between_minus_1_and_1():
-    shift = heads.phase_shift(-9, OMEGA)
-    assert heads.alignment(-9, OMEGA, shift).overall == pytest.approx(1.0, abs=1e-15)
-    np.testing.assert_allclose(heads.alignment(-9, OMEGA, shift).angles, 0.0, atol=1e-15)
-    assert heads.alignment(-9, OMEGA, shift + math.pi).overall == pytest.approx(-1.0, abs=1e-15)
-    assert heads.alignment(-9, OMEGA, shift + 2.0 * math.pi).overall == pytest.approx(1.0, abs=1e-15)
-    assert heads.alignment(9, OMEGA, shift).overall < 0.9
-    assert heads.alignment(-2, [0.5], [1.0], weights=[0.0]).overall == 0.0
-
-
-@pytest.mark.parametrize("shape", [(), (1,), (8,), (3, 1), (3, 8)])
+@pytest.mark.parametrize("shape", [(), (8,), (3, 1)])
 def test_weights_that_broadcast_count_for_every_block(xp, shape):
     shift = heads.phase_shift(-3, OMEGA[:8]) + np.linspace(0.0, 1.0, 8)
     weights = RNG.uniform(0.5, 2.0, size=shape)
@@ -60,22 +49,10 @@ def test_weights_that_broadcast_count_for_every_block(xp, shape):
     np.testing.assert_allclose(peak.value, like.overall, atol=1e-12)
 
 
-def test_where_some_blocks_follow_it_is_their_share():
-    """The others at random angles add nothing on average, and 1/sqrt(2 (D - followers)) of noise."""
-    followers = np.arange(64) % 4 == 0
-    shift = np.where(followers, heads.phase_shift(-5, OMEGA), RNG.uniform(-np.pi, np.pi, size=(20_000, 64)))
-    found = heads.alignment(-5, OMEGA, shift).overall
-    assert np.mean(found) == pytest.approx(0.25, abs=6.0 * np.std(found) / math.sqrt(20_000))
-    assert np.std(found) == pytest.approx(math.sqrt(48 / 2.0) / 64, rel=0.05)
-    alone = heads.alignment(-5, OMEGA, shift, weights=followers)
-    np.testing.assert_allclose(alone.overall, 1.0, atol=1e-15)
-    np.testing.assert_allclose(alone.blocks[:, followers], 1.0, atol=1e-15)
-
-
 # -- the offset that shifts point at -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("offset", [0.0, -1.0, -7.25, -500.0, -1023.9, -1e-3])
+@pytest.mark.parametrize("offset", [0.0, -7.25, -1023.9])
 def test_the_offset_of_phase_shifts_is_found(offset):
     found = heads.offset_of(OMEGA, heads.phase_shift(offset, OMEGA), low=-1024.0)
     assert found.offset == pytest.approx(offset, abs=1e-12)
@@ -112,30 +89,6 @@ def test_shapes_and_libraries(xp):
     assert single.offset == pytest.approx(-20.5, abs=1e-12)
 
 
-def test_noisy_shifts_and_weights():
-    shift = heads.phase_shift(-8.0, OMEGA) + RNG.normal(size=(50, 64)) * 0.3
-    found = heads.offset_of(OMEGA, shift, low=-256.0)
-    assert np.max(np.abs(found.offset + 8.0)) < 0.6
-    np.testing.assert_allclose(found.value, math.exp(-0.045), atol=0.05)
-    for i in range(3):
-        at = heads.alignment(found.offset[i], OMEGA, shift[i])
-        assert found.value[i] == pytest.approx(at.overall, abs=1e-14)
-    mixed = np.where(np.arange(64) < 20, heads.phase_shift(-3.0, OMEGA), heads.phase_shift(-90.0, OMEGA))
-    fast = heads.offset_of(OMEGA, mixed, low=-256.0, weights=np.arange(64) < 20)
-    slow = heads.offset_of(OMEGA, mixed, low=-256.0, weights=np.where(np.arange(64) < 20, 0.0, 2.0))
-    assert fast.offset == pytest.approx(-3.0, abs=1e-10)
-    assert slow.offset == pytest.approx(-90.0, abs=1e-10)
-    assert fast.value == pytest.approx(1.0, abs=1e-14)
-
-
-def test_of_equal_peaks_the_nearest_is_taken():
-    lattice = rfrope.arithmetic(8, step=2.0 * math.pi / 100.0)
-    found = heads.offset_of(lattice, heads.phase_shift(-403.0, lattice), low=-1000.0)
-    assert found.offset == pytest.approx(-3.0, abs=1e-9)
-    assert found.runner_up_value == pytest.approx(1.0, abs=1e-12)
-    assert (found.runner_up + 3.0) % 100.0 == pytest.approx(0.0, abs=1e-6)
-
-
 def test_a_peak_outside_the_range_leaves_an_end():
     found = heads.offset_of([0.01], heads.phase_shift(5.0, [0.01]), low=-50.0)
     assert found.offset == 0.0
@@ -152,13 +105,12 @@ def brute_force(omega, cosine, sine, low, high, points):
     return x[tops], f[tops], x[1] - x[0], f
 
 
-@pytest.mark.parametrize("trials", [15, pytest.param(150, marks=campaign)])
-def test_peaks_are_those_of_brute_force(trials):
+def test_peaks_are_those_of_brute_force():
     """A second peak counts for certain where it is the highest within a step of the search to either side."""
     from scipy.ndimage import maximum_filter1d
 
     rng = np.random.default_rng(0)
-    for trial in range(trials):
+    for trial in range(15):
         blocks = int(rng.integers(1, 30))
         omega = rng.normal(size=blocks) * 10.0 ** rng.uniform(-3.0, 0.5, blocks)
         cosine, sine = rng.normal(size=(2, blocks))
@@ -195,26 +147,17 @@ def test_fast_blocks_far_away():
     ("given", "error", "message"),
     [
         ({"low": 0.0}, ValueError, r"low is 0\.0 and high 0\.0; expected low < high"),
-        ({"high": math.inf}, ValueError, "high is inf"),
-        ({"low": "far"}, TypeError, "low is 'far'"),
         ({"low": -1e9}, ValueError, "1.59e.08 turns of the fastest block; expected at most 1048576"),
-        ({"frequencies": [0.0, 0.0]}, ValueError, "no block that counts turns"),
         ({"frequencies": [1.0, 0.0], "weights": [0.0, 1.0]}, ValueError, "no block that counts turns"),
-        ({"frequencies": []}, ValueError, r"frequencies has shape \(0,\); expected at least one block"),
         ({"frequencies": np.ones((2, 2))}, ValueError, r"frequencies has shape \(2, 2\); expected one set"),
         ({"shift": [0.0] * 3}, ValueError, "do not broadcast"),
-        ({"shift": None}, TypeError, "shift is None"),
         ({"weights": [1.0, -1.0]}, ValueError, "weights holds NaN, infinity, negative numbers"),
-        ({"weights": ["a", "b"]}, TypeError, "weights is"),
     ],
 )
 def test_bad_input(given, error, message):
     arguments = {"frequencies": [1.0, 0.5], "shift": [0.1, 0.2], "low": -10.0} | given
     with pytest.raises(error, match=message):
         heads.offset_of(arguments.pop("frequencies"), arguments.pop("shift"), **arguments)
-    if "weights" in given and "low" not in given and "frequencies" not in given:
-        with pytest.raises(error, match=message):
-            heads.alignment(-1, [1.0, 0.5], 0.2, **given)
 
 
 def test_one_peak_has_no_twin():

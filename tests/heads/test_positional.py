@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-import mpmath as mp
 import numpy as np
 import pytest
-from conftest import library
 
 import rfrope
 from rfrope import heads
@@ -142,13 +140,6 @@ def test_positional_scores_at_lags_of_any_shape(shape, xp):
     assert got.shape == shape
     assert got.dtype == xp.dtype("float64")
     np.testing.assert_allclose(xp.host(got), closed_form(OMEGA, lags, -1.5, 0.3) / math.sqrt(128), atol=1e-12)
-
-
-def test_phases_of_the_closed_form_are_exact():
-    omega, lag, offset = [0.3, 1.0], 2**40 + 1, -(2**33) - 3
-    with mp.workdps(60):
-        wanted = float(sum(mp.cos((lag - offset) * mp.mpf(w)) for w in omega))
-    assert heads.positional_scores(lag, omega, offset=offset, scaled=False) == pytest.approx(wanted, abs=4e-15)
 
 
 def test_parts_of_the_blocks_add_up(monkeypatch):
@@ -304,59 +295,23 @@ EVERY = ("weights", "scores", "attention")
 SEVERAL = {"frequencies": [[1.0, 2.0]], "offset": [0, 0]}
 REFUSED = [  # by which of the functions, for what, and by which message
     (EVERY, {"frequencies": []}, r"frequencies has shape \(0,\); expected at least one block"),
-    (EVERY, {"frequencies": [1.0, math.nan]}, "frequencies holds NaN or infinity"),
-    (EVERY, {"frequencies": None}, "frequencies is None"),
-    (EVERY, {"offset": math.inf}, "offset holds NaN or infinity"),
-    (EVERY, {"offset": "last"}, "offset has type builtins.str"),
     (EVERY, {"offset": []}, r"offset has shape \(0,\); expected at least one"),
     (EVERY, {"offset": [[-1, -2]]}, r"offset has shape \(1, 2\); expected \(\) or \(J,\)"),
     (EVERY, {**SEVERAL, "offset": -1}, r"offset has shape \(\).*k = 2 axes"),
-    (
-        EVERY,
-        {**SEVERAL, "offset": [[[1, 2]]]},
-        r"offset has shape \(1, 1, 2\); expected \(\) or \(J,\) for frequencies",
-    ),
+    (EVERY, {**SEVERAL, "offset": [[[1, 2]]]}, r"offset has shape \(1, 1, 2\); expected \(\) or \(J,\) for"),
     (EVERY, {"offset_weights": [1.0]}, "offset_weights was given for a single offset"),
     (EVERY, {"offset": [-1, -2], "offset_weights": [1.0, 2.0, 3.0]}, "offset_weights and offset do not broadcast"),
     (EVERY, {"offset": [-1, -2], "offset_weights": [[1.0], [2.0]]}, r"offset_weights has shape \(2, 1\)"),
-    (EVERY, {"offset": [-1, -2], "offset_weights": [1.0, math.nan]}, "offset_weights holds NaN"),
-    (EVERY, {"temperature": 0.0}, "temperature is 0.0"),
-    (EVERY, {"temperature": math.inf}, "temperature is inf"),
-    (EVERY, {"temperature": "hot"}, "temperature is 'hot'"),
-    (EVERY, {"head_dim": 2}, r"head_dim is 2; expected an even number of at least 2D = "),
-    (EVERY, {"head_dim": 5}, "head_dim is 5"),
-    (
-        EVERY[::2],
-        {"frequencies": np.ones((3, 4, 1)), "offset": np.ones((5, 1, 1))},
-        "offset and the heads of frequencies do not broadcast",
-    ),
-    (("weights",), {"d_model": 0}, "d_model is 0"),
+    (EVERY, {"temperature": 5e-324}, "temperature is 5e-324; expected a positive number from"),
+    (EVERY, {"head_dim": 5}, "head_dim is 5; expected an even number of at least 2D = "),
     (("weights",), {"constant_index": 3}, "constant_index is 3; expected an index into the d_model = 3"),
-    (("weights",), {"constant": 0.0}, r"constant is 0\.0 at temperature 1\.0; expected a number that is not 0"),
-    (("weights",), {"constant": 5e-324}, "constant is 5e-324"),
-    (
-        ("weights", "scores", "attention"),
-        {"temperature": 5e-324},
-        "temperature is 5e-324; expected a positive number from",
-    ),
-    (("weights",), {"pairing": "odd"}, "pairing is 'odd'"),
+    (("weights",), {"constant": 5e-324}, "constant is 5e-324 at temperature 1.0; expected a number that is not 0"),
     (("weights",), {"dtype": "int32"}, "dtype is 'int32'"),
     (("attention",), {"context": 0}, "context is 0; expected a whole number from 1"),
-    (("attention",), {"context": 5.0}, "context is 5.0"),
-    (("attention",), {"context": (4, 4)}, r"context is \(4, 4\)"),
     (("attention",), {"context": 2**32 - 1}, "the query sees 4294967295 keys"),
-    (("attention",), {"causal": 1}, "causal is 1"),
-    (("attention",), {"scaled": None}, "scaled is None"),
-    (("attention",), {"window": 0}, "window is 0"),
     (("attention",), {"query_position": 9}, "query_position is 9; expected one in the context of 9"),
-    (("attention",), {"query_position": -1}, "query_position is -1"),
     (("attention",), {**SEVERAL, "context": (3, 3)}, "causal is True, .* k = 2 axes"),
     (("attention",), {**SEVERAL, "causal": False}, "context is 9; .* each of 2 axes"),
-    (
-        ("attention",),
-        {**SEVERAL, "context": (4, 4), "causal": False, "query_position": (4, 0)},
-        "query_position is .4, 0.; expected one in",
-    ),
 ]
 
 
@@ -372,20 +327,3 @@ def test_refused_arguments(functions, arguments, message):
     for function in functions:
         with pytest.raises((ValueError, TypeError), match=message):
             calls[function](omega, options)
-
-
-@pytest.mark.parametrize("name", ["torch", "jax"])
-def test_numbers_that_are_arrays_would_lose_their_gradient(name):
-    xp = library(name)
-    calls = [
-        ("temperature", lambda **more: heads.positional_weights(OMEGA, d_model=2, **more)),
-        ("constant", lambda **more: heads.positional_weights(OMEGA, d_model=2, **more)),
-        ("temperature", lambda **more: heads.positional_scores(3, OMEGA, **more)),
-        ("temperature", lambda **more: heads.positional_attention(OMEGA, 3, **more)),
-    ]
-    for argument, call in calls:
-        with pytest.raises(
-            TypeError, match=f"{argument} is .*; expected a (positive )?number: gradients do not go through it"
-        ):
-            call(**{argument: xp(np.asarray(2.0))})
-        call(**{argument: np.float64(2.0)})

@@ -23,12 +23,6 @@ def put_at(q, k, lag, omega, pairing="half"):
     return rfrope.scores(q, k, *at, omega, pairing=pairing)
 
 
-def block_part(q, k, block):
-    """The same features with all blocks but one set to zero."""
-    kept = np.isin(np.arange(8) % 4, block)
-    return q * kept, k * kept
-
-
 # -- all pairs ---------------------------------------------------------------------------------------------------------
 
 
@@ -45,14 +39,6 @@ def test_profile_is_mean_and_deviation_of_the_scores_of_all_pairs(pairing, width
     assert np.array_equal(found.count, np.full(5, 35.0))
     assert found.blocks.shape == (width, 5)
     assert np.array_equal(found.lags, LAGS)
-
-
-def test_blocks_of_a_profile_are_those_of_the_features():
-    found = heads.profile(Q, K, LAGS, OMEGA, paired=False)
-    for block in range(4):
-        alone = heads.profile(*block_part(Q, K, block), LAGS, OMEGA, paired=False).mean
-        np.testing.assert_allclose(found.blocks[block], alone, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(found.blocks.sum(axis=0), found.mean, rtol=1e-12, atol=1e-12)
 
 
 def test_features_that_are_not_turned_are_in_the_mean_and_in_no_block():
@@ -129,13 +115,6 @@ def test_standard_errors_count_degrees_of_freedom():
     assert squares[2] == pytest.approx(float(rows[2] @ [apart, joint]), rel=1e-9)
 
 
-def test_profile_of_one_token_has_no_standard_error():
-    found = heads.profile(Q[:1], K[:1], [0.0, -1.0], OMEGA)
-    assert np.all(np.isnan(found.stderr))
-    np.testing.assert_allclose(found.spread, 0.0, atol=1e-12)
-    assert found.mean[1] == pytest.approx(put_at(Q[:1], K[:1], -1.0, OMEGA)[0, 0], rel=1e-12)
-
-
 @pytest.mark.parametrize("pairs", ["all", "occurring"])
 def test_profile_on_every_library(pairs, xp):
     for dtype, tolerance in (("float64", 1e-9), ("float32", 2e-6)):
@@ -178,13 +157,6 @@ def test_waves_of_few_lags_are_held(peak):
     found = heads.profile(x, x, np.arange(-(2.0**15), 0.0), OMEGA)
     assert found.mean.shape == (2**15,)
     assert peak() < 80e6
-
-
-def test_gradients_of_a_profile():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    q, k = (torch.tensor(x, requires_grad=True) for x in (Q, K))
-    lags = torch.tensor([0.0, -2.0], dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda *x: heads.profile(*x, lags, torch.tensor(OMEGA), paired=False).mean, (q, k))
 
 
 # -- pairs that occur --------------------------------------------------------------------------------------------------
@@ -242,12 +214,6 @@ def test_occurring_pairs_of_two_axes():
     assert found.mean[1] == pytest.approx(scores[here].mean(), rel=1e-12)
 
 
-def test_no_lags_give_empty_results():
-    for pairs in ("all", "occurring"):
-        found = heads.profile(Q, K, np.zeros(0), OMEGA, pairs=pairs, paired=False)
-        assert (found.mean.shape, found.blocks.shape, found.count.shape) == ((0,), (4, 0), (0,))
-
-
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -261,16 +227,12 @@ def with_one(x, value):
 BAD_PROFILES = [
     ({"q": with_one(Q, math.nan)}, ValueError, "q holds NaN or infinity"),
     ({"paired": True}, ValueError, "q has 7 tokens and k 5, but paired is True; expected as many of each, or paired=F"),
-    ({"paired": 0}, TypeError, "paired is 0; expected True or False"),
     ({"pairs": "most"}, ValueError, "pairs is 'most'; expected one of 'all', 'occurring'"),
-    ({"scale": 0.0}, ValueError, "scale is 0.0"),
     ({"q": Q[0]}, ValueError, r"q has shape \(8,\); expected \(\.\.\., tokens, d\)"),
     ({"k": K[:0]}, ValueError, r"k has shape \(0, 8\); expected \(\.\.\., tokens, d\) with tokens"),
-    ({"q": Q.astype(int)}, TypeError, "q has dtype int64"),
     ({"frequencies": np.zeros((2, 4, 1)), "lags": [[0.0]]}, ValueError, r"expected one set, \(D,\) or \(D, k\)"),
-    ({"lags": [math.nan]}, ValueError, "lags holds NaN"),
     ({"q_positions": np.arange(7)}, ValueError, "pairs is 'all'; expected pairs='occurring'"),
-    ({"pairs": "occurring", "q_positions": np.arange(6)}, ValueError, r"q_positions has shape \(6,\).*\(7,\)"),
+    ({"pairs": "occurring", "q_positions": np.arange(6)}, ValueError, r"q_positions has shape \(6,\).*\(7, 1\)"),
     ({"pairs": "occurring", "k_positions": [math.inf] * 5}, ValueError, "expected finite positions"),
     (
         {"pairs": "occurring", "frequencies": np.zeros((4, 2)), "lags": [[0, 0]]},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import mpmath as mp
 import numpy as np
 import pytest
 
@@ -38,12 +37,7 @@ def test_a_phase_shift_is_minus_the_offset_times_the_frequency(xp):
     ("omega", "offset", "shape"),
     [
         ((4,), (), (4,)),
-        ((4,), (3,), (3, 4)),
         ((4,), (2, 3), (2, 3, 4)),
-        ((4, 2), (2,), (4,)),
-        ((4, 2), (3, 2), (3, 4)),
-        ((5, 4, 2), (2,), (5, 4)),
-        ((5, 4, 2), (1, 2), (5, 1, 4)),
         ((5, 4, 2), (5, 1, 2), (5, 1, 4)),
         ((6, 5, 4, 3), (5, 1, 3), (6, 5, 1, 4)),
     ],
@@ -56,7 +50,7 @@ def test_shapes_of_a_phase_shift(omega, offset, shape):
     np.testing.assert_allclose(got, wanted, atol=1e-14)
 
 
-@pytest.mark.parametrize("offset", [-1, 0, -5, 3, -2.25])
+@pytest.mark.parametrize("offset", [-1, 3, -2.25])
 def test_a_shift_of_the_keys_moves_scores_to_the_offset(offset):
     q, k, at = RNG.normal(size=(12, 16)), RNG.normal(size=(12, 16)), np.arange(12)
     omega = rfrope.geometric(8)
@@ -70,18 +64,6 @@ def test_a_shift_of_the_keys_moves_scores_to_the_offset(offset):
     peaks = np.argmax(rfrope.scores(same, same, at, at, OMEGA, shift=heads.phase_shift(offset, OMEGA)), axis=-1) - at
     inner = (at + offset >= 0) & (at + offset < 40)
     assert np.all(np.abs(peaks[inner] - offset) < 1.0)
-
-
-def test_a_shift_for_each_head_and_axis():
-    omega, at = RNG.normal(size=(3, 4, 2)), RNG.normal(size=(6, 2))
-    q, k = RNG.normal(size=(2, 3, 6, 8))
-    for offset in (RNG.normal(size=(1, 2)), RNG.normal(size=(3, 1, 2))):
-        got = rfrope.scores(q, k, at, at, omega, shift=heads.phase_shift(offset, omega))
-        for head in range(3):
-            own = offset[head] if offset.ndim == 3 else offset
-            np.testing.assert_allclose(
-                got[head], rfrope.scores(q[head], k[head], at, at - own, omega[head]), atol=1e-13
-            )
 
 
 # -- scores with shifts ------------------------------------------------------------------------------------------------
@@ -133,16 +115,11 @@ def test_without_the_second_term_scores_are_wrong():
 @pytest.mark.parametrize(
     ("q", "omega", "delta", "shift", "shape"),
     [
-        ((8,), (4,), (), (4,), ()),
         ((8,), (4,), (5,), (), (5,)),
-        ((8,), (4,), (5,), (5, 4), (5,)),
         ((8,), (4,), (5,), (3, 1, 4), (3, 5)),
         ((7, 1, 8), (4,), (5,), (4,), (7, 5)),
-        ((7, 8), (3, 2), (7, 2), (1,), (7,)),
         ((6, 1, 8), (6, 4, 1), (5, 1), (6, 1, 4), (6, 5)),
-        ((6, 8), (6, 4, 1), (1,), (6, 4), (6,)),
         ((6, 5, 8), (6, 4, 3), (5, 3), (3,), None),
-        ((6, 5, 8), (6, 4, 3), (4, 3), (4,), None),
     ],
 )
 def test_shapes_of_scores(q, omega, delta, shift, shape):
@@ -158,17 +135,6 @@ def test_shapes_of_scores(q, omega, delta, shift, shape):
     np.testing.assert_allclose(got, np.sum(a * key, axis=-1), atol=1e-12)
 
 
-def test_phases_are_exact():
-    omega, lag, shift = 0.3, 2**53 - 1, 1.1
-    with mp.workdps(50):
-        u = mp.mpf(omega) * lag + mp.mpf(shift)
-        wanted = float(mp.cos(u) - mp.sin(u))
-        kernel = float(mp.cos(u))
-    got = heads.shifted_scores([1.0, 0.0], [1.0, 1.0], lag, [omega], [shift])  # C = 1, E = -1
-    assert got == pytest.approx(wanted, abs=2e-15)
-    assert heads.shifted_mean_kernel(lag, [omega], [shift]) == pytest.approx(kernel, abs=1e-15)
-
-
 def test_parts_of_the_blocks_add_up(monkeypatch):
     q, k = RNG.normal(size=(2, 6, 5, 16))
     sets = (OMEGA[:7], np.arange(5), RNG.normal(size=7)), (RNG.normal(size=(6, 7, 2)), RNG.normal(size=(5, 2)), 0.3)
@@ -179,19 +145,10 @@ def test_parts_of_the_blocks_add_up(monkeypatch):
         np.testing.assert_allclose(heads.shifted_mean_kernel(d, w, s), wanted[1], atol=1e-14)
 
 
-def test_gradients_with_respect_to_shifts_and_frequencies():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    q, k = torch.tensor(RNG.normal(size=(2, 8)))
-    omega, shift = (torch.tensor(v, requires_grad=True) for v in (rfrope.geometric(4), RNG.normal(size=4)))
-    lags = torch.arange(-5, 3)
-    assert torch.autograd.gradcheck(lambda w, s: heads.shifted_scores(q, k, lags, w, s), (omega, shift))
-    assert torch.autograd.gradcheck(lambda w, s: heads.shifted_mean_kernel(lags, w, s), (omega, shift))
-
-
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("offset", [-1, -40, 3.5])
+@pytest.mark.parametrize("offset", [-40, 3.5])
 def test_the_mean_kernel_is_recentred(offset, xp):
     lags = np.arange(-100, 20)
     got = heads.shifted_mean_kernel(xp(lags), xp(OMEGA), heads.phase_shift(offset, xp(OMEGA)))
@@ -221,17 +178,6 @@ def test_random_frequencies_with_shifts_average_to_the_kernel_at_its_new_centre(
     assert np.max(np.abs(got - wrong)) > 0.1  # the check sees the sign
     law = rfrope.kernel("gaussian", scale=16.0) if kernel.startswith("gaussian") else rfrope.kernels.parse(kernel)
     np.testing.assert_array_equal(wanted, law.phi(lags - np.asarray(offset)))
-
-
-def test_the_expected_score_is_the_content_times_the_recentred_kernel():
-    kernel, offset, lags = "gaussian(scale=8)", -5.0, np.array([0.0, -5.0, -12.0])
-    q, k = RNG.normal(size=(2, 8))
-    omega = rfrope.sample(kernel, 4 * 20_000, rng=1).reshape(20_000, 4)
-    each = np.stack([heads.shifted_scores(q, k, lags, w, heads.phase_shift(offset, w)) for w in omega[:4000]])
-    error = np.std(each, axis=0) / math.sqrt(len(each))
-    wanted = np.dot(q, k) * heads.recentred_kernel(lags, offset, kernel)
-    assert np.all(np.abs(np.mean(each, axis=0) - wanted) <= 6.0 * error + 1e-12)
-    assert np.max(np.abs(wanted - np.dot(q, k) * heads.recentred_kernel(lags, 5.0, kernel)) / (error + 1e-3)) > 20.0
 
 
 def test_recentred_kernel_of_any_library(xp):
@@ -285,8 +231,6 @@ def test_aligned_shifts_of_many_pairs_and_of_zeros():
     ("call", "error", "message"),
     [
         (lambda: heads.phase_shift(-1, [[1.0, 2.0]]), ValueError, r"offset has shape \(\).*k = 2 axes"),
-        (lambda: heads.phase_shift(math.nan, [1.0]), ValueError, "offset holds NaN"),
-        (lambda: heads.phase_shift(None, [1.0]), TypeError, "offset is None"),
         (
             lambda: heads.aligned_shift(-1, [1.0, 2.0], [1.0] * 3),
             ValueError,
@@ -297,19 +241,9 @@ def test_aligned_shifts_of_many_pairs_and_of_zeros():
             ValueError,
             r"cosine has shape \(2,\); expected \(..., 1\)",
         ),
-        (lambda: heads.aligned_shift(-1, [1.0], [1.0], ["a"]), TypeError, "sine is"),
         (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [], 0.0), ValueError, "expected at least one block"),
-        (lambda: heads.shifted_scores([1, 2], [1, 2], 1, [0.5], 0.0), TypeError, "q has dtype int64"),
         (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [0.5, 0.1], 0.0), ValueError, "2 blocks.* but q has"),
-        (lambda: heads.shifted_scores([1.0, 2.0], [1.0], 1, [0.5], 0.0), ValueError, "k has shape"),
         (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [0.5], None), TypeError, "shift is None"),
-        (
-            lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [0.5], math.inf),
-            ValueError,
-            "shift holds NaN or inf",
-        ),
-        (lambda: heads.shifted_terms([1.0, 2.0], [1.0, 2.0], [math.nan], [0.5], 0.0), ValueError, "lags holds NaN"),
-        (lambda: heads.shifted_terms([1.0, 2.0], [1.0, 2.0], 1, [0.5], 0.0, pairing="x"), ValueError, "pairing is 'x'"),
         (
             lambda: heads.shifted_mean_kernel(1, [1.0, 2.0], [0.0] * 3),
             ValueError,

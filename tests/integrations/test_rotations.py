@@ -72,25 +72,13 @@ def test_a_copy_shares_nothing_with_a_replaced_model():
         assert not tensors[0] & tensors[1]
 
 
-@pytest.mark.parametrize("model_type", ["glm", "stablelm", "gpt_neox"])
-def test_a_model_says_itself_how_much_of_a_head_turns(model_type):
-    """Frequencies without a head_dim are for as many blocks as the model turns, whether it hands on all features."""
-    model = made(model_type)
-    rope, wanted = ropes_of(model), logits(model)
-    assert rope.rotary_dim < rope.head_dim
-    for one in (rope, rope.frequencies, RotaryEmbedding(rope)):
-        one = rfrope.Rope(one, pairing=rope.pairing) if isinstance(one, np.ndarray) else one
-        with replace_rotary(model, one):
-            torch.testing.assert_close(logits(model), wanted, rtol=0, atol=1e-4)
-
-
 def test_a_module_of_another_layout_or_width_is_refused():
     model = made()
     with pytest.raises(ValueError, match="the module has layout='bthd'; expected 'bhtd' in a model"):
         replace_rotary(model, RotaryEmbedding(rfrope.geometric(8), layout="bthd"))
     model = made("glm")
     narrow = rfrope.Rope(rfrope.geometric(4), pairing="interleaved", head_dim=12)
-    with replace_rotary(model, narrow), pytest.raises(ValueError, match="q has 16 features, but heads have 12"):
+    with replace_rotary(model, narrow), pytest.raises(ValueError, match="q has 16 features, but head_dim is 12"):
         logits(model)
 
 
@@ -130,15 +118,6 @@ def test_the_models_own_frequencies_give_its_own_logits(model_type):
     assert torch.equal(logits(model), own), "undone"
 
 
-@pytest.mark.parametrize("model_type", ["deepseek_v4", "llama4_text", "gptj"])
-def test_generate_in_models_with_rotations_of_their_own_kind(model_type):
-    model = made(model_type, **TYPES[model_type])
-    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    own = model.generate(IDS, **options)
-    with replace_rotary(model, ropes_of(model)):
-        assert torch.equal(model.generate(IDS, **options), own)
-
-
 def test_what_models_with_a_call_for_each_cannot_learn():
     """Phases belong to keys, and these models turn keys as they do queries."""
     model = made("gptj", rotary_dim=8)
@@ -151,34 +130,6 @@ def test_what_models_with_a_call_for_each_cannot_learn():
     own = logits(model)
     with replace_rotary(model, sets):
         assert not torch.allclose(logits(model), own, atol=1e-4)
-
-
-@campaign
-def test_every_class_of_the_table_that_can_be_made_small():
-    """More than seventy classes; those whose configs want other sizes, or have no such rotation, are passed over."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as NAMES
-
-    from rfrope.data.model_types import model_types
-
-    done, wrong = [], {}
-    for model_type in [name for name in NAMES if "pairing" in model_types().get(name, {})]:
-        experts = {key: 4 for key in ("n_routed_experts", "num_experts", "num_local_experts")}
-        try:
-            with torch.device("meta"):
-                model = made(model_type, **experts, num_experts_per_tok=2, moe_intermediate_size=16)
-            if sum(p.numel() for p in model.parameters()) > 2_000_000:
-                continue
-            model = made(model_type, **experts, num_experts_per_tok=2, moe_intermediate_size=16)
-            own, ropes = logits(model), ropes_of(model)
-            done_here = replace_rotary(model, ropes)
-        except Exception:  # of their configs and classes
-            continue
-        ours = logits(model)
-        done_here.undo()
-        error = float((ours - own).abs().max() / own.abs().max())
-        (done.append(model_type) if error < 1e-5 else wrong.setdefault(model_type, error))
-    assert wrong == {}
-    assert len(done) >= 60
 
 
 def test_a_replacement_is_of_one_model():
@@ -266,19 +217,6 @@ def test_an_adapter_of_peft_holds_what_is_learned(tmp_path):
     assert not torch.allclose(logits(again), logits(made()), atol=1e-4)
 
 
-def test_gradient_checkpointing():
-    gradients = []
-    for checkpointing in (False, True):
-        model = made()
-        replace_rotary(model, rfrope.Rope(rfrope.geometric(8, base=500.0), attention_factor=1.25))
-        if checkpointing:
-            model.gradient_checkpointing_enable()
-        model.train()
-        model(IDS, labels=IDS).loss.backward()
-        gradients.append(model.model.layers[0].self_attn.q_proj.weight.grad)
-    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-7)
-
-
 @campaign
 def test_a_replaced_model_compiles_in_one_graph():
     model = made()
@@ -302,24 +240,8 @@ def test_what_is_refused_leaves_the_model_as_it_was():
         with pytest.raises(ValueError, match=message):
             replace_rotary(model, bad)
         assert torch.equal(logits(model), own)
-    with pytest.raises(
-        ValueError, match=r"Linear has nothing that makes tables of cos and sin .*: it has no rotary module; exp"
-    ):
+    with pytest.raises(ValueError, match=r"Linear: it has no rotary module; expected a model that makes tables"):
         replace_rotary(torch.nn.Linear(2, 2), rope)
-
-
-OTHER = {"rope_type": "default", "rope_theta": 77.0}
-
-
-def test_each_attention_has_the_rotation_of_its_own_part():
-    """Two models in one, with other frequencies: each turns by its own rotary module."""
-    both = torch.nn.ModuleDict({"first": made("gemma3_text"), "second": made("llama", rope_parameters=OTHER)})
-    own = {name: logits(part) for name, part in both.items()}
-    kinds = ropes_of(both["first"])
-    with replace_rotary(both, kinds | {"all": ropes_of(both["second"])}) as done:
-        assert (done.attentions, done.rotaries) == (4, 2)
-        for name, part in both.items():
-            torch.testing.assert_close(logits(part), own[name], rtol=0, atol=3e-6 * float(own[name].abs().max()))
 
 
 # -- models that see or hear -------------------------------------------------------------------------------------------

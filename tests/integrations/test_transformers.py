@@ -56,13 +56,6 @@ def test_a_config_alone_decides(told, tmp_path, caplog):
     assert not torch.equal(logits(model), logits(made()))
 
 
-def test_frequencies_survive_the_meta_device_and_bfloat16(tmp_path):
-    register()
-    made(rope_parameters=dict(LISTED)).save_pretrained(tmp_path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    np.testing.assert_array_equal(model.model.rotary_emb.inv_freq, np.asarray(LISTED["frequencies"], np.float32))
-
-
 class OfItsOwn(transformers.PretrainedConfig):
     model_type = "rfrope_test_of_its_own"
 
@@ -114,17 +107,6 @@ def test_what_a_checkpoint_lacks_starts_from_the_rope(lacking, dtype, tmp_path, 
     np.testing.assert_array_equal(again.rotary.frequencies.detach(), rfrope.geometric(8) * (1.0 if anew else 1.5))
     assert again.rotary.phases.tolist() == [0.0 if "phases" in lacking else 0.25] * 8
     assert again.rotary.frequencies.dtype == again.rotary.phases.dtype == torch.float64
-
-
-def test_kinds_of_layers_and_partial_widths():
-    register()
-    kinds = {"sliding_attention": dict(LISTED), "full_attention": DESIGNED | {"design": "quantile"}}
-    model = made("gemma3_text", rope_parameters=kinds, layer_types=["sliding_attention", "full_attention"])
-    held = dict(model.model.rotary_emb.named_buffers())
-    for kind, told in kinds.items():
-        np.testing.assert_array_equal(held[f"{kind}_inv_freq"], expected_of(told).astype(np.float32))
-    partial = made("phi", rope_parameters=LISTED | {"frequencies": [1.0, 0.5], "partial_rotary_factor": 0.25})
-    assert partial.model.rotary_emb.inv_freq.tolist() == [1.0, 0.5]
 
 
 @pytest.mark.parametrize("layer_type", [None, "full_attention", "sliding_attention"])
@@ -240,13 +222,6 @@ def test_a_part_that_was_given_alone_is_saved_by_the_whole_and_the_other_way_rou
     np.testing.assert_array_equal(read.frequencies, rope.frequencies)
     model.save_pretrained(tmp_path / "without")
     assert rfrope.from_config(tmp_path / "without")[0].source.rope_parameters["rope_type"] == "default"
-
-
-def test_a_config_that_is_not_saved_is_not_lost_without_a_word(tmp_path):
-    model = made()
-    with replace_rotary(model, rfrope.geometric(8, base=77.0)):
-        model.config = copy.deepcopy(model.config)
-        saved(model, tmp_path, "LlamaRotaryEmbedding has a config of its own, which is not saved")
 
 
 def test_what_a_config_cannot_hold_is_not_lost_without_a_word(tmp_path):

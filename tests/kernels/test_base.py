@@ -10,12 +10,9 @@ import pickle
 from dataclasses import dataclass
 from typing import Any
 
-import mpmath as mp
 import numpy as np
 import pytest
 from campaign import sparse
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from problems import N_DRAWS, Z_BOUND, is_rejected, ks_bound, ks_distance, moment_z, panels, worst
 from scipy import integrate
 
@@ -31,7 +28,6 @@ S = rfrope.kernel("sinc", bandwidth=0.4)
 G2 = rfrope.kernel("gaussian", scale=(4.0, 9.0), ndim=2)
 C2 = rfrope.kernel("cauchy", scale=3.0, ndim=2)
 M2 = rfrope.kernel("matern", nu=0.8, scale=(5.0, 2.0), ndim=2)
-S2 = rfrope.kernel("sinc", bandwidth=(0.4, 0.7), ndim=2)
 MATRIX = np.array([[0.9, 0.5], [-0.3, 0.6]])
 
 LAGS = {
@@ -53,22 +49,16 @@ class Combination:
 
 COMBINATIONS = (
     Combination("product", G * C, lambda x: G(x) * C(x), density=False),
-    Combination("product of three", G * C * M, lambda x: G(x) * C(x) * M(x), density=False),
     Combination("square", S * S, lambda x: S(x) ** 2, density=False),
     Combination("product, 2 axes", G2 * M2, lambda x: G2(x) * M2(x), density=False),
     Combination("mixture", mixture([0.3, 0.7], [G, E]), lambda x: 0.3 * G(x) + 0.7 * E(x)),
-    Combination(
-        "mixture of three", mixture([0.2, 0.5, 0.3], [S, M, C]), lambda x: 0.2 * S(x) + 0.5 * M(x) + 0.3 * C(x)
-    ),
     Combination("mixture, 2 axes", mixture([0.4, 0.6], [G2, M2]), lambda x: 0.4 * G2(x) + 0.6 * M2(x)),
     Combination("rescaled", M.rescale(0.5), lambda x: M(np.asarray(x) / 0.5)),
     Combination("rescaled, each axis", M2.rescale((0.5, 3.0)), lambda x: M2(np.asarray(x) / [0.5, 3.0])),
     Combination("warped", G2.warp(MATRIX), lambda x: G2(np.asarray(x) @ MATRIX.T)),
-    Combination("warped matern", M2.warp(MATRIX), lambda x: M2(np.asarray(x) @ MATRIX.T)),
     Combination("warped, 1 axis", E.warp([[-2.0]]), lambda x: E(-2.0 * np.asarray(x))),
     Combination("axes", axes(G, E), lambda x: G(np.asarray(x)[..., 0]) * E(np.asarray(x)[..., 1])),
     Combination("axes of 2 and 1", axes(M2, S), lambda x: M2(np.asarray(x)[..., :2]) * S(np.asarray(x)[..., 2])),
-    Combination("axes of one", axes(C), lambda x: C(np.asarray(x))),
     Combination(
         "all at once",
         axes(mixture([0.5, 0.5], [G, C * M]).rescale(2.0), E).warp(MATRIX),
@@ -83,39 +73,17 @@ Q = rfrope.kernel("rational_quadratic", alpha=0.8, scale=4.0)
 W = rfrope.kernel("power_exponential", exponent=1.3, scale=4.0)
 L = rfrope.kernel("spectral_mixture", weights=(0.3, 0.7), means=(0.1, 1.2), scales=(0.3, 0.2))
 B2 = rfrope.kernel("ball", bandwidth=(0.7, 0.4), ndim=2)
-H2 = rfrope.kernel("shell", radius=0.8, ndim=2)
 ONE = rfrope.kernel("constant")
 COMBINATIONS += (
     Combination("locally periodic", G * P, lambda x: G(x) * P(x)),
     Combination("line and lumps", rfrope.kernel("shell", radius=0.6) * L, lambda x: np.cos(0.6 * np.array(x)) * L(x)),
-    Combination("stretched lattice", P.rescale(0.5) * G, lambda x: P(2.0 * np.array(x)) * G(x)),
     Combination("heavy tails", Q * W, lambda x: Q(x) * W(x), density=False),
     Combination("floor", mixture([0.2, 0.8], [ONE, W]), lambda x: 0.2 + 0.8 * W(x), density=False),
-    Combination("ball and shell", B2 * H2, lambda x: B2(x) * H2(x), density=False),
     Combination("warped ball", B2.warp(MATRIX), lambda x: B2(np.asarray(x) @ MATRIX.T), density=False),
-    Combination("one axis only", axes(ONE, Q), lambda x: Q(np.asarray(x)[..., 1]), density=False),
-    Combination(
-        "mixture of mixtures",
-        mixture([0.4, 0.6], [mixture([0.5, 0.5], [L, G * P]), Q]),
-        lambda x: 0.4 * (0.5 * L(x) + 0.5 * G(x) * P(x)) + 0.6 * Q(x),
-    ),
 )
 each = pytest.mark.parametrize("case", COMBINATIONS, ids=lambda c: c.name)
-OFTEN = (
-    "product",
-    "product, 2 axes",
-    "mixture",
-    "rescaled",
-    "warped",
-    "axes",
-    "all at once",
-    "locally periodic",
-    "floor",
-)
-each_drawn = pytest.mark.parametrize("case", sparse(COMBINATIONS, lambda c: c.name in OFTEN), ids=lambda c: c.name)
-with_density = pytest.mark.parametrize(
-    "case", sparse([c for c in COMBINATIONS if c.density], lambda c: c.name in OFTEN), ids=lambda c: c.name
-)
+RARE = ("square", "mixture, 2 axes", "rescaled, each axis", "warped, 1 axis", "line and lumps", "heavy tails")
+each_drawn = pytest.mark.parametrize("case", sparse(COMBINATIONS, lambda c: c.name not in RARE), ids=lambda c: c.name)
 
 
 def lags_of(kernel):
@@ -180,7 +148,7 @@ def grid(lengths):
     return np.stack(np.meshgrid(*points, indexing="ij"), axis=-1), np.multiply.outer(*weights)
 
 
-@with_density
+@pytest.mark.parametrize("case", [c for c in COMBINATIONS if c.density and c.kernel.ndim < 3], ids=lambda c: c.name)
 def test_density_integrates_to_one_and_its_fourier_transform_is_phi(case):
     made = case.kernel
     if made.ndim == 1:
@@ -197,16 +165,9 @@ def test_density_integrates_to_one_and_its_fourier_transform_is_phi(case):
         assert integral(0.0) == pytest.approx(1.0, abs=1e-9)
         for lag in LAGS[1][:3]:
             assert integral(abs(lag)) == pytest.approx(float(made.phi(lag)), abs=1e-8)
-    elif made.ndim == 2:
+    else:
         omega, weight = grid((4.0, 4.0))
         assert float(np.sum(weight * made.density(omega))) == pytest.approx(1.0, abs=1e-6)
-    else:  # axes(M2, S): the plane times an interval
-        omega, weight = grid((5.0, 2.0))
-        for value in (-0.39, 0.0, 0.39):
-            third = np.full((*omega.shape[:-1], 1), value)
-            slab = made.density(np.concatenate([omega, third], axis=-1))
-            assert 0.8 * float(np.sum(weight * slab)) == pytest.approx(1.0, abs=1e-6)
-        assert not np.any(made.density([[0.1, 0.1, 0.41]]))
 
 
 @pytest.mark.parametrize("case", [c for c in COMBINATIONS if c.density and c.kernel.ndim == 1], ids=lambda c: c.name)
@@ -214,39 +175,11 @@ def test_draws_follow_the_density_in_one_axis(case):
     edges, log_w, weight = panels(-30.0, 60.0, 3000)
     mass = 2.0 * np.sum(weight * np.exp(log_w) * case.kernel.density(np.exp(log_w)), axis=-1)
     omega = rfrope.sample(case.kernel, N_DRAWS, rng=23)
-    smooth = "three" not in case.name  # the sinc's edge falls inside a panel
-    assert ks_distance(np.abs(omega), np.exp(edges[1:]), np.cumsum(mass)) < ks_bound(N_DRAWS) + (
-        0.0 if smooth else 1e-3
-    )
+    assert ks_distance(np.abs(omega), np.exp(edges[1:]), np.cumsum(mass)) < ks_bound(N_DRAWS)
     assert ks_distance(np.abs(1.1 * omega), np.exp(edges[1:]), np.cumsum(mass)) > ks_bound(N_DRAWS)
 
 
-def test_a_product_has_no_density_in_closed_form():
-    with pytest.raises(
-        ValueError, match=r"^gaussian\(scale=4.0\) \* cauchy\(scale=3.0\) has no density in closed form"
-    ):
-        (G * C).density([0.1])
-    with pytest.raises(ValueError, match="no density in closed form"):
-        axes(G * C, E).density([[0.1, 0.2]])
-
-
 # -- transport ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kernel", "draws"),
-    [
-        (G * C, 2),
-        (G2 * M2, 5),
-        (mixture([0.3, 0.7], [G2, M2]), 4),
-        (M2.rescale(2.0), 3),
-        (M2.warp(MATRIX), 3),
-        (axes(M2, S), 4),
-    ],
-)
-def test_draws_are_the_parts_side_by_side(kernel, draws):
-    assert kernel.n_columns == draws
-    assert kernel.transport(np.full((7, draws), 0.3)).shape == ((7,) if kernel.ndim == 1 else (7, kernel.ndim))
 
 
 def test_transport_by_hand():
@@ -266,19 +199,6 @@ def test_one_draw_takes_points_with_and_without_the_last_axis():
     assert G.transport([[0.1, 0.2], [0.3, 0.4]]).shape == (2, 2)
 
 
-@pytest.mark.parametrize("bad", [[0.0, 0.5], [0.5, 1.0], [-0.1, 0.5], [0.5, float("nan")], [0.5, float("inf")]])
-def test_points_outside_the_cube_are_refused(bad):
-    for kernel in (G, axes(G, C)):
-        with pytest.raises(ValueError, match=r"^u holds values outside \(0, 1\)"):
-            kernel.transport(bad)
-
-
-def test_points_of_the_wrong_width_are_refused():
-    for shape in ((5, 3), (5,), (), (5, 0)):
-        with pytest.raises(ValueError, match=r"^u has shape .*; expected \(..., 2\): .* takes 2 draws"):
-            (G * C).transport(np.full(shape, 0.5))
-
-
 def test_infinite_tails_do_not_become_nan_in_a_combination():
     heavy = rfrope.kernel("matern", nu=1e-3, scale=1e-150)
     for kernel in (heavy * heavy, mixture([0.5, 0.5], [heavy, G]), axes(heavy, G).warp(MATRIX), heavy.rescale(1e-150)):
@@ -287,83 +207,51 @@ def test_infinite_tails_do_not_become_nan_in_a_combination():
 
 # -- what is not a kernel ----------------------------------------------------------------------------------------------
 
+NAN = float("nan")
+REFUSED = [
+    *((lambda other=other: other * G, TypeError, "a kernel times .*; expected another kernel")
+      for other in (2.5, np.ones(3), "gaussian", None)),
+    (lambda: G * np.float64(2.5), TypeError, "a kernel times float64 is not a kernel: Phi\\(0\\) must stay 1"),
+    (lambda: G * G2, ValueError, r"^kernels have \[1, 2\] axes; expected one ndim for all"),
+    (lambda: mixture([0.5, 0.5], [G, G2]), ValueError, r"^kernels have \[1, 2\] axes"),
+    (lambda: mixture([0.5, 0.6], [G, C]), ValueError, "^weights is .* with sum 1.1; expected sum 1"),
+    (lambda: mixture([1.5, -0.5], [G, C]), ValueError, "^weights is -0.5; expected a positive finite"),
+    (lambda: mixture([NAN, 0.5], [G, C]), ValueError, "^weights is nan; expected a positive finite"),
+    (lambda: mixture(["half", 0.5], [G, C]), TypeError, "^weights is 'half'; expected a positive"),
+    (lambda: mixture([1.0], [G, C]), ValueError, "^weights has 1 entries and kernels 2"),
+    (lambda: mixture([], []), TypeError, r"^kernels is \(\); expected one or more kernels"),
+    (lambda: mixture(0.5, [G]), TypeError, "^weights is 0.5; expected"),
+    (lambda: mixture([1.0], G), TypeError, "^kernels is .*; expected"),
+    *((lambda bad=bad: axes(*bad), TypeError, "^kernels is .*; expected one or more kernels")
+      for bad in ((), (3,), (G, "cauchy"))),
+    *((lambda bad=bad: G2.rescale(bad), (TypeError, ValueError), "^scale is ")
+      for bad in (0.0, -1.0, NAN, "2", True, (1.0,), (1.0, 2.0, 3.0), (1.0, -2.0), 1e300)),
+    *((lambda bad=bad: G2.warp(bad), ValueError, "^matrix is .*; expected a finite invertible matrix")
+      for bad in ([[1.0, 2.0], [2.0, 4.0]], np.zeros((2, 2)), [[1.0, NAN], [0.0, 1.0]])),
+    *((lambda bad=bad: G2.warp(bad), ValueError, r"^matrix has shape .*; expected \(2, 2\)")
+      for bad in (2.0, [1.0, 2.0], np.eye(3), np.ones((1, 2, 2)))),
+    *((lambda bad=bad: G2.warp(bad), TypeError, "^matrix (is|has) ")
+      for bad in ("ab", [[1, 2], [3]], [["a", "b"], ["c", "d"]], [[1j, 0], [0, 1]])),
+    (lambda: dataclasses.replace(G.rescale(2.0), scale=-1.0), ValueError, "^scale is -1.0; expected"),
+    *((lambda f=f, shape=shape: f(np.zeros(shape)), ValueError, r" has shape .*; expected \(..., 2\): .* has 2 axes")
+      for f, shape in ((G2.phi, ()), (G2.phi2, (3,)), (G2.density, (2, 3)))),
+    *((lambda bad=bad: (G * C).phi(bad), TypeError, r"^lags (is|has) .*; expected")
+      for bad in ("abc", ["a"], [1j], [True], object, np.array([1], dtype=object), [[1, 2], [3]], {})),
+    *((lambda bad=bad: axes(G, C).transport(bad), ValueError, r"^u holds values outside \(0, 1\)")
+      for bad in ([0.0, 0.5], [0.5, 1.0], [-0.1, 0.5], [0.5, NAN])),
+    *((lambda shape=shape: (G * C).transport(np.full(shape, 0.5)), ValueError, r"^u has shape .*; expected \(..., 2\)")
+      for shape in ((5, 3), (5,), (), (5, 0))),
+    *((lambda law=law: law.density([[0.1, 0.2]]), ValueError, r"^gaussian.* has no density in closed form")
+      for law in (G2 * C2, axes(G * C, E))),
+    (Kernel, TypeError, "Can't instantiate abstract class Kernel .*_phi"),
+]  # fmt: skip
 
-@pytest.mark.parametrize(
-    "other", [2.5, 2, np.float64(2.5), np.ones(3), "gaussian", None], ids=lambda v: type(v).__name__
-)
-def test_a_kernel_times_something_else_is_refused(other):
-    for multiply in (lambda: other * G, lambda: G * other):
-        with pytest.raises(TypeError, match=r"Phi\(0\) must stay 1"):
-            multiply()
 
-
-def test_kernels_of_different_axes_do_not_mix():
-    for combine in (lambda: G * G2, lambda: mixture([0.5, 0.5], [G, G2])):
-        with pytest.raises(ValueError, match=r"^kernels have \[1, 2\] axes; expected one ndim for all"):
-            combine()
-
-
-@pytest.mark.parametrize(
-    ("weights", "members", "error", "message"),
-    [
-        ([0.5, 0.6], [G, C], ValueError, r"^weights is .* with sum 1.1; expected sum 1"),
-        ([1.5, -0.5], [G, C], ValueError, r"^weights is -0.5; expected a positive finite"),
-        ([1.0, 0.0], [G, C], ValueError, r"^weights is 0.0; expected a positive finite"),
-        ([float("nan"), 0.5], [G, C], ValueError, r"^weights is nan; expected a positive finite"),
-        (["half", 0.5], [G, C], TypeError, r"^weights is 'half'; expected a positive"),
-        ([1.0], [G, C], ValueError, r"^weights has 1 entries and kernels 2"),
-        ([], [], TypeError, r"^kernels is \(\); expected one or more kernels"),
-        ([0.5, 0.5], [G, "cauchy"], TypeError, r"^kernels is .*; expected one or more kernels"),
-        (0.5, [G], TypeError, r"^weights is 0.5; expected"),
-        ([1.0], G, TypeError, r"^kernels is .*; expected"),
-    ],
-)
-def test_bad_mixtures_are_refused(weights, members, error, message):
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_is_refused(number):
+    call, error, message = REFUSED[number]
     with pytest.raises(error, match=message):
-        mixture(weights, members)
-
-
-def test_weights_may_sum_to_one_up_to_rounding():
-    assert mixture([0.1] * 10, [G] * 10).phi(2.0) == pytest.approx(float(G.phi(2.0)), rel=1e-15)
-
-
-@pytest.mark.parametrize("bad", [(), (3,), (G, "cauchy")])
-def test_bad_axes_are_refused(bad):
-    with pytest.raises(TypeError, match=r"^kernels is .*; expected one or more kernels"):
-        axes(*bad)
-
-
-@pytest.mark.parametrize(
-    ("bad", "error"),
-    [(0.0, ValueError), (-1.0, ValueError), (float("nan"), ValueError), ("2", TypeError), (True, TypeError),
-     ((1.0,), ValueError), ((1.0, 2.0, 3.0), ValueError), ((1.0, -2.0), ValueError)],
-    ids=lambda v: v.__name__ if isinstance(v, type) else str(v),
-)  # fmt: skip
-def test_bad_rescaling_is_refused(bad, error):
-    with pytest.raises(error, match=r"^scale is "):
-        G2.rescale(bad)
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [[[1.0, 2.0], [2.0, 4.0]], np.zeros((2, 2)), [[1.0, float("nan")], [0.0, 1.0]], [[1.0, 0.0], [0.0, float("inf")]]],
-    ids=["singular", "zero", "nan", "infinite"],
-)
-def test_a_matrix_that_cannot_be_inverted_is_refused(bad):
-    with pytest.raises(ValueError, match=r"^matrix is .*; expected a finite invertible matrix"):
-        G2.warp(bad)
-
-
-@pytest.mark.parametrize("bad", [2.0, [1.0, 2.0], np.eye(3), np.ones((2, 3)), np.ones((1, 2, 2))], ids=np.shape)
-def test_a_matrix_of_the_wrong_shape_is_refused(bad):
-    with pytest.raises(ValueError, match=r"^matrix has shape .*; expected \(2, 2\)"):
-        G2.warp(bad)
-
-
-@pytest.mark.parametrize("bad", ["ab", [[1, 2], [3]], [["a", "b"], ["c", "d"]], [[1j, 0], [0, 1]]], ids=str)
-def test_a_matrix_that_is_no_numbers_is_refused_in_our_words(bad):
-    with pytest.raises((TypeError, ValueError), match=r"^matrix is "):
-        G2.warp(bad)
+        call()
 
 
 def test_a_warp_by_a_tiny_matrix_still_has_a_density():
@@ -384,27 +272,6 @@ def test_shapes_of_lags():
     assert G.phi(range(4)).shape == (4,)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (2, 1), (2, 3)])
-def test_lags_of_the_wrong_width_are_refused(shape):
-    for function, name in ((G2.phi, "lags"), (G2.phi2, "lags"), (G2.density, "omega")):
-        with pytest.raises(ValueError, match=rf"^{name} has shape .*; expected \(..., 2\): .* has 2 axes"):
-            function(np.zeros(shape))
-
-
-@pytest.mark.parametrize(
-    "bad", ["abc", ["a"], [1j], [True], object, np.array([1], dtype=object), [[1, 2], [3]], {}], ids=str
-)
-def test_lags_that_are_no_numbers_are_refused(bad):
-    for function, name in ((G.phi, "lags"), (G.phi2, "lags"), (G.density, "omega"), ((G * C).phi, "lags")):
-        with pytest.raises(TypeError, match=rf"^{name} (is|has) .*; expected"):
-            function(bad)
-
-
-def test_a_bare_kernel_says_what_a_family_must_define():
-    with pytest.raises(TypeError, match=r"Can't instantiate abstract class Kernel .*_phi"):
-        Kernel()
-
-
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
@@ -422,82 +289,6 @@ def test_combinations_are_values(case):
 
 
 FACTORIES = {name: functools.partial(rfrope.kernel, name) for name in kernels.names()}
-
-
-def test_products_are_flat():
-    assert (G * C) * M == G * (C * M)
-    assert len((G * C * M).factors) == 3
-    assert repr(G * C) == "gaussian(scale=4.0) * cauchy(scale=3.0)"
-
-
-POSITIVE = st.floats(1e-3, 1e3)
-FAMILIES = {
-    "gaussian": {"scale": POSITIVE},
-    "matern": {"nu": st.floats(0.3, 50.0), "scale": POSITIVE},
-    "rational_quadratic": {"alpha": POSITIVE, "scale": POSITIVE},
-    "power_exponential": {"exponent": st.floats(0.1, 2.0), "scale": POSITIVE},
-    "sinc": {"bandwidth": POSITIVE},
-    "ball": {"bandwidth": POSITIVE},
-    "shell": {"radius": POSITIVE},
-    "constant": {},
-    "periodic": {"period": POSITIVE, "scale": st.floats(0.05, 10.0)},
-    "log_uniform": {"low": st.floats(1e-3, 0.1), "high": st.floats(0.2, 10.0)},
-}
-
-
-@st.composite
-def weighted(draw, part, most=3):
-    """Weights that sum to 1, and as many of something."""
-    shares = draw(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=most))
-    return [share / math.fsum(shares) for share in shares], [draw(part) for _ in shares]
-
-
-@st.composite
-def leaf(draw, ndim):
-    names = [name for name in FAMILIES if ndim == 1 or name not in ("periodic", "log_uniform")]
-    name = draw(st.sampled_from([*names, "spectral_mixture"]))
-    if name == "spectral_mixture":
-        each = st.tuples(*[st.floats(-5.0, 5.0)] * ndim) if ndim > 1 else st.floats(-5.0, 5.0)
-        weights, means = draw(weighted(each))
-        scales = [draw(st.floats(0.01, 5.0)) for _ in weights]
-        return rfrope.kernel(name, weights=weights, means=means, scales=scales, ndim=ndim)
-    return rfrope.kernel(name, ndim=ndim, **{key: draw(value) for key, value in FAMILIES[name].items()})
-
-
-@st.composite
-def expression(draw, ndim=None, depth=3):
-    """Kernels of the algebra, nested at random."""
-    ndim = ndim or draw(st.integers(1, 3))
-    kind = draw(st.sampled_from(["leaf", "product", "mixture", "rescaled", "warped", "axes"])) if depth else "leaf"
-    inner = expression(ndim=ndim, depth=depth - 1)
-    if kind == "product":
-        return draw(inner) * draw(inner)
-    if kind == "mixture":
-        return mixture(*draw(weighted(inner)))
-    if kind == "rescaled":
-        return draw(inner).rescale(draw(st.one_of(POSITIVE, st.tuples(*[POSITIVE] * ndim))))
-    if kind == "warped":
-        return draw(inner).warp(np.eye(ndim) * draw(POSITIVE) + draw(st.floats(0.0, 1.0)) * np.tri(ndim, k=-1))
-    if kind == "axes" and ndim > 1:
-        return axes(draw(expression(ndim=1, depth=depth - 1)), draw(expression(ndim=ndim - 1, depth=depth - 1)))
-    return draw(leaf(ndim))
-
-
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(expression())
-def test_any_expression_is_read_back_from_its_repr_and_is_a_kernel(kernel):
-    again = kernels.parse(repr(kernel))
-    assert again == kernel
-    assert hash(again) == hash(kernel)
-    assert repr(again) == repr(kernel)
-    assert pickle.loads(pickle.dumps(kernel)) == kernel
-    lags = np.array([0.0, 0.3, -2.0])[:, None] * np.linspace(1.0, 0.5, kernel.ndim)
-    phi = kernel.phi(lags[:, 0] if kernel.ndim == 1 else lags)
-    assert phi[0] == pytest.approx(1.0, abs=1e-14)
-    assert np.all(np.abs(phi) <= 1.0 + 1e-14)
-    omega = kernel.transport(np.random.default_rng(0).uniform(size=(5, kernel.n_columns)))
-    assert np.all(np.isfinite(omega))
-    assert omega.shape == ((5,) if kernel.ndim == 1 else (5, kernel.ndim))
 
 
 def test_weights_are_normalised_once():
@@ -530,12 +321,6 @@ def test_a_warp_of_the_heaviest_tail_by_huge_numbers_is_finite():
     assert np.all(np.isfinite(rfrope.sample(heavy.warp([[1e300, -1e300], [1e300, 1e299]]), 4096, rng=0)))
 
 
-def test_nodes_check_what_replaces_their_parts():
-    for node, change in ((G.rescale(2.0), {"scale": -1.0}), (G2.warp(MATRIX), {"matrix": [[0.0, 0.0], [0.0, 0.0]]})):
-        with pytest.raises(ValueError, match="expected"):
-            dataclasses.replace(node, **change)
-
-
 def test_identities():
     lags = lags_of(G2)
     np.testing.assert_allclose(axes(G, G).phi(lags), rfrope.kernel("gaussian", scale=4.0, ndim=2).phi(lags), rtol=1e-14)
@@ -564,15 +349,6 @@ def test_every_library_gives_numpys_values_in_its_own_arrays(case, xp):
     np.testing.assert_array_equal(xp.host(found), made.transport(u))
 
 
-@each
-@pytest.mark.parametrize("xp", ["jax"], indirect=True)
-def test_phi_can_be_compiled_by_jax(case, xp):
-    import jax
-
-    lags = lags_of(case.kernel)
-    np.testing.assert_allclose(xp.host(jax.jit(case.kernel.phi)(xp(lags))), case.kernel.phi(lags), rtol=1e-13)
-
-
 @pytest.mark.parametrize("xp", ["jax"], indirect=True)
 def test_transport_can_be_compiled_by_jax(xp):
     import jax
@@ -588,19 +364,14 @@ def test_transport_can_be_compiled_by_jax(xp):
 def test_lengths_and_frequencies_are_refused_where_draws_would_be_cut(record):
     """Draws are cut at 2**500, and products of what is larger overflow: a law there would not be that of its Phi."""
     made = kernels.parse(record.example)
-    for field in dataclasses.fields(made):
-        if field.name in ("scale", "bandwidth", "radius", "period", "low", "high", "scales", "means"):
-            for value in (1e300,) if field.name == "means" else (1e-300, 1e300):
-                given = (value,) * len(made.means) if field.name in ("means", "scales") else value
-                with pytest.raises(ValueError, match=rf"^{field.name} is .*; expected .* to 2\*\*500$"):
-                    dataclasses.replace(made, **{field.name: given})
-
-
-EXTREME = [2.0**-500, 2.0**500]
+    for name in {"scale", "bandwidth", "radius", "period", "low", "high", "scales", "means"} & set(record.parameters):
+        value = (1e300,) * len(made.means) if name in ("means", "scales") else 1e300
+        with pytest.raises(ValueError, match=rf"^{name} is .*; expected .* to 2\*\*500$"):
+            dataclasses.replace(made, **{name: value})
 
 
 @pytest.mark.parametrize("record", kernels.records(), ids=lambda record: record.name)
-@pytest.mark.parametrize("unit", EXTREME)
+@pytest.mark.parametrize("unit", [2.0**-500, 2.0**500])
 @pytest.mark.parametrize("ndim", [1, 3])
 def test_the_largest_and_smallest_units_give_the_same_values(record, unit, ndim):
     """Phi at scaled lags is that of the family's example, bit for bit but for roundings, and is never NaN."""
@@ -625,47 +396,12 @@ def _density(kernel, omega):
         return 0.0
 
 
-def test_a_log_uniform_law_over_all_magnitudes():
-    law = kernels.kernel("log_uniform", low=2.0**-500, high=2.0**500)
-    for x in (1e-140, 1.0, 1e140, 1e300):
-        with mp.workdps(40):
-            ends = [mp.ci(mp.mpf(2) ** n * mp.mpf(x)) for n in (500, -500)]
-            wanted = float((ends[0] - ends[1]) / (1000 * mp.log(2)))
-        assert law.phi(x) == pytest.approx(wanted, abs=1e-14)
-
-
 def test_densities_far_out_are_not_lost():
     for text, power in (("matern(nu=0.05)", 1.1), ("exponential()", 2.0)):
         law = kernels.parse(text)
         near, far = law.density(1e120), law.density(1e154)
         assert law.density(1e155 if power < 2.0 else 1e153) > 0.0
         assert np.log10(near / far) == pytest.approx(34.0 * power, rel=1e-9)
-
-
-DISAGREEING = "mixture([0.5, 0.5], [gaussian(), power_exponential(exponent=1.5)])"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(record.example for record in kernels.records()),
-        DISAGREEING,
-        f"{DISAGREEING} * gaussian()",
-        f"axes({DISAGREEING}, cauchy())",
-        "gaussian() * periodic(period=9)",
-        "mixture([0.5, 0.5], [gaussian(), cauchy()]) * sinc()",
-        "(gaussian(ndim=2)).warp([[1.0, 2.0], [0.0, 1.0]])",
-    ],
-)
-def test_signed_columns_turn_the_frequency(text):
-    kernel = kernels.parse(text)
-    u = np.random.default_rng(0).uniform(size=(50, kernel.n_columns))
-    signed = np.asarray(kernel.signed_columns)
-    omega, turned = (kernel.transport(v) for v in (u, np.where(signed, 1.0 - u, u)))
-    if signed.any() or text == DISAGREEING:
-        np.testing.assert_allclose(turned, -omega if signed.any() else omega, rtol=1e-9, atol=1e-12)
-    else:
-        assert "mixture" in text
 
 
 @pytest.mark.parametrize("size", [1e-300, 1.0, 2.0**499, 1e200, 1e300])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import pathlib
 import re
 from dataclasses import dataclass
@@ -21,15 +20,15 @@ from scipy import integrate, stats
 import rfrope
 from rfrope import kernels
 from rfrope._core import quantiles
-from rfrope.kernels import Kernel, families
-from rfrope.kernels.isotropic import Isotropic
-from rfrope.kernels.law import Law
+from rfrope.kernels import Kernel
+from rfrope.kernels.base import Law
 
 each_problem = pytest.mark.parametrize("problem", KERNELS, ids=str)
 each_drawn = pytest.mark.parametrize("problem", one_of(KERNELS, lambda p: (p.family, p.kernel.ndim)), ids=str)
-each_smooth = pytest.mark.parametrize("problem", [p for p in KERNELS if has_density(p.kernel)], ids=str)
+each_smooth = pytest.mark.parametrize(
+    "problem", [p for p in KERNELS if has_density(p.kernel) and p.shape != "lumps"], ids=str
+)
 LINES = [p for p in KERNELS if p.kernel.ndim == 1]
-each_smooth_line = pytest.mark.parametrize("problem", [p for p in LINES if has_density(p.kernel)], ids=str)
 QUANTILES = [p for p in LINES if p.kernel.n_columns == 1]
 each_quantile = pytest.mark.parametrize(
     "problem", [p for p in QUANTILES if p.shape not in ("lattice", "sphere")], ids=str
@@ -70,27 +69,6 @@ def test_phi_over_forty_scales(problem):
         assert abs(mp.mpf(float(value)) - reference) <= 1e-12 * abs(reference) + absolute
 
 
-@pytest.mark.parametrize("nu", sparse([0.5, 0.8, 1.5, 2.5, 7.3, 50, 200], (0.8, 2.5).__contains__))
-def test_matern_to_1e_12_at_radii_0_to_40_scales(nu):
-    made = rfrope.kernel("matern", nu=nu)
-    problem = problems.KernelProblem("matern", made, (1.0,), ())
-    radii = np.concatenate([[0.0, 1e-300, 1e-8, 1e-3], np.linspace(0.05, 40.0, 40)])
-    for value, r in zip(made.phi(radii), radii, strict=True):
-        assert abs(mp.mpf(float(value)) / phi_reference(problem, r) - 1) < 1e-12
-
-
-@pytest.mark.parametrize(("name", "ndim"), list(ONE_OF_EACH))
-def test_no_nan_and_no_value_above_one(name, ndim):
-    made = rfrope.kernel(name, ndim=ndim)
-    radii = np.array([0.0, 1e-300, 1e-160, 1e-20, 1e-8, 1e-3, 0.1, 1.0, 30.0, 1e3, 1e6])
-    value = made.phi(radii if ndim == 1 else radii[:, None] * np.ones(ndim))
-    assert np.all(np.abs(value) <= 1.0)
-    assert value[0] == 1.0
-    if has_density(made):
-        density = made.density(radii if ndim == 1 else radii[:, None] * np.ones(ndim))
-        assert np.all(density >= 0.0)
-
-
 RECURRENT = ("periodic", "shell", "constant")  # in one axis Phi does not fall to 0
 
 
@@ -101,14 +79,6 @@ def test_huge_lags_and_frequencies_are_no_error(name):
     assert made.phi(np.inf) == made.phi(-np.inf) == 0.0
     assert np.isnan(made.phi(np.nan))
     assert 0.0 <= made.density(1e150) <= 1e-149
-
-
-@pytest.mark.parametrize("name", problems.MANY_AXES)
-@pytest.mark.parametrize("ndim", [2, 3])
-def test_huge_and_tiny_lags_in_more_axes(name, ndim):
-    made = rfrope.kernel(name, ndim=ndim)
-    lags = np.array([1e300, 1e-300, np.inf, 0.0])[:, None] * np.ones(ndim)
-    np.testing.assert_allclose(made.phi(lags), [0.0, 1.0, 0.0, 1.0], rtol=0, atol=1e-140)
 
 
 def test_limits_of_kernels_that_do_not_fall():
@@ -145,17 +115,6 @@ def test_phi_over_the_range_of_parameters_and_lags(text):
     assert found[0] == 1.0
 
 
-def test_the_table_covers_the_families_and_is_mpmaths():
-    assert {kernels.parse(text).name for text in table()} == set(problems.FAMILIES)
-    for text in list(table())[::7]:
-        made, (lags, exact) = kernels.parse(text), table()[text]
-        if made.ndim > 3 or made.name in ("periodic", "spectral_mixture"):
-            continue
-        problem = problems.KernelProblem(made.name, made, (), ())
-        for i in (8, 20, 28):
-            assert float(phi_reference(problem, lags[i][: made.ndim])) == exact[i]
-
-
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
@@ -174,24 +133,7 @@ def test_the_table_would_show_another_parameter(text, wrong):
     assert np.max(np.abs(found - exact)) > 1e-11
 
 
-@pytest.mark.parametrize("nu", np.geomspace(0.05, 500.0, 15).round(3).tolist())
-@pytest.mark.parametrize("ndim", [1, 2, 3])
-def test_matern_of_any_order_has_no_nan(nu, ndim):
-    made = rfrope.kernel("matern", nu=nu, ndim=ndim)
-    radii = np.array([0.0, 1e-300, 1e-8, 1e-3, 0.1, 1.0, 10.0, 100.0, 1e4, 1e6])
-    vectors = radii if ndim == 1 else radii[:, None] * np.eye(ndim)[-1]
-    assert np.all(np.isfinite(made.phi(vectors)))
-    assert np.all(np.isfinite(made.density(vectors)))
-    assert np.all(np.isfinite(rfrope.sample(made, 1024, rng=0)))
-
-
 # -- draws against Phi -------------------------------------------------------------------------------------------------
-
-
-def test_the_suite_draws_from_every_family_in_every_number_of_axes():
-    kept = [p for p in each_drawn.args[1] if isinstance(p, problems.KernelProblem)]
-    assert {(p.family, p.kernel.ndim) for p in kept} == set(ONE_OF_EACH)
-    assert len(kept) == len(ONE_OF_EACH)
 
 
 @each_drawn
@@ -237,11 +179,6 @@ def test_draws_follow_the_law(problem):
 
 @each_smooth
 def test_densities_integrate_to_one(problem):
-    if problem.shape == "lumps":
-        for axis in range(problem.kernel.ndim):
-            cdf = problems.lumps_cdf(problem.kernel, problem.lengths, axis)[1]
-            assert cdf[-1] == pytest.approx(1.0, abs=1e-9)
-        return
     if problem.shape == "box":
         for axis in range(problem.kernel.ndim):
             assert problems.box_cdf(problem.kernel, problem.lengths, axis)[1][-1] == pytest.approx(1.0, abs=1e-12)
@@ -252,58 +189,24 @@ def test_densities_integrate_to_one(problem):
         assert problems.radius_cdf(problem.kernel, problem.lengths)[1][-1] == pytest.approx(1.0, abs=1e-9)
 
 
-@each_smooth_line
-def test_densities_integrate_to_one_by_adaptive_quadrature(problem):
-    s, end = problem.lengths[0], np.inf if problem.shape in ("ellipse", "lumps") else 1.0
-    start = problem.kernel.low * s if problem.shape == "band" else 0.0
-    halves = [integrate.quad(lambda w: problem.kernel.density(w / s) / s, *ends, epsabs=1e-11)[0]
-              for ends in ((-end, -start), (start, end))]  # fmt: skip
-    assert halves == pytest.approx([0.5, 0.5], abs=1e-9)
-
-
-@pytest.mark.parametrize("nu", [0.25, 0.5, 1.0, 7.3, 20.0, 500.0])
 @pytest.mark.parametrize("ndim", [1, 2, 3])
-def test_matern_densities_of_other_orders_integrate_to_one(nu, ndim):
-    made = rfrope.kernel("matern", nu=nu, scale=3.0, ndim=ndim)
-    assert problems.radius_cdf(made, (3.0,) * ndim)[1][-1] == pytest.approx(1.0, abs=1e-9)
-
-
-@pytest.mark.parametrize("ndim", [1, 2, 3])
-@pytest.mark.parametrize("alpha", [0.02, 0.3, 0.5, 0.500000001, 0.999999, 1.0, 1.5, 1.5000001, 2.3, 30.0, 1e4, 1e6])
-def test_rational_quadratic_densities_of_other_exponents_integrate_to_one(alpha, ndim):
-    """Also where the order alpha - k/2 of the Bessel function is 0, close to it and negative."""
-    made = rfrope.kernel("rational_quadratic", alpha=alpha, scale=3.0, ndim=ndim)
-    _, mass = problems.radius_cdf(made, (3.0,) * ndim)
-    below = stats.gamma.cdf(1e-42, alpha, scale=1.0 / alpha)  # law of the variance: nearly all radii below exp(-50)
-    assert mass[-1] == pytest.approx(1.0, abs=1e-9 + 10.0 * below)
-
-
-@pytest.mark.parametrize("alpha", sparse([0.5, 1.0, 2.3, 30.0, 1e6], (1.0, 2.3).__contains__))
-@pytest.mark.parametrize("ndim", [1, 2, 3])
-def test_rational_quadratic_density_is_the_gamma_mixture_of_normals(alpha, ndim):
-    made = rfrope.kernel("rational_quadratic", alpha=alpha, ndim=ndim)
-    for w in (0.3, 1.0, 2.5):
-        point = w if ndim == 1 else w * np.eye(ndim)[0]
-        with mp.workdps(30):
-            a, v = mp.mpf(alpha), mp.mpf(w)
-            order, x = a - mp.mpf(ndim) / 2, mp.sqrt(2 * a) * v
-            log_exact = mp.log(2) - ndim * mp.log(2 * mp.pi) / 2 + a * mp.log(a) - mp.loggamma(a)
-            log_exact += order * mp.log(x / (2 * a)) + log_bessel_k(order, x)
-            assert abs(mp.mpf(float(made.density(point))) / mp.exp(log_exact) - 1) < 1e-11
-
-
-def log_bessel_k(order: mp.mpf, x: mp.mpf) -> mp.mpf:
-    order = abs(order)
-    if order == 0:
-        return mp.log(mp.besselk(0, x))
-    value = problems.matern_reference(order, x)
-    return mp.log(value) + (order - 1) * mp.log(2) + mp.loggamma(order) - order * mp.log(x)
+@pytest.mark.parametrize(
+    "text",
+    [f"matern(nu={nu}, scale=3)" for nu in (0.25, 1.0, 7.3, 20.0, 500.0)]
+    # also where the order alpha - k/2 of the Bessel function is 0, close to it and negative
+    + [f"rational_quadratic(alpha={a}, scale=3)" for a in (0.02, 0.5, 0.500000001, 0.999999, 1.0, 1.5, 30.0, 1e6)],
+)
+def test_densities_of_other_shapes_integrate_to_one(text, ndim):
+    made = dataclasses.replace(kernels.parse(text), ndim=ndim)
+    alpha = getattr(made, "alpha", None)  # of a small one nearly all radii are below exp(-50)
+    below = stats.gamma.cdf(1e-42, alpha, scale=1.0 / alpha) if alpha else 0.0
+    assert problems.radius_cdf(made, (3.0,) * ndim)[1][-1] == pytest.approx(1.0, abs=1e-9 + 10.0 * below)
 
 
 @pytest.mark.parametrize("name", ["shell", "periodic", "constant"])
 def test_laws_without_density_say_so(name):
     made = rfrope.kernel(name)
-    with pytest.raises(ValueError, match=rf"^{name}\(.*\) has no density: its frequencies"):
+    with pytest.raises(ValueError, match="has no density in closed form"):
         made.density([0.5])
 
 
@@ -333,36 +236,6 @@ def test_phi_is_the_fourier_transform_of_the_density(name):
 
 
 @dataclass(frozen=True, repr=False)
-class IndependentMatern(families.Matern):
-    """A wrong Matérn: every axis has a chi-square of its own, so each axis alone is right and the whole is not."""
-
-    @property
-    def n_columns(self) -> int:
-        return 2 * self.ndim
-
-    def _unit_transport(self, u: np.ndarray) -> np.ndarray:
-        line = families.Matern(nu=self.nu)
-        return line._unit_transport(u[..., : self.ndim])
-
-
-@pytest.mark.parametrize("nu", [0.8, 1.5, 2.5])
-@pytest.mark.parametrize("ndim", [2, 3])
-def test_matern_with_independent_axes_is_rejected(nu, ndim):
-    scale = (4.0, 9.0, 20.0)[:ndim]
-    good = families.Matern(nu=nu, scale=scale, ndim=ndim)
-    bad = IndependentMatern(nu=nu, scale=scale, ndim=ndim)
-    lags = np.array(problems._UNIT_LAGS[ndim]) * scale
-    good_draws, bad_draws = (rfrope.sample(k, N_DRAWS, rng=3) for k in (good, bad))
-    assert max(law_distances(good, scale, "ellipse", good_draws).values()) < 1.0
-    assert law_distances(good, scale, "ellipse", bad_draws)["radius"] > 2.0
-    assert worst(moment_z(good, lags, good_draws)) < Z_BOUND
-    assert worst(moment_z(good, lags, bad_draws)) > 3 * Z_BOUND
-    for axis in range(ndim):  # what a test of one axis at a time would have said
-        line = families.Matern(nu=nu, scale=scale[axis])
-        assert law_distances(line, scale[axis : axis + 1], "ellipse", bad_draws[:, axis])["radius"] < 1.0
-
-
-@dataclass(frozen=True, repr=False)
 class IndependentAxes(Kernel):
     """A wrong law in several axes: each axis alone is right, and has a radius of its own."""
 
@@ -381,7 +254,7 @@ class IndependentAxes(Kernel):
         raise NotImplementedError  # its frequencies are held against the right law's Phi
 
 
-@pytest.mark.parametrize("text", ["rational_quadratic(alpha=0.7)", "power_exponential(exponent=1.2)"])
+@pytest.mark.parametrize("text", ["matern(nu=1.5)", "rational_quadratic(alpha=0.7)", "power_exponential(exponent=1.2)"])
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_independent_instead_of_shared_radii_are_rejected(text, ndim):
     line = kernels.parse(text)
@@ -487,35 +360,6 @@ def test_transport_in_one_axis_is_odd_bit_for_bit_and_increasing(problem):
     assert abs(problem.kernel.transport(0.5)) == (problem.kernel.low if problem.shape == "band" else 0.0)
 
 
-@each_quantile
-def test_transport_in_one_axis_is_the_inverse_of_the_integrated_density_far_into_the_tail(problem):
-    s = problem.lengths[0]
-    for u, omega in zip(U, problem.kernel.transport(U), strict=True):
-        if problem.shape in ("box", "disc"):
-            _, node, weight = problems.panels(-1.0, omega * s, 4)
-            tail = np.sum(weight * problem.kernel.density(node / s)) / s
-            assert tail == pytest.approx(u, rel=1e-12, abs=1e-16)  # 2u - 1 rounds near u = 0
-        else:
-            _, node, weight = problems.panels(np.log(-omega * s), problems.log_radii(problem.kernel, [s])[1], 1500)
-            tail = np.sum(weight * np.exp(node) * problem.kernel.density(-np.exp(node) / s)) / s
-            # near the end of a band the logarithm of omega is rounded
-            assert tail == pytest.approx(u, rel=1e-11, abs=1e-15 if problem.shape == "band" else 0.0)
-
-
-@each_problem
-def test_transport_of_the_mirrored_columns_is_the_mirrored_frequency(problem):
-    """Mirroring the columns that choose directions (the last k) turns omega into -omega, bit for bit.
-
-    For a spectral mixture these are all: the first has the sign of the mean.
-    """
-    k = problem.kernel.ndim + (problem.shape == "lumps")
-    u = (np.random.default_rng(1).integers(0, 2**52, (64, problem.kernel.n_columns)) + 0.5) * 2.0**-52
-    mirrored = np.concatenate([u[:, :-k], 1.0 - u[:, -k:]], axis=-1)
-    omega = problem.kernel.transport(u)
-    assert omega.shape == ((64,) if problem.kernel.ndim == 1 else (64, problem.kernel.ndim))
-    np.testing.assert_array_equal(problem.kernel.transport(mirrored), -omega)
-
-
 @each_problem
 def test_transport_is_finite_at_the_corners_of_the_cube(problem):
     corner = np.array([2.0**-53, 1.0 - 2.0**-53])
@@ -547,31 +391,6 @@ def test_one_length_is_as_many_equal_ones(name):
         np.testing.assert_allclose(one.density(lags), many.density(lags), rtol=1e-15)
 
 
-def test_exponential_is_matern_of_order_one_half():
-    for ndim in (1, 2, 3):
-        one, other = (
-            rfrope.kernel("exponential", scale=3.0, ndim=ndim),
-            rfrope.kernel("matern", nu=0.5, scale=3.0, ndim=ndim),
-        )
-        x = np.random.default_rng(0).normal(size=32 if ndim == 1 else (32, ndim))
-        np.testing.assert_allclose(one.phi(x), other.phi(x), rtol=1e-14)
-        np.testing.assert_allclose(one.density(x), other.density(x), rtol=1e-13)
-
-
-def test_matern_of_large_order_tends_to_the_gaussian():
-    lags = np.linspace(0.0, 5.0, 20)
-    np.testing.assert_allclose(
-        rfrope.kernel("matern", nu=1e7).phi(lags), rfrope.kernel("gaussian").phi(lags), atol=1e-7
-    )
-
-
-def test_log_uniform_is_the_continuum_of_standard_rope():
-    base, n = 10_000.0, 2**12
-    made, lags = rfrope.kernel("log_uniform", low=1.0 / base, high=1.0), np.array([0.0, 1.0, 7.0, 40.0])
-    middles = base ** (-(np.arange(n) + 0.5) / n)
-    np.testing.assert_allclose(made.phi(lags), np.cos(np.multiply.outer(lags, middles)).mean(axis=-1), atol=2e-4)
-
-
 @pytest.mark.parametrize(("low", "high"), [(1e-4, 1.0), (1e-30, 1e30), (0.1, 0.2), (1.0, 1.001), (2.0**-500, 2.0**500)])
 def test_log_uniform_to_1e_12_at_small_large_and_cancelling_arguments(low, high):
     made = rfrope.kernel("log_uniform", low=low, high=high)
@@ -592,112 +411,51 @@ def test_log_uniform_ends_and_limits():
     np.testing.assert_allclose(corner, [-2.0, 2.0, -0.25, 0.25], rtol=1e-15)
     assert np.all(np.abs(rfrope.sample(made, 2**16, rng=0)) >= 0.25)
     assert np.all(np.abs(rfrope.sample(made, 2**16, rng=0)) <= 2.0)
-    for low, high in ((1.0, 1.0), (2.0, 1.0)):
-        with pytest.raises(ValueError, match=r"^low is .* and high .*; expected low < high"):
-            rfrope.kernel("log_uniform", low=low, high=high)
 
 
-def test_sinc_has_no_pi():
-    assert float(rfrope.kernel("sinc", bandwidth=2.0).phi(1.5)) == pytest.approx(np.sin(3.0) / 3.0, rel=1e-15)
-
-
-LENGTHS = [name for name, family in problems.FAMILIES.items() if family.stretch != "scales"]
-
-
-@pytest.mark.parametrize(
-    "bad", [0.0, -1.0, float("nan"), float("inf"), -float("inf"), 10**400], ids=lambda v: str(v)[:5]
-)
-@pytest.mark.parametrize("name", LENGTHS)
-def test_lengths_out_of_range_are_refused(name, bad):
-    stretch = problems.FAMILIES[name].stretch
-    for ndim, value in ((1, bad), (2, bad), (2, (1.0, bad)))[: None if name in problems.MANY_AXES else 1]:
-        with pytest.raises(ValueError, match=rf"^{stretch} is .*expected a positive finite number"):
-            rfrope.kernel(name, ndim=ndim, **{stretch: value})
-
-
-@pytest.mark.parametrize("bad", [True, "1", b"1", None, 1j, [[1.0]], object, {}], ids=lambda v: f"{type(v).__name__}")
-@pytest.mark.parametrize("name", LENGTHS)
-def test_lengths_that_are_no_numbers_are_refused(name, bad):
-    stretch = problems.FAMILIES[name].stretch
-    with pytest.raises(TypeError, match=rf"^{stretch} is .*expected a positive number"):
-        rfrope.kernel(name, **{stretch: bad})
-
-
-@pytest.mark.parametrize(
-    ("ndim", "value"), [(1, (1.0, 2.0)), (2, (1.0,)), (2, (1.0, 2.0, 3.0)), (3, (1.0, 2.0)), (2, ())]
-)
-@pytest.mark.parametrize("name", problems.MANY_AXES)
-def test_a_wrong_number_of_lengths_is_refused(name, ndim, value):
-    stretch = problems.FAMILIES[name].stretch
-    with pytest.raises(ValueError, match=rf"{len(value)} values; expected one number or {ndim}"):
-        rfrope.kernel(name, ndim=ndim, **{stretch: value})
-
-
-def test_ragged_lengths_are_refused_in_our_words():
-    with pytest.raises((TypeError, ValueError), match=r"^scale is \(1, \(2, 3\)\); expected"):
-        rfrope.kernel("gaussian", scale=(1, (2, 3)), ndim=2)
-
-
-@pytest.mark.parametrize(("bad", "error"), [(0, ValueError), (-1, ValueError), (1.5, TypeError), (2.0, TypeError),
-                                            (True, TypeError), ("2", TypeError), (None, TypeError)])  # fmt: skip
-@pytest.mark.parametrize("name", kernels.names())
-def test_a_bad_ndim_is_refused(name, bad, error):
-    with pytest.raises(error, match=rf"^ndim is {re.escape(repr(bad))}; expected a whole number"):
-        rfrope.kernel(name, ndim=bad)
-
-
-@pytest.mark.parametrize("bad", [0.0, -0.5, float("nan"), float("inf")])
-def test_a_bad_order_is_refused(bad):
-    with pytest.raises(ValueError, match=r"^nu is"):
-        rfrope.kernel("matern", nu=bad)
-    with pytest.raises(ValueError, match=r"^nu is .*, 2 values; expected one number"):
-        rfrope.kernel("matern", nu=(1.5, 2.5), ndim=2)
-
-
-@pytest.mark.parametrize("bad", [0.0, -0.5, float("nan"), float("inf"), 2.0000001, 3])
-def test_a_bad_exponent_is_refused(bad):
-    with pytest.raises(ValueError, match=r"^exponent is .*; expected (a positive|at most 2)"):
-        rfrope.kernel("power_exponential", exponent=bad)
-
-
-@pytest.mark.parametrize("bad", [0.0, -0.5, float("nan"), float("inf")])
-def test_other_bad_parameters_are_refused(bad):
-    with pytest.raises(ValueError, match=r"^alpha is"):
-        rfrope.kernel("rational_quadratic", alpha=bad)
-    with pytest.raises(ValueError, match=r"^scale is"):
-        rfrope.kernel("periodic", scale=bad)
-    with pytest.raises(TypeError, match=r"^kernel 'constant' has no parameter 'scale'; expected ndim"):
-        rfrope.kernel("constant", scale=bad)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
+INF, NAN = float("inf"), float("nan")
+LUMPS = {"weights": (0.5, 0.5), "means": (0.0, (1.0, -2.0)), "scales": ((1.0, 2.0), 0.5), "ndim": 2}
+REFUSED = [
+    *((name, {family.stretch: bad}, ValueError, rf"^{family.stretch} is .*expected a positive finite number")
+      for (name, family), bad in zip(problems.FAMILIES.items(), (0.0, -1.0, NAN, INF, 10**400) * 4, strict=False)
+      if family.stretch != "scales"),
+    *(("gaussian", {"scale": bad}, TypeError, "^scale is .*expected a positive number")
+      for bad in (True, "1", b"1", None, 1j, [[1.0]], object, {})),
+    *(("gaussian", {"scale": bad, "ndim": 2}, ValueError, f"{len(bad)} values; expected one number or 2")
+      for bad in ((), (1.0,), (1.0, 2.0, 3.0))),
+    ("gaussian", {"scale": (1.0, -1.0), "ndim": 2}, ValueError, "^scale is -1.0; expected a positive finite number"),
+    ("gaussian", {"scale": (1, (2, 3)), "ndim": 2}, TypeError, r"^scale is \(1, \(2, 3\)\); expected"),
+    *((name, {"ndim": 0}, ValueError, "^ndim is 0; expected a whole number") for name in kernels.names()),
+    *(("sinc", {"ndim": bad}, TypeError, "^ndim is .*; expected a whole number") for bad in (1.5, True, "2", None)),
+    ("periodic", {"ndim": 2}, ValueError, "^ndim is 2; expected 1: a periodic law has one axis"),
+    ("matern", {"nu": -0.5}, ValueError, "^nu is -0.5; expected a positive finite number"),
+    ("matern", {"nu": (1.5, 2.5), "ndim": 2}, ValueError, r"^nu is .*, 2 values; expected one number"),
+    ("power_exponential", {"exponent": 2.0000001}, ValueError, "^exponent is 2.0000001; expected at most 2"),
+    ("rational_quadratic", {"alpha": NAN}, ValueError, "^alpha is nan; expected a positive finite number"),
+    ("periodic", {"scale": 0.0}, ValueError, "^scale is 0.0; expected a positive finite number"),
+    ("log_uniform", {"low": 2.0, "high": 1.0}, ValueError, "^low is 2.0 and high 1.0; expected low < high"),
+    ("constant", {"scale": 1.0}, TypeError, "^kernel 'constant' has no parameter 'scale'; expected ndim"),
+    *(("spectral_mixture", LUMPS | changes, error, message) for changes, error, message in (
         ({"weights": (0.5, 0.6)}, ValueError, r"^weights is \[0.5, 0.6\], with sum 1.1; expected sum 1"),
-        ({"weights": (1.5, -0.5)}, ValueError, r"^weights is -0.5; expected a positive finite number"),
-        ({"weights": (1.0, 0.0)}, ValueError, r"^weights is 0.0; expected a positive finite number"),
-        ({"weights": (float("nan"), 0.5)}, ValueError, r"^weights is nan; expected a positive"),
-        ({"weights": 1.0}, TypeError, r"^weights is 1.0; expected a sequence of positive numbers with sum 1"),
+        ({"weights": (1.5, -0.5)}, ValueError, "^weights is -0.5; expected a positive finite number"),
+        ({"weights": 1.0}, TypeError, "^weights is 1.0; expected a sequence of positive numbers with sum 1"),
         ({"weights": ()}, ValueError, r"^weights is \[\], with sum 0"),
-        ({"weights": "ab"}, TypeError, r"^weights is 'ab'; expected a sequence"),
-        ({"weights": (0.2, 0.3, 0.5)}, ValueError, r"^means has 2 entries and weights 3; expected as many"),
-        ({"means": (1.0,)}, ValueError, r"^means has 1 entries and weights 2"),
-        ({"means": (1.0, float("nan"))}, ValueError, r"^means is nan; expected a finite number"),
-        ({"means": (1.0, float("inf"))}, ValueError, r"^means is inf; expected a finite number"),
+        ({"weights": (0.2, 0.3, 0.5)}, ValueError, "^means has 2 entries and weights 3; expected as many"),
+        ({"means": (1.0, INF)}, ValueError, "^means is inf; expected a finite number"),
         ({"means": (1.0, "a")}, TypeError, "^means is 'a'; expected a number"),
-        ({"means": 3.0}, TypeError, r"^means is 3.0; expected a sequence with an entry for each component"),
-        ({"means": ((1.0, 2.0, 3.0), 1.0)}, ValueError, r"^means is .*, 3 values; expected one number or 2"),
-        ({"means": (((1.0,), 2.0), 1.0)}, TypeError, r"^means is .*; expected a finite number, or one for each of 2"),
-        ({"scales": (1.0, 0.0)}, ValueError, r"^scales is 0.0; expected a positive finite"),
-        ({"scales": (1.0, (1.0, -1.0))}, ValueError, r"^scales is -1.0; expected a positive finite"),
-        ({"scales": None}, TypeError, r"^scales is None; expected a sequence"),
-    ],
-)
-def test_a_bad_spectral_mixture_is_refused(changes, error, message):
-    good = {"weights": (0.5, 0.5), "means": (0.0, (1.0, -2.0)), "scales": ((1.0, 2.0), 0.5), "ndim": 2}
-    assert rfrope.kernel("spectral_mixture", **good).n_columns == 3
+        ({"means": 3.0}, TypeError, "^means is 3.0; expected a sequence with an entry for each component"),
+        ({"means": ((1.0, 2.0, 3.0), 1.0)}, ValueError, "^means is .*, 3 values; expected one number or 2"),
+        ({"means": (((1.0,), 2.0), 1.0)}, TypeError, "^means is .*; expected a finite number, or one for each of 2"),
+        ({"scales": (1.0, (1.0, -1.0))}, ValueError, "^scales is -1.0; expected a positive finite"),
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case[0]} {case[1]}")
+def test_bad_parameters_are_refused(case):
+    name, parameters, error, message = case
     with pytest.raises(error, match=message):
-        rfrope.kernel("spectral_mixture", **good | changes)
+        rfrope.kernel(name, **parameters)
 
 
 def test_parameters_are_in_their_normal_form():
@@ -706,16 +464,6 @@ def test_parameters_are_in_their_normal_form():
     assert type(made.scale) is float
     assert type(made.ndim) is int
     assert rfrope.kernel("gaussian", scale=np.array([2, 3]), ndim=2).scale == (2.0, 3.0)
-
-
-@one_of_each
-def test_families_are_frozen_dataclasses_and_value_types(problem):
-    assert dataclasses.is_dataclass(problem.kernel)
-    field = dataclasses.fields(problem.kernel)[0].name
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        setattr(problem.kernel, field, 1.0)
-    assert problem.kernel == dataclasses.replace(problem.kernel)
-    assert hash(problem.kernel) == hash(dataclasses.replace(problem.kernel))
 
 
 # -- array libraries ---------------------------------------------------------------------------------------------------
@@ -740,23 +488,12 @@ def test_every_library_gives_numpys_values_in_its_own_arrays(problem, xp):
             np.testing.assert_allclose(xp.host(found), expected, rtol=1e-14, atol=absolute)
 
 
-@pytest.mark.parametrize("name", kernels.names())
-def test_integer_and_float32_lags_become_float64(name, xp):
-    made = rfrope.kernel(name)
-    for dtype in ("int64", "float32"):
-        found = made.phi(xp([0, 1, 2], dtype))
-        assert found.dtype == xp.dtype("float64")
-        np.testing.assert_allclose(xp.host(found), made.phi([0.0, 1.0, 2.0]), rtol=1e-14)
-
-
 @pytest.mark.parametrize("xp", ["jax"], indirect=True)
 @pytest.mark.parametrize(
     "text",
-    ["gaussian(scale=3)", "sinc(bandwidth=0.5)", "cauchy(scale=3)", "exponential(scale=3)", "matern(nu=0.8, scale=3)",
-     "matern(nu=2.5, scale=3)", "matern(nu=30.0, scale=3)", "matern(nu=0.8, scale=(3, 4), ndim=2)",
+    ["gaussian(scale=3)", "sinc(bandwidth=0.5)", "matern(nu=0.8, scale=(3, 4), ndim=2)", "matern(nu=30.0, scale=3)",
      "rational_quadratic(alpha=0.7)", "power_exponential(exponent=1.5)", "periodic(period=3)", "ball(ndim=2)",
-     "shell(ndim=2)", "shell(ndim=5)", "shell", "constant", "ball(bandwidth=(2, 3, 4), ndim=3)",
-     "spectral_mixture(weights=(0.5, 0.5), means=(1, 2), scales=(0.3, 1))"],
+     "shell(ndim=5)", "shell", "constant", "spectral_mixture(weights=(0.5, 0.5), means=(1, 2), scales=(0.3, 1))"],
 )  # fmt: skip
 def test_phi_can_be_compiled_by_jax(text, xp):
     import jax
@@ -801,20 +538,13 @@ def test_waves_are_right_at_lags_of_any_size(size):
     np.testing.assert_allclose(narrow.phi(both), np.where(np.asarray(envelope) == 0.0, 0.0, wave), rtol=0, atol=1e-14)
 
 
-def test_a_wave_has_no_value_at_an_infinite_lag(xp):
-    x = xp(np.array([1.0, math.inf]))
-    found = xp.host(rfrope.kernel("shell").phi(x))
-    assert found[0] == pytest.approx(math.cos(1.0), abs=1e-6)
-    assert math.isnan(found[1])
-
-
 @pytest.mark.parametrize("nu", [1.05, 1.2, 1.5, 2.0, 2.5, 5.0, 12.0])
 def test_how_matern_bends_at_0(nu):
     """``Phi''(0) = -nu / ((nu - 1) scale^2)`` where the law has a variance; near 0 the square is all there is."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     made = rfrope.kernel("matern", nu=nu, scale=3.0)
     bend = -nu / (nu - 1.0) / 9.0
-    for at in (0.0, 1e-160, 0.5 * 3.0 * made._near_bound**0.5):
+    for at in (0.0, 1e-160, 1.5 * 1e-16 ** (1.0 / (1.0 + min(2.0 * nu - 2.0, 2.0)))):
         lag = torch.tensor(at, dtype=torch.float64, requires_grad=True)
         (slope,) = torch.autograd.grad(made.phi(lag), lag, create_graph=True)
         assert float(slope.detach()) == pytest.approx(bend * at, rel=1e-12)
@@ -827,16 +557,3 @@ def test_a_law_that_leaves_the_range_of_floats_is_none():
     assert law.scaled((1.0, 4.0)).factors == (1e90, 0.25)
     for divisor in (1e-300, 1e-11, 1e101, (1e200, 1.0)):
         assert law.scaled(divisor) is None
-
-
-def test_a_family_that_states_no_phi_says_so():
-    @dataclass(frozen=True, repr=False)
-    class Silent(Isotropic):
-        scale: float = 1.0
-        ndim: int = 1
-
-        def _unit_transport(self, u):
-            return u
-
-    with pytest.raises(NotImplementedError, match="Silent states no Phi; expected a method _phi, or _far_phi"):
-        Silent().phi(1.0)

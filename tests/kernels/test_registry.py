@@ -17,6 +17,7 @@ import rfrope
 from rfrope import kernels
 from rfrope.kernels import Record, families, parse, registry
 from rfrope.kernels.base import Kernel
+from rfrope.kernels.families import Gaussian
 
 TEXTS = {"formula": "1", "law": "0"}
 
@@ -28,14 +29,6 @@ def empty_shelf(monkeypatch):
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
-
-
-def test_names_are_those_of_the_records():
-    assert kernels.names() == tuple(record.name for record in kernels.records())
-    assert {"gaussian", "cauchy", "sinc", "matern", "exponential", "rational_quadratic"} <= set(kernels.names())
-    assert {"power_exponential", "log_uniform", "periodic", "spectral_mixture", "ball", "shell", "constant"} <= set(
-        kernels.names()
-    )
 
 
 @pytest.mark.parametrize("name", kernels.names())
@@ -50,46 +43,7 @@ def test_records_say_what_people_need_and_their_examples_parse(name):
     if name not in problems.WITHOUT_LENGTH:
         assert example != record.factory(), "the example is at unit scale, where a lost factor does not show"
     assert rfrope.kernel(name).name == name
-
-
-def test_names_and_aliases_are_unique():
-    every = [n for r in kernels.records() for n in (r.name, *r.aliases)]
-    assert len(set(every)) == len(every)
-
-
-@pytest.mark.parametrize(
-    ("alias", "name"),
-    [
-        ("rbf", "gaussian"),
-        ("squared_exponential", "gaussian"),
-        ("laplacian", "exponential"),
-        ("stable", "power_exponential"),
-    ],
-)
-def test_aliases(alias, name):
-    assert rfrope.kernel(alias, scale=3.0) == rfrope.kernel(name, scale=3.0)
-    assert parse(f"{alias}(scale=3)") == rfrope.kernel(name, scale=3.0)
-    assert alias not in kernels.names()
-
-
-def test_a_record_shows_parameters_with_their_defaults():
-    (record,) = (r for r in kernels.records() if r.name == "matern")
-    assert record.parameters == {"nu": 1.5, "scale": 1.0, "ndim": 1}
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("gausian", r"; did you mean 'gaussian'\?"),
-        ("mattern", r"; did you mean 'matern'\?"),
-        ("Gausian", r"; did you mean 'gaussian'\?"),
-        ("zzz", ""),
-        ("", ""),
-    ],
-)
-def test_an_unknown_kernel_is_named_with_a_suggestion_and_the_list(name, hint):
-    with pytest.raises(ValueError, match=rf"^unknown kernel '{name}'{hint}.*[Ee]xpected one of 'gaussian', 'cauchy'"):
-        rfrope.kernel(name)
+    assert all(rfrope.kernel(alias) == rfrope.kernel(name) for alias in record.aliases)
 
 
 def test_a_kernel_is_found_in_any_spelling():
@@ -97,19 +51,6 @@ def test_a_kernel_is_found_in_any_spelling():
     for name in ("Rational-Quadratic", "rationalQuadratic", "RATIONAL QUADRATIC"):
         assert rfrope.kernel(name, alpha=2.0) == wanted
     assert rfrope.kernels.parse("Matern(nu=1.5) * GAUSSIAN") == rfrope.kernels.parse("matern(nu=1.5) * gaussian")
-
-
-@pytest.mark.parametrize("bad", [3, None, b"gaussian", families.Gaussian])
-def test_a_name_that_is_no_string(bad):
-    with pytest.raises(TypeError, match=r"^name is .*; expected the name of a kernel, one of gaussian"):
-        rfrope.kernel(bad)
-
-
-def test_an_unknown_parameter_is_named_with_the_list():
-    with pytest.raises(TypeError, match=r"^kernel 'gaussian' has no parameter 'nu'; expected scale, ndim$"):
-        rfrope.kernel("gaussian", nu=1.5)
-    with pytest.raises(TypeError, match=r"^kernel 'sinc' has no parameter 'scale'; expected bandwidth, ndim$"):
-        parse("sinc(scale=3)")
 
 
 # -- parse -------------------------------------------------------------------------------------------------------------
@@ -134,97 +75,55 @@ def test_specifications(text, name, parameters):
     assert parse(text) == rfrope.kernel(name, **parameters)
 
 
-@pytest.mark.parametrize("problem", problems.KERNELS, ids=str)
-def test_a_familys_repr_parses_to_the_same_kernel(problem):
-    assert parse(repr(problem.kernel)) == problem.kernel
-
-
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 1e-150, 3.2733906078961414e150, 3.06e-151])
 def test_repr_keeps_every_bit(value):
     assert parse(repr(rfrope.kernel("gaussian", scale=value))).scale == value
 
 
 MALICIOUS = {
-    "import": "__import__('os')",
     "import in a value": "gaussian(scale=__import__('os').system('true'))",
-    "lambda": "lambda: 1",
     "lambda in a value": "gaussian(scale=lambda: 1)",
     "attribute": "gaussian.__class__",
     "attribute call": "gaussian.__init__(scale=1)",
-    "attribute in a value": "gaussian(scale=(1).__class__)",
-    "call of a call": "gaussian(scale=1)(scale=2)",
     "nested call": "gaussian(scale=gaussian())",
-    "nested positional": "gaussian(gaussian())",
-    "f-string": "f'{gaussian}'",
     "f-string in a value": "gaussian(scale=f'{1}')",
     "comprehension": "gaussian(scale=[x for x in (1, 2)])",
     "arithmetic": "gaussian(scale=2**999999999)",
     "sum": "gaussian(scale=1+1)",
-    "name": "gaussian(scale=scale)",
-    "nan": "gaussian(scale=nan)",
     "conditional": "gaussian(scale=1 if 1 else 2)",
-    "walrus": "(gaussian := 3)",
     "walrus in a value": "gaussian(scale=(x := 3))",
     "star": "gaussian(*[1])",
     "double star": "gaussian(**{'scale': 1})",
     "duplicate": "gaussian(scale=1, scale=2)",
     "positional": "gaussian(3)",
-    "statement": "import os",
-    "two statements": "gaussian; import os",
-    "two lines": "gaussian\nmatern",
     "unclosed": "gaussian(scale=1",
     "number": "3",
     "string": "'gaussian'",
-    "subscript": "kernels['gaussian']",
     "nothing": "",
-    "blank": "   ",
     "null byte": "gaussian\0",
-    "surrogate": "\ud800",
     "comment": "# gaussian",
     "infinity": "gaussian(scale=1e999)",
-    "builtin": "eval(scale='1')",
-    "deep parentheses": "gaussian(scale=" + "(" * 5000 + "1" + ")" * 5000 + ")",
-    "deep lists": "gaussian(scale=" + "[" * 150 + "1" + "]" * 150 + ")",
     "deep signs": "gaussian(scale=" + "-" * 200_000 + "1)",
-    "deep attributes": "gaussian" + ".a" * 200_000,
-    "long sum": "gaussian(scale=" + "+".join("1" * 200_000) + ")",
-    "power": "gaussian ** 2",
     "sum of kernels": "gaussian + cauchy",
     "number times kernel": "2.5 * gaussian",
-    "kernel times number": "gaussian * 2",
-    "kernel times string": "gaussian * 'a'",
     "bare algebra": "mixture",
-    "bare axes": "axes",
     "empty axes": "axes()",
-    "axes by name": "axes(kernels=[gaussian])",
     "axes of a list": "axes([gaussian])",
-    "axes of stars": "axes(*[gaussian])",
-    "mixture of one list": "mixture([1.0])",
     "mixture by name": "mixture(weights=[1.0], kernels=[gaussian])",
     "mixture of no list": "mixture([1.0], gaussian)",
     "mixture of numbers": "mixture([1.0], [3])",
-    "mixture of calls": "mixture([exit(1)], [gaussian])",
-    "mixture of a comprehension": "mixture([1.0], [gaussian for x in [1]])",
     "mixture of stars": "mixture([1.0], [*[gaussian]])",
     "rescale without number": "gaussian.rescale()",
     "rescale twice": "gaussian.rescale(1, 2)",
-    "rescale by name": "gaussian.rescale(scale=2)",
-    "rescale by a kernel": "gaussian.rescale(gaussian)",
-    "rescale by a call": "gaussian.rescale(exit(1))",
-    "rescale, not called": "gaussian.rescale",
     "rescale of a module": "kernels.base.gaussian.rescale(2)",
     "other method": "gaussian.transport([0.5])",
-    "private method": "gaussian._frequencies([0.5])",
     "warp by a number": "gaussian(ndim=2).warp(2)",
     "singular warp": "gaussian(ndim=2).warp([[1, 2], [2, 4]])",
-    "warp of nan": "gaussian.warp([[nan]])",
-    "different axes": "gaussian * gaussian(ndim=2)",
     "weights beyond one": "mixture([0.6, 0.6], [gaussian, cauchy])",
     "deep algebra": "(" * 60 + "gaussian" + ").rescale(2)" * 60,
     "deeper algebra": "axes(" * 150 + "gaussian" + ")" * 150,
     "deepest algebra": "gaussian" + ".rescale(2)" * 5000,
     "longest product": " * ".join(["gaussian"] * 100_000),
-    "long number": "gaussian(scale=1" + "0" * 400 + ")",
     "longer number": "gaussian(scale=1" + "0" * 5000 + ")",
 }
 
@@ -266,24 +165,9 @@ def test_the_algebra_is_read(text):
     assert parse(text) == ALGEBRA[text](rfrope.kernel("gaussian"), rfrope.kernel("cauchy", scale=3))
 
 
-def test_the_algebra_is_read_wherever_text_is_taken():
-    text = "mixture([0.25, 0.75], [constant, gaussian(scale=3)]) * cauchy"
-    np.testing.assert_array_equal(rfrope.sample(text, 5, rng=0), rfrope.sample(parse(text), 5, rng=0))
-    assert rfrope.validate(text, n_samples=2000, n_trials=1000, rng=0).passed
-    assert rfrope.expected_score([1.0, 0.0], [1.0, 0.0], 2.0, text) == float(parse(text).phi(2.0))
-
-
 def test_long_and_wide_expressions_are_read():
     assert len(parse(" * ".join(["gaussian"] * 900)).factors) == 900
     assert parse(f"axes({', '.join(['gaussian'] * 100)})").ndim == 100
-
-
-def test_limits_of_texts():
-    with pytest.raises(ValueError, match="text has 70000 characters; expected a specification of at most 65536"):
-        parse(" " * 70_000)
-    with pytest.raises(ValueError, match="is nested more than 40 deep"):
-        parse("gaussian" + ".rescale(2)" * 41)
-    assert parse("gaussian" + ".rescale(2)" * 40).n_columns == 1
 
 
 @pytest.mark.parametrize("times", [19, 20, 21, 39, 40, 41])
@@ -300,27 +184,35 @@ def test_products_inside_one_another_are_counted(times):
                 parse(text)
 
 
-def test_names_of_the_algebra_are_taken(empty_shelf):
-    for name in ("axes", "mixture"):
-        with pytest.raises(ValueError, match=rf"^name '{name}' is taken"):
-            kernels.register(name, Dirac, **TEXTS)
+TAKEN = {"name": "dirac", "factory": Gaussian, "formula": "1", "law": "0"}
+REFUSED = [
+    *((rfrope.kernel, (name,), {}, ValueError, rf"^unknown kernel '{name}'{hint}.*[Ee]xpected one of 'gaussian'")
+      for name, hint in (("Gausian", r"; did you mean 'gaussian'\?"), ("zzz", ""), ("", ""))),
+    *((rfrope.kernel, (bad,), {}, TypeError, "^name is .*; expected the name of a kernel, one of gaussian")
+      for bad in (3, None, b"gaussian", Gaussian)),
+    (parse, ("sinc(scale=3)",), {}, TypeError, "^kernel 'sinc' has no parameter 'scale'; expected bandwidth, ndim$"),
+    *((parse, (f"gaussian(scale={value}, ndim=2)",), {}, TypeError, "^scale is .*; expected a positive number")
+      for value in ("'1'", "b'1'", "None", "True", "...", "{}", "1j", "(1, 'a')", "((1, 2), (3, 4))")),
+    (parse, ("matern(1.5)",), {}, ValueError, r"without a name; expected matern\(nu=..., scale=..., ndim=...\)"),
+    *((parse, (bad,), {}, TypeError, "^text is .*; expected a string") for bad in (3, None, b"gaussian", ["gaussian"])),
+    (parse, (" " * 70_000,), {}, ValueError, "text has 70000 characters; expected a specification of at most 65536"),
+    *((kernels.register, (), TAKEN | {"name": name}, ValueError, f"^name '{name}' is taken; expected another one")
+      for name in ("axes", "mixture", "gaussian", "rbf")),
+    (kernels.register, (), TAKEN | {"aliases": ("rbf",)}, ValueError, "^name 'rbf' is taken; expected another one"),
+    *((kernels.register, (), TAKEN | {"name": name}, ValueError, "^name is .*; expected a Python identifier")
+      for name in ("", "two words", "1st", 3, None)),
+    (kernels.register, (), TAKEN | {"factory": lambda height: height}, TypeError, "has parameter 'height' without"),
+    (kernels.register, (), TAKEN | {"factory": 3}, TypeError, "^factory is 3; expected a callable"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", ["'1'", "b'1'", "None", "True", "...", "{}", "1j", "(1, 'a')", "((1, 2), (3, 4))"])
-def test_values_that_are_no_numbers_are_refused(value):
-    with pytest.raises(TypeError, match=r"^scale is .*; expected a positive number"):
-        parse(f"gaussian(scale={value}, ndim=2)")
-
-
-def test_a_positional_parameter_is_told_its_possible_names():
-    with pytest.raises(ValueError, match=r"parameter without a name; expected matern\(nu=..., scale=..., ndim=...\)"):
-        parse("matern(1.5, 3)")
-
-
-@pytest.mark.parametrize("bad", [3, None, b"gaussian", ["gaussian"]])
-def test_only_text_is_parsed(bad):
-    with pytest.raises(TypeError, match=r"^text is .*; expected a string such as"):
-        parse(bad)
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_is_refused(number):
+    function, arguments, options, error, message = REFUSED[number]
+    before = kernels.records()
+    with pytest.raises(error, match=message):
+        function(*arguments, **options)
+    assert kernels.records() == before
 
 
 # -- register ----------------------------------------------------------------------------------------------------------
@@ -355,42 +247,9 @@ def test_a_registered_kernel_is_found_everywhere():
     assert record.dimensions == "any k"
     assert record.example == "dirac(height=2.0)"
     assert kernels.register("dirac_too", Dirac, **TEXTS).example == "dirac_too"
-    with pytest.raises(ValueError, match="has no density in closed form"):
-        rfrope.kernel("dirac").density(0.0)
-
-
-def test_the_registry_is_clean_again():
-    assert "dirac" not in kernels.names()
-
-
-@pytest.mark.usefixtures("empty_shelf")
-@pytest.mark.parametrize("name", ["gaussian", "rbf"])
-def test_a_name_that_is_taken_is_refused(name):
-    before = kernels.records()
-    with pytest.raises(ValueError, match=rf"^name '{name}' is taken; expected another one"):
-        kernels.register(name, Dirac, **TEXTS)
-    with pytest.raises(ValueError, match=rf"^name '{name}' is taken; expected another one"):
-        kernels.register("dirac", Dirac, **TEXTS, aliases=(name,))
-    assert kernels.records() == before
-
-
-@pytest.mark.usefixtures("empty_shelf")
-@pytest.mark.parametrize("name", ["", "two words", "1st", "a-b", "a.b", 3, None])
-def test_a_name_that_is_no_identifier_is_refused(name):
-    with pytest.raises(ValueError, match=r"^name is .*; expected a Python identifier"):
-        kernels.register(name, Dirac, **TEXTS)
-
-
-@pytest.mark.usefixtures("empty_shelf")
-def test_a_factory_needs_defaults_and_must_be_callable_and_make_a_kernel():
-    with pytest.raises(TypeError, match=r"^factory of 'dirac' has parameter 'height' without default"):
-        kernels.register("dirac", lambda height: Dirac(height), **TEXTS)
-    with pytest.raises(TypeError, match=r"^factory is 3; expected a callable that returns a Kernel"):
-        kernels.register("dirac", 3, **TEXTS)
-    assert "dirac" not in kernels.names()
-    kernels.register("dirac", lambda ndim=1: "no kernel", **TEXTS)
-    with pytest.raises(TypeError, match=r"^the factory of kernel 'dirac' returned str; expected a rfrope Kernel"):
-        rfrope.kernel("dirac")
+    kernels.register("wrong", lambda ndim=1: "no kernel", **TEXTS)
+    with pytest.raises(TypeError, match=r"^the factory of kernel 'wrong' returned 'no kernel'; expected a rfrope"):
+        rfrope.kernel("wrong")
 
 
 # -- plug-ins ----------------------------------------------------------------------------------------------------------
@@ -481,19 +340,6 @@ def test_a_second_thread_waits_for_the_plug_ins(install):
         go_on.set()
         assert "dirac" in first.result(HANGS)
         assert "dirac" in second.result(HANGS)
-
-
-def leaving():
-    raise SystemExit(3)
-
-
-@pytest.mark.parametrize("load", [broken, leaving])
-def test_a_broken_plug_in_hides_no_later_one(install, load):
-    """Nor where warnings are errors, as they are in these tests."""
-    install(Point("bad", load), Point("dirac", lambda: Record("dirac", Dirac, "1", "0", "any k", "dirac")))
-    with pytest.raises(UserWarning, match="kernel plug-in 'bad'"):
-        kernels.names()
-    assert "dirac" in kernels.names()
 
 
 def test_an_interrupt_while_plug_ins_are_read(install):

@@ -88,11 +88,3 @@ def test_functions_are_exported(name, dtype):
     x = features(2, 3, 20, dtype=getattr(torch, dtype))
     for at in (torch.arange(3), torch.tensor([0.5, 3.25, -7.0], dtype=torch.float64)):
         check(Rotated(FUNCTIONS[name]), (x, at), [(x, at + 131_071)])
-
-
-def test_lengths_may_differ():
-    length = torch.export.Dim("length", min=2, max=64)
-    x = features(2, 3, 20)
-    shapes = {"x": {1: length}, "positions": {0: length}}
-    longer = features(2, 9, 20), torch.arange(9) + 1000
-    check(Rotated(FUNCTIONS["rotate"]), (x, torch.arange(3)), [longer], shapes)

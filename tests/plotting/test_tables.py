@@ -13,7 +13,7 @@ from rfrope.plotting.tables import Curve
 LADDER = rfrope.geometric(16)
 
 
-@pytest.mark.parametrize("last", [1, 2, 7, 511, 10**6])
+@pytest.mark.parametrize("last", [1, 2, 511, 10**6])
 def test_bins_hold_every_lag_once(last):
     starts, ends = tables.lag_bins(last)
     assert starts[0] == 1
@@ -22,7 +22,7 @@ def test_bins_hold_every_lag_once(last):
     assert np.all(starts <= ends)
 
 
-@pytest.mark.parametrize("context", [2, 3, 512, 131072, 2**24, 2**25])
+@pytest.mark.parametrize("context", [2, 3, 512, 2**24, 2**25])
 def test_contexts_go_from_two_to_four_times_the_given_one(context):
     found = tables.contexts_around(context)
     assert found[0] == 2
@@ -31,8 +31,9 @@ def test_contexts_go_from_two_to_four_times_the_given_one(context):
     assert found[-1] == max(min(4 * context, 2**24), context)
 
 
-@pytest.mark.parametrize("omega", [LADDER, np.stack([LADDER, 0.5 * LADDER], axis=1)], ids=["line", "plane"])
-@pytest.mark.parametrize(("still", "gain"), [(0, 1.0), (3, 1.0), (3, 1.2)])
+@pytest.mark.parametrize(
+    ("omega", "still", "gain"), [(LADDER, 0, 1.0), (LADDER, 3, 1.2), (np.stack([LADDER, 0.5 * LADDER], axis=1), 3, 1.0)]
+)
 def test_ranges_and_rows_are_those_of_all_lags(omega, still, gain):
     contexts = [2, 64, 512]
     found = tables.tabulated(Curve("one", omega, 511, still=still, gain=gain), contexts)
@@ -56,9 +57,6 @@ def test_rows_are_those_of_a_summary():
     axis = analysis.summarise(LADDER, 512).axes[0]
     lags = [str(lag or "never") for lag in (axis.half_lag, axis.first_negative_lag)]
     assert row == [*lags, f"{axis.lowest:.3f}", str(axis.lowest_lag), str(axis.n_dead)]
-
-
-def test_a_block_that_stands_still_has_no_wavelength():
     assert tables.tabulated(Curve("one", np.array([1.0, 0.0]), 3), [4])["wavelengths"][1] is None
 
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import io
 import json
-import os
 import pickle
-import subprocess
-import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import library
 
 import rfrope
-from rfrope import Rope, analysis, from_config, heads, storage
+from rfrope import Rope, analysis, from_config, heads
 from rfrope.rotation import rope as module
 
 LADDER = rfrope.geometric(8)
@@ -84,16 +80,6 @@ def test_it_is_frozen_and_its_source_a_copy():
         rope.pairing = "interleaved"
 
 
-def test_a_copy_with_another_field():
-    rope = Rope(LADDER, pairing="interleaved", context=16, source={"seed": 1})
-    longer = dataclasses.replace(rope, context=8192)
-    assert (longer.context, longer.pairing, longer.source.to_dict()) == (8192, "interleaved", {"seed": 1})
-    assert rope.context == 16
-    x, positions = tokens(rope)
-    other = dataclasses.replace(rope, pairing="half")
-    assert not np.allclose(other.rotate(x, positions), rope.rotate(x, positions))
-
-
 def test_it_unpacks_as_a_pair_and_is_an_array():
     frequencies, factor = Rope(LADDER, attention_factor=2.0)
     assert factor == 2.0
@@ -156,18 +142,6 @@ def test_a_repeated_call_gives_the_same_bits(rope, dtype):
         assert np.array_equal(in_place, wanted)
 
 
-def test_a_decode_loop_with_other_positions_and_layouts():
-    rope = Rope(LADDER, head_dim=24)
-    for step in range(20):
-        x = RNG.normal(size=(3, 1, 24)).astype(np.float32 if step % 3 else np.float64)
-        position = np.array([step * 1000]) if step % 2 else step * 1000
-        assert np.array_equal(rope.rotate(x, position), by_function(rope, x, position))
-        assert np.array_equal(rope.rotate(x[:, ::-1], position), by_function(rope, x[:, ::-1], position))
-    for bad, kind in (("7", TypeError), (np.nan, ValueError), (np.zeros((2, 5, 1)), ValueError)):
-        with pytest.raises(kind, match="positions"):
-            rope.rotate(x, bad)
-
-
 def test_threads_may_share_one():
     rope = Rope(LADDER, attention_factor=1.25)
     jobs = [(RNG.normal(size=(4, 1 + i % 3, 16)), RNG.integers(0, 9999, 1 + i % 3)) for i in range(60)]
@@ -207,48 +181,6 @@ def test_gradients_reach_its_frequencies():
     assert torch.any(omega.grad != 0.0)
 
 
-def test_it_is_traced_by_jax():
-    jax = pytest.importorskip("jax", reason="JAX is not installed")
-    rope = Rope(jax.numpy.asarray(LADDER), sections=(4, 4))
-    x, positions = np.ones((5, 16)), np.arange(10).reshape(5, 2)
-    for _ in range(2):  # nothing that was traced is kept
-        found = jax.jit(rope.rotate)(jax.numpy.asarray(x), jax.numpy.asarray(positions))
-        np.testing.assert_allclose(
-            np.asarray(found), by_function(Rope(LADDER, sections=(4, 4)), x, positions), atol=1e-6
-        )
-    assert jax.numpy.asarray(rope.vectors).shape == (8, 2)
-
-
-@pytest.mark.parametrize("function", ["rotate", "scores", "rotation_table", "phases"])
-def test_functions_take_a_rope_in_place_of_frequencies(function):
-    rope = SETS["sections"]
-    x, positions = tokens(rope)
-    call = {
-        "rotate": lambda w: rfrope.rotate(x, positions, w),
-        "scores": lambda w: rfrope.scores(x, x, positions, positions, w),
-        "rotation_table": lambda w: rfrope.rotation_table(positions, w)[1],
-        "phases": lambda w: rfrope.rotation.phases(positions, w),
-    }[function]
-    assert np.array_equal(call(rope), call(rope.vectors))
-
-
-def test_functions_refuse_to_drop_what_a_rope_says():
-    rope = Rope(LADDER, pairing="interleaved", attention_factor=1.25)
-    x, positions = tokens(rope)
-    with pytest.raises(ValueError, match="pairing is 'half', but the Rope's is 'interleaved': expected pairing="):
-        rfrope.rotate(x, positions, rope)
-    with pytest.raises(
-        ValueError, match=r"scale is 1\.0, but the Rope has the attention factor 1\.25; expected rope\.rotate"
-    ):
-        rfrope.rotate(x, positions, rope, pairing="interleaved")
-    with pytest.raises(ValueError, match=r"scale is 1\.0, but the Rope"):
-        rfrope.rotation_table(positions, rope)
-    with pytest.raises(ValueError, match="pairing is 'half', but the Rope"):
-        rfrope.scores(x, x, positions, positions, rope)
-    found = rfrope.rotate(x, positions, rope, pairing="interleaved", scale=1.25)
-    assert np.array_equal(found, rope.rotate(x, positions))
-
-
 # -- models without a pairing of ours ----------------------------------------------------------------------------------
 
 
@@ -269,18 +201,6 @@ def test_without_a_pairing_it_can_be_read_but_not_rotate():
     assert np.array_equal(chosen.rotate(x, positions), rfrope.rotate(x, positions, -rope.frequencies))
 
 
-def test_a_model_that_turns_the_last_features():
-    config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "qk_nope_head_dim": 128}
-    (rope,) = from_config(config)
-    assert (rope.source.model.turns_last, rope.head_dim, rope.qk_head_dim) == (True, 64, 192)
-    whole = RNG.normal(size=(5, 192))
-    with pytest.raises(ValueError, match=r"turns the last 64 features .* of the 192 of x the first .* x\[..., -64:\]"):
-        rope.rotate(whole, np.arange(5))
-    with pytest.raises(ValueError, match="turns the last 64 features"):
-        rope.scores(whole, whole, np.arange(5), np.arange(5))
-    assert rope.rotate(whole[..., -64:], np.arange(5)).shape == (5, 64)
-
-
 def test_where_the_pairing_of_a_model_comes_from():
     def told(**config):
         (rope,) = from_config({"rope_theta": 1e4, "head_dim": 8} | config)
@@ -292,6 +212,7 @@ def test_where_the_pairing_of_a_model_comes_from():
     assert told() == ("half", "assumed")
     assert told(model_type="internlm2") == ("half", "known")  # not of transformers
     latent = {"model_type": "deepseek_v3", "qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+    assert from_config(latent)[0].qk_head_dim == 16
     assert told(**latent) == ("interleaved", "known")
     assert told(**latent, rope_interleave=False) == ("half", "known")
     with pytest.raises(TypeError, match="rope_interleave is 'no'; expected True or False"):
@@ -335,24 +256,18 @@ def test_of_keeps_the_fields_of_a_rope_and_starts_anew_from_an_array():
 BAD = [
     ({"frequencies": 1.0}, ValueError, "frequencies is a single number"),
     ({"frequencies": None}, TypeError, "frequencies is None"),
-    ({"frequencies": "0.5"}, TypeError, "frequencies"),
     ({"frequencies": [np.nan]}, ValueError, "frequencies holds NaN or infinity"),
     ({"frequencies": [2.0**501]}, ValueError, r"magnitudes above 2\*\*500"),
     ({"frequencies": [1j]}, TypeError, "frequencies has dtype complex128"),
     ({"frequencies": np.ones((4, 0))}, ValueError, r"shape \(4, 0\); expected at least one position axis"),
     ({"pairing": "neox"}, ValueError, "pairing is 'neox'; expected one of 'half', 'interleaved'"),
-    ({"pairing": 1}, ValueError, "pairing is 1"),
     ({"head_dim": 14}, ValueError, "head_dim is 14; expected at least 2D = 16"),
     ({"head_dim": 16.0}, TypeError, "head_dim is 16.0; expected a whole number"),
-    ({"head_dim": True}, TypeError, "head_dim is True"),
     ({"attention_factor": 0}, ValueError, "attention_factor is 0; expected a positive finite number"),
-    ({"attention_factor": -1.0}, ValueError, r"attention_factor is -1\.0; expected a positive finite number"),
     ({"attention_factor": "1"}, TypeError, "attention_factor is '1'; expected a positive number"),
     ({"attention_factor": np.inf}, ValueError, "attention_factor is inf"),
     ({"sections": (4, 5)}, ValueError, r"sections \(4, 5\) sum to 9; expected D = 8"),
-    ({"sections": ()}, ValueError, "sum to 0"),
     ({"sections": 8}, TypeError, r"sections is 8; expected a whole number for each axis"),
-    ({"sections": "44"}, TypeError, "sections is '44'"),
     ({"sections": (4, 4.0)}, TypeError, r"sections\[1\] is 4\.0; expected a whole number"),
     ({"sections": (4, 4), "frequencies": np.ones((8, 2))}, ValueError, r"expected \(D,\) with sections"),
     ({"sections": (1, 7), "interleaved": True}, ValueError, "interleaved put block"),
@@ -360,6 +275,9 @@ BAD = [
     ({"context": 0}, ValueError, "context is 0; expected a whole number from 1"),
     ({"context": (4, 0)}, ValueError, r"context\[1\] is 0"),
     ({"context": "4k"}, TypeError, "context is '4k'"),
+    ({"context": ()}, ValueError, "context is empty"),
+    ({"interleaved": True}, ValueError, "interleaved is True, but sections is None"),
+    ({"frequencies": Rope(LADDER)}, TypeError, r"frequencies is a Rope; expected an array: dataclasses\.replace"),
     ({"source": "a paper"}, TypeError, "source is 'a paper'; expected a Provenance, a dict or None"),
 ]
 
@@ -368,11 +286,6 @@ BAD = [
 def test_bad_fields_are_named(fields, kind, message):
     with pytest.raises(kind, match=message):
         Rope(**({"frequencies": LADDER} | fields))
-
-
-def test_fields_are_given_by_name():
-    with pytest.raises(TypeError, match="positional argument"):
-        Rope(LADDER, "half")
 
 
 # -- a Rope that turns otherwise than a call ---------------------------------------------------------------------------
@@ -404,13 +317,9 @@ def test_a_given_head_dim_is_held(name):
         assert call(given).shape == (6, 3)
         return
     for one in kept(given):
-        with pytest.raises(
-            ValueError, match=r"^(x|q|k|w_q) has 8 features, but the Rope has head_dim=6; expected 6: for heads"
-        ):
+        with pytest.raises(ValueError, match=r"^(x|q|k|w_q) has 8 features, but head_dim is 6; expected 6: for heads"):
             call(one)
-    with pytest.raises(
-        ValueError, match=r"has head_dim=6; expected 6, or the 4 that turn: .*replace\(rope, head_dim=8"
-    ):
+    with pytest.raises(ValueError, match=r"head_dim is 6; expected 6, or the 4 that turn: .*give head_dim=8"):
         call(rfrope.Rope(OMEGA[:2], head_dim=6))
     call(rfrope.Rope(OMEGA, head_dim=16))  # the part that turns, as models hand it on
 
@@ -420,12 +329,14 @@ HEAD = {"positional_weights": {"head_dim": 8}}
 
 def kept(rope):
     """The same by other ways."""
-    file = io.BytesIO(storage.packed("x.npz", rope))
+    with tempfile.TemporaryDirectory() as folder:
+        rfrope.save(path := f"{folder}/x.npz", rope)
+        loaded = rfrope.load(path)
     yield rope
     yield dataclasses.replace(rope, context=8)
     yield pickle.loads(pickle.dumps(copy.deepcopy(rope)))
     yield rfrope.scaling.linear(rope, 2.0)
-    yield rfrope.Rope(rope.frequencies, **storage._fields(json.loads(str(np.load(file)["metadata"]))))
+    yield loaded
 
 
 def test_a_head_dim_that_nobody_gave_is_not_held_in_copies_either():
@@ -434,10 +345,10 @@ def test_a_head_dim_that_nobody_gave_is_not_held_in_copies_either():
         one.rotate(Q, np.arange(6))
     assert json.dumps(one.head_dim) == repr(one.head_dim) == "6"
     again = dataclasses.replace(one, head_dim=6)
-    with pytest.raises(ValueError, match="has head_dim=6; expected 6"):
+    with pytest.raises(ValueError, match="head_dim is 6; expected 6"):
         again.rotate(Q, np.arange(6))
     partly = rfrope.Rope(OMEGA[:2], head_dim=rfrope.Rope(OMEGA[:3]).head_dim)  # now somebody did
-    with pytest.raises(ValueError, match="has head_dim=6; expected 6, or the 4 that turn"):
+    with pytest.raises(ValueError, match="head_dim is 6; expected 6, or the 4 that turn"):
         partly.rotate(Q, np.arange(6))
 
 
@@ -487,17 +398,6 @@ def test_features_that_a_model_does_not_turn_are_refused():
         with pytest.raises(ValueError, match=r"the last 8 features of a head.*expected x\[\.\.\., -8:\]"):
             call(wide, np.arange(6))
         assert call(wide[..., -8:], np.arange(6)).shape[0] == 6
-
-
-def test_it_keeps_what_its_caller_changes_later():
-    own, inner = OMEGA.copy(), {"seed": [1]}
-    rope = rfrope.Rope(own, source=inner)
-    expected = rope.rotate(Q, np.arange(6))
-    own *= 2.0
-    inner["seed"].append(2)
-    np.testing.assert_array_equal(rope.rotate(Q, np.arange(6)), expected)
-    np.testing.assert_array_equal(rfrope.rotate(Q, np.arange(6), rope), expected)
-    assert rope.source.to_dict() == {"seed": [1]}
 
 
 def test_frequencies_of_numpy_are_read_only_and_nobody_elses():
@@ -550,89 +450,12 @@ def test_a_tensor_of_frequencies_stays_the_callers_and_is_read_anew(dtype):
     assert torch.equal(rope.rotate(x, torch.arange(6)), rfrope.Rope(2.0 * OMEGA).rotate(x, torch.arange(6)))
 
 
-def test_what_cannot_be_right_is_refused():
-    rope = rfrope.Rope(OMEGA)
-    with pytest.raises(TypeError, match=r"frequencies is a Rope; expected an array: dataclasses\.replace"):
-        rfrope.Rope(rope)
-    with pytest.raises(ValueError, match="interleaved is True, but sections is None"):
-        rfrope.Rope(OMEGA, interleaved=True)
-    with pytest.raises(ValueError, match="context is empty"):
-        rfrope.Rope(OMEGA, context=())
-    assert rfrope.Rope(OMEGA, context=np.array([3, 4])).context == (3, 4)
-
-
-def test_axes_are_joined_only_if_they_turn_alike():
-    neighbours = rfrope.Rope(OMEGA, pairing="interleaved", attention_factor=2.0)
-    both = rfrope.axial(neighbours, neighbours)
-    assert (both.pairing, both.attention_factor) == ("interleaved", 2.0)
-    assert rfrope.axial(neighbours, OMEGA, order="interleaved").pairing == "interleaved"
-    with pytest.raises(ValueError, match="sets have the pairings and attention factors"):
-        rfrope.axial(neighbours, rfrope.Rope(OMEGA))
-
-
-def test_schemes_add_to_what_a_rope_says():
-    rope = rfrope.scaling.linear(rfrope.scaling.ntk(rfrope.Rope(OMEGA, context=100), 2.0), 3.0)
-    assert [step["scheme"] for step in rope.source.scaled_by] == ["ntk", "linear"]
-    assert rope.context == 600
-    two = rfrope.Rope(np.ones((4, 2)), context=(10, 20))
-    assert rfrope.scaling.linear(two, 2.0).context == (20, 40)
-
-
-def test_an_unknown_pairing_shows():
-    config = {"model_type": "unheard_of", "head_dim": 8, "rope_theta": 1e4, "max_position_embeddings": 64}
-    (rope,) = rfrope.from_config(config)
-    assert "pairing='half' (assumed)" in repr(rope)
-    (given,) = rfrope.from_config(config, pairing="interleaved")
-    assert "assumed" not in repr(given)
-
-
-@pytest.mark.parametrize("kind", [np.asarray, list, rfrope.Rope])
-def test_frequencies_of_the_host_keep_their_digits_without_float64(kind):
-    """JAX without x64 holds no float64: only integer turns of the exact frequencies are right at large positions."""
-    jax = library("jax").module
-    script = (
-        "import sys, numpy as np, jax, rfrope\n"
-        f"kind = {{'asarray': np.asarray, 'list': list, 'Rope': rfrope.Rope}}[{kind.__name__!r}]\n"
-        "w, p = np.array([1.0, 0.3, 0.1, 0.02]), 2**22 + 1\n"
-        "x = np.random.default_rng(0).standard_normal(8).astype(np.float32)\n"
-        "turn = kind(w).rotate if kind is rfrope.Rope else lambda x, p: rfrope.rotate(x, p, kind(w))\n"
-        "found = np.asarray(turn(jax.numpy.asarray(x), p), np.float64)\n"
-        "assert np.max(np.abs(found - rfrope.rotate(x.astype(np.float64), p, w))) < 2e-6\n"
-    )
-    assert jax is not None
-    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "JAX_ENABLE_X64": "0"})
-
-
-def test_one_frequency_meets_a_wider_shift():
-    shift = np.array([0.0, 1.0])
-    curve = heads.shifted_mean_kernel([0.0, 0.3, 0.6], np.ones(1), shift)
-    np.testing.assert_allclose(curve, np.mean(np.cos(np.array([[0.0], [0.3], [0.6]]) + shift), axis=-1), atol=1e-15)
-    q, k = Q[0], K[0]
-    wide = heads.shifted_scores(q, k, [2.0], np.ones(1), np.arange(4) * 0.4)
-    np.testing.assert_allclose(wide, heads.shifted_scores(q, k, [2.0], np.ones(4), np.arange(4) * 0.4), atol=1e-14)
-
-
-def test_neighbours_of_a_rope_do_not_mind_its_library():
-    """Frequencies of a config are NumPy's; queries may be torch's."""
-    torch = library("torch").module
-    q, k = torch.as_tensor(Q), torch.as_tensor(K)
-    found = heads.effective_offset(q, k, rfrope.Rope(OMEGA))
-    np.testing.assert_allclose(found.offset, heads.effective_offset(Q, K, OMEGA).offset)
-    heads.offset_from_weights(*map(torch.as_tensor, WEIGHTS), rfrope.Rope(OMEGA), max_lag=9)
-
-
-def test_a_source_that_holds_itself_and_a_state_that_is_set():
+def test_a_source_that_holds_itself_is_copied():
     held = {"a": [1, {"b": 2}]}
     held["self"] = held
     source = Rope([1.0], source=held).source.extra
     assert source["a"] == [1, {"b": 2}]
     assert source["a"][1] is not held["a"][1]
-    omega = np.asarray([1.0, 0.5], np.float32)
-    rope, x = Rope(omega, pairing="half"), np.ones((3, 4), np.float32)
-    for _ in range(40):
-        rope.rotate(x, np.arange(3))
-    rope.__setstate__(Rope(2.0 * omega, pairing="half").__getstate__())
-    assert np.array_equal(rope.rotate(x, np.arange(3)), rfrope.rotate(x, np.arange(3), 2.0 * omega))
 
 
 def test_a_state_replaces_all_that_was_there():
@@ -644,16 +467,6 @@ def test_a_state_replaces_all_that_was_there():
     used.__setstate__(other.__getstate__())
     np.testing.assert_array_equal(used.rotate(x, at), other.rotate(x, at))
     assert used == other or used.pairing == other.pairing
-
-
-def test_what_a_source_holds_is_the_ropes_own():
-    """However deep lists and dicts lie."""
-    inner = {"scheme": "linear", "factors": [1.0, [2.0]]}
-    rope = Rope([1.0], source={"scaled_by": [inner], "more": {"deep": inner}})
-    inner["scheme"], inner["factors"][1][0] = "changed", 7.0
-    for held in (rope.source.scaled_by[0], rope.source.extra["more"]["deep"]):
-        assert held["scheme"] == "linear"
-        assert held["factors"][1][0] == 2.0
 
 
 @pytest.mark.parametrize("changed", ["out", "positions"])

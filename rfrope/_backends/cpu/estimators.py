@@ -13,7 +13,7 @@ import numpy as np
 
 from rfrope._backends import laws
 from rfrope._backends.cpu import estimator_loops as loops
-from rfrope._core import array, memory, parallel
+from rfrope._core import array, parallel
 from rfrope._core.array import Array
 
 Key = tuple[int, int]
@@ -38,7 +38,7 @@ def score_sums(
 ) -> tuple[Array, Array, Array, Array]:
     """Mean and central power sums of the scores of some trials: see `rfrope.montecarlo`."""
     xp, device = array.namespace(a=a), array.device(a)
-    order, shape, rows = _rows(memory.view_as_numpy(lags), memory.view_as_numpy(a), memory.view_as_numpy(b))
+    order, shape, rows = _rows(array.view_as_numpy(lags), array.view_as_numpy(a), array.view_as_numpy(b))
     sums = np.zeros((4, math.prod(shape)))
     lanes = min(length, _lanes(rows, a.shape[-1] * kernel.ndim))
     words = tuple(map(np.uint64, key))

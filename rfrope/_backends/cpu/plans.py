@@ -13,7 +13,7 @@ import numpy as np
 
 from rfrope._backends import layout
 from rfrope._backends.cpu import rotation_loops as loops
-from rfrope._backends.layout import Strides
+from rfrope._backends.layout import Layout, Operands, Strides
 from rfrope._core.blocks import PAIRINGS
 
 TABLE_BYTES = 2**16  # bytes of cos and sin for one tile of rows: they stay in the second cache
@@ -34,8 +34,6 @@ LIKE: dict[str, Any] = {  # an element of each dtype, as the loops know it
 }
 
 _PAIRINGS = frozenset(PAIRINGS)
-
-Layout = tuple[tuple[int, ...], Any]  # shape, and strides in bytes
 
 
 class Plan(NamedTuple):
@@ -78,18 +76,6 @@ class Plan(NamedTuple):
     tables: np.ndarray
 
 
-class _Operands(NamedTuple):
-    """Operands of a rotation: the leading axes of each, their strides, and the step between blocks."""
-
-    kind: int
-    rows: list[tuple[tuple[int, ...], Strides, int]]  # a, b, c and e
-    blocks: int
-    axes: int  # of positions
-    axis_steps: tuple[int, int]  # of positions and frequencies
-    has_shift: bool
-    has_scale: bool
-
-
 @lru_cache(maxsize=512)
 def plan_of(
     dtype: str,
@@ -115,10 +101,9 @@ def plan_of(
     y : tuple of int, optional
         Strides of the result, if it is not new.
     kind : int
-        What `a` and `b` are: positions and frequencies, in their user's form or ``(*P, k)`` and ``(*H, D, k)``; phases
-        ``(..., D)`` in `a`; or tables ``(..., D)`` of cos and sin. See `rotation_loops.POSITIONS` and its like.
+        `rotation_loops.POSITIONS` or its like: what `a` and `b` are.
     a, b, c, e : layouts
-        Of those, and of a shift and a scale if they are arrays. Positions without strides are dense float64.
+        As in `layout.operands_of`.
 
     Raises
     ------
@@ -129,7 +114,7 @@ def plan_of(
         raise ValueError("features have no axes")
     if not {pairing, out_pairing} <= _PAIRINGS:
         raise ValueError(f"pairings are {pairing!r} and {out_pairing!r}")
-    operands = _operands(kind, a, b, c, e)
+    operands = layout.operands_of(kind == loops.POSITIONS, a, b, c, e)
     like, blocks, leading = LIKE[dtype], operands.blocks, x[0][:-1]
     size = like.dtype.itemsize
     x = x if x[1] is not None else (x[0], layout.dense(x[0], size))
@@ -145,7 +130,10 @@ def plan_of(
     if elements:
         columns = [row[:2] for row in operands.rows]
         axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[:-1], columns)
-        table, items = _table(operands, axes, (x[1][-1], y[-1]), shape[-1], size)
+        table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), shape[-1], size)
+        table[loops.HAS_SHIFT], table[loops.HAS_SCALE] = c is not None, e is not None
+        is_line = operands.axes == 1 and c is e is None
+        table[loops.FILL] = loops.fill_of(is_line, size == 2)
         table[loops.PAIRING], table[loops.OUT_PAIRING] = pairing == "interleaved", out_pairing == "interleaved"
         table[loops.INVERSE] = inverse
         tables = np.stack([table] * 4)
@@ -168,42 +156,9 @@ def plan_of(
     )
 
 
-def _operands(kind: int, a: Layout, b: Layout | None, c: Layout | None, e: Layout | None) -> _Operands:
-    """Describe the operands of a rotation."""
-    axes, steps = 0, (0, 0)
-    if kind == loops.POSITIONS and b is not None:
-        (a_shape, a_strides), (b_shape, b_strides) = a, b
-        if len(b_shape) == 1:  # one axis, in the form of users
-            a_shape, b_shape, b_strides = (*a_shape, 1), (*b_shape, 1), (*b_strides, 0)
-        a_strides = layout.dense(a_shape, 8) if a_strides is None else (*a_strides, 0)[: len(a_shape)]
-        axes = b_shape[-1]
-        if not a_shape or a_shape[-1] != axes or axes == 0:
-            raise ValueError(f"positions of {a_shape} do not fit frequencies of {b_shape}")
-        tokens = min(len(a_shape) - 1, 1)
-        # heads of the frequencies come before the axis of the tokens
-        heads = (*b_shape[:-2], *(1,) * tokens), (*b_strides[:-2], *(0,) * tokens)
-        blocks = b_shape[-2]
-        rows = [(a_shape[:-1], a_strides[:-1], 0), (*heads, b_strides[-2] if blocks > 1 else 0)]
-        steps = (a_strides[-1], b_strides[-1]) if axes > 1 else (0, 0)
-    else:
-        blocks, rows = a[0][-1], [_rows(a), _rows(b)]
-    for values in (c, e):
-        rows.append(_rows(values))
-        if values is not None and values[0] and values[0][-1] != blocks:
-            (blocks,) = np.broadcast_shapes((blocks,), values[0][-1:])
-    return _Operands(kind, rows, blocks, axes, steps, c is not None, e is not None)
-
-
-def _rows(values: Layout | None) -> tuple[tuple[int, ...], Strides, int]:
-    """Split the layout of an operand into leading axes and the step along its last one."""
-    if values is None or not values[0]:
-        return (), (), 0
-    shape, strides = values
-    return shape[:-1], strides[:-1], strides[-1] if shape[-1] > 1 else 0
-
-
 def _table(
-    operands: _Operands,
+    kind: int,
+    operands: Operands,
     axes: tuple[list[tuple[int, ...]], list[tuple[int, ...]]],
     steps: tuple[int, int],
     features: int,
@@ -212,7 +167,7 @@ def _table(
     """Return the table of the loops without its options, and the number of items of work."""
     (outer, shared), blocks = axes, operands.blocks
     # frequencies must be the same along a tile; of the others, the axis whose rows lie closest
-    fixed = [axis for axis in outer if operands.kind != loops.POSITIONS or axis[layout.B] == 0]
+    fixed = [axis for axis in outer if kind != loops.POSITIONS or axis[layout.B] == 0]
     rows = min(fixed, key=layout.reach, default=(1, *(0,) * 6))
     outer = [axis for axis in outer if axis is not rows]
     tile = min(rows[0], max(1, TABLE_BYTES // (16 * max(1, blocks))))
@@ -221,11 +176,8 @@ def _table(
     tiles, groups = -(-rows[0] // tile), -(-n_shared // group)
 
     table = np.zeros(loops.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
-    table[loops.BLOCKS], table[loops.FEATURES], table[loops.SOURCE] = blocks, features, operands.kind
+    table[loops.BLOCKS], table[loops.FEATURES], table[loops.SOURCE] = blocks, features, kind
     table[loops.POSITION_AXES], (table[loops.A_AXIS], table[loops.B_AXIS]) = operands.axes, operands.axis_steps
-    table[loops.HAS_SHIFT], table[loops.HAS_SCALE] = operands.has_shift, operands.has_scale
-    is_line = operands.axes == 1 and not (operands.has_shift or operands.has_scale)
-    table[loops.FILL] = loops.fill_of(is_line, size == 2)
     table[loops.ROWS_INSIDE] = not any([layout.reach(rows) > layout.reach(axis) for axis in shared])
     table[loops.TILE], table[loops.TILES], table[loops.GROUP], table[loops.GROUPS] = tile, tiles, group, groups
     table[loops.SHARED], table[loops.OUTER_AXES], table[loops.SHARED_AXES] = n_shared, len(outer), len(shared)

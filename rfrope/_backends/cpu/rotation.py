@@ -19,11 +19,13 @@ from rfrope._backends import layout
 from rfrope._backends.cpu import coefficient_loops as coefficients
 from rfrope._backends.cpu import rotation_loops as loops
 from rfrope._backends.cpu.plans import APART, IN_PLACE, LIKE, LINES, PIECES, TABLE_BYTES, THREAD_ELEMENTS, Plan, plan_of
-from rfrope._core import array, memory, parallel, tensors
+from rfrope._core import array, parallel
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
+from rfrope._core.dispatch import Overlap, overlap_of
+from rfrope._core.libraries import TORCH
 
 _UNINTERRUPTED = 2**23  # features of one call of a loop at most: an interrupt waits for its end
 _TRIES = 4  # items by each of two variants of a large rotation, after which the faster one stays
@@ -103,7 +105,7 @@ class Rotator:
             is_dense = tensors.are_memory(x, positions) and x.is_contiguous()
             positions = _view_of_memory(positions) if is_dense else None
         else:
-            is_dense, positions = tensors.are_memory(x) and x.is_contiguous(), _view_in_numpy(positions)
+            is_dense, positions = TORCH.are_memory(x) and x.is_contiguous(), _view_in_numpy(positions)
         at_hand = type(positions) is np.ndarray and positions.flags.carray
         places = positions if at_hand else _dense_places(positions)
         if places is None or not is_dense:
@@ -130,12 +132,12 @@ def _dense_dtype(x: Any) -> str | None:
     """Name of the dtype of dense features of NumPy or torch; None for others."""
     if type(x) is np.ndarray:
         return _FEATURES.get(x.dtype) if x.flags.carray else None
-    return array.dtype_name(x) if tensors.are_memory(x) and x.is_contiguous() else None
+    return array.dtype_name(x) if TORCH.are_memory(x) and x.is_contiguous() else None
 
 
 def _view_in_numpy(value: Any) -> Any:
     """Return the array of NumPy that views a tensor of the CPU, where there is one; anything else as it is."""
-    if type(value) is np.ndarray or not hasattr(value, "data_ptr") or not tensors.are_memory(value):
+    if type(value) is np.ndarray or not TORCH.are_memory(value):
         return value
     return _view_of_memory(value)
 
@@ -182,13 +184,13 @@ def _turned_dense(call: tuple[Any, ...], x: Any, positions: np.ndarray, out: Any
     """Turn features whose layout the plan was made for; None where `out` is not as it must be, or values are not."""
     shape, n_bytes, loop, how = call
     if type(x) is not np.ndarray:
-        y = tensors.empty_like(x) if out is None else out
+        y = TORCH.empty_like(x) if out is None else out
         if out is not None and not (_dense_dtype(y) is not None and y.dtype == x.dtype and y.shape == x.shape):
             return None
         if not loops.turn_dense_at(*loop, x.data_ptr(), y.data_ptr(), n_bytes, positions, *how):
             return None
         if out is not None:
-            memory.written(out)
+            array.written(out)
         return y
     if out is None:
         y = np.empty(shape, x.dtype)
@@ -231,7 +233,7 @@ def rotated_both(
 ) -> tuple[Any, Any]:
     """Return queries and keys turned by one call of a loop, at positions ``(*P, k)``, dense and float64."""
     of_q, of_k = plans
-    y_q, y_k = tensors.empty_like(q), tensors.empty_like(k)
+    y_q, y_k = TORCH.empty_like(q), TORCH.empty_like(k)
     first = of_q.addresses[0], q.data_ptr(), y_q.data_ptr(), frequencies[0].address, of_q.items
     second = of_k.addresses[0], k.data_ptr(), y_k.data_ptr(), frequencies[1].address, of_k.items
     loops.turn_two(of_q.loop, *first, *second, loops.address(positions), scale, of_q.like)
@@ -260,7 +262,7 @@ def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Turn features as the generic function does."""
     if array.dtype_name(cos) == array.dtype_name(sin) == "float32":
-        kind, tables = loops.TABLE_32, [_kept_apart(memory.view_as_numpy(v), out) for v in (cos, sin)]
+        kind, tables = loops.TABLE_32, [_kept_apart(array.view_as_numpy(v), out) for v in (cos, sin)]
     else:
         kind, tables = loops.TABLE_64, [_doubles(v, out, xp) for v in (cos, sin)]
     return _turned(kind, x, (*tables, None, None), turn, out, xp)
@@ -268,19 +270,19 @@ def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | 
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Return cos and sin as the generic function does: blocks (1, 0) turned are (cos, sin)."""
-    blocks, xp = layout.common_blocks(angles.blocks, angles.shift), angles.xp
+    blocks, xp = angles.shape[-1], angles.xp
     x = array.from_host(np.repeat([1.0, 0.0], blocks), xp, device=array.device(angles.positions))
     turned = rotated(x, angles, Turn("half", "half"), None)
     return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
 
 
 def _doubles(value: Array, out: Array | None, xp: ModuleType) -> np.ndarray:
-    return _kept_apart(memory.view_as_numpy(array.widen(value, xp)), out)
+    return _kept_apart(array.view_as_numpy(array.widen(value, xp)), out)
 
 
 def _kept_apart(values: np.ndarray, out: Array | None) -> np.ndarray:
     """Return an array, or an aligned copy of one that is not, or that the result would be written over too early."""
-    if out is not None and np.may_share_memory(values, memory.view_as_numpy(out)):
+    if out is not None and overlap_of(values, array.view_as_numpy(out)) is not Overlap.NONE:
         return values.copy()
     return values if values.flags.aligned else np.require(values, requirements="A")
 
@@ -294,12 +296,12 @@ def _turned(
     xp: ModuleType,
 ) -> Array:
     """Plan and turn."""
-    source = memory.view_as_numpy(x)
+    source = array.view_as_numpy(x)
     layouts = [None if value is None else (value.shape, value.strides) for value in operands]
     plan = plan_of(
         array.dtype_name(x),
         (source.shape, source.strides),
-        None if out is None else memory.view_as_numpy(out).strides,
+        None if out is None else array.view_as_numpy(out).strides,
         kind,
         *layouts,
         turn.pairing,
@@ -309,12 +311,12 @@ def _turned(
     out = array.empty(plan.shape, x, xp) if out is None else out
     if plan.elements == 0:
         return out
-    x_address, y_address = source.ctypes.data, memory.view_as_numpy(out).ctypes.data
+    x_address, y_address = source.ctypes.data, array.view_as_numpy(out).ctypes.data
     addresses = [0 if value is None else value.ctypes.data for value in operands]
     factor = turn.scale if isinstance(turn.scale, float) else 1.0
     run = partial(_Run(plan, x_address, y_address), *addresses, factor, plan.like)
     _shared_out(run, plan.items, plan.elements)
-    memory.written(out)
+    array.written(out)
     return out
 
 
@@ -372,7 +374,7 @@ def shared_coefficients(
 ) -> tuple[Array, Array]:
     """Sum as the generic function does: one pass over x and y, by tiles of rows whose sums stay in the second cache."""
     like = LIKE[array.dtype_name(x)]
-    views, sums = [memory.view_as_numpy(v) for v in (x, y)], [np.zeros(shape) for _ in range(2)]
+    views, sums = [array.view_as_numpy(v) for v in (x, y)], [np.zeros(shape) for _ in range(2)]
     leading = broadcast(*(v.shape[:-1] for v in (*views, sums[0])))
     blocks, n_items = shape[-1], 0
     if blocks and math.prod(leading):

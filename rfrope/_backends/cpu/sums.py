@@ -24,7 +24,7 @@ import numpy as np
 from rfrope._backends import layout, transforms
 from rfrope._backends.cpu import pairs_loops
 from rfrope._backends.cpu import sums_loops as loops
-from rfrope._core import array, capacity, memory, parallel
+from rfrope._core import array, capacity, parallel
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 
@@ -41,7 +41,7 @@ _COSTS = transforms.CPU
 def mean_cos(angles: Angles) -> Array:
     """Mean of ``cos u`` over the blocks: see `rfrope._core.sums.mean_cos`."""
     xp, device = angles.xp, array.device(angles.positions)
-    omega, lags = (memory.view_as_numpy(array.widen(v, xp)) for v in (angles.frequencies, angles.positions))
+    omega, lags = (array.view_as_numpy(array.widen(v, xp)) for v in (angles.frequencies, angles.positions))
     if not omega.shape[:-2]:  # one set, for which all lags are one row
         mean = _mean_of_one_set(omega, lags.reshape(-1, lags.shape[-1])).reshape(lags.shape[:-1])
     else:
@@ -60,7 +60,7 @@ def kernel_moments(omega: Array, lags: Array, quantity: str) -> tuple[Array, Arr
     is too small for that, a series or the loop computes both moments.
     """
     xp, device = array.namespace(lags=lags), array.device(lags)
-    host, omega = memory.view_as_numpy(lags), memory.view_as_numpy(omega)
+    host, omega = array.view_as_numpy(lags), array.view_as_numpy(omega)
     rows = _prepared(host.reshape(-1, omega.shape[1]))
     if quantity == "phi2":
         rows = 2.0 * rows
@@ -76,8 +76,8 @@ def kernel_moments(omega: Array, lags: Array, quantity: str) -> tuple[Array, Arr
 
 def sum_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
     """Sums over all pairs of tokens at each lag: one pass over all pairs, by tiles of lags."""
-    parts = [memory.view_as_numpy(part) for part in sides.tokens]
-    cos, sin = (np.ascontiguousarray(memory.view_as_numpy(wave)) for wave in (waves.cos, waves.sin))
+    parts = [array.view_as_numpy(part) for part in sides.tokens]
+    cos, sin = (np.ascontiguousarray(array.view_as_numpy(wave)) for wave in (waves.cos, waves.sin))
     heads = np.broadcast_shapes(parts[0].shape[:-2], parts[2].shape[:-2])
     count, blocks, (first, i, j) = len(cos), cos.shape[-1], rows
     sums, moments = np.empty((2, *heads, count, blocks)), np.empty((2, *heads, count))
@@ -107,7 +107,7 @@ def sum_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
 
 def _from_tokens(side: tuple[Array, Array], cos: np.ndarray, sin: np.ndarray, heads: tuple[int, ...]) -> np.ndarray:
     """Return what each token of a side adds to the scores at each lag: ``(*heads, L, tokens)``."""
-    a, b = (np.swapaxes(memory.view_as_numpy(value), -1, -2) for value in side)
+    a, b = (np.swapaxes(array.view_as_numpy(value), -1, -2) for value in side)
     found = cos @ a + sin @ b
     return np.broadcast_to(found, (*heads, *found.shape[-2:]))
 

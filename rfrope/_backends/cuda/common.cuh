@@ -158,30 +158,37 @@ INLINE Turns add_turns(Turns sum, double factor, Turns turns) {
 
 INLINE Turns add_radians(Turns sum, double radians) { return add_turns(sum, radians, {TURN_1, TURN_2}); }
 
-// Cos and sin of 2 pi (high + low) by quarter turns, to 1.3e-16: sin(2 pi r)/r and cos(2 pi r) as polynomials in r^2 for
-// |r| <= 1/8, the coefficients of the loops for the CPU
-INLINE void cos_sin(Turns phase, double& cos, double& sin) {
-    const double quarters = rint(4.0 * (phase.high + phase.low));
-    const double rest = (phase.high - 0.25 * quarters) + phase.low, square = rest * rest;
-    double s = fma(square, 3.7808689593022957, -15.093804209987114);
-    s = fma(square, s, 42.058685020160894);
-    s = fma(square, s, -76.70585970427454);
-    s = fma(square, s, 81.60524927594804);
-    s = fma(square, s, -41.341702240399634);
-    s = fma(square, s, 6.283185307179586) * rest;
-    double c = fma(square, -1.6968494702918826, 7.903091687751697);
-    c = fma(square, c, -26.426250908622137);
-    c = fma(square, c, 60.244641328867296);
-    c = fma(square, c, -85.45681720652271);
-    c = fma(square, c, 64.93939402266795);
-    c = fma(square, c, -19.739208802178716);
+#define SHIFT 6755399441055744.0  // 1.5 * 2^52 moves a number's whole part to the end of its mantissa
+
+// Cos and sin of some quarter turns, at most a half and a whole number plus SHIFT, to 1.3e-16: sin(pi r/2)/r and
+// cos(pi r/2) as polynomials in r^2, those of the loops for the CPU
+INLINE void cos_sin_of_quarters(double rest, double whole, double& cos, double& sin) {
+    const double square = rest * rest;
+    double s = fma(square, 5.633933781537854e-08, -3.59864335298231e-06);
+    s = fma(square, s, 0.0001604411507421909);
+    s = fma(square, s, -0.004681754132340976);
+    s = fma(square, s, 0.07969262624604301);
+    s = fma(square, s, -0.6459640975062443);
+    s = fma(square, s, 1.5707963267948966) * rest;
+    double c = fma(square, -6.321256869628588e-09, 4.710609726757823e-07);
+    c = fma(square, c, -2.520203677046026e-05);
+    c = fma(square, c, 0.0009192602741831558);
+    c = fma(square, c, -0.02086348076331121);
+    c = fma(square, c, 0.2536695079010467);
+    c = fma(square, c, -1.2337005501361697);
     c = fma(square, c, 1.0);
-    const double quadrant = quarters - 4.0 * rint(0.25 * quarters);  // -2, -1, 0, 1 or 2
-    const bool odd = fabs(quadrant) == 1.0;
-    cos = odd ? s : c;
-    sin = odd ? c : s;
-    if (quadrant == 1.0 || fabs(quadrant) == 2.0) cos = -cos;
-    if (quadrant <= -1.0 || quadrant == 2.0) sin = -sin;
+    const uint64 count = static_cast<uint64>(__double_as_longlong(whole)), sign = 0x8000000000000000ull;
+    const bool odd = count & 1;  // its last two bits say which quarter
+    const uint64 cos_bits = static_cast<uint64>(__double_as_longlong(odd ? s : c)) ^ ((count + 1) << 62 & sign);
+    const uint64 sin_bits = static_cast<uint64>(__double_as_longlong(odd ? c : s)) ^ (count << 62 & sign);
+    cos = __longlong_as_double(static_cast<int64>(cos_bits));
+    sin = __longlong_as_double(static_cast<int64>(sin_bits));
+}
+
+// Cos and sin of 2 pi (high + low)
+INLINE void cos_sin(Turns phase, double& cos, double& sin) {
+    const double quarters = 4.0 * phase.high, more = 4.0 * phase.low, whole = (quarters + more) + SHIFT;
+    cos_sin_of_quarters((quarters - (whole - SHIFT)) + more, whole, cos, sin);
 }
 
 // For features of 16 bits: |r| <= 1/2 after one subtraction, in float32, to 3e-7

@@ -12,7 +12,6 @@ import ctypes
 import importlib
 import importlib.util
 import pathlib
-import sys
 import warnings
 from collections.abc import Iterator
 from functools import cache
@@ -69,12 +68,12 @@ def check() -> None:
 @contextlib.contextmanager
 def place(x: Array) -> Iterator[None]:
     """Make the device of `x`, and the stream that its library is using there, the current ones of CuPy."""
-    cupy = space()
-    if isinstance(x, cupy.ndarray):
+    stream = array.library(x).stream(x)
+    if stream is None:
         with x.device:
             yield
     else:
-        with cupy.cuda.Device(x.device.index), stream_of(sys.modules["torch"].cuda.current_stream(x.device)):
+        with space().cuda.Device(x.device.index), stream_of(stream):
             yield
 
 
@@ -90,11 +89,8 @@ def stream_of(stream: Any) -> Any:
 
 def view(x: Array) -> Any:
     """Return the CuPy array over the memory of `x`; bfloat16 of torch as int16."""
-    if not hasattr(x, "data_ptr"):
-        return x
-    torch = sys.modules["torch"]
-    x = x.detach()
-    return space().from_dlpack(x.view(torch.int16) if x.dtype == torch.bfloat16 else x)
+    bits = array.library(x).bits(x)
+    return x if bits is x else space().from_dlpack(bits)
 
 
 def doubles(x: Array, xp: ModuleType) -> Any:

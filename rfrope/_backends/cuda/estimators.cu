@@ -345,26 +345,10 @@ __device__ __attribute__((noinline)) Two cos_sin_of_large(double u) { return {co
 INLINE Two cos_sin(double u) {
     const double quarters = u * 0.6366197723675814;
     const double low = fma(u, -3.935735335036497e-17, fma(u, 0.6366197723675814, -quarters));
-    const double shifted = quarters + 6755399441055744.0;  // 1.5 * 2^52: the last two bits count the quarters
-    const double r = (quarters - (shifted - 6755399441055744.0)) + low, s = r * r;
-    double y = fma(s, 5.633933781537854e-08, -3.59864335298231e-06);
-    y = fma(s, y, 0.0001604411507421909);
-    y = fma(s, y, -0.004681754132340976);
-    y = fma(s, y, 0.07969262624604301);
-    y = fma(s, y, -0.6459640975062443);
-    y = fma(s, y, 1.5707963267948966) * r;
-    double x = fma(s, -6.321256869628588e-09, 4.710609726757823e-07);
-    x = fma(s, x, -2.520203677046026e-05);
-    x = fma(s, x, 0.0009192602741831558);
-    x = fma(s, x, -0.02086348076331121);
-    x = fma(s, x, 0.2536695079010467);
-    x = fma(s, x, -1.2337005501361697);
-    x = fma(s, x, 1.0);
-    const uint64 whole = static_cast<uint64>(__double_as_longlong(shifted)), sign = 0x8000000000000000ull;
-    const bool odd = whole & 1;
-    const uint64 cos = static_cast<uint64>(__double_as_longlong(odd ? y : x)) ^ ((whole + 1) << 62 & sign);
-    const uint64 sin = static_cast<uint64>(__double_as_longlong(odd ? x : y)) ^ (whole << 62 & sign);
-    return {__longlong_as_double(static_cast<int64>(cos)), __longlong_as_double(static_cast<int64>(sin))};
+    const double whole = quarters + SHIFT;
+    Two turned;
+    cos_sin_of_quarters((quarters - (whole - SHIFT)) + low, whole, turned.first, turned.second);
+    return turned;
 }
 
 struct Turned {

@@ -17,7 +17,7 @@ import numpy as np
 
 from rfrope._backends import laws, layout
 from rfrope._backends.cuda import device
-from rfrope._core import array, memory
+from rfrope._core import array
 from rfrope._core.array import Array
 
 Key = tuple[int, int]
@@ -78,7 +78,7 @@ def score_sums(
             law = _law(kernel, key, a, xp)
             given = None if law else _transported(kernel, key, a.shape[-1], start, length, a, xp)
             _launch_sums(law or _Law.given(kernel.ndim), given, views, device.view(sums), (start, length), a, xp)
-            memory.written(sums)
+            array.written(sums)
         return sums[0], sums[1], sums[2], sums[3]
 
 
@@ -94,7 +94,7 @@ def drawn(kernel: Any, key: Key, start: int, length: int, like: Array) -> Array:
         plan = _draws(law.plan, omega, start, length, kernel.ndim, 0)
         plan["threads"] = plan["pairs"]
         device.launch("estimators", f"frequencies<{law.name}>", _blocks(plan["threads"]), _THREADS, plan)
-        memory.written(omega)
+        array.written(omega)
         return omega
 
 
@@ -184,7 +184,7 @@ def _uniforms(
     plan = _draws(law, u, start, length, columns, stream)
     plan["threads"] = streams * columns * int(plan["pairs"])
     device.launch("estimators", "uniforms", _blocks(plan["threads"]), _THREADS, plan)
-    memory.written(u)
+    array.written(u)
     return u
 
 
@@ -270,5 +270,5 @@ def _rows(views: tuple[Any, Any, Any], sums: Any) -> np.ndarray:
     plan["delta"], plan["a"], plan["b"] = map(device.address, views)
     plan["axes"], plan["delta_axis"] = delta.shape[-1], delta.strides[-1]
     plan["blocks"] = a.shape[-1]
-    plan["a_block"], plan["b_block"] = (layout.step_along(v, -1) for v in (a, b))
+    plan["a_block"], plan["b_block"] = (v.strides[-1] if v.shape[-1] > 1 else 0 for v in (a, b))
     return plan

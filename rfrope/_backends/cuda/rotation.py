@@ -15,11 +15,12 @@ import numpy as np
 
 from rfrope._backends import layout
 from rfrope._backends.cuda import device
-from rfrope._backends.layout import Operand, Strides
-from rfrope._core import array, memory
+from rfrope._backends.layout import Operands, Strides
+from rfrope._core import array
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 from rfrope._core.blocks import Turn
+from rfrope._core.dispatch import Overlap, overlap_of
 
 _FEATURES = {"float64": ("double", 8), "float32": ("float", 4), "float16": ("Half", 2), "bfloat16": ("Bfloat", 2)}
 _NUMBERS = {"float64": 0, "float32": 1, "int64": 2, "int32": 3}  # enum Number
@@ -59,11 +60,8 @@ class _Call(NamedTuple):
     dtype: str
     x: tuple[tuple[int, ...], Strides]  # shape, strides
     y: tuple[tuple[int, ...], Strides]
-    operands: tuple[tuple[tuple[int, ...], Strides], ...]  # leading axes and their strides
-    steps: tuple[int, ...]
-    blocks: int
+    operands: Operands
     number: int  # type of a, and of b where it is a table
-    position_axes: tuple[int, int, int]  # how many, and the steps of positions and frequencies along them
     scale: float
     inverse: bool
     pairings: tuple[str, str]
@@ -77,16 +75,14 @@ def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     with device.place(x):
         a = device.view(positions) if array.dtype_name(positions) in _NUMBERS else device.doubles(positions, xp)
         b, c, e = (_doubles(value, xp) for value in (frequencies, shift, turn.scale))
-        axes = (b.shape[-1], a.strides[-1], b.strides[-1])
-        places = layout.positions_and_frequencies(a, b, (device.address(a), device.address(b)))
-        return _turned("POSITIONS", x, (a, b, c, e), places, angles.blocks, axes, turn, out, xp)
+        return _turned("POSITIONS", x, (a, b, c, e), turn, out, xp)
 
 
 def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Twin of the generic function."""
     with device.place(x):
         a, e = _doubles(phases, xp), _doubles(turn.scale, xp)
-        return _turned("PHASES", x, (a, None, None, e), None, a.shape[-1], (0, 0, 0), turn, out, xp)
+        return _turned("PHASES", x, (a, None, None, e), turn, out, xp)
 
 
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
@@ -94,14 +90,14 @@ def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | 
     with device.place(x):
         narrow = array.dtype_name(cos) == array.dtype_name(sin) == "float32"
         a, b = (device.view(v) if narrow else device.doubles(v, xp) for v in (cos, sin))
-        return _turned("TABLES", x, (a, b, None, None), None, a.shape[-1], (0, 0, 0), turn, out, xp)
+        return _turned("TABLES", x, (a, b, None, None), turn, out, xp)
 
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Twin of the generic function: blocks (1, 0) turned are (cos, sin)."""
     xp = angles.xp
     with device.place(angles.positions):
-        blocks = layout.common_blocks(angles.blocks, angles.shift)
+        blocks = angles.shape[-1]
         x = xp.arange(2 * blocks, device=array.device(angles.positions)) < blocks
         turned = rotated(array.astype(x, xp.float64, xp), angles, Turn("half", "half"), None)
         return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
@@ -112,49 +108,32 @@ def _doubles(value: Any, xp: ModuleType) -> Any:
 
 
 def _turned(
-    source: str,
-    x: Array,
-    angles: tuple[Any, Any, Any, Any],
-    places: tuple[Operand, Operand] | None,
-    blocks: int,
-    position_axes: tuple[int, int, int],
-    turn: Turn,
-    out: Array | None,
-    xp: ModuleType,
+    source: str, x: Array, angles: tuple[Any, Any, Any, Any], turn: Turn, out: Array | None, xp: ModuleType
 ) -> Array:
-    """Launch the kernel on operands a, b, c and e; `places` says where a and b lie without an axis of blocks."""
+    """Launch the kernel on operands a, b, c and e."""
     x_view = device.view(x)
-    if out is not None:
-        angles, moved = _apart(angles, device.view(out))
-        if moved and places is not None:
-            a, b = angles[:2]
-            places = layout.positions_and_frequencies(a, b, (device.address(a), device.address(b)))
-            position_axes = (position_axes[0], a.strides[-1], b.strides[-1])
-    operands = [Operand() if v is None else layout.operand(v, device.address(v)) for v in angles]
-    if places is not None:
-        operands[:2] = places
-    for value in angles[2:]:
-        blocks = layout.common_blocks(blocks, value)
-    leading = np.broadcast_shapes(tuple(x.shape[:-1]), *(operand.shape for operand in operands))
+    if out is not None:  # operands that the result would be written over before they have been read are copied
+        over = [v is not None and overlap_of(v, device.view(out)) is not Overlap.NONE for v in angles]
+        angles = tuple(v.copy() if moves else v for v, moves in zip(angles, over, strict=True))
+    b, c, e = (None if v is None else (v.shape, v.strides) for v in angles[1:])
+    operands = layout.operands_of(source == "POSITIONS", (angles[0].shape, angles[0].strides), b, c, e)
+    leading = np.broadcast_shapes(tuple(x.shape[:-1]), *(shape for shape, _, _ in operands.rows))
     result = array.empty((*leading, x.shape[-1]), x, xp) if out is None else out
     y_view = device.view(result)
     if 0 in y_view.shape:
         return result
     pairings = (turn.pairing, turn.out_pairing)
-    in_place = out is not None and memory.same_memory(x_view, y_view)
+    in_place = out is not None and overlap_of(x_view, y_view) is Overlap.SAME
     if in_place and pairings[0] != pairings[1]:  # features change places, which threads would overwrite unread
         x_view, in_place = x_view.copy(), False
-    addresses = [device.address(x_view), device.address(y_view), *(operand.address for operand in operands)]
+    addresses = [0 if view is None else device.address(view) for view in (x_view, y_view, *angles)]
     call = _Call(
         source,
         array.dtype_name(x),
         (x_view.shape, x_view.strides),
         (y_view.shape, y_view.strides),
-        tuple((operand.shape, operand.strides) for operand in operands),
-        tuple(operand.step for operand in operands),
-        blocks,
+        operands,
         _NUMBERS[array.dtype_name(angles[0])],
-        position_axes,
         turn.scale if isinstance(turn.scale, float) else 1.0,
         turn.inverse,
         pairings,
@@ -166,15 +145,8 @@ def _turned(
         for name, address in zip("xyabce", addresses, strict=True):
             plan[name] = plan[name] + address if address else 0
         device.launch("rotation", kernel, -(-threads // _THREADS), _THREADS, plan)
-    memory.written(result)
+    array.written(result)
     return result
-
-
-def _apart(angles: tuple[Any, Any, Any, Any], out: Any) -> tuple[tuple[Any, Any, Any, Any], bool]:
-    """Return operands, with copies of those that the result would be written over before they have been read."""
-    over = [v is not None and memory.may_overlap(v, out) for v in angles]
-    a, b, c, e = (v.copy() if moves else v for v, moves in zip(angles, over, strict=True))
-    return (a, b, c, e), any(over)
 
 
 @lru_cache(maxsize=512)
@@ -182,8 +154,10 @@ def _plans(call: _Call) -> list[tuple[str, np.ndarray, int]]:
     """Launches that a call makes: the kernel, its plan with offsets in place of addresses, and how many threads."""
     feature, size = _FEATURES[call.dtype]
     (x_shape, x_strides), (shape, y_strides) = call.x, call.y
-    blocks, features = call.blocks, shape[-1]
-    outer, shared = layout.walk_axes(shape[:-1], (x_shape[:-1], x_strides[:-1]), y_strides[:-1], list(call.operands))
+    operands, blocks, axes, axis_steps = call.operands
+    features = shape[-1]
+    columns = [row[:2] for row in operands]
+    outer, shared = layout.walk_axes(shape[:-1], (x_shape[:-1], x_strides[:-1]), y_strides[:-1], columns)
     whole = call.aligned and x_strides[-1] == y_strides[-1] == size
     whole = whole and all(axis[i] % _CHUNK == 0 for axis in (*outer, *shared) for i in (layout.X, layout.Y))
     whole = whole and ("half" not in call.pairings or blocks * size % _CHUNK == 0)
@@ -191,8 +165,8 @@ def _plans(call: _Call) -> list[tuple[str, np.ndarray, int]]:
 
     plan = np.zeros((), ROTATION)
     plan["scale"], plan["inverse"], plan["number"] = call.scale, call.inverse, call.number
-    plan["position_axes"], plan["a_axis"], plan["b_axis"] = call.position_axes
-    plan["a_block"], plan["b_block"], plan["c_block"], plan["e_block"] = call.steps
+    plan["position_axes"], (plan["a_axis"], plan["b_axis"]) = axes, axis_steps
+    plan["a_block"], plan["b_block"], plan["c_block"], plan["e_block"] = [step for _, _, step in operands]
     plan["blocks"], plan["features"] = blocks, features
     for name, stride, pairing in zip("xy", (x_strides[-1], y_strides[-1]), call.pairings, strict=True):
         paired = pairing == "interleaved"

@@ -21,7 +21,7 @@ from rfrope._core import array, dispatch
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
-from rfrope._core.blocks import PAIRINGS, Turn
+from rfrope._core.blocks import Turn
 from rfrope._core.dispatch import DISPATCHED, TORCH_ROTATION
 
 _XP = array.named_namespace(torch)
@@ -36,17 +36,17 @@ _TRACED = (torch._subclasses.FakeTensor, torch._subclasses.functional_tensor.Fun
 
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     """Version of the generic function for recorded tensors."""
-    return _written(_turn(x, angles.positions, angles.frequencies, angles.shift, *_plain(turn)), out)
+    return _written(_turn(x, angles.positions, angles.frequencies, angles.shift, *_options(turn)), out)
 
 
 def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Version of the generic function for recorded tensors."""
-    return _written(_turn(x, None, None, phases, *_plain(turn)), out)
+    return _written(_turn(x, None, None, phases, *_options(turn)), out)
 
 
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Version of the generic function for recorded tensors."""
-    return _written(_turn_by_table(x, cos, sin, *_plain(turn)[2:4]), out)
+    return _written(_turn_by_table(x, cos, sin, turn.pairing, turn.out_pairing), out)
 
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
@@ -58,14 +58,13 @@ def shared_coefficients(
     x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
 ) -> tuple[Array, Array]:
     """Version of the generic function for recorded tensors."""
-    return _shared(x, y, shape, pairing == PAIRINGS[1], y_pairing == PAIRINGS[1])
+    return _shared(x, y, shape, pairing, y_pairing)
 
 
-def _plain(turn: Turn) -> tuple[Tensor | None, float, bool, bool, bool]:
-    """Scale as a tensor, scale as a number, pairings as flags, and whether to undo."""
-    number = isinstance(turn.scale, float)
-    flags = (turn.pairing == PAIRINGS[1], turn.out_pairing == PAIRINGS[1], turn.inverse)
-    return (None if number else turn.scale), (turn.scale if number else 1.0), *flags
+def _options(turn: Turn) -> tuple[Tensor | None, float, str, str, bool]:
+    """Options of an operator: the scale as a tensor, or as a number, then the rest."""
+    scales = (None, turn.scale) if isinstance(turn.scale, float) else (turn.scale, 1.0)
+    return *scales, turn.pairing, turn.out_pairing, turn.inverse
 
 
 def _written(turned: Tensor, out: Tensor | None) -> Tensor:
@@ -140,40 +139,26 @@ def _like(x: Tensor, phases: tuple[int, ...]) -> Tensor:
     return x.new_empty((*broadcast(x.shape[:-1], phases[:-1]), x.shape[-1]))
 
 
-def _pairings(interleaved: bool, out_interleaved: bool) -> tuple[str, str]:
-    return PAIRINGS[interleaved], PAIRINGS[out_interleaved]
-
-
 @_operator(
-    "turn(Tensor x, Tensor? positions, Tensor? frequencies, Tensor? shift, Tensor? scale, float factor, "
-    "bool interleaved, bool out_interleaved, bool inverse) -> Tensor",
+    "turn(Tensor x, Tensor? positions, Tensor? frequencies, Tensor? shift, Tensor? scale, float factor, str pairing, "
+    "str out_pairing, bool inverse) -> Tensor",
     lambda x, p, w, s, scale, *_: _like(x, _phases(p, w, s, scale)),
 )
-def _turn(
-    x: Tensor,
-    positions: Tensor | None,
-    frequencies: Tensor | None,
-    shift: Tensor | None,
-    scale: Tensor | None,
-    factor: float,
-    interleaved: bool,
-    out_interleaved: bool,
-    inverse: bool,
-) -> Tensor:
+def _turn(x: Tensor, *given: Any) -> Tensor:
     """Features turned by positions and frequencies; without them, the shifts are the phases."""
-    turn = Turn(*_pairings(interleaved, out_interleaved), factor if scale is None else scale, inverse)
+    positions, frequencies, shift, scale, factor, pairing, out_pairing, inverse = given
+    turn = Turn(pairing, out_pairing, factor if scale is None else scale, inverse)
     if positions is None:
         return _run("rotated_by_phases", x, x, shift, turn, None, _XP)
     return _run("rotated", x, x, Angles(positions, frequencies, shift, _XP), turn, None)
 
 
 @_operator(
-    "turn_by_table(Tensor x, Tensor cos, Tensor sin, bool interleaved, bool out_interleaved) -> Tensor",
+    "turn_by_table(Tensor x, Tensor cos, Tensor sin, str pairing, str out_pairing) -> Tensor",
     lambda x, cos, *_: _like(x, cos.shape),
 )
-def _turn_by_table(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, out_interleaved: bool) -> Tensor:
-    turn = Turn(*_pairings(interleaved, out_interleaved))
-    return _run("rotated_by_table", x, x, cos, sin, turn, None, _XP)
+def _turn_by_table(x: Tensor, cos: Tensor, sin: Tensor, pairing: str, out_pairing: str) -> Tensor:
+    return _run("rotated_by_table", x, x, cos, sin, Turn(pairing, out_pairing), None, _XP)
 
 
 def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -183,8 +168,7 @@ def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) 
 
 @_operator("cos_sin(Tensor positions, Tensor frequencies, Tensor? shift) -> (Tensor, Tensor)", _fake_cos_sin)
 def _cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
-    angles = Angles(positions, frequencies, shift, _XP)
-    return _run("cos_sin", positions, angles)
+    return _run("cos_sin", positions, Angles(positions, frequencies, shift, _XP))
 
 
 def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, Tensor]:
@@ -192,12 +176,11 @@ def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tenso
 
 
 @_operator(
-    "shared_coefficients(Tensor x, Tensor y, SymInt[] shape, bool interleaved, bool y_interleaved) -> (Tensor, Tensor)",
+    "shared_coefficients(Tensor x, Tensor y, SymInt[] shape, str pairing, str y_pairing) -> (Tensor, Tensor)",
     _fake_shared,
 )
-def _shared(x: Tensor, y: Tensor, shape: list[int], interleaved: bool, y_interleaved: bool) -> tuple[Tensor, Tensor]:
-    pairings = _pairings(interleaved, y_interleaved)
-    found = _run("shared_coefficients", x, x, y, tuple(shape), *pairings, _XP)
+def _shared(x: Tensor, y: Tensor, shape: list[int], pairing: str, y_pairing: str) -> tuple[Tensor, Tensor]:
+    found = _run("shared_coefficients", x, x, y, tuple(shape), pairing, y_pairing, _XP)
     return tuple(value.contiguous() for value in found)
 
 
@@ -230,20 +213,10 @@ def _keep_of_turn(needs: Any, x: Tensor, *others: Any) -> tuple[Any, ...]:
 
 
 def _turn_backward(
-    needs: Any,
-    gradient: Tensor,
-    x: Tensor | None,
-    shape: tuple[int, ...],
-    positions: Tensor | None,
-    frequencies: Tensor | None,
-    shift: Tensor | None,
-    scale: Tensor | None,
-    factor: float,
-    interleaved: bool,
-    out_interleaved: bool,
-    inverse: bool,
+    needs: Any, gradient: Tensor, x: Tensor | None, shape: tuple[int, ...], *given: Any
 ) -> tuple[Any, ...]:
-    angles, pairings = (positions, frequencies, shift), (interleaved, out_interleaved)
+    positions, frequencies, shift, scale, factor, *pairings, inverse = given
+    angles = positions, frequencies, shift
     found: list[Any] = [None] * 9
     if needs[0]:
         undone = None if scale is None else 1.0 / scale
@@ -285,7 +258,7 @@ def _gradients_of_angles(
 
 
 def _table_backward(
-    needs: Any, gradient: Tensor, x: Tensor | None, shape: tuple[int, ...], cos: Tensor, sin: Tensor, *pairings: bool
+    needs: Any, gradient: Tensor, x: Tensor | None, shape: tuple[int, ...], cos: Tensor, sin: Tensor, *pairings: str
 ) -> tuple[Any, ...]:
     found: list[Any] = [None] * 5
     if needs[0]:
@@ -303,7 +276,7 @@ def _cos_sin_backward(needs: Any, of_cos: Tensor, of_sin: Tensor, *angles: Tenso
 
 
 def _shared_backward(
-    needs: Any, of_dots: Tensor, of_crosses: Tensor, x: Tensor, y: Tensor, shape: Any, *pairings: bool
+    needs: Any, of_dots: Tensor, of_crosses: Tensor, x: Tensor, y: Tensor, shape: Any, *pairings: str
 ) -> tuple[Any, ...]:
     """Both sums are linear in x and in y: the gradients are again features that are turned, by a table."""
     found: list[Any] = [None] * 5

@@ -9,7 +9,7 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope._core import mapping
+from rfrope._core import array, lazy
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 3, 10, 16), dtype=np.float32)  # batch, heads, tokens, d
@@ -86,7 +86,7 @@ def test_names_are_those_of_the_question_and_tasks_travel(dask):
     x = dask.from_array(X, chunks=CHUNKS, name="x")
     one, same, other = (rfrope.rotate(x, p, LINE) for p in (TOKENS, TOKENS.copy(), TOKENS + 1))
     assert one.name == same.name != other.name
-    call = mapping._Call(rfrope.rotate, ("positions", "frequencies"), {"pairing": "half"})
+    call = lazy._Call(rfrope.rotate, ("positions", "frequencies"), {"pairing": "half"})
     again = pickle.loads(pickle.dumps(call))
     np.testing.assert_array_equal(again(X, TOKENS, LINE), rfrope.rotate(X, TOKENS, LINE))
 
@@ -100,6 +100,39 @@ def test_every_slope_is_its_own():
 
     slopes = [lambda arrays, changes, factor=factor: factor * changes[0] for factor in (1.0, 3.0)]
     found = [
-        float(jax.grad(lambda x, slope=slope: mapping.attach_derivative(turn, slope)(x)[1])(0.5)) for slope in slopes
+        float(jax.grad(lambda x, slope=slope: lazy.JAX.attach_derivative(turn, slope)(x)[1])(0.5)) for slope in slopes
     ]
     assert found == pytest.approx([np.cos(0.5), 3.0 * np.cos(0.5)], rel=1e-6)
+
+
+# -- functions mapped over arrays --------------------------------------------------------------------------------------
+
+
+def test_a_numpy_function_of_arrays_of_any_library(xp):
+    x = xp(np.linspace(0.0, 1.0, 6).reshape(2, 3))
+    got = array.map_on_host(np.sinh, x, array.namespace(x=x), "x")
+    assert xp.owns(got)
+    np.testing.assert_allclose(xp.host(got), np.sinh(xp.host(x)))
+
+
+@pytest.mark.parametrize("last_axis", [0, 2])
+def test_along_the_last_axis(xp, last_axis):
+    def function(v):
+        return v.sum(axis=-1) if last_axis == 0 else v[..., :2] * 2.0
+
+    x = xp(np.arange(12.0).reshape(4, 3))
+    got = array.map_on_host(function, x, array.namespace(x=x), "x", last_axis=last_axis)
+    np.testing.assert_allclose(xp.host(got), function(xp.host(x)))
+
+
+def test_gradients_are_not_dropped_silently():
+    torch = library("torch").module
+    x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(TypeError, match=r"^lags asks for a gradient"):
+        rfrope.bochner.from_density(lambda w: 0.5 * np.exp(-np.abs(w))).phi(x)
+    for nu in (0.3, 0.8, 1.0, 2.5, 7.3, 30.0):
+        (gradient,) = torch.autograd.grad(rfrope.kernel("matern", nu=nu).phi(x).sum(), x)
+        step = 1e-6
+        kernel = rfrope.kernel("matern", nu=nu)
+        slope = (kernel.phi(1.0 + step) - kernel.phi(1.0 - step)) / (2 * step)
+        assert gradient[0].item() == pytest.approx(slope, rel=1e-8)

@@ -1,0 +1,399 @@
+"""Calls of the module for PyTorch: turned at once, in a compiled graph, or with all checks.
+
+Functions, constants and modules that are met while a graph is traced are looked at again before every call of it,
+methods are not: hence methods, and those of tensors in place of functions.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from rfrope._core import angles, array, blocks, dispatch
+from rfrope._core.angles import Angles
+from rfrope._core.libraries import TORCH
+from rfrope.rotation.pairings import dealt
+from rfrope.rotation.rope import check_head_width
+from rfrope.rotation.turning import rotated
+
+Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
+
+ORDERS = {"bhtd": "heads, tokens", "bthd": "tokens, heads"}
+_XP = array.named_namespace(torch)
+# its operators are then known: saved graphs that hold them can be loaded
+_OPERATOR = dispatch.backend_function(rotated, "torch")
+_UNIT = 3.4061215800865545e-19  # radians: 2 pi 2^-64
+_WHOLE = 2**53  # float64 holds whole numbers below it
+_SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # what int64 holds
+
+
+class TurningModule(torch.nn.Module):
+    """A module as its calls see it; `rfrope.layers.torch` has what it is made of, learns and stores."""
+
+    _last_plans: tuple[Any, Any]  # the last layout, and what the backend made of it
+
+    def exchanged(self, x: Any) -> Any:
+        """Exchange the axes of heads and tokens."""
+        return x.transpose(-3, -2) if isinstance(x, torch.Tensor) and x.ndim > 2 else x
+
+    # -- queries and keys that fit, and their positions ----------------------------------------------------------------
+
+    def _belong(self, q: Tensor, k: Tensor) -> bool:
+        """Return whether queries and keys have one dtype and length, and heads and widths that the Rope turns."""
+        if q.ndim < 3 or q.ndim != k.ndim or q.dtype != k.dtype or not q.is_floating_point():
+            return False
+        heads, shared = q.shape[-3], k.shape[-3]
+        if q.shape[:-3] != k.shape[:-3] or q.shape[-2] != k.shape[-2] or shared == 0 or heads % shared:
+            return False
+        return (not self._sets or self._sets == shared) and self._takes(q.shape[-1]) and self._takes(k.shape[-1])
+
+    def _takes(self, width: int) -> bool:
+        """Return whether features of a width are a head, or the part of one that turns."""
+        if width == 2 * self._blocks or width % 2:
+            return width % 2 == 0
+        return (self.head_dim is None or width == self.head_dim) and width > 2 * self._blocks and not self._last_turn
+
+    def _fits(self, at: Any, q: Tensor) -> bool:
+        """Return whether each token of each sequence has its position, so that what is turned is not enlarged."""
+        if at.ndim not in (2, q.ndim) or at.shape[-1] != self.axes or at.shape[-2] != q.shape[-2]:
+            return False
+        return at.ndim == 2 or all([at.shape[axis] in (1, q.shape[axis]) for axis in range(q.ndim - 2)])
+
+    def _insert_heads(self, positions: Any) -> Any:
+        """Positions ``(tokens, k)``, or ``(..., 1, tokens, k)`` where each sequence has its own."""
+        return positions[..., None, :, :] if positions.ndim > 2 else positions
+
+    def _repeat_for_heads(self, omega: Any, heads: int) -> Any:
+        """Frequencies of so many heads, which share those of the keys in groups."""
+        if not self._sets or heads == self._sets:
+            return omega
+        group = heads // self._sets
+        return omega.repeat(group, 0) if omega is self._host else omega.repeat_interleave(group, 0)
+
+    def _moved(self, name: str, device: Any) -> Tensor:
+        """Return a constant derived from the Rope, on a device."""
+        constant = self._constants[name]
+        if constant.device == device:
+            return constant
+        found = self._placed.get((name, device))
+        if found is None:
+            with torch.inference_mode(False):
+                found = constant.to(device)
+            if not torch.compiler.is_compiling():
+                self._placed[name, device] = found
+        return found
+
+    # -- at once -------------------------------------------------------------------------------------------------------
+
+    def turn_at_once(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
+        """Turn small tensors of the CPU by one call, or return None for whatever takes a closer look.
+
+        The plans of the last layout are held: a decode loop asks for them again.
+        """
+        if self._backend is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
+            return None
+        at = self._read_quickly(q, positions, offset) if TORCH.are_memory(q, k) else None
+        if at is None:
+            return None
+        key = q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, at.shape
+        last, plans = self._last_plans
+        if key != last:
+            plans = None
+            if self._belong(q, k) and self._fits(at, q):
+                frequencies = self._read_frequencies(q.shape[-3])
+                found = self._backend.plans_of_both(q, k, at.shape, frequencies, self._turn.pairing)
+                plans = None if found is None else (found, frequencies)
+            self._last_plans = key, plans
+        if plans is None:
+            return None
+        turned: tuple[Tensor, Tensor] = self._backend.rotated_both(plans[0], q, k, at, plans[1], self._turn.scale)
+        return turned
+
+    def _read_quickly(self, x: Tensor, positions: Any, offset: Any) -> np.ndarray | None:
+        """Positions as compiled loops read them, or None where they need a closer look.
+
+        They are those of `_read` to the bit: float64 holds integers below 2**53, and their sums.
+        """
+        if type(offset) is not int or not -_WHOLE < offset < _WHOLE:
+            return None
+        if positions is None:
+            end = offset + x.shape[-2]
+            return np.arange(offset, end, dtype=np.float64)[:, None] if self.axes == 1 and end <= _WHOLE else None
+        if not (isinstance(positions, torch.Tensor) and positions.dtype in _SIGNED and TORCH.are_memory(positions)):
+            return None
+        found = np.array(positions.numpy(), np.float64, order="C")
+        if offset:
+            if not np.vdot(found, found) < _WHOLE * _WHOLE:
+                return None
+            found += offset
+        read: np.ndarray = self._insert_heads(angles.to_vectors(found, self.axes))
+        return read
+
+    def _read_frequencies(self, heads: int) -> tuple[Any, Any]:
+        """Frequencies of so many heads of queries, and of keys, as the backend reads them."""
+        read = self._backend.Frequencies.read
+        of_queries = self._repeat_for_heads(self._host, heads)
+        of_keys = read(self._host)
+        return of_keys if of_queries is self._host else read(of_queries), of_keys
+
+    # -- in a graph ----------------------------------------------------------------------------------------------------
+
+    def turn_in_graph(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
+        """Turn at integer positions, or return None where that takes all checks, and for what is refused."""
+        if q.device != k.device or not (q.is_cpu or q.is_cuda or q.is_meta) or q.is_sparse or not self._belong(q, k):
+            return None
+        at = self._read_integers(q, positions, offset)
+        if at is None or not self._fits(at, q):
+            return None
+        if self.max_positions is not None and q.dtype != torch.float64:
+            return self._turn_both_by_rows(q, k, *self._rows(at, q.device))
+        if self.max_positions is None and q.shape[-2] == 1:
+            return self._turn_both_by_rows(q, k, *self._cos_sin_of_integers(q, at))
+        omega = self._moved("frequencies", q.device)
+        of_queries = self._repeat_for_heads(omega, q.shape[-3])
+        turned = rotated if _OPERATOR is None else _OPERATOR
+        first, second = (
+            turned(x, Angles(at, w, None, _XP), self._turn, None) for x, w in ((q, of_queries), (k, omega))
+        )
+        return first, second
+
+    def _read_integers(self, q: Tensor, positions: Any, offset: Any) -> Tensor | None:
+        """Integer positions ``(*P, k)``, with an axis for the heads where there are several sequences."""
+        axes, device = self.axes, q.device
+        if type(offset) is not int:
+            if not self._are_integers(offset, device) or offset.ndim > 1:
+                return None
+            offset = offset.long().reshape(-1, 1, 1) if offset.ndim else offset
+        if positions is None:
+            positions = torch.arange(q.shape[-2], device=device)
+        elif not self._are_integers(positions, device):
+            return None
+        if positions.ndim < 1 + (axes > 1) or (axes > 1 and positions.shape[-1] != axes):
+            return None
+        at = positions.long()
+        at = at[..., None] if axes == 1 else at
+        return self._insert_heads(at if type(offset) is int and offset == 0 else at + offset)
+
+    def _are_integers(self, x: Any, device: Any) -> bool:
+        """Return whether it is a tensor of integers on a device."""
+        if type(x) is not torch.Tensor or x.device != device:
+            return False
+        return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+
+    def _cos_sin_of_integers(self, q: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Cos and sin, exact, by operators of torch that compilers fuse."""
+        turns = self._moved("turns", q.device)  # one tensor, as each is looked at; the rests are floats
+        words, rests = turns[0], turns[1].view(torch.float64)
+        if self._sets:
+            words, rests = words[:, None], rests[:, None]  # (heads of keys, 1, D, k)
+        at = at[..., None, :]
+        phases = (at * words).sum(-1).double() + (at.double() * rests).sum(-1)
+        phases, scale = phases * _UNIT, self._turn.scale
+        cos, sin = (phases.cos() * scale, phases.sin() * scale) if scale != 1.0 else (phases.cos(), phases.sin())
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        cos, sin = cos.to(wide), sin.to(wide)
+        if q.is_cpu:  # Inductor keeps in memory what is strided by hand; else it is computed anew for every head
+            cos, sin = cos.as_strided(cos.shape, cos.stride()), sin.as_strided(sin.shape, sin.stride())
+        return cos, sin
+
+    # -- by rows of cos and sin ----------------------------------------------------------------------------------------
+
+    def _rows(self, at: Tensor, device: Any) -> tuple[Tensor, Tensor]:
+        """Cos and sin of positions, from tables."""
+        rows = torch.nn.functional.embedding(at[..., 0], self._moved("rows of positions", device))
+        return rows[..., : self._blocks], rows[..., self._blocks :]
+
+    def _turn_both_by_rows(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn by rows of cos and sin, which those of the heads of keys may have for themselves."""
+        turned = self._turn_by_rows(k, cos, sin)
+        if self._sets and (group := q.shape[-3] // k.shape[-3]) > 1:
+            cos, sin = cos.repeat_interleave(group, -3), sin.repeat_interleave(group, -3)
+        return self._turn_by_rows(q, cos, sin), turned
+
+    def _turn_by_rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Turn features by rows of tables, in the precision of these."""
+        half, pairing = cos.shape[-1], self._turn.pairing
+        turning = x[..., : 2 * half].to(cos.dtype)
+        if pairing == "half":
+            first, second = turning[..., :half], turning[..., half:]
+        else:
+            first, second = turning[..., 0::2], turning[..., 1::2]
+        turned = first * cos - second * sin, first * sin + second * cos
+        joined = torch.cat(turned, -1) if pairing == "half" else torch.stack(turned, -1).flatten(-2)
+        joined = joined.to(x.dtype)
+        return joined if 2 * half == x.shape[-1] else torch.cat([joined, x[..., 2 * half :]], -1)
+
+    # -- with all checks -----------------------------------------------------------------------------------------------
+
+    def turn_checked(
+        self, q: Tensor, k: Tensor, positions: Any, offset: Any, k_positions: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Turn with all checks."""
+        self._check("q", q)
+        self._check("k", k)
+        self._check_both(q, k, k_positions is not None)
+        at = self._read("positions", q, positions, offset)
+        if k_positions is None:
+            first, second = self._turned(self._origin(offset), at, ("q", q, False), ("k", k, True))
+            return first, second
+        k_at = self._read("k_positions", k, k_positions, 0)
+        (first,) = self._turned(self._origin(offset), at, ("q", q, False))
+        (second,) = self._turned("k_positions", k_at, ("k", k, True))
+        return first, second
+
+    def turn_alone(self, x: Tensor, positions: Any, offset: Any, keys: bool) -> Tensor:
+        """Turn queries or keys alone, with all checks."""
+        self._check("x", x)
+        if self._sets and x.shape[-3] % self._sets:
+            raise ValueError(
+                f"the Rope has {self._sets} sets of frequencies, but x has {x.shape[-3]} heads in layout "
+                f"{self.layout!r}; expected a multiple of {self._sets}"
+            )
+        at = self._read("positions", x, positions, offset)
+        (turned,) = self._turned(self._origin(offset), at, ("x", x, keys))
+        return turned
+
+    def _origin(self, offset: Any) -> str:
+        """Names of what the places of tokens come from, as errors have them; a plain offset changes no shape."""
+        return "positions" if type(offset) is int else "positions and offset"
+
+    def _check(self, name: str, x: Tensor) -> None:
+        """Refuse what are no features, in the layout bhtd, of the heads that this module turns."""
+        if not isinstance(x, torch.Tensor):
+            raise TypeError(
+                f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch"
+            )
+        TORCH.check_dense(x, name)
+        blocks.features(x, _XP, name)
+        for learned in self._learned:
+            self._check_device(name, x, learned, getattr(self, learned))
+        if x.ndim < 3:
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., {ORDERS[self.layout]}, d)")
+        blocks.check_width(x, self._blocks, "the Rope", name)
+        check_head_width(name, x.shape[-1], self.rope, self.head_dim)
+
+    def _check_device(self, name: str, x: Tensor, other: str, beside: Tensor) -> None:
+        """Refuse tensors of two devices: beside one that holds no values the operators would compute none."""
+        if x.device != beside.device:
+            raise ValueError(
+                f"{name} is on device {x.device} but {other} is on {beside.device}; expected all arrays on one device"
+            )
+
+    def _check_both(self, q: Tensor, k: Tensor, apart: bool) -> None:
+        """Refuse queries and keys that do not belong together."""
+        self._check_device("q", q, "k", k)
+        (heads, tokens), (shared, k_tokens) = q.shape[-3:-1], k.shape[-3:-1]
+        where = f"in layout {self.layout!r}"
+        if tokens != k_tokens and not apart:
+            raise ValueError(f"q has {tokens} tokens, but k has {k_tokens}, {where}; expected the same, or k_positions")
+        if shared == 0 or heads % shared:
+            raise ValueError(f"q has {heads} heads and k has {shared}; expected a number that {shared} divides")
+        if self._sets and self._sets != shared:
+            raise ValueError(
+                f"the Rope has {self._sets} sets of frequencies, but k has {shared} heads {where}; expected one set "
+                "for each head of k, which the queries of its group share"
+            )
+
+    def _read(self, name: str, x: Tensor, positions: Any, offset: Any) -> Tensor:
+        """Positions of the tokens of x, checked, and consecutive unless given, after an offset.
+
+        They are ``(*P, k)`` in int64 or float64, with an axis for the heads where there are several sequences.
+        """
+        axes, plain = self.axes, type(offset) is int
+        xp, device = array.shared({name: positions, "offset": offset}, x=x)
+        if plain and not torch.compiler.is_compiling() and not -(2**63) <= offset < 2**63:
+            raise ValueError(f"offset has {offset.bit_length()} bits; expected a whole number from -2**63 to 2**63 - 1")
+        if positions is None:
+            if axes > 1:
+                raise ValueError(f"{name} is None; expected (..., tokens, {axes}): the Rope has {axes} axes")
+            positions = torch.arange(x.shape[-2], device=device)
+        positions = self._numbers(name, positions, xp, device)
+        if axes > 1 and (positions.ndim < 2 or positions.shape[-1] != axes):
+            raise ValueError(f"{name} has shape {tuple(positions.shape)}; expected (..., tokens, {axes})")
+        positions = angles.to_vectors(positions, axes)
+        if not plain:
+            offset = self._numbers("offset", offset, xp, device)
+            angles.check_values("offset", offset, xp)
+            offset = offset.reshape(-1, 1, 1) if offset.ndim else offset
+        if not plain or offset:
+            total = positions + offset
+            if not total.is_floating_point() and array.has_host_values(total):
+                wrapped = (positions ^ total) & (offset ^ total)  # below 0 where the sign is that of neither part
+                if bool((wrapped < 0).any()):
+                    raise ValueError(f"{name} and offset add up to more than 64 bits; expected -2**63 to 2**63 - 1")
+            positions = total
+        angles.check_values(name, positions, xp)
+        return self._insert_heads(positions)
+
+    def _numbers(self, name: str, value: Any, xp: ModuleType, device: Any) -> Tensor:
+        """Integers or floats of a call, widened."""
+        numbers = array.numbers(value, xp, name=name, device=device)
+        found = self._widened(numbers, False)
+        angles.warn_of_positions_of_16_bits(numbers, xp, name)
+        if numbers.dtype == torch.uint64 and array.has_host_values(found) and bool((found < 0).any()):
+            raise ValueError(f"{name} holds integers from 2**63 on; expected smaller ones")
+        return found
+
+    def _widened(self, numbers: Tensor, copied: bool) -> Tensor:
+        """Numbers that may be added up: in float64, or int64 for integers.
+
+        What shards parameters frees their memory after the call, and cannot where a loop saw it: loops are given a
+        copy.
+        """
+        wide = torch.float64 if array.has_float64(_XP, numbers.device) else torch.float32
+        return numbers.to(wide if numbers.is_floating_point() else torch.int64, copy=copied)
+
+    def _read_learned(self, name: str) -> Tensor:
+        """Return a copy of what is learned, or refuse what something has narrowed."""
+        parameter = getattr(self, name)
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise TypeError(
+                f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: leave this "
+                "module out of mixed precision (fully_shard it by itself, before the model), and load it again"
+            )
+        return self._widened(parameter, True)
+
+    def _omega(self, device: Any) -> Tensor:
+        """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64; on the host if the device has none."""
+        if self.frequencies is None:
+            return self._moved("frequencies", device) if array.has_float64(_XP, device) else self._host
+        learned, sections = self._read_learned("frequencies"), self.rope.sections
+        if sections is None:
+            return angles.to_vectors(learned, learned)
+        return dealt(learned, sections, self.rope.interleaved)
+
+    def _turned(self, places: str, at: Tensor, *features: tuple[str, Tensor, bool]) -> list[Tensor]:
+        """Turn features, each with its name and whether it is keys, at positions of a name."""
+        _, first, _ = features[0]
+        fits = at.ndim == 2 and at.shape[0] == first.shape[-2] and not self._sets
+        omega, shift, rows = self._omega(first.device), None, None
+        if self.phases is not None:
+            shift = self._read_learned("phases")
+            shift = shift[:, None] if self._sets else shift
+        if self.max_positions is not None:
+            self._check_rows(places, at, self.max_positions)
+            rows = None if first.dtype == torch.float64 else self._rows(at, first.device)
+        found = []
+        for name, x, are_keys in features:
+            angle = Angles(at, self._repeat_for_heads(omega, x.shape[-3]), shift if are_keys else None, _XP)
+            if not fits:
+                self._check_places(name, x, places, angle.shape)
+            found.append(rotated(x, angle, self._turn, None) if rows is None else self._turn_by_rows(x, *rows))
+        return found
+
+    def _check_rows(self, name: str, at: Tensor, count: int) -> None:
+        """Refuse positions that are not rows of tables."""
+        if at.is_floating_point():
+            raise TypeError(f"{name} are floats; expected integers, as max_positions is given")
+        if array.has_host_values(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:
+            raise ValueError(f"{name} go from {int(at.min())} to {int(at.max())}; expected 0 to {count - 1}")
+
+    def _check_places(self, name: str, x: Tensor, places: str, phases: tuple[int, ...]) -> None:
+        """Refuse positions that are not those of the tokens."""
+        try:
+            blocks.prepared(x, phases, self._turn.pairing, None, None, (name, places))
+        except ValueError as error:
+            raise ValueError(f"{error}; here features are (..., heads, tokens, d), as in layout 'bhtd'") from None

@@ -1,0 +1,54 @@
+"""Functions of the user are called with care, and resolved as far as they go."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rfrope import bochner
+from rfrope.bochner import reading, tabulated
+
+
+@pytest.mark.parametrize(
+    "phi",
+    [
+        lambda x: np.exp(-np.minimum(x, 700.0)),
+        lambda x: np.where((x < -1.5) & (x > -2.7), -0.9, 1 / (1 + x * x)),
+        lambda x: np.where((x < -2.95) & (x > -10.5), 0.0, 1 / (1 + x * x)),
+        lambda x: np.where(x < -12.0, 0.0, 1 / (1 + x * x)),
+        lambda x: np.exp(-0.5 * x * x) * (1 + 0.1 * np.tanh(x)),
+    ],
+    ids=["one-sided", "between two lags", "over a wide range", "far out", "everywhere"],
+)
+def test_a_function_that_is_not_even_somewhere_is_refused(phi):
+    with pytest.raises(ValueError, match=r"phi is not even: it is .* expected a function of the magnitude alone"):
+        bochner.from_function(phi)
+
+
+def test_a_function_may_write_to_its_argument():
+    """It gets arrays of its own."""
+
+    def spoiling(x):
+        found = np.exp(-np.abs(x))
+        x[...] = 7.0
+        return found
+
+    made, other = (bochner.from_function(f) for f in (spoiling, lambda x: np.exp(-np.abs(x))))
+    np.testing.assert_array_equal(made.phi([0.5, 3.0]), other.phi([0.5, 3.0]))
+
+
+def test_what_was_overlooked_is_found_and_resolved():
+    """It lies beyond where samples of the octaves find anything."""
+    place, height = 1000.0, 1e-3
+
+    def phi(x):
+        bump = height * np.clip(1.0 - 2.0 * np.abs(np.abs(x) - place), 0.0, None)
+        return np.clip(1.0 - np.abs(x), 0.0, None) + bump
+
+    line = tabulated.MEASURES[1]
+    (lag,) = reading.read_lags(phi, line, 1.0).find_overlooked(phi(np.arange(2000.0)))
+    assert lag == place
+    found = reading.read_lags(phi, line, 1.0, np.array([lag]))
+    assert found.reach >= place + 1.0
+    assert found.pieces(np.array([place])) == pytest.approx(height, rel=1e-9)
+    assert not found.find_overlooked(phi(np.arange(2000.0))).size

@@ -1,0 +1,94 @@
+"""Witnesses: their quadratic forms are what they say, prove what they say, and none speaks against a kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+from collections.abc import Callable
+
+import mpmath as mp
+import numpy as np
+import pytest
+from lag_functions import FAMILIES, family, less_a_wave, refused
+
+from rfrope import bochner
+from rfrope.bochner import UndecidedError, Witness, witnesses
+
+
+def test_a_witness_is_a_value():
+    error = refused(less_a_wave(1e-3, 29.0))
+    copy = pickle.loads(pickle.dumps(error))
+    assert copy.witness == error.witness
+    assert hash(copy.witness) == hash(error.witness)
+    assert copy.frequency == error.frequency
+    assert repr(error.witness) == f"<witness of 45 points, quadratic form {error.witness.value:.3g}>"
+    assert str(error).count("45 points") == 1
+    with pytest.raises(ValueError, match="read-only"):
+        copy.witness.weights[0] = 1.0
+    with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
+        copy.witness.points.flags.writeable = True
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        error.witness.value = 0.0
+    undecided = pickle.loads(pickle.dumps(UndecidedError("this", "that")))
+    assert (str(undecided), undecided.reason, undecided.decides) == ("this; that", "this", "that")
+
+
+def test_a_witness_bounds_the_distance_of_every_kernel():
+    phi = less_a_wave(1e-3, 29.0)
+    witness = refused(phi).witness
+    nearest, _ = bochner.nearest(phi)
+    lags = np.unique(np.abs(witness.points[:, None] - witness.points))
+    assert np.max(np.abs(nearest.phi(lags) - phi(lags))) >= -witness.value
+
+
+def exactly(witness: Witness, phi: Callable[[mp.mpf], mp.mpf]) -> float:
+    """The quadratic form of points at even steps: phi in mpmath, sums of products of weights without an FFT."""
+    step, w = witness.points[1] - witness.points[0], witness.weights
+    products = np.correlate(w, w, "full")[w.size - 1 :]
+    return math.fsum(
+        float((2 if m else 1) * phi(m * mp.mpf(float(step))) * mp.mpf(float(p))) for m, p in enumerate(products)
+    )
+
+
+def test_a_spectrum_that_is_hardly_negative_about_0_has_a_witness():
+    """The negative stretch has a width of 0.05: windows are as wide as 30 scales, on a grid fine for the tail."""
+    excess = 1.003
+    error = refused(lambda x: np.exp(-np.abs(x)) * (1.0 - excess * np.abs(x)))
+    assert error.density == pytest.approx(2.0 * (1.0 - excess) / (2.0 * math.pi), rel=1e-3)
+    assert exactly(error.witness, lambda x: mp.exp(-x) * (1 - mp.mpf(excess) * x)) < 0.9 * error.witness.value < 0.0
+
+
+@pytest.mark.parametrize("across", [0.5, 1.0, 2.0])
+def test_windows_in_the_plane_say_their_own_form_on_points_that_are_close(across):
+    def phi(r):
+        return 2.0 * np.exp(-0.5 * r**2) - np.exp(-(r**2))  # its spectrum is negative from 2.4 on
+
+    found = list(witnesses._test_stretch(phi, 2, (2.6, 4.0), (3.0, 4.0, 5.0), 1.0, across, 1e-12))
+    assert len(found) >= 3
+    for one in found[:3]:
+        gram = phi(np.sqrt(np.sum((one.points[:, None] - one.points) ** 2, axis=-1)))
+        assert one.weights @ gram @ one.weights == pytest.approx(one.value, rel=1e-9)
+        along, aside = (np.max(np.diff(np.unique(one.points[:, axis].round(12)))) for axis in (0, 1))
+        assert aside <= 1.5 * along * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_no_grid_gives_a_witness_against_a_kernel(name):
+    for spacing in (0.01, 0.3, 1.0, 7.0):
+        values = np.array(family(name, 1.0).phi(spacing * np.arange(4096.0)))
+        assert witnesses.search_grid(values, spacing, witnesses.FORM_ROUNDING) is None
+        values[100:] -= 0.5  # and what is no kernel gives one
+        assert witnesses.search_grid(values, spacing, witnesses.FORM_ROUNDING) is not None
+
+
+@pytest.mark.parametrize("limit", [-0.1, -0.02, 0.0, 0.1])
+def test_points_far_apart_speak_against_a_negative_limit(limit):
+    """Sixty-four of them, each pair of which has that value: the sum of all is negative below -1/63."""
+    values = np.full(1000, limit)
+    values[0] = 1.0
+    found = witnesses._test_limit(values, 0.5, 1e-9)
+    assert (found is not None) == (limit < -1.0 / 63.0)
+    if found is not None:
+        assert found.value < 0.0
+        assert np.min(np.diff(found.points)) >= 0.5

@@ -1,0 +1,56 @@
+"""A current folder with configs and files of frequencies, for the tests of commands."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+import rfrope
+
+LLAMA = {"model_type": "llama", "head_dim": 16, "rope_theta": 1e4, "max_position_embeddings": 256}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768, "attention_factor": 1.0}
+CONFIGS = {
+    "config.json": LLAMA,
+    "qwen.json": {"model_type": "qwen3", "hidden_size": 4096, "num_attention_heads": 32, "head_dim": 128}
+    | {"max_position_embeddings": 131072, "rope_theta": 1000000.0, "rope_scaling": YARN},
+    "layers.json": {"model_type": "gemma3_text", "head_dim": 16, "max_position_embeddings": 256, "sliding_window": 64}
+    | {"rope_theta": 1e5, "rope_local_base_freq": 1e4},
+    "bare.json": {"model_type": "mine", "head_dim": 16, "rope_theta": 1e4},
+    "vision.json": {"model_type": "pixtral", "hidden_size": 64, "num_attention_heads": 4},
+    "bert.json": {"model_type": "bert", "hidden_size": 8},
+}
+
+
+@pytest.fixture
+def config():
+    """``config(name, content)`` writes a config into the current folder, and returns its name."""
+
+    def write(name, content):
+        pathlib.Path(name).write_text(json.dumps(content), encoding="utf-8")
+        return name
+
+    return write
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, config):
+    """The current folder, with one config and file of each kind."""
+    monkeypatch.chdir(tmp_path)
+    for name, content in CONFIGS.items():
+        config(name, content)
+    rfrope.save("rope.npz", rfrope.Rope(rfrope.sample("gaussian(scale=16)", 8, rng=0), context=256))
+    rfrope.save("no_context.npz", rfrope.geometric(8))
+    rfrope.save("plane.npz", np.ones((4, 2)))
+    (right,) = rfrope.from_config(CONFIGS["qwen.json"])
+    np.save("right.npy", right.frequencies.astype(np.float32))
+    np.savez("right.npz", **{"rotary_emb.inv_freq": right.frequencies.astype(np.float32), "weights": np.ones(3)})
+    rfrope.save("right_rope.npz", right)
+    np.savez("wrong.npz", inv_freq=rfrope.geometric(64, base=1e6).astype(np.float32))
+    np.savez("none.npz", weights=np.ones(3))
+    np.save("objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 and no more")
+    (tmp_path / "broken.json").write_text("{")
+    return tmp_path

@@ -1,0 +1,281 @@
+"""Dicts of rotary parameters against the functions that they stand for, cases of other projects, and bad dicts."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from published import lists
+
+import rfrope
+from rfrope import scaling
+from rfrope.models import from_rope_parameters
+
+KEY = "original_max_position_embeddings"
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, KEY: 8192}
+YARN = {"rope_type": "yarn", "factor": 4.0, KEY: 512}
+LONGROPE = {"rope_type": "longrope", **lists(16), KEY: 512, "factor": 4.0}
+ASKED = {"head_dim": 32, "max_position_embeddings": 2048, "seq_len": 5000}
+
+
+@pytest.mark.parametrize(
+    ("told", "options"),
+    [
+        (None, {"rope_theta": 5e5}),
+        ({"rope_type": None}, {"rope_theta": 5e5}),
+        ({"type": "default", "rope_theta": 5e5}, {}),
+        ({"rope_theta": 5e5, "factor": None}, {"rope_theta": 500_000}),
+        ({"type": "mrope", "mrope_section": [8, 4, 4], "rope_theta": 5e5}, {}),
+        ({"rope_type": "default", "type": "mrope", "mrope_interleaved": True, "rope_theta": 5e5}, {}),
+        ({"rope_theta": 5e5}, {"seq_len": 100_000, "max_position_embeddings": 10}),
+    ],
+)
+def test_ways_to_say_the_same(told, options):
+    got = from_rope_parameters(told, head_dim=32, **options)
+    assert np.array_equal(got.frequencies, rfrope.geometric(16, base=5e5))
+    assert got.attention_factor == 1.0
+
+
+DICTS = {
+    "linear": ({"factor": 4.0}, lambda w: scaling.linear(w, 4.0)),
+    "ntk": ({"factor": 4.0}, lambda w: scaling.ntk(w, 4.0)),
+    "dynamic": ({"factor": 4.0}, lambda w: scaling.dynamic_ntk(w, 4.0, seq_len=5000, max_position_embeddings=2048)),
+    "yarn": ({"factor": 4.0, KEY: 512}, lambda w: scaling.yarn(w, 4.0, **{KEY: 512}, base=5e5)),
+    "longrope": (
+        {**lists(16), KEY: 512},
+        lambda w: scaling.longrope(w, **lists(16), **{KEY: 512}, factor=2048 / 512, seq_len=5000),
+    ),
+    "llama3": ({"factor": 4.0, **LLAMA3}, lambda w: scaling.llama3(w, 4.0, **LLAMA3)),
+    "proportional": (
+        {"factor": 2.0, "partial_rotary_factor": 0.5},
+        lambda w: scaling.proportional(w, factor=2.0, partial_rotary_factor=0.5),
+    ),
+    "rfrope": (
+        {"kernel": "gaussian(scale=32)", "design": "stratified", "seed": 3, "attention_factor": 1.5},
+        lambda w: rfrope.Rope(
+            rfrope.sample("gaussian(scale=32)", 16, rng=3, design="stratified"), attention_factor=1.5
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+@pytest.mark.parametrize("name", DICTS)
+def test_a_dict_stands_for_its_function(name, key):
+    told, function = DICTS[name]
+    given = {key: name, "rope_theta": 5e5, **told}
+    before = json.dumps(given)
+    got, expected = from_rope_parameters(given, **ASKED), function(rfrope.geometric(16, base=5e5))
+    np.testing.assert_allclose(got.frequencies, expected.frequencies, rtol=2e-15)
+    assert got.attention_factor == expected.attention_factor
+    assert json.dumps(given) == before
+
+
+@pytest.mark.parametrize("name", DICTS)
+def test_a_dict_in_every_library(name, xp):
+    told = {"rope_type": name, **DICTS[name][0]}
+    got, expected = (
+        from_rope_parameters(told, **ASKED, xp=xp.module, device=xp.device),
+        from_rope_parameters(told, **ASKED),
+    )
+    assert xp.owns(got.frequencies)
+    assert got.frequencies.dtype == xp.dtype("float64")
+    assert np.array_equal(xp.host(got.frequencies), expected.frequencies)
+    narrow = from_rope_parameters(told, **ASKED, xp=xp.module, dtype="float32")
+    assert narrow.frequencies.dtype == xp.dtype("float32")
+
+
+@pytest.mark.parametrize(("design", "seed"), [("iid", 0), ("stratified", 5), ("optimised", 0)])
+def test_a_kernel_in_a_config_is_designed_as_it_says(design, seed):
+    """For the context at hand, whichever was asked for before."""
+    told = {"rope_type": "rfrope", "kernel": "matern(scale=9)", "design": design, "seed": seed}
+    for context in (64, 700, 64):
+        got = from_rope_parameters(told, head_dim=8, max_position_embeddings=context)
+        made = rfrope.design("matern(scale=9)", head_dim=8, context=context, design=design, rng=seed)
+        assert np.array_equal(got.frequencies, made.frequencies)
+        assert got.source.design == design
+
+
+def test_a_dict_of_explicit_frequencies():
+    told = {"rope_type": "rfrope", "frequencies": [1.0, 0.5]}
+    got = from_rope_parameters(told, head_dim=8, partial_rotary_factor=0.5)
+    assert (got.frequencies.tolist(), got.rotary_dim, got.head_dim) == ([1.0, 0.5], 4, 8)
+    assert from_rope_parameters(got.source.rope_parameters, head_dim=8).frequencies.tolist() == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(("seq_len", "factor"), [(None, 1.25), (512, 1.25), (513, 1.5)])
+def test_longrope_with_a_factor_for_each_regime(seq_len, factor):
+    """Under the name that Phi-3 had for it first, too."""
+    told = LONGROPE | {"rope_type": "su", "short_mscale": 1.25, "long_mscale": 1.5}
+    got = from_rope_parameters(told, head_dim=32, max_position_embeddings=2048, seq_len=seq_len)
+    assert got.attention_factor == factor
+
+
+@pytest.mark.parametrize("told", [YARN, LONGROPE])
+def test_a_missing_factor_is_the_ratio_of_contexts(told):
+    missing, given = (from_rope_parameters(one, **ASKED) for one in (told | {"factor": None}, told))
+    assert np.array_equal(missing.frequencies, given.frequencies)
+    assert missing.attention_factor == given.attention_factor != 1.0
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1000])
+def test_hunyuans_alpha_changes_the_base_whatever_the_length(alpha):
+    told = {"type": "dynamic", "alpha": alpha, "factor": 1.0, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0}
+    expected = rfrope.geometric(16, base=10_000.0 * alpha ** (32 / 30))
+    for seq_len in (None, 100_000):
+        got = from_rope_parameters(told, head_dim=32, seq_len=seq_len)
+        np.testing.assert_allclose(got.frequencies, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("finetuned", True), ("llama_4_scaling_beta", 0.1), ("max_position_embeddings", 9)]
+)
+def test_keys_that_published_yarn_configs_carry_change_nothing(key, value):
+    with_key, without = (from_rope_parameters(one, **ASKED) for one in (YARN | {key: value}, YARN))
+    assert np.array_equal(with_key.frequencies, without.frequencies)
+    with pytest.raises(ValueError, match=f"holds '{key}', which is unknown"):
+        from_rope_parameters({"rope_type": "linear", "factor": 4.0, key: value}, **ASKED)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "fraction", "width", "n_blocks"),
+    [(128, 0.5, 64, 32), (80, 0.4, 32, 16), (96, 0.3, 28, 14), (10, 0.5, 5, 3), (5, 0.8, 4, 2), (3, 0.4, 1, 1)],
+)
+def test_partial_rotary_divides_exponents_by_the_rotated_width(head_dim, fraction, width, n_blocks):
+    for told, options in (({"partial_rotary_factor": fraction}, {}), ({}, {"partial_rotary_factor": fraction})):
+        got = from_rope_parameters(told, head_dim=head_dim, **options)
+        np.testing.assert_allclose(got.frequencies, [10_000.0 ** (-2 * i / width) for i in range(n_blocks)], rtol=1e-15)
+
+
+def test_ntk_of_an_odd_width_is_that_of_its_base():
+    got = from_rope_parameters({"rope_type": "ntk", "factor": 4.0, "partial_rotary_factor": 0.5}, head_dim=10)
+    base = 10_000.0 * 4.0 ** (5 / 3)
+    np.testing.assert_allclose(got.frequencies, [base ** (-2 * i / 5) for i in range(3)], rtol=1e-14)
+
+
+OWN, LINEAR = {"rope_type": "rfrope"}, {"rope_type": "linear", "factor": 2.0}
+BAD = [
+    # names
+    ({"rope_type": "yarm"}, {}, ValueError, "rope_parameters['rope_type'] is 'yarm'; did you mean 'yarn'?"),
+    ({"type": np.array(["yarn", "x"])}, {}, ValueError, "rope_parameters['type'] is array(['yarn', 'x']"),
+    ({3: {}}, {}, TypeError, "rope_parameters holds the key 3; expected names of parameters"),
+    (LINEAR | {"type": "dynamic"}, {}, ValueError,
+     "rope_parameters['type'] is 'dynamic', but rope_parameters['rope_type'] is 'linear'; expected one of them"),
+    # keys
+    ({"rope_type": "linear", "factors": 2.0}, {}, ValueError,
+     "rope_parameters holds 'factors', which is unknown; expected for 'linear': factor, rope_theta, partial_rotary"),
+    ({"factor": 2.0}, {}, ValueError,
+     "rope_parameters holds 'factor', which 'default' does not use (linear, ntk, dynamic, yarn, longrope, llama3, "
+     "proportional would); expected for 'default': rope_theta, partial_rotary_factor, mrope_section, mrope"),
+    ({"rope_type": "linear", "factor": None}, {}, ValueError, "rope_parameters lacks factor; 'linear' needs factor"),
+    ({"rope_type": "llama3", "factor": 8.0}, {}, ValueError,
+     "rope_parameters lacks low_freq_factor, high_freq_factor; 'llama3' needs factor, low_freq_factor, high_freq"),
+    ({"rope_type": "yarn", "factor": 8.0}, {}, ValueError, "lacks original_max_position_embeddings; 'yarn' needs it"),
+    ({"rope_type": "yarn"}, {"max_position_embeddings": 8}, ValueError, "lacks factor; 'yarn' needs it, or original"),
+    (YARN | {"factor": None}, {"max_position_embeddings": 256}, ValueError, "lacks factor; 'yarn' needs it, or"),
+    (LONGROPE | {"factor": None}, {}, ValueError, "lacks factor; 'longrope' needs it"),
+    (LINEAR | {"rope_type": "dynamic"}, {}, ValueError,
+     "max_position_embeddings is None; 'dynamic' needs it: the context the model was trained with"),
+    ({"full_attention": {"rope_type": "default"}, "sliding_attention": {}}, {}, ValueError,
+     "rope_parameters holds a dict for each of full_attention, sliding_attention; expected one dict: pass "
+     "rope_parameters['full_attention'], or the whole config to rfrope.from_config"),
+    (LONGROPE | {"short_mscale": 1.1}, {}, ValueError, "short_mscale or long_mscale; expected both, and no attention"),
+    (LONGROPE | {"short_mscale": 1.1, "long_mscale": 1.2, "attention_factor": 1.3}, {}, ValueError,
+     "short_mscale or long_mscale; expected both, and no attention_factor beside them"),
+    # contradictions
+    ({"rope_theta": 1e4}, {"rope_theta": 5e5}, ValueError,
+     "rope_theta is 500000.0, but rope_parameters['rope_theta'] is 10000.0; expected one of them, or equal"),
+    ({"partial_rotary_factor": 0.5}, {"partial_rotary_factor": 0.25}, ValueError,
+     "partial_rotary_factor is 0.25, but rope_parameters['partial_rotary_factor'] is 0.5; expected one of them"),
+    # values
+    ("yarn", {}, TypeError, "rope_parameters is 'yarn'; expected a dict or None"),
+    ([], {}, TypeError, "rope_parameters is []; expected a dict or None"),
+    ({"rope_theta": "10000"}, {}, TypeError, "rope_parameters['rope_theta'] is '10000'; expected a positive number"),
+    ({"rope_theta": math.nan}, {}, ValueError, "rope_parameters['rope_theta'] is nan; expected a positive finite"),
+    ({"rope_theta": 5e-324}, {}, ValueError, "['rope_theta'] is 5e-324; expected a positive number from 2**-100"),
+    ({}, {"rope_theta": -1}, ValueError, "rope_theta is -1; expected a positive finite number"),
+    ({"partial_rotary_factor": 1.5}, {}, ValueError, "is 1.5; expected a number from 0 to 1"),
+    ({"partial_rotary_factor": 0.01}, {}, ValueError, "partial_rotary_factor is 0.01; expected enough of head_dim"),
+    (LINEAR | {"factor": 0.5}, {}, ValueError, "['factor'] is 0.5; expected a number from 1 to 2**100"),
+    (LINEAR | {"factor": 1e300}, {}, ValueError, "['factor'] is 1e+300; expected a number from 1 to 2**100"),
+    (LINEAR | {"factor": True}, {}, TypeError, "rope_parameters['factor'] is True; expected a number"),
+    ({"rope_type": "dynamic", "alpha": 0}, {}, ValueError, "rope_parameters['alpha'] is 0; expected a positive finite"),
+    (YARN | {"truncate": "false"}, {}, TypeError, "rope_parameters['truncate'] is 'false'; expected True or False"),
+    (YARN | {"mscale": -1}, {}, ValueError, "rope_parameters['mscale'] is -1; expected a number from 0 to 2**100"),
+    (YARN | {KEY: 4096.5}, {}, TypeError, f"rope_parameters['{KEY}'] is 4096.5; expected a whole number"),
+    (YARN | {"rope_theta": 1.0}, {}, ValueError, "base is 1.0; expected a number above 1"),
+    (YARN | {"partial_rotary_factor": 0.22}, {}, ValueError, "the rotated width is 7, of head_dim = 32; 'yarn'"),
+    (LONGROPE | {"long_factor": [1.0] * 15}, {}, ValueError,
+     "long_factor has shape (15,), but frequencies has (16,); expected one number for each"),
+    (LONGROPE | {"short_factor": [1.0] * 15 + [0.0]}, {}, ValueError, "short_factor holds numbers that are 0 or not"),
+    (LONGROPE | {"short_factor": 2.0}, {}, TypeError, "rope_parameters['short_factor'] is 2.0; expected a list of"),
+    ({"mrope_section": [16, 24, 24]}, {}, ValueError,
+     "rope_parameters['mrope_section'] is [16, 24, 24], which sums to 64; expected 16, the number of frequencies"),
+    ({"mrope_section": [16, 24.5]}, {}, TypeError, "rope_parameters['mrope_section'][1] is 24.5; expected a whole"),
+    # a kernel, or frequencies
+    (OWN, {}, ValueError, "needs either 'kernel' or 'frequencies'"),
+    (OWN | {"kernel": "gaussian", "frequencies": [1.0]}, {}, ValueError, "needs either 'kernel' or 'frequencies'"),
+    (OWN | {"frequencies": [1.0], "seed": 1}, {}, ValueError, "has frequencies and seed; expected one or the other"),
+    (OWN | {"frequencies": [1.0]}, {}, ValueError, "rope_parameters has 1 frequencies; expected 16, one for"),
+    (OWN | {"kernel": "gaussian"}, {}, ValueError, "rope_parameters lacks context; a design needs it, or max_position"),
+    (OWN | {"kernel": "gaussian", "factor": 2.0}, {}, ValueError, "holds 'factor', which 'rfrope' does not use (lin"),
+    (OWN | {"kernel": "gausian"}, {}, ValueError, "gausian"),
+    (OWN | {"kernel": 3}, {}, TypeError, "rope_parameters['kernel'] is 3; expected a text"),
+    (OWN | {"kernel": "gaussian", "seed": -1}, {}, ValueError, "rope_parameters['seed'] is -1"),
+    # arguments
+    ({}, {"head_dim": 0}, ValueError, "head_dim is 0; expected a whole number from 1"),
+    ({}, {"head_dim": 33}, ValueError, "head_dim is 33; expected an even number, or a partial_rotary_factor below 1"),
+    ({"rope_type": "proportional"}, {"head_dim": 33}, ValueError, "head_dim is 33; 'proportional' expects an even"),
+    (LINEAR | {"rope_type": "ntk"}, {"head_dim": 2}, ValueError, "the rotated width is 2; NTK scaling expects"),
+    ({}, {"seq_len": 0}, ValueError, "seq_len is 0; expected a whole number from 1"),
+    ({}, {"max_position_embeddings": -1}, ValueError, "max_position_embeddings is -1; expected a whole number from 1"),
+    ({}, {"xp": "torch"}, TypeError, "xp is 'torch'; expected an array library's module"),
+    ({}, {"dtype": "int64"}, TypeError, "dtype is 'int64'; expected a real floating type"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("index", range(len(BAD)))
+def test_bad_dict(index):
+    told, options, error, message = BAD[index]
+    with pytest.raises(error) as caught:
+        from_rope_parameters(told, **{"head_dim": 32, **options})
+    assert message in str(caught.value)
+
+
+# -- cases of other projects -------------------------------------------------------------------------------------------
+
+
+def load(cases, name):
+    told = json.loads((cases / f"{name}.json").read_text())
+    with np.load(cases / f"{name}.npz", allow_pickle=False) as archive:
+        return told["params"], told.get("tolerance"), dict(archive)
+
+
+@pytest.mark.parametrize("name", ["hf_test_dynamic_x10_seq16384", "hf_test_llama3_x10", "hf_test_yarn_x10"])
+def test_literals_of_hugging_face(cases, name):
+    params, tolerance, arrays = load(cases, f"10_upstream_literals/{name}")
+    asked = {key: params[key] for key in ("head_dim", "max_position_embeddings", "seq_len")}
+    got = from_rope_parameters(params["rope_parameters"], **asked)
+    np.testing.assert_allclose(got.frequencies, arrays["inv_freq"], rtol=tolerance["inv_freq"]["rtol"])
+
+
+@pytest.mark.parametrize("name", ["keras_hub_linear_x2", "keras_hub_linear_x5_start12"])
+def test_literals_of_keras_hub(cases, name):
+    params, tolerance, arrays = load(cases, f"10_upstream_literals/{name}")
+    told = {key: params[key] for key in ("rope_type", "factor")}
+    rope = from_rope_parameters(told, head_dim=params["head_dim"], rope_theta=params["base"])
+    got = rope.rotate(arrays["x"], arrays["positions"][:, None])
+    np.testing.assert_allclose(got, arrays["y"], atol=tolerance["y"]["atol"])
+
+
+@pytest.mark.parametrize("name", ["llama3_1_scaled", "llama4_scaled16"])
+def test_meta(cases, name):
+    params, _, arrays = load(cases, f"03_meta_complex/{name}")
+    told = {"rope_type": "llama3", **params["scaling"]}
+    frequencies, factor = from_rope_parameters(told, head_dim=params["head_dim"], rope_theta=params["base"])
+    np.testing.assert_allclose(frequencies, arrays["freqs"], rtol=1e-14)
+    x, positions = arrays["xq"].astype(np.float64), arrays["positions"][:, None]
+    got = rfrope.rotate(x, positions, frequencies, pairing=params["pair_layout"], scale=factor)
+    np.testing.assert_allclose(got, arrays["xq_out_f64"], rtol=1e-11, atol=1e-11)
