@@ -38,7 +38,8 @@ _SMALL = 2**12  # elements of which the sum of squares is formed by one thread
 _REAL = frozenset("bBhHiIlLqQefd")  # characters of NumPy's dtypes of real numbers, but for longdouble
 _BY_NAME: dict[str, Library] = {"numpy": NUMPY, "cupy": CUPY, "torch": TORCH, "jax": JAX, "dask": DASK}
 _BY_MODULE: dict[str, Library] = {"jax": JAX, "jaxlib": JAX, "dask": DASK, "array_api_strict": STRICT}
-_BY_TYPE: dict[type, Library] = {}  # of arrays that were met
+_BY_TYPE: dict[type, Library] = {}  # of arrays that were met: some call asks thirty times
+_MOST_TYPES = 256  # programs may make types without end
 
 
 def library(x: Any) -> Library:
@@ -51,6 +52,8 @@ def library(x: Any) -> Library:
         return OTHER
     kind = type(x)
     if kind not in _BY_TYPE:
+        if len(_BY_TYPE) >= _MOST_TYPES:
+            _BY_TYPE.clear()
         _BY_TYPE[kind] = CUPY if CUPY.owns(x) else _BY_MODULE.get(kind.__module__.partition(".")[0], OTHER)
     return _BY_TYPE[kind]
 

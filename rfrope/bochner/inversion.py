@@ -69,7 +69,7 @@ class Spectrum:
 
     @property
     def known(self) -> Pieces:
-        """What was computed, without the tail."""
+        """Computed part, without the tail."""
         return self.pieces.until(self.start)
 
 
@@ -265,7 +265,7 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
 
 
 def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
-    """What is known, with the power law that continues it.
+    """Known part of a law, with the power law that continues it.
 
     A smooth law is continued with its value and slope at the end, one that oscillates by the masses of its last two
     octaves. Where the mass that is missing contradicts the fit, as it does for steep laws, it takes its place.

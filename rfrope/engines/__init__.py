@@ -1,4 +1,4 @@
-"""The engines that run models: one file for each, or for a few alike, with what they read and what they are given.
+"""The engines that run models: one file for each, with what they read and what they are given.
 
 `records` looks through the modules of this package for every `Engine`. So a new file is a new engine: nothing else
 names it, and `rfrope.models.compare`, `rfrope.exports`, the command line and the documentation follow.

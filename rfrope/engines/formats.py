@@ -1,4 +1,4 @@
-"""Data that several engines are given: divisors of a ladder, in the keys of longrope."""
+"""Data that several engines are given: divisors of a ladder, in the keys of longrope; the error of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from rfrope.engines.record import Arithmetic, ExportRequest, Format
 
 STILL = 1e30  # the divisor that stands for a frequency of 0: no position turns by it in float32
 ULP = 2.0**-24  # largest relative rounding of float32
+ONCE = "cos and sin are rounded once"
 RUN, READ = "run by the tests", "read, not run"
+
+_ROUNDING = {"float16": 2.0**-11, "float32": ULP, "float64": 2.0**-53}
 
 
 def make_divisors(request: ExportRequest, ladder: np.ndarray) -> np.ndarray:
@@ -66,6 +69,11 @@ def config_format(carries: str, source: str, make: Callable[[ExportRequest], dic
         options=("context", "base"),
         **limits,
     )
+
+
+def round_once(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
+    """Return the error of a table of cos and sin that was rounded once."""
+    return Arithmetic(None, 0.0, _ROUNDING[request.dtype])
 
 
 def _powers(request: ExportRequest) -> np.ndarray:

@@ -102,7 +102,7 @@ class Rotator:
         if type(x) is np.ndarray:
             is_dense = x.flags.carray
         elif type(positions) is type(x):
-            is_dense = tensors.are_memory(x, positions) and x.is_contiguous()
+            is_dense = TORCH.are_memory(x, positions) and x.is_contiguous()
             positions = _view_of_memory(positions) if is_dense else None
         else:
             is_dense, positions = TORCH.are_memory(x) and x.is_contiguous(), _view_in_numpy(positions)
