@@ -184,9 +184,8 @@ def takes_arrays(name: str, function: Any) -> bool:
 
 def public_functions() -> dict[str, Any]:
     """All functions of the public interface, and the methods of Kernel and Rope, by name."""
-    spaces = (rfrope, analysis, heads, rfrope.rotation, rfrope.frequencies, rfrope.models)
+    spaces = (rfrope, analysis, heads, rfrope.moments, rfrope.rotation, rfrope.frequencies, rfrope.models)
     found = {name: getattr(space, name) for space in spaces for name in space.__all__}
-    found |= {name: value for name, value in vars(rfrope.moments).items() if value_is_public(rfrope.moments, value)}
     for name in ("kernels", "bochner", "designs", "engines", "exports", "plotting"):
         space = getattr(rfrope, name)
         found |= {
@@ -198,10 +197,6 @@ def public_functions() -> dict[str, Any]:
     for kind, methods in METHODS.items():
         found |= {f"{kind}.{name}": getattr(getattr(rfrope, kind), name) for name in methods if "__" not in name}
     return {name: value for name, value in found.items() if callable(value) and not inspect.isclass(value)}
-
-
-def value_is_public(module: types.ModuleType, value: Any) -> bool:
-    return getattr(value, "__module__", "") == module.__name__ and not value.__name__.startswith("_")
 
 
 def kernel_estimates(a: Place, executor: Any = None) -> Iterator[Any]:
