@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -281,17 +281,16 @@ def positional_attention(
     factor = 1.0 / temperature * softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
     scores = _scores(read._replace(positions=vectors), cos, sin, factor)
     at_offset = _scores(read, cos, sin, factor)
-    offset = array.widen(read.to_rows().positions, xp)
-    hit = xp.any(
-        xp.all(array.astype(vectors, offset.dtype, xp)[:, None, :] == offset[..., None, :, :], axis=-1), axis=-1
+    each = partial(array.map_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
+    hit = _match(vectors, array.widen(read.to_rows().positions, xp), each, xp)
+    weights = _softmax(scores, each, xp)
+    mass = xp.sum(
+        each(lambda span: xp.where(hit[..., span], weights[..., span], xp.zeros_like(weights[..., span]))), axis=-1
     )
-    weights = xp.exp(scores - xp.max(scores, axis=-1, keepdims=True))
-    weights = weights / xp.sum(weights, axis=-1, keepdims=True)
-    mass = xp.sum(xp.where(hit, weights, xp.zeros_like(weights)), axis=-1)
-    others = xp.where(hit, xp.full_like(scores, -math.inf), scores)
+    others = each(lambda span: xp.where(hit[..., span], xp.full_like(scores[..., span], -math.inf), scores[..., span]))
     best = xp.max(others, axis=-1)
     doubt = _EQUAL * xp.finfo(scores.dtype).eps * xp.max(xp.abs(at_offset), axis=-1)
-    rival = _nearest(others >= (best - doubt)[..., None], vectors, xp)
+    rival = _nearest(each(lambda span: others[..., span] >= (best - doubt)[..., None]), vectors, each, xp)
     gap = -xp.max(-at_offset, axis=-1) - best
     lags, rival = (angles.from_vectors(found, axes) for found in (vectors, rival))
     return PositionalAttention(lags, scores, weights, mass, rival, gap)
@@ -349,7 +348,19 @@ def _move_default(offset: Any, xp: ModuleType, device: Any) -> Any:
 def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
     """``factor * sum_i cos_i cos u_i + sin_i sin u_i`` at lags ``(..., L)``, for a query ``(*H, D)``."""
     cosines, sines = sums.sum_blocks(at.to_rows(), cos[..., None, :], sin[..., None, :])
-    return factor * (cosines + sines)
+
+    def added(span: slice) -> Array:
+        return factor * (cosines[..., span] + sines[..., span])
+
+    lags = cosines.shape[-1]
+    return array.map_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
+
+
+def _softmax(scores: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
+    largest = xp.max(scores, axis=-1, keepdims=True)
+    powers = each(lambda span: xp.exp(scores[..., span] - largest))
+    total = xp.sum(powers, axis=-1, keepdims=True)
+    return each(lambda span: powers[..., span] / total)
 
 
 def _place_column(values: Array, width: int, d_model: int, index: int, dtype: Any, xp: ModuleType) -> Array:
@@ -363,10 +374,21 @@ def _place_column(values: Array, width: int, d_model: int, index: int, dtype: An
 # -- the offset and its rival ------------------------------------------------------------------------------------------
 
 
-def _nearest(hits: Array, vectors: Array, xp: ModuleType) -> Array:
+def _match(vectors: Array, offset: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
+    """Return True for the lags ``(n, k)`` that are among the offsets ``(..., J, k)``: ``(..., n)``."""
+
+    def match(span: slice) -> Array:
+        lags = array.astype(vectors[span, :], offset.dtype, xp)
+        return xp.any(xp.all(lags[:, None, :] == offset[..., None, :, :], axis=-1), axis=-1)
+
+    return each(match)
+
+
+def _nearest(hits: Array, vectors: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
     """Return the first of the shortest vectors ``(n, k)`` that are hit, for each row of hits ``(..., n)``."""
-    distance = xp.sum(xp.abs(vectors), axis=-1, dtype=vectors.dtype)
-    index = xp.argmin(xp.where(hits, distance, xp.max(distance) + 1), axis=-1)
+    distance = each(lambda span: xp.sum(xp.abs(vectors[span, :]), axis=-1, dtype=vectors.dtype))
+    far = xp.max(distance) + 1
+    index = xp.argmin(each(lambda span: xp.where(hits[..., span], distance[span], far)), axis=-1)
     return xp.reshape(xp.take(vectors, xp.reshape(index, (-1,)), axis=0), (*index.shape, vectors.shape[-1]))
 
 
@@ -397,12 +419,15 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
         raise ValueError(f"the query sees {total} keys; expected fewer than 2**31: a shorter context or window")
     capacity.check(32.0 * (2 + len(ranges)) * total, f"a query that sees {total} keys", "context or window")
 
-    index = xp.arange(total, dtype=dtype, device=array.device(like))
-    columns, fold = [], total
-    for start, stop in ranges:
-        above, fold = fold, fold // (stop - start)
-        columns.append(index % above // fold + start)
-    return xp.stack(columns, axis=-1)
+    def rows(span: slice) -> Array:
+        index = xp.arange(span.start, span.stop, dtype=dtype, device=array.device(like))
+        columns, fold = [], total
+        for start, stop in ranges:
+            above, fold = fold, fold // (stop - start)
+            columns.append(index % above // fold + start)
+        return xp.stack(columns, axis=-1)
+
+    return array.map_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
 
 
 def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
