@@ -176,6 +176,7 @@ def packed(path: str, rope: Rope) -> bytes:
         metadata["rope"]["head_dim"] = None
     try:
         text = json.dumps(metadata, allow_nan=False, default=_plain)
+        _check_keys(metadata["source"])
     except (ValueError, TypeError) as error:
         raise type(error)(
             f"source is {show(metadata['source'])}, which JSON cannot hold ({error}); expected finite numbers, "
@@ -211,6 +212,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"it holds {show(value)}")
+
+
+def _check_keys(value: Any) -> None:
+    """Refuse keys that JSON would turn into text."""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise TypeError(f"it has the key {show(key)}")
+    if isinstance(value, dict | list | tuple):
+        for held in value.values() if isinstance(value, dict) else value:
+            _check_keys(held)
 
 
 def _from_npz(path: str) -> tuple[np.ndarray, str]:

@@ -174,6 +174,7 @@ BAD_SOURCES = {
     "NaN": (float("nan"), ValueError, "which JSON cannot hold .* expected finite numbers"),
     "infinity deep inside": ({"a": [1.0, np.inf]}, ValueError, "source is {'x': {'a': .* expected finite numbers"),
     "keys that are pairs": ({(1, 2): 2}, TypeError, "which JSON cannot hold"),
+    "keys that are numbers": ({"inside": [{1: 2}]}, TypeError, "which JSON cannot hold .*the key 1"),
     "bytes": (b"a", TypeError, "it holds b'a'"),
     "complex": (np.asarray([1j]), TypeError, "it holds 1j"),
     "a set": ({1, 2}, TypeError, "it holds {1, 2}"),
