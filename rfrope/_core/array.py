@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache, wraps
 from types import ModuleType
@@ -19,7 +19,7 @@ import numpy as np
 
 from rfrope._core import capacity
 from rfrope._core.arguments import broadcast, show
-from rfrope._core.capacity import parts, spans
+from rfrope._core.capacity import parts
 from rfrope._core.lazy import DASK, JAX
 from rfrope._core.libraries import CUPY, NUMPY, OTHER, STRICT, TORCH, Library, imported, is_compiling
 
@@ -453,35 +453,6 @@ def map_blocks(function: Callable[[Array, ModuleType], Array], x: Array, xp: Mod
     if library_of(xp) is not DASK:
         return function(x, xp)
     return x.map_blocks(lambda block: function(block, namespace(block=block)), dtype=x.dtype)
-
-
-def map_spans(
-    call: Callable[[slice], Array], count: int, like: Array, xp: ModuleType, *, each: int = 1, axis: int = -1
-) -> Array:
-    """Return what a call gives for spans of `count` things, joined along the first axis or the last (`axis` 0 or -1).
-
-    The result must not depend on how it is cut. Where there are many, of `each` numbers, no call into a library takes
-    long, so that interrupts are seen; arrays `like` those of lazy libraries are not cut.
-    """
-    cuts = [slice(0, count)] if is_lazy(like) else list(spans(count, each))
-    if len(cuts) == 1:
-        return call(cuts[0])
-    return joined(map(call, cuts), count, xp, axis=axis)
-
-
-def joined(parts: Iterable[Array], count: int, xp: ModuleType, *, axis: int = -1) -> Array:
-    """Join parts, `count` things in all, along the first axis or the last."""
-    if xp is not np:
-        return xp.concat(list(parts), axis=axis)
-    found, start = np.empty(0), 0
-    for part in parts:
-        if not start:
-            shape = (count, *part.shape[1:]) if axis == 0 else (*part.shape[:-1], count)
-            found = np.empty(shape, part.dtype)
-        stop = start + part.shape[axis]
-        found[(slice(start, stop),) if axis == 0 else (..., slice(start, stop))] = part
-        start = stop
-    return found
 
 
 def map_on_host(

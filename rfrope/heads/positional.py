@@ -281,7 +281,7 @@ def positional_attention(
     factor = 1.0 / temperature * softmax_scale(scaled, head_dim, cos.shape[-1], frequencies)
     scores = _scores(read._replace(positions=vectors), cos, sin, factor)
     at_offset = _scores(read, cos, sin, factor)
-    each = partial(array.map_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
+    each = partial(map_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
     hit = _match(vectors, array.widen(read.to_rows().positions, xp), each, xp)
     weights = _softmax(scores, each, xp)
     mass = xp.sum(
@@ -353,7 +353,7 @@ def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
         return factor * (cosines[..., span] + sines[..., span])
 
     lags = cosines.shape[-1]
-    return array.map_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
+    return map_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
 
 
 def _softmax(scores: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
@@ -369,6 +369,28 @@ def _place_column(values: Array, width: int, d_model: int, index: int, dtype: An
     column = array.astype(xp.concat([values, rest], axis=-1), dtype, xp)[..., None]
     constant = xp.arange(d_model, dtype=xp.int32, device=array.device(values)) == index
     return xp.where(constant, column, xp.zeros_like(column))
+
+
+def map_spans(
+    call: Callable[[slice], Array], count: int, like: Array, xp: ModuleType, *, each: int = 1, axis: int = -1
+) -> Array:
+    """Return what a call gives for spans of `count` things, joined along the first axis or the last (`axis` 0 or -1).
+
+    The result must not depend on how it is cut. Where there are many, of `each` numbers, no call into a library takes
+    long, so that interrupts are seen; arrays `like` those of lazy libraries are not cut.
+    """
+    cuts = [slice(0, count)] if array.is_lazy(like) else list(capacity.spans(count, each))
+    if len(cuts) == 1:
+        return call(cuts[0])
+    if xp is not np:
+        return xp.concat([call(cut) for cut in cuts], axis=axis)
+    joined = np.empty(0)
+    for cut in cuts:
+        part = call(cut)
+        if cut.start == 0:
+            joined = np.empty((count, *part.shape[1:]) if axis == 0 else (*part.shape[:-1], count), part.dtype)
+        joined[(cut,) if axis == 0 else (..., cut)] = part
+    return joined
 
 
 # -- the offset and its rival ------------------------------------------------------------------------------------------
@@ -427,7 +449,7 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
             columns.append(index % above // fold + start)
         return xp.stack(columns, axis=-1)
 
-    return array.map_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
+    return map_spans(rows, total, like, xp, each=2 * len(ranges), axis=0)
 
 
 def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:

@@ -217,21 +217,3 @@ def test_what_comes_from_a_read_only_array_is_a_copy(xp, dtype):
         made[0] = 7
     assert host[0] == 0
     assert array.astype(made, made.dtype, array.namespace(x=made)) is made
-
-
-@pytest.mark.parametrize("axis", [0, -1])
-@pytest.mark.parametrize("count", [0, 1, 4, 5, 11])
-def test_a_call_in_spans_is_the_call(axis, count, xp, monkeypatch):
-    """Along either axis, in as many pieces as it takes, of which the last may be shorter."""
-    monkeypatch.setattr(array, "spans", lambda n, each: (slice(i, min(i + 4, n)) for i in range(0, n, 4)))
-    shape = (11, 3) if axis == 0 else (2, 3, 11)
-    x, seen = xp(np.arange(float(np.prod(shape))).reshape(shape)), []
-
-    def call(span):
-        seen.append(span)
-        return x[span, ...] if axis == 0 else x[..., span]
-
-    got = array.map_spans(call, count or 11, x, array.namespace(x=x), axis=axis)
-    assert xp.owns(got)
-    np.testing.assert_array_equal(xp.host(got), xp.host(call(slice(0, count or 11))))
-    assert len(seen) - 1 == (1 if array.is_lazy(x) else -(-(count or 11) // 4))

@@ -9,7 +9,8 @@ import pytest
 
 import rfrope
 from rfrope import heads
-from rfrope._core import sums
+from rfrope._core import array, capacity, sums
+from rfrope.heads import positional
 
 RNG = np.random.default_rng(0)
 OMEGA = rfrope.geometric(64, base=10_000.0)
@@ -327,3 +328,21 @@ def test_refused_arguments(functions, arguments, message):
     for function in functions:
         with pytest.raises((ValueError, TypeError), match=message):
             calls[function](omega, options)
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 11])
+def test_a_call_in_spans_is_the_call(axis, count, xp, monkeypatch):
+    """Along either axis, in as many pieces as it takes, of which the last may be shorter."""
+    monkeypatch.setattr(capacity, "spans", lambda n, each: (slice(i, min(i + 4, n)) for i in range(0, n, 4)))
+    shape = (11, 3) if axis == 0 else (2, 3, 11)
+    x, seen = xp(np.arange(float(np.prod(shape))).reshape(shape)), []
+
+    def call(span):
+        seen.append(span)
+        return x[span, ...] if axis == 0 else x[..., span]
+
+    got = positional.map_spans(call, count or 11, x, array.namespace(x=x), axis=axis)
+    assert xp.owns(got)
+    np.testing.assert_array_equal(xp.host(got), xp.host(call(slice(0, count or 11))))
+    assert len(seen) - 1 == (1 if array.is_lazy(x) else -(-(count or 11) // 4))

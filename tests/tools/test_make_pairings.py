@@ -311,19 +311,3 @@ def test_the_script_checks_and_writes(classes, tmp_path, monkeypatch, capsys):
     written = json.loads(path.read_text())
     assert written["llama"] == right["llama"]
     assert pairing_of(written["nanochat"]) == {key: right["nanochat"][key] for key in KEYS if key in right["nanochat"]}
-
-
-@pytest.mark.parametrize("name", ["source", "target"])
-def test_a_pairing_of_another_name_is_refused(name):
-    pairings = {"source": "half", "target": "interleaved"} | {name: "neox"}
-    with pytest.raises(ValueError, match="'neox'; expected"):
-        rfrope.convert_pairing(np.arange(4.0), **pairings)
-
-
-@pytest.mark.parametrize("width", [None, 2, 4, 6])
-def test_features_beyond_a_width_stay_where_they_are(width):
-    x = np.arange(6.0)
-    got = rfrope.convert_pairing(x, "half", "interleaved", width=width)
-    n = 6 if width is None else width
-    np.testing.assert_array_equal(got[:n], x[:n].reshape(2, n // 2).T.ravel())
-    np.testing.assert_array_equal(got[n:], x[n:])

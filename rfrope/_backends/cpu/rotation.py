@@ -73,8 +73,8 @@ def rotated_at_once(
         return None
     if type(scale) is not float or not 0.0 < scale <= _LARGEST_SCALE:
         return None
-    plan = _dense_plan(dtype, x.shape, places.shape, read, pairings, inverse)
-    return None if plan is None else _turned_dense(_call_of(plan, read, scale), x, places, out)
+    call = _dense_call(dtype, x.shape, places.shape, read, pairings, inverse, scale)
+    return None if call is None else _turned_dense(call, x, places, out)
 
 
 class Rotator:
@@ -114,18 +114,17 @@ class Rotator:
         if not (x.dtype is dtype and x.shape == shape and inverse is inverted) or not (
             places.dtype is places_dtype and places.shape == places_shape
         ):
-            plan = self._plan(x, places, inverse)
-            call = None if plan is None else _call_of(plan, self._read, self._scale)
+            call = self._call(x, places, inverse)
             self._last = x.dtype, x.shape, places.dtype, places.shape, inverse, call
         return None if call is None else _turned_dense(call, x, places, out)
 
-    def _plan(self, x: Any, places: np.ndarray, inverse: Any) -> Plan | None:
+    def _call(self, x: Any, places: np.ndarray, inverse: Any) -> tuple[Any, ...] | None:
         if self._read is None or not (self._widths is None or x.shape[-1:] in self._widths):
             return None
         dtype = _dense_dtype(x) if _dense_places(places) is places else None
         if dtype is None:
             return None
-        return _dense_plan(dtype, x.shape, places.shape, self._read, (self._pairing, None), inverse)
+        return _dense_call(dtype, x.shape, places.shape, self._read, (self._pairing, None), inverse, self._scale)
 
 
 def _dense_dtype(x: Any) -> str | None:
@@ -157,10 +156,13 @@ def _dense_places(positions: Any) -> np.ndarray | None:
     return None
 
 
-def _dense_plan(
-    dtype: str, x: Any, places: Any, read: Frequencies, pairings: tuple[Any, Any], inverse: Any
-) -> Plan | None:
-    """Return the plan for dense features and positions of some shapes; None where it is not fit, or not small."""
+def _dense_call(
+    dtype: str, x: Any, places: Any, read: Frequencies, pairings: tuple[Any, Any], inverse: Any, scale: float
+) -> tuple[Any, ...] | None:
+    """Return what turns dense features at positions of some shapes; None where their plan is not fit, or not small.
+
+    That is the shape of the result, the bytes of the features, and the loop's arguments before and after the arrays.
+    """
     pairing, out_pairing = pairings
     out_pairing = pairing if out_pairing is None else out_pairing
     if type(pairing) is not str or type(out_pairing) is not str or type(inverse) is not bool or dtype not in LIKE:
@@ -170,24 +172,21 @@ def _dense_plan(
         plan = plan_of(dtype, at, None, loops.POSITIONS, a, b, None, None, pairing, out_pairing, inverse)
     except ValueError:  # shapes do not fit, or there is no such pairing
         return None
-    return plan if plan.is_fit and plan.is_small and plan.elements else None
-
-
-def _call_of(plan: Plan, read: Frequencies, scale: float) -> tuple[Any, ...]:
-    """Shape, bytes of features, and the arguments of the loop around the arrays."""
-    loop = plan.loop, plan.addresses[APART], plan.addresses[IN_PLACE], plan.items
-    how = read.address, read.values.nbytes, scale, plan.like
-    return plan.shape, plan.elements * plan.like.itemsize, loop, how
+    if not (plan.is_fit and plan.is_small and plan.elements):
+        return None
+    before = plan.loop, plan.addresses[APART], plan.addresses[IN_PLACE], plan.items
+    after = read.address, read.values.nbytes, scale, plan.like
+    return plan.shape, plan.elements * plan.like.itemsize, before, after
 
 
 def _turned_dense(call: tuple[Any, ...], x: Any, positions: np.ndarray, out: Any) -> Any:
     """Turn features whose layout the plan was made for; None where `out` is not as it must be, or values are not."""
-    shape, n_bytes, loop, how = call
+    shape, n_bytes, before, after = call
     if type(x) is not np.ndarray:
         y = TORCH.empty_like(x) if out is None else out
         if out is not None and not (_dense_dtype(y) is not None and y.dtype == x.dtype and y.shape == x.shape):
             return None
-        if not loops.turn_dense_at(*loop, x.data_ptr(), y.data_ptr(), n_bytes, positions, *how):
+        if not loops.turn_dense_at(*before, x.data_ptr(), y.data_ptr(), n_bytes, positions, *after):
             return None
         if out is not None:
             array.written(out)
@@ -199,7 +198,7 @@ def _turned_dense(call: tuple[Any, ...], x: Any, positions: np.ndarray, out: Any
     else:
         return None
     views = (x, y) if x.dtype.itemsize != 2 else (x.view(np.int16), y.view(np.int16))
-    return y if loops.turn_dense(*loop, *views, positions, *how) else None
+    return y if loops.turn_dense(*before, *views, positions, *after) else None
 
 
 def plans_of_both(
