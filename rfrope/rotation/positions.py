@@ -296,7 +296,7 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "half", dt
     Parameters
     ----------
     offset : array_like
-        Distances, of the shapes that `positions` has in `sinusoidal`; negative and fractional ones too.
+        Distances, of the shapes that ``positions`` has in `sinusoidal`; negative and fractional ones too.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
     pairing : {"half", "interleaved"}
