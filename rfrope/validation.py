@@ -249,9 +249,9 @@ def _pairs(q: Array | None, k: Array | None) -> tuple[np.ndarray, np.ndarray]:
             raise ValueError(
                 f"{name} has shape {rows.shape} and dtype {rows.dtype}; expected real vectors (d,) or (n, d), d even"
             )
-        if not np.all(np.abs(rows) <= _LARGEST_FEATURE):
+        host.append(rows.astype(np.float64))  # first: float16 does not hold the bound
+        if not np.all(np.abs(host[-1]) <= _LARGEST_FEATURE):
             raise ValueError(f"{name} holds NaN, infinity or magnitudes above 1e30; expected finite vectors")
-        host.append(rows.astype(np.float64))
     if host[0].shape != host[1].shape:
         raise ValueError(f"q has shape {host[0].shape} but k has {host[1].shape}; expected pairs, row by row")
     return host[0], host[1]

@@ -181,6 +181,14 @@ def same_draws(request):
         rng.bit_generator.state = np.random.default_rng(0).bit_generator.state
 
 
+@pytest.fixture(autouse=True)
+def closed_figures():
+    """Figures that a test left open are closed: matplotlib warns of more than twenty."""
+    yield
+    if pyplot := sys.modules.get("matplotlib.pyplot"):
+        pyplot.close("all")
+
+
 @functools.cache
 def _fitted(shape, values, max_lag, names):
     return analysis.fit_kernel(np.frombuffer(values).reshape(shape), max_lag, names=names)
