@@ -341,3 +341,54 @@ def test_a_band_is_never_narrower_than_rounding():
 def test_numbers_that_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_far_away_the_variance_is_half_the_power_of_the_blocks():
+    a, b = rfrope.block_coefficients(Q3, K3)
+    assert score_variance(Q3, K3, 1e6, "gaussian(scale=32)") == pytest.approx((a @ a + b @ b) / 2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "scales", "width", "cells"),
+    [
+        ("gaussian(scale=(3, 5), ndim=2)", (3.0, 5.0), 9.0, 400),
+        ("matern(nu=2.5, scale=4, ndim=2)", (4.0, 4.0), 60.0, 900),
+    ],
+)
+def test_moments_are_integrals_over_the_density_on_two_axes(text, scales, width, cells):
+    law = kernels.parse(text)
+    line = (np.arange(cells) + 0.5) * (2.0 * width / cells) - width
+    omega = np.stack(np.meshgrid(line / scales[0], line / scales[1], indexing="ij"), axis=-1)
+    mass = law.density(omega) * (2.0 * width / cells) ** 2 / math.prod(scales)
+    for lags in ((1.0, -2.0), (4.0, 3.0)):
+        mean, variance = integrated(Q3[:4], K3[:4], np.asarray(lags), omega, mass)
+        assert expected_score(Q3[:4], K3[:4], lags, law) == pytest.approx(mean, abs=1e-6)
+        assert score_variance(Q3[:4], K3[:4], lags, law) == pytest.approx(variance, abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_narrow_features_are_computed_in_float64_in_every_library(xp, dtype):
+    if dtype == "float16" and xp.name == "array-api-strict":
+        dtype = "float32"  # the standard has no float16
+    q, k = (RNG.normal(size=(2, 1, 64)).astype(dtype) for _ in range(2))
+    got = score_variance(xp(q), xp(k), [1.0, 5.0], "gaussian(scale=4)")
+    assert got.dtype == xp.dtype("float64")
+    np.testing.assert_allclose(xp.host(got), score_variance(q, k, [1.0, 5.0], "gaussian(scale=4)"), rtol=1e-12)
+
+
+def test_relative_error_counts_a_negative_mean_by_its_size():
+    law = "sinc(bandwidth=1)"
+    assert expected_score(Q3, Q3, 4.5, law) < 0.0 < relative_error(Q3, Q3, 4.5, law)
+
+
+def test_the_pairing_matters():
+    mean = enumerated(Q3, K3, 1.0, Tones(), "half")
+    assert score_variance(Q3, K3, 1.0, Tones(), pairing="interleaved") != pytest.approx(mean[1], rel=1e-3)
+
+
+def test_arguments_are_left_alone():
+    q, k, lags = Q3.copy(), K3.copy(), np.asarray([0.0, 1.0])
+    relative_error(q, k, lags, "gaussian")
+    assert np.array_equal(q, Q3)
+    assert np.array_equal(k, K3)
+    assert lags.tolist() == [0.0, 1.0]

@@ -711,3 +711,129 @@ def test_an_error_that_rare_draws_make_is_not_trusted(seed):
     found = rfrope.estimate_kernel([1.0], kernel, n_samples=2**20, rng=seed)
     assert not found.trusted.any()
     assert rfrope.estimate_kernel([1.0], often, n_samples=2**20, rng=seed).trusted.all()
+
+
+@pytest.mark.parametrize("bad", [{"n_samples": 1}, {"design": "grid"}, {"quantity": "psi"}])
+def test_a_refused_call_leaves_the_generator_alone(bad):
+    rng = np.random.default_rng(5)
+    with pytest.raises(ValueError, match=r"[Ee]xpected"):
+        rfrope.estimate_kernel([1.0], "gaussian", **({"n_samples": 100, "rng": rng} | bad))
+    assert rng.integers(2**32) == np.random.default_rng(5).integers(2**32)
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_a_single_draw_is_rotate_dot_rotate(text):
+    q, k = example_pairs()
+    omega, lags = rfrope.sample(text, 32, rng=3), np.asarray([-1.0, 7.0, -59.0])
+    a, b = rfrope.block_coefficients(q[:, None], k[:, None])
+    u = rfrope.rotation.phases(lags, omega)
+    decomposed = np.sum(a * np.cos(u) + b * np.sin(u), axis=-1)
+    size = np.linalg.norm(q, axis=-1, keepdims=True) * np.linalg.norm(k, axis=-1, keepdims=True)
+    start = 100.0
+    turned_q = rfrope.rotate(q, start, omega)[:, None]
+    turned_k = rfrope.rotate(np.tile(k[:, None], (3, 1)), start + lags, omega)
+    rotated = np.sum(turned_q * turned_k, axis=-1)
+    exact = rfrope.scores(q[:, None], k[:, None], [start], [start], 0.0 * omega)[:, :, 0]
+    # exponential frequencies reach 1000, and the plain phases of this test lose 1e-16 of theirs
+    tolerance = 1e-12 * max(1.0, float(np.max(np.abs(u))) / 100.0)
+    assert np.max(np.abs(decomposed - rotated) / size) < tolerance
+    assert np.max(np.abs(rotated - exact) / size) > 1e-3  # something turned
+    flipped = np.sum(a * np.cos(u) - b * np.sin(u), axis=-1)
+    assert np.max(np.abs(flipped - rotated) / size) > 1e-3
+
+
+@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
+def test_errors_at_zeros_and_periods_are_no_smaller_than_rounding(quantity):
+    law = kernels.parse("periodic(period=96, scale=0.7)")
+    lags = np.asarray([0.0, 96.0, -192.0, 9600.0])
+    exact = {"phi": law.phi, "phi2": law.phi2, "sin": np.zeros_like}[quantity](lags)
+    for seed in range(20):
+        found = estimate_kernel(lags, law, n_samples=1000, rng=seed, quantity=quantity)
+        assert found.value[0] == exact[0]
+        assert found.stderr[0] == 0.0
+        assert np.all(np.abs(found.value - exact)[1:] < 3.0 * found.stderr[1:])
+
+
+def test_estimate_kernel_by_hand():
+    omega, lags = rfrope.sample("gaussian(scale=2)", 500, rng=11), np.asarray([0.5, -3.0])
+    u = lags[:, None] * omega
+    for quantity, values in (("phi", np.cos(u)), ("phi2", np.cos(2.0 * u)), ("sin", np.sin(u))):
+        found = estimate_kernel(lags, "gaussian(scale=2)", n_samples=500, rng=11, quantity=quantity)
+        np.testing.assert_allclose(found.value, values.mean(axis=-1), rtol=1e-12)
+        np.testing.assert_allclose(found.stderr, stats.sem(values, axis=-1), rtol=1e-12)
+        assert found.n == 500
+
+
+@pytest.mark.parametrize("name", EXECUTORS)
+def test_executors_give_the_same_bits_at_many_lags(name, executors, transforms):
+    serial = many_lags_job(executor=map)
+    assert len(transforms) == 3  # one a chunk
+    assert same(many_lags_job(executor=executors[name]), serial)
+
+
+def test_threads_give_the_same_bits_at_many_lags(transforms):
+    found = []
+    for count in (1, 2, 4):
+        with rfrope.threads(count):
+            found.append(many_lags_job())
+    assert len(transforms) == 9
+    assert same(found[0], found[1])
+    assert same(found[0], found[2])
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    values=st.lists(st.floats(-1000.0, 1000.0, width=32), min_size=1, max_size=40),
+    cuts=st.lists(st.integers(0, 40), max_size=6),
+)
+@example(values=[1.0], cuts=[])
+@example(values=[5.0, 5.0, 5.0], cuts=[1, 2])
+@example(values=[float(i) for i in range(40)], cuts=list(range(40)))
+def test_merging_in_any_split_gives_the_direct_moments(values, cuts):
+    array = np.asarray(values, dtype=np.float64)
+    assert_sums(merged(array, cuts), array, 1e-11 * (1.0 + np.max(np.abs(array)) / (np.ptp(array) + 1e-3)))
+
+
+@pytest.mark.parametrize("offset", [1e6, -1e9, 2.0**40])
+@pytest.mark.parametrize("cuts", [[], [1], [10, 11, 200], list(range(1, 256))])
+def test_merging_keeps_the_spread_beside_a_large_offset(offset, cuts):
+    values = offset + np.random.default_rng(5).integers(-64, 65, size=256) / 8.0
+    assert_sums(merged(values, cuts), values, 1e-4 if offset == 2.0**40 else 1e-6)
+    if abs(offset) >= 1e9:  # the plain sum of squares, which central sums avoid, has lost it
+        naive = float(np.mean(values**2) - np.mean(values) ** 2) * 256
+        assert abs(naive / exact_moments(values)[1] - 1.0) > 1e-3
+
+
+def test_runs_of_different_seeds_are_independent(score_runs):
+    (real, mean, _), _ = score_runs
+    z = z_columns(real, "mean", mean)[0]
+    lagged = float(np.corrcoef(z[:-1], z[1:])[0, 1])
+    assert abs(lagged) < stats.norm.isf(ALPHA / 2.0) / np.sqrt(RUNS)
+
+
+@pytest.mark.parametrize("head", ["previous", "induction"])
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_scores_of_real_tokens_agree_with_theory_at_their_own_lags(text, head):
+    heads = data.smollm2_heads()
+    queries, lags = np.asarray([117, 115, 110, 104, 98, 90, 84, 80]), np.asarray([-1, -2, -3, -7, -16, -33, -59, -64])
+    q, k = heads[f"{head}_q"][queries], heads[f"{head}_k"][queries + lags]
+    assert scores_agree(text, text, q, k, lags, n_trials=2**14)
+
+
+def test_one_axis_or_a_last_axis_of_one_are_the_same():
+    q, k = example_pairs()
+    found = [estimate_scores(q[0], k[0], 5.0, "gaussian(scale=4)", n_trials=64, rng=i) for i in (1, 1, 2)]
+    assert found[0].mean.value == found[1].mean.value != found[2].mean.value
+    assert found[0].mean.value.shape == ()
+
+
+def test_memory_does_not_grow_with_the_draws_at_many_lags(transforms):
+    def peak(n_samples, n_lags):
+        lags = np.arange(float(n_lags))
+        return traced_peak(lambda: estimate_kernel(lags, "gaussian(scale=32)", n_samples=n_samples, rng=0))
+
+    peak(2**10, 2**10)  # imports are not counted
+    small, large = peak(2**18, 2**14), peak(2**20, 2**14)
+    assert large < 1.15 * small
+    assert peak(2**18, 2**17) < 100e6  # a number for every draw and lag would take 2.7e11 bytes
+    assert transforms

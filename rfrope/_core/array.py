@@ -286,7 +286,7 @@ def select_device(function: Callable[_Parameters, _Result]) -> Callable[_Paramet
 
 def view_as_numpy(x: Array) -> np.ndarray:
     """Return the NumPy array that views the memory of `x`, if its place is "cpu"; bfloat16 of torch as int16."""
-    return x if isinstance(x, np.ndarray) else library(x).view(x)
+    return x if isinstance(x, np.ndarray) else TORCH.view(x)
 
 
 def written(x: Array) -> None:
@@ -473,8 +473,8 @@ def map_on_host(
         return function(x)
     if needs_gradient(x):
         raise TypeError(f"{name} asks for a gradient, which SciPy on the host has not; expected {name}.detach()")
-    if is_lazy(x):
-        return library(x).map_on_host(function, x, last_axis)
+    if (lazy := library(x)) in (JAX, DASK):
+        return lazy.map_on_host(function, x, last_axis)
     host = np.asarray(function(to_host(x, name)))
     return from_host(host, xp, device=device(x), dtype=x.dtype)
 

@@ -165,10 +165,6 @@ class Library:
         held = getattr(x, "_array", x)  # of array-api-strict
         return held if isinstance(held, np.ndarray) else None
 
-    def view(self, x: Array) -> np.ndarray:
-        """Return the NumPy array that views an array whose place is "cpu"; bfloat16 as int16."""
-        raise NotImplementedError
-
     def bits(self, x: Array) -> Array:
         """Return an array without what is recorded of it, bfloat16 as int16, over the same memory."""
         return x
@@ -195,10 +191,6 @@ class Library:
     def clip(self, x: Array, low: float, high: float | None, xp: ModuleType) -> Array:
         """Bound an array."""
         return xp.clip(x, low, high)
-
-    def map_on_host(self, function: Callable[[np.ndarray], np.ndarray], x: Array, last_axis: int | None) -> Array:
-        """Apply a function of NumPy later, where arrays have no values yet: elementwise, or along the last axis."""
-        raise NotImplementedError
 
 
 class _NumPy(Library):

@@ -530,7 +530,7 @@ REFUSED = {  # the module, arguments, and words of the error
     "positions of one axis": ({"rope": AXES["vectors"]}, (X, X, torch.arange(1)), r"positions has shape \(1,\)"),
     "boolean positions": ({}, (X, X, torch.tensor([True])), "positions has dtype bool"),
     "complex offset": ({}, (X, X, None, torch.tensor(1j)), "offset has dtype complex64"),
-    "beyond tables": ({"max_positions": 8}, (X, X, None, 0, torch.tensor([9])), "k_positions go|index out of range"),
+    "beyond tables": ({"max_positions": 8}, (X, X, None, 0, torch.tensor([9])), "k_positions go from 9 to 9; expected"),
 }  # fmt: skip
 
 
@@ -544,6 +544,7 @@ def test_what_is_refused(name, compiled):
     if compiled:
         torch._dynamo.reset()
         call = torch.compile(call, backend="eager")
+        message = message if name != "beyond tables" else "index out of range"  # a graph asks for no values: torch does
     for _ in range(2):
         with pytest.raises(Exception, match=message):
             call(*arguments)

@@ -434,13 +434,13 @@ SMALL = {
     **{"bos_token_id": 0, "eos_token_id": 1, "cls_token_id": 0, "sep_token_id": 1},
     **{"use_sliding_window": True, "max_window_layers": 3},
 }
-WINDOWED = (  # of those with a window, types whose small model runs on tokens alone; others were read in their code
+WINDOWED = (  # of those with a window, types whose model runs on tokens alone; the others were read in their code
     "afmoe", "cohere2", "cohere2_moe", "cwm", "doge", "embedding_gemma2_text", "exaone4", "flint", "exaone_moe",
     "gemma2", "gemma3_text", "gemma4_unified_text", "gpt_oss", "granite_swa", "kolibri1", "granitemoe_swa", "laguna",
     "llama4_text", "mellum", "minimax", "ministral", "ministral3", "mistral", "mixtral", "modernbert",
     "modernbert-decoder", "moshi", "muse_glimmer_text", "muse_spark_text", "neomme", "olmo3", "phi3",
     "openai_privacy_filter", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "recurrent_gemma",
-    "starcoder2", "ultrabert", "vaultgemma",
+    "starcoder2", "ultrabert", "vaultgemma", "dots3_note_text", "gemma4_text", "phi4_multimodal",
 )  # fmt: skip
 SHORT = ("mistral", "gpt_oss", "modernbert", "qwen2", "cohere2")
 
