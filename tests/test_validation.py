@@ -434,8 +434,14 @@ def test_a_right_heavy_tailed_kernel_passes_at_small_lags():
 
 def test_the_floor_of_rounding():
     """Differences count from 1e-13 of the largest possible value on."""
-    row = validation._row((1.0,), QUANTITIES[0], None, 0.5, 0.5 + 2.0**-41, 0.0, 2.0)
-    assert row.z == pytest.approx(2.0**-41 / 2e-13)
+    shapes = [(1,)] * 3 + [(1, 1)] * 2  # a lag, and a pair whose scores are 2 at most
+    closed, errors = ([np.full(shape, value) for shape in shapes] for value in (0.5, 0.0))
+    found = [value + 2.0**-41 for value in closed]
+    rows = list(validation._rows(np.array([[1.0]]), closed, found, errors, np.array([2.0])))
+    sizes = dict(zip(("Φ", "E S", "Var S"), (1.0, 2.0, 4.0), strict=True))
+    for quantity, size in sizes.items():
+        (row,) = (row for row in rows if row.quantity == quantity)
+        assert row.z == pytest.approx(2.0**-41 / (size * 1e-13))
 
 
 @pytest.mark.parametrize("lag", [0.0, 1e-9, 2.0])

@@ -406,6 +406,8 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
 
     Numbers that such a type holds exactly may be meant; so this is a warning, where looking at values is free.
     """
+    if getattr(getattr(frequencies, "dtype", None), "itemsize", 2) != 2:
+        return
     if not hasattr(frequencies, "dtype") or libraries.is_compiling():
         return
     if array.dtype_name(frequencies) not in _NARROW:

@@ -365,8 +365,10 @@ def _softmax(scores: Array, each: Callable[..., Array], xp: ModuleType) -> Array
 
 def _place_column(values: Array, width: int, d_model: int, index: int, dtype: Any, xp: ModuleType) -> Array:
     """Weights ``(*H, width, d_model)`` that are 0 but for one column, whose first rows are given."""
-    rest = xp.broadcast_to(xp.zeros_like(values[..., :1]), (*values.shape[:-1], width - values.shape[-1]))
-    column = array.astype(xp.concat([values, rest], axis=-1), dtype, xp)[..., None]
+    if values.shape[-1] < width:
+        rest = xp.broadcast_to(xp.zeros_like(values[..., :1]), (*values.shape[:-1], width - values.shape[-1]))
+        values = xp.concat([values, rest], axis=-1)
+    column = array.astype(values, dtype, xp)[..., None]
     constant = xp.arange(d_model, dtype=xp.int32, device=array.device(values)) == index
     return xp.where(constant, column, xp.zeros_like(column))
 

@@ -20,7 +20,7 @@ Deficits = tuple[Array, Array]
 
 TERMS = 12  # of power series in a square
 _SQUARE = 0.25  # arguments up to which they are used
-_LINE_TERMS = 32  # terms of a series in the argument itself, which is used up to 1
+_LINE_TERMS = 26  # terms of a series in the argument itself, which is used up to 1
 _SHARE = 2.0**-5  # z = t^2/4 as a part of nu, up to which it is small for large orders
 
 
@@ -97,9 +97,15 @@ def _near_or_far(
 
 
 def _polynomial(coefficients: Sequence[float], x: Array, times: float) -> Deficits:
-    lower = [0.0, *(-c for c in coefficients[1:])]
-    even = [c * (2.0 - 0.5 * times**power) for power, c in enumerate(lower)]
+    lower, even = _deficit_coefficients(tuple(coefficients), times)
     return special.polynomial(lower, x), special.polynomial(even, x)
+
+
+@lru_cache(maxsize=64)  # a quarter of the time of `score_variance` at 16 lags
+def _deficit_coefficients(coefficients: tuple[float, ...], times: float) -> tuple[list[float], list[float]]:
+    """Coefficients of both deficits, from those of Phi."""
+    lower = [0.0, *(-c for c in coefficients[1:])]
+    return lower, [c * (2.0 - 0.5 * times**power) for power, c in enumerate(lower)]
 
 
 # -- Matérn ------------------------------------------------------------------------------------------------------------

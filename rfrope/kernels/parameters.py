@@ -115,7 +115,7 @@ def make_vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
 
 def volume(scale: Lengths, ndim: int) -> float:
     """Product of a length over the axes."""
-    return math.prod(np.broadcast_to(scale, ndim).tolist())
+    return math.prod((scale,) * ndim if isinstance(scale, float) else scale)
 
 
 # -- lengths of vectors ------------------------------------------------------------------------------------------------
@@ -123,6 +123,8 @@ def volume(scale: Lengths, ndim: int) -> float:
 
 def square(vectors: Array, xp: ModuleType) -> Array:
     """Square of the Euclidean length along the last axis, smooth at zero."""
+    if vectors.shape[-1] == 1 and isinstance(vectors, np.ndarray):
+        return vectors[..., 0] * vectors[..., 0]
     return radial(vectors, lambda square, _: square, lambda length, _: length * length, 1.0, xp)
 
 
@@ -131,7 +133,8 @@ def radius(vectors: Array, xp: ModuleType) -> Array:
 
     Its gradient is 0 at zero, where the length has a kink.
     """
-    if 0 in vectors.shape:  # Dask reduces nothing that is empty
+    # of NumPy there are no gradients, and Dask reduces nothing that is empty
+    if 0 in vectors.shape or (vectors.shape[-1] == 1 and isinstance(vectors, np.ndarray)):
         return xp.abs(vectors[..., 0])
     return radial(vectors, lambda square, xp: xp.zeros_like(square), lambda length, _: length, 0.0, xp)
 

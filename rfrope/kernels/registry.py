@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 import warnings
@@ -48,7 +49,7 @@ class Record:
     example: str
     aliases: tuple[str, ...] = ()
 
-    @property
+    @functools.cached_property  # 10 us of the 60 of `kernel`
     def parameters(self) -> dict[str, Any]:
         """Parameter names and their defaults, in order."""
         return {p.name: p.default for p in inspect.signature(self.factory).parameters.values()}

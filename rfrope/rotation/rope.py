@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import angles, array, blocks, dispatch, libraries, results
-from rfrope._core.arguments import LARGEST, flag, is_several, positive, printable, shape_of, show, whole
+from rfrope._core.arguments import flag, is_several, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.pairings import check_sections, dealt
 from rfrope.rotation.provenance import Provenance
@@ -399,8 +399,7 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
     if isinstance(value, Rope):
         raise TypeError("frequencies is a Rope; expected an array: dataclasses.replace(rope, ...) changes other fields")
     if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and 0 < value.size <= 2**16:
-        if not np.max(np.abs(value)) <= LARGEST:
-            angles.check_values("frequencies", value, np)
+        angles.check_values("frequencies", value, np)
         value = value.copy()
         value.flags.writeable = False
         return value, value.size
