@@ -309,8 +309,14 @@ def test_gradients_of_all_arguments_and_their_gradients(name, kind):
     ("kind", "wrong"),
     [
         ("softplus", lambda torch, name: ("_softplus_gradient", lambda gradient, x: gradient)),
-        ("plain", lambda torch, name: ("_shared", lambda x, *rest: tuple(-v for v in shared(torch)(x, *rest)))),
-        ("softplus", lambda torch, name: ("_shared", lambda *given: shared(torch)(*given[:-1], False))),
+        ("plain", lambda torch, name: ("_turn_gradient", lambda *given: -gradient_of(torch)(*given))),
+        (
+            "softplus",
+            lambda torch, name: (
+                "_turn_gradient",
+                lambda *given: gradient_of(torch)(*given[:10], False, *given[11:]),
+            ),
+        ),
     ],
     ids=["logistic function dropped", "sign", "softplus dropped"],
 )
@@ -323,8 +329,8 @@ def test_a_wrong_gradient_is_noticed(kind, wrong, monkeypatch):
         torch.autograd.gradcheck(call, values)
 
 
-def shared(torch):
-    return torch.ops.rfrope.shared_coefficients.default
+def gradient_of(torch):
+    return torch.ops.rfrope.turn_gradient.default
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -362,7 +368,10 @@ def test_operators_keep_torchs_rules(kind):
         softplus,
     )
     y = torch.rand(2, 3, 5, 4 if inverse else 8, dtype=torch.float64)
-    for name, arguments in (("turn", turn), ("shared_coefficients", (x, y, (5, 4), *layouts, softplus))):
+    fixed = [value.detach() if isinstance(value, torch.Tensor) else value for value in turn]
+    gradient = fixed[0], y, *fixed[1:], (4,), False
+    shared = x, y, (5, 4), *layouts, softplus
+    for name, arguments in (("turn", turn), ("shared_coefficients", shared), ("turn_gradient", gradient)):
         found = torch.library.opcheck(getattr(torch.ops.rfrope, name).default, arguments)
         assert set(found.values()) == {"SUCCESS"}
 

@@ -19,7 +19,17 @@ from rfrope._backends import layout
 from rfrope._backends.cpu import coefficient_loops as coefficients
 from rfrope._backends.cpu import rotation_loops as loops
 from rfrope._backends.cpu.elements import DTYPES, like_of
-from rfrope._backends.cpu.plans import APART, IN_PLACE, LINES, PIECES, TABLE_BYTES, THREAD_ELEMENTS, Plan, plan_of
+from rfrope._backends.cpu.plans import (
+    APART,
+    IN_PLACE,
+    LINES,
+    PIECES,
+    TABLE_BYTES,
+    THREAD_ELEMENTS,
+    Plan,
+    gradient_table,
+    plan_of,
+)
 from rfrope._core import array, parallel
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
@@ -365,6 +375,32 @@ def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> N
 
     for _ in parallel.ordered_map(work, range(0, items, length), n_threads):
         pass
+
+
+def turn_gradient(
+    x: Array, y: Array, angles: Angles | Array, turn: Turn, shape: tuple[int, ...], radial: bool, xp: ModuleType
+) -> Array:
+    """Sum as the generic function does: cos and sin are formed by tiles, and no array of all phases is made."""
+    are_positions, target = isinstance(angles, Angles), np.zeros(shape or (1,))
+    values = (*(angles[:3] if are_positions else (angles, None, None)), turn.scale)
+    operands = [None if value is None or isinstance(value, float) else _doubles(value, None, xp) for value in values]
+    views = [array.view_as_numpy(value) for value in (x, y)]
+    a, b, c, e = (None if value is None else (value.shape, value.strides) for value in operands)
+    read = layout.operands_of(are_positions, a, b, c, e)  # type: ignore[arg-type]
+    if 0 not in (read.blocks, *views[0].shape, *views[1].shape):
+        kind = loops.POSITIONS if are_positions else loops.PHASES
+        at_x, at_y, at_target = ((value.shape, value.strides) for value in (*views, target))
+        options = turn.pairing, turn.out_pairing, turn.inverse, turn.softplus
+        like, table, items = gradient_table(array.dtype_name(x), (at_x, at_y), kind, read, (c, e), options, at_target)
+        row_step, block_step = table[loops.ROW_AXIS + layout.S], table[loops.BLOCK_STRIDES + layout.S]
+        found = np.empty((items, table[loops.TILE] if row_step else 1, read.blocks))
+        places, factor = np.empty((items, 2), np.int64), turn.scale if isinstance(turn.scale, float) else 1.0
+        addresses = [0 if value is None else value.ctypes.data for value in (table, *views, *operands)]
+        loop = partial(coefficients.turn_gradients, *addresses, factor, like, radial, found, places)
+        _shared_out(loop, items, views[1].size)
+        coefficients.add_up(found, places, row_step, block_step, target.reshape(-1))
+    target = (-target if turn.inverse else target).reshape(shape)
+    return array.from_host(target, xp, device=array.device(x))
 
 
 def has_negative(x: Array, xp: ModuleType) -> bool:

@@ -5,7 +5,8 @@ generic function. Gradients are operators, too, so that gradients of gradients c
 is the rotation back, and those of angles, tables and scales follow from one pass over the features,
 `rfrope._core.blocks.shared_coefficients`.
 
-The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin`` and ``rfrope::shared_coefficients``.
+The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin``, ``rfrope::shared_coefficients`` and
+``rfrope::turn_gradient``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from rfrope._core import array, dispatch
+from rfrope._core import array, dispatch, sums
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
@@ -61,6 +62,14 @@ def shared_coefficients(
 ) -> tuple[Array, Array]:
     """Version of the generic function for recorded tensors."""
     return _shared(x, y, shape, pairing, y_pairing, softplus)
+
+
+def turn_gradient(
+    x: Array, y: Array, angles: Angles | Array, turn: Turn, shape: tuple[int, ...], radial: bool, xp: ModuleType
+) -> Array:
+    """Version of the generic function for recorded tensors, which has no gradient itself."""
+    given = angles[:3] if isinstance(angles, Angles) else (None, None, angles)
+    return _turn_gradient(x, y, *given, *_options(turn), shape, radial)
 
 
 def has_negative(x: Array, xp: ModuleType) -> bool:
@@ -194,6 +203,18 @@ def _shared(x: Tensor, y: Tensor, shape: list[int], *given: Any) -> tuple[Tensor
     return tuple(value.contiguous() for value in found)
 
 
+@_operator(
+    "turn_gradient(Tensor x, Tensor y, Tensor? positions, Tensor? frequencies, Tensor? shift, Tensor? scale, "
+    "float factor, str pairing, str out_pairing, bool inverse, bool softplus, SymInt[] shape, bool radial) -> Tensor",
+    lambda x, *given: x.new_empty(given[-2], dtype=torch.float64),
+)
+def _turn_gradient(x: Tensor, y: Tensor, *given: Any) -> Tensor:
+    positions, frequencies, shift, scale, factor, pairing, out_pairing, *options, shape, radial = given
+    turn = Turn(pairing, out_pairing, factor if scale is None else scale, *options)
+    angles = shift if positions is None else Angles(positions, frequencies, shift, _XP)
+    return _run("turn_gradient", x, x, y, angles, turn, tuple(shape), radial, _XP)
+
+
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 
@@ -233,18 +254,17 @@ def _turn_backward(
         back = _turn(gradient, *angles, undone, 1.0 / factor, *pairings[::-1], not inverse, False)
         found[0] = _softplus_gradient(back, x).sum_to_size(shape) if softplus else back.sum_to_size(shape)
     if x is not None and any(needs[1:5]):
+        turn = Turn(pairings[0], pairings[1], factor if scale is None else scale, inverse, softplus)
         phases = _phases(*angles, scale)
         turned = _turning(phases[-1], x, gradient, *pairings)
-        dots, crosses = _shared(*turned, phases, *pairings, softplus)
-        cos, sin = _cos_sin(*angles) if positions is not None else (torch.cos(shift), torch.sin(shift))
-        sin = -sin if inverse else sin
-        weight = factor if scale is None else scale
-        weight = 1.0 / weight if inverse else weight
-        along = (cos * crosses - sin * dots) * weight  # for the phases; below that for the scale
-        found[1:4] = _gradients_of_angles(needs[1:4], -along if inverse else along, *angles)
+        # the operator has no gradient: where one of the gradient is asked for, its parts are recorded
+        function = sums.turn_gradient.generic if torch.is_grad_enabled() else turn_gradient
+        read = shift if positions is None else Angles(positions, frequencies, shift, _XP)
+        if any(needs[1:4]):
+            shape = tuple(shift.shape) if shift is not None and not any(needs[1:3]) else _phases(*angles)
+            found[1:4] = _gradients_of_angles(needs[1:4], function(*turned, read, turn, shape, False, _XP), *angles)
         if needs[4] and scale is not None:
-            radial = cos * dots + sin * crosses
-            found[4] = _summed(-radial / (scale * scale) if inverse else radial, scale)
+            found[4] = _summed(function(*turned, read, turn, tuple(scale.shape), True, _XP) / scale, scale)
     return tuple(found)
 
 
@@ -347,5 +367,10 @@ def _turn_many(in_dims: tuple[Any, ...], x: Tensor, *angles: Any) -> Any:
 
 
 _mapped("turn", _turn, _turn_many)
-for _name, _one in (("turn_by_table", _turn_by_table), ("cos_sin", _cos_sin), ("shared_coefficients", _shared)):
+for _name, _one in (
+    ("turn_by_table", _turn_by_table),
+    ("cos_sin", _cos_sin),
+    ("shared_coefficients", _shared),
+    ("turn_gradient", _turn_gradient),
+):
     _mapped(_name, _one, lambda *_: None)
