@@ -8,7 +8,7 @@ from numba import carray
 from rfrope._backends import layout
 from rfrope._backends.cpu import rotation_loops as rotation
 from rfrope._backends.cpu.compiling import compiled, widest
-from rfrope._backends.cpu.rotation_rows import add_products, any_negative, integers, sizes
+from rfrope._backends.cpu.rotation_rows import add_products, any_negative, integers, sizes, turn_back_row
 
 COLUMNS = 4  # an axis has: its length, then the stride of x, y and the sums along it
 X, Y, SUMS = 1, 2, 3
@@ -57,17 +57,19 @@ def products(plan, x, y, dots, crosses, like, first, last):  # type: ignore[no-u
 
 
 @compiled
-def turn_gradients(plan, x, y, a, b, c, e, scale, like, radial, found, places, first, last):  # type: ignore[no-untyped-def]
+def turn_gradients(plan, x, y, a, b, c, e, scale, like, target, radial, found, places, first, last):  # type: ignore[no-untyped-def]
     """Gradients of phases, or of scales times these, in tiles first, ..., last - 1 of a plan.
 
     `found` is (tiles, rows, blocks), of which the rows are summed where there is one; `places` says for each tile where
-    its sums belong, and how many rows it has.
+    its sums belong, and how many rows it has. Without rows nothing is summed. A `target`, an address or 0, gets the
+    gradient of x, which are magnitudes; its steps are those of x.
     """
     widest()
     header = carray(integers(plan), (1 << 16,))
     blocks, most, size = header[rotation.BLOCKS], header[rotation.TILE], sizes(like)[0]
     x_step, y_step = header[rotation.BLOCK_STRIDES + layout.X], header[rotation.BLOCK_STRIDES + layout.Y]
-    manner = 2 * header[rotation.FORM] + (1 if x_step == size and y_step == size else 0)
+    dense, added = (1 if x_step == size and y_step == size else 0), found.shape[1] > 0
+    manner, back = 2 * header[rotation.FORM] + dense, 4 * header[rotation.FORM] + 2 * added + dense
     turns = np.empty((2, header[rotation.POSITION_AXES] * blocks))
     wide_cos, wide_sin, scratch = np.empty(most * blocks), np.empty(most * blocks), np.empty(3 * blocks)
     tables = wide_cos.ctypes.data, wide_sin.ctypes.data, scratch.ctypes.data, 0
@@ -86,14 +88,18 @@ def turn_gradients(plan, x, y, a, b, c, e, scale, like, radial, found, places, f
             rotation.find_offsets(header, header[rotation.OUTER_AXES], header[rotation.SHARED_AXES], s, row_at)
             x_tile, y_tile = x + at[layout.X] + row_at[layout.X], y + at[layout.Y] + row_at[layout.Y]
             for r in range(n_rows):
-                place = 8 * r * blocks
-                add_products(
-                    x_tile + r * x_row, y_tile + r * y_row, x_step, y_step,
-                    dots.ctypes.data + place, crosses.ctypes.data + place, blocks, manner, like,
-                )  # fmt: skip
+                x_at, y_at, place = x_tile + r * x_row, y_tile + r * y_row, 8 * r * blocks
+                dot, cross = dots.ctypes.data + place, crosses.ctypes.data + place
+                if target != 0:
+                    cos, sin = tables[0] + place, tables[1] + place
+                    turn_back_row(
+                        x_at, y_at, target + (x_at - x), x_step, y_step, cos, sin, dot, cross, blocks, back, like
+                    )
+                else:
+                    add_products(x_at, y_at, x_step, y_step, dot, cross, blocks, manner, like)
         sums = found[item]
         sums[:] = 0.0
-        for r in range(n_rows):
+        for r in range(n_rows if added else 0):
             row = sums[r % sums.shape[0]]
             for i in range(blocks):
                 k = r * blocks + i
