@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -93,7 +93,8 @@ class Arm:
         return Layer(self.heads, self.width, turn, scale=scale, bias=bias)
 
 
-def frequencies(text: str, n: int, design: str, seed: Sequence[int]) -> np.ndarray:
+@cache
+def frequencies(text: str, n: int, design: str, seed: tuple[int, int]) -> np.ndarray:
     """Return the frequencies of one head ``(n,)``, optimised for all lags that are read."""
     if text == "constant":
         return np.zeros(n)
