@@ -408,4 +408,5 @@ class TurningModule(torch.nn.Module):
         try:
             blocks.prepared(x, phases, self._turn.pairing, None, None, (name, places))
         except ValueError as error:
-            raise ValueError(f"{error}; here features are (..., heads, tokens, d), as in layout 'bhtd'") from None
+            hint = "here features are (..., heads, tokens, d); layout='bthd' takes tokens before heads"
+            raise ValueError(f"{error}; {hint}") from None
