@@ -12,6 +12,7 @@ from rfrope._core import angles, array, blocks, dispatch, libraries, results
 from rfrope._core.arguments import flag, is_several, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.pairings import check_sections, dealt
+from rfrope.rotation.polar import rotate_polar
 from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.turning import rotate, rotation_table, scores_of
 
@@ -274,9 +275,7 @@ class Rope:
         """
         return rotation_table(positions, self.vectors, scale=self.attention_factor, dtype=dtype)
 
-    def _frequencies_for(
-        self, pairing: str | None, scale: Any, x: Any, name: str, polar: bool = False
-    ) -> Array:
+    def _frequencies_for(self, pairing: str | None, scale: Any, x: Any, name: str, polar: bool = False) -> Array:
         """Return the frequencies for a function that takes them bare, if it turns features as this Rope does.
 
         Parameters
