@@ -529,7 +529,7 @@ def test_polar_and_other_ropes_are_not_taken_for_each_other():
     with pytest.raises(TypeError, match="polar is 1"):
         Rope(rfrope.geometric(6), polar=1)
     for engine in rfrope.exports.names():
-        with pytest.raises(ValueError, match="cannot be exported to .*: it is polar, and no engine"):
+        with pytest.raises(ValueError, match=r"cannot be exported to .*: it is polar, and no engine"):
             rfrope.exports.export(POLAR, engine)
 
 
