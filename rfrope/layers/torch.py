@@ -397,7 +397,7 @@ class PolarEmbedding(RotaryEmbedding):
 
     @property
     def score_scale(self) -> float:
-        """What attention is to multiply scores by."""
+        """Return the factor that attention is to multiply scores by."""
         return 1.0 / (_SPREAD * self._blocks**0.5)
 
     def _read_rope(self, rope: Any) -> Rope:

@@ -138,7 +138,7 @@ class Rope:
 
     @property
     def rotary_dim(self) -> int:
-        """How many features of a head are turned, those with frequency 0 included: 2D, or D magnitudes if polar."""
+        """Number of features of a head that are turned, those with frequency 0 included: 2D, or D if polar."""
         return self.n_blocks if self.polar else 2 * self.n_blocks
 
     @property
