@@ -74,7 +74,8 @@ class Arm:
         if not self.polar and set(self.sets) == {"constant"}:
             return None
         n = width if self.polar else width // 2
-        made = [frequencies(text, n, self.design, (seed, head)) for head, text in enumerate(self.sets)]
+        seeds = [(seed, head) if self.design == "iid" else None for head in range(self.heads)]
+        made = [frequencies(text, n, self.design, one) for text, one in zip(self.sets, seeds, strict=True)]
         rope = rfrope.Rope(np.stack(made)[..., None], polar=self.polar)
         return PolarEmbedding(rope, "phases" if self.bias else False) if self.polar else RotaryEmbedding(rope)
 
@@ -94,13 +95,17 @@ class Arm:
 
 
 @cache
-def frequencies(text: str, n: int, design: str, seed: tuple[int, int]) -> np.ndarray:
-    """Return the frequencies of one head ``(n,)``, optimised for all lags that are read."""
+def frequencies(text: str, n: int, design: str, seed: tuple[int, int] | None) -> np.ndarray:
+    """Return the frequencies of one head ``(n,)``; those that are optimised have the least error at any lag read.
+
+    A least mean square over so many lags would give up the near ones, which are few, of a kernel of scale 4.
+    """
     if text == "constant":
         return np.zeros(n)
     if text == "geometric":
         return np.asarray(rfrope.geometric(n))
-    made = rfrope.design(text, head_dim=n, context=READ, design=design, rng=list(seed), polar=True)
+    norm = "sup" if design == "optimised" else None
+    made = rfrope.design(text, head_dim=n, context=READ, design=design, norm=norm, rng=list(seed or (0,)), polar=True)
     return np.asarray(made.frequencies).reshape(n)
 
 
@@ -178,7 +183,7 @@ def recovered(model: Reader, tokens: torch.Tensor) -> list[dict[str, np.ndarray]
         turn = layer.rotary
         if isinstance(turn, PolarEmbedding):
             q, k = (nn.functional.softplus(one).double().mean((0, 2)) for one in layer.contents(x)[:2])
-            omega = torch.as_tensor(np.asarray(turn.rope.frequencies))[..., 0]
+            omega = torch.tensor(np.asarray(turn.rope.frequencies))[..., 0]
             delta = torch.zeros_like(omega) if turn.phases is None else turn.phases.clamp(-math.tau, 0.0)
             weights = q * k
             waves = torch.cos(delta[:, None] - lags[:, None] * omega[:, None])
