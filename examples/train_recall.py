@@ -5,7 +5,7 @@ later a key is asked for, and its value is to be predicted, beside the text itse
 drawn from a chain whose next symbol depends on two of those before it; with ``--task code`` it is Python's library.
 A model is trained on 128 tokens and read on 2048, at the distances of training and beyond them.
 
-Each run takes two to three minutes of one core. The file keeps what is done: the same command goes on after an
+Each run takes about three minutes of one core. The file keeps what is done: the same command goes on after an
 interruption. Beside it comes a table (``.inc``).
 """
 
@@ -32,7 +32,7 @@ NOTES = 6  # in a text
 NEAR = dict(asked=3, first=96, longest=120)  # how often each is asked for, where notes stand, and the largest distance
 FAR = dict(asked=40, first=TRAINED, longest=READ - TRAINED - 1)  # likewise, of long texts
 DISTANCES = (0, 120, 256, 512, 1024, 2048)  # between which recall is averaged
-BATCH, STEPS = 32, 1600
+BATCH, STEPS = 32, 1200
 SYMBOLS, BACK, CERTAIN = 8, (1, 3), 0.9  # the chain: its next symbol is one that those so far back decide, or any
 ARMS_HERE = (
     "none",
@@ -204,7 +204,7 @@ def run(which: tuple[str, float, int], short: bool = False, task: str = "code") 
     row = {}
     for part in range(1 if seed in APART else 2):
         for beyond, found in enumerate(readings(task, part)):
-            tokens, targets, kinds = (one[: 8 if short else None] for one in found)
+            tokens, targets, kinds = (one[: 2 if short else None] for one in found)
             losses, right = read(made, tokens, targets)
             kinds = kinds.numpy()
             where, own = "beyond" if beyond else "within", means(losses, kinds, bool(beyond))
