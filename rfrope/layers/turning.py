@@ -356,14 +356,26 @@ class TurningModule(torch.nn.Module):
             )
         return self._widened(parameter, True)
 
+    def _bounded(self, phases: Tensor) -> Tensor:
+        """Return learned phases as they count."""
+        return phases
+
     def _omega(self, device: Any) -> Tensor:
         """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64; on the host if the device has none."""
-        if self.frequencies is None:
-            return self._moved("frequencies", device) if array.has_float64(_XP, device) else self._host
-        learned, sections = self._read_learned("frequencies"), self.rope.sections
-        if sections is None:
-            return angles.to_vectors(learned, learned)
-        return dealt(learned, sections, self.rope.interleaved)
+        if self.frequencies is not None:
+            learned, sections = self._read_learned("frequencies"), self.rope.sections
+            omega = angles.to_vectors(learned, learned)
+            omega = omega if sections is None else dealt(learned, sections, self.rope.interleaved)
+        elif array.has_float64(_XP, device):
+            omega = self._moved("frequencies", device)
+        elif self.factors is None:
+            return self._host
+        else:
+            omega = torch.from_numpy(self._host).float().to(device)
+        if self.factors is None:
+            return omega
+        factors = self._read_learned("factors")
+        return omega * angles.to_vectors(factors, factors)
 
     def _turned(self, places: str, at: Tensor, *features: tuple[str, Tensor, bool]) -> list[Tensor]:
         """Turn features, each with its name and whether it is keys, at positions of a name."""
@@ -371,8 +383,8 @@ class TurningModule(torch.nn.Module):
         fits = at.ndim == 2 and at.shape[0] == first.shape[-2] and not self._sets
         omega, shift, rows = self._omega(first.device), None, None
         if self.phases is not None:
-            shift = self._read_learned("phases")
-            shift = shift[:, None] if self._sets else shift
+            shift = self._bounded(self._read_learned("phases"))
+            shift = shift if shift.ndim == 1 else shift[:, None]
         if self.max_positions is not None:
             self._check_rows(places, at, self.max_positions)
             rows = None if first.dtype == torch.float64 else self._rows(at, first.device)
@@ -396,4 +408,5 @@ class TurningModule(torch.nn.Module):
         try:
             blocks.prepared(x, phases, self._turn.pairing, None, None, (name, places))
         except ValueError as error:
-            raise ValueError(f"{error}; here features are (..., heads, tokens, d), as in layout 'bhtd'") from None
+            hint = "here features are (..., heads, tokens, d); layout='bthd' takes tokens before heads"
+            raise ValueError(f"{error}; {hint}") from None
