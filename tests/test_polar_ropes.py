@@ -165,13 +165,17 @@ def test_what_is_drawn_is_drawn_of_the_frequencies():
     pytest.importorskip("matplotlib")
     from rfrope import plotting
 
-    for draw in (plotting.frequencies, lambda w, ax: plotting.mean_kernels({"x": w}, 20, ax=ax)):
-        lines = []
-        for one in (POLAR, OMEGA):
-            _, axis = plotting.new_figure(1)
-            lines.append([np.asarray(line.get_ydata()) for line in np.ravel(draw(one, ax=np.ravel(axis)[0]))[0].lines])
-        assert lines[0]
-        assert_equal(lines[0], lines[1])
+    calls = {
+        "frequencies": plotting.frequencies,
+        "kernel": lambda w: plotting.kernel("gaussian(scale=8)", 20, frequencies=w),
+        "mean_kernels": lambda w: plotting.mean_kernels({"x": w}, 20),
+        "wavelengths": lambda w: plotting.wavelengths({"x": w}, context=20),
+    }
+    for name, draw in calls.items():
+        drawn = [[np.asarray(line.get_xydata()) for line in draw(one).lines] for one in (POLAR, OMEGA)]
+        assert drawn[0], name
+        for one, other in zip(*drawn, strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_frequencies_are_used():

@@ -155,7 +155,9 @@ class Summary(Result):
                 f"{self.attention_factor**2:.6g}; the scores below are without it."
             )
         several = len(self.axes) > 1
-        lines += [f"In short{f', axis {axis.axis}' if several else ''}: {_finding(axis, self.polar)}" for axis in self.axes]
+        lines += [
+            f"In short{f', axis {axis.axis}' if several else ''}: {_finding(axis, self.polar)}" for axis in self.axes
+        ]
         for axis in self.axes:
             lines += ["", *([f"Lags along axis {axis.axis}"] if several else []), *_lines(axis, self)]
         return "\n".join(lines)
@@ -205,8 +207,8 @@ def summarise(
     All whole lags 0, ..., context - 1 are looked at: positions are tokens or patches, one apart. The mean kernel
     ``C(lag) = (1/D) sum cos(lag theta)`` is the score of a unit vector in a random direction with itself
     (Zhao): what equal content scores, averaged over contents. Trained queries and keys weigh the blocks
-    unequally; `sine_share` and `departure` read those. With a polar Rope it is the score of any two tokens, over that at
-    lag 0, averaged over contents whose magnitudes are alike.
+    unequally; `sine_share` and `departure` read those. With a polar Rope it is the score of any two tokens, over that
+    at lag 0, averaged over contents whose magnitudes are alike.
 
     Examples
     --------

@@ -83,7 +83,12 @@ def _run(options: argparse.Namespace) -> int:
     rope = replace(rope, source=replace(rope.source, error=errors))
 
     def data() -> dict[str, Any]:
-        about = {"head_dim": rope.head_dim, "polar": rope.polar, "shape": list(rope.frequencies.shape), "dtype": options.dtype}
+        about = {
+            "head_dim": rope.head_dim,
+            "polar": rope.polar,
+            "shape": list(rope.frequencies.shape),
+            "dtype": options.dtype,
+        }
         return {"norm": None, "seed": None} | rope.source.to_dict() | about | found.to_dict()
 
     page.report(

@@ -8,12 +8,12 @@ import re
 import types
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any, TypeAlias
 
-import torch
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from rfrope.integrations.rotations import Positions, rotating_methods, swap
+from rfrope.integrations.rotations import Positions, calling, rotating_methods, swap
 from rfrope.layers.torch import PolarEmbedding
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
@@ -71,11 +71,9 @@ class PolarAttention:
                 "queries and keys; expected attention that is written as LlamaAttention is"
             )
         module = self._module_of(attention)
-        names = function.__globals__ | dict.fromkeys(called, _turn)
-        names.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
-        turning: Any = types.FunctionType(function.__code__, names, closure=function.__closure__)
-        turning.__defaults__, turning.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+        turning = calling(function, dict.fromkeys(called, _turn))
 
+        @wraps(function)
         def forward(self: Module, hidden_states: Any, position_embeddings: Any, *arguments: Any, **options: Any) -> Any:
             return turning(self, hidden_states, (position_embeddings[0], self.polar), *arguments, **options)
 

@@ -351,17 +351,22 @@ def redirect(attention: Module, positions: Positions, undo: ExitStack) -> bool:
         _check_parameters(attention, called)
         positions.turns_back |= bool(_BACK.search(inspect.getsource(function)))
         positions.is_complex |= any("freqs_cis" in inspect.signature(one).parameters for one in called.values())
-        replaced = {one: _rotation_by_positions(f, positions) for one, f in called.items()}
-        names = function.__globals__ | replaced
-        names.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
-        method: Any = types.FunctionType(function.__code__, names, closure=function.__closure__)
-        method.__defaults__, method.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-        method.__annotations__ = function.__annotations__
+        method = calling(function, {one: _rotation_by_positions(f, positions) for one, f in called.items()})
         if not positions.__dict__["rotary"].gives_tables:
             method = _noting(method, positions)
         swap(attention.__dict__, name, types.MethodType(method, attention), undo)
         found = True
     return found
+
+
+def calling(function: Any, replaced: Mapping[str, Any]) -> Any:
+    """Return a copy of a function that finds other functions under some global names."""
+    names = function.__globals__ | replaced
+    names.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
+    made: Any = types.FunctionType(function.__code__, names, closure=function.__closure__)
+    made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    made.__annotations__ = function.__annotations__
+    return made
 
 
 def _check_parameters(attention: Module, called: Mapping[str, Any]) -> None:

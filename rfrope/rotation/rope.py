@@ -275,9 +275,7 @@ class Rope:
         """
         return rotation_table(positions, self.vectors, scale=self.attention_factor, dtype=dtype)
 
-    def _frequencies_for(
-        self, pairing: str | None, scale: Any, x: Any, name: str, polar: bool = False
-    ) -> Array:
+    def _frequencies_for(self, pairing: str | None, scale: Any, x: Any, name: str, polar: bool = False) -> Array:
         """Return the frequencies for a function that takes them bare, if it turns features as this Rope does.
 
         Parameters

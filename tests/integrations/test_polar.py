@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 import pytest
 import tiny_models
-from campaign import sparse
+from campaign import campaign, sparse
 from tiny_models import IDS, logits, made
 
 import rfrope
@@ -184,6 +184,27 @@ def test_scores_are_multiplied_by_what_the_contents_ask_for():
         assert model.model.layers[0].self_attn.scaling == pytest.approx(wanted / 2.0)
 
 
+@campaign
+def test_it_compiles_in_one_graph():
+    model = made()
+    with_biases(model)
+    torch._dynamo.reset()
+    compiled = torch.compile(model.model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        found = compiled(IDS, use_cache=False).last_hidden_state
+        torch.testing.assert_close(found, model.model(IDS, use_cache=False).last_hidden_state, rtol=0, atol=1e-5)
+
+
+def test_narrow_weights_turn_by_exact_phases():
+    model = made()
+    with_biases(model)
+    model.to(torch.bfloat16)
+    assert model.model.layers[0].self_attn.polar.phases.dtype == torch.float64
+    near = logits(model, position_ids=torch.arange(12)[None])
+    far = logits(model, position_ids=torch.arange(12)[None] + 1_000_000)
+    assert (far - near).abs().max() < 0.05 * near.abs().max()
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
@@ -232,7 +253,7 @@ def test_kernels_of_flash_attention_take_heads_of_256_features():
 def test_a_polar_rope_is_not_for_replace_rotary_nor_twice():
     model = made()
     for one in (ONE, PolarEmbedding(ONE)):
-        with pytest.raises(ValueError, match="rope is polar; expected integrations.transformers.use_polar"):
+        with pytest.raises(ValueError, match=r"rope is polar; expected integrations.transformers.use_polar"):
             replace_rotary(model, one)
     with use_polar(model, ONE), pytest.raises(ValueError, match=r"was replaced already; expected undo\(\)"):
         use_polar(model, ONE)
