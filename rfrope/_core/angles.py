@@ -410,11 +410,9 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
 
     Numbers that such a type holds exactly may be meant; so this is a warning, where looking at values is free.
     """
-    if getattr(getattr(frequencies, "dtype", None), "itemsize", 2) != 2:
+    if libraries.is_compiling() or not hasattr(frequencies, "dtype"):
         return
-    if not hasattr(frequencies, "dtype") or libraries.is_compiling():
-        return
-    if array.dtype_name(frequencies) not in _NARROW:
+    if getattr(frequencies.dtype, "itemsize", 2) != 2 or array.dtype_name(frequencies) not in _NARROW:
         return
     if not (array.has_host_values(frequencies) and array.has_host_values(positions)) or 0 in (
         *frequencies.shape,

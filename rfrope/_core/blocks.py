@@ -345,7 +345,7 @@ def _turned(z: Array, cos: Array, sin: Array, turn: Turn, xp: ModuleType) -> lis
 
 def softplus_of(x: Array, xp: ModuleType) -> Array:
     """``log(1 + exp(x))``, without overflow and to the digits that small ones have."""
-    return xp.logaddexp(x, xp.zeros_like(x[..., :1]))
+    return xp.logaddexp(x, xp.zeros_like(x[..., :1])) if x.shape[-1] else x
 
 
 @dispatched(CPU.rotation, TORCH_ROTATION)

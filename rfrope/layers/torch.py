@@ -251,7 +251,8 @@ class RotaryEmbedding(TurningModule):
         with torch.inference_mode(False):
             self._constants = {name: torch.from_numpy(value.copy()) for name, value in made.items()}
         self._placed: dict[Any, Tensor] = {}
-        self._backend = None if self.max_positions is not None else dispatch.find(dispatch.CPU.rotation)
+        by_loops = self.max_positions is None and not self.rope.polar
+        self._backend = dispatch.find(dispatch.CPU.rotation) if by_loops else None
         self._last_plans = None, None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -327,8 +328,8 @@ class PolarEmbedding(RotaryEmbedding):
     """Make magnitudes and directions by position of queries and keys: polar contents, whose scores a kernel governs.
 
     Queries and keys x become magnitudes ``m = log(1 + exp(x))`` and then features ``(m cos u, m sin u)``, twice as
-    many. A score is ``sum_i m_i m'_i cos(lag omega_i + delta_i)``: every term has the sign of its cosine, so that scores
-    of every pair follow the kernel of the frequencies, and not their mean alone (see the page of proofs).
+    many. A score is ``sum_i m_i m'_i cos(lag omega_i + delta_i)``: every term has the sign of its cosine, so that the
+    scores of every pair follow the kernel of the frequencies, and not their mean alone (see the page of proofs).
 
     Parameters
     ----------
@@ -361,10 +362,10 @@ class PolarEmbedding(RotaryEmbedding):
 
     Notes
     -----
-    Attention divides by the root of a width that it sees, which is now ``2 head_dim``: give it a scale. For contents of
-    independent standard normal numbers, RoPE's logits ``q . k / sqrt(head_dim)`` have standard deviation 1 at every lag,
-    and polar ones with ``scale=score_scale`` have 1 at lag 0, about a mean of ``0.99 sqrt(head_dim) Phi(lag)``: from the
-    start, attention looks where the kernel does. PoPE's own scale, ``head_dim ** -0.5``, gives 0.65 of both.
+    Attention divides by the root of a width that it sees, which is now ``2 head_dim``: give it a scale. For contents
+    of independent standard normal numbers, RoPE's logits ``q . k / sqrt(head_dim)`` have standard deviation 1 at every
+    lag, and polar ones with ``scale=score_scale`` have 1 at lag 0, about a mean of ``0.99 sqrt(head_dim) Phi(lag)``:
+    from the start, attention looks where the kernel does. PoPE's own, ``head_dim ** -0.5``, gives 0.65 of both.
     Source: Gopalakrishnan et al. (2025).
 
     Examples
@@ -396,7 +397,7 @@ class PolarEmbedding(RotaryEmbedding):
 
     @property
     def score_scale(self) -> float:
-        """What attention is to multiply scores by."""
+        """Return the factor that attention is to multiply scores by."""
         return 1.0 / (_SPREAD * self._blocks**0.5)
 
     def _read_rope(self, rope: Any) -> Rope:

@@ -12,6 +12,7 @@ from rfrope._core import angles, array, blocks, dispatch, libraries, results
 from rfrope._core.arguments import flag, is_several, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.pairings import check_sections, dealt
+from rfrope.rotation.polar import rotate_polar
 from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.turning import rotate, rotation_table, scores_of
 
@@ -137,7 +138,7 @@ class Rope:
 
     @property
     def rotary_dim(self) -> int:
-        """How many features of a head are turned, those with frequency 0 included: 2D, or D magnitudes if polar."""
+        """Number of features of a head that are turned, those with frequency 0 included: 2D, or D if polar."""
         return self.n_blocks if self.polar else 2 * self.n_blocks
 
     @property

@@ -200,7 +200,10 @@ def test_it_prints_what_it_is():
         (lambda: PolarEmbedding(ONE, heads=2), "heads is 2, but the module has no phases"),
         (lambda: PolarEmbedding(ONE, "bias"), "learnable is 'bias'"),
         (lambda: PolarEmbedding(0), "rope is 0"),
-        (lambda: PolarEmbedding(ONE)(features(2)[..., :-2], features(2)[..., :-2]), "one frequency for each"),
+        (
+            lambda: PolarEmbedding(ONE)(features(2)[..., :-2], features(2)[..., :-2]),
+            "polar rotation takes one frequency for each magnitude",
+        ),
         (lambda: PolarEmbedding(ONE, "phases", heads=3)(features(2), features(2)), "k has 2 heads"),
         (lambda: PolarEmbedding(SETS)(features(4), features(4)), "k has 4 heads"),
         (lambda: PolarEmbedding(ONE)(features(2).long(), features(2).long()), "q has dtype int64"),

@@ -26,7 +26,7 @@ def rng():
 def joined(cosine, sine, pairing):
     if pairing == "half":
         return np.concatenate([cosine, sine], axis=-1)
-    return np.stack([cosine, sine], axis=-1).reshape(*cosine.shape[:-1], -1)
+    return np.stack([cosine, sine], axis=-1).reshape(*cosine.shape[:-1], 2 * cosine.shape[-1])
 
 
 def formula(x, u, pairing="half", softplus=False, scale=1.0):
