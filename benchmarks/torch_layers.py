@@ -20,8 +20,8 @@ import numpy as np
 
 import rfrope
 from benchmarks import machine
-from benchmarks.rotation_peers import need
-from benchmarks.timing import Entry, measure
+from benchmarks.rotation_peers import Rotation, need, parallel_copy
+from benchmarks.timing import Entry, Missing, measure
 
 BLOCKS, WIDTH, TOKENS, HEADS, SHARED = 64, 128, 4096, 32, 8
 
@@ -85,6 +85,67 @@ def training(dtype_name: str) -> list[Entry]:
         return both
 
     return [Entry(name, trained(call)) for name, call in calls.items()]
+
+
+# -- polar features ----------------------------------------------------------------------------------------------------
+
+
+def polar(dtype_name: str) -> list[Entry]:
+    """Forward and backward of q and k (1, 32, 4096, 64) with a softplus, gradients of features and of k's shift."""
+    import torch
+
+    dtype = getattr(torch, dtype_name)
+    q, k, *gradients = (features(TOKENS, HEADS, dtype, seed) for seed in range(4))
+    q, k = (x[..., :BLOCKS].contiguous().requires_grad_() for x in (q, k))
+    positions, frequencies = torch.arange(TOKENS), torch.from_numpy(rfrope.geometric(BLOCKS))
+    shift = torch.zeros(HEADS, BLOCKS).requires_grad_()
+
+    def ours() -> tuple[Any, ...]:
+        rotate_polar = rfrope.rotation.rotate_polar
+        turned_k = rotate_polar(k, positions, frequencies, shift=shift[:, None], softplus=True)
+        return rotate_polar(q, positions, frequencies, softplus=True), turned_k
+
+    def formula(q: Any, k: Any, shift: Any) -> tuple[Any, ...]:
+        phases = positions[:, None].float() * frequencies.float()
+        found = []
+        for x, u in ((q, phases), (k, phases + shift[:, None])):
+            m = torch.nn.functional.softplus(x)
+            found.append(torch.cat([m * u.cos().to(dtype), m * u.sin().to(dtype)], -1))
+        return tuple(found)
+
+    compiled = torch.compile(formula)
+    calls: dict[str, Callable[[], Any]] = {
+        "rfrope": ours,
+        "plain formula, eager": lambda: formula(q, k, shift),
+        "plain formula, torch.compile": lambda: compiled(q, k, shift),
+    }
+    try:
+        module = need("PoPE_pytorch").PoPE(BLOCKS, heads=HEADS)
+        calls["PoPE-pytorch"] = lambda: [x.to(dtype) for x in module.apply_pope_to_qk(module(TOKENS), q, k)]
+    except (Missing, ImportError) as error:
+        print(f"PoPE-pytorch is left out: {error}", file=sys.stderr)
+
+    def trained(call: Callable[[], Any]) -> Callable[[], Any]:
+        def both() -> None:
+            q.grad = k.grad = shift.grad = None
+            torch.autograd.backward(list(call()), gradients)
+
+        return both
+
+    return [Entry(name, trained(call)) for name, call in calls.items()]
+
+
+def polar_of_numpy(dtype: str) -> list[Entry]:
+    """Polar features of NumPy's (1, 32, 4096, 64), beside a copy of what is written."""
+    problem = Rotation(TOKENS, dtype)
+    x = np.abs(problem.numpy()[..., :BLOCKS])
+    out, positions, frequencies = problem.numpy(False), np.arange(TOKENS), rfrope.geometric(BLOCKS)
+
+    def turned(softplus: bool) -> Callable[[], Any]:
+        return lambda: rfrope.rotation.rotate_polar(x, positions, frequencies, softplus=softplus, out=out)
+
+    named = (("rfrope", False), ("rfrope, softplus", True))
+    return [*(Entry(name, turned(softplus)) for name, softplus in named), parallel_copy(problem)]
 
 
 # -- a decode step -----------------------------------------------------------------------------------------------------
@@ -247,6 +308,14 @@ def contestants() -> dict[str, Callable[[Any, int], Any]]:
 JOBS: dict[str, Callable[[], list[Entry]]] = {
     "forward and backward, (1, 32, 4096, 128) float32": lambda: training("float32"),
     "forward and backward, (1, 32, 4096, 128) bfloat16": lambda: training("bfloat16"),
+    "polar features, forward and backward, q and k (1, 32, 4096, 64) float32": lambda: polar("float32"),
+    "polar features, forward and backward, q and k (1, 32, 4096, 64) bfloat16": lambda: polar("bfloat16"),
+    "polar features of NumPy, (1, 32, 4096, 64) float32, beside a copy of the result": lambda: polar_of_numpy(
+        "float32"
+    ),
+    "polar features of NumPy, (1, 32, 4096, 64) bfloat16, beside a copy of the result": lambda: polar_of_numpy(
+        "bfloat16"
+    ),
     "decode step, 32 and 8 heads of 128, float32": lambda: decoding("float32"),
     "decode step, 32 and 8 heads of 128, bfloat16": lambda: decoding("bfloat16"),
     "compiled model of 4 layers, 512 tokens, forward and backward": compiled_models,

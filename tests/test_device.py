@@ -87,6 +87,14 @@ def rerotated(a: Place) -> Iterator[Any]:
     yield rfrope.rotation.rerotate(x, a(VECTORS), a(TENSOR), a(TENSOR[..., ::-1].copy()))
 
 
+def polar(a: Place) -> Iterator[Any]:
+    x, p, w = a(abs(FEATURES), "float32"), a(POSITIONS), a(FREQUENCIES)
+    yield rfrope.rotation.rotate_polar(x[..., :4], p, w)
+    yield rfrope.rotation.rotate_polar(x, p, w, inverse=True, pairing="interleaved", scale=a(2.0))
+    yield rfrope.rotation.rotate_polar(x[..., :4], p, w, shift=a(TABLE), softplus=True, out=a(FEATURES, "float32"))
+    yield rfrope.rotation.rotate_polar(x[..., :4], a(VECTORS), a(TENSOR), pairing="interleaved")
+
+
 def scores(a: Place) -> Iterator[Any]:
     x, p, w = a(FEATURES, "float32"), a(POSITIONS), a(FREQUENCIES)
     yield rfrope.scores(x, x, p, p, w)
@@ -235,6 +243,7 @@ CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
     "Rope.scores": scores_of_a_rope,
     "Rope.table": tables_of_a_rope,
     "rerotate": rerotated,
+    "rotate_polar": polar,
     "scores": scores,
     **{f"Kernel.{name}": functools.partial(of_kernels, name) for name in ("phi", "phi2", "density")},
 }
@@ -269,7 +278,7 @@ class Watched(types.ModuleType):
 # fmt: off
 QUEUED = {
     "abs", "all", "any", "arange", "argmin", "astype", "atan2", "broadcast_to", "concat", "cos", "empty", "exp",
-    "expm1", "finfo", "floor", "full", "full_like", "imag", "isfinite", "isinf", "log", "log1p", "matmul",
+    "expm1", "finfo", "floor", "full", "full_like", "imag", "isfinite", "isinf", "log", "log1p", "logaddexp", "matmul",
     "matrix_transpose", "max", "mean", "moveaxis", "ones_like", "prod", "real", "remainder", "reshape", "round",
     "sin", "sqrt", "stack", "sum", "take", "where", "zeros_like", "__array_namespace_info__", "int32", "int64",
     "float32", "float64", "complex64", "complex128",
@@ -467,10 +476,10 @@ def test_memory_of_cupys_arrays_is_compared(cupy_array):
     assert dispatch.has_shared_elements(cupy.broadcast_to(x[:1], (4, 6)))
     assert not dispatch.has_shared_elements(x[:1])
     with pytest.raises(ValueError, match="out overlaps x in part"):
-        blocks._check_out(x[1:], x[:3], False)
-    blocks._check_out(x[:3], x[:3], False)
+        blocks._check_out(x[1:], x[:3], (3, 6), "x", False)
+    blocks._check_out(x[:3], x[:3], (3, 6), "x", False)
     with pytest.raises(ValueError, match="broadcast view"):
-        blocks._check_out(cupy.broadcast_to(x[:1], (4, 6)), x, False)
+        blocks._check_out(cupy.broadcast_to(x[:1], (4, 6)), x, (4, 6), "x", False)
 
 
 def test_numpy_that_says_how_to_turn_is_moved_to_the_device(second):

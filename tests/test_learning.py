@@ -63,6 +63,10 @@ def _table(positions: Any, frequencies: Any, shift: Any, scale: Any) -> Any:
     return rfrope.rotation_table(positions, frequencies, shift=shift, scale=scale)
 
 
+def _polar(x: Any, positions: Any, frequencies: Any, **options: Any) -> Any:
+    return rfrope.rotation.rotate_polar(x, positions, frequencies, **options)
+
+
 def _terms(**arguments: Any) -> Any:
     terms = heads.shifted_terms(**arguments)
     return terms.cosine, terms.sine, terms.rest
@@ -95,6 +99,9 @@ def problems(form: str, pairing: str) -> dict[str, Problem]:
         "rotate": Problem(rfrope.rotate, {"x": x, "positions": p, **angles, "scale": phases}, options=paired),
         "inverse": Problem(
             rfrope.rotate, {"x": x, "positions": p, **angles, "scale": phases}, options=paired | {"inverse": True}
+        ),
+        "rotate_polar": Problem(
+            _polar, {"x": (2, 3, 3), "positions": p, **angles, "scale": phases}, options=paired | {"softplus": True}
         ),
         "rotate_by_phases": Problem(rfrope.rotate_by_phases, {"x": x, "phases": phases, "scale": (3,)}, options=paired),
         "rotate_by_table": Problem(rfrope.rotate_by_table, table, options=paired),

@@ -14,12 +14,22 @@ from rfrope._core.array import Array
 from rfrope._core.dispatch import CPU, TORCH_ROTATION, Overlap, dispatched, has_shared_elements, overlap_of
 
 PAIRINGS = ("half", "interleaved")
+MAGNITUDES = "magnitudes"  # the layout of blocks without second features: they are 0, or not wanted; inside alone
 _MANY = 2**16  # numbers that need no look at the memory there is
+_HINTS = {  # where there are as many columns as features
+    "cos": "; if cos repeats its columns, pass the first half",
+    "frequencies": "; one frequency for each feature is for polar features, which rotate_polar makes",
+}
 
 
 def check_pairing(pairing: Any, name: str = "pairing") -> str:
     """Return a pairing, or say which there are."""
     return choice(name, pairing, PAIRINGS)
+
+
+def width_of(layout: str) -> int:
+    """Return how many features a block has in a pairing, or as a magnitude."""
+    return 1 if layout == MAGNITUDES else 2
 
 
 def pair(x: Array, pairing: str) -> tuple[Array, Array]:
@@ -40,14 +50,16 @@ def join(first: Array, second: Array, pairing: str, xp: ModuleType) -> Array:
 # -- features, queries and keys ----------------------------------------------------------------------------------------
 
 
-def features(x: Any, xp: ModuleType, name: str = "x", device: Any = None) -> Array:
-    """Return features ``(..., d)`` as an array, or say why they cannot be rotated."""
+def features(x: Any, xp: ModuleType, name: str = "x", device: Any = None, layout: str = PAIRINGS[0]) -> Array:
+    """Return features ``(..., d)`` as an array, or say why they cannot be rotated; d is even but for magnitudes."""
     x = array.asarray(x, xp, name=name, device=device)
     if not array.is_real_floating(x):
         raise TypeError(
             f"{name} has dtype {array.dtype_name(x)}; expected real floating features: convert to float32 or float64"
         )
-    if x.ndim == 0 or x.shape[-1] % 2:
+    if layout == MAGNITUDES and x.ndim == 0:
+        raise ValueError(f"{name} is a single number; expected (..., D) with one magnitude for each frequency")
+    if x.ndim == 0 or x.shape[-1] % width_of(layout):
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., d) with an even number d of features")
     return x
 
@@ -162,13 +174,28 @@ def halves(x: Array, blocks: int, pairing: str, xp: ModuleType) -> tuple[Array, 
 def check_width(x: Array, blocks: int, name: str, x_name: str = "x") -> None:
     """Say that features are too few for so many blocks."""
     if 2 * blocks > x.shape[-1]:
-        hint = (
-            f"; if {name} repeats its columns, pass the first half" if name == "cos" and blocks == x.shape[-1] else ""
-        )
+        hint = ""
+        if blocks == x.shape[-1]:
+            hint = _HINTS.get(name, "")
         raise ValueError(
             f"{name} has D = {blocks} blocks, which needs {2 * blocks} features, but {x_name} has shape "
             f"{tuple(x.shape)}; expected D <= {x.shape[-1] // 2}{hint}"
         )
+
+
+def check_magnitudes(x: Array, xp: ModuleType, name: str) -> None:
+    """Refuse magnitudes below zero, where looking is free (see `array.has_host_values`); NaN passes."""
+    if array.has_host_values(x) and has_negative(x, xp):
+        raise ValueError(
+            f"{name} holds negative numbers; expected magnitudes of 0 or more: pass softplus=True to make them"
+        )
+
+
+@dispatched(CPU.rotation, TORCH_ROTATION)
+def has_negative(x: Array, xp: ModuleType) -> bool:
+    """Return whether any number is below zero."""
+    with np.errstate(invalid="ignore"):  # bfloat16 of ml_dtypes warns of NaN
+        return bool(xp.any(x < 0))
 
 
 def _widest(value: Any, name: str, xp: ModuleType, device: Any) -> Array:
@@ -181,12 +208,30 @@ def _widest(value: Any, name: str, xp: ModuleType, device: Any) -> Array:
 
 
 class Turn(NamedTuple):
-    """Options of a turn, beside its angles: `scale` multiplies cos and sin, or divides them in the inverse."""
+    """Options of a turn, beside its angles.
+
+    Attributes
+    ----------
+    pairing, out_pairing : str
+        The two features that make a block, in what comes and in the result; or `MAGNITUDES` in one of them, which has
+        first features alone: second ones that come are 0, or those of the result are left out.
+    scale : float or array
+        Multiplies cos and sin, or divides them in the inverse.
+    inverse : bool
+    softplus : bool
+        Magnitudes that come are ``log(1 + exp(x))`` of x.
+    """
 
     pairing: str
     out_pairing: str
     scale: Any = 1.0
     inverse: bool = False
+    softplus: bool = False
+
+    def shape(self, x: tuple[int, ...], phases: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of features of some shape, turned by phases."""
+        added = (width_of(self.out_pairing) - width_of(self.pairing)) * phases[-1]
+        return (*broadcast(tuple(x[:-1]), tuple(phases[:-1])), x[-1] + added)
 
 
 def prepared(
@@ -198,13 +243,21 @@ def prepared(
     names: tuple[str, ...],
     *angles: Array | None,
 ) -> str:
-    """Check all that `turned` needs and return the pairing of the result.
+    """Check pairings, and all that `check_turn` does; return the pairing of the result."""
+    check_pairing(pairing)
+    out_pairing = pairing if out_pairing is None else check_pairing(out_pairing, "out_pairing")
+    check_turn(x, phases, Turn(pairing, out_pairing), out, names, *angles)
+    return out_pairing
+
+
+def check_turn(
+    x: Array, phases: tuple[int, ...], turn: Turn, out: Array | None, names: tuple[str, ...], *angles: Array | None
+) -> None:
+    """Check all that `turned` needs beside pairings.
 
     `phases` is the shape of the phases, `angles` are the arrays that they are made from, and `names` says what the
     features and these are called.
     """
-    check_pairing(pairing)
-    out_pairing = pairing if out_pairing is None else check_pairing(out_pairing, "out_pairing")
     if not _keeps(x.shape[:-1], phases[:-1]):
         origin = _sources(names, angles)
         leading = array.broadcast_shapes({names[0]: x.shape[:-1], f"the phases from {origin}": phases[:-1]})
@@ -214,11 +267,11 @@ def prepared(
             f"axes with None, as in {names[1].partition(' ')[0]}[:, None], or broadcast {names[0]} first where all "
             "combinations are meant"
         )
+    shape = turn.shape(x.shape, phases)
     if out is None:
-        array.check_memory(int(array.dtype_name(x)[-2:]) / 8, x.shape, x, names[0])
+        array.check_memory(int(array.dtype_name(x)[-2:]) / 8, shape, x, names[0])
     else:
-        _check_out(out, x, array.needs_gradient(x, out, *angles))
-    return out_pairing
+        _check_out(out, x, shape, names[0], array.needs_gradient(x, out, *angles))
 
 
 def _keeps(whole: tuple[int, ...], part: tuple[int, ...]) -> bool:
@@ -240,35 +293,52 @@ def _sources(names: tuple[str, ...], angles: tuple[Array | None, ...]) -> str:
 
 def turned(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
     """Turn prepared features by ready cos and sin ``(..., D)``, one float wider."""
-    leading = broadcast(x.shape[:-1], cos.shape[:-1])
-    width = 2 * cos.shape[-1]
-    if array.library_of(xp).fuses_functions:
+    width = width_of(turn.pairing) * cos.shape[-1]
+    if array.library_of(xp).fuses_functions and MAGNITUDES not in turn[:2]:
         return _turned_at_once(x, cos, sin, turn, xp)
+    shape = turn.shape(x.shape, cos.shape)
     if out is None and isinstance(x, np.ndarray):
-        out = np.empty((*leading, x.shape[-1]), x.dtype)
+        out = np.empty(shape, x.dtype)
 
     wide = array.wider_float(x, xp)
     cos, sin = array.astype(cos, wide, xp), array.astype(sin, wide, xp)
-    x_1, x_2 = pair(array.astype(x[..., :width], wide, xp), turn.pairing)
-    y_1 = array.astype(x_1 * cos - x_2 * sin, x.dtype, xp)
-    y_2 = array.astype(x_1 * sin + x_2 * cos, x.dtype, xp)
+    found = _turned(array.astype(x[..., :width], wide, xp), cos, sin, turn, xp)
+    first, *second = (array.astype(value, x.dtype, xp) for value in found)
     rest = x[..., width:]
 
     if out is None:
-        joined = join(y_1, y_2, turn.out_pairing, xp)
+        joined = join(first, second[0], turn.out_pairing, xp) if second else first
         if width == x.shape[-1]:
             return joined
-        return xp.concat([joined, xp.broadcast_to(rest, (*leading, rest.shape[-1]))], axis=-1)
-    first, second = pair(out[..., :width], turn.out_pairing)
-    first[...], second[...] = y_1, y_2
+        return xp.concat([joined, xp.broadcast_to(rest, (*shape[:-1], rest.shape[-1]))], axis=-1)
+    if not second:
+        out[...] = first
+        return out
+    both = pair(out[..., : 2 * cos.shape[-1]], turn.out_pairing)
+    both[0][...], both[1][...] = first, second[0]
     if width < x.shape[-1] and overlap_of(out, x) is not Overlap.SAME:
         out[..., width:] = rest
     return out
 
 
+def _turned(z: Array, cos: Array, sin: Array, turn: Turn, xp: ModuleType) -> list[Array]:
+    """First features of turned blocks, and the second ones where the result has any."""
+    if turn.pairing == MAGNITUDES:
+        z = softplus_of(z, xp) if turn.softplus else z
+        return [z * cos, z * sin]
+    z_1, z_2 = pair(z, turn.pairing)
+    first = z_1 * cos - z_2 * sin
+    return [first] if turn.out_pairing == MAGNITUDES else [first, z_1 * sin + z_2 * cos]
+
+
+def softplus_of(x: Array, xp: ModuleType) -> Array:
+    """``log(1 + exp(x))``, without overflow and to the digits that small ones have."""
+    return xp.logaddexp(x, xp.zeros_like(x[..., :1])) if x.shape[-1] else x
+
+
 @dispatched(CPU.rotation, TORCH_ROTATION)
 def shared_coefficients(
-    x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
+    x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType, softplus: bool = False
 ) -> tuple[Array, Array]:
     """Sums of ``x . y`` and ``x_1 y_2 - x_2 y_1`` of each block over all rows that share a phase.
 
@@ -276,18 +346,27 @@ def shared_coefficients(
 
     Parameters
     ----------
-    x, y : arrays, (..., 2D)
+    x, y : arrays, (..., 2D), or (..., D) of first features alone
         They have one dtype; the leading axes of both, and of `shape`, broadcast.
     shape : tuple of int
         Shape of the phases, ``(..., D)``.
     pairing, y_pairing : str
-        The two features that make a block, in x and in y.
+        The two features that make a block, in x and in y; `MAGNITUDES` in one of them.
+    softplus : bool
+        As in `Turn`, for x.
 
     Returns
     -------
     A, B : arrays of that shape, in the widest float
     """
-    found = coefficients_of(*(pair(array.widen(v, xp), name) for v, name in ((x, pairing), (y, y_pairing))))
+    x, y = array.widen(x, xp), array.widen(y, xp)
+    x = softplus_of(x, xp) if softplus else x
+    if MAGNITUDES in (pairing, y_pairing):
+        many, one, sign = (y, x, 1.0) if pairing == MAGNITUDES else (x, y, -1.0)
+        first, second = pair(many, y_pairing if pairing == MAGNITUDES else pairing)
+        found = one * first, sign * one * second
+    else:
+        found = coefficients_of(pair(x, pairing), pair(y, y_pairing))
     return tuple(_summed_to(value, shape, xp) for value in found)
 
 
@@ -323,15 +402,15 @@ def _turned_at_once(x: Array, cos: Array, sin: Array, turn: Turn, xp: ModuleType
     return xp.concat([y, xp.broadcast_to(rest, (*y.shape[:-1], rest.shape[-1]))], axis=-1)
 
 
-def _check_out(out: Array, x: Array, needs_gradient: bool) -> None:
+def _check_out(out: Array, x: Array, shape: tuple[int, ...], name: str, needs_gradient: bool) -> None:
     if not hasattr(out, "dtype"):
         raise TypeError(f"out is {show(out)}; expected an array")
     if array.is_lazy(x):
         raise TypeError("out was given, but arrays of this library cannot be written to; expected out=None")
-    if tuple(out.shape) != tuple(x.shape):
-        raise ValueError(f"out has shape {tuple(out.shape)}; expected {tuple(x.shape)}")
+    if tuple(out.shape) != tuple(shape):
+        raise ValueError(f"out has shape {tuple(out.shape)}; expected {tuple(shape)}")
     if out.dtype != x.dtype:
-        raise TypeError(f"out has dtype {out.dtype!r}; expected the dtype of x, {x.dtype!r}")
+        raise TypeError(f"out has dtype {out.dtype!r}; expected the dtype of {name}, {x.dtype!r}")
     if needs_gradient:
         raise TypeError(
             "out was given, but gradients are asked for, which writing in place would lose; expected out=None"
@@ -341,4 +420,5 @@ def _check_out(out: Array, x: Array, needs_gradient: bool) -> None:
             "out is read-only, or some of its elements share memory, as in a broadcast view; expected a writable array "
         )
     if overlap_of(out, x) is Overlap.PART:
-        raise ValueError("out overlaps x in part; expected x itself (in place) or memory of its own")
+        expected = f"{name} itself (in place) or memory" if tuple(x.shape) == tuple(shape) else "memory"
+        raise ValueError(f"out overlaps {name} in part; expected {expected} of its own")

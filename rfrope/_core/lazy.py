@@ -150,20 +150,28 @@ class _Dask(_Lazy):
         return x.map_blocks(function, dtype=x.dtype, chunks=(*x.chunks[:-1], (last_axis,)))
 
     def map_chunks(
-        self, function: Callable[..., Any], x: Array, constants: Mapping[str, Constant], options: Mapping[str, Any]
+        self,
+        function: Callable[..., Any],
+        x: Array,
+        constants: Mapping[str, Constant],
+        options: Mapping[str, Any],
+        width: int | None = None,
     ) -> Array:
         """Map a function over the blocks of an array, with the parts of constants that fall there.
 
         Parameters
         ----------
         function : callable
-            ``function(block, **constants, **options)``, picklable; it leaves a block its shape and dtype.
+            ``function(block, **constants, **options)``, picklable; it leaves a block its dtype, and its shape but for
+            a new width.
         x : dask.array.Array, (..., d)
             The last axis becomes one block.
         constants : mapping
             By name; they are cut as `x` is.
         options : mapping
             What is the same everywhere.
+        width : int, optional
+            Length of the result's last axis, where it is not that of `x`.
         """
         dask = sys.modules["dask.array"]
         x = x if x.numblocks[-1] == 1 else x.rechunk({-1: -1})
@@ -180,6 +188,8 @@ class _Dask(_Lazy):
             arguments += [dask.from_array(values, chunks=tuple(chunks)), tuple(names)]
         call = _Call(function, tuple(constants), options)
         kept = {"dtype": x.dtype, "meta": x._meta, "concatenate": True, "align_arrays": False}
+        if width is not None:
+            kept["adjust_chunks"] = {axes[-1]: width}
         return dask.blockwise(call, axes, *arguments, token=function.__name__.strip("_"), **kept)
 
 

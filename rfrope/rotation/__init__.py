@@ -6,6 +6,7 @@ first 2D features are turned, the others pass through. A lag is KEY minus QUERY 
 """
 
 from rfrope.rotation.pairings import block_coefficients, convert_pairing, from_complex, to_complex
+from rfrope.rotation.polar import rotate_polar
 from rfrope.rotation.positions import grid_positions, mrope_positions, packed_positions, shift_matrix, sinusoidal
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rerotation import rerotate
@@ -27,6 +28,7 @@ __all__ = [
     "rotate",
     "rotate_by_phases",
     "rotate_by_table",
+    "rotate_polar",
     "rotation_table",
     "scores",
     "shift_matrix",

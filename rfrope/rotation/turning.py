@@ -124,6 +124,7 @@ def rotate(
     rotation_table, rotate_by_table : cos and sin made once, and used again.
     rotate_by_phases : for phases that are formed elsewhere.
     layers.torch.RotaryEmbedding : a module, whose frequencies may learn.
+    rotation.rotate_polar : for polar features, with one frequency for each magnitude.
     rotation.rerotate : turns cached keys from one Rope to another.
 
     Notes
@@ -194,7 +195,7 @@ def _read_and_rotated(
     x = blocks.features(x, xp, device=device)
     space = array.space_of_constants(xp, constants)
     read = angles.checked(positions, frequencies, shift, space, array.device(x))
-    scale, shape = _checked_scale(scale, read.shape, x, space)
+    scale, shape = checked_scale(scale, read.shape, x, space)
     blocks.check_width(x, shape[-1], "frequencies")
     out_pairing = blocks.prepared(x, shape, *pairings, out, ("x", *constants), *read[:3], scale)
     return rotated(x, read, Turn(pairings[0], out_pairing, scale, flag("inverse", inverse)), out)
@@ -246,7 +247,7 @@ def rotate_by_phases(
     phases = array.widen(array.numbers(phases, xp, name="phases", device=array.device(x)), xp)
     if phases.ndim == 0:
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
-    scale, shape = _checked_scale(scale, phases.shape, x, xp, "phases")
+    scale, shape = checked_scale(scale, phases.shape, x, xp, "phases")
     blocks.check_width(x, shape[-1], "phases")
     out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "phases", "scale"), phases, scale)
     return _rotated_by_phases(x, phases, Turn(pairing, out_pairing, scale, flag("inverse", inverse)), out, xp)
@@ -330,7 +331,7 @@ def rotation_table(
     frequencies = angles.given(frequencies, None, scale)
     read = angles.read(positions, frequencies, shift, beside={"scale": scale})
     xp = read.xp
-    scale, shape = _checked_scale(scale, read.shape, read.positions, xp)
+    scale, shape = checked_scale(scale, read.shape, read.positions, xp)
     array.check_memory(40.0, shape, read.positions, "positions or frequencies")
     cos, sin = _scaled(*turns.cos_sin(read), scale, False)
     dtype = array.check_float_dtype(dtype, xp)
@@ -417,42 +418,47 @@ def scores_of(
 @dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     """Turn checked features by checked angles."""
-    if _comes_in_blocks(x, angles.xp):
-        constants = {"positions": Constant(angles.positions)}
-        constants["frequencies"] = Constant(angles.frequencies, 2, 1 + token_axes(angles.positions))
-        if angles.shift is not None:
-            constants["shift"] = Constant(angles.shift)
-        return _map_blocks(rotate, x, constants, turn)
+    if comes_in_blocks(x, angles.xp):
+        return map_blocks(rotate, x, angles, turn, out_pairing=turn.out_pairing)
     cos, sin = _scaled(*turns.cos_sin(angles), turn.scale, turn.inverse)
     return blocks.turned(x, cos, sin, turn, out, angles.xp)
 
 
 @dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
 def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
-    if _comes_in_blocks(x, xp):
-        return _map_blocks(rotate_by_phases, x, {"phases": Constant(phases)}, turn)
+    if comes_in_blocks(x, xp):
+        return map_blocks(rotate_by_phases, x, phases, turn, out_pairing=turn.out_pairing)
     cos, sin = _scaled(xp.cos(phases), xp.sin(phases), turn.scale, turn.inverse)
     return blocks.turned(x, cos, sin, turn, out, xp)
 
 
 @dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
 def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
-    if _comes_in_blocks(x, xp):
+    if comes_in_blocks(x, xp):
         pairings = {"pairing": turn.pairing, "out_pairing": turn.out_pairing}
         return DASK.map_chunks(rotate_by_table, x, {"cos": Constant(cos), "sin": Constant(sin)}, pairings)
     return blocks.turned(x, cos, sin, turn, out, xp)
 
 
-def _comes_in_blocks(x: Array, xp: ModuleType) -> bool:
+def comes_in_blocks(x: Array, xp: ModuleType) -> bool:
     """Return whether features are Dask's and all constants NumPy's (`array.space_of_constants`)."""
     return xp is np and array.is_lazy(x)
 
 
-def _map_blocks(function: Any, x: Array, constants: dict[str, Constant], turn: Turn) -> Array:
-    options = turn._asdict()
-    if not isinstance(turn.scale, float):
-        constants = {**constants, "scale": Constant(options.pop("scale"))}
-    return DASK.map_chunks(function, x, constants, options)
+def map_blocks(function: Any, x: Array, angles: Any, turn: Turn, width: int | None = None, **options: Any) -> Array:
+    """Map a public function of features and `Angles`, or phases, over Dask's blocks; a new width is given."""
+    constants = {"phases": Constant(angles)}
+    if isinstance(angles, Angles):
+        constants = {"positions": Constant(angles.positions)}
+        constants["frequencies"] = Constant(angles.frequencies, 2, 1 + token_axes(angles.positions))
+        if angles.shift is not None:
+            constants["shift"] = Constant(angles.shift)
+    options |= {"pairing": turn.pairing, "inverse": turn.inverse}
+    if isinstance(turn.scale, float):
+        options["scale"] = turn.scale
+    else:
+        constants["scale"] = Constant(turn.scale)
+    return DASK.map_chunks(function, x, constants, options, width)
 
 
 def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, Array]:
@@ -474,7 +480,7 @@ def _load_flat_pass() -> Any:
     return None if backend is None else backend.rotated_at_once
 
 
-def _checked_scale(
+def checked_scale(
     scale: Any,
     shape: tuple[int, ...],
     like: Array,

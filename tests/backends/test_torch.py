@@ -128,10 +128,21 @@ def test_what_is_kept_for_the_way_back():
 def operands():
     x, w = uniform(2, 5, 8).requires_grad_(), uniform(4, 1).requires_grad_()
     return {
-        "turn": (x, torch.arange(5)[:, None], w, uniform(4).requires_grad_(), None, 2.0, "half", "interleaved", True),
+        "turn": (
+            x,
+            torch.arange(5)[:, None],
+            w,
+            uniform(4).requires_grad_(),
+            None,
+            2.0,
+            "half",
+            "interleaved",
+            True,
+            False,
+        ),
         "turn_by_table": (x, uniform(5, 4).requires_grad_(), uniform(5, 4), "half", "interleaved"),
         "cos_sin": (POSITIONS[:, None], w, None),
-        "shared_coefficients": (x, x.detach().clone().requires_grad_(), (5, 4), "half", "interleaved"),
+        "shared_coefficients": (x, x.detach().clone().requires_grad_(), (5, 4), "half", "interleaved", False),
     }
 
 
@@ -208,7 +219,7 @@ def test_vmap_of_the_operator(dims):
     positions = POSITIONS[:3, None]
 
     def turned(x, w):
-        return turn(x, positions, w, None, None, 1.5, "half", "interleaved", False)
+        return turn(x, positions, w, None, None, 1.5, "half", "interleaved", False, False)
 
     found = torch.func.vmap(turned, dims)(x, w)
     for i, row in enumerate(found):

@@ -124,6 +124,7 @@ GREEDY = {
     "rotation.to_complex": (lambda: rotation.to_complex(many(MANY, 8)), "the size of x"),
     "rotation.from_complex": (lambda: rotation.from_complex(many(MANY, 4, dtype=np.complex128)), "the size of z"),
     "rotation.rerotate": (lambda: rotation.rerotate(many(MANY, 8), 3, LADDER, LADDER), "the size of k"),
+    "rotation.rotate_polar": (lambda: rotation.rotate_polar(many(MANY, 4), 3, LADDER), "the size of magnitudes"),
     "rotation.packed_positions": (lambda: rotation.packed_positions([0, 2**40]), "cu_seqlens"),
     "rotation.mrope_positions": (lambda: rotation.mrope_positions([MOST]), "segments[0]"),
     "rotation.mrope_positions: frames": (

@@ -1,4 +1,4 @@
-"""Compiled loop of what gradients need to know: products of the features of blocks, summed over rows."""
+"""Compiled loops beside the rotation: products of features of blocks, summed over rows, and a look at signs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import numpy as np
 from numba import carray
 
 from rfrope._backends.cpu.compiling import compiled, widest
-from rfrope._backends.cpu.rotation_rows import add_products, integers, sizes
+from rfrope._backends.cpu.rotation_rows import add_products, any_negative, integers, sizes
 
 COLUMNS = 4  # an axis has: its length, then the stride of x, y and the sums along it
 X, Y, SUMS = 1, 2, 3
 
 # Fields of a plan before its table of axes: first those of the sums, then those that are summed over
-(BLOCKS, PAIRING, Y_PAIRING, X_STEP, Y_STEP, TILE, TILES, OUTER_AXES, SHARED_AXES, SHARED, ROW_AXIS) = range(11)
+(BLOCKS, FORM, X_STEP, Y_STEP, TILE, TILES, OUTER_AXES, SHARED_AXES, SHARED, ROW_AXIS) = range(10)
 HEADER = ROW_AXIS + COLUMNS
 
 
@@ -22,9 +22,8 @@ def products(plan, x, y, dots, crosses, like, first, last):  # type: ignore[no-u
     widest()
     header = carray(integers(plan), (1 << 16,))
     blocks, x_step, y_step = header[BLOCKS], header[X_STEP], header[Y_STEP]
-    pairing, y_pairing, row_axis = header[PAIRING], header[Y_PAIRING], header[ROW_AXIS:]
-    size = sizes(like)[0]
-    manner = 1 + pairing + 2 * y_pairing if x_step == size and y_step == size else 0
+    row_axis, size = header[ROW_AXIS:], sizes(like)[0]
+    manner = 2 * header[FORM] + (1 if x_step == size and y_step == size else 0)
     at = np.empty(COLUMNS, np.int64)
     for item in range(first, last):
         at[:] = 0
@@ -51,5 +50,20 @@ def products(plan, x, y, dots, crosses, like, first, last):  # type: ignore[no-u
                 place = sums + r * row_axis[SUMS]
                 add_products(
                     x_row + r * row_axis[X], y_row + r * row_axis[Y], x_step, y_step, dots + place, crosses + place,
-                    blocks, pairing, y_pairing, manner, like,
+                    blocks, manner, like,
                 )  # fmt: skip
+
+
+@compiled
+def find_negative(axes, x, like, first, last):  # type: ignore[no-untyped-def]
+    """Return whether a number in rows first, ..., last - 1 is below zero; the last axis, (length, step), is a row's."""
+    widest()
+    n, found = axes.shape[0] - 1, 0
+    for row in range(first, last):
+        place, index = x, row
+        for axis in range(n - 1, -1, -1):
+            whole = index // axes[axis, 0]
+            place += (index - whole * axes[axis, 0]) * axes[axis, 1]
+            index = whole
+        found |= any_negative(place, axes[n, 1], axes[n, 0], like)
+    return found

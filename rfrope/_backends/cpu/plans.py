@@ -13,8 +13,9 @@ import numpy as np
 
 from rfrope._backends import layout
 from rfrope._backends.cpu import rotation_loops as loops
+from rfrope._backends.cpu.elements import DTYPES, like_of
 from rfrope._backends.layout import Layout, Operands, Strides
-from rfrope._core.blocks import PAIRINGS
+from rfrope._core.blocks import MAGNITUDES, width_of
 
 TABLE_BYTES = 2**16  # bytes of cos and sin for one tile of rows: they stay in the second cache
 THREAD_ELEMENTS = 2**20  # features that are worth a thread, which takes 0.1 ms to start
@@ -26,15 +27,6 @@ _GATHERED_BYTES = 2**12  # rows that follow each other and leave together, in wh
 # The variants of a plan: into other memory, in place, and past the caches in pieces of 16 bytes or in whole lines
 APART, IN_PLACE, PIECES, LINES = range(4)
 
-LIKE: dict[str, Any] = {  # an element of each dtype, as the loops know it
-    "float64": np.float64(0),
-    "float32": np.float32(0),
-    "float16": np.int16(0),
-    "bfloat16": np.uint16(0),
-}
-
-_PAIRINGS = frozenset(PAIRINGS)
-
 
 class Plan(NamedTuple):
     """One rotation of arrays of given layouts.
@@ -44,7 +36,9 @@ class Plan(NamedTuple):
     shape : tuple of int
         That of the result; not that of the features where the phases would enlarge them.
     like : numpy scalar
-        An element, as the loops know it.
+        What the loops are compiled for (`elements.like_of`).
+    size : int
+        Bytes of a feature.
     loop : int
         Address of `rotation_loops.turn` for such elements.
     elements, items : int
@@ -52,7 +46,8 @@ class Plan(NamedTuple):
     is_small : bool
         Whether one thread does it at once.
     is_fit : bool
-        Whether it is what a public call may ask for: D blocks fit, and phases leave features their shape.
+        Whether it is what `rotate` may ask for: a pairing, D blocks that fit, and phases that leave features their
+        shape.
     same_strides : bool
         Whether features and result are laid out alike, as in-place work needs.
     past_caches : tuple of int
@@ -65,6 +60,7 @@ class Plan(NamedTuple):
 
     shape: tuple[int, ...]
     like: Any
+    size: int
     loop: int
     elements: int
     items: int
@@ -89,13 +85,14 @@ def plan_of(
     pairing: str,
     out_pairing: str,
     inverse: bool,
+    softplus: bool = False,
 ) -> Plan:
     """Return the plan for features of a dtype and layout.
 
     Parameters
     ----------
     dtype : str
-        A key of `LIKE`.
+        One of `elements.DTYPES`.
     x : layout
         Of the features, dense where it has no strides.
     y : tuple of int, optional
@@ -112,16 +109,16 @@ def plan_of(
     """
     if not x[0]:
         raise ValueError("features have no axes")
-    if not {pairing, out_pairing} <= _PAIRINGS:
-        raise ValueError(f"pairings are {pairing!r} and {out_pairing!r}")
+    like, form = like_of(dtype, pairing, out_pairing, softplus)
     operands = layout.operands_of(kind == loops.POSITIONS, a, b, c, e)
-    like, blocks, leading = LIKE[dtype], operands.blocks, x[0][:-1]
-    size = like.dtype.itemsize
+    size, blocks, leading = DTYPES[dtype], operands.blocks, x[0][:-1]
+    is_polar = MAGNITUDES in (pairing, out_pairing)
+    rest = x[0][-1] - width_of(pairing) * blocks
     x = x if x[1] is not None else (x[0], layout.dense(x[0], size))
     for shape, _, _ in operands.rows:
         if shape:
             leading = np.broadcast_shapes(leading, shape)
-    shape = (*leading, x[0][-1])
+    shape = (*leading, rest + width_of(out_pairing) * blocks)
     y = layout.dense(shape, size) if y is None else y
     elements = math.prod(shape)
     is_large = y[-1] == size and elements * size >= _STREAMED_BYTES
@@ -130,11 +127,11 @@ def plan_of(
     if elements:
         columns = [row[:2] for row in operands.rows]
         axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[:-1], columns)
-        table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), shape[-1], size)
+        table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), (x[0][-1], shape[-1]))
         table[loops.HAS_SHIFT], table[loops.HAS_SCALE] = c is not None, e is not None
         is_line = operands.axes == 1 and c is e is None
         table[loops.FILL] = loops.fill_of(is_line, size == 2)
-        table[loops.PAIRING], table[loops.OUT_PAIRING] = pairing == "interleaved", out_pairing == "interleaved"
+        table[loops.FORM], table[loops.CROSSED], table[loops.REST] = form, pairing != out_pairing, rest
         table[loops.INVERSE] = inverse
         tables = np.stack([table] * 4)
         tables[IN_PLACE, loops.IN_PLACE] = 1
@@ -144,11 +141,12 @@ def plan_of(
     return Plan(
         shape,
         like,
+        size,
         loops.loop_of(like.dtype.char),
         elements,
         items,
         elements < 2 * THREAD_ELEMENTS and elements * size < _STREAMED_BYTES,
-        shape == x[0] and 2 * blocks <= shape[-1] and shape[-1] % 2 == 0,
+        shape == x[0] and rest >= 0 and shape[-1] % 2 == 0 and not is_polar,
         x == (shape, y),
         (PIECES if in_pieces else APART, LINES) if is_large else (),
         (start, start + row, start + 2 * row, start + 3 * row),
@@ -161,8 +159,7 @@ def _table(
     operands: Operands,
     axes: tuple[list[tuple[int, ...]], list[tuple[int, ...]]],
     steps: tuple[int, int],
-    features: int,
-    size: int,
+    features: tuple[int, int],
 ) -> tuple[np.ndarray, int]:
     """Return the table of the loops without its options, and the number of items of work."""
     (outer, shared), blocks = axes, operands.blocks
@@ -172,11 +169,12 @@ def _table(
     outer = [axis for axis in outer if axis is not rows]
     tile = min(rows[0], max(1, TABLE_BYTES // (16 * max(1, blocks))))
     n_shared = math.prod([axis[0] for axis in shared])
-    group = max(1, min(n_shared, _LARGEST_GROUP, _ITEM_ELEMENTS // (tile * features)))
+    group = max(1, min(n_shared, _LARGEST_GROUP, _ITEM_ELEMENTS // (tile * max(features))))
     tiles, groups = -(-rows[0] // tile), -(-n_shared // group)
 
     table = np.zeros(loops.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
-    table[loops.BLOCKS], table[loops.FEATURES], table[loops.SOURCE] = blocks, features, kind
+    table[loops.BLOCKS], table[loops.SOURCE] = blocks, kind
+    table[loops.FEATURES], table[loops.OUT_FEATURES] = features
     table[loops.POSITION_AXES], (table[loops.A_AXIS], table[loops.B_AXIS]) = operands.axes, operands.axis_steps
     table[loops.ROWS_INSIDE] = not any([layout.reach(rows) > layout.reach(axis) for axis in shared])
     table[loops.TILE], table[loops.TILES], table[loops.GROUP], table[loops.GROUPS] = tile, tiles, group, groups

@@ -18,7 +18,8 @@ import numpy as np
 from rfrope._backends import layout
 from rfrope._backends.cpu import coefficient_loops as coefficients
 from rfrope._backends.cpu import rotation_loops as loops
-from rfrope._backends.cpu.plans import APART, IN_PLACE, LIKE, LINES, PIECES, TABLE_BYTES, THREAD_ELEMENTS, Plan, plan_of
+from rfrope._backends.cpu.elements import DTYPES, like_of
+from rfrope._backends.cpu.plans import APART, IN_PLACE, LINES, PIECES, TABLE_BYTES, THREAD_ELEMENTS, Plan, plan_of
 from rfrope._core import array, parallel
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
@@ -165,7 +166,7 @@ def _dense_call(
     """
     pairing, out_pairing = pairings
     out_pairing = pairing if out_pairing is None else out_pairing
-    if type(pairing) is not str or type(out_pairing) is not str or type(inverse) is not bool or dtype not in LIKE:
+    if type(pairing) is not str or type(out_pairing) is not str or type(inverse) is not bool or dtype not in DTYPES:
         return None
     at, a, b = (tuple(x), None), (places, None), read.layout
     try:
@@ -176,7 +177,7 @@ def _dense_call(
         return None
     before = plan.loop, plan.addresses[APART], plan.addresses[IN_PLACE], plan.items
     after = read.address, read.values.nbytes, scale, plan.like
-    return plan.shape, plan.elements * plan.like.itemsize, before, after
+    return plan.shape, plan.elements * plan.size, before, after
 
 
 def _turned_dense(call: tuple[Any, ...], x: Any, positions: np.ndarray, out: Any) -> Any:
@@ -209,7 +210,7 @@ def plans_of_both(
     Frequencies of queries and of keys hold the same numbers in shapes ``(*H, D, k)`` that broadcast with theirs.
     """
     dtype, found = array.dtype_name(q), []
-    if dtype not in LIKE or k.dtype != q.dtype:
+    if dtype not in DTYPES or k.dtype != q.dtype:
         return None
     for x, read in ((q, frequencies[0]), (k, frequencies[1])):
         size = x.element_size()
@@ -306,6 +307,7 @@ def _turned(
         turn.pairing,
         turn.out_pairing,
         turn.inverse,
+        turn.softplus,
     )
     out = array.empty(plan.shape, x, xp) if out is None else out
     if plan.elements == 0:
@@ -333,7 +335,7 @@ class _Run:
             variants = (APART, LINES)
         if x == y and plan.same_strides:
             variants = (IN_PLACE,)
-        self._key = variants, plan.like.itemsize
+        self._key = variants, plan.size
         self._open = () if len(variants) == 1 else variants
         self._variant = _FASTER.get(self._key, variants[0])
         self._seconds: dict[int, list[float]] = {variant: [] for variant in variants}
@@ -365,14 +367,29 @@ def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> N
         pass
 
 
+def has_negative(x: Array, xp: ModuleType) -> bool:
+    """Look at all numbers as the generic function does, in one pass of several threads."""
+    like, _ = like_of(array.dtype_name(x), "half", "half")
+    values, found = array.view_as_numpy(x), [0]
+    leading = [axis for axis in zip(values.shape[:-1], *[values.strides[:-1]] * 2, strict=True) if axis[0] != 1]
+    rows = [axis[:2] for axis in layout.merged(leading)]
+    axes = np.asarray([*rows, (values.shape[-1], values.strides[-1])], np.int64)
+
+    def look(first: int, last: int) -> None:
+        found.append(coefficients.find_negative(axes, values.ctypes.data, like, first, last))
+
+    _shared_out(look, math.prod(values.shape[:-1]), values.size)
+    return any(found)
+
+
 # -- what gradients need -----------------------------------------------------------------------------------------------
 
 
 def shared_coefficients(
-    x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
+    x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType, softplus: bool = False
 ) -> tuple[Array, Array]:
     """Sum as the generic function does: one pass over x and y, by tiles of rows whose sums stay in the second cache."""
-    like = LIKE[array.dtype_name(x)]
+    like, form = like_of(array.dtype_name(x), pairing, y_pairing, softplus)
     views, sums = [array.view_as_numpy(v) for v in (x, y)], [np.zeros(shape) for _ in range(2)]
     leading = broadcast(*(v.shape[:-1] for v in (*views, sums[0])))
     blocks, n_items = shape[-1], 0
@@ -385,9 +402,8 @@ def shared_coefficients(
         outer = [axis for axis in outer if axis is not rows]
         tile = min(rows[0], max(1, TABLE_BYTES // (16 * blocks)))
         tiles, n_items = -(-rows[0] // tile), math.prod(axis[0] for axis in outer) * -(-rows[0] // tile)
-        flags = [name == "interleaved" for name in (pairing, y_pairing)]
         n_shared = math.prod(axis[0] for axis in shared)
-        header = [blocks, *flags, *(v.strides[-1] for v in views), tile, tiles, len(outer), len(shared), n_shared]
+        header = [blocks, form, *(v.strides[-1] for v in views), tile, tiles, len(outer), len(shared), n_shared]
         plan = np.asarray([*header, *(value for axis in (rows, *outer, *shared) for value in axis)], np.int64)
         addresses = [v.ctypes.data for v in (plan, *views, *sums)]
         loop = partial(coefficients.products, *addresses, like)

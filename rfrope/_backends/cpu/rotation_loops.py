@@ -1,7 +1,7 @@
 """Compiled loops of the rotation: phases in exact turns, cos and sin, and blocks turned at the speed of memory.
 
 Arrays come as addresses with strides in bytes, so that any memory of any library fits and one compilation serves every
-shape. The element type is that of the argument `like`; see `rotation_rows`.
+shape. The element type is that of the argument `like`; see `elements`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ from rfrope._core.arguments import LARGEST
 (
     BLOCKS,
     FEATURES,
+    OUT_FEATURES,
+    REST,
     POSITION_AXES,
     SOURCE,
     HAS_SHIFT,
     HAS_SCALE,
     INVERSE,
-    PAIRING,
-    OUT_PAIRING,
+    FORM,
+    CROSSED,
     IN_PLACE,
     STREAMING,
     ROWS_INSIDE,
@@ -60,7 +62,7 @@ from rfrope._core.arguments import LARGEST
     FILL,
     BLOCK_STRIDES,
     ROW_AXIS,
-) = (*range(23), 23 + COLUMNS)
+) = (*range(25), 25 + COLUMNS)
 HEADER = ROW_AXIS + COLUMNS
 POSITIONS, PHASES, TABLE_64, TABLE_32 = range(4)
 
@@ -295,12 +297,11 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ign
     each other are gathered in so many bytes of the fastest cache, from where whole lines leave at once.
     """
     # read once: for all the compiler knows, a row could lie over the header
-    size, blocks, features = sizes(like)[0], header[BLOCKS], header[FEATURES]
-    x_step, y_step = header[BLOCK_STRIDES + X], header[BLOCK_STRIDES + Y]
-    pairing, out_pairing, most = header[PAIRING], header[OUT_PAIRING], header[STREAMING]
-    manner = 1 + pairing + 2 * out_pairing + 4 * (most == 1) if x_step == size and y_step == size else 0
-    moving = header[IN_PLACE] != 0 and pairing != out_pairing  # features change places: read all before writing
-    rest = 0 if header[IN_PLACE] != 0 else features - 2 * blocks
+    size, blocks, features, written = sizes(like)[0], header[BLOCKS], header[FEATURES], header[OUT_FEATURES]
+    x_step, y_step, most = header[BLOCK_STRIDES + X], header[BLOCK_STRIDES + Y], header[STREAMING]
+    manner = 3 * header[FORM] + (1 + (most == 1) if x_step == size and y_step == size else 0)
+    moving = header[IN_PLACE] != 0 and header[CROSSED] != 0  # features change places: read all before writing
+    rest = 0 if header[IN_PLACE] != 0 else header[REST]
     ahead = _PREFETCH_BYTES // (features * size)
     n_outer, n_inner = outer.shape[1], inner.shape[1]
     asked = 0 < ahead <= n_inner
@@ -323,20 +324,20 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ign
                 if y_row != first + gathered:
                     _leave(first, kept, gathered, np.int64(1), like)
                     first, gathered, kept = y_row, 0, start + (y_row & 63)
-                elif gathered + features * size > most:
+                elif gathered + written * size > most:
                     left = _leave(first, kept, gathered, np.int64(0), like)
                     first, gathered = first + left, gathered - left
                     carry(start, kept + left)
                     kept = start
                 y_row = kept + gathered
-                gathered += features * size
+                gathered += written * size
             if rest > 0:
                 done = 2 * blocks
                 copy(y_row + done * y_step, x_row + done * step, y_step, step, rest, like)
             if moving:
                 copy(buffer, x_row, size, step, 2 * blocks, like)
                 x_row, step = buffer, size
-            turn_row(x_row, y_row, step, y_step, cos + table, sin + table, blocks, pairing, out_pairing, manner, like)
+            turn_row(x_row, y_row, step, y_step, cos + table, sin + table, blocks, manner, like)
     if most > 1:
         _leave(first, kept, gathered, np.int64(1), like)
 

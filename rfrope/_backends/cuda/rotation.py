@@ -19,8 +19,8 @@ from rfrope._backends.layout import Operands, Strides
 from rfrope._core import array
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
-from rfrope._core.blocks import Turn
-from rfrope._core.dispatch import Overlap, overlap_of
+from rfrope._core.blocks import MAGNITUDES, Turn
+from rfrope._core.dispatch import CUDA, DISPATCHED, Overlap, overlap_of
 
 _FEATURES = {"float64": ("double", 8), "float32": ("float", 4), "float16": ("Half", 2), "bfloat16": ("Bfloat", 2)}
 _NUMBERS = {"float64": 0, "float32": 1, "int64": 2, "int32": 3}  # enum Number
@@ -70,7 +70,12 @@ class _Call(NamedTuple):
 
 
 def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
-    """Twin of the generic function: phases are formed and become cos and sin inside the kernel."""
+    """Twin of the generic function: phases are formed and become cos and sin inside the kernel.
+
+    For magnitudes it is the generic function itself, which takes cos and sin from here.
+    """
+    if MAGNITUDES in turn[:2]:
+        return DISPATCHED[*CUDA.rotation, "rotated"].generic(x, angles, turn, out)
     positions, frequencies, shift, xp = angles
     with device.place(x):
         a = device.view(positions) if array.dtype_name(positions) in _NUMBERS else device.doubles(positions, xp)
@@ -86,7 +91,9 @@ def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp
 
 
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
-    """Twin of the generic function."""
+    """Twin of the generic function, or that itself for magnitudes."""
+    if MAGNITUDES in turn[:2]:
+        return DISPATCHED[*CUDA.rotation, "rotated_by_table"].generic(x, cos, sin, turn, out, xp)
     with device.place(x):
         narrow = array.dtype_name(cos) == array.dtype_name(sin) == "float32"
         a, b = (device.view(v) if narrow else device.doubles(v, xp) for v in (cos, sin))

@@ -21,7 +21,7 @@ from rfrope._core import array, dispatch
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
-from rfrope._core.blocks import Turn
+from rfrope._core.blocks import Turn, width_of
 from rfrope._core.dispatch import DISPATCHED, TORCH_ROTATION
 
 _XP = array.named_namespace(torch)
@@ -30,6 +30,8 @@ _LIBRARY = torch.library.Library("rfrope", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)  # the loops take any strides
 
 _TRACED = (torch._subclasses.FakeTensor, torch._subclasses.functional_tensor.FunctionalTensor)
+
+_LINEAR = 40.0  # from here on a softplus is its argument, to every digit of a float64
 
 # -- functions ---------------------------------------------------------------------------------------------------------
 
@@ -55,16 +57,21 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
 
 
 def shared_coefficients(
-    x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType
+    x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType, softplus: bool = False
 ) -> tuple[Array, Array]:
     """Version of the generic function for recorded tensors."""
-    return _shared(x, y, shape, pairing, y_pairing)
+    return _shared(x, y, shape, pairing, y_pairing, softplus)
 
 
-def _options(turn: Turn) -> tuple[Tensor | None, float, str, str, bool]:
+def has_negative(x: Array, xp: ModuleType) -> bool:
+    """Version of the generic function for recorded tensors: only their values are looked at."""
+    return bool(DISPATCHED[*TORCH_ROTATION, "has_negative"](x.detach(), xp))
+
+
+def _options(turn: Turn) -> tuple[Tensor | None, float, str, str, bool, bool]:
     """Options of an operator: the scale as a tensor, or as a number, then the rest."""
     scales = (None, turn.scale) if isinstance(turn.scale, float) else (turn.scale, 1.0)
-    return *scales, turn.pairing, turn.out_pairing, turn.inverse
+    return *scales, turn.pairing, turn.out_pairing, turn.inverse, turn.softplus
 
 
 def _written(turned: Tensor, out: Tensor | None) -> Tensor:
@@ -135,19 +142,20 @@ def _phases(
     return broadcast(*shapes)
 
 
-def _like(x: Tensor, phases: tuple[int, ...]) -> Tensor:
-    return x.new_empty((*broadcast(x.shape[:-1], phases[:-1]), x.shape[-1]))
+def _fake_turn(x: Tensor, *given: Any) -> Tensor:
+    angles, (_, *pairings, _, _) = given[:4], given[4:]
+    return x.new_empty(Turn(*pairings).shape(x.shape, _phases(*angles)))
 
 
 @_operator(
     "turn(Tensor x, Tensor? positions, Tensor? frequencies, Tensor? shift, Tensor? scale, float factor, str pairing, "
-    "str out_pairing, bool inverse) -> Tensor",
-    lambda x, p, w, s, scale, *_: _like(x, _phases(p, w, s, scale)),
+    "str out_pairing, bool inverse, bool softplus) -> Tensor",
+    _fake_turn,
 )
 def _turn(x: Tensor, *given: Any) -> Tensor:
     """Features turned by positions and frequencies; without them, the shifts are the phases."""
-    positions, frequencies, shift, scale, factor, pairing, out_pairing, inverse = given
-    turn = Turn(pairing, out_pairing, factor if scale is None else scale, inverse)
+    positions, frequencies, shift, scale, factor, pairing, out_pairing, *options = given
+    turn = Turn(pairing, out_pairing, factor if scale is None else scale, *options)
     if positions is None:
         return _run("rotated_by_phases", x, x, shift, turn, None, _XP)
     return _run("rotated", x, x, Angles(positions, frequencies, shift, _XP), turn, None)
@@ -155,7 +163,7 @@ def _turn(x: Tensor, *given: Any) -> Tensor:
 
 @_operator(
     "turn_by_table(Tensor x, Tensor cos, Tensor sin, str pairing, str out_pairing) -> Tensor",
-    lambda x, cos, *_: _like(x, cos.shape),
+    lambda x, cos, sin, *pairings: x.new_empty(Turn(*pairings).shape(x.shape, cos.shape)),
 )
 def _turn_by_table(x: Tensor, cos: Tensor, sin: Tensor, pairing: str, out_pairing: str) -> Tensor:
     return _run("rotated_by_table", x, x, cos, sin, Turn(pairing, out_pairing), None, _XP)
@@ -176,11 +184,13 @@ def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tenso
 
 
 @_operator(
-    "shared_coefficients(Tensor x, Tensor y, SymInt[] shape, str pairing, str y_pairing) -> (Tensor, Tensor)",
+    "shared_coefficients(Tensor x, Tensor y, SymInt[] shape, str pairing, str y_pairing, bool softplus) "
+    "-> (Tensor, Tensor)",
     _fake_shared,
 )
-def _shared(x: Tensor, y: Tensor, shape: list[int], pairing: str, y_pairing: str) -> tuple[Tensor, Tensor]:
-    found = _run("shared_coefficients", x, x, y, tuple(shape), pairing, y_pairing, _XP)
+def _shared(x: Tensor, y: Tensor, shape: list[int], *given: Any) -> tuple[Tensor, Tensor]:
+    pairing, y_pairing, softplus = given
+    found = _run("shared_coefficients", x, x, y, tuple(shape), pairing, y_pairing, _XP, softplus)
     return tuple(value.contiguous() for value in found)
 
 
@@ -208,24 +218,24 @@ def _summed(value: Tensor, like: Tensor) -> Tensor:
 
 
 def _keep_of_turn(needs: Any, x: Tensor, *others: Any) -> tuple[Any, ...]:
-    """Features are not needed unless angles or scales have gradients: then their shape is enough."""
-    return (x if any(needs[1:5]) else None), tuple(x.shape), *others
+    """Features are not needed unless angles or scales have gradients, or they pass a softplus: else their shape is."""
+    return (x if any(needs[1:5]) or (others[-1] and needs[0]) else None), tuple(x.shape), *others
 
 
 def _turn_backward(
     needs: Any, gradient: Tensor, x: Tensor | None, shape: tuple[int, ...], *given: Any
 ) -> tuple[Any, ...]:
-    positions, frequencies, shift, scale, factor, *pairings, inverse = given
+    positions, frequencies, shift, scale, factor, *pairings, inverse, softplus = given
     angles = positions, frequencies, shift
-    found: list[Any] = [None] * 9
+    found: list[Any] = [None] * 10
     if needs[0]:
         undone = None if scale is None else 1.0 / scale
-        back = _turn(gradient, *angles, undone, 1.0 / factor, *pairings[::-1], not inverse)
-        found[0] = back.sum_to_size(shape)
-    if x is not None:
+        back = _turn(gradient, *angles, undone, 1.0 / factor, *pairings[::-1], not inverse, False)
+        found[0] = _softplus_gradient(back, x).sum_to_size(shape) if softplus else back.sum_to_size(shape)
+    if x is not None and any(needs[1:5]):
         phases = _phases(*angles, scale)
-        width = 2 * phases[-1]
-        dots, crosses = _shared(x[..., :width], gradient[..., :width], phases, *pairings)
+        turned = _turning(phases[-1], x, gradient, *pairings)
+        dots, crosses = _shared(*turned, phases, *pairings, softplus)
         cos, sin = _cos_sin(*angles) if positions is not None else (torch.cos(shift), torch.sin(shift))
         sin = -sin if inverse else sin
         weight = factor if scale is None else scale
@@ -236,6 +246,16 @@ def _turn_backward(
             radial = cos * dots + sin * crosses
             found[4] = _summed(-radial / (scale * scale) if inverse else radial, scale)
     return tuple(found)
+
+
+def _turning(blocks: int, x: Tensor, y: Tensor, pairing: str, out_pairing: str) -> tuple[Tensor, Tensor]:
+    """Features that turn, of x and of what it is turned into."""
+    return x[..., : width_of(pairing) * blocks], y[..., : width_of(out_pairing) * blocks]
+
+
+def _softplus_gradient(gradient: Tensor, x: Tensor) -> Tensor:
+    """Gradient of what passed a softplus, from that of its result: times the logistic function, in one pass."""
+    return torch.ops.aten.softplus_backward(gradient, x.expand_as(gradient), 1.0, _LINEAR)
 
 
 def _gradients_of_angles(
@@ -264,8 +284,7 @@ def _table_backward(
     if needs[0]:
         found[0] = _turn_by_table(gradient, cos, -sin, *pairings[::-1]).sum_to_size(shape)
     if x is not None:
-        width = 2 * cos.shape[-1]
-        shared = _shared(x[..., :width], gradient[..., :width], cos.shape, *pairings)
+        shared = _shared(*_turning(cos.shape[-1], x, gradient, *pairings), cos.shape, *pairings, False)
         found[1:3] = (value.to(cos.dtype) for value in shared)
     return tuple(found)
 
@@ -276,13 +295,16 @@ def _cos_sin_backward(needs: Any, of_cos: Tensor, of_sin: Tensor, *angles: Tenso
 
 
 def _shared_backward(
-    needs: Any, of_dots: Tensor, of_crosses: Tensor, x: Tensor, y: Tensor, shape: Any, *pairings: str
+    needs: Any, of_dots: Tensor, of_crosses: Tensor, x: Tensor, y: Tensor, shape: Any, *given: Any
 ) -> tuple[Any, ...]:
     """Both sums are linear in x and in y: the gradients are again features that are turned, by a table."""
-    found: list[Any] = [None] * 5
+    *pairings, softplus = given
+    found: list[Any] = [None] * 6
     if needs[0]:
-        found[0] = _turn_by_table(y, of_dots, -of_crosses, *pairings[::-1]).sum_to_size(x.shape)
+        back = _turn_by_table(y, of_dots, -of_crosses, *pairings[::-1])
+        found[0] = (_softplus_gradient(back, x) if softplus else back).sum_to_size(x.shape)
     if needs[1]:
+        x = torch.nn.functional.softplus(x, threshold=_LINEAR) if softplus else x
         found[1] = _turn_by_table(x, of_dots, of_crosses, *pairings).sum_to_size(y.shape)
     return tuple(found)
 

@@ -1,0 +1,285 @@
+"""Elements of features as vectors in LLVM's words: loaded, widened, put through a softplus, rounded and stored.
+
+What a loop is compiled for is in the type of its argument `like`. Features in pairs on both sides: float64, float32,
+int16 (stands for float16) and uint16 (bfloat16). Magnitudes on one side: int64, int32, int8 and uint8 for the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import typeof
+from numba.core import cgutils
+
+from rfrope._core.blocks import MAGNITUDES, PAIRINGS
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+
+
+# what may be asked of a loop: the layout of x, that of y, and whether x is to pass a softplus first
+_PAIRED = tuple((pairing, out_pairing, False) for out_pairing in PAIRINGS for pairing in PAIRINGS)
+_POLAR = (
+    *((MAGNITUDES, pairing, softplus) for softplus in (False, True) for pairing in PAIRINGS),
+    *((pairing, MAGNITUDES, False) for pairing in PAIRINGS),
+)
+_PAIRED_LIKE: dict[str, Any] = {
+    "float64": np.float64(0),
+    "float32": np.float32(0),
+    "float16": np.int16(0),
+    "bfloat16": np.uint16(0),
+}
+_POLAR_LIKE: dict[str, Any] = {
+    "float64": np.int64(0),
+    "float32": np.int32(0),
+    "float16": np.int8(0),
+    "bfloat16": np.uint8(0),
+}
+_MADE_FOR = {
+    typeof(like): (dtype, i) for i, likes in enumerate((_PAIRED_LIKE, _POLAR_LIKE)) for dtype, like in likes.items()
+}
+DTYPES = {dtype: like.dtype.itemsize for dtype, like in _PAIRED_LIKE.items()}  # bytes of their elements
+
+# exp(r) for |r| <= ln(2)/2, and (log1p(t) - w)/w^3 in w^2, for w = t/(1 + t/2) and t <= 1: interpolation in Chebyshev's
+# nodes with 40 digits (mpmath); relative errors 1e-8 and 1e-8 for float32, 3e-18 and 1.3e-16 for float64
+_EXP_32 = (1.0, 1.0, 0.5, 0.16666577756404877, 0.041666556149721146, 0.008363173343241215, 0.0013926175888627768)
+_LOG_32 = (
+    0.0833333358168602,
+    0.012499907985329628,
+    0.002233777893707156,
+    0.0004239565460011363,
+    0.00011340004857629538,
+)
+_EXP_64 = (
+    1.0,
+    1.0,
+    0.5,
+    0.1666666666666667,
+    0.04166666666666667,
+    0.008333333333326141,
+    0.0013888888888883752,
+    0.00019841269874800493,
+    2.4801587325533363e-05,
+    2.7557255425746435e-06,
+    2.7557273661348637e-07,
+    2.510520637395701e-08,
+    2.0914679376583935e-09,
+)
+_LOG_64 = (
+    0.08333333333333333,
+    0.012500000000004558,
+    0.0022321428568053718,
+    0.00043402778744976297,
+    8.877826873111747e-05,
+    1.8781213458201444e-05,
+    4.063154360856609e-06,
+    9.156091926262446e-07,
+    1.6786076519288395e-07,
+    7.707617574664846e-08,
+)
+
+
+class _Float(NamedTuple):
+    """Constants of a float: its bits, those of its mantissa and exponent, and where exp(-x) is 0."""
+
+    kind: Any
+    bits: int
+    mantissa: int
+    bias: int
+    last: float
+    ln2: tuple[float, float]
+    exp: tuple[float, ...]
+    log: tuple[float, ...]
+
+
+_SINGLE = _Float(ir.FloatType(), 32, 23, 127, 105.0, (0.6931471824645996, -1.904654323148236e-09), _EXP_32, _LOG_32)
+_DOUBLE = _Float(ir.DoubleType(), 64, 52, 1023, 746.0, (0.6931471805599453, 2.3190468138462996e-17), _EXP_64, _LOG_64)
+
+
+def like_of(dtype: str, pairing: str, out_pairing: str, softplus: bool = False) -> tuple[Any, int]:
+    """Return an element of a dtype, as the loops for such features know it, and the number of what is asked of them.
+
+    Raises
+    ------
+    ValueError
+        Where there are no such layouts; whoever calls it words the error.
+    """
+    is_polar = MAGNITUDES in (pairing, out_pairing)
+    forms = _POLAR if is_polar else _PAIRED
+    return (_POLAR_LIKE if is_polar else _PAIRED_LIKE)[dtype], forms.index((pairing, out_pairing, softplus))
+
+
+class Element:
+    """Layout of elements of one type, and the type to compute in: one float wider, except for float64."""
+
+    def __init__(self, like: Any) -> None:
+        half, single, double = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+        dtype, is_polar = _MADE_FOR[like]
+        self.is_bfloat16, self.forms = dtype == "bfloat16", _POLAR if is_polar else _PAIRED
+        self.stored, self.size, self.wide, self.lanes = {
+            "float64": (double, 8, double, 8),
+            "float32": (single, 4, double, 16),
+            "float16": (half, 2, single, 16),
+            "bfloat16": (I16, 2, single, 16),
+        }[dtype]
+        self.wide_size = 8 if self.wide == double else 4
+
+    def read(self, builder: Any, value: Any, lanes: int, softplus: bool) -> Any:
+        """Widen what was loaded, after a softplus in the narrowest float that has its digits."""
+        if softplus and self.size == 4:
+            value = _softplus(builder, value, lanes, _SINGLE)
+        value = self.widen(builder, value, lanes)
+        if softplus and self.size != 4:
+            value = _softplus(builder, value, lanes, _DOUBLE if self.size == 8 else _SINGLE)
+        return value
+
+    def widen(self, builder: Any, value: Any, lanes: int) -> Any:
+        if self.is_bfloat16:
+            bits = builder.shl(builder.zext(value, vector(I32, lanes)), splat(I32, 16, lanes))
+            return builder.bitcast(bits, vector(self.wide, lanes))
+        return value if self.stored == self.wide else builder.fpext(value, vector(self.wide, lanes))
+
+    def narrow(self, builder: Any, value: Any, lanes: int) -> Any:
+        """Round to the nearest element, ties to even."""
+        if not self.is_bfloat16:
+            return value if self.stored == self.wide else builder.fptrunc(value, vector(self.stored, lanes))
+        bits = builder.bitcast(value, vector(I32, lanes))
+        odd = builder.and_(builder.lshr(bits, splat(I32, 16, lanes)), splat(I32, 1, lanes))
+        rounded = builder.add(builder.add(bits, odd), splat(I32, 0x7FFF, lanes))
+        quiet = builder.or_(bits, splat(I32, 0x400000, lanes))
+        bits = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
+        return builder.trunc(builder.lshr(bits, splat(I32, 16, lanes)), vector(I16, lanes))
+
+
+def vector(element: Any, lanes: int) -> Any:
+    return ir.VectorType(element, lanes)
+
+
+def splat(element: Any, value: float, lanes: int) -> Any:
+    return ir.Constant(vector(element, lanes), [ir.Constant(element, value)] * lanes)
+
+
+def pick(builder: Any, first: Any, second: Any, indices: Any) -> Any:
+    mask = [ir.Constant(I32, i) for i in indices]
+    return builder.shuffle_vector(first, second, ir.Constant(vector(I32, len(mask)), mask))
+
+
+def pointer(builder: Any, address: Any, kind: Any) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def offset(builder: Any, address: Any, index: Any, step: int) -> Any:
+    return builder.add(address, builder.mul(index, ir.Constant(index.type, step)))
+
+
+def fused(builder: Any, element: Element, lanes: int, *arguments: Any) -> Any:
+    return _fma(builder, vector(element.wide, lanes), f"v{lanes}f{8 * element.wide_size}", *arguments)
+
+
+def _fma(builder: Any, kind: Any, suffix: str, *arguments: Any) -> Any:
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(kind, [kind] * 3), f"llvm.fma.{suffix}")
+    return builder.call(function, arguments)
+
+
+def store(builder: Any, element: Element, value: Any, address: Any, streaming: bool) -> None:
+    """Store a vector; past the caches, in pieces of 16 bytes, if streaming."""
+    lanes = value.type.count
+    piece = 16 // element.size if streaming else lanes
+    for start in range(0, lanes, piece):
+        part = pick(builder, value, value, range(start, start + piece)) if streaming else value
+        place = builder.add(address, ir.Constant(I64, start * element.size))
+        done = builder.store(part, pointer(builder, place, part.type), align=16 if streaming else 1)
+        if streaming:
+            done.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+
+
+def features_of(builder: Any, element: Element, base: Any, index: Any, lanes: int, blocks: Any, layout: str) -> Any:
+    """First features of some blocks that lie side by side, and second ones where there are any, as they are stored."""
+
+    def load(place: Any, count: int) -> Any:
+        return builder.load(pointer(builder, place, vector(element.stored, count)), align=1)
+
+    if layout == "interleaved":
+        both = load(offset(builder, base, index, 2 * element.size), 2 * lanes)
+        return [pick(builder, both, both, range(i, 2 * lanes, 2)) for i in (0, 1)]
+    places = _halves(builder, element, base, index, blocks, layout)
+    return [load(place, lanes) for place in places]
+
+
+def store_features(
+    builder: Any, element: Element, values: Any, base: Any, index: Any, blocks: Any, layout: str, streaming: bool
+) -> None:
+    """Store first and second features of some blocks, or first ones alone, side by side."""
+    if layout == "interleaved":
+        lanes = values[0].type.count
+        both = pick(builder, values[0], values[1], [i // 2 + (i % 2) * lanes for i in range(2 * lanes)])
+        store(builder, element, both, offset(builder, base, index, 2 * element.size), streaming)
+        return
+    for value, place in zip(values, _halves(builder, element, base, index, blocks, layout), strict=True):
+        store(builder, element, value, place, streaming)
+
+
+def _halves(builder: Any, element: Element, base: Any, index: Any, blocks: Any, layout: str) -> list[Any]:
+    """Addresses of the first feature of a block, and of the second where there is one, behind all first ones."""
+    place = offset(builder, base, index, element.size)
+    if layout == MAGNITUDES:
+        return [place]
+    return [place, builder.add(place, builder.mul(blocks, ir.Constant(I64, element.size)))]
+
+
+def places_of(builder: Any, base: Any, index: Any, step: Any, blocks: Any, layout: str) -> list[Any]:
+    """Addresses of the features of one block, with any step between features."""
+    if layout == "interleaved":
+        first = builder.mul(index, ir.Constant(I64, 2))
+        indices = [first, builder.add(first, ir.Constant(I64, 1))]
+    else:
+        indices = [index] if layout == MAGNITUDES else [index, builder.add(index, blocks)]
+    return [builder.add(base, builder.mul(i, step)) for i in indices]
+
+
+# -- softplus ----------------------------------------------------------------------------------------------------------
+
+
+def _softplus(builder: Any, z: Any, lanes: int, single: _Float) -> Any:
+    """``max(z, 0) + log1p(exp(-|z|))`` without a branch, to 2 units in the last place; NaN stays NaN.
+
+    The exponential is ``2^n exp(r)`` with ln 2 in two parts, scaled by two powers of two, so that subnormal results are
+    rounded once.
+    """
+    kind, words = vector(single.kind, lanes), vector(ir.IntType(single.bits), lanes)
+
+    def number(value: float) -> Any:
+        return splat(single.kind, value, lanes)
+
+    def word(value: int) -> Any:
+        return splat(ir.IntType(single.bits), value, lanes)
+
+    def fma(*arguments: Any) -> Any:
+        return _fma(builder, kind, f"v{lanes}f{single.bits}", *arguments)
+
+    def polynomial(coefficients: tuple[float, ...], point: Any) -> Any:
+        *lower, last = coefficients
+        value = number(last)
+        for coefficient in reversed(lower):
+            value = fma(value, point, number(coefficient))
+        return value
+
+    sign = builder.or_(builder.bitcast(z, words), word(1 << single.bits - 1))
+    below = builder.bitcast(sign, kind)  # -|z|
+    below = builder.select(builder.fcmp_ordered("<", below, number(-single.last)), number(-single.last), below)
+    shift = number(1.5 * 2.0**single.mantissa)  # moves a number's whole part to the end of its mantissa
+    whole = fma(below, number(1.4426950408889634), shift)
+    n = builder.fneg(builder.fsub(whole, shift))
+    rest = fma(n, number(single.ln2[1]), fma(n, number(single.ln2[0]), below))
+    count = builder.sub(builder.bitcast(whole, words), builder.bitcast(shift, words))
+    exponents = builder.add(count, word(2 * single.bias))
+    first = builder.lshr(exponents, word(1))
+    t = polynomial(single.exp, rest)
+    for exponent in (first, builder.sub(exponents, first)):
+        t = builder.fmul(t, builder.bitcast(builder.shl(exponent, word(single.mantissa)), kind))
+    w = builder.fdiv(t, fma(t, number(0.5), number(1.0)))
+    square = builder.fmul(w, w)
+    log = fma(w, builder.fmul(square, polynomial(single.log, square)), w)
+    most = builder.select(builder.fcmp_ordered(">", z, number(0.0)), z, number(0.0))
+    return builder.fadd(most, log)

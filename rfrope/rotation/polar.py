@@ -1,0 +1,133 @@
+"""Polar features: magnitudes that position alone turns, so that the score of every pair follows the kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rfrope._core import angles, array, blocks
+from rfrope._core.arguments import flag
+from rfrope._core.array import Array
+from rfrope._core.blocks import MAGNITUDES, Turn
+from rfrope.rotation.turning import checked_scale, comes_in_blocks, map_blocks, rotated
+
+
+@array.select_device
+def rotate_polar(
+    magnitudes: Array,
+    positions: Array,
+    frequencies: Array,
+    *,
+    shift: Array | None = None,
+    pairing: str = "half",
+    softplus: bool = False,
+    scale: Any = 1.0,
+    inverse: bool = False,
+    out: Array | None = None,
+) -> Array:
+    """Polar features of magnitudes: ``(m cos u, m sin u)`` with ``u = position . frequency + shift`` (PoPE).
+
+    Each magnitude becomes a block of two features, so the result is twice as wide. A query and a key score
+    ``sum_i m_i m'_i cos(lag . omega_i + shift_i)``, lag = key minus query, where `shift` is that of the key: all terms
+    have weights of 0 or more, and the score follows the kernel whatever the content is.
+
+    Parameters
+    ----------
+    magnitudes : array_like, (..., D)
+        0 or more, of a real floating dtype; any numbers with `softplus`. In the `inverse`, polar features (..., 2D).
+    positions : array_like
+        As in `rotate`: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for frequencies ``(*H, D, k)``.
+    frequencies : array_like, radians per unit of position
+        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``: exactly one for each magnitude, where `rotate` has one for two
+        features. The phases broadcast against the leading axes of `magnitudes`, which they may not enlarge.
+    shift : array_like, radians, optional
+        Added to the phases; broadcasts against them. PoPE learns one for each head and frequency, for keys alone, and
+        keeps it in [-2 pi, 0]; nothing is clamped here.
+    pairing : {"half", "interleaved"}
+        The two features that make a block in the result, or in what comes in the `inverse`.
+    softplus : bool
+        The magnitudes are ``log(1 + exp(x))`` of what is given, to 2 units in the last place of its dtype; in float32
+        for 16 bits. Not together with `inverse`.
+    scale : float or array_like
+        Positive; multiplies the result. An array broadcasts against the phases.
+    inverse : bool
+        Undo it: turn by the negative phases, divide by `scale`, and return the first feature of each block, (..., D).
+    out : array, optional
+        Where to write, of the shape of the result and the dtype of `magnitudes`, and apart from them in memory.
+
+    Returns
+    -------
+    array, (..., 2D), or (..., D) in the inverse
+        The dtype and device of `magnitudes`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError
+        As `rotate`, and for another number of frequencies than magnitudes, for negative magnitudes without `softplus`
+        (NaN stays what it is), and for `softplus` in the inverse. Values are looked at only where that costs little:
+        not on devices, in JAX or in Dask before it computes.
+    TypeError
+        As `rotate`.
+
+    See Also
+    --------
+    rotate : for features of any sign, two for each frequency (RoPE).
+
+    Notes
+    -----
+    Phases are as exact as those of `rotate`. Source: Gopalakrishnan et al. (2025), "Decoupling the
+    'What' and 'Where' With Polar Coordinate Positional Embeddings".
+
+    Examples
+    --------
+    A quarter turn takes a magnitude from the first feature of its block to the second:
+
+    >>> import numpy as np
+    >>> rotate_polar(np.array([2.0]), 1, [np.pi / 2]).round(12)
+    array([0., 2.])
+
+    The score of a query and a key is a sum of cosines of the lag, with weights that content gives:
+
+    >>> import rfrope
+    >>> q, k = np.random.default_rng(0).uniform(0.0, 1.0, (2, 64))
+    >>> omega, delta = rfrope.geometric(64), np.linspace(-1.0, 0.0, 64)
+    >>> turned = rotate_polar(q, 100_000, omega), rotate_polar(k, 99_983, omega, shift=delta)
+    >>> bool(np.isclose(turned[0] @ turned[1], np.sum(q * k * np.cos(-17 * omega + delta)), rtol=1e-12))
+    True
+
+    Content of any sign passes a softplus in the same pass:
+
+    >>> rotate_polar(np.array([-1.0, 0.0, 1.0]), 0, [1.0, 0.1, 0.01], softplus=True)[:3].round(6)
+    array([0.313262, 0.693147, 1.313262])
+    """
+    pairings = (pairing, MAGNITUDES) if flag("inverse", inverse) else (MAGNITUDES, pairing)
+    blocks.check_pairing(pairing)
+    if flag("softplus", softplus) and inverse:
+        raise ValueError("softplus is True in the inverse, which gives magnitudes; expected one of both")
+    frequencies = angles.given(frequencies, pairing, scale, None if inverse else magnitudes, "magnitudes", polar=True)
+    constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
+    xp, device = array.shared(constants, magnitudes=magnitudes, out=out)
+    x = blocks.features(magnitudes, xp, "magnitudes", device, pairings[0])
+    space = array.space_of_constants(xp, constants)
+    read = angles.checked(positions, frequencies, shift, space, array.device(x))
+    scale, phases = checked_scale(scale, read.shape, x, space)
+    check_polar_width(x, phases[-1], "magnitudes", inverse)
+    turn = Turn(*pairings, scale, inverse, softplus)
+    blocks.check_turn(x, phases, turn, out, ("magnitudes", *constants), *read[:3], scale)
+    if not (inverse or softplus):
+        blocks.check_magnitudes(x, xp, "magnitudes")
+    if comes_in_blocks(x, read.xp):
+        width = turn.shape(x.shape, phases)[-1]
+        turn = turn._replace(pairing=pairing)
+        return map_blocks(rotate_polar, x, read, turn, width, softplus=softplus)
+    return rotated(x, read, turn, out)
+
+
+def check_polar_width(x: Array, n_frequencies: int, name: str, inverse: bool = False) -> None:
+    """Say that there are not as many frequencies as magnitudes."""
+    wanted = (2 if inverse else 1) * n_frequencies
+    if x.shape[-1] != wanted:
+        what = "features: its inverse takes two for each frequency" if inverse else "magnitudes"
+        raise ValueError(
+            f"frequencies has D = {n_frequencies}, but {name} has shape {tuple(x.shape)}; expected (..., {wanted}) "
+            f"{what}: polar rotation takes one frequency for each magnitude, rotate takes one for two features"
+        )

@@ -1,0 +1,585 @@
+"""Polar rotation: magnitudes turned by position alone, against plain formulas, on every library and by every path."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+from conftest import library
+from rotation_calls import DTYPES, EPSILON, LAYOUTS, PAIRINGS, SMALLEST, doubles, laid, numpy_dtype, tensor, watched
+from rotation_calls import without_backends as plainly
+
+import rfrope
+from rfrope._core import blocks, dispatch
+from rfrope.rotation import rotate_polar, turning
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(27)
+
+
+def joined(cosine, sine, pairing):
+    if pairing == "half":
+        return np.concatenate([cosine, sine], axis=-1)
+    return np.stack([cosine, sine], axis=-1).reshape(*cosine.shape[:-1], 2 * cosine.shape[-1])
+
+
+def formula(x, u, pairing="half", softplus=False, scale=1.0):
+    """Return polar features as anybody would write them down, in the widest float of NumPy."""
+    x, u = np.asarray(x, np.longdouble), np.asarray(u, np.longdouble)
+    m = scale * (np.logaddexp(x, np.longdouble(0)) if softplus else x)
+    return joined(m * np.cos(u), m * np.sin(u), pairing).astype(np.float64)
+
+
+SHAPES = [  # of magnitudes, positions, frequencies, shift
+    ((3,), (), (3,), None),
+    ((2, 5, 3), (5,), (3,), (3,)),
+    ((2, 4, 5, 3), (2, 1, 5), (3,), (4, 1, 3)),
+    ((2, 4, 5, 3), (5, 1), (4, 3, 1), None),
+    ((2, 4, 5, 3), (5, 2), (4, 3, 2), (5, 1)),
+    ((4, 3), (2,), (4, 3, 2), None),
+    ((5, 21), (5,), (21,), (21,)),
+    ((0, 3), (0,), (3,), None),
+    ((5, 0), (5,), (0,), None),
+]
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("softplus", [False, True])
+def test_the_formula_on_every_library(xp, shapes, pairing, softplus, rng):
+    m, p, w = (rng.uniform(0.1, 2.0, shape) for shape in shapes[:3])
+    shift = None if shapes[3] is None else rng.uniform(-6.0, 0.0, shapes[3])
+    u = p[..., None] * w if w.ndim == 1 else p @ np.swapaxes(w, -1, -2)
+    wanted = formula(m, u if shift is None else u + shift, pairing, softplus, 1.5)
+    options = {"shift": None if shift is None else xp(shift), "pairing": pairing, "scale": 1.5}
+    got = rotate_polar(xp(m), xp(p), xp(w), softplus=softplus, **options)
+    assert xp.owns(got)
+    assert tuple(got.shape) == wanted.shape
+    np.testing.assert_allclose(xp.host(got), wanted, rtol=0, atol=2e-14)
+    if not softplus:
+        back = rotate_polar(got, xp(p), xp(w), inverse=True, **options)
+        np.testing.assert_allclose(xp.host(back), m, rtol=1e-13)
+
+
+def test_scale_of_each_position(xp, rng):
+    m, p, w, s = rng.uniform(0, 1, (3, 4)), np.arange(3), rng.standard_normal(4), rng.uniform(1, 2, (3, 4))
+    got = rotate_polar(xp(m), xp(p), xp(w), scale=xp(s))
+    np.testing.assert_allclose(xp.host(got), formula(m, p[:, None] * w, scale=s), atol=1e-14)
+    np.testing.assert_allclose(xp.host(rotate_polar(got, xp(p), xp(w), scale=xp(s), inverse=True)), m, atol=1e-14)
+
+
+def score(q, k, lag, omega, delta):
+    return np.sum(q * k * np.cos(lag * omega + delta))
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_a_score_is_a_sum_of_cosines_with_the_weights_of_content(pairing, rng):
+    (q, k), omega, delta = rng.uniform(0, 1, (2, 16)), rfrope.geometric(16), rng.uniform(-2 * np.pi, 0, 16)
+    for start in (0, 131_072, 2**40):
+        turned_q = rotate_polar(q, start, omega, pairing=pairing)
+        turned_k = rotate_polar(k, start - 17, omega, shift=delta, pairing=pairing)
+        assert turned_q @ turned_k == pytest.approx(score(q, k, -17, omega, delta), abs=1e-13)
+    for wrong in (score(q, k, 17, omega, delta), score(q, k, -17, omega, -delta), score(q, k, -17, omega, 0.0)):
+        assert abs(turned_q @ turned_k - wrong) > 1e-2
+
+
+def test_a_rotation_of_blocks_whose_second_features_are_zero(rng):
+    """`rotate` and `rotate_polar` are one rotation."""
+    m, p, w = rng.uniform(0, 1, (5, 8)), np.arange(5) * 10**9, rng.standard_normal(8)
+    for pairing in PAIRINGS:
+        widened = joined(m, np.zeros_like(m), pairing)
+        np.testing.assert_array_equal(
+            rotate_polar(m, p, w, pairing=pairing, scale=1.5), rfrope.rotate(widened, p, w, pairing=pairing, scale=1.5)
+        )
+
+
+# -- digits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["loop", "generic"])
+def test_phases_are_exact_far_out(path, rng):
+    """Where a phase in the widest float of NumPy has no digits left."""
+    mpmath = pytest.importorskip("mpmath", reason="mpmath, which holds the digits, is missing")
+    p, w, shift = [131_071, 10**6, 2**40 + 1, 2**53 - 1], rng.uniform(0.1, 1, 6), rng.uniform(-6, 0, 6)
+    with mpmath.workdps(40):
+        phases = [[mpmath.mpf(at) * mpmath.mpf(x) + mpmath.mpf(s) for x, s in zip(w, shift, strict=True)] for at in p]
+        wanted = [[float(f(u)) for f in (mpmath.cos, mpmath.sin) for u in row] for row in phases]
+    with plainly() if path == "generic" else watched() as ran:
+        got = rotate_polar(np.ones((4, 6)), p, w, shift=shift)
+    assert path == "generic" or ran == ["has_negative", "rotated"]
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-15)
+    plain = np.asarray(p)[:, None] * w + shift
+    assert np.max(np.abs(formula(np.ones((4, 6)), plain) - wanted)) > 0.1
+
+
+def test_bfloat16_at_a_million():
+    """One rounding of the exact result; phases in bfloat16, as a model cast to it has them, are anything."""
+    torch = library("torch").module
+    m = torch.rand(64, 32, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    positions, omega = torch.arange(10**6, 10**6 + 64), torch.asarray(rfrope.geometric(32))
+    exact = rotate_polar(m.double(), positions, omega)
+    error = (rotate_polar(m, positions, omega).double() - exact).abs()
+    assert bool((error <= 0.51 * EPSILON["bfloat16"] * exact.abs()).all())
+    u = positions[:, None].to(torch.bfloat16) * omega.to(torch.bfloat16)
+    plain = torch.cat([m * u.cos(), m * u.sin()], -1)
+    assert float((plain.double() - exact).abs().max()) > 0.5
+
+
+SOFT = np.concatenate([np.linspace(-30, 30, 4001), -np.logspace(1, 2.9, 500), [0.0, -0.0, 1e-30, -1e-30, 300.0, 3e4]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("path", ["loop", "one by one", "generic"])
+def test_softplus_to_two_units_in_the_last_place(dtype, path):
+    mpmath = pytest.importorskip("mpmath", reason="mpmath, which holds the digits, is missing")
+    x = SOFT.astype(numpy_dtype(dtype))
+    with mpmath.workdps(40):
+        exact = [mpmath.log1p(mpmath.exp(-abs(z))) + max(z, 0) for z in map(mpmath.mpf, x.astype(float).tolist())]
+    with plainly() if path == "generic" else watched() as ran:
+        features = laid(x, "stepped") if path == "one by one" else x
+        got = rotate_polar(features, 0, np.ones(x.size), softplus=True)
+    assert path == "generic" or ran == ["rotated"]
+    assert np.all(doubles(got[x.size :]) == 0)
+    ulps = EPSILON[dtype] * 2.0 ** np.floor(np.log2(np.maximum(np.array(exact, float), 1e-300)))
+    least = 2.0**-1074 if dtype == "float64" else SMALLEST[dtype]
+    error = [float(abs(mpmath.mpf(float(a)) - b)) for a, b in zip(doubles(got[: x.size]), exact, strict=True)]
+    # narrower types than float32 are rounded once
+    assert np.max(error / np.maximum(ulps, least)) <= (2.0 if dtype.endswith(("32", "64")) else 0.51)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softplus_of_what_is_not_finite(dtype):
+    x = np.asarray([np.nan, np.inf, -np.inf] * 7, numpy_dtype(dtype))
+    with watched() as ran:
+        got = doubles(rotate_polar(x, 0, np.ones(21), softplus=True))[:21]
+    assert ran == ["rotated"]
+    np.testing.assert_array_equal(got, [np.nan, np.inf, 0.0] * 7)
+
+
+def test_nan_stays_in_its_block():
+    m = np.asarray([[1.0, np.nan, 2.0]])
+    np.testing.assert_array_equal(np.isnan(rotate_polar(m, [1], [1.0, 0.5, 0.2])), [[False, True, False] * 2])
+
+
+# -- paths -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", [*LAYOUTS, "broadcast"])
+@pytest.mark.parametrize("form", [*itertools.product(PAIRINGS, ("plain", "softplus", "inverse"))], ids=str)
+@pytest.mark.parametrize("blocks", [3, 21, 64])
+def test_any_memory_by_the_loop_is_the_generic_result(dtype, layout, form, blocks, rng):
+    pairing, kind = form
+    options = {"pairing": pairing, "softplus": kind == "softplus", "inverse": kind == "inverse", "scale": 1.5}
+    values = rng.uniform(0, 2, (2, 3, 5, 2 * blocks if kind == "inverse" else blocks))
+    x = laid((values - 1.0 if kind != "plain" else values).astype(numpy_dtype(dtype)), layout)
+    p, w = rng.integers(-(10**9), 10**9, (2, 1, 5, 1)), rng.standard_normal((3, blocks, 1))
+    with plainly():
+        wanted = rotate_polar(x.astype(np.float64), p, w, **options)
+    with watched() as ran:
+        got = rotate_polar(x, p, w, **options)
+        for out_layout in ("dense", "stepped", "transposed", "offset"):
+            out = laid(np.full(wanted.shape, 7.0).astype(x.dtype), out_layout)
+            assert rotate_polar(x, p, w, out=out, **options) is out
+            np.testing.assert_array_equal(doubles(out), doubles(got))
+    assert ran == ([*["has_negative"] * (kind == "plain"), "rotated"] * 5)
+    assert got.dtype == x.dtype
+    units = {"float64": 8.0, "float32": 2.5 if kind == "softplus" else 0.51}.get(dtype, 0.51) * EPSILON[dtype]
+    allowed = units * np.max(np.abs(wanted), initial=0.0) + SMALLEST[dtype]
+    np.testing.assert_allclose(doubles(got), wanted, rtol=0, atol=allowed)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("softplus", [False, True])
+def test_large_results_are_the_small_ones_bit_for_bit(dtype, pairing, softplus, monkeypatch, rng):
+    """Past the caches in either way, aligned or not, on one thread or three, and there and back."""
+    leaf = pytest.importorskip("rfrope._backends.cpu.rotation", exc_type=ImportError)
+    plans = pytest.importorskip("rfrope._backends.cpu.plans", exc_type=ImportError)
+    kind = numpy_dtype(dtype)
+    m = rng.uniform(0, 1, (3, plans._STREAMED_BYTES // (3 * 128 * kind.itemsize) + 1, 64)).astype(kind)
+    p, w, options = np.arange(m.shape[1]), rfrope.geometric(64), {"pairing": pairing, "softplus": softplus}
+    small = np.stack(
+        [[rotate_polar(rows, p[i : i + 500], w, **options) for rows in m[:, i : i + 500]] for i in (0, 500)]
+    )
+    memory = np.zeros(2 * m.size + 8, kind)
+    for choose, count, start in itertools.product((min, max), (1, 3), (0, 1)):
+        monkeypatch.setattr(leaf, "_FASTER", {(v, kind.itemsize): choose(v) for v in variants(plans)})
+        out = memory[start : start + 2 * m.size].reshape(*m.shape[:-1], 128)
+        with rfrope.threads(count):
+            rotate_polar(m, p, w, out=out, **options)
+            back = rotate_polar(out, p, w, pairing=pairing, inverse=True)
+        assert np.array_equal(out[:, :500].view(np.uint8), small[0].view(np.uint8))
+        assert np.array_equal(out[:, 500:1000].view(np.uint8), small[1].view(np.uint8))
+        if not softplus:
+            np.testing.assert_allclose(doubles(back), doubles(m), rtol=2 * EPSILON[dtype], atol=SMALLEST[dtype])
+
+
+def variants(plans):
+    return (plans.PIECES, plans.LINES), (plans.APART, plans.LINES)
+
+
+def test_tensors_share_the_loops(rng):
+    torch = library("torch").module
+    for dtype in ("float32", "bfloat16"):
+        m = rng.uniform(0, 1, (2, 5, 8)).astype(numpy_dtype(dtype))
+        with watched() as ran:
+            got = rotate_polar(tensor(m), torch.arange(5), torch.asarray(rfrope.geometric(8)))
+        assert ran == ["has_negative", "rotated"]
+        np.testing.assert_array_equal(doubles(got), doubles(rotate_polar(m, np.arange(5), rfrope.geometric(8))))
+
+
+def test_dask_takes_one_task_for_each_block_with_the_bits_of_numpy(rng):
+    dask = library("dask").module
+    m, p, w = rng.uniform(0, 1, (2, 3, 10, 8)), np.arange(10) * 1000, rng.standard_normal((3, 8, 1))
+    lazy = dask.from_array(m, chunks=(1, 2, 4, 8))
+    for options in ({"scale": np.full((10, 1), 2.0)}, {"softplus": True, "shift": np.full(8, -0.5)}):
+        got = rotate_polar(lazy, p[:, None], w, **options)
+        assert got.chunks == (*lazy.chunks[:-1], (16,))
+        assert len(got.__dask_graph__()) - len(lazy.__dask_graph__()) <= got.npartitions + 24
+        np.testing.assert_array_equal(got.compute(), rotate_polar(m, p[:, None], w, **options))
+    back = rotate_polar(rotate_polar(lazy, p[:, None], w), p[:, None], w, inverse=True)
+    assert back.chunks == lazy.chunks
+    np.testing.assert_allclose(back.compute(), m, atol=1e-15)
+    later = rotate_polar(-lazy, p[:, None], w)
+    with pytest.raises(ValueError, match="negative"):
+        later.compute()
+
+
+def test_jax_derivatives_go_through_the_softplus(rng):
+    lib = library("jax")
+    import jax
+
+    x, p, w, g = (lib(rng.standard_normal(shape)) for shape in ((3, 4), (3,), (4,), (3, 8)))
+    found = jax.jit(jax.grad(lambda x: lib.module.sum(g * rotate_polar(x, p, w, softplus=True))))(x)
+    logistic = 1.0 / (1.0 + np.exp(-np.asarray(x)))
+    np.testing.assert_allclose(found, logistic * np.asarray(rotate_polar(g, p, w, inverse=True)), atol=1e-14)
+    assert np.isnan(np.asarray(jax.jit(rotate_polar)(x, p, w * float("nan")))).all(), "what JAX traces has no values"
+
+
+# -- torch -------------------------------------------------------------------------------------------------------------
+
+ARGUMENTS = ("magnitudes", "positions", "frequencies", "shift", "scale")
+LEARNT = {
+    "one axis": ((2, 3, 5, 4), (5,), (4,), (4,), None),
+    "heads and two axes": ((2, 3, 5, 4), (5, 2), (3, 4, 2), (3, 1, 4), None),
+    "one position": ((3, 4), (), (4,), None, (4,)),
+    "shift and scale of tokens": ((2, 5, 4), (5,), (4,), (2, 5, 1), (2, 1, 4)),
+    "no tokens": ((2, 0, 4), (0,), (4,), (4,), None),
+}
+KINDS = {
+    "plain": {"pairing": "interleaved"},
+    "softplus": {"softplus": True, "scale": 1.5},
+    "inverse": {"inverse": True, "scale": 1.5},
+    "inverse, interleaved": {"inverse": True, "pairing": "interleaved"},
+}
+
+
+def learnt(name, kind):
+    """Return arguments that learn, and the call of them."""
+    torch = library("torch").module
+    shapes = {key: shape for key, shape in zip(ARGUMENTS, LEARNT[name], strict=True) if shape is not None}
+    if KINDS[kind].get("inverse"):
+        shapes["magnitudes"] = (*shapes["magnitudes"][:-1], 2 * shapes["magnitudes"][-1])
+    generator = torch.Generator().manual_seed(1)
+    values = [
+        (0.1 + torch.rand(shape, generator=generator, dtype=torch.float64)).requires_grad_()
+        for shape in shapes.values()
+    ]
+    return values, lambda *arguments: rotate_polar(**KINDS[kind] | dict(zip(shapes, arguments, strict=True)))
+
+
+@pytest.mark.parametrize("name", LEARNT)
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_all_arguments_and_their_gradients(name, kind):
+    torch = library("torch").module
+    values, call = learnt(name, kind)
+    assert "rfrope_turn" in type(call(*values).grad_fn).__name__
+    assert torch.autograd.gradcheck(call, values)
+    assert torch.autograd.gradgradcheck(call, values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("softplus", lambda torch, name: ("_softplus_gradient", lambda gradient, x: gradient)),
+        ("plain", lambda torch, name: ("_shared", lambda x, *rest: tuple(-v for v in shared(torch)(x, *rest)))),
+        ("softplus", lambda torch, name: ("_shared", lambda *given: shared(torch)(*given[:-1], False))),
+    ],
+    ids=["logistic function dropped", "sign", "softplus dropped"],
+)
+def test_a_wrong_gradient_is_noticed(kind, wrong, monkeypatch):
+    torch = library("torch").module
+    values, call = learnt("one axis", kind)
+    module = importlib.import_module("rfrope._backends.torch.rotation")
+    monkeypatch.setattr(module, *wrong(torch, kind))
+    with pytest.raises(RuntimeError, match="Jacobian mismatch"):
+        torch.autograd.gradcheck(call, values)
+
+
+def shared(torch):
+    return torch.ops.rfrope.shared_coefficients.default
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("kind", ["plain", "softplus", "inverse"])
+def test_gradients_of_narrow_features(dtype, kind):
+    torch = library("torch").module
+    (wide, *others), call = learnt("heads and two axes", kind)
+    narrow = wide.detach().to(getattr(torch, dtype))
+    found = []
+    for x in (narrow.clone(), narrow.double()):
+        turned = call(x.requires_grad_(), *others)
+        weights = torch.rand(turned.shape, generator=torch.Generator().manual_seed(2)).to(narrow.dtype)
+        found.append(torch.autograd.grad(turned, [x, *others], weights.to(turned.dtype)))
+    for one, exact in zip(*found, strict=True):
+        unit = torch.finfo(narrow.dtype).eps
+        torch.testing.assert_close(one.double(), exact.double(), rtol=2 * unit, atol=8 * unit)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_operators_keep_torchs_rules(kind):
+    torch = library("torch").module
+    (x, _, w, shift), _ = learnt("one axis", kind)
+    pairing, inverse = KINDS[kind].get("pairing", "half"), "inverse" in kind
+    layouts = (pairing, blocks.MAGNITUDES) if inverse else (blocks.MAGNITUDES, pairing)
+    softplus = kind == "softplus"
+    turn = (
+        x,
+        torch.arange(5)[:, None],
+        w.detach()[:, None].requires_grad_(),
+        shift,
+        None,
+        2.0,
+        *layouts,
+        inverse,
+        softplus,
+    )
+    y = torch.rand(2, 3, 5, 4 if inverse else 8, dtype=torch.float64)
+    for name, arguments in (("turn", turn), ("shared_coefficients", (x, y, (5, 4), *layouts, softplus))):
+        found = torch.library.opcheck(getattr(torch.ops.rfrope, name).default, arguments)
+        assert set(found.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("softplus", [False, True])
+def test_one_node_of_a_full_graph(softplus):
+    torch = library("torch").module
+    found = []
+
+    def backend(module, inputs):
+        found.extend(str(node.target) for node in module.graph.nodes if node.op == "call_function")
+        return module.forward
+
+    omega = rfrope.geometric(8)
+
+    def call(x):
+        return rotate_polar(x, [5, 2**53 - 1, -7], omega, softplus=softplus)
+
+    torch._dynamo.reset()
+    x = torch.rand(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert torch.equal(torch.compile(call, fullgraph=True, backend=backend)(x), call(x))
+    assert [name for name in found if "rfrope" in name] == ["rfrope.turn.default"]
+    torch._dynamo.reset()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_exported_program_and_its_parts():
+    torch = library("torch").module
+
+    class Polar(torch.nn.Module):
+        def forward(self, x, positions):
+            turned = rotate_polar(x, positions, rfrope.geometric(4), softplus=True, shift=-0.3, pairing="interleaved")
+            return turned, rotate_polar(turned, positions, rfrope.geometric(4), inverse=True, pairing="interleaved")
+
+    x, positions = torch.linspace(-3, 3, 20, dtype=torch.float64).reshape(5, 4), torch.arange(5) + 131_071
+    ours = {one: rule for one, rule in torch._decomp.decomposition_table.items() if one.namespace == "rfrope"}
+    program = torch.export.export(Polar(), (x, positions), strict=False)
+    assert str(program.graph).count("rfrope.turn") >= 2
+    parts = program.run_decompositions({**torch.export.default_decompositions(), **ours})
+    assert "rfrope" not in str(parts.graph)
+    for one in (program, parts):
+        for found, expected in zip(one.module()(x, positions), Polar()(x, positions), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=4e-15)
+
+
+def test_tensors_without_values_have_the_shape_of_the_result():
+    torch = library("torch").module
+    at, w = torch.arange(5, device="meta"), torch.ones(4, device="meta", dtype=torch.float64)
+    turned = rotate_polar(torch.ones(2, 5, 4, device="meta"), at, w, softplus=True)
+    assert (turned.shape, turned.device.type) == ((2, 5, 8), "meta")
+    assert rotate_polar(turned, at, w, inverse=True).shape == (2, 5, 4)
+
+
+@pytest.mark.parametrize("argument", ["magnitudes", "frequencies", "shift"])
+def test_vmap_over_any_argument(argument):
+    torch = library("torch").module
+    generator = torch.Generator().manual_seed(0)
+    stacks = {
+        "magnitudes": torch.rand(3, 2, 5, 4, generator=generator, dtype=torch.float64),
+        "frequencies": torch.rand(3, 4, generator=generator, dtype=torch.float64),
+        "shift": torch.rand(3, 4, generator=generator, dtype=torch.float64),
+    }
+    fixed = {name: stack[0] for name, stack in stacks.items()} | {"positions": torch.arange(5), "softplus": True}
+
+    def mapped(values):
+        return torch.func.vmap(lambda v: rotate_polar(**fixed | {argument: v}))(values)
+
+    expected = torch.stack([rotate_polar(**fixed | {argument: v}) for v in stacks[argument]])
+    torch.testing.assert_close(mapped(stacks[argument]), expected, rtol=1e-13, atol=1e-14)
+    torch._dynamo.reset()
+    compiled = torch.compile(mapped, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(stacks[argument]), expected, rtol=1e-13, atol=1e-14)
+    torch._dynamo.reset()
+
+
+# -- products that gradients need --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", ["magnitudes", "softplus", "of the inverse"])
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("layout", ["dense", "stepped", "transposed"])
+def test_sums_of_products_by_loop_and_by_the_generic_function(dtype, form, pairing, layout, rng):
+    widths, layouts = (11, 22), (blocks.MAGNITUDES, pairing)
+    if form == "of the inverse":
+        widths, layouts = widths[::-1], layouts[::-1]
+    x, y = (laid(rng.standard_normal((2, 3, 5, width)).astype(numpy_dtype(dtype)), layout) for width in widths)
+    arguments = (1, 5, 11), *layouts, np, form == "softplus"
+    with watched() as ran:
+        found = blocks.shared_coefficients(x, y, *arguments)
+    assert ran == ["shared_coefficients"]
+    expected = blocks.shared_coefficients.generic(x.astype(np.float64), y.astype(np.float64), *arguments)
+    bound = 1e-12 if form != "softplus" or dtype == "float64" else 1e-5
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=bound)
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+M, P, W = np.ones((3, 8)), np.arange(3), np.linspace(0.1, 1.0, 8)
+
+BAD = {
+    "half as many frequencies": (
+        {"frequencies": W[:4]},
+        r"frequencies has D = 4, but magnitudes has shape \(3, 8\); expected \(..., 4\) magnitudes: polar rotation "
+        "takes one frequency for each magnitude, rotate takes one for two",
+    ),
+    "one frequency": ({"frequencies": W[:1]}, "frequencies has D = 1, but magnitudes"),
+    "inverse": (
+        {"inverse": True},
+        r"frequencies has D = 8, but magnitudes has shape \(3, 8\); expected \(..., 16\) fea",
+    ),
+    "odd inverse": ({"inverse": True, "magnitudes": np.ones((3, 7))}, r"magnitudes has shape \(3, 7\).*even"),
+    "a number": ({"magnitudes": 1.0}, "magnitudes is a single number"),
+    "negative": ({"magnitudes": M - 1.0000001}, "magnitudes holds negative numbers; .* pass softplus=True"),
+    "softplus and inverse": ({"inverse": True, "softplus": True}, "softplus is True in the inverse"),
+    "an inner layout": ({"pairing": "magnitudes"}, "pairing is 'magnitudes'; expected one of 'half', 'interleaved'"),
+    "more positions": ({"positions": np.arange(6).reshape(2, 3)}, "magnitudes has shape .* expected phases that leave"),
+    "out of the other width": ({"out": np.ones((3, 8))}, r"out has shape \(3, 8\); expected \(3, 16\)"),
+    "a scale of zero": ({"scale": 0.0}, "scale is 0"),
+    "NaN in a shift": ({"shift": np.nan}, "shift holds NaN"),
+}
+
+
+@pytest.mark.parametrize(("changed", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_named_and_out_untouched(changed, message):
+    out = changed.get("out", np.full((3, 16), 5.0))
+    before = out.copy()
+    with pytest.raises(ValueError, match=message):
+        rotate_polar(**{"magnitudes": M, "positions": P, "frequencies": W, "out": out} | changed)
+    np.testing.assert_array_equal(out, before)
+
+
+def test_what_is_of_another_type():
+    with pytest.raises(TypeError, match="magnitudes has dtype int64; expected real floating"):
+        rotate_polar(M.astype(int), P, W)
+    with pytest.raises(TypeError, match=r"out has dtype .*expected the dtype of magnitudes"):
+        rotate_polar(M, P, W, out=np.ones((3, 16), np.float32))
+    with pytest.raises(TypeError, match="softplus is 1"):
+        rotate_polar(M, P, W, softplus=1)
+
+
+def test_a_polar_set_given_to_rotate_says_where_it_belongs():
+    with pytest.raises(ValueError, match=r"expected D <= 4; one frequency for each feature is .* rotate_polar"):
+        rfrope.rotate(M, P, W)
+    with pytest.raises(ValueError, match=re.escape("pairing is 'magnitudes'")):
+        rfrope.rotate(M, P, W[:4], pairing="magnitudes")
+    with pytest.raises(ValueError, match=re.escape("out_pairing is 'magnitudes'")):
+        rfrope.rotate(M, P, W[:4], out_pairing="magnitudes")
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_memory_of_the_result_lies_apart(inverse):
+    memory = np.ones(96)
+    narrow, wide = memory[:24].reshape(3, 8), memory[16:64].reshape(3, 16)
+    given = {"magnitudes": wide, "out": narrow} if inverse else {"magnitudes": narrow, "out": wide}
+    with pytest.raises(ValueError, match="out overlaps magnitudes in part; expected memory of its own"):
+        rotate_polar(**given, positions=P, frequencies=W, inverse=inverse)
+    np.testing.assert_array_equal(memory, 1.0)
+
+
+def test_out_lies_over_frequencies_that_are_read_first(rng):
+    memory, m = rng.uniform(0.1, 1.0, 48), rng.uniform(0, 1, (3, 8))
+    wanted = rotate_polar(m, P, memory[8:16].copy())
+    np.testing.assert_array_equal(rotate_polar(m, P, memory[8:16], out=memory.reshape(3, 16)), wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "broadcast"])
+def test_a_single_negative_number_is_found_anywhere(dtype, layout):
+    for values, found in ((-np.finfo(np.float32).tiny, True), (-np.inf, True), (-0.0, False), (np.nan, False)):
+        for place in ((0, 0, 0), (1, 3, 36), (1, 2, 33)):
+            x = np.ones((2, 4, 37), numpy_dtype(dtype))
+            x[place] = values if dtype != "float16" or not found else max(values, -1.0)
+            if x[place] == 0 and found:
+                x[place] = -1e-7
+            x = laid(x, layout)
+            with watched() as ran:
+                assert blocks.has_negative(x, np) is found
+            assert ran == ["has_negative"]
+            assert blocks.has_negative.generic(x, np) is found
+
+
+def test_signs_are_seen_by_every_thread():
+    m = np.zeros((2**16, 64), np.float32)
+    m[-1, -1] = -1.0
+    for count in (1, 3):
+        with rfrope.threads(count), pytest.raises(ValueError, match="negative"):
+            rotate_polar(m, 0, np.ones(64))
+
+
+def test_nothing_is_looked_at_where_values_are_not_at_hand():
+    torch = library("torch").module
+    assert rotate_polar(torch.full((3, 8), -1.0, device="meta"), P, W).shape == (3, 16)
+    x = torch.full((3, 8), -1.0, requires_grad=True)
+    with pytest.raises(ValueError, match="negative"):
+        rotate_polar(x, P, W)
+    lib = library("jax")
+    assert rotate_polar(-lib(M), lib(P), lib(W)).shape == (3, 16)
+
+
+def test_backends_are_declared_for_what_is_new():
+    assert set(turning.rotated.keys) == {"cpu", "cuda", "torch"}
+    assert set(blocks.has_negative.keys) == {"cpu", "torch"}
+    assert dispatch.backend_place(turning.rotated, M) in ("cpu", "")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda z, cos, sin, turn, xp: [z * cos, -z * sin],
+        lambda z, cos, sin, turn, xp: [z * sin, z * cos],
+        lambda z, cos, sin, turn, xp: [math.sqrt(0.5) * z * cos, math.sqrt(0.5) * z * sin],
+    ],
+    ids=["sign of the sine", "cosine and sine exchanged", "a factor"],
+)
+def test_a_wrong_formula_is_noticed(wrong, monkeypatch, rng):
+    monkeypatch.setattr(blocks, "_turned", wrong)
+    with plainly(), pytest.raises(AssertionError):
+        test_the_formula_on_every_library(library("numpy"), SHAPES[1], "half", False, rng)
