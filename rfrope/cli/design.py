@@ -23,7 +23,8 @@ from rfrope.cli.shared import (
     one_of,
     whole,
 )
-from rfrope.moments import Fidelity, fidelity, mean_kernel_band
+from rfrope.moments import mean_kernel_band
+from rfrope.moments.fidelity import Fidelity, fidelity
 
 
 def add(commands: Any) -> None:
