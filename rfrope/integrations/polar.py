@@ -100,10 +100,10 @@ class PolarAttention:
         if made.phases is not None and sets is None:
             made = PolarEmbedding(self.rope, self.learnable, heads=heads)
         kernels = str(getattr(config, "_attn_implementation", ""))
-        if "flash" in kernels and 2 * made.head_dim > _WIDEST:
+        if "flash" in kernels and 2 * rope.n_blocks > _WIDEST:
             raise ValueError(
                 f"attention is {kernels!r}, whose kernels take heads of {_WIDEST} features, but polar keys have "
-                f"{2 * made.head_dim}; expected attn_implementation='sdpa'"
+                f"{2 * rope.n_blocks}; expected attn_implementation='sdpa'"
             )
         return made.to(next(attention.parameters()).device)
 
