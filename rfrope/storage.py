@@ -24,7 +24,7 @@ SUFFIXES = (".npz", ".safetensors")
 _FORMAT = 2  # 1, of version 0.1, has no "rope"
 _UNITS = "radians per unit of position"
 _DTYPES = ("float16", "float32", "float64")
-_FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context")  # fields of a Rope
+_FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved", "context", "polar")  # of a Rope
 
 
 @array.select_device

@@ -193,6 +193,7 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         rfrope.save(saved, ROPE)
     qk = {"q": X[0], "k": X[1]}
     table = dict(zip(("cos", "sin"), rfrope.rotation_table(np.arange(3), LADDER), strict=True))
+    magnitudes = {"q": np.abs(X[0]), "k": np.abs(X[1])}
     lags, at = np.array([0.0, 1.0, 5.0]), np.arange(3)
     gaussian = "gaussian(scale=8)"
     series = np.sin(np.arange(64.0)) + np.cos(0.3 * np.arange(64.0))
@@ -240,6 +241,11 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         rfrope.blocks_for_error: {"kernel": gaussian, "max_lag": 64, "error": 0.1},
         moments.mean_kernel_band: {"kernel": gaussian, "lags": lags, "n_blocks": 4},
         moments.relative_error: {**qk, "lags": lags, "kernel": gaussian},
+        moments.polar_score: {**magnitudes, "lags": lags, "kernel": gaussian, "shift": np.ones(8)},
+        moments.polar_variance: {**magnitudes, "lags": lags, "kernel": gaussian, "shift": np.ones(8)},
+        moments.polar_error: {**magnitudes, "lags": lags, "kernel": gaussian, "shift": np.ones(8)},
+        moments.polar_tail: {**magnitudes, "lags": lags, "kernel": gaussian, "distance": np.ones(1)},
+        moments.effective_blocks: magnitudes,
         rfrope.estimate_kernel: {"kernel": gaussian, "lags": lags, "n_samples": 64, **FEW},
         rfrope.estimate_scores: {**qk, "lags": lags, "kernel": gaussian, "n_trials": 8, **FEW},
         rfrope.validate: {"kernel": gaussian, **qk, "lags": lags, "n_samples": 64, "n_trials": 8, **FEW},

@@ -476,10 +476,10 @@ def test_memory_of_cupys_arrays_is_compared(cupy_array):
     assert dispatch.has_shared_elements(cupy.broadcast_to(x[:1], (4, 6)))
     assert not dispatch.has_shared_elements(x[:1])
     with pytest.raises(ValueError, match="out overlaps x in part"):
-        blocks._check_out(x[1:], x[:3], False)
-    blocks._check_out(x[:3], x[:3], False)
+        blocks._check_out(x[1:], x[:3], (3, 6), "x", False)
+    blocks._check_out(x[:3], x[:3], (3, 6), "x", False)
     with pytest.raises(ValueError, match="broadcast view"):
-        blocks._check_out(cupy.broadcast_to(x[:1], (4, 6)), x, False)
+        blocks._check_out(cupy.broadcast_to(x[:1], (4, 6)), x, (4, 6), "x", False)
 
 
 def test_numpy_that_says_how_to_turn_is_moved_to_the_device(second):

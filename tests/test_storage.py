@@ -104,7 +104,7 @@ def test_metadata_tells_units_and_version_to_a_reader_without_rfrope(path):
         metadata = json.loads(str(archive["metadata"]))
     assert len(metadata.pop("digest")) == 64
     fields = {"pairing": "half", "head_dim": None, "attention_factor": 1.0, "sections": None, "interleaved": False,
-              "context": None}  # fmt: skip
+              "context": None, "polar": False}  # fmt: skip
     assert metadata == {"format": 2, "rfrope": rfrope.__version__, "units": "radians per unit of position",
                         "shape": [4], "dtype": "float64", "rope": fields, "source": {"seed": 1}}  # fmt: skip
 

@@ -15,6 +15,7 @@ from scipy import stats
 
 import rfrope
 from rfrope import Kernel, kernels, validate, validation
+from rfrope.moments import polar_error, polar_score, polar_variance
 from rfrope.validation import QUANTITIES, Row, Validation, default_lags, example_pairs
 
 EXAMPLES = [record.example for record in kernels.records() if record.name != "constant"]  # nothing varies there
@@ -151,6 +152,80 @@ def test_the_algebra_passes():
     assert seeded(law * rfrope.kernel("sinc", bandwidth=0.1), **SMALL).passed
     assert seeded(kernels.axes(law, rfrope.kernel("exponential", scale=3.0)), **SMALL).passed
     assert seeded(law.rescale(3.0).warp([[2.0]]), **SMALL).passed
+
+
+# -- polar contents ----------------------------------------------------------------------------------------------------
+
+BIAS = np.random.default_rng(4).uniform(-2.0 * math.pi, 0.0, 64)
+
+
+@pytest.mark.parametrize("text", [*EXAMPLES, "constant()", "gaussian(scale=8, ndim=2)"])
+@pytest.mark.parametrize("shift", [None, BIAS], ids=["plain", "biased"])
+def test_polar_contents_of_every_registered_example_pass(text, shift):
+    result = seeded(text, polar=True, shift=shift, n_samples=2**16)
+    assert result.passed
+    assert (result.n_pairs, result.n_blocks, result.polar) == (8, 64, True)
+    assert "8 polar pairs" in str(result)
+    assert result.to_dict()["polar"] is True
+
+
+@pytest.mark.parametrize("text", ["gaussian(scale=32)", "sinc(bandwidth=0.1)", "shell(radius=0.1)"])
+@pytest.mark.parametrize("mutation", ["one sign", "cycles", "some zeros"])
+def test_a_wrong_kernel_fails_with_polar_contents(text, mutation):
+    assert not seeded(Wrong(kernels.parse(text), mutation), polar=True, shift=BIAS).passed
+
+
+def test_a_sign_is_seen_by_a_bias_alone():
+    """Frequencies of one sign leave cosines as they are: without a bias only the kernel's own sine shows it."""
+    wrong = Wrong(kernels.parse("gaussian(scale=32)"), "one sign")
+
+    def failing(shift):
+        result = seeded(wrong, polar=True, shift=shift)
+        return {row.quantity for row in result.rows if abs(row.z) >= result.bound}
+
+    assert failing(None) == {"E sin"}
+    assert failing(BIAS) == {"E sin", "E S", "Var S"}
+
+
+def exchanged(q, k, lags, kernel, shift):
+    """Variance of the cosine for that of the sine, and the reverse."""
+    return polar_variance(q, k, lags, kernel, shift=0.5 * math.pi - shift)
+
+
+POLAR_MISTAKES = {
+    "mean without delta": ("polar_score", lambda *a, shift: polar_score(*a)),
+    "mean with sin delta": ("polar_score", lambda *a, shift: polar_score(*a, shift=0.5 * math.pi - shift)),
+    "mean of other contents": ("polar_score", lambda q, k, *a, shift: polar_score(q, q, *a, shift=shift)),
+    "variance without delta": ("polar_variance", lambda *a, shift: polar_variance(*a)),
+    "variance of half of delta": ("polar_variance", lambda *a, shift: polar_variance(*a, shift=0.5 * shift)),
+    "v and w exchanged": ("polar_variance", lambda *a, shift: exchanged(*a, shift)),
+    "variance twice": ("polar_variance", lambda *a, shift: 2.0 * polar_variance(*a, shift=shift)),
+}
+
+
+@pytest.mark.parametrize("mistake", POLAR_MISTAKES)
+def test_a_wrong_closed_form_of_polar_contents_fails(mistake, monkeypatch):
+    name, wrong = POLAR_MISTAKES[mistake]
+    monkeypatch.setattr(validation, name, wrong)
+    result = seeded("gaussian(scale=32)", polar=True, shift=BIAS)
+    assert not result.passed
+    assert result.worst.quantity == ("E S" if name == "polar_score" else "Var S")
+
+
+def test_polar_contents_are_magnitudes_of_any_width():
+    q, k = np.abs(np.random.default_rng(0).normal(size=(2, 3, 5)))
+    result = seeded("gaussian(scale=8)", q=q, k=k, polar=True, lags=[2.0, -9.0], shift=BIAS[:5], **SMALL)
+    assert result.passed
+    assert (result.n_pairs, result.n_blocks) == (3, 5)
+    for row in result.rows:
+        if row.quantity == "E S":
+            wanted = polar_score(q[row.pair], k[row.pair], row.lag[0], "gaussian(scale=8)", shift=BIAS[:5])
+            assert row.closed_form == pytest.approx(wanted, rel=1e-12)
+    few = seeded("gaussian(scale=8)", q=q, k=k, polar=True, n_blocks=2, shift=BIAS[:5], lags=[2.0, -9.0], **SMALL)
+    by_hand = seeded("gaussian(scale=8)", q=q[:, :2], k=k[:, :2], polar=True, shift=BIAS[:2], lags=[2.0, -9.0], **SMALL)
+    assert few == by_hand
+    error = polar_error(q, k, 2.0, "gaussian(scale=8)", shift=BIAS[:5])
+    assert result.spread[0] == pytest.approx(np.median(error))
 
 
 # -- what a result holds -----------------------------------------------------------------------------------------------
@@ -363,6 +438,13 @@ BAD = [
     ({"rng": -1}, ValueError, "rng is"),
     ({"alpha": 0.0}, ValueError, "alpha is"),
     ({"pairing": "halves"}, ValueError, "pairing is"),
+    ({"polar": 1}, TypeError, "polar is 1; expected True or False"),
+    ({"polar": True, "q": [1.0, -2.0], "k": VECTOR}, ValueError, "q holds negative numbers, but polar is True"),
+    ({"polar": True, "pairing": "interleaved"}, ValueError, "pairing is 'interleaved', but polar contents"),
+    ({"polar": True, "shift": [1.0, 2.0]}, ValueError, r"shift has shape \(2,\); expected \(64,\)"),
+    ({"polar": True, "shift": [math.nan]}, ValueError, "shift holds NaN"),
+    ({"polar": True, "n_blocks": 65}, ValueError, "n_blocks is"),
+    ({"shift": [1.0]}, ValueError, "shift was given, but polar is False"),
     ({"executor": 3}, TypeError, "executor is"),
 ]
 

@@ -1,7 +1,7 @@
 """Make mistakes in the package that a person would make, and see whether tests notice.
 
 python -m tools.mutate campaign             about 360 mutations of all modules, into docs/mutations.csv
-python -m tools.mutate campaign --only rope.py moments.py --number 900 --new     more of some modules
+python -m tools.mutate campaign --only rope.py scores.py --number 900 --new     more of some modules
 python -m tools.mutate campaign --survivors --tests tests/rotation/test_rope.py           what survived, by other tests
 python -m tools.mutate page                 drop rows whose lines are others now; write the page of the table
 python -m tools.mutate again                a sample of those that were seen: is each still seen?

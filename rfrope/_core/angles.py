@@ -334,7 +334,9 @@ def from_vectors(vectors: Array, like: Any) -> Array:
     return vectors[..., 0] if is_line(like) else vectors
 
 
-def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = None, name: str = "x") -> Any:
+def given(
+    value: Any, pairing: str | None = None, scale: Any = None, x: Any = None, name: str = "x", polar: bool = False
+) -> Any:
     """Return the frequencies of a record that holds some, such as a Rope, and anything else as it came.
 
     The record checks that the call turns features as it would.
@@ -350,14 +352,16 @@ def given(value: Any, pairing: str | None = None, scale: Any = None, x: Any = No
         The features of the call.
     name : str
         What the call names them.
+    polar : bool
+        Whether its features are magnitudes, with one frequency each.
 
     Raises
     ------
     ValueError
-        As the record: for another pairing, attention factor or width of features.
+        As the record: for another pairing, attention factor, kind or width of features.
     """
     read_record = getattr(value, "_frequencies_for", None)
-    return value if read_record is None else read_record(pairing, scale, x, name)
+    return value if read_record is None else read_record(pairing, scale, x, name, polar)
 
 
 def check_values(name: str, value: Array, xp: ModuleType) -> None:

@@ -39,6 +39,7 @@ def add(commands: Any) -> None:
     option("kernels", nargs="*", metavar="KERNEL", help='such as "matern(nu=1.5, scale=16)"; all registered if none')
     option("--qk", metavar="FILE.npz", help="your q and k: arrays q and k, or NAME_q and NAME_k, of shape (n, d)")
     option("--pairing", choices=("half", "interleaved"), default="half", help="that of the vectors (default: half)")
+    option("--polar", action="store_true", help="scores of polar contents: q and k are magnitudes, one for each block")
     option("--seed", type=whole, default=0, help="default: 0")
     option("--samples", type=whole, default=2**20, help="frequencies for Φ, Φ₂ and E sin (default: %(default)s)")
     option("--trials", type=whole, default=2**14, help="draws of all frequencies for S (default: %(default)s)")
@@ -64,6 +65,7 @@ def _run(options: argparse.Namespace) -> int:
             rng=options.seed,
             alpha=alpha,
             pairing=options.pairing,
+            polar=options.polar,
         )
         for kernel in parallel.show_progress(chosen, len(chosen), None)
     ]
@@ -102,6 +104,8 @@ def _describe(results: list[Validation], options: argparse.Namespace) -> str:
     worst = f"The rows with the largest |z|:\n{format_table([_COLUMNS, *_worst_rows(results)[:_WORST]])}"
     rows = (_cells(result, row) for result in results for row in _worst_pairs(result))
     vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
+    if options.polar:
+        vectors = f"magnitudes of polar contents: {vectors}" + (" after softplus" if options.qk is None else "")
     paragraphs = [
         f"{format_table(_summary(results), left=(0, 1, 4))}\n\n{_SPREAD}",
         format_table([_COLUMNS, *rows]) if options.full else worst,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, capacity, parallel, random
-from rfrope._core.arguments import choice, positive, show, whole
+from rfrope._core.arguments import choice, flag, positive, show, whole
 from rfrope._core.array import Array
 from rfrope.designs import sets
 from rfrope.designs.errors import error, lower_bound
@@ -212,6 +212,7 @@ def design(
     ladder: tuple[float, float] | None = None,
     norm: str | None = None,
     pairing: str = "half",
+    polar: bool = False,
     xp: Any = None,
     device: Any = None,
     dtype: Any = None,
@@ -223,7 +224,7 @@ def design(
     kernel : Kernel or str, or a sequence of them
         What to realise; a string is read by `rfrope.kernels.parse`. A sequence has one kernel for each head.
     head_dim : int
-        Features of a head, even.
+        Features of a head, even; any number of magnitudes if `polar`.
     context : int or sequence of int
         How many positions, at least 2; one number or one for each axis.
     heads : int, optional
@@ -241,6 +242,8 @@ def design(
         The error that the design "optimised" lowers; "rms" unless given.
     pairing : {"half", "interleaved"}
         That of the model.
+    polar : bool
+        Make a frequency for each feature of a head, and not for two: a Rope for `rfrope.rotation.rotate_polar`.
     xp, device, dtype
         As in `sample`.
 
@@ -273,8 +276,7 @@ def design(
     >>> rope.source.design, bool(rope.source.error["sup"] < 0.02)
     ('optimised', True)
     """
-    width = even("head_dim", head_dim)
-    turned = width if rotary_dim is None else even("rotary_dim", rotary_dim, most=width)
+    width, n_blocks = _read_widths(head_dim, rotary_dim, flag("polar", polar))
     kernels = _read_kernels_of_heads(kernel, heads, ladder)
     several = len(kernels) > 1
     lengths = read_range(kernels[0], context, "context", least=2)
@@ -284,14 +286,14 @@ def design(
     norm = norm or "rms" if design == "optimised" else norm
     made = sample(
         kernels if several else kernels[0],
-        turned // 2,
+        n_blocks,
         rng=rng if seed is None else seed,
         design=design,
         heads=heads,
         max_lag=reach if design in ("optimised", "balanced") else None,
         norm=norm,
     )
-    sets = made.reshape(-1, turned // 2, kernels[0].ndim)
+    sets = made.reshape(-1, n_blocks, kernels[0].ndim)
     if np.all(sets == sets[0]) and not several:  # the design is deterministic
         sets = sets[:1]
     errors = [error(kernels[h % len(kernels)], omega, reach) for h, omega in enumerate(sets)]
@@ -302,13 +304,14 @@ def design(
         norm=norm,
         seed=seed,
         error={"rms": max(each.rms for each in errors), "sup": max(each.sup for each in errors)},
-        lower_bound=lower_bound(kernels[worst % len(kernels)], turned // 2, reach) if design == "optimised" else None,
+        lower_bound=lower_bound(kernels[worst % len(kernels)], n_blocks, reach) if design == "optimised" else None,
     )
     return Rope(
         array.placed(made, xp, device, dtype),
         pairing=pairing,
         head_dim=width,
         context=lengths[0] if len(lengths) == 1 else lengths,
+        polar=polar,
         source=source,
     )
 
@@ -412,6 +415,17 @@ def even(name: str, value: Any, most: int = 2**32 - 2) -> int:
     if number % 2 or number > most:
         raise ValueError(f"{name} is {number}; expected an even number from 2 to {most}")
     return number
+
+
+def _read_widths(head_dim: Any, rotary_dim: Any, polar: bool) -> tuple[int, int]:
+    """Return the width of a head, and how many frequencies turn it."""
+    if not polar:
+        width = even("head_dim", head_dim)
+        return width, (width if rotary_dim is None else even("rotary_dim", rotary_dim, most=width)) // 2
+    if rotary_dim is not None:
+        raise ValueError(f"rotary_dim is {show(rotary_dim)}, but polar features are all turned; expected None")
+    width = whole("head_dim", head_dim, 1)
+    return width, width
 
 
 def _read_kernels_of_heads(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]:

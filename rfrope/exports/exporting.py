@@ -21,6 +21,10 @@ from rfrope.rotation.rope import Rope
 
 _DTYPES = ("float16", "float32", "float64")
 _MOST_LAGS = 2**20
+_POLAR = (
+    "it is polar, and no engine has such attention, whose queries and keys are magnitudes that become twice as many "
+    "features; layers.torch.PolarEmbedding runs it"
+)
 
 
 @dataclass(frozen=True)
@@ -276,7 +280,7 @@ def _read_request(
         if value is not None and option not in form.options and not (needs_context and option == "context"):
             raise ValueError(f"{option} is {show(value)}, for which {name} has no use; expected no {option}")
     vectors = angles.read_on_host(rope.vectors)
-    if reason := "" if form.any_rope else _find_obstacle(rope, vectors.shape, form):
+    if reason := _POLAR if rope.polar else "" if form.any_rope else _find_obstacle(rope, vectors.shape, form):
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
     host = vectors[..., 0]
     if form.any_rope:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, TypeAlias
 
 from rfrope._core import array
+from rfrope._core.arguments import positive
 from rfrope.data.model_types import known
 from rfrope.models import kernel_scheme
 
@@ -16,16 +17,17 @@ try:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel, modeling_rope_utils
 
-    from rfrope.integrations import rotations
+    from rfrope.integrations import polar, rotations
 except ImportError as error:
     raise ImportError(
         "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install 'rfrope[transformers]'"
     ) from error
 
-__all__ = ["Replacement", "register", "replace_rotary"]
+__all__ = ["Replacement", "register", "replace_rotary", "use_polar"]
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
+_POLAR = "a config does not say that attention is polar"
 _KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "attention_factor", *kernel_scheme.KEYS}
 
 
@@ -159,11 +161,78 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     >>> replacement.attentions
     2
     """
+    return _put_in(model, lambda one: rotations.turning_modules(one.module, rope), rotations.redirect)
+
+
+def use_polar(
+    model: Module, rope: Any, *, learnable: bool | str | Sequence[str] = "phases", score_scale: float | None = None
+) -> Replacement:
+    """Give a model polar attention, for training: magnitudes by softplus, directions by position alone.
+
+    The weights of a model that was trained with RoPE are not made for that: it is for a model that is trained from the
+    start, or trained further at length.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Llama, or one whose attention is written as Llama's between projections and attention function, as that of
+        Mistral, Qwen 2 and 3, Gemma 1 to 3, OLMo, Cohere, GLM 4, Granite and gpt-oss.
+    rope : Rope, array_like or int
+        A polar Rope for all layers, as of `rfrope.layers.torch.PolarEmbedding`: a frequency for each feature of a head,
+        one set or one for each head of the keys.
+    learnable : bool, str or sequence of str
+        As of `PolarEmbedding`: the bias of keys unless said otherwise, each layer and each head its own.
+    score_scale : float, optional
+        Positive; what scores are multiplied by. Unless given, logits spread at the start as those of the model with
+        RoPE would: `PolarEmbedding.score_scale`, for a model that divides by ``sqrt(head_dim)``.
+
+    Returns
+    -------
+    Replacement
+        With ``undo()``; also a context manager.
+
+    Raises
+    ------
+    ValueError
+        For a Rope that is not polar, or has other heads, another width or several axes; for a model whose attention is
+        written otherwise; and for flash attention where ``2 head_dim`` is above 256. The model is then as it was.
+    TypeError
+        For what is no model.
+
+    See Also
+    --------
+    rfrope.layers.torch.PolarEmbedding : what each attention module gets, under the name ``polar``.
+
+    Notes
+    -----
+    Queries and keys become twice as wide before the cache holds the keys, values stay as they are. Checkpoints and
+    ``model.state_dict()`` have what was learned, under ``polar``. A config does not say that attention is polar, so
+    ``save_pretrained`` warns: save the Rope too (`rfrope.save`), and load weights after ``use_polar``, as on the page.
+
+    Examples
+    --------
+    >>> import rfrope, torch, transformers
+    >>> sizes = {"vocab_size": 8, "hidden_size": 32, "intermediate_size": 8, "num_hidden_layers": 2}
+    >>> model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_attention_heads=2))
+    >>> rope = rfrope.design("gaussian", head_dim=16, context=64, heads=2, ladder=(2.0, 16.0), polar=True, rng=0)
+    >>> polar = use_polar(model, rope)
+    >>> model.model.layers[0].self_attn.polar.phases.shape
+    torch.Size([2, 16])
+    """
+    scale = None if score_scale is None else positive("score_scale", score_scale)
+    asked = polar.PolarAttention(rope, learnable, scale)
+    return _put_in(model, lambda one: asked.read(), asked.put_in)
+
+
+def _put_in(
+    model: Module, turning: Callable[[rotations.Rotary], dict[str, Module]], redirect: Callable[..., bool]
+) -> Replacement:
+    """Let rotary modules give positions, and attention modules turn by them."""
     done = Replacement()
     _watch_saving()
     rotaries = rotations.rotaries(model)
     try:
-        made = {id(rotary): rotations.Positions(rotary, rope) for rotary in rotaries if rotary.is_replaced}
+        made = {id(one): rotations.Positions(one, turning(one)) for one in rotaries if one.is_replaced}
         for rotary in rotaries:
             if rotary.is_replaced:
                 rotations.swap(rotary.parent._modules, rotary.name, made[id(rotary)], done)
@@ -171,7 +240,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
         for path, attention in [*model.named_modules()]:
             rotary = rotations.nearest(path, rotaries)
             if rotary.is_replaced and not (rotary.is_text and rotations.PERCEPTION.search(path)):
-                done.attentions += rotations.redirect(attention, made[id(rotary)], done)
+                done.attentions += redirect(attention, made[id(rotary)], done)
         if not done.attentions:
             raise ValueError(
                 f"{type(model).__name__} has no attention that turns q and k by a table of cos and sin; expected a "
@@ -197,9 +266,10 @@ def _watch_saving() -> None:
         replaced = [one for one in self.modules() if isinstance(one, rotations.Positions)]
         with ExitStack() as undo:
             for lost in dict.fromkeys(filter(None, [_written(self, one, undo) for one in replaced])):
+                maker = "use_polar" if lost == _POLAR else "replace_rotary"
                 warnings.warn(
-                    f"{type(self).__name__} is saved without the rotation that replace_rotary put in: {lost}; expected "
-                    "replace_rotary again after from_pretrained, and the state_dict of what was learned",
+                    f"{type(self).__name__} is saved without the rotation that {maker} put in: {lost}; expected "
+                    f"{maker} again after from_pretrained, and the state_dict of what was learned",
                     stacklevel=2,
                 )
             return kept(self, *arguments, **options)
@@ -209,6 +279,8 @@ def _watch_saving() -> None:
 
 def _written(model: Module, positions: rotations.Positions, undo: ExitStack) -> str:
     """Put frequencies into the config of what they stand in for; why that cannot be, if it cannot."""
+    if any(one.rope.polar for one in positions.turning.values()):
+        return _POLAR
     register()
     module = positions.__dict__["rotary"].module
     kind, config = type(module), getattr(module, "config", None)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rfrope._core import angles, array, capacity, dispatch, turns
-from rfrope._core.arguments import choice, flag, whole
-from rfrope._core.blocks import Turn
+from rfrope._core.arguments import choice, flag, listed, whole
+from rfrope._core.blocks import MAGNITUDES, Turn
 from rfrope.frequencies.ladders import geometric
 from rfrope.rotation.rope import Assumed, Rope
 from rfrope.rotation.turning import rotation_table
@@ -21,10 +23,11 @@ try:
 except ImportError as error:
     raise ImportError("rfrope.layers.torch needs PyTorch: pip install 'rfrope[torch]'") from error
 
-__all__ = ["RotaryEmbedding"]
+__all__ = ["PolarEmbedding", "RotaryEmbedding"]
 
-_LEARNABLE = ("frequencies", "phases")
+_LEARNABLE = ("frequencies", "factors", "phases")
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
+_SPREAD = 0.6531  # standard deviation of a product of two independent softplus of standard normal numbers
 _ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
 _DONE = "_is_hf_initialized"  # the mark of transformers
 
@@ -43,9 +46,10 @@ class RotaryEmbedding(TurningModule):
         Frequencies ``(D,)``, or of their own for each head and of several axes ``(*H, D, k)``; with its pairing,
         attention factor and sections. An array is paired ``"half"``. An even number of features 2D, as other libraries
         take it, stands for the ladder of base 10000, ``rfrope.geometric(D)``.
-    learnable : bool or {"frequencies", "phases", "both"}
-        What is a parameter: nothing, or the frequencies (also True), or phases in radians that are added to those of
-        the keys, or both. Parameters are float64, or float32 if the Rope's frequencies are.
+    learnable : bool, str or sequence of str
+        What is a parameter: nothing, or some of ``"frequencies"`` (also True), ``"factors"`` that these are multiplied
+        by, and ``"phases"`` in radians that are added to those of the keys; ``"both"`` is frequencies and phases.
+        Parameters are float64, or float32 if the Rope's frequencies are.
     max_positions : int, optional
         Rotate by tables of cos and sin in float32 for so many positions, with torch's own operators alone: for graphs
         that are to run without rfrope. Positions are then integers from 0 to ``max_positions - 1``.
@@ -63,8 +67,8 @@ class RotaryEmbedding(TurningModule):
         As above.
     axes : int
         How many axes positions have.
-    frequencies, phases : torch.nn.Parameter or None
-        What is learned: the shape of ``rope.frequencies``, and of one phase for each block.
+    frequencies, factors, phases : torch.nn.Parameter or None
+        What is learned: two of the shape of ``rope.frequencies``, and one phase for each block.
 
     Raises
     ------
@@ -91,28 +95,24 @@ class RotaryEmbedding(TurningModule):
     (torch.Size([1, 8, 1, 64]), torch.Size([1, 2, 1, 64]))
     """
 
+    _bias_heads: int | None = None  # heads of keys with phases of their own, where all have one set of frequencies
+
     def __init__(
         self,
         rope: Any,
-        learnable: bool | str = False,
+        learnable: bool | str | Sequence[str] = False,
         max_positions: int | None = None,
         *,
         head_dim: int | None = None,
         layout: str = "bhtd",
     ) -> None:
         super().__init__()
-        if isinstance(rope, int | np.integer):
-            if whole("rope", rope, 2) % 2:
-                raise ValueError(f"rope is {rope}; expected an even number of features, or a Rope or frequencies")
-            rope = geometric(int(rope) // 2)
-        self.rope = rope if isinstance(rope, Rope) else Rope(rope)
+        self.rope = self._read_rope(rope)
         if self.rope.pairing is None:
             raise ValueError("rope.pairing is None; expected 'half' or 'interleaved', as dataclasses.replace gives it")
         self.head_dim, self.layout = _read_head_dim(self.rope, head_dim), choice("layout", layout, tuple(ORDERS))
-        self._turn = Turn(self.rope.pairing, self.rope.pairing, self.rope.attention_factor)
-        named = ("none", "frequencies")[learnable] if isinstance(learnable, bool) else learnable
-        choice("learnable", named, ("none", *_LEARNABLE, "both"))
-        self._learned = tuple(name for name in _LEARNABLE if named in (name, "both"))
+        self._turn = self._turn_of(self.rope)
+        self._learned = _read_learnable(learnable)
         self._host = angles.read_on_host(self.rope)  # (D, k) or (heads, D, k)
         if self._host.ndim > 3:
             raise ValueError(
@@ -128,16 +128,32 @@ class RotaryEmbedding(TurningModule):
                 what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
                 raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")
         dtype = torch.float32 if array.dtype_name(self.rope.frequencies) == "float32" else torch.float64
-        shape = {"frequencies": tuple(self.rope.frequencies.shape), "phases": self._host.shape[:-1]}
+        shapes = dict.fromkeys(_LEARNABLE[:2], tuple(self.rope.frequencies.shape))
+        shapes["phases"] = self._host.shape[:-1] if self._bias_heads is None else (self._bias_heads, self._blocks)
         for name in _LEARNABLE:
-            learned = torch.nn.Parameter(torch.empty(shape[name], dtype=dtype)) if name in self._learned else None
+            learned = torch.nn.Parameter(torch.empty(shapes[name], dtype=dtype)) if name in self._learned else None
             self.register_parameter(name, learned)
         self._from_meta = any(getattr(self, name).is_meta for name in self._learned)
         self.reset_parameters()
         self._forget()
 
+    def _read_rope(self, rope: Any) -> Rope:
+        """Return the Rope that a caller gave, or gave the frequencies or the width of."""
+        if isinstance(rope, int | np.integer):
+            if whole("rope", rope, 2) % 2:
+                raise ValueError(f"rope is {rope}; expected an even number of features, or a Rope or frequencies")
+            rope = geometric(int(rope) // 2)
+        rope = rope if isinstance(rope, Rope) else Rope(rope)
+        if rope.polar:
+            raise ValueError("rope is polar; expected rfrope.layers.torch.PolarEmbedding, or a Rope with polar=False")
+        return rope
+
+    def _turn_of(self, rope: Rope) -> Turn:
+        """Return how features of a Rope turn."""
+        return Turn(rope.pairing or "", rope.pairing or "", rope.attention_factor)
+
     def reset_parameters(self) -> None:
-        """Let what is learned start anew: frequencies from the Rope, phases from 0."""
+        """Let what is learned start anew: frequencies from the Rope, factors from 1, phases from 0."""
         self._start(self._learned)
 
     def forward(
@@ -235,7 +251,8 @@ class RotaryEmbedding(TurningModule):
         with torch.inference_mode(False):
             self._constants = {name: torch.from_numpy(value.copy()) for name, value in made.items()}
         self._placed: dict[Any, Tensor] = {}
-        self._backend = None if self.max_positions is not None else dispatch.find(dispatch.CPU.rotation)
+        by_loops = self.max_positions is None and not self.rope.polar
+        self._backend = dispatch.find(dispatch.CPU.rotation) if by_loops else None
         self._last_plans = None, None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -263,10 +280,12 @@ class RotaryEmbedding(TurningModule):
         return self
 
     def _start(self, names: tuple[str, ...]) -> None:
-        starts = {"frequencies": array.to_host(self.rope.frequencies), "phases": np.zeros(self._host.shape[:-1])}
+        starts = {"frequencies": array.to_host(self.rope.frequencies), "factors": 1.0, "phases": 0.0}
         with torch.no_grad():
             for name in names:
-                parameter, start = getattr(self, name), torch.from_numpy(np.array(starts[name], np.float64))
+                parameter = getattr(self, name)
+                values = np.broadcast_to(np.asarray(starts[name], np.float64), tuple(parameter.shape))
+                start = torch.from_numpy(values.copy())
                 if hasattr(parameter, "placements"):  # a part of it is here, as fully_shard leaves it
                     from torch.distributed.tensor import distribute_tensor
 
@@ -303,6 +322,110 @@ class RotaryEmbedding(TurningModule):
             if (key := f"{prefix}{name}") in state_dict:
                 state_dict[key] = state_dict[key].to(getattr(self, name).dtype)
         super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+class PolarEmbedding(RotaryEmbedding):
+    """Make magnitudes and directions by position of queries and keys: polar contents, whose scores a kernel governs.
+
+    Queries and keys x become magnitudes ``m = log(1 + exp(x))`` and then features ``(m cos u, m sin u)``, twice as
+    many. A score is ``sum_i m_i m'_i cos(lag omega_i + delta_i)``: every term has the sign of its cosine, so that the
+    scores of every pair follow the kernel of the frequencies, and not their mean alone (see the page of proofs).
+
+    Parameters
+    ----------
+    rope : Rope, array_like or int
+        A polar Rope, as ``rfrope.design(..., polar=True)`` makes; or frequencies, one for each feature of a head; or
+        how many features a head has, for the ladder of base 10000.
+    learnable : bool, str or sequence of str
+        As of `RotaryEmbedding`. Phases are the bias delta of keys; they start at 0 and count as the nearest number
+        from -2 pi to 0.
+    heads : int, optional
+        Heads of keys, each with phases of its own, where all share one set of frequencies.
+    layout : {"bhtd", "bthd"}
+        As of `RotaryEmbedding`.
+
+    Attributes
+    ----------
+    rope, head_dim, layout, axes, frequencies, factors, phases
+        As of `RotaryEmbedding`; `head_dim` is the number of magnitudes.
+    score_scale : float
+        What attention is to multiply scores by, so that they spread as RoPE's do at the start; see Notes.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `RotaryEmbedding`, for a Rope that is not polar, and for `heads` beside frequencies for each head.
+
+    See Also
+    --------
+    rfrope.rotation.rotate_polar : the same as a function.
+
+    Notes
+    -----
+    Attention divides by the root of a width that it sees, which is now ``2 head_dim``: give it a scale. For contents
+    of independent standard normal numbers, RoPE's logits ``q . k / sqrt(head_dim)`` have standard deviation 1 at every
+    lag, and polar ones with ``scale=score_scale`` have 1 at lag 0, about a mean of ``0.99 sqrt(head_dim) Phi(lag)``:
+    from the start, attention looks where the kernel does. PoPE's own, ``head_dim ** -0.5``, gives 0.65 of both.
+    Source: Gopalakrishnan et al. (2025).
+
+    Examples
+    --------
+    >>> import rfrope, torch
+    >>> rope = rfrope.design("gaussian", head_dim=64, context=512, heads=2, ladder=(4.0, 64.0), polar=True, rng=0)
+    >>> polar = PolarEmbedding(rope, learnable="phases")
+    >>> q, k = torch.randn(1, 8, 16, 64), torch.randn(1, 2, 16, 64)  # 8 heads of queries, 2 of keys, 16 tokens
+    >>> q, k = polar(q, k)
+    >>> q.shape, k.shape
+    (torch.Size([1, 8, 16, 128]), torch.Size([1, 2, 16, 128]))
+    >>> weights = torch.softmax(polar.score_scale * q[:, :2] @ k.mT, -1)
+    """
+
+    def __init__(
+        self,
+        rope: Any,
+        learnable: bool | str | Sequence[str] = False,
+        *,
+        heads: int | None = None,
+        layout: str = "bhtd",
+    ) -> None:
+        if heads is not None:
+            self._bias_heads = whole("heads", heads, 1)
+        super().__init__(rope, learnable, layout=layout)
+        if heads is not None and (self._sets or "phases" not in self._learned):
+            what = f"{self._sets} sets of frequencies" if self._sets else "no phases to learn"
+            raise ValueError(f"heads is {heads}, but the module has {what}; expected None")
+
+    @property
+    def score_scale(self) -> float:
+        """Return the factor that attention is to multiply scores by."""
+        return 1.0 / (_SPREAD * self._blocks**0.5)
+
+    def _read_rope(self, rope: Any) -> Rope:
+        if isinstance(rope, int | np.integer):
+            rope = geometric(whole("rope", rope, 1))
+        rope = rope if isinstance(rope, Rope) else Rope(rope, polar=True)
+        if not rope.polar:
+            raise ValueError(
+                "rope is not polar: it has a frequency for two features; expected one for each, as "
+                "rfrope.design(..., polar=True) makes"
+            )
+        return rope
+
+    def _turn_of(self, rope: Rope) -> Turn:
+        return Turn(MAGNITUDES, rope.pairing or "", rope.attention_factor, softplus=True)
+
+    def _bounded(self, phases: Tensor) -> Tensor:
+        return phases.clamp(-2.0 * math.pi, 0.0)
+
+
+def _read_learnable(learnable: Any) -> tuple[str, ...]:
+    """Return the names of what is learned."""
+    if isinstance(learnable, bool):
+        return ("frequencies",) if learnable else ()
+    names = (learnable,) if isinstance(learnable, str) else listed("learnable", learnable, "names of what is learned")
+    for name in names:
+        choice("learnable", name, ("none", *_LEARNABLE, "both"))
+    return tuple(name for name in _LEARNABLE if name in names or ("both" in names and name != "factors"))
 
 
 def _read_head_dim(rope: Rope, head_dim: Any) -> int | None:

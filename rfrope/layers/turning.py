@@ -16,6 +16,7 @@ from rfrope._core import angles, array, blocks, dispatch
 from rfrope._core.angles import Angles
 from rfrope._core.libraries import TORCH
 from rfrope.rotation.pairings import dealt
+from rfrope.rotation.polar import check_polar_width
 from rfrope.rotation.rope import check_head_width
 from rfrope.rotation.turning import rotated
 
@@ -52,6 +53,8 @@ class TurningModule(torch.nn.Module):
 
     def _takes(self, width: int) -> bool:
         """Return whether features of a width are a head, or the part of one that turns."""
+        if self.rope.polar:
+            return width == self._blocks
         if width == 2 * self._blocks or width % 2:
             return width % 2 == 0
         return (self.head_dim is None or width == self.head_dim) and width > 2 * self._blocks and not self._last_turn
@@ -216,6 +219,9 @@ class TurningModule(torch.nn.Module):
     def _turn_by_rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn features by rows of tables, in the precision of these."""
         half, pairing = cos.shape[-1], self._turn.pairing
+        if self.rope.polar:
+            magnitudes = torch.logaddexp(x.to(cos.dtype), x.new_zeros((), dtype=cos.dtype))
+            return blocks.join(magnitudes * cos, magnitudes * sin, self._turn.out_pairing, _XP).to(x.dtype)
         turning = x[..., : 2 * half].to(cos.dtype)
         if pairing == "half":
             first, second = turning[..., :half], turning[..., half:]
@@ -267,13 +273,16 @@ class TurningModule(torch.nn.Module):
                 f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch"
             )
         TORCH.check_dense(x, name)
-        blocks.features(x, _XP, name)
+        blocks.features(x, _XP, name, None, self._turn.pairing)
         for learned in self._learned:
             self._check_device(name, x, learned, getattr(self, learned))
         if x.ndim < 3:
             raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., {ORDERS[self.layout]}, d)")
-        blocks.check_width(x, self._blocks, "the Rope", name)
-        check_head_width(name, x.shape[-1], self.rope, self.head_dim)
+        if self.rope.polar:
+            check_polar_width(x, self._blocks, name)
+        else:
+            blocks.check_width(x, self._blocks, "the Rope", name)
+            check_head_width(name, x.shape[-1], self.rope, self.head_dim)
 
     def _check_device(self, name: str, x: Tensor, other: str, beside: Tensor) -> None:
         """Refuse tensors of two devices: beside one that holds no values the operators would compute none."""
@@ -296,6 +305,8 @@ class TurningModule(torch.nn.Module):
                 f"the Rope has {self._sets} sets of frequencies, but k has {shared} heads {where}; expected one set "
                 "for each head of k, which the queries of its group share"
             )
+        if self._bias_heads not in (None, shared):
+            raise ValueError(f"heads is {self._bias_heads}, but k has {shared} heads {where}; expected the same")
 
     def _read(self, name: str, x: Tensor, positions: Any, offset: Any) -> Tensor:
         """Positions of the tokens of x, checked, and consecutive unless given, after an offset.
@@ -356,14 +367,26 @@ class TurningModule(torch.nn.Module):
             )
         return self._widened(parameter, True)
 
+    def _bounded(self, phases: Tensor) -> Tensor:
+        """Return learned phases as they count."""
+        return phases
+
     def _omega(self, device: Any) -> Tensor:
         """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64; on the host if the device has none."""
-        if self.frequencies is None:
-            return self._moved("frequencies", device) if array.has_float64(_XP, device) else self._host
-        learned, sections = self._read_learned("frequencies"), self.rope.sections
-        if sections is None:
-            return angles.to_vectors(learned, learned)
-        return dealt(learned, sections, self.rope.interleaved)
+        if self.frequencies is not None:
+            learned, sections = self._read_learned("frequencies"), self.rope.sections
+            omega = angles.to_vectors(learned, learned)
+            omega = omega if sections is None else dealt(learned, sections, self.rope.interleaved)
+        elif array.has_float64(_XP, device):
+            omega = self._moved("frequencies", device)
+        elif self.factors is None:
+            return self._host
+        else:
+            omega = torch.from_numpy(self._host).float().to(device)
+        if self.factors is None:
+            return omega
+        factors = self._read_learned("factors")
+        return omega * angles.to_vectors(factors, factors)
 
     def _turned(self, places: str, at: Tensor, *features: tuple[str, Tensor, bool]) -> list[Tensor]:
         """Turn features, each with its name and whether it is keys, at positions of a name."""
@@ -371,8 +394,8 @@ class TurningModule(torch.nn.Module):
         fits = at.ndim == 2 and at.shape[0] == first.shape[-2] and not self._sets
         omega, shift, rows = self._omega(first.device), None, None
         if self.phases is not None:
-            shift = self._read_learned("phases")
-            shift = shift[:, None] if self._sets else shift
+            shift = self._bounded(self._read_learned("phases"))
+            shift = shift if shift.ndim == 1 else shift[:, None]
         if self.max_positions is not None:
             self._check_rows(places, at, self.max_positions)
             rows = None if first.dtype == torch.float64 else self._rows(at, first.device)
@@ -394,6 +417,7 @@ class TurningModule(torch.nn.Module):
     def _check_places(self, name: str, x: Tensor, places: str, phases: tuple[int, ...]) -> None:
         """Refuse positions that are not those of the tokens."""
         try:
-            blocks.prepared(x, phases, self._turn.pairing, None, None, (name, places))
+            blocks.check_turn(x, phases, self._turn, None, (name, places))
         except ValueError as error:
-            raise ValueError(f"{error}; here features are (..., heads, tokens, d), as in layout 'bhtd'") from None
+            hint = "here features are (..., heads, tokens, d); layout='bthd' takes tokens before heads"
+            raise ValueError(f"{error}; {hint}") from None

@@ -18,7 +18,7 @@ from rfrope.models.buffers import Buffer, find_buffers
 from rfrope.models.configs import from_config
 from rfrope.models.mistakes import describe, mistakes
 from rfrope.models.tables import HALVES, ROUNDED, bits, rounded
-from rfrope.rotation.rope import Rope
+from rfrope.rotation.rope import Rope, refuse_polar
 
 _EXCEEDS = 1e-3  # error of cos and sin
 _UNBOUNDED = 2**24  # positions that frequencies are followed for where there is no context
@@ -183,6 +183,7 @@ def _read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
             distinct.setdefault(key, one)
         return tuple(distinct.values())
     made = rope if isinstance(rope, Rope) else Rope(rope)
+    refuse_polar(made, "rope", "the tables of a model are for blocks of two features")
     if made.frequencies.ndim != 1:
         raise ValueError(f"rope has frequencies {tuple(made.frequencies.shape)}; expected (D,): one axis and one head")
     return (replace(made, frequencies=array.to_host(made.frequencies, "rope").astype(np.float64)),)

@@ -103,14 +103,14 @@ def rotate_polar(
     blocks.check_pairing(pairing)
     if flag("softplus", softplus) and inverse:
         raise ValueError("softplus is True in the inverse, which gives magnitudes; expected one of both")
-    frequencies = angles.given(frequencies, pairing, scale, magnitudes, "magnitudes")
+    frequencies = angles.given(frequencies, pairing, scale, None if inverse else magnitudes, "magnitudes", polar=True)
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, magnitudes=magnitudes, out=out)
     x = blocks.features(magnitudes, xp, "magnitudes", device, pairings[0])
     space = array.space_of_constants(xp, constants)
     read = angles.checked(positions, frequencies, shift, space, array.device(x))
     scale, phases = checked_scale(scale, read.shape, x, space)
-    _check_width(x, phases[-1], inverse)
+    check_polar_width(x, phases[-1], "magnitudes", inverse)
     turn = Turn(*pairings, scale, inverse, softplus)
     blocks.check_turn(x, phases, turn, out, ("magnitudes", *constants), *read[:3], scale)
     if not (inverse or softplus):
@@ -122,12 +122,12 @@ def rotate_polar(
     return rotated(x, read, turn, out)
 
 
-def _check_width(x: Array, n_frequencies: int, inverse: bool) -> None:
+def check_polar_width(x: Array, n_frequencies: int, name: str, inverse: bool = False) -> None:
     """Say that there are not as many frequencies as magnitudes."""
     wanted = (2 if inverse else 1) * n_frequencies
     if x.shape[-1] != wanted:
         what = "features: its inverse takes two for each frequency" if inverse else "magnitudes"
         raise ValueError(
-            f"frequencies has D = {n_frequencies}, but magnitudes has shape {tuple(x.shape)}; expected (..., {wanted}) "
+            f"frequencies has D = {n_frequencies}, but {name} has shape {tuple(x.shape)}; expected (..., {wanted}) "
             f"{what}: polar rotation takes one frequency for each magnitude, rotate takes one for two features"
         )

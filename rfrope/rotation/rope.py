@@ -12,6 +12,7 @@ from rfrope._core import angles, array, blocks, dispatch, libraries, results
 from rfrope._core.arguments import flag, is_several, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.pairings import check_sections, dealt
+from rfrope.rotation.polar import rotate_polar
 from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.turning import rotate, rotation_table, scores_of
 
@@ -37,6 +38,7 @@ class Rope:
     head_dim : int
         Features of a query or key, at least 2D: those beyond 2D are not turned. Where it is given, features of another
         width are refused, but for the 2D that turn, taken by themselves. 2D unless given; features may then be wider.
+        Of a polar Rope it is D.
     attention_factor : float
         Positive; multiplies cos and sin of queries and of keys, and so scores by its square.
     sections : tuple of int or None
@@ -46,6 +48,9 @@ class Rope:
         Whether sections are dealt out in turn (Qwen3-VL) or one after the other (Qwen2-VL).
     context : int, tuple of int or None
         Positions that the frequencies are made for, one number or one for each axis.
+    polar : bool
+        Whether features are magnitudes with one frequency each, D of them, which become 2D features
+        ``(m cos u, m sin u)``, as `rfrope.rotation.rotate_polar` makes them.
     source : Provenance
         Where they came from: the kernel's text, design and seed; or the model type and scheme. A dict that is given is
         made into one (`Provenance.from_dict`).
@@ -86,14 +91,21 @@ class Rope:
     sections: tuple[int, ...] | None = None
     interleaved: bool = False
     context: int | tuple[int, ...] | None = None
+    polar: bool = False
     source: Provenance = None  # type: ignore[assignment]  # a Provenance after __post_init__
 
     def __post_init__(self) -> None:
         frequencies, n_blocks = _checked_frequencies(self.frequencies)
-        width = 2 * n_blocks if self.head_dim is None else whole("head_dim", self.head_dim)
-        assumed = self.head_dim is None or (isinstance(self.head_dim, Assumed) and width == 2 * n_blocks)
-        if width < 2 * n_blocks:
-            raise ValueError(f"head_dim is {width}; expected at least 2D = {2 * n_blocks}")
+        polar = flag("polar", self.polar)
+        turned = n_blocks if polar else 2 * n_blocks
+        width = turned if self.head_dim is None else whole("head_dim", self.head_dim)
+        assumed = self.head_dim is None or (isinstance(self.head_dim, Assumed) and width == turned)
+        if polar and width != turned:
+            raise ValueError(
+                f"head_dim is {width}, but a polar Rope has one frequency for each feature; expected D = {turned}"
+            )
+        if width < turned:
+            raise ValueError(f"head_dim is {width}; expected at least 2D = {turned}")
         interleaved = flag("interleaved", self.interleaved)
         sections = self.sections if self.sections is None else check_sections(self.sections, n_blocks, interleaved)
         if sections is not None and frequencies.ndim > 1:
@@ -113,6 +125,7 @@ class Rope:
             "sections": sections,
             "interleaved": interleaved,
             "context": _checked_context(self.context),
+            "polar": polar,
             "source": read_provenance(self.source),
         }
         self.__dict__.update(checked)  # frozen
@@ -125,8 +138,8 @@ class Rope:
 
     @property
     def rotary_dim(self) -> int:
-        """2D: how many features of a head are turned, those with frequency 0 included."""
-        return 2 * self.n_blocks
+        """Number of features of a head that are turned, those with frequency 0 included: 2D, or D if polar."""
+        return self.n_blocks if self.polar else 2 * self.n_blocks
 
     @property
     def qk_head_dim(self) -> int:
@@ -178,6 +191,16 @@ class Rope:
         >>> Rope([np.pi / 2], pairing="interleaved").rotate(np.array([1.0, 0.0]), 1).round(12)
         array([0., 1.])
         """
+        if self.polar:
+            return rotate_polar(
+                x,
+                positions,
+                self,
+                pairing=pairing_for(self, x),
+                scale=self.attention_factor,
+                inverse=inverse,
+                out=out,
+            )
         if type(x) is np.ndarray or libraries.may_reach_loops(x):
             held = self._held()
             rotator = held["_rotator"] if "_rotator" in held else held.setdefault("_rotator", _rotator_of(self))
@@ -222,6 +245,7 @@ class Rope:
         array([[4.]])
         """
         pairing = pairing_for(self, q, "q")
+        self._frequencies_for(pairing, None, None, "q")  # refuses if it is polar
         return scores_of(q, k, q_positions, k_positions, self.vectors, pairing, None, self.attention_factor)
 
     def table(self, positions: Array, *, dtype: Any = None) -> tuple[Array, Array]:
@@ -252,7 +276,7 @@ class Rope:
         """
         return rotation_table(positions, self.vectors, scale=self.attention_factor, dtype=dtype)
 
-    def _frequencies_for(self, pairing: str | None, scale: Any, x: Any, name: str) -> Array:
+    def _frequencies_for(self, pairing: str | None, scale: Any, x: Any, name: str, polar: bool = False) -> Array:
         """Return the frequencies for a function that takes them bare, if it turns features as this Rope does.
 
         Parameters
@@ -264,12 +288,22 @@ class Rope:
         x : array_like or None
             Its features, and what it calls them.
         name : str
+        polar : bool
+            Whether it turns magnitudes.
 
         Raises
         ------
         ValueError
-            For another pairing or attention factor, and for features of another width.
+            For another pairing or attention factor, for features of another width, and for magnitudes where the Rope
+            has features, or the reverse.
         """
+        if self.polar != polar and (polar or pairing is not None):
+            expected = (
+                "rotation.rotate_polar for it, whose features are magnitudes"
+                if self.polar
+                else "a Rope with polar=True, which has a frequency for each magnitude"
+            )
+            raise ValueError(f"the Rope has polar={self.polar}; expected {expected}")
         known = self.source.model.pairing_from == "known"  # else "interleaved" is as good as the Rope's default
         if pairing is not None and self.pairing != pairing and (known or pairing == "half" or self.pairing is None):
             wanted = "neither is right for it" if self.pairing is None else f"expected pairing={self.pairing!r}"
@@ -325,7 +359,7 @@ class Rope:
     def __repr__(self) -> str:
         shape = tuple(getattr(self.frequencies, "shape", ()))  # JAX puts other things there, too
         what = f"{shape[0]} frequencies" if len(shape) == 1 else f"frequencies {shape}"
-        usual = {"attention_factor": 1.0, "sections": None, "interleaved": False, "context": None}
+        usual = {"attention_factor": 1.0, "sections": None, "interleaved": False, "context": None, "polar": False}
         shown = [f"{n}={getattr(self, n)!r}" for n in ("pairing", "head_dim")]
         shown[0] += " (assumed)" if self.source.model.pairing_from == "assumed" else ""
         shown += [f"{n}={getattr(self, n)!r}" for n, value in usual.items() if getattr(self, n) != value]
@@ -432,6 +466,12 @@ def _checked_context(context: Any) -> int | tuple[int, ...] | None:
             raise ValueError("context is empty; expected a number, one number for each axis, or None")
         return tuple(whole(f"context[{axis}]", length, 1) for axis, length in enumerate(context))
     return None if context is None else whole("context", context, 1)
+
+
+def refuse_polar(rope: Any, name: str, reason: str) -> None:
+    """Say why a polar Rope means nothing to a call, if it is one."""
+    if getattr(rope, "polar", False):
+        raise ValueError(f"{name} is polar, but {reason}; expected a Rope with polar=False")
 
 
 def replace_fields(made_from: Any, /, **changes: Any) -> Rope:

@@ -159,6 +159,17 @@ GREEDY = {
     "expected_score": (outer(rfrope.expected_score, np.zeros(SIDE), "gaussian"), "the size of q, k or lags"),
     "score_variance": (outer(rfrope.score_variance, np.zeros(SIDE), "gaussian"), "the size of q, k or lags"),
     "moments.relative_error": (outer(moments.relative_error, np.zeros(SIDE), "gaussian"), "the size of q, k or lags"),
+    "moments.effective_blocks": (
+        lambda: moments.effective_blocks(many(SIDE, 1, 8), many(1, SIDE, 8)),
+        "the size of q or k",
+    ),
+    "moments.polar_score": (outer(moments.polar_score, np.zeros(SIDE), "gaussian"), "the size of q, k or lags"),
+    "moments.polar_tail": (outer(moments.polar_tail, np.zeros(SIDE), "gaussian", 1.0), "the size of q, k or lags"),
+    "moments.polar_variance": (outer(moments.polar_variance, np.zeros(SIDE), "gaussian"), "the size of q, k or lags"),
+    "moments.polar_error": (
+        outer(moments.polar_error, np.zeros(SIDE), "gaussian", design="antithetic"),
+        "the size of q, k or lags",
+    ),
     "moments.mean_kernel_band": (
         lambda: moments.mean_kernel_band(many(2**26), "gaussian", n_blocks=4),
         "the size of lags",

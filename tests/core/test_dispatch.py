@@ -249,7 +249,7 @@ def test_the_suite_passes_without_backends(tmp_path):
     (tmp_path / "seen_backends.py").write_text(PLUGIN)
     known = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "NUMBA_", "RFROPE_"))}
     known["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *filter(None, [known.get("PYTHONPATH")])])
-    some = ["rotation/test_turning.py", "core/test_random.py", "test_moments.py", "designs/test_sampling.py"]
+    some = ["rotation/test_turning.py", "core/test_random.py", "moments/test_scores.py", "designs/test_sampling.py"]
     run = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "seen_backends", "-p", "no:cacheprovider"),

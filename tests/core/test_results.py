@@ -15,7 +15,7 @@ from conftest import library
 import rfrope
 from rfrope import analysis, bochner, exports, heads, models
 from rfrope._core import results
-from rfrope.moments import fidelity
+from rfrope.moments.fidelity import fidelity
 from rfrope.montecarlo import Estimate
 
 LADDER = rfrope.geometric(8)

@@ -410,3 +410,15 @@ def test_the_documented_gains():
         if reach == 256 and not name.startswith("exponential") and "0.8" not in name:
             assert float(row["iid"]) > 5.0 * float(row["balanced"]), name
         assert float(row["limit"]) < min(float(row[design]) for design in ("balanced", "shifted", "stratified"))
+
+
+@pytest.mark.parametrize("design", ["iid", "optimised"])
+@pytest.mark.parametrize("heads", [None, 3])
+def test_polar_sets_have_a_frequency_for_each_feature(design, heads):
+    rope = rfrope.design("gaussian(scale=8)", head_dim=7, context=32, design=design, heads=heads, rng=0, polar=True)
+    assert (rope.polar, rope.head_dim, rope.n_blocks) == (True, 7, 7)
+    plain = rfrope.design("gaussian(scale=8)", head_dim=14, context=32, design=design, heads=heads, rng=0)
+    np.testing.assert_array_equal(rope.frequencies, plain.frequencies)
+    assert rope.source == plain.source
+    with pytest.raises(ValueError, match="rotary_dim is 4, but polar features are all turned; expected None"):
+        rfrope.design("gaussian(scale=8)", head_dim=8, context=32, rotary_dim=4, polar=True)

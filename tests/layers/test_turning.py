@@ -506,7 +506,7 @@ def test_inductor_without_warnings(name, dynamic):
 
 X, WIDE = features(2, 4, 1, WIDTH), features(1, 3, 2, WIDTH + 4)
 LAST = rfrope.Rope(FREQUENCIES, source={"turned": "last"})
-ENLARGED = "do not broadcast.*as in layout 'bhtd'|the result would be"
+ENLARGED = "do not broadcast.*layout='bthd' takes tokens before heads|the result would be"
 REFUSED = {  # the module, arguments, and words of the error
     "tokens": ({}, (features(2, 4, 5, WIDTH), features(2, 4, 3, WIDTH)), "q has 5 tokens, but k has 3, in layout"),
     "heads": ({}, (X, X[:, :3]), "q has 4 heads and k has 3; expected a number that 3 divides"),

@@ -377,7 +377,7 @@ def test_every_function_with_frequencies_and_a_pairing_is_called_above():
         for name, one in functions.items()
         if inspect.isfunction(one) and {"frequencies", "pairing"} <= set(inspect.signature(one).parameters)
     }
-    assert found == set(CALLS) | {"sinusoidal", "shift_matrix"}  # these say how the result is laid out
+    assert found == set(CALLS) | {"sinusoidal", "shift_matrix", "rotate_polar"}  # these say how the result is laid out
 
 
 @pytest.mark.parametrize("scale", [1, 1.0, 3.0, np.array(2.0), np.full(4, 2.0)])
@@ -487,3 +487,62 @@ def test_steps_that_are_known_by_heart_look_at_every_shape(changed):
         with pytest.raises(ValueError, match=r"out has shape \(.*\); expected \(2, 8\)"):
             rope.rotate(x, at, out=wrong)
     assert not np.any(large)
+
+
+# -- polar Ropes -------------------------------------------------------------------------------------------------------
+
+POLAR = Rope(rfrope.geometric(6), polar=True, attention_factor=0.5, context=32)
+
+
+def test_a_polar_rope_has_a_frequency_for_each_magnitude():
+    assert (POLAR.head_dim, POLAR.rotary_dim, POLAR.n_blocks) == (6, 6, 6)
+    assert (
+        repr(POLAR) == "Rope(6 frequencies, pairing='half', head_dim=6, attention_factor=0.5, context=32, polar=True)"
+    )
+    assert pickle.loads(pickle.dumps(POLAR)).polar
+    assert dataclasses.replace(POLAR, context=8).polar
+    assert rfrope.scaling.linear(POLAR, 2.0).polar
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_a_polar_rope_rotates_as_the_function_does(inverse):
+    x = np.random.default_rng(0).uniform(0.0, 1.0, (3, 5, 12 if inverse else 6))
+    found = POLAR.rotate(x, np.arange(5), inverse=inverse)
+    wanted = rfrope.rotation.rotate_polar(x, np.arange(5), POLAR.frequencies, scale=0.5, inverse=inverse)
+    assert found.shape == (3, 5, 6 if inverse else 12)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_polar_and_other_ropes_are_not_taken_for_each_other():
+    x, at, plain = np.ones((5, 12)), np.arange(5), Rope(rfrope.geometric(6))
+    for call in (
+        lambda: rfrope.rotate(x, at, POLAR),
+        lambda: rfrope.scores(x, x, at, at, POLAR),
+        lambda: rfrope.heads.effective_offset(x, x, POLAR),
+    ):
+        with pytest.raises(ValueError, match=r"the Rope has polar=True; expected rotation\.rotate_polar"):
+            call()
+    with pytest.raises(ValueError, match="the Rope has polar=False; expected a Rope with polar=True"):
+        rfrope.rotation.rotate_polar(x[:, :6], at, plain)
+    with pytest.raises(ValueError, match="head_dim is 12, but a polar Rope has one frequency for each feature"):
+        Rope(rfrope.geometric(6), head_dim=12, polar=True)
+    with pytest.raises(TypeError, match="polar is 1"):
+        Rope(rfrope.geometric(6), polar=1)
+    for engine in rfrope.exports.names():
+        with pytest.raises(ValueError, match=r"cannot be exported to .*: it is polar, and no engine"):
+            rfrope.exports.export(POLAR, engine)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_a_polar_rope_comes_back_from_a_file(suffix, tmp_path):
+    if suffix == ".safetensors":
+        pytest.importorskip("safetensors")
+    rfrope.save(tmp_path / f"polar{suffix}", POLAR)
+    found = rfrope.load(tmp_path / f"polar{suffix}")
+    assert repr(found) == repr(POLAR)
+    assert not rfrope.load(saved(tmp_path / f"plain{suffix}", Rope(rfrope.geometric(6)))).polar
+
+
+def saved(path, rope):
+    rfrope.save(path, rope)
+    return path

@@ -1,28 +1,23 @@
-"""Closed forms: the score's expectation and variance over random frequencies, and errors of sets that were drawn."""
+"""Closed forms: the score's expectation and variance over random frequencies, and bands of mean kernels."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
 from types import ModuleType
-from typing import Any
-
-import numpy as np
 
 from rfrope._core import angles, array, blocks, sums
 from rfrope._core.arguments import positive, probability, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result
-from rfrope.designs.errors import error, mean_kernel
 from rfrope.designs.optimising import read_range
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 
 __all__ = ["Band", "blocks_for_error", "expected_score", "mean_kernel_band", "relative_error", "score_variance"]
 
-_SHOWN = 7  # lags of a set that a reader sees
 _UNKNOWN = 2.0**-50  # variance of one block that rounding of Phi and Phi_2 leaves unknown
 
 
@@ -84,7 +79,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     array([5.    , 3.0327])
     """
     a, _, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    return _mean(a, kernel, lags, xp)
+    return content_mean(a, kernel, lags, xp)
 
 
 @array.select_device
@@ -119,7 +114,7 @@ def score_variance(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     array([ 0., 25.])
     """
     a, b, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    return _variance(a, b, kernel, lags, xp)
+    return content_variance(a, b, kernel, lags, xp)
 
 
 @array.select_device
@@ -150,7 +145,7 @@ def relative_error(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     array([0.    , 1.3108])
     """
     a, b, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    mean, deviation = _mean(a, kernel, lags, xp), sums.root(_variance(a, b, kernel, lags, xp), xp)
+    mean, deviation = content_mean(a, kernel, lags, xp), sums.root(content_variance(a, b, kernel, lags, xp), xp)
     none = mean == 0.0
     ratio = deviation / xp.abs(xp.where(none, xp.ones_like(mean), mean))
     return xp.where(none & (deviation > 0.0), xp.full_like(ratio, math.inf), ratio)
@@ -250,13 +245,13 @@ def blocks_for_error(
     """
     kernel, confidence = read_kernel(kernel), probability("confidence", confidence)
     error = positive("error", error)
-    blocks = _hoeffding(read_range(kernel, max_lag), confidence) / error / error
+    blocks = hoeffding(read_range(kernel, max_lag), confidence) / error / error
     if not blocks < 2.0**62:
         raise ValueError(f"error is {error}; expected one that fewer than 2**62 blocks can reach")
     return max(1, math.ceil(blocks))
 
 
-def _hoeffding(max_lag: Sequence[int], confidence: float) -> float:
+def hoeffding(max_lag: Sequence[int], confidence: float) -> float:
     """Blocks times the square of the error that independent draws keep at all lags of a range."""
     lags = (math.prod(2 * m + 1 for m in max_lag) - 1) // 2
     return 2.0 * (math.log(2.0 * lags) - math.log1p(-confidence))
@@ -274,137 +269,14 @@ def _prepare(
     return a, b, kernel, vectors, xp
 
 
-def _mean(a: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
+def content_mean(a: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
+    """Expected score of block coefficients A ``(..., D)`` at lags ``(..., ndim)``."""
     return xp.sum(a, axis=-1) * kernel.phi_of_vectors(lags, xp)
 
 
-def _variance(a: Array, b: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
+def content_variance(a: Array, b: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
+    """Variance of the score of block coefficients A and B over independent frequencies."""
     a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
     fall, square = kernel.deficits(lags, xp)
     variance = a_squared * (square - fall * fall) + b_squared * (2.0 * fall - square)
     return array.clip(variance, 0.0, None, xp)
-
-
-# -- a set of frequencies against its kernel ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class HeadError(Result):
-    """One head: errors of its mean kernel ``(1/D) sum_i cos(lag . omega_i)`` against Phi, and its wavelengths.
-
-    Attributes
-    ----------
-    kernel : str
-    rms, sup : float
-        Root mean square and largest error.
-    sup_lag : tuple of int
-        Where the largest is, one number for each axis.
-    shortest, longest : float, in units of position
-        Wavelengths; infinite for a frequency of 0.
-    """
-
-    kernel: str
-    rms: float
-    sup: float
-    sup_lag: tuple[int, ...]
-    shortest: float
-    longest: float
-
-
-@dataclass(frozen=True)
-class LagError(Result):
-    """One lag, for the head with the largest error.
-
-    Attributes
-    ----------
-    lag : tuple of int
-    phi, mean_kernel : float
-        What was asked for, and what these frequencies give.
-    stderr : float
-        Standard deviation of the mean kernel of as many independent draws.
-    """
-
-    lag: tuple[int, ...]
-    phi: float
-    mean_kernel: float
-    stderr: float
-
-
-@dataclass(frozen=True)
-class Fidelity(Result):
-    """Errors of a set over the whole lags of a context: below it in size on every axis, one of each pair +-lag.
-
-    Beyond 2**20 lags only a subset is looked at: the smaller ones, and a spread over the rest.
-
-    Attributes
-    ----------
-    context : tuple of int
-        One number for each axis.
-    heads : tuple of HeadError
-    worst : int
-        The head with the largest error.
-    lags : tuple of LagError
-        A few lags, with several axes on the diagonal.
-    confidence : float
-        That of the two bounds below. They hold for one head of independent draws and, with several axes, all lags of
-        the box.
-    bound : float
-        Hoeffding's bound for as many blocks.
-    blocks : int or None
-        Blocks with which Hoeffding's bound is the worst head's largest error; None if that is 0.
-    """
-
-    context: tuple[int, ...]
-    heads: tuple[HeadError, ...]
-    worst: int
-    lags: tuple[LagError, ...]
-    confidence: float
-    bound: float
-    blocks: int | None
-
-    @property
-    def mean(self) -> tuple[float, float]:
-        """Means over the heads of `HeadError.rms` and `HeadError.sup`."""
-        n = len(self.heads)
-        return math.fsum(h.rms for h in self.heads) / n, math.fsum(h.sup for h in self.heads) / n
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON; None for an infinite wavelength."""
-        plain = asdict(self) | {"mean": dict(zip(("rms", "sup"), self.mean, strict=True))}
-        for head in plain["heads"]:
-            head |= {name: v if math.isfinite(v := head[name]) else None for name in ("shortest", "longest")}
-        return plain
-
-
-def fidelity(
-    kernels: Sequence[Kernel], frequencies: np.ndarray, context: tuple[int, ...], *, confidence: float = 0.95
-) -> Fidelity:
-    """Judge frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` against one kernel, or one for each head."""
-    omega = angles.frequencies(frequencies, np)
-    sets = omega.reshape(-1, *omega.shape[-2:])
-    copies = len(sets) if len(kernels) == 1 and np.all(sets == sets[0]) else 1  # the design is deterministic
-    reach = tuple(c - 1 for c in context)
-    heads = []
-    for h, omega in enumerate(sets[::copies]):
-        kernel, sizes = kernels[h % len(kernels)], np.linalg.norm(omega.astype(np.float64), axis=-1)
-        ends = (2.0 * math.pi / float(v) if v > 0.0 else math.inf for v in (sizes.max(), sizes.min()))
-        heads.append(HeadError(repr(kernel), *error(kernel, omega, reach), *ends))
-    worst = max(range(len(heads)), key=lambda h: heads[h].sup)
-    kernel, n_blocks, sup = kernels[worst % len(kernels)], sets.shape[1], heads[worst].sup
-    bound = math.sqrt(_hoeffding(reach, confidence) / n_blocks)
-    blocks = blocks_for_error(kernel, max_lag=reach, error=sup, confidence=confidence) if sup > 0.0 else None
-    lags = _some_lags(kernel, sets[worst], context)
-    return Fidelity(context, tuple(heads) * copies, worst, lags, confidence, bound, blocks)
-
-
-def _some_lags(kernel: Kernel, omega: np.ndarray, context: tuple[int, ...]) -> tuple[LagError, ...]:
-    """Read a set at 0 and at whole lags near the diagonal of the box, at equal ratios along its longest side."""
-    steps = np.unique(np.rint(np.geomspace(1, max(context) - 1, _SHOWN)))
-    slopes = (np.asarray(context) - 1) / (max(context) - 1)
-    lags = np.rint(np.append(0.0, steps)[:, None] * slopes).astype(np.int64)
-    band = mean_kernel_band(kernel.restore_shape(lags), kernel, n_blocks=len(omega))
-    curve = mean_kernel(omega, lags.astype(np.float64))
-    return tuple(
-        LagError(tuple(lag.tolist()), float(band.value[i]), float(curve[i]), float(band.stderr[i]))
-        for i, lag in enumerate(lags)
-    )

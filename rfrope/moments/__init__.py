@@ -1,0 +1,25 @@
+"""Closed forms: mean, variance and concentration of scores over random frequencies."""
+
+from rfrope.moments.polar import effective_blocks, polar_error, polar_score, polar_tail, polar_variance
+from rfrope.moments.scores import (
+    Band,
+    blocks_for_error,
+    expected_score,
+    mean_kernel_band,
+    relative_error,
+    score_variance,
+)
+
+__all__ = [
+    "Band",
+    "blocks_for_error",
+    "effective_blocks",
+    "expected_score",
+    "mean_kernel_band",
+    "polar_error",
+    "polar_score",
+    "polar_tail",
+    "polar_variance",
+    "relative_error",
+    "score_variance",
+]

@@ -1,0 +1,368 @@
+"""Scores of polar contents ``sum_i m_i m'_i cos(lag . omega_i + delta_i)``: mean, variance and concentration of each.
+
+Coefficients are products of magnitudes, none of them negative, so the mean over frequencies grows with the number of
+blocks and the deviation with its root: one draw is near the mean for every pair of contents (docs/limits.rst).
+"""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rfrope._core import angles, array, sums
+from rfrope._core.array import Array
+from rfrope._core.turns import phases
+from rfrope.designs.covariances import Pairs, pair_covariances
+from rfrope.kernels import Kernel
+from rfrope.kernels.text import read_kernel
+from rfrope.moments.scores import content_mean, content_variance
+
+
+@array.select_device
+def polar_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift: Array | None = None) -> Array:
+    """Expected score of polar contents, ``Phi(lag) sum_i q_i k_i cos(shift_i)``, before softmax and without its scale.
+
+    Parameters
+    ----------
+    q, k : array_like, (..., D)
+        Magnitudes of query and key, not negative, one for each block: what `rotation.rotate_polar` takes.
+    lags : array_like, in units of position
+        Lags, KEY minus QUERY: ``(...)`` for a kernel with one axis, ``(..., ndim)`` with more. Their shape broadcasts
+        against the leading axes of q and k.
+    kernel : Kernel or str
+        Law of the frequencies; a string is read by `rfrope.kernels.parse`.
+    shift : array_like, radians, optional
+        Delta, the bias of the keys; it broadcasts to ``(..., D)``.
+
+    Returns
+    -------
+    array, float64 where the library has it
+        The broadcast shape.
+
+    Raises
+    ------
+    ValueError
+        For negative magnitudes where looking is free, shapes that do not fit, or a kernel that cannot be read.
+    TypeError
+        For magnitudes that are not real floating, or arrays of several libraries.
+
+    Notes
+    -----
+    It needs the kernel's law for each block alone: independent draws and every randomised design have it. Statement
+    and proof are in docs/proofs.rst.
+
+    Examples
+    --------
+    >>> polar_score([1.0, 2.0], [3.0, 1.0], [0.0, 32.0], "gaussian(scale=32)").round(4)
+    array([5.    , 3.0327])
+    """
+    content, law = _read(q, k, lags, kernel, shift)
+    return content_mean(content.cosine, law, content.lags, content.xp)
+
+
+@array.select_device
+def polar_variance(
+    q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift: Array | None = None, design: Any = "iid"
+) -> Array:
+    """Variance of the score of polar contents over the frequencies of a design.
+
+    Parameters
+    ----------
+    q, k, lags, kernel, shift
+        As in `polar_score`.
+    design : str, Rope or array_like
+        Any name that `sample` takes, if its pairs of blocks have an exact covariance: "iid", "antithetic";
+        "stratified" where each axis is a function of a uniform of its own; "shifted", "sobol" and "halton" where one
+        uniform makes a frequency; "orthogonal" where the law of radii is stated ("auto" is one of these). Or the
+        frequencies ``(D,)`` or ``(D, ndim)`` of one set, such as that of `rfrope.designs.optimise`, which are then
+        dealt to the blocks at random, each order being equally likely.
+
+    Returns
+    -------
+    array, float64 where the library has it
+        The broadcast shape. That of another design than "iid" is computed on the host at the values of the lags.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `polar_score`; for a design of which no exact form is known, with those of which one is; and for another
+        number of frequencies than of magnitudes.
+
+    Notes
+    -----
+    With ``A_i = q_i k_i`` and independent blocks ``Var S = sum_i A_i^2 ((1 + Phi_2 cos 2 delta_i)/2 - Phi^2 cos^2
+    delta_i)``. Other designs add the covariances of pairs; docs/proofs.rst has all of them. Their integrals are taken
+    to about 1e-10 of ``sum A^2``, those of "shifted" under heavy tails to 1e-6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ones = np.ones(64)
+    >>> polar_variance(ones, ones, 32.0, "gaussian(scale=32)").round(2)
+    np.float64(12.79)
+    >>> polar_variance(ones, ones, 32.0, "gaussian(scale=32)", design="stratified").round(3)
+    np.float64(0.018)
+    """
+    content, law = _read(q, k, lags, kernel, shift)
+    return _spread(content, law, design)[0]
+
+
+@array.select_device
+def polar_error(
+    q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift: Array | None = None, design: Any = "iid"
+) -> Array:
+    """Root mean square of ``S - E S`` for polar contents, over ``abs(E S)``: how far one draw is from the kernel.
+
+    Parameters
+    ----------
+    q, k, lags, kernel, shift, design
+        As in `polar_variance`. The mean is that of the kernel: with the frequencies of a set, whose own mean kernel
+        differs from Phi, the difference counts as an error, too.
+
+    Returns
+    -------
+    array, float64 where the library has it
+        The broadcast shape; infinite where the mean is 0 but the error is not, 0 where both are.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `polar_variance`.
+
+    Notes
+    -----
+    For independent blocks without shift it is ``sqrt(v) / abs(Phi) / sqrt(effective_blocks(q, k))`` with ``v = (1 +
+    Phi_2)/2 - Phi^2``. Contents of RoPE have no such bound: see `relative_error`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ones = np.ones(64)
+    >>> polar_error(ones, ones, 32.0, "gaussian(scale=32)").round(4)
+    np.float64(0.0921)
+    """
+    content, law = _read(q, k, lags, kernel, shift)
+    xp = content.xp
+    mean = content_mean(content.cosine, law, content.lags, xp)
+    variance, own = _spread(content, law, design)
+    error = sums.root(variance if own is None else variance + (own - mean) ** 2, xp)
+    none = mean == 0.0
+    ratio = error / xp.abs(xp.where(none, xp.ones_like(mean), mean))
+    return xp.where(none & (error > 0.0), xp.full_like(ratio, math.inf), ratio)
+
+
+@array.select_device
+def polar_tail(
+    q: Array, k: Array, lags: Array, kernel: Kernel | str, distance: Array, *, shift: Array | None = None
+) -> Array:
+    """Bound of the probability that the score of polar contents is off its mean by more than a distance.
+
+    Parameters
+    ----------
+    q, k, lags, kernel, shift
+        As in `polar_score`.
+    distance : array_like
+        Not negative, in units of the score; it broadcasts against the scores.
+
+    Returns
+    -------
+    array, float64 where the library has it
+        At most 1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `polar_score`, and for negative distances.
+
+    Notes
+    -----
+    For independent blocks, whatever the kernel, ``P(abs(S - E S) > t) <= 2 exp(-t^2 / (2 sum A^2))`` (Hoeffding 1963,
+    theorem 2: a block's score lies in an interval of length ``2 A_i``), and with the variance V and ``M = max_i A_i (1
+    + abs(Phi cos delta_i))`` also ``2 exp(-t^2 / (2 V + 2 M t / 3))`` (Bernstein), which says more at lags that are
+    small against the scale. It is the smaller one. A relative distance eps has ``2 exp(-eps^2 Phi^2
+    effective_blocks / 2)`` without shift. The first bound holds without shift for one set that is dealt at random, too.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ones = np.ones(64)
+    >>> mean = polar_score(ones, ones, 32.0, "gaussian(scale=32)")
+    >>> polar_tail(ones, ones, 32.0, "gaussian(scale=32)", 0.5 * mean).round(5)
+    np.float64(0.00059)
+    """
+    content, law = _read(q, k, lags, kernel, shift)
+    xp = content.xp
+    distance = array.widen(array.numbers(distance, xp, name="distance", device=array.device(content.lags)), xp)
+    angles.check_values("distance", distance, xp)
+    if array.has_host_values(distance) and bool(xp.any(distance < 0.0)):
+        raise ValueError("distance holds negative numbers; expected how far the score is from its mean, 0 or more")
+    phi = law.phi_of_vectors(content.lags, xp)
+    size = xp.sqrt(content.cosine**2 + content.sine**2)
+    reach = xp.max(size + xp.abs(content.cosine * phi[..., None]), axis=-1)
+    variance = content_variance(content.cosine, content.sine, law, content.lags, xp)
+    bounds = (2.0 * xp.sum(size * size, axis=-1), 2.0 * variance + (2.0 / 3.0) * reach * distance)
+    least = xp.where(bounds[0] < bounds[1], bounds[0], bounds[1])
+    none = (variance <= 0.0) | (least <= 0.0)  # nothing varies
+    square = distance * distance
+    bound = 2.0 * xp.exp(-square / xp.where(none, xp.ones_like(least), least))
+    certain = xp.where(distance > 0.0, xp.zeros_like(bound), xp.ones_like(bound))
+    return xp.where(none, certain, array.clip(bound, 0.0, 1.0, xp))
+
+
+@array.select_device
+def effective_blocks(q: Array, k: Array) -> Array:
+    """Return ``(sum_i q_i k_i)^2 / sum_i (q_i k_i)^2``, as many equal blocks as concentrate a score as much.
+
+    Parameters
+    ----------
+    q, k : array_like, (..., D)
+        Magnitudes, as in `polar_score`.
+
+    Returns
+    -------
+    array, float64 where the library has it
+        From 1 to D (the participation ratio); 0 where all products are 0.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `polar_score`.
+
+    Examples
+    --------
+    >>> effective_blocks([1.0, 1.0, 1.0, 1.0], [[1.0, 1.0, 1.0, 1.0], [1.0, 0.0, 0.0, 1.0]])
+    array([4., 2.])
+    """
+    xp, device = array.shared(q=q, k=k)
+    product = _product(q, k, xp, device)
+    total, squares = xp.sum(product, axis=-1), xp.sum(product * product, axis=-1)
+    none = squares == 0.0
+    ratio = total * total / xp.where(none, xp.ones_like(squares), squares)
+    return xp.where(none, xp.zeros_like(ratio), ratio)
+
+
+class _Content(NamedTuple):
+    """Coefficients of the score ``sum_i A_i cos u_i + B_i sin u_i`` of polar contents, ``(..., D)``, and lags."""
+
+    cosine: Array
+    sine: Array
+    lags: Array
+    xp: ModuleType
+
+
+def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any) -> tuple[_Content, Kernel]:
+    law = read_kernel(kernel)
+    xp, device = array.shared({"lags": lags, "shift": shift}, q=q, k=k)
+    vectors = angles.checked_lags(lags, law.ndim, xp, device, "lags", law)
+    product = _product(q, k, xp, device)
+    if shift is None:
+        content = _Content(product, xp.zeros_like(product), vectors, xp)
+    else:
+        delta = array.widen(array.numbers(shift, xp, name="shift", device=device), xp)
+        angles.check_values("shift", delta, xp)
+        if delta.ndim and delta.shape[-1] not in (1, product.shape[-1]):
+            raise ValueError(
+                f"shift has shape {tuple(delta.shape)}, but q and k have {product.shape[-1]} magnitudes; expected "
+                "one for each, or one for all"
+            )
+        array.broadcast_shapes({"q and k": product.shape, "shift": delta.shape})
+        content = _Content(product * xp.cos(delta), -product * xp.sin(delta), vectors, xp)
+    shape = array.broadcast_shapes({"q, k and shift": content.cosine.shape[:-1], "lags": vectors.shape[:-1]})
+    array.check_memory(48.0, shape, vectors, "q, k or lags")
+    return content, law
+
+
+def _product(q: Any, k: Any, xp: ModuleType, device: Any) -> Array:
+    """Products of magnitudes, or an error that says what is wrong with them."""
+    read = []
+    for name, value in (("q", q), ("k", k)):
+        value = array.asarray(value, xp, name=name, device=device)
+        if not array.is_real_floating(value):
+            raise TypeError(f"{name} has dtype {array.dtype_name(value)}; expected real floating magnitudes")
+        if value.ndim == 0:
+            raise ValueError(f"{name} is a single number; expected magnitudes (..., D), one for each block")
+        array.check_memory(16.0, value.shape, value, name)
+        value = array.widen(value, xp)
+        if array.has_host_values(value) and bool(xp.any(value < 0.0)):
+            raise ValueError(f"{name} holds negative numbers; expected magnitudes: softplus has not been applied?")
+        read.append(value)
+    one, other = read
+    if one.shape[-1] != other.shape[-1]:
+        raise ValueError(
+            f"q has shape {tuple(one.shape)} but k has {tuple(other.shape)}; expected as many magnitudes in both"
+        )
+    leading = array.broadcast_shapes({"q": one.shape[:-1], "k": other.shape[:-1]})
+    array.check_memory(24.0, (*leading, one.shape[-1]), one, "q or k")
+    return one * other
+
+
+# -- over the frequencies of a design ----------------------------------------------------------------------------------
+
+
+def _spread(content: _Content, law: Kernel, design: Any) -> tuple[Array, Array | None]:
+    """Variance of the score over the frequencies of a design, and its mean where that is not the kernel's."""
+    xp = content.xp
+    if not isinstance(design, str):
+        return _dealt_spread(content, law, design)
+    variance = content_variance(content.cosine, content.sine, law, content.lags, xp)
+    n_blocks = content.cosine.shape[-1]
+    lags = np.reshape(_host_lags(content), (-1, law.ndim)) if design != "iid" else np.empty((0, law.ndim))
+    pairs = pair_covariances(law, design, n_blocks, lags)
+    if pairs is None:
+        return variance, None
+    found = variance + _add_covariances(content, pairs)
+    return array.clip(found, 0.0, None, xp), None
+
+
+def _host_lags(content: _Content) -> np.ndarray:
+    lags = content.lags
+    if array.needs_gradient(lags):
+        raise TypeError("lags need a gradient, which another design than 'iid' does not have; expected plain lags")
+    return array.to_host(lags, "lags").astype(np.float64, copy=False)
+
+
+def _add_covariances(content: _Content, pairs: Pairs) -> Array:
+    """Sum of covariances over the pairs of blocks, both orders."""
+    xp, shape = content.xp, content.lags.shape[:-1]
+    device = array.device(content.lags)
+    total: Array = 0.0
+    columns = array.from_host(np.ascontiguousarray(pairs.rows.T), xp, device=device)
+    for values, covariances in ((content.cosine, pairs.cosine), (content.sine, pairs.sine)):
+        if not np.any(covariances):
+            continue
+        leading = array.broadcast_shapes({"q and k": values.shape[:-1], "lags": shape})
+        array.check_memory(16.0, (*leading, len(pairs.rows)), values, "q, k or lags")
+        both = xp.matmul(values, columns) ** 2 - xp.matmul(values * values, columns * columns)
+        weights = array.from_host(covariances.reshape(*shape, len(pairs.rows)), xp, device=device)
+        total = total + xp.sum(both * weights, axis=-1)
+    return total
+
+
+def _dealt_spread(content: _Content, law: Kernel, design: Any) -> tuple[Array, Array]:
+    """Variance and mean over all orders of a set of frequencies: sums over the set (Hoeffding 1951)."""
+    xp, n_blocks = content.xp, content.cosine.shape[-1]
+    omega = angles.read_on_host(design, "design", sets="one")
+    if omega.shape != (n_blocks, law.ndim):
+        raise ValueError(
+            f"design has {len(omega)} frequencies of {omega.shape[-1]} axes, but q and k have {n_blocks} magnitudes "
+            f"and {law!r} {law.ndim} axes; expected one frequency for each magnitude"
+        )
+    lags = _host_lags(content)
+    array.check_memory(64.0, (*lags.shape[:-1], n_blocks), lags, "lags")
+    u = phases(angles.Angles(lags, omega, None, np))
+    fall, sine = 2.0 * np.sin(0.5 * u) ** 2, np.sin(u)
+    means = [np.mean(x, axis=-1) for x in (fall, sine)]
+    fall, sine = fall - means[0][..., None], sine - means[1][..., None]
+    device = array.device(content.lags)
+    ways = [np.mean(x * y, axis=-1) for x, y in ((fall, fall), (sine, sine), (-fall, sine))]
+    of_fall, of_sine, of_both, deficit, mean_sine = (array.from_host(x, xp, device=device) for x in (*ways, *means))
+    a, b = content.cosine, content.sine
+    total_a, total_b = xp.sum(a, axis=-1), xp.sum(b, axis=-1)
+    own = total_a * (1.0 - deficit) + total_b * mean_sine
+    a, b = a - total_a[..., None] / float(n_blocks), b - total_b[..., None] / float(n_blocks)
+    squares = xp.sum(a * a, axis=-1) * of_fall + xp.sum(b * b, axis=-1) * of_sine
+    variance = (squares + 2.0 * xp.sum(a * b, axis=-1) * of_both) * (n_blocks / max(n_blocks - 1.0, 1.0))
+    return array.clip(variance, 0.0, None, xp), own

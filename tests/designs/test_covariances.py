@@ -1,0 +1,178 @@
+"""Covariances of pairs of blocks, against many sets of every design, and against sums that know nothing of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import rfrope
+from rfrope import kernels
+from rfrope.designs.covariances import pair_covariances
+
+SETS = 20_000
+CASES = [
+    *((design, "gaussian(scale=32)", 16) for design in ("stratified", "shifted", "sobol", "halton", "antithetic")),
+    *((design, "exponential(scale=48)", 12) for design in ("stratified", "shifted", "sobol", "halton")),
+    *((design, "periodic(period=96, scale=0.7)", 12) for design in ("stratified", "shifted", "sobol", "halton")),
+    *((design, "log_uniform(low=0.05, high=0.5)", 7) for design in ("stratified", "shifted", "sobol", "halton")),
+    ("stratified", "matern(nu=1.5, scale=16)", 2),
+    ("stratified", "gaussian(scale=(8, 20), ndim=2)", 8),
+    ("stratified", "sinc(bandwidth=(0.1, 0.2, 0.3), ndim=3)", 5),
+    ("antithetic", "power_exponential(exponent=1.5, scale=32)", 7),
+    *(
+        ("orthogonal", f"{name}, ndim={k})", 2 * k + 1)
+        for name in ("gaussian(scale=9", "shell(radius=0.2")
+        for k in (2, 3, 4)
+    ),
+    *(
+        ("orthogonal", f"{name}, ndim={k})", 6)
+        for name in ("matern(nu=1.5, scale=9", "ball(bandwidth=0.3")
+        for k in (2, 3)
+    ),
+    ("orthogonal", "exponential(scale=(9, 14), ndim=2)", 4),
+    ("orthogonal", "rational_quadratic(alpha=1.5, scale=9, ndim=3)", 6),
+    ("orthogonal", "cauchy(scale=9, ndim=2)", 4),
+]
+Z = float(stats.norm.isf(1e-6 / 2 / (3 * 4 * len(CASES))))
+
+
+def lags_for(kernel):
+    """Lags at about a third of, once and three times the scale, and far beyond it."""
+    unit = rfrope.validation.default_lags(kernel)[2]
+    return np.multiply.outer([0.3, 1.0, 3.0, 17.0], unit)
+
+
+def drawn(kernel, design, n, lags, seed=0):
+    """Cosines and sines ``(sets, n)`` at each lag."""
+    omega = rfrope.sample(kernel, n, design=design, heads=SETS, rng=seed)
+    return [(np.cos(u), np.sin(u)) for u in (omega @ lag for lag in lags)]
+
+
+def matrices(pairs, lag):
+    return [np.einsum("r,ri,rj->ij", one[lag], pairs.rows, pairs.rows) for one in (pairs.cosine, pairs.sine)]
+
+
+def largest_z(kernel, design, n, change=None):
+    """Largest abs(z) of quadratic forms in the covariances of all pairs, of random coefficients."""
+    kernel = kernels.parse(kernel)
+    lags, rng, worst = lags_for(kernel), np.random.default_rng(1), 0.0
+    pairs = pair_covariances(kernel, design, n, lags)
+    if change is not None:
+        pairs = change(pairs)
+    fall, _ = kernel.deficits(lags, np)
+    forms = [np.ones((n, n)), *rng.normal(size=(2, n, n))]
+    for at, (cos, sin) in enumerate(drawn(kernel, design, n, lags)):
+        known = matrices(pairs, at)
+        for values, covariance in ((cos - (1.0 - fall[at]), known[0]), (sin, known[1])):
+            for form in forms:
+                form = form * (1.0 - np.eye(n))
+                each = np.sum((values @ form) * values, axis=1)
+                stderr = np.std(each) / math.sqrt(SETS) + 1e-12
+                worst = max(worst, abs(np.mean(each) - np.sum(form * covariance)) / stderr)
+    return worst
+
+
+@pytest.mark.parametrize(("design", "kernel", "n"), CASES)
+def test_covariances_are_those_of_many_sets(design, kernel, n):
+    assert largest_z(kernel, design, n) < Z
+
+
+MUTATIONS = {
+    "no pairs": lambda pairs: pairs._replace(cosine=0.0 * pairs.cosine, sine=0.0 * pairs.sine),
+    "sign": lambda pairs: pairs._replace(cosine=-pairs.cosine, sine=-pairs.sine),
+    "factor 2": lambda pairs: pairs._replace(cosine=2.0 * pairs.cosine, sine=2.0 * pairs.sine),
+    "cosines for sines": lambda pairs: pairs._replace(sine=pairs.cosine),
+    "all pairs alike": lambda pairs: pairs._replace(
+        rows=np.ones((1, pairs.rows.shape[1])),
+        cosine=np.mean(pairs.cosine, axis=1, keepdims=True),
+        sine=np.mean(pairs.sine, axis=1, keepdims=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+@pytest.mark.parametrize("design", ["stratified", "shifted", "sobol", "halton", "antithetic"])
+def test_a_wrong_covariance_is_seen(design, mutation):
+    if mutation == "all pairs alike" and design in ("stratified", "shifted"):
+        return  # they are
+    assert largest_z("gaussian(scale=32)", design, 16, MUTATIONS[mutation]) > Z
+
+
+@pytest.mark.parametrize("mutation", ["no pairs", "sign", "factor 2"])
+def test_a_wrong_covariance_of_orthogonal_directions_is_seen(mutation):
+    assert largest_z("shell(radius=0.2, ndim=2)", "orthogonal", 5, MUTATIONS[mutation]) > Z
+
+
+@pytest.mark.parametrize("lag", [1.0, 40.0, 300.0])
+def test_strata_by_a_fine_sum(lag):
+    """Stratum means by 2**14 midpoints each, the last one, which has no end, by what is left of Phi."""
+    n, fine, law = 16, 2**14, kernels.parse("gaussian(scale=32)")
+    size = stats.norm.isf(0.5 - 0.5 * (np.arange(n * fine) + 0.5) / (n * fine)) / 32.0
+    means = np.mean(np.cos(lag * size).reshape(n, fine), axis=1)
+    means[-1] = n * law(lag) - np.sum(means[:-1])
+    pairs = pair_covariances(law, "stratified", n, np.array([[lag]]))
+    every = [means[i] * means[j] for i, j in itertools.permutations(range(n), 2)]
+    assert pairs.cosine[0, 0] == pytest.approx(np.mean(every) - law(lag) ** 2, rel=1e-7, abs=1e-12)
+    assert np.all(pairs.sine == 0.0)
+
+
+def test_the_lattice_comes_back():
+    """At the dual lattice of a band all blocks of "shifted" return together; strata of their own do not."""
+    law, lags = kernels.parse("sinc(bandwidth=1)"), np.array([[402.0]])
+    fall, square = law.deficits(lags, np)
+    variance = (square - fall * fall)[0]
+    shifted, stratified = (pair_covariances(law, one, 64, lags).cosine[0, 0] for one in ("shifted", "stratified"))
+    assert shifted > 0.95 * variance
+    assert abs(stratified) < 0.02 * variance
+
+
+@pytest.mark.parametrize("design", ["stratified", "shifted", "sobol", "halton", "antithetic"])
+@pytest.mark.parametrize("text", ["gaussian(scale=32)", "exponential(scale=48)", "sinc(bandwidth=0.1)", "constant()"])
+def test_covariances_are_finite_and_vanish_at_lag_0(design, text):
+    pairs = pair_covariances(kernels.parse(text), design, 8, np.array([[0.0], [1e-9], [1e-3], [1.0]]))
+    assert np.all(np.isfinite(pairs.cosine))
+    assert np.all(pairs.cosine[0] == 0.0)
+
+
+@pytest.mark.parametrize("design", ["stratified", "sobol", "halton"])
+def test_digits_near_lag_0(design):
+    """The covariance is of the fourth order of a small lag for a smooth law, and keeps its digits."""
+    law = kernels.parse("gaussian(scale=1)")
+    one, other = (pair_covariances(law, design, 8, np.array([[x]])).cosine / x**4 for x in (1e-2, 1e-5))
+    np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-9)
+
+
+def test_one_block_has_no_pairs():
+    for design in ("stratified", "shifted", "sobol", "halton", "antithetic"):
+        assert pair_covariances(kernels.parse("gaussian"), design, 1, np.ones((1, 1))) is None
+    assert pair_covariances(kernels.parse("gaussian"), "iid", 9, np.ones((1, 1))) is None
+
+
+REFUSED = [
+    ("balanced", "gaussian"),
+    ("optimised", "gaussian"),
+    ("quantile", "gaussian"),
+    ("stratified", "rational_quadratic"),
+    ("auto", "power_exponential(exponent=1.5)"),
+    ("sobol", "gaussian(ndim=2)"),
+    ("shifted", "gaussian(ndim=2)"),
+    ("stratified", "cauchy(ndim=2)"),
+    ("halton", "gaussian * cauchy"),
+    ("orthogonal", "power_exponential(exponent=1.5, ndim=2)"),
+]
+
+
+@pytest.mark.parametrize(("design", "kernel"), REFUSED)
+def test_without_an_exact_form_it_is_refused(design, kernel):
+    law = kernels.parse(kernel)
+    with pytest.raises(ValueError, match=r"design is .* no exact covariance .* expected 'iid', 'antithetic'"):
+        pair_covariances(law, design, 8, np.ones((1, law.ndim)))
+
+
+def test_lags_whose_phases_cannot_be_followed_are_refused():
+    with pytest.raises(ValueError, match="lags reach 1000000000000"):
+        pair_covariances(kernels.parse("gaussian"), "stratified", 64, np.array([[1e12]]))
