@@ -17,7 +17,7 @@ from conftest import library
 HEADS = ("Function", "PyTorch", "JAX", "jax.jit", "Dask", "On a device")
 CALLS = test_device.TO_HOST | test_device.FROM_HOST | test_device.CALLS
 NONE = {name for name, f in test_device.public_functions().items() if not test_device.takes_arrays(name, f)}
-MODELS = {f"integrations.transformers.{name}" for name in ("register", "replace_rotary")} | {
+MODELS = {f"integrations.transformers.{name}" for name in ("register", "replace_rotary", "use_polar")} | {
     "layers.torch.RotaryEmbedding"
 }
 MOST = 12  # results of a call that are looked at

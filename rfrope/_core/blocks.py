@@ -64,9 +64,9 @@ def features(x: Any, xp: ModuleType, name: str = "x", device: Any = None, layout
     return x
 
 
-def query_and_key(q: Any, k: Any, xp: ModuleType, device: Any) -> tuple[Array, Array]:
+def query_and_key(q: Any, k: Any, xp: ModuleType, device: Any, layout: str = PAIRINGS[0]) -> tuple[Array, Array]:
     """Return features of queries and of keys, of one dtype and width, or say what is wrong with them."""
-    q, k = features(q, xp, "q", device), features(k, xp, "k", device)
+    q, k = features(q, xp, "q", device, layout), features(k, xp, "k", device, layout)
     if q.dtype != k.dtype:
         raise TypeError(f"q has dtype {array.dtype_name(q)} but k has {array.dtype_name(k)}; expected the same")
     if q.shape[-1] != k.shape[-1]:
@@ -150,16 +150,30 @@ class Tokens(NamedTuple):
 
 
 def tokens(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: int) -> Tokens:
-    """Read queries and keys ``(..., n, d)``, of which so many blocks turn, as blocks."""
-    q, k = query_and_key(_widest(q, "q", xp, device), _widest(k, "k", xp, device), xp, device)
-    check_pairing(pairing)
+    """Read queries and keys ``(..., n, d)``, of which so many blocks turn, or magnitudes ``(..., n, D)``, as blocks."""
+    q, k = query_and_key(_widest(q, "q", xp, device), _widest(k, "k", xp, device), xp, device, pairing)
+    if pairing != MAGNITUDES:
+        check_pairing(pairing)
     for name, value in (("q", q), ("k", k)):
         if value.ndim < 2 or value.shape[-2] == 0:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d) with tokens")
         check_values(name, value, xp)
     array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
+    if pairing == MAGNITUDES:
+        return _tokens_of_magnitudes(q, k, blocks, xp)
     check_width(q, blocks, "frequencies", "q")
     return Tokens(*halves(q, blocks, pairing, xp), *halves(k, blocks, pairing, xp))
+
+
+def _tokens_of_magnitudes(q: Array, k: Array, blocks: int, xp: ModuleType) -> Tokens:
+    if q.shape[-1] != blocks:
+        raise ValueError(
+            f"frequencies has D = {blocks}, but q has shape {tuple(q.shape)}; expected (..., tokens, {blocks}) "
+            "magnitudes, one for each frequency"
+        )
+    for name, value in (("q", q), ("k", k)):
+        check_magnitudes(value, xp, name, "log(1 + exp(x)) of what a projection gives")
+    return Tokens(q, xp.zeros_like(q), k, xp.zeros_like(k))
 
 
 def halves(x: Array, blocks: int, pairing: str, xp: ModuleType) -> tuple[Array, Array]:
@@ -183,12 +197,10 @@ def check_width(x: Array, blocks: int, name: str, x_name: str = "x") -> None:
         )
 
 
-def check_magnitudes(x: Array, xp: ModuleType, name: str) -> None:
+def check_magnitudes(x: Array, xp: ModuleType, name: str, hint: str = "pass softplus=True to make them") -> None:
     """Refuse magnitudes below zero, where looking is free (see `array.has_host_values`); NaN passes."""
     if array.has_host_values(x) and has_negative(x, xp):
-        raise ValueError(
-            f"{name} holds negative numbers; expected magnitudes of 0 or more: pass softplus=True to make them"
-        )
+        raise ValueError(f"{name} holds negative numbers; expected magnitudes of 0 or more: {hint}")
 
 
 @dispatched(CPU.rotation, TORCH_ROTATION)
@@ -367,11 +379,11 @@ def shared_coefficients(
         found = one * first, sign * one * second
     else:
         found = coefficients_of(pair(x, pairing), pair(y, y_pairing))
-    return tuple(_summed_to(value, shape, xp) for value in found)
+    return tuple(sum_to(value, shape, xp) for value in found)
 
 
-def _summed_to(value: Array, shape: tuple[int, ...], xp: ModuleType) -> Array:
-    """Undo broadcasting from a shape."""
+def sum_to(value: Array, shape: tuple[int, ...], xp: ModuleType) -> Array:
+    """Undo broadcasting from a shape: sum what was repeated."""
     value = xp.broadcast_to(value, broadcast(value.shape, shape))
     new = value.ndim - len(shape)
     wide = tuple(axis for axis in range(value.ndim) if axis < new or (shape[axis - new] == 1 != value.shape[axis]))

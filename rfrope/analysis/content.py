@@ -13,6 +13,7 @@ from rfrope._core.array import Array
 from rfrope._core.blocks import Content
 from rfrope._core.results import Result
 from rfrope._core.sums import root
+from rfrope.rotation.rope import refuse_polar
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +179,7 @@ def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Simil
     array([1.   , 0.97 , 0.477, 0.159])
     """
     cosine = finite("cosine", cosine, least=-1.0, most=1.0)
+    refuse_polar(frequencies, "frequencies", "polar contents have no direction: analysis.mean_kernel has their scores")
     read = angles.read(lags, frequencies, name="lags", least=1)
     xp = read.xp
     total, squares = sums.falls(read, 2)

@@ -15,7 +15,7 @@ from rfrope._core.results import Result
 from rfrope.analysis import bases
 from rfrope.analysis.curves import first_negative_lag
 from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
-from rfrope.rotation.rope import Rope, replace_fields
+from rfrope.rotation.rope import Rope, refuse_polar, replace_fields
 from rfrope.scaling import schemes
 from rfrope.scaling.registry import EVERYWHERE, Stretched
 from rfrope.scaling.registry import stretched as stretched_by_config
@@ -287,6 +287,7 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     (0.09, 0.11)
     """
     trained = rope if isinstance(rope, Rope) else Rope(rope)
+    refuse_polar(trained, "rope", "the methods for longer contexts were made and measured for RoPE")
     trained_context = None if trained_context is None else whole("trained_context", trained_context, 2)
     before = stretched_by_config(trained)
     if before is not None and (trained_context or 0) >= before.original_context + before.names_original:

@@ -22,6 +22,7 @@ _SHOWN = 7  # lags that a reader sees, beside 0
 _LADDER = 1e-6  # largest relative departure of a geometric ladder from its base
 _FAR = 0.15  # root mean square from which a fitted kernel does not describe the curve
 _NORMAL = 8  # blocks from which on scores of random tokens are normal enough for a share
+_VARIED = 1.0052  # of products of two softplus of standard normal numbers, the standard deviation over the mean
 _HIGH = 0.9  # value of the mean kernel from which two positions look the same
 
 
@@ -55,7 +56,8 @@ class AxisSummary(Result):
         Its smallest value, and where.
     found_less : float
         Probability that a random unit token scores less with its own like at `lowest_lag` than with a random other, as
-        far as both scores are normal: within 0.01 from some ten blocks on.
+        far as both scores are normal: within 0.01 from some ten blocks on. None for a polar Rope, with which every
+        pair of tokens follows the mean kernel.
     aliasing_distance : int or None
         The first lag at which it is 0.9 or more again, having been below.
     integral_rule : float
@@ -79,7 +81,7 @@ class AxisSummary(Result):
     negative_share: float
     lowest: float
     lowest_lag: int
-    found_less: float
+    found_less: float | None
     aliasing_distance: int | None
     integral_rule: float
     fit: KernelFit | None
@@ -94,18 +96,21 @@ class Summary(Result):
     ----------
     name : str or None
     n_blocks : int
-        D; 2D features of a head are rotated.
+        D; 2D features of a head are rotated, or D magnitudes.
     head_dim : int
-        Features of a query and a key that a score compares, 2D or more.
+        Features of a query and a key that a score compares, 2D or more; for a polar Rope D.
     context : int or tuple of int
         Positions; lags are 0, ..., context - 1. One for each axis where they differ.
     attention_factor : float
         Multiplies cos and sin, and so scores by its square.
     random_std : float
         Standard deviation of the score of a unit query with a random unit key, ``1/sqrt(head_dim)`` at every lag; its
-        mean is 0.
+        mean is 0. For a polar Rope that of the score of one pair of tokens at lag 0, where its mean is 1, for contents
+        that are softplus of independent standard normal numbers; at other lags it is smaller.
     axes : tuple of AxisSummary
         One for each axis of the positions, for lags along that axis.
+    polar : bool
+        True for a polar Rope, whose blocks are magnitudes.
     """
 
     name: str | None
@@ -115,6 +120,12 @@ class Summary(Result):
     attention_factor: float
     random_std: float
     axes: tuple[AxisSummary, ...]
+    polar: bool = False
+
+    @property
+    def slots(self) -> int:
+        """Blocks that a head has room for: those beyond D stand still."""
+        return self.head_dim if self.polar else (self.head_dim + 1) // 2
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON: kernels as text, None for an infinite wavelength."""
@@ -127,11 +138,12 @@ class Summary(Result):
         return plain | {"axes": list(plain["axes"])}
 
     def __str__(self) -> str:
-        rotated, name = 2 * self.n_blocks, f"{self.name}: " if self.name else ""
+        rotated, name = (1 if self.polar else 2) * self.n_blocks, f"{self.name}: " if self.name else ""
+        kind = "magnitudes" if self.polar else "features"
         partial = rotated < self.head_dim
         lines = [
             f"{name}{self.n_blocks} {'frequency' if self.n_blocks == 1 else 'frequencies'} for {rotated} "
-            f"{f'of the {self.head_dim} ' if partial else ''}features of a head, over a context of "
+            f"{f'of the {self.head_dim} ' if partial else ''}{kind} of a head, over a context of "
             f"{' x '.join(map(str, np.atleast_1d(self.context)))} positions."
         ]
         if partial:
@@ -143,7 +155,9 @@ class Summary(Result):
                 f"{self.attention_factor**2:.6g}; the scores below are without it."
             )
         several = len(self.axes) > 1
-        lines += [f"In short{f', axis {axis.axis}' if several else ''}: {_finding(axis)}" for axis in self.axes]
+        lines += [
+            f"In short{f', axis {axis.axis}' if several else ''}: {_finding(axis, self.polar)}" for axis in self.axes
+        ]
         for axis in self.axes:
             lines += ["", *([f"Lags along axis {axis.axis}"] if several else []), *_lines(axis, self)]
         return "\n".join(lines)
@@ -171,7 +185,7 @@ def summarise(
         Positive; that of `frequencies` or 1 unless given.
     head_dim : int, optional
         Features that a score compares; those beyond 2D are not rotated, and count as blocks of frequency 0. That of
-        `frequencies` or 2D unless given.
+        `frequencies` or 2D unless given; of a polar Rope D.
     name : str, optional
         For the text.
 
@@ -184,7 +198,7 @@ def summarise(
     ------
     ValueError
         For NaN or infinite frequencies, no blocks, more axes of the array than two, a context below 2, a head narrower
-        than 2D, or an attention factor that is not positive and finite.
+        than 2D, or not of D magnitudes, or an attention factor that is not positive and finite.
     TypeError
         For anything but an array of numbers, and for numbers that are not whole.
 
@@ -193,7 +207,8 @@ def summarise(
     All whole lags 0, ..., context - 1 are looked at: positions are tokens or patches, one apart. The mean kernel
     ``C(lag) = (1/D) sum cos(lag theta)`` is the score of a unit vector in a random direction with itself
     (Zhao): what equal content scores, averaged over contents. Trained queries and keys weigh the blocks
-    unequally; `sine_share` and `departure` read those.
+    unequally; `sine_share` and `departure` read those. With a polar Rope it is the score of any two tokens, over that
+    at lag 0, averaged over contents whose magnitudes are alike.
 
     Examples
     --------
@@ -208,22 +223,31 @@ def summarise(
     given = frequencies if isinstance(frequencies, Rope) else None
     omega = angles.read_on_host(frequencies if given is None else given.frequencies, sets="one")
     lengths, n_blocks = _lengths(given.context if context is None and given is not None else context, omega), len(omega)
-    if head_dim is None:
-        head_dim = 2 * n_blocks if given is None else given.qk_head_dim
-    capacity.check(64.0 * whole("head_dim", head_dim), f"head_dim={head_dim}", "head_dim")
-    head_dim = max(whole("head_dim", head_dim, 2 * n_blocks - 1), 2 * n_blocks)  # an odd width is rounded up
+    polar = given is not None and given.polar
+    head_dim = _read_head_dim(head_dim, given, n_blocks)
     if attention_factor is None:
         attention_factor = 1.0 if given is None else given.attention_factor
     factor = positive("attention_factor", attention_factor)
     if not (name is None or isinstance(name, str)):
         raise TypeError(f"name is {show(name)}; expected a string")
-    still = np.zeros((head_dim + 1) // 2 - n_blocks)
+    still = np.zeros(0 if polar else (head_dim + 1) // 2 - n_blocks)
     axes = tuple(
-        _axis_summary(axis, np.concatenate([column, still]), n_blocks, lengths[axis])
+        _axis_summary(axis, np.concatenate([column, still]), n_blocks, lengths[axis], polar)
         for axis, column in enumerate(omega.T)
     )
     span = lengths[0] if len(set(lengths)) == 1 else lengths
-    return Summary(name, n_blocks, head_dim, span, factor, 1.0 / math.sqrt(head_dim), axes)
+    std = (_VARIED if polar else 1.0) / math.sqrt(head_dim)
+    return Summary(name, n_blocks, head_dim, span, factor, std, axes, polar)
+
+
+def _read_head_dim(head_dim: Any, rope: Rope | None, n_blocks: int) -> int:
+    """Return the features that a score compares."""
+    if head_dim is None:
+        head_dim = 2 * n_blocks if rope is None else rope.qk_head_dim
+    capacity.check(64.0 * whole("head_dim", head_dim), f"head_dim={head_dim}", "head_dim")
+    if rope is not None and rope.polar:
+        return whole("head_dim", head_dim, n_blocks, n_blocks)
+    return max(whole("head_dim", head_dim, 2 * n_blocks - 1), 2 * n_blocks)  # an odd width is rounded up
 
 
 def _lengths(context: Any, omega: np.ndarray) -> tuple[int, ...]:
@@ -240,7 +264,7 @@ def _lengths(context: Any, omega: np.ndarray) -> tuple[int, ...]:
     return lengths * axes if len(lengths) == 1 else lengths
 
 
-def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> AxisSummary:
+def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int, polar: bool) -> AxisSummary:
     """Read the frequencies of one axis; those beyond the first `n_blocks` are 0."""
     turning = np.abs(theta[theta != 0.0])
     lengths = 2.0 * math.pi / turning if turning.size else np.array([math.inf])
@@ -261,7 +285,7 @@ def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int) -> 
         negative_share=n_negative / (context - 1),
         lowest=lowest,
         lowest_lag=lowest_lag,
-        found_less=_found_less(theta, lowest_lag),
+        found_less=None if polar else _found_less(theta, lowest_lag),
         aliasing_distance=aliasing_distance(theta, context - 1, threshold=_HIGH),
         integral_rule=integral_rule(context),
         fit=fit_kernel(turning, context - 1)[0] if turning.size else None,
@@ -294,13 +318,14 @@ def _found_less(theta: np.ndarray, lag: int) -> float:
     return NormalDist().cdf(-mean / math.sqrt(variance))
 
 
-def _finding(axis: AxisSummary) -> str:
-    """One line: where the score of equal content falls, and how many blocks complete no turn."""
+def _finding(axis: AxisSummary, polar: bool) -> str:
+    """One line: where the score of equal content, or of any, falls, and how many blocks complete no turn."""
     if not axis.n_turning:
         return "no block turns."
     half, below = ("never" if lag is None else f"first at {lag}" for lag in (axis.half_lag, axis.first_negative_lag))
     blocks = f"{axis.n_dead} of {axis.n_turning} {'block' if axis.n_turning == 1 else 'blocks'}"
-    return f"equal content averages under 1/2 {half}, under 0 {below}; {blocks} complete no turn."
+    content = "any content" if polar else "equal content"
+    return f"{content} averages under 1/2 {half}, under 0 {below}; {blocks} complete no turn."
 
 
 def _lines(axis: AxisSummary, summary: Summary) -> Iterator[str]:
@@ -309,25 +334,29 @@ def _lines(axis: AxisSummary, summary: Summary) -> Iterator[str]:
         yield "No block turns: positions are not seen at all on this axis."
         return
     longest = f"{axis.longest:.4g}" if axis.longest < 1e4 or axis.longest >= 1e12 else f"{axis.longest:.0f}"
-    yield "Blocks (two features each)"
+    yield "Blocks (one magnitude each)" if summary.polar else "Blocks (two features each)"
     yield f"  turn                {axis.n_turning}, once in {axis.shortest:.4g} (the fastest) to {longest} positions"
-    yield f"  stand still         {(summary.head_dim + 1) // 2 - axis.n_turning}"
+    yield f"  stand still         {summary.slots - axis.n_turning}"
     yield f"  complete no turn    {axis.n_dead} within the context, {axis.n_still} not even a quarter of one"
     if axis.shortest < 2.0:
         yield "  Some make over half a turn from one position to the next: for coordinates, such as from -1 to 1, this"
         yield "  says nothing."
     yield ""
-    yield "Score of a token with its own like at a distance (1 at the same place, averaged over contents)"
+    who = "any two tokens" if summary.polar else "a token with its own like"
+    yield f"Score of {who} at a distance (1 at the same place, averaged over contents)"
     cells = [(str(lag), f"{value:.3f}") for lag, value in axis.curve]
     for title, column in zip(("distance", "score"), zip(*cells, strict=True), strict=True):
         yield f"  {title:20}" + "".join(f"{cell:<9}" for cell in column).rstrip()
     yield f"  below one half      {_first(axis.half_lag)}"
     yield f"  below 0             {_first(axis.first_negative_lag)}; at {100.0 * axis.negative_share:.2g} % of them all"
     yield f"  lowest              {axis.lowest:.3f}, at distance {axis.lowest_lag}"
-    if summary.head_dim >= 2 * _NORMAL:
+    if axis.found_less is not None and summary.head_dim >= 2 * _NORMAL:
         yield f"                      (there {100.0 * axis.found_less:.0f} % of tokens score less with their own like)"
     yield f"  {_HIGH} or more again   {_first(axis.aliasing_distance)}"
-    yield f"  of a random token   0 at every distance, give or take {summary.random_std:.3f}"
+    if summary.polar:
+        yield f"  of one pair         as above, give or take {summary.random_std:.3f} at most"
+    else:
+        yield f"  of a random token   0 at every distance, give or take {summary.random_std:.3f}"
     yield ""
     yield "Origin"
     yield f"  ladder of base      {'none' if axis.base is None else f'{axis.base:.6g}, as in standard RoPE'}"

@@ -40,6 +40,7 @@ def add(commands: Any) -> None:
     option, names = command.add_argument, (*designs.names(), "auto")
     option("kernels", nargs="+", metavar="KERNEL", help='as "matern(nu=1.5, scale=16)"; several: one for each head')
     option("--head-dim", type=whole, required=True, metavar="d", help="width of a head that turns: d/2 frequencies")
+    option("--polar", action="store_true", help="for polar attention: d frequencies, one for each magnitude of a head")
     option("--heads", type=whole, metavar="H", help="number of heads, with one set for each")
     option("--ladder", type=_range, metavar="FIRST:LAST", help="scales of the kernel at equal ratios over the heads")
     option("--context", type=lengths, required=True, metavar="N", help="number of positions; N,M for two axes")
@@ -72,6 +73,7 @@ def _run(options: argparse.Namespace) -> int:
         rng=options.seed,
         ladder=options.ladder,
         norm=options.norm,
+        polar=options.polar,
         dtype=np.float64,
     )
     rope = replace(rope, frequencies=_narrow(rope.frequencies, options.dtype))
@@ -82,7 +84,12 @@ def _run(options: argparse.Namespace) -> int:
     rope = replace(rope, source=replace(rope.source, error=errors))
 
     def data() -> dict[str, Any]:
-        about = {"head_dim": rope.head_dim, "shape": list(rope.frequencies.shape), "dtype": options.dtype}
+        about = {
+            "head_dim": rope.head_dim,
+            "polar": rope.polar,
+            "shape": list(rope.frequencies.shape),
+            "dtype": options.dtype,
+        }
         return {"norm": None, "seed": None} | rope.source.to_dict() | about | found.to_dict()
 
     page.report(
@@ -133,7 +140,8 @@ def _describe_rope(rope: rfrope.Rope) -> str:
     fields = ("design", "norm", "seed")
     made = [f"{name} {value}" for name in fields if (value := getattr(rope.source, name)) is not None]
     shape = f"{rope.frequencies.dtype} {tuple(rope.frequencies.shape)}"
-    return f"Frequencies, radians per position: {', '.join([shape, *made])}."
+    kind = " of polar features, one for each magnitude" if rope.polar else ""
+    return f"Frequencies{kind}, radians per position: {', '.join([shape, *made])}."
 
 
 def _describe_bound(rope: rfrope.Rope, found: Fidelity) -> str:

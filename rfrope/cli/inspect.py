@@ -35,6 +35,7 @@ _FOUND = """< 1/2, < 0: the first distance at which a token scores less than one
 its own like (1 at the same place, averaged over contents); lowest: the smallest such score within
 the context; score x: the factor that these scores are without. never turn: blocks, of all features
 of a head, that complete no turn within the context."""
+_POLAR = "\nOf polar frequencies: with any other token, not its own like alone; a block is one magnitude."
 _MADE = "Wavelengths in positions. Nearest kernel: to the curve of the blocks that turn."
 
 
@@ -47,6 +48,10 @@ class _Set:
     frequencies: np.ndarray
     contexts: tuple[int, ...]  # what is seen, on each axis or on all
     seq_len: int | None = None  # length of the text for which a model was read
+
+    def alone(self, frequencies: np.ndarray) -> rfrope.Rope:
+        """Return the Rope with some of its frequencies alone, whose axes move together."""
+        return replace(self.rope, frequencies=frequencies, sections=None, interleaved=False)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -109,11 +114,8 @@ def _run(options: argparse.Namespace) -> int:
     for one in found:
         seen[one.label] += 1
         label = f"{one.label} ({seen[one.label]})" if counts[one.label] > 1 else one.label
-        factor, width = one.rope.attention_factor, one.rope.qk_head_dim
         sets.append(replace(one, label=label))
-        summaries.append(
-            analysis.summarise(one.frequencies, one.contexts, attention_factor=factor, head_dim=width, name=label)
-        )
+        summaries.append(analysis.summarise(one.alone(one.frequencies), one.contexts, name=label))
     more = f" and {len(sets) - 3} more" if len(sets) > 3 else ""
     page.report(
         options,
@@ -193,7 +195,7 @@ def _describe(sets: list[_Set], summaries: list[analysis.Summary]) -> str:
         return "\n\n".join(filter(None, [str(summaries[0]), *paragraphs]))
     found, made = _rows(summaries)
     schemes = [f"{one.label}\n{text}" for one, text in zip(sets, paragraphs, strict=True) if text]
-    tables = (format_table(found, left=(0,)), _FOUND, format_table(made, left=(0, 3)), _MADE)
+    tables = (format_table(found, left=(0,)), _explain(summaries), format_table(made, left=(0, 3)), _MADE)
     return "\n\n".join([*tables, *schemes])
 
 
@@ -204,7 +206,7 @@ def _describe_scheme(one: _Set) -> Iterator[str]:
         order = "interleaved" if one.rope.interleaved else "one after the other"
         lines = [f"Axes: the blocks are shared as {list(sections)} among the axes of the positions, {order}."]
         lines += ["Above all axes move together, as they do along text. Along one axis alone, as within an image:"]
-        for along in analysis.summarise(one.rope.vectors, one.contexts, head_dim=one.rope.qk_head_dim).axes:
+        for along in analysis.summarise(one.alone(one.rope.vectors), one.contexts).axes:
             lines += [
                 f"  axis {along.axis}: {along.n_turning} blocks turn, {along.n_dead} of them complete no turn within "
                 f"the context; the score, averaged over contents, is never below {along.lowest:.3f}."
@@ -239,6 +241,11 @@ def _list_scheme(one: _Set) -> dict[str, Any]:
     return {"scheme": about}
 
 
+def _explain(summaries: list[analysis.Summary]) -> str:
+    """Return what the first table says."""
+    return _FOUND + (_POLAR if any(one.polar for one in summaries) else "")
+
+
 _Rows = list[tuple[str, ...]]
 
 
@@ -249,7 +256,7 @@ def _rows(summaries: list[analysis.Summary]) -> tuple[_Rows, _Rows]:
     for summary in summaries:
         for along in summary.axes:
             label = f"{summary.name}, axis {along.axis}" if len(summary.axes) > 1 else str(summary.name)
-            still = (summary.head_dim + 1) // 2 - along.n_turning + along.n_dead
+            still = summary.slots - along.n_turning + along.n_dead
             places = ["never" if lag is None else str(lag) for lag in (along.half_lag, along.first_negative_lag)]
             factor = f"{summary.attention_factor**2:.4g}"
             found.append((label, str(along.context), *places, f"{along.lowest:.3f}", str(still), factor))
@@ -264,8 +271,9 @@ def _parts(sets: list[_Set], summaries: list[analysis.Summary]) -> Iterator[page
     found, made = _rows(summaries)
     first, context = sets[0].parameters, max(max(one.contexts) for one in sets)
     ladder = (first.get("rope_theta"), first.get("original_max_position_embeddings") or max(sets[0].contexts))
-    yield page.curves("Score of equal content", [one.curve for one in sets], context, ladder=ladder)
-    yield page.table("Over the context", found, note=_FOUND)
+    content = "any content" if all(one.polar for one in summaries) else "equal content"
+    yield page.curves(f"Score of {content}", [one.curve for one in sets], context, ladder=ladder)
+    yield page.table("Over the context", found, note=_explain(summaries))
     yield page.table("What they are", made, left=(0, 3), note=_MADE)
     for one in sets:
         if one.parameters:

@@ -347,11 +347,12 @@ def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
 
 
 def _shared_turning(sets: tuple[Any, ...]) -> dict[str, Any]:
-    """Pairing and attention factor of the Ropes among some sets, if there are any; they must agree."""
-    turned = {(one.pairing, one.attention_factor) for one in sets if isinstance(one, Rope)}
+    """Pairing, attention factor and kind of the Ropes among some sets, if there are any; they must agree."""
+    names = ("pairing", "attention_factor", "polar")
+    turned = {tuple(getattr(one, name) for name in names) for one in sets if isinstance(one, Rope)}
     if len(turned) > 1:
-        raise ValueError(f"sets have the pairings and attention factors {sorted(turned, key=str)}; expected the same")
-    return dict(zip(("pairing", "attention_factor"), turned.pop(), strict=True)) if turned else {}
+        raise ValueError(f"sets differ in {', '.join(names)}: {sorted(turned, key=str)}; expected the same")
+    return dict(zip(names, turned.pop(), strict=True)) if turned else {}
 
 
 def _pad(sets: dict[str, Any], xp: ModuleType, device: Any) -> list[Array]:

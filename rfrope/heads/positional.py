@@ -19,6 +19,7 @@ from rfrope._core.angles import Angles
 from rfrope._core.arguments import finite, flag, positive, show, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result
+from rfrope.rotation.rope import refuse_polar
 
 _EQUAL = 64.0  # units in the last place of the highest score by which rounding may tell equal scores apart
 _LEAST_TEMPERATURE = 2.0**-1000  # scores are divided by it, and stay finite
@@ -456,6 +457,7 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
 
 def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
     """Width of a head: the given one, if it has room for the blocks; else that of the Rope, or 2D."""
+    refuse_polar(frequencies, "frequencies", "polar contents cannot turn a query to an offset: a bias of keys does")
     head_dim = getattr(frequencies, "head_dim", 2 * blocks) if head_dim is None else head_dim
     width = whole("head_dim", head_dim)
     if width % 2 or width < 2 * blocks:

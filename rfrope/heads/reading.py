@@ -14,7 +14,7 @@ from rfrope._core import angles, array, blocks, sums
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import choice, flag, positive
 from rfrope._core.array import Array
-from rfrope._core.blocks import Tokens
+from rfrope._core.blocks import MAGNITUDES, Tokens
 from rfrope._core.dispatch import CPU, dispatched
 from rfrope._core.results import Result
 from rfrope._core.sums import Waves, root
@@ -72,6 +72,7 @@ def profile(
     lags: Array,
     frequencies: Array,
     *,
+    shift: Array | None = None,
     pairing: str = "half",
     pairs: str = "all",
     q_positions: Array | None = None,
@@ -85,13 +86,16 @@ def profile(
     ----------
     q, k : array_like, (..., n, d) and (..., m, d)
         Queries and keys before rotation, of one head or, with leading axes that broadcast, of several. d is even and at
-        least 2D; features beyond 2D count unrotated.
+        least 2D; features beyond 2D count unrotated. With a polar Rope magnitudes, ``(..., n, D)`` and ``(..., m, D)``.
     lags : array_like, in units of position
         Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise.
     frequencies : array_like, radians per unit of position
         One set: ``(D,)`` or ``(D, k)``.
+    shift : array_like, radians, optional
+        Phases that a head has learned for its keys, as the bias of polar attention: ``(D,)``, or one for each head with
+        the leading axes of `k`. A and B are those of the keys so turned.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        The two features that make a block; magnitudes have none.
     pairs : {"all", "occurring"}
         The pairs that a mean is over. "all": every query with every key, put at that lag, whatever their own positions:
         what the lag does, content averaged. "occurring": those pairs that are at that lag, ``k_position - q_position ==
@@ -113,7 +117,8 @@ def profile(
     Raises
     ------
     ValueError
-        For shapes that do not fit, no tokens, no blocks, more than one set of frequencies, NaN or infinite features,
+        For shapes that do not fit, no tokens, no blocks, more than one set of frequencies, negative magnitudes, NaN or
+        infinite features,
         lags or positions (features are looked at only where that costs nothing: not on devices, in JAX or in Dask),
         unequal numbers of q and k that are paired, positions that are given for all pairs or lacking for several axes,
         and unknown options.
@@ -131,6 +136,9 @@ def profile(
     small for text whose neighbouring tokens resemble each other.
 
     `positional_scores` has the scores of a head that looks at position alone, without queries and keys.
+
+    With a polar Rope ``A_i = m_i m'_i cos(shift_i)`` and ``B_i = -m_i m'_i sin(shift_i)``: `mean`, over its value at
+    lag 0, is the kernel that a trained head of polar attention has come to.
 
     Source: the exact decomposition of the RF-RoPE paper. With "occurring" pairs lags and positions come to the host.
 
@@ -154,9 +162,12 @@ def profile(
     """
     choice("pairs", pairs, _PAIRS)
     scale, positions = positive("scale", scale), {"q_positions": q_positions, "k_positions": k_positions}
-    read = angles.read(lags, frequencies, name="lags", least=1, sets="one", beside=positions, pairing=pairing, q=q, k=k)
+    polar = bool(getattr(frequencies, "polar", False))
+    held = angles.given(frequencies, pairing, 1.0, q, "q", polar)
+    read = angles.read(lags, held, name="lags", least=1, sets="one", beside=positions | {"shift": shift}, q=q, k=k)
     xp, device = read.xp, read.device
-    tokens = blocks.tokens(q, k, xp, device, pairing, read.blocks)
+    tokens = blocks.tokens(q, k, xp, device, MAGNITUDES if polar else pairing, read.blocks)
+    tokens = tokens if shift is None else _shift_keys(tokens, shift, read)
     check_paired(paired, tokens)
     if pairs == "all" and not (q_positions is None and k_positions is None):
         raise ValueError("q_positions or k_positions is given, but pairs is 'all'; expected pairs='occurring'")
@@ -184,6 +195,22 @@ def check_paired(paired: Any, tokens: Tokens) -> None:
             f"q has {n} tokens and k {m}, but paired is True; expected as many of each, or paired=False for queries "
             "and keys of other tokens"
         )
+
+
+def _shift_keys(tokens: Tokens, shift: Any, read: Angles) -> Tokens:
+    """Turn keys by phases of their blocks, ``(..., D)``; those that do not turn stay."""
+    xp = read.xp
+    phases = array.widen(array.numbers(shift, xp, name="shift", device=read.device), xp)
+    angles.check_values("shift", phases, xp)
+    if phases.ndim == 0 or phases.shape[-1] != read.blocks:
+        raise ValueError(f"shift has shape {tuple(phases.shape)}; expected (..., {read.blocks})")
+    phases = array.astype(phases, tokens.k_1.dtype, xp)[..., None, :]
+    array.broadcast_shapes({"shift": phases.shape[:-2], "k": tokens.k_1.shape[:-2]})
+    if still := tokens.k_1.shape[-1] - read.blocks:
+        none = xp.broadcast_to(xp.zeros_like(phases[..., :1]), (*phases.shape[:-1], still))
+        phases = xp.concat([phases, none], axis=-1)
+    cos, sin = xp.cos(phases), xp.sin(phases)
+    return tokens._replace(k_1=tokens.k_1 * cos - tokens.k_2 * sin, k_2=tokens.k_1 * sin + tokens.k_2 * cos)
 
 
 class Sides(NamedTuple):

@@ -94,7 +94,7 @@ def rotaries(model: Module) -> list[Rotary]:
 def _makers_of_tables(model: Module) -> Iterator[Rotary]:
     """Rotary modules, and attention that holds a table, as that of GPT-J and CodeGen, and takes rows of it."""
     for path, parent in model.named_modules():
-        if _HELD in parent._buffers and _takes_positions(parent) and any(_rotating_methods(parent)):
+        if _HELD in parent._buffers and _takes_positions(parent) and any(rotating_methods(parent)):
             yield Rotary(parent, path, "rotary", parent, True, gives_tables=False)
         for name, child in parent.named_children():
             if "Rotary" in type(child).__name__ and _takes_positions(child):
@@ -152,14 +152,14 @@ class Positions(torch.nn.Module):
         True if its attention takes one table, of complex numbers.
     """
 
-    def __init__(self, rotary: Rotary, rope: Any) -> None:
+    def __init__(self, rotary: Rotary, turning: Mapping[str, Module]) -> None:
         super().__init__()
         if hasattr(rotary.parent, _CLASS):
             raise ValueError(
                 f"{type(rotary.parent).__name__} turns its class token by angles that it learned, and not by a "
                 "position; expected a model that does not"
             )
-        self.turning = torch.nn.ModuleDict(_turning_modules(rotary.module, rope))
+        self.turning = torch.nn.ModuleDict(turning)
         self.__dict__["rotary"] = rotary  # no part of the model any more
         self.turns_last = known(_model_type(rotary.module)).get("rotated") == "last"
         self.turns_back = self.is_complex = False
@@ -229,7 +229,7 @@ class Positions(torch.nn.Module):
         return [*self.turning.values()][index]
 
 
-def _turning_modules(module: Module, rope: Any) -> dict[str, Module]:
+def turning_modules(module: Module, rope: Any) -> dict[str, Module]:
     """The modules that turn, by kind of layer ("all" where there is one), checked against that of the model."""
     from rfrope.layers.torch import RotaryEmbedding
 
@@ -241,6 +241,8 @@ def _turning_modules(module: Module, rope: Any) -> dict[str, Module]:
     made: dict[int, Module] = {}
     for kind in widths or ropes:  # a mapping may be for several parts
         one = ropes[kind]
+        if getattr(getattr(one, "rope", one), "polar", False):
+            raise ValueError("rope is polar; expected integrations.transformers.use_polar, or a Rope with polar=False")
         _check_pairing(module, getattr(one, "rope", one))
         if id(one) not in made and not isinstance(one, RotaryEmbedding):
             made[id(one)] = RotaryEmbedding(one)
@@ -321,7 +323,7 @@ def swap(names: dict[str, Any], name: str, value: Any, undo: ExitStack) -> None:
     names[name] = value
 
 
-def _rotating_methods(attention: Module) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+def rotating_methods(attention: Module) -> Iterator[tuple[str, Any, dict[str, Any]]]:
     """Methods of an attention module that call functions of cos and sin: name, function, and those functions."""
     for kind in type(attention).__mro__:
         if kind is torch.nn.Module:
@@ -343,23 +345,28 @@ def _takes_tables(function: Any) -> bool:
 def redirect(attention: Module, positions: Positions, undo: ExitStack) -> bool:
     """Let the methods of an attention module that call a function of cos and sin call one of positions."""
     found = False
-    for name, function, called in _rotating_methods(attention):
+    for name, function, called in rotating_methods(attention):
         if name in vars(attention):
             continue
         _check_parameters(attention, called)
         positions.turns_back |= bool(_BACK.search(inspect.getsource(function)))
         positions.is_complex |= any("freqs_cis" in inspect.signature(one).parameters for one in called.values())
-        replaced = {one: _rotation_by_positions(f, positions) for one, f in called.items()}
-        names = function.__globals__ | replaced
-        names.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
-        method: Any = types.FunctionType(function.__code__, names, closure=function.__closure__)
-        method.__defaults__, method.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
-        method.__annotations__ = function.__annotations__
+        method = calling(function, {one: _rotation_by_positions(f, positions) for one, f in called.items()})
         if not positions.__dict__["rotary"].gives_tables:
             method = _noting(method, positions)
         swap(attention.__dict__, name, types.MethodType(method, attention), undo)
         found = True
     return found
+
+
+def calling(function: Any, replaced: Mapping[str, Any]) -> Any:
+    """Return a copy of a function that finds other functions under some global names."""
+    names = function.__globals__ | replaced
+    names.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
+    made: Any = types.FunctionType(function.__code__, names, closure=function.__closure__)
+    made.__defaults__, made.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+    made.__annotations__ = function.__annotations__
+    return made
 
 
 def _check_parameters(attention: Module, called: Mapping[str, Any]) -> None:

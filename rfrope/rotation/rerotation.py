@@ -22,7 +22,7 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     Parameters
     ----------
     k : array_like, (..., d)
-        Rotated keys (or queries) of a real floating dtype, d even and at least 2D of either Rope.
+        Rotated keys (or queries) of a real floating dtype, d even and at least 2D of either Rope; for polar Ropes 2D.
     positions : array_like
         Where they stand: any shape ``P`` where both Ropes have frequencies ``(D,)``, else ``(*P, k)``.
     old, new : Rope or array_like
@@ -40,7 +40,7 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     Raises
     ------
     ValueError
-        As `rotate`, and for Ropes that take positions of different shapes.
+        As `rotate`, and for Ropes that take positions of different shapes or of which one is polar.
     TypeError
         As `rotate`.
 
@@ -69,9 +69,16 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
             angles.frequencies(one, xp, device, name=name)
     old, new = (one if isinstance(one, Rope) else Rope(one) for one in (old, new))
     k = blocks.features(k, array.shared(k=k)[0], "k")
+    if old.polar != new.polar:
+        raise ValueError(f"old has polar={old.polar} and new polar={new.polar}; expected the same")
     for name, one in (("old", old), ("new", new)):
         blocks.check_width(k, one.n_blocks, name, "k")
-    pairings = [pairing_for(one, k, "k") for one in (old, new)]
+        if one.polar and k.shape[-1] != 2 * one.n_blocks:
+            raise ValueError(
+                f"k has shape {tuple(k.shape)}; expected {2 * one.n_blocks} polar features: {name} has {one.n_blocks} "
+                "frequencies"
+            )
+    pairings = [pairing_for(one, k[..., : one.n_blocks] if one.polar else k, "k") for one in (old, new)]
     before, after = _alike(old.vectors, new.vectors)
     constants = {"positions": positions, "old": before, "new": after}
     xp, device = array.shared(constants, k=k, out=out)
@@ -82,7 +89,10 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     at = read.positions
     blocks.prepared(k, read.shape, pairings[0], None, out, ("k", "positions", "old", "new"), at, before, after)
     if pairings[0] != pairings[1] or before.shape != after.shape:
-        features = rotate(k, at, before, pairing=pairings[0], scale=old.attention_factor, inverse=True)
+        same = pairings[1] if old.polar else None  # magnitudes go where the new pairing has them
+        features = rotate(
+            k, at, before, pairing=pairings[0], out_pairing=same, scale=old.attention_factor, inverse=True
+        )
         return rotate(features, at, after, pairing=pairings[1], scale=new.attention_factor, out=out)
     scale = new.attention_factor / old.attention_factor
     both = _concatenate_difference(after, before, xp, device)

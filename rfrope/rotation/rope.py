@@ -245,6 +245,7 @@ class Rope:
         array([[4.]])
         """
         pairing = pairing_for(self, q, "q")
+        self._frequencies_for(pairing, None, None, "q")  # refuses if it is polar
         return scores_of(q, k, q_positions, k_positions, self.vectors, pairing, None, self.attention_factor)
 
     def table(self, positions: Array, *, dtype: Any = None) -> tuple[Array, Array]:
@@ -465,6 +466,12 @@ def _checked_context(context: Any) -> int | tuple[int, ...] | None:
             raise ValueError("context is empty; expected a number, one number for each axis, or None")
         return tuple(whole(f"context[{axis}]", length, 1) for axis, length in enumerate(context))
     return None if context is None else whole("context", context, 1)
+
+
+def refuse_polar(rope: Any, name: str, reason: str) -> None:
+    """Say why a polar Rope means nothing to a call, if it is one."""
+    if getattr(rope, "polar", False):
+        raise ValueError(f"{name} is polar, but {reason}; expected a Rope with polar=False")
 
 
 def replace_fields(made_from: Any, /, **changes: Any) -> Rope:

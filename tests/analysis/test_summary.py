@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -254,3 +255,46 @@ def test_sections_are_blocks_of_one_text():
     plain, cut = (rfrope.Rope(rfrope.geometric(8), sections=sections, context=64) for sections in (None, (2, 3, 3)))
     assert len(analysis.summarise(cut).axes) == 1
     assert analysis.summarise(cut).to_dict() == analysis.summarise(plain).to_dict()
+
+
+# -- polar Ropes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_polar_rope_says_of_any_two_tokens_what_others_say_of_equal_content():
+    """A frequency for each magnitude: the same mean kernel, wavelengths, base and fit, of another width."""
+    omega = rfrope.geometric(32, base=500.0)
+    polar, plain = analysis.summarise(rfrope.Rope(omega, polar=True, context=200)), analysis.summarise(omega, 200)
+    assert (polar.n_blocks, polar.head_dim, plain.head_dim) == (32, 32, 64)
+    assert (polar.polar, plain.polar) == (True, False)
+    (one,), (other,) = polar.axes, plain.axes
+    assert one.found_less is None
+    assert dataclasses.replace(one, found_less=other.found_less) == other
+    text, words = str(polar), str(plain)
+    assert text.startswith("32 frequencies for 32 magnitudes of a head, over a context of 200 positions.")
+    assert "In short: any content averages under 1/2" in text
+    assert "Blocks (one magnitude each)" in text
+    assert "  stand still         0" in text
+    assert "Score of any two tokens at a distance" in text
+    assert f"  of one pair         as above, give or take {polar.random_std:.3f} at most" in text
+    for said in ("its own like", "a random token", "two features"):
+        assert said in words
+        assert said not in text
+    assert json.loads(json.dumps(polar.to_dict()))["polar"] is True
+    with pytest.raises(ValueError, match="head_dim is 64"):
+        analysis.summarise(rfrope.Rope(omega, polar=True), 200, head_dim=64)
+
+
+def test_the_spread_of_one_pair_of_polar_tokens():
+    """Scores of pairs of normal contents, over their mean at lag 0: mean and spread are those of the summary."""
+    omega, rng = rfrope.geometric(32, base=500.0), np.random.default_rng(5)
+    summary = analysis.summarise(rfrope.Rope(omega, polar=True), 200)
+    m, n = np.logaddexp(0.0, rng.standard_normal((2, 40_000, 32)))
+    at_zero = np.mean(np.sum(m * n, axis=-1))
+    for lag, value in summary.axes[0].curve:
+        score = np.sum(m * n * np.cos(lag * omega), axis=-1) / at_zero
+        error = np.std(score) / 200.0
+        assert np.mean(score) == pytest.approx(value, abs=6.0 * error + 0.01 * abs(value))
+        assert np.std(score) < 1.03 * summary.random_std
+        if lag == 0:
+            assert np.std(score) == pytest.approx(summary.random_std, rel=0.03)
+            assert np.std(score) != pytest.approx(64**-0.5, rel=0.2)  # of RoPE's contents

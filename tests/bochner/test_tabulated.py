@@ -135,3 +135,9 @@ def test_a_certificate_says_what_was_compared_and_what_is_unknown():
         str(normalised),
     )
     assert normalised.unaccounted == normalised.bound == math.inf
+
+
+def test_a_density_on_the_line_is_exact_at_0():
+    """No part next to 0 is left out there: on a line nothing is divided by the frequency."""
+    made = bochner.from_density(lambda w: 0.5 * np.exp(-np.abs(w)))
+    assert float(made.density(0.0)) == pytest.approx(0.5, rel=1e-11)

@@ -202,3 +202,21 @@ def test_the_same_seed_replaces_a_file_by_the_same(run, tmp_path):
         assert run("design", "gaussian", *SMALL, "--seed", seed, "-o", path, "--force")[0] == 0
         found.append(path.read_bytes())
     assert found[0] == found[1] != found[2]
+
+
+def test_a_polar_design_has_a_frequency_for_each_magnitude(run, tmp_path):
+    path = tmp_path / "polar.npz"
+    arguments = ["gaussian", "--head-dim", 9, "--context", 64, "--heads", 2, "--ladder", "2:16", "--polar", "--seed", 3]
+    held = designed(run, *arguments, "-o", path)
+    rope = storage.load(path)
+    wanted = rfrope.design("gaussian", head_dim=9, context=64, heads=2, ladder=(2.0, 16.0), polar=True, rng=3)
+    assert np.array_equal(rope.frequencies, wanted.frequencies)
+    assert (rope.polar, rope.head_dim, held["polar"], held["shape"]) == (True, 9, True, [2, 9, 1])
+    for head in held["heads"]:
+        assert head["sup"] < 0.6
+    out = run("design", *arguments)[1]
+    assert "Frequencies of polar features, one for each magnitude, radians per position: float64 (2, 9, 1)" in out
+    assert "of polar" not in run("design", "gaussian", *SMALL)[1]
+    page = tmp_path / "polar.html"
+    run("design", *arguments, "--html", page)
+    assert "it is polar, and no engine has such attention" in page.read_text("utf-8")

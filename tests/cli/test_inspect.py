@@ -223,6 +223,37 @@ def test_a_file_of_frequencies(run, suffix):
     assert "over a context of 99 positions" in run("inspect", path, "--context", 99)[1]
 
 
+def test_a_file_of_polar_frequencies(run):
+    omega = rfrope.sample("cauchy(scale=8)", 6, rng=0, heads=2)
+    rfrope.save("polar.npz", rfrope.Rope(omega, polar=True, context=64))
+    rfrope.save("plain.npz", rfrope.Rope(omega[0], context=64))
+    held = sets(run, "polar.npz", "plain.npz")
+    assert [(one["n_blocks"], one["head_dim"], one["polar"]) for one in held] == [(6, 6, True)] * 2 + [(6, 12, False)]
+    assert held[0]["axes"][0]["curve"] == held[2]["axes"][0]["curve"]
+    out = run("inspect", "polar.npz", "plain.npz")[1]
+    assert "Of polar frequencies: with any other token, not its own like alone" in out
+    rows = [line.split() for line in out.splitlines() if line.startswith(("polar.npz, head 0", "plain.npz"))]
+    assert rows[0][-6:-2] == rows[1][-6:-2]  # context, lags and the lowest score
+    assert "Of polar" not in run("inspect", "plain.npz", "plain.npz")[1]
+    rfrope.save("one.npz", rfrope.Rope(omega[0], polar=True, context=64))
+    assert "6 frequencies for 6 magnitudes of a head, over a context of 64 positions." in run("inspect", "one.npz")[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("plan", "--context", "128"), "rope is polar, but the methods for longer contexts"),
+        (("export", "--to", "transformers"), "it is polar, and no engine has such attention"),
+    ],
+)
+def test_commands_that_make_no_sense_of_polar_frequencies(run, command, message):
+    rfrope.save("polar.npz", rfrope.Rope(rfrope.geometric(6), polar=True, context=64))
+    name, *options = command
+    code, out, err = run(name, "polar.npz", *options)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
 def test_every_head_of_a_file(run):
     omega = rfrope.sample("cauchy", 4, rng=0, heads=3)
     rfrope.save("heads.npz", rfrope.Rope(omega, context=64))

@@ -86,6 +86,10 @@ def test_a_page_holds_the_text_and_asks_for_nothing(made, config, command):
     assert re.search(VERDICTS[command], " ".join(first))
     for paragraph in first:
         assert paragraph in " ".join(told.split())
+    if command == "design":  # a curve of each head, and the one that misses most in front
+        (curves,) = parts(path, "curves")
+        assert [one.partition(":")[0] for one in curves["groups"]] == ["0", "1", "2"]
+        assert curves["group"] in range(3)
     if command != "inspect":  # of one set the text has sentences
         words = [set(re.split(r"  +", line.strip())) for line in told.splitlines()]
         for row in parts(path, "table")[0]["rows"]:

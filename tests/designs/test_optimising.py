@@ -183,3 +183,16 @@ def test_blocks_come_by_length_with_alternating_signs():
 def test_bad_input(options, kind, message):
     with pytest.raises(kind, match=message):
         optimise("gaussian", 4, max_lag=9, **options)
+
+
+def test_the_best_of_several_starts_is_followed_furthest(monkeypatch):
+    """Descents from the others end sooner: with fewer steps, and where they gain more."""
+    asked, descend, search = [], optimising.descend, optimising.search
+    monkeypatch.setattr(
+        optimising, "descend", lambda lags, omega, *limits: (asked.append(limits), descend(lags, omega, *limits))[1]
+    )
+    monkeypatch.setattr(optimising, "search", lambda *given: (asked.append(given[-2:]), search(*given))[1])
+    optimise("exponential(scale=6)", 4, max_lag=31, starts=2)
+    steps, gains = zip(*asked, strict=True)
+    assert min(steps) < steps[-1] == max(steps)
+    assert max(gains) > gains[-1] == min(gains)

@@ -485,3 +485,11 @@ def test_any_number_of_balanced_blocks(n):
         np.testing.assert_array_equal(
             np.sort(found), np.sort(sample("exponential(scale=6)", n, rng=0, design="shifted"))
         )
+
+
+def test_points_of_the_cube_stay_as_they_are():
+    kernel = rfrope.kernel("gaussian", scale=4.0)
+    cube, minus = np.full((5, 1), 0.25), np.zeros(5, bool)
+    found = sets.half_covered(kernel, cube, minus)
+    assert np.all(cube == 0.25)
+    assert np.all(found == 0.625)

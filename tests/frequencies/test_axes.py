@@ -335,7 +335,7 @@ def test_refused_arguments(make, arguments, options, message):
 
 def test_sets_that_disagree_on_how_they_turn():
     sets = [rfrope.Rope([1.0], pairing=pairing) for pairing in ("half", "interleaved")]
-    with pytest.raises(ValueError, match=r"sets have the pairings and attention factors .*; expected the same"):
+    with pytest.raises(ValueError, match=r"sets differ in pairing, attention_factor, polar: .*; expected the same"):
         rfrope.axial(*sets)
     assert rfrope.axial(sets[1], sets[1]).pairing == "interleaved"
 

@@ -248,3 +248,60 @@ def test_bad_profiles(change, error, message):
     rest = {"paired": False} | {name: value for name, value in arguments.items() if name not in GOOD}
     with pytest.raises(error, match=message):
         heads.profile(*(arguments[name] for name in GOOD), **rest)
+
+
+# -- magnitudes, and phases that keys have learned ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["no bias", "one", "one for each head"])
+@pytest.mark.parametrize("pairs", ["all", "occurring"])
+def test_profile_of_polar_attention(given, pairs):
+    """The mean over pairs of the sums over magnitudes, written out."""
+    rng = np.random.default_rng(4)
+    m, n = rng.gamma(2.0, size=(2, 7, 4)), rng.gamma(1.0, size=(2, 7, 4))
+    delta = {"no bias": None, "one": rng.uniform(-3.0, 0.0, 4), "one for each head": rng.uniform(-3.0, 0.0, (2, 4))}
+    rope, bias, lags = rfrope.Rope(OMEGA, polar=True), delta[given], LAGS[:4]
+    found = heads.profile(m, n, lags, rope, shift=bias, pairs=pairs, scale=0.5)
+    bias = np.zeros(4) if bias is None else bias
+    waves = np.cos(lags[:, None] * OMEGA + np.reshape(bias, (-1, 1, 4)))  # (heads or 1, lags, D)
+    scores = 0.5 * np.einsum("hqi,hki,hli->hlqk", m, n, np.broadcast_to(waves, (2, *waves.shape[1:])))
+    for at, lag in enumerate(lags):
+        occurs = np.ones((7, 7), bool)
+        if pairs == "occurring":
+            occurs = lag == np.subtract.outer(np.arange(7), np.arange(7)).T  # key minus query
+        kept = scores[:, at][:, occurs]
+        if kept.size:
+            np.testing.assert_allclose(found.mean[:, at], kept.mean(axis=-1), rtol=1e-12)
+            np.testing.assert_allclose(found.spread[:, at], kept.std(axis=-1), rtol=1e-9, atol=1e-12)
+    if given == "no bias":
+        assert not np.nan_to_num(found.sine).any()
+    elif pairs == "all":
+        wrong = heads.profile(m, n, lags, rope, shift=-bias, scale=0.5).mean
+        assert np.abs(wrong - found.mean).max() > 0.1  # the check sees the sign of a bias
+
+
+def test_a_shift_of_keys_is_that_of_scores():
+    shift = np.array([0.3, -2.0])
+    found = heads.profile(Q, K, LAGS, OMEGA[:2], shift=shift, paired=False)
+    at = np.zeros((len(Q),)), np.zeros((len(K),))
+    for lag, mean in zip(LAGS, found.mean, strict=True):
+        wanted = rfrope.scores(Q, K, at[0], at[1] + lag, OMEGA[:2], shift=shift).mean()
+        assert mean == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"q": -np.ones((7, 4))}, r"q holds negative numbers; expected magnitudes of 0 or more: log\(1 \+ exp\(x\)\)"),
+        ({"k": -np.ones((7, 4))}, "k holds negative numbers"),
+        ({"q": np.ones((7, 8)), "k": np.ones((7, 8))}, r"expected \(\.\.\., tokens, 4\) magnitudes, one for each freq"),
+        ({"shift": np.ones(3)}, r"shift has shape \(3,\); expected \(\.\.\., 4\)"),
+        ({"shift": 1.0}, r"shift has shape \(\); expected \(\.\.\., 4\)"),
+        ({"shift": np.full(4, np.nan)}, "shift holds NaN"),
+        ({"frequencies": rfrope.Rope(OMEGA, polar=True, attention_factor=2.0)}, "attention factor 2.0"),
+    ],
+)
+def test_bad_magnitudes(change, message):
+    good = {"q": np.ones((7, 4)), "k": np.ones((7, 4)), "lags": LAGS, "frequencies": rfrope.Rope(OMEGA, polar=True)}
+    with pytest.raises(ValueError, match=message):
+        heads.profile(**good | change)

@@ -35,3 +35,8 @@ def test_shares_add_up_to_one_within_rounding(off, taken):
         return
     with pytest.raises(ValueError, match=r"weights is .*expected sum 1"):
         parameters.shares("weights", [0.5, 0.5 + off])
+
+
+def test_bounds_are_powers_of_two_in_errors():
+    with pytest.raises(ValueError, match=r"expected a positive number from 2\*\*-500 to 2\*\*500$"):
+        parameters.positive("scale", 1e200)

@@ -518,7 +518,7 @@ def test_polar_and_other_ropes_are_not_taken_for_each_other():
     for call in (
         lambda: rfrope.rotate(x, at, POLAR),
         lambda: rfrope.scores(x, x, at, at, POLAR),
-        lambda: rfrope.heads.profile(x, x, at, POLAR),
+        lambda: rfrope.heads.effective_offset(x, x, POLAR),
     ):
         with pytest.raises(ValueError, match=r"the Rope has polar=True; expected rotation\.rotate_polar"):
             call()

@@ -1,0 +1,145 @@
+"""Polar attention in models of transformers: each attention module with magnitudes and directions of its own."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+import types
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeAlias
+
+from transformers.models.llama.modeling_llama import LlamaAttention
+
+from rfrope._core import array
+from rfrope.integrations.rotations import Positions, Rotary, calling, rotating_methods, swap
+from rfrope.layers.torch import PolarEmbedding
+from rfrope.models.kernel_scheme import NAME
+
+Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
+
+_WIDEST = 256  # features that kernels of flash attention take
+
+
+@dataclass(frozen=True, eq=False)
+class PolarAttention:
+    """Polar attention as a caller asks for it.
+
+    Attributes
+    ----------
+    rope : Rope, array_like or int
+        As of `PolarEmbedding`.
+    learnable : bool, str or sequence of str
+        Parameters of each attention module.
+    score_scale : float or None
+        What scores are multiplied by.
+    """
+
+    rope: Any
+    learnable: Any
+    score_scale: float | None
+
+    def read(self) -> dict[str, Module]:
+        """Return the module of all layers, which learns nothing, for their positions.
+
+        Raises
+        ------
+        ValueError
+            For a Rope that is not polar, and for several axes.
+        """
+        found = PolarEmbedding(self.rope)
+        if found.axes != 1:
+            raise ValueError(f"the Rope has {found.axes} axes; expected one, as tokens of text have")
+        return {"all": found}
+
+    @classmethod
+    def of_parameters(cls, rope: Any, parameters: Mapping[str, Any]) -> PolarAttention:
+        """Return what `rope_parameters` of a config say beside the Rope."""
+        return cls(rope, parameters.get("learnable", "phases"), parameters.get("score_scale"))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Return `rope_parameters` of a config that says the same."""
+        module = PolarEmbedding(self.rope, self.learnable)
+        learnable = [name for name, _ in module.named_parameters()]
+        about: dict[str, Any] = {"rope_type": NAME, "polar": True, "learnable": learnable}
+        about |= {"frequencies": array.to_host(module.rope.frequencies).tolist()}
+        about |= {"attention_factor": module.rope.attention_factor}
+        return about if self.score_scale is None else about | {"score_scale": self.score_scale}
+
+    def positions(self, rotary: Rotary) -> Positions:
+        """Return what takes the place of a rotary module."""
+        made = Positions(rotary, self.read())
+        made.__dict__["asked"] = self
+        return made
+
+    def put_in(self, attention: Module, positions: Positions, undo: ExitStack) -> bool:
+        """Let an attention module turn by a polar module of its own, if it turns at all.
+
+        Raises
+        ------
+        ValueError
+            For attention that is not written as Llama's, and for another width or other heads than the Rope's.
+        """
+        methods = [*rotating_methods(attention)]
+        if not methods:
+            return False
+        ((name, function, called), *others) = methods
+        middle = _middle(function)
+        if others or name != "forward" or not middle or middle != _middle(LlamaAttention.forward):
+            raise ValueError(
+                f"{type(attention).__name__} does more between its projections and its attention function than turn "
+                "queries and keys; expected attention that is written as LlamaAttention is"
+            )
+        module = self._module_of(attention)
+        turning = calling(function, dict.fromkeys(called, _turn))
+
+        @wraps(function)
+        def forward(self: Module, hidden_states: Any, position_embeddings: Any, *arguments: Any, **options: Any) -> Any:
+            return turning(self, hidden_states, (position_embeddings[0], self.polar), *arguments, **options)
+
+        ratio = module.score_scale * math.sqrt(module.head_dim)  # to what RoPE's scores are multiplied by
+        scale = attention.scaling * ratio if self.score_scale is None else self.score_scale
+        swap(attention._modules, "polar", module, undo)
+        swap(attention.__dict__, "scaling", scale, undo)
+        swap(attention.__dict__, "forward", types.MethodType(forward, attention), undo)
+        return True
+
+    def _module_of(self, attention: Module) -> Module:
+        """Return a polar module for the heads of an attention module, where its weights are."""
+        kind, config, rope = type(attention).__name__, attention.config, PolarEmbedding(self.rope).rope
+        if rope.n_blocks != attention.head_dim:
+            raise ValueError(
+                f"the Rope has {rope.n_blocks} frequencies, but heads of {kind} have {attention.head_dim} features; "
+                "expected one for each"
+            )
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        sets = rope.vectors.shape[0] if rope.vectors.ndim == 3 else None
+        if sets not in (None, heads):
+            raise ValueError(f"the Rope has {sets} sets of frequencies, but {kind} has {heads} heads of keys")
+        made = PolarEmbedding(self.rope, self.learnable)
+        if made.phases is not None and sets is None:
+            made = PolarEmbedding(self.rope, self.learnable, heads=heads)
+        kernels = str(getattr(config, "_attn_implementation", ""))
+        if "flash" in kernels and 2 * rope.n_blocks > _WIDEST:
+            raise ValueError(
+                f"attention is {kernels!r}, whose kernels take heads of {_WIDEST} features, but polar keys have "
+                f"{2 * rope.n_blocks}; expected attn_implementation='sdpa'"
+            )
+        return made.to(next(attention.parameters()).device)
+
+
+def _turn(q: Any, k: Any, places: Any, module: Module) -> Any:
+    """Return queries and keys of twice the width: what stands for a function of q, k, cos and sin."""
+    return module(q, k, places[..., 0])
+
+
+def _middle(function: Any) -> str:
+    """Return the source of an attention module's forward from its tables to its attention function."""
+    code = re.sub(r"\s*#.*", "", inspect.getsource(function))
+    found = re.search(r"\n {8}cos, sin = position_embeddings\n.*?\n {8}attention_interface\b", code, re.DOTALL)
+    inputs = [*inspect.signature(function).parameters][1:3] == ["hidden_states", "position_embeddings"]
+    return re.sub(r"\s+", " ", found[0]) if found and inputs and "scaling=self.scaling," in code else ""

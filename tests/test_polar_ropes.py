@@ -1,0 +1,186 @@
+"""Every public function that takes a Rope, given a polar one: it does what the frequencies say, or says why not."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from typing import Any
+
+import numpy as np
+import pytest
+from test_public_api import FUNCTIONS
+
+import rfrope
+from rfrope import Rope, analysis, exports, frequencies, heads, models, rotation, scaling
+
+pytestmark = pytest.mark.usefixtures("quick_fits")
+
+OMEGA = rfrope.geometric(4, base=100.0)
+POLAR = Rope(OMEGA, polar=True, context=64)
+AT, LAGS = np.arange(6), np.array([0.0, -1.0, -7.0])
+MAGNITUDES = np.random.default_rng(0).gamma(2.0, size=(2, 6, 4))
+WIDE, WEIGHTS = np.concatenate([MAGNITUDES, 0.5 * MAGNITUDES], -1), np.ones((8, 5))
+YARN, LLAMA = {"original_max_position_embeddings": 32}, {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+WORKS = {  # functions of frequencies alone: with those of a polar Rope they do what they do with the bare ones
+    "analysis.aliasing_distance": lambda w: analysis.aliasing_distance(w, 99),
+    "analysis.density_of_states": lambda w: analysis.density_of_states(w),
+    "analysis.first_negative_lag": lambda w: analysis.first_negative_lag(w, 99),
+    "analysis.fit_kernel": lambda w: analysis.fit_kernel(w, 20),
+    "analysis.mean_kernel": lambda w: analysis.mean_kernel(LAGS, w),
+    "analysis.scaling_effect": lambda w: analysis.scaling_effect(LAGS, w, 0.5 * OMEGA),
+    "analysis.turns": lambda w: analysis.turns(w, 9),
+    "analysis.wavelengths": lambda w: analysis.wavelengths(w),
+    "heads.aligned_shift": lambda w: heads.aligned_shift(-1.0, w, np.ones(4)),
+    "heads.alignment": lambda w: heads.alignment(-1.0, w, np.ones(4)),
+    "heads.offset_of": lambda w: heads.offset_of(w, OMEGA, low=-5.0),
+    "heads.phase_shift": lambda w: heads.phase_shift(-1.0, w),
+    "heads.shifted_mean_kernel": lambda w: heads.shifted_mean_kernel(LAGS, w, np.ones(4)),
+    "rotation_table": lambda w: rfrope.rotation_table(AT, w),
+    "rotation.phases": lambda w: rotation.phases(AT, w),
+    "rotation.shift_matrix": lambda w: rotation.shift_matrix(3.0, w),
+    "sinusoidal": lambda w: rfrope.sinusoidal(AT, w),
+}
+MAPS = {  # of frequencies to others: a polar Rope stays one
+    "axial": lambda w: rfrope.axial(w, w),
+    "mrope": lambda w: rfrope.mrope(w, (2, 2)),
+    "scaling.dynamic_ntk": lambda w: scaling.dynamic_ntk(w, 2.0, seq_len=128, max_position_embeddings=64),
+    "scaling.linear": lambda w: scaling.linear(w, 4.0),
+    "scaling.llama3": lambda w: scaling.llama3(w, 4.0, **YARN, **LLAMA),
+    "scaling.longrope": lambda w: scaling.longrope(
+        w, short_factor=[2.0] * 4, long_factor=[4.0] * 4, factor=2.0, **YARN
+    ),
+    "scaling.ntk": lambda w: scaling.ntk(w, 4.0),
+    "scaling.proportional": lambda w: scaling.proportional(w, factor=2.0),
+    "scaling.yarn": lambda w: scaling.yarn(w, 4.0, **YARN),
+}
+OF_FEATURES = {  # of features that RoPE turns
+    "rotate": lambda w: rfrope.rotate(WIDE, AT, w),
+    "scores": lambda w: rfrope.scores(WIDE, WIDE, AT, AT, w),
+    "analysis.departure": lambda w: analysis.departure(WIDE[0], WIDE[1], -1.0, w),
+    "analysis.sine_share": lambda w: analysis.sine_share(WIDE, WIDE, -1.0, w),
+    "heads.effective_offset": lambda w: heads.effective_offset(WIDE, WIDE, w),
+    "heads.offset_from_weights": lambda w: heads.offset_from_weights(WEIGHTS, WEIGHTS, w, max_lag=9),
+    "heads.positional_weights": lambda w: heads.positional_weights(w, d_model=3),
+    "heads.shifted_scores": lambda w: heads.shifted_scores(WIDE, WIDE, -1.0, w, 1.0),
+    "heads.shifted_terms": lambda w: heads.shifted_terms(WIDE, WIDE, -1.0, w, 1.0),
+}
+REFUSED = {
+    "analysis.plan": (lambda w: analysis.plan(w, 128), "rope is polar, but the methods for longer contexts"),
+    "analysis.similarity": (lambda w: analysis.similarity(LAGS, w), "polar contents have no direction"),
+    "exports.export": (lambda w: exports.export(w, "transformers"), "no engine has such attention"),
+    "exports.rounding": (lambda w: exports.rounding(w, "vllm"), "no engine has such attention"),
+    "exports.write": (lambda w: exports.write("/nowhere/x.json", w, "transformers"), "no engine has such attention"),
+    "heads.positional_attention": (lambda w: heads.positional_attention(w, 9), "cannot turn a query to an offset"),
+    "heads.positional_scores": (lambda w: heads.positional_scores(LAGS, w), "cannot turn a query to an offset"),
+    "heads.temperature_for_mass": (
+        lambda w: heads.temperature_for_mass(0.9, w, context=9),
+        "cannot turn a query to an offset",
+    ),
+    "models.audit": (lambda w: models.audit(OMEGA, w), "rope is polar, but the tables of a model"),
+}
+ELSEWHERE = {  # with tests of their own, or drawn
+    *("heads.profile", "analysis.summarise", "save", "rotation.rotate_polar", "rotation.rerotate"),
+    *("plotting.frequencies", "plotting.kernel", "plotting.mean_kernels", "plotting.wavelengths"),
+}
+ROPES = {"frequencies", "rope", "old", "new", "before", "after", "sets"}  # what arguments that take one are called
+
+
+def plain(value: Any) -> list[np.ndarray]:
+    """The numbers of a result."""
+    if isinstance(value, Rope | np.ndarray | float | int | None) or not dataclasses.is_dataclass(value):
+        several = isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value))
+        return [part for one in value for part in plain(one)] if several else [np.asarray(value, object)]
+    return [np.asarray(one, object) for one in vars(value).values()]
+
+
+def assert_equal(found: Any, wanted: Any) -> None:
+    for one, other in zip(plain(found), plain(wanted), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_every_function_that_takes_a_rope_is_here():
+    tables = [*WORKS, *MAPS, *OF_FEATURES, *REFUSED, *ELSEWHERE]
+    taking = {one for one in FUNCTIONS.values() if ROPES & {*inspect.signature(one).parameters}}
+    assert {FUNCTIONS[name] for name in tables} == taking
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_frequencies_alone_mean_the_same(name):
+    assert_equal(WORKS[name](POLAR), WORKS[name](OMEGA))
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_map_of_a_polar_rope_is_polar(name):
+    found = MAPS[name](POLAR)
+    assert found.polar
+    assert found.head_dim == found.n_blocks
+    assert_equal(found.frequencies, MAPS[name](OMEGA).frequencies)
+
+
+@pytest.mark.parametrize("name", OF_FEATURES)
+def test_features_are_not_magnitudes(name):
+    OF_FEATURES[name](Rope(OMEGA))
+    with pytest.raises(ValueError, match=r"the Rope has polar=True; expected rotation.rotate_polar for it"):
+        OF_FEATURES[name](POLAR)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_makes_no_sense_says_why(name):
+    call, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message):
+        call(POLAR)
+
+
+def test_methods_of_the_rope():
+    np.testing.assert_array_equal(POLAR.rotate(MAGNITUDES, AT), rotation.rotate_polar(MAGNITUDES, AT, OMEGA))
+    np.testing.assert_array_equal(POLAR.table(AT)[0], rfrope.rotation_table(AT, OMEGA)[0])
+    for x in (MAGNITUDES, WIDE):
+        with pytest.raises(ValueError, match=r"the Rope has polar=True; expected rotation.rotate_polar for it"):
+            POLAR.scores(x, x, AT, AT)
+
+
+def test_sets_of_axes_are_all_polar_or_none():
+    with pytest.raises(ValueError, match="sets differ in pairing, attention_factor, polar"):
+        rfrope.axial(POLAR, Rope(OMEGA))
+
+
+@pytest.mark.parametrize("pairings", [("half", "half"), ("half", "interleaved")])
+@pytest.mark.parametrize("given", [None, 4])
+def test_cached_polar_keys_go_from_one_polar_rope_to_another(pairings, given):
+    old, new = (
+        Rope(w, polar=True, pairing=one, head_dim=given, attention_factor=factor)
+        for w, one, factor in zip((OMEGA, 0.5 * OMEGA), pairings, (1.0, 1.5), strict=True)
+    )
+    cached = old.rotate(MAGNITUDES, AT)
+    np.testing.assert_allclose(rotation.rerotate(cached, AT, old, new), new.rotate(MAGNITUDES, AT), atol=1e-14)
+    with pytest.raises(ValueError, match="old has polar=True and new polar=False; expected the same"):
+        rotation.rerotate(cached, AT, old, Rope(OMEGA))
+    with pytest.raises(ValueError, match=r"expected 8 polar features: old has 4 frequencies"):
+        rotation.rerotate(np.ones((6, 10)), AT, old, new)
+
+
+def test_what_is_drawn_is_drawn_of_the_frequencies():
+    pytest.importorskip("matplotlib")
+    from rfrope import plotting
+
+    calls = {
+        "frequencies": plotting.frequencies,
+        "kernel": lambda w: plotting.kernel("gaussian(scale=8)", 20, frequencies=w),
+        "mean_kernels": lambda w: plotting.mean_kernels({"x": w}, 20),
+        "wavelengths": lambda w: plotting.wavelengths({"x": w}, context=20),
+    }
+    for name, draw in calls.items():
+        drawn = [[np.asarray(line.get_xydata()) for line in draw(one).lines] for one in (POLAR, OMEGA)]
+        assert drawn[0], name
+        for one, other in zip(*drawn, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_frequencies_are_used():
+    """The tables above have teeth: other frequencies give other numbers."""
+    assert frequencies.geometric is rfrope.geometric
+    other = Rope(np.array([0.7, 0.31, 0.2, 0.05]), polar=True)
+    for name in WORKS.keys() - {"analysis.aliasing_distance"}:  # which is None
+        with pytest.raises(AssertionError):
+            assert_equal(WORKS[name](POLAR), WORKS[name](other))
