@@ -248,59 +248,78 @@ def load_one(builder: Any, element: Element, base: Any, index: Any, step: Any, b
 # -- softplus ----------------------------------------------------------------------------------------------------------
 
 
+class _Vectors:
+    """Arithmetic of vectors of one float with constants."""
+
+    def __init__(self, builder: Any, lanes: int, single: _Float) -> None:
+        self.builder, self.lanes, self.single = builder, lanes, single
+        self.integer = ir.IntType(single.bits)
+        self.kind, self.words = vector(single.kind, lanes), vector(self.integer, lanes)
+
+    def number(self, value: float) -> Any:
+        return splat(self.single.kind, value, self.lanes)
+
+    def word(self, value: int) -> Any:
+        return splat(self.integer, value, self.lanes)
+
+    def bits(self, value: Any) -> Any:
+        return self.builder.bitcast(value, self.words)
+
+    def floats(self, value: Any) -> Any:
+        return self.builder.bitcast(value, self.kind)
+
+    def fma(self, *arguments: Any) -> Any:
+        return _fma(self.builder, self.kind, f"v{self.lanes}f{self.single.bits}", *arguments)
+
+    def polynomial(self, coefficients: tuple[float, ...], point: Any) -> Any:
+        *lower, last = coefficients
+        value = self.number(last)
+        for coefficient in reversed(lower):
+            value = self.fma(value, point, self.number(coefficient))
+        return value
+
+    def exp(self, x: Any) -> tuple[Any, Any]:
+        """Exponential of what is not positive, and what rounding has taken from it; NaN stays NaN.
+
+        It is ``2^n exp(r)`` with ln 2 in two parts, scaled by two powers of two, so that subnormal results are rounded
+        once.
+        """
+        builder, single, one = self.builder, self.single, self.number(1.0)
+        x = builder.select(builder.fcmp_ordered("<", x, self.number(-single.last)), self.number(-single.last), x)
+        shift = self.number(1.5 * 2.0**single.mantissa)  # moves a number's whole part to the end of its mantissa
+        whole = self.fma(x, self.number(1.4426950408889634), shift)
+        n = builder.fneg(builder.fsub(whole, shift))
+        rest = self.fma(n, self.number(single.ln2[1]), self.fma(n, self.number(single.ln2[0]), x))
+        count = builder.sub(self.bits(whole), self.bits(shift))
+        exponents = builder.add(count, self.word(2 * single.bias))
+        first = builder.lshr(exponents, self.word(1))
+        less = self.fma(builder.fmul(rest, rest), self.polynomial(single.exp, rest), rest)
+        value = builder.fadd(one, less)
+        lost = builder.fsub(less, builder.fsub(value, one))
+        for exponent in (first, builder.sub(exponents, first)):
+            power = self.floats(builder.shl(exponent, self.word(single.mantissa)))
+            value, lost = builder.fmul(value, power), builder.fmul(lost, power)
+        return value, lost
+
+
 def _softplus(builder: Any, z: Any, lanes: int, single: _Float) -> list[Any]:
     """``max(z, 0) + log1p(exp(-|z|))`` without a branch, to 1.5 units in the last place, and its slope; NaN stays NaN.
 
-    The exponential is ``2^n exp(r)`` with ln 2 in two parts, scaled by two powers of two, so that subnormal results are
-    rounded once.
+    What rounding takes from the exponential and from the quotient w goes into the last sum.
     """
-    kind, words = vector(single.kind, lanes), vector(ir.IntType(single.bits), lanes)
-
-    def number(value: float) -> Any:
-        return splat(single.kind, value, lanes)
-
-    def word(value: int) -> Any:
-        return splat(ir.IntType(single.bits), value, lanes)
-
-    def fma(*arguments: Any) -> Any:
-        return _fma(builder, kind, f"v{lanes}f{single.bits}", *arguments)
-
-    def polynomial(coefficients: tuple[float, ...], point: Any) -> Any:
-        *lower, last = coefficients
-        value = number(last)
-        for coefficient in reversed(lower):
-            value = fma(value, point, number(coefficient))
-        return value
-
-    sign = builder.or_(builder.bitcast(z, words), word(1 << single.bits - 1))
-    below = builder.bitcast(sign, kind)  # -|z|
-    below = builder.select(builder.fcmp_ordered("<", below, number(-single.last)), number(-single.last), below)
-    shift = number(1.5 * 2.0**single.mantissa)  # moves a number's whole part to the end of its mantissa
-    whole = fma(below, number(1.4426950408889634), shift)
-    n = builder.fneg(builder.fsub(whole, shift))
-    rest = fma(n, number(single.ln2[1]), fma(n, number(single.ln2[0]), below))
-    count = builder.sub(builder.bitcast(whole, words), builder.bitcast(shift, words))
-    exponents = builder.add(count, word(2 * single.bias))
-    first = builder.lshr(exponents, word(1))
-    powers = [
-        builder.bitcast(builder.shl(exponent, word(single.mantissa)), kind)
-        for exponent in (first, builder.sub(exponents, first))
-    ]
-    # exp and the quotient to more digits than one float has: what rounding takes from them goes into the last sum
-    less = fma(builder.fmul(rest, rest), polynomial(single.exp, rest), rest)
-    whole = builder.fadd(number(1.0), less)
-    lost = builder.fsub(less, builder.fsub(whole, number(1.0)))
-    t, lost = (builder.fmul(builder.fmul(value, powers[0]), powers[1]) for value in (whole, lost))
-    half = builder.fmul(t, number(0.5))
-    below = builder.fadd(number(1.0), half)
-    missed = builder.fsub(half, builder.fsub(below, number(1.0)))
+    of = _Vectors(builder, lanes, single)
+    zero, one = of.number(0.0), of.number(1.0)
+    t, lost = of.exp(of.floats(builder.or_(of.bits(z), of.word(1 << single.bits - 1))))
+    half = builder.fmul(t, of.number(0.5))
+    below = builder.fadd(one, half)
+    missed = builder.fsub(half, builder.fsub(below, one))
     w = builder.fdiv(t, below)
-    slope = fma(w, number(-0.5), number(1.0))  # nearly 1/(1 + t/2)
-    left = fma(builder.fneg(w), missed, fma(builder.fneg(w), below, t))
-    rounded = builder.fmul(fma(lost, slope, left), slope)
+    nearly = of.fma(w, of.number(-0.5), one)  # 1/(1 + t/2)
+    left = of.fma(builder.fneg(w), missed, of.fma(builder.fneg(w), below, t))
+    rounded = builder.fmul(of.fma(lost, nearly, left), nearly)
     square = builder.fmul(w, w)
-    log = builder.fadd(w, fma(builder.fmul(w, square), polynomial(single.log, square), rounded))
-    is_positive = builder.fcmp_ordered(">", z, number(0.0))
-    value = builder.fadd(builder.select(is_positive, z, number(0.0)), log)
-    slope = builder.fdiv(builder.select(is_positive, number(1.0), t), builder.fadd(t, number(1.0)))
+    log = builder.fadd(w, of.fma(builder.fmul(w, square), of.polynomial(single.log, square), rounded))
+    is_positive = builder.fcmp_ordered(">", z, zero)
+    value = builder.fadd(builder.select(is_positive, z, zero), log)
+    slope = builder.fdiv(builder.select(is_positive, one, t), builder.fadd(t, one))
     return [value, slope]
