@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from rfrope._core.arguments import show
 
 _PLAIN = {str, int, float, bool, type(None)}  # kinds of values that need no copy
@@ -89,7 +91,7 @@ class Provenance:
     error: dict[str, float] = field(default_factory=dict)
     lower_bound: float | None = None
     rope_parameters: dict[str, Any] = field(default_factory=dict)
-    model: ModelPart = ModelPart()
+    model: ModelPart = field(default_factory=ModelPart)
     scaled_by: tuple[dict[str, Any], ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -104,7 +106,7 @@ class Provenance:
         held = {name: value for name, value in vars(self).items() if name not in ("model", "extra")} | vars(self.model)
         said = {name: value for name, value in held.items() if not _is_empty(value)}
         lists = {name: list(value) for name, value in said.items() if isinstance(value, tuple)}
-        return {name: copied(value) for name, value in (said | lists | self.extra).items()}
+        return {name: copied(value) for name, value in (self.extra | said | lists).items()}
 
     @classmethod
     def from_dict(cls, held: Mapping[str, Any]) -> Provenance:
@@ -161,6 +163,8 @@ def copied(value: Any, depth: int = 4) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     if kind is dict and depth:
         return {name: copied(one, depth - 1) for name, one in value.items()}
     return [copied(one, depth - 1) for one in value] if kind is list and depth else copy.deepcopy(value)

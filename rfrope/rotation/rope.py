@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import angles, array, blocks, dispatch, libraries, results
-from rfrope._core.arguments import flag, is_several, positive, printable, shape_of, show, whole
+from rfrope._core.arguments import LARGEST, flag, is_several, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.pairings import check_sections, dealt
 from rfrope.rotation.polar import rotate_polar
-from rfrope.rotation.provenance import Provenance
+from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.turning import rotate, rotation_table, scores_of
 
 
@@ -96,7 +96,7 @@ class Rope:
 
     def __post_init__(self) -> None:
         frequencies, n_blocks = _checked_frequencies(self.frequencies)
-        polar = flag("polar", self.polar)
+        polar = self.polar if type(self.polar) is bool else flag("polar", self.polar)
         turned = n_blocks if polar else 2 * n_blocks
         width = turned if self.head_dim is None else whole("head_dim", self.head_dim)
         assumed = self.head_dim is None or (isinstance(self.head_dim, Assumed) and width == turned)
@@ -433,7 +433,8 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
     if isinstance(value, Rope):
         raise TypeError("frequencies is a Rope; expected an array: dataclasses.replace(rope, ...) changes other fields")
     if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and 0 < value.size <= 2**16:
-        angles.check_values("frequencies", value, np)
+        if not np.vdot(value, value) < LARGEST * LARGEST:  # NaN and infinity too
+            angles.check_values("frequencies", value, np)
         value = value.copy()
         value.flags.writeable = False
         return value, value.size
@@ -454,7 +455,20 @@ def _seal(frequencies: Array) -> Array:
 def read_provenance(source: Any) -> Provenance:
     """Return where frequencies came from as a record: one that is given, or that of a dict."""
     if isinstance(source, Provenance):
-        return source
+        held, made = {**vars(source)}, object.__new__(Provenance)
+        for name in ("error", "rope_parameters", "extra"):  # no two Ropes share what can be written to
+            if not isinstance(held[name], Mapping):
+                raise TypeError(f"source.{name} is {show(held[name])}; expected a dict")
+            held[name] = {**held[name]}
+        if not isinstance(source.model, ModelPart):
+            raise TypeError(f"source.model is {show(source.model)}; expected a ModelPart")
+        copies = {
+            "error": {**held["error"]},
+            "rope_parameters": {**held["rope_parameters"]},
+            "extra": {**held["extra"]},
+        }
+        made.__dict__.update(held, **copies)  # no two Ropes share what can be written to
+        return made
     if not isinstance(source, Mapping | None):
         raise TypeError(f"source is {show(source)}; expected a Provenance, a dict or None")
     return Provenance.from_dict(source) if source else Provenance()
