@@ -2,6 +2,9 @@
 
 Errors are root mean squares of ``Phi_D - Phi`` over whole lags and over the sets of a design whose blocks all have the
 kernel's law. `limit` is one that no such design falls below.
+
+With ``--polar`` errors are those of scores: of ``S - Phi sum A`` over ``Phi sum A``, at the lag where Phi is one half,
+over the draws of a design and 200 contents. Those of RoPE's contents, whose mean may be next to 0, are medians.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import rfrope
 from benchmarks import machine
 from rfrope import kernels
 from rfrope.kernels import Kernel
+from rfrope.validation import default_lags
 
 BLOCKS, SEED = 64, 0
 N_SETS = {"iid": 400, "stratified": 400, "shifted": 400, "balanced": 60}
@@ -30,6 +34,14 @@ RANGES = {256: None, 1024: ("exponential", "power_exponential")}  # families tha
 SHARES = (0.06, 0.09, 0.125, 0.17, 0.22, 0.3, 0.4)  # parts of the lags that go into the windows
 OVER = 8  # points of the circle for each lag
 HEADER = ("kernel", "max lag", *N_SETS, "pairs", "folded", "rotated", "limit")
+CONTENTS = 200
+DEALT = "optimised, dealt"
+POLAR_SETS = {"iid": 4000, "antithetic": 4000, "halton": 4000, "sobol": 4000} | {
+    "stratified": 4000,
+    "shifted": 4000,
+    "balanced": 200,
+}
+POLAR_HEADER = ("kernel", "lag", "RoPE iid", "RoPE stratified", *POLAR_SETS, DEALT, "limit")
 
 
 def cases() -> list[tuple[Kernel, int]]:
@@ -118,6 +130,52 @@ def row(kernel: Kernel, reach: int) -> dict[str, str]:
     return found | {"limit": f"{1e3 * limit(kernel, BLOCKS, reach):.3g}"}
 
 
+def contents() -> tuple[np.ndarray, ...]:
+    """Features of queries and keys ``(200, 2D)``, and magnitudes ``(200, D)``: normals, and softplus of them."""
+    rng = np.random.default_rng(SEED)
+    q, k = rng.standard_normal((2, CONTENTS, 2 * BLOCKS))
+    return q, k, *np.logaddexp(0.0, rng.standard_normal((2, CONTENTS, BLOCKS)))
+
+
+def squared_errors(a: np.ndarray, b: np.ndarray, u: np.ndarray, phi: float) -> np.ndarray:
+    """Mean squares, over draws of phases, of the error of each content's score over its mean."""
+    scores = np.cos(u) @ a.T + np.sin(u) @ b.T
+    return np.mean((scores / (phi * np.sum(a, axis=-1)) - 1.0) ** 2, axis=0)
+
+
+def polar_row(kernel: Kernel, reach: int = 256) -> dict[str, str]:
+    """Errors of scores of RoPE's contents and of polar ones, with the frequencies of each design."""
+    lag = float(default_lags(kernel)[2, 0])
+    phi, (q, k, m, n) = float(kernel(lag)), contents()
+    found = {"kernel": repr(kernel), "lag": f"{lag:g}"}
+
+    def drawn(design: str, heads: int) -> np.ndarray:
+        options = {"max_lag": reach} if design == "balanced" else {}
+        return lag * rfrope.sample(kernel, BLOCKS, rng=SEED, design=design, heads=heads, **options)[..., 0]
+
+    for design in ("iid", "stratified"):
+        squares = squared_errors(*rfrope.block_coefficients(q, k), drawn(design, 4000), phi)
+        found[f"RoPE {design}"] = f"{math.sqrt(np.median(squares)):.3g}"
+    for design, heads in POLAR_SETS.items():
+        found[design] = f"{math.sqrt(np.mean(squared_errors(m * n, 0.0 * m, drawn(design, heads), phi))):.3g}"
+    fit = rfrope.designs.optimise(kernel, BLOCKS, max_lag=reach).frequencies
+    dealt = np.random.default_rng(SEED).permuted(np.tile(lag * fit, (4000, 1)), axis=1)
+    found[DEALT] = f"{math.sqrt(np.mean(squared_errors(m * n, 0.0 * m, dealt, phi))):.3g}"
+    alone = math.sqrt((1.0 + float(kernel.phi2(lag))) / 2.0 - phi * phi) / abs(phi)
+    least = math.sqrt(np.mean(1.0 / rfrope.moments.effective_blocks(m, n) - 1.0 / BLOCKS))
+    return found | {"limit": f"{alone * least:.3g}"}
+
+
+def polar_include(table: list[dict[str, str]], note: str) -> str:
+    """Return a list-table of reStructuredText."""
+    lines = [f".. Made by: {note}", "", ".. list-table::", "   :header-rows: 1", ""]
+    for one in [dict(zip(POLAR_HEADER, POLAR_HEADER, strict=True)), *table]:
+        kernel = one["kernel"] if one["kernel"] == "kernel" else f"``{one['kernel']}``"
+        cells = (kernel, *(one[name] for name in POLAR_HEADER[1:]))
+        lines += [f"   {'*' if not i else ' '} - {cell}" for i, cell in enumerate(cells)]
+    return "\n".join(lines) + "\n"
+
+
 def include(table: list[dict[str, str]], note: str) -> str:
     """Return a list-table of reStructuredText, with gains over independent draws."""
     titles = ("kernel", "max lag", *HEADER[2:-1], "gain of balanced", "possible")
@@ -135,14 +193,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gains", description=__doc__.partition("\n")[0])
     parser.add_argument("--output", metavar="FILE.csv", type=pathlib.Path, help="the table; .inc goes beside it")
+    parser.add_argument("--polar", action="store_true", help="errors of scores, of RoPE's contents and of polar ones")
     options = parser.parse_args(arguments)
     note, table = machine.command("benchmarks.gains"), []
-    for kernel, reach in cases():
-        table.append(row(kernel, reach))
-        print(*(f"{name} {value}" for name, value in table[-1].items()), sep="  ", flush=True)
+    kernels_once = [kernel for kernel, reach in cases() if reach == min(RANGES)]
+    for one in map(polar_row, kernels_once) if options.polar else (row(*case) for case in cases()):
+        table.append(one)
+        print(*(f"{name} {value}" for name, value in one.items()), sep="  ", flush=True)
     if options.output:
-        options.output.with_suffix(".inc").write_text(include(table, note), "utf-8")
-        machine.write_rows(options.output, HEADER, table, note)
+        text = (polar_include if options.polar else include)(table, note)
+        options.output.with_suffix(".inc").write_text(text, "utf-8")
+        machine.write_rows(options.output, POLAR_HEADER if options.polar else HEADER, table, note)
     return 0
 
 

@@ -4,34 +4,48 @@ A transformer of two layers reads bytes of Python's own standard library and pre
 encoding of positions is alike: data, order, initial weights, steps. It is trained on 128 bytes and read on 512 that it
 has not seen, so the table shows the loss within the trained length and beyond it, with errors over seeds.
 
+With ``--polar`` it is task (a) of docs/experiments_polar.rst: polar rotation beside what else there is, at rates that
+validation chose, trained on 128 bytes and read on 2048. A run takes about a minute then.
+
 Each run takes about half a minute of one core. The file keeps what is done: the same command goes on after an
 interruption. Beside it come a table (``.inc``) and a figure (``.svg``).
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 import pathlib
 import sys
-import sysconfig
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from arms import ARMS, model, recovered, written
+from arms import READ as FAR
 from torch import nn
-from trained import Layer, Row, against, asked, command, show
+from trained import Layer, Reader, Row, against, asked, bits, command, fit, show, split
+from tuned import APART
+from tuned import main as tuned
 
 import rfrope
 from rfrope.layers.torch import RotaryEmbedding
 
 TRAINED, READ = 128, 512  # bytes
-LAYERS, HEADS, WIDTH = 2, 2, 32  # width of a head
+HEADS, WIDTH = 2, 32  # width of a head
 BATCH, STEPS, RATE = 16, 800, 4e-3
-SEEDS, DOCUMENTS = 5, 24
+SEEDS = 5
 PARTS = {"within": (16, 128), "to 2x": (128, 256), "to 4x": (256, 512)}  # positions whose loss is averaged
+FAR_PARTS = PARTS | {"to 8x": (512, 1024), "to 16x": (1024, FAR), "beyond": (TRAINED, FAR)}
+VALIDATED = {"validation within": PARTS["within"], "validation beyond": FAR_PARTS["beyond"]}
 REFERENCE = "RoPE"
+LADDERS = [f"polar, {family} ladder" for family in ("gaussian", "matern", "cauchy")]
+PAIRS = {
+    "to 4x": [(LADDERS[0], "PoPE")],
+    "beyond": [(name, f"{name}, {other}") for name in LADDERS for other in ("iid", "no bias")],
+}
 
 
 def _kernel(text: str, design: str, heads: int | None = None, **more: Any) -> Callable[[int], rfrope.Rope]:
@@ -53,70 +67,45 @@ ROPES: dict[str, Callable[[int], Any]] = {
 ENCODINGS = ("none", "sinusoidal", *ROPES)
 
 
-class Model(nn.Module):
+class Model(Reader):
     """Bytes to logits of the next byte; weights depend on the seed alone, whatever the encoding."""
 
     def __init__(self, encoding: str, seed: int) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        rope = ROPES[encoding](seed) if encoding in ROPES else None
         learned = encoding.startswith("learned")
-        rotaries = [None if rope is None else RotaryEmbedding(rope, learnable=learned) for _ in range(LAYERS)]
-        self.embedding = nn.Embedding(256, HEADS * WIDTH)
-        self.layers = nn.ModuleList(Layer(HEADS, WIDTH, rotary) for rotary in rotaries)
-        self.norm, self.head = nn.LayerNorm(HEADS * WIDTH), nn.Linear(HEADS * WIDTH, 256)
+
+        def layer() -> Layer:
+            rope = ROPES[encoding](seed) if encoding in ROPES else None
+            return Layer(HEADS, WIDTH, None if rope is None else RotaryEmbedding(rope, learnable=learned))
+
+        super().__init__(seed, 256, HEADS * WIDTH, layer)
         if encoding == "sinusoidal":
             table = rfrope.sinusoidal(np.arange(READ), rfrope.geometric(HEADS * WIDTH // 2), pairing="interleaved")
-            self.register_buffer("table", torch.as_tensor(table, dtype=torch.float32))
-        else:
-            self.table = None
-
-    def forward(self, bytes_: torch.Tensor) -> torch.Tensor:
-        """Return logits ``(batch, tokens, 256)``."""
-        x = self.embedding(bytes_)
-        if self.table is not None:
-            x = x + self.table[: bytes_.shape[-1]]
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(self.norm(x))
+            self.table = torch.as_tensor(table, dtype=torch.float32)
 
 
 @cache
 def texts() -> tuple[torch.Tensor, torch.Tensor]:
-    """Bytes to train on, and documents ``(DOCUMENTS, READ + 1)`` of other modules of the standard library."""
-    modules = sorted(pathlib.Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    read = [np.frombuffer(path.read_bytes(), np.uint8) for path in modules]
-    long = [one for one in read if len(one) > READ + 4096]
-    held, kept = long[::3][:DOCUMENTS], [one for i, one in enumerate(long) if i % 3 or i // 3 >= DOCUMENTS]
-    documents = np.stack([one[2048 : 2048 + READ + 1] for one in held])
-    return torch.from_numpy(np.concatenate(kept).astype(np.int64)), torch.from_numpy(documents.astype(np.int64))
+    """Bytes to train on, and documents ``(24, READ + 1)`` of other modules of the standard library."""
+    text, (documents,) = split(READ, 1)
+    return text, documents
 
 
-def train(model: Model, seed: int, steps: int) -> None:
+def train(model: nn.Module, seed: int, steps: int, rate: float = RATE, text: torch.Tensor | None = None) -> None:
     """Train on windows whose order the seed decides."""
-    text = texts()[0]
+    text = texts()[0] if text is None else text
     generator = torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda step: min(1.0, (step + 1) / 50) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / steps)))
-    )
-    for _ in range(steps):
+
+    def loss(_: int) -> torch.Tensor:
         starts = torch.randint(len(text) - TRAINED - 1, (BATCH, 1), generator=generator)
         window = text[starts + torch.arange(TRAINED + 1)]
-        loss = nn.functional.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
-        optimiser.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
+        return nn.functional.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
+
+    fit(model, loss, rate, steps)
 
 
-@torch.no_grad()
-def losses(model: Model) -> np.ndarray:
+def losses(model: nn.Module) -> np.ndarray:
     """Mean loss at each position of the documents, in bits for each byte ``(READ,)``."""
-    documents = texts()[1]
-    logits = model(documents[:, :-1]).transpose(1, 2)
-    return nn.functional.cross_entropy(logits, documents[:, 1:], reduction="none").mean(0).numpy() / math.log(2.0)
+    return bits(model, texts()[1]).mean(0)
 
 
 def run(which: tuple[str, int], steps: int = STEPS) -> Row:
@@ -132,6 +121,25 @@ def run(which: tuple[str, int], steps: int = STEPS) -> Row:
 def run_short(which: tuple[str, int]) -> Row:
     """Train for a moment, for the tests."""
     return run(which, steps=3)
+
+
+def run_far(which: tuple[str, float, int], short: bool = False) -> Row:
+    """Train an arm at a rate and read 16 times the trained length: for seeds apart validation alone."""
+    torch.set_num_threads(1)
+    name, rate, seed = which
+    text, held = split(FAR, 2)
+    validation, documents = (one[: 2 if short else None] for one in held)
+    made = model(ARMS[name], seed)
+    before = recovered(made, validation[:, :TRAINED])
+    train(made, seed, 3 if short else STEPS, rate, text)
+    found = bits(made, validation)
+    row = {part: found[:, first:last].mean() for part, (first, last) in VALIDATED.items()}
+    if seed not in APART:
+        found = bits(made, documents)
+        row |= {part: found[:, first:last].mean() for part, (first, last) in FAR_PARTS.items()}
+        row |= {f"document {i}": one for i, one in enumerate(found[:, TRAINED:].mean(1))}
+    row = {part: f"{value:.5f}" for part, value in row.items()}
+    return row | written(before, recovered(made, validation[:, :TRAINED]))
 
 
 def draw(rows: list[Row], path: pathlib.Path) -> None:
@@ -167,7 +175,11 @@ def draw(rows: list[Row], path: pathlib.Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
-    output, rows, reference = asked(__doc__, arguments, ENCODINGS, SEEDS, REFERENCE, run, run_short)
+    polar = argparse.ArgumentParser(add_help=False)
+    polar.add_argument("--polar", action="store_true", help="the arms of docs/experiments_polar.rst, at tuned rates")
+    if polar.parse_known_args(arguments)[0].polar:
+        return tuned(__doc__, "train_lm.py", arguments, run_far, parts=list(FAR_PARTS), parser=polar, pairs=PAIRS)
+    output, rows, reference = asked(__doc__, arguments, ENCODINGS, SEEDS, REFERENCE, run, run_short, polar)
     table = against(rows, reference, list(PARTS), ["16 to 128", "128 to 256", "256 to 512"])
     show(table, output, command("train_lm.py", arguments))
     draw(rows, output.with_suffix(".svg"))

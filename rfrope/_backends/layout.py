@@ -10,9 +10,10 @@ import numpy as np
 Strides = tuple[int, ...]
 
 # Fields of an axis of a walk: its length, then the stride of each operand along it. Operands a, b, c and e are:
-# positions, frequencies, shift and scale; phases in a; or the cosines in a and the sines in b.
-COLUMNS = 7
-X, Y, A, B, C, E = range(1, COLUMNS)
+# positions, frequencies, shift and scale; phases in a; or the cosines in a and the sines in b. In s are sums of what
+# gradients need, where there are any.
+COLUMNS = 8
+X, Y, A, B, C, E, S = range(1, COLUMNS)
 
 
 Layout = tuple[tuple[int, ...], Any]  # shape, and strides in bytes

@@ -379,11 +379,11 @@ def shared_coefficients(
         found = one * first, sign * one * second
     else:
         found = coefficients_of(pair(x, pairing), pair(y, y_pairing))
-    return tuple(_summed_to(value, shape, xp) for value in found)
+    return tuple(sum_to(value, shape, xp) for value in found)
 
 
-def _summed_to(value: Array, shape: tuple[int, ...], xp: ModuleType) -> Array:
-    """Undo broadcasting from a shape."""
+def sum_to(value: Array, shape: tuple[int, ...], xp: ModuleType) -> Array:
+    """Undo broadcasting from a shape: sum what was repeated."""
     value = xp.broadcast_to(value, broadcast(value.shape, shape))
     new = value.ndim - len(shape)
     wide = tuple(axis for axis in range(value.ndim) if axis < new or (shape[axis - new] == 1 != value.shape[axis]))

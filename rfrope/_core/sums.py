@@ -19,8 +19,10 @@ import numpy as np
 
 from rfrope._core import array, parallel
 from rfrope._core.angles import Angles, rows
+from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
-from rfrope._core.dispatch import CPU, CUDA, dispatched
+from rfrope._core.blocks import Turn, shared_coefficients, sum_to
+from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
 from rfrope._core.turns import cos_sin
 
 BUDGET = 2**20  # phases that are held at once, unless those of one block, or at one lag, are more
@@ -291,6 +293,37 @@ def weighted(coefficients: Array | None, waves: Array, xp: ModuleType) -> Array:
     if coefficients.shape[-2] == 1:
         return xp.matmul(waves, xp.matrix_transpose(coefficients))[..., 0]
     return xp.sum(coefficients * waves, axis=-1)
+
+
+@dispatched(CPU.rotation, TORCH_ROTATION)
+def turn_gradient(
+    x: Array, y: Array, angles: Angles | Array, turn: Turn, shape: tuple[int, ...], radial: bool, xp: ModuleType
+) -> Array:
+    """Gradient of phases, or of scales times these, summed over all features that share one.
+
+    Parameters
+    ----------
+    x, y : arrays
+        Features that turn, and the gradient of what they were turned into.
+    angles : Angles, or array
+        Of the turn; or the phases.
+    turn : Turn
+    shape : tuple of int
+        Shape of the result, which broadcasts to that of the phases.
+    radial : bool
+        Whether it is of scales.
+
+    Returns
+    -------
+    array of that shape, in the widest float
+    """
+    has_angles, scale = isinstance(angles, Angles), turn.scale
+    phases = broadcast(angles.shape, () if isinstance(scale, float) else scale.shape)
+    dots, crosses = shared_coefficients(x, y, phases, turn.pairing, turn.out_pairing, xp, turn.softplus)
+    cos, sin = cos_sin(angles) if has_angles else (xp.cos(angles), xp.sin(angles))
+    sin = -sin if turn.inverse else sin
+    found = cos * dots + sin * crosses if radial else cos * crosses - sin * dots
+    return sum_to(-found / scale if turn.inverse else found * scale, shape, xp)
 
 
 def root(value: Array, xp: ModuleType) -> Array:

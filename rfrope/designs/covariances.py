@@ -261,8 +261,12 @@ class _Line(NamedTuple):
         ends = 1.0 - 0.5 ** np.arange(_TAIL_PANELS + 1.0)
         phases = x * self.magnitudes((cells - 1.0 + ends) / cells)
         ends = ends[: max(2, int(np.sum(phases <= _TAIL_PHASES)))]
-        counts = panels * np.ceil(1.0 + np.diff(phases[: len(ends)]) / _NODES.size).astype(np.int64)
-        parts = [np.linspace(a, b, n, endpoint=False) for a, b, n in zip(ends, ends[1:], counts.tolist(), strict=False)]
+        counts = panels * np.ceil(1.0 + np.diff(phases[: len(ends)]) / _NODES.size)
+        _check_nodes(cells * float(np.sum(counts)), x)
+        parts = [
+            np.linspace(a, b, n, endpoint=False)
+            for a, b, n in zip(ends, ends[1:], counts.astype(int).tolist(), strict=False)
+        ]
         place, weight = _panels(np.append(np.concatenate(parts), ends[-1]))
         beyond, share = _panels(np.array([ends[-1], 1.0]))
         others = _falls(x * self.magnitudes((np.arange(cells - 1)[:, None] + np.append(place, beyond)) / cells))
@@ -394,14 +398,18 @@ def _refined(
     """
     found, left, panels = find(lags, 1), np.arange(len(lags)), 2
     while left.size:
-        if panels * cells * _NODES.size > _MOST_NODES:
-            raise ValueError(
-                f"lags reach {float(np.max(np.abs(lags)))}; expected lags at which the phases of the kernel's law can "
-                "be followed: nearer ones, or fewer blocks"
-            )
+        _check_nodes(panels * cells, float(np.max(np.abs(lags[left]))))
         finer = find(lags[left], panels)
         apart = np.max(np.abs(finer - found[left]), axis=1, initial=0.0)
         size = np.max(np.abs(finer), axis=1, initial=least)
         found[left] = finer
         left, panels = left[apart > _TOLERANCE * size], 2 * panels
     return found
+
+
+def _check_nodes(intervals: float, lag: float) -> None:
+    if intervals * _NODES.size > _MOST_NODES:
+        raise ValueError(
+            f"lags reach {lag}; expected lags at which the phases of the kernel's law can be followed: nearer ones, or "
+            "fewer blocks"
+        )

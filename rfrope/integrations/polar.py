@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 import types
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import wraps
@@ -13,8 +14,10 @@ from typing import Any, TypeAlias
 
 from transformers.models.llama.modeling_llama import LlamaAttention
 
-from rfrope.integrations.rotations import Positions, calling, rotating_methods, swap
+from rfrope._core import array
+from rfrope.integrations.rotations import Positions, Rotary, calling, rotating_methods, swap
 from rfrope.layers.torch import PolarEmbedding
+from rfrope.models.kernel_scheme import NAME
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
@@ -51,6 +54,27 @@ class PolarAttention:
         if found.axes != 1:
             raise ValueError(f"the Rope has {found.axes} axes; expected one, as tokens of text have")
         return {"all": found}
+
+    @classmethod
+    def read_parameters(cls, rope: Any, parameters: Mapping[str, Any]) -> PolarAttention:
+        """Read what `rope_parameters` of a config say beside the Rope."""
+        return cls(rope, parameters.get("learnable", "phases"), parameters.get("score_scale"))
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Return `rope_parameters` of a config that says the same."""
+        module = PolarEmbedding(self.rope, self.learnable)
+        learnable = [name for name, _ in module.named_parameters()]
+        about: dict[str, Any] = {"rope_type": NAME, "polar": True, "learnable": learnable}
+        about |= {"frequencies": array.to_host(module.rope.frequencies).tolist()}
+        about |= {"attention_factor": module.rope.attention_factor}
+        return about if self.score_scale is None else about | {"score_scale": self.score_scale}
+
+    def positions(self, rotary: Rotary) -> Positions:
+        """Return what takes the place of a rotary module."""
+        made = Positions(rotary, self.read())
+        made.__dict__["asked"] = self
+        return made
 
     def put_in(self, attention: Module, positions: Positions, undo: ExitStack) -> bool:
         """Let an attention module turn by a polar module of its own, if it turns at all.

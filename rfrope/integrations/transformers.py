@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -27,8 +28,9 @@ __all__ = ["Replacement", "register", "replace_rotary", "use_polar"]
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
-_POLAR = "a config does not say that attention is polar"
-_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor", "attention_factor", *kernel_scheme.KEYS}
+_KEPT = ("rope_theta", "partial_rotary_factor")
+_SAID = ("attention_factor", *kernel_scheme.KEYS)
+_KEYS = {"rope_type", "type", *_KEPT, *_SAID}
 
 
 # -- a config that decides ---------------------------------------------------------------------------------------------
@@ -43,6 +45,9 @@ def register() -> None:
       `rfrope.design` makes of the kernel's text. Unless given, ``design`` is "auto", ``seed`` 0, and ``context`` the
       config's ``max_position_embeddings``.
     - ``{"rope_type": "rfrope", "frequencies": [...]}``: radians per position, one for each block.
+
+    With ``"polar": True`` attention is polar, as `use_polar` makes it: frequencies are then one for each feature of a
+    head, or lists of the shape of a Rope's, and ``learnable`` and ``score_scale`` are those of `use_polar`.
 
     Both may have an ``attention_factor``; ``rope_theta`` means nothing here. Models with kinds of layers have one such
     dict for each, as transformers has it. To be called once in a process, before such a config is loaded.
@@ -66,6 +71,7 @@ def register() -> None:
     """
     modeling_rope_utils.ROPE_INIT_FUNCTIONS[kernel_scheme.NAME] = _initialised
     modeling_rope_utils.RotaryEmbeddingConfigMixin._validate_rfrope_rope_parameters = _validated
+    _watch_making()
 
 
 def _initialised(
@@ -76,9 +82,39 @@ def _initialised(
     if layer_type is not None and layer_type in parameters:
         parameters = parameters[layer_type]
         config = config.per_layer_config[layer_type] if getattr(config, "is_heterogeneous", False) else config
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    rope = kernel_scheme.make(parameters, head_dim, config.max_position_embeddings)
+    rope = _rope_of(config, parameters)
+    if rope.polar:  # for `use_polar`, which puts another module there
+        return torch.full((rope.n_blocks // 2,), math.nan, device=device), rope.attention_factor
     return torch.tensor(rope.frequencies.tolist(), dtype=torch.float32, device=device), rope.attention_factor
+
+
+def _rope_of(config: Any, parameters: Mapping[str, Any]) -> Any:
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return kernel_scheme.make(parameters, head_dim, config.max_position_embeddings)
+
+
+def _watch_making() -> None:
+    """Let models whose config says so have polar attention from the start."""
+    kept = PreTrainedModel.post_init
+    if getattr(kept, "__module__", "") == __name__:
+        return
+
+    def post_init(self: Module) -> None:
+        """Finish a model."""
+        kept(self)
+        parameters = getattr(self.config, "rope_parameters", None)
+        parameters = parameters if isinstance(parameters, Mapping) else {}
+        kinds = [one for one in (parameters, *parameters.values()) if isinstance(one, Mapping) and one.get("polar")]
+        if not kinds or any(isinstance(one, rotations.Positions) for one in self.modules()):
+            return
+        if not any("Rotary" in type(one).__name__ for one in self.modules()):  # it may be a part without attention
+            return
+        if any({key: one.get(key) for key in _SAID} != {key: kinds[0].get(key) for key in _SAID} for one in kinds):
+            raise ValueError("rope_parameters say another polar rotation for each kind of layer; expected one for all")
+        asked = polar.PolarAttention.read_parameters(_rope_of(self.config, kinds[0]), kinds[0])
+        _put_in(self, asked.positions, asked.put_in)
+
+    PreTrainedModel.post_init = functools.update_wrapper(post_init, kept, ("__doc__", "__name__"))
 
 
 def _validated(config: Any, rope_parameters: Mapping[str, Any], ignore_keys: set[str] | None = None) -> None:
@@ -161,7 +197,9 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     >>> replacement.attentions
     2
     """
-    return _put_in(model, lambda one: rotations.turning_modules(one.module, rope), rotations.redirect)
+    return _put_in(
+        model, lambda one: rotations.Positions(one, rotations.turning_modules(one.module, rope)), rotations.redirect
+    )
 
 
 def use_polar(
@@ -205,9 +243,10 @@ def use_polar(
 
     Notes
     -----
-    Queries and keys become twice as wide before the cache holds the keys, values stay as they are. Checkpoints and
-    ``model.state_dict()`` have what was learned, under ``polar``. A config does not say that attention is polar, so
-    ``save_pretrained`` warns: save the Rope too (`rfrope.save`), and load weights after ``use_polar``, as on the page.
+    Queries and keys become twice as wide before the cache holds the keys, values stay as they are.
+    ``model.state_dict()`` has what was learned, under ``polar``. ``save_pretrained`` writes it with the weights, and
+    the Rope into the config, in the form that `register` reads: ``from_pretrained``, after ``register()``, gives the
+    model back, and without it transformers says that it does not know the type.
 
     Examples
     --------
@@ -221,18 +260,18 @@ def use_polar(
     """
     scale = None if score_scale is None else positive("score_scale", score_scale)
     asked = polar.PolarAttention(rope, learnable, scale)
-    return _put_in(model, lambda one: asked.read(), asked.put_in)
+    return _put_in(model, asked.positions, asked.put_in)
 
 
 def _put_in(
-    model: Module, turning: Callable[[rotations.Rotary], dict[str, Module]], redirect: Callable[..., bool]
+    model: Module, replace: Callable[[rotations.Rotary], rotations.Positions], redirect: Callable[..., bool]
 ) -> Replacement:
     """Let rotary modules give positions, and attention modules turn by them."""
     done = Replacement()
     _watch_saving()
     rotaries = rotations.rotaries(model)
     try:
-        made = {id(one): rotations.Positions(one, turning(one)) for one in rotaries if one.is_replaced}
+        made = {id(one): replace(one) for one in rotaries if one.is_replaced}
         for rotary in rotaries:
             if rotary.is_replaced:
                 rotations.swap(rotary.parent._modules, rotary.name, made[id(rotary)], done)
@@ -266,10 +305,9 @@ def _watch_saving() -> None:
         replaced = [one for one in self.modules() if isinstance(one, rotations.Positions)]
         with ExitStack() as undo:
             for lost in dict.fromkeys(filter(None, [_written(self, one, undo) for one in replaced])):
-                maker = "use_polar" if lost == _POLAR else "replace_rotary"
                 warnings.warn(
-                    f"{type(self).__name__} is saved without the rotation that {maker} put in: {lost}; expected "
-                    f"{maker} again after from_pretrained, and the state_dict of what was learned",
+                    f"{type(self).__name__} is saved without the rotation that replace_rotary put in: {lost}; expected "
+                    "replace_rotary again after from_pretrained, and the state_dict of what was learned",
                     stacklevel=2,
                 )
             return kept(self, *arguments, **options)
@@ -279,8 +317,6 @@ def _watch_saving() -> None:
 
 def _written(model: Module, positions: rotations.Positions, undo: ExitStack) -> str:
     """Put frequencies into the config of what they stand in for; why that cannot be, if it cannot."""
-    if any(one.rope.polar for one in positions.turning.values()):
-        return _POLAR
     register()
     module = positions.__dict__["rotary"].module
     kind, config = type(module), getattr(module, "config", None)
@@ -289,6 +325,12 @@ def _written(model: Module, positions: rotations.Positions, undo: ExitStack) -> 
         return f"{kind.__name__} reads no frequencies from a config"
     if not any(each is config for each in _configs(model.config)):
         return f"{kind.__name__} has a config of its own, which is not saved"
+    asked = positions.__dict__.get("asked")  # polar attention
+    if asked is not None:
+        told = {key: before[key] for key in _KEPT if key in before} | asked.parameters
+        nested = {name: told for name, one in before.items() if isinstance(one, Mapping)}
+        rotations.swap(config.__dict__, "rope_parameters", nested or told, undo)
+        return ""
     if any(one.phases is not None or one.rope.vectors.ndim > 1 for one in positions.turning.values()):
         return "a config holds one line of frequencies for all heads, and no phases"
     told = {
@@ -316,7 +358,7 @@ def _parameters(rotary: Module, before: Mapping[str, Any]) -> dict[str, Any]:
     """`rope_parameters` of what turns, with what else a config needs to know."""
     held = rotary.rope.frequencies if rotary.frequencies is None else rotary.frequencies
     held = held.full_tensor() if hasattr(held, "full_tensor") else held  # a part of it is here
-    kept = {key: before[key] for key in ("rope_theta", "partial_rotary_factor") if key in before}
+    kept = {key: before[key] for key in _KEPT if key in before}
     numbers = {"frequencies": array.to_host(held).tolist(), "attention_factor": rotary.rope.attention_factor}
     return kept | {"rope_type": kernel_scheme.NAME} | numbers
 

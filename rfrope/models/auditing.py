@@ -22,6 +22,7 @@ from rfrope.rotation.rope import Rope, refuse_polar
 
 _EXCEEDS = 1e-3  # error of cos and sin
 _UNBOUNDED = 2**24  # positions that frequencies are followed for where there is no context
+_TABLES = "the tables of a model are for blocks of two features"
 _NARROW = 2.0**-8  # what half precision leaves unknown, with some room
 
 
@@ -176,6 +177,8 @@ def _read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
         raise ValueError("rope is None, and what has no config; expected a Rope, frequencies, or a config")
     if isinstance(rope, Mapping | str | os.PathLike) or hasattr(rope, "to_dict"):
         short = from_config(rope)
+        for one in short:
+            refuse_polar(one, "rope", _TABLES)
         long = [each for one in short if (context := _context(one)) for each in from_config(rope, seq_len=context)]
         distinct: dict[Any, Rope] = {}
         for one in (*short, *long):
@@ -183,7 +186,7 @@ def _read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
             distinct.setdefault(key, one)
         return tuple(distinct.values())
     made = rope if isinstance(rope, Rope) else Rope(rope)
-    refuse_polar(made, "rope", "the tables of a model are for blocks of two features")
+    refuse_polar(made, "rope", _TABLES)
     if made.frequencies.ndim != 1:
         raise ValueError(f"rope has frequencies {tuple(made.frequencies.shape)}; expected (D,): one axis and one head")
     return (replace(made, frequencies=array.to_host(made.frequencies, "rope").astype(np.float64)),)

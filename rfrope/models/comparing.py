@@ -21,7 +21,7 @@ from rfrope.models.configs import from_config, read
 from rfrope.models.rewriting import rewrites
 from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
 from rfrope.models.values import first
-from rfrope.rotation.rope import Rope
+from rfrope.rotation.rope import Rope, refuse_polar
 
 _SAME = 1e-12  # relative; rules are evaluated in float64
 _SHARE = 0.01  # part of the score at lag 0
@@ -242,9 +242,12 @@ def compare(
     raw, _ = read(config)
     readings = _choose_readings(engines)
     length = None if seq_len is None else whole("seq_len", seq_len, 1)
+    found = from_config(raw)
+    for rope in found:
+        refuse_polar(rope, "config", "no engine has polar attention")
     ropes = [
         _compare_rope(_describe(rope, raw, one), readings)
-        for rope in from_config(raw)
+        for rope in found
         for one in (_choose_lengths(rope) if length is None else (length,))
     ]
     return Comparison(tuple(ropes))

@@ -7,15 +7,18 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from rfrope import kernels
 from rfrope._core import angles
-from rfrope._core.arguments import show, whole
+from rfrope._core.arguments import flag, listed, positive, show, whole
 from rfrope.designs import design
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import Scheme, rotated_width
 
 NAME = "rfrope"
 _DESIGNED = ("kernel", "design", "seed", "context")
+_POLAR = ("learnable", "score_scale")  # what a model needs to know beside a polar Rope
 
 
 def _text(name: str, value: Any) -> str:
@@ -29,9 +32,14 @@ def _kernel(name: str, value: Any) -> str:
     return str(value)
 
 
-def _frequencies(name: str, value: Any) -> list[float]:
-    found: list[float] = angles.read_on_host(value, name, sets="line")[:, 0].tolist()
-    return found
+def _frequencies(name: str, value: Any) -> list[Any]:
+    found = angles.numbers_on_host(value, name).astype(np.float64)
+    angles.frequencies(found, np, name=name, least=1)
+    return list(found.tolist())
+
+
+def _learnable(name: str, value: Any) -> list[str]:
+    return [_text(f"{name}[{i}]", one) for i, one in enumerate(listed(name, value, "names of what is learned"))]
 
 
 KEYS: dict[str, Callable[[str, Any], Any]] = {
@@ -40,6 +48,9 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
     "seed": whole,
     "context": lambda name, value: whole(name, value, 2),
     "frequencies": _frequencies,
+    "polar": flag,
+    "learnable": _learnable,
+    "score_scale": positive,
 }
 
 
@@ -63,6 +74,12 @@ def check(parameters: Mapping[str, Any]) -> None:
         raise ValueError(f"rope_parameters has frequencies and {', '.join(sorted(extra))}; expected one or the other")
     for key in has & KEYS.keys():
         KEYS[key](f"rope_parameters[{key!r}]", parameters[key])
+    if parameters.get("polar"):
+        return
+    if extra := has & set(_POLAR):
+        raise ValueError(f"rope_parameters has {', '.join(sorted(extra))}, but not polar=True; expected no such key")
+    if "frequencies" in has:
+        angles.read_on_host(parameters["frequencies"], "rope_parameters['frequencies']", sets="line")
 
 
 def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len: int | None = None) -> Rope:
@@ -86,7 +103,9 @@ def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len:
     check(values)
     width = rotated_width(head_dim, values.get("partial_rotary_factor") or 1.0)
     parameters = {
-        key: value for key, value in values.items() if key in (*KEYS, "attention_factor") and value is not None
+        key: value
+        for key, value in values.items()
+        if key in {*KEYS, "attention_factor"} - {*_POLAR} and value is not None
     }
     return _made(json.dumps(parameters, sort_keys=True), head_dim, width, context)
 
@@ -94,7 +113,9 @@ def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len:
 @lru_cache(maxsize=64)
 def _made(text: str, head_dim: int, width: int, context: int | None) -> Rope:
     parameters = json.loads(text)
-    factor = parameters.get("attention_factor", 1.0)
+    factor, polar = parameters.get("attention_factor", 1.0), parameters.get("polar", False)
+    if "frequencies" in parameters and polar:
+        return Rope(parameters["frequencies"], head_dim=head_dim, attention_factor=factor, polar=True)
     if "frequencies" in parameters:
         given = angles.read_on_host(parameters["frequencies"], "frequencies", sets="line")[:, 0]
         if 2 * len(given) != width:
@@ -106,12 +127,13 @@ def _made(text: str, head_dim: int, width: int, context: int | None) -> Rope:
     made = design(
         parameters["kernel"],
         head_dim=head_dim,
-        rotary_dim=width,
+        rotary_dim=None if polar else width,
+        polar=polar,
         context=length,
         design=parameters.get("design", "auto"),
         rng=parameters.get("seed", 0),
     )
-    return Rope(made.frequencies, head_dim=head_dim, attention_factor=factor, source=made.source)
+    return Rope(made.frequencies, head_dim=head_dim, attention_factor=factor, polar=polar, source=made.source)
 
 
 SCHEME = Scheme(

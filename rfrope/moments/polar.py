@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array, sums
+from rfrope._core import angles, array, blocks, sums
 from rfrope._core.array import Array
 from rfrope._core.turns import phases
 from rfrope.designs.covariances import Pairs, pair_covariances
@@ -279,15 +279,11 @@ def _product(q: Any, k: Any, xp: ModuleType, device: Any) -> Array:
     """Products of magnitudes, or an error that says what is wrong with them."""
     read = []
     for name, value in (("q", q), ("k", k)):
-        value = array.asarray(value, xp, name=name, device=device)
-        if not array.is_real_floating(value):
-            raise TypeError(f"{name} has dtype {array.dtype_name(value)}; expected real floating magnitudes")
-        if value.ndim == 0:
-            raise ValueError(f"{name} is a single number; expected magnitudes (..., D), one for each block")
+        value = blocks.features(value, xp, name, device, blocks.MAGNITUDES)
         array.check_memory(16.0, value.shape, value, name)
         value = array.widen(value, xp)
         if array.has_host_values(value) and bool(xp.any(value < 0.0)):
-            raise ValueError(f"{name} holds negative numbers; expected magnitudes: softplus has not been applied?")
+            raise ValueError(f"{name} holds negative numbers; expected magnitudes of 0 or more: apply softplus")
         read.append(value)
     one, other = read
     if one.shape[-1] != other.shape[-1]:

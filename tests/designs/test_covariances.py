@@ -173,6 +173,8 @@ def test_without_an_exact_form_it_is_refused(design, kernel):
         pair_covariances(law, design, 8, np.ones((1, law.ndim)))
 
 
-def test_lags_whose_phases_cannot_be_followed_are_refused():
-    with pytest.raises(ValueError, match="lags reach 1000000000000"):
-        pair_covariances(kernels.parse("gaussian"), "stratified", 64, np.array([[1e12]]))
+@pytest.mark.parametrize("design", ["stratified", "shifted"])
+@pytest.mark.parametrize(("kernel", "lag"), [("gaussian", 1e12), ("matern(nu=0.1, scale=16)", 5e4)])
+def test_lags_whose_phases_cannot_be_followed_are_refused(design, kernel, lag):
+    with pytest.raises(ValueError, match=f"lags reach {lag}"):
+        pair_covariances(kernels.parse(kernel), design, 64, np.array([[lag]]))

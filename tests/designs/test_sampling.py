@@ -1,5 +1,6 @@
 """Designs by name: the same frequencies for the same seed everywhere, heads, estimates, errors, and whole designs."""
 
+import contextlib
 import csv
 import pathlib
 import tracemalloc
@@ -393,6 +394,29 @@ def test_documented_errors_are_reproduced():
             written = documented[tuple(row[h] for h in designs.HEADER[:4])]
             for quantity in ("rms", "sup"):
                 assert float(row[quantity]) == pytest.approx(float(written[quantity]), rel=0.02), row
+
+
+def test_the_documented_gains_of_polar_contents():
+    """Sampled figures against closed forms, and what the page says of them."""
+    gains = benchmark("gains")
+    lines = (DOCS / "designs_polar.csv").read_text("utf-8").splitlines()
+    assert lines[0].startswith("# python -m benchmarks.gains --polar")
+    rows = {row["kernel"]: row for row in csv.DictReader(lines[1:])}
+    assert set(rows) == {repr(kernel) for kernel, reach in gains.cases() if reach == 256}
+    _, _, m, n = gains.contents()
+    for text, row in rows.items():
+        kernel, compared = kernels.parse(text), 0
+        for design in gains.POLAR_SETS:
+            with contextlib.suppress(ValueError):  # without an exact form
+                errors = rfrope.moments.polar_error(m, n, float(row["lag"]), kernel, design=design)
+                assert float(row[design]) == pytest.approx(np.sqrt(np.mean(errors**2)), rel=0.03), (text, design)
+                compared += 1
+        assert compared >= 2, text
+        limit = float(row["limit"])
+        assert 0.97 * limit < min(float(row[one]) for one in ("stratified", "shifted", "balanced")), text
+        assert max(float(row["stratified"]), float(row["shifted"])) < 0.8 * float(row["iid"]), text
+        assert float(row["RoPE iid"]) > 8.0 * float(row["iid"]), text
+        assert float(row["RoPE stratified"]) == pytest.approx(float(row["RoPE iid"]), rel=0.1), text
 
 
 def test_the_documented_gains():

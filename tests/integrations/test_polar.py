@@ -6,12 +6,14 @@ import copy
 import dataclasses
 import itertools
 import math
+import subprocess
+import sys
 import warnings
 
 import numpy as np
 import pytest
 import tiny_models
-from campaign import campaign, sparse
+from campaign import HANGS, campaign, sparse
 from tiny_models import IDS, logits, made
 
 import rfrope
@@ -19,7 +21,7 @@ import rfrope
 torch, transformers = tiny_models.torch, tiny_models.transformers
 with warnings.catch_warnings():  # importing them raises a few of their own
     warnings.simplefilter("ignore")
-    from rfrope.integrations.transformers import replace_rotary, use_polar
+    from rfrope.integrations.transformers import register, replace_rotary, use_polar
     from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
 
 pytestmark = tiny_models.WARNINGS
@@ -128,24 +130,80 @@ def test_what_is_learned_is_chosen(learnable):
     assert names == {f"model.layers.{i}.self_attn.polar.{one}" for i, one in itertools.product(range(2), chosen)}
 
 
-def test_a_state_and_a_rope_give_the_model_back(tmp_path):
-    files = pytest.importorskip("safetensors.torch")
+@pytest.mark.parametrize("options", [{}, {"learnable": ("factors", "phases"), "score_scale": 0.5}])
+@pytest.mark.parametrize("rope", [dataclasses.replace(ONE, attention_factor=1.25), SETS], ids=["one set", "sets"])
+@pytest.mark.parametrize("model_type", sparse(["llama", "gemma3_text"], lambda one: one == "llama"))
+def test_a_saved_model_is_polar_again(model_type, rope, options, tmp_path):
+    model = made(model_type)
+    before = copy.deepcopy(model.config.rope_parameters)
+    with_biases(model, rope, **options)
+    wanted = logits(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        model.save_pretrained(tmp_path)
+    assert model.config.rope_parameters == before
+    for again in (transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval(), model):
+        assert torch.equal(logits(again), wanted)
+        again.save_pretrained(tmp_path / "again")
+        once_more = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "again").eval()
+        assert torch.equal(logits(once_more), wanted)
+        names = {name for name, _ in once_more.named_parameters()}
+        assert names == {name for name, _ in model.named_parameters()}
+    read = rfrope.from_config(tmp_path)[0]
+    assert (read.polar, read.head_dim, read.attention_factor) == (True, 16, rope.attention_factor)
+    np.testing.assert_array_equal(read.frequencies, rope.frequencies)
+    for call in (rfrope.models.compare, lambda path: rfrope.models.audit(np.ones(8), path / "config.json")):
+        with pytest.raises(ValueError, match="is polar, but"):
+            call(tmp_path)
+
+
+def test_a_config_alone_decides(tmp_path):
+    register()
+    told = {"rope_type": "rfrope", "kernel": "cauchy(scale=8)", "design": "quantile", "polar": True, "context": 64}
+    model = made(rope_parameters=told)
+    rope = rfrope.design("cauchy(scale=8)", head_dim=16, context=64, design="quantile", polar=True)
+    np.testing.assert_array_equal(model.model.layers[1].self_attn.polar.rope.frequencies, rope.frequencies)
+    other = made()
+    use_polar(other, rope)
+    assert torch.equal(logits(other), logits(model))
+    assert model.generate(IDS, **GENERATED).shape == (1, 20)
+
+
+def test_without_register_a_saved_model_is_not_taken_for_another(tmp_path):
+    model = made()
+    use_polar(model, SETS)
+    model.save_pretrained(tmp_path)
+    code = f"import transformers\ntransformers.AutoModelForCausalLM.from_pretrained({str(tmp_path)!r})"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANGS)
+    assert run.returncode != 0
+    assert "rfrope" in run.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        ({"frequencies": [1.0] * 8, "polar": True}, "head_dim is 16, but a polar Rope has one frequency for each"),
+        ({"frequencies": [1.0] * 8, "score_scale": 2.0}, "score_scale, but not polar=True"),
+        ({"frequencies": [[[1.0]] * 16] * 2}, "frequencies"),
+        ({"kernel": "gaussian", "polar": 1}, "polar"),
+        ({"kernel": "gaussian", "polar": True, "score_scale": -1.0}, "score_scale"),
+        ({"kernel": "gaussian", "polar": True, "learnable": "phases"}, "learnable"),
+        ({"kernel": "gaussian", "polar": True, "learnable": ["bias"]}, "learnable is 'bias'"),
+    ],
+)
+def test_configs_that_cannot_be_read(told, message):
+    register()
+    with pytest.raises(Exception, match=message):
+        made(rope_parameters={"rope_type": "rfrope", **told})
+
+
+def test_a_state_goes_into_another_model():
     model = made()
     with_biases(model)
-    wanted = logits(model)
-    rfrope.save(tmp_path / "rope.npz", SETS)
-    with pytest.warns(UserWarning, match=r"without the rotation that use_polar put in: a config does not say"):
-        model.save_pretrained(tmp_path)
-    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    assert not torch.allclose(logits(again), wanted, atol=1e-3)
-    use_polar(again, rfrope.load(tmp_path / "rope.npz"))
-    assert not torch.allclose(logits(again), wanted, atol=1e-3)
-    files.load_model(again, tmp_path / "model.safetensors")
-    assert torch.equal(logits(again), wanted)
     other = made()
     use_polar(other, SETS)
     assert not other.load_state_dict(model.state_dict()).missing_keys
-    assert torch.equal(logits(other), wanted)
+    assert torch.equal(logits(other), logits(model))
 
 
 def test_a_copy_learns_by_itself():

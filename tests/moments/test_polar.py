@@ -13,6 +13,7 @@ from scipy import stats
 import rfrope
 from rfrope import Kernel, kernels
 from rfrope.moments import effective_blocks, polar_error, polar_score, polar_tail, polar_variance, relative_error
+from rfrope.rotation import rotate_polar
 from rfrope.validation import default_lags
 
 RNG = np.random.default_rng(27)
@@ -44,22 +45,16 @@ class Tones(Kernel):
         return [(0.5 * w, s * f) for w, f in zip(self.weights, self.tones, strict=True) for s in (1.0, -1.0)]
 
 
-def features(q, k, shift):
-    """Polar contents as contents of a rotation, first and second features in halves."""
-    return np.append(q, 0.0 * q), np.concatenate([k * np.cos(shift), k * np.sin(shift)])
-
-
 def enumerated(q, k, lag, shift, law, antithetic=False):
-    """Mean and variance of ``rotate(q, 0) . rotate(k, lag)`` over every outcome of independent blocks or pairs."""
+    """Mean and variance of ``rotate_polar(q, 0) . rotate_polar(k, lag)`` over all outcomes of blocks or pairs."""
     first = second = 0.0
     free = (len(q) + 1) // 2 if antithetic else len(q)
-    one, other = features(q, k, shift)
     for outcome in itertools.product(law.outcomes(), repeat=free):
         probability = math.prod(weight for weight, _ in outcome)
         omega = np.array([frequency for _, frequency in outcome])
         if antithetic:
             omega = np.repeat(omega, 2)[: len(q)] * np.where(np.arange(len(q)) % 2, -1.0, 1.0)
-        score = rfrope.rotate(one, 0.0, omega) @ rfrope.rotate(other, lag, omega)
+        score = rotate_polar(q, 0.0, omega) @ rotate_polar(k, lag, omega, shift=shift)
         first, second = first + probability * score, second + probability * score**2
     return float(first), float(second - first**2)
 
@@ -201,7 +196,7 @@ def test_a_set_dealt_at_random_is_every_order(lag):
 
 def test_a_set_is_a_rope_or_any_array_and_one_block_does_not_vary():
     q, k, shift = contents(3, 5)
-    rope = rfrope.Rope(SET)
+    rope = rfrope.Rope(SET, polar=True)
     plain = polar_variance(q, k, [1.0, 2.0, 3.0], G, shift=shift, design=SET)
     np.testing.assert_array_equal(polar_variance(q, k, [1.0, 2.0, 3.0], G, shift=shift, design=rope), plain)
     np.testing.assert_array_equal(polar_variance(q, k, [1.0, 2.0, 3.0], G, shift=shift, design=SET[:, None]), plain)

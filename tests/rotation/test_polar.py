@@ -305,26 +305,104 @@ def test_gradients_of_all_arguments_and_their_gradients(name, kind):
     assert torch.autograd.gradgradcheck(call, values)
 
 
-@pytest.mark.parametrize(
-    ("kind", "wrong"),
-    [
-        ("softplus", lambda torch, name: ("_softplus_gradient", lambda gradient, x: gradient)),
-        ("plain", lambda torch, name: ("_shared", lambda x, *rest: tuple(-v for v in shared(torch)(x, *rest)))),
-        ("softplus", lambda torch, name: ("_shared", lambda *given: shared(torch)(*given[:-1], False))),
-    ],
-    ids=["logistic function dropped", "sign", "softplus dropped"],
-)
-def test_a_wrong_gradient_is_noticed(kind, wrong, monkeypatch):
+def back(*given, softplus=None):
+    """Return what the operator of both gradients does, with or without the softplus that it is asked for."""
+    operator = library("torch").module.ops.rfrope.turn_back.default
+    return operator(*given) if softplus is None else operator(*given[:-2], softplus, given[-1])
+
+
+WRONG = {
+    "logistic function dropped": lambda *given: (back(*given, softplus=False)[0], back(*given)[1]),
+    "softplus dropped": lambda *given: (back(*given)[0], back(*given, softplus=False)[1]),
+    "sign": lambda *given: (back(*given)[0], -back(*given)[1]),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_gradient_is_noticed(name, monkeypatch):
     torch = library("torch").module
-    values, call = learnt("one axis", kind)
+    values, call = learnt("one axis", "softplus")
     module = importlib.import_module("rfrope._backends.torch.rotation")
-    monkeypatch.setattr(module, *wrong(torch, kind))
+    monkeypatch.setattr(module, "_turn_back", WRONG[name])
     with pytest.raises(RuntimeError, match="Jacobian mismatch"):
         torch.autograd.gradcheck(call, values)
 
 
-def shared(torch):
-    return torch.ops.rfrope.shared_coefficients.default
+def test_a_wrong_gradient_of_a_gradient_is_noticed(monkeypatch):
+    torch = library("torch").module
+    values, call = learnt("one axis", "softplus")
+    module = importlib.import_module("rfrope._backends.torch.rotation")
+    monkeypatch.setattr(module, "_softplus_gradient", lambda gradient, x: gradient)
+    with pytest.raises(RuntimeError, match="Jacobian mismatch"):
+        torch.autograd.gradgradcheck(call, values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["dense", "transposed", "rows stepped", "stepped", "broadcast", "features first"])
+@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize("softplus", [False, True])
+def test_both_gradients_in_one_pass_are_those_of_their_parts(dtype, layout, pairing, softplus, rng):
+    torch = library("torch").module
+    leaf = pytest.importorskip("rfrope._backends.cpu.rotation", exc_type=ImportError)
+    x = tensor(laid(rng.uniform(0, 2, (2, 3, 5, 21)).astype(numpy_dtype(dtype)), layout)).requires_grad_()
+    shift = torch.zeros(3, 1, 21, dtype=torch.float64, requires_grad=True)
+    scale = torch.full((5, 1), 1.5, dtype=torch.float64, requires_grad=True)
+    omega, at, ran = torch.linspace(0, 1, 21, dtype=torch.float64), torch.arange(5) * 1000, []
+    g = torch.rand(2, 3, 5, 42, generator=torch.Generator().manual_seed(0)).to(x.dtype)
+    whole = leaf.turn_back
+
+    def noted(*arguments):
+        ran.append(whole(*arguments))
+        return ran[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leaf, "turn_back", noted)
+        turned = rotate_polar(x, at, omega, shift=shift, scale=scale, softplus=softplus, pairing=pairing)
+        found = torch.autograd.grad(turned, [x, shift, scale], g, retain_graph=True)
+        parts = torch.autograd.grad(turned, [x, shift, scale], g, create_graph=True)
+    assert len(ran) == 1
+    assert (ran[0] is not None) == (layout in ("dense", "transposed", "features first"))
+    unit = EPSILON[dtype]
+    for one, other, tolerance in zip(found, parts, (3 * unit, 0, 0), strict=True):
+        torch.testing.assert_close(one.double(), other.detach().double(), rtol=tolerance + 1e-6 * softplus, atol=1e-12)
+
+
+def test_gradients_do_not_depend_on_threads(rng):
+    torch = library("torch").module
+    x = torch.from_numpy(rng.standard_normal((2, 8, 2048, 64), dtype=np.float32)).requires_grad_()
+    shift, omega = torch.zeros(8, 1, 64, requires_grad=True), torch.from_numpy(rfrope.geometric(64))
+    found = []
+    for count in (1, 3):
+        with rfrope.threads(count):
+            turned = rotate_polar(x, torch.arange(2048), omega, shift=shift, softplus=True)
+            found.append(torch.autograd.grad(turned, [x, shift], turned.detach()))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_compiled_step_of_training_has_one_node_each_way():
+    torch, names = library("torch").module, []
+    common, functorch = map(importlib.import_module, ("torch._dynamo.backends.common", "torch._functorch.aot_autograd"))
+
+    def backend(module, inputs):
+        names.extend(str(node.target) for node in module.graph.nodes if "rfrope" in str(node.target))
+        return functorch.make_boxed_func(module.forward)
+
+    values, _ = learnt("one axis", "softplus")
+    x, shift = values[0], values[3]
+    at, omega = torch.arange(5), torch.linspace(0, 1, 4, dtype=torch.float64)
+
+    def call(x, shift):
+        return rotate_polar(x, at, omega, shift=shift, softplus=True)
+
+    torch._dynamo.reset()
+    aot = common.aot_autograd(fw_compiler=backend, bw_compiler=backend)
+    compiled = torch.compile(call, fullgraph=True, backend=aot)
+    found = torch.autograd.grad(compiled(x, shift).square().sum(), [x, shift])
+    assert names == ["rfrope.turn.default", "rfrope.turn_back.default"]
+    for one, other in zip(found, torch.autograd.grad(call(x, shift).square().sum(), [x, shift]), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)
+    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -362,7 +440,12 @@ def test_operators_keep_torchs_rules(kind):
         softplus,
     )
     y = torch.rand(2, 3, 5, 4 if inverse else 8, dtype=torch.float64)
-    for name, arguments in (("turn", turn), ("shared_coefficients", (x, y, (5, 4), *layouts, softplus))):
+    fixed = [value.detach() if isinstance(value, torch.Tensor) else value for value in turn]
+    gradient = fixed[0], y, *fixed[1:], (4,), False
+    shared = x, y, (5, 4), *layouts, softplus
+    both = fixed[0], y, *fixed[1:], (4,)
+    tried = {"turn": turn, "shared_coefficients": shared, "turn_gradient": gradient}
+    for name, arguments in (tried if inverse else tried | {"turn_back": both}).items():
         found = torch.library.opcheck(getattr(torch.ops.rfrope, name).default, arguments)
         assert set(found.values()) == {"SUCCESS"}
 

@@ -127,12 +127,15 @@ class Element:
 
     def read(self, builder: Any, value: Any, lanes: int, softplus: bool) -> Any:
         """Widen what was loaded, after a softplus in the narrowest float that has its digits."""
-        if softplus and self.size == 4:
-            value = _softplus(builder, value, lanes, _SINGLE)
+        return self.read_both(builder, value, lanes)[0] if softplus else self.widen(builder, value, lanes)
+
+    def read_both(self, builder: Any, value: Any, lanes: int) -> list[Any]:
+        """Softplus of what was loaded, and its slope, the logistic function."""
+        if self.size == 4:
+            found = _softplus(builder, value, lanes, _SINGLE)
+            return [self.widen(builder, one, lanes) for one in found]
         value = self.widen(builder, value, lanes)
-        if softplus and self.size != 4:
-            value = _softplus(builder, value, lanes, _DOUBLE if self.size == 8 else _SINGLE)
-        return value
+        return _softplus(builder, value, lanes, _DOUBLE if self.size == 8 else _SINGLE)
 
     def widen(self, builder: Any, value: Any, lanes: int) -> Any:
         if self.is_bfloat16:
@@ -238,11 +241,17 @@ def places_of(builder: Any, base: Any, index: Any, step: Any, blocks: Any, layou
     return [builder.add(base, builder.mul(i, step)) for i in indices]
 
 
+def load_one(builder: Any, element: Element, base: Any, index: Any, step: Any, blocks: Any, layout: str) -> list[Any]:
+    """Features of one block, with any step between features, as they are stored."""
+    places = places_of(builder, base, index, step, blocks, layout)
+    return [builder.load(pointer(builder, place, vector(element.stored, 1)), align=1) for place in places]
+
+
 # -- softplus ----------------------------------------------------------------------------------------------------------
 
 
-def _softplus(builder: Any, z: Any, lanes: int, single: _Float) -> Any:
-    """``max(z, 0) + log1p(exp(-|z|))`` without a branch, to 2 units in the last place; NaN stays NaN.
+def _softplus(builder: Any, z: Any, lanes: int, single: _Float) -> list[Any]:
+    """``max(z, 0) + log1p(exp(-|z|))`` without a branch, to 2 units in the last place, and its slope; NaN stays NaN.
 
     The exponential is ``2^n exp(r)`` with ln 2 in two parts, scaled by two powers of two, so that subnormal results are
     rounded once.
@@ -281,5 +290,7 @@ def _softplus(builder: Any, z: Any, lanes: int, single: _Float) -> Any:
     w = builder.fdiv(t, fma(t, number(0.5), number(1.0)))
     square = builder.fmul(w, w)
     log = fma(w, builder.fmul(square, polynomial(single.log, square)), w)
-    most = builder.select(builder.fcmp_ordered(">", z, number(0.0)), z, number(0.0))
-    return builder.fadd(most, log)
+    is_positive = builder.fcmp_ordered(">", z, number(0.0))
+    value = builder.fadd(builder.select(is_positive, z, number(0.0)), log)
+    slope = builder.fdiv(builder.select(is_positive, number(1.0), t), builder.fadd(t, number(1.0)))
+    return [value, slope]

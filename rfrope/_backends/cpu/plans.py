@@ -125,14 +125,11 @@ def plan_of(
     in_pieces = blocks * size % 16 == 0 and not any([step % 16 for step in y[:-1]])
     tables, items = np.zeros((4, 1), np.int64), 0
     if elements:
-        columns = [row[:2] for row in operands.rows]
+        columns = [*[row[:2] for row in operands.rows], ((), ())]
         axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[:-1], columns)
         table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), (x[0][-1], shape[-1]))
-        table[loops.HAS_SHIFT], table[loops.HAS_SCALE] = c is not None, e is not None
-        is_line = operands.axes == 1 and c is e is None
-        table[loops.FILL] = loops.fill_of(is_line, size == 2)
-        table[loops.FORM], table[loops.CROSSED], table[loops.REST] = form, pairing != out_pairing, rest
-        table[loops.INVERSE] = inverse
+        _add_options(table, operands, (c, e), size == 2, form, inverse)
+        table[loops.CROSSED], table[loops.REST] = pairing != out_pairing, rest
         tables = np.stack([table] * 4)
         tables[IN_PLACE, loops.IN_PLACE] = 1
         tables[PIECES, loops.STREAMING] = 1
@@ -155,6 +152,43 @@ def plan_of(
     )
 
 
+def gradient_table(
+    dtype: str,
+    features: tuple[Layout, Layout],
+    kind: int,
+    operands: Operands,
+    scaled: tuple[Any, Any],
+    turn: tuple[str, str, bool, bool],
+    target: Layout,
+) -> tuple[Any, np.ndarray, int]:
+    """Return what `coefficient_loops.turn_gradients` follows: an element, the table, and the number of items.
+
+    `features` are x and y, the operands those of a rotation, with the shift and the scale again in `scaled`; `turn` has
+    pairings, `inverse` and `softplus`; `target` is the layout of the sums, of which all axes are those of the phases.
+    """
+    (x, y), (pairing, out_pairing, inverse, softplus) = features, turn
+    like, form = like_of(dtype, pairing, out_pairing, softplus)
+    leading = np.broadcast_shapes(x[0][:-1], y[0][:-1], target[0][:-1], *[row[0] for row in operands.rows])
+    columns = [*[row[:2] for row in operands.rows], (target[0][:-1], target[1][:-1])]
+    y_strides = layout.spread(y[0][:-1], y[1][:-1], leading)
+    axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y_strides, columns)
+    table, items = _table(kind, operands, axes, (x[1][-1], y[1][-1]), (x[0][-1], y[0][-1]))
+    _add_options(table, operands, scaled, False, form, inverse)
+    table[loops.GROUP], items, table[loops.GROUPS] = table[loops.SHARED], items // table[loops.GROUPS], 1
+    table[loops.BLOCK_STRIDES + layout.S] = target[1][-1] if target[0][-1] > 1 else 0
+    return like, table, int(items)
+
+
+def _add_options(
+    table: np.ndarray, operands: Operands, scaled: tuple[Any, Any], is_narrow: bool, form: int, inverse: bool
+) -> None:
+    """Add to a table whether there are a shift and a scale, the loop for the phases, and what is asked."""
+    shift, scale = scaled
+    table[loops.HAS_SHIFT], table[loops.HAS_SCALE] = shift is not None, scale is not None
+    table[loops.FILL] = loops.fill_of(operands.axes == 1 and shift is scale is None, is_narrow)
+    table[loops.FORM], table[loops.INVERSE] = form, inverse
+
+
 def _table(
     kind: int,
     operands: Operands,
@@ -166,7 +200,7 @@ def _table(
     (outer, shared), blocks = axes, operands.blocks
     # frequencies must be the same along a tile; of the others, the axis whose rows lie closest
     fixed = [axis for axis in outer if kind != loops.POSITIONS or axis[layout.B] == 0]
-    rows = min(fixed, key=layout.reach, default=(1, *(0,) * 6))
+    rows = min(fixed, key=layout.reach, default=(1, *(0,) * (layout.COLUMNS - 1)))
     outer = [axis for axis in outer if axis is not rows]
     tile = min(rows[0], max(1, TABLE_BYTES // (16 * max(1, blocks))))
     n_shared = math.prod([axis[0] for axis in shared])
@@ -183,6 +217,7 @@ def _table(
     table[loops.BLOCK_STRIDES + 1 : loops.BLOCK_STRIDES + layout.COLUMNS] = [
         *steps,
         *[step for _, _, step in operands.rows],
+        0,
     ]
     table[loops.ROW_AXIS : loops.HEADER] = rows
     for i, axis in enumerate((*outer, *shared)):

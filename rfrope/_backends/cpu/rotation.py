@@ -19,7 +19,17 @@ from rfrope._backends import layout
 from rfrope._backends.cpu import coefficient_loops as coefficients
 from rfrope._backends.cpu import rotation_loops as loops
 from rfrope._backends.cpu.elements import DTYPES, like_of
-from rfrope._backends.cpu.plans import APART, IN_PLACE, LINES, PIECES, TABLE_BYTES, THREAD_ELEMENTS, Plan, plan_of
+from rfrope._backends.cpu.plans import (
+    APART,
+    IN_PLACE,
+    LINES,
+    PIECES,
+    TABLE_BYTES,
+    THREAD_ELEMENTS,
+    Plan,
+    gradient_table,
+    plan_of,
+)
 from rfrope._core import array, parallel
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
@@ -367,6 +377,63 @@ def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> N
 
     for _ in parallel.ordered_map(work, range(0, items, length), n_threads):
         pass
+
+
+def turn_gradient(
+    x: Array, y: Array, angles: Angles | Array, turn: Turn, shape: tuple[int, ...], radial: bool, xp: ModuleType
+) -> Array:
+    """Sum as the generic function does: cos and sin are formed by tiles, and no array of all phases is made."""
+    return _turn_gradients(x, y, angles, turn, shape, radial, xp, None)
+
+
+def turn_back(
+    x: Array, y: Array, angles: Angles | Array, turn: Turn, shape: tuple[int, ...] | None, xp: ModuleType
+) -> tuple[Array, Array] | None:
+    """Return the gradient of magnitudes x, and that of the phases unless `shape` is None, from one pass.
+
+    None where the memory of x cannot be gone over twice: where rows share it, or something lies between them.
+    """
+    target = xp.empty_like(x)
+    views = map(array.view_as_numpy, (x, target))
+    steps = [[step for length, step in zip(v.shape, v.strides, strict=True) if length > 1] for v in views]
+    if steps[0] != steps[1] or turn.shape(x.shape, (x.shape[-1],)) != tuple(y.shape):
+        return None
+    return target, _turn_gradients(x, y, angles, turn, shape, False, xp, target)
+
+
+def _turn_gradients(
+    x: Array,
+    y: Array,
+    angles: Any,
+    turn: Turn,
+    shape: tuple[int, ...] | None,
+    radial: bool,
+    xp: ModuleType,
+    target: Array | None,
+) -> Array:
+    """Plan and sum; fill `target` with the gradient of x."""
+    are_positions, sums = isinstance(angles, Angles), np.zeros(shape or (1,))
+    values = (*(angles[:3] if are_positions else (angles, None, None)), turn.scale)
+    operands = [None if value is None or isinstance(value, float) else _doubles(value, None, xp) for value in values]
+    views = [array.view_as_numpy(value) for value in (x, y)]
+    a, b, c, e = (None if value is None else (value.shape, value.strides) for value in operands)
+    read = layout.operands_of(are_positions, a, b, c, e)  # type: ignore[arg-type]
+    if 0 not in (read.blocks, *views[0].shape, *views[1].shape):
+        kind = loops.POSITIONS if are_positions else loops.PHASES
+        at_x, at_y, at_sums = ((value.shape, value.strides) for value in (*views, sums))
+        options = turn.pairing, turn.out_pairing, turn.inverse, turn.softplus
+        like, table, items = gradient_table(array.dtype_name(x), (at_x, at_y), kind, read, (c, e), options, at_sums)
+        row_step, block_step = table[loops.ROW_AXIS + layout.S], table[loops.BLOCK_STRIDES + layout.S]
+        rows = 0 if shape is None else table[loops.TILE] if row_step else 1
+        found, places = np.empty((items, rows, read.blocks)), np.empty((items, 2), np.int64)
+        addresses = [0 if value is None else value.ctypes.data for value in (table, *views, *operands)]
+        factor = turn.scale if isinstance(turn.scale, float) else 1.0
+        written = 0 if target is None else array.view_as_numpy(target).ctypes.data
+        loop = partial(coefficients.turn_gradients, *addresses, factor, like, written, radial, found, places)
+        _shared_out(loop, items, views[1].size)
+        coefficients.add_up(found, places, row_step, block_step, sums.reshape(-1))
+    sums = np.zeros(0) if shape is None else (-sums if turn.inverse else sums).reshape(shape)
+    return array.from_host(sums, xp, device=array.device(x))
 
 
 def has_negative(x: Array, xp: ModuleType) -> bool:

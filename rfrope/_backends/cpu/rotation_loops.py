@@ -252,7 +252,7 @@ def fill_any(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact)
 
 
 @called
-def _offsets(header, first_axis, n_axes, index, found):  # type: ignore[no-untyped-def]
+def find_offsets(header, first_axis, n_axes, index, found):  # type: ignore[no-untyped-def]
     """Add to `found` the bytes from the start of each operand to the row of that index, over some axes of the plan."""
     for axis in range(first_axis + n_axes - 1, first_axis - 1, -1):
         start = HEADER + COLUMNS * axis
@@ -343,48 +343,26 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ign
 
 
 @njit(inline="always")
-def _turn_tile(  # type: ignore[no-untyped-def]
-    header,
-    plan,
-    item,
-    x,
-    y,
-    a,
-    b,
-    c,
-    e,
-    scale,
-    last,
-    turns_1,
-    turns_2,
-    wide_cos,
-    wide_sin,
-    tables,
-    shared,
-    tile,
-    at,
-    like,
-):
-    """One item of work: a tile of rows of phases, and all rows of x (or one group of them) that share it."""
+def fill_tile(header, plan, index, operands, scale, last, turns, wide_cos, wide_sin, tables, at, like):  # type: ignore[no-untyped-def]
+    """Cos and sin of a tile of rows of phases, scaled; offsets of all operands go to `at`.
+
+    Returns the address of the frequencies, and how many rows there are.
+    """
     blocks, n_rows = header[BLOCKS], header[TILE]
-    group, outer_index = item % header[GROUPS], item // header[GROUPS]
-    first_row = outer_index % header[TILES] * n_rows
-    outer_index //= header[TILES]
+    first_row = index % header[TILES] * n_rows
+    index //= header[TILES]
     n_rows = min(n_rows, header[ROW_AXIS] - first_row)
-    row_axis = header[ROW_AXIS:]
     for operand in range(COLUMNS):
-        at[operand] = first_row * row_axis[operand]
-    _offsets(header, 0, header[OUTER_AXES], outer_index, at)
-    x, y = x + at[X], y + at[Y]
-    a, b, c, e = a + at[A], b + at[B], c + at[C], e + at[E]
+        at[operand] = first_row * header[ROW_AXIS + operand]
+    find_offsets(header, 0, header[OUTER_AXES], index, at)
+    a, b, c, e = operands[0] + at[A], operands[1] + at[B], operands[2] + at[C], operands[3] + at[E]
     if header[SOURCE] == POSITIONS and b != last:
         step, axes = header[BLOCK_STRIDES + B], header[POSITION_AXES]
-        _turns_of(b, step, header[B_AXIS], blocks, axes, turns_1, turns_2)
-    cos, sin, scratch, buffer = tables
-    exact = sizes(like)[0] == 8
+        _turns_of(b, step, header[B_AXIS], blocks, axes, turns[0], turns[1])
+    cos, sin, scratch, _ = tables
     call_fill(
-        header[FILL], plan, n_rows, a, b, c, e, turns_1.ctypes.data, turns_2.ctypes.data, scratch,
-        wide(cos, like), wide(sin, like), exact,
+        header[FILL], plan, n_rows, a, b, c, e, turns[0].ctypes.data, turns[1].ctypes.data, scratch,
+        wide(cos, like), wide(sin, like), sizes(like)[0] == 8,
     )  # fmt: skip
     if header[INVERSE] != 0:
         for i in range(n_rows * blocks):
@@ -397,6 +375,17 @@ def _turn_tile(  # type: ignore[no-untyped-def]
         for i in range(n_rows * blocks):
             wide_cos[i] *= scale
             wide_sin[i] *= scale
+    return b, n_rows
+
+
+@njit(inline="always")
+def _turn_tile(header, plan, item, x, y, operands, scale, last, turns, waves, tables, shared, tile, at, like):  # type: ignore[no-untyped-def]
+    """One item of work: a tile of rows of phases, and all rows of x (or one group of them) that share it."""
+    blocks, row_axis = header[BLOCKS], header[ROW_AXIS:]
+    group, index = item % header[GROUPS], item // header[GROUPS]
+    b, n_rows = fill_tile(header, plan, index, operands, scale, last, turns, waves[0], waves[1], tables, at, like)
+    x, y = x + at[X], y + at[Y]
+    cos, sin, _, buffer = tables
     for r in range(n_rows):
         tile[0, r] = r * row_axis[X]
         tile[1, r] = r * row_axis[Y]
@@ -406,7 +395,7 @@ def _turn_tile(  # type: ignore[no-untyped-def]
     for s in range(n_shared):
         for operand in range(COLUMNS):
             at[operand] = 0
-        _offsets(header, header[OUTER_AXES], header[SHARED_AXES], first_shared + s, at)
+        find_offsets(header, header[OUTER_AXES], header[SHARED_AXES], first_shared + s, at)
         shared[0, s], shared[1, s], shared[2, s] = at[X], at[Y], 0
     inner, outer = tile[:, :n_rows], shared[:, :n_shared]
     if header[ROWS_INSIDE] == 0:
@@ -427,17 +416,15 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
     sin = cos + n_rows * blocks * 8
     scratch = sin + n_rows * blocks * 8
     tables = (cos, sin, scratch, scratch + 3 * blocks * 8)
-    wide_cos = carray(wide(cos, like), (n_rows * blocks,))
-    wide_sin = carray(wide(sin, like), (n_rows * blocks,))
+    waves = carray(wide(cos, like), (n_rows * blocks,)), carray(wide(sin, like), (n_rows * blocks,))
     shared = np.empty((3, header[GROUP]), np.int64)
     tile = np.empty((3, n_rows), np.int64)
     at = np.empty(COLUMNS, np.int64)
     done = 0  # no address of frequencies
     for item in range(first, last):
         done = _turn_tile(
-            header, plan, item, x, y, a, b, c, e, scale, done,
-            turns[0], turns[1], wide_cos, wide_sin, tables, shared, tile, at, like,
-        )  # fmt: skip
+            header, plan, item, x, y, (a, b, c, e), scale, done, turns, waves, tables, shared, tile, at, like
+        )
     if header[STREAMING] != 0:
         fence()
     return storage.size + turns.size  # they live until here

@@ -20,6 +20,7 @@ from rfrope._backends.cpu.elements import (
     Element,
     features_of,
     fused,
+    load_one,
     offset,
     places_of,
     pointer,
@@ -74,9 +75,8 @@ def _turn_one(builder: Any, element: Element, row: Any, index: Any, form: Any, s
     """Turn one block of a row with any strides."""
     x, y, cos, sin, blocks = row
     layout, out_layout, softplus = form
-    one, kind = vector(element.stored, 1), vector(element.wide, 1)
-    places = places_of(builder, x, index, steps[0], blocks, layout)
-    stored = [builder.load(pointer(builder, place, one), align=1) for place in places]
+    kind = vector(element.wide, 1)
+    stored = load_one(builder, element, x, index, steps[0], blocks, layout)
     tables = (offset(builder, table, index, element.wide_size) for table in (cos, sin))
     cos, sin = (builder.load(pointer(builder, place, kind)) for place in tables)
     features = [element.read(builder, value, 1, softplus) for value in stored]
@@ -187,14 +187,81 @@ def add_products(typing, x, y, x_step, y_step, dots, crosses, blocks, manner, li
             chosen.add_case(ir.Constant(I64, 2 * number), rest)
             builder.position_at_end(rest)
             with cgutils.for_range_slice(builder, builder.load(done), blocks, one, I64) as (index, _):
-                stored = []
-                for base, step, layout in zip((x, y), (x_step, y_step), layouts, strict=True):
-                    places = [
-                        pointer(builder, place, vector(element.stored, 1))
-                        for place in places_of(builder, base, index, step, blocks, layout)
-                    ]
-                    stored.append([builder.load(place, align=element.size) for place in places])
+                stored = [
+                    load_one(builder, element, base, index, step, blocks, layout)
+                    for base, step, layout in zip((x, y), (x_step, y_step), layouts, strict=True)
+                ]
                 _add_lanes(builder, element, sums, index, 1, stored, softplus)
+            builder.branch(end)
+        builder.position_at_end(end)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _turn_back_lanes(
+    builder: Any, element: Element, row: Any, index: Any, lanes: int, sides: Any, is_soft: bool, are_added: bool
+) -> Any:
+    """Gradient of some magnitudes, given as they are stored, whose products with that of their blocks may be added."""
+    cos, sin, dots, crosses = row
+    (stored,), sides = sides
+    doubles, kind = vector(ir.DoubleType(), lanes), vector(element.wide, lanes)
+    tables = [pointer(builder, offset(builder, table, index, 8), doubles) for table in (cos, sin)]
+    first, second = (element.read(builder, value, lanes, False) for value in sides)
+    value = element.read_both(builder, stored, lanes) if is_soft else [element.read(builder, stored, lanes, False)]
+    cos, sin = (builder.load(place, align=8) for place in tables)
+    if are_added:
+        m, *both = (v if v.type == doubles else builder.fpext(v, doubles) for v in (value[0], first, second))
+        for base, one in zip((dots, crosses), both, strict=True):
+            place = pointer(builder, offset(builder, base, index, 8), doubles)
+            total = fused(builder, Element(types.float64), lanes, m, one, builder.load(place, align=8))
+            builder.store(total, place, align=8)
+    cos, sin = (v if kind == doubles else builder.fptrunc(v, kind) for v in (cos, sin))
+    back = fused(builder, element, lanes, first, cos, builder.fmul(second, sin))
+    return element.narrow(builder, builder.fmul(back, value[1]) if is_soft else back, lanes)
+
+
+@intrinsic
+def turn_back_row(typing, x, y, target, x_step, y_step, cos, sin, dots, crosses, blocks, manner, like):  # type: ignore[no-untyped-def]
+    """Write the gradient of magnitudes x, from that of their blocks y, and add ``m y_1`` and ``m y_2`` to sums.
+
+    The manner is four times the number of what is asked, and 2 more where sums are wanted, and 1 more for features that
+    lie side by side; the target has the steps of x. All tables and sums are float64. Other layouts do nothing.
+    """
+    signature = types.void(*(types.int64,) * 11, like)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        element = Element(signature.args[-1])
+        x, y, target, x_step, y_step, *row, blocks, manner, _ = arguments
+        zero, one, lanes = ir.Constant(I64, 0), ir.Constant(I64, 1), 8
+        done = cgutils.alloca_once_value(builder, zero)
+        end = builder.append_basic_block("end")
+        chosen = builder.switch(manner, end)
+        asked = [(i, form, added) for i, form in enumerate(element.forms) for added in (0, 1) if form[0] == MAGNITUDES]
+        for number, (layout, y_layout, softplus), added in asked:
+            dense, rest = (builder.append_basic_block(name) for name in ("dense", "rest"))
+            chosen.add_case(ir.Constant(I64, 4 * number + 2 * added + 1), dense)
+            builder.position_at_end(dense)
+            stop = builder.and_(blocks, ir.Constant(I64, -lanes))
+            with cgutils.for_range_slice(builder, zero, stop, ir.Constant(I64, lanes), I64) as (index, _):
+                sides = [
+                    features_of(builder, element, base, index, lanes, blocks, side)
+                    for base, side in ((x, layout), (y, y_layout))
+                ]
+                found = _turn_back_lanes(builder, element, row, index, lanes, sides, softplus, bool(added))
+                store_features(builder, element, [found], target, index, blocks, layout, False)
+            builder.store(stop, done)
+            builder.branch(rest)
+            chosen.add_case(ir.Constant(I64, 4 * number + 2 * added), rest)
+            builder.position_at_end(rest)
+            with cgutils.for_range_slice(builder, builder.load(done), blocks, one, I64) as (index, _):
+                sides = [
+                    load_one(builder, element, base, index, step, blocks, side)
+                    for base, step, side in ((x, x_step, layout), (y, y_step, y_layout))
+                ]
+                found = _turn_back_lanes(builder, element, row, index, 1, sides, softplus, bool(added))
+                (place,) = places_of(builder, target, index, x_step, blocks, layout)
+                store(builder, element, found, place, False)
             builder.branch(end)
         builder.position_at_end(end)
         return context.get_dummy_value()

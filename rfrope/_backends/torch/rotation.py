@@ -5,7 +5,8 @@ generic function. Gradients are operators, too, so that gradients of gradients c
 is the rotation back, and those of angles, tables and scales follow from one pass over the features,
 `rfrope._core.blocks.shared_coefficients`.
 
-The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin`` and ``rfrope::shared_coefficients``.
+The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin``, ``rfrope::shared_coefficients``,
+``rfrope::turn_gradient`` and ``rfrope::turn_back``.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from rfrope._core import array, dispatch
+from rfrope._core import array, dispatch, sums
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
-from rfrope._core.blocks import Turn, width_of
-from rfrope._core.dispatch import DISPATCHED, TORCH_ROTATION
+from rfrope._core.blocks import MAGNITUDES, Turn, width_of
+from rfrope._core.dispatch import CPU, DISPATCHED, TORCH_ROTATION
 
 _XP = array.named_namespace(torch)
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
@@ -61,6 +62,14 @@ def shared_coefficients(
 ) -> tuple[Array, Array]:
     """Version of the generic function for recorded tensors."""
     return _shared(x, y, shape, pairing, y_pairing, softplus)
+
+
+def turn_gradient(
+    x: Array, y: Array, angles: Angles | Array, turn: Turn, shape: tuple[int, ...], radial: bool, xp: ModuleType
+) -> Array:
+    """Version of the generic function for recorded tensors, which has no gradient itself."""
+    given = angles[:3] if isinstance(angles, Angles) else (None, None, angles)
+    return _turn_gradient(x, y, *given, *_options(turn), shape, radial)
 
 
 def has_negative(x: Array, xp: ModuleType) -> bool:
@@ -194,6 +203,45 @@ def _shared(x: Tensor, y: Tensor, shape: list[int], *given: Any) -> tuple[Tensor
     return tuple(value.contiguous() for value in found)
 
 
+@_operator(
+    "turn_gradient(Tensor x, Tensor y, Tensor? positions, Tensor? frequencies, Tensor? shift, Tensor? scale, "
+    "float factor, str pairing, str out_pairing, bool inverse, bool softplus, SymInt[] shape, bool radial) -> Tensor",
+    lambda x, *given: x.new_empty(given[-2], dtype=torch.float64),
+)
+def _turn_gradient(x: Tensor, y: Tensor, *given: Any) -> Tensor:
+    positions, frequencies, shift, scale, factor, pairing, out_pairing, *options, shape, radial = given
+    turn = Turn(pairing, out_pairing, factor if scale is None else scale, *options)
+    angles = shift if positions is None else Angles(positions, frequencies, shift, _XP)
+    return _run("turn_gradient", x, x, y, angles, turn, tuple(shape), radial, _XP)
+
+
+def _fake_turn_back(x: Tensor, y: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(x), x.new_empty(0 if given[-1] is None else given[-1], dtype=torch.float64)
+
+
+@_operator(
+    "turn_back(Tensor x, Tensor y, Tensor? positions, Tensor? frequencies, Tensor? shift, Tensor? scale, float factor, "
+    "str pairing, str out_pairing, bool inverse, bool softplus, SymInt[]? shape) -> (Tensor, Tensor)",
+    _fake_turn_back,
+)
+def _turn_back(x: Tensor, y: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    """Gradient of magnitudes x from that of their blocks, and that of the phases, if its shape is given."""
+    positions, frequencies, shift, scale, factor, pairing, out_pairing, inverse, softplus, shape = given
+    loops = dispatch.find(CPU.rotation) if x.is_cpu and not isinstance(x, _TRACED) else None
+    if loops is not None:
+        turn = Turn(pairing, out_pairing, factor if scale is None else scale, inverse, softplus)
+        read = shift if positions is None else Angles(positions, frequencies, shift, _XP)
+        found = loops.turn_back(x, y, read, turn, None if shape is None else tuple(shape), _XP)
+        if found is not None:
+            return found
+    with torch.no_grad():
+        undone = None if scale is None else 1.0 / scale
+        back = _turn(y, *given[:3], undone, 1.0 / factor, out_pairing, pairing, not inverse, False)
+        back = (_softplus_gradient(back, x) if softplus else back).sum_to_size(x.shape)
+        back = torch.empty_like(x).copy_(back)
+        return back, x.new_empty(0, dtype=torch.float64) if shape is None else _turn_gradient(x, y, *given, False)
+
+
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 
@@ -226,25 +274,29 @@ def _turn_backward(
     needs: Any, gradient: Tensor, x: Tensor | None, shape: tuple[int, ...], *given: Any
 ) -> tuple[Any, ...]:
     positions, frequencies, shift, scale, factor, *pairings, inverse, softplus = given
-    angles = positions, frequencies, shift
+    angles, of_angles = (positions, frequencies, shift), any(needs[1:4])
     found: list[Any] = [None] * 10
-    if needs[0]:
+    of_shift = shift is not None and not any(needs[1:3])
+    at: Any = (tuple(shift.shape) if of_shift else _phases(*angles)) if of_angles else None
+    # operators of gradients have none: where those of gradients are asked for, their parts are recorded
+    recorded = torch.is_grad_enabled()
+    along = None
+    if needs[0] and x is not None and not recorded and pairings[0] == MAGNITUDES:
+        found[0], along = _turn_back(x, gradient, *given, at)
+    elif needs[0]:
         undone = None if scale is None else 1.0 / scale
         back = _turn(gradient, *angles, undone, 1.0 / factor, *pairings[::-1], not inverse, False)
-        found[0] = _softplus_gradient(back, x).sum_to_size(shape) if softplus else back.sum_to_size(shape)
+        found[0] = (_softplus_gradient(back, x) if softplus else back).sum_to_size(shape)
     if x is not None and any(needs[1:5]):
-        phases = _phases(*angles, scale)
-        turned = _turning(phases[-1], x, gradient, *pairings)
-        dots, crosses = _shared(*turned, phases, *pairings, softplus)
-        cos, sin = _cos_sin(*angles) if positions is not None else (torch.cos(shift), torch.sin(shift))
-        sin = -sin if inverse else sin
-        weight = factor if scale is None else scale
-        weight = 1.0 / weight if inverse else weight
-        along = (cos * crosses - sin * dots) * weight  # for the phases; below that for the scale
-        found[1:4] = _gradients_of_angles(needs[1:4], -along if inverse else along, *angles)
+        turn = Turn(pairings[0], pairings[1], factor if scale is None else scale, inverse, softplus)
+        turned = _turning(_phases(*angles, scale)[-1], x, gradient, *pairings)
+        function = sums.turn_gradient.generic if recorded else turn_gradient
+        read = shift if positions is None else Angles(positions, frequencies, shift, _XP)
+        if of_angles:
+            along = function(*turned, read, turn, at, False, _XP) if along is None else along
+            found[1:4] = _gradients_of_angles(needs[1:4], along, *angles)
         if needs[4] and scale is not None:
-            radial = cos * dots + sin * crosses
-            found[4] = _summed(-radial / (scale * scale) if inverse else radial, scale)
+            found[4] = _summed(function(*turned, read, turn, tuple(scale.shape), True, _XP) / scale, scale)
     return tuple(found)
 
 
@@ -347,5 +399,11 @@ def _turn_many(in_dims: tuple[Any, ...], x: Tensor, *angles: Any) -> Any:
 
 
 _mapped("turn", _turn, _turn_many)
-for _name, _one in (("turn_by_table", _turn_by_table), ("cos_sin", _cos_sin), ("shared_coefficients", _shared)):
+for _name, _one in (
+    ("turn_by_table", _turn_by_table),
+    ("cos_sin", _cos_sin),
+    ("shared_coefficients", _shared),
+    ("turn_gradient", _turn_gradient),
+    ("turn_back", _turn_back),
+):
     _mapped(_name, _one, lambda *_: None)

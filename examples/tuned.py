@@ -1,0 +1,246 @@
+"""Runs of arms at rates that validation chose, and what may be said of their differences.
+
+The protocol is docs/experiments_polar.rst: rates are chosen for every arm alike, with a seed apart and within the
+trained length; the best arm of each side is chosen beyond it, with seeds apart; neither has seen the text of the test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from arms import ARMS, BASELINES
+from scipy.stats import t as student
+from trained import Row, command, complete, show, stated
+
+RATES = (0.002, 0.004, 0.008)
+SEEDS = 5
+APART = (100, 101, 102)  # seeds for what is chosen: the rate with the first, the arm with all
+KEYS = ("encoding", "rate", "seed")
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A mean difference over seeds and texts, both of which are a sample.
+
+    Attributes
+    ----------
+    mean, error : float
+        The mean and its standard error.
+    freedom : float
+        Degrees of freedom of the error.
+    """
+
+    mean: float
+    error: float
+    freedom: float
+
+    @property
+    def p(self) -> float:
+        """Chance of a mean at least so far from 0 where there is none."""
+        if not self.error:
+            return float(not self.mean)
+        return float(2.0 * student.sf(abs(self.mean) / self.error, self.freedom))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the mean lies with a confidence of 95 %."""
+        reach = float(student.ppf(0.975, self.freedom)) * self.error
+        return self.mean - reach, self.mean + reach
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.mean:+.4f} ± {self.error:.4f} (95 %: {low:+.4f} to {high:+.4f}; p = {self.p:.2g})"
+
+
+def contrast(differences: np.ndarray) -> Contrast:
+    """Return the mean of paired differences and its error, over seeds or over seeds and texts.
+
+    Parameters
+    ----------
+    differences : ndarray, (seeds,) or (seeds, texts)
+        With texts both are random, and crossed: ``d_st = mean + a_s + b_t + e_st``. The variance of the mean is then
+        estimated by ``(M_s + M_t - M_e) / (seeds texts)`` of the mean squares, but not below what seeds alone or texts
+        alone give, with Satterthwaite's degrees of freedom.
+    """
+    d = np.asarray(differences, np.float64)
+    if d.ndim == 1 or d.shape[1] == 1:
+        d = d.reshape(len(d))
+        return Contrast(float(d.mean()), float(d.std(ddof=1) / math.sqrt(len(d))), len(d) - 1.0)
+    (seeds, texts), mean = d.shape, d.mean()
+    by_seed, by_text = d.mean(1) - mean, d.mean(0) - mean
+    rest = d - mean - by_seed[:, None] - by_text
+    free = np.asarray([seeds - 1.0, texts - 1.0, (seeds - 1.0) * (texts - 1.0)])
+    squares = np.asarray([texts * np.sum(by_seed**2), seeds * np.sum(by_text**2), np.sum(rest**2)]) / free
+    total = squares[0] + squares[1] - squares[2]
+    if total <= max(squares[:2]):  # one of the two adds nothing
+        larger = int(np.argmax(squares[:2]))
+        return Contrast(float(mean), math.sqrt(squares[larger] / d.size), float(free[larger]))
+    return Contrast(float(mean), math.sqrt(total / d.size), float(total**2 / np.sum(squares**2 / free)))
+
+
+def holm(chances: Iterable[float]) -> np.ndarray:
+    """Return chances corrected for their number (Holm, 1979): the chance that any is so small where nothing differs."""
+    p = np.asarray(list(chances), np.float64)
+    order = np.argsort(p, kind="stable")
+    corrected = np.empty_like(p)
+    corrected[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
+    return corrected
+
+
+def best_rates(rows: Iterable[Row]) -> dict[str, float]:
+    """Return the rate of each arm with the lowest loss on validation within the trained length, by the first seed."""
+    found: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        if row["seed"] == str(APART[0]):
+            own = float(row["validation within"]), float(row["rate"])
+            found[row["encoding"]] = min(found.get(row["encoding"], own), own)
+    return {name: rate for name, (_, rate) in found.items()}
+
+
+def tune(
+    path: pathlib.Path,
+    arms: list[str],
+    rates: Iterable[float],
+    seeds: int,
+    work: Callable[[tuple[str, float, int]], Row],
+    workers: int,
+) -> list[Row]:
+    """Return the rows of arms at their best rates: of the seeds apart, with validation alone, and of the others.
+
+    The file has all that was tried, too; the same call goes on after an interruption.
+    """
+    tried = [(arm, rate, APART[0]) for arm in arms for rate in rates]
+    best = best_rates(complete(path, tried, work, workers, KEYS))
+    further = [(arm, best[arm], seed) for seed in (*APART, *range(seeds)) for arm in arms]
+    return complete(path, further, work, workers, KEYS)
+
+
+def best_arm(rows: list[Row], names: Iterable[str]) -> str | None:
+    """Return the arm with the lowest mean loss on validation beyond the trained length, over the seeds apart."""
+    losses = {
+        name: [float(row["validation beyond"]) for row in rows if row["encoding"] == name and int(row["seed"]) in APART]
+        for name in names
+    }
+    return min((name for name in losses if losses[name]), key=lambda name: np.mean(losses[name]), default=None)
+
+
+def values_of(rows: list[Row], name: str, columns: list[str]) -> np.ndarray:
+    """Return columns of an arm ``(seeds, columns)``, seeds in their order and those apart left out."""
+    own = sorted((int(row["seed"]), row) for row in rows if row["encoding"] == name and int(row["seed"]) not in APART)
+    return np.asarray([[float(row[column]) for column in columns] for _, row in own])
+
+
+def compare(rows: list[Row], parts: list[str]) -> tuple[list[Row], Contrast | None]:
+    """Return a table of all arms against the best baseline, and the primary contrast, polar less baseline.
+
+    Parameters
+    ----------
+    rows : list of dict
+        Those of `tune`; "document 0", "document 1", ... are losses of each beyond the trained length.
+    parts : list of str
+        Columns for the table.
+    """
+    names = list(dict.fromkeys(row["encoding"] for row in rows))
+    baseline, polar = (best_arm(rows, (n for n in names if (n in BASELINES) == side)) for side in (True, False))
+    reference = baseline or names[0]
+    texts = [column for column in rows[-1] if column.startswith("document ")]
+    losses = {name: values_of(rows, name, texts) for name in names}
+    several = len(losses[reference]) > 1
+    against = {name: contrast(losses[name] - losses[reference]) for name in names if several and name != reference}
+    corrected = dict(zip(against, holm(one.p for one in against.values()), strict=True))
+    table = []
+    for name in names:
+        chosen = {baseline: "best baseline", polar: "best polar"}.get(name, "")
+        rate = next(row["rate"] for row in rows if row["encoding"] == name)
+        line = {"arm": name, "chosen": chosen, "rate": rate}
+        line |= {part: stated(values_of(rows, name, [part])[:, 0], ".3f") for part in parts}
+        found = against.get(name)
+        line[f"beyond, less {reference}"] = "" if found is None else f"{found.mean:+.3f} ± {found.error:.3f}"
+        line["p, corrected"] = "" if found is None else f"{corrected[name]:.2g}"
+        table.append(line)
+    return table, against.get(polar) if baseline and polar else None
+
+
+def planned(rows: list[Row], column: str, pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each pair of arms that both have runs: the first less the second, over seeds.
+
+    Parameters
+    ----------
+    rows, column : list of dict, str
+        Those of `tune`, and what is compared.
+    pairs : iterable of (str, str)
+        Their chances are corrected together.
+    """
+    names = {row["encoding"] for row in rows}
+    found = {}
+    for pair in pairs:
+        if names.issuperset(pair):
+            own, other = (values_of(rows, name, [column])[:, 0] for name in pair)
+            if len(own) > 1:
+                found[pair] = contrast(own - other)
+    corrected = holm(one.p for one in found.values())
+    return [
+        f"{own} less {other}, {column}: {one}, corrected p = {p:.2g}"
+        for ((own, other), one), p in zip(found.items(), corrected, strict=True)
+    ]
+
+
+def main(
+    about: str | None,
+    script: str,
+    arguments: list[str] | None,
+    run: Callable[..., Row],
+    *,
+    parts: list[str],
+    arms: Iterable[str] = ARMS,
+    parser: argparse.ArgumentParser | None = None,
+    taken: tuple[str, ...] = (),
+    pairs: Mapping[str, Iterable[tuple[str, str]]] | None = None,
+) -> int:
+    """Read the command line of a script, train, and write the table beside the rows.
+
+    Parameters
+    ----------
+    about : str
+        The script's own words.
+    script : str
+        Its name.
+    arguments : list of str or None
+        Those of the command line unless given.
+    run : callable
+        ``run((arm, rate, seed), short=...)`` gives the columns of a row.
+    parts : list of str
+        Columns for the table.
+    arms : iterable of str
+        Names of all arms of the experiment.
+    parser : argparse.ArgumentParser, optional
+        Options of the script itself, of which `run` takes those that are named as keywords.
+    taken : tuple of str
+        Their names.
+    pairs : mapping, optional
+        Pairs of arms that are compared over seeds, by the column; see `planned`.
+    """
+    names = list(arms)
+    every = argparse.ArgumentParser(description=str(about).partition(":")[0], parents=[parser] if parser else [])
+    every.add_argument("--output", metavar="FILE", type=pathlib.Path, required=True, help="comma-separated values")
+    every.add_argument("--arms", metavar="NAME", nargs="+", choices=names, default=names)
+    every.add_argument("--rates", metavar="RATE", nargs="+", type=float, default=RATES, help="tried for each arm")
+    every.add_argument("--seeds", metavar="N", type=int, default=SEEDS, help=f"runs of each arm; {SEEDS}")
+    every.add_argument("--workers", metavar="N", type=int, default=2, help="processes of one thread; 2")
+    every.add_argument("--short", action="store_true", help="three steps and two short texts: to see that it works")
+    options = every.parse_args(arguments)
+    work = partial(run, short=options.short, **{name: getattr(options, name) for name in taken})
+    rows = tune(options.output, options.arms, options.rates, options.seeds, work, options.workers)
+    table, primary = compare(rows, parts)
+    show(table, options.output, command(script, arguments))
+    if primary is not None:
+        print(f"best polar less best baseline, over seeds and texts: {primary}")
+    for column, compared in (pairs or {}).items():
+        print(*planned(rows, column, compared), sep="\n")
+    return 0
