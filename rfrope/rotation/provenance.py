@@ -140,6 +140,23 @@ class Provenance:
         return f"Provenance({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
 
 
+def read_provenance(source: Any) -> Provenance:
+    """Return where frequencies came from as a record of its own: that of a record, of a dict, or of nothing."""
+    if not isinstance(source, Provenance):
+        if not isinstance(source, Mapping | None):
+            raise TypeError(f"source is {show(source)}; expected a Provenance, a dict or None")
+        return Provenance.from_dict(source) if source else Provenance()
+    held, made = {**vars(source)}, object.__new__(Provenance)
+    for name in ("error", "rope_parameters", "extra"):  # no two Ropes share what can be written to
+        if not isinstance(held[name], Mapping):
+            raise TypeError(f"source.{name} is {show(held[name])}; expected a dict")
+        held[name] = {**held[name]}
+    if not isinstance(source.model, ModelPart):
+        raise TypeError(f"source.model is {show(source.model)}; expected a ModelPart")
+    made.__dict__.update(held)
+    return made
+
+
 _PART = tuple(each.name for each in fields(ModelPart))
 _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("design", "norm", "name", "model_type", "note", "pairing_from"), (str,)),

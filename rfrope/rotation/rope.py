@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from rfrope._core.arguments import LARGEST, flag, is_several, positive, printabl
 from rfrope._core.array import Array
 from rfrope.rotation.pairings import check_sections, dealt
 from rfrope.rotation.polar import rotate_polar
-from rfrope.rotation.provenance import ModelPart, Provenance
+from rfrope.rotation.provenance import Provenance, read_provenance
 from rfrope.rotation.turning import rotate, rotation_table, scores_of
 
 
@@ -450,28 +450,6 @@ def _seal(frequencies: Array) -> Array:
     if isinstance(frequencies, np.ndarray):
         frequencies.flags.writeable = False
     return frequencies
-
-
-def read_provenance(source: Any) -> Provenance:
-    """Return where frequencies came from as a record: one that is given, or that of a dict."""
-    if isinstance(source, Provenance):
-        held, made = {**vars(source)}, object.__new__(Provenance)
-        for name in ("error", "rope_parameters", "extra"):  # no two Ropes share what can be written to
-            if not isinstance(held[name], Mapping):
-                raise TypeError(f"source.{name} is {show(held[name])}; expected a dict")
-            held[name] = {**held[name]}
-        if not isinstance(source.model, ModelPart):
-            raise TypeError(f"source.model is {show(source.model)}; expected a ModelPart")
-        copies = {
-            "error": {**held["error"]},
-            "rope_parameters": {**held["rope_parameters"]},
-            "extra": {**held["extra"]},
-        }
-        made.__dict__.update(held, **copies)  # no two Ropes share what can be written to
-        return made
-    if not isinstance(source, Mapping | None):
-        raise TypeError(f"source is {show(source)}; expected a Provenance, a dict or None")
-    return Provenance.from_dict(source) if source else Provenance()
 
 
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:
