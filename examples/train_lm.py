@@ -41,6 +41,11 @@ PARTS = {"within": (16, 128), "to 2x": (128, 256), "to 4x": (256, 512)}  # posit
 FAR_PARTS = PARTS | {"to 8x": (512, 1024), "to 16x": (1024, FAR), "beyond": (TRAINED, FAR)}
 VALIDATED = {"validation within": PARTS["within"], "validation beyond": FAR_PARTS["beyond"]}
 REFERENCE = "RoPE"
+LADDERS = [f"polar, {family} ladder" for family in ("gaussian", "matern", "cauchy")]
+PAIRS = {
+    "to 4x": [(LADDERS[0], "PoPE")],
+    "beyond": [(name, f"{name}, {other}") for name in LADDERS for other in ("iid", "no bias")],
+}
 
 
 def _kernel(text: str, design: str, heads: int | None = None, **more: Any) -> Callable[[int], rfrope.Rope]:
@@ -173,7 +178,7 @@ def main(arguments: list[str] | None = None) -> int:
     polar = argparse.ArgumentParser(add_help=False)
     polar.add_argument("--polar", action="store_true", help="the arms of docs/experiments_polar.rst, at tuned rates")
     if polar.parse_known_args(arguments)[0].polar:
-        return tuned(__doc__, "train_lm.py", arguments, run_far, parts=list(FAR_PARTS), parser=polar)
+        return tuned(__doc__, "train_lm.py", arguments, run_far, parts=list(FAR_PARTS), parser=polar, pairs=PAIRS)
     output, rows, reference = asked(__doc__, arguments, ENCODINGS, SEEDS, REFERENCE, run, run_short, polar)
     table = against(rows, reference, list(PARTS), ["16 to 128", "128 to 256", "256 to 512"])
     show(table, output, command("train_lm.py", arguments))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -167,6 +167,30 @@ def compare(rows: list[Row], parts: list[str]) -> tuple[list[Row], Contrast | No
     return table, against.get(polar) if baseline and polar else None
 
 
+def planned(rows: list[Row], column: str, pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each pair of arms that both have runs: the first less the second, over seeds.
+
+    Parameters
+    ----------
+    rows, column : list of dict, str
+        Those of `tune`, and what is compared.
+    pairs : iterable of (str, str)
+        Their chances are corrected together.
+    """
+    names = {row["encoding"] for row in rows}
+    found = {}
+    for pair in pairs:
+        if names.issuperset(pair):
+            own, other = (values_of(rows, name, [column])[:, 0] for name in pair)
+            if len(own) > 1:
+                found[pair] = contrast(own - other)
+    corrected = holm(one.p for one in found.values())
+    return [
+        f"{own} less {other}, {column}: {one}, corrected p = {p:.2g}"
+        for ((own, other), one), p in zip(found.items(), corrected, strict=True)
+    ]
+
+
 def main(
     about: str | None,
     script: str,
@@ -177,6 +201,7 @@ def main(
     arms: Iterable[str] = ARMS,
     parser: argparse.ArgumentParser | None = None,
     taken: tuple[str, ...] = (),
+    pairs: Mapping[str, Iterable[tuple[str, str]]] | None = None,
 ) -> int:
     """Read the command line of a script, train, and write the table beside the rows.
 
@@ -198,6 +223,8 @@ def main(
         Options of the script itself, of which `run` takes those that are named as keywords.
     taken : tuple of str
         Their names.
+    pairs : mapping, optional
+        Pairs of arms that are compared over seeds, by the column; see `planned`.
     """
     names = list(arms)
     every = argparse.ArgumentParser(description=str(about).partition(":")[0], parents=[parser] if parser else [])
@@ -214,4 +241,6 @@ def main(
     show(table, options.output, command(script, arguments))
     if primary is not None:
         print(f"best polar less best baseline, over seeds and texts: {primary}")
+    for column, compared in (pairs or {}).items():
+        print(*planned(rows, column, compared), sep="\n")
     return 0

@@ -146,6 +146,12 @@ def test_arms_by_their_numbers(arms):
         found = np.asarray(arms.ARMS[name].turn(0).rope.frequencies)[..., 0]
         np.testing.assert_allclose(found, np.tile(10000.0 ** (-np.arange(n) / n), (len(found), 1)), rtol=1e-12)
     assert not np.asarray(arms.ARMS["RoPE and none"].turn(0).rope.frequencies)[1].any()
+    waves = arms.Fourier(4000, 32, 0)
+    np.testing.assert_allclose(waves.kept, 10000.0 ** (-np.arange(6) / 16))  # the seventh is longer than 128
+    assert waves.still == 10
+    around = (waves.coefficients - torch.eye(6)).numpy().ravel() * math.sqrt(6.0) / 0.3
+    assert abs(around.mean()) < 5.0 / math.sqrt(around.size)
+    assert abs(around.var() - 1.0) < 5.0 * math.sqrt(2.0 / around.size)
 
 
 @campaign
@@ -350,6 +356,25 @@ def test_the_primary_contrast_is_of_the_arms_that_validation_chose(script):
     assert table[0]["beyond, less RoPE"] == ""
     assert float(table[1]["beyond, less RoPE"].split()[0]) == pytest.approx(-2.0, abs=0.15)
     assert tuned.compare([row for row in rows if row["encoding"] in ("RoPE", "PoPE")], ["beyond"])[1] is None
+
+
+def test_planned_comparisons_are_paired_by_seed_and_corrected_together(script):
+    tuned, rng = script("tuned"), np.random.default_rng(1)
+    values = {name: rng.standard_normal(5) + at for name, at in (("a", 0.0), ("b", 1.0), ("c", 4.0))}
+    rows = [
+        {"encoding": name, "seed": str(seed), "far": f"{value}"}
+        for name in values
+        for seed, value in [(100, 1e6), *reversed(list(enumerate(values[name])))]
+    ]
+    lines = tuned.planned(rows, "far", [("a", "b"), ("a", "c"), ("a", "not run")])
+    known = [stats.ttest_rel(values["a"], values[name]).pvalue for name in "bc"]
+    assert [line.split(",")[0] for line in lines] == ["a less b", "a less c"]
+    for line, name, p in zip(lines, "bc", tuned.holm(known), strict=True):
+        assert f"far: {np.mean(values['a'] - values[name]):+.4f} ± " in line
+        assert line.endswith(f"corrected p = {p:.2g}")
+    lm = script("train_lm")
+    assert [len(pairs) for pairs in lm.PAIRS.values()] == [1, 6]
+    assert {name for pairs in lm.PAIRS.values() for pair in pairs for name in pair} <= script("arms").ARMS.keys()
 
 
 def test_errors_over_seeds_are_those_of_students_test(script):
