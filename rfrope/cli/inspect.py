@@ -171,7 +171,8 @@ def _read_source(source: str, options: argparse.Namespace) -> Iterator[_Set]:
             if seen < 2:
                 raise ValueError(f"{label} gives a context of {seen}; expected 2 or more, or --context")
             one = replace(rope, source=replace(rope.source, model=replace(rope.source.model, window=window)))
-            yield _Set(f"{label}: {kind}" if kind else label, one, omega, (seen,), options.seq_len or text)
+            label_of_kind = f"{label}: {kind}" if kind else label
+            yield from _split_heads(_Set(label_of_kind, one, omega, (seen,), options.seq_len or text))
 
 
 def _read_saved(source: str, options: argparse.Namespace) -> Iterator[_Set]:
@@ -180,10 +181,14 @@ def _read_saved(source: str, options: argparse.Namespace) -> Iterator[_Set]:
     if context is None:
         raise ValueError(f"{source} holds no context; expected --context")
     omega, contexts = rope.frequencies.astype(np.float64), context if isinstance(context, tuple) else (context,)
-    heads = omega.shape[:-2]
+    yield from _split_heads(_Set(printable(source), rope, omega, contexts))
+
+
+def _split_heads(one: _Set) -> Iterator[_Set]:
+    """Yield the set of each head, or the one of all."""
+    heads = one.frequencies.shape[:-2]
     for number, at in enumerate(np.ndindex(heads)):
-        label = printable(f"{source}, head {number}" if heads else source)
-        yield _Set(label, rope, omega[at], contexts)
+        yield replace(one, label=f"{one.label}, head {number}", frequencies=one.frequencies[at]) if heads else one
 
 
 # -- words and tables --------------------------------------------------------------------------------------------------

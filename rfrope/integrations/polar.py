@@ -56,8 +56,8 @@ class PolarAttention:
         return {"all": found}
 
     @classmethod
-    def of_parameters(cls, rope: Any, parameters: Mapping[str, Any]) -> PolarAttention:
-        """Return what `rope_parameters` of a config say beside the Rope."""
+    def read_parameters(cls, rope: Any, parameters: Mapping[str, Any]) -> PolarAttention:
+        """Read what `rope_parameters` of a config say beside the Rope."""
         return cls(rope, parameters.get("learnable", "phases"), parameters.get("score_scale"))
 
     @property

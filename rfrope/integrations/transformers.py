@@ -111,7 +111,7 @@ def _watch_making() -> None:
             return
         if any({key: one.get(key) for key in _SAID} != {key: kinds[0].get(key) for key in _SAID} for one in kinds):
             raise ValueError("rope_parameters say another polar rotation for each kind of layer; expected one for all")
-        asked = polar.PolarAttention.of_parameters(_rope_of(self.config, kinds[0]), kinds[0])
+        asked = polar.PolarAttention.read_parameters(_rope_of(self.config, kinds[0]), kinds[0])
         _put_in(self, asked.positions, asked.put_in)
 
     PreTrainedModel.post_init = functools.update_wrapper(post_init, kept, ("__doc__", "__name__"))

@@ -239,6 +239,19 @@ def test_a_file_of_polar_frequencies(run):
     assert "6 frequencies for 6 magnitudes of a head, over a context of 64 positions." in run("inspect", "one.npz")[1]
 
 
+def test_a_config_of_polar_attention(run, here):
+    omega = rfrope.sample("cauchy(scale=8)", 32, rng=0, heads=2)
+    told = {"rope_type": "rfrope", "polar": True, "frequencies": omega.tolist(), "learnable": ["phases"]}
+    (here / "config.json").write_text(json.dumps(SMALL | {"rope_parameters": told}))
+    held = sets(run, "config.json")
+    assert [one["name"] for one in held] == [f"config.json, head {head}" for head in range(2)]
+    assert [(one["polar"], one["n_blocks"]) for one in held] == [(True, 32)] * 2
+    assert held[1]["axes"][0]["longest"] == pytest.approx(2 * np.pi / np.abs(omega[1]).min())
+    assert held[0]["scheme"]["rotary_dim"] == 32
+    code, _, err = run("compare", "config.json")
+    assert (code, "config is polar, but no engine has polar attention" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -305,3 +305,28 @@ def test_bad_magnitudes(change, message):
     good = {"q": np.ones((7, 4)), "k": np.ones((7, 4)), "lags": LAGS, "frequencies": rfrope.Rope(OMEGA, polar=True)}
     with pytest.raises(ValueError, match=message):
         heads.profile(**good | change)
+
+
+@pytest.mark.parametrize("pairs", ["all", "occurring"])
+def test_profile_of_polar_attention_on_every_library(pairs, xp):
+    rng = np.random.default_rng(7)
+    m, n, delta = rng.gamma(2.0, size=(2, 7, 4)), rng.gamma(1.0, size=(7, 4)), rng.uniform(-3.0, 0.0, 4)
+    wanted = heads.profile(m, n, LAGS[:3], rfrope.Rope(OMEGA, polar=True), shift=delta, pairs=pairs)
+    rope = rfrope.Rope(xp(OMEGA), polar=True)
+    for shift in (xp(delta), delta):
+        found = heads.profile(xp(m), xp(n), xp(LAGS[:3]), rope, shift=shift, pairs=pairs)
+        for name, value in vars(found).items():
+            np.testing.assert_allclose(xp.host(value), getattr(wanted, name), rtol=1e-9, atol=1e-9)
+
+
+def test_gradients_reach_magnitudes_and_a_shift():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    m, n = (torch.rand(7, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    delta = torch.linspace(-3.0, -0.5, 4, dtype=torch.float64, requires_grad=True)
+    rope = rfrope.Rope(torch.tensor(OMEGA), polar=True)
+    heads.profile(m, n, torch.tensor([0.0, -2.0]), rope, shift=delta).mean.sum().backward()
+    lags, omega = torch.tensor([0.0, -2.0])[:, None], torch.tensor(OMEGA)
+    held = delta.detach().requires_grad_()
+    (m.detach().mean(0) * n.detach().mean(0) * torch.cos(lags * omega + held)).sum().backward()
+    torch.testing.assert_close(delta.grad, held.grad)
+    assert float(m.grad.abs().min()) > 0.0
