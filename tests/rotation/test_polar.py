@@ -149,8 +149,9 @@ def test_softplus_to_two_units_in_the_last_place(dtype, path):
     ulps = EPSILON[dtype] * 2.0 ** np.floor(np.log2(np.maximum(np.array(exact, float), 1e-300)))
     least = 2.0**-1074 if dtype == "float64" else SMALLEST[dtype]
     error = [float(abs(mpmath.mpf(float(a)) - b)) for a, b in zip(doubles(got[: x.size]), exact, strict=True)]
-    # narrower types than float32 are rounded once
-    assert np.max(error / np.maximum(ulps, least)) <= (2.0 if dtype.endswith(("32", "64")) else 0.51)
+    # narrower types than float32 are rounded once, and so is float32 by the generic function
+    bound = {"float64": 2.0 if path == "generic" else 1.5, "float32": 0.51 if path == "generic" else 1.5}
+    assert np.max(error / np.maximum(ulps, least)) <= bound.get(dtype, 0.51)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

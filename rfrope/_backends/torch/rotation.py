@@ -1,9 +1,9 @@
 """The rotation for torch tensors that are recorded: operators with their gradients, each one node of a graph.
 
 An operator runs what its tensors' memory asks for: the compiled loop of the CPU, the kernels of a CUDA device, or the
-generic function. Gradients are operators, too, so that gradients of gradients come by themselves: that of the features
-is the rotation back, and those of angles, tables and scales follow from one pass over the features,
-`rfrope._core.blocks.shared_coefficients`.
+generic function. The gradient of features is the rotation back. Those of angles and scales, or of magnitudes and their
+angles, come from one pass over the features (``turn_gradient``, ``turn_back``), which has no gradient of its own: where
+gradients of gradients are asked for, that pass is made of operators that have (``shared_coefficients``).
 
 The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin``, ``rfrope::shared_coefficients``,
 ``rfrope::turn_gradient`` and ``rfrope::turn_back``.
