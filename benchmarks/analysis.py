@@ -20,7 +20,7 @@ class Long:
     param_names = ("frequencies", "context")
 
     def setup(self, frequencies, context):
-        scaled = rfrope.from_rope_parameters(LLAMA, head_dim=128)
+        scaled = rfrope.models.from_rope_parameters(LLAMA, head_dim=128)
         self.frequencies = scaled.frequencies if frequencies == "llama3" else rfrope.geometric(64, base=5e5)
         analysis.summarise(self.frequencies, 64)  # what is slow at the first call
 

@@ -43,7 +43,7 @@ class Optimise:
 
     def setup(self, n_blocks, max_lag):
         self.kernel = rfrope.kernels.parse(KERNELS[0])
-        rfrope.optimise(self.kernel, 4, max_lag=16)
+        rfrope.designs.optimise(self.kernel, 4, max_lag=16)
 
     def time_optimise(self, n_blocks, max_lag):
-        rfrope.optimise(self.kernel, n_blocks, max_lag=max_lag)
+        rfrope.designs.optimise(self.kernel, n_blocks, max_lag=max_lag)

@@ -97,7 +97,10 @@ def head_rows(omega: Any, lags: Any) -> tuple[Any, Any]:
 
 def dense(shape: tuple[int, ...], size: int) -> Strides:
     """Strides of a new array."""
-    return tuple(size * math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    found = [size] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        found[axis - 1] = found[axis] * shape[axis]
+    return tuple(found)
 
 
 def spread(shape: tuple[int, ...], strides: Strides, leading: tuple[int, ...]) -> Strides:

@@ -59,6 +59,8 @@ def pair_covariances(kernel: Kernel, design: str, n: int, lags: np.ndarray) -> P
         raise _refusal(name, kernel)
     if n < 2:
         return None
+    if name not in ("stratified", "shifted"):  # whose pairs are all alike
+        capacity.check(96.0 * n * n, f"pairs of {n} blocks", "the number of blocks")
     rows, cosine = _FORMS[name](kernel, n, lags)
     sine = np.zeros_like(cosine)
     if name == "antithetic":

@@ -193,12 +193,14 @@ def polar_tail(
     >>> polar_tail(ones, ones, 32.0, "gaussian(scale=32)", 0.5 * mean).round(5)
     np.float64(0.00059)
     """
-    content, law = _read(q, k, lags, kernel, shift)
+    content, law = _read(q, k, lags, kernel, shift, distance=distance)
     xp = content.xp
     distance = array.widen(array.numbers(distance, xp, name="distance", device=array.device(content.lags)), xp)
     angles.check_values("distance", distance, xp)
     if array.has_host_values(distance) and bool(xp.any(distance < 0.0)):
         raise ValueError("distance holds negative numbers; expected how far the score is from its mean, 0 or more")
+    scores = array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "lags": content.lags.shape[:-1]})
+    array.broadcast_shapes({"distance": distance.shape, "the scores": scores})
     phi = law.phi_of_vectors(content.lags, xp)
     size = xp.sqrt(content.cosine**2 + content.sine**2)
     reach = xp.max(size + xp.abs(content.cosine * phi[..., None]), axis=-1)
@@ -253,9 +255,10 @@ class _Content(NamedTuple):
     xp: ModuleType
 
 
-def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any) -> tuple[_Content, Kernel]:
+def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any, **beside: Any) -> tuple[_Content, Kernel]:
+    """Read the contents of a call, whose other arrays stand beside them, and its kernel."""
     law = read_kernel(kernel)
-    xp, device = array.shared({"lags": lags, "shift": shift}, q=q, k=k)
+    xp, device = array.shared({"lags": lags, "shift": shift, **beside}, q=q, k=k)
     vectors = angles.checked_lags(lags, law.ndim, xp, device, "lags", law)
     product = _product(q, k, xp, device)
     if shift is None:

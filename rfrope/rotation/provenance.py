@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from rfrope._core.arguments import show
 
 _PLAIN = {str, int, float, bool, type(None)}  # kinds of values that need no copy
@@ -89,7 +91,7 @@ class Provenance:
     error: dict[str, float] = field(default_factory=dict)
     lower_bound: float | None = None
     rope_parameters: dict[str, Any] = field(default_factory=dict)
-    model: ModelPart = ModelPart()
+    model: ModelPart = field(default_factory=ModelPart)
     scaled_by: tuple[dict[str, Any], ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -104,7 +106,7 @@ class Provenance:
         held = {name: value for name, value in vars(self).items() if name not in ("model", "extra")} | vars(self.model)
         said = {name: value for name, value in held.items() if not _is_empty(value)}
         lists = {name: list(value) for name, value in said.items() if isinstance(value, tuple)}
-        return {name: copied(value) for name, value in (said | lists | self.extra).items()}
+        return {name: copied(value) for name, value in (self.extra | said | lists).items()}
 
     @classmethod
     def from_dict(cls, held: Mapping[str, Any]) -> Provenance:
@@ -138,6 +140,23 @@ class Provenance:
         return f"Provenance({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
 
 
+def read_provenance(source: Any) -> Provenance:
+    """Return where frequencies came from as a record of its own: that of a record, of a dict, or of nothing."""
+    if not isinstance(source, Provenance):
+        if not isinstance(source, Mapping | None):
+            raise TypeError(f"source is {show(source)}; expected a Provenance, a dict or None")
+        return Provenance.from_dict(source) if source else Provenance()
+    held, made = {**vars(source)}, object.__new__(Provenance)
+    for name in ("error", "rope_parameters", "extra"):  # no two Ropes share what can be written to
+        if not isinstance(held[name], Mapping):
+            raise TypeError(f"source.{name} is {show(held[name])}; expected a dict")
+        held[name] = {**held[name]}
+    if not isinstance(source.model, ModelPart):
+        raise TypeError(f"source.model is {show(source.model)}; expected a ModelPart")
+    made.__dict__.update(held)
+    return made
+
+
 _PART = tuple(each.name for each in fields(ModelPart))
 _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("design", "norm", "name", "model_type", "note", "pairing_from"), (str,)),
@@ -161,6 +180,8 @@ def copied(value: Any, depth: int = 4) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
+    if isinstance(value, np.generic):
+        return value.item()
     if kind is dict and depth:
         return {name: copied(one, depth - 1) for name, one in value.items()}
     return [copied(one, depth - 1) for one in value] if kind is list and depth else copy.deepcopy(value)

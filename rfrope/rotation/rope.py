@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from rfrope._core import angles, array, blocks, dispatch, libraries, results
-from rfrope._core.arguments import flag, is_several, positive, printable, shape_of, show, whole
+from rfrope._core.arguments import LARGEST, flag, is_several, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.pairings import check_sections, dealt
 from rfrope.rotation.polar import rotate_polar
-from rfrope.rotation.provenance import Provenance
+from rfrope.rotation.provenance import Provenance, read_provenance
 from rfrope.rotation.turning import rotate, rotation_table, scores_of
 
 
@@ -96,7 +96,7 @@ class Rope:
 
     def __post_init__(self) -> None:
         frequencies, n_blocks = _checked_frequencies(self.frequencies)
-        polar = flag("polar", self.polar)
+        polar = self.polar if type(self.polar) is bool else flag("polar", self.polar)
         turned = n_blocks if polar else 2 * n_blocks
         width = turned if self.head_dim is None else whole("head_dim", self.head_dim)
         assumed = self.head_dim is None or (isinstance(self.head_dim, Assumed) and width == turned)
@@ -433,7 +433,8 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
     if isinstance(value, Rope):
         raise TypeError("frequencies is a Rope; expected an array: dataclasses.replace(rope, ...) changes other fields")
     if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and 0 < value.size <= 2**16:
-        angles.check_values("frequencies", value, np)
+        if not np.vdot(value, value) < LARGEST * LARGEST:  # NaN and infinity too
+            angles.check_values("frequencies", value, np)
         value = value.copy()
         value.flags.writeable = False
         return value, value.size
@@ -449,15 +450,6 @@ def _seal(frequencies: Array) -> Array:
     if isinstance(frequencies, np.ndarray):
         frequencies.flags.writeable = False
     return frequencies
-
-
-def read_provenance(source: Any) -> Provenance:
-    """Return where frequencies came from as a record: one that is given, or that of a dict."""
-    if isinstance(source, Provenance):
-        return source
-    if not isinstance(source, Mapping | None):
-        raise TypeError(f"source is {show(source)}; expected a Provenance, a dict or None")
-    return Provenance.from_dict(source) if source else Provenance()
 
 
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:

@@ -311,3 +311,12 @@ def test_sums_of_products_do_not_depend_on_threads():
     with rfrope.threads(3):
         three = blocks.shared_coefficients(x, x[::-1], (2048, 128), "half", "half", np)
     assert np.array_equal(one, three)
+
+
+@pytest.mark.parametrize("positions", [2**63, np.array([2**63, 1, 2], np.uint64)])
+@pytest.mark.parametrize("gradient", [False, True])
+def test_integers_that_torch_has_not_are_refused_by_every_path(positions, gradient):
+    x, rope = torch.ones(3, 8, requires_grad=gradient), rfrope.Rope(rfrope.geometric(4))
+    for call in (lambda: rfrope.rotate(x, positions, rope.frequencies), lambda: rope.rotate(x, positions)):
+        with pytest.raises((TypeError, ValueError), match="positions"):
+            call()

@@ -152,6 +152,12 @@ def test_one_block_has_no_pairs():
     assert pair_covariances(kernels.parse("gaussian"), "iid", 9, np.ones((1, 1))) is None
 
 
+def test_pairs_that_would_hold_too_much_are_refused(monkeypatch):
+    monkeypatch.setenv("RFROPE_MAX_BYTES", "1e9")
+    with pytest.raises(ValueError, match=r"pairs of 8192 blocks .* lower the number of blocks"):
+        pair_covariances(kernels.parse("gaussian"), "halton", 2**13, np.ones((1, 1)))
+
+
 REFUSED = [
     ("balanced", "gaussian"),
     ("optimised", "gaussian"),

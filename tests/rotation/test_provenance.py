@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 
+import numpy as np
 import pytest
 
 import rfrope
+from rfrope import Rope
 from rfrope.rotation import ModelPart, Provenance
 
 FULL = Provenance(
@@ -58,12 +61,12 @@ def test_other_keys_and_values_of_another_kind_are_kept(held):
     assert source.extra == held == source.to_dict()
 
 
-def test_a_dict_is_copied_and_a_record_is_taken_as_it_is():
+def test_a_dict_and_a_record_are_copied():
     held = {"deep": [1, {"a": 2}]}
     source = rfrope.Rope([1.0], source=held).source
     held["deep"][1]["a"] = 3
     assert source.extra == {"deep": [1, {"a": 2}]}
-    assert rfrope.Rope([1.0], source=FULL).source is FULL
+    assert rfrope.Rope([1.0], source=FULL).source == FULL
     with pytest.raises(TypeError, match="source has the key 1; expected names"):
         rfrope.Rope([1.0], source={1: 2})
 
@@ -73,3 +76,25 @@ def test_a_state_with_a_dict_as_pickles_had_it():
     rope.__setstate__(old | {"source": {"pairing": "assumed", "seed": 3}})
     assert (rope.source.seed, rope.source.model.pairing_from) == (3, "assumed")
     assert "(assumed)" in repr(rope)
+
+
+def test_no_two_records_share_what_can_be_written_to():
+    Provenance().model.windows["x"] = 1
+    assert Provenance().model.windows == {}
+    rope = Rope([1.0], source={"author": "me", "seed": np.int64(3)})
+    assert (rope.source.seed, rope.source.extra) == (3, {"author": "me"})
+    for copied in (dataclasses.replace(rope, context=5), Rope([2.0], source=rope.source)):
+        copied.source.extra["author"] = "you"
+        assert rope.source.extra == {"author": "me"}
+        assert copied.source != rope.source
+
+
+def test_fields_are_not_hidden_by_what_else_is_said():
+    held = Provenance(kernel="gaussian", extra={"kernel": "another", "maker": "me"}).to_dict()
+    assert held == {"kernel": "gaussian", "maker": "me"}
+
+
+@pytest.mark.parametrize("fields", [{"extra": None}, {"error": 3}, {"rope_parameters": []}, {"model": None}])
+def test_a_record_of_other_kinds_is_refused(fields):
+    with pytest.raises(TypeError, match=rf"source\.{next(iter(fields))} is .*; expected a (dict|ModelPart)"):
+        Rope([1.0], source=Provenance(**fields))

@@ -134,6 +134,7 @@ def plan_of(
         tables[IN_PLACE, loops.IN_PLACE] = 1
         tables[PIECES, loops.STREAMING] = 1
         tables[LINES, loops.STREAMING] = max(_GATHERED_BYTES, shape[-1] * size)
+    tables.flags.writeable = False
     start, row = tables.ctypes.data, tables.strides[0]
     return Plan(
         shape,

@@ -46,6 +46,7 @@ _FASTER: dict[Any, int] = {}  # variants that this processor runs in less time, 
 _FEATURES = {np.dtype(name): name for name in ("float64", "float32", "float16")}  # of the machine's byte order
 _PLACES = frozenset(map(np.dtype, "bBhHiIlLqQfd"))  # positions of float16 may want a warning
 _DOUBLE = np.dtype(np.float64)
+_UNSIGNED, _MOST = np.dtype(np.uint64), 2**63 - 1
 _LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
 
 
@@ -150,7 +151,8 @@ def _dense_dtype(x: Any) -> str | None:
 def _view_in_numpy(value: Any) -> Any:
     """Return the array of NumPy that views a tensor of the CPU, where there is one; anything else as it is."""
     if type(value) is np.ndarray or not TORCH.are_memory(value):
-        return value
+        is_wide = value > _MOST if type(value) is int else getattr(value, "dtype", None) == _UNSIGNED
+        return None if is_wide else value  # torch has no such integers
     return _view_of_memory(value)
 
 
