@@ -151,9 +151,9 @@ class Tokens(NamedTuple):
 
 def tokens(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: int) -> Tokens:
     """Read queries and keys ``(..., n, d)``, of which so many blocks turn, or magnitudes ``(..., n, D)``, as blocks."""
-    q, k = query_and_key(_widest(q, "q", xp, device), _widest(k, "k", xp, device), xp, device, pairing)
-    if pairing != MAGNITUDES:
+    if pairing is not MAGNITUDES:
         check_pairing(pairing)
+    q, k = query_and_key(_widest(q, "q", xp, device), _widest(k, "k", xp, device), xp, device, pairing)
     for name, value in (("q", q), ("k", k)):
         if value.ndim < 2 or value.shape[-2] == 0:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d) with tokens")
