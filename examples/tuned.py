@@ -18,7 +18,7 @@ from arms import ARMS, BASELINES
 from scipy.stats import t as student
 from trained import Row, command, complete, show, stated
 
-RATES = (0.002, 0.004, 0.008)
+RATES = (0.004, 0.008, 0.016)
 SEEDS = 5
 APART = (100, 101, 102)  # seeds for what is chosen: the rate with the first, the arm with all
 KEYS = ("encoding", "rate", "seed")

@@ -99,6 +99,8 @@ class PolarAttention:
 
         @wraps(function)
         def forward(self: Module, hidden_states: Any, position_embeddings: Any, *arguments: Any, **options: Any) -> Any:
+            if (cache := options.get("past_key_values")) is not None:
+                _check_cache(cache, self.layer_idx, self.polar.rope.n_blocks)
             return turning(self, hidden_states, (position_embeddings[0], self.polar), *arguments, **options)
 
         ratio = module.score_scale * math.sqrt(module.head_dim)  # to what RoPE's scores are multiplied by
@@ -135,6 +137,16 @@ class PolarAttention:
 def _turn(q: Any, k: Any, places: Any, module: Module) -> Any:
     """Return queries and keys of twice the width: what stands for a function of q, k, cos and sin."""
     return module(q, k, places[..., 0])
+
+
+def _check_cache(cache: Any, layer: int, blocks: int) -> None:
+    """Refuse a cache for keys of another width, such as those of a model before it was polar."""
+    keys = getattr(cache.layers[layer], "keys", None) if layer < len(getattr(cache, "layers", ())) else None
+    if keys is not None and keys.shape[-1] not in (0, 2 * blocks):
+        raise ValueError(
+            f"the cache has keys of {keys.shape[-1]} features, but polar keys have {2 * blocks}; expected a cache that "
+            "this model has filled alone, and no prefill_chunk_size with a static cache, which takes the config's width"
+        )
 
 
 def _middle(function: Any) -> str:

@@ -473,7 +473,7 @@ def test_the_page_says_what_the_code_does(script):
         f"(a) has all {len(arms.ARMS)} arms",
         f"both with a head that does not decay: {len(recall.ARMS_HERE)}.",
         f"{len(arms.ARMS) - 1} comparisons in (a) and {len(recall.ARMS_HERE) - 1} in (b) and in (c)",
-        "Rates 0.002, 0.004 and 0.008 are tried for **every** arm with seed 100",
+        "Rates 0.004, 0.008 and 0.016 are tried for **every** arm with seed 100",
         "runs with seeds 100, 101 and 102, read on validation alone, and with seeds 0 to 4",
         f"bytes of the library. {lm.STEPS} steps of {lm.BATCH} windows",
         f"There are {recall.STEPS} steps of {recall.BATCH} texts",
@@ -483,4 +483,4 @@ def test_the_page_says_what_the_code_does(script):
         f"{near['longest']} tokens later",
     ):
         assert sentence in page, sentence
-    assert (tuned.RATES, tuned.APART, tuned.SEEDS) == ((0.002, 0.004, 0.008), (100, 101, 102), 5)
+    assert (tuned.RATES, tuned.APART, tuned.SEEDS) == ((0.004, 0.008, 0.016), (100, 101, 102), 5)

@@ -85,6 +85,19 @@ def test_a_cache_of_wide_keys_gives_the_text_that_none_gives(model_type, cache):
     assert (layer.keys.shape[-1], layer.values.shape[-1]) == (32, 16)
 
 
+def test_a_cache_of_narrow_keys_is_refused():
+    model = made()
+    cache = model(IDS, use_cache=True).past_key_values
+    with_biases(model)
+    with pytest.raises(ValueError, match="the cache has keys of 16 features, but polar keys have 32; expected a cache"):
+        logits(model, past_key_values=cache)
+    assert torch.equal(
+        model.generate(IDS, prefill_chunk_size=4, **GENERATED), model.generate(IDS, use_cache=False, **GENERATED)
+    )
+    with pytest.raises(ValueError, match="no prefill_chunk_size with a static cache"):
+        model.generate(IDS, prefill_chunk_size=4, cache_implementation="static", **GENERATED)
+
+
 def test_padding_on_the_left_changes_nothing():
     model = made()
     with_biases(model)
