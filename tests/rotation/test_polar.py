@@ -630,12 +630,17 @@ def test_a_single_negative_number_is_found_anywhere(dtype, layout):
             assert blocks.has_negative.generic(x, np) is found
 
 
-def test_signs_are_seen_by_every_thread():
-    m = np.zeros((2**16, 64), np.float32)
-    m[-1, -1] = -1.0
-    for count in (1, 3):
-        with rfrope.threads(count), pytest.raises(ValueError, match="negative"):
-            rotate_polar(m, 0, np.ones(64))
+def test_signs_are_seen_by_every_thread(monkeypatch):
+    leaf = pytest.importorskip("rfrope._backends.cpu.rotation", exc_type=ImportError)
+    monkeypatch.setattr(leaf, "_SEEN_AT_ONCE", 1)
+    for place in ((0, 0), (2**15 + 3, 63), (-1, -1)):
+        m = np.zeros((2**16 + 1, 64), np.float32)
+        m[place] = -1.0
+        for count in (1, 3):
+            with rfrope.threads(count):
+                assert blocks.has_negative(m, np)
+                assert blocks.has_negative(m[:, ::2], np) is (place[1] == 0)
+                assert not blocks.has_negative(abs(m), np)
 
 
 def test_nothing_is_looked_at_where_values_are_not_at_hand():

@@ -39,6 +39,8 @@ from rfrope._core.dispatch import Overlap, overlap_of
 from rfrope._core.libraries import TORCH
 
 _UNINTERRUPTED = 2**23  # features of one call of a loop at most: an interrupt waits for its end
+_ROWS_AT_ONCE = 2**8  # rows in which signs are looked at together
+_SEEN_AT_ONCE = 8  # numbers that are looked at in the time in which one is turned, for which alone threads are started
 _TRIES = 4  # items by each of two variants of a large rotation, after which the faster one stays
 _FASTER: dict[Any, int] = {}  # variants that this processor runs in less time, by what there is to choose from
 _FEATURES = {np.dtype(name): name for name in ("float64", "float32", "float16")}  # of the machine's byte order
@@ -441,13 +443,19 @@ def has_negative(x: Array, xp: ModuleType) -> bool:
     like, _ = like_of(array.dtype_name(x), "half", "half")
     values, found = array.view_as_numpy(x), [0]
     leading = [axis for axis in zip(values.shape[:-1], *[values.strides[:-1]] * 2, strict=True) if axis[0] != 1]
-    rows = [axis[:2] for axis in layout.merged(leading)]
-    axes = np.asarray([*rows, (values.shape[-1], values.strides[-1])], np.int64)
+    rows, row = [axis[:2] for axis in layout.merged(leading)], (values.shape[-1], values.strides[-1])
+    if rows and rows[-1][1] == row[0] * row[1]:  # they follow each other: several are looked at as one
+        length, step = rows.pop()
+        several = math.gcd(length, _ROWS_AT_ONCE)
+        rows.append((length // several, several * step))
+        row = (several * row[0], row[1])
+    axes = np.asarray([*rows, row], np.int64)
 
     def look(first: int, last: int) -> None:
         found.append(coefficients.find_negative(axes, values.ctypes.data, like, first, last))
 
-    _shared_out(look, math.prod(values.shape[:-1]), values.size)
+    n_rows = math.prod(axis[0] for axis in rows) if values.size else 0
+    _shared_out(look, n_rows, values.size // _SEEN_AT_ONCE)
     return any(found)
 
 
