@@ -138,7 +138,7 @@ def read(
     beside : mapping, optional
         Further arguments that say how to turn, by their names: as NumPy arrays they fit beside any library.
     pairing : str, optional
-        How the call pairs features, where it has any: a Rope that turns otherwise is refused (see `given`).
+        How the call pairs features, where it has any: a Rope that turns otherwise is refused (see `frequencies_of`).
     **arrays
         The call's other arrays, by their names.
 
@@ -147,7 +147,7 @@ def read(
     ValueError, TypeError
         As `checked`, and for arrays of several libraries or devices.
     """
-    frequencies = given(frequencies, pairing, None if pairing is None else 1.0, arrays.get("q"))
+    frequencies = frequencies_of(frequencies, pairing, None if pairing is None else 1.0, arrays.get("q"))
     constants = {name: positions, "frequencies": frequencies, "shift": shift, **(beside or {})}
     xp, device = array.shared(constants, **arrays)
     return checked(positions, frequencies, shift, xp, device, name, least=least, sets=sets)
@@ -161,7 +161,7 @@ def checked(
     device: Any,
     name: str = "positions",
     *,
-    of: str = "frequencies",
+    frequencies_name: str = "frequencies",
     least: int = 0,
     sets: str = "any",
 ) -> Angles:
@@ -177,7 +177,7 @@ def checked(
         Broadcasts against the phases.
     xp, device
         Those that `array.shared` found for all arrays of the call.
-    name, of : str
+    name, frequencies_name : str
         What the caller calls the positions, and the frequencies where these are checked already.
     least, sets
         The frequencies that are allowed, as in `frequencies`.
@@ -195,7 +195,7 @@ def checked(
     if positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
         hint = f": use {name}[..., None]" if omega.shape[-1] == 1 else ""
         raise ValueError(
-            f"{name} has shape {tuple(positions.shape)}, but {of} of shape {tuple(omega.shape)} have "
+            f"{name} has shape {tuple(positions.shape)}, but {frequencies_name} of shape {tuple(omega.shape)} have "
             f"k = {omega.shape[-1]} axes; expected {name} of shape (..., {omega.shape[-1]}){hint}"
         )
     check_values(name, positions, xp)
@@ -240,7 +240,7 @@ def frequencies(
 
 def read_on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets: str = "any") -> np.ndarray:
     """Check frequencies that stand alone, or those of a Rope, and bring them to NumPy as ``(*H, D, k)`` float64."""
-    return frequencies(numbers_on_host(given(value), name), np, name=name, least=least, sets=sets)
+    return frequencies(numbers_on_host(frequencies_of(value), name), np, name=name, least=least, sets=sets)
 
 
 def numbers_on_host(value: Any, name: str) -> np.ndarray:
@@ -334,7 +334,7 @@ def from_vectors(vectors: Array, like: Any) -> Array:
     return vectors[..., 0] if is_line(like) else vectors
 
 
-def given(
+def frequencies_of(
     value: Any, pairing: str | None = None, scale: Any = None, x: Any = None, name: str = "x", polar: bool = False
 ) -> Any:
     """Return the frequencies of a record that holds some, such as a Rope, and anything else as it came.

@@ -227,7 +227,7 @@ def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: An
     return library_of(xp).from_host(host, xp, device, dtype)
 
 
-def placed(host: np.ndarray, xp: Any, device: Any, dtype: Any) -> Array:
+def place_for_caller(host: np.ndarray, xp: Any, device: Any, dtype: Any) -> Array:
     """Put numbers that were made on the host where a caller's ``xp=``, ``device=`` and ``dtype=`` ask for them."""
     space = named_namespace(xp)
     return from_host(host, space, device=device, dtype=check_float_dtype(dtype, space))

@@ -151,9 +151,9 @@ class Tokens(NamedTuple):
 
 def tokens(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: int) -> Tokens:
     """Read queries and keys ``(..., n, d)``, of which so many blocks turn, or magnitudes ``(..., n, D)``, as blocks."""
-    q, k = query_and_key(_widest(q, "q", xp, device), _widest(k, "k", xp, device), xp, device, pairing)
-    if pairing != MAGNITUDES:
+    if pairing is not MAGNITUDES:
         check_pairing(pairing)
+    q, k = query_and_key(_widest(q, "q", xp, device), _widest(k, "k", xp, device), xp, device, pairing)
     for name, value in (("q", q), ("k", k)):
         if value.ndim < 2 or value.shape[-2] == 0:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d) with tokens")
@@ -219,7 +219,7 @@ def _widest(value: Any, name: str, xp: ModuleType, device: Any) -> Array:
 # -- turning -----------------------------------------------------------------------------------------------------------
 
 
-class Turn(NamedTuple):
+class TurnOptions(NamedTuple):
     """Options of a turn, beside its angles.
 
     Attributes
@@ -246,7 +246,7 @@ class Turn(NamedTuple):
         return (*broadcast(tuple(x[:-1]), tuple(phases[:-1])), x[-1] + added)
 
 
-def prepared(
+def check_rotation(
     x: Array,
     phases: tuple[int, ...],
     pairing: str,
@@ -258,12 +258,17 @@ def prepared(
     """Check pairings, and all that `check_turn` does; return the pairing of the result."""
     check_pairing(pairing)
     out_pairing = pairing if out_pairing is None else check_pairing(out_pairing, "out_pairing")
-    check_turn(x, phases, Turn(pairing, out_pairing), out, names, *angles)
+    check_turn(x, phases, TurnOptions(pairing, out_pairing), out, names, *angles)
     return out_pairing
 
 
 def check_turn(
-    x: Array, phases: tuple[int, ...], turn: Turn, out: Array | None, names: tuple[str, ...], *angles: Array | None
+    x: Array,
+    phases: tuple[int, ...],
+    turn: TurnOptions,
+    out: Array | None,
+    names: tuple[str, ...],
+    *angles: Array | None,
 ) -> None:
     """Check all that `turned` needs beside pairings.
 
@@ -303,7 +308,7 @@ def _sources(names: tuple[str, ...], angles: tuple[Array | None, ...]) -> str:
     return " and ".join([names[1], *(name for name, wide in zip(names[2:], several, strict=False) if wide)])
 
 
-def turned(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+def turned(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Turn prepared features by ready cos and sin ``(..., D)``, one float wider."""
     width = width_of(turn.pairing) * cos.shape[-1]
     if array.library_of(xp).fuses_functions and MAGNITUDES not in turn[:2]:
@@ -333,7 +338,7 @@ def turned(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: 
     return out
 
 
-def _turned(z: Array, cos: Array, sin: Array, turn: Turn, xp: ModuleType) -> list[Array]:
+def _turned(z: Array, cos: Array, sin: Array, turn: TurnOptions, xp: ModuleType) -> list[Array]:
     """First features of turned blocks, and the second ones where the result has any."""
     if turn.pairing == MAGNITUDES:
         z = softplus_of(z, xp) if turn.softplus else z
@@ -365,7 +370,7 @@ def shared_coefficients(
     pairing, y_pairing : str
         The two features that make a block, in x and in y; `MAGNITUDES` in one of them.
     softplus : bool
-        As in `Turn`, for x.
+        As in `TurnOptions`, for x.
 
     Returns
     -------
@@ -390,7 +395,7 @@ def sum_to(value: Array, shape: tuple[int, ...], xp: ModuleType) -> Array:
     return xp.reshape(xp.sum(value, axis=wide, keepdims=True), shape) if wide else value
 
 
-def _turned_at_once(x: Array, cos: Array, sin: Array, turn: Turn, xp: ModuleType) -> Array:
+def _turned_at_once(x: Array, cos: Array, sin: Array, turn: TurnOptions, xp: ModuleType) -> Array:
     """Turn for a compiler of whole functions: tables as wide as the features, and both features of a block exchanged.
 
     XLA makes one loop of that. With its gradients it runs in less time than one over halves that are sliced out and

@@ -105,12 +105,12 @@ def available() -> int:
 
 @lru_cache(maxsize=1)
 def _quota(
-    root: pathlib.Path = pathlib.Path("/sys/fs/cgroup"), own: pathlib.Path = pathlib.Path("/proc/self/cgroup")
+    root: pathlib.Path = pathlib.Path("/sys/fs/cgroup"), membership: pathlib.Path = pathlib.Path("/proc/self/cgroup")
 ) -> int:
     """Cores that the cgroup of this process, or one above it, pays for; a very large number without a limit."""
     limits = []
     try:
-        for line in own.read_text().splitlines():
+        for line in membership.read_text().splitlines():
             _, controllers, name = line.split(":", 2)
             if controllers and "cpu" not in controllers.split(","):
                 continue

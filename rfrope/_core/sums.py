@@ -1,7 +1,7 @@
 """The one sum of the library: ``sum_i A_i cos u_i + B_i sin u_i`` over the blocks, its slopes and its squares.
 
 Whatever is summed over the blocks is summed here: exact phases, in bounded memory (`sum_blocks`, `derivatives`,
-`falls`, `mean_cos`), at all sums of two lags (`sum_on_grid`, `sum_phasors`), or waves that are at hand because
+`deficits`, `mean_cos`), at all sums of two lags (`sum_on_grid`, `sum_phasors`), or waves that are at hand because
 each block is wanted too (`Waves`).
 Averages over draws keep sums of powers, merged in any number of parts (`MeanSums`, `PowerSums`).
 """
@@ -21,7 +21,7 @@ from rfrope._core import array, parallel
 from rfrope._core.angles import Angles, rows
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
-from rfrope._core.blocks import Turn, shared_coefficients, sum_to
+from rfrope._core.blocks import TurnOptions, shared_coefficients, sum_to
 from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
 from rfrope._core.turns import cos_sin
 
@@ -125,7 +125,7 @@ def derivatives(angles: Angles, cosine: Array, sine: Array, orders: tuple[int, .
     return tuple(one + other for one, other in _sum_pairs(angles, [_sloped(cosine, sine, omega, n) for n in orders]))
 
 
-def falls(angles: Angles, powers: int = 1) -> tuple[Array, ...]:
+def deficits(angles: Angles, powers: int = 1) -> tuple[Array, ...]:
     """Sum ``1 - cos u`` over the blocks, and its powers, with all digits near lag 0; for angles without a shift."""
 
     def each(waves: Waves, _: slice) -> tuple[Array, ...]:
@@ -297,7 +297,7 @@ def weighted(coefficients: Array | None, waves: Array, xp: ModuleType) -> Array:
 
 @dispatched(CPU.rotation, TORCH_ROTATION)
 def turn_gradient(
-    x: Array, y: Array, angles: Angles | Array, turn: Turn, shape: tuple[int, ...], radial: bool, xp: ModuleType
+    x: Array, y: Array, angles: Angles | Array, turn: TurnOptions, shape: tuple[int, ...], radial: bool, xp: ModuleType
 ) -> Array:
     """Gradient of phases, or of scales times these, summed over all features that share one.
 
@@ -307,7 +307,7 @@ def turn_gradient(
         Features that turn, and the gradient of what they were turned into.
     angles : Angles, or array
         Of the turn; or the phases.
-    turn : Turn
+    turn : TurnOptions
     shape : tuple of int
         Shape of the result, which broadcasts to that of the phases.
     radial : bool

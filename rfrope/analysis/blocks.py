@@ -180,7 +180,7 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
     >>> round(density_of_states(scaled).distance, 3)
     0.098
     """
-    omega, _ = _magnitudes(angles.numbers_on_host(angles.given(frequencies), "frequencies"))
+    omega, _ = _magnitudes(angles.numbers_on_host(angles.frequencies_of(frequencies), "frequencies"))
     n_bins = None if n_bins is None else capacity.count("n_bins", n_bins, 1, each=32.0)
     host = np.sort(omega.astype(np.float64).reshape(-1))
     if not host.size:
@@ -225,7 +225,7 @@ def _log_uniform_fit(logarithms: np.ndarray) -> tuple[float, float, float]:
 
 def _magnitudes(frequencies: Any) -> tuple[Array, ModuleType]:
     """Check frequencies; their magnitudes ``(D,)`` or ``(*H, D)``, and the namespace."""
-    frequencies = angles.given(frequencies)
+    frequencies = angles.frequencies_of(frequencies)
     xp, device = array.shared(frequencies=frequencies)
     vectors = angles.frequencies(frequencies, xp, device)
     array.check_memory(80.0, vectors.shape, vectors, "frequencies")

@@ -182,7 +182,7 @@ def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Simil
     refuse_polar(frequencies, "frequencies", "polar contents have no direction: analysis.mean_kernel has their scores")
     read = angles.read(lags, frequencies, name="lags", least=1)
     xp = read.xp
-    total, squares = sums.falls(read, 2)
+    total, squares = sums.deficits(read, 2)
     fall, features = total / read.blocks, 2 * read.blocks
     kernel = 1.0 - fall
     own = array.clip(squares / read.blocks - fall * fall, 0.0, None, xp) / (read.blocks + 1)

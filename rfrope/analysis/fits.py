@@ -205,7 +205,7 @@ def scaling_effect(lags: Array, before: Array, after: Array) -> ScalingEffect:
     >>> set(effect.wavelength_ratio.tolist())
     {4.0}
     """
-    held = {name: angles.given(value) for name, value in (("before", before), ("after", after))}
+    held = {name: angles.frequencies_of(value) for name, value in (("before", before), ("after", after))}
     xp, place = array.shared({**held, "lags": lags})
     with array.device_of(*held.values()):
         lags = array.numbers(lags, xp, name="lags", device=place)

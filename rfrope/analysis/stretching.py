@@ -156,7 +156,7 @@ class _Problem:
 
 def neighbours(omega: np.ndarray) -> float:
     """``1 - C(1)``: how far the mean kernel falls from a position to the next."""
-    return float(sums.falls(Angles(np.ones(1), omega[:, None], None, np))[0]) / omega.size
+    return float(sums.deficits(Angles(np.ones(1), omega[:, None], None, np))[0]) / omega.size
 
 
 def _negative_lags(omega: np.ndarray, stop: int) -> list[tuple[float, int]]:

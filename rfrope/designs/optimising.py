@@ -121,7 +121,7 @@ def optimise(
         extra={"max_lag": list(reach), "starts": starts, "start": start},
     )
     context = tuple(m + 1 for m in reach)
-    frequencies = array.placed(made.restore_shape(omega), xp, device, dtype)
+    frequencies = array.place_for_caller(made.restore_shape(omega), xp, device, dtype)
     return Rope(frequencies, context=context[0] if len(context) == 1 else context, source=source)
 
 

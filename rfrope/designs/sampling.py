@@ -197,7 +197,7 @@ def sample(
     joined = found[0] if len(found) == 1 else np.concatenate(found)
     if heads is None and not several:
         joined = kernels[0].restore_shape(joined[0])
-    return array.placed(joined, xp, device, dtype)
+    return array.place_for_caller(joined, xp, device, dtype)
 
 
 def design(
@@ -307,7 +307,7 @@ def design(
         lower_bound=lower_bound(kernels[worst % len(kernels)], n_blocks, reach) if design == "optimised" else None,
     )
     return Rope(
-        array.placed(made, xp, device, dtype),
+        array.place_for_caller(made, xp, device, dtype),
         pairing=pairing,
         head_dim=width,
         context=lengths[0] if len(lengths) == 1 else lengths,

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, capacity
-from rfrope._core.angles import check_values, from_vectors, given, numbers_on_host
+from rfrope._core.angles import check_values, frequencies_of, from_vectors, numbers_on_host
 from rfrope._core.angles import frequencies as read_frequencies
 from rfrope._core.arguments import LARGEST, choice, flag, positive, whole
-from rfrope._core.array import Array, placed
+from rfrope._core.array import Array, place_for_caller
 from rfrope._core.quantiles import normal_quantile
 from rfrope.rotation.pairings import check_sections, dealt
 from rfrope.rotation.provenance import Provenance
@@ -76,7 +76,7 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     choice("order", order, ORDERS)
     if not sets:
         raise ValueError("axial got no set of frequencies; expected one for each axis")
-    named = {f"sets[{j}]": given(values) for j, values in enumerate(sets)}
+    named = {f"sets[{j}]": frequencies_of(values) for j, values in enumerate(sets)}
     turned = _shared_turning(sets)
     xp, device = array.shared(**named)
     padded = _pad(named, xp, device)
@@ -228,7 +228,7 @@ def golden_gate(
     directions = (_directions_2d if ndim == 2 else _directions)(n_heads * n_blocks, ndim)
     vectors = sizes[:, None] * np.reshape(directions, (n_heads, n_blocks, ndim))
     source = Provenance(extra={"maker": "golden_gate", "low": low, "high": high})
-    return Rope(placed(vectors[0] if heads is None else vectors, xp, device, dtype), source=source)
+    return Rope(place_for_caller(vectors[0] if heads is None else vectors, xp, device, dtype), source=source)
 
 
 @array.select_device

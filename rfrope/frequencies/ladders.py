@@ -9,7 +9,7 @@ import numpy as np
 
 from rfrope._core import array, capacity
 from rfrope._core.arguments import finite, positive
-from rfrope._core.array import Array, placed
+from rfrope._core.array import Array, place_for_caller
 from rfrope._core.capacity import count
 
 _BYTES = 24  # bytes that a frequency takes while it is made
@@ -50,7 +50,7 @@ def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: 
     """
     base = positive("base", base)
     n_blocks = count("n_blocks", n_blocks, each=_BYTES)
-    return placed(base ** (-np.arange(n_blocks) / max(n_blocks, 1)), xp, device, dtype)
+    return place_for_caller(base ** (-np.arange(n_blocks) / max(n_blocks, 1)), xp, device, dtype)
 
 
 def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None, dtype: Any = None) -> Array:
@@ -82,7 +82,7 @@ def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None
     array([0.5, 1. , 1.5])
     """
     step = positive("step", step)
-    return placed(step * np.arange(1, count("n_blocks", n_blocks, each=_BYTES) + 1), xp, device, dtype)
+    return place_for_caller(step * np.arange(1, count("n_blocks", n_blocks, each=_BYTES) + 1), xp, device, dtype)
 
 
 def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any = None, dtype: Any = None) -> Array:
@@ -120,7 +120,7 @@ def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any 
     """
     max_freq = positive("max_freq", max_freq)
     turns = np.linspace(1.0, 0.5 * max_freq, count("n_blocks", n_blocks, each=_BYTES))
-    return placed(math.pi * turns, xp, device, dtype)
+    return place_for_caller(math.pi * turns, xp, device, dtype)
 
 
 @array.select_device

@@ -182,7 +182,7 @@ def effective_offset(
     >>> round(float(found.mass), 2)
     0.01
     """
-    q, k, omega = _bring_to_host(q=q, k=k, frequencies=angles.given(frequencies, pairing, 1.0, q))
+    q, k, omega = _bring_to_host(q=q, k=k, frequencies=angles.frequencies_of(frequencies, pairing, 1.0, q))
     omega = _one_axis(omega)
     tokens = blocks.tokens(q, k, np, None, pairing, len(omega))
     n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
@@ -287,10 +287,10 @@ def offset_from_weights(
         raise ValueError("mean and second_moment are both given; expected at most one of them")
     known = {name: value for name, value in (("mean", mean), ("second_moment", second_moment)) if value is not None}
     named = {"w_q": w_q, "w_k": w_k, **known}
-    *arrays, omega = _bring_to_host(angles.given(frequencies, pairing, 1.0), **named)
+    *arrays, omega = _bring_to_host(angles.frequencies_of(frequencies, pairing, 1.0), **named)
     host, omega = dict(zip(named, arrays, strict=True)), _one_axis(omega)
     query, key = (_read_rows(name, host[name], len(omega), pairing) for name in ("w_q", "w_k"))
-    angles.given(frequencies, x=host["w_q"].mT, name="w_q")
+    angles.frequencies_of(frequencies, x=host["w_q"].mT, name="w_q")
     array.broadcast_shapes({"w_q": query.shape[:-2], "w_k": key.shape[:-2]})
     if query.shape[-2:] != key.shape[-2:]:
         raise ValueError(

@@ -179,7 +179,7 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     low, high = finite("low", low), finite("high", high)
     if not low < high:
         raise ValueError(f"low is {low} and high {high}; expected low < high")
-    frequencies = angles.given(frequencies)
+    frequencies = angles.frequencies_of(frequencies)
     array.shared({"frequencies": frequencies, "shift": shift, "weights": weights})
     one_set, shift = angles.read_on_host(frequencies, sets="one axis"), angles.numbers_on_host(shift, "shift")
     shape = array.broadcast_shapes({"shift": shift.shape, "frequencies": one_set.shape[:1]})

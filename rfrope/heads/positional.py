@@ -149,7 +149,7 @@ def positional_weights(
             "divide by"
         )
     blocks.check_pairing(pairing)
-    cos, sin, read = _turned_query(angles.given(frequencies, pairing, 1.0), offset, offset_weights)
+    cos, sin, read = _turned_query(angles.frequencies_of(frequencies, pairing, 1.0), offset, offset_weights)
     xp = read.xp
     width = head_width(head_dim, cos.shape[-1], frequencies)
     query = blocks.join(cos, sin, pairing, xp) * (1.0 / temperature / constant)
@@ -206,7 +206,7 @@ def positional_scores(
     """
     temperature, held = (
         positive("temperature", temperature, least=_LEAST_TEMPERATURE),
-        angles.given(frequencies, scale=1.0),
+        angles.frequencies_of(frequencies, scale=1.0),
     )
     cos, sin, read = _turned_query(held, offset, offset_weights, lags=lags)
     at = angles.checked(lags, held, None, read.xp, read.device, "lags")
@@ -302,7 +302,7 @@ def positional_attention(
 
 def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: Any) -> tuple[Array, Array, Angles]:
     """The query of each block, ``sum_j weight_j R(offset_j) (1, 0)``, as ``(*H, D)``, and the angles of the offsets."""
-    frequencies = angles.given(frequencies, scale=1.0)
+    frequencies = angles.frequencies_of(frequencies, scale=1.0)
     constants = {"frequencies": frequencies, "offset": offset, "offset_weights": offset_weights, **others}
     xp, device = array.shared(constants)
     offset = array.numbers(_move_default(offset, xp, device), xp, name="offset", device=device)

@@ -163,7 +163,7 @@ def profile(
     choice("pairs", pairs, _PAIRS)
     scale, positions = positive("scale", scale), {"q_positions": q_positions, "k_positions": k_positions}
     polar = bool(getattr(frequencies, "polar", False))
-    held = angles.given(frequencies, pairing, 1.0, q, "q", polar)
+    held = angles.frequencies_of(frequencies, pairing, 1.0, q, "q", polar)
     read = angles.read(lags, held, name="lags", least=1, sets="one", beside=positions | {"shift": shift}, q=q, k=k)
     xp, device = read.xp, read.device
     tokens = blocks.tokens(q, k, xp, device, MAGNITUDES if polar else pairing, read.blocks)

@@ -341,7 +341,7 @@ def per_block(name: str, value: Any, like: Array, xp: ModuleType, origin: str = 
 
 def _read_content(q: Any, k: Any, lags: Any, frequencies: Any, shift: Any, pairing: str) -> tuple[Content, Angles]:
     """Content of the queries and keys, and the angles of their lags."""
-    read = read_shifted(lags, angles.given(frequencies, pairing, 1.0, q), shift, "lags", q=q, k=k)
+    read = read_shifted(lags, angles.frequencies_of(frequencies, pairing, 1.0, q), shift, "lags", q=q, k=k)
     content = blocks.content(q, k, read.xp, array.device(read.positions), pairing, read.blocks)
     shape = array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "lags": read.shape[:-1]})
     array.check_memory(32.0, shape, read.positions, "q, k or lags")

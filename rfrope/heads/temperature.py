@@ -82,7 +82,7 @@ def temperature_for_mass(
     """
     mass = finite("mass", mass)
     omega = angles.read_on_host(frequencies, sets="one")
-    unsure = _UNSURE * array.resolution(angles.given(frequencies))
+    unsure = _UNSURE * array.resolution(angles.frequencies_of(frequencies))
     axes = omega.shape[1]
     target = np.asarray(whole_numbers("offset", offset, axes, kinds="iuf"), dtype=np.int64)
     ranges = ranges_of_lags(context, axes, causal, window, query_position)
@@ -122,7 +122,7 @@ def _deficits(omega: np.ndarray, steps: np.ndarray, relative: float) -> np.ndarr
     for span in sums.parts(len(steps), len(omega)):
         part = steps[span]
         unsure = relative * (np.abs(part) @ sizes.T)
-        (deficit,) = sums.falls(Angles(part, omega, None, np))
+        (deficit,) = sums.deficits(Angles(part, omega, None, np))
         out[span] = np.where(deficit > np.maximum(0.5 * np.sum(unsure * unsure, axis=1), _LEAST), deficit, 0.0)
     return out
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope._core import angles, array, capacity, dispatch, turns
 from rfrope._core.arguments import choice, flag, listed, whole
-from rfrope._core.blocks import MAGNITUDES, Turn
+from rfrope._core.blocks import MAGNITUDES, TurnOptions
 from rfrope.frequencies.ladders import geometric
 from rfrope.rotation.rope import Assumed, Rope
 from rfrope.rotation.turning import rotation_table
@@ -148,9 +148,9 @@ class RotaryEmbedding(TurningModule):
             raise ValueError("rope is polar; expected rfrope.layers.torch.PolarEmbedding, or a Rope with polar=False")
         return rope
 
-    def _turn_of(self, rope: Rope) -> Turn:
+    def _turn_of(self, rope: Rope) -> TurnOptions:
         """Return how features of a Rope turn."""
-        return Turn(rope.pairing or "", rope.pairing or "", rope.attention_factor)
+        return TurnOptions(rope.pairing or "", rope.pairing or "", rope.attention_factor)
 
     def reset_parameters(self) -> None:
         """Let what is learned start anew: frequencies from the Rope, factors from 1, phases from 0."""
@@ -411,8 +411,8 @@ class PolarEmbedding(RotaryEmbedding):
             )
         return rope
 
-    def _turn_of(self, rope: Rope) -> Turn:
-        return Turn(MAGNITUDES, rope.pairing or "", rope.attention_factor, softplus=True)
+    def _turn_of(self, rope: Rope) -> TurnOptions:
+        return TurnOptions(MAGNITUDES, rope.pairing or "", rope.attention_factor, softplus=True)
 
     def _bounded(self, phases: Tensor) -> Tensor:
         return phases.clamp(-2.0 * math.pi, 0.0)

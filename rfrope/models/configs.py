@@ -12,7 +12,7 @@ import numpy as np
 
 from rfrope._core import files
 from rfrope._core.arguments import flag, path_of, printable, show, whole
-from rfrope._core.array import placed
+from rfrope._core.array import place_for_caller
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
@@ -389,7 +389,7 @@ def _make_axial(part: Part, reading: _Reading) -> Rope:
         host = host * (2.0 * math.pi)
     pairing, about = _find_pairing(part, reading)
     return Rope(
-        placed(host, *reading.placed_by),
+        place_for_caller(host, *reading.placed_by),
         pairing=pairing,
         head_dim=head_dim,
         sections=(head_dim // 4, head_dim // 4),

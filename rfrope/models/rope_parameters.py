@@ -8,7 +8,7 @@ from typing import Any
 
 from rfrope._core import capacity
 from rfrope._core.arguments import choice, show, whole
-from rfrope._core.array import placed
+from rfrope._core.array import place_for_caller
 from rfrope.models import kernel_scheme
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope
@@ -150,7 +150,7 @@ def make_rope(
     source = made.source if isinstance(made, Rope) else Provenance()
     parameters = {"rope_type": scheme.name.partition(" ")[0], **values}
     return Rope(
-        placed(frequencies, *placed_by),
+        place_for_caller(frequencies, *placed_by),
         pairing=pairing,
         head_dim=head_dim if polar else max(head_dim, 2 * frequencies.size),
         attention_factor=factor,

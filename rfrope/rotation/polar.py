@@ -7,7 +7,7 @@ from typing import Any
 from rfrope._core import angles, array, blocks
 from rfrope._core.arguments import flag
 from rfrope._core.array import Array
-from rfrope._core.blocks import MAGNITUDES, Turn
+from rfrope._core.blocks import MAGNITUDES, TurnOptions
 from rfrope.rotation.turning import checked_scale, comes_in_blocks, map_blocks, rotated
 
 
@@ -103,7 +103,9 @@ def rotate_polar(
     blocks.check_pairing(pairing)
     if flag("softplus", softplus) and inverse:
         raise ValueError("softplus is True in the inverse, which gives magnitudes; expected one of both")
-    frequencies = angles.given(frequencies, pairing, scale, None if inverse else magnitudes, "magnitudes", polar=True)
+    frequencies = angles.frequencies_of(
+        frequencies, pairing, scale, None if inverse else magnitudes, "magnitudes", polar=True
+    )
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, magnitudes=magnitudes, out=out)
     x = blocks.features(magnitudes, xp, "magnitudes", device, pairings[0])
@@ -111,7 +113,7 @@ def rotate_polar(
     read = angles.checked(positions, frequencies, shift, space, array.device(x))
     scale, phases = checked_scale(scale, read.shape, x, space)
     check_polar_width(x, phases[-1], "magnitudes", inverse)
-    turn = Turn(*pairings, scale, inverse, softplus)
+    turn = TurnOptions(*pairings, scale, inverse, softplus)
     blocks.check_turn(x, phases, turn, out, ("magnitudes", *constants), *read[:3], scale)
     if not (inverse or softplus):
         blocks.check_magnitudes(x, xp, "magnitudes")

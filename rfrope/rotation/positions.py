@@ -161,7 +161,7 @@ def mrope_positions(
         grid[..., 0] = times[:, None, None]
         found.append(at + grid.reshape(-1, 3))
         at += max(rows, columns, int(times[-1]) + 1 if after_video == "largest" else 1)
-    return array.placed(np.concatenate(found), xp, device, None)
+    return array.place_for_caller(np.concatenate(found), xp, device, None)
 
 
 def grid_positions(
@@ -226,7 +226,7 @@ def grid_positions(
     capacity.check(16.0 * (1 + len(sizes)) * math.prod(sizes), f"shape={show(shape)}", "shape")
     axes = [RESIZED[resized](np.arange(n), n, m) for n, m in zip(sizes, before, strict=True)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(math.prod(sizes), len(sizes))
-    return array.placed(grid, xp, device, dtype)
+    return array.place_for_caller(grid, xp, device, dtype)
 
 
 def _read_sizes(name: str, value: Any) -> list[int]:

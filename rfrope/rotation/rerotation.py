@@ -85,9 +85,9 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     xp = array.space_of_constants(xp, constants)
     # one line beside frequencies of axes takes positions as these do
     which, one = max((("old", old.vectors), ("new", new.vectors)), key=lambda named: named[1].ndim)
-    read = angles.checked(positions, one, None, xp, device, of=f"frequencies of {which}")
+    read = angles.checked(positions, one, None, xp, device, frequencies_name=f"frequencies of {which}")
     at = read.positions
-    blocks.prepared(k, read.shape, pairings[0], None, out, ("k", "positions", "old", "new"), at, before, after)
+    blocks.check_rotation(k, read.shape, pairings[0], None, out, ("k", "positions", "old", "new"), at, before, after)
     if pairings[0] != pairings[1] or before.shape != after.shape:
         same = pairings[1] if old.polar else None  # magnitudes go where the new pairing has them
         features = rotate(

@@ -428,7 +428,7 @@ def check_head_width(name: str, width: int, rope: Rope, head_dim: int | None) ->
 
 def _checked_frequencies(value: Any) -> tuple[Array, int]:
     """Frequencies as they came, NumPy's as a copy, lists and integers as floats; and how many blocks a head has."""
-    if isinstance(value, _Held):
+    if isinstance(value, _CheckedFrequencies):
         return value
     if isinstance(value, Rope):
         raise TypeError("frequencies is a Rope; expected an array: dataclasses.replace(rope, ...) changes other fields")
@@ -479,11 +479,11 @@ def replace_fields(made_from: Any, /, **changes: Any) -> Rope:
     held = made_from.__getstate__() if isinstance(made_from, Rope) else {}
     fields = {**held, **changes}
     if held and fields["frequencies"] is made_from.frequencies:
-        fields["frequencies"] = _Held(made_from.frequencies, made_from.n_blocks)
+        fields["frequencies"] = _CheckedFrequencies(made_from.frequencies, made_from.n_blocks)
     return Rope(**fields)
 
 
-class _Held(NamedTuple):
+class _CheckedFrequencies(NamedTuple):
     """Frequencies that a Rope holds, and so have passed all checks and are nobody else's; and its number of blocks."""
 
     frequencies: Array

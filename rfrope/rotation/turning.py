@@ -13,7 +13,7 @@ from rfrope._core import angles, array, blocks, dispatch, libraries, turns
 from rfrope._core.angles import Angles, token_axes
 from rfrope._core.arguments import flag, positive, show
 from rfrope._core.array import Array
-from rfrope._core.blocks import Turn
+from rfrope._core.blocks import TurnOptions
 from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
 from rfrope._core.lazy import DASK, Constant
 
@@ -189,7 +189,7 @@ def _read_and_rotated(
     x: Any, positions: Any, frequencies: Any, shift: Any, scale: Any, pairings: Any, inverse: bool, out: Any
 ) -> Array:
     """Read the arguments of `rotate` with all checks, and turn."""
-    frequencies = angles.given(frequencies, pairings[0], scale, x)
+    frequencies = angles.frequencies_of(frequencies, pairings[0], scale, x)
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
@@ -197,8 +197,8 @@ def _read_and_rotated(
     read = angles.checked(positions, frequencies, shift, space, array.device(x))
     scale, shape = checked_scale(scale, read.shape, x, space)
     blocks.check_width(x, shape[-1], "frequencies")
-    out_pairing = blocks.prepared(x, shape, *pairings, out, ("x", *constants), *read[:3], scale)
-    return rotated(x, read, Turn(pairings[0], out_pairing, scale, flag("inverse", inverse)), out)
+    out_pairing = blocks.check_rotation(x, shape, *pairings, out, ("x", *constants), *read[:3], scale)
+    return rotated(x, read, TurnOptions(pairings[0], out_pairing, scale, flag("inverse", inverse)), out)
 
 
 @array.select_device
@@ -249,8 +249,8 @@ def rotate_by_phases(
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
     scale, shape = checked_scale(scale, phases.shape, x, xp, "phases")
     blocks.check_width(x, shape[-1], "phases")
-    out_pairing = blocks.prepared(x, shape, pairing, out_pairing, out, ("x", "phases", "scale"), phases, scale)
-    return _rotated_by_phases(x, phases, Turn(pairing, out_pairing, scale, flag("inverse", inverse)), out, xp)
+    out_pairing = blocks.check_rotation(x, shape, pairing, out_pairing, out, ("x", "phases", "scale"), phases, scale)
+    return _rotated_by_phases(x, phases, TurnOptions(pairing, out_pairing, scale, flag("inverse", inverse)), out, xp)
 
 
 @array.select_device
@@ -294,8 +294,8 @@ def rotate_by_table(
             f"cos has shape {tuple(cos.shape)} and sin {tuple(sin.shape)}; expected one shape (..., D) for both"
         )
     blocks.check_width(x, cos.shape[-1], "cos")
-    out_pairing = blocks.prepared(x, cos.shape, pairing, out_pairing, out, ("x", "cos"), cos, sin)
-    return _rotated_by_table(x, cos, sin, Turn(pairing, out_pairing), out, xp)
+    out_pairing = blocks.check_rotation(x, cos.shape, pairing, out_pairing, out, ("x", "cos"), cos, sin)
+    return _rotated_by_table(x, cos, sin, TurnOptions(pairing, out_pairing), out, xp)
 
 
 @array.select_device
@@ -328,7 +328,7 @@ def rotation_table(
     >>> cos[:, 0]
     array([ 1., -1.])
     """
-    frequencies = angles.given(frequencies, None, scale)
+    frequencies = angles.frequencies_of(frequencies, None, scale)
     read = angles.read(positions, frequencies, shift, beside={"scale": scale})
     xp = read.xp
     scale, shape = checked_scale(scale, read.shape, read.positions, xp)
@@ -387,7 +387,8 @@ def scores(
     array([[1.      , 0.540302],
            [0.540302, 1.      ]])
     """
-    return scores_of(q, k, q_positions, k_positions, angles.given(frequencies, pairing, 1.0, q), pairing, shift, 1.0)
+    frequencies = angles.frequencies_of(frequencies, pairing, 1.0, q)
+    return scores_of(q, k, q_positions, k_positions, frequencies, pairing, shift, 1.0)
 
 
 def scores_of(
@@ -407,8 +408,8 @@ def scores_of(
         read = angles.checked(positions, frequencies, phase, space, device, f"{name}_positions")
         blocks.check_width(x, read.blocks, "frequencies", name)
         names = name, f"{name}_positions", "frequencies", "shift"
-        out_pairing = blocks.prepared(x, read.shape, pairing, None, None, names, *read[:3])
-        turned.append(rotated(array.astype(x, wide, xp), read, Turn(pairing, out_pairing, scale), None))
+        out_pairing = blocks.check_rotation(x, read.shape, pairing, None, None, names, *read[:3])
+        turned.append(rotated(array.astype(x, wide, xp), read, TurnOptions(pairing, out_pairing, scale), None))
     return array.astype(xp.matmul(turned[0], xp.matrix_transpose(turned[1])), q.dtype, xp)
 
 
@@ -416,7 +417,7 @@ def scores_of(
 
 
 @dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
-def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
+def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> Array:
     """Turn checked features by checked angles."""
     if comes_in_blocks(x, angles.xp):
         return map_blocks(rotate, x, angles, turn, out_pairing=turn.out_pairing)
@@ -425,7 +426,7 @@ def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
 
 
 @dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
-def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+def _rotated_by_phases(x: Array, phases: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     if comes_in_blocks(x, xp):
         return map_blocks(rotate_by_phases, x, phases, turn, out_pairing=turn.out_pairing)
     cos, sin = _scaled(xp.cos(phases), xp.sin(phases), turn.scale, turn.inverse)
@@ -433,7 +434,7 @@ def _rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, x
 
 
 @dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
-def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     if comes_in_blocks(x, xp):
         pairings = {"pairing": turn.pairing, "out_pairing": turn.out_pairing}
         return DASK.map_chunks(rotate_by_table, x, {"cos": Constant(cos), "sin": Constant(sin)}, pairings)
@@ -445,7 +446,9 @@ def comes_in_blocks(x: Array, xp: ModuleType) -> bool:
     return xp is np and array.is_lazy(x)
 
 
-def map_blocks(function: Any, x: Array, angles: Any, turn: Turn, width: int | None = None, **options: Any) -> Array:
+def map_blocks(
+    function: Any, x: Array, angles: Any, turn: TurnOptions, width: int | None = None, **options: Any
+) -> Array:
     """Map a public function of features and `Angles`, or phases, over Dask's blocks; a new width is given."""
     constants = {"phases": Constant(angles)}
     if isinstance(angles, Angles):
@@ -454,10 +457,8 @@ def map_blocks(function: Any, x: Array, angles: Any, turn: Turn, width: int | No
         if angles.shift is not None:
             constants["shift"] = Constant(angles.shift)
     options |= {"pairing": turn.pairing, "inverse": turn.inverse}
-    if isinstance(turn.scale, float):
-        options["scale"] = turn.scale
-    else:
-        constants["scale"] = Constant(turn.scale)
+    is_number = isinstance(turn.scale, float)
+    (options if is_number else constants)["scale"] = turn.scale if is_number else Constant(turn.scale)
     return DASK.map_chunks(function, x, constants, options, width)
 
 
@@ -485,7 +486,7 @@ def checked_scale(
     shape: tuple[int, ...],
     like: Array,
     xp: ModuleType,
-    of: str = "the phases from positions and frequencies",
+    origin: str = "the phases from positions and frequencies",
 ) -> tuple[Any, tuple[int, ...]]:
     """Return the scale as a float or an array beside `like`, and the shape of the phases with it."""
     if isinstance(scale, int | float) and not isinstance(scale, bool) and 0.0 < scale <= _LARGEST_SCALE:
@@ -495,4 +496,4 @@ def checked_scale(
     scale = array.widen(array.numbers(scale, xp, name="scale", device=array.device(like)), xp)
     if array.has_host_values(scale) and not bool(xp.all((scale > 0.0) & (scale < math.inf))):
         raise ValueError(f"scale is {show(scale)}; expected positive finite numbers")
-    return scale, array.broadcast_shapes({"scale": scale.shape, of: shape})
+    return scale, array.broadcast_shapes({"scale": scale.shape, origin: shape})

@@ -200,7 +200,7 @@ def test_arithmetic_is_one_float_wider(dtype, wider):
     x, u = np.random.default_rng(0).standard_normal((2, 500, 1))
     x = np.concatenate([x, x[::-1]], axis=1).astype(dtype)
     cos, sin = np.cos(u), np.sin(u)
-    got = blocks.turned(x, cos, sin, blocks.Turn("half", "half"), None, np)
+    got = blocks.turned(x, cos, sin, blocks.TurnOptions("half", "half"), None, np)
     wide, cos, sin = x.astype(wider), cos.astype(wider), sin.astype(wider)
     first, second = wide[:, :1] * cos - wide[:, 1:] * sin, wide[:, :1] * sin + wide[:, 1:] * cos
     assert np.array_equal(got, np.concatenate([first, second], axis=1).astype(dtype))

@@ -144,13 +144,13 @@ def test_derivatives_are_those_of_the_sum(budget, rows, monkeypatch, rng):
 def test_falls_keep_their_digits_near_lag_0(budget, monkeypatch, rng):
     monkeypatch.setattr(sums, "BUDGET", budget)
     omega, x = rng.standard_normal((5, 2)), np.asarray([[1e-9, 0.0], [0.0, 3e-9], [1.5, -2.0]])
-    first, second = sums.falls(angles_of(x, omega), 2)
+    first, second = sums.deficits(angles_of(x, omega), 2)
     small = x[:2] @ omega.T
     np.testing.assert_allclose(first[:2], np.sum(0.5 * small**2, axis=-1), rtol=1e-14)
     np.testing.assert_allclose(second[:2], np.sum(0.25 * small**4, axis=-1), rtol=1e-14)
     large = 1.0 - np.cos(x[2] @ omega.T)
     np.testing.assert_allclose([first[2], second[2]], [large.sum(), (large**2).sum()], rtol=1e-13)
-    np.testing.assert_array_equal(sums.falls(angles_of(x, omega))[0], first)
+    np.testing.assert_array_equal(sums.deficits(angles_of(x, omega))[0], first)
 
 
 def test_sums_at_all_sums_of_two_lags(rng):

@@ -34,7 +34,7 @@ from rfrope._core import array, parallel
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
-from rfrope._core.blocks import Turn
+from rfrope._core.blocks import TurnOptions
 from rfrope._core.dispatch import Overlap, overlap_of
 from rfrope._core.libraries import TORCH
 
@@ -257,7 +257,7 @@ def rotated_both(
 # -- what the gate has read --------------------------------------------------------------------------------------------
 
 
-def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
+def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> Array:
     """Turn features as the generic function does: phases are formed and become cos and sin inside the loop."""
     a, b = (_doubles(value, out, angles.xp) for value in (angles.positions, angles.frequencies))
     c, e = (
@@ -267,13 +267,13 @@ def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
     return _turned(loops.POSITIONS, x, (a, b, c, e), turn, out, angles.xp)
 
 
-def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+def rotated_by_phases(x: Array, phases: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Turn features as the generic function does."""
     scale = None if isinstance(turn.scale, float) else _doubles(turn.scale, out, xp)
     return _turned(loops.PHASES, x, (_doubles(phases, out, xp), None, None, scale), turn, out, xp)
 
 
-def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Turn features as the generic function does."""
     if array.dtype_name(cos) == array.dtype_name(sin) == "float32":
         kind, tables = loops.TABLE_32, [_kept_apart(array.view_as_numpy(v), out) for v in (cos, sin)]
@@ -286,7 +286,7 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Return cos and sin as the generic function does: blocks (1, 0) turned are (cos, sin)."""
     blocks, xp = angles.shape[-1], angles.xp
     x = array.from_host(np.repeat([1.0, 0.0], blocks), xp, device=array.device(angles.positions))
-    turned = rotated(x, angles, Turn("half", "half"), None)
+    turned = rotated(x, angles, TurnOptions("half", "half"), None)
     return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
 
 
@@ -305,7 +305,7 @@ def _turned(
     kind: int,
     x: Array,
     operands: tuple[np.ndarray | None, ...],
-    turn: Turn,
+    turn: TurnOptions,
     out: Array | None,
     xp: ModuleType,
 ) -> Array:
@@ -382,14 +382,14 @@ def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> N
 
 
 def turn_gradient(
-    x: Array, y: Array, angles: Angles | Array, turn: Turn, shape: tuple[int, ...], radial: bool, xp: ModuleType
+    x: Array, y: Array, angles: Angles | Array, turn: TurnOptions, shape: tuple[int, ...], radial: bool, xp: ModuleType
 ) -> Array:
     """Sum as the generic function does: cos and sin are formed by tiles, and no array of all phases is made."""
     return _turn_gradients(x, y, angles, turn, shape, radial, xp, None)
 
 
 def turn_back(
-    x: Array, y: Array, angles: Angles | Array, turn: Turn, shape: tuple[int, ...] | None, xp: ModuleType
+    x: Array, y: Array, angles: Angles | Array, turn: TurnOptions, shape: tuple[int, ...] | None, xp: ModuleType
 ) -> tuple[Array, Array] | None:
     """Return the gradient of magnitudes x, and that of the phases unless `shape` is None, from one pass.
 
@@ -407,7 +407,7 @@ def _turn_gradients(
     x: Array,
     y: Array,
     angles: Any,
-    turn: Turn,
+    turn: TurnOptions,
     shape: tuple[int, ...] | None,
     radial: bool,
     xp: ModuleType,

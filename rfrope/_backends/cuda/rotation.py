@@ -19,7 +19,7 @@ from rfrope._backends.layout import Operands, Strides
 from rfrope._core import array
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
-from rfrope._core.blocks import MAGNITUDES, Turn
+from rfrope._core.blocks import MAGNITUDES, TurnOptions
 from rfrope._core.dispatch import CUDA, DISPATCHED, Overlap, overlap_of
 
 _FEATURES = {"float64": ("double", 8), "float32": ("float", 4), "float16": ("Half", 2), "bfloat16": ("Bfloat", 2)}
@@ -69,7 +69,7 @@ class _Call(NamedTuple):
     aligned: bool
 
 
-def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
+def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> Array:
     """Twin of the generic function: phases are formed and become cos and sin inside the kernel.
 
     For magnitudes it is the generic function itself, which takes cos and sin from here.
@@ -83,14 +83,14 @@ def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
         return _turned("POSITIONS", x, (a, b, c, e), turn, out, xp)
 
 
-def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+def rotated_by_phases(x: Array, phases: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Twin of the generic function."""
     with device.place(x):
         a, e = _doubles(phases, xp), _doubles(turn.scale, xp)
         return _turned("PHASES", x, (a, None, None, e), turn, out, xp)
 
 
-def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Twin of the generic function, or that itself for magnitudes."""
     if MAGNITUDES in turn[:2]:
         return DISPATCHED[*CUDA.rotation, "rotated_by_table"].generic(x, cos, sin, turn, out, xp)
@@ -106,7 +106,7 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     with device.place(angles.positions):
         blocks = angles.shape[-1]
         x = xp.arange(2 * blocks, device=array.device(angles.positions)) < blocks
-        turned = rotated(array.astype(x, xp.float64, xp), angles, Turn("half", "half"), None)
+        turned = rotated(array.astype(x, xp.float64, xp), angles, TurnOptions("half", "half"), None)
         return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
 
 
@@ -115,7 +115,7 @@ def _doubles(value: Any, xp: ModuleType) -> Any:
 
 
 def _turned(
-    source: str, x: Array, angles: tuple[Any, Any, Any, Any], turn: Turn, out: Array | None, xp: ModuleType
+    source: str, x: Array, angles: tuple[Any, Any, Any, Any], turn: TurnOptions, out: Array | None, xp: ModuleType
 ) -> Array:
     """Launch the kernel on operands a, b, c and e."""
     x_view = device.view(x)

@@ -22,7 +22,7 @@ from rfrope._core import array, dispatch, sums
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
-from rfrope._core.blocks import MAGNITUDES, Turn, width_of
+from rfrope._core.blocks import MAGNITUDES, TurnOptions, width_of
 from rfrope._core.dispatch import CPU, DISPATCHED, TORCH_ROTATION
 
 _XP = array.named_namespace(torch)
@@ -37,17 +37,17 @@ _LINEAR = 40.0  # from here on a softplus is its argument, to every digit of a f
 # -- functions ---------------------------------------------------------------------------------------------------------
 
 
-def rotated(x: Array, angles: Angles, turn: Turn, out: Array | None) -> Array:
+def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> Array:
     """Version of the generic function for recorded tensors."""
     return _written(_turn(x, angles.positions, angles.frequencies, angles.shift, *_options(turn)), out)
 
 
-def rotated_by_phases(x: Array, phases: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+def rotated_by_phases(x: Array, phases: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Version of the generic function for recorded tensors."""
     return _written(_turn(x, None, None, phases, *_options(turn)), out)
 
 
-def rotated_by_table(x: Array, cos: Array, sin: Array, turn: Turn, out: Array | None, xp: ModuleType) -> Array:
+def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Version of the generic function for recorded tensors."""
     return _written(_turn_by_table(x, cos, sin, turn.pairing, turn.out_pairing), out)
 
@@ -65,7 +65,7 @@ def shared_coefficients(
 
 
 def turn_gradient(
-    x: Array, y: Array, angles: Angles | Array, turn: Turn, shape: tuple[int, ...], radial: bool, xp: ModuleType
+    x: Array, y: Array, angles: Angles | Array, turn: TurnOptions, shape: tuple[int, ...], radial: bool, xp: ModuleType
 ) -> Array:
     """Version of the generic function for recorded tensors, which has no gradient itself."""
     given = angles[:3] if isinstance(angles, Angles) else (None, None, angles)
@@ -77,7 +77,7 @@ def has_negative(x: Array, xp: ModuleType) -> bool:
     return bool(DISPATCHED[*TORCH_ROTATION, "has_negative"](x.detach(), xp))
 
 
-def _options(turn: Turn) -> tuple[Tensor | None, float, str, str, bool, bool]:
+def _options(turn: TurnOptions) -> tuple[Tensor | None, float, str, str, bool, bool]:
     """Options of an operator: the scale as a tensor, or as a number, then the rest."""
     scales = (None, turn.scale) if isinstance(turn.scale, float) else (turn.scale, 1.0)
     return *scales, turn.pairing, turn.out_pairing, turn.inverse, turn.softplus
@@ -153,7 +153,7 @@ def _phases(
 
 def _fake_turn(x: Tensor, *given: Any) -> Tensor:
     angles, (_, *pairings, _, _) = given[:4], given[4:]
-    return x.new_empty(Turn(*pairings).shape(x.shape, _phases(*angles)))
+    return x.new_empty(TurnOptions(*pairings).shape(x.shape, _phases(*angles)))
 
 
 @_operator(
@@ -164,7 +164,7 @@ def _fake_turn(x: Tensor, *given: Any) -> Tensor:
 def _turn(x: Tensor, *given: Any) -> Tensor:
     """Features turned by positions and frequencies; without them, the shifts are the phases."""
     positions, frequencies, shift, scale, factor, pairing, out_pairing, *options = given
-    turn = Turn(pairing, out_pairing, factor if scale is None else scale, *options)
+    turn = TurnOptions(pairing, out_pairing, factor if scale is None else scale, *options)
     if positions is None:
         return _run("rotated_by_phases", x, x, shift, turn, None, _XP)
     return _run("rotated", x, x, Angles(positions, frequencies, shift, _XP), turn, None)
@@ -172,10 +172,10 @@ def _turn(x: Tensor, *given: Any) -> Tensor:
 
 @_operator(
     "turn_by_table(Tensor x, Tensor cos, Tensor sin, str pairing, str out_pairing) -> Tensor",
-    lambda x, cos, sin, *pairings: x.new_empty(Turn(*pairings).shape(x.shape, cos.shape)),
+    lambda x, cos, sin, *pairings: x.new_empty(TurnOptions(*pairings).shape(x.shape, cos.shape)),
 )
 def _turn_by_table(x: Tensor, cos: Tensor, sin: Tensor, pairing: str, out_pairing: str) -> Tensor:
-    return _run("rotated_by_table", x, x, cos, sin, Turn(pairing, out_pairing), None, _XP)
+    return _run("rotated_by_table", x, x, cos, sin, TurnOptions(pairing, out_pairing), None, _XP)
 
 
 def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -210,7 +210,7 @@ def _shared(x: Tensor, y: Tensor, shape: list[int], *given: Any) -> tuple[Tensor
 )
 def _turn_gradient(x: Tensor, y: Tensor, *given: Any) -> Tensor:
     positions, frequencies, shift, scale, factor, pairing, out_pairing, *options, shape, radial = given
-    turn = Turn(pairing, out_pairing, factor if scale is None else scale, *options)
+    turn = TurnOptions(pairing, out_pairing, factor if scale is None else scale, *options)
     angles = shift if positions is None else Angles(positions, frequencies, shift, _XP)
     return _run("turn_gradient", x, x, y, angles, turn, tuple(shape), radial, _XP)
 
@@ -229,7 +229,7 @@ def _turn_back(x: Tensor, y: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
     positions, frequencies, shift, scale, factor, pairing, out_pairing, inverse, softplus, shape = given
     loops = dispatch.find(CPU.rotation) if x.is_cpu and not isinstance(x, _TRACED) else None
     if loops is not None:
-        turn = Turn(pairing, out_pairing, factor if scale is None else scale, inverse, softplus)
+        turn = TurnOptions(pairing, out_pairing, factor if scale is None else scale, inverse, softplus)
         read = shift if positions is None else Angles(positions, frequencies, shift, _XP)
         found = loops.turn_back(x, y, read, turn, None if shape is None else tuple(shape), _XP)
         if found is not None:
@@ -288,7 +288,7 @@ def _turn_backward(
         back = _turn(gradient, *angles, undone, 1.0 / factor, *pairings[::-1], not inverse, False)
         found[0] = (_softplus_gradient(back, x) if softplus else back).sum_to_size(shape)
     if x is not None and any(needs[1:5]):
-        turn = Turn(pairings[0], pairings[1], factor if scale is None else scale, inverse, softplus)
+        turn = TurnOptions(pairings[0], pairings[1], factor if scale is None else scale, inverse, softplus)
         turned = _turning(_phases(*angles, scale)[-1], x, gradient, *pairings)
         function = sums.turn_gradient.generic if recorded else turn_gradient
         read = shift if positions is None else Angles(positions, frequencies, shift, _XP)
