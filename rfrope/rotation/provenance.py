@@ -106,7 +106,8 @@ class Provenance:
         held = {name: value for name, value in vars(self).items() if name not in ("model", "extra")} | vars(self.model)
         said = {name: value for name, value in held.items() if not _is_empty(value)}
         lists = {name: list(value) for name, value in said.items() if isinstance(value, tuple)}
-        return {name: copied(value) for name, value in (self.extra | said | lists).items()}
+        beside = {name: value for name, value in self.extra.items() if name not in said}
+        return {name: copied(value) for name, value in (said | lists | beside).items()}
 
     @classmethod
     def from_dict(cls, held: Mapping[str, Any]) -> Provenance:
