@@ -27,6 +27,7 @@ __all__ = ["PolarEmbedding", "RotaryEmbedding"]
 
 _LEARNABLE = ("frequencies", "factors", "phases")
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
+_LOWEST = -2.0 * math.pi  # radians: of the phases of a polar module
 _SPREAD = 0.6531  # standard deviation of a product of two independent softplus of standard normal numbers
 _ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
 _DONE = "_is_hf_initialized"  # the mark of transformers
@@ -233,6 +234,7 @@ class RotaryEmbedding(TurningModule):
         """Return the fields that the repr shows."""
         shown = [repr(self.rope)] + ([f"learnable={' and '.join(self._learned)}"] if self._learned else [])
         shown += [f"max_positions={self.max_positions}"] if self.max_positions else []
+        shown += [f"heads={self._bias_heads}"] if self._bias_heads else []
         shown += [f"head_dim={self.head_dim}"] if self.head_dim != self.rope.head_dim else []
         return ", ".join(shown + ([f"layout={self.layout!r}"] if self.layout != "bhtd" else []))
 
@@ -308,6 +310,11 @@ class RotaryEmbedding(TurningModule):
         """Accept what other rotary modules have in their states, and keep to the Rope."""
         given = {name: state_dict.pop(f"{prefix}{name}", None) for name in _OTHERS}["inv_freq"]
         if given is not None and "frequencies" in self._learned:
+            if given.numel() != self.frequencies.numel():
+                raise ValueError(
+                    f"{prefix}inv_freq of the state has {given.numel()} frequencies, but the Rope has "
+                    f"{self.frequencies.numel()}; expected the state of a module with as many"
+                )
             state_dict.setdefault(f"{prefix}frequencies", given.reshape(self.frequencies.shape))
         elif given is not None:
             expected = torch.from_numpy(array.to_host(self.rope.frequencies).astype(np.float64)).reshape(-1)
@@ -324,6 +331,32 @@ class RotaryEmbedding(TurningModule):
         super()._load_from_state_dict(state_dict, prefix, *others)
 
 
+class _Bounded(torch.autograd.Function):
+    """The nearest phase from -2 pi to 0, with a gradient beyond where a step against it leads back.
+
+    Phases start at a bound. With the gradient of a clamp, which is 0 beyond, one that steps over it would stay there.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(phases: Tensor) -> Tensor:
+        """Return the phases within the bounds."""
+        return phases.clamp(_LOWEST, 0.0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        """Keep the phases."""
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        """Return the gradient, but 0 where a step against it would lead further away."""
+        (phases,) = ctx.saved_tensors
+        away = ((phases > 0.0) & (gradient < 0.0)) | ((phases < _LOWEST) & (gradient > 0.0))
+        return torch.where(away, torch.zeros_like(gradient), gradient)
+
+
 class PolarEmbedding(RotaryEmbedding):
     """Make magnitudes and directions by position of queries and keys: polar contents, whose scores a kernel governs.
 
@@ -338,7 +371,7 @@ class PolarEmbedding(RotaryEmbedding):
         how many features a head has, for the ladder of base 10000.
     learnable : bool, str or sequence of str
         As of `RotaryEmbedding`. Phases are the bias delta of keys; they start at 0 and count as the nearest number
-        from -2 pi to 0.
+        from -2 pi to 0. Beyond they have a gradient where a step against it leads back; that of a clamp would be 0.
     heads : int, optional
         Heads of keys, each with phases of its own, where all share one set of frequencies.
     layout : {"bhtd", "bthd"}
@@ -415,7 +448,7 @@ class PolarEmbedding(RotaryEmbedding):
         return TurnOptions(MAGNITUDES, rope.pairing or "", rope.attention_factor, softplus=True)
 
     def _bounded(self, phases: Tensor) -> Tensor:
-        return phases.clamp(-2.0 * math.pi, 0.0)
+        return _Bounded.apply(phases)
 
 
 def _read_learnable(learnable: Any) -> tuple[str, ...]:

@@ -258,6 +258,8 @@ class TurningModule(torch.nn.Module):
                 f"the Rope has {self._sets} sets of frequencies, but x has {x.shape[-3]} heads in layout "
                 f"{self.layout!r}; expected a multiple of {self._sets}"
             )
+        if keys and self._bias_heads not in (None, x.shape[-3]):
+            raise ValueError(f"heads is {self._bias_heads}, but x has {x.shape[-3]} heads of keys; expected the same")
         at = self._read("positions", x, positions, offset)
         (turned,) = self._turned(self._origin(offset), at, ("x", x, keys))
         return turned

@@ -76,9 +76,9 @@ def polar_variance(
     design : str, Rope or array_like
         Any name that `sample` takes, if its pairs of blocks have an exact covariance: "iid", "antithetic";
         "stratified" where each axis is a function of a uniform of its own; "shifted", "sobol" and "halton" where one
-        uniform makes a frequency; "orthogonal" where the law of radii is stated ("auto" is one of these). Or the
-        frequencies ``(D,)`` or ``(D, ndim)`` of one set, such as that of `rfrope.designs.optimise`, which are then
-        dealt to the blocks at random, each order being equally likely.
+        uniform makes a frequency; "orthogonal" where the law of radii is stated. With one axis "auto" is one of these.
+        Or the frequencies ``(D,)`` or ``(D, ndim)`` of one set, such as that of `rfrope.designs.optimise`, which are
+        then dealt to the blocks at random, each order being equally likely.
 
     Returns
     -------
@@ -145,7 +145,7 @@ def polar_error(
     np.float64(0.0921)
     """
     content, law = _read(q, k, lags, kernel, shift)
-    xp = content.xp
+    content, xp = _scaled_to_one(content)[0], content.xp
     mean = content_mean(content.cosine, law, content.lags, xp)
     variance, own = _spread(content, law, design)
     error = sums.root(variance if own is None else variance + (own - mean) ** 2, xp)
@@ -201,6 +201,8 @@ def polar_tail(
         raise ValueError("distance holds negative numbers; expected how far the score is from its mean, 0 or more")
     scores = array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "lags": content.lags.shape[:-1]})
     array.broadcast_shapes({"distance": distance.shape, "the scores": scores})
+    content, largest = _scaled_to_one(content)
+    distance = distance / largest
     phi = law.phi_of_vectors(content.lags, xp)
     size = xp.sqrt(content.cosine**2 + content.sine**2)
     reach = xp.max(size + xp.abs(content.cosine * phi[..., None]), axis=-1)
@@ -240,6 +242,7 @@ def effective_blocks(q: Array, k: Array) -> Array:
     """
     xp, device = array.shared(q=q, k=k)
     product = _product(q, k, xp, device)
+    product = product / _largest(product, xp)[..., None]
     total, squares = xp.sum(product, axis=-1), xp.sum(product * product, axis=-1)
     none = squares == 0.0
     ratio = total * total / xp.where(none, xp.ones_like(squares), squares)
@@ -276,6 +279,19 @@ def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any, **beside: Any) -> 
     shape = array.broadcast_shapes({"q, k and shift": content.cosine.shape[:-1], "lags": vectors.shape[:-1]})
     array.check_memory(48.0, shape, vectors, "q, k or lags")
     return content, law
+
+
+def _scaled_to_one(content: _Content) -> tuple[_Content, Array]:
+    """Return content whose largest coefficient is 1, so that squares do not vanish, and what it was divided by."""
+    xp = content.xp
+    largest = _largest(xp.abs(content.cosine) + xp.abs(content.sine), xp)
+    return content._replace(cosine=content.cosine / largest[..., None], sine=content.sine / largest[..., None]), largest
+
+
+def _largest(sizes: Array, xp: ModuleType) -> Array:
+    """Largest of some sizes along the last axis, and 1 where there is none above 0."""
+    largest = xp.max(sizes, axis=-1) if sizes.shape[-1] else xp.sum(sizes, axis=-1)
+    return xp.where(largest > 0.0, largest, xp.ones_like(largest))
 
 
 def _product(q: Any, k: Any, xp: ModuleType, device: Any) -> Array:

@@ -167,18 +167,19 @@ class Rope:
         Parameters
         ----------
         x : array_like, (..., d)
-            Features of a real floating dtype, d even and at least 2D.
+            Features of a real floating dtype, d even and at least 2D; of a polar Rope magnitudes ``(..., D)``, or polar
+            features ``(..., 2D)`` in the inverse.
         positions : array_like
             Any shape ``P`` for frequencies ``(D,)`` without sections; ``(*P, k)`` otherwise.
         inverse : bool
             Undo the rotation.
         out : array, optional
-            Where to write; ``out=x`` works in place.
+            Where to write; ``out=x`` works in place, but for a polar Rope.
 
         Returns
         -------
         array, (..., d)
-            The library, dtype and device of `x`; `out` if it was given.
+            The library, dtype and device of `x`; `out` if it was given. Of a polar Rope ``(..., 2D)``, or ``(..., D)``.
 
         Raises
         ------
@@ -196,7 +197,7 @@ class Rope:
                 x,
                 positions,
                 self,
-                pairing=pairing_for(self, x),
+                pairing=_known_pairing(self),
                 scale=self.attention_factor,
                 inverse=inverse,
                 out=out,
@@ -244,8 +245,8 @@ class Rope:
         >>> rope.scores([[1.0, 0.0]], [[1.0, 0.0]], [5], [5])
         array([[4.]])
         """
+        self._frequencies_for(self.pairing, None, None, "q")  # refuses if it is polar
         pairing = pairing_for(self, q, "q")
-        self._frequencies_for(pairing, None, None, "q")  # refuses if it is polar
         return scores_of(q, k, q_positions, k_positions, self.vectors, pairing, None, self.attention_factor)
 
     def table(self, positions: Array, *, dtype: Any = None) -> tuple[Array, Array]:
@@ -387,6 +388,11 @@ def _rotator_of(rope: Rope) -> Any:
 def pairing_for(rope: Rope, x: Any, name: str = "x") -> str:
     """The pairing of a Rope, if it is known, and if the first 2D features of x are those that turn."""
     _check_width(rope, x, name)
+    return _known_pairing(rope)
+
+
+def _known_pairing(rope: Rope) -> str:
+    """The pairing of a Rope, or an error that says why there is none."""
     if rope.pairing is None:
         note = f" ({printable(rope.source.model.note)})" if rope.source.model.note else ""
         raise ValueError(

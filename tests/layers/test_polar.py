@@ -71,10 +71,15 @@ def test_phases_are_a_bias_of_keys_from_minus_two_pi_to_zero(rope, heads):
     assert (turned_k - wrong).abs().max() > 0.1  # the check sees the sign of the bias
     turned_k.square().mean().backward()  # of squares nothing depends on phases
     assert polar.phases.grad.abs().max() < 1e-12
+    polar.phases.grad = None
     (polar(q, k)[1] ** 3).sum().backward()
-    outside = (polar.phases < -2.0 * math.pi) | (polar.phases > 0.0)
-    assert not polar.phases.grad[outside].any()
-    assert polar.phases.grad[~outside].abs().min() > 0.0
+    at_bound = polar.phases.detach().clamp(-2.0 * math.pi, 0.0).requires_grad_()
+    bias = at_bound if at_bound.ndim == 1 else at_bound[:, None]
+    (formula(k, at, frequencies(rope, 2), bias) ** 3).sum().backward()
+    below, above, whole = polar.phases < -2.0 * math.pi, polar.phases > 0.0, at_bound.grad
+    outwards = (below & (whole > 0.0)) | (above & (whole < 0.0))  # a step against the gradient leads further away
+    assert (below | above).any()
+    torch.testing.assert_close(polar.phases.grad, torch.where(outwards, 0.0, whole), rtol=1e-8, atol=1e-8)
 
 
 def test_scores_are_sums_over_magnitudes():
@@ -188,7 +193,9 @@ def test_the_scale_of_scores_gives_normal_contents_the_spread_of_rope():
 
 def test_it_prints_what_it_is():
     assert "polar=True" in repr(PolarEmbedding(ONE))
-    assert "learnable=factors and phases" in repr(PolarEmbedding(ONE, ("factors", "phases")))
+    shown = repr(PolarEmbedding(ONE, ("factors", "phases"), heads=2))
+    assert "learnable=factors and phases" in shown
+    assert "heads=2" in shown
 
 
 @pytest.mark.parametrize(
@@ -205,6 +212,11 @@ def test_it_prints_what_it_is():
             "polar rotation takes one frequency for each magnitude",
         ),
         (lambda: PolarEmbedding(ONE, "phases", heads=3)(features(2), features(2)), "k has 2 heads"),
+        (
+            lambda: PolarEmbedding(ONE, "phases", heads=4).rotate(features(1), keys=True),
+            "heads is 4, but x has 1",
+        ),
+        (lambda: PolarEmbedding(ONE, True).load_state_dict({"inv_freq": torch.ones(6)}), "inv_freq .* 6 frequencies"),
         (lambda: PolarEmbedding(SETS)(features(4), features(4)), "k has 4 heads"),
         (lambda: PolarEmbedding(ONE)(features(2).long(), features(2).long()), "q has dtype int64"),
     ],

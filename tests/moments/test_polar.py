@@ -352,3 +352,16 @@ def test_at_lag_0_nothing_varies(text):
     assert polar_variance(q[0], k[0], origin, law, shift=shift) == 0.0
     assert polar_error(q[0], k[0], origin, law, design="antithetic") == 0.0
     assert polar_score(q[0], k[0], origin, law, shift=shift) == pytest.approx(np.sum(q * k * np.cos(shift)))
+
+
+@pytest.mark.parametrize("size", [1e-170, 1e-11, 1e140])
+def test_ratios_do_not_depend_on_the_size_of_contents(size):
+    q, k = np.random.default_rng(0).uniform(0.1, 1.0, (2, 16))
+    law, lag = "gaussian(scale=32)", 20.0
+    assert effective_blocks(size * q, k) == pytest.approx(effective_blocks(q, k), rel=1e-12)
+    for shift in (None, np.linspace(-1.0, 0.0, 16)):
+        found = polar_error(size * q, k, lag, law, shift=shift)
+        assert found == pytest.approx(polar_error(q, k, lag, law, shift=shift), rel=1e-12)
+        found = polar_tail(size * q, k, lag, law, size * 2.0, shift=shift)
+        assert found == pytest.approx(polar_tail(q, k, lag, law, 2.0, shift=shift), rel=1e-12)
+    assert polar_error(0.0 * q, k, lag, law) == effective_blocks(0.0 * q, k) == 0.0

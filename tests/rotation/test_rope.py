@@ -505,9 +505,10 @@ def test_a_polar_rope_has_a_frequency_for_each_magnitude():
 
 
 @pytest.mark.parametrize("inverse", [False, True])
-def test_a_polar_rope_rotates_as_the_function_does(inverse):
+@pytest.mark.parametrize("rope", [POLAR, dataclasses.replace(POLAR, head_dim=6)], ids=["assumed", "given"])
+def test_a_polar_rope_rotates_as_the_function_does(inverse, rope):
     x = np.random.default_rng(0).uniform(0.0, 1.0, (3, 5, 12 if inverse else 6))
-    found = POLAR.rotate(x, np.arange(5), inverse=inverse)
+    found = rope.rotate(x, np.arange(5), inverse=inverse)
     wanted = rfrope.rotation.rotate_polar(x, np.arange(5), POLAR.frequencies, scale=0.5, inverse=inverse)
     assert found.shape == (3, 5, 6 if inverse else 12)
     np.testing.assert_array_equal(found, wanted)
@@ -518,6 +519,7 @@ def test_polar_and_other_ropes_are_not_taken_for_each_other():
     for call in (
         lambda: rfrope.rotate(x, at, POLAR),
         lambda: rfrope.scores(x, x, at, at, POLAR),
+        lambda: dataclasses.replace(POLAR, head_dim=6).scores(x, x, at, at),
         lambda: rfrope.heads.effective_offset(x, x, POLAR),
     ):
         with pytest.raises(ValueError, match=r"the Rope has polar=True; expected rotation\.rotate_polar"):
