@@ -1,7 +1,7 @@
 """The suite, which everybody runs, and the campaign beside it: wide grids and long statistics, for `.ci/run`.
 
 Marked by hand, with `campaign` or through `sparse` and `one_of`, are tests that take long. Of all that is left
-`conftest.py` takes `covering` combinations of every parametrised test into the suite and as many others into the
+`conftest.py` takes `covering` combinations of every parametrised test into the suite and half as many into the
 campaign; what is left of a grid is marked `wide`, and runs by ``pytest -m wide`` or ``pytest -m ""`` alone.
 """
 

@@ -276,7 +276,7 @@ def pytest_collection_modifyitems(config, items):
         others = in_order(item for item in grid if item not in suite)
         for place, item in enumerate(others):
             item.add_marker("campaign")
-            if place >= len(suite):
+            if 2 * place >= len(suite):
                 item.add_marker("wide")
     if PASSED_IN in os.environ:
         passed = set(pathlib.Path(os.environ[PASSED_IN]).read_text("utf-8").splitlines())
