@@ -26,7 +26,7 @@ import torch
 from arms import ARMS, model, recovered, written
 from arms import READ as FAR
 from torch import nn
-from trained import Layer, Reader, Row, against, asked, bits, command, fit, show, split
+from trained import Layer, Reader, Row, against, apart, asked, bits, command, fit, show, split
 from tuned import APART
 from tuned import main as tuned
 
@@ -41,7 +41,7 @@ PARTS = {"within": (16, 128), "to 2x": (128, 256), "to 4x": (256, 512)}  # posit
 FAR_PARTS = PARTS | {"to 8x": (512, 1024), "to 16x": (1024, FAR), "beyond": (TRAINED, FAR)}
 VALIDATED = {"validation within": PARTS["within"], "validation beyond": FAR_PARTS["beyond"]}
 REFERENCE = "RoPE"
-LADDERS = [f"polar, {family} ladder" for family in ("gaussian", "matern", "cauchy")]
+LADDERS = [f"polar, {family} ladder" for family in ("gaussian", "cauchy")]
 PAIRS = {
     "to 4x": [(LADDERS[0], "PoPE")],
     "beyond": [(name, f"{name}, {other}") for name in LADDERS for other in ("iid", "no bias")],
@@ -86,8 +86,7 @@ class Model(Reader):
 @cache
 def texts() -> tuple[torch.Tensor, torch.Tensor]:
     """Bytes to train on, and documents ``(24, READ + 1)`` of other modules of the standard library."""
-    text, (documents,) = split(READ, 1)
-    return text, documents
+    return split(READ)
 
 
 def train(model: nn.Module, seed: int, steps: int, rate: float = RATE, text: torch.Tensor | None = None) -> None:
@@ -127,7 +126,7 @@ def run_far(which: tuple[str, float, int], short: bool = False) -> Row:
     """Train an arm at a rate and read 16 times the trained length: for seeds apart validation alone."""
     torch.set_num_threads(1)
     name, rate, seed = which
-    text, held = split(FAR, 2)
+    text, held = apart(FAR, READ)
     validation, documents = (one[: 2 if short else None] for one in held)
     made = model(ARMS[name], seed)
     before = recovered(made, validation[:, :TRAINED])

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from arms import ARMS, READ, TRAINED, model, recovered, written
 from torch import nn
-from trained import Reader, Row, fit, split
+from trained import Reader, Row, apart, fit
 from tuned import APART
 from tuned import main as tuned
 
@@ -36,22 +36,21 @@ BATCH, STEPS = 32, 1200
 SYMBOLS, BACK, CERTAIN = 8, (1, 3), 0.9  # the chain: its next symbol is one that those so far back decide, or any
 ARMS_HERE = (
     "none",
+    "none, polar contents",
     "RoPE",
     "RoPE, twice the width",
     "RoPE, window",
-    "RoPE and none",
     "RoPE with window, and none",
     "ALiBi",
     "FoPE",
     "PoPE",
-    "polar, constant",
+    "PoPE, published scale",
+    "PoPE and none",
     "polar, log_uniform",
     "polar, gaussian ladder",
     "polar, matern ladder",
     "polar, cauchy ladder",
-    "polar, gaussian ladder, 4 heads",
     "polar, gaussian and constant",
-    "polar, gaussian ladder and constant, 4 heads",
 )
 
 
@@ -136,7 +135,7 @@ def material(task: str) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return tokens to train on, and texts of validation and of the test ``(24, READ + 1)``."""
     if task == "chain":
         return chain()
-    text, held = split(READ, 2)
+    text, held = apart(READ, 512)
     return text.numpy(), [one.numpy() for one in held]
 
 

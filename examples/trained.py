@@ -24,6 +24,7 @@ from torch import nn
 
 Row = dict[str, str]
 LAYERS, DOCUMENTS = 2, 24
+RUN = 64  # bytes that two modules have in common where one repeats the other
 
 
 class Layer(nn.Module):
@@ -143,24 +144,57 @@ def bits(model: nn.Module, documents: torch.Tensor) -> np.ndarray:
     return torch.cat(found).numpy() / math.log(2.0)
 
 
+def modules(least: int) -> dict[str, np.ndarray]:
+    """Return the bytes of the modules of Python's standard library that have more than so many, by name."""
+    paths = sorted(pathlib.Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    return {p.name: one for p in paths if len(one := np.frombuffer(p.read_bytes(), np.uint8)) > least}
+
+
 @cache
-def split(read: int, parts: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+def split(read: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return bytes of Python's standard library to train on, and documents ``(DOCUMENTS, read + 1)`` of other modules.
 
     Parameters
     ----------
     read : int
         Bytes of a document, and one more to predict.
-    parts : int
-        How many sets of documents: one for a test, or validation and test. The last is the same for any number.
     """
-    modules = sorted(pathlib.Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    long = [one for one in (np.frombuffer(p.read_bytes(), np.uint8) for p in modules) if len(one) > read + 4096]
-    held = [range(part, len(long), 3)[:DOCUMENTS] for part in reversed(range(parts))]
-    apart = {i for part in held for i in part}
-    text = np.concatenate([one for i, one in enumerate(long) if i not in apart])
-    documents = [np.stack([long[i][2048 : 2048 + read + 1] for i in part]) for part in held]
-    return torch.from_numpy(text.astype(np.int64)), [torch.from_numpy(one.astype(np.int64)) for one in documents]
+    long = list(modules(read + 4096).values())
+    held = range(0, len(long), 3)[:DOCUMENTS]
+    text = np.concatenate([one for i, one in enumerate(long) if i not in held])
+    documents = np.stack([long[i][2048 : 2048 + read + 1] for i in held])
+    return torch.from_numpy(text.astype(np.int64)), torch.from_numpy(documents.astype(np.int64))
+
+
+@cache
+def apart(read: int, before: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return bytes to train on, and documents ``(DOCUMENTS, read + 1)`` of other modules: of validation, of the test.
+
+    No document is of a module that ``split(before)`` reads, by which arms were thought of, and none repeats another
+    module: less than a twentieth of its runs of `RUN` bytes are found in any.
+
+    Parameters
+    ----------
+    read, before : int
+        Bytes of a document, and one more to predict; and those of documents that were read before.
+    """
+    long, seen = modules(read + 4096), list(modules(before + 4096))[::3][:DOCUMENTS]
+    document = {name: one[2048 : 2048 + read + 1] for name, one in long.items()}
+    runs, modules_of = np.unique(np.concatenate([np.unique(_runs(one)) for one in long.values()]), return_counts=True)
+    shared = runs[modules_of > 1]
+    own = [name for name in long if name not in seen and np.isin(_runs(document[name]), shared).mean() < 0.05]
+    held = [own[1::3][:DOCUMENTS], own[::3][:DOCUMENTS]]
+    text = np.concatenate([one for name, one in long.items() if name not in {*held[0], *held[1]}])
+    parts = [torch.from_numpy(np.stack([document[name] for name in part]).astype(np.int64)) for part in held]
+    return torch.from_numpy(text.astype(np.int64)), parts
+
+
+def _runs(text: np.ndarray) -> np.ndarray:
+    """Return a number for each run of `RUN` bytes, alike where they are."""
+    found = np.zeros(len(text) - RUN + 1, np.uint64)
+    for i in range(RUN):
+        found = found * np.uint64(0x9E3779B97F4A7C15) + text[i : i + len(found)]
+    return found
 
 
 def command(script: str, arguments: list[str] | None) -> str:

@@ -16,11 +16,12 @@ from functools import partial
 import numpy as np
 from arms import ARMS, BASELINES
 from scipy.stats import t as student
-from trained import Row, command, complete, show, stated
+from trained import Row, command, complete, read, show, stated
 
-RATES = (0.004, 0.008, 0.016)
+RATES = (0.008, 0.016)  # tried first; then twice and half the best, until a best one lies between two others
+LEAST, MOST = 0.001, 0.064  # no rate beyond these is tried
 SEEDS = 5
-APART = (100, 101, 102)  # seeds for what is chosen: the rate with the first, the arm with all
+APART = (100, 101)  # seeds for what is chosen: the rate with the first, the arm with all
 KEYS = ("encoding", "rate", "seed")
 
 
@@ -93,20 +94,24 @@ def holm(chances: Iterable[float]) -> np.ndarray:
     return corrected
 
 
-def best_rates(rows: Iterable[Row]) -> dict[str, float]:
-    """Return the rate of each arm with the lowest loss on validation within the trained length, by the first seed."""
-    found: dict[str, tuple[float, float]] = {}
+def losses_by_rate(rows: Iterable[Row]) -> dict[str, dict[float, float]]:
+    """Return the loss of each arm on validation within the trained length, at each rate, by the first seed."""
+    found: dict[str, dict[float, float]] = {}
     for row in rows:
         if row["seed"] == str(APART[0]):
-            own = float(row["validation within"]), float(row["rate"])
-            found[row["encoding"]] = min(found.get(row["encoding"], own), own)
-    return {name: rate for name, (_, rate) in found.items()}
+            found.setdefault(row["encoding"], {})[float(row["rate"])] = float(row["validation within"])
+    return found
+
+
+def further(losses: Mapping[float, float]) -> list[float]:
+    """Return the rates beside the best one that were not tried, twice and half of it, within `LEAST` and `MOST`."""
+    best = min(losses, key=lambda rate: (losses[rate], rate))
+    return [rate for rate in (best / 2.0, best * 2.0) if rate not in losses and LEAST <= rate <= MOST]
 
 
 def tune(
     path: pathlib.Path,
     arms: list[str],
-    rates: Iterable[float],
     seeds: int,
     work: Callable[[tuple[str, float, int]], Row],
     workers: int,
@@ -115,10 +120,15 @@ def tune(
 
     The file has all that was tried, too; the same call goes on after an interruption.
     """
-    tried = [(arm, rate, APART[0]) for arm in arms for rate in rates]
-    best = best_rates(complete(path, tried, work, workers, KEYS))
-    further = [(arm, best[arm], seed) for seed in (*APART, *range(seeds)) for arm in arms]
-    return complete(path, further, work, workers, KEYS)
+    tried: dict[str, list[float]] = {arm: list(RATES) for arm in arms}
+    while any(tried.values()):
+        runs = [(arm, rate, APART[0]) for arm in arms for rate in tried[arm]]
+        complete(path, runs, work, workers, KEYS)
+        losses = losses_by_rate(read(path))
+        tried = {arm: further(losses[arm]) for arm in arms}
+    best = {arm: min(losses[arm], key=lambda rate: (losses[arm][rate], rate)) for arm in arms}
+    runs = [(arm, best[arm], seed) for seed in (*APART, *range(seeds)) for arm in arms]
+    return complete(path, runs, work, workers, KEYS)
 
 
 def best_arm(rows: list[Row], names: Iterable[str]) -> str | None:
@@ -230,13 +240,12 @@ def main(
     every = argparse.ArgumentParser(description=str(about).partition(":")[0], parents=[parser] if parser else [])
     every.add_argument("--output", metavar="FILE", type=pathlib.Path, required=True, help="comma-separated values")
     every.add_argument("--arms", metavar="NAME", nargs="+", choices=names, default=names)
-    every.add_argument("--rates", metavar="RATE", nargs="+", type=float, default=RATES, help="tried for each arm")
     every.add_argument("--seeds", metavar="N", type=int, default=SEEDS, help=f"runs of each arm; {SEEDS}")
     every.add_argument("--workers", metavar="N", type=int, default=2, help="processes of one thread; 2")
     every.add_argument("--short", action="store_true", help="three steps and two short texts: to see that it works")
     options = every.parse_args(arguments)
     work = partial(run, short=options.short, **{name: getattr(options, name) for name in taken})
-    rows = tune(options.output, options.arms, options.rates, options.seeds, work, options.workers)
+    rows = tune(options.output, options.arms, options.seeds, work, options.workers)
     table, primary = compare(rows, parts)
     show(table, options.output, command(script, arguments))
     if primary is not None:
