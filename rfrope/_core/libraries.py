@@ -16,6 +16,7 @@ import numpy as np
 
 Array = Any  # an array of whichever library the caller uses
 
+_PLACES = {"cpu": "cpu", "cuda": "torch on cuda", "xpu": "torch on xpu"}  # of tensors, by the type of their device
 _FOUND = ModuleType("found")  # PyTorch's compiler reads an attribute of a module when it meets it
 
 
@@ -152,7 +153,10 @@ class Library:
     # -- memory
 
     def place(self, x: Array) -> str:
-        """Return where loops of our own may touch an array's memory behind the library's back: "cpu", "cuda" or ""."""
+        """Return where loops of our own may touch an array's memory behind the library's back, or "".
+
+        It is "cpu", "cuda" (for CuPy), "torch on cuda" or "torch on xpu".
+        """
         return ""
 
     def is_writable(self, x: Array) -> bool:
@@ -305,7 +309,7 @@ class _Torch(Library):
         What functional transforms wrap, and traces of TorchScript, are left to torch's own operators, unless a
         compiler is at work: it takes the wraps off.
         """
-        if x.device.type not in ("cpu", "cuda", "meta"):
+        if x.device.type not in ("cpu", "cuda", "xpu", "meta"):
             return False
         torch = _torch()
         fake = (torch._subclasses.FakeTensor, torch._subclasses.functional_tensor.FunctionalTensor)
@@ -323,14 +327,14 @@ class _Torch(Library):
 
     def place(self, x: Array) -> str:
         """Return where a tensor is that is nothing but its memory: no gradient, tangent, trace or lazy sign."""
-        if x.device.type not in ("cpu", "cuda") or not self._is_computed(x):
+        if x.device.type not in _PLACES or not self._is_computed(x):
             return ""
         torch = _torch()
         if self.needs_gradient(x) or x.layout is not torch.strided or x.is_neg() or x.is_conj():
             return ""
         if torch.jit.is_tracing() or torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
             return ""
-        return str(x.device.type)
+        return _PLACES[x.device.type]
 
     def are_memory(self, *tensors: Array) -> bool:
         """Return whether strided tensors are no more than memory of the CPU, asked as quickly as that can be."""

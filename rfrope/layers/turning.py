@@ -18,7 +18,7 @@ from rfrope._core.libraries import TORCH
 from rfrope.rotation.pairings import dealt
 from rfrope.rotation.polar import check_polar_width
 from rfrope.rotation.rope import check_head_width
-from rfrope.rotation.turning import rotated
+from rfrope.rotation.turning import rotated, rotated_both
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
@@ -28,6 +28,8 @@ _XP = array.named_namespace(torch)
 _OPERATOR = dispatch.backend_function(rotated, "torch")
 _UNIT = 3.4061215800865545e-19  # radians: 2 pi 2^-64
 _WHOLE = 2**53  # float64 holds whole numbers below it
+DEVICES = {"cuda", "xpu"}  # types of those where one launch turns queries and keys
+_PLACES = {torch.int32, torch.int64, torch.float32, torch.float64}  # of positions there
 _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # what int64 holds
 
 
@@ -142,6 +144,48 @@ class TurningModule(torch.nn.Module):
         of_keys = read(self._host)
         return of_keys if of_queries is self._host else read(of_queries), of_keys
 
+    # -- by one launch -------------------------------------------------------------------------------------------------
+
+    def _turn_on_device(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
+        """Turn by one launch, or return None where none does it, and for whatever takes all checks."""
+        device = q.device
+        if device.type not in DEVICES or device != k.device or self.max_positions is not None:
+            return None
+        if q.layout is not torch.strided or k.layout is not torch.strided or not self._belong(q, k):
+            return None
+        read = self._read_on_device(q, positions, offset)
+        if read is None:
+            return None
+        shift = None
+        if self.phases is not None:
+            shift = self._bounded(self._read_learned("phases"))
+            shift = shift if shift.ndim == 1 else shift[:, None]
+        at, counted = read
+        omega = self._omega(device)
+        omega = torch.from_numpy(omega).to(device) if isinstance(omega, np.ndarray) else omega
+        both: tuple[Tensor, Tensor] | None = rotated_both(q, k, at, omega, shift, counted, self._turn)
+        return both
+
+    def _read_on_device(self, q: Tensor, positions: Any, offset: Any) -> tuple[Tensor | None, int | None] | None:
+        """Positions ``(*P, k)`` that the kernel takes, and from what it counts the tokens if it does; or None."""
+        plain, axes = type(offset) is int, self.axes
+        if positions is None and plain:
+            return (None, offset) if axes == 1 and abs(offset) < _WHOLE else None
+        if not plain:
+            if not self._are_integers(offset, q.device) or offset.ndim > 1:
+                return None
+            offset = offset.reshape(-1, 1, 1) if offset.ndim else offset.reshape(1, 1)
+        if positions is None:
+            at = self._insert_heads(offset)
+            return (at, 0) if axes == 1 and self._fits(at.expand(*at.shape[:-2], q.shape[-2], 1), q) else None
+        if type(positions) is not torch.Tensor or positions.device != q.device or positions.requires_grad:
+            return None
+        if positions.dtype not in _PLACES or positions.ndim < 1 + (axes > 1):
+            return None
+        at = positions[..., None] if axes == 1 else positions
+        at = self._insert_heads(at if plain and offset == 0 else at + offset)
+        return (at, None) if self._fits(at, q) else None
+
     # -- in a graph ----------------------------------------------------------------------------------------------------
 
     def turn_in_graph(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
@@ -155,6 +199,9 @@ class TurningModule(torch.nn.Module):
             return self._turn_both_by_rows(q, k, *self._rows(at, q.device))
         if self.max_positions is None and q.shape[-2] == 1:
             return self._turn_both_by_rows(q, k, *self._cos_sin_of_integers(q, at))
+        both = self._turn_on_device(q, k, positions, offset)
+        if both is not None:
+            return both
         omega = self._moved("frequencies", q.device)
         of_queries = self._repeat_for_heads(omega, q.shape[-3])
         turned = rotated if _OPERATOR is None else _OPERATOR
@@ -238,6 +285,9 @@ class TurningModule(torch.nn.Module):
         self, q: Tensor, k: Tensor, positions: Any, offset: Any, k_positions: Any
     ) -> tuple[Tensor, Tensor]:
         """Turn with all checks."""
+        both = None if k_positions is not None else self._turn_on_device(q, k, positions, offset)
+        if both is not None:
+            return both
         self._check("q", q)
         self._check("k", k)
         self._check_both(q, k, k_positions is not None)
