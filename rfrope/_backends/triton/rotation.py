@@ -98,11 +98,12 @@ def _run(q: Tensor, k: Tensor | None, given: Given, options: Options) -> tuple[T
 
 def _turn(kernel: Any, q: Tensor, k: Tensor | None, given: Given, options: Options) -> tuple[Tensor, Tensor]:
     """Results in new memory; the second is empty where there are no keys."""
-    q_out = _result(q, given.blocks, options)
+    added = (width_of(options.out_layout) - width_of(options.layout)) * given.blocks
+    q_out = _room(q, q.shape[-1] + added)
     if k is None:
         launch(kernel, (q, q_out, None), None, given, options)
         return q_out, q.new_empty(0)
-    k_out = _result(k, given.blocks, options)
+    k_out = _room(k, k.shape[-1] + added)
     launch(kernel, (q, q_out, None), (k, k_out, None), given, options)
     return q_out, k_out
 
@@ -117,10 +118,9 @@ def _write(x: Tensor, out: Tensor, given: Given, options: Options) -> None:
     array.written(out)
 
 
-def _result(x: Tensor, blocks: int, options: Options) -> Tensor:
-    """Memory for features turned, in the order of theirs."""
-    added = (width_of(options.out_layout) - width_of(options.layout)) * blocks
-    return torch.empty_like(x) if added == 0 else x.new_empty((*x.shape[:-1], x.shape[-1] + added))
+def _room(x: Tensor, width: int) -> Tensor:
+    """Memory for features of some width, in the order of others."""
+    return torch.empty_like(x) if width == x.shape[-1] else x.new_empty((*x.shape[:-1], width))
 
 
 # -- operators ---------------------------------------------------------------------------------------------------------
@@ -193,9 +193,9 @@ def turn_both_back(
 ) -> list[torch.Tensor]:
     """Gradients of features, from those of what they were turned into; and sums for those of angles and scales."""
     options = Options(factor, offset, counted, layout, out_layout, back, divided, softplus)
-    given, k_side, found = Given(positions, frequencies, shift, scale), None, [torch.empty_like(q)]
+    given, k_side, found = Given(positions, frequencies, shift, scale), None, [_room(q, q.shape[-1])]
     if k is not None:
-        found.append(torch.empty_like(k))
+        found.append(_room(k, k.shape[-1]))
         k_side = (k_gradient, found[1], k)
     kernel = wrap_triton(kernels.turn)
     return found + launch(kernel, (gradient, found[0], q), k_side, given, options, summed)
