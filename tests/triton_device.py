@@ -28,12 +28,12 @@ MISSING = (
 
 def stand_in(monkeypatch: Any) -> None:
     """Let tensors of the CPU count as those of a device, for one test."""
-    turning = importlib.import_module("rfrope.layers.turning")
+    launching = importlib.import_module("rfrope.layers.launching")
     monkeypatch.setattr(package, "check", lambda: None)
     monkeypatch.setattr(dispatch, "_FOUND", dict(dispatch._FOUND))
     monkeypatch.setitem(libraries._PLACES, "cpu", "torch on cuda")
     monkeypatch.setitem(dispatch._RECORDED, "cpu", "recorded on cuda")
-    monkeypatch.setattr(turning, "DEVICES", {"cpu", *turning.DEVICES})
+    monkeypatch.setattr(launching, "DEVICES", {"cpu", *launching.DEVICES})
     monkeypatch.setattr(libraries._Torch, "are_memory", lambda *_: False)
     for name in [name for name in dispatch._FOUND if name.startswith("triton.")]:
         del dispatch._FOUND[name]
@@ -68,7 +68,7 @@ FENCE = 2**18  # elements before and behind a tensor, which a wrong address may 
 
 
 def fenced(x: Any) -> Any:
-    """Return a copy of a tensor of four-byte or narrower floats, in its order of axes, amid memory of `intact` values."""
+    """Return a copy of a tensor of floats, in its order of axes, amid memory that `assert_intact` looks at."""
     torch = importlib.import_module("torch")
     dense = torch.empty_like(x)
     room = torch.full((dense.numel() + 2 * FENCE,), 77.0, dtype=x.dtype)

@@ -12,13 +12,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from rfrope._core import angles, array, blocks, dispatch
+from rfrope._core import angles, array, blocks, dispatch, turns
 from rfrope._core.angles import Angles
+from rfrope._core.blocks import TurnOptions
 from rfrope._core.libraries import TORCH
+from rfrope.layers import launching
+from rfrope.layers.launching import LaunchingModule
 from rfrope.rotation.pairings import dealt
 from rfrope.rotation.polar import check_polar_width
 from rfrope.rotation.rope import check_head_width
-from rfrope.rotation.turning import rotated, rotated_both
+from rfrope.rotation.turning import rotated, rotated_by_table
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
@@ -28,12 +31,10 @@ _XP = array.named_namespace(torch)
 _OPERATOR = dispatch.backend_function(rotated, "torch")
 _UNIT = 3.4061215800865545e-19  # radians: 2 pi 2^-64
 _WHOLE = 2**53  # float64 holds whole numbers below it
-DEVICES = {"cuda", "xpu"}  # types of those where one launch turns queries and keys
-_PLACES = {torch.int32, torch.int64, torch.float32, torch.float64}  # of positions there
 _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # what int64 holds
 
 
-class TurningModule(torch.nn.Module):
+class TurningModule(LaunchingModule):
     """A module as its calls see it; `rfrope.layers.torch` has what it is made of, learns and stores."""
 
     _last_plans: tuple[Any, Any]  # the last layout, and what the backend made of it
@@ -86,8 +87,11 @@ class TurningModule(torch.nn.Module):
         found = self._placed.get((name, device))
         if found is None:
             with torch.inference_mode(False):
-                found = constant.to(device)
+                narrow = name == "frequencies" and not array.has_float64(_XP, device)
+                found = (constant.float() if narrow else constant).to(device)
             if not torch.compiler.is_compiling():
+                if name == "frequencies" and self.frequencies is None:
+                    found.turn_words = self._moved("words", device)  # see turns.place_words
                 self._placed[name, device] = found
         return found
 
@@ -144,48 +148,6 @@ class TurningModule(torch.nn.Module):
         of_keys = read(self._host)
         return of_keys if of_queries is self._host else read(of_queries), of_keys
 
-    # -- by one launch -------------------------------------------------------------------------------------------------
-
-    def _turn_on_device(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
-        """Turn by one launch, or return None where none does it, and for whatever takes all checks."""
-        device = q.device
-        if device.type not in DEVICES or device != k.device or self.max_positions is not None:
-            return None
-        if q.layout is not torch.strided or k.layout is not torch.strided or not self._belong(q, k):
-            return None
-        read = self._read_on_device(q, positions, offset)
-        if read is None:
-            return None
-        shift = None
-        if self.phases is not None:
-            shift = self._bounded(self._read_learned("phases"))
-            shift = shift if shift.ndim == 1 else shift[:, None]
-        at, counted = read
-        omega = self._omega(device)
-        omega = torch.from_numpy(omega).to(device) if isinstance(omega, np.ndarray) else omega
-        both: tuple[Tensor, Tensor] | None = rotated_both(q, k, at, omega, shift, counted, self._turn)
-        return both
-
-    def _read_on_device(self, q: Tensor, positions: Any, offset: Any) -> tuple[Tensor | None, int | None] | None:
-        """Positions ``(*P, k)`` that the kernel takes, and from what it counts the tokens if it does; or None."""
-        plain, axes = type(offset) is int, self.axes
-        if positions is None and plain:
-            return (None, offset) if axes == 1 and abs(offset) < _WHOLE else None
-        if not plain:
-            if not self._are_integers(offset, q.device) or offset.ndim > 1:
-                return None
-            offset = offset.reshape(-1, 1, 1) if offset.ndim else offset.reshape(1, 1)
-        if positions is None:
-            at = self._insert_heads(offset)
-            return (at, 0) if axes == 1 and self._fits(at.expand(*at.shape[:-2], q.shape[-2], 1), q) else None
-        if type(positions) is not torch.Tensor or positions.device != q.device or positions.requires_grad:
-            return None
-        if positions.dtype not in _PLACES or positions.ndim < 1 + (axes > 1):
-            return None
-        at = positions[..., None] if axes == 1 else positions
-        at = self._insert_heads(at if plain and offset == 0 else at + offset)
-        return (at, None) if self._fits(at, q) else None
-
     # -- in a graph ----------------------------------------------------------------------------------------------------
 
     def turn_in_graph(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
@@ -199,7 +161,7 @@ class TurningModule(torch.nn.Module):
             return self._turn_both_by_rows(q, k, *self._rows(at, q.device))
         if self.max_positions is None and q.shape[-2] == 1:
             return self._turn_both_by_rows(q, k, *self._cos_sin_of_integers(q, at))
-        both = self._turn_on_device(q, k, positions, offset)
+        both = self.turn_on_device(q, k, positions, offset)
         if both is not None:
             return both
         omega = self._moved("frequencies", q.device)
@@ -285,7 +247,7 @@ class TurningModule(torch.nn.Module):
         self, q: Tensor, k: Tensor, positions: Any, offset: Any, k_positions: Any
     ) -> tuple[Tensor, Tensor]:
         """Turn with all checks."""
-        both = None if k_positions is not None else self._turn_on_device(q, k, positions, offset)
+        both = None if k_positions is not None else self.turn_on_device(q, k, positions, offset)
         if both is not None:
             return both
         self._check("q", q)
@@ -429,12 +391,10 @@ class TurningModule(torch.nn.Module):
             learned, sections = self._read_learned("frequencies"), self.rope.sections
             omega = angles.to_vectors(learned, learned)
             omega = omega if sections is None else dealt(learned, sections, self.rope.interleaved)
-        elif array.has_float64(_XP, device):
+        elif array.has_float64(_XP, device) or self.factors is not None or device.type != "mps":
             omega = self._moved("frequencies", device)
-        elif self.factors is None:
-            return self._host
         else:
-            omega = torch.from_numpy(self._host).float().to(device)
+            return self._host
         if self.factors is None:
             return omega
         factors = self._read_learned("factors")
@@ -451,13 +411,50 @@ class TurningModule(torch.nn.Module):
         if self.max_positions is not None:
             self._check_rows(places, at, self.max_positions)
             rows = None if first.dtype == torch.float64 else self._rows(at, first.device)
+        by_operators = rows is None and self._runs_operators(first, at)
+        tables: dict[bool, Any] = {}
         found = []
         for name, x, are_keys in features:
-            angle = Angles(at, self._repeat_for_heads(omega, x.shape[-3]), shift if are_keys else None, _XP)
+            bias = shift if are_keys else None
+            heads = x.shape[-3]  # operators need no more than the shape of sets for each
+            as_shaped = by_operators and self._sets
+            sets = omega[:1].expand(heads, -1, -1) if as_shaped else self._repeat_for_heads(omega, heads)
+            angle = Angles(at, sets, bias, _XP)
             if not fits:
                 self._check_places(name, x, places, angle.shape)
-            found.append(rotated(x, angle, self._turn, None) if rows is None else self._turn_by_rows(x, *rows))
+            if rows is not None:
+                found.append(self._turn_by_rows(x, *rows))
+            elif by_operators:
+                biased = bias is not None
+                tables[biased] = tables[biased] if biased in tables else self._tables(at, omega, bias)
+                found.append(self._turn_by_tables(x, *tables[biased]))
+            else:
+                found.append(rotated(x, angle, self._turn, None))
         return found
+
+    # -- by torch's own operators, each a launch -----------------------------------------------------------------------
+
+    def _runs_operators(self, x: Tensor, at: Tensor) -> bool:
+        """Return whether nothing but torch's operators serves features, which are then to be few."""
+        if self.rope.polar or x.dtype == torch.float64 or at.is_floating_point() or not dispatch.takes_words(x):
+            return False
+        kind = x.device.type
+        return dispatch.backend_function(rotated, f"torch on {kind}" if kind in launching.DEVICES else kind) is None
+
+    def _tables(self, at: Tensor, omega: Any, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Cos and sin in float32, for all queries and keys that share positions."""
+        waves = turns.waves(Angles(at, omega, shift, _XP))
+        cos, sin = waves if self._turn.scale == 1.0 else waves * self._turn.scale
+        return cos, sin
+
+    def _turn_by_tables(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Turn features whose heads may share, in groups, sets of frequencies."""
+        turn = TurnOptions(self._turn.pairing, self._turn.out_pairing)
+        group = x.shape[-3] // self._sets if self._sets else 1
+        if group == 1:
+            return rotated_by_table(x, cos, sin, turn, None, _XP)
+        grouped = x.unflatten(-3, (self._sets, group))
+        return rotated_by_table(grouped, cos[..., None, :, :], sin[..., None, :, :], turn, None, _XP).flatten(-4, -3)
 
     def _check_rows(self, name: str, at: Tensor, count: int) -> None:
         """Refuse positions that are not rows of tables."""

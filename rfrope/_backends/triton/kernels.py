@@ -261,20 +261,23 @@ def _form_cos_sin(
 @triton.jit
 def _leave_sums(
     sums, along, radial, shifted, positions, p_at, p_steps, token, tokens, offset,
-    D: tl.constexpr, AXES: tl.constexpr, COUNTED: tl.constexpr,
+    D: tl.constexpr, AXES: tl.constexpr, COUNTED: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """Sum over the tokens of a tile, and write: gradients of the frequencies of each axis, the shift, and the scale."""
+    """Sum over the tokens of a tile, and write what is wanted of the gradients of frequencies, shift and scale."""
     row = tl.arange(0, along.shape[1])[None, :, None]
     column = tl.arange(0, along.shape[2])[None, :]
-    for axis in tl.static_range(AXES):
-        at = p_at + axis * p_steps[3]
-        position = _load_position(positions, at, p_steps[2], row, token, tokens, offset, COUNTED)
-        if position.dtype == tl.float64:
-            position = _narrow(position)
-        found = tl.sum(along * position.to(tl.float32), 1)
-        tl.store(sums + axis * D + column, found, mask=column < D)
-    tl.store(sums + AXES * D + column, tl.where(shifted, tl.sum(along, 1), 0.0), mask=column < D)
-    tl.store(sums + (AXES + 1) * D + column, tl.sum(radial, 1), mask=column < D)
+    if SUMS & 1:
+        for axis in tl.static_range(AXES):
+            at = p_at + axis * p_steps[3]
+            position = _load_position(positions, at, p_steps[2], row, token, tokens, offset, COUNTED)
+            found = tl.sum(along * _narrow(position), 1)
+            tl.store(sums + axis * D + column, found, mask=column < D)
+        sums += AXES * D
+    if SUMS & 2:
+        tl.store(sums + column, tl.where(shifted, tl.sum(along, 1), 0.0), mask=column < D)
+        sums += D
+    if SUMS & 4:
+        tl.store(sums + column, tl.sum(radial, 1), mask=column < D)
 
 
 @triton.jit(do_not_specialize=["offset"])
@@ -288,7 +291,7 @@ def turn(
     tokens, batches, q_heads, k_heads, q_each, k_each, q_group, k_group, offset, factor,
     D: tl.constexpr, AXES: tl.constexpr, COUNTED: tl.constexpr, BACK: tl.constexpr, DIVIDED: tl.constexpr,
     LAYOUT: tl.constexpr, OUT: tl.constexpr, SOFTPLUS: tl.constexpr, COPIED: tl.constexpr,
-    TOKENS: tl.constexpr, HEADS: tl.constexpr,
+    SUMS: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     """Turn queries, and keys if there are any.
 
@@ -302,8 +305,8 @@ def turn(
         With strides. The shift is of keys, or of queries where there are no keys. Without frequencies (AXES is 0) it
         is the phases themselves.
     sums : pointer or None
-        What each program leaves of its tokens and heads, for each block: gradients of the frequencies on each axis, of
-        the shift, and of the logarithm of the scale.
+        What each program leaves of its tokens and heads, for each block, as the bits of SUMS say: gradients of the
+        frequencies on each axis (1), of the shift (2), and of the logarithm of the scale (4).
     tokens, batches, q_heads, k_heads : int
         How many there are.
     q_each, k_each, q_group, k_group : int
@@ -334,7 +337,7 @@ def turn(
                 k_in if k_in is None else k_in + batch * k_in_batch + token * k_in_token,
                 (k_head, k_token, k_feature), (k_out_head, k_out_token, k_out_feature),
                 (k_in_head, k_in_token, k_in_feature), head, held, tokens - token, cos, sin,
-                D, HEADS, (LAYOUT, OUT), SOFTPLUS, COPIED, sums is not None,
+                D, HEADS, (LAYOUT, OUT), SOFTPLUS, COPIED, SUMS > 0,
             )  # fmt: skip
         else:
             dots, crosses = tl.zeros_like(cos), tl.zeros_like(cos)
@@ -344,9 +347,9 @@ def turn(
             q_in if q_in is None else q_in + batch * q_in_batch + token * q_in_token,
             (q_head, q_token, q_feature), (q_out_head, q_out_token, q_out_feature),
             (q_in_head, q_in_token, q_in_feature), head, held, tokens - token, cos, sin,
-            D, HEADS, (LAYOUT, OUT), SOFTPLUS, COPIED, sums is not None,
+            D, HEADS, (LAYOUT, OUT), SOFTPLUS, COPIED, SUMS > 0,
         )  # fmt: skip
-    if sums is not None:
+    if SUMS > 0:
         along, radial = cos * crosses + sin * dots, cos * dots - sin * crosses
         if not BACK:
             along, radial = -along, -radial
@@ -355,7 +358,9 @@ def turn(
         parts = q_parts if k is None else q_parts + tl.cdiv(k_group, k_each)
         line = (head // group) * parts + tl.where(are_keys, q_parts, 0) + (head % group) // each
         line = (line.to(tl.int64) * batches + batch) * tiles + pid % tiles
+        slots: tl.constexpr = (SUMS & 1) * AXES + (SUMS >> 1 & 1) + (SUMS >> 2)
+        p_at = batch * p_batch + head * p_head
         _leave_sums(
-            sums + line * (AXES + 2) * D, along, radial, are_keys | (k is None), positions, batch * p_batch + head * p_head, p_steps, token,
-            tokens, offset, D, AXES, COUNTED,
+            sums + line * slots * D, along, radial, are_keys | (k is None), positions, p_at, p_steps, token, tokens,
+            offset, D, AXES, COUNTED, SUMS,
         )  # fmt: skip

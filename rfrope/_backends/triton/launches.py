@@ -198,28 +198,34 @@ class Shares(NamedTuple):
         return -(-self.group // self.each)
 
 
-def launch(kernel: Any, q: Side, k: Side | None, given: Given, options: Options, summed: bool = False) -> list[Tensor]:
-    """Queue the kernel; return the sums for gradients, by sets, parts, sequences and tiles, if they are wanted."""
-    if k is not None and k[0].shape[-1] != q[0].shape[-1]:
-        alone = given if given.shift is None or given.frequencies is None else given._replace(shift=None)
-        return [*launch(kernel, q, None, alone, options, summed), *launch(kernel, k, None, given, options, summed)]
+def launch(
+    kernel: Any, q: Side, k: Side | None, given: Given, options: Options, wanted: tuple[bool, ...] = (False,) * 3
+) -> Tensor | None:
+    """Queue the kernel for queries, and keys of their width, or one of these.
+
+    Returns
+    -------
+    tensor of float32, or None
+        Sums for the gradients that are wanted, of frequencies, shift and scale: by sets, parts, sequences with their
+        tiles, slots (one for each axis of frequencies, then the others) and blocks.
+    """
     x, y, _ = q
     batches, heads, tokens, _ = x.shape
     if 0 in y.shape:
-        return []
-    blocks = given.blocks
+        return None
+    blocks, axes = given.blocks, given.axes
     whole = triton.next_power_of_2(blocks)
     rows = min(_TILE // whole, triton.next_power_of_2(tokens))
     tiles = triton.cdiv(tokens, rows)
     of_q = Shares.of(heads, given, False, k is not None, tiles * batches)
     of_k = Shares(0, 1, 1) if k is None else Shares.of(k[0].shape[1], given, True, True, tiles * batches)
     sides = (*q, *(k or (None, None, None)))
-    sets = 1 if given.frequencies is None else given.frequencies.shape[1]
-    axes = given.axes
-    sums = None
-    if summed:
+    sums, bits = None, sum(wants << place for place, wants in enumerate(wanted))
+    if bits:
+        sets = 1 if given.frequencies is None else given.frequencies.shape[1]
         parts = of_q.parts + (0 if k is None else of_k.parts)
-        sums = x.new_empty((sets, parts, batches * tiles, axes + 2, blocks), dtype=torch.float32)
+        slots = axes * wanted[0] + wanted[1] + wanted[2]
+        sums = x.new_empty((sets, parts, batches * tiles, slots, blocks), dtype=torch.float32)
     chunks = triton.cdiv(heads, of_q.each) + (0 if k is None else triton.cdiv(of_k.heads, of_k.each))
     steps = [_steps(one) for one in (sides[0], sides[3], sides[1], sides[4], sides[2], sides[5], *given)]
     numbers = [step for operand in steps for step in operand]
@@ -231,9 +237,9 @@ def launch(kernel: Any, q: Side, k: Side | None, given: Given, options: Options,
             *sides, *given, sums, *numbers, tokens, batches, *shares, options.offset, options.factor,
             D=blocks, AXES=axes, COUNTED=options.counted, BACK=options.back, DIVIDED=options.divided,
             LAYOUT=_LAYOUTS[options.layout], OUT=_LAYOUTS[options.out_layout], SOFTPLUS=options.softplus,
-            COPIED=copied, TOKENS=rows, HEADS=most,
+            COPIED=copied, SUMS=bits, TOKENS=rows, HEADS=most,
         )  # fmt: skip
-    return [] if sums is None else [sums]
+    return sums
 
 
 def _current(x: Tensor) -> Any:

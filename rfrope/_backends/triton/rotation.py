@@ -10,6 +10,7 @@ and ``rfrope::turn_both_back``, which sums what gradients of angles and scales n
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -23,10 +24,11 @@ from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions, width_of
-from rfrope._core.dispatch import DISPATCHED, TRITON, Overlap, overlap_of
+from rfrope._core.dispatch import DISPATCHED, TORCH_ROTATION, TRITON, Overlap, overlap_of
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
+_OPERATORS = dispatch.load(TORCH_ROTATION)
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 
 # -- functions ---------------------------------------------------------------------------------------------------------
@@ -54,9 +56,12 @@ def rotated_both(
     turn: TurnOptions,
 ) -> tuple[Array, Array] | None:
     """Version of the generic function: one launch; None where the kernel cannot."""
-    if q.ndim not in (3, 4) or q.dtype not in _NARROW or not isinstance(turn.scale, float):
+    if q.ndim not in (3, 4) or q.dtype not in _NARROW or q.shape[-1] != k.shape[-1]:
         return None
-    given = Given(*(None if one is None else padded(one, 4) for one in (positions, frequencies, shift)), None)
+    if not isinstance(turn.scale, float):
+        return None
+    at, omega, added = (None if one is None else padded(one, 4) for one in (positions, frequencies, shift))
+    given = Given(at, omega, added, None)
     if not given.fit():
         return None
     first, second = _run(padded(q, 4), padded(k, 4), given, Options.read(turn, counted))
@@ -112,8 +117,7 @@ def _write(x: Tensor, out: Tensor, given: Given, options: Options) -> None:
     """Turn features into memory that there is already."""
     if options.layout != options.out_layout and overlap_of(x, out) is not Overlap.NONE:
         x = x.clone()  # features change places, which would be overwritten unread
-    safe = [one is None or overlap_of(one, out) is Overlap.NONE for one in given]
-    given = Given(*(one if apart else one.clone() for one, apart in zip(given, safe, strict=True)))
+    given = Given(*(one if one is None or overlap_of(one, out) is Overlap.NONE else one.clone() for one in given))
     launch(kernels.turn, (x, out, None), None, given, options)
     array.written(out)
 
@@ -189,7 +193,7 @@ def turn_both_back(
     back: bool,
     divided: bool,
     softplus: bool,
-    summed: bool,
+    wanted: list[bool],
 ) -> list[torch.Tensor]:
     """Gradients of features, from those of what they were turned into; and sums for those of angles and scales."""
     options = Options(factor, offset, counted, layout, out_layout, back, divided, softplus)
@@ -198,7 +202,8 @@ def turn_both_back(
         found.append(_room(k, k.shape[-1]))
         k_side = (k_gradient, found[1], k)
     kernel = wrap_triton(kernels.turn)
-    return found + launch(kernel, (gradient, found[0], q), k_side, given, options, summed)
+    sums = launch(kernel, (gradient, found[0], q), k_side, given, options, tuple(wanted))
+    return found if sums is None else [*found, sums]
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
@@ -208,10 +213,9 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """Features are not needed unless angles or scales have gradients, or they pass a softplus."""
     q, k, *given = inputs[:6]
     ctx.options = Options(*inputs[6:])
-    ctx.summed = any(ctx.needs_input_grad[3:6])
-    wanted = ctx.summed or ctx.options.softplus
     ctx.has_keys = k is not None
-    ctx.save_for_backward(q if wanted else None, k if wanted else None, *given)
+    kept = any(ctx.needs_input_grad[3:6]) or ctx.options.softplus
+    ctx.save_for_backward(q if kept else None, k if kept else None, *given)
 
 
 def _gradient(ctx: Any, of_q: Tensor, of_k: Tensor) -> tuple[Any, ...]:
@@ -224,36 +228,32 @@ def _gradient(ctx: Any, of_q: Tensor, of_k: Tensor) -> tuple[Any, ...]:
         return found[0], found[1] if ctx.has_keys else None, None, None, None, None, *numbers
     if torch.is_grad_enabled():
         return (*_recorded_gradient(ctx.needs_input_grad, (of_q, of_k), (q, k), given, options), *numbers)
-    of_q, *sums = turn_both_back(of_q, of_k, q, k, *given, *options.undone(), ctx.summed)
-    of_k = sums.pop(0) if ctx.has_keys else None
-    return (of_q, of_k, None, *_gradients_of_angles(ctx.needs_input_grad[3:6], sums, given), *numbers)
+    needs = list(ctx.needs_input_grad[3:6])
+    of_q, *others = turn_both_back(of_q, of_k, q, k, *given, *options.undone(), needs)
+    of_k = others.pop(0) if ctx.has_keys else None
+    return (of_q, of_k, None, *_gradients_of_angles(needs, others[0] if others else None, given), *numbers)
 
 
-def _gradients_of_angles(needs: Any, sums: list[Tensor], given: Given) -> list[Tensor | None]:
+def _gradients_of_angles(needs: list[bool], sums: Tensor | None, given: Given) -> list[Tensor | None]:
     """Gradients of frequencies, shift and scale from the sums that programs left."""
-    _, omega, shift, scale = given
     found: list[Tensor | None] = [None, None, None]
-    for one in sums:
-        sets, _, _, slots, blocks = one.shape
-        parts = [None, None, None]
-        if needs[0] and omega is not None:
-            parts[0] = one[..., :-2, :].sum((1, 2)).mT[None]
-        for place, operand, slot in ((1, shift, slots - 2), (2, scale, slots - 1)):
-            if needs[place] and operand is not None:
-                heads = operand.shape[1]
-                rows = one[..., slot, :] if heads == 1 else one[:, -(heads // sets) :, :, slot, :]
-                rows = rows.sum((0, 1, 2)) if heads == 1 else rows.sum(2).reshape(heads, 1, blocks)
-                parts[place] = rows.expand(1, heads, 1, blocks)
-        found = [
-            old if new is None else new if old is None else old + new for old, new in zip(found, parts, strict=True)
-        ]
-    if found[2] is not None:
-        found[2] = found[2] / scale
-    operands = (omega, shift, scale)
-    return [
-        None if value is None else value.sum_to_size(like.shape).to(like.dtype)
-        for value, like in zip(found, operands, strict=True)
-    ]
+    for place, operand in enumerate(given[1:]):
+        if not needs[place] or operand is None:
+            continue
+        if sums is None:  # of no features
+            found[place] = torch.zeros_like(operand)
+            continue
+        slot = -1 if place == 2 or not needs[2] else -2  # of a shift or scale: they are behind the frequencies
+        heads, blocks = operand.shape[1], sums.shape[-1]
+        if place == 0:
+            total = sums[..., : given.axes, :].sum((1, 2)).mT[None]
+        elif heads == 1:
+            total = sums[..., slot, :].sum((0, 1, 2)).expand(1, 1, 1, blocks)
+        else:  # a part for each head, after those of queries
+            total = sums[:, -(heads // sums.shape[0]) :, :, slot, :].sum(2).reshape(1, heads, 1, blocks)
+        total = total / operand if place == 2 else total
+        found[place] = total.sum_to_size(operand.shape).to(operand.dtype)
+    return found
 
 
 def _recorded_gradient(
@@ -285,16 +285,16 @@ def _turned_by_operators(x: Tensor, given: Given, options: Options) -> Tensor:
         turn = turn._replace(scale=1.0 / options.factor)
     xp = array.named_namespace(torch)
     if omega is None:
-        by_phases = dispatch.backend_function(DISPATCHED[*TRITON, "rotated_by_phases"], "torch")
-        return by_phases(x, shift, turn, None, xp)
+        return _OPERATORS.rotated_by_phases(x, shift, turn, None, xp)
     if options.counted or positions is None:
         count = torch.arange(x.shape[2], device=x.device)[:, None] + options.offset
         positions = count if positions is None else positions + count
     elif not positions.is_floating_point():
         positions = positions + options.offset
+    if not omega.is_floating_point():
+        omega = omega[..., 0::2].double() * (2.0 * math.pi * 2.0**-64)  # whole turns are gone, as positions are whole
     omega = omega.repeat_interleave(x.shape[1] // omega.shape[1], 1)
-    by_angles = dispatch.backend_function(DISPATCHED[*TRITON, "rotated"], "torch")
-    return by_angles(x, Angles(positions, omega, shift, xp), turn, None)
+    return _OPERATORS.rotated(x, Angles(positions, omega, shift, xp), turn, None)
 
 
 turn_both.register_autograd(_gradient, setup_context=_keep)
