@@ -121,24 +121,23 @@ def test_heads_are_grouped_where_there_are_enough_programs():
 
 # -- machine code ------------------------------------------------------------------------------------------------------
 
-# Most registers and instructions of a variant, on any architecture, none with a stack or a spill. A multiprocessor has
-# 65536 registers: 8 programs of 128 threads with 64, 4 with 128.
+# Most registers and instructions of a variant on any architecture of NVIDIA, then of AMD; none has a stack or spills. A
+# multiprocessor of NVIDIA has 65536 registers: 8 programs of 128 threads with 64 of them, 4 with 128.
 CEILINGS = {
-    "bfloat16": (64, 1500),
-    "float16": (64, 1500),
-    "float32": (80, 1500),
-    "interleaved": (72, 1500),
-    "between pairings": (96, 1700),
-    "radians": (64, 2100),
-    "shift and scale": (80, 3000),
-    "float positions": (80, 3000),
-    "three axes": (80, 2000),
-    "polar": (80, 2100),
-    "gradients": (136, 2600),
-    "gradients in float32": (168, 2600),
+    "bfloat16": (64, 1100, 80, 1500),
+    "float16": (64, 1100, 80, 1200),
+    "float32": (72, 1100, 80, 1200),
+    "interleaved": (56, 1150, 80, 1600),
+    "between pairings": (80, 1150, 96, 1600),
+    "radians": (64, 1700, 104, 2200),
+    "shift and scale": (104, 2300, 152, 2900),
+    "float positions": (64, 1900, 128, 2300),
+    "three axes": (80, 1600, 128, 2100),
+    "polar": (80, 2500, 96, 3000),
+    "gradients": (128, 2100, 152, 2700),
+    "gradients in float32": (168, 2000, 152, 2200),
 }
 TARGETS = ("cuda 80", "cuda 90", "cuda 100", "cuda 120", "hip gfx942", "hip gfx1100")
-AMD = 1.9  # times the instructions: its machine code counts more, with 64 lanes for 128-bit parts
 
 
 @pytest.fixture(scope="module")
@@ -165,12 +164,12 @@ def test_every_variant_compiles_without_a_device_within_its_ceilings(target, bui
     found = built(target)
     assert set(found) == set(CEILINGS)
     for name, used in found.items():
-        registers, instructions = CEILINGS[name]
+        registers, instructions = CEILINGS[name][:2] if "cuda" in target else CEILINGS[name][2:]
         sys.stdout.write(f"{target} {name}: {used}\n")
         assert used["spilled"] == used["stack"] == 0, (name, used)
         assert used["float64"] == 0, (name, used)
-        assert used["registers"] <= registers * (1.0 if "cuda" in target else 2.0), (name, used)
-        assert used["instructions"] <= instructions * (1.0 if "cuda" in target else AMD), (name, used)
+        assert used["registers"] <= registers, (name, used)
+        assert used["instructions"] <= instructions, (name, used)
         if name in ("bfloat16", "float16", "float32", "interleaved", "radians"):
             assert used["narrow"] == 0, (name, used)  # all of rows goes by 128 bits
             assert used["wide"] >= 8, (name, used)

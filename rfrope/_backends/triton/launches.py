@@ -62,12 +62,14 @@ class Given(NamedTuple):
     def ordered(self, shape: tuple[int, ...]) -> tuple[Given, tuple[int, int, int]] | None:
         """Return the same with other axes for batch, heads and tokens, and these: rows of heads share their phases.
 
-        None where frequencies change with the tokens.
+        Or what is learned is each head's own. None where frequencies change with the tokens.
         """
         operands = [one for one in self if one is not None]
         moving = [any([one.shape[axis] != 1 for one in operands]) for axis in range(3)]
+        learned = [one for one in self[1:] if one is not None and one.requires_grad]
+        apart = [axis for axis in (1, 2, 0) if any([one.shape[axis] != 1 for one in learned])]
         still = [axis for axis in (1, 2, 0) if not moving[axis]]
-        heads = ([axis for axis in still if shape[axis] != 1] or still or [1])[0]
+        heads = (apart or [axis for axis in still if shape[axis] != 1] or still or [1])[0]
         batch, tokens = (axis for axis in range(3) if axis != heads)
         omega = self.frequencies
         if omega is not None and omega.shape[tokens] != 1:

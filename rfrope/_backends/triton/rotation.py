@@ -115,8 +115,8 @@ def _turn(kernel: Any, q: Tensor, k: Tensor | None, given: Given, options: Optio
 
 def _write(x: Tensor, out: Tensor, given: Given, options: Options) -> None:
     """Turn features into memory that there is already."""
-    if options.layout != options.out_layout and overlap_of(x, out) is not Overlap.NONE:
-        x = x.clone()  # features change places, which would be overwritten unread
+    if overlap_of(x, out) is not Overlap.NONE:  # features that change places would be overwritten unread
+        x = out if options.layout == options.out_layout else x.clone()
     given = Given(*(one if one is None or overlap_of(one, out) is Overlap.NONE else one.clone() for one in given))
     launch(kernels.turn, (x, out, None), None, given, options)
     array.written(out)
