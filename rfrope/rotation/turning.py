@@ -176,8 +176,9 @@ def rotate(
     >>> turned.dtype, turned.requires_grad  # doctest: +SKIP
     (torch.bfloat16, True)
     """
-    if shift is None and (type(x) is np.ndarray or libraries.may_reach_loops(x)):
-        at_once = _load_flat_pass()
+    if shift is None:
+        on_host = type(x) is np.ndarray or libraries.may_reach_loops(x)
+        at_once = _load_flat_pass() if on_host else dispatch.flat_pass_on_device(x)
         turned = at_once and at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
         if turned is not None:
             return turned
