@@ -17,12 +17,21 @@ OPTIONAL = ("torch", "jax", "cupy", "torch cuda")  # libraries that the extra "t
 SLOW = ("dask",)  # libraries whose every call takes long, however small its arrays
 HANGS = 600  # seconds: a guard, not a measure; what has not come by then never comes
 
-campaign = pytest.mark.campaign
+campaign, wide = pytest.mark.campaign, pytest.mark.wide
 
 
-def sparse(values: Iterable[Any], keep: Callable[[Any], bool]) -> list[Any]:
-    """Values of a parameter: in the suite those that `keep` takes, in the campaign alone the others."""
-    return [value if keep(value) else pytest.param(value, marks=campaign) for value in values]
+def sparse(values: Iterable[Any], keep: Callable[[Any], bool], every: int = 1) -> list[Any]:
+    """Values of a parameter: in the suite those that `keep` takes, in the campaign alone the others.
+
+    Of these it is every so many-th; the rest are `wide`.
+    """
+    values = list(values)
+    kept, others = {id(value) for value in values if keep(value)}, [value for value in values if not keep(value)]
+    often = {id(value) for value in others[::every]}
+    return [
+        value if id(value) in kept else pytest.param(value, marks=campaign if id(value) in often else [campaign, wide])
+        for value in values
+    ]
 
 
 def one_of(values: Iterable[Any], kind: Callable[[Any], Hashable]) -> list[Any]:

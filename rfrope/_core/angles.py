@@ -394,7 +394,10 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
     else:
         # where there is no float64, phases are exact for frequencies with values alone
         with array.compute_eagerly(omega):
-            omega = to_vectors(omega, omega)
+            vectors = to_vectors(omega, omega)
+        if not libraries.is_compiling() and hasattr(omega, "turn_words"):  # see turns.place_words
+            vectors.turn_words = omega.turn_words
+        omega = vectors
     if sets != "any":
         several = len(shape) > 2 or omega.shape[-1] > 1
         if {"one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[sets]:

@@ -11,7 +11,15 @@ from rfrope._core import array
 from rfrope._core.angles import check_values
 from rfrope._core.arguments import broadcast, choice, show
 from rfrope._core.array import Array
-from rfrope._core.dispatch import CPU, TORCH_ROTATION, Overlap, dispatched, has_shared_elements, overlap_of
+from rfrope._core.dispatch import (
+    CPU,
+    TORCH_ROTATION,
+    Overlap,
+    dispatched,
+    has_shared_elements,
+    overlap_of,
+    runs_operators,
+)
 
 PAIRINGS = ("half", "interleaved")
 MAGNITUDES = "magnitudes"  # the layout of blocks without second features: they are 0, or not wanted; inside alone
@@ -313,6 +321,8 @@ def turned(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | Non
     width = width_of(turn.pairing) * cos.shape[-1]
     if array.library_of(xp).fuses_functions and MAGNITUDES not in turn[:2]:
         return _turned_at_once(x, cos, sin, turn, xp)
+    if xp is not np and runs_operators(x, cos, sin, out):
+        return _turned_by_operators(x, cos, sin, turn, out, xp)
     shape = turn.shape(x.shape, cos.shape)
     if out is None and isinstance(x, np.ndarray):
         out = np.empty(shape, x.dtype)
@@ -375,13 +385,21 @@ def shared_coefficients(
     Returns
     -------
     A, B : arrays of that shape, in the widest float
+        In float32 where operators run (`dispatch.runs_operators`), and features are no wider.
     """
-    x, y = array.widen(x, xp), array.widen(y, xp)
+    narrow = xp is not np and runs_operators(x, y) and array.dtype_name(x) != "float64"
+    if narrow:
+        x = array.astype(x, xp.float32, xp)  # that widens what it is multiplied by
+    else:
+        x, y = array.widen(x, xp), array.widen(y, xp)
     x = softplus_of(x, xp) if softplus else x
     if MAGNITUDES in (pairing, y_pairing):
         many, one, sign = (y, x, 1.0) if pairing == MAGNITUDES else (x, y, -1.0)
         first, second = pair(many, y_pairing if pairing == MAGNITUDES else pairing)
         found = one * first, sign * one * second
+    elif narrow:
+        (x_1, x_2), (y_1, y_2), add_product = pair(x, pairing), pair(y, y_pairing), array.library_of(xp).add_product
+        found = add_product(x_1 * y_1, x_2, y_2), add_product(x_1 * y_2, x_2, y_1, -1.0)
     else:
         found = coefficients_of(pair(x, pairing), pair(y, y_pairing))
     return tuple(sum_to(value, shape, xp) for value in found)
@@ -417,6 +435,41 @@ def _turned_at_once(x: Array, cos: Array, sin: Array, turn: TurnOptions, xp: Mod
         return y
     rest = x[..., 2 * half :]
     return xp.concat([y, xp.broadcast_to(rest, (*y.shape[:-1], rest.shape[-1]))], axis=-1)
+
+
+def _turned_by_operators(
+    x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType
+) -> Array:
+    """Turn by three operators of torch, which widen features by themselves and write into the result.
+
+    Features of float32 stay float32: tables and scales in float64 are narrowed, once for all features.
+    """
+    library, half, shape = array.library_of(xp), cos.shape[-1], turn.shape(x.shape, cos.shape)
+    wide = x.dtype if array.dtype_name(x) == "float64" else xp.float32
+    cos, sin = array.astype(cos, wide, xp), array.astype(sin, wide, xp)
+    apart = out is None or overlap_of(out, x) is Overlap.NONE
+    result: Array = array.empty(shape, x, xp) if out is None or not apart else out
+    z = x[..., : width_of(turn.pairing) * half]
+    turned = result[..., : width_of(turn.out_pairing) * half]
+    if turn.pairing == MAGNITUDES:
+        z = softplus_of(array.astype(z, cos.dtype, xp), xp) if turn.softplus else z
+        for part, wave in zip(pair(turned, turn.out_pairing), (cos, sin), strict=True):
+            xp.multiply(z, wave, out=part)
+    elif turn.out_pairing == MAGNITUDES:
+        first, second = pair(z, turn.pairing)
+        library.add_product(first * cos, second, sin, -1.0, turned)
+    else:
+        axis, apart_2 = (-2, (2, half)) if turn.pairing == "half" else (-1, (half, 2))
+        z_1, z_2 = pair(z, turn.pairing)
+        both = xp.reshape(z, (*z.shape[:-1], *apart_2)) * xp.expand_dims(cos, axis=axis)
+        first, second = pair(turned, turn.out_pairing)
+        library.add_product(both.select(axis, 0), z_2, sin, -1.0, first)
+        library.add_product(both.select(axis, 1), z_1, sin, 1.0, second)
+    if turned.shape != result.shape:
+        result[..., turned.shape[-1] :] = x[..., z.shape[-1] :]
+    if out is not None and not apart:
+        out[...] = result
+    return result if out is None else out
 
 
 def _check_out(out: Array, x: Array, shape: tuple[int, ...], name: str, needs_gradient: bool) -> None:

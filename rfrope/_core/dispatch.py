@@ -176,6 +176,26 @@ def place_of(values: Iterable[Any]) -> str:
     return "torch" if all([library(x).is_recorded(x) for x in arrays]) else ""
 
 
+def takes_words(x: Any) -> bool:
+    """Return whether operators of x's library, each a launch, turn x by words, and no loop does it all."""
+    record = library(x)
+    if not record.takes_words(x):
+        return False
+    if str(record.device(x)) != "cpu":
+        return True
+    loops = f"{CPU.rotation.place}.{CPU.rotation.module}.rotated"
+    _look_up(loops)
+    return _FOUND[loops] is None
+
+
+def runs_operators(x: Array, *others: Any) -> bool:
+    """Return whether `takes_words`, and none of the arrays beside x is recorded: operators may write what they make."""
+    arrays = [one for one in others if one is not None and type(one) is not np.ndarray]
+    return takes_words(x) and all(
+        not library(one).needs_gradient(one) and library(one).takes_words(one) for one in (x, *arrays)
+    )
+
+
 class Overlap(Enum):
     """Memory that two arrays have in common."""
 

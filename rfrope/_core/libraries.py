@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
@@ -191,6 +193,16 @@ class Library:
         """Bound an array."""
         return xp.clip(x, low, high)
 
+    # -- few operators, where each one costs a launch
+
+    def takes_words(self, x: Array) -> bool:
+        """Return whether every operation on x is a launch, on a device that turns by words of 64 bits."""
+        return False
+
+    def add_product(self, total: Array, x: Array, y: Array, factor: float = 1, out: Array | None = None) -> Array:
+        """Return ``total + factor x y``; in torch in one pass, with factors and an `out` that may be narrower."""
+        return total + factor * x * y
+
 
 class _NumPy(Library):
     wraps_integers = True
@@ -244,6 +256,9 @@ class _Torch(Library):
     space = "array_api_compat.torch"
     as_numpy = "{}.detach().cpu().numpy()"
 
+    def __init__(self) -> None:
+        self._constants: dict[tuple[str, Any], tuple[Array, ...]] = {}
+
     def owns(self, x: Any) -> bool:
         torch = _torch()
         return torch is not None and isinstance(x, torch.Tensor)
@@ -268,7 +283,11 @@ class _Torch(Library):
         return (x.float() if x.dtype == _torch().bfloat16 else x).numpy()
 
     def widest_float(self, xp: ModuleType, device: Any) -> Any:
-        return xp.float32 if str(device).startswith("mps") else xp.float64  # listing dtypes takes 20 microseconds
+        """Listing dtypes takes 20 microseconds, and says float64 of devices that have none."""
+        kind = str(device)
+        if kind.startswith("xpu"):
+            return xp.float64 if _xpu_has_float64(kind) else xp.float32
+        return xp.float32 if kind.startswith("mps") else xp.float64
 
     def constant(self, value: Any, device: Any) -> Array:
         """Return numbers of any form as a tensor, without a loss, inside a graph that is being compiled."""
@@ -279,6 +298,21 @@ class _Torch(Library):
         if _holds_float(value):  # for which torch would take float32
             return torch.tensor(value, dtype=torch.float64, device=device)
         return torch.as_tensor(value, device=device)
+
+    def lasting(self, host: np.ndarray, device: Any) -> Array:
+        """Return a tensor that serves calls of every mode, whatever the mode now is."""
+        torch = _torch()
+        with torch.inference_mode(False):
+            return torch.tensor(host, device=device)
+
+    def constants(self, name: str, make: Callable[[], tuple[np.ndarray, ...]], device: Any) -> tuple[Array, ...]:
+        """Return constants of this package by a name: they stay on a device, where recorded graphs read them."""
+        found = self._constants.get((name, device))
+        if found is None:
+            found = tuple(self.lasting(host, device) for host in make())
+            if all(type(one) is _torch().Tensor for one in found):  # none that is of a tracer
+                self._constants[name, device] = found
+        return found
 
     def has_values(self, x: Array) -> bool:
         return not x.is_meta
@@ -319,7 +353,7 @@ class _Torch(Library):
             or torch._C._functorch.is_functorch_wrapped_tensor(x)
         ):
             return False
-        return torch.autograd.forward_ad.unpack_dual(x).tangent is None
+        return not self._has_tangent(x)
 
     def place(self, x: Array) -> str:
         """Return where a tensor is that is nothing but its memory: no gradient, tangent, trace or lazy sign."""
@@ -328,9 +362,27 @@ class _Torch(Library):
         torch = _torch()
         if self.needs_gradient(x) or x.layout is not torch.strided or x.is_neg() or x.is_conj():
             return ""
-        if torch.jit.is_tracing() or torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+        if torch.jit.is_tracing() or self._has_tangent(x):
             return ""
         return str(x.device.type)
+
+    def takes_words(self, x: Array) -> bool:
+        """Say so of tensors that are nothing but values; not of those that a graph for the CPU is made of.
+
+        Apple's devices are left out: products of int64 are not known to wrap there.
+        """
+        torch = _torch()
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return False
+        fake = type(x) is torch._subclasses.FakeTensor
+        if type(x) not in (torch.Tensor, torch.nn.Parameter) and not (fake and not x.is_cpu):
+            return False
+        if x.device.type == "mps" or x.layout is not torch.strided:
+            return False
+        return not torch._C._functorch.is_functorch_wrapped_tensor(x) and not self._has_tangent(x)
+
+    def _has_tangent(self, x: Array) -> bool:
+        return _torch().autograd.forward_ad.unpack_dual(x).tangent is not None
 
     def are_memory(self, *tensors: Array) -> bool:
         """Return whether strided tensors are no more than memory of the CPU, asked as quickly as that can be."""
@@ -377,6 +429,9 @@ class _Torch(Library):
     def make_complex(self, real: Array, imag: Array, dtype: Any, xp: ModuleType) -> Array:
         return xp.complex(real, imag)
 
+    def add_product(self, total: Array, x: Array, y: Array, factor: float = 1, out: Array | None = None) -> Array:
+        return _torch().addcmul(total, x, y, value=factor, out=out)
+
 
 class _Strict(Library):
     """array-api-strict, whose other devices refuse to be looked at, as a GPU does."""
@@ -392,6 +447,15 @@ class _Strict(Library):
 
 
 NUMPY, CUPY, TORCH, STRICT, OTHER = _NumPy(), _CuPy(), _Torch(), _Strict(), Library()
+
+
+@lru_cache(maxsize=16)
+def _xpu_has_float64(device: str) -> bool:
+    """Return whether torch says so of a device of Intel."""
+    try:
+        return bool(_torch().xpu.get_device_properties(device).has_fp64)
+    except (AttributeError, AssertionError, RuntimeError):  # an older torch, or one without such devices
+        return False
 
 
 def is_compiling() -> bool:

@@ -23,7 +23,7 @@ from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions, shared_coefficients, sum_to
 from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
-from rfrope._core.turns import cos_sin
+from rfrope._core.turns import cos_sin, cos_sin_for
 
 BUDGET = 2**20  # phases that are held at once, unless those of one block, or at one lag, are more
 
@@ -315,12 +315,12 @@ def turn_gradient(
 
     Returns
     -------
-    array of that shape, in the widest float
+    array of that shape, in the widest float, or as narrow as `blocks.shared_coefficients`
     """
     has_angles, scale = isinstance(angles, Angles), turn.scale
     phases = broadcast(angles.shape, () if isinstance(scale, float) else scale.shape)
     dots, crosses = shared_coefficients(x, y, phases, turn.pairing, turn.out_pairing, xp, turn.softplus)
-    cos, sin = cos_sin(angles) if has_angles else (xp.cos(angles), xp.sin(angles))
+    cos, sin = cos_sin_for(x, angles) if has_angles else (xp.cos(angles), xp.sin(angles))
     sin = -sin if turn.inverse else sin
     found = cos * dots + sin * crosses if radial else cos * crosses - sin * dots
     return sum_to(-found / scale if turn.inverse else found * scale, shape, xp)

@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from rfrope._core import angles, array, blocks, dispatch
+from rfrope._core import angles, array, blocks, dispatch, turns
 from rfrope._core.angles import Angles
+from rfrope._core.blocks import TurnOptions
 from rfrope._core.libraries import TORCH
 from rfrope.rotation.pairings import dealt
 from rfrope.rotation.polar import check_polar_width
 from rfrope.rotation.rope import check_head_width
-from rfrope.rotation.turning import rotated
+from rfrope.rotation.turning import rotated, rotated_by_table
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
@@ -84,8 +85,11 @@ class TurningModule(torch.nn.Module):
         found = self._placed.get((name, device))
         if found is None:
             with torch.inference_mode(False):
-                found = constant.to(device)
+                narrow = name == "frequencies" and not array.has_float64(_XP, device)
+                found = (constant.float() if narrow else constant).to(device)
             if not torch.compiler.is_compiling():
+                if name == "frequencies" and self.frequencies is None:
+                    found.turn_words = self._moved("words", device)  # see turns.place_words
                 self._placed[name, device] = found
         return found
 
@@ -379,12 +383,10 @@ class TurningModule(torch.nn.Module):
             learned, sections = self._read_learned("frequencies"), self.rope.sections
             omega = angles.to_vectors(learned, learned)
             omega = omega if sections is None else dealt(learned, sections, self.rope.interleaved)
-        elif array.has_float64(_XP, device):
+        elif array.has_float64(_XP, device) or self.factors is not None or device.type != "mps":
             omega = self._moved("frequencies", device)
-        elif self.factors is None:
-            return self._host
         else:
-            omega = torch.from_numpy(self._host).float().to(device)
+            return self._host
         if self.factors is None:
             return omega
         factors = self._read_learned("factors")
@@ -401,13 +403,49 @@ class TurningModule(torch.nn.Module):
         if self.max_positions is not None:
             self._check_rows(places, at, self.max_positions)
             rows = None if first.dtype == torch.float64 else self._rows(at, first.device)
+        by_operators = rows is None and self._runs_operators(first, at)
+        tables: dict[bool, Any] = {}
         found = []
         for name, x, are_keys in features:
-            angle = Angles(at, self._repeat_for_heads(omega, x.shape[-3]), shift if are_keys else None, _XP)
+            bias = shift if are_keys else None
+            heads = x.shape[-3]  # operators need no more than the shape of sets for each
+            as_shaped = by_operators and self._sets
+            sets = omega[:1].expand(heads, -1, -1) if as_shaped else self._repeat_for_heads(omega, heads)
+            angle = Angles(at, sets, bias, _XP)
             if not fits:
                 self._check_places(name, x, places, angle.shape)
-            found.append(rotated(x, angle, self._turn, None) if rows is None else self._turn_by_rows(x, *rows))
+            if rows is not None:
+                found.append(self._turn_by_rows(x, *rows))
+            elif by_operators:
+                biased = bias is not None
+                tables[biased] = tables[biased] if biased in tables else self._tables(at, omega, bias)
+                found.append(self._turn_by_tables(x, *tables[biased]))
+            else:
+                found.append(rotated(x, angle, self._turn, None))
         return found
+
+    # -- by torch's own operators, each a launch -----------------------------------------------------------------------
+
+    def _runs_operators(self, x: Tensor, at: Tensor) -> bool:
+        """Return whether nothing but torch's operators serves features, which are then to be few."""
+        if self.rope.polar or x.dtype == torch.float64 or at.is_floating_point() or not dispatch.takes_words(x):
+            return False
+        return dispatch.backend_function(rotated, x.device.type) is None
+
+    def _tables(self, at: Tensor, omega: Any, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Cos and sin in float32, for all queries and keys that share positions."""
+        waves = turns.waves(Angles(at, omega, shift, _XP))
+        cos, sin = waves if self._turn.scale == 1.0 else waves * self._turn.scale
+        return cos, sin
+
+    def _turn_by_tables(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Turn features whose heads may share, in groups, sets of frequencies."""
+        turn = TurnOptions(self._turn.pairing, self._turn.out_pairing)
+        group = x.shape[-3] // self._sets if self._sets else 1
+        if group == 1:
+            return rotated_by_table(x, cos, sin, turn, None, _XP)
+        grouped = x.unflatten(-3, (self._sets, group))
+        return rotated_by_table(grouped, cos[..., None, :, :], sin[..., None, :, :], turn, None, _XP).flatten(-4, -3)
 
     def _check_rows(self, name: str, at: Tensor, count: int) -> None:
         """Refuse positions that are not rows of tables."""

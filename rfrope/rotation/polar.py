@@ -103,9 +103,7 @@ def rotate_polar(
     blocks.check_pairing(pairing)
     if flag("softplus", softplus) and inverse:
         raise ValueError("softplus is True in the inverse, which gives magnitudes; expected one of both")
-    frequencies = angles.frequencies_of(
-        frequencies, pairing, scale, None if inverse else magnitudes, "magnitudes", polar=True
-    )
+    frequencies = angles.frequencies_of(frequencies, pairing, scale, magnitudes, "magnitudes", polar=True)
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, magnitudes=magnitudes, out=out)
     x = blocks.features(magnitudes, xp, "magnitudes", device, pairings[0])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, dispatch, libraries, results
+from rfrope._core import angles, array, blocks, dispatch, libraries, results, turns
 from rfrope._core.arguments import LARGEST, flag, is_several, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation.pairings import check_sections, dealt
@@ -211,7 +211,7 @@ class Rope:
         return rotate(
             x,
             positions,
-            self.vectors,
+            self._vectors_beside(x),
             pairing=pairing_for(self, x),
             scale=self.attention_factor,
             inverse=inverse,
@@ -247,7 +247,7 @@ class Rope:
         """
         self._frequencies_for(self.pairing, None, None, "q")  # refuses if it is polar
         pairing = pairing_for(self, q, "q")
-        return scores_of(q, k, q_positions, k_positions, self.vectors, pairing, None, self.attention_factor)
+        return scores_of(q, k, q_positions, k_positions, self._vectors_beside(q), pairing, None, self.attention_factor)
 
     def table(self, positions: Array, *, dtype: Any = None) -> tuple[Array, Array]:
         """Cos and sin of the phases, times the attention factor; see `rfrope.rotation_table`.
@@ -319,9 +319,13 @@ class Rope:
                 "rope.scores, or scale=rope.attention_factor where there is a scale; pass rope.frequencies to leave it "
                 "out"
             )
-        if x is not None:
-            _check_width(self, x, name)
-        return self.vectors
+        _check_width(self, x, name)
+        return self._vectors_beside(x)
+
+    def _vectors_beside(self, x: Any) -> Array:
+        """Return the frequencies, for torch where features are: copied there, with their words, once."""
+        placed = type(self.frequencies) is np.ndarray and dispatch.takes_words(x)
+        return turns.place_beside(x, self.vectors, self._held().setdefault("_placed", {})) if placed else self.vectors
 
     def _held(self) -> dict[str, Any]:
         """All fields, and what was made from frequencies, unless somebody opened these for writing.
@@ -334,8 +338,8 @@ class Rope:
             frequencies.flags.writeable or ("_vectors" in held and held["_vectors"].flags.writeable)
         ):
             _seal(frequencies)
-            held.pop("_vectors", None)
-            held.pop("_rotator", None)
+            for made in ("_vectors", "_rotator", "_placed"):
+                held.pop(made, None)
         return held
 
     def __iter__(self) -> Iterator[Any]:
@@ -403,7 +407,7 @@ def _known_pairing(rope: Rope) -> str:
 
 
 def _check_width(rope: Rope, x: Any, name: str) -> None:
-    if not getattr(x, "is_nested", False):  # it has no shape; who reads it refuses it by its name
+    if x is not None and not rope.polar and not getattr(x, "is_nested", False):  # others know what these must be
         shape = x.shape if hasattr(x, "shape") else shape_of(x)  # PyTorch's compiler can trace this
         check_head_width(name, shape[-1] if len(shape) else 0, rope, _given_head_dim(rope))
 

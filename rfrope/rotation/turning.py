@@ -296,7 +296,7 @@ def rotate_by_table(
         )
     blocks.check_width(x, cos.shape[-1], "cos")
     out_pairing = blocks.check_rotation(x, cos.shape, pairing, out_pairing, out, ("x", "cos"), cos, sin)
-    return _rotated_by_table(x, cos, sin, TurnOptions(pairing, out_pairing), out, xp)
+    return rotated_by_table(x, cos, sin, TurnOptions(pairing, out_pairing), out, xp)
 
 
 @array.select_device
@@ -422,7 +422,7 @@ def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> A
     """Turn checked features by checked angles."""
     if comes_in_blocks(x, angles.xp):
         return map_blocks(rotate, x, angles, turn, out_pairing=turn.out_pairing)
-    cos, sin = _scaled(*turns.cos_sin(angles), turn.scale, turn.inverse)
+    cos, sin = _scaled(*turns.cos_sin_for(x, angles), turn.scale, turn.inverse)
     return blocks.turned(x, cos, sin, turn, out, angles.xp)
 
 
@@ -435,7 +435,8 @@ def _rotated_by_phases(x: Array, phases: Array, turn: TurnOptions, out: Array | 
 
 
 @dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
-def _rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
+def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
+    """Turn checked features by cos and sin."""
     if comes_in_blocks(x, xp):
         pairings = {"pairing": turn.pairing, "out_pairing": turn.out_pairing}
         return DASK.map_chunks(rotate_by_table, x, {"cos": Constant(cos), "sin": Constant(sin)}, pairings)

@@ -108,7 +108,8 @@ def test_gradients_of_narrow_features_are_rounded_once(dtype):
     (narrow, of_w), (exact, of_w_exact) = found
     assert narrow.dtype == x.dtype
     torch.testing.assert_close(narrow.double(), exact, rtol=torch.finfo(x.dtype).eps, atol=1e-7)
-    torch.testing.assert_close(of_w, of_w_exact, rtol=1e-12, atol=1e-12)  # sums are float64
+    sums = 1e-12 if dispatch.backend_function(turning.rotated, "cpu") is not None else 1e-5  # float64 in loops
+    torch.testing.assert_close(of_w, of_w_exact, rtol=sums, atol=sums)
 
 
 def test_what_is_kept_for_the_way_back():

@@ -85,12 +85,12 @@ def check_laws(maker, seeds, bound):
             assert made.certificate.sup_error < bound, (seed, normalise)
 
 
-@pytest.mark.parametrize("batch", sparse(range(101), lambda batch: batch % 25 == 0))
+@pytest.mark.parametrize("batch", sparse(range(101), lambda batch: batch % 25 == 0, 5))
 def test_densities_of_gaussians(batch):
     check_laws(of_gaussians, range(8 * batch, 8 * batch + 8), 1e-11)
 
 
-@pytest.mark.parametrize("batch", sparse(range(60), lambda batch: batch % 15 == 0))
+@pytest.mark.parametrize("batch", sparse(range(60), lambda batch: batch % 15 == 0, 5))
 def test_densities_of_uniforms(batch):
     check_laws(of_uniforms, range(5 * batch, 5 * batch + 5), 1e-12)
 

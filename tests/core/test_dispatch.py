@@ -252,7 +252,7 @@ def test_the_suite_passes_without_backends(tmp_path):
     some = ["rotation/test_turning.py", "core/test_random.py", "moments/test_scores.py", "designs/test_sampling.py"]
     run = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-q", "-m", "", "-p", "seen_backends", "-p", "no:cacheprovider"),
+            *(sys.executable, "-m", "pytest", "-q", "-p", "seen_backends", "-p", "no:cacheprovider"),
             *("-k", "not torch and not jax and not dask and not gradients", *(f"tests/{file}" for file in some)),
         ],
         capture_output=True,

@@ -11,6 +11,7 @@ import pytest
 from conftest import library
 
 import rfrope
+from rfrope._core import dispatch
 from rfrope._core.angles import PrecisionWarning
 
 PAIRINGS = ("half", "interleaved")
@@ -167,7 +168,8 @@ def test_narrow_features_are_within_one_unit_in_the_last_place(xp, dtype, pairin
     assert str(got.dtype).rpartition(".")[2] == dtype
     exact = rfrope.rotate(x.astype(np.float64), p, w, pairing=pairing)
     blocks = rfrope.rotation.to_complex(exact, pairing=pairing)
-    unit = np.finfo(dtype).eps * np.abs(blocks)
+    units = 2.0 if dispatch.takes_words(got) else 1.0  # cos and sin are float32 there
+    unit = units * np.finfo(dtype).eps * np.abs(blocks)
     error = rfrope.rotation.to_complex(xp.host(got).astype(np.float64) - exact.astype(dtype), pairing=pairing)
     assert np.all(np.abs(error.real) <= unit)
     assert np.all(np.abs(error.imag) <= unit)

@@ -5,8 +5,8 @@ generic function. The gradient of features is the rotation back. Those of angles
 angles, come from one pass over the features (``turn_gradient``, ``turn_back``), which has no gradient of its own: where
 gradients of gradients are asked for, that pass is made of operators that have (``shared_coefficients``).
 
-The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin``, ``rfrope::shared_coefficients``,
-``rfrope::turn_gradient`` and ``rfrope::turn_back``.
+The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin``, ``rfrope::waves``,
+``rfrope::shared_coefficients``, ``rfrope::turn_gradient`` and ``rfrope::turn_back``.
 """
 
 from __future__ import annotations
@@ -55,6 +55,11 @@ def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: A
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Version of the generic function for recorded tensors."""
     return _cos_sin(angles.positions, angles.frequencies, angles.shift)
+
+
+def waves(angles: Angles) -> Array:
+    """Version of the generic function for recorded tensors."""
+    return _waves(angles.positions, angles.frequencies, angles.shift)
 
 
 def shared_coefficients(
@@ -188,8 +193,22 @@ def _cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tu
     return _run("cos_sin", positions, Angles(positions, frequencies, shift, _XP))
 
 
+@_operator(
+    "waves(Tensor positions, Tensor frequencies, Tensor? shift) -> Tensor",
+    lambda at, omega, shift: omega.new_empty((2, *_phases(at, omega, shift)), dtype=torch.float32),
+)
+def _waves(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> Tensor:
+    """Cos and sin in float32 of integer positions."""
+    return _run("waves", positions, Angles(positions, frequencies, shift, _XP))
+
+
+def _sum_dtype(x: Tensor) -> Any:
+    """Dtype of sums over features: on devices no wider than these have to be."""
+    return torch.float64 if x.is_cpu or x.dtype == torch.float64 else torch.float32
+
+
 def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, Tensor]:
-    return x.new_empty(shape, dtype=torch.float64), x.new_empty(shape, dtype=torch.float64)
+    return x.new_empty(shape, dtype=_sum_dtype(x)), x.new_empty(shape, dtype=_sum_dtype(x))
 
 
 @_operator(
@@ -200,23 +219,23 @@ def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tenso
 def _shared(x: Tensor, y: Tensor, shape: list[int], *given: Any) -> tuple[Tensor, Tensor]:
     pairing, y_pairing, softplus = given
     found = _run("shared_coefficients", x, x, y, tuple(shape), pairing, y_pairing, _XP, softplus)
-    return tuple(value.contiguous() for value in found)
+    return tuple(value.to(_sum_dtype(x), memory_format=torch.contiguous_format) for value in found)
 
 
 @_operator(
     "turn_gradient(Tensor x, Tensor y, Tensor? positions, Tensor? frequencies, Tensor? shift, Tensor? scale, "
     "float factor, str pairing, str out_pairing, bool inverse, bool softplus, SymInt[] shape, bool radial) -> Tensor",
-    lambda x, *given: x.new_empty(given[-2], dtype=torch.float64),
+    lambda x, *given: x.new_empty(given[-2], dtype=_sum_dtype(x)),
 )
 def _turn_gradient(x: Tensor, y: Tensor, *given: Any) -> Tensor:
     positions, frequencies, shift, scale, factor, pairing, out_pairing, *options, shape, radial = given
     turn = TurnOptions(pairing, out_pairing, factor if scale is None else scale, *options)
     angles = shift if positions is None else Angles(positions, frequencies, shift, _XP)
-    return _run("turn_gradient", x, x, y, angles, turn, tuple(shape), radial, _XP)
+    return _run("turn_gradient", x, x, y, angles, turn, tuple(shape), radial, _XP).to(_sum_dtype(x))
 
 
 def _fake_turn_back(x: Tensor, y: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(x), x.new_empty(0 if given[-1] is None else given[-1], dtype=torch.float64)
+    return torch.empty_like(x), x.new_empty(0 if given[-1] is None else given[-1], dtype=_sum_dtype(x))
 
 
 @_operator(
@@ -239,7 +258,7 @@ def _turn_back(x: Tensor, y: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
         back = _turn(y, *given[:3], undone, 1.0 / factor, out_pairing, pairing, not inverse, False)
         back = (_softplus_gradient(back, x) if softplus else back).sum_to_size(x.shape)
         back = torch.empty_like(x).copy_(back)
-        return back, x.new_empty(0, dtype=torch.float64) if shape is None else _turn_gradient(x, y, *given, False)
+        return back, x.new_empty(0, dtype=_sum_dtype(x)) if shape is None else _turn_gradient(x, y, *given, False)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
@@ -324,8 +343,11 @@ def _gradients_of_angles(
     rows = gradient.reshape(at.shape)
     if needs[0]:
         found[0] = _summed(rows @ frequencies, positions)
-    if needs[1]:
+    if needs[1] and gradient.dtype == torch.float64:
         found[1] = _summed(rows.mT @ at.positions, frequencies)
+    elif needs[1]:  # not by a product of matrices, which may be rounded to 19 bits
+        sums = [(rows * at.positions[..., axis, None]).sum(-2) for axis in range(frequencies.shape[-1])]
+        found[1] = _summed(torch.stack(sums, -1), frequencies)
     return tuple(found)
 
 
@@ -344,6 +366,15 @@ def _table_backward(
 def _cos_sin_backward(needs: Any, of_cos: Tensor, of_sin: Tensor, *angles: Tensor | None) -> tuple[Any, ...]:
     cos, sin = _cos_sin(*angles)
     return _gradients_of_angles(needs, of_sin * cos - of_cos * sin, *angles)
+
+
+def _keep_waves(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(output, *inputs)
+
+
+def _waves_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    (cos, sin), *angles = ctx.saved_tensors
+    return _gradients_of_angles(ctx.needs_input_grad, gradient[1] * cos - gradient[0] * sin, *angles)
 
 
 def _shared_backward(
@@ -365,6 +396,7 @@ _differentiable("turn", _keep_of_turn, _turn_backward)
 _differentiable(
     "turn_by_table", lambda needs, x, *r: ((x if any(needs[1:3]) else None), tuple(x.shape), *r), _table_backward
 )
+torch.library.register_autograd("rfrope::waves", _waves_backward, setup_context=_keep_waves, lib=_LIBRARY)
 _differentiable("cos_sin", lambda needs, *angles: angles, _cos_sin_backward)
 _differentiable("shared_coefficients", lambda needs, x, y, shape, *r: (x, y, tuple(shape), *r), _shared_backward)
 
@@ -402,6 +434,7 @@ _mapped("turn", _turn, _turn_many)
 for _name, _one in (
     ("turn_by_table", _turn_by_table),
     ("cos_sin", _cos_sin),
+    ("waves", _waves),
     ("shared_coefficients", _shared),
     ("turn_gradient", _turn_gradient),
     ("turn_back", _turn_back),

@@ -1,0 +1,281 @@
+"""Tensors that only torch's own operators serve: how many, how exact, none in float64, none that a CUDA graph refuses.
+
+On the meta device every operator is seen and no value is there to be looked at; those of rfrope are taken apart into
+what they run. On the CPU, with the compiled loops taken away, the same code gives numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import library
+
+import rfrope
+from rfrope._core import dispatch, turns
+from rfrope.rotation import turning
+
+torch = library("torch").module
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding  # noqa: E402
+
+if dispatch.backend_function(turning.rotated, "torch") is None:
+    pytest.skip("this PyTorch cannot register operators with gradients", allow_module_level=True)
+
+OMEGA = rfrope.geometric(16)
+WIDTH, TOKENS = 2 * len(OMEGA), 40
+SETS = rfrope.sample("gaussian(scale=32)", 16, rng=0, heads=2)
+FAR = [0, 1, -1, 131_071, 2**24 + 1, 10**9, 2**38 + 3, 2**45 + 9, 2**53 - 1, -(2**53) + 1]
+
+VIEWS = {"view", "expand", "slice", "select", "unsqueeze", "squeeze", "permute", "transpose", "detach", "alias"}
+VIEWS |= {"unbind", "as_strided", "_unsafe_view", "_reshape_alias", "t", "split", "unflatten"}
+MAKERS = {"empty", "empty_like", "new_empty", "empty_strided", "zeros", "zeros_like", "new_zeros", "full", "ones"}
+FROM_HOST = {"lift_fresh", "_to_copy across devices", "copy_ across devices", "scalar_tensor"}
+LOOKS = {"_local_scalar_dense", "item", "nonzero", "equal", "is_nonzero", "masked_select", "unique", "_unique2"}
+
+
+class Seen(TorchDispatchMode):
+    """Notes operators that launch, tensors of float64, memory that is asked for, and what a graph cannot record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names, self.wide, self.refused, self.made = [], 0, [], []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function.namespace == "rfrope":
+            with pytest.MonkeyPatch.context() as patch, self:
+                patch.setattr(dispatch, "place_of", lambda values: "")
+                return torch._decomp.decomposition_table[function](*args, **kwargs)
+        if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):
+            with self:  # as `reshape`, which is seen below what records
+                return function.decompose(*args, **kwargs)
+        result = function(*args, **kwargs)
+        self.note(function._schema.name.split("::")[-1], (args, kwargs), result)
+        return result
+
+    def note(self, name: str, given: Any, result: Any) -> None:
+        tensors = [one for one in tree_leaves((given, result)) if isinstance(one, torch.Tensor)]
+        if len({one.device for one in tensors}) > 1:
+            name += " across devices"
+        if name in MAKERS:
+            self.made += [result]
+        elif name not in VIEWS:
+            self.names.append(name)
+        if name in LOOKS | FROM_HOST or name.endswith("across devices"):
+            self.refused.append(name)
+        made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+        self.wide += any(one.dtype == torch.float64 and one.numel() >= TOKENS * len(OMEGA) for one in made)
+
+
+def meta(*shape: int, dtype: Any = torch.float32, **options: Any) -> Any:
+    return torch.empty(shape, dtype=dtype, device="meta", **options)
+
+
+def both(module: Any, tokens: int, dtype: Any, *given: Any, learns: bool = True, **options: Any) -> tuple[Any, ...]:
+    """Operators of queries and keys of 4 and 2 heads, forwards and, where that is asked for, backwards."""
+    q, k = (meta(2, heads, tokens, module.rope.qk_head_dim, dtype=dtype, requires_grad=learns) for heads in (4, 2))
+    found = module(q, k, *given, **options)
+    if learns:
+        gradients = [torch.empty_like(one) for one in found]
+        found += torch.autograd.grad(found, [q, k, *module.parameters()], gradients)
+    return found
+
+
+ROPES = {
+    "half": rfrope.Rope(OMEGA),
+    "scaled": rfrope.Rope(OMEGA, attention_factor=1.25),
+    "interleaved": rfrope.Rope(OMEGA, pairing="interleaved"),
+    "partial": rfrope.Rope(OMEGA[:5], head_dim=WIDTH),
+    "sets": rfrope.Rope(SETS),
+    "sections": rfrope.Rope(OMEGA, sections=(6, 5, 5)),
+}
+AT = torch.arange(TOKENS)
+
+
+def positions(rope: Any) -> Any:
+    return AT if rope.sections is None else torch.stack([AT, AT // 2, AT * 0], -1)
+
+
+# -- how many ----------------------------------------------------------------------------------------------------------
+
+# forwards; and backwards alone
+COUNTS = {"half": (15, 8), "scaled": (16, 8), "interleaved": (15, 8), "partial": (17, 10), "sets": (15, 8)}
+COUNTS["sections"] = (18, 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("tokens", [TOKENS, 1])
+@pytest.mark.parametrize("name", ROPES)
+def test_operators_of_the_module(name, tokens, dtype):
+    """290 when each of q and k formed its phases from floats: cf. the usual formula, 14 and float32 phases."""
+    module = RotaryEmbedding(ROPES[name])
+    at = [] if name != "sections" else [positions(ROPES[name])[:tokens].to("meta")]
+    forwards, backwards = COUNTS[name]
+    for learns, most in ((False, forwards), (True, forwards + backwards)):
+        with Seen():
+            both(module, tokens, dtype, *at, learns=learns)  # constants come to the device
+        with Seen() as seen:
+            both(module, tokens, dtype, *at, learns=learns)
+        assert len(seen.names) <= most <= 35, " ".join(seen.names)
+        assert seen.wide == 0
+
+
+LEARNING = {  # operators forwards and backwards, of a module with parameters
+    "frequencies": (lambda: RotaryEmbedding(OMEGA, True), 61),
+    "float32": (lambda: RotaryEmbedding(OMEGA.astype(np.float32), True), 62),
+    "factors": (lambda: RotaryEmbedding(OMEGA, "factors"), 63),
+    "phases": (lambda: RotaryEmbedding(OMEGA, "phases"), 58),
+    "both": (lambda: RotaryEmbedding(OMEGA, "both"), 104),
+    "polar": (lambda: PolarEmbedding(rfrope.Rope(OMEGA, polar=True)), 51),
+}
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_operators_of_what_is_learned(name):
+    make, most = LEARNING[name]
+    module = make().to("meta")
+    with Seen():
+        both(module, TOKENS, torch.bfloat16)
+    with Seen() as seen:
+        both(module, TOKENS, torch.bfloat16)
+    assert len(seen.names) <= most, " ".join(seen.names)
+    assert seen.wide == 0
+
+
+TURNS: dict[str, Any] = {  # functions of features, positions and a function that puts constants where they are
+    "rotate": (lambda x, p, a: rfrope.rotate(x, p, rfrope.Rope(OMEGA)), 11),
+    "by a tensor": (lambda x, p, a: rfrope.rotate(x, p, a(OMEGA)), 23),
+    "interleaved to half": (lambda x, p, a: turned(x, p, pairing="interleaved", out_pairing="half"), 11),
+    "inverse": (lambda x, p, a: turned(x, p, inverse=True, scale=1.25), 14),
+    "shift and scale": (lambda x, p, a: turned(x, p, shift=a(SHIFT), scale=a(1.0 - SHIFT)), 28),
+    "in place": (lambda x, p, a: turned(x, p, out=x), 12),
+    "into memory": (lambda x, p, a: turned(x, p, out_pairing="interleaved", out=torch.empty_like(x)), 12),
+    "partial": (lambda x, p, a: rfrope.rotate(x, p, rfrope.Rope(OMEGA[:5])), 12),
+    "sets": (lambda x, p, a: rfrope.rotate(x, p[:, None], rfrope.Rope(SETS)), 11),
+    "sections": (
+        lambda x, p, a: rfrope.rotate(x, torch.stack([p, -p, p], -1), rfrope.Rope(OMEGA, sections=(6, 5, 5))),
+        17,
+    ),
+    "one token": (lambda x, p, a: turned(x[:, 0], p[3]), 11),
+    "polar": (lambda x, p, a: polar(x.abs(), p), 11),
+    "softplus": (lambda x, p, a: polar(x, p, pairing="interleaved", softplus=True, scale=0.7), 14),
+    "polar, inverse": (lambda x, p, a: rfrope.rotation.rotate_polar(x, p, POLAR, inverse=True), 11),
+}
+SHIFT = np.linspace(-6.0, 0.0, 16)
+POLAR = rfrope.Rope(OMEGA, polar=True)
+HELD = {name: rfrope.Rope(OMEGA, pairing=name) for name in ("half", "interleaved")}
+
+
+def turned(x: Any, p: Any, **options: Any) -> Any:
+    return rfrope.rotate(x, p, HELD[options.get("pairing", "half")], **options)
+
+
+def polar(x: Any, p: Any, **options: Any) -> Any:
+    return rfrope.rotation.rotate_polar(x[..., : len(OMEGA)], p, POLAR, **options)
+
+
+@pytest.fixture
+def without_loops(monkeypatch):
+    """Tensors of the CPU are those of a device that no loop and no kernel serves."""
+    real = dispatch.find
+    monkeypatch.setattr(dispatch, "find", lambda backend: real(backend) if backend.place == "torch" else None)
+    monkeypatch.setattr(dispatch, "_FOUND", {})
+    monkeypatch.setattr(turning, "_load_flat_pass", lambda: None)
+
+
+def features(*shape: int, dtype: Any = torch.float32) -> Any:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_operators_of_functions(name):
+    """148 for `rotate`, when phases were formed from floats."""
+    call, most = TURNS[name]
+    x, p = meta(2, len(FAR), WIDTH, dtype=torch.bfloat16), torch.tensor(FAR, device="meta")
+    for _ in range(2):
+        with Seen() as seen:
+            call(x, p, lambda values: torch.tensor(values, device="meta"))
+    names = [one for one in seen.names if one not in ("lift_fresh", "_to_copy across devices")]  # of this call
+    assert len(names) <= most, " ".join(names)
+    assert seen.wide == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("name", TURNS)
+def test_turns_by_few_operators_are_exact(name, dtype, without_loops, monkeypatch):
+    """Features of float32 within 6e-7, at positions up to 2**53; those of 16 bits are rounded once more."""
+    call, _ = TURNS[name]
+    x, p = features(2, len(FAR), WIDTH, dtype=dtype), torch.tensor(FAR)
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "takes_words", lambda x: False)
+        exact = call(x.clone().double(), p, torch.tensor)
+    found, seen = call(x.clone(), p, torch.tensor), []
+    assert found.dtype == dtype
+    bound = {torch.float32: 6e-7, torch.float64: 1e-14}.get(dtype, torch.finfo(dtype).eps * 2.0)
+    assert float((found.double() - exact).abs().max()) <= bound * max(1.0, float(exact.abs().max()) / 4.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(turns, "waves", lambda angles: seen.append(1) or turns.cos_sin(angles))
+        call(x.clone(), p, torch.tensor)
+    assert bool(seen) == (dtype != torch.float64)
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+GRADIENTS = {
+    "fixed": lambda: RotaryEmbedding(OMEGA),
+    "learned": lambda: RotaryEmbedding(rfrope.Rope(OMEGA, pairing="interleaved", attention_factor=1.2), True),
+    "sets": lambda: RotaryEmbedding(SETS, "both"),
+    "factors": lambda: RotaryEmbedding(OMEGA, ("factors", "phases")),
+    "sections": lambda: RotaryEmbedding(ROPES["sections"], True),
+    "polar": lambda: PolarEmbedding(POLAR, "both"),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients_of_the_module_are_those_of_float64(name, without_loops):
+    """Sums over heads and tokens are float32, and the far positions that multiply them are whole numbers."""
+    module, at = GRADIENTS[name](), torch.arange(50_000, 50_040)
+    at = at if module.axes == 1 else torch.stack([at, -at, at], -1)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        q, k = (features(2, heads, TOKENS, module.rope.qk_head_dim).to(dtype).requires_grad_() for heads in (4, 2))
+        turned = module(q, k, at)
+        assert [one.dtype for one in turned] == [dtype] * 2
+        inputs = [q, k, *module.parameters()]
+        found.append(torch.autograd.grad(turned, inputs, [(0.1 * one.detach()).cos() for one in turned]))
+    for one, exact in zip(*found, strict=True):
+        assert float((one - exact).abs().max()) <= 2e-6 * max(1.0, float(exact.abs().max())) * 4.0
+
+
+@pytest.mark.parametrize("name", ["learned", "sets"])
+def test_gradients_of_gradients(name, without_loops):
+    """They are there, for all that has them: those of float64 to the precision of float32."""
+    module, at, found = GRADIENTS[name](), torch.arange(5), []
+    for dtype in (torch.float32, torch.float64):
+        q, k = (features(1, heads, 5, WIDTH).to(dtype).requires_grad_() for heads in (4, 2))
+        inputs = [q, *module.parameters()]
+        turned = sum(one.sin().sum() for one in module(q, k, at))
+        once = torch.autograd.grad(turned, inputs, create_graph=True)
+        twice = torch.autograd.grad(sum((one.double() ** 2).sum() for one in once), inputs, allow_unused=True)
+        found.append([one for one in twice if one is not None])
+    assert len(found[0]) == len(found[1]) > 1
+    for one, exact in zip(*found, strict=True):
+        torch.testing.assert_close(one.double(), exact.double(), rtol=1e-4, atol=1e-4 * float(exact.abs().max()))
+
+
+def test_what_is_not_finite_is_not_hidden(without_loops):
+    """Words cannot say NaN: frequencies that diverged in training are to be seen in what they turn."""
+    for value in (math.nan, math.inf):
+        module = RotaryEmbedding(OMEGA, True)
+        with torch.no_grad():
+            module.frequencies[3] = value
+        q = features(1, 2, 5, WIDTH)
+        found = module(q, q)[0].detach().isnan().all(-2)
+        assert found[..., 3::16].all()
+        assert found.sum() == 2 * 2
