@@ -104,7 +104,7 @@ def backend_function(function: Dispatched[..., Any], place: str) -> Callable[...
     return None if key is None else _find_function(key)
 
 
-def flat_pass_on_device(x: Any) -> Callable[..., Any] | None:
+def pass_on_device(x: Any) -> Callable[..., Any] | None:
     """Return the backend's function that reads and turns arrays of CuPy in one pass, where `x` is one."""
     if library(x) is not CUPY:
         return None
