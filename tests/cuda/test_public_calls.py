@@ -50,7 +50,7 @@ def test_any_call_is_the_generic_call(call):
 X = RNG.standard_normal((2, 3, 5, 20)).astype(np.float32)
 OMEGA, PHASES = RNG.standard_normal(8), RNG.standard_normal((3, 5, 8))
 PER_HEAD, TOKENS = RNG.standard_normal((3, 8, 1)), np.arange(40, 45)
-LAGS, ROPE = np.arange(6.0), rfrope.Rope(OMEGA, attention_factor=1.5)
+LAGS, ROPE, PLAIN_ROPE = np.arange(6.0), rfrope.Rope(OMEGA, attention_factor=1.5), rfrope.Rope(OMEGA)
 
 
 def in_place(x, *angles, **options):
@@ -82,6 +82,7 @@ CALLS = {
     "rotate, small integers": (rfrope.rotate, X, TOKENS.astype(np.int8), OMEGA.astype(np.float32)),
     "in place": (in_place, X, TOKENS, OMEGA),
     "in place, over positions": (lambda x: rfrope.rotate(x, x[..., 0], OMEGA, out=x), X[:, 0]),
+    "rotate, by a Rope": (lambda x, p: rfrope.rotate(x, p, PLAIN_ROPE), X, TOKENS),
     "rotate_by_phases": (rfrope.rotate_by_phases, X, PHASES),
     "rotate_by_table": (rfrope.rotate_by_table, X, np.cos(PHASES), np.sin(PHASES)),
     "rotate_by_table, float32": (rfrope.rotate_by_table, X, *np.float32([np.cos(PHASES), np.sin(PHASES)])),
@@ -256,6 +257,68 @@ def test_a_machine_that_cannot_run_the_kernels_runs_the_generic_function(machine
         found = rfrope.rotate(x, positions, omega)
         assert there.of("launch") == []
         np.testing.assert_allclose(found.get(), wanted, rtol=3e-7, atol=3e-7)
+
+
+# -- what the one pass leaves to the gate ------------------------------------------------------------------------------
+
+BAD = {
+    "no features": {"x": np.ones((5, 20), np.int32)},
+    "a single number": {"x": np.ones((), np.float32)},
+    "an odd width": {"x": np.ones((5, 19), np.float32)},
+    "too narrow": {"x": np.ones((5, 14), np.float32)},
+    "positions that enlarge": {"x": np.ones((20,), np.float32)},
+    "positions that do not fit": {"positions": np.arange(4)},
+    "positions of two axes": {"frequencies": np.ones((8, 2))},
+    "frequencies without an axis": {"frequencies": np.ones(())},
+    "a pairing": {"pairing": "halves"},
+    "no out_pairing": {"out_pairing": ""},
+    "a scale": {"scale": -1.0},
+    "a word for inverse": {"inverse": "yes"},
+    "a result of another shape": {"out": np.ones((5, 22), np.float32)},
+    "a result of another dtype": {"out": np.ones((5, 20))},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_errors_are_those_of_numpy(name):
+    call = {"x": X[0, 0], "positions": TOKENS, "frequencies": OMEGA} | BAD[name]
+    with pytest.raises((ValueError, TypeError)) as wanted:
+        rfrope.rotate(**call)
+    with standing_in() as machine:
+        there = {key: on_device(np.array(one)) if isinstance(one, np.ndarray) else one for key, one in call.items()}
+        with pytest.raises(wanted.type) as found:
+            rfrope.rotate(**there)
+        assert machine.of("launch") == []
+    assert str(found.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("kind", ["part", "reversed", "in place", "in place, other pairing", "over positions", "twice"])
+def test_memory_that_overlaps_is_seen(kind):
+    """Results lie where operands are that are read later, or are refused, as in NumPy."""
+
+    def call(put):
+        memory = put(np.arange(400.0) / 100)
+        x = memory[:160].reshape(8, 20)
+        positions = memory[::20][:8] if kind == "over positions" else put(np.arange(8))
+        out = {"part": memory[20:180].reshape(8, 20), "reversed": x[::-1], "twice": memory[:20][None] + 0 * x}.get(
+            kind, x
+        )
+        if kind == "twice":
+            xp = sys.modules["cupy"] if put is on_device else np
+            out = xp.broadcast_to(memory[:20], (8, 20))
+        options = {"out_pairing": "interleaved"} if "other" in kind else {}
+        return rfrope.rotate(x, positions, put(OMEGA.copy()), out=out, **options)
+
+    if kind in ("in place", "in place, other pairing", "over positions"):
+        with standing_in():
+            np.testing.assert_allclose(call(on_device).get(), call(lambda x: x), rtol=0, atol=1e-14)
+        return
+    with pytest.raises(ValueError, match=r"share memory|overlaps x in part"):
+        call(lambda x: x)
+    with standing_in() as machine:
+        with pytest.raises(ValueError, match=r"share memory|overlaps x in part"):
+            call(on_device)
+        assert machine.of("launch") == []
 
 
 # -- repeated calls ----------------------------------------------------------------------------------------------------

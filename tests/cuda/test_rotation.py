@@ -91,6 +91,33 @@ def test_rows_that_do_not_move_a_block_at_a_time(rng):
         assert ran == ["rotate<float, 1, POSITIONS, INT64>"], what
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["int64", "int32", "float64", "float32"])
+def test_positions_and_frequencies_of_any_size_meet_exactly(dtype, kind, rng):
+    """Up to phases of 2**53, at positions that all types but the narrow ones hold."""
+    far = {"int64": 2**53 - 1, "int32": 2**31 - 1, "float64": 2**53 - 1, "float32": 2**53 - 2**29}[kind]
+    p = np.asarray([far, -far, far // 3 * 2, 2**24, 1, 0, -1, 131_071]).astype(kind)
+    w = np.asarray([1.0, 0.3, 2.0**-20, 1e-12, 1e-19, 1e-300, 5e-324, 0.0, -0.7, -1e-5, *rng.uniform(-1, 1, 6)])
+    near, large = np.asarray([1, -1, 2, 3]).astype(kind), rng.uniform(-1, 1, 16) * np.exp2(np.arange(36.0, 52.0))
+    x = rng.standard_normal((3, 8, 32)).astype(numpy_dtype(dtype))
+    for positions, frequencies, features in ((p, w, x), (near, large, x[:, :4])):
+        with without_backends():
+            wanted = rfrope.rotate(features.astype(float), positions, frequencies)
+        with emulation() as ran:
+            check(rfrope.rotate(features, positions, frequencies), wanted, dtype, 16, "half")
+        assert [kernel.endswith(f"POSITIONS, {kind.upper()}>") for kernel in ran] == [True]
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "uint32"])
+def test_integers_of_other_widths_count_as_those_of_64_bits(kind, rng):
+    x, p = rng.standard_normal((5, 16)).astype(np.float32), np.arange(123, 128).astype(kind)
+    with without_backends():
+        wanted = rfrope.rotate(x.astype(float), p, rfrope.geometric(8))
+    with emulation() as ran:
+        check(rfrope.rotate(x, p, rfrope.geometric(8)), wanted, "float32", 8, "half")
+    assert ran == ["rotate<float, 4, POSITIONS, INT64>"]
+
+
 def test_a_result_without_elements_launches_nothing():
     for shape in ((0, 4), (3, 0, 4)):
         with emulation() as ran:

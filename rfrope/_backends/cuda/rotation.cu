@@ -121,14 +121,14 @@ INLINE int64 whole_of(double shifted) {
 
 // Turns of radians below 2^53, modulo 1
 INLINE Units units_of(double radians) {
-    double high = radians * (TURN_1 * UPPER);
-    const double low = UPPER * fma(radians, TURN_2 * UPPER, fma(radians, TURN_1 * UPPER, -high));
+    double high = radians * (TURN_1 * UPPER);  // in units of 2^-32
+    const double low = fma(radians, TURN_2 * UPPER, fma(radians, TURN_1 * UPPER, -high));
     high -= (high + SHIFT * UPPER) - SHIFT * UPPER;
-    const double upper = high + SHIFT;
+    const double upper = (high + low) + SHIFT;
     high -= upper - SHIFT;
-    const double lower = fma(high, UPPER, low) + SHIFT;
+    const double left = fma(high, UPPER, UPPER * low), lower = left + SHIFT;  // in units of 2^-64
     float rest;
-    narrow(fma(high, UPPER, -(lower - SHIFT)) + low, rest);
+    narrow((left - (lower - SHIFT)) + (fma(high, UPPER, -left) + UPPER * low), rest);
     return {static_cast<int64>(static_cast<uint64>(whole_of(upper)) << 32) + whole_of(lower), rest};
 }
 

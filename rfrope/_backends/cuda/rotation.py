@@ -95,7 +95,8 @@ def rotated_at_once(
     Positions are an array of CuPy; frequencies are one, too, or one of NumPy or a record such as a Rope, of which a
     copy is kept on the device. Checks of layouts are those of finding the plan, and values are not looked at.
     """
-    kind, pairing, out_pairing = type(x), pairings[0], pairings[1] or pairings[0]
+    kind, (pairing, out_pairing) = type(x), pairings
+    out_pairing = pairing if out_pairing is None else out_pairing
     if type(scale) is not float or not 0.0 < scale <= _LARGEST_SCALE or type(inverse) is not bool:
         return None
     if type(positions) is not kind or (out is not None and type(out) is not kind) or not x.size:
@@ -126,7 +127,7 @@ def _turned_here(x: Any, positions: Any, number: str, frequencies: Any, options:
     options += addresses[0] == addresses[1], _are_aligned(addresses)
     try:
         plan = _plan_of("POSITIONS", array.dtype_name(x), source, target, number, a, b, None, None, *options)
-    except (ValueError, IndexError):  # shapes do not fit
+    except (ValueError, LookupError):  # shapes do not fit, or these are no features
         return None
     if not plan.is_fit or (out is not None and not _are_apart(plan, addresses)):
         return None
@@ -177,7 +178,7 @@ def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> A
         return DISPATCHED[*CUDA.rotation, "rotated"].generic(x, angles, turn, out)
     positions, frequencies, shift, xp = angles
     with device.place(x):
-        a = device.view(positions) if array.dtype_name(positions) in _NUMBERS else device.doubles(positions, xp)
+        a = device.view(_as_number(positions, xp))
         b, c, e = (_doubles(value, xp) for value in (frequencies, shift, turn.scale))
         return _turned("POSITIONS", x, (a, b, c, e), turn, out, xp)
 
@@ -207,6 +208,18 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
         x = xp.arange(2 * blocks, device=array.device(angles.positions)) < blocks
         turned = rotated(array.astype(x, xp.float64, xp), angles, TurnOptions("half", "half"), None)
         return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
+
+
+def _as_number(positions: Array, xp: ModuleType) -> Array:
+    """Return positions in a type that the kernel reads, without a copy where they are."""
+    name = array.dtype_name(positions)
+    if name in _NUMBERS:
+        return positions
+    return (
+        array.to_words(positions, 64, xp)
+        if array.is_integer(positions) and name != "uint64"
+        else array.widen(positions, xp)
+    )
 
 
 def _doubles(value: Any, xp: ModuleType) -> Any:
