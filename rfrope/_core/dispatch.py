@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 import numpy as np
 
 from rfrope._core.array import Array, library
+from rfrope._core.libraries import CUPY
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -100,8 +101,18 @@ def backend_place(function: Dispatched[..., Any], *arguments: Any) -> str:
 def backend_function(function: Dispatched[..., Any], place: str) -> Callable[..., Any] | None:
     """Return the backend's version of a function for arrays at a place; None where there is none here."""
     key = function.keys.get(place)
-    if key is None:
+    return None if key is None else _find_function(key)
+
+
+def pass_on_device(x: Any) -> Callable[..., Any] | None:
+    """Return the backend's function that reads and turns arrays of CuPy in one pass, where `x` is one."""
+    if library(x) is not CUPY:
         return None
+    key = "cuda.rotation.rotated_at_once"
+    return _FOUND[key] if key in _FOUND else _find_function(key)
+
+
+def _find_function(key: str) -> Callable[..., Any] | None:
     _look_up(key)
     return _FOUND[key]
 

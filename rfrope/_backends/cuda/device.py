@@ -51,9 +51,12 @@ def check() -> None:
     Raises
     ------
     ImportError
-        If not, with the reason: no CuPy, no device that its driver and runtime know, one that is too old, no compiler.
+        If not, with the reason: no CuPy, or one for ROCm, no device that its driver and runtime know, one that is too
+        old, no compiler.
     """
     cupy = space()
+    if getattr(cupy.cuda.runtime, "is_hip", False):
+        raise ImportError("CuPy is built for ROCm, and the kernels for CUDA")
     try:
         runtime = cupy.cuda.runtime
         found = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
