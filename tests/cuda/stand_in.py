@@ -27,7 +27,7 @@ import pytest
 from emulator import Emulator, emulator
 
 from rfrope._backends.cuda import device as route
-from rfrope._backends.cuda import estimators, rotation, sums
+from rfrope._backends.cuda import sums
 from rfrope._core import dispatch
 
 _SOURCES = ("rotation", "sums", "estimators")
@@ -448,7 +448,7 @@ def standing_in(**machine: Any) -> Iterator[Machine]:
             patch.setitem(sys.modules, name, module)
         compat.cupy = _namespaces()["array_api_compat.cupy"]
         patch.setattr(dispatch, "_FOUND", {})
-        patch.setattr(estimators, "_SHELF", {})
+        patch.setattr(route, "_KEPT", {})
         patch.setattr(sums, "nufft", lambda: None)
         _forget()
         MACHINE = Machine(**machine)
@@ -468,5 +468,5 @@ def _namespaces() -> dict[str, ModuleType]:
 
 
 def _forget() -> None:
-    for remembered in (route.check, route.kernel, rotation._copy):
+    for remembered in (route.check, route.kernel):
         remembered.cache_clear()

@@ -152,13 +152,12 @@ def _kept_on_device(frequencies: Any, here: int) -> Any:
     """Return the copy of frequencies of the host that the current device has, or None for what takes a closer look."""
     if type(frequencies) is not np.ndarray or frequencies.dtype != np.float64 or frequencies.nbytes > _LARGEST_KEPT:
         return None
-    return _copy(frequencies.tobytes(), frequencies.shape, here)
+    numbers, shape = frequencies.tobytes(), frequencies.shape
+    return device.kept((numbers, shape, here), lambda: _copy(np.frombuffer(numbers).reshape(shape)))
 
 
-@lru_cache(maxsize=64)
-def _copy(numbers: bytes, shape: tuple[int, ...], here: int) -> Any:
-    """Put numbers on the current device and wait for them, so that they may be read on any stream."""
-    host = np.frombuffer(numbers).reshape(shape)
+def _copy(host: np.ndarray) -> Any:
+    """Put finite numbers on the current device and wait for them, so that they may be read on any stream."""
     if not np.all(np.abs(host) <= LARGEST):
         return None
     there = device.space().asarray(host)
@@ -178,7 +177,7 @@ def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> A
         return DISPATCHED[*CUDA.rotation, "rotated"].generic(x, angles, turn, out)
     positions, frequencies, shift, xp = angles
     with device.place(x):
-        a = device.view(_as_number(positions, xp))
+        a = device.view(_convert_positions(positions, xp))
         b, c, e = (_doubles(value, xp) for value in (frequencies, shift, turn.scale))
         return _turned("POSITIONS", x, (a, b, c, e), turn, out, xp)
 
@@ -210,7 +209,7 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
         return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
 
 
-def _as_number(positions: Array, xp: ModuleType) -> Array:
+def _convert_positions(positions: Array, xp: ModuleType) -> Array:
     """Return positions in a type that the kernel reads, without a copy where they are."""
     name = array.dtype_name(positions)
     if name in _NUMBERS:
@@ -383,7 +382,8 @@ def _walk(
 
 def _share_out(plan: np.ndarray, outer: tuple[Axis, ...], shared: tuple[Axis, ...], at_once: int) -> int:
     """Put the rows into a plan, of which each thread reads so many bytes at once; return how many threads there are."""
-    *apart, members = (*outer, *shared) if shared else (*outer, (1, *(0,) * 6))
+    members = max(shared, default=(1, *(0,) * 6), key=lambda axis: axis[0])  # the rows that a thread goes along
+    apart = [axis for axis in (*shared, *outer) if axis is not members]
     shared_rows, plan["x_member"], plan["y_member"], *_ = members
     rows, units = math.prod(axis[0] for axis in apart), int(plan["units"])
     group = max(1, min(shared_rows, units * rows * shared_rows * at_once // _ENOUGH_IN_FLIGHT))
