@@ -216,8 +216,8 @@ class TurningModule(torch.nn.Module):
     def _cos_sin_by_words(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """Cos and sin in float32 as `turns.waves` has them, by operators that compilers fuse, none in float64.
 
-        They are strided by hand to keep them in memory: heads share them, and layers in one graph, whose formulas are
-        the same; else compilers put them into the loop over each.
+        They are strided by hand to keep them in memory: heads share them, and layers of a graph that call this module.
+        Else Inductor forms them in the loop over each head (and needs five kernels for q and k instead of three).
         """
         words = self._moved("words", at.device)
         words, at = words[:, None] if self._sets else words, at[..., None, :]
