@@ -2,7 +2,7 @@
 
 Rotation against the device's own copy of the same array, estimators, peers, and the error of every result against
 float64 on the CPU. Times are those of the device's events, everything measured in the same run. Exit code: 0, 1 if
-something of rfrope failed or gave NaN, 2 without a CUDA device.
+something of rfrope failed or gave NaN, 2 without a CUDA device; then it prints what can be counted without one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,20 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from benchmarks import machine
-from benchmarks.gpu_jobs import COPY, FULL, OURS, QUICK, Arrays, Job, Place, TorchArrays, all_jobs, table_error
+from benchmarks.gpu_jobs import (
+    COPY,
+    FULL,
+    OURS,
+    QUICK,
+    Arrays,
+    Job,
+    Place,
+    Sizes,
+    TorchArrays,
+    device_jobs,
+    table_error,
+)
+from benchmarks.gpu_layers import COUNTED, counts, layers
 from benchmarks.peers import aligned, markdown
 from benchmarks.rotation_peers import need
 from benchmarks.timing import Missing
@@ -65,37 +78,86 @@ class HostTimer:
         return time.perf_counter() - start
 
 
+class CuPyClock:
+    """Events of CuPy, on its current stream, and memory to fill."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cuda, self._filler = cupy.cuda, cupy.empty(_FLUSHED, dtype=cupy.uint8)
+
+    def fill(self, value: int) -> None:
+        """Queue a write of a large array."""
+        self._filler.fill(value)
+
+    def mark(self) -> Any:
+        """Queue an event."""
+        event = self._cuda.Event()
+        event.record()
+        return event
+
+    def between(self, start: Any, stop: Any) -> float:
+        """Return the seconds from one event to another."""
+        return 1e-3 * float(self._cuda.get_elapsed_time(start, stop))
+
+    def wait(self) -> None:
+        """Wait for all that is queued."""
+        self._cuda.get_current_stream().synchronize()
+
+
+class TorchClock:
+    """The same of PyTorch, on CUDA or ROCm, where CuPy is missing."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch, self._filler = torch, torch.empty(_FLUSHED, dtype=torch.uint8, device="cuda")
+
+    def fill(self, value: int) -> None:
+        """Queue a write of a large array."""
+        self._filler.fill_(value)
+
+    def mark(self) -> Any:
+        """Queue an event."""
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between(self, start: Any, stop: Any) -> float:
+        """Return the seconds from one event to another."""
+        return 1e-3 * float(start.elapsed_time(stop))
+
+    def wait(self) -> None:
+        """Wait for all that is queued."""
+        self._torch.cuda.synchronize()
+
+
 class DeviceTimer:
-    """By events of the device, on CuPy's current stream, which is also that of torch as long as both are the default.
+    """By events of the device, on the current stream of a library: that of the others, too, where it is the default.
 
     Before every call a large array is filled. That empties the caches, and keeps the device busy while the host queues
     the call: otherwise the time between the events would be that of the host.
     """
 
-    def __init__(self, cupy: Any) -> None:
-        self._cupy = cupy
-        self._filler = cupy.empty(_FLUSHED, dtype=cupy.uint8)
+    def __init__(self, clock: CuPyClock | TorchClock) -> None:
+        self._clock = clock
 
     def times(self, call: Callable[[int], Any], rounds: int) -> list[float]:
         """See `Timer`."""
-        cupy = self._cupy
+        clock = self._clock
         for i in range(3):
             call(i)
-        self._wait()
+        clock.wait()
         queued, whole = self._once(call)
         fills = self._fills(queued)
         rounds = max(3, min(rounds, int(_MOST_SECONDS / max(whole, 1e-6))))
-        events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(rounds)]
-        for i, (start, stop) in enumerate(events):
+        events = []
+        for i in range(rounds):
             for _ in range(fills):
-                self._filler.fill(i % 256)
-            start.record()
+                clock.fill(i % 256)
+            start = clock.mark()
             call(i)
-            stop.record()
+            events.append((start, clock.mark()))
             if i % 16 == 15:  # a short queue
-                self._wait()
-        self._wait()
-        return [1e-3 * cupy.cuda.get_elapsed_time(start, stop) for start, stop in events]
+                clock.wait()
+        clock.wait()
+        return [clock.between(start, stop) for start, stop in events]
 
     def launches(self, call: Callable[[int], Any]) -> list[float]:
         """See `Timer`."""
@@ -103,12 +165,12 @@ class DeviceTimer:
             call(i)
         times = []
         for _ in range(5):
-            self._wait()
+            self._clock.wait()
             start = time.perf_counter()
             for i in range(_ENQUEUED):
                 call(i)
             times.append((time.perf_counter() - start) / _ENQUEUED)
-        self._wait()
+        self._clock.wait()
         return times
 
     def _once(self, call: Callable[[int], Any]) -> tuple[float, float]:
@@ -116,22 +178,17 @@ class DeviceTimer:
         start = time.perf_counter()
         call(0)
         queued = time.perf_counter() - start
-        self._wait()
+        self._clock.wait()
         return queued, time.perf_counter() - start
 
     def _fills(self, seconds: float) -> int:
         """How many fills keep the device busy for twice as long."""
-        start, stop = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-        start.record()
+        start = self._clock.mark()
         for _ in range(10):
-            self._filler.fill(1)
-        stop.record()
-        self._wait()
-        each = 1e-4 * self._cupy.cuda.get_elapsed_time(start, stop)
-        return max(1, min(50, math.ceil(2.0 * seconds / max(each, 1e-6))))
-
-    def _wait(self) -> None:
-        self._cupy.cuda.get_current_stream().synchronize()
+            self._clock.fill(1)
+        stop = self._clock.mark()
+        self._clock.wait()
+        return max(1, min(50, math.ceil(2.0 * seconds / max(0.1 * self._clock.between(start, stop), 1e-6))))
 
 
 @dataclass(frozen=True)
@@ -242,30 +299,40 @@ def accuracies(place: Place) -> dict[str, float | str]:
     return found
 
 
+def all_jobs(sizes: Sizes) -> list[Job]:
+    """Return all jobs."""
+    return [*device_jobs(sizes), *layers(sizes)]
+
+
 def device() -> tuple[Place, Timer, list[str]]:
-    """Return the current CUDA device, and lines that say what it is, or raise `Missing` with the reason."""
+    """Return the current device of CuPy, or else of PyTorch, and lines that say what it is; or raise `Missing`."""
     from rfrope._backends.findings import LIBRARIES
-
-    (probe,) = (probe for probe in LIBRARIES if probe.name == "CuPy")
-    found = probe.run()
-    if not found.active:
-        raise Missing(f"CuPy: {found.reason}")
-    import cupy
-
-    properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
-    head = [
-        f"CuPy {found.detail}",
-        machine.versions(PACKAGES),
-        time.strftime("%Y-%m-%d"),
-    ]
 
     def torch() -> Arrays:
         if not need("torch").cuda.is_available():
             raise Missing("torch.cuda.is_available() is False")
         return TorchArrays("cuda")
 
-    place = Place({"cupy": lambda: Arrays(cupy), "torch": torch}, int(properties["l2CacheSize"]))
-    return place, DeviceTimer(cupy), head
+    (probe,) = (probe for probe in LIBRARIES if probe.name == "CuPy")
+    found = probe.run()
+    head = [machine.versions(PACKAGES), time.strftime("%Y-%m-%d")]
+    if found.active:
+        import cupy
+
+        properties = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+        place = Place({"cupy": lambda: Arrays(cupy), "torch": torch}, int(properties["l2CacheSize"]))
+        return place, DeviceTimer(CuPyClock(cupy)), [f"CuPy {found.detail}", *head]
+    try:
+        library = torch().xp
+    except Missing as reason:
+        raise Missing(f"CuPy: {found.reason}; PyTorch: {reason}") from None
+
+    def missing() -> Arrays:
+        raise Missing(f"CuPy: {found.reason}")
+
+    properties = library.cuda.get_device_properties(0)
+    place = Place({"cupy": missing, "torch": torch}, int(properties.L2_cache_size))
+    return place, DeviceTimer(TorchClock(library)), [f"PyTorch: {properties.name}", *head]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -281,6 +348,10 @@ def main(arguments: list[str] | None = None) -> int:
         place, timer, head = device()
     except Missing as reason:
         print(f"python -m benchmarks.gpu: no CUDA device: {reason}; rfrope doctor says more", file=sys.stderr)
+        try:
+            print(aligned([COUNTED, *counts()]))
+        except Missing as absent:
+            print(f"nothing is counted: PyTorch is {absent}", file=sys.stderr)
         return 2
     command, rounds = machine.command("benchmarks.gpu"), QUICK_ROUNDS if options.quick else ROUNDS
     lines: list[Line] = []

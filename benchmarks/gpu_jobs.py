@@ -451,8 +451,8 @@ def estimators(sizes: Sizes) -> list[Job]:
     return jobs
 
 
-def all_jobs(sizes: Sizes) -> list[Job]:
-    """Return all jobs."""
+def device_jobs(sizes: Sizes) -> list[Job]:
+    """Return the jobs of functions."""
     return [*rotations(sizes), *estimators(sizes)]
 
 

@@ -137,7 +137,8 @@ def tensor(values: np.ndarray) -> Any:
 
 
 def doubles(x: Any) -> np.ndarray:
-    """Values of an array of NumPy or torch in float64."""
+    """Values of an array of NumPy, torch or what stands for CuPy in float64."""
+    x = x.get() if hasattr(x, "get") else x
     return x.astype(np.float64) if isinstance(x, np.ndarray) else x.detach().double().numpy()
 
 
@@ -235,18 +236,20 @@ def calls(draw, *, functions=("rotate", "rotate_by_phases", "rotate_by_table"), 
     )
 
 
-def run(call: Call, watched: Callable[[], Any], *, repeat: int = 1) -> tuple[list[str], int]:
+def run(
+    call: Call, watched: Callable[[], Any], *, repeat: int = 1, own: Callable[[Any], Any] | None = None
+) -> tuple[list[str], int]:
     """Make a call with a backend and hold the result against the generic function in float64.
 
-    ``with watched() as names`` makes backends run, and puts what ran into the list `names`. Returns that list, and how
-    many features the result has.
+    ``with watched() as names`` makes backends run, and puts what ran into the list `names`; ``own`` makes an array of
+    another library in the memory of one of NumPy. Returns that list, and how many features the result has.
     """
     values = np.random.default_rng(call.seed + repeat).standard_normal(call.x_shape)
     x = laid(values.astype(numpy_dtype(call.dtype)), call.layout)
     exact, function = x.astype(np.float64), getattr(rfrope, call.function)
     with without_backends():
         wanted = function(exact, *call.angles, **call.options)
-    own = tensor if call.torch else (lambda v: v)
+    own = tensor if call.torch else own or (lambda v: v)
     options = {name: own(v) if isinstance(v, np.ndarray) else v for name, v in call.options.items()}
     angles, x = [own(v) for v in call.angles], own(x)
     with watched() as names:

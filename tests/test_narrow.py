@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import test_device
@@ -9,7 +11,8 @@ from campaign import sparse
 from conftest import library
 
 import rfrope
-from rfrope._core import array, dispatch
+from rfrope._core import array, dispatch, libraries
+from rfrope.rotation import turning
 
 torch = library("torch").module
 CALLS = test_device.CALLS | test_device.FROM_HOST | test_device.TO_HOST
@@ -32,19 +35,25 @@ class WithoutFloat64(torch.utils._python_dispatch.TorchDispatchMode):
         return found
 
 
-@pytest.fixture
-def apple(monkeypatch):
-    """Tensors of the CPU as those of a device without float64, which compiled loops do not reach."""
-    real = array.widest_float
+@pytest.fixture(params=["mps", "xpu"])
+def without_float64(request, monkeypatch):
+    """Tensors of the CPU as those of a device without float64, which no loop serves.
+
+    Apple's turn by words of 32 bits. Intel's turn by words of 64, and their gradients are recorded by operators.
+    """
+    real, find = array.widest_float, dispatch.find
 
     def widest(xp, device=None):
         return torch.float32 if array.name_of(xp) == "torch" else real(xp, device)
 
     test_device.bad_input.calls(test_device.FOLDER)  # made before there is no float64
     monkeypatch.setattr(array, "widest_float", widest)
-    monkeypatch.setattr(dispatch, "place_of", lambda arguments: "")
+    monkeypatch.setattr(dispatch, "find", lambda backend: find(backend) if backend.place == "torch" else None)
+    monkeypatch.setattr(dispatch, "_FOUND", {})
+    monkeypatch.setattr(turning, "_load_flat_pass", lambda: None)
+    monkeypatch.setattr(libraries.TORCH, "wraps_words", lambda device: request.param == "xpu")
     with WithoutFloat64():
-        yield
+        yield request.param
 
 
 def narrow(values, dtype=None):
@@ -60,27 +69,52 @@ def results(name, place):
 
 
 @pytest.mark.parametrize("name", sparse(CALLS, lambda name: name in ("rotate", "estimate_kernel", "mrope")))
-def test_a_device_without_float64(name, apple):
+def test_a_device_without_float64(name, without_float64):
     for found in results(name, narrow):
         assert getattr(found, "dtype", None) not in (torch.float64, torch.complex128)
 
 
 @pytest.mark.parametrize("learnable", [False, True])
-def test_the_module_on_a_device_without_float64(learnable, apple):
+def test_the_module_on_a_device_without_float64(learnable, without_float64):
     """Whole positions stay exact there, as far as 32 bits go: the turns wrap as integers."""
     frequencies = rfrope.geometric(8)
     rope = frequencies.astype(np.float32) if learnable else frequencies
     with torch.utils._python_dispatch._disable_current_modes():  # it is made on the CPU
         module = rfrope.layers.torch.RotaryEmbedding(rope, learnable)
-    q, k = torch.randn(1, 4, 3, 16), torch.randn(1, 2, 3, 16)
+        module._moved = lambda name, device, held={}: held.setdefault(name, moved(module, name))
+    q, k = torch.randn(1, 4, 3, 16, requires_grad=True), torch.randn(1, 2, 3, 16)
     for offset in (0, 1_000_000) if not learnable else (0,):
         turned = module(q, k, offset=offset)[0].detach().numpy()
-        exact = rfrope.rotate(q.numpy().astype(np.float64), np.arange(3) + offset, frequencies)
+        exact = rfrope.rotate(q.detach().numpy().astype(np.float64), np.arange(3) + offset, frequencies)
         np.testing.assert_allclose(turned, exact, rtol=0, atol=2e-6)
+    module(q, k)[0].sum().backward()
+    assert q.grad.isfinite().all()
+
+
+def moved(module, name):
+    """A constant of a module as it comes to such a device."""
+    found = module._constants[name]
+    if found.dtype != torch.float64:
+        return found
+    found = found.float()
+    found.turn_words = module._constants["words"]
+    return found
+
+
+def test_the_widest_float_of_a_device_is_what_torch_says(monkeypatch):
+    space = array.named_namespace(torch)
+    assert array.widest_float(space, torch.device("mps", 0)) == torch.float32
+    assert array.widest_float(space, torch.device("cuda", 1)) == array.widest_float(space) == torch.float64
+    for held in (True, False, None):
+        libraries._xpu_has_float64.cache_clear()
+        fields = {} if held is None else {"has_fp64": held}  # as an older torch has none
+        monkeypatch.setattr(torch.xpu, "get_device_properties", lambda device, kept=fields: SimpleNamespace(**kept))
+        assert array.has_float64(space, torch.device("xpu", 0)) is bool(held)
+    libraries._xpu_has_float64.cache_clear()
 
 
 @pytest.mark.parametrize("positions", [[0, 1, -1, 131071, 2**31 - 1, -(2**31)], [0.5, 3.25]])
-def test_phases_without_float64(positions, apple):
+def test_phases_without_float64(positions, without_float64):
     whole = isinstance(positions[0], int)
     at = torch.tensor(positions, dtype=torch.int32 if whole else torch.float32)
     found = rfrope.rotation_table(at, rfrope.geometric(8).tolist())

@@ -1,7 +1,8 @@
 """Tensors that only torch's own operators serve: how many, how exact, none in float64, none that a CUDA graph refuses.
 
 On the meta device every operator is seen and no value is there to be looked at; those of rfrope are taken apart into
-what they run. On the CPU, with the compiled loops taken away, the same code gives numbers.
+what they run, and memory that is only asked for counts as none. On the CPU, with the compiled loops taken away, the
+same code gives numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope._core import dispatch, turns
+from rfrope._core import array, dispatch, turns
+from rfrope._core.angles import Angles
 from rfrope.rotation import turning
 
 torch = library("torch").module
@@ -33,17 +35,18 @@ FAR = [0, 1, -1, 131_071, 2**24 + 1, 10**9, 2**38 + 3, 2**45 + 9, 2**53 - 1, -(2
 
 VIEWS = {"view", "expand", "slice", "select", "unsqueeze", "squeeze", "permute", "transpose", "detach", "alias"}
 VIEWS |= {"unbind", "as_strided", "_unsafe_view", "_reshape_alias", "t", "split", "unflatten"}
-MAKERS = {"empty", "empty_like", "new_empty", "empty_strided", "zeros", "zeros_like", "new_zeros", "full", "ones"}
+VIEWS |= {"empty", "empty_like", "new_empty", "empty_strided"}
+OF_THE_TEST = {"ones"}
 FROM_HOST = {"lift_fresh", "_to_copy across devices", "copy_ across devices", "scalar_tensor"}
 LOOKS = {"_local_scalar_dense", "item", "nonzero", "equal", "is_nonzero", "masked_select", "unique", "_unique2"}
 
 
 class Seen(TorchDispatchMode):
-    """Notes operators that launch, tensors of float64, memory that is asked for, and what a graph cannot record."""
+    """Notes operators that launch, tensors of float64, and what a graph cannot record."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.names, self.wide, self.refused, self.made = [], 0, [], []
+        self.names, self.wide, self.refused = [], 0, []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -62,18 +65,18 @@ class Seen(TorchDispatchMode):
         tensors = [one for one in tree_leaves((given, result)) if isinstance(one, torch.Tensor)]
         if len({one.device for one in tensors}) > 1:
             name += " across devices"
-        if name in MAKERS:
-            self.made += [result]
-        elif name not in VIEWS:
+        if name not in VIEWS | OF_THE_TEST:
             self.names.append(name)
-        if name in LOOKS | FROM_HOST or name.endswith("across devices"):
+        by_mask = name == "index" and any(one.dtype == torch.bool for one in tensors)
+        if name in LOOKS | FROM_HOST or name.endswith("across devices") or by_mask:
             self.refused.append(name)
         made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
         self.wide += any(one.dtype == torch.float64 and one.numel() >= TOKENS * len(OMEGA) for one in made)
 
 
 def meta(*shape: int, dtype: Any = torch.float32, **options: Any) -> Any:
-    return torch.empty(shape, dtype=dtype, device="meta", **options)
+    """Features or numbers that a caller has; not by an operator that is counted."""
+    return torch.ones(shape, dtype=dtype, device="meta", **options)
 
 
 def both(module: Any, tokens: int, dtype: Any, *given: Any, learns: bool = True, **options: Any) -> tuple[Any, ...]:
@@ -81,7 +84,7 @@ def both(module: Any, tokens: int, dtype: Any, *given: Any, learns: bool = True,
     q, k = (meta(2, heads, tokens, module.rope.qk_head_dim, dtype=dtype, requires_grad=learns) for heads in (4, 2))
     found = module(q, k, *given, **options)
     if learns:
-        gradients = [torch.empty_like(one) for one in found]
+        gradients = [meta(*one.shape, dtype=one.dtype) for one in found]
         found += torch.autograd.grad(found, [q, k, *module.parameters()], gradients)
     return found
 
@@ -111,7 +114,7 @@ COUNTS["sections"] = (18, 8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("tokens", [TOKENS, 1])
 @pytest.mark.parametrize("name", ROPES)
-def test_operators_of_the_module(name, tokens, dtype):
+def test_operators_of_the_module(name, tokens, dtype, device):
     """290 when each of q and k formed its phases from floats: cf. the usual formula, 14 and float32 phases."""
     module = RotaryEmbedding(ROPES[name])
     at = [] if name != "sections" else [positions(ROPES[name])[:tokens].to("meta")]
@@ -131,12 +134,12 @@ LEARNING = {  # operators forwards and backwards, of a module with parameters
     "factors": (lambda: RotaryEmbedding(OMEGA, "factors"), 63),
     "phases": (lambda: RotaryEmbedding(OMEGA, "phases"), 58),
     "both": (lambda: RotaryEmbedding(OMEGA, "both"), 104),
-    "polar": (lambda: PolarEmbedding(rfrope.Rope(OMEGA, polar=True)), 51),
+    "polar": (lambda: PolarEmbedding(rfrope.Rope(OMEGA, polar=True)), 53),
 }
 
 
 @pytest.mark.parametrize("name", LEARNING)
-def test_operators_of_what_is_learned(name):
+def test_operators_of_what_is_learned(name, device):
     make, most = LEARNING[name]
     module = make().to("meta")
     with Seen():
@@ -154,7 +157,7 @@ TURNS: dict[str, Any] = {  # functions of features, positions and a function tha
     "inverse": (lambda x, p, a: turned(x, p, inverse=True, scale=1.25), 14),
     "shift and scale": (lambda x, p, a: turned(x, p, shift=a(SHIFT), scale=a(1.0 - SHIFT)), 28),
     "in place": (lambda x, p, a: turned(x, p, out=x), 12),
-    "into memory": (lambda x, p, a: turned(x, p, out_pairing="interleaved", out=torch.empty_like(x)), 12),
+    "into memory": (lambda x, p, a: turned(x, p, out_pairing="interleaved", out=torch.empty_like(x)), 11),
     "partial": (lambda x, p, a: rfrope.rotate(x, p, rfrope.Rope(OMEGA[:5])), 12),
     "sets": (lambda x, p, a: rfrope.rotate(x, p[:, None], rfrope.Rope(SETS)), 11),
     "sections": (
@@ -163,7 +166,7 @@ TURNS: dict[str, Any] = {  # functions of features, positions and a function tha
     ),
     "one token": (lambda x, p, a: turned(x[:, 0], p[3]), 11),
     "polar": (lambda x, p, a: polar(x.abs(), p), 11),
-    "softplus": (lambda x, p, a: polar(x, p, pairing="interleaved", softplus=True, scale=0.7), 14),
+    "softplus": (lambda x, p, a: polar(x, p, pairing="interleaved", softplus=True, scale=0.7), 15),
     "polar, inverse": (lambda x, p, a: rfrope.rotation.rotate_polar(x, p, POLAR, inverse=True), 11),
 }
 SHIFT = np.linspace(-6.0, 0.0, 16)
@@ -180,6 +183,22 @@ def polar(x: Any, p: Any, **options: Any) -> Any:
 
 
 @pytest.fixture
+def device(monkeypatch):
+    """The meta device as one with values: there tensors whose gradients nobody wants are no more than memory."""
+    real = dispatch.place_of
+
+    def place_of(values: Any) -> str:
+        place = real(values)
+        return (
+            ""
+            if place == "torch" and not any(getattr(one, "requires_grad", False) for one in tree_leaves(values))
+            else place
+        )
+
+    monkeypatch.setattr(dispatch, "place_of", place_of)
+
+
+@pytest.fixture
 def without_loops(monkeypatch):
     """Tensors of the CPU are those of a device that no loop and no kernel serves."""
     real = dispatch.find
@@ -193,7 +212,7 @@ def features(*shape: int, dtype: Any = torch.float32) -> Any:
 
 
 @pytest.mark.parametrize("name", TURNS)
-def test_operators_of_functions(name):
+def test_operators_of_functions(name, device):
     """148 for `rotate`, when phases were formed from floats."""
     call, most = TURNS[name]
     x, p = meta(2, len(FAR), WIDTH, dtype=torch.bfloat16), torch.tensor(FAR, device="meta")
@@ -279,3 +298,123 @@ def test_what_is_not_finite_is_not_hidden(without_loops):
         found = module(q, q)[0].detach().isnan().all(-2)
         assert found[..., 3::16].all()
         assert found.sum() == 2 * 2
+
+
+# -- in a compiled step ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ROPES)
+def test_a_compiled_step_on_a_device_has_no_float64_and_no_library_cosine(name):
+    """Nor is it formed for each head: cos and sin are kept in memory before heads multiply them."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    module, rope = RotaryEmbedding(ROPES[name]), ROPES[name]
+    words = torch.tensor(FAR)[:, None]
+    at = words if rope.sections is None else torch.stack([words, -words, words], -1)[:, 0]
+    cos, sin = module._cos_sin_by_words(at)
+    exact = turns.cos_sin.generic(Angles(at, torch.from_numpy(module._host.copy()), None, array.named_namespace(torch)))
+    for found, wanted in zip((cos, sin), exact, strict=True):
+        assert found.dtype == torch.float32
+        assert found.shape[-2:] == wanted.shape[-2:]
+        assert float((found - rope.attention_factor * wanted).abs().max()) <= 1.6e-7
+    assert torch.equal(cos[..., 0, :], torch.full_like(cos[..., 0, :], rope.attention_factor))  # at position 0
+
+    q, k = (features(1, heads, 1, rope.head_dim if name == "partial" else WIDTH) for heads in (4, 2))
+    step = make_fx(lambda q, k, at: module._turn_both_by_rows(q, k, *module._cos_sin_by_words(at)))(q, k, at[:1])
+    seen = [str(node.target) for node in step.graph.nodes]
+    assert not [one for one in seen if "aten.cos" in one or "aten.sin" in one]
+    made = [value for node in step.graph.nodes for value in tree_leaves(node.meta.get("val"))]
+    assert not [one for one in made if isinstance(one, torch.Tensor) and one.dtype == torch.float64]
+    last = max(i for i, one in enumerate(seen) if "as_strided" in one)
+    assert not [one for one in seen[last:] if "bitwise_and" in one or "aten.abs" in one]
+
+
+def test_which_step_is_compiled(monkeypatch):
+    """On the CPU the one by floats, as ever; features of float64 have it everywhere."""
+    module, called = RotaryEmbedding(OMEGA), []
+    for way in ("_cos_sin_by_words", "_cos_sin_of_integers"):
+        monkeypatch.setattr(module, way, lambda *_, way=way: called.append(way) or (None, None))
+    monkeypatch.setattr(module, "_turn_both_by_rows", lambda *_: None)
+    for device, dtype in (("cpu", torch.float32), ("meta", torch.float32), ("meta", torch.float64)):
+        q = torch.empty(1, 2, 1, WIDTH, device=device, dtype=dtype)
+        module.turn_in_graph(q, q, None, 3)
+    assert called == ["_cos_sin_of_integers", "_cos_sin_by_words", "_cos_sin_of_integers"]
+
+
+# -- safe to capture ---------------------------------------------------------------------------------------------------
+
+
+def step(module: Any, **options: Any) -> Any:
+    """Queries and keys of one token, or forwards and backwards."""
+    return lambda: both(module, 1, torch.bfloat16, learns=options.pop("learns", False), **options)
+
+
+def at(*shape: int) -> Any:
+    return meta(*shape, dtype=torch.int64)
+
+
+def rotated_with_gradients() -> Any:
+    x, omega = meta(2, 5, WIDTH, requires_grad=True), meta(16, dtype=torch.float64, requires_grad=True)
+    turned = rfrope.rotate(x, at(5), omega)
+    return turned, torch.autograd.grad(turned, (x, omega), meta(*turned.shape))
+
+
+X, OUT = meta(2, 5, WIDTH, dtype=torch.bfloat16), meta(2, 5, WIDTH, dtype=torch.bfloat16)
+MODULES = {name: RotaryEmbedding(rope) for name, rope in ROPES.items()}
+CAPTURED: dict[str, Any] = {
+    "rotate": lambda: rfrope.rotate(X, at(5), HELD["half"]),
+    "Rope.rotate": lambda: HELD["interleaved"].rotate(X, at(5)),
+    "by a tensor": lambda: rfrope.rotate(X, at(5), meta(16, dtype=torch.float64), scale=1.5, inverse=True),
+    "by a shift": lambda: rfrope.rotate(X, at(2, 5), HELD["half"], shift=meta(5, 16), scale=meta(16)),
+    "float positions": lambda: rfrope.rotate(X, meta(5), HELD["half"]),
+    "into memory": lambda: rfrope.rotate(X, at(5), HELD["half"], out=OUT),
+    "in place": lambda: rfrope.rotate(OUT, at(5), HELD["half"], out=OUT),
+    "with gradients": rotated_with_gradients,
+    "by a table": lambda: rfrope.rotate_by_table(X, meta(5, 16), meta(5, 16)),
+    "by phases": lambda: rfrope.rotate_by_phases(X, meta(5, 16)),
+    "polar": lambda: rfrope.rotation.rotate_polar(X, at(5), WIDE_POLAR, softplus=True, shift=meta(32)),
+    "polar, inverse": lambda: rfrope.rotation.rotate_polar(X, at(5), POLAR, inverse=True, pairing="half"),
+    "scores": lambda: rfrope.scores(X, X, at(5), at(5), HELD["half"]),
+    "prefill": lambda: both(MODULES["half"], TOKENS, torch.bfloat16, learns=False),
+    "decode": step(MODULES["half"], offset=at()),
+    "decode, each": step(MODULES["scaled"], offset=at(2)),
+    "positions": step(MODULES["interleaved"], positions=at(2, 1), offset=3),
+    "sets": step(MODULES["sets"], offset=at()),
+    "sections": step(MODULES["sections"], positions=at(2, 1, 3)),
+    "tables": step(RotaryEmbedding(OMEGA, max_positions=64), positions=at(1)),
+    "training": lambda: both(MODULES["half"], TOKENS, torch.bfloat16),
+    "learning": lambda: both(LEARNED, TOKENS, torch.bfloat16),
+    "polar learning": lambda: both(POLAR_LEARNED, TOKENS, torch.bfloat16),
+}
+LEARNED = RotaryEmbedding(OMEGA, "both").to("meta")
+POLAR_LEARNED = PolarEmbedding(POLAR, "both").to("meta")
+WIDE_POLAR = rfrope.Rope(rfrope.geometric(WIDTH), polar=True)
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_calls_can_be_captured_after_one(name, device):
+    """No value is read, nothing comes from the host, and no memory but of torch's operators, for what they make."""
+    with Seen():
+        CAPTURED[name]()
+    with Seen() as seen:
+        CAPTURED[name]()
+    assert seen.names
+    assert not seen.refused, seen.refused
+
+
+NOTICED = {  # on the CPU, whose values can be looked at, or on the meta device, whose cannot
+    "a number": lambda: float(torch.ones(2).sum()),
+    "a branch": lambda: bool(torch.ones(2).sum() > 1.0),
+    "a mask": lambda: torch.ones(2)[torch.ones(2) > 0.0],
+    "a constant": lambda: meta(2) + torch.tensor(OMEGA[:2], device="meta"),
+    "frequencies of NumPy": lambda: rfrope.rotate(X, at(5), OMEGA),
+    "positions in a list": lambda: MODULES["half"](X[None], X[None], [0, 1, 2, 3, 4]),
+    "a copy from the host": lambda: torch.ones(2).to("meta"),
+}
+
+
+@pytest.mark.parametrize("name", NOTICED)
+def test_what_a_graph_refuses_is_noticed(name):
+    with Seen() as seen:
+        NOTICED[name]()
+    assert seen.refused

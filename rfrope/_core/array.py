@@ -48,14 +48,15 @@ def library(x: Any) -> Library:
         return NUMPY
     if TORCH.owns(x):
         return TORCH
+    kind = type(x)
+    if kind in _BY_TYPE:
+        return _BY_TYPE[kind]
     if isinstance(x, _FIT_ANY):
         return OTHER
-    kind = type(x)
-    if kind not in _BY_TYPE:
-        if len(_BY_TYPE) >= _MOST_TYPES:
-            _BY_TYPE.clear()
-        _BY_TYPE[kind] = CUPY if CUPY.owns(x) else _BY_MODULE.get(kind.__module__.partition(".")[0], OTHER)
-    return _BY_TYPE[kind]
+    if len(_BY_TYPE) >= _MOST_TYPES:
+        _BY_TYPE.clear()
+    _BY_TYPE[kind] = found = CUPY if CUPY.owns(x) else _BY_MODULE.get(kind.__module__.partition(".")[0], OTHER)
+    return found
 
 
 def library_of(xp: ModuleType) -> Library:

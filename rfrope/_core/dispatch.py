@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 import numpy as np
 
 from rfrope._core.array import Array, library
+from rfrope._core.libraries import CUPY
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -51,7 +52,7 @@ _ORDERS = {
     "torch on cuda": ("triton", "cuda"),
     "torch on xpu": ("triton",),
     "recorded on cuda": ("triton", "torch"),
-    "recorded on xpu": ("triton",),
+    "recorded on xpu": ("triton", "torch"),
 }
 _RECORDED = {"cuda": "recorded on cuda", "xpu": "recorded on xpu"}  # by the device of tensors
 
@@ -110,10 +111,9 @@ def backend_function(function: Dispatched[..., Any], place: str) -> Callable[...
     """Return the backend's version of a function for arrays at a place; None where there is none here."""
     for one in _ORDERS.get(place, (place,)):
         key = function.keys.get(one)
-        if key is not None:
-            _look_up(key)
-            if _FOUND[key] is not None:
-                return _FOUND[key]
+        found = None if key is None else _find_function(key)
+        if found is not None:
+            return found
     return None
 
 
@@ -124,6 +124,19 @@ def next_function(
     place = place_of(arguments)
     others = (backend_function(function, one) for one in _ORDERS.get(place, ()) if one != backend)
     return next((one for one in others if one is not None), function.generic)
+
+
+def pass_on_device(x: Any) -> Callable[..., Any] | None:
+    """Return the backend's function that reads and turns arrays of CuPy in one pass, where `x` is one."""
+    if library(x) is not CUPY:
+        return None
+    key = "cuda.rotation.rotated_at_once"
+    return _FOUND[key] if key in _FOUND else _find_function(key)
+
+
+def _find_function(key: str) -> Callable[..., Any] | None:
+    _look_up(key)
+    return _FOUND[key]
 
 
 def _look_up(key: str) -> None:

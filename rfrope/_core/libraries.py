@@ -343,9 +343,9 @@ class _Torch(Library):
         What functional transforms wrap, and traces of TorchScript, are left to torch's own operators, unless a
         compiler is at work: it takes the wraps off.
         """
-        if x.device.type not in ("cpu", "cuda", "xpu", "meta"):
-            return False
         torch = _torch()
+        if x.device.type not in ("cpu", "cuda", "meta") and not (x.is_xpu and not torch.compiler.is_compiling()):
+            return False
         fake = (torch._subclasses.FakeTensor, torch._subclasses.functional_tensor.FunctionalTensor)
         if type(x) not in (torch.Tensor, torch.nn.Parameter, *fake):
             return False
@@ -371,19 +371,20 @@ class _Torch(Library):
         return _PLACES[x.device.type]
 
     def takes_words(self, x: Array) -> bool:
-        """Say so of tensors that are nothing but values; not of those that a graph for the CPU is made of.
-
-        Apple's devices are left out: products of int64 are not known to wrap there.
-        """
+        """Say so of tensors that are nothing but values; not of those that a graph for the CPU is made of."""
         torch = _torch()
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return False
         fake = type(x) is torch._subclasses.FakeTensor
         if type(x) not in (torch.Tensor, torch.nn.Parameter) and not (fake and not x.is_cpu):
             return False
-        if x.device.type == "mps" or x.layout is not torch.strided:
+        if x.layout is not torch.strided or not self.wraps_words(x.device):
             return False
         return not torch._C._functorch.is_functorch_wrapped_tensor(x) and not self._has_tangent(x)
+
+    def wraps_words(self, device: Any) -> bool:
+        """Return whether products of 64 bits are known to wrap on a device: on Apple's nobody says so."""
+        return not str(device).startswith("mps")
 
     def _has_tangent(self, x: Array) -> bool:
         return _torch().autograd.forward_ad.unpack_dual(x).tangent is not None

@@ -16,7 +16,6 @@ from rfrope._core import angles, array, blocks, dispatch, turns
 from rfrope._core.angles import Angles
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.libraries import TORCH
-from rfrope.layers import launching
 from rfrope.layers.launching import LaunchingModule
 from rfrope.rotation.pairings import dealt
 from rfrope.rotation.polar import check_polar_width
@@ -30,6 +29,10 @@ _XP = array.named_namespace(torch)
 # its operators are then known: saved graphs that hold them can be loaded
 _OPERATOR = dispatch.backend_function(rotated, "torch")
 _UNIT = 3.4061215800865545e-19  # radians: 2 pi 2^-64
+_LOWER = 2**26 - 1  # bits of a position that meet the words of one step, as in `turns.waves`
+_QUARTER = 2**62  # a turn in units of 2^-64
+# sin(pi/2 y) = y + y P(y^2) for |y| <= 1, fitted to 3.4e-9
+_SINE = (0.5707962900221197, -0.6459633598619275, 0.07968848052381322, -0.004672227898213255, 0.000150820552083486)
 _WHOLE = 2**53  # float64 holds whole numbers below it
 _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # what int64 holds
 
@@ -152,18 +155,21 @@ class TurningModule(LaunchingModule):
 
     def turn_in_graph(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
         """Turn at integer positions, or return None where that takes all checks, and for what is refused."""
-        if q.device != k.device or not (q.is_cpu or q.is_cuda or q.is_meta) or q.is_sparse or not self._belong(q, k):
+        known = q.is_cpu or q.is_cuda or q.is_meta or q.is_xpu
+        if q.device != k.device or not known or q.is_sparse or not self._belong(q, k):
             return None
         at = self._read_integers(q, positions, offset)
         if at is None or not self._fits(at, q):
             return None
         if self.max_positions is not None and q.dtype != torch.float64:
             return self._turn_both_by_rows(q, k, *self._rows(at, q.device))
-        if self.max_positions is None and q.shape[-2] == 1:
-            return self._turn_both_by_rows(q, k, *self._cos_sin_of_integers(q, at))
-        both = self.turn_on_device(q, k, positions, offset)
+        both = self.turn_on_device(q, k, positions, offset) if q.shape[-2] != 1 else None
         if both is not None:
             return both
+        if self.max_positions is None and (q.shape[-2] == 1 or q.is_xpu):
+            by_floats = q.is_cpu or q.dtype == torch.float64
+            made = self._cos_sin_of_integers(q, at) if by_floats else self._cos_sin_by_words(at)
+            return self._turn_both_by_rows(q, k, *made)
         omega = self._moved("frequencies", q.device)
         of_queries = self._repeat_for_heads(omega, q.shape[-3])
         turned = rotated if _OPERATOR is None else _OPERATOR
@@ -210,6 +216,29 @@ class TurningModule(LaunchingModule):
         if q.is_cpu:  # Inductor keeps in memory what is strided by hand; else it is computed anew for every head
             cos, sin = cos.as_strided(cos.shape, cos.stride()), sin.as_strided(sin.shape, sin.stride())
         return cos, sin
+
+    def _cos_sin_by_words(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Cos and sin in float32 as `turns.waves` has them, by operators that compilers fuse, none in float64.
+
+        They are strided by hand to keep them in memory: heads share them, and layers of a graph that call this module.
+        Else Inductor forms them in the loop over each head (and needs five kernels for q and k instead of three).
+        """
+        words = self._moved("words", at.device)
+        words, at = words[:, None] if self._sets else words, at[..., None, :]
+        turned = ((at & _LOWER) * words[..., 0] + (at >> _LOWER.bit_length()) * words[..., 1]).sum(-1)
+        cos, sin = self._sine(_QUARTER - turned.abs()), self._sine(_QUARTER - (turned - _QUARTER).abs())
+        if self._turn.scale != 1.0:
+            cos, sin = cos * self._turn.scale, sin * self._turn.scale
+        return cos.as_strided(cos.shape, cos.stride()), sin.as_strided(sin.shape, sin.stride())
+
+    def _sine(self, units: Tensor) -> Tensor:
+        """Sine of at most a quarter turn, to 1.2e-7, of whole numbers of units."""
+        quarters = units.float() * (1.0 / _QUARTER)
+        square = quarters * quarters
+        found = square * _SINE[-1]
+        for term in _SINE[-2:0:-1]:
+            found = square * (found + term)
+        return quarters + quarters * (found + _SINE[0])
 
     # -- by rows of cos and sin ----------------------------------------------------------------------------------------
 
@@ -391,10 +420,10 @@ class TurningModule(LaunchingModule):
             learned, sections = self._read_learned("frequencies"), self.rope.sections
             omega = angles.to_vectors(learned, learned)
             omega = omega if sections is None else dealt(learned, sections, self.rope.interleaved)
-        elif array.has_float64(_XP, device) or self.factors is not None or device.type != "mps":
-            omega = self._moved("frequencies", device)
+        elif self.factors is None and not (array.has_float64(_XP, device) or TORCH.wraps_words(device)):
+            return self._host  # what its float32 cannot hold
         else:
-            return self._host
+            omega = self._moved("frequencies", device)
         if self.factors is None:
             return omega
         factors = self._read_learned("factors")
@@ -438,8 +467,7 @@ class TurningModule(LaunchingModule):
         """Return whether nothing but torch's operators serves features, which are then to be few."""
         if self.rope.polar or x.dtype == torch.float64 or at.is_floating_point() or not dispatch.takes_words(x):
             return False
-        kind = x.device.type
-        return dispatch.backend_function(rotated, f"torch on {kind}" if kind in launching.DEVICES else kind) is None
+        return dispatch.backend_function(rotated, f"torch on {x.device.type}") is None
 
     def _tables(self, at: Tensor, omega: Any, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """Cos and sin in float32, for all queries and keys that share positions."""

@@ -14,7 +14,7 @@ from rfrope._core.angles import Angles, token_axes
 from rfrope._core.arguments import flag, positive, show
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
-from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, TRITON, dispatched
+from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, TRITON, dispatched, pass_on_device
 from rfrope._core.lazy import DASK, Constant
 
 _LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
@@ -176,8 +176,8 @@ def rotate(
     >>> turned.dtype, turned.requires_grad  # doctest: +SKIP
     (torch.bfloat16, True)
     """
-    if shift is None and (type(x) is np.ndarray or libraries.may_reach_loops(x)):
-        at_once = _load_flat_pass()
+    if shift is None:
+        at_once = _load_flat_pass() if type(x) is np.ndarray or libraries.may_reach_loops(x) else pass_on_device(x)
         turned = at_once and at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
         if turned is not None:
             return turned

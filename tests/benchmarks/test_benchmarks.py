@@ -2,6 +2,7 @@
 
 import csv
 import importlib
+import importlib.util
 import math
 import pathlib
 import re
@@ -25,6 +26,7 @@ from benchmarks import (  # noqa: E402
     compare_jobs,
     gpu,
     gpu_jobs,
+    gpu_layers,
     jobs,
     libraries,
     limits,
@@ -156,7 +158,7 @@ def test_examples_of_the_page_run():
 
 # -- on a device: all but its clock, run on NumPy and on torch's CPU tensors -------------------------------------------
 
-DEVICE_JOBS = gpu_jobs.all_jobs(gpu_jobs.TINY)
+DEVICE_JOBS = gpu.all_jobs(gpu_jobs.TINY)
 UNITS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -248,7 +250,26 @@ def fake_cupy(clock):
     return types.SimpleNamespace(cuda=cuda, empty=lambda n, dtype: np.empty(n // 2**16, dtype), uint8=np.uint8)
 
 
-def test_the_timer_of_the_device(monkeypatch):
+def fake_torch(clock):
+    """The same in torch's words."""
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = clock.now
+
+        def elapsed_time(self, stop):
+            return 1e3 * (stop.at - self.at)
+
+    memory = types.SimpleNamespace(fill_=lambda value: None)
+    cuda = types.SimpleNamespace(Event=Event, synchronize=lambda: None)
+    return types.SimpleNamespace(cuda=cuda, empty=lambda n, dtype, device: memory, uint8="uint8")
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_the_timer_of_the_device(monkeypatch, library):
     """By a clock that stands still but for the calls, which take two milliseconds each."""
     calls, clock = [], types.SimpleNamespace(now=0.0)
     monkeypatch.setattr(gpu, "time", types.SimpleNamespace(perf_counter=lambda: clock.now))
@@ -257,20 +278,34 @@ def test_the_timer_of_the_device(monkeypatch):
         calls.append(i)
         clock.now += 2e-3
 
-    timer = gpu.DeviceTimer(fake_cupy(clock))
+    made = gpu.CuPyClock(fake_cupy(clock)) if library == "cupy" else gpu.TorchClock(fake_torch(clock))
+    timer = gpu.DeviceTimer(made)
     assert timer.times(call, 20) == pytest.approx([2e-3] * 20)
     assert calls[-20:] == list(range(20))
     assert timer.launches(call) == pytest.approx([2e-3] * 5)
 
 
-def test_without_a_device_there_is_one_line(capsys):
+def test_without_a_device_there_are_counts(capsys):
     if "cupy" in libraries.NAMES:
         pytest.skip("there is a device")
     assert gpu.main(["--quick"]) == 2
     out, err = capsys.readouterr()
-    assert out == ""
     assert err.startswith("python -m benchmarks.gpu: no CUDA device: CuPy: ")
+    if importlib.util.find_spec("torch") is None:
+        assert (out, err.splitlines()[1:]) == ("", ["nothing is counted: PyTorch is not installed"])
+        return
     assert len(err.splitlines()) == 1
+    head, *rows = (re.split("  +", line.strip()) for line in out.splitlines())
+    assert head == list(gpu_layers.COUNTED)
+    found = {who: {row[0]: row[2:] for row in rows if row[1] == who} for who in {row[1] for row in rows}}
+    ours, others = found["rfrope, without a kernel"], found["torch, eager"]
+    assert len(rows) == 8
+    assert ours.keys() == others.keys()
+    # for each of the two: two products, a sign, a concatenation, a sum
+    assert others["q (1,32,4096,128) and k, bfloat16"] == ["10", "5.0"]
+    for call, (launches, size) in ours.items():
+        assert int(launches) <= 35
+        assert float(size) <= float(others[call][1])
 
 
 # -- comparing revisions -----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import ctypes
 import importlib.util
 import pathlib
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,11 +20,12 @@ _OPTIONS = (*device.OPTIONS, "-ftz=true", "--device-as-default-execution-space",
 
 @dataclass(frozen=True)
 class Usage:
-    """What one kernel takes: registers of a thread, bytes of a stack, bytes of registers spilled."""
+    """What one kernel takes: registers of a thread, bytes of a stack and of registers spilled, and instructions."""
 
     registers: int
     stack: int
     spilled: int
+    instructions: int
 
 
 def compiler() -> ctypes.CDLL | None:
@@ -58,7 +60,8 @@ def compiled(text: str, kernels: tuple[str, ...], architecture: int) -> tuple[di
             name = ctypes.c_char_p()
             _check(nvrtc.nvrtcGetLoweredName(program, kernel.encode(), ctypes.byref(name)))
             found[name.value.decode()] = kernel
-        return _usage(log, found), _bytes(nvrtc, program, "CUBIN"), log
+        cubin = _bytes(nvrtc, program, "CUBIN")
+        return _usage(log, cubin, found), cubin, log
 
 
 def intermediate(text: str, kernel: str, architecture: int = 90) -> str:
@@ -99,15 +102,24 @@ def _bytes(nvrtc: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
     return buffer.raw.rstrip(b"\0") if what == "ProgramLog" else buffer.raw
 
 
-def _usage(log: str, mangled: dict[str, str]) -> dict[str, Usage]:
-    """Read ptxas' report, three lines for a kernel."""
+def _usage(log: str, cubin: bytes, mangled: dict[str, str]) -> dict[str, Usage]:
+    """Read ptxas' report, three lines for a kernel, and the lengths of the kernels' code."""
     found = re.findall(
         r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
         r".*?Used (\d+) registers",
         log,
         re.DOTALL,
     )
+    lengths = _sections(cubin)
     return {
-        mangled[name]: Usage(int(registers), int(stack), int(stores) + int(loads))
+        mangled[name]: Usage(int(registers), int(stack), int(stores) + int(loads), lengths[f".text.{name}"] // 16)
         for name, stack, stores, loads, registers in found
     }
+
+
+def _sections(cubin: bytes) -> dict[str, int]:
+    """Bytes of each section of an ELF file of 64 bits; an instruction has 16 of them since Volta."""
+    (start,), (size, count, of_names) = struct.unpack_from("<Q", cubin, 40), struct.unpack_from("<HHH", cubin, 58)
+    headers = [struct.unpack_from("<I20xQQ", cubin, start + size * i) for i in range(count)]
+    names = headers[of_names][1]
+    return {cubin[names + name :].partition(b"\0")[0].decode(): length for name, _, length in headers}

@@ -123,3 +123,19 @@ def test_a_kernel_is_compiled_once_and_given_its_plan_by_value(monkeypatch):
     calls.clear()
     device.launch("rotation", "rotate<float, 4, TABLES>", 0, 256, plan)
     assert calls == []
+
+
+def test_what_is_kept_is_made_once_and_goes_when_nothing_reads_it(monkeypatch):
+    events = []
+    monkeypatch.setattr(device, "_KEPT", {})
+    monkeypatch.setattr(device, "_MOST_KEPT", 3)
+    monkeypatch.setattr(device, "wait", lambda: events.append("waited"))
+
+    def made(key):
+        return device.kept(key, lambda: events.append(key) or [key])
+
+    assert [made(key) for key in (1, 2, 1, 3, 2)] == [[1], [2], [1], [3], [2]]
+    assert made(4) == [4]
+    assert made(1) == [1]
+    assert events == [1, 2, 3, 4, "waited", 1]
+    assert set(device._KEPT) == {4, 1}

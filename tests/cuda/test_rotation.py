@@ -10,7 +10,7 @@ from campaign import sparse
 from emulator import COMPILER, NO_COMPILER, Emulator, emulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rotation_calls import DTYPES, EPSILON, PAIRINGS, SLOW, calls, numpy_dtype, run, without_backends
+from rotation_calls import DTYPES, EPSILON, PAIRINGS, SLOW, calls, check, numpy_dtype, run, without_backends
 
 import rfrope
 from rfrope._backends.cuda import device
@@ -88,7 +88,34 @@ def test_rows_that_do_not_move_a_block_at_a_time(rng):
         blocks = 15 if what == "halves" else array.shape[-1] // 2
         with emulation() as ran:
             rfrope.rotate(array, np.arange(3), rng.standard_normal(blocks))
-        assert ran == ["rotate<float, 1, POSITIONS>"], what
+        assert ran == ["rotate<float, 1, POSITIONS, INT64>"], what
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["int64", "int32", "float64", "float32"])
+def test_positions_and_frequencies_of_any_size_meet_exactly(dtype, kind, rng):
+    """Up to phases of 2**53, at positions that all types but the narrow ones hold."""
+    far = {"int64": 2**53 - 1, "int32": 2**31 - 1, "float64": 2**53 - 1, "float32": 2**53 - 2**29}[kind]
+    p = np.asarray([far, -far, far // 3 * 2, 2**24, 1, 0, -1, 131_071]).astype(kind)
+    w = np.asarray([1.0, 0.3, 2.0**-20, 1e-12, 1e-19, 1e-300, 5e-324, 0.0, -0.7, -1e-5, *rng.uniform(-1, 1, 6)])
+    near, large = np.asarray([1, -1, 2, 3]).astype(kind), rng.uniform(-1, 1, 16) * np.exp2(np.arange(36.0, 52.0))
+    x = rng.standard_normal((3, 8, 32)).astype(numpy_dtype(dtype))
+    for positions, frequencies, features in ((p, w, x), (near, large, x[:, :4])):
+        with without_backends():
+            wanted = rfrope.rotate(features.astype(float), positions, frequencies)
+        with emulation() as ran:
+            check(rfrope.rotate(features, positions, frequencies), wanted, dtype, 16, "half")
+        assert [kernel.endswith(f"POSITIONS, {kind.upper()}>") for kernel in ran] == [True]
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "uint32"])
+def test_integers_of_other_widths_count_as_those_of_64_bits(kind, rng):
+    x, p = rng.standard_normal((5, 16)).astype(np.float32), np.arange(123, 128).astype(kind)
+    with without_backends():
+        wanted = rfrope.rotate(x.astype(float), p, rfrope.geometric(8))
+    with emulation() as ran:
+        check(rfrope.rotate(x, p, rfrope.geometric(8)), wanted, "float32", 8, "half")
+    assert ran == ["rotate<float, 4, POSITIONS, INT64>"]
 
 
 def test_a_result_without_elements_launches_nothing():
@@ -107,9 +134,9 @@ def small(**limits: int):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in limits.items():
             patch.setattr(leaf, name, value)
-        leaf._plans.cache_clear()
+        leaf._plan_of.cache_clear()
         yield
-    leaf._plans.cache_clear()
+    leaf._plan_of.cache_clear()
 
 
 @pytest.mark.parametrize("most", [8, 40, 2**31])
@@ -143,27 +170,32 @@ def test_more_axes_than_a_plan_holds(rng):
 MISTAKES = {
     "one thread too few": ("if (index >= plan.threads) return;", "if (index + 1 >= plan.threads) return;"),
     "a step too far": ("x += along * here.x;", "x += (along + 1) * here.x;"),
-    "the last block left out": ("left < WIDTH ? left : WIDTH", "left < WIDTH ? left - 1 : WIDTH"),
-    "a group too short": ("min(begin + static_cast<uint32>(plan.group), shared)", "begin + 1"),
-    "the wrong half": ("loaded.values[WIDTH + i]", "loaded.values[WIDTH + i - (i > 0)]"),
+    "frequencies of the first blocks for all": ("b += SOME * plan.b_block;", ""),
+    "a group too short": ("plan.shared - begin < plan.group ? plan.shared - begin : plan.group", "1"),
+    "every row read where the first is": ("++i, x += plan.x_member", "++i"),
+    "the wrong half": ("row.values[2 * i + 1] : row.values[WIDTH + i]", "row.values[2 * i + 1] : row.values[i]"),
     "a feature passed through too few": ("i < count; ++i) put", "i + 1 < count; ++i) put"),
-    "a sign": ("minus(times(one, cos_i)", "plus(times(one, cos_i)"),
-    "low part of the phase left out": ("fma(factor, turns.low, fma(factor, turns.high, -product))", "0.0"),
+    "a sign": ("{ return a * cos - b * sin; }", "{ return a * cos + b * sin; }"),
+    "low part of the phase left out": ("fma(factor, turns.high, -product))", "0.0)"),
+    "less than a unit left out": ("units.rest, sum.rest)", "0.0f, sum.rest)"),
+    "no more bits than a float has": ("static_cast<float>(lower) * 0x1p-56f)", "0.0f)"),
+    "a quarter turn counted wrong": ("cos = (count + 1) & 2 ?", "cos = count & 2 ?"),
+    "low part of the sine left out": ("fused(-b, sin.low, rest)", "rest"),
 }
 
 
 def sweep(replaced: dict[str, Emulator] | None = None) -> None:
     """Some calls that together pass through every line of the kernel."""
     rng = np.random.default_rng(3)
-    x = rng.standard_normal((3, 5, 2 * 8 + 6))
-    with small(_ENOUGH_THREADS=1):
+    for dtype, positions in (("float64", 1e6 * np.arange(5.0)), ("float32", 3 + 2**49 * np.arange(5))):
+        x = rng.standard_normal((3, 5, 2 * 8 + 8)).astype(dtype)
         for blocks, pairing in ((8, "half"), (7, "half"), (8, "interleaved"), (7, "interleaved")):
-            p, w = 1e6 * np.arange(5.0), rng.standard_normal(blocks)
+            w = rng.standard_normal(blocks)
             with without_backends():
-                wanted = rfrope.rotate(x, p, w, shift=w, pairing=pairing)
-            with emulation(replaced=replaced):
-                got = rfrope.rotate(x, p, w, shift=w, pairing=pairing, out=np.full(x.shape, 7.0))
-            np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-13)
+                wanted = rfrope.rotate(x.astype(float), positions, w, shift=w, pairing=pairing)
+            with small(_ENOUGH_IN_FLIGHT=1), emulation(replaced=replaced):
+                got = rfrope.rotate(x, positions, w, shift=w, pairing=pairing, out=np.full(x.shape, 7, dtype))
+            check(got, wanted, dtype, blocks, pairing)
 
 
 def test_the_sweep_passes_as_the_kernel_stands():
@@ -175,6 +207,7 @@ def test_a_mistake_in_the_source_is_found(mistake):
     right, wrong = MISTAKES[mistake]
     text = device.text("rotation")
     assert text.count(right) == 1
-    kernels = ("rotate<double, 2, POSITIONS>", "rotate<double, 1, POSITIONS>")
+    kinds = ("double, 2, POSITIONS, FLOAT64", "double, 1, POSITIONS, FLOAT64")
+    kinds += ("float, 4, POSITIONS, INT64", "float, 1, POSITIONS, INT64")
     with pytest.raises(AssertionError):
-        sweep({"rotation": Emulator(text.replace(right, wrong), kernels)})
+        sweep({"rotation": Emulator(text.replace(right, wrong), tuple(f"rotate<{kind}>" for kind in kinds))})

@@ -29,7 +29,7 @@ INLINE void put(Place place, T value) {
     *reinterpret_cast<T*>(place) = value;
 }
 
-// -- feature types: the type to compute in is one float wider, except for float64 --------------------------------------
+// -- feature types -----------------------------------------------------------------------------------------------------
 
 struct Half {
     unsigned short bits;
@@ -37,19 +37,6 @@ struct Half {
 
 struct Bfloat {
     unsigned short bits;
-};
-
-template <class Feature>
-struct Wide {
-    typedef double type;
-};
-template <>
-struct Wide<Half> {
-    typedef float type;
-};
-template <>
-struct Wide<Bfloat> {
-    typedef float type;
 };
 
 INLINE double widen(double x) { return x; }
@@ -105,10 +92,7 @@ INLINE void narrow(float x, Bfloat& y) {
 #endif
 }
 
-INLINE double times(double a, double b) { return a * b; }
-INLINE double plus(double a, double b) { return a + b; }
-INLINE double minus(double a, double b) { return a - b; }
-
+// Products and sums of floats, subnormal ones too
 #ifdef __CUDA_ARCH__
 INLINE float times(float a, float b) {
     float c;
@@ -125,10 +109,16 @@ INLINE float minus(float a, float b) {
     asm("sub.rn.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
     return c;
 }
+INLINE float fused(float a, float b, float c) {
+    float d;
+    asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(d) : "f"(a), "f"(b), "f"(c));
+    return d;
+}
 #else
 INLINE float times(float a, float b) { return a * b; }
 INLINE float plus(float a, float b) { return a + b; }
 INLINE float minus(float a, float b) { return a - b; }
+INLINE float fused(float a, float b, float c) { return fmaf(a, b, c); }
 #endif
 
 // -- phases: turns in two floats, as in the loops for the CPU ----------------------------------------------------------
@@ -189,30 +179,6 @@ INLINE void cos_sin_of_quarters(double rest, double whole, double& cos, double& 
 INLINE void cos_sin(Turns phase, double& cos, double& sin) {
     const double quarters = 4.0 * phase.high, more = 4.0 * phase.low, whole = (quarters + more) + SHIFT;
     cos_sin_of_quarters((quarters - (whole - SHIFT)) + more, whole, cos, sin);
-}
-
-// For features of 16 bits: |r| <= 1/2 after one subtraction, in float32, to 3e-7
-INLINE void cos_sin(Turns phase, float& cos, float& sin) {
-    double whole = phase.high + phase.low;
-    whole -= rint(whole);
-    float rest;
-    narrow(whole, rest);
-    const float square = rest * rest;
-    float s = fmaf(square, -0.6207369744067331f, 3.7812823478863007f);
-    s = fmaf(square, s, -15.086552699921647f);
-    s = fmaf(square, s, 42.05775187640783f);
-    s = fmaf(square, s, -76.70580003163633f);
-    s = fmaf(square, s, 81.60524741403077f);
-    s = fmaf(square, s, -41.341702218258554f);
-    sin = fmaf(square, s, 6.2831853071363515f) * rest;
-    float c = fmaf(square, 0.24374971577130713f, -1.696862015952548f);
-    c = fmaf(square, c, 7.899154746434429f);
-    c = fmaf(square, c, -26.425615424200487f);
-    c = fmaf(square, c, 60.24458609245169f);
-    c = fmaf(square, c, -85.45681452640346f);
-    c = fmaf(square, c, 64.93939395750503f);
-    c = fmaf(square, c, -19.739208801568317f);
-    cos = fmaf(square, c, 0.9999999999990582f);
 }
 
 // -- Philox4x32-10, the uniforms of rfrope/_philox.py bit for bit -------------------------------------------------------

@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import pathlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,7 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 _OLDEST = 70  # Volta: __grid_constant__
 _INCLUDE = '#include "common.cuh"'
 _TOOLKIT = (("nvidia.cuda_runtime", "libcudart.so.12"), ("nvidia.cufft", "libcufft.so.11"))
+_MOST_KEPT = 64
 _FOLDER = pathlib.Path(__file__).parent
 
 
@@ -51,9 +52,12 @@ def check() -> None:
     Raises
     ------
     ImportError
-        If not, with the reason: no CuPy, no device that its driver and runtime know, one that is too old, no compiler.
+        If not, with the reason: no CuPy, or one for ROCm, no device that its driver and runtime know, one that is too
+        old, no compiler.
     """
     cupy = space()
+    if getattr(cupy.cuda.runtime, "is_hip", False):
+        raise ImportError("CuPy is built for ROCm, and the kernels for CUDA")
     try:
         runtime = cupy.cuda.runtime
         found = [runtime.getDeviceProperties(i) for i in range(runtime.getDeviceCount())]
@@ -108,6 +112,24 @@ def wait() -> None:
     cuda = space().cuda
     for number in range(cuda.runtime.getDeviceCount()):
         cuda.Device(number).synchronize()
+
+
+_KEPT: dict[Hashable, Any] = {}
+
+
+def kept(key: Hashable, make: Callable[[], Any]) -> Any:
+    """Return what stays on a device, such as a law's tables of up to a megabyte, made when it is first asked for.
+
+    All of it goes once there is too much, when nothing on any stream reads it any more.
+    """
+    found = _KEPT.get(key)
+    if found is None:
+        found = make()
+        if len(_KEPT) >= _MOST_KEPT:
+            wait()
+            _KEPT.clear()
+        _KEPT[key] = found
+    return found
 
 
 def launch(source: str, name: str, blocks: int, threads: int, plan: np.ndarray) -> None:

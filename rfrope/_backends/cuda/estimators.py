@@ -29,7 +29,6 @@ _ROW_AXES = 32
 _COST_OF_DRAW, _COST_OF_LAG, _COST_OF_ROW = 100, 60, 6  # instructions in a block, to choose a tile by
 _ENOUGH_BLOCKS = 2**12  # they fill a device ten times: beyond it a thread works on more trials
 _MOST_TRIALS_OF_THREAD = 64
-_MOST_KEPT = 64  # laws whose tables stay on a device: of up to a megabyte each
 _LAID_OUT = 2**22  # pairs {A, B} that are laid out at once: 64 MB
 _MOST_BLOCKS = 2**30  # in a launch
 
@@ -119,11 +118,10 @@ def _law(kernel: Any, key: Key, like: Array, xp: ModuleType) -> _Law | None:
     stated = laws.stated(kernel)
     if stated is None:
         return None
-    key_of = (kernel, xp, str(array.device(like))) if isinstance(kernel, Hashable) else None
-    numbers = None if key_of is None else _SHELF.get(key_of)
-    if numbers is None:
+    if isinstance(kernel, Hashable):
+        numbers = device.kept((kernel, xp, str(array.device(like))), lambda: _put_on_device(stated, like, xp))
+    else:
         numbers = _put_on_device(stated, like, xp)
-        _keep(key_of, numbers)
     plan = np.zeros((), TRANSPORT)
     plan["factors"] = address = device.address(numbers)
     address += 8 * _even(stated.factors.size)
@@ -136,22 +134,10 @@ def _law(kernel: Any, key: Key, like: Array, xp: ModuleType) -> _Law | None:
     return _Law(_LAWS[stated.code], plan, numbers)
 
 
-_SHELF: dict[Any, Any] = {}  # numbers of laws, once for each device
-
-
-def _keep(key: Any, numbers: Any) -> None:
-    """Put the numbers of a law on the shelf, which is cleared when full, and when nothing on any stream reads it."""
-    if key is not None:
-        if len(_SHELF) >= _MOST_KEPT:
-            device.wait()
-            _SHELF.clear()
-        _SHELF[key] = numbers
-
-
 def _put_on_device(stated: laws.Stated, like: Array, xp: ModuleType) -> Any:
     """Copy factors and tables to a device: rows of a table at multiples of 16 bytes, behind an even number of factors.
 
-    It waits for the copy, so that whoever finds the numbers on the shelf may read them, on any stream.
+    It waits for the copy, so that whoever is given the numbers that are kept may read them, on any stream.
     """
     factors = np.ones(_even(stated.factors.size))
     factors[: stated.factors.size] = stated.factors

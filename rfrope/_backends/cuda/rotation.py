@@ -15,27 +15,36 @@ import numpy as np
 
 from rfrope._backends import layout
 from rfrope._backends.cuda import device
-from rfrope._backends.layout import Operands, Strides
+from rfrope._backends.layout import Layout, Operands, Strides
 from rfrope._core import array
-from rfrope._core.angles import Angles
+from rfrope._core.angles import Angles, frequencies_of
+from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
-from rfrope._core.blocks import MAGNITUDES, TurnOptions
+from rfrope._core.blocks import MAGNITUDES, PAIRINGS, TurnOptions
 from rfrope._core.dispatch import CUDA, DISPATCHED, Overlap, overlap_of
 
 _FEATURES = {"float64": ("double", 8), "float32": ("float", 4), "float16": ("Half", 2), "bfloat16": ("Bfloat", 2)}
-_NUMBERS = {"float64": 0, "float32": 1, "int64": 2, "int32": 3}  # enum Number
+_NUMBERS = {name: name.upper() for name in ("float64", "float32", "int64", "int32")}  # enum Number
 _CHUNK = 16  # bytes that are read or written at once
 _THREADS = 256  # in a block
 _MOST_THREADS = 2**31  # in a launch
-_ENOUGH_THREADS = 2**19  # they fill a device: from there on rows are grouped
-_LARGEST_GROUP = 8
+_ENOUGH_IN_FLIGHT = 2**24  # bytes that are read at once by all threads, and fill any device: beyond, rows are grouped
 _AXES = 12
+_DOUBLE = np.dtype(np.float64)
+_LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
+_LARGEST_KEPT = 2**16  # bytes of frequencies of the host of which a device keeps a copy
 
+_SOURCES = (
+    *(("POSITIONS", number) for number in ("FLOAT64", "FLOAT32", "INT64", "INT32")),
+    ("PHASES", "FLOAT64"),
+    ("TABLES", "FLOAT64"),
+    ("TABLES", "FLOAT32"),
+)
 KERNELS = tuple(
-    f"rotate<{name}, {width}, {source}>"
+    f"rotate<{name}, {width}, {source}, {number}>"
     for name, size in _FEATURES.values()
     for width in (_CHUNK // size, 1)
-    for source in ("POSITIONS", "PHASES", "TABLES")
+    for source, number in _SOURCES
 )
 
 _AXIS = np.dtype([(name, np.int64) for name in ("length", "x", "y", "a", "b", "c", "e")])
@@ -44,29 +53,129 @@ ROTATION = np.dtype(
     + [(name, np.int64) for name in ("a_block", "b_block", "c_block", "e_block", "a_axis", "b_axis")]
     + [(name, np.int64) for name in ("x_feature", "y_feature", "x_block", "y_block", "x_second", "y_second")]
     + [("scale", np.float64)]
-    + [(name, np.int64) for name in ("inverse", "number", "position_axes", "blocks", "features")]
+    + [(name, np.int64) for name in ("position", "inverse", "position_axes", "blocks", "features")]
     + [(name, np.int64) for name in ("threads", "turning", "units", "rows", "group", "shared")]
-    + [(name, np.int64) for name in ("copied_whole", "outer_axes", "shared_axes")]
+    + [(name, np.int64) for name in ("copied_whole", "x_member", "y_member", "row_axes")]
     + [("axes", _AXIS, _AXES)]
 )
 
 Axis = tuple[int, ...]  # length, then the strides of x, y, a, b, c and e
 
 
-class _Call(NamedTuple):
-    """All of a call but the addresses."""
+class _Plan(NamedTuple):
+    """A rotation of arrays of given layouts.
 
-    source: str
-    dtype: str
-    x: tuple[tuple[int, ...], Strides]  # shape, strides
-    y: tuple[tuple[int, ...], Strides]
-    operands: Operands
-    number: int  # type of a, and of b where it is a table
-    scale: float
-    inverse: bool
-    pairings: tuple[str, str]
-    in_place: bool
-    aligned: bool
+    Attributes
+    ----------
+    shape : tuple of int
+        That of the result.
+    is_fit : bool
+        Whether it is what `rotate` may ask for: D blocks that fit, phases that leave features their shape, and elements
+        of the result that share no memory.
+    extents : tuple
+        The first byte and the one after the last of x, y, a and b, from their first elements.
+    launches : tuple
+        Kernels, each with its plan but for addresses, the offsets that are added to these, and the number of blocks.
+    """
+
+    shape: tuple[int, ...]
+    is_fit: bool
+    extents: tuple[tuple[int, int], ...]
+    launches: tuple[tuple[str, np.ndarray, tuple[int, ...], int], ...]
+
+
+# -- arrays of CuPy, read and turned in one pass -----------------------------------------------------------------------
+
+
+def rotated_at_once(
+    x: Any, positions: Any, frequencies: Any, pairings: tuple[Any, Any], scale: Any, inverse: Any, out: Any
+) -> Any:
+    """Return features of CuPy turned, or None for whatever takes a closer look, which raises the errors.
+
+    Positions are an array of CuPy or an integer; frequencies are an array of CuPy, too, or one of NumPy or a record
+    such as a Rope, of which a copy is kept on the device. Checks of layouts are those of finding the plan, and values
+    are not looked at.
+    """
+    kind, (pairing, out_pairing) = type(x), pairings
+    out_pairing = pairing if out_pairing is None else out_pairing
+    if type(scale) is not float or not 0.0 < scale <= _LARGEST_SCALE or type(inverse) is not bool:
+        return None
+    if not x.size or (out is not None and type(out) is not kind):
+        return None
+    if type(pairing) is not str or type(out_pairing) is not str:
+        return None
+    options = scale, inverse, (pairing, out_pairing)
+    if device.space().cuda.runtime.getDevice() == x.data.device_id:
+        return _turned_here(x, positions, frequencies, options, out)
+    with x.device:
+        return _turned_here(x, positions, frequencies, options, out)
+
+
+def _turned_here(x: Any, positions: Any, frequencies: Any, options: Any, out: Any) -> Any:
+    """Turn arrays of CuPy on the current device; None for what is not all there, or does not fit."""
+    kind, here, at, position = type(x), x.data.device_id, 0, 0
+    a: Layout = (), ()
+    if type(frequencies) is not kind:
+        frequencies = _kept_on_device(frequencies_of(frequencies, options[2][0], options[0], x), here)
+    if type(positions) is kind and positions.data.device_id == here:
+        number, at, a = _NUMBERS.get(array.dtype_name(positions)), positions.data.ptr, _layout_of(positions)
+    elif type(positions) is int and abs(positions) < 2**63:
+        number, position = "INT64", positions
+    else:
+        return None
+    if number is None or frequencies is None or frequencies.data.device_id != here or frequencies.dtype != _DOUBLE:
+        return None
+    y = device.space().empty(x.shape, x.dtype) if out is None else out
+    if y.data.device_id != here or y.dtype != x.dtype:
+        return None
+    addresses = x.data.ptr, y.data.ptr, at, frequencies.data.ptr, 0, 0
+    options += addresses[0] == addresses[1], _are_aligned(addresses)
+    target, b = None if out is None else _layout_of(y), _layout_of(frequencies)
+    try:
+        plan = _plan_of("POSITIONS", array.dtype_name(x), _layout_of(x), target, number, a, b, None, None, *options)
+    except (ValueError, LookupError):  # shapes do not fit, or these are no features
+        return None
+    if not plan.is_fit or (out is not None and not _are_apart(plan, addresses)):
+        return None
+    _launch(plan, addresses, position)
+    return y
+
+
+def _layout_of(x: Any) -> Layout:
+    return x.shape, x.strides
+
+
+def _are_aligned(addresses: tuple[int, ...]) -> bool:
+    return not (addresses[0] % _CHUNK or addresses[1] % _CHUNK)
+
+
+def _are_apart(plan: _Plan, addresses: tuple[int, ...]) -> bool:
+    """Return whether nothing is written over that has yet to be read; `is_fit` says so of work in place."""
+    source, target, *angles = [
+        (at + low, at + high) for at, (low, high) in zip(addresses[:4], plan.extents, strict=True)
+    ]
+    others = angles if addresses[0] == addresses[1] else [source, *angles]
+    return all([target[1] <= low or high <= target[0] for low, high in others])
+
+
+def _kept_on_device(frequencies: Any, here: int) -> Any:
+    """Return the copy of frequencies of the host that the current device has, or None for what takes a closer look."""
+    if type(frequencies) is not np.ndarray or frequencies.dtype != np.float64 or frequencies.nbytes > _LARGEST_KEPT:
+        return None
+    numbers, shape = frequencies.tobytes(), frequencies.shape
+    return device.kept((numbers, shape, here), lambda: _copy(np.frombuffer(numbers).reshape(shape)))
+
+
+def _copy(host: np.ndarray) -> Any:
+    """Put finite numbers on the current device and wait for them, so that they may be read on any stream."""
+    if not np.all(np.abs(host) <= LARGEST):
+        return None
+    there = device.space().asarray(host)
+    device.space().cuda.get_current_stream().synchronize()
+    return there
+
+
+# -- what the gate has read --------------------------------------------------------------------------------------------
 
 
 def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> Array:
@@ -78,7 +187,7 @@ def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> A
         return DISPATCHED[*CUDA.rotation, "rotated"].generic(x, angles, turn, out)
     positions, frequencies, shift, xp = angles
     with device.place(x):
-        a = device.view(positions) if array.dtype_name(positions) in _NUMBERS else device.doubles(positions, xp)
+        a = device.view(_convert_positions(positions, xp))
         b, c, e = (_doubles(value, xp) for value in (frequencies, shift, turn.scale))
         return _turned("POSITIONS", x, (a, b, c, e), turn, out, xp)
 
@@ -110,6 +219,18 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
         return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
 
 
+def _convert_positions(positions: Array, xp: ModuleType) -> Array:
+    """Return positions in a type that the kernel reads, without a copy where they are."""
+    name = array.dtype_name(positions)
+    if name in _NUMBERS:
+        return positions
+    return (
+        array.to_words(positions, 64, xp)
+        if array.is_integer(positions) and name != "uint64"
+        else array.widen(positions, xp)
+    )
+
+
 def _doubles(value: Any, xp: ModuleType) -> Any:
     return None if value is None or isinstance(value, float) else device.doubles(value, xp)
 
@@ -122,82 +243,166 @@ def _turned(
     if out is not None:  # operands that the result would be written over before they have been read are copied
         over = [v is not None and overlap_of(v, device.view(out)) is not Overlap.NONE for v in angles]
         angles = tuple(v.copy() if moves else v for v, moves in zip(angles, over, strict=True))
-    b, c, e = (None if v is None else (v.shape, v.strides) for v in angles[1:])
-    operands = layout.operands_of(source == "POSITIONS", (angles[0].shape, angles[0].strides), b, c, e)
-    leading = np.broadcast_shapes(tuple(x.shape[:-1]), *(shape for shape, _, _ in operands.rows))
-    result = array.empty((*leading, x.shape[-1]), x, xp) if out is None else out
+    layouts: Any = [None if v is None else _layout_of(v) for v in angles]
+    leading = [shape for shape, _, _ in layout.operands_of(source == "POSITIONS", *layouts).rows]
+    result = out
+    if out is None:
+        result = array.empty((*np.broadcast_shapes(tuple(x.shape[:-1]), *leading), x.shape[-1]), x, xp)
     y_view = device.view(result)
     if 0 in y_view.shape:
         return result
-    pairings = (turn.pairing, turn.out_pairing)
     in_place = out is not None and overlap_of(x_view, y_view) is Overlap.SAME
-    if in_place and pairings[0] != pairings[1]:  # features change places, which threads would overwrite unread
+    if in_place and turn.pairing != turn.out_pairing:  # features change places, which threads would overwrite unread
         x_view, in_place = x_view.copy(), False
-    addresses = [0 if view is None else device.address(view) for view in (x_view, y_view, *angles)]
-    call = _Call(
+    addresses = tuple([0 if view is None else device.address(view) for view in (x_view, y_view, *angles)])
+    plan = _plan_of(
         source,
         array.dtype_name(x),
-        (x_view.shape, x_view.strides),
-        (y_view.shape, y_view.strides),
-        operands,
+        _layout_of(x_view),
+        _layout_of(y_view),
         _NUMBERS[array.dtype_name(angles[0])],
+        *layouts,
         turn.scale if isinstance(turn.scale, float) else 1.0,
         turn.inverse,
-        pairings,
+        (turn.pairing, turn.out_pairing),
         in_place,
-        addresses[0] % _CHUNK == addresses[1] % _CHUNK == 0,
+        _are_aligned(addresses),
     )
-    for kernel, offsets, threads in _plans(call):
-        plan = offsets.copy()
-        for name, address in zip("xyabce", addresses, strict=True):
-            plan[name] = plan[name] + address if address else 0
-        device.launch("rotation", kernel, -(-threads // _THREADS), _THREADS, plan)
+    _launch(plan, addresses)
     array.written(result)
     return result
 
 
+def _launch(plan: _Plan, addresses: tuple[int, ...], position: int = 0) -> None:
+    for kernel, template, offsets, n_blocks in plan.launches:
+        there = template.copy()
+        there["position"] = position
+        for name, offset, address in zip("xyabce", offsets, addresses, strict=True):
+            if address:
+                there[name] = offset + address
+        device.launch("rotation", kernel, n_blocks, _THREADS, there)
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
 @lru_cache(maxsize=512)
-def _plans(call: _Call) -> list[tuple[str, np.ndarray, int]]:
-    """Launches that a call makes: the kernel, its plan with offsets in place of addresses, and how many threads."""
-    feature, size = _FEATURES[call.dtype]
-    (x_shape, x_strides), (shape, y_strides) = call.x, call.y
-    operands, blocks, axes, axis_steps = call.operands
-    features = shape[-1]
-    columns = [row[:2] for row in operands]
+def _plan_of(
+    source: str,
+    dtype: str,
+    x: Layout,
+    y: Layout | None,
+    number: str,
+    a: Layout,
+    b: Layout | None,
+    c: Layout | None,
+    e: Layout | None,
+    scale: float,
+    inverse: bool,
+    pairings: tuple[str, str],
+    in_place: bool,
+    aligned: bool,
+) -> _Plan:
+    """Return the plan for features of a dtype and layout.
+
+    Parameters
+    ----------
+    source, number : str
+        What the kernel's `Source` and `Number` call the operands a and b.
+    dtype : str
+        Of the features.
+    x, y : layouts
+        Of the features and of the result, which is new and dense unless given.
+    a, b, c, e : layouts
+        As in `layout.operands_of`.
+    aligned : bool
+        Whether the addresses of x and y are multiples of 16.
+
+    Raises
+    ------
+    ValueError
+        Where shapes do not fit together; whoever calls it words the error.
+    """
+    operands, (feature, size) = layout.operands_of(source == "POSITIONS", a, b, c, e), _FEATURES[dtype]
+    leading = np.broadcast_shapes(x[0][:-1], *(shape for shape, _, _ in operands.rows))
+    shape, rest = (*leading, x[0][-1]), x[0][-1] - 2 * operands.blocks
+    is_fit = shape == x[0] and rest >= 0 and rest % 2 == 0 and set(pairings) <= set(PAIRINGS)
+    if y is not None:
+        is_fit = is_fit and y[0] == shape and _is_nested(y, size)
+        is_fit = is_fit and not (in_place and (x != y or pairings[0] != pairings[1]))
+    y_strides = layout.dense(shape, size) if y is None else y[1]
+    plan, (outer, shared), width = _walk(size, (*x, y_strides), shape, operands, pairings, in_place, aligned)
+    plan["scale"], plan["inverse"] = 1.0 / scale if inverse else scale, inverse
+    launches = []
+    for offsets, outer_axes, shared_axes in _pieces((0,) * 6, tuple(outer), tuple(shared), int(plan["units"])):
+        piece = plan.copy()
+        at_once = 2 * width * size * (2 if size == 4 or source == "PHASES" else 4)  # bytes that a thread reads
+        threads = _share_out(piece, outer_axes, shared_axes, at_once)
+        launches.append((f"rotate<{feature}, {width}, {source}, {number}>", piece, offsets, -(-threads // _THREADS)))
+    layouts = (x, size), ((shape, y_strides), size), (a, 8), (b or ((), ()), 8)
+    extents = tuple([_extent(shape, strides, size) for (shape, strides), size in layouts])
+    return _Plan(shape, is_fit, extents, tuple(launches))
+
+
+def _is_nested(y: Layout, size: int) -> bool:
+    """Return whether the elements of a layout share no memory, as far as is seen from axis to axis."""
+    for step, length in sorted((abs(step), length) for length, step in zip(*y, strict=True) if length > 1):
+        if step < size:
+            return False
+        size += step * (length - 1)
+    return True
+
+
+def _extent(shape: tuple[int, ...], strides: Strides, size: int) -> tuple[int, int]:
+    """First byte of a layout, and the one after the last, from its first element."""
+    ends = [step * (length - 1) for step, length in zip(strides, shape, strict=True)]
+    return sum([min(end, 0) for end in ends]), sum([max(end, 0) for end in ends]) + size
+
+
+def _walk(
+    size: int,
+    features: tuple[tuple[int, ...], Strides, Strides],
+    shape: tuple[int, ...],
+    operands: Operands,
+    pairings: tuple[str, str],
+    in_place: bool,
+    aligned: bool,
+) -> tuple[np.ndarray, tuple[list[Axis], list[Axis]], int]:
+    """Return a plan without rows, the axes of its rows, and how many blocks a thread turns: 1, or 16 bytes of them."""
+    x_shape, x_strides, y_strides = features
+    columns = [row[:2] for row in operands.rows]
     outer, shared = layout.walk_axes(shape[:-1], (x_shape[:-1], x_strides[:-1]), y_strides[:-1], columns)
-    whole = call.aligned and x_strides[-1] == y_strides[-1] == size
+    blocks, whole = operands.blocks, aligned and x_strides[-1] == y_strides[-1] == size
     whole = whole and all(axis[i] % _CHUNK == 0 for axis in (*outer, *shared) for i in (layout.X, layout.Y))
-    whole = whole and ("half" not in call.pairings or blocks * size % _CHUNK == 0)
+    whole = whole and blocks * size % _CHUNK == 0
     width = _CHUNK // size if whole else 1
 
     plan = np.zeros((), ROTATION)
-    plan["scale"], plan["inverse"], plan["number"] = call.scale, call.inverse, call.number
-    plan["position_axes"], (plan["a_axis"], plan["b_axis"]) = axes, axis_steps
-    plan["a_block"], plan["b_block"], plan["c_block"], plan["e_block"] = [step for _, _, step in operands]
-    plan["blocks"], plan["features"] = blocks, features
-    for name, stride, pairing in zip("xy", (x_strides[-1], y_strides[-1]), call.pairings, strict=True):
+    plan["position_axes"], (plan["a_axis"], plan["b_axis"]) = operands.axes, operands.axis_steps
+    plan["a_block"], plan["b_block"], plan["c_block"], plan["e_block"] = [step for _, _, step in operands.rows]
+    plan["blocks"], plan["features"], plan["copied_whole"] = blocks, shape[-1], whole
+    for name, stride, pairing in zip("xy", (x_strides[-1], y_strides[-1]), pairings, strict=True):
         paired = pairing == "interleaved"
         plan[f"{name}_feature"] = stride
         plan[f"{name}_block"], plan[f"{name}_second"] = (2 * stride, stride) if paired else (stride, blocks * stride)
-    plan["copied_whole"] = whole and 2 * blocks * size % _CHUNK == 0
     plan["turning"] = turning = -(-blocks // width)
-    copied = 0 if call.in_place else features - 2 * blocks
-    plan["units"] = units = turning + -(-copied // (2 * width))
+    copied = 0 if in_place else shape[-1] - 2 * blocks
+    plan["units"] = turning + -(-copied // (2 * width))
+    return plan, (outer, shared), width
 
-    launches = []
-    for offsets, outer_axes, shared_axes in _pieces((0,) * 6, tuple(outer), tuple(shared), units):
-        piece = plan.copy()
-        rows, members = (math.prod(axis[0] for axis in axes) for axes in (outer_axes, shared_axes))
-        group = max(1, min(_LARGEST_GROUP, members, units * rows * members // _ENOUGH_THREADS))
-        threads = units * rows * -(-members // group)
-        for name, offset in zip("xyabce", offsets, strict=True):
-            piece[name] = offset
-        piece["threads"], piece["rows"], piece["group"], piece["shared"] = threads, rows, group, members
-        piece["outer_axes"], piece["shared_axes"] = len(outer_axes), len(shared_axes)
-        for i, axis in enumerate((*outer_axes, *shared_axes)):
-            piece["axes"][i] = axis
-        launches.append((f"rotate<{feature}, {width}, {call.source}>", piece, threads))
-    return launches
+
+def _share_out(plan: np.ndarray, outer: tuple[Axis, ...], shared: tuple[Axis, ...], at_once: int) -> int:
+    """Put the rows into a plan, of which each thread reads so many bytes at once; return how many threads there are."""
+    members = max(shared, default=(1, *(0,) * 6), key=lambda axis: axis[0])  # the rows that a thread goes along
+    apart = [axis for axis in (*shared, *outer) if axis is not members]
+    shared_rows, plan["x_member"], plan["y_member"], *_ = members
+    rows, units = math.prod(axis[0] for axis in apart), int(plan["units"])
+    group = max(1, min(shared_rows, units * rows * shared_rows * at_once // _ENOUGH_IN_FLIGHT))
+    plan["threads"] = threads = units * rows * -(-shared_rows // group)
+    plan["rows"], plan["group"], plan["shared"], plan["row_axes"] = rows, group, shared_rows, len(apart)
+    for i, axis in enumerate(apart):
+        plan["axes"][i] = axis
+    return threads
 
 
 def _pieces(

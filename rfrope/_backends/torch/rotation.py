@@ -101,8 +101,8 @@ def _operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., 
     def define(function: Callable[..., Any]) -> Any:
         name = schema.partition("(")[0]
         _LIBRARY.define(schema, tags=_TAGS)
-        _LIBRARY.impl(name, function, "CPU")
-        _LIBRARY.impl(name, function, "CUDA")
+        for place in ("CPU", "CUDA", "XPU"):
+            _LIBRARY.impl(name, function, place)
         torch.library.register_fake(f"rfrope::{name}", fake, lib=_LIBRARY)
         operator = getattr(torch.ops.rfrope, name).default
         torch._decomp.register_decomposition(operator)(function)  # for exporters that know torch's operators alone
@@ -204,7 +204,7 @@ def _waves(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> Tens
 
 def _sum_dtype(x: Tensor) -> Any:
     """Dtype of sums over features: on devices no wider than these have to be."""
-    return torch.float64 if x.is_cpu or x.dtype == torch.float64 else torch.float32
+    return array.widest_float(_XP, x.device) if x.is_cpu or x.dtype == torch.float64 else torch.float32
 
 
 def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tensor, Tensor]:

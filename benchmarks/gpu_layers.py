@@ -1,0 +1,187 @@
+"""Layers of PyTorch on a device, as `benchmarks.gpu` measures them; and what is counted of them without one.
+
+Queries (1, 32, tokens, 128) and keys of 8 heads: rfrope's module, the formula that models use, and others' kernels.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import rfrope
+from benchmarks.gpu_jobs import BLOCKS, COPY, HEADS, OURS, WIDTH, Entry, Job, Place, Sizes, relative
+from benchmarks.rotation_peers import need
+from benchmarks.timing import Missing
+from rfrope._core import dispatch
+
+SHARED = 8  # heads of keys
+COUNTED = ("call", "who", "launches", "bytes, of one read and one write")
+_VIEWS = {"view", "expand", "slice", "select", "unsqueeze", "squeeze", "permute", "transpose", "detach", "alias", "t"}
+_VIEWS |= {"as_strided", "_unsafe_view", "_reshape_alias", "split", "unbind", "lift_fresh", "empty", "empty_like"}
+_VIEWS |= {"new_empty", "empty_strided"}  # no launch either
+
+Layer = Callable[[Any, Any], tuple[Any, Any]]  # queries and keys -> those turned
+
+
+def usual(q: Any, k: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
+    """What transformers and most code of models does."""
+    import torch
+
+    first, second = (x * cos + torch.cat((-x[..., BLOCKS:], x[..., :BLOCKS]), -1) * sin for x in (q, k))
+    return first, second
+
+
+def _tables(tokens: int, dtype: Any, device: str) -> tuple[Any, ...]:
+    torch = need("torch")
+    found = rfrope.rotation_table(np.arange(tokens), rfrope.geometric(BLOCKS))
+    return tuple(torch.from_numpy(np.concatenate([v, v], -1)).to(device, dtype) for v in found)
+
+
+def _module(tokens: int, dtype: Any, device: str) -> Layer:
+    return importlib.import_module("rfrope.layers.torch").RotaryEmbedding(rfrope.geometric(BLOCKS)).to(device)
+
+
+def _eager(tokens: int, dtype: Any, device: str) -> Layer:
+    cos, sin = _tables(tokens, dtype, device)
+    return lambda q, k: usual(q, k, cos, sin)
+
+
+def _compiled(tokens: int, dtype: Any, device: str) -> Layer:
+    cos, sin = _tables(tokens, dtype, device)
+    compiled = need("torch").compile(usual, dynamic=False)
+    return lambda q, k: compiled(q, k, cos, sin)
+
+
+def _liger(tokens: int, dtype: Any, device: str) -> Layer:
+    """The Triton kernel of Liger, which writes over queries and keys."""
+    if importlib.util.find_spec("liger_kernel") is None:
+        raise Missing("liger-kernel is not installed")
+    turn = importlib.import_module("liger_kernel.ops.rope").LigerRopeFunction.apply
+    cos, sin = (one[None] for one in _tables(tokens, dtype, device))
+    return lambda q, k: turn(q, k, cos, sin)
+
+
+WAYS: dict[str, Callable[[int, Any, str], Layer]] = {
+    OURS: _module,
+    "torch, eager": _eager,
+    "torch.compile": _compiled,
+    "Liger, in place": _liger,
+}
+
+
+def _features(tokens: int, dtype: Any, device: str, learns: bool = False) -> tuple[Any, Any]:
+    torch = need("torch")
+    q, k = (torch.randn(1, heads, tokens, WIDTH, dtype=dtype, device=device) for heads in (HEADS, SHARED))
+    return q.requires_grad_(learns), k.requires_grad_(learns)
+
+
+def _entry(way: str, tokens: int, name: str, backward: bool = False) -> Callable[[Place], Entry]:
+    """Queries and keys turned, with gradients of both where they are asked for."""
+
+    def prepare(place: Place) -> Entry:
+        arrays = place.arrays("torch")
+        torch, device = arrays.xp, arrays.device
+        dtype = getattr(torch, name)
+        layer = WAYS[way](tokens, dtype, device)
+        q, k = _features(tokens, dtype, device, backward)
+        y, z = _features(tokens, dtype, device)
+
+        def call(_: int) -> Any:
+            if not backward:
+                with torch.inference_mode():
+                    return layer(q, k)
+            return torch.autograd.grad(layer(q, k), (q, k), (y, z))
+
+        def error() -> float:
+            q, _ = _features(tokens, dtype, device)
+            exact = rfrope.rotate(arrays.host(q), np.arange(tokens), rfrope.geometric(BLOCKS))
+            found, _ = layer(q, q[:, :SHARED].clone())
+            return relative(arrays.host(found), exact)
+
+        return Entry(call, error)
+
+    return prepare
+
+
+def _copy(tokens: int, name: str) -> Callable[[Place], Entry]:
+    def prepare(place: Place) -> Entry:
+        arrays = place.arrays("torch")
+        dtype = getattr(arrays.xp, name)
+        source, target = (_features(tokens, dtype, arrays.device) for _ in range(2))
+        return Entry(lambda _: [arrays.copy(b, a) for a, b in zip(source, target, strict=True)])
+
+    return prepare
+
+
+def layers(sizes: Sizes) -> list[Job]:
+    """Return jobs of the module: a long text and a single token, forwards, and with gradients."""
+    jobs = []
+    for name in ("bfloat16", "float32"):
+        size = (HEADS + SHARED) * sizes.tokens * WIDTH * (2 if name == "bfloat16" else 4)
+        what = f"module, q (1,{HEADS},{sizes.tokens},{WIDTH}) and k of {SHARED} heads, {name} of torch"
+        forward = {way: _entry(way, sizes.tokens, name) for way in WAYS} | {COPY: _copy(sizes.tokens, name)}
+        jobs.append(Job(what, "rotation", forward, 2e-9 * size, "GB/s", 0.92))
+        both = {way: _entry(way, sizes.tokens, name, True) for way in WAYS if "Liger" not in way}
+        both |= {COPY: _copy(sizes.tokens, name)}
+        jobs.append(Job(f"{what}, forward and backward", "rotation", both, 4e-9 * size, "GB/s"))
+    step = {way: _entry(way, 1, "bfloat16") for way in WAYS}
+    what = f"module, one token, q (1,{HEADS},1,{WIDTH}) and k of {SHARED} heads, bfloat16 of torch"
+    jobs.append(Job(f"{what}: the host's part of a call", "launch", step, 1.0, "calls/s", 25_000.0, launch=True))
+    jobs.append(Job(f"{what}: the device's part", "launch", step, 1.0, "calls/s"))
+    return jobs
+
+
+# -- counted, without a device -----------------------------------------------------------------------------------------
+
+
+def _counted(call: Callable[[], Any]) -> tuple[int, int]:
+    """Return how many operators launch something, and the bytes that they read and write."""
+    torch = need("torch")
+    leaves = torch.utils._pytree.tree_leaves
+    found = [0, 0]
+
+    class Count(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function.namespace == "rfrope":  # what it runs where no kernel serves
+                with self, patch.object(dispatch, "place_of", lambda values: ""):
+                    return torch._decomp.decomposition_table[function](*args, **(kwargs or {}))
+            result, name = function(*args, **(kwargs or {})), function._schema.name.split("::")[-1]
+            if not (function.is_view or name in _VIEWS):
+                found[0] += 1
+                for one in leaves((args, kwargs or {}, result)):
+                    if isinstance(one, torch.Tensor):
+                        lengths = [n if step else 1 for n, step in zip(one.shape, one.stride(), strict=True)]
+                        found[1] += one.element_size() * int(np.prod(lengths, dtype=np.int64))
+            return result
+
+    with Count():
+        call()
+    return found[0], found[1]
+
+
+def counts(tokens: int = 4096) -> list[tuple[str, ...]]:
+    """Return rows of launches and bytes of a layer, counted on the meta device: by torch's own operators alone."""
+    torch, rows = need("torch"), []
+    for length in (tokens, 1):
+        for backward in (False, True):
+            q, k = _features(length, torch.bfloat16, "meta", backward)
+            ideal = (1 + backward) * 2 * (q.numel() + k.numel()) * q.element_size()
+            for way in (OURS, "torch, eager"):
+                layer = WAYS[way](length, torch.bfloat16, "meta")
+
+                def call(layer: Layer = layer, q: Any = q, k: Any = k) -> Any:
+                    found = layer(q, k)
+                    return torch.autograd.grad(found, (q, k), found) if q.requires_grad else found
+
+                call()
+                launches, size = _counted(call)
+                words = f"q (1,{HEADS},{length},{WIDTH}) and k, bfloat16" + ", and backward" * backward
+                rows.append(
+                    (words, f"{way}, without a kernel" if way == OURS else way, str(launches), f"{size / ideal:.1f}")
+                )
+    return rows

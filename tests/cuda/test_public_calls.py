@@ -1,0 +1,487 @@
+"""Public calls on a stand-in for CuPy: the whole way on the host, from the arguments to the kernels and back."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+import textwrap
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from emulator import COMPILER, NO_COMPILER
+from hypothesis import given, settings
+from rotation_calls import DTYPES, SLOW, calls, numpy_dtype, run
+from stand_in import Device, Stream, on_device, standing_in
+
+import rfrope
+from rfrope._backends import transforms
+from rfrope._backends.cuda import device, estimators, rotation, sums
+from rfrope._core import dispatch
+from rfrope._core.libraries import TORCH
+from rfrope.rotation import turning
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
+
+RNG = np.random.default_rng(2)
+
+
+@contextlib.contextmanager
+def launched():
+    """Let the stand-in be CuPy; gives the kernels that were launched."""
+    names: list[str] = []
+    with standing_in() as machine:
+        yield names
+        names += machine.of("launch")
+
+
+@settings(max_examples=150, **SLOW)
+@given(calls())
+def test_any_call_is_the_generic_call(call):
+    names, size = run(call, launched, own=on_device)
+    assert bool(names) == (size > 0)
+    assert set(names) <= set(rotation.KERNELS)
+
+
+# -- every function, on a device and a stream that are not the first ones ----------------------------------------------
+
+X = RNG.standard_normal((2, 3, 5, 20)).astype(np.float32)
+OMEGA, PHASES = RNG.standard_normal(8), RNG.standard_normal((3, 5, 8))
+PER_HEAD, TOKENS = RNG.standard_normal((3, 8, 1)), np.arange(40, 45)
+LAGS, ROPE, PLAIN_ROPE = np.arange(6.0), rfrope.Rope(OMEGA, attention_factor=1.5), rfrope.Rope(OMEGA)
+
+
+def in_place(x, *angles, **options):
+    assert rfrope.rotate(x, *angles, **options, out=x) is x
+    return x
+
+
+def estimate(kernel, **options):
+    def call(lags):
+        found = rfrope.estimate_kernel(lags, kernel, rng=3, n_samples=704, **options)
+        return found.value, found.stderr
+
+    return call
+
+
+def scores(kernel, **options):
+    def call(q, k, lags):
+        found = rfrope.estimate_scores(q, k, lags, kernel, rng=3, n_trials=600, **options)
+        return found.mean.value, found.mean.stderr, found.variance.value, found.variance.stderr
+
+    return call
+
+
+CALLS = {
+    "rotate": (lambda x, p, w, s: rfrope.rotate(x, p, w, shift=s, scale=2.0, inverse=True), X, TOKENS, OMEGA, OMEGA),
+    "rotate per head": (rfrope.rotate, X, TOKENS[:, None].astype(np.float32), PER_HEAD),
+    "rotate, to interleaved": (lambda x, *a: rfrope.rotate(x, *a, out_pairing="interleaved"), X, TOKENS, OMEGA),
+    "rotate, scales": (lambda x, p, w, e: rfrope.rotate(x, p, w, scale=e), X, TOKENS, OMEGA, np.abs(PHASES)),
+    "rotate, small integers": (rfrope.rotate, X, TOKENS.astype(np.int8), OMEGA.astype(np.float32)),
+    "rotate, at an integer": (lambda x, w: rfrope.rotate(x, -(2**53) + 1, w), X, OMEGA),
+    "rotate, float64 at an integer": (lambda x, w: rfrope.rotate(x, 2**53 - 1, w), X.astype(np.float64), OMEGA),
+    "in place": (in_place, X, TOKENS, OMEGA),
+    "in place, over positions": (lambda x: rfrope.rotate(x, x[..., 0], OMEGA, out=x), X[:, 0]),
+    "rotate, by a Rope": (lambda x, p: rfrope.rotate(x, p, PLAIN_ROPE), X, TOKENS),
+    "rotate_by_phases": (rfrope.rotate_by_phases, X, PHASES),
+    "rotate_by_table": (rfrope.rotate_by_table, X, np.cos(PHASES), np.sin(PHASES)),
+    "rotate_by_table, float32": (rfrope.rotate_by_table, X, *np.float32([np.cos(PHASES), np.sin(PHASES)])),
+    "rotation_table": (rfrope.rotation_table, TOKENS, OMEGA),
+    "rotate_polar": (rfrope.rotation.rotate_polar, np.abs(X[..., :8]), TOKENS, OMEGA),
+    "Rope.rotate": (ROPE.rotate, X, TOKENS),
+    "scores": (rfrope.scores, X, X[:, :, :2], TOKENS, TOKENS[:2], OMEGA),
+    "mean_kernel": (rfrope.analysis.mean_kernel, LAGS, OMEGA),
+    "mean_kernel per head": (rfrope.analysis.mean_kernel, LAGS[:, None], PER_HEAD),
+    "estimate_kernel": (estimate("gaussian(scale=4)"), LAGS),
+    "estimate_kernel, phi2": (estimate("sinc(bandwidth=0.3)", quantity="phi2"), LAGS),
+    "estimate_kernel, sin": (estimate("cauchy(scale=4)", quantity="sin"), LAGS),
+    "estimate_kernel, transported": (estimate("matern(nu=0.3, scale=5)"), LAGS),
+    "estimate_kernel, generic": (estimate("gaussian(scale=4)", n_blocks=8, design="antithetic"), LAGS),
+    "estimate_scores": (scores("gaussian(scale=4)"), X[0, 0, 0], X[1, 0, 0], LAGS),
+    "estimate_scores, rows": (scores("cauchy(scale=4)"), X[0, :, :1], X[1, :, :1], LAGS[:5]),
+    "estimate_scores, transported": (scores("matern(nu=0.3, scale=5)"), X[0, 0, 0], X[1, 0, 0], LAGS),
+}
+PAYING = transforms.Costs((1.6, 1.9, 2.2), 0.3, (3e5, 4e5, 7e5), (50.0, 120.0, 820.0), (25.0, 13.0, 13.0), 100.0)
+VISITS_THE_HOST = ("transported", "generic")  # draws of kernels that state no law as data
+
+
+def call_on(machine, name):
+    """Make a call with arrays on device 1 and its stream while device 0 is current; gives results and the place."""
+    function, *arguments = CALLS[name]
+    with Device(1), Stream() as stream:
+        arrays = [on_device(np.array(one)) for one in arguments]
+        machine.work.clear()
+        with Device(0), Stream():
+            found = function(*arrays)
+    found = found if isinstance(found, tuple) else (found,)
+    return found, (1, stream.ptr)
+
+
+def check_call(name):
+    """Hold a call against the same one of NumPy, and all its work against where its arrays are."""
+    function, *arguments = CALLS[name]
+    wanted = function(*map(np.array, arguments))
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    with standing_in() as machine:
+        found, place = call_on(machine, name)
+        assert machine.of("launch") or "generic" in name
+        assert machine.where() == {place}
+        if not any(part in name for part in VISITS_THE_HOST):
+            machine.work.clear()
+            call_on(machine, name)  # a law's tables are there now
+            assert machine.of("read") == []
+        for one, other in zip(found, wanted, strict=True):
+            assert (one.shape, one.dtype, one.device.id) == (np.shape(other), np.asarray(other).dtype, 1)
+            bound = 3e-7 if one.dtype == np.float32 else 1e-9 if "estimate" in name else 1e-13
+            np.testing.assert_allclose(one.get(), other, rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_works_where_its_arrays_are_and_reads_nothing(name):
+    check_call(name)
+
+
+def test_arrays_on_two_devices_are_named():
+    with standing_in():
+        x = on_device(X.copy())
+        with Device(1):
+            positions = on_device(TOKENS.copy())
+        with pytest.raises(ValueError, match=r"x is on device .* but positions is on"):
+            rfrope.rotate(x, positions, OMEGA)
+
+
+def test_threads_of_an_executor_work_on_the_device_of_the_arrays():
+    wanted, _ = estimate("gaussian(scale=4)", executor=None)(LAGS)
+    with standing_in() as machine, ThreadPoolExecutor(2) as pool:
+        with Device(1):
+            lags = on_device(LAGS.copy())
+        found, _ = estimate("gaussian(scale=4)", executor=pool)(lags)
+        assert {work.device for work in machine.work} == {1}
+        np.testing.assert_allclose(found.get(), wanted, rtol=1e-9)
+
+
+def test_transforms_run_on_the_stream_of_their_arrays(monkeypatch):
+    """With finufft in the place of cufinufft."""
+    finufft = pytest.importorskip("finufft")
+    omega, lags, streams = rfrope.sample("gaussian(scale=4)", 2**11, rng=1), np.arange(1024.0), []
+
+    def called(name, *arguments, gpu_stream, gpu_device_id, **options):
+        streams.append((gpu_device_id, gpu_stream))
+        host = [one.host if hasattr(one, "host") else one for one in arguments]
+        return on_device(getattr(finufft, name)(*host, nthreads=1, **options))
+
+    library = type("cufinufft", (), {"__getattr__": lambda _, name: lambda *a, **o: called(name, *a, **o)})()
+    find, wanted = sums.nufft.__wrapped__, rfrope.analysis.mean_kernel(lags, omega)
+    with standing_in(), Device(1), Stream() as stream:
+        monkeypatch.setitem(sys.modules, "cufinufft", library)
+        monkeypatch.setattr(sums, "nufft", find)
+        prices = transforms.Costs(
+            (1.6, 1.9, 2.2), 0.3, (3e5, 4e5, 7e5), (50.0, 120.0, 820.0), (25.0, 13.0, 13.0), 100.0
+        )
+        monkeypatch.setattr(sums, "_COSTS", prices)
+        found = rfrope.analysis.mean_kernel(on_device(lags), on_device(omega)).get()
+    assert set(streams) == {(1, stream.ptr)}
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
+
+
+# -- tensors of PyTorch, which the kernels see as CuPy's arrays --------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_are_turned_on_the_stream_of_torch(dtype, monkeypatch):
+    torch = pytest.importorskip("torch")
+    x = torch.from_numpy(X.copy()).to(getattr(torch, dtype))
+    given = x, torch.from_numpy(TOKENS), torch.from_numpy(OMEGA)
+    wanted = rfrope.rotate(*given)
+
+    class OfTorch:
+        cuda_stream, device_index = 77, 1
+
+        def __cuda_stream__(self):
+            return 0, self.cuda_stream
+
+    class Placed:  # a device with a number, as those of CUDA have
+        index = 1
+
+    with standing_in() as machine:
+        monkeypatch.setattr(TORCH, "place", lambda tensor: "cuda")
+        monkeypatch.setattr(TORCH, "stream", lambda tensor: OfTorch())
+        monkeypatch.setattr(device, "place", placed := _on(Placed, device.place))
+        assert placed
+        found = turning.rotated(x, _angles(*given[1:]), turning.TurnOptions("half", "half"), None)
+        assert machine.of("launch")
+        assert {work[2:] for work in machine.work if work.kind == "launch"} == {(1, 77)}
+    assert type(found) is torch.Tensor
+    assert found.dtype == x.dtype
+    np.testing.assert_allclose(found.double(), wanted.double(), rtol=0, atol=float(torch.finfo(x.dtype).eps) * 4)
+
+
+def _on(where, place):
+    """Return `place` for tensors of the CPU that count as those of a device."""
+
+    def placed(x):
+        return place(type("Tensor", (), {"device": where, "__class__": type(x)})())
+
+    return placed
+
+
+def _angles(positions, frequencies):
+    import array_api_compat.torch as xp
+
+    return rfrope._core.angles.checked(positions, frequencies, None, xp, positions.device)
+
+
+# -- machines that are refused -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("machine", "reason"),
+    [
+        ({"is_hip": True}, "CuPy is built for ROCm, and the kernels for CUDA"),
+        ({"capability": (6, 1)}, "compute capability 6.1"),
+        ({"devices": 0}, "no CUDA-capable device"),
+    ],
+)
+def test_a_machine_that_cannot_run_the_kernels_runs_the_generic_function(machine, reason):
+    wanted = rfrope.rotate(X, TOKENS, OMEGA)
+    with standing_in(**machine) as there:
+        there.devices = 1
+        x, positions, omega = (on_device(one.copy()) for one in (X, TOKENS, OMEGA))
+        there.devices = machine.get("devices", 1)
+        with pytest.raises(ImportError, match=reason):
+            device.check()
+        there.devices = 1
+        if "devices" in machine:
+            return
+        assert dispatch.backend_place(turning.rotated, x) == ""
+        found = rfrope.rotate(x, positions, omega)
+        assert there.of("launch") == []
+        np.testing.assert_allclose(found.get(), wanted, rtol=3e-7, atol=3e-7)
+
+
+# -- what the one pass leaves to the gate ------------------------------------------------------------------------------
+
+BAD = {
+    "no features": {"x": np.ones((5, 20), np.int32)},
+    "a single number": {"x": np.ones((), np.float32)},
+    "an odd width": {"x": np.ones((5, 19), np.float32)},
+    "too narrow": {"x": np.ones((5, 14), np.float32)},
+    "positions that enlarge": {"x": np.ones((20,), np.float32)},
+    "positions that do not fit": {"positions": np.arange(4)},
+    "positions of two axes": {"frequencies": np.ones((8, 2))},
+    "frequencies without an axis": {"frequencies": np.ones(())},
+    "a pairing": {"pairing": "halves"},
+    "no out_pairing": {"out_pairing": ""},
+    "a scale": {"scale": -1.0},
+    "a word for inverse": {"inverse": "yes"},
+    "a result of another shape": {"out": np.ones((5, 22), np.float32)},
+    "a result of another dtype": {"out": np.ones((5, 20))},
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_errors_are_those_of_numpy(name):
+    call = {"x": X[0, 0], "positions": TOKENS, "frequencies": OMEGA} | BAD[name]
+    with pytest.raises((ValueError, TypeError)) as wanted:
+        rfrope.rotate(**call)
+    with standing_in() as machine:
+        there = {key: on_device(np.array(one)) if isinstance(one, np.ndarray) else one for key, one in call.items()}
+        with pytest.raises(wanted.type) as found:
+            rfrope.rotate(**there)
+        assert machine.of("launch") == []
+    assert str(found.value) == str(wanted.value)
+
+
+@pytest.mark.parametrize("kind", ["part", "reversed", "in place", "in place, other pairing", "over positions", "twice"])
+def test_memory_that_overlaps_is_seen(kind):
+    """Results lie where operands are that are read later, or are refused, as in NumPy."""
+
+    def call(put):
+        memory = put(np.arange(400.0) / 100)
+        x = memory[:160].reshape(8, 20)
+        positions = memory[::20][:8] if kind == "over positions" else put(np.arange(8))
+        out = {"part": memory[20:180].reshape(8, 20), "reversed": x[::-1], "twice": memory[:20][None] + 0 * x}.get(
+            kind, x
+        )
+        if kind == "twice":
+            xp = sys.modules["cupy"] if put is on_device else np
+            out = xp.broadcast_to(memory[:20], (8, 20))
+        options = {"out_pairing": "interleaved"} if "other" in kind else {}
+        return rfrope.rotate(x, positions, put(OMEGA.copy()), out=out, **options)
+
+    if kind in ("in place", "in place, other pairing", "over positions"):
+        with standing_in():
+            np.testing.assert_allclose(call(on_device).get(), call(lambda x: x), rtol=0, atol=1e-14)
+        return
+    with pytest.raises(ValueError, match=r"share memory|overlaps x in part"):
+        call(lambda x: x)
+    with standing_in() as machine:
+        with pytest.raises(ValueError, match=r"share memory|overlaps x in part"):
+            call(on_device)
+        assert machine.of("launch") == []
+
+
+# -- repeated calls ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("rotate", 24), ("in place", 26), ("Rope.rotate", 44), ("frequencies of the host", 28)]
+)
+def test_a_repeated_call_makes_few_calls_in_python(name, most):
+    functions = {
+        "rotate": lambda x, p, w: rfrope.rotate(x, p, w, scale=2.0, inverse=True),
+        "in place": in_place,
+        "Rope.rotate": lambda x, p, w: ROPE.rotate(x, p),
+        "frequencies of the host": lambda x, p, w: rfrope.rotate(x, p, OMEGA),
+    }
+    counted = 0
+
+    def count(frame, event, _):
+        nonlocal counted
+        counted += event == "call" and "/rfrope/" in frame.f_code.co_filename.replace("\\", "/")
+
+    with standing_in() as machine:
+        arrays = [on_device(one.copy()) for one in (X, TOKENS, OMEGA)]
+        functions[name](*arrays)
+        machine.work.clear()
+        sys.setprofile(count)
+        try:
+            functions[name](*arrays)
+        finally:
+            sys.setprofile(None)
+        assert [work.kind for work in machine.work if work.name != "empty"] == ["launch"]
+    assert 5 < counted <= most
+
+
+def test_copies_of_frequencies_of_the_host_follow_their_numbers():
+    omega = OMEGA.copy()
+    with standing_in() as machine:
+        x, positions = on_device(X.copy()), on_device(TOKENS.copy())
+        for _ in range(2):
+            for _ in range(2):
+                found = rfrope.rotate(x, positions, omega).get()
+                np.testing.assert_allclose(found, rfrope.rotate(X, TOKENS, omega), rtol=3e-7, atol=3e-7)
+            omega *= 0.5  # the caller's own array, which may change
+        assert machine.of("function").count("array") == 2
+        with Device(1):
+            other, places = on_device(X.copy()), on_device(TOKENS.copy())
+        assert rfrope.rotate(other, places, omega).device.id == 1
+        assert np.all(np.isnan(rfrope.rotate(x, positions, np.full(8, np.nan)).get()[..., :16]))  # no device looks
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def mistaken(module, function, right, wrong):
+    """Let a function of a backend be another text."""
+    found = inspect.unwrap(getattr(module, function))
+    text = textwrap.dedent(inspect.getsource(found))
+    assert text.count(right) == 1, f"the text holds {text.count(right)} times {right!r}"
+    inside = dict(vars(module))
+    exec(compile("from __future__ import annotations\n" + text.replace(right, wrong), function, "exec"), inside)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setattr(module, function, inside[function])
+        yield
+
+
+MISTAKES = {  # module, function, text, wrong text, and the call that notices
+    "grid and block exchanged": (
+        device,
+        "launch",
+        "((blocks,), (threads,), (plan,))",
+        "((threads,), (blocks,), (plan,))",
+        "rotate",
+    ),
+    "the plan without its tuple": (device, "launch", "(plan,))", "plan)", "rotate"),
+    "device left alone": (rotation, "rotated_at_once", "== x.data.device_id", ">= 0", "in place"),
+    "a stream of its own": (device, "place", "with x.device:", "with x.device, space().cuda.Stream():", "rotate"),
+    "the null stream": (
+        device,
+        "place",
+        "with x.device:",
+        "with x.device, space().cuda.Stream(null=True):",
+        "mean_kernel",
+    ),
+    "x and y exchanged": (rotation, "_launch", '"xyabce"', '"yxabce"', "rotate per head"),
+    "frequencies for positions": (
+        rotation,
+        "_turned_here",
+        "at, freq",
+        "frequencies.data.ptr, freq",
+        "rotate per head",
+    ),
+    "an integer lost": (rotation, "_launch", "= position", "= 0", "rotate, at an integer"),
+    "shift and scale exchanged": (rotation, "rotated", "(a, b, c, e)", "(a, b, e, c)", "rotate"),
+    "a copy that nobody holds": (device, "address", "x.data.ptr", "x.copy().data.ptr", "rotate"),
+    "another set of options": (device, "kernel", "options=OPTIONS", "options=()", "rotate"),
+    "parts and means exchanged": (sums, "_direct", "(parts, mean)", "(mean, parts)", "estimate_kernel"),
+    "frequencies and lags exchanged": (sums, "_direct", "(omega, lags, parts)", "(lags, omega, parts)", "mean_kernel"),
+    "memory of nobody": (estimators, "_launch_sums", "device.view(value)", "value.copy()", "estimate_scores"),
+    "a and b exchanged": (estimators, "_rows", "address, views)", "address, views[::-1])", "estimate_scores"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_on_the_host_is_found(mistake):
+    module, function, right, wrong, name = MISTAKES[mistake]
+    with mistaken(module, function, right, wrong), pytest.raises((AssertionError, TypeError, ValueError)):
+        check_call(name)
+
+
+@pytest.mark.parametrize("name", sorted({row[-1] for row in MISTAKES.values()}))
+def test_the_calls_pass_without_a_mistake(name):
+    check_call(name)
+
+
+# -- what the stand-in refuses -----------------------------------------------------------------------------------------
+
+
+def test_the_stand_in_refuses_what_a_device_does():
+    with standing_in():
+        import cupy
+
+        x = on_device(np.ones(3))
+        with pytest.raises(TypeError, match="Unsupported type"):
+            x + np.ones(3)
+        with pytest.raises(TypeError, match="Implicit conversion"):
+            np.asarray(x)
+        with Device(1), pytest.raises(ValueError, match="arrays are on device"):
+            x + 1.0
+        with Device(1):
+            stream = Stream()
+        with pytest.raises(RuntimeError, match="made on device 1"), stream:
+            pass
+        y = cupy.ones(4)
+        address, view = y.data.ptr, y.host
+        del y
+        assert np.all(np.isnan(view))
+        plan = np.zeros((), rotation.ROTATION)
+        plan["x"] = address
+        with pytest.raises(AssertionError, match="x is the address of no living array"):
+            device.launch("rotation", rotation.KERNELS[0], 1, 256, plan)
+        with Device(1):
+            plan["x"] = x.data.ptr
+            with pytest.raises(AssertionError, match="x is on device"):
+                device.launch("rotation", rotation.KERNELS[0], 1, 256, plan)
+
+
+def test_every_function_that_calls_use_is_one_of_cupy():
+    real = pytest.importorskip("cupy")
+    with standing_in() as machine:
+        for name in CALLS:
+            call_on(machine, name)
+        used = {work.name for work in machine.work if work.kind == "function"}
+    methods = {name for name in used if hasattr(real.ndarray, name) or hasattr(real.ndarray, f"__{name}__")}
+    assert {name for name in used - methods if not hasattr(real, name)} == set()
+
+
+def test_features_of_16_bits_of_numpy_are_taken():
+    x = np.ones((3, 16), numpy_dtype("bfloat16"))
+    with standing_in() as machine:
+        found = rfrope.rotate(on_device(x), on_device(np.arange(3)), on_device(OMEGA))
+        assert machine.of("launch")
+    assert found.dtype == x.dtype
