@@ -6,12 +6,42 @@ from typing import Any, TypeAlias
 
 import torch
 
-from rfrope.rotation.turning import rotated_both
+from rfrope._core.array import Array
+from rfrope._core.blocks import TurnOptions
+from rfrope._core.dispatch import TRITON, dispatched
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
 DEVICES = {"cuda", "xpu"}  # types of those where kernels may be
 _PLACES = {torch.int32, torch.int64, torch.float32, torch.float64}  # of positions there
+
+
+@dispatched(TRITON)
+def rotated_both(
+    q: Array,
+    k: Array,
+    positions: Array | None,
+    frequencies: Array,
+    shift: Array | None,
+    counted: int | None,
+    turn: TurnOptions,
+) -> tuple[Array, Array] | None:
+    """Turn queries and keys at once, or return None where no backend does, and they are to be turned one by one.
+
+    Parameters
+    ----------
+    q, k : arrays, (..., heads, tokens, d)
+        Of one dtype, with the same axes but for the heads and d.
+    positions : array, (tokens, k) or (..., 1, tokens, k), or None
+    frequencies : array, (D, k), or (sets, D, k) of which heads share each in groups of neighbours
+        Or their words ``(..., D, 2 k)`` in int64 (`turns.turn_words`), for positions that are integers.
+    shift : array, (D,) or (heads, 1, D), or None
+        Of the keys.
+    counted : int or None
+        If given, tokens are counted from it, and positions are added to that, if there are any.
+    turn : TurnOptions
+    """
+    return None
 
 
 class LaunchingModule(torch.nn.Module):

@@ -425,34 +425,6 @@ def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> A
     return blocks.turned(x, cos, sin, turn, out, angles.xp)
 
 
-@dispatched(TRITON)
-def rotated_both(
-    q: Array,
-    k: Array,
-    positions: Array | None,
-    frequencies: Array,
-    shift: Array | None,
-    counted: int | None,
-    turn: TurnOptions,
-) -> tuple[Array, Array] | None:
-    """Turn queries and keys at once, or return None where no backend does, and they are to be turned one by one.
-
-    Parameters
-    ----------
-    q, k : arrays, (..., heads, tokens, d)
-        Of one dtype, with the same axes but for the heads and d.
-    positions : array, (tokens, k) or (..., 1, tokens, k), or None
-    frequencies : array, (D, k), or (sets, D, k) of which heads share each in groups of neighbours
-        Or their words ``(..., D, 2 k)`` in int64 (`turns.turn_words`), for positions that are integers.
-    shift : array, (D,) or (heads, 1, D), or None
-        Of the keys.
-    counted : int or None
-        If given, tokens are counted from it, and positions are added to that, if there are any.
-    turn : TurnOptions
-    """
-    return None
-
-
 @dispatched(CPU.rotation, TRITON, CUDA.rotation, TORCH_ROTATION)
 def _rotated_by_phases(x: Array, phases: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     if comes_in_blocks(x, xp):

@@ -270,11 +270,14 @@ MISTAKES = {  # of the text: what a person might write instead
         "if LAYOUT == INTERLEAVED:\n        column = tl.arange(0, 2 * BLOCKS)[None, None, :]\n        found",
         "if LAYOUT != INTERLEAVED:\n        column = tl.arange(0, 2 * BLOCKS)[None, None, :]\n        found",
     ),
-    "stride of tokens": ("row * x_steps[1]", "row * x_steps[0]"),
-    "stride of results": ("number * y_steps[0]", "number * x_steps[0]"),
+    "stride of tokens": ("row * x_steps[2]", "row * x_steps[1]"),
+    "stride of results": ("number * y_steps[1]", "number * x_steps[1]"),
     "stride of features": ("at + (column + D) * step, mask=mask, other", "at + (column + D), mask=mask, other"),
-    "mask of tokens": ("valid = (member < heads) & (row < tokens)", "valid = member < heads"),
-    "mask of heads": ("valid = (member < heads) & (row < tokens)", "valid = (member < heads + 1) & (row < tokens)"),
+    "mask of tokens": ("valid = (member < heads) & (token + row < tokens)", "valid = member < heads"),
+    "mask of heads": (
+        "valid = (member < heads) & (token + row < tokens)",
+        "valid = (member < heads + 1) & (token + row < tokens)",
+    ),
     "mask of blocks": (
         "mask = valid & (column < D)\n        tl.store",
         "mask = valid & (column <= D)\n        tl.store",
@@ -301,7 +304,7 @@ MISTAKES = {  # of the text: what a person might write instead
     ),
     "small softplus": ("tl.where(rounded == 0.0, e, tl.log(w)", "tl.where(rounded == 0.0, 0.0, tl.log(w)"),
     "sums of keys in the shift": ("tl.where(shifted, tl.sum(along, 1), 0.0)", "tl.sum(along, 1)"),
-    "sign of a gradient": ("along, radial = cos * crosses + sin * dots", "along, radial = cos * crosses - sin * dots"),
+    "sign of a gradient": ("sign * (cos * crosses + sin * dots)", "sign * (cos * crosses - sin * dots)"),
     "gradient of the softplus": ("turned / (1.0 + tl.exp(-z_1))", "turned / (1.0 + tl.exp(z_1))"),
     "line of the sums": ("+ (head % group) // each", ""),
 }

@@ -110,7 +110,7 @@ def test_heads_are_grouped_where_there_are_enough_programs():
     def each(batch, heads, tokens, sets=1, shift_heads=1):
         given = Given(None, torch.ones(1, sets, 64, 1), torch.ones(1, shift_heads, 1, 64), None)
         tiles = batch * -(-tokens // 16)
-        return [launches.Shares.of(heads, given, keys, True, tiles).each for keys in (False, True)]
+        return [launches.Shares.divide(heads, given, keys, True, tiles).each for keys in (False, True)]
 
     assert each(1, 32, 4096) == [8, 8]
     assert each(1, 32, 512) == [2, 2]

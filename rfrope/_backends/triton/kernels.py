@@ -174,7 +174,7 @@ def _softplus(x):
 
 @triton.jit
 def _turn_heads(
-    x, y, z, x_steps, y_steps, z_steps, head, heads, tokens, cos, sin,
+    x, y, z, x_steps, y_steps, z_steps, batch, head, heads, token, tokens, cos, sin,
     D: tl.constexpr, HEADS: tl.constexpr, LAYOUTS: tl.constexpr, SOFTPLUS: tl.constexpr, COPIED: tl.constexpr,
     SUMS: tl.constexpr,
 ):  # fmt: skip
@@ -184,17 +184,19 @@ def _turn_heads(
     LAYOUT: tl.constexpr = LAYOUTS[0]
     OUT: tl.constexpr = LAYOUTS[1]
     row = tl.arange(0, TOKENS)[None, :, None]
+    x += batch * x_steps[0] + token * x_steps[2]
+    y += batch * y_steps[0] + token * y_steps[2]
     dots = tl.zeros((HEADS, TOKENS, BLOCKS), tl.float32)
     crosses = tl.zeros((HEADS, TOKENS, BLOCKS), tl.float32)
     for start in range(0, heads, HEADS):
         member = start + tl.arange(0, HEADS)[:, None, None]
-        valid = (member < heads) & (row < tokens)
+        valid = (member < heads) & (token + row < tokens)
         number = (head + member).to(tl.int64)
-        x_at, y_at = x + number * x_steps[0] + row * x_steps[1], y + number * y_steps[0] + row * y_steps[1]
-        first, second = _load_blocks(x_at, x_steps[2], valid, D, BLOCKS, LAYOUT)
+        x_at, y_at = x + number * x_steps[1] + row * x_steps[2], y + number * y_steps[1] + row * y_steps[2]
+        first, second = _load_blocks(x_at, x_steps[3], valid, D, BLOCKS, LAYOUT)
         if SUMS or (SOFTPLUS and OUT == MAGNITUDES):
-            z_at = z + number * z_steps[0] + row * z_steps[1]
-            z_1, z_2 = _load_blocks(z_at, z_steps[2], valid, D, BLOCKS, OUT)
+            z_at = z + batch * z_steps[0] + number * z_steps[1] + token * z_steps[2] + row * z_steps[2]
+            z_1, z_2 = _load_blocks(z_at, z_steps[3], valid, D, BLOCKS, OUT)
             if SUMS:
                 m = _softplus(z_1) if SOFTPLUS else z_1
                 dots += m * first + z_2 * second
@@ -204,13 +206,13 @@ def _turn_heads(
         turned, other = first * cos - second * sin, first * sin + second * cos
         if SOFTPLUS and OUT == MAGNITUDES:
             turned = turned / (1.0 + tl.exp(-z_1))
-        _store_blocks(y_at, y_steps[2], turned, other, valid, D, BLOCKS, OUT)
+        _store_blocks(y_at, y_steps[3], turned, other, valid, D, BLOCKS, OUT)
         if COPIED > 0:
             column = tl.arange(0, triton.next_power_of_2(COPIED))[None, None, :]
             mask = valid & (column < COPIED)
             after, behind = D if LAYOUT == MAGNITUDES else 2 * D, D if OUT == MAGNITUDES else 2 * D
-            copied = tl.load(x_at + (column + after) * x_steps[2], mask=mask)
-            tl.store(y_at + (column + behind) * y_steps[2], copied, mask=mask)
+            copied = tl.load(x_at + (column + after) * x_steps[3], mask=mask)
+            tl.store(y_at + (column + behind) * y_steps[3], copied, mask=mask)
     return tl.sum(dots, 0, keep_dims=True), tl.sum(crosses, 0, keep_dims=True)
 
 
@@ -324,43 +326,38 @@ def turn(
     each, group = tl.where(are_keys, k_each, q_each), tl.where(are_keys, k_group, q_group)
     head = tl.where(are_keys, chunk - q_chunks, chunk) * each
     held = tl.minimum(each, tl.where(are_keys, k_heads, q_heads) - head)
+    are_shifted = are_keys | (k is None)
     p_steps = (p_batch, p_head, p_token, p_axis)
     cos, sin = _form_cos_sin(
         positions, frequencies, shift, scale, p_steps, (f_batch, f_head, f_block, f_axis),
         (s_batch, s_head, s_token, s_block), (e_batch, e_head, e_token, e_block), batch, head, group, token, tokens,
-        are_keys | (k is None), offset, factor, D, AXES, COUNTED, BACK, DIVIDED, TOKENS, BLOCKS,
+        are_shifted, offset, factor, D, AXES, COUNTED, BACK, DIVIDED, TOKENS, BLOCKS,
     )  # fmt: skip
+    dots, crosses = tl.zeros_like(cos), tl.zeros_like(cos)
     if are_keys:
         if k is not None:
             dots, crosses = _turn_heads(
-                k + batch * k_batch + token * k_token, k_out + batch * k_out_batch + token * k_out_token,
-                k_in if k_in is None else k_in + batch * k_in_batch + token * k_in_token,
-                (k_head, k_token, k_feature), (k_out_head, k_out_token, k_out_feature),
-                (k_in_head, k_in_token, k_in_feature), head, held, tokens - token, cos, sin,
+                k, k_out, k_in, (k_batch, k_head, k_token, k_feature),
+                (k_out_batch, k_out_head, k_out_token, k_out_feature),
+                (k_in_batch, k_in_head, k_in_token, k_in_feature), batch, head, held, token, tokens, cos, sin,
                 D, HEADS, (LAYOUT, OUT), SOFTPLUS, COPIED, SUMS > 0,
             )  # fmt: skip
-        else:
-            dots, crosses = tl.zeros_like(cos), tl.zeros_like(cos)
     else:
         dots, crosses = _turn_heads(
-            q + batch * q_batch + token * q_token, q_out + batch * q_out_batch + token * q_out_token,
-            q_in if q_in is None else q_in + batch * q_in_batch + token * q_in_token,
-            (q_head, q_token, q_feature), (q_out_head, q_out_token, q_out_feature),
-            (q_in_head, q_in_token, q_in_feature), head, held, tokens - token, cos, sin,
-            D, HEADS, (LAYOUT, OUT), SOFTPLUS, COPIED, SUMS > 0,
+            q, q_out, q_in, (q_batch, q_head, q_token, q_feature),
+            (q_out_batch, q_out_head, q_out_token, q_out_feature), (q_in_batch, q_in_head, q_in_token, q_in_feature),
+            batch, head, held, token, tokens, cos, sin, D, HEADS, (LAYOUT, OUT), SOFTPLUS, COPIED, SUMS > 0,
         )  # fmt: skip
     if SUMS > 0:
-        along, radial = cos * crosses + sin * dots, cos * dots - sin * crosses
-        if not BACK:
-            along, radial = -along, -radial
+        sign: tl.constexpr = 1.0 if BACK else -1.0
+        along, radial = sign * (cos * crosses + sin * dots), sign * (cos * dots - sin * crosses)
         # sets of frequencies, then chunks of queries and of keys in each, then sequences and tiles
         q_parts = tl.cdiv(q_group, q_each)
         parts = q_parts if k is None else q_parts + tl.cdiv(k_group, k_each)
         line = (head // group) * parts + tl.where(are_keys, q_parts, 0) + (head % group) // each
         line = (line.to(tl.int64) * batches + batch) * tiles + pid % tiles
         slots: tl.constexpr = (SUMS & 1) * AXES + (SUMS >> 1 & 1) + (SUMS >> 2)
-        p_at = batch * p_batch + head * p_head
         _leave_sums(
-            sums + line * slots * D, along, radial, are_keys | (k is None), positions, p_at, p_steps, token, tokens,
-            offset, D, AXES, COUNTED, SUMS,
+            sums + line * slots * D, along, radial, are_shifted, positions, batch * p_batch + head * p_head,
+            p_steps, token, tokens, offset, D, AXES, COUNTED, SUMS,
         )  # fmt: skip

@@ -31,7 +31,7 @@ def padded(x: Tensor, ndim: int) -> Tensor:
 
 
 class Given(NamedTuple):
-    """What says how features ``(batch, heads, tokens, d)`` turn: axes of one element stand for all.
+    """Tensors that say how features ``(batch, heads, tokens, d)`` turn: axes of one element stand for all.
 
     Attributes
     ----------
@@ -92,7 +92,7 @@ class Given(NamedTuple):
 
     @property
     def axes(self) -> int:
-        """How many axes positions have; 0 without frequencies."""
+        """Number of axes of positions; 0 without frequencies."""
         omega = self.frequencies
         return 0 if omega is None else omega.shape[-1] // (1 if omega.is_floating_point() else 2)
 
@@ -180,7 +180,7 @@ class Shares(NamedTuple):
     group: int
 
     @classmethod
-    def of(cls, heads: int, given: Given, keys_of_two: bool, two: bool, tiles: Any) -> Shares:
+    def divide(cls, heads: int, given: Given, keys_of_two: bool, two: bool, tiles: Any) -> Shares:
         """Find them; a program's heads have one set, and phases that no other operand makes apart."""
         positions, omega, shift, scale = given
         group = heads if omega is None else heads // omega.shape[1]
@@ -219,8 +219,8 @@ def launch(
     whole = triton.next_power_of_2(blocks)
     rows = min(_TILE // whole, triton.next_power_of_2(tokens))
     tiles = triton.cdiv(tokens, rows)
-    of_q = Shares.of(heads, given, False, k is not None, tiles * batches)
-    of_k = Shares(0, 1, 1) if k is None else Shares.of(k[0].shape[1], given, True, True, tiles * batches)
+    of_q = Shares.divide(heads, given, False, k is not None, tiles * batches)
+    of_k = Shares(0, 1, 1) if k is None else Shares.divide(k[0].shape[1], given, True, True, tiles * batches)
     sides = (*q, *(k or (None, None, None)))
     sums, bits = None, sum(wants << place for place, wants in enumerate(wanted))
     if bits:
