@@ -27,6 +27,7 @@ struct Rotation {
     int64 x_feature, y_feature;                     // steps from a feature to the next
     int64 x_block, y_block, x_second, y_second;     // steps from a block to the next, and to its second feature
     double scale;                                   // of cos and sin, unless e has one for each block
+    int64 position;                                 // of all rows, where a is null
     int64 inverse, position_axes, blocks, features;
     int64 threads, turning, units, rows, group, shared;  // units of a row: the turning ones, then those that are copied
     int64 copied_whole;                             // whether features beyond the blocks may be copied 16 bytes at a time
@@ -222,6 +223,12 @@ INLINE int64 whole_number(const char* place) {
     return NUMBER == INT32 ? get<int>(place) : get<int64>(place);
 }
 
+// A position, which is in the plan itself where it is a number of the host
+template <int NUMBER>
+INLINE int64 whole_position(const Rotation& plan, const char* place) {
+    return NUMBER == INT64 && !at_run_time(plan.a) ? plan.position : whole_number<NUMBER>(place);
+}
+
 template <int NUMBER>
 INLINE double number(const char* place) {
     if (NUMBER == FLOAT64) return get<double>(place);
@@ -229,12 +236,18 @@ INLINE double number(const char* place) {
     return static_cast<double>(whole_number<NUMBER>(place));
 }
 
+template <int NUMBER>
+INLINE double float_position(const Rotation& plan, const char* place) {
+    const bool is_whole = NUMBER == INT64 || NUMBER == INT32;
+    return is_whole ? static_cast<double>(whole_position<NUMBER>(plan, place)) : number<NUMBER>(place);
+}
+
 template <int NUMBER, int WIDTH, class Real>
 INLINE void from_integers(const Rotation& plan, const char* a, const char* b, const char* c, Real* cosines, Real* sines) {
     Units sums[WIDTH] = {};
 #pragma unroll 1
     for (int64 axis = plan.c ? -1 : 0; axis < plan.position_axes; ++axis) {  // a shift comes first, at position 1
-        const int64 position = axis < 0 ? 1 : whole_number<NUMBER>(a + axis * plan.a_axis);
+        const int64 position = axis < 0 ? 1 : whole_position<NUMBER>(plan, a + axis * plan.a_axis);
         const int64 step = axis < 0 ? plan.c_block : plan.b_block;
         const char* place = axis < 0 ? c : b + axis * plan.b_axis;
 #pragma unroll
@@ -249,7 +262,7 @@ INLINE void from_floats(const Rotation& plan, const char* a, const char* b, cons
     Turns sums[WIDTH] = {};
 #pragma unroll 1
     for (int64 axis = plan.c ? -1 : 0; axis < plan.position_axes; ++axis) {
-        const double position = axis < 0 ? 1.0 : number<NUMBER>(a + axis * plan.a_axis);
+        const double position = axis < 0 ? 1.0 : float_position<NUMBER>(plan, a + axis * plan.a_axis);
         const int64 step = axis < 0 ? plan.c_block : plan.b_block;
         const char* place = axis < 0 ? c : b + axis * plan.b_axis;
 #pragma unroll

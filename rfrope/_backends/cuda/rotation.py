@@ -53,7 +53,7 @@ ROTATION = np.dtype(
     + [(name, np.int64) for name in ("a_block", "b_block", "c_block", "e_block", "a_axis", "b_axis")]
     + [(name, np.int64) for name in ("x_feature", "y_feature", "x_block", "y_block", "x_second", "y_second")]
     + [("scale", np.float64)]
-    + [(name, np.int64) for name in ("inverse", "position_axes", "blocks", "features")]
+    + [(name, np.int64) for name in ("position", "inverse", "position_axes", "blocks", "features")]
     + [(name, np.int64) for name in ("threads", "turning", "units", "rows", "group", "shared")]
     + [(name, np.int64) for name in ("copied_whole", "x_member", "y_member", "row_axes")]
     + [("axes", _AXIS, _AXES)]
@@ -92,47 +92,57 @@ def rotated_at_once(
 ) -> Any:
     """Return features of CuPy turned, or None for whatever takes a closer look, which raises the errors.
 
-    Positions are an array of CuPy; frequencies are one, too, or one of NumPy or a record such as a Rope, of which a
-    copy is kept on the device. Checks of layouts are those of finding the plan, and values are not looked at.
+    Positions are an array of CuPy or an integer; frequencies are an array of CuPy, too, or one of NumPy or a record
+    such as a Rope, of which a copy is kept on the device. Checks of layouts are those of finding the plan, and values
+    are not looked at.
     """
     kind, (pairing, out_pairing) = type(x), pairings
     out_pairing = pairing if out_pairing is None else out_pairing
     if type(scale) is not float or not 0.0 < scale <= _LARGEST_SCALE or type(inverse) is not bool:
         return None
-    if type(positions) is not kind or (out is not None and type(out) is not kind) or not x.size:
+    if not x.size or (out is not None and type(out) is not kind):
         return None
-    number, here = _NUMBERS.get(array.dtype_name(positions)), x.data.device_id
-    if type(pairing) is not str or type(out_pairing) is not str or number is None:
+    if type(pairing) is not str or type(out_pairing) is not str:
         return None
     options = scale, inverse, (pairing, out_pairing)
-    if device.space().cuda.runtime.getDevice() == here:
-        return _turned_here(x, positions, number, frequencies, options, out)
+    if device.space().cuda.runtime.getDevice() == x.data.device_id:
+        return _turned_here(x, positions, frequencies, options, out)
     with x.device:
-        return _turned_here(x, positions, number, frequencies, options, out)
+        return _turned_here(x, positions, frequencies, options, out)
 
 
-def _turned_here(x: Any, positions: Any, number: str, frequencies: Any, options: Any, out: Any) -> Any:
+def _turned_here(x: Any, positions: Any, frequencies: Any, options: Any, out: Any) -> Any:
     """Turn arrays of CuPy on the current device; None for what is not all there, or does not fit."""
-    if type(frequencies) is not type(x):
-        frequencies = _kept_on_device(frequencies_of(frequencies, options[2][0], options[0], x), x.data.device_id)
-        if frequencies is None:
-            return None
-    y = device.space().empty(x.shape, x.dtype) if out is None else out
-    places = x.data, y.data, positions.data, frequencies.data
-    if len({one.device_id for one in places}) > 1 or y.dtype != x.dtype or frequencies.dtype != _DOUBLE:
+    kind, here, at, position = type(x), x.data.device_id, 0, 0
+    a: Layout = (), ()
+    if type(frequencies) is not kind:
+        frequencies = _kept_on_device(frequencies_of(frequencies, options[2][0], options[0], x), here)
+    if type(positions) is kind and positions.data.device_id == here:
+        number, at, a = _NUMBERS.get(array.dtype_name(positions)), positions.data.ptr, _layout_of(positions)
+    elif type(positions) is int and abs(positions) < 2**63:
+        number, position = "INT64", positions
+    else:
         return None
-    addresses = *[one.ptr for one in places], 0, 0
-    a, b = (positions.shape, positions.strides), (frequencies.shape, frequencies.strides)
-    target, source = None if out is None else (y.shape, y.strides), (x.shape, x.strides)
+    if number is None or frequencies is None or frequencies.data.device_id != here or frequencies.dtype != _DOUBLE:
+        return None
+    y = device.space().empty(x.shape, x.dtype) if out is None else out
+    if y.data.device_id != here or y.dtype != x.dtype:
+        return None
+    addresses = x.data.ptr, y.data.ptr, at, frequencies.data.ptr, 0, 0
     options += addresses[0] == addresses[1], _are_aligned(addresses)
+    target, b = None if out is None else _layout_of(y), _layout_of(frequencies)
     try:
-        plan = _plan_of("POSITIONS", array.dtype_name(x), source, target, number, a, b, None, None, *options)
+        plan = _plan_of("POSITIONS", array.dtype_name(x), _layout_of(x), target, number, a, b, None, None, *options)
     except (ValueError, LookupError):  # shapes do not fit, or these are no features
         return None
     if not plan.is_fit or (out is not None and not _are_apart(plan, addresses)):
         return None
-    _launch(plan, addresses)
+    _launch(plan, addresses, position)
     return y
+
+
+def _layout_of(x: Any) -> Layout:
+    return x.shape, x.strides
 
 
 def _are_aligned(addresses: tuple[int, ...]) -> bool:
@@ -201,12 +211,18 @@ def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: A
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Twin of the generic function: blocks (1, 0) turned are (cos, sin)."""
-    xp = angles.xp
+    xp, blocks, there = angles.xp, angles.shape[-1], array.device(angles.positions)
     with device.place(angles.positions):
-        blocks = angles.shape[-1]
-        x = xp.arange(2 * blocks, device=array.device(angles.positions)) < blocks
-        turned = rotated(array.astype(x, xp.float64, xp), angles, TurnOptions("half", "half"), None)
+        x = device.kept((xp, str(there), blocks), lambda: _unit_blocks(blocks, there, xp))
+        turned = rotated(x, angles, TurnOptions("half", "half"), None)
         return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
+
+
+def _unit_blocks(count: int, there: Any, xp: ModuleType) -> Array:
+    """Put blocks (1, 0) on a device and wait for them, so that they may be read on any stream."""
+    x = array.from_host(np.repeat([1.0, 0.0], count), xp, device=there, dtype=xp.float64)
+    array.to_host(x[:1])
+    return x
 
 
 def _convert_positions(positions: Array, xp: ModuleType) -> Array:
@@ -233,7 +249,7 @@ def _turned(
     if out is not None:  # operands that the result would be written over before they have been read are copied
         over = [v is not None and overlap_of(v, device.view(out)) is not Overlap.NONE for v in angles]
         angles = tuple(v.copy() if moves else v for v, moves in zip(angles, over, strict=True))
-    layouts: Any = [None if v is None else (v.shape, v.strides) for v in angles]
+    layouts: Any = [None if v is None else _layout_of(v) for v in angles]
     leading = [shape for shape, _, _ in layout.operands_of(source == "POSITIONS", *layouts).rows]
     result = out
     if out is None:
@@ -248,8 +264,8 @@ def _turned(
     plan = _plan_of(
         source,
         array.dtype_name(x),
-        (x_view.shape, x_view.strides),
-        (y_view.shape, y_view.strides),
+        _layout_of(x_view),
+        _layout_of(y_view),
         _NUMBERS[array.dtype_name(angles[0])],
         *layouts,
         turn.scale if isinstance(turn.scale, float) else 1.0,
@@ -263,9 +279,10 @@ def _turned(
     return result
 
 
-def _launch(plan: _Plan, addresses: tuple[int, ...]) -> None:
+def _launch(plan: _Plan, addresses: tuple[int, ...], position: int = 0) -> None:
     for kernel, template, offsets, n_blocks in plan.launches:
         there = template.copy()
+        there["position"] = position
         for name, offset, address in zip("xyabce", offsets, addresses, strict=True):
             if address:
                 there[name] = offset + address
