@@ -59,6 +59,8 @@ class Library:
         Whether its compiler sees whole functions, and makes one loop of what is written for it.
     wraps_integers : bool
         Whether products of integers are known to keep their last bits.
+    rounds_frequencies : bool
+        Whether frequencies in float32 are most likely those of float64, which its arrays cannot hold on every device.
     space : str
         Module that is its namespace, if not the one that users name.
     maker : str
@@ -73,7 +75,7 @@ class Library:
 
     is_lazy = False
     fuses_functions = False
-    wraps_integers = False
+    wraps_integers = rounds_frequencies = False
     space = maker = as_numpy = more_bits = special = ""
 
     def namespace(self, x: Any, name: str) -> ModuleType:

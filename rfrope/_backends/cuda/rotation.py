@@ -211,12 +211,18 @@ def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: A
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Twin of the generic function: blocks (1, 0) turned are (cos, sin)."""
-    xp = angles.xp
+    xp, blocks, there = angles.xp, angles.shape[-1], array.device(angles.positions)
     with device.place(angles.positions):
-        blocks = angles.shape[-1]
-        x = xp.arange(2 * blocks, device=array.device(angles.positions)) < blocks
-        turned = rotated(array.astype(x, xp.float64, xp), angles, TurnOptions("half", "half"), None)
+        x = device.kept((xp, str(there), blocks), lambda: _unit_blocks(blocks, there, xp))
+        turned = rotated(x, angles, TurnOptions("half", "half"), None)
         return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
+
+
+def _unit_blocks(count: int, there: Any, xp: ModuleType) -> Array:
+    """Put blocks (1, 0) on a device and wait for them, so that they may be read on any stream."""
+    x = array.from_host(np.repeat([1.0, 0.0], count), xp, device=there, dtype=xp.float64)
+    array.to_host(x[:1])
+    return x
 
 
 def _convert_positions(positions: Array, xp: ModuleType) -> Array:
