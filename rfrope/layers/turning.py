@@ -433,7 +433,7 @@ class TurningModule(torch.nn.Module):
         if self.max_positions is not None:
             self._check_rows(places, at, self.max_positions)
             rows = None if first.dtype == torch.float64 else self._rows(at, first.device)
-        by_operators = rows is None and self._runs_operators(first, at)
+        by_operators = rows is None and self._runs_operators(first)
         tables: dict[bool, Any] = {}
         found = []
         for name, x, are_keys in features:
@@ -456,9 +456,9 @@ class TurningModule(torch.nn.Module):
 
     # -- by torch's own operators, each a launch -----------------------------------------------------------------------
 
-    def _runs_operators(self, x: Tensor, at: Tensor) -> bool:
+    def _runs_operators(self, x: Tensor) -> bool:
         """Return whether nothing but torch's operators serves features, which are then to be few."""
-        if self.rope.polar or x.dtype == torch.float64 or at.is_floating_point() or not dispatch.takes_words(x):
+        if self.rope.polar or x.dtype == torch.float64 or not dispatch.takes_words(x):
             return False
         return dispatch.backend_function(rotated, x.device.type) is None
 
