@@ -28,11 +28,14 @@ sys.path.append(str(pathlib.Path(__file__).parents[1]))  # for `tools`, which is
 hypothesis.settings.register_profile("no clock", deadline=None)
 hypothesis.settings.load_profile("no clock")
 
+if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd", "/dev/dri"))):
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # without a device its interpreter runs kernels: see triton_device
+
 TESTS = pathlib.Path(__file__).parent
 LIBRARIES = ("numpy", "read-only numpy", "array-api-strict", "torch", "jax", "dask")
 CUDA_LIBRARIES = ("cupy", "torch cuda")  # pytest -m gpu
 NO_DEVICE = "no CUDA device"
-_MODULES = {"array-api-strict": "array_api_strict", "torch cuda": "torch"}
+_MODULES = {"array-api-strict": "array_api_strict", "torch cuda": "torch", "mlx": "mlx.core"}
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,7 @@ class Library:
     def owns(self, x: Any) -> bool:
         if self.name.endswith("numpy"):
             return isinstance(x, np.ndarray | np.generic)
-        if type(x).__module__.partition(".")[0] not in (_MODULES.get(self.name, self.name), "jaxlib"):
+        if type(x).__module__.partition(".")[0] not in (_MODULES.get(self.name, self.name).partition(".")[0], "jaxlib"):
             return False
         return self.name != "torch cuda" or x.is_cuda
 
@@ -114,7 +117,8 @@ def library(name: str) -> Library:
     if name.endswith("numpy"):
         return Library(name, np)
     module = _MODULES.get(name, name)
-    missing = f"{module} is not installed" if importlib.util.find_spec(module) is None else ""
+    found = importlib.util.find_spec(module.partition(".")[0])
+    missing = f"{module} is not installed" if found is None else ""
     if name in CUDA_LIBRARIES and (reason := missing or without_device(module)):
         pytest.skip(f"{NO_DEVICE}: {reason}", allow_module_level=True)
     if missing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import inspect
 import itertools
 import warnings
@@ -14,7 +15,7 @@ import numpy as np
 import test_device
 from conftest import library
 
-HEADS = ("Function", "PyTorch", "JAX", "jax.jit", "Dask", "On a device")
+HEADS = ("Function", "PyTorch", "JAX", "jax.jit", "Dask", "MLX", "On a device")
 CALLS = test_device.TO_HOST | test_device.FROM_HOST | test_device.CALLS
 NONE = {name for name, f in test_device.public_functions().items() if not test_device.takes_arrays(name, f)}
 MODELS = {f"integrations.transformers.{name}" for name in ("register", "replace_rotary", "use_polar")} | {
@@ -104,15 +105,35 @@ def lazily(name: str) -> str:
     return "computes"
 
 
-def row(name: str) -> tuple[str, ...]:
+def on_mlx(name: str) -> str | None:
+    """What MLX's arrays give, of which some functions ask more than they have; None where MLX is not installed."""
+    if importlib.util.find_spec("mlx") is None:
+        return None
+    try:
+        return making(name, "mlx") if name in NONE else eagerly(name, "mlx")
+    except (TypeError, AttributeError, ValueError):
+        return "no"
+
+
+def row(name: str) -> tuple[str | None, ...]:
     """A function's row."""
     if name in MODELS:
-        return (f"``{name}``", "of its models", "no", "no", "no", "takes no arrays" if "register" in name else STAYS)
+        last = "takes no arrays" if "register" in name else STAYS
+        return (f"``{name}``", "of its models", "no", "no", "no", "no", last)
     if name in NONE:
-        return (f"``{name}``", *(making(name, of) for of in ("torch", "jax")), "takes no arrays", *last_of_none(name))
+        made = (making(name, of) for of in ("torch", "jax"))
+        return (f"``{name}``", *made, "takes no arrays", last_of_none(name)[0], on_mlx(name), last_of_none(name)[1])
     stays = BOTH if name in test_device.TO_HOST else STAYS
     device = DRAWN if name in test_device.FROM_HOST else stays if name in test_device.CALLS else HOST
-    return (f"``{name}``", eagerly(name, "torch"), eagerly(name, "jax"), traced(name), lazily(name), device)
+    return (
+        f"``{name}``",
+        eagerly(name, "torch"),
+        eagerly(name, "jax"),
+        traced(name),
+        lazily(name),
+        on_mlx(name),
+        device,
+    )
 
 
 def making(name: str, of: str) -> str:
@@ -136,6 +157,6 @@ def names() -> list[str]:
     return sorted(CALLS.keys() | NONE | MODELS)
 
 
-def table() -> list[tuple[str, ...]]:
+def table() -> list[tuple[str | None, ...]]:
     """Rows of all functions, by name."""
     return [row(name) for name in names()]

@@ -314,3 +314,33 @@ def test_a_parameter_of_flax_gets_its_own_message(jax, kind):
     ):
         with pytest.raises(TypeError, match=rf"{name} is a Param of flax; expected the array .*: {name}\[\.\.\.\]$"):
             call()
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+@pytest.mark.parametrize("platform", ["cuda", "rocm", "tpu"])
+def test_a_rotation_is_lowered_for_devices_that_are_not_here(narrow, platform, pairing):
+    """By XLA's own operations, none of which is in float64 or calls back to the host."""
+    from jax import export
+
+    rope, abstract = rfrope.Rope(rfrope.geometric(64), pairing=pairing), narrow.ShapeDtypeStruct
+    x, positions = abstract((1, 32, 4096, 128), "bfloat16"), abstract((4096,), "int32")
+    program = export.export(narrow.jit(rope.rotate), platforms=[platform])(x, positions)
+    assert program.platforms == (platform,)
+    assert [(one.shape, one.dtype.name) for one in program.out_avals] == [(x.shape, "bfloat16")]
+    operations = set(re.findall(r"stablehlo\.(\w+)", program.mlir_module()))
+    assert {"cosine", "sine", "multiply"} <= operations
+    assert not operations & {"custom_call", "infeed", "outfeed", "gather"}
+    assert "f64" not in program.mlir_module()
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_a_compiled_rotation_is_one_loop_that_moves_features_once(narrow, pairing):
+    """As bytes that XLA counts: those of features that come and go, and a little for positions and constants."""
+    rope, abstract = rfrope.Rope(rfrope.geometric(64), pairing=pairing), narrow.ShapeDtypeStruct
+    x, positions = abstract((1, 8, 256, 128), "bfloat16"), abstract((256,), "int32")
+    compiled = narrow.jit(rope.rotate).lower(x, positions).compile()
+    (entry,) = re.findall(r"^ENTRY .*?^}", compiled.as_text(), re.MULTILINE | re.DOTALL)
+    assert len(re.findall(r" fusion\(| call\(", entry)) == 1
+    analysis = compiled.cost_analysis()
+    moved = (analysis[0] if isinstance(analysis, list) else analysis)["bytes accessed"]
+    assert moved <= 1.01 * 2 * 2 * 8 * 256 * 128

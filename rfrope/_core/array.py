@@ -20,7 +20,7 @@ import numpy as np
 from rfrope._core import capacity
 from rfrope._core.arguments import broadcast, show
 from rfrope._core.capacity import parts
-from rfrope._core.lazy import DASK, JAX
+from rfrope._core.lazy import DASK, JAX, MLX
 from rfrope._core.libraries import CUPY, NUMPY, OTHER, STRICT, TORCH, Library, imported, is_compiling
 
 Array = Any  # an array of whichever library the caller uses
@@ -36,8 +36,9 @@ _COPIES = 24.0  # bytes that are held for each number of an argument: a copy in 
 _MANY = 2**21  # numbers of an argument from which on it is asked whether they fit
 _SMALL = 2**12  # elements of which the sum of squares is formed by one thread
 _REAL = frozenset("bBhHiIlLqQefd")  # characters of NumPy's dtypes of real numbers, but for longdouble
-_BY_NAME: dict[str, Library] = {"numpy": NUMPY, "cupy": CUPY, "torch": TORCH, "jax": JAX, "dask": DASK}
-_BY_MODULE: dict[str, Library] = {"jax": JAX, "jaxlib": JAX, "dask": DASK, "array_api_strict": STRICT}
+_BY_NAME: dict[str, Library] = {"numpy": NUMPY, "cupy": CUPY, "torch": TORCH, "jax": JAX, "dask": DASK, "mlx": MLX}
+_BY_MODULE: dict[str, Library] = {"jax": JAX, "jaxlib": JAX, "dask": DASK, "mlx": MLX}
+_BY_MODULE["array_api_strict"] = STRICT
 _BY_TYPE: dict[type, Library] = {}  # of arrays that were met: some call asks thirty times
 _MOST_TYPES = 256  # programs may make types without end
 

@@ -1,4 +1,4 @@
-"""Records of JAX and Dask, which trace or defer: functions mapped over blocks, called back or given a derivative."""
+"""Records of JAX, Dask and MLX, which trace or defer: functions mapped over blocks, called back, given a derivative."""
 
 from __future__ import annotations
 
@@ -193,4 +193,10 @@ class _Dask(_Lazy):
         return dask.blockwise(call, axes, *arguments, token=function.__name__.strip("_"), **kept)
 
 
-JAX, DASK = _Jax(), _Dask()
+class _Mlx(_Lazy):
+    """Computed when somebody looks, which inside of transformations nobody may; parts of an array are copies."""
+
+    wraps_integers = rounds_frequencies = True
+
+
+JAX, DASK, MLX = _Jax(), _Dask(), _Mlx()

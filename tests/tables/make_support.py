@@ -1,4 +1,4 @@
-"""Write docs/support.inc: ``PYTHONPATH=tests python tests/tables/make_support.py``, with PyTorch, JAX and Dask."""
+"""Write docs/support.inc: ``PYTHONPATH=tests python tests/tables/make_support.py``, with PyTorch, JAX, Dask and MLX."""
 
 from __future__ import annotations
 
