@@ -19,6 +19,7 @@ from importlib import import_module, metadata
 from typing import Any
 
 from rfrope._core import dispatch
+from rfrope._core.blocks import TurnOptions
 
 _TIMEOUT = 120.0  # seconds
 _QUIET = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
@@ -161,6 +162,17 @@ def _look_at_operators() -> str:
     return "they run the compiled loops, forwards and backwards"
 
 
+def _look_at_triton() -> str:
+    """Turn a block by a quarter of a turn on each kind of device."""
+    backend, torch = dispatch.load(dispatch.TRITON), import_module("torch")
+    found = import_module("rfrope._backends.triton").kinds()
+    for kind in found:
+        x, quarter = torch.tensor([[1.0, 0.0]], device=kind), torch.tensor([[1.5707963267948966]], device=kind)
+        turned = backend.rotated_by_phases(x, quarter, TurnOptions("half", "half"), None, None).tolist()
+        assert abs(turned[0][0]) < 1e-6 > abs(turned[0][1] - 1.0), "what it compiled computes something else"
+    return f"first for PyTorch's tensors on {' and '.join(found)}"
+
+
 def _look_at_kernels() -> str:
     """Import each backend, and compile one of its kernels for the current device."""
     for backend in dispatch.CUDA:
@@ -189,6 +201,7 @@ BACKENDS = (
     Probe("compiled loops", "numba", _look_at_loops, repair=_LOOPS),
     Probe("transforms for sums over many lags", "finufft", _look_at("finufft")),
     Probe("torch operators", "torch", _look_at_operators, "see PyTorch above", "see PyTorch above"),
+    Probe("Triton kernels", "triton", _look_at_triton, "see PyTorch above", "see PyTorch above"),
     Probe("CUDA kernels", "cupy", _look_at_kernels, "see CuPy above", "see CuPy above"),
     Probe("transforms on a device", "cufinufft", _look_at_cufinufft, _CUPY, _CUPY),
 )

@@ -29,7 +29,7 @@ _PLAIN = {type(None), bool, int, float, str, ModuleType}  # kinds of arguments t
 
 
 class Backend(NamedTuple):
-    """A module of ``rfrope._backends.cpu``, ``.cuda`` or ``.torch``, named by its place and its own name."""
+    """A module of ``rfrope._backends.cpu``, ``.cuda``, ``.torch`` or ``.triton``, named by its place and its name."""
 
     place: str
     module: str
@@ -46,7 +46,15 @@ class Backends(NamedTuple):
 CPU = Backends(*(Backend("cpu", module) for module in Backends._fields))
 CUDA = Backends(*(Backend("cuda", module) for module in Backends._fields))
 TORCH_ROTATION = Backend("torch", "rotation")
-
+TRITON = Backend("triton", "rotation")
+# backends for tensors of torch on a device, of which the first that is there runs; else that of a place's own name
+_ORDERS = {
+    "torch on cuda": ("triton", "cuda"),
+    "torch on xpu": ("triton",),
+    "recorded on cuda": ("triton", "torch"),
+    "recorded on xpu": ("triton", "torch"),
+}
+_RECORDED = {"cuda": "recorded on cuda", "xpu": "recorded on xpu"}  # by the device of tensors
 
 Key = tuple[str, str, str]  # place and module of a backend, and the name of a function there
 
@@ -95,13 +103,27 @@ def dispatched(*backends: Backend) -> Callable[[Callable[Arguments, Result]], Di
 def backend_place(function: Dispatched[..., Any], *arguments: Any) -> str:
     """Return the place of the backend that a function would use for some arrays; "" for none."""
     place = place_of(arguments)
-    return place if place and backend_function(function, place) is not None else ""
+    found = (one for one in _ORDERS.get(place, (place,)) if one and backend_function(function, one) is not None)
+    return next(found, "")
 
 
 def backend_function(function: Dispatched[..., Any], place: str) -> Callable[..., Any] | None:
     """Return the backend's version of a function for arrays at a place; None where there is none here."""
-    key = function.keys.get(place)
-    return None if key is None else _find_function(key)
+    for one in _ORDERS.get(place, (place,)):
+        key = function.keys.get(one)
+        found = None if key is None else _find_function(key)
+        if found is not None:
+            return found
+    return None
+
+
+def next_function(
+    function: Dispatched[Arguments, Result], backend: str, *arguments: Any
+) -> Callable[Arguments, Result]:
+    """Return what runs for some arrays where a backend declines: the next of their place, or the generic function."""
+    place = place_of(arguments)
+    others = (backend_function(function, one) for one in _ORDERS.get(place, ()) if one != backend)
+    return next((one for one in others if one is not None), function.generic)
 
 
 def pass_on_device(x: Any) -> Callable[..., Any] | None:
@@ -157,7 +179,7 @@ def load(backend: Backend) -> ModuleType:
 def place_of(values: Iterable[Any]) -> str:
     """Return the place of all arrays among some values, those in tuples included, as `dispatch` names it, or "".
 
-    "torch" is for tensors whose operations are recorded, for gradients or by a compiler.
+    "torch", or "recorded on" a device, is for tensors whose operations are recorded, for gradients or by a compiler.
     """
     arrays, rest = [], list(values)
     for value in rest:
@@ -173,7 +195,10 @@ def place_of(values: Iterable[Any]) -> str:
     places = {(library(x).place(x) if type(x) is not np.ndarray else "cpu" if x.dtype.isnative else "") for x in arrays}
     if len(places) < 2 and places != {""}:
         return next(iter(places), "cpu")
-    return "torch" if all([library(x).is_recorded(x) for x in arrays]) else ""
+    if not all([library(x).is_recorded(x) for x in arrays]):
+        return ""
+    devices = {x.device.type for x in arrays}
+    return _RECORDED.get(devices.pop(), "torch") if len(devices) == 1 else "torch"
 
 
 def takes_words(x: Any) -> bool:

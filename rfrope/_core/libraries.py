@@ -18,6 +18,7 @@ import numpy as np
 
 Array = Any  # an array of whichever library the caller uses
 
+_PLACES = {"cpu": "cpu", "cuda": "torch on cuda", "xpu": "torch on xpu"}  # of tensors, by the type of their device
 _FOUND = ModuleType("found")  # PyTorch's compiler reads an attribute of a module when it meets it
 
 
@@ -156,7 +157,10 @@ class Library:
     # -- memory
 
     def place(self, x: Array) -> str:
-        """Return where loops of our own may touch an array's memory behind the library's back: "cpu", "cuda" or ""."""
+        """Return where loops of our own may touch an array's memory behind the library's back, or "".
+
+        It is "cpu", "cuda" (for CuPy), "torch on cuda" or "torch on xpu".
+        """
         return ""
 
     def is_writable(self, x: Array) -> bool:
@@ -359,14 +363,14 @@ class _Torch(Library):
 
     def place(self, x: Array) -> str:
         """Return where a tensor is that is nothing but its memory: no gradient, tangent, trace or lazy sign."""
-        if x.device.type not in ("cpu", "cuda") or not self._is_computed(x):
+        if x.device.type not in _PLACES or not self._is_computed(x):
             return ""
         torch = _torch()
         if self.needs_gradient(x) or x.layout is not torch.strided or x.is_neg() or x.is_conj():
             return ""
         if torch.jit.is_tracing() or self._has_tangent(x):
             return ""
-        return str(x.device.type)
+        return _PLACES[x.device.type]
 
     def takes_words(self, x: Array) -> bool:
         """Say so of tensors that are nothing but values; not of those that a graph for the CPU is made of."""

@@ -16,6 +16,7 @@ from rfrope._core import angles, array, blocks, dispatch, turns
 from rfrope._core.angles import Angles
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.libraries import TORCH
+from rfrope.layers.launching import LaunchingModule
 from rfrope.rotation.pairings import dealt
 from rfrope.rotation.polar import check_polar_width
 from rfrope.rotation.rope import check_head_width
@@ -36,7 +37,7 @@ _WHOLE = 2**53  # float64 holds whole numbers below it
 _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # what int64 holds
 
 
-class TurningModule(torch.nn.Module):
+class TurningModule(LaunchingModule):
     """A module as its calls see it; `rfrope.layers.torch` has what it is made of, learns and stores."""
 
     _last_plans: tuple[Any, Any]  # the last layout, and what the backend made of it
@@ -162,6 +163,9 @@ class TurningModule(torch.nn.Module):
             return None
         if self.max_positions is not None and q.dtype != torch.float64:
             return self._turn_both_by_rows(q, k, *self._rows(at, q.device))
+        both = self.turn_on_device(q, k, positions, offset) if q.shape[-2] != 1 else None
+        if both is not None:
+            return both
         if self.max_positions is None and (q.shape[-2] == 1 or q.is_xpu):
             by_floats = q.is_cpu or q.dtype == torch.float64
             made = self._cos_sin_of_integers(q, at) if by_floats else self._cos_sin_by_words(at)
@@ -272,6 +276,9 @@ class TurningModule(torch.nn.Module):
         self, q: Tensor, k: Tensor, positions: Any, offset: Any, k_positions: Any
     ) -> tuple[Tensor, Tensor]:
         """Turn with all checks."""
+        both = None if k_positions is not None else self.turn_on_device(q, k, positions, offset)
+        if both is not None:
+            return both
         self._check("q", q)
         self._check("k", k)
         self._check_both(q, k, k_positions is not None)
@@ -460,7 +467,7 @@ class TurningModule(torch.nn.Module):
         """Return whether nothing but torch's operators serves features, which are then to be few."""
         if self.rope.polar or x.dtype == torch.float64 or not dispatch.takes_words(x):
             return False
-        return dispatch.backend_function(rotated, x.device.type) is None
+        return dispatch.backend_function(rotated, f"torch on {x.device.type}") is None
 
     def _tables(self, at: Tensor, omega: Any, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """Cos and sin in float32, for all queries and keys that share positions."""

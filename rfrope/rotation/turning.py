@@ -14,7 +14,7 @@ from rfrope._core.angles import Angles, token_axes
 from rfrope._core.arguments import flag, positive, show
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
-from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched, pass_on_device
+from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, TRITON, dispatched, pass_on_device
 from rfrope._core.lazy import DASK, Constant
 
 _LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
@@ -416,7 +416,7 @@ def scores_of(
 # -- the mathematics ---------------------------------------------------------------------------------------------------
 
 
-@dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
+@dispatched(CPU.rotation, TRITON, CUDA.rotation, TORCH_ROTATION)
 def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> Array:
     """Turn checked features by checked angles."""
     if comes_in_blocks(x, angles.xp):
@@ -425,7 +425,7 @@ def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> A
     return blocks.turned(x, cos, sin, turn, out, angles.xp)
 
 
-@dispatched(CPU.rotation, CUDA.rotation, TORCH_ROTATION)
+@dispatched(CPU.rotation, TRITON, CUDA.rotation, TORCH_ROTATION)
 def _rotated_by_phases(x: Array, phases: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     if comes_in_blocks(x, xp):
         return map_blocks(rotate_by_phases, x, phases, turn, out_pairing=turn.out_pairing)

@@ -10,6 +10,7 @@ from importlib import metadata
 
 import numpy as np
 import pytest
+import triton_device
 from campaign import sparse
 
 from rfrope._backends import findings
@@ -140,6 +141,18 @@ def test_kernels_are_compiled_to_find_out(monkeypatch, backends):
     backends(cuda=raising(ImportError("libcuda.so.1: cannot open")))
     for name in ("CUDA kernels", "transforms on a device"):
         assert look_at(name).reason == "ImportError: libcuda.so.1: cannot open"
+
+
+@pytest.mark.skipif(bool(triton_device.MISSING), reason=triton_device.MISSING or "it can run")
+def test_triton_turns_a_block_to_find_out(monkeypatch):
+    assert look_at("Triton kernels").reason.startswith("ImportError: PyTorch ")
+    assert look_at("Triton kernels").reason.endswith(" finds no device of CUDA, ROCm or XPU")
+    triton_device.stand_in(monkeypatch)
+    monkeypatch.setattr(triton_device.package, "kinds", lambda: ["cpu"])
+    assert look_at("Triton kernels").detail.endswith("first for PyTorch's tensors on cpu")
+    backend = dispatch.load(dispatch.TRITON)
+    monkeypatch.setattr(backend, "rotated_by_phases", lambda x, *_: x)
+    assert look_at("Triton kernels").reason == "AssertionError: what it compiled computes something else"
 
 
 def test_cufinufft_that_backends_cannot_use(monkeypatch, backends):

@@ -34,11 +34,13 @@ if numba.config.DISABLE_JIT:
 
 @pytest.mark.parametrize(("place", "module", "name"), dispatch.DISPATCHED, ids=str)
 def test_backend_functions_have_the_signature_of_the_generic_one(place, module, name):
-    if place == "torch":
+    if place in ("torch", "triton"):
         library("torch")
+    if place == "triton":
+        pytest.importorskip("triton", reason="triton is not installed")
     generic = dispatch.DISPATCHED[place, module, name]
     function = getattr(importlib.import_module(f"rfrope._backends.{place}.{module}"), name)
-    assert place == "cuda" or dispatch.backend_function(generic, place) is function
+    assert place in ("cuda", "triton") or dispatch.backend_function(generic, place) is function
     assert (function.__name__, function.__module__) == (name, f"rfrope._backends.{place}.{module}")
     own, wanted = (inspect.signature(one).parameters.values() for one in (function, generic.generic))
     assert [(one.name, one.kind, one.default) for one in own] == [(one.name, one.kind, one.default) for one in wanted]
@@ -46,7 +48,7 @@ def test_backend_functions_have_the_signature_of_the_generic_one(place, module, 
 
 def test_every_backend_is_declared_and_has_a_file():
     backends = {key[:2] for key in dispatch.DISPATCHED}
-    assert backends == {*dispatch.CPU, *dispatch.CUDA, dispatch.TORCH_ROTATION}
+    assert backends == {*dispatch.CPU, *dispatch.CUDA, dispatch.TORCH_ROTATION, dispatch.TRITON}
     for place, module in backends:
         assert module in {one.name for one in pkgutil.iter_modules([str(PACKAGE / "_backends" / place)])}
 

@@ -1,0 +1,405 @@
+"""The kernel of Triton, run by its interpreter, against the generic function; and mistakes in it, which are noticed."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import math
+import pathlib
+
+import numpy as np
+import pytest
+import triton_device
+from campaign import sparse
+from triton_device import assert_intact, assert_rounded, fenced
+
+import rfrope
+from rfrope._core import array
+from rfrope._core.angles import Angles
+from rfrope._core.blocks import MAGNITUDES, TurnOptions
+from rfrope.rotation.turning import rotated
+
+if triton_device.MISSING:
+    pytest.skip(triton_device.MISSING, allow_module_level=True)
+
+import torch
+from triton.runtime.errors import InterpreterError
+
+from rfrope._backends.triton import kernels, launches, rotation
+
+ROOM = rotation._room
+XP = array.named_namespace(torch)
+ERROR = 6e-7  # of a feature, relative to the largest: float32 rounds the angle, cos and sin, products and their sum
+PAIRINGS = list(itertools.product(("half", "interleaved"), repeat=2))
+TOKENS, BLOCKS = 19, 6
+
+
+def uniform(*shape, seed=0):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
+
+
+def float64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def frequencies(*shape, seed=3):
+    return 10.0 ** (-4.0 * (uniform(*shape, seed=seed) + 0.5))
+
+
+@pytest.fixture(autouse=True)
+def rooms(monkeypatch):
+    """Memory for results lies amid other memory, which stays as it is; and there are several tiles of tokens."""
+    made = []
+    monkeypatch.setattr(launches, "_TILE", 128)
+
+    def room(x, width):
+        made.append(fenced(ROOM(x, width).zero_()))
+        return made[-1]
+
+    monkeypatch.setattr(rotation, "_room", room)
+    yield made
+    for one in made:
+        assert_intact(one)
+
+
+def turned(x, angles, turn):
+    found = rotation._turned(fenced(x) if x.is_contiguous() else x, angles, turn, None)
+    assert found is not None
+    assert found.dtype == x.dtype
+    return found
+
+
+def check(x, positions, omega, shift=None, error=ERROR, **options):
+    """Turn by the kernel, and by the generic function in float64."""
+    options = {"pairing": "half", "out_pairing": options.get("pairing", "half")} | options
+    turn = TurnOptions(**options)
+    found = turned(x, Angles(positions, omega, shift, XP), turn)
+    exact = rotated.generic(x.double(), Angles(positions, omega, shift, XP), turn, None)
+    assert found.shape == exact.shape
+    assert_rounded(found, exact, error)
+
+
+AT = torch.arange(TOKENS)[:, None]
+ANGLES = {  # of features (2, 3, TOKENS, d): positions, frequencies, shift
+    "one axis": (AT, frequencies(BLOCKS, 1), None),
+    "int32": (AT.int(), frequencies(BLOCKS, 1), None),
+    "three axes": (torch.randint(-99, 99, (TOKENS, 3)), frequencies(BLOCKS, 3), None),
+    "two axes and heads": (torch.randint(-99, 99, (TOKENS, 2)), frequencies(3, BLOCKS, 2), None),
+    "each sequence": (torch.randint(0, 9999, (2, 1, TOKENS, 1)), frequencies(BLOCKS, 1), None),
+    "each sequence and head": (torch.randint(0, 9999, (2, 1, TOKENS, 1)), frequencies(3, BLOCKS, 1), None),
+    "float64": (uniform(TOKENS, 1) * 9e3, frequencies(BLOCKS, 1), None),
+    "float32": (uniform(TOKENS, 2).float() * 9e3, frequencies(BLOCKS, 2), None),
+    "shift of blocks": (AT, frequencies(BLOCKS, 1), uniform(BLOCKS) * 20.0),
+    "shift of heads": (AT, frequencies(BLOCKS, 1), uniform(3, 1, BLOCKS) * 20.0),
+    "shift of tokens": (AT, frequencies(BLOCKS, 1), uniform(2, 1, TOKENS, 1) * 20.0),
+    "one frequency": (AT, frequencies(1, 1).expand(BLOCKS, 1), uniform(BLOCKS)),
+    "one position": (AT[:1] + 77, frequencies(BLOCKS, 1), None),
+}
+
+
+@pytest.mark.parametrize("name", ANGLES)
+@pytest.mark.parametrize("pairings", PAIRINGS, ids="-".join)
+def test_the_kernel_turns_as_the_generic_function_does(name, pairings):
+    positions, omega, shift = ANGLES[name]
+    x = uniform(2, 3, TOKENS, 2 * BLOCKS + 5).float()  # five are not turned
+    check(x, positions, omega, shift, pairing=pairings[0], out_pairing=pairings[1])
+    check(x, positions, omega, shift, pairing=pairings[0], out_pairing=pairings[1], inverse=True, scale=1.7)
+
+
+SCALES = {
+    "number": 0.6,
+    "one": uniform() + 1.0,
+    "blocks": uniform(BLOCKS) + 1.0,
+    "tokens": uniform(2, 1, TOKENS, 1) + 1.0,
+}
+
+
+@pytest.mark.parametrize("name", SCALES)
+@pytest.mark.parametrize("inverse", [False, True])
+def test_scales(name, inverse):
+    positions, omega, _ = ANGLES["one axis"]
+    check(uniform(2, 3, TOKENS, 2 * BLOCKS).float(), positions, omega, scale=SCALES[name], inverse=inverse)
+
+
+def test_float32_scales_and_shifts():
+    x, positions, omega = uniform(2, 3, TOKENS, 2 * BLOCKS).float(), AT, frequencies(BLOCKS, 1)
+    check(x, positions, omega.float(), uniform(BLOCKS).float() * 9.0, scale=(uniform(BLOCKS) + 1.0).float())
+
+
+LAYOUTS = {  # memory of features (2, 3, TOKENS, 12)
+    "heads last": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "every second feature": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+    "features first": lambda x: x.permute(3, 0, 1, 2).contiguous().permute(1, 2, 3, 0),
+    "one batch for all": lambda x: x[:1].expand(2, -1, -1, -1),
+    "part of a larger one": lambda x: torch.nn.functional.pad(x, (3, 5, 1, 2))[:, :, 1:-2, 3:-5],
+    "out of line": lambda x: torch.nn.functional.pad(x.flatten(), (1, 0))[1:].view(x.shape),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("pairings", PAIRINGS, ids="-".join)
+def test_features_of_any_strides(name, pairings):
+    x = LAYOUTS[name](uniform(2, 3, TOKENS, 2 * BLOCKS).float())
+    check(x, AT, frequencies(BLOCKS, 1), pairing=pairings[0], out_pairing=pairings[1])
+
+
+SHAPES = [
+    ((12,), (1,)),
+    ((TOKENS, 12), (TOKENS, 1)),
+    ((4, TOKENS, 12), (TOKENS, 1)),
+    ((2, TOKENS, 4, 12), (TOKENS, 1, 1)),  # tokens before heads
+    ((2, TOKENS, 4, 12), (2, TOKENS, 1, 1)),
+    ((TOKENS, 2, 4, 12), (TOKENS, 1, 1, 1)),
+    ((2, 0, 4, 12), (0, 1, 1)),
+    ((1, 1, 1, 12), (1, 1)),
+    ((2, 9, 33, 12), (33, 1)),  # more heads than a program has
+]
+
+
+@pytest.mark.parametrize(("shape", "at"), SHAPES, ids=str)
+def test_axes_of_features_in_any_order(shape, at):
+    check(uniform(*shape).float(), torch.randint(0, 999, at), frequencies(BLOCKS, 1))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("pairings", PAIRINGS, ids="-".join)
+def test_features_of_16_bits_are_rounded_once(dtype, pairings):
+    x = uniform(2, 3, TOKENS, 2 * BLOCKS + 2).to(getattr(torch, dtype))
+    check(x, AT + 2**31, frequencies(BLOCKS, 1), pairing=pairings[0], out_pairing=pairings[1])
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 64, 65, 128])
+def test_numbers_of_blocks(blocks):
+    check(uniform(2, 3, 2 * blocks + blocks % 2).float(), AT[:3], frequencies(blocks, 1))
+    check(uniform(2, 3, 2 * blocks).float(), AT[:3], frequencies(blocks, 1), pairing="interleaved")
+
+
+# -- positions and frequencies -----------------------------------------------------------------------------------------
+
+FAR = {
+    "2**31": torch.tensor([2**31, 2**31 - 1, -(2**31), 2**31 + 12_345]),
+    "2**40": torch.tensor([2**40, 2**40 - 1, -(2**40), 2**40 + 12_345]),
+    "2**53": torch.tensor([2**53, 2**53 - 1, -(2**53), 2**52 + 12_345]),
+    "2**24 in float32": torch.tensor([2.0**24, 2.0**24 - 1.0, -(2.0**24), 2.0**23 + 0.5]),
+    "2**24 in float64": float64([2.0**24 + 0.123, -(2.0**24) + 0.77, 2.0**24 - 2.0**-20, 1.0 / 3.0]),
+    "2**40 in float64": float64([2.0**40, 2.0**40 + 2.0**-9, -(2.0**40), 0.5**12]),
+    "small in float32": torch.tensor([1e-3, -1e-20, 1e-45, -0.0]),
+    "small in float64": float64([1e-3, -1e-20, 5e-324, 2.0**-31]),
+}
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_far_positions(name):
+    positions = FAR[name][:, None]
+    omega = torch.cat([frequencies(4, 1), float64([[3.0], [-1.0]])])
+    check(uniform(3, 4, 12).float(), positions, omega)
+
+
+@pytest.mark.parametrize("name", ["2**31", "2**40", "2**53"])
+def test_far_positions_by_words(name):
+    positions = FAR[name][:, None]
+    omega = torch.cat([frequencies(4, 1), float64([[3.0], [-1.0]])])
+    x, turn = uniform(3, 4, 12).float(), TurnOptions("half", "half")
+    prepared = omega.clone()
+    prepared.turn_words = torch.from_numpy(triton_device.turn_words(omega.numpy()))
+    read = launches.read_frequencies(Angles(positions, prepared, None, XP), x)
+    assert (read.dtype, read.shape) == (torch.int64, (6, 2))
+    assert launches.read_frequencies(Angles(positions.double(), prepared, None, XP), x) is prepared
+    exact = rotated.generic(x.double(), Angles(positions, omega, None, XP), turn, None)
+    assert_rounded(turned(x, Angles(positions, prepared, None, XP), turn), exact, ERROR)
+
+
+def test_frequencies_of_any_size():
+    """Those of 2**53 positions and more turn by what their last bit is worth; position times frequency is exact."""
+    omega = float64([1e-300, 5e-324, 1e-20, 2.0**-70, 1e-9, 7e3, -3e6, 2.0**52, 0.0, -0.0, 2.0**-53, math.pi])
+    check(uniform(3, 4, 24).float(), torch.tensor([1, -1, 77, 4])[:, None], omega[:, None])
+    check(uniform(3, 4, 24).float(), torch.tensor([1, -1, 77, 4])[:, None], omega[:, None].float())
+    check(uniform(3, 2, 16).float(), torch.tensor([0.25, -33.7])[:, None].double(), omega[:8, None].clamp(-3e6, 3e6))
+
+
+def test_a_carry_between_words():
+    """One frequency in two thousand needs it: those of a generator of which the low word of the product overflows."""
+    high, low = kernels._TURN_HIGH.value, kernels._TURN_LOW.value
+    numbers = np.random.default_rng(0).integers(2**52, 2**53, 100_000).tolist()
+    found = [n * 2.0**-52 for n in numbers if n * high % 2**64 + (n * low >> 64) >= 2**64]
+    assert len(found) > 8
+    check(uniform(2, 2, 2 * len(found)).float(), torch.tensor([[2**50], [1 - 2**50]]), float64(found)[:, None])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**60])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_frequencies_without_a_phase_give_nan_there_alone(bad, dtype):
+    omega = torch.tensor([1.0, bad, 0.5], dtype=dtype)[:, None]
+    found = turned(torch.ones(2, 6), Angles(AT[:2], omega, None, XP), TurnOptions("half", "half"))
+    assert found.isnan().all(0).tolist() == [False, True, False, False, True, False]
+    if not math.isfinite(bad):
+        found = turned(
+            torch.ones(2, 6), Angles(AT[:2].to(dtype) + bad, frequencies(3, 1), None, XP), TurnOptions("half", "half")
+        )
+        assert found.isnan().all()
+
+
+def test_phases_instead_of_positions():
+    x, phases = uniform(2, 3, TOKENS, 16).float(), uniform(3, TOKENS, BLOCKS) * 1e6
+    for pairing, out_pairing in PAIRINGS:
+        turn = TurnOptions(pairing, out_pairing, 1.3, True)
+        exact = rfrope.rotate_by_phases(
+            x.double(), phases, pairing=pairing, out_pairing=out_pairing, scale=1.3, inverse=True
+        )
+        assert_rounded(turned(x, phases, turn), exact, ERROR)
+
+
+@pytest.mark.parametrize("out_pairing", ["half", "interleaved"])
+@pytest.mark.parametrize("softplus", [False, True])
+def test_magnitudes(out_pairing, softplus):
+    x = uniform(2, 3, TOKENS, BLOCKS + 2).abs().float()
+    x[0] *= -60.0 if softplus else 1.0
+    check(x, AT, frequencies(BLOCKS, 1), pairing=MAGNITUDES, out_pairing=out_pairing, softplus=softplus)
+    y = uniform(2, 3, TOKENS, 2 * BLOCKS + 2).float()
+    check(y, AT, frequencies(BLOCKS, 1), pairing=out_pairing, out_pairing=MAGNITUDES, inverse=True)
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+TEXT = pathlib.Path(kernels.__file__).read_text("utf-8")
+MISTAKES = {  # of the text: what a person might write instead
+    "sign of the sine": ("turned, other = first * cos - second * sin", "turned, other = first * cos + second * sin"),
+    "inverse": ("(-sin if BACK else sin)", "sin"),
+    "second feature": ("first * sin + second * cos", "first * sin + first * cos"),
+    "pairing": (
+        "if LAYOUT == INTERLEAVED:\n        column = tl.arange(0, 2 * BLOCKS)[None, None, :]\n        found",
+        "if LAYOUT != INTERLEAVED:\n        column = tl.arange(0, 2 * BLOCKS)[None, None, :]\n        found",
+    ),
+    "stride of tokens": ("row * x_steps[2]", "row * x_steps[1]"),
+    "stride of results": ("number * y_steps[1]", "number * x_steps[1]"),
+    "stride of features": ("at + (column + D) * step, mask=mask, other", "at + (column + D), mask=mask, other"),
+    "mask of tokens": ("valid = (member < heads) & (token + row < tokens)", "valid = member < heads"),
+    "mask of heads": (
+        "valid = (member < heads) & (token + row < tokens)",
+        "valid = (member < heads + 1) & (token + row < tokens)",
+    ),
+    "mask of blocks": (
+        "mask = valid & (column < D)\n        tl.store",
+        "mask = valid & (column <= D)\n        tl.store",
+    ),
+    "quadrant": ("quadrant = quarters.to(tl.int32) & 3", "quadrant = quarters.to(tl.int32) & 1"),
+    "rounded quadrant": ("(units + (1 << 61)) >> 62", "units >> 62"),
+    "low word of 1/(2 pi)": ("0x7F09D5F47D4D3770", "0x7F09D5F47D4D3770 ^ 0x7F00000000000000"),
+    "carry": (" + (p_1 < product).to(tl.uint64)", ""),
+    "what a word lacks": ("rest += position.to(tl.float32) * lack", "rest += lack"),
+    "bits behind the point": ("units += whole * word + part * coarse", "units += whole * word"),
+    "sign of a position": (
+        "whole, part = tl.where(negative, -whole, whole)",
+        "whole, part = tl.where(negative, whole, whole)",
+    ),
+    "far word": ("+ (position >> 26) * far", "+ (position >> 25) * far"),
+    "cosine's polynomial": ("1.0 - 0.5 * z", "1.0 + 0.5 * z"),
+    "set of frequencies": ("(head // group) * f_steps[1]", "head * f_steps[1]"),
+    "scale divides": ("factor / e if DIVIDED else factor * e", "factor * e"),
+    "shift's tokens": ("(token + row) * s_steps[2]", "row * s_steps[2]"),
+    "counted tokens": ("found = token + row + offset", "found = row + offset"),
+    "rest of the features": (
+        "after, behind = D if LAYOUT == MAGNITUDES else 2 * D, D if",
+        "after, behind = D if LAYOUT == MAGNITUDES else D, D if",
+    ),
+    "small softplus": ("tl.where(rounded == 0.0, e, tl.log(w)", "tl.where(rounded == 0.0, 0.0, tl.log(w)"),
+    "sums of keys in the shift": ("tl.where(shifted, tl.sum(along, 1), 0.0)", "tl.sum(along, 1)"),
+    "sign of a gradient": ("sign * (cos * crosses + sin * dots)", "sign * (cos * crosses - sin * dots)"),
+    "gradient of the softplus": ("turned / (1.0 + tl.exp(-z_1))", "turned / (1.0 + tl.exp(z_1))"),
+    "line of the sums": ("+ (head % group) // each", ""),
+}
+
+
+def sides(shift, sets, softplus):
+    """Queries and keys with gradients, turned back in a sum that hides no mistake."""
+    pairing = MAGNITUDES if softplus else "half"
+    q, k = (
+        fenced(x.float()).requires_grad_()
+        for x in (3.0 * uniform(2, 6, TOKENS, 8), 3.0 * uniform(2, 3, TOKENS, 8, seed=1))
+    )
+    omega = frequencies(sets, 8 if softplus else 4, 1).requires_grad_()
+    return q, k, omega, shift.clone().requires_grad_(), TurnOptions(pairing, "interleaved", 1.3, False, softplus)
+
+
+def everything(rooms):
+    """Check what the mistakes are in: few calls, since each mistake makes all of them."""
+    x = uniform(2, 9, 37, 2 * BLOCKS + 3).float()
+    at = torch.randint(-(2**31), 2**31, (37, 1), generator=torch.Generator().manual_seed(0))
+    for options in ({}, {"pairing": "interleaved", "out_pairing": "half", "inverse": True}):
+        check(x, at, frequencies(BLOCKS, 1), scale=uniform(BLOCKS) + 1.0, **options)
+    check(x.repeat_interleave(2, -1)[..., ::2], at.double() / 2.0**20, frequencies(BLOCKS, 1), uniform(37, 1))
+    check(x, FAR["2**53"][:1].expand(37)[:, None] - AT[:1], frequencies(BLOCKS, 1))
+    test_far_positions_by_words("2**40")
+    test_frequencies_of_any_size()
+    test_a_carry_between_words()
+    check(
+        -30.0 - uniform(2, 3, 4, BLOCKS).float(),
+        at[:4],
+        frequencies(BLOCKS, 1),
+        pairing=MAGNITUDES,
+        out_pairing="half",
+        softplus=True,
+    )
+    check(
+        x.transpose(1, 2).contiguous().transpose(1, 2)[..., :BLOCKS] * 90.0,
+        at,
+        frequencies(BLOCKS, 1),
+        pairing=MAGNITUDES,
+        out_pairing="half",
+        softplus=True,
+    )
+    for softplus, shift, sets in ((False, uniform(3, 1, 4), 3), (True, uniform(8), 1)):
+        q, k, omega, shift, turn = sides(shift, sets, softplus)
+        found = rotation.rotated_both(q, k, None, omega, shift, 5, turn)
+        weights = [uniform(*one.shape, seed=8) for one in found]
+        gradients = torch.autograd.grad(found, (q, k, omega, shift), [fenced(one.float()) for one in weights])
+        wide = [one.detach().double().requires_grad_() for one in (q, k)]
+        places = torch.arange(5, 5 + TOKENS)[:, None]
+        exact = [
+            rotated.generic(
+                one, Angles(places, omega.repeat_interleave(one.shape[1] // sets, 0), added, XP), turn, None
+            )
+            for one, added in zip(wide, (None, shift), strict=True)
+        ]
+        for one, other in zip(found, exact, strict=True):
+            assert_rounded(one.detach(), other.detach(), ERROR)
+        for one, other in zip(gradients, torch.autograd.grad(exact, (*wide, omega, shift), weights), strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-6 * float(other.abs().max()))
+    for room in rooms:
+        assert_intact(room)
+
+
+def test_everything_that_mistakes_are_looked_for_with(rooms):
+    everything(rooms)
+
+
+@pytest.mark.parametrize(
+    "name", sparse(tuple(MISTAKES), lambda name: name in ("sign of the sine", "quadrant", "mask of tokens"))
+)
+def test_a_mistake_in_the_kernel_is_noticed(name, monkeypatch, tmp_path, rooms):
+    right, wrong = MISTAKES[name]
+    assert TEXT.count(right) == 1, name
+    path = tmp_path / "spoiled.py"  # Triton reads the text of functions from files
+    path.write_text(TEXT.replace(right, wrong), "utf-8")
+    spec = importlib.util.spec_from_file_location("spoiled", path)
+    spoiled = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(spoiled)
+    monkeypatch.setattr(kernels, "turn", spoiled.turn)
+    with pytest.raises((AssertionError, InterpreterError)):
+        everything(rooms)
+    rooms.clear()
+
+
+def test_the_table_of_1_over_2_pi():
+    from rfrope._core.turns import _TURN
+
+    assert kernels._TURN_HIGH.value << 64 | kernels._TURN_LOW.value == int(_TURN * 2**128)
+
+
+def test_polynomials_are_as_near_as_said():
+    a = np.linspace(-math.pi / 4, math.pi / 4, 10_001)
+    z = a * a
+    sin = a + a * z * (kernels._SIN_1.value + z * (kernels._SIN_2.value + z * kernels._SIN_3.value))
+    cos = 1.0 - 0.5 * z + z * z * (kernels._COS_1.value + z * (kernels._COS_2.value + z * kernels._COS_3.value))
+    assert np.abs(sin - np.sin(a)).max() < 3e-9
+    assert np.abs(cos - np.cos(a)).max() < 3e-9

@@ -1,0 +1,256 @@
+"""The Triton backend as calls reach it: who is served, what is left to others, gradients, operators and graphs."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+import triton_device
+from triton_device import assert_rounded
+
+import rfrope
+from rfrope._backends import triton as package
+from rfrope._core import dispatch
+from rfrope.rotation import turning
+
+if triton_device.MISSING:
+    pytest.skip(triton_device.MISSING, allow_module_level=True)
+
+import torch
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch, about its own use of it
+ERROR = 6e-7
+
+
+def uniform(*shape, seed=0):
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) - 0.5
+
+
+OMEGA = torch.from_numpy(rfrope.geometric(4))
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Launches of a device that tensors of the CPU stand for."""
+    triton_device.stand_in(monkeypatch)
+    return triton_device.recorded(monkeypatch)
+
+
+# -- who is served -----------------------------------------------------------------------------------------------------
+
+
+def test_tensors_on_a_device_reach_it_first(calls):
+    x = uniform(2, 5, 8).float()
+    assert dispatch.backend_place(turning.rotated, x, OMEGA) == "triton"
+    assert dispatch.backend_place(turning.rotated, x.requires_grad_(), OMEGA) == "triton"
+    assert dispatch.backend_place(turning.rotated, np.ones(3)) == "cpu"
+    assert dispatch.backend_place(turning.rotated_by_table, x, OMEGA) == "torch"  # it has none by tables
+    rfrope.rotate(x, torch.arange(5), OMEGA)
+    assert len(calls) == 1
+
+
+def test_without_it_others_serve(calls, monkeypatch):
+    def check():
+        raise ImportError("none here")
+
+    monkeypatch.setattr(package, "check", check)
+    x = uniform(2, 5, 8).float()
+    assert dispatch.backend_place(turning.rotated, x, OMEGA) == ""
+    assert dispatch.backend_place(turning.rotated, x.requires_grad_(), OMEGA) == "torch"
+    rfrope.rotate(x, torch.arange(5), OMEGA)
+    assert not calls
+
+
+def test_a_machine_without_a_device_is_refused(monkeypatch):
+    for kind in ("cuda", "xpu"):
+        monkeypatch.setattr(getattr(torch, kind), "is_available", lambda: False)
+    with pytest.raises(ImportError, match="finds no device"):
+        package.check()
+    monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
+    package.check()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: ((9, 0), (6, 1))[i])
+    with pytest.raises(ImportError, match=r"compute capability 6\.1; Triton needs 7\.0"):
+        package.check()
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    package.check()
+
+
+LEFT = {  # to the next backend, or the generic function
+    "float64": lambda: (uniform(2, 5, 8), torch.arange(5), OMEGA, {}),
+    "many axes": lambda: (uniform(2, 2, 2, 5, 8).float(), torch.arange(5), OMEGA, {}),
+    "frequencies of tokens": lambda: (uniform(2, 5, 8).float(), torch.ones(1), uniform(2, 5, 4, 1), {}),
+    "positions with gradients": lambda: (uniform(5, 8).float(), uniform(5).requires_grad_(), OMEGA, {}),
+    "shifts of tokens with gradients": lambda: (
+        uniform(2, 5, 8).float(),
+        torch.arange(5),
+        OMEGA,
+        {"shift": uniform(2, 5, 4).requires_grad_()},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_the_kernel_does_not_take_goes_on_to_others(name, calls):
+    x, positions, omega, options = LEFT[name]()
+    found = rfrope.rotate(x, positions, omega, **options)
+    exact = turning.rotated.generic.__globals__["rotate"](x.double(), positions, omega, **options)
+    assert not calls
+    torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-7)
+
+
+def test_phases_and_ropes(calls, monkeypatch):
+    monkeypatch.setattr(dispatch, "takes_words", lambda x: True)  # as on a device
+    x, rope = uniform(2, 5, 8).float(), rfrope.Rope(rfrope.geometric(4), pairing="half")
+    assert_rounded(rfrope.rotate_by_phases(x, uniform(5, 4)), rfrope.rotate_by_phases(x.double(), uniform(5, 4)), ERROR)
+    assert_rounded(rope.rotate(x, torch.arange(5)), rope.rotate(x.double(), torch.arange(5)), ERROR)
+    assert len(calls) == 2
+    assert calls[1][1]["frequencies"].dtype == torch.int64  # words that the Rope holds
+
+
+# -- memory that there is already --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("out_pairing", ["half", "interleaved"])
+def test_in_place(out_pairing, calls):
+    x = uniform(2, 5, 10).float()
+    expected = rfrope.rotate(x, torch.arange(5), OMEGA, out_pairing=out_pairing)
+    version = x._version
+    found = rfrope.rotate(x, torch.arange(5), OMEGA, out_pairing=out_pairing, out=x)
+    assert found is x
+    assert x._version > version
+    assert torch.equal(x, expected)
+    assert calls[1][1]["COPIED"] == (0 if out_pairing == "half" else 2)
+
+
+def test_operands_that_the_result_is_written_over(calls):
+    x = uniform(5, 8).float()
+    positions = x[:, 0]
+    expected = rfrope.rotate(x, positions.clone(), OMEGA)
+    assert torch.equal(rfrope.rotate(x, positions, OMEGA, out=x), expected)
+    assert len(calls) == 2
+
+
+def test_results_lie_in_memory_as_features_do(calls):
+    x = uniform(2, 5, 3, 8).float().transpose(1, 2)
+    found = rfrope.rotate(x, torch.arange(5), OMEGA)
+    assert found.stride() == x.stride()
+    assert rfrope.rotate(x[:, :, ::2], torch.arange(3), OMEGA).is_contiguous() is False
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+GRADIENTS = {  # of features (2, 6, 5, 8): frequencies, shift, scale
+    "frequencies": ((4, 1), None, None),
+    "three axes": ((4, 3), None, None),
+    "heads": ((6, 4, 1), (6, 1, 4), None),
+    "shift": ((4, 1), (4,), None),
+    "scale": ((4, 1), None, (4,)),
+    "scales of heads": ((4, 1), (1,), (6, 1, 1)),
+    "one number": ((4, 1), (), ()),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+@pytest.mark.parametrize(
+    "options", [{}, {"inverse": True, "pairing": "interleaved"}, {"out_pairing": "interleaved"}], ids=str
+)
+def test_gradients_are_those_of_the_generic_function(name, options, calls):
+    omega, shift, scale = (None if one is None else uniform(*one, seed=7) + 1.0 for one in GRADIENTS[name])
+    given = {"frequencies": omega, "shift": shift, "scale": scale}
+    given = {key: value.requires_grad_() for key, value in given.items() if value is not None}
+    positions = torch.randint(0, 99, (5, omega.shape[-1]), generator=torch.Generator().manual_seed(0))
+    x, gradient = uniform(2, 6, 5, 8), uniform(2, 6, 5, 8, seed=5)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        features = x.to(dtype).requires_grad_()
+        turned = rfrope.rotate(features, positions, **given, **options)
+        found.append(torch.autograd.grad(turned, [features, *given.values()], gradient.to(dtype)))
+    assert len(calls) == 2  # of float32 features alone: one forwards, one backwards
+    for one, exact in zip(*found, strict=True):
+        assert one.shape == exact.shape
+        torch.testing.assert_close(one.double(), exact, rtol=0, atol=1e-6 * float(exact.abs().max()) + 1e-6)
+
+
+def test_features_are_kept_for_gradients_of_angles_alone(calls):
+    x = uniform(2, 5, 8).float().requires_grad_()
+
+    def kept(frequencies):
+        held = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: held.append(t.shape) or t, lambda t: t):
+            rfrope.rotate(x, torch.arange(5), frequencies)
+        return any(shape.numel() == x.numel() for shape in held)
+
+    assert not kept(OMEGA)
+    assert kept(OMEGA.clone().requires_grad_())
+
+
+@pytest.mark.parametrize("name", ["heads", "scale"])
+def test_gradients_of_gradients(name, calls):
+    omega, shift, scale = (None if one is None else uniform(*one, seed=7) + 1.0 for one in GRADIENTS[name])
+    given = {"frequencies": omega, "shift": shift, "scale": scale}
+    given = {key: value.requires_grad_() for key, value in given.items() if value is not None}
+    x, found = uniform(2, 6, 5, 8), []
+    for dtype in (torch.float32, torch.float64):
+        features = x.to(dtype).requires_grad_()
+        inputs = [features, *given.values()]
+        turned = rfrope.rotate(features, torch.arange(5)[:, None], **given)
+        first = torch.autograd.grad((turned**2 * torch.arange(8)).sum(), inputs, create_graph=True)
+        found.append(torch.autograd.grad(sum(one.double().square().sum() for one in first), inputs))
+    assert calls
+    for one, exact in zip(*found, strict=True):
+        torch.testing.assert_close(one.double(), exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
+
+
+def test_gradients_of_no_features_are_zero(calls):
+    omega, x = OMEGA.clone().requires_grad_(), torch.ones(2, 0, 8, requires_grad=True)
+    found = torch.autograd.grad(rfrope.rotate(x, torch.arange(0), omega).sum(), (x, omega))
+    assert [one.shape for one in found] == [x.shape, omega.shape]
+    assert not found[1].any()
+
+
+# -- operators and graphs ----------------------------------------------------------------------------------------------
+
+
+def operands(seed=0):
+    q, k = (uniform(2, heads, 5, 8, seed=seed).float() for heads in (4, 2))
+    options = (1.5, 3, True, "half", "half", False, False, False)
+    return q, k, None, OMEGA[None, None, :, None].clone(), uniform(1, 2, 1, 4), None, *options
+
+
+@pytest.mark.parametrize("name", ["turn_both", "turn_both_", "turn_both_back"])
+def test_operators_keep_torchs_rules(name, monkeypatch):
+    """Schemas, and registration of gradients; fake tensors, which the interpreter cannot take, are those of graphs."""
+    triton_device.stand_in(monkeypatch)
+    rotation = importlib.import_module("rfrope._backends.triton.rotation")
+    given = list(operands())
+    if name == "turn_both":
+        for place in (0, 1, 3, 4):
+            given[place] = given[place].requires_grad_()
+    if name == "turn_both_back":
+        given = [*operands(1)[:2], *given, [True, True, False]]
+    found = torch.library.opcheck(
+        getattr(rotation, name), given, test_utils=("test_schema", "test_autograd_registration")
+    )
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_the_operator_in_place_turns_as_the_other_one(calls):
+    rotation = importlib.import_module("rfrope._backends.triton.rotation")
+    q, k, *others = operands()
+    expected = rotation.turn_both(q, k, *others)
+    rotation.turn_both_(q, k, *others)
+    assert torch.equal(q, expected[0])
+    assert torch.equal(k, expected[1])
+
+
+def test_vmap_of_the_operator(calls):
+    rotation = importlib.import_module("rfrope._backends.triton.rotation")
+    q, k, *others = operands()
+    stacks = torch.stack([q, 2.0 * q]), torch.stack([k, 3.0 * k], 1)
+    found = torch.func.vmap(lambda a, b: rotation.turn_both(a, b, *others), (0, 1))(*stacks)
+    for i, factors in enumerate(((1.0, 1.0), (2.0, 3.0))):
+        for one, exact, factor in zip(found, rotation.turn_both(q, k, *others), factors, strict=True):
+            torch.testing.assert_close(one[i], factor * exact)

@@ -1,0 +1,148 @@
+"""The module on a device where one launch turns queries and keys, against itself by the generic functions."""
+
+from __future__ import annotations
+
+import pytest
+import triton_device
+from triton_device import assert_rounded
+
+import rfrope
+
+if triton_device.MISSING:
+    pytest.skip(triton_device.MISSING, allow_module_level=True)
+
+import torch
+
+from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
+
+ROPE = rfrope.Rope(rfrope.geometric(4))
+ERROR = 6e-7
+MODULES = {
+    "known": lambda: RotaryEmbedding(ROPE),
+    "tokens before heads": lambda: RotaryEmbedding(ROPE, layout="bthd"),
+    "part of a head": lambda: RotaryEmbedding(ROPE, head_dim=12),
+    "interleaved with a factor": lambda: RotaryEmbedding(
+        rfrope.Rope(rfrope.geometric(4), pairing="interleaved", attention_factor=1.2)
+    ),
+    "frequencies and phases": lambda: RotaryEmbedding(ROPE, learnable="both"),
+    "factors": lambda: RotaryEmbedding(ROPE, learnable="factors"),
+    "sets": lambda: RotaryEmbedding(rfrope.sample("gaussian(scale=32)", 4, rng=0, heads=2), learnable="both"),
+    "polar": lambda: PolarEmbedding(rfrope.Rope(rfrope.geometric(8), polar=True), learnable="phases", heads=2),
+}
+FLOATS = torch.tensor([0.5, 1.25, -3.0, 1e4, 7.1])
+POSITIONS = {
+    "counted": {},
+    "counted from 7": {"offset": 7},
+    "each cache": {"offset": torch.tensor([3, 2**31])},
+    "a tensor as offset": {"offset": torch.tensor(5)},
+    "integers": {"positions": torch.tensor([5, -1, 2**31, 0, 99])},
+    "of each sequence": {
+        "positions": torch.tensor([[5, 1, 0, 2, 3], [7, 8, 9, 10, 11]], dtype=torch.int32),
+        "offset": 3,
+    },
+    "floats": {"positions": torch.tensor([0.5, 1.25, -3.0, 1e4, 7.1])},
+    "floats of each sequence": {
+        "positions": torch.tensor([[0.5, 1.25, -3.0, 1e4, 7.1]] * 2),
+        "offset": torch.tensor([1, 2]),
+    },
+}
+
+
+def features(module, dtype=torch.float32, batch=(2,)):
+    generator = torch.Generator().manual_seed(0)
+    shapes = [
+        (*batch, *((5, heads) if module.layout == "bthd" else (heads, 5)), module.head_dim or 8) for heads in (4, 2)
+    ]
+    return [(torch.rand(shape, generator=generator) - 0.5).to(dtype).requires_grad_() for shape in shapes]
+
+
+def results(module, inputs, options):
+    turned = module(*inputs, **options)
+    gradients = [torch.linspace(-1.0, 1.0, one.numel(), dtype=one.dtype).reshape(one.shape) for one in turned]
+    return [*turned, *torch.autograd.grad(turned, [*inputs, *module.parameters()], gradients)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("places", POSITIONS)
+def test_one_launch_each_way_gives_what_the_generic_functions_do(name, places, monkeypatch):
+    module, options = MODULES[name](), POSITIONS[places]
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.1 * torch.rand(parameter.shape, generator=torch.Generator().manual_seed(1)) - 0.2
+    inputs = features(module)
+    exact = results(module, [one.detach().double().requires_grad_() for one in inputs], options)
+    triton_device.stand_in(monkeypatch)
+    calls = triton_device.recorded(monkeypatch)
+    found = results(module, inputs, options)
+    assert len(calls) == 2
+    for place, (one, other) in enumerate(zip(found, exact, strict=True)):
+        assert one.shape == other.shape
+        if place < 4:
+            assert_rounded(one.detach(), other.detach(), ERROR)
+        else:
+            torch.testing.assert_close(one, other, rtol=0, atol=2e-6 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_features_of_16_bits(dtype, monkeypatch):
+    module = MODULES["known"]()
+    q, k = features(module, dtype)
+    with torch.no_grad():
+        exact = module(q.double(), k.double(), offset=2**30)
+        triton_device.stand_in(monkeypatch)
+        for one, other in zip(module(q, k, offset=2**30), exact, strict=True):
+            assert_rounded(one, other, ERROR)
+
+
+ELSEWHERE = {  # what takes another way
+    "float64": lambda m: m(*features(m, torch.float64)),
+    "positions of keys": lambda m: m(*features(m), k_positions=torch.arange(5)),
+    "lists": lambda m: m(*features(m), positions=[1, 2, 3, 4, 5]),
+    "positions with gradients": lambda m: m(*features(m), positions=torch.rand(5, requires_grad=True)),
+    "small integers": lambda m: m(*features(m), positions=torch.arange(5, dtype=torch.int16)),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_one_launch_does_not_take_is_turned_all_the_same(name, monkeypatch):
+    module = MODULES["known"]()
+    torch.manual_seed(0)
+    exact = ELSEWHERE[name](module)
+    triton_device.stand_in(monkeypatch)
+    calls = triton_device.recorded(monkeypatch)
+    torch.manual_seed(0)
+    for one, other in zip(ELSEWHERE[name](module), exact, strict=True):
+        torch.testing.assert_close(one, other)
+    assert len(calls) != 1
+
+
+BAD = {
+    "do not broadcast": {"positions": torch.arange(4)},
+    "q is on device|positions": {"positions": torch.arange(10).reshape(5, 2)},
+    "offset": {"offset": torch.arange(3)},
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_what_is_refused_is_refused_there_too(text, monkeypatch):
+    module = MODULES["known"]()
+    triton_device.stand_in(monkeypatch)
+    with pytest.raises((ValueError, TypeError), match=text):
+        module(*features(module), **BAD[text])
+    with pytest.raises(ValueError, match="axes"):
+        RotaryEmbedding(rfrope.axial(rfrope.geometric(2), rfrope.geometric(2)))(*features(module))
+
+
+def test_more_axes_of_batches_and_none(monkeypatch):
+    module = MODULES["known"]()
+    for batch, launches in (((), 1), ((2, 3), 2)):
+        inputs = features(module, batch=batch)
+        with torch.no_grad():
+            exact = module(*(one.double() for one in inputs))
+            with pytest.MonkeyPatch.context() as patch:
+                triton_device.stand_in(patch)
+                calls = triton_device.recorded(patch)
+                found = module(*inputs)
+        assert len(calls) == (launches if batch == () else 0)
+        for one, other in zip(found, exact, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=0, atol=ERROR)

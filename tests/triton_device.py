@@ -1,0 +1,115 @@
+"""A stand-in for a device: Triton's interpreter runs kernels on tensors of the CPU, which count as those of a device.
+
+The interpreter is chosen when kernels are read, by the variable that `conftest` sets on machines without a device.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from typing import Any
+
+import numpy as np
+
+from rfrope._backends import triton as package
+from rfrope._core import dispatch, libraries
+
+MISSING = (
+    "PyTorch is not installed"
+    if importlib.util.find_spec("torch") is None
+    else "triton is not installed"
+    if importlib.util.find_spec("triton") is None
+    else "there is a device: pytest -m gpu runs the kernels there"
+    if os.environ.get("TRITON_INTERPRET") != "1"
+    else ""
+)
+
+
+def stand_in(monkeypatch: Any) -> None:
+    """Let tensors of the CPU count as those of a device, for one test."""
+    launching = importlib.import_module("rfrope.layers.launching")
+    monkeypatch.setattr(package, "check", lambda: None)
+    monkeypatch.setattr(dispatch, "_FOUND", dict(dispatch._FOUND))
+    monkeypatch.setitem(libraries._PLACES, "cpu", "torch on cuda")
+    monkeypatch.setitem(dispatch._RECORDED, "cpu", "recorded on cuda")
+    monkeypatch.setattr(launching, "DEVICES", {"cpu", *launching.DEVICES})
+    monkeypatch.setattr(libraries._Torch, "are_memory", lambda *_: False)
+    for name in [name for name in dispatch._FOUND if name.startswith("triton.")]:
+        del dispatch._FOUND[name]
+
+
+class Kernel:
+    """A kernel that notes with which arguments it is launched, and runs unless told otherwise."""
+
+    def __init__(self, kernel: Any, runs: bool = True) -> None:
+        self.kernel, self.runs, self.calls = kernel, runs, []
+
+    def __getitem__(self, grid: Any) -> Any:
+        def launch(*arguments: Any, **constants: Any) -> None:
+            self.calls.append((grid, dict(zip(self.kernel.arg_names, arguments, strict=False)) | constants))
+            if self.runs:
+                self.kernel[grid](*arguments, **constants)
+
+        return launch
+
+
+def recorded(monkeypatch: Any, runs: bool = True) -> list[tuple[Any, dict[str, Any]]]:
+    """Grid and arguments of every launch from here on."""
+    kernels = importlib.import_module("rfrope._backends.triton.kernels")
+    rotation = importlib.import_module("rfrope._backends.triton.rotation")
+    kernel = Kernel(kernels.turn, runs)
+    monkeypatch.setattr(kernels, "turn", kernel)
+    monkeypatch.setattr(rotation, "wrap_triton", lambda one: one)
+    return kernel.calls
+
+
+FENCE = 2**18  # elements before and behind a tensor, which a wrong address may hit
+
+
+def fenced(x: Any) -> Any:
+    """Return a copy of a tensor of floats, in its order of axes, amid memory that `assert_intact` looks at."""
+    torch = importlib.import_module("torch")
+    dense = torch.empty_like(x)
+    room = torch.full((dense.numel() + 2 * FENCE,), 77.0, dtype=x.dtype)
+    return room.as_strided(dense.shape, dense.stride(), FENCE).copy_(x.detach())
+
+
+def assert_intact(x: Any) -> None:
+    """Assert that nothing was written to what lies around a tensor that `fenced` made."""
+    room = x.as_strided((x.numel() + 2 * FENCE,), (1,), 0)
+    assert bool((room[:FENCE] == 77.0).all() and (room[-FENCE:] == 77.0).all()), "written outside"
+
+
+def assert_rounded(found: Any, exact: Any, error: float) -> None:
+    """Assert that every element is a number within an error of the exact one, rounded to the type of features.
+
+    The interpreter rounds to bfloat16 towards zero, where a device rounds to the nearest; nothing else is allowed.
+    """
+    torch = importlib.import_module("torch")
+    dtype, exact = found.dtype, exact.double()
+    error = error * (float(exact.abs().amax()) if exact.numel() else 0.0)
+    low, high = (((exact + side * error).float()) for side in (-1.0, 1.0))
+    if dtype == torch.bfloat16:
+        mask = torch.tensor(-(2**16), dtype=torch.int32)
+        low, high = ((one.view(torch.int32) & mask).view(torch.float32) for one in (low, high))
+    else:
+        low, high = low.to(dtype), high.to(dtype)
+    found = found.float()
+    assert bool(((low.float() <= found) & (found <= high.float())).all()), (
+        f"off by {float((found.double() - exact).abs().max()):.3g}"
+    )
+
+
+def turn_words(frequencies: np.ndarray) -> np.ndarray:
+    """Turns of one step and of 2**26 in units of 2**-64, along a new last axis: by long numbers."""
+    from fractions import Fraction
+
+    from rfrope._core.turns import _TURN
+
+    found = np.empty((*frequencies.shape, 2), np.int64)
+    for place, value in np.ndenumerate(frequencies):
+        for part, steps in enumerate((1, 2**26)):
+            units = round(Fraction(float(value)) * steps * _TURN * 2**64) % 2**64
+            found[(*place, part)] = units - 2**64 if units >= 2**63 else units
+    return found
