@@ -95,6 +95,7 @@ class TurningModule(LaunchingModule):
             if not torch.compiler.is_compiling():
                 if name == "frequencies" and self.frequencies is None:
                     found.turn_words = self._moved("words", device)  # see turns.place_words
+                    found.fine_words = self._moved("fine words", device)
                 self._placed[name, device] = found
         return found
 
