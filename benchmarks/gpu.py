@@ -35,7 +35,7 @@ from benchmarks.gpu_jobs import (
     device_jobs,
     table_error,
 )
-from benchmarks.gpu_layers import COUNTED, counts, layers
+from benchmarks.gpu_layers import CODE, COUNTED, counts, layers, machine_code
 from benchmarks.peers import aligned, markdown
 from benchmarks.rotation_peers import need
 from benchmarks.timing import Missing
@@ -348,10 +348,11 @@ def main(arguments: list[str] | None = None) -> int:
         place, timer, head = device()
     except Missing as reason:
         print(f"python -m benchmarks.gpu: no CUDA device: {reason}; rfrope doctor says more", file=sys.stderr)
-        try:
-            print(aligned([COUNTED, *counts()]))
-        except Missing as absent:
-            print(f"nothing is counted: PyTorch is {absent}", file=sys.stderr)
+        for headings, table, of in ((COUNTED, counts, "PyTorch"), (CODE, machine_code, "Triton")):
+            try:
+                print(aligned([headings, *table()]))
+            except Missing as absent:
+                print(f"nothing is counted: {of} is {absent}", file=sys.stderr)
         return 2
     command, rounds = machine.command("benchmarks.gpu"), QUICK_ROUNDS if options.quick else ROUNDS
     lines: list[Line] = []

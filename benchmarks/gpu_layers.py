@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
@@ -21,6 +24,7 @@ from rfrope._core import dispatch
 
 SHARED = 8  # heads of keys
 COUNTED = ("call", "who", "launches", "bytes, of one read and one write")
+CODE = ("kernel of Triton, for compute capability 9.0", "who", "registers", "spilled bytes", "instructions")
 _VIEWS = {"view", "expand", "slice", "select", "unsqueeze", "squeeze", "permute", "transpose", "detach", "alias", "t"}
 _VIEWS |= {"as_strided", "_unsafe_view", "_reshape_alias", "split", "unbind", "lift_fresh", "empty", "empty_like"}
 _VIEWS |= {"new_empty", "empty_strided"}  # no launch either
@@ -185,3 +189,35 @@ def counts(tokens: int = 4096) -> list[tuple[str, ...]]:
                     (words, f"{way}, without a kernel" if way == OURS else way, str(launches), f"{size / ideal:.1f}")
                 )
     return rows
+
+
+def machine_code() -> list[tuple[str, ...]]:
+    """Return rows of what kernels of Triton take of the hardware, compiled ahead of time: ours, and Liger's."""
+    _, triton = need("torch"), need("triton")
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise Missing("interpreted, as TRITON_INTERPRET says")
+    sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests"))
+    ahead = importlib.import_module("triton_compiled")
+    named = {("q and k, " + name, OURS): ahead.source(make()) for name, make in ahead.VARIANTS.items()}
+    if importlib.util.find_spec("liger_kernel"):
+        named["q and k, bfloat16, tables, in place", "Liger"] = _source_of_liger(ahead)
+    target, rows = ahead.GPUTarget("cuda", 90, 32), []
+    for (name, who), source in named.items():
+        took = ahead.of_nvidia(triton.compile(source, target=target))
+        rows.append((name, who, *(str(took[one]) for one in ("registers", "spilled", "instructions"))))
+    return rows
+
+
+def _source_of_liger(ahead: Any) -> Any:
+    """Its kernel, for tokens of 32 heads of queries and 8 of keys, as its function launches it."""
+    kernel = importlib.import_module("liger_kernel.ops.rope")._triton_rope
+    fixed = {"bs": 1, "cos_bs": 1, "n_qh": HEADS, "n_kh": SHARED, "hd": WIDTH, "rd": WIDTH, "pad_rd": WIDTH}
+    fixed |= {"pad_n_qh": HEADS, "pad_n_kh": SHARED, "pad_hd": WIDTH, "BLOCK_SIZE": HEADS, "BACKWARD_PASS": False}
+    signature, constants, attributes = {}, {}, {}
+    for place, name in enumerate(kernel.arg_names):
+        if name.isupper() or name in fixed:
+            signature[name], constants[place,] = "constexpr", fixed[name]
+        else:
+            signature[name] = "i32" if name.endswith("stride") or name == "sl" else "*bf16"
+            attributes[place,] = [["tt.divisibility", 16]]
+    return ahead.ASTSource(kernel, signature, constants, attributes)

@@ -125,6 +125,7 @@ def test_a_read_only_folder(tmp_path):
     assert os.listdir(folder) == [path.name]
 
 
+@campaign
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_two_writers(tmp_path, overwrite):
     """The last one stays, whole; where nothing may be overwritten, exactly one of them gets the name."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from campaign import HANGS, sparse
+from campaign import HANGS, campaign, sparse
 
 HEAVY = (
     "numba",
@@ -99,6 +99,7 @@ def digest(before):
     return run.stdout
 
 
+@campaign
 @pytest.mark.parametrize("cupy", sparse(["imported", "missing", "half imported"], lambda cupy: cupy == "missing"))
 def test_work_on_the_cpu_is_the_same_whatever_cupy_is(cupy):
     if cupy == "imported":

@@ -19,7 +19,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 from conftest import library
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -407,6 +407,7 @@ class Recorder:
             yield item
 
 
+@campaign
 @pytest.mark.parametrize("name", ["threads", "spawned processes", "backwards", "builtin map"])
 def test_executors_give_the_same_bits(name, executors):
     recorder = Recorder()
@@ -439,6 +440,7 @@ def traced_peak(run) -> int:
         tracemalloc.stop()
 
 
+@campaign
 @pytest.mark.parametrize("job", ["scores", "kernel"])
 def test_memory_is_that_of_a_chunk(job):
     q, k = (v[:, None] for v in example_pairs())
@@ -830,6 +832,7 @@ def test_one_axis_or_a_last_axis_of_one_are_the_same():
     assert found[0].mean.value.shape == ()
 
 
+@campaign
 def test_memory_does_not_grow_with_the_draws_at_many_lags(transforms):
     def peak(n_samples, n_lags):
         lags = np.arange(float(n_lags))

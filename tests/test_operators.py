@@ -7,6 +7,7 @@ same code gives numbers.
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
@@ -164,6 +165,8 @@ TURNS: dict[str, Any] = {  # functions of features, positions and a function tha
         lambda x, p, a: rfrope.rotate(x, torch.stack([p, -p, p], -1), rfrope.Rope(OMEGA, sections=(6, 5, 5))),
         17,
     ),
+    "floats": (lambda x, p, a: rfrope.rotate(x, (p % 2**30).float() / 4.0, rfrope.Rope(OMEGA)), 24),
+    "small floats": (lambda x, p, a: rfrope.rotate(x, (p % 2**20) * a(np.pi * 2.0**-20), a(OMEGA)), 40),
     "one token": (lambda x, p, a: turned(x[:, 0], p[3]), 11),
     "polar": (lambda x, p, a: polar(x.abs(), p), 11),
     "softplus": (lambda x, p, a: polar(x, p, pairing="interleaved", softplus=True, scale=0.7), 15),
@@ -244,6 +247,24 @@ def test_turns_by_few_operators_are_exact(name, dtype, without_loops, monkeypatc
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gradients_of_positions_and_shifts(dtype, without_loops):
+    """Whatever dtype each has: sums over features are float32, as they are on a device."""
+    x, module = features(2, 5, WIDTH, dtype=dtype), importlib.import_module("rfrope._backends.torch.rotation")
+    found = []
+    for narrow in (True, False):
+        given = [torch.linspace(-3.0, 40.0, 5), torch.tensor(OMEGA), torch.zeros(16, dtype=torch.float64)]
+        given = [one.requires_grad_() for one in given]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "_sum_dtype", lambda x, kept=narrow: torch.float32 if kept else torch.float64)
+            turned = rfrope.rotate(x if narrow else x.double(), given[0], given[1], shift=given[2])
+            found.append(torch.autograd.grad(turned.double().sin().sum(), given))
+        assert [one.dtype for one in found[-1]] == [torch.float32, torch.float64, torch.float64]
+    for one, exact in zip(*found, strict=True):
+        bound = 2e-6 if dtype == torch.float32 else 0.02
+        assert float((one - exact).abs().max()) <= bound * float(exact.abs().max())
 
 
 GRADIENTS = {
@@ -353,10 +374,11 @@ def at(*shape: int) -> Any:
     return meta(*shape, dtype=torch.int64)
 
 
-def rotated_with_gradients() -> Any:
+def rotated_with_gradients(dtype: Any) -> Any:
     x, omega = meta(2, 5, WIDTH, requires_grad=True), meta(16, dtype=torch.float64, requires_grad=True)
-    turned = rfrope.rotate(x, at(5), omega)
-    return turned, torch.autograd.grad(turned, (x, omega), meta(*turned.shape))
+    p = meta(5, dtype=dtype, requires_grad=dtype.is_floating_point)
+    turned, inputs = rfrope.rotate(x, p, omega), [one for one in (x, omega, p) if one.requires_grad]
+    return turned, torch.autograd.grad(turned, inputs, meta(*turned.shape))
 
 
 X, OUT = meta(2, 5, WIDTH, dtype=torch.bfloat16), meta(2, 5, WIDTH, dtype=torch.bfloat16)
@@ -369,7 +391,8 @@ CAPTURED: dict[str, Any] = {
     "float positions": lambda: rfrope.rotate(X, meta(5), HELD["half"]),
     "into memory": lambda: rfrope.rotate(X, at(5), HELD["half"], out=OUT),
     "in place": lambda: rfrope.rotate(OUT, at(5), HELD["half"], out=OUT),
-    "with gradients": rotated_with_gradients,
+    "with gradients": lambda: rotated_with_gradients(torch.int64),
+    "with gradients of positions": lambda: rotated_with_gradients(torch.float32),
     "by a table": lambda: rfrope.rotate_by_table(X, meta(5, 16), meta(5, 16)),
     "by phases": lambda: rfrope.rotate_by_phases(X, meta(5, 16)),
     "polar": lambda: rfrope.rotation.rotate_polar(X, at(5), WIDE_POLAR, softplus=True, shift=meta(32)),

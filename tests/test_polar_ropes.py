@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from campaign import campaign
 from test_public_api import FUNCTIONS
 
 import rfrope
@@ -105,6 +106,7 @@ def test_every_function_that_takes_a_rope_is_here():
     assert {FUNCTIONS[name] for name in tables} == taking
 
 
+@campaign
 @pytest.mark.parametrize("name", WORKS)
 def test_frequencies_alone_mean_the_same(name):
     assert_equal(WORKS[name](POLAR), WORKS[name](OMEGA))
@@ -177,6 +179,7 @@ def test_what_is_drawn_is_drawn_of_the_frequencies():
             np.testing.assert_array_equal(one, other)
 
 
+@campaign
 def test_frequencies_are_used():
     """The tables above have teeth: other frequencies give other numbers."""
     assert frequencies.geometric is rfrope.geometric

@@ -59,6 +59,7 @@ def test_links_that_lead_nowhere(check, site, link, error):
     assert check.broken_links(site(index=GOOD.replace("#here", link))) == [error]
 
 
+@campaign
 @pytest.mark.parametrize(
     ("shown", "error"),
     [
@@ -76,6 +77,7 @@ def test_what_says_nothing_to_a_reader(check, site, shown, error):
     assert check.main([str(bad)]) == 1
 
 
+@campaign
 @pytest.mark.parametrize("spines", [("top", "right"), ()])
 @pytest.mark.parametrize("dpi", [100, 173])
 def test_panels_in_which_nothing_is_drawn(check, site, spines, dpi):

@@ -66,6 +66,7 @@ def test_the_frame_of_the_mutations_is_sound():
         assert (row.estimate, row.stderr) == pytest.approx((other.estimate, other.stderr), rel=1e-9)
 
 
+@campaign
 @pytest.mark.parametrize("text", [*EXAMPLES, "constant()"])
 def test_every_registered_example_passes_on_the_real_vectors(text):
     result = seeded(text)
@@ -469,6 +470,7 @@ def test_numpy_numbers_are_numbers():
 # -- standard errors ---------------------------------------------------------------------------------------------------
 
 
+@campaign
 @pytest.mark.parametrize("kernel", ["exponential(scale=10)", "matern(nu=1.2, scale=9, ndim=2)", "periodic(period=7)"])
 def test_standard_errors_are_those_of_many_runs(kernel):
     rng, kernel = np.random.default_rng(0), kernels.parse(kernel)
@@ -485,6 +487,7 @@ def test_standard_errors_are_those_of_many_runs(kernel):
 CALIBRATED = sparse(list(kernels.records()), lambda record: record.name in ("power_exponential", "matern"))
 
 
+@campaign
 @pytest.mark.parametrize("record", CALIBRATED, ids=lambda record: record.name)
 def test_a_right_kernel_is_as_rarely_far_off_as_it_should_be(record):
     """Lags of 1e-4 to 10 scales, where a few draws may hold most of the variance: P(|z| > 3) below 1 % at each of them.

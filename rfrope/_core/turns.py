@@ -30,7 +30,8 @@ _PI = Fraction(
     "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214808651"
 )
 _TURN = 1 / (2 * _PI)
-_NEAR = 26  # bits of a position that meet the words of one step; the others meet those of 2**26
+_NEAR, _LOWER = 26, 2**26 - 1  # bits of each part of a position
+_STEPS = (0, _NEAR, -_NEAR, -2 * _NEAR)  # whose powers of two are the steps that parts count
 _QUARTER = 2**62  # in units of 2**-64 turns
 _DIGITS = {"float64": (53, -1073, 1024), "float32": (24, -148, 128)}  # and exponents of frexp
 
@@ -62,14 +63,14 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
 
 def cos_sin_for(x: Array, angles: Angles) -> tuple[Array, Array]:
     """Return cos and sin for features x: in float32 where these are no wider and each operator is a launch."""
-    narrow = array.is_integer(angles.positions) and array.dtype_name(x) != "float64"
+    narrow = array.dtype_name(x) != "float64"
     cos, sin = (waves if narrow and runs_operators(x, *angles[:3]) else cos_sin)(angles)
     return cos, sin
 
 
 @dispatched(TORCH_ROTATION)
 def waves(angles: Angles) -> Array:
-    """Return cos and sin as `cos_sin` does, in float32, of integer positions: by eight operators of torch.
+    """Return cos and sin as `cos_sin` does, in float32: by eight operators of torch for integer positions.
 
     Turns are whole numbers in units of 2**-64, which wrap. The sine of t is that of a quarter turn less the distance of
     t from a quarter turn, and the cosine that of a quarter turn less the distance of t from 0: neither takes a case.
@@ -80,20 +81,37 @@ def waves(angles: Angles) -> Array:
         Both shaped like the phases, within 1.5e-7 of the exact values for positions of up to 2**53.
     """
     positions, frequencies, shift, xp = angles
+    if array.dtype_name(positions) in ("float16", "bfloat16"):
+        return waves(angles._replace(positions=array.astype(positions, xp.float32, xp)))
     device, add_product = array.device(positions), TORCH.add_product
     starts, unit, nothing = TORCH.constants("quarters", _quarters, device)
     total = xp.reshape(starts, (2, *(1,) * len(angles.shape)))
-    places, words = array.to_words(positions, 64, xp), _words_of(frequencies, device, xp)
-    for part, word in ((places & (2**_NEAR - 1), words[..., 0]), (places >> _NEAR, words[..., 1])):
-        for position, frequency in Angles(part, word, None, xp).axes():
+    parts = _parts(positions, xp)
+    for part, words in zip(parts, _words_of(frequencies, len(parts), device, xp), strict=True):
+        for position, frequency in Angles(part, words, None, xp).axes():
             total = add_product(total, position, frequency)
-    unsure = [] if _are_known(frequencies) else [frequency for _, frequency in angles.axes()]
+    unsure = [] if array.is_integer(positions) else [position for position, _ in angles.axes()]
+    unsure += [] if _are_known(frequencies) else [frequency for _, frequency in angles.axes()]
     if shift is not None:
-        total = total + _words_of(shift, device, xp)[..., 0]
+        total = total + _words_of(shift, 1, device, xp)[0]
         unsure.append(shift)
     for numbers in unsure:  # of those that are NaN the unit is, too: words cannot say it
         unit = add_product(unit, numbers, nothing)
     return xp.sin((_QUARTER - xp.abs(total)) * array.astype(unit, xp.float32, xp))
+
+
+def _parts(positions: Array, xp: ModuleType) -> list[Array]:
+    """Whole numbers that positions are made of: of steps, of 2**26 steps and, for floats, of 2**-26 and 2**-52 steps.
+
+    They are at most 2**27 for positions of up to 2**53.
+    """
+    rests = []
+    if not array.is_integer(positions):
+        nearest = xp.round(positions)
+        rest = array.astype((positions - nearest) * 4.0**_NEAR, xp.int64, xp)
+        positions, rests = nearest, [rest >> _NEAR, rest & _LOWER]
+    places = array.to_words(positions, 64, xp)
+    return [places & _LOWER, places >> _NEAR, *rests]
 
 
 def _are_known(frequencies: Array) -> bool:
@@ -109,10 +127,11 @@ def _quarters() -> tuple[np.ndarray, ...]:
 def place_words(frequencies: np.ndarray, xp: ModuleType, device: Any) -> Array:
     """Return frequencies of the host, in their user's form, on a device of torch for whoever is to hold them there.
 
-    Their words are the attribute `turn_words`, which `waves` makes anew of others.
+    Their words are the attributes `turn_words` and `fine_words`, which `waves` makes anew of others.
     """
     placed = TORCH.lasting(frequencies.astype("float64" if array.has_float64(xp, device) else "float32"), device)
-    placed.turn_words = TORCH.lasting(turn_words(to_vectors(frequencies, frequencies)), device)
+    words = turn_words(to_vectors(frequencies, frequencies))
+    placed.turn_words, placed.fine_words = (TORCH.lasting(each, device) for each in words)
     return placed
 
 
@@ -124,24 +143,28 @@ def place_beside(x: Array, frequencies: np.ndarray, held: dict[Any, Array]) -> A
     return held[device]
 
 
-def turn_words(frequencies: np.ndarray) -> np.ndarray:
-    """Turns of one step of a position, and of 2**26 steps, in units of 2**-64 modulo 1, along a new last axis.
+def turn_words(frequencies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return turns of steps of 1 and 2**26, and of 2**-26 and 2**-52, in units of 2**-64 modulo 1.
 
-    A position p then turns by ``(p mod 2**26) near + (p >> 26) far``, wrong by 2**-36 turns where p is 2**53.
+    Each has the two along a new last axis. A position turns by the sum of its parts' turns (see `_parts`), wrong by
+    2**-36 turns where it is 2**53.
     """
     wholes, fractions = _word_tables("float64")
-    return _make_words(frequencies.astype(np.float64), wholes, fractions, np)
+    words = _make_words(frequencies.astype(np.float64), wholes, fractions, np)
+    return np.ascontiguousarray(words[..., :2]), np.ascontiguousarray(words[..., 2:])
 
 
-def _words_of(numbers: Array, device: Any, xp: ModuleType) -> Array:
-    """Words of frequencies or shifts, as `turn_words` has them; made on the device for those that have none."""
+def _words_of(numbers: Array, count: int, device: Any, xp: ModuleType) -> list[Array]:
+    """So many words of frequencies or shifts, in the order of `_STEPS`; made on the device for those that have none."""
     if isinstance(numbers, np.ndarray):
-        return TORCH.lasting(turn_words(numbers), device)
-    if hasattr(numbers, "turn_words"):
-        return numbers.turn_words
-    name = array.dtype_name(numbers)
-    wholes, fractions = TORCH.constants(f"turns of {name}", lambda: _word_tables(name), device)
-    return _make_words(numbers, wholes, fractions, xp)
+        known = [TORCH.lasting(each, device) for each in turn_words(numbers)[: 1 + (count > 2)]]
+    else:
+        known = [getattr(numbers, name, None) for name in ("turn_words", "fine_words")[: 1 + (count > 2)]]
+    if any(one is None for one in known):
+        name = array.dtype_name(numbers)
+        wholes, fractions = TORCH.constants(f"turns of {name}", lambda: _word_tables(name), device)
+        known = [_make_words(numbers, wholes, fractions, xp)]
+    return [each[..., column] for each in known for column in range(each.shape[-1])][:count]
 
 
 def _make_words(numbers: Array, wholes: Array, fractions: Array, xp: ModuleType) -> Array:
@@ -165,9 +188,10 @@ def _word_tables(name: str) -> tuple[np.ndarray, np.ndarray]:
     digits, lowest, highest = _DIGITS[name]
     bits = 2048
     inverse, exponents = (1 << 2 * bits) // _two_pi(bits), np.arange(lowest, highest + 1)
-    windows = [inverse >> bits - 128 - e + digits for e in range(lowest, highest + _NEAR + 1)]
+    windows = [inverse >> bits - 128 - e + digits for e in range(lowest + min(_STEPS), highest + max(_STEPS) + 1)]
     words = np.array([[w >> 64 & 2**64 - 1, w & 2**64 - 1] for w in windows], np.uint64)
-    words = np.stack([words[: len(exponents)], words[_NEAR:]], axis=-1)
+    starts = [step - min(_STEPS) for step in _STEPS]
+    words = np.stack([words[start : start + len(exponents)] for start in starts], axis=-1)
     fractions = np.ldexp(words[:, 1].astype(np.float64), (digits - 64 - exponents)[:, None]).astype(name)
     return np.roll(words[:, 0].view(np.int64), lowest, axis=0), np.roll(fractions, lowest, axis=0)
 

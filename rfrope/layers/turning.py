@@ -93,8 +93,8 @@ class TurningModule(LaunchingModule):
                 narrow = name == "frequencies" and not array.has_float64(_XP, device)
                 found = (constant.float() if narrow else constant).to(device)
             if not torch.compiler.is_compiling():
-                if name == "frequencies" and self.frequencies is None:
-                    found.turn_words = self._moved("words", device)  # see turns.place_words
+                if name == "frequencies" and self.frequencies is None:  # see turns.place_words
+                    found.turn_words, found.fine_words = (self._moved(n, device) for n in ("words", "fine words"))
                 self._placed[name, device] = found
         return found
 
@@ -440,7 +440,7 @@ class TurningModule(LaunchingModule):
         if self.max_positions is not None:
             self._check_rows(places, at, self.max_positions)
             rows = None if first.dtype == torch.float64 else self._rows(at, first.device)
-        by_operators = rows is None and self._runs_operators(first, at)
+        by_operators = rows is None and self._runs_operators(first)
         tables: dict[bool, Any] = {}
         found = []
         for name, x, are_keys in features:
@@ -463,9 +463,9 @@ class TurningModule(LaunchingModule):
 
     # -- by torch's own operators, each a launch -----------------------------------------------------------------------
 
-    def _runs_operators(self, x: Tensor, at: Tensor) -> bool:
+    def _runs_operators(self, x: Tensor) -> bool:
         """Return whether nothing but torch's operators serves features, which are then to be few."""
-        if self.rope.polar or x.dtype == torch.float64 or at.is_floating_point() or not dispatch.takes_words(x):
+        if self.rope.polar or x.dtype == torch.float64 or not dispatch.takes_words(x):
             return False
         return dispatch.backend_function(rotated, f"torch on {x.device.type}") is None
 

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from campaign import campaign
 
 import rfrope
 from rfrope import analysis
@@ -110,6 +111,7 @@ def misses(scores, mean, std) -> float:
     return float(max(z_mean, z_variance))
 
 
+@campaign
 @pytest.mark.parametrize("cosine", [1.0, 0.7, 0.0, -0.4, -1.0])
 @pytest.mark.parametrize(
     ("blocks", "lag"), [(1, 1), (2, 3), (4, 5), (32, 40)], ids=["one block", "two", "four", "a head"]

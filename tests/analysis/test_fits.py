@@ -28,6 +28,7 @@ LAWS = [  # at scales that no grid holds
 ]
 
 
+@campaign
 @pytest.mark.parametrize("text", LAWS)
 def test_a_law_is_found_from_its_frequencies(text):
     law = kernels.parse(text)
@@ -105,6 +106,7 @@ def test_frequencies_that_never_turn():
     assert (best.kernel, best.rms, best.sup) == (rfrope.kernel("constant"), 0.0, 0.0)
 
 
+@campaign
 @pytest.mark.parametrize("omega", [[2.0**500, 1.0], [5e-324, 0.5], [100.0, 250.0]])
 def test_frequencies_far_from_all_ranges(omega):
     for fit in analysis.fit_kernel(omega, 50):
@@ -112,6 +114,7 @@ def test_frequencies_far_from_all_ranges(omega):
         assert fit.rms <= 2.0
 
 
+@campaign
 def test_every_library_gives_the_same_fit(xp):
     names = ["gaussian", "log_uniform"]
     assert analysis.fit_kernel(xp(rfrope.geometric(16)), 300, names=names) == analysis.fit_kernel(

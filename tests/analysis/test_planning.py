@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from campaign import campaign
 from scipy.stats import rankdata
 
 import rfrope
@@ -206,6 +207,7 @@ def config(scheme, context=2048, **more):
     return {"model_type": "llama", **sizes, "rope_theta": 1e5, "rope_parameters": named | SCHEMES[scheme] | more}
 
 
+@campaign
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_config_that_is_stretched_is_planned_from_the_ladder_before(scheme):
     (rope,) = rfrope.from_config(config(scheme), seq_len=8192)
@@ -240,6 +242,7 @@ def test_a_rope_that_was_scaled_since_is_not_what_its_config_says(scheme):
     )
 
 
+@campaign
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_model_that_was_trained_with_its_scheme_keeps_it(scheme):
     (rope,) = rfrope.from_config(config(scheme, context=8192), seq_len=8192)

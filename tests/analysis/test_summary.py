@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 
 import rfrope
 from rfrope import analysis
@@ -36,6 +36,7 @@ SETS = {
 each = pytest.mark.parametrize("name", sparse(SETS, lambda name: name not in ("long", "few", "lattice")))
 
 
+@campaign
 @each
 def test_every_number(name, kept_fits):
     omega, context = SETS[name]
@@ -73,6 +74,7 @@ def test_every_number(name, kept_fits):
     assert axis.fit == analysis.fit_kernel(turning, context - 1)[0]
 
 
+@campaign
 @pytest.mark.parametrize("base", [100.0, 150_000.0, 1_234_567.0])
 def test_the_base_of_a_ladder_is_found(base):
     for n in (2, 64):

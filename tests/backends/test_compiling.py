@@ -108,6 +108,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, ({bytes}, resource.RLIM_INFINITY))
 """
 
 
+@campaign
 @pytest.mark.parametrize("bytes_left", sparse([0, 100, 4000], lambda left: left == 100))
 def test_a_full_disk_costs_a_compilation_and_nothing_else(tmp_path, bytes_left):
     """A limit on the size of files stands for it: every write beyond is an OSError."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rotation_calls
+from campaign import campaign
 from conftest import library
 from hypothesis import given, settings
 from rotation_calls import (
@@ -71,6 +72,7 @@ def run(call: Call, *, without: tuple[str, ...] = ("at once",), repeat: int = 1)
     return names if size else []
 
 
+@campaign
 @settings(max_examples=400, **SLOW)
 @given(calls())
 def test_any_call_on_numpy_is_the_generic_call(call):
@@ -294,6 +296,7 @@ def call(rng):
     }
 
 
+@campaign
 @settings(max_examples=60, **SLOW)
 @given(calls(functions=("rotate",)))
 def test_any_call_at_once_is_the_generic_call(call):

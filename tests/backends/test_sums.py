@@ -282,6 +282,7 @@ def test_moments_are_the_plain_moments(count, axes, shape, quantity, seed):
         np.testing.assert_allclose(ours, plain, rtol=1e-9, atol=1e-13 * count)
 
 
+@campaign
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
 @pytest.mark.parametrize("axes", [1, 2, 3])

@@ -4,14 +4,16 @@ import csv
 import importlib
 import importlib.util
 import math
+import os
 import pathlib
 import re
+import subprocess
 import sys
 import types
 
 import numpy as np
 import pytest
-from campaign import campaign, sparse
+from campaign import HANGS, campaign, sparse
 from conftest import library
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -285,27 +287,33 @@ def test_the_timer_of_the_device(monkeypatch, library):
     assert timer.launches(call) == pytest.approx([2e-3] * 5)
 
 
-def test_without_a_device_there_are_counts(capsys):
+def test_without_a_device_there_are_counts():
     if "cupy" in libraries.NAMES:
         pytest.skip("there is a device")
-    assert gpu.main(["--quick"]) == 2
-    out, err = capsys.readouterr()
-    assert err.startswith("python -m benchmarks.gpu: no CUDA device: CuPy: ")
-    if importlib.util.find_spec("torch") is None:
-        assert (out, err.splitlines()[1:]) == ("", ["nothing is counted: PyTorch is not installed"])
-        return
-    assert len(err.splitlines()) == 1
-    head, *rows = (re.split("  +", line.strip()) for line in out.splitlines())
-    assert head == list(gpu_layers.COUNTED)
-    found = {who: {row[0]: row[2:] for row in rows if row[1] == who} for who in {row[1] for row in rows}}
-    ours, others = found["rfrope, without a kernel"], found["torch, eager"]
-    assert len(rows) == 8
-    assert ours.keys() == others.keys()
-    # for each of the two: two products, a sign, a concatenation, a sum
-    assert others["q (1,32,4096,128) and k, bfloat16"] == ["10", "5.0"]
-    for call, (launches, size) in ours.items():
-        assert int(launches) <= 35
-        assert float(size) <= float(others[call][1])
+    known = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "benchmarks.gpu", "--quick"]
+    run = subprocess.run(command, cwd=ROOT, env=known, capture_output=True, text=True, timeout=HANGS)
+    assert run.returncode == 2, run.stderr
+    no_device, *missing = run.stderr.splitlines()
+    assert no_device.startswith("python -m benchmarks.gpu: no CUDA device: CuPy: ")
+    tables = [re.split("  +", line.strip()) for line in run.stdout.splitlines()]
+    for package, head in (("PyTorch", gpu_layers.COUNTED), ("Triton", gpu_layers.CODE)):
+        absent = importlib.util.find_spec("torch" if package == "PyTorch" else "triton") is None
+        assert (list(head) in tables) is not absent
+        assert (f"nothing is counted: {package} is not installed" in missing) is absent
+    found = {(call, who): values for call, who, *values in tables if values}
+    if importlib.util.find_spec("torch"):
+        # for each of the two: two products, a sign, a concatenation, a sum
+        assert found["q (1,32,4096,128) and k, bfloat16", "torch, eager"] == ["10", "5.0"]
+        ours = {call: values for (call, who), values in found.items() if who == "rfrope, without a kernel"}
+        assert len(ours) == 4
+        for call, (launches, size) in ours.items():
+            assert int(launches) <= 35
+            assert float(size) <= float(found[call, "torch, eager"][1])
+    if importlib.util.find_spec("triton"):
+        registers, spilled, instructions = map(int, found["q and k, bfloat16", "rfrope"])
+        assert registers <= 128
+        assert (spilled, instructions < 1500) == (0, True)
 
 
 # -- comparing revisions -----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 
 from rfrope import bochner
 from rfrope.bochner import NotPositiveDefiniteError, UndecidedError
@@ -34,6 +34,7 @@ def check(values: np.ndarray, ridge: float) -> None:
     assert np.all(made.density(np.linspace(0.0, math.pi, 1000)) >= 0.0)
 
 
+@campaign
 @pytest.mark.parametrize("batch", sparse(range(30), lambda batch: batch % 10 == 0, 5))
 def test_lines_with_a_little_noise(batch):
     for seed in range(10 * batch, 10 * batch + 10):

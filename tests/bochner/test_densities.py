@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 from scipy import special
 
 from rfrope import bochner
@@ -85,6 +85,7 @@ def check_laws(maker, seeds, bound):
             assert made.certificate.sup_error < bound, (seed, normalise)
 
 
+@campaign
 @pytest.mark.parametrize("batch", sparse(range(101), lambda batch: batch % 25 == 0, 5))
 def test_densities_of_gaussians(batch):
     check_laws(of_gaussians, range(8 * batch, 8 * batch + 8), 1e-11)
@@ -200,6 +201,7 @@ def test_shells_and_discs(ndim):
     assert made.certificate.bound < 1e-10
 
 
+@campaign
 def test_a_density_in_the_plane_with_a_pole_at_its_end():
     made = bochner.from_density(lambda w: 1.0 / (4.0 * math.pi * np.sqrt(4.0 - w * w)), ndim=2, support=(0.0, 2.0))
     r = np.linspace(0.0, 30.0, 61)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 from lag_functions import (
     FAMILIES,
     Function,
@@ -56,6 +56,7 @@ def test_known_kernels_come_back_in_one_axis(name, scale):
     np.testing.assert_allclose(made.transport(u[2:]), exact.transport(u[2:]), rtol=1e-8)
 
 
+@campaign
 @pytest.mark.parametrize("scale", [37.0, 1e-6])
 @pytest.mark.parametrize("name", list(FAMILIES))
 @pytest.mark.parametrize("ndim", [2, 3])
@@ -117,6 +118,7 @@ OFTEN = ("triangle", "damped cosine", "spherical, k=3", "wave", "sinc", "single 
          "wave within tolerance", "wide bump below")  # fmt: skip
 
 
+@campaign
 @pytest.mark.parametrize("name", sparse(KNOWN, OFTEN.__contains__))
 def test_a_function_comes_back(name):
     known = KNOWN[name]
@@ -207,6 +209,7 @@ REFUSED = {  # phi, axes, frequency, density there, negative mass
 }  # fmt: skip
 
 
+@campaign
 @pytest.mark.parametrize("name", sparse(REFUSED, lambda name: name not in ("clipped parabola", "high wave")))
 def test_what_is_not_a_kernel_is_refused_where_it_fails(name):
     phi, ndim, frequency, density, mass = REFUSED[name]
@@ -220,6 +223,7 @@ def test_what_is_not_a_kernel_is_refused_where_it_fails(name):
     assert re.search(r"is not positive definite: .*bochner\.nearest", str(error))
 
 
+@campaign
 def test_a_hole_at_one_lag_and_an_echo_far_out_are_found():
     hole = refused(lambda x: np.exp(-np.abs(x) / 1e3) * (1.0 - np.exp(-((np.abs(x) - 777.0) ** 2))))
     assert hole.witness.weights.size == 3  # a function as smooth as that at 0 cannot fall so fast elsewhere
@@ -316,6 +320,7 @@ NOT_KERNELS = [  # phi, axes, negative mass
 ]
 
 
+@campaign
 @pytest.mark.parametrize("case", sparse(range(6), lambda case: case < 3))
 def test_nearest_is_a_kernel(case):
     phi, ndim, mass = NOT_KERNELS[case]
@@ -422,6 +427,7 @@ def verdict(seed: int, ndim: int, of: Any) -> str:
     return "refused"
 
 
+@campaign
 @pytest.mark.parametrize("ndim", [1, 2])
 @pytest.mark.parametrize("of", [a_kernel, not_a_kernel])
 def test_verdicts_of_some_functions(of, ndim):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 from lag_functions import along, family, spherical, triangle
 from problems import N_DRAWS, Z_BOUND, is_rejected, ks_bound, ks_distance, moment_z, panels, worst
 from scipy import stats
@@ -34,6 +34,7 @@ def made_of(name: str) -> Any:
     return bochner.from_function(phi, ndim=ndim)
 
 
+@campaign
 @pytest.mark.parametrize("name", sparse(CASES, lambda name: "spherical" not in name))
 def test_draws_agree_with_phi_and_the_density(name):
     made, (_, scale, ndim) = made_of(name), CASES[name]

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 
 import rfrope
 from rfrope import storage
@@ -146,6 +146,7 @@ def test_the_text_of_design_says_what_its_json_holds(run, tmp_path):
     assert f"to stay within {worst['sup']:.3g}, as here, it asks for {held['blocks']} of them." in text
 
 
+@campaign
 def test_the_bound_and_the_norm_of_an_optimised_design(run):
     optimised = ("design", "exponential(scale=24)", *SMALL, "--design", "optimised")
     bound = json.loads(run(*optimised, "--json")[1])["lower_bound"]

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from campaign import HANGS, sparse
+from campaign import HANGS, campaign, sparse
 
 import rfrope
 from rfrope._backends import findings
@@ -33,6 +33,7 @@ BROKEN = {
 }
 
 
+@campaign
 @pytest.mark.parametrize("broken", sparse([("torch", "jax", "dask"), tuple(BROKEN)], lambda names: len(names) == 3))
 def test_what_is_broken_has_a_reason_and_the_rest_works(broken, tmp_path):
     for name in broken:

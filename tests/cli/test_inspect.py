@@ -123,6 +123,7 @@ def test_schemes_that_depend_on_the_length_are_read_for_the_context(run, config)
         assert told in run("inspect", path, *more)[1]
 
 
+@campaign
 @pytest.mark.parametrize(
     ("told", "expected"),
     [

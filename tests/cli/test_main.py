@@ -148,6 +148,7 @@ LLAMA_3 = {
 SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
+@campaign
 @pytest.mark.parametrize(
     ("words", "block"), [one for one in OUTPUTS if one[1].strip()], ids=[w for w, b in OUTPUTS if b.strip()]
 )

@@ -6,7 +6,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 import scipy.special
-from campaign import sparse
+from campaign import campaign, sparse
 from conftest import library
 from problems import DIGITS, matern_reference, sphere_reference
 
@@ -131,6 +131,7 @@ def radii_and_reference(nu):
     return t, [matern_reference(nu, mp.mpf(float(v))) for v in t]
 
 
+@campaign
 @pytest.mark.parametrize("nu", sparse(ORDERS, (0.3, 0.5, 1.0, 2.5, 7.3, 19.99, 33.3, *NEAR[:2]).__contains__))
 def test_matern_against_mpmath(nu):
     t, exact = radii_and_reference(nu)

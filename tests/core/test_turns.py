@@ -261,3 +261,72 @@ def test_frequencies_of_numpy_beside_positions_of_any_library(xp):
     assert xp.owns(sin)
     np.testing.assert_allclose(xp.host(cos), np.cos(at * omega[:, 0]), atol=1e-6)
     np.testing.assert_allclose(xp.host(sin), np.sin(at * omega[:, 0]), atol=1e-6)
+
+
+# -- by words, in float32 ----------------------------------------------------------------------------------------------
+
+BY_WORDS = 1.5e-7
+
+
+@pytest.mark.parametrize("scale", [1.0, -1.0, 1e3, 1e-12, 1e150])
+def test_words_are_turns_to_two_units(scale):
+    """Of all four steps, modulo one turn, of frequencies of any size."""
+    frequencies = scale * np.array([*FREQUENCIES, np.pi, 2.0 * np.pi, 5e-324])
+    words = np.concatenate(turns.turn_words(frequencies), axis=-1)
+    assert words.dtype == np.int64
+    assert words.shape == (*frequencies.shape, 4)
+    with mpmath.workprec(1300):
+        for omega, row in zip(frequencies, words, strict=True):
+            for word, step in zip(row, (0, 26, -26, -52), strict=True):
+                error = mpmath.mpf(float(omega)) / (2 * mpmath.pi) * mpmath.mpf(2) ** (64 + step) - int(word)
+                assert abs(error - mpmath.nint(error / 2**64) * 2**64) <= 2.0
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["of the host", "of a tensor"])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "float64", "float32", "bfloat16"])
+def test_waves_are_exact_to_float32(dtype, known):
+    torch = library("torch").module
+    numbers = {"int32": [0, 1, -1, 2**31 - 1], "uint8": [0, 7, 255], "bfloat16": [0.5, -3.25, 256.0]}
+    numbers["float64"] = [*FRACTIONS, 2.0**53 - 1]
+    numbers["float32"] = [0.1, -0.3, 131071.25, 1e-6, -(2.0**24)]
+    p = torch.tensor(numbers.get(dtype, POSITIONS), dtype=getattr(torch, dtype))
+    w = np.asarray([*FREQUENCIES, 1000.5])
+    xp = array.namespace(p=p)
+    omega = turns.place_words(w[:, None], xp, p.device) if known else torch.tensor(w)[:, None]
+    cos, sin = turns.waves.generic(Angles(p[:, None], omega, None, xp))
+    assert cos.dtype == sin.dtype == torch.float32
+    assert worst_error(cos.numpy(), sin.numpy(), product(p.tolist(), w)) <= BY_WORDS
+    narrow = turns.waves.generic(Angles(p[:, None], torch.tensor(w, dtype=torch.float32)[:, None], None, xp))
+    rounded = product(p.tolist(), w.astype(np.float32))
+    assert worst_error(*narrow.numpy(), rounded) <= BY_WORDS
+
+
+def test_waves_of_several_axes_heads_and_a_shift():
+    torch, rng = library("torch").module, np.random.default_rng(0)
+    p, w = rng.integers(-(2**40), 2**40, (6, 3)), rng.uniform(-1.0, 1.0, (2, 5, 3))
+    shift = rng.uniform(-1e6, 1e6, (2, 1, 5))
+    xp = array.namespace(p=torch.tensor(p))
+    found = turns.waves.generic(Angles(torch.tensor(p), torch.tensor(w), torch.tensor(shift), xp))
+
+    def phase(h, i, j):
+        terms = (mpmath.mpf(int(a)) * mpmath.mpf(float(b)) for a, b in zip(p[i], w[h, j], strict=True))
+        return mpmath.fsum(terms) + mpmath.mpf(float(shift[h, 0, j]))
+
+    assert found.shape == (2, 2, 6, 5)
+    assert worst_error(*found.numpy(), phase) <= BY_WORDS
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_waves_of_what_is_not_finite_are_nan(wrong):
+    """Words cannot say it, nor can they hold it."""
+    torch = library("torch").module
+    at, omega, shift = (torch.tensor(one) for one in ([[1.0], [2.0]], [[0.5], [0.25], [0.125]], [0.1, 0.2, 0.3]))
+    xp = array.namespace(p=at)
+    for name, place in (("positions", (0, 0)), ("frequencies", (1, 0)), ("shift", (2,))):
+        angles = Angles(at, omega, shift, xp)
+        spoilt = getattr(angles, name).clone()
+        spoilt[place] = wrong
+        found = turns.waves.generic(angles._replace(**{name: spoilt})).isnan()
+        part = found[:, 0] if name == "positions" else found[..., place[0]]
+        assert part.all()
+        assert found.sum() == part.numel()

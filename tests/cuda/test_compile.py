@@ -12,7 +12,7 @@ import sys
 
 import nvrtc
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 from emulator import kernels
 
 from rfrope._backends import cuda
@@ -65,6 +65,7 @@ def limit(table: dict[str, int], kernel: str, otherwise: int | None = None) -> i
     return found
 
 
+@campaign
 @pytest.mark.parametrize("source", sparse(SOURCES, lambda source: source == "sums"))
 @pytest.mark.parametrize("architecture", sparse(ARCHITECTURES, lambda architecture: architecture == 90))
 def test_every_kernel_compiles_without_spills_and_within_its_registers(source, architecture):

@@ -143,6 +143,7 @@ SHAPES = st.sampled_from(
 )  # fmt: skip
 
 
+@campaign
 @settings(max_examples=100, **SLOW)
 @given(
     kernel=st.sampled_from(EVERY),

@@ -6,7 +6,7 @@ import contextlib
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 from emulator import COMPILER, NO_COMPILER, Emulator, emulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +27,7 @@ def rng():
 # -- the kernel is the generic function --------------------------------------------------------------------------------
 
 
+@campaign
 @settings(max_examples=400, **SLOW)
 @given(calls(), st.booleans())
 def test_any_call_is_the_generic_call(call, backward):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from campaign import campaign
 
 from rfrope import kernels
 from rfrope.designs import errors, optimise
@@ -28,6 +29,7 @@ def test_lags_of_a_range(max_lag):
 # -- the bound ---------------------------------------------------------------------------------------------------------
 
 
+@campaign
 @pytest.mark.parametrize("text", ["exponential(scale=48)", "log_uniform(low=0.05, high=0.5)", "matern(scale=16)",
                                   "exponential(scale=4) * gaussian(scale=16)"])  # fmt: skip
 @pytest.mark.parametrize("n", [2, 3, 8])

@@ -52,6 +52,7 @@ def test_random_starts_of_the_table_are_reproduced():
     assert found == pytest.approx(float(row["random starts"]), rel=1e-3)
 
 
+@campaign
 @pytest.mark.parametrize(
     ("text", "n", "max_lag", "least"),
     [
@@ -78,6 +79,7 @@ def test_laws_of_one_frequency_are_met_exactly(text):
     assert optimise(text, 8, max_lag=256).source.error["sup"] < 1e-12
 
 
+@campaign
 @pytest.mark.parametrize(
     ("text", "n", "max_lag"),
     [
@@ -124,6 +126,7 @@ def errors_sup(kernel: Kernel, sets: np.ndarray, max_lag: int) -> np.ndarray:
     return np.max(np.abs(np.cos(sets[..., None] * lags).mean(axis=1) - kernel.phi(lags)), axis=-1)
 
 
+@campaign
 def test_a_long_range_is_fitted_at_some_lags_and_judged_at_all():
     fit = optimise("gaussian(scale=256)", 8, max_lag=5000)
     assert fit.source.error["rms"] < fit.source.extra["start"]["rms"]

@@ -7,7 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 from conftest import benchmark
 from problems import Z_BOUND
 
@@ -308,6 +308,7 @@ GAINS = {  # root mean square of independent draws over that of each design, at 
 }
 
 
+@campaign
 @pytest.mark.parametrize("text", sparse(GAINS, lambda text: text.startswith(("gaussian", "power"))))
 def test_designs_gain_in_every_family_of_one_axis(text):
     """Twice to fifteen times at random, by how heavy the tail is; if balanced five times, but for two heavy tails."""
@@ -382,6 +383,7 @@ def test_refused_designs(arguments, message):
 # -- the documented tables ---------------------------------------------------------------------------------------------
 
 
+@campaign
 def test_documented_errors_are_reproduced():
     """Some of them; the whole takes ``python -m benchmarks.designs`` minutes."""
     designs = benchmark("designs")

@@ -100,6 +100,7 @@ def test_mean_cosine_is_phi_and_mean_sine_is_zero_for_every_block(design, name):
     assert scores_of_mean(kernel, draw_sets(kernel, design, KEY, N_BLOCKS, streams=N_SETS)) < Z_BOUND
 
 
+@campaign
 @each_design
 def test_a_scale_that_is_off_by_one_percent_is_seen(design):
     kernel = plain(design)
@@ -165,6 +166,7 @@ def test_strata_of_few_candidates_keep_the_law(design, most, monkeypatch):
         assert scores_of_mean(kernel, draw_sets(kernel, design, KEY, N_BLOCKS, streams=N_SETS)) < Z_BOUND
 
 
+@campaign
 def test_a_transport_of_several_columns_has_strata_of_the_magnitude():
     """One magnitude in each of 64 strata of equal probability, as a table of the law has them, nearly."""
     for kernel in (P, Q_LAW, ALGEBRA["mixture"], ALGEBRA["product"]):
@@ -370,6 +372,7 @@ def variance_ratios(kernel: Kernel, design: str, n: int, n_sets: int, max_lag: i
     return np.where(seen, total / n_sets * n / np.where(seen, alone, 1.0), 0.0)
 
 
+@campaign
 @pytest.mark.parametrize(("text", "lag"), RESONANT)
 def test_strata_of_several_uniforms_are_independent(text, lag):
     """A mean of S squares of normal numbers is above ``1 + 2 sqrt(x/S) + 2x/S`` with a chance below ``exp(-x)``."""
@@ -405,6 +408,7 @@ def whole_lags(kernel: Kernel) -> np.ndarray:
     return kernel.restore_shape(np.array([0.7, 2.0, 5.3, 40.0])[:, None] * np.array([1.0, -0.6, 0.3])[: kernel.ndim])
 
 
+@campaign
 @pytest.mark.parametrize("name", sparse(BALANCED, lambda name: name.startswith("exponential")))
 def test_every_balanced_block_has_the_kernels_law(name):
     kernel, reach = BALANCED[name]
@@ -467,6 +471,7 @@ def test_a_seed_keeps_its_sets():
     np.testing.assert_allclose(plane, PLANE, rtol=1e-9)
 
 
+@campaign
 def test_balanced_heads():
     kernel = kernels.parse("exponential(scale=6)")
     whole = balanced(kernel, KEY, 7, (64,), streams=9)

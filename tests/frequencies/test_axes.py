@@ -9,6 +9,7 @@ import mpmath
 import numpy as np
 import pytest
 import scipy.linalg
+from campaign import campaign
 from conftest import library
 
 import rfrope
@@ -352,6 +353,7 @@ EVERY = {
 }
 
 
+@campaign
 @pytest.mark.parametrize("name", EVERY)
 def test_scores_depend_on_the_lag_vector_alone(xp, name):
     """And are its sum of A cos u + B sin u, wherever the tokens are: in the middle, far away, between the grid."""

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from campaign import campaign
 
 import rfrope
 from rfrope import heads
@@ -223,6 +224,7 @@ def test_attention_of_several_heads(xp):
             np.testing.assert_allclose(getattr(flat, name), getattr(one, name), atol=1e-13)
 
 
+@campaign
 def test_attention_over_an_image(xp):
     """Look at the patch below to the left, from the middle of a 4 x 5 image."""
     omega = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30.0)).frequencies

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from campaign import campaign
 
 import rfrope
 from rfrope import heads
@@ -115,6 +116,7 @@ def test_standard_errors_count_degrees_of_freedom():
     assert squares[2] == pytest.approx(float(rows[2] @ [apart, joint]), rel=1e-9)
 
 
+@campaign
 @pytest.mark.parametrize("pairs", ["all", "occurring"])
 def test_profile_on_every_library(pairs, xp):
     for dtype, tolerance in (("float64", 1e-9), ("float32", 2e-6)):
@@ -307,6 +309,7 @@ def test_bad_magnitudes(change, message):
         heads.profile(**good | change)
 
 
+@campaign
 @pytest.mark.parametrize("pairs", ["all", "occurring"])
 def test_profile_of_polar_attention_on_every_library(pairs, xp):
     rng = np.random.default_rng(7)

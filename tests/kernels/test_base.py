@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 from problems import N_DRAWS, Z_BOUND, is_rejected, ks_bound, ks_distance, moment_z, panels, worst
 from scipy import integrate
 
@@ -148,6 +148,7 @@ def grid(lengths):
     return np.stack(np.meshgrid(*points, indexing="ij"), axis=-1), np.multiply.outer(*weights)
 
 
+@campaign
 @pytest.mark.parametrize("case", [c for c in COMBINATIONS if c.density and c.kernel.ndim < 3], ids=lambda c: c.name)
 def test_density_integrates_to_one_and_its_fourier_transform_is_phi(case):
     made = case.kernel

@@ -8,7 +8,7 @@ import mpmath as mp
 import numpy as np
 import problems
 import pytest
-from campaign import one_of
+from campaign import campaign, one_of
 from conftest import library
 from problems import KERNELS, phi_reference
 
@@ -62,6 +62,7 @@ def test_variances_of_composed_kernels_keep_their_digits(text, phi):
         assert found(kernels.parse(text), lag) == pytest.approx(variances(phi, lag), rel=1e-12, abs=1e-300)
 
 
+@campaign
 @pytest.mark.parametrize("nu", ORDERS)
 def test_variances_of_matern_kernels_of_any_order_keep_their_digits(nu):
     def phi(x):

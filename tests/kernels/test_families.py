@@ -13,7 +13,7 @@ import mpmath as mp
 import numpy as np
 import problems
 import pytest
-from campaign import one_of, sparse
+from campaign import campaign, one_of, sparse
 from problems import KERNELS, N_DRAWS, Z_BOUND, has_density, is_rejected, law_distances, moment_z, phi_reference, worst
 from scipy import integrate, stats
 
@@ -144,6 +144,7 @@ def test_mean_cos_cos2_and_sin_of_the_draws(problem):
         assert np.all(np.abs(z) < Z_BOUND), name
 
 
+@campaign
 @mutated
 def test_a_scale_off_by_one_percent_is_rejected(problem):
     """With 2^18 draws no test could do it for the heaviest tail (Fisher information), so there are more here."""

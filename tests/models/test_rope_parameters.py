@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from campaign import campaign
 from published import lists
 
 import rfrope
@@ -87,6 +88,7 @@ def test_a_dict_in_every_library(name, xp):
     assert narrow.frequencies.dtype == xp.dtype("float32")
 
 
+@campaign
 @pytest.mark.parametrize(("design", "seed"), [("iid", 0), ("stratified", 5), ("optimised", 0)])
 def test_a_kernel_in_a_config_is_designed_as_it_says(design, seed):
     """For the context at hand, whichever was asked for before."""

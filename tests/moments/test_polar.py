@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 import pytest
+from campaign import campaign
 from scipy import stats
 
 import rfrope
@@ -151,6 +152,7 @@ def largest_z(design, text, change=lambda v, content: v, blocks=16):
     return worst
 
 
+@campaign
 @pytest.mark.parametrize(("design", "text"), DESIGNS)
 def test_the_variance_of_a_design_is_that_of_many_sets(design, text):
     assert largest_z(design, text) < Z
@@ -249,6 +251,7 @@ def test_effective_blocks_by_hand():
     np.testing.assert_allclose(polar_error(q, k, 32.0, G), wanted, rtol=1e-12)
 
 
+@campaign
 def test_the_measured_figures():
     """Medians at D = 64: a draw errs by twice the mean of RoPE's contents, by 13 % of that of polar ones."""
     rope = np.median(relative_error(*np.random.default_rng(0).normal(size=(2, 20_000, 128)), 32.0, G))

@@ -9,6 +9,7 @@ import types
 import mpmath
 import numpy as np
 import pytest
+from campaign import campaign
 from conftest import library
 from packages import installed
 
@@ -330,6 +331,7 @@ def test_shift_matrix_is_block_diagonal(xp, pairing, o_shape, w_shape, u_shape):
     np.testing.assert_allclose(xp.host(got), expected, rtol=0, atol=1e-13)
 
 
+@campaign
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("offset", [0, 1, -17, 0.25, 131072, -(2**40)])
 def test_shift_matrix_moves_every_embedding(xp, pairing, offset):
@@ -341,6 +343,7 @@ def test_shift_matrix_moves_every_embedding(xp, pairing, offset):
         np.testing.assert_allclose(b @ now, then, rtol=0, atol=3e-15)
 
 
+@campaign
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_the_similarity_of_two_embeddings_is_the_mean_kernel(xp, pairing):
     """E(s) . E(t) = sum_i cos((s - t) theta_i)."""

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from campaign import campaign
 
 import rfrope
 from rfrope import Rope, analysis, from_config, heads
@@ -111,6 +112,7 @@ def test_copies_and_pickles_are_the_same(rope):
 # -- what it does ------------------------------------------------------------------------------------------------------
 
 
+@campaign
 @each_set
 def test_it_rotates_as_the_function_does_however_often(rope, xp):
     x, positions = tokens(rope)

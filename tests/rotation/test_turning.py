@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+from campaign import campaign
 from conftest import library
 
 import rfrope
@@ -54,6 +55,7 @@ def test_rotate_is_a_complex_multiplication(xp, pairing, out_pairing, blocks, rn
     np.testing.assert_allclose(xp.host(got), expected, rtol=1e-12, atol=1e-12)
 
 
+@campaign
 @pytest.mark.parametrize(
     ("x_shape", "p_shape", "w_shape", "u_shape"),
     [

@@ -274,12 +274,12 @@ def _turned(
         in_place,
         _are_aligned(addresses),
     )
-    _launch(plan, addresses)
+    _launch(plan, addresses, 0)
     array.written(result)
     return result
 
 
-def _launch(plan: _Plan, addresses: tuple[int, ...], position: int = 0) -> None:
+def _launch(plan: _Plan, addresses: tuple[int, ...], position: int) -> None:
     for kernel, template, offsets, n_blocks in plan.launches:
         there = template.copy()
         there["position"] = position

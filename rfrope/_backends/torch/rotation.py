@@ -341,13 +341,14 @@ def _gradients_of_angles(
     gradient = gradient.sum_to_size(_phases(positions, frequencies, None))
     at = Angles(positions.to(gradient.dtype), frequencies, None, torch).to_rows()
     rows = gradient.reshape(at.shape)
+    exact = gradient.dtype == torch.float64  # in float32 products of matrices may be rounded to 11 bits
     if needs[0]:
-        found[0] = _summed(rows @ frequencies, positions)
-    if needs[1] and gradient.dtype == torch.float64:
-        found[1] = _summed(rows.mT @ at.positions, frequencies)
-    elif needs[1]:  # not by a product of matrices, which may be rounded to 19 bits
-        sums = [(rows * at.positions[..., axis, None]).sum(-2) for axis in range(frequencies.shape[-1])]
-        found[1] = _summed(torch.stack(sums, -1), frequencies)
+        narrow = at._replace(frequencies=frequencies.to(gradient.dtype))
+        sums = [] if exact else [(rows * omega).sum(-1) for _, omega in narrow.axes()]
+        found[0] = _summed(rows @ frequencies if exact else torch.stack(sums, -1), positions)
+    if needs[1]:
+        sums = [] if exact else [(rows * position).sum(-2) for position, _ in at.axes()]
+        found[1] = _summed(rows.mT @ at.positions if exact else torch.stack(sums, -1), frequencies)
     return tuple(found)
 
 
