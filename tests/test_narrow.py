@@ -97,7 +97,7 @@ def moved(module, name):
     if found.dtype != torch.float64:
         return found
     found = found.float()
-    found.turn_words = module._constants["words"]
+    found.turn_words, found.fine_words = module._constants["words"], module._constants["fine words"]
     return found
 
 

@@ -395,8 +395,8 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
         # where there is no float64, phases are exact for frequencies with values alone
         with array.compute_eagerly(omega):
             vectors = to_vectors(omega, omega)
-        if not libraries.is_compiling() and hasattr(omega, "turn_words"):  # see turns.place_words
-            vectors.turn_words = omega.turn_words
+        if not libraries.is_compiling() and hasattr(omega, "fine_words"):  # see turns.place_words
+            vectors.turn_words, vectors.fine_words = omega.turn_words, omega.fine_words
         omega = vectors
     if sets != "any":
         several = len(shape) > 2 or omega.shape[-1] > 1

@@ -86,14 +86,14 @@ def waves(angles: Angles) -> Array:
     device, add_product = array.device(positions), TORCH.add_product
     starts, unit, nothing = TORCH.constants("quarters", _quarters, device)
     total = xp.reshape(starts, (2, *(1,) * len(angles.shape)))
-    words = _words_of(frequencies, device, xp)
-    for column, part in enumerate(_parts(positions, xp)):
-        for position, frequency in Angles(part, words[..., column], None, xp).axes():
+    parts = _parts(positions, xp)
+    for part, words in zip(parts, _words_of(frequencies, len(parts), device, xp), strict=True):
+        for position, frequency in Angles(part, words, None, xp).axes():
             total = add_product(total, position, frequency)
     unsure = [] if array.is_integer(positions) else [position for position, _ in angles.axes()]
     unsure += [] if _are_known(frequencies) else [frequency for _, frequency in angles.axes()]
     if shift is not None:
-        total = total + _words_of(shift, device, xp)[..., 0]
+        total = total + _words_of(shift, 1, device, xp)[0]
         unsure.append(shift)
     for numbers in unsure:  # of those that are NaN the unit is, too: words cannot say it
         unit = add_product(unit, numbers, nothing)
@@ -127,10 +127,11 @@ def _quarters() -> tuple[np.ndarray, ...]:
 def place_words(frequencies: np.ndarray, xp: ModuleType, device: Any) -> Array:
     """Return frequencies of the host, in their user's form, on a device of torch for whoever is to hold them there.
 
-    Their words are the attribute `turn_words`, which `waves` makes anew of others.
+    Their words are the attributes `turn_words` and `fine_words`, which `waves` makes anew of others.
     """
     placed = TORCH.lasting(frequencies.astype("float64" if array.has_float64(xp, device) else "float32"), device)
-    placed.turn_words = TORCH.lasting(turn_words(to_vectors(frequencies, frequencies)), device)
+    words = turn_words(to_vectors(frequencies, frequencies))
+    placed.turn_words, placed.fine_words = (TORCH.lasting(each, device) for each in words)
     return placed
 
 
@@ -142,24 +143,28 @@ def place_beside(x: Array, frequencies: np.ndarray, held: dict[Any, Array]) -> A
     return held[device]
 
 
-def turn_words(frequencies: np.ndarray) -> np.ndarray:
-    """Turns of steps of 1, 2**26, 2**-26 and 2**-52, in units of 2**-64 modulo 1, along a new last axis.
+def turn_words(frequencies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return turns of steps of 1 and 2**26, and of 2**-26 and 2**-52, in units of 2**-64 modulo 1.
 
-    A position turns by the sum of its parts' turns (see `_parts`), wrong by 2**-36 turns where it is 2**53.
+    Each has the two along a new last axis. A position turns by the sum of its parts' turns (see `_parts`), wrong by
+    2**-36 turns where it is 2**53.
     """
     wholes, fractions = _word_tables("float64")
-    return _make_words(frequencies.astype(np.float64), wholes, fractions, np)
+    words = _make_words(frequencies.astype(np.float64), wholes, fractions, np)
+    return np.ascontiguousarray(words[..., :2]), np.ascontiguousarray(words[..., 2:])
 
 
-def _words_of(numbers: Array, device: Any, xp: ModuleType) -> Array:
-    """Words of frequencies or shifts, as `turn_words` has them; made on the device for those that have none."""
+def _words_of(numbers: Array, count: int, device: Any, xp: ModuleType) -> list[Array]:
+    """So many words of frequencies or shifts, in the order of `_STEPS`; made on the device for those that have none."""
     if isinstance(numbers, np.ndarray):
-        return TORCH.lasting(turn_words(numbers), device)
-    if hasattr(numbers, "turn_words"):
-        return numbers.turn_words
-    name = array.dtype_name(numbers)
-    wholes, fractions = TORCH.constants(f"turns of {name}", lambda: _word_tables(name), device)
-    return _make_words(numbers, wholes, fractions, xp)
+        known = [TORCH.lasting(each, device) for each in turn_words(numbers)[: 1 + (count > 2)]]
+    else:
+        known = [getattr(numbers, name, None) for name in ("turn_words", "fine_words")[: 1 + (count > 2)]]
+    if any(one is None for one in known):
+        name = array.dtype_name(numbers)
+        wholes, fractions = TORCH.constants(f"turns of {name}", lambda: _word_tables(name), device)
+        known = [_make_words(numbers, wholes, fractions, xp)]
+    return [each[..., column] for each in known for column in range(each.shape[-1])][:count]
 
 
 def _make_words(numbers: Array, wholes: Array, fractions: Array, xp: ModuleType) -> Array:

@@ -247,15 +247,16 @@ class RotaryEmbedding(TurningModule):
             words, rests = turns.wrapping_turns(self._host)
             made["turns"] = np.stack([words, rests.view(np.int64)])
         if self.frequencies is None:
-            made["words"] = turns.turn_words(self._host)
+            made["words"], made["fine words"] = turns.turn_words(self._host)
         if self.max_positions is not None:
             at = np.arange(self.max_positions)
             tables = rotation_table(at, self._host[:, 0], scale=self.rope.attention_factor)
             made["rows of positions"] = np.concatenate(tables, axis=-1).astype(np.float32)
         with torch.inference_mode(False):
             self._constants = {name: torch.from_numpy(value.copy()) for name, value in made.items()}
-        if "words" in made:
-            self._constants["frequencies"].turn_words = self._constants["words"]  # see turns.place_words
+        if "words" in made:  # see turns.place_words
+            placed, held = self._constants["frequencies"], self._constants
+            placed.turn_words, placed.fine_words = held["words"], held["fine words"]
         self._placed: dict[Any, Tensor] = {}
         by_loops = self.max_positions is None and not self.rope.polar
         self._backend = dispatch.find(dispatch.CPU.rotation) if by_loops else None

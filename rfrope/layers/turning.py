@@ -93,8 +93,8 @@ class TurningModule(LaunchingModule):
                 narrow = name == "frequencies" and not array.has_float64(_XP, device)
                 found = (constant.float() if narrow else constant).to(device)
             if not torch.compiler.is_compiling():
-                if name == "frequencies" and self.frequencies is None:
-                    found.turn_words = self._moved("words", device)  # see turns.place_words
+                if name == "frequencies" and self.frequencies is None:  # see turns.place_words
+                    found.turn_words, found.fine_words = (self._moved(n, device) for n in ("words", "fine words"))
                 self._placed[name, device] = found
         return found
 
