@@ -18,6 +18,7 @@ if triton_device.MISSING:
     pytest.skip(triton_device.MISSING, allow_module_level=True)
 
 import torch
+import triton
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch, about its own use of it
 ERROR = 6e-7
@@ -76,6 +77,9 @@ def test_a_machine_without_a_device_is_refused(monkeypatch):
         package.check()
     monkeypatch.setattr(torch.version, "hip", "7.0")
     package.check()
+    monkeypatch.setattr(triton, "__version__", "3.3.1+git1")
+    with pytest.raises(ImportError, match=r"Triton 3\.3\.1\+git1; expected 3\.4 or later"):
+        package.check()
 
 
 LEFT = {  # to the next backend, or the generic function

@@ -17,7 +17,7 @@ from rotation_calls import DTYPES, SLOW, calls, numpy_dtype, run
 from stand_in import Device, Stream, on_device, standing_in
 
 import rfrope
-from rfrope._backends import transforms
+from rfrope._backends import findings, transforms
 from rfrope._backends.cuda import device, estimators, rotation, sums
 from rfrope._core import dispatch
 from rfrope._core.libraries import TORCH
@@ -371,6 +371,20 @@ def test_copies_of_frequencies_of_the_host_follow_their_numbers():
             other, places = on_device(X.copy()), on_device(TOKENS.copy())
         assert rfrope.rotate(other, places, omega).device.id == 1
         assert np.all(np.isnan(rfrope.rotate(x, positions, np.full(8, np.nan)).get()[..., :16]))  # no device looks
+
+
+@pytest.mark.parametrize("is_hip", [False, True])
+def test_the_doctor_says_what_a_machine_can(is_hip):
+    (cupy,) = (probe for probe in findings.LIBRARIES if probe.name == "CuPy")
+    (kernels,) = (probe for probe in findings.BACKENDS if probe.name == "CUDA kernels")
+    with standing_in(is_hip=is_hip):
+        found = cupy.run()
+        assert found.active
+        assert "on stand-in (compute capability 9.0, 16.0 GiB), stand-in" in found.detail
+        assert kernels.run().active is not is_hip
+        assert kernels.run().reason == (
+            "ImportError: CuPy is built for ROCm, and the kernels for CUDA" if is_hip else ""
+        )
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The rotation in Triton, which comes with torch's wheels for devices of NVIDIA, AMD and Intel."""
 
+_EARLIEST = (3, 4)  # version: those before do not compile the kernel
 _OLDEST = (7, 0)  # compute capability of NVIDIA's devices: those before have no wheels of torch that bring Triton
 
 
@@ -19,8 +20,10 @@ def check() -> None:
         If not, with the reason.
     """
     import torch
-    import triton  # noqa: F401
+    import triton
 
+    if tuple(map(int, triton.__version__.split(".")[:2])) < _EARLIEST:
+        raise ImportError(f"Triton {triton.__version__}; expected 3.4 or later, which PyTorch 2.8 and later bring")
     found = kinds()
     if not found:
         raise ImportError(f"PyTorch {torch.__version__} finds no device of CUDA, ROCm or XPU")

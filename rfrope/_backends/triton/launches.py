@@ -217,7 +217,9 @@ def launch(
         return None
     blocks, axes = given.blocks, given.axes
     whole = triton.next_power_of_2(blocks)
-    rows = min(_TILE // whole, triton.next_power_of_2(tokens))
+    rows = _TILE // whole
+    if type(tokens) is int:  # and not one of a graph for any length
+        rows = min(rows, triton.next_power_of_2(tokens))
     tiles = triton.cdiv(tokens, rows)
     of_q = Shares.divide(heads, given, False, k is not None, tiles * batches)
     of_k = Shares(0, 1, 1) if k is None else Shares.divide(k[0].shape[1], given, True, True, tiles * batches)
@@ -232,7 +234,7 @@ def launch(
     steps = [_steps(one) for one in (sides[0], sides[3], sides[1], sides[4], sides[2], sides[5], *given)]
     numbers = [step for operand in steps for step in operand]
     shares = [value for pair in zip(of_q, of_k, strict=True) for value in pair]
-    copied = 0 if x is y else x.shape[-1] - width_of(options.layout) * blocks
+    copied = 0 if x is y else int(x.shape[-1]) - width_of(options.layout) * blocks
     most = max(1, min(of_q.each if k is None else max(of_q.each, of_k.each), 2 * _TILE // (rows * whole)))
     with _current(x):
         kernel[(tiles * chunks * batches,)](
@@ -246,4 +248,6 @@ def launch(
 
 def _current(x: Tensor) -> Any:
     """Return a context in which the device of a tensor is the one where kernels are launched."""
-    return nullcontext() if x.is_cpu or type(x) is not torch.Tensor else torch.accelerator.device_index(x.device.index)
+    if x.device.type not in ("cuda", "xpu") or type(x) is not torch.Tensor:
+        return nullcontext()
+    return getattr(torch, x.device.type).device(x.device)

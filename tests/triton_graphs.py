@@ -1,0 +1,153 @@
+"""Compile layers of attention for a CUDA device that is not there, and print what Inductor would launch.
+
+``python tests/triton_graphs.py FOLDER CASE ...`` prints one line of JSON. Tensors are fake, on "cuda"; what PyTorch
+asks of a device on the way (a guard, its properties, Triton's driver) is answered for one of compute capability 9.0.
+Inductor stops where it would compile its kernels: their text is what is looked at.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import types
+from unittest import mock
+
+import torch
+import triton
+from torch._inductor import compile_fx, config, graph, scheduler, utils
+from torch._inductor.runtime.hints import DeviceProperties
+from torch._subclasses import FakeTensorMode
+from triton.backends.compiler import GPUTarget
+
+import rfrope
+from rfrope._backends import triton as package
+from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
+
+GUARD = """
+#include <c10/core/impl/FakeGuardImpl.h>
+namespace c10::impl {
+using Guard = FakeGuardImpl<DeviceType::CUDA>;
+C10_REGISTER_GUARD_IMPL(CUDA, Guard)
+}
+"""
+HEADS, KEPT, WIDTH = 32, 8, 128
+SIZES = {"multi_processor_count": 132, "regs_per_multiprocessor": 65536, "max_threads_per_multi_processor": 2048}
+PROPERTIES = DeviceProperties("cuda", 0, cc=90, major=9, max_threads_per_block=1024, warp_size=32, **SIZES)
+DRIVER = types.SimpleNamespace(
+    get_current_target=lambda: GPUTarget("cuda", 90, 32),
+    get_current_device=lambda: 0,
+    get_active_torch_device=lambda: torch.device("cuda", 0),
+)
+
+
+class Done(BaseException):
+    """The text is there."""
+
+
+class Attention(torch.nn.Module):
+    """Queries and keys that something makes, turned, and attention."""
+
+    def __init__(self, rotary):
+        super().__init__()
+        self.rotary = rotary
+
+    def forward(self, q, k, v, **places):
+        q, k = self.rotary(q * 2.0, k * 2.0, **places)
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def load_guard(folder):
+    """PyTorch for the CPU has nothing that would set the current device of CUDA: this does nothing."""
+    root, source, library = pathlib.Path(torch.__file__).parent, folder / "guard.cpp", folder / "guard.so"
+    source.write_text(GUARD)
+    how = ["-std=c++20", "-shared", "-fPIC", f"-I{root / 'include'}", f"-L{root / 'lib'}", "-lc10", "-o", library]
+    subprocess.run(["g++", source, *how], check=True)
+    ctypes.CDLL(str(library))
+
+
+def text_of(rotary, tokens, width=WIDTH, dynamic=None, **places):
+    """Text of the module that Inductor makes of a layer."""
+    found = []
+
+    def stop(lowering):
+        found.append(lowering.codegen()[0].value)
+        raise Done
+
+    torch._dynamo.reset()
+    with (
+        FakeTensorMode(allow_non_fake_inputs=True),
+        torch.no_grad(),
+        mock.patch.object(graph.GraphLowering, "_compile_to_module", stop),
+    ):
+        q, k, v = (
+            torch.empty(1, heads, tokens, wide, dtype=torch.bfloat16, device="cuda")
+            for heads, wide in ((HEADS, width), (KEPT, width), (KEPT, WIDTH))
+        )
+        places = {name: make() for name, make in places.items()}
+        try:
+            torch.compile(Attention(rotary), fullgraph=True, dynamic=dynamic)(q, k, v, **places)
+        except Done:
+            return found[0]
+    raise RuntimeError("nothing was compiled")
+
+
+class Still(torch.nn.Module):
+    """A layer without rotation, to compare with."""
+
+    def forward(self, q, k):
+        return q, k
+
+
+def integers():
+    return torch.empty(1, 4096, dtype=torch.int64, device="cuda")
+
+
+KNOWN = rfrope.Rope(rfrope.geometric(WIDTH // 2))
+CASES = {
+    "prefill without rotation": lambda: text_of(Still(), 4096),
+    "decode without rotation": lambda: text_of(Still(), 1),
+    "prefill": lambda: text_of(RotaryEmbedding(KNOWN), 4096),
+    "prefill at positions": lambda: text_of(RotaryEmbedding(KNOWN), 4096, positions=integers),
+    "polar prefill": lambda: text_of(PolarEmbedding(rfrope.Rope(rfrope.geometric(64), polar=True)), 4096, WIDTH // 2),
+    "prefill of any length": lambda: text_of(RotaryEmbedding(KNOWN), 4096, dynamic=True),
+    "decode": lambda: text_of(RotaryEmbedding(KNOWN), 1),
+    "decode after a cache": lambda: text_of(
+        RotaryEmbedding(KNOWN), 1, offset=lambda: torch.empty((), dtype=torch.int64, device="cuda")
+    ),
+}
+
+
+def counted(text):
+    """Kernels that the module launches, by kind, and those whose text has float64."""
+    launches = re.findall(r"^\s+(\w+)\.run\(", text, re.M)
+    bodies = dict(re.findall(r"^(\w+) = async_compile\.triton\('\w+', '''(.*?)''',", text, re.M | re.S))
+    code = {name: re.sub(r"#.*", "", body) for name, body in bodies.items()}
+    return {
+        "turn": len([name for name in launches if name.startswith("turn_")]),
+        "fused": len([name for name in launches if name.startswith("triton_")]),
+        "float64": [
+            name for name, body in code.items() if re.search(r"float64|fp64", body) and not name.startswith("turn_")
+        ],
+        "sines": [name for name, body in code.items() if re.search(r"libdevice\.(sin|cos)|tl_math\.(sin|cos)", body)],
+    }
+
+
+if __name__ == "__main__":
+    load_guard(pathlib.Path(sys.argv[1]))
+    triton.runtime.driver.set_active(DRIVER)
+    package.check = lambda: None
+    DeviceProperties.create = classmethod(lambda cls, device: PROPERTIES)
+    torch.cuda.get_device_capability = lambda *_: (9, 0)
+    utils.is_big_gpu = lambda *_: False
+    scheduler.has_triton = lambda *_: True
+    compile_fx._check_triton_bf16_support = lambda *_: None
+    config.joint_graph_constant_folding = False  # it computes constants on the device
+    config.fx_graph_cache = False
+    texts = {name: CASES[name]() for name in sys.argv[2:]}
+    for name, text in texts.items():
+        pathlib.Path(sys.argv[1], f"{name}.py").write_text(text)
+    sys.stdout.write("\n" + json.dumps({name: counted(text) for name, text in texts.items()}) + "\n")
