@@ -16,7 +16,7 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope._core import array, dispatch, turns
+from rfrope._core import array, blocks, dispatch, turns
 from rfrope._core.angles import Angles
 from rfrope.rotation import turning
 
@@ -441,3 +441,17 @@ def test_what_a_graph_refuses_is_noticed(name):
     with Seen() as seen:
         NOTICED[name]()
     assert seen.refused
+
+
+def test_sums_are_in_float32_only_where_operators_run(without_loops, monkeypatch):
+    """Loops of the CPU sum in float64, and the generic function beside them does, too; so does what is recorded."""
+    x, space = features(2, 4, WIDTH), array.named_namespace(torch)
+    arguments = x, x + 1.0, (4, 16), "half", "interleaved", space
+    narrow = blocks.shared_coefficients.generic(*arguments)
+    recorded = blocks.shared_coefficients.generic(x.clone().requires_grad_(), *arguments[1:])
+    monkeypatch.setattr(dispatch, "takes_words", lambda x: False)
+    wide = blocks.shared_coefficients.generic(*arguments)
+    for one, other, exact in zip(narrow, recorded, wide, strict=True):
+        assert (one.dtype, other.dtype, exact.dtype) == (torch.float32, torch.float64, torch.float64)
+        assert torch.equal(other.detach(), exact)
+        assert float((one - exact).abs().max()) <= 2e-6 * float(exact.abs().max())

@@ -272,7 +272,9 @@ BY_WORDS = 1.5e-7
 def test_words_are_turns_to_two_units(scale):
     """Of all four steps, modulo one turn, of frequencies of any size."""
     frequencies = scale * np.array([*FREQUENCIES, np.pi, 2.0 * np.pi, 5e-324])
-    words = np.concatenate(turns.turn_words(frequencies), axis=-1)
+    made = turns.turn_words(frequencies)
+    assert all(each.flags.c_contiguous for each in made)  # kernels take them as they lie
+    words = np.concatenate(made, axis=-1)
     assert words.dtype == np.int64
     assert words.shape == (*frequencies.shape, 4)
     with mpmath.workprec(1300):
