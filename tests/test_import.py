@@ -17,6 +17,7 @@ HEAVY = (
     "scipy.optimize",
     "matplotlib",
     "torch",
+    "triton",
     "cupy",
     "jax",
     "dask",
