@@ -51,6 +51,7 @@ def rooms(monkeypatch):
     """Memory for results lies amid other memory, which stays as it is; and there are several tiles of tokens."""
     made = []
     monkeypatch.setattr(launches, "_TILE", 128)
+    monkeypatch.setattr(launches, "_keep_plan", launches.plan)
 
     def room(x, width):
         made.append(fenced(ROOM(x, width).zero_()))

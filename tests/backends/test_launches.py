@@ -20,7 +20,6 @@ import torch
 
 import rfrope
 from rfrope._backends.triton import launches
-from rfrope._backends.triton.launches import Given
 from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
 
 SIZES = (1, 8, 64, 128)  # batch, heads of queries, tokens, features
@@ -107,11 +106,27 @@ def test_nothing_is_asked_of_torch_but_memory_for_results(calls):
     assert [name for name in asked.names if name not in VIEWS] == ["empty_like"] * 4
 
 
+def test_a_step_of_decoding_takes_few_python_calls(calls):
+    """Beside Triton's own: the plan of a layout is kept, whatever the offset."""
+    module, q, k = MODULES["known"](), torch.zeros(1, 32, 1, 128), torch.zeros(1, 8, 1, 128)
+    counted = []
+    with torch.no_grad():
+        module(q, k, offset=1)
+        kept = launches._keep_plan.cache_info()
+        sys.setprofile(lambda frame, event, argument: counted.append(frame.f_code.co_name) if event == "call" else None)
+        try:
+            module(q, k, offset=2)
+        finally:
+            sys.setprofile(None)
+    assert len(counted) <= 120, len(counted)  # counted: 109
+    assert launches._keep_plan.cache_info().misses == kept.misses
+    assert launches._keep_plan.cache_info().hits == kept.hits + 1
+
+
 def test_heads_are_grouped_where_there_are_enough_programs():
     def each(batch, heads, tokens, sets=1, shift_heads=1):
-        given = Given(None, torch.ones(1, sets, 64, 1), torch.ones(1, shift_heads, 1, 64), None)
         tiles = batch * -(-tokens // 16)
-        return [launches.Shares.divide(heads, given, keys, True, tiles).each for keys in (False, True)]
+        return [launches.Shares.divide(heads, sets, apart, tiles).each for apart in (False, shift_heads > 1)]
 
     assert each(1, 32, 4096) == [8, 8]
     assert each(1, 32, 512) == [2, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ from rfrope._core.angles import Angles, token_axes
 from rfrope._core.blocks import MAGNITUDES, TurnOptions, width_of
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
-Steps = tuple[Any, ...]  # strides of batch, heads, tokens, and of what a row holds
+Layout = tuple[tuple[int, ...], tuple[int, ...]]  # shape and strides
 Side = tuple[Any, Any, Any]  # features, results, and in a gradient the features that were turned
 
 _LAYOUTS = {"half": 0, "interleaved": 1, MAGNITUDES: 2}
@@ -167,28 +168,38 @@ def read_frequencies(angles: Angles, like: Tensor) -> Tensor:
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 
-def _steps(x: Tensor | None) -> Steps:
-    """Strides of a tensor of four axes, 0 where one element stands for all."""
-    return (0,) * 4 if x is None else tuple([0 if x.shape[axis] == 1 else x.stride(axis) for axis in range(4)])
+class Plan(NamedTuple):
+    """All of a launch but tensors, the offset and the factor.
+
+    Attributes
+    ----------
+    grid : tuple of int
+    numbers : tuple of int
+        Strides and counts, in the order of the kernel's arguments.
+    constants : dict
+    sums : tuple of int
+        Shape of the sums for gradients, or empty.
+    """
+
+    grid: tuple[Any]
+    numbers: tuple[Any, ...]
+    constants: dict[str, Any]
+    sums: tuple[Any, ...]
 
 
 class Shares(NamedTuple):
     """Heads of one side of a launch: all, those of a program, and those that share a set of frequencies."""
 
-    heads: int
+    heads: Any
     each: int
-    group: int
+    group: Any
 
     @classmethod
-    def divide(cls, heads: int, given: Given, keys_of_two: bool, two: bool, tiles: Any) -> Shares:
-        """Find them; a program's heads have one set, and phases that no other operand makes apart."""
-        positions, omega, shift, scale = given
-        group = heads if omega is None else heads // omega.shape[1]
-        apart = [positions, scale, shift if keys_of_two or not two else None]
-        if any([one is not None and one.shape[1] != 1 for one in apart]):
-            return cls(heads, 1, group)
-        each = _MOST_HEADS
-        while each > 1 and (group % each if group != heads else each >= 2 * group):
+    def divide(cls, heads: Any, sets: Any, apart: bool, tiles: Any) -> Shares:
+        """Find them; a program's heads have one set, and one head where other operands keep them apart."""
+        group = heads // sets
+        each = 1 if apart else _MOST_HEADS
+        while each > 1 and (group % each if sets != 1 else each >= 2 * group):
             each //= 2
         while type(tiles) is int and each > 2 and tiles * -(-heads // each) < _ENOUGH_PROGRAMS:
             each //= 2
@@ -198,6 +209,56 @@ class Shares(NamedTuple):
     def parts(self) -> int:
         """Programs for each set and tile."""
         return -(-self.group // self.each)
+
+
+def plan(
+    layouts: tuple[Layout | None, ...],
+    axes: int,
+    blocks: int,
+    kinds: tuple[Any, ...],
+    wanted: tuple[bool, ...],
+    in_place: bool,
+) -> Plan:
+    """Return what a launch is made with, from layouts and options alone.
+
+    Parameters
+    ----------
+    layouts : tuple
+        Shapes and strides of features, results and features of gradients, each of queries and keys, and of `Given`.
+    axes, blocks : int
+    kinds : tuple
+        `Options` without the factor and the offset.
+    wanted, in_place
+        As in `launch`.
+    """
+    counted, layout, out_layout, back, divided, softplus = kinds
+    of_x, of_keys, *_, of_positions, of_omega, of_shift, of_scale = layouts
+    (batches, heads, tokens, width), _ = of_x  # type: ignore[misc]
+    whole = triton.next_power_of_2(blocks)
+    rows = _TILE // whole
+    if type(tokens) is int:  # and not one of a graph for any length
+        rows = min(rows, triton.next_power_of_2(tokens))
+    tiles, sets = triton.cdiv(tokens, rows), 1 if of_omega is None else of_omega[0][1]
+    apart = [one is not None and one[0][1] != 1 for one in (of_positions, of_scale, of_shift)]
+    of_q = Shares.divide(heads, sets, any(apart[:2]) or (of_keys is None and apart[2]), tiles * batches)
+    of_k = None if of_keys is None else Shares.divide(of_keys[0][1], sets, any(apart), tiles * batches)
+    sides = [of_q] if of_k is None else [of_q, of_k]
+    slots = axes * wanted[0] + wanted[1] + wanted[2]
+    chunks = sum([triton.cdiv(side.heads, side.each) for side in sides])
+    shares = [value for pair in zip(of_q, of_k or (0, 1, 1), strict=True) for value in pair]
+    steps = [0 if one is None or one[0][axis] == 1 else one[1][axis] for one in layouts for axis in range(4)]
+    constants = {
+        "D": blocks, "AXES": axes, "COUNTED": counted, "BACK": back, "DIVIDED": divided, "SOFTPLUS": softplus,
+        "LAYOUT": _LAYOUTS[layout], "OUT": _LAYOUTS[out_layout],
+        "COPIED": 0 if in_place else int(width) - width_of(layout) * blocks,
+        "SUMS": sum(wants << place for place, wants in enumerate(wanted)), "TOKENS": rows,
+        "HEADS": max(1, min(max([side.each for side in sides]), 2 * _TILE // (rows * whole))),
+    }  # fmt: skip
+    sums = (sets, sum([side.parts for side in sides]), batches * tiles, slots, blocks) if slots else ()
+    return Plan((tiles * chunks * batches,), (*steps, tokens, batches, *shares), constants, sums)
+
+
+_keep_plan = lru_cache(maxsize=512)(plan)
 
 
 def launch(
@@ -211,38 +272,18 @@ def launch(
         Sums for the gradients that are wanted, of frequencies, shift and scale: by sets, parts, sequences with their
         tiles, slots (one for each axis of frequencies, then the others) and blocks.
     """
-    x, y, _ = q
-    batches, heads, tokens, _ = x.shape
+    x, y, z = q
     if 0 in y.shape:
         return None
-    blocks, axes = given.blocks, given.axes
-    whole = triton.next_power_of_2(blocks)
-    rows = _TILE // whole
-    if type(tokens) is int:  # and not one of a graph for any length
-        rows = min(rows, triton.next_power_of_2(tokens))
-    tiles = triton.cdiv(tokens, rows)
-    of_q = Shares.divide(heads, given, False, k is not None, tiles * batches)
-    of_k = Shares(0, 1, 1) if k is None else Shares.divide(k[0].shape[1], given, True, True, tiles * batches)
-    sides = (*q, *(k or (None, None, None)))
-    sums, bits = None, sum(wants << place for place, wants in enumerate(wanted))
-    if bits:
-        sets = 1 if given.frequencies is None else given.frequencies.shape[1]
-        parts = of_q.parts + (0 if k is None else of_k.parts)
-        slots = axes * wanted[0] + wanted[1] + wanted[2]
-        sums = x.new_empty((sets, parts, batches * tiles, slots, blocks), dtype=torch.float32)
-    chunks = triton.cdiv(heads, of_q.each) + (0 if k is None else triton.cdiv(of_k.heads, of_k.each))
-    steps = [_steps(one) for one in (sides[0], sides[3], sides[1], sides[4], sides[2], sides[5], *given)]
-    numbers = [step for operand in steps for step in operand]
-    shares = [value for pair in zip(of_q, of_k, strict=True) for value in pair]
-    copied = 0 if x is y else int(x.shape[-1]) - width_of(options.layout) * blocks
-    most = max(1, min(of_q.each if k is None else max(of_q.each, of_k.each), 2 * _TILE // (rows * whole)))
+    k_x, k_y, k_z = k or (None, None, None)
+    layouts = tuple([None if one is None else (one.shape, one.stride()) for one in (x, k_x, y, k_y, z, k_z, *given)])
+    make = _keep_plan if type(x) is torch.Tensor else plan  # sizes of a graph may be unknown
+    made = make(layouts, given.axes, given.blocks, options[2:], wanted, x is y)
+    sums = x.new_empty(made.sums, dtype=torch.float32) if made.sums else None
     with _current(x):
-        kernel[(tiles * chunks * batches,)](
-            *sides, *given, sums, *numbers, tokens, batches, *shares, options.offset, options.factor,
-            D=blocks, AXES=axes, COUNTED=options.counted, BACK=options.back, DIVIDED=options.divided,
-            LAYOUT=_LAYOUTS[options.layout], OUT=_LAYOUTS[options.out_layout], SOFTPLUS=options.softplus,
-            COPIED=copied, SUMS=bits, TOKENS=rows, HEADS=most,
-        )  # fmt: skip
+        kernel[made.grid](
+            x, y, z, k_x, k_y, k_z, *given, sums, *made.numbers, options.offset, options.factor, **made.constants
+        )
     return sums
 
 

@@ -95,10 +95,17 @@ def _turned(x: Tensor, angles: Angles | Tensor, turn: TurnOptions, out: Tensor |
 
 def _run(q: Tensor, k: Tensor | None, given: Given, options: Options) -> tuple[Tensor, Tensor]:
     """Turn memory at once, and what is recorded by the operator."""
-    tensors = [one for one in (q, k, *given) if one is not None]
-    if all([array.library(one).place(one) for one in tensors]):
+    if _are_memory(q, k, *given):
         return _turn(kernels.turn, q, k, given, options)
     return turn_both(q, k, *given, *options)
+
+
+def _are_memory(*tensors: Tensor | None) -> bool:
+    """Return whether nothing is recorded of tensors that `dispatch.place_of` has found a place for."""
+    if torch.compiler.is_compiling():
+        return False
+    learns, plain = torch.is_grad_enabled(), (torch.Tensor, torch.nn.Parameter)
+    return all([one is None or (type(one) in plain and not (learns and one.requires_grad)) for one in tensors])
 
 
 def _turn(kernel: Any, q: Tensor, k: Tensor | None, given: Given, options: Options) -> tuple[Tensor, Tensor]:
