@@ -91,6 +91,18 @@ def test_the_module_on_a_device_without_float64(learnable, without_float64):
     assert q.grad.isfinite().all()
 
 
+def test_sets_for_each_head_on_a_device_without_float64(without_float64):
+    sets = rfrope.sample("gaussian(scale=32)", 8, rng=0, heads=2)
+    with torch.utils._python_dispatch._disable_current_modes():
+        module = rfrope.layers.torch.RotaryEmbedding(rfrope.Rope(sets, attention_factor=1.5))
+        module._moved = lambda name, device, held={}: held.setdefault(name, moved(module, name))
+    q, k = torch.randn(1, 6, 3, 16), torch.randn(1, 2, 3, 16)
+    turned, of_queries = module(q, k, offset=70_000), np.repeat(sets, 3, axis=0)
+    for x, found, omega in zip((q, k), turned, (of_queries, sets), strict=True):
+        exact = rfrope.rotate(x.numpy().astype(np.float64), np.arange(3)[:, None] + 70_000, omega, scale=1.5)
+        np.testing.assert_allclose(found.numpy(), exact, rtol=0, atol=2e-6)
+
+
 def moved(module, name):
     """A constant of a module as it comes to such a device."""
     found = module._constants[name]

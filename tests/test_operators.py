@@ -108,7 +108,7 @@ def positions(rope: Any) -> Any:
 # -- how many ----------------------------------------------------------------------------------------------------------
 
 # forwards; and backwards alone
-COUNTS = {"half": (15, 8), "scaled": (16, 8), "interleaved": (15, 8), "partial": (17, 10), "sets": (15, 8)}
+COUNTS = {"half": (15, 8), "scaled": (17, 8), "interleaved": (15, 8), "partial": (17, 10), "sets": (15, 8)}
 COUNTS["sections"] = (18, 8)
 
 

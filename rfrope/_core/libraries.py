@@ -385,7 +385,7 @@ class _Torch(Library):
         return not torch._C._functorch.is_functorch_wrapped_tensor(x) and not self._has_tangent(x)
 
     def wraps_words(self, device: Any) -> bool:
-        """Return whether products of 64 bits are known to wrap on a device: on Apple's nobody says so."""
+        """Return whether words of 64 bits turn on a device: on Apple's torch takes `abs` by float32 (issue 190052)."""
         return not str(device).startswith("mps")
 
     def _has_tangent(self, x: Array) -> bool:

@@ -446,7 +446,7 @@ class TurningModule(LaunchingModule):
         for name, x, are_keys in features:
             bias = shift if are_keys else None
             heads = x.shape[-3]  # operators need no more than the shape of sets for each
-            as_shaped = by_operators and self._sets
+            as_shaped = by_operators and self._sets and isinstance(omega, torch.Tensor)
             sets = omega[:1].expand(heads, -1, -1) if as_shaped else self._repeat_for_heads(omega, heads)
             angle = Angles(at, sets, bias, _XP)
             if not fits:
@@ -465,15 +465,15 @@ class TurningModule(LaunchingModule):
 
     def _runs_operators(self, x: Tensor) -> bool:
         """Return whether nothing but torch's operators serves features, which are then to be few."""
-        if self.rope.polar or x.dtype == torch.float64 or not dispatch.takes_words(x):
+        if self.rope.polar or x.dtype == torch.float64 or (TORCH.wraps_words(x.device) and not dispatch.takes_words(x)):
             return False
         return dispatch.backend_function(rotated, f"torch on {x.device.type}") is None
 
     def _tables(self, at: Tensor, omega: Any, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """Cos and sin in float32, for all queries and keys that share positions."""
-        waves = turns.waves(Angles(at, omega, shift, _XP))
-        cos, sin = waves if self._turn.scale == 1.0 else waves * self._turn.scale
-        return cos, sin
+        angle, scale = Angles(at, omega, shift, _XP), self._turn.scale
+        cos, sin = (turns.waves if TORCH.wraps_words(at.device) else turns.cos_sin)(angle)
+        return (cos, sin) if scale == 1.0 else (cos * scale, sin * scale)
 
     def _turn_by_tables(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn features whose heads may share, in groups, sets of frequencies."""
