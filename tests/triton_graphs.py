@@ -2,7 +2,8 @@
 
 ``python tests/triton_graphs.py FOLDER CASE ...`` prints one line of JSON. Tensors are fake, on "cuda"; what PyTorch
 asks of a device on the way (a guard, its properties, Triton's driver) is answered for one of compute capability 9.0.
-Inductor stops where it would compile its kernels: their text is what is looked at.
+Inductor stops where it would compile its kernels: their text is what is looked at. The case "training" is graphs of
+AOTAutograd, which are not run.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ import sys
 import types
 from unittest import mock
 
+import pytest
 import torch
 import triton
+import triton_device
+from functorch.compile import make_boxed_func
+from torch._functorch.aot_autograd import aot_module_simplified
 from torch._inductor import compile_fx, config, graph, scheduler, utils
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._subclasses import FakeTensorMode
@@ -121,6 +126,40 @@ CASES = {
 }
 
 
+def graphs_of(rotary, dynamic):
+    """Launches in the graphs of a training step, forwards and backwards, and large tensors of float64 in them.
+
+    PyTorch's engine asks for a device that is there; so tensors of the CPU stand for one, and graphs are not run.
+    """
+    found = []
+
+    def keep(module, _):
+        nodes = [node for node in module.graph.nodes if node.op == "call_function"]
+        values = [node.meta["val"] for node in nodes if isinstance(node.meta.get("val"), torch.Tensor)]
+        wide = [value for value in values if value.dtype == torch.float64 and value.numel() > WIDTH]
+        found.append([len([node for node in nodes if "triton_kernel_wrapper" in str(node.target)]), len(wide)])
+        made = [None if node is None else node.meta["val"] for node in module.graph.output_node().args[0]]
+        sizes = [([int(n) for n in one.shape], one.dtype) if isinstance(one, torch.Tensor) else one for one in made]
+        return make_boxed_func(
+            lambda *_: [torch.zeros(one[0], dtype=one[1]) if isinstance(one, tuple) else one for one in sizes]
+        )
+
+    torch._dynamo.reset()
+    q, k = (torch.zeros(1, heads, 256, WIDTH, requires_grad=True) for heads in (HEADS, KEPT))
+    turned = torch.compile(
+        rotary, backend=lambda *made: aot_module_simplified(*made, keep, keep), fullgraph=True, dynamic=dynamic
+    )(q, k)
+    torch.autograd.grad(sum(one.sum() for one in turned), [q, k, *rotary.parameters()])
+    return found
+
+
+TRAINED = {
+    "known": lambda: RotaryEmbedding(KNOWN),
+    "frequencies and phases": lambda: RotaryEmbedding(KNOWN, learnable="both"),
+    "polar": lambda: PolarEmbedding(rfrope.Rope(rfrope.geometric(WIDTH), polar=True), learnable="phases"),
+}
+
+
 def counted(text):
     """Kernels that the module launches, by kind, and those whose text has float64."""
     launches = re.findall(r"^\s+(\w+)\.run\(", text, re.M)
@@ -136,18 +175,29 @@ def counted(text):
     }
 
 
-if __name__ == "__main__":
-    load_guard(pathlib.Path(sys.argv[1]))
-    triton.runtime.driver.set_active(DRIVER)
-    package.check = lambda: None
-    DeviceProperties.create = classmethod(lambda cls, device: PROPERTIES)
+def answer_for_a_device():
+    """Let PyTorch and Triton find what they ask of a device."""
     torch.cuda.get_device_capability = lambda *_: (9, 0)
+    DeviceProperties.create = classmethod(lambda cls, device: PROPERTIES)
     utils.is_big_gpu = lambda *_: False
     scheduler.has_triton = lambda *_: True
     compile_fx._check_triton_bf16_support = lambda *_: None
     config.joint_graph_constant_folding = False  # it computes constants on the device
     config.fx_graph_cache = False
-    texts = {name: CASES[name]() for name in sys.argv[2:]}
-    for name, text in texts.items():
-        pathlib.Path(sys.argv[1], f"{name}.py").write_text(text)
-    sys.stdout.write("\n" + json.dumps({name: counted(text) for name, text in texts.items()}) + "\n")
+
+
+if __name__ == "__main__":
+    triton.runtime.driver.set_active(DRIVER)
+    if sys.argv[2:] == ["training"]:
+        triton_device.stand_in(pytest.MonkeyPatch())
+        found = {
+            f"{name}, {dynamic}": graphs_of(make(), dynamic)
+            for name, make in TRAINED.items()
+            for dynamic in (None, True)
+        }
+    else:
+        load_guard(pathlib.Path(sys.argv[1]))
+        package.check = lambda: None
+        answer_for_a_device()
+        found = {name: counted(CASES[name]()) for name in sys.argv[2:]}
+    sys.stdout.write("\n" + json.dumps(found) + "\n")

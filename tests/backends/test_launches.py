@@ -206,3 +206,11 @@ def test_a_compiled_layer_launches_the_kernel_once_or_turns_among_its_neighbours
     assert turned["turn"] == (kind == "prefill")
     assert turned["fused"] == still["fused"] + GRAPHS[name]
     assert turned["float64"] == turned["sines"] == []
+
+
+def test_a_compiled_step_of_training_is_one_launch_each_way(tmp_path):
+    """With gradients of what is learned, and with lengths that the graph does not know."""
+    found = said_by("triton_graphs.py", tmp_path, "training")
+    assert len(found) == 6
+    for name, graphs in found.items():
+        assert graphs == [[1, 0], [1, 0]], name
