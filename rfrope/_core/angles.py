@@ -416,7 +416,8 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
     """
     if libraries.is_compiling() or not hasattr(frequencies, "dtype"):
         return
-    if array.library(frequencies).rounds_frequencies and array.dtype_name(frequencies) == "float32":
+    rounded = type(frequencies) is not np.ndarray and array.library(frequencies).rounds_frequencies
+    if rounded and array.dtype_name(frequencies) == "float32":
         _warn(
             f"frequencies is an array of {array.name_of(xp)} in float32, which moves phases by up to 6e-8 of them: "
             "8e-3 radians at position 131071; expected a Rope, a NumPy array or a list, which keep float64"

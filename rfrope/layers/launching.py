@@ -49,6 +49,8 @@ class LaunchingModule(torch.nn.Module):
 
     def turn_on_device(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
         """Turn by one launch, or return None where none does it, and for whatever takes all checks."""
+        if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
+            return None
         device = q.device
         if device.type not in DEVICES or device != k.device or self.max_positions is not None:
             return None

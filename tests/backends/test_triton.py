@@ -45,7 +45,8 @@ def test_tensors_on_a_device_reach_it_first(calls):
     x = uniform(2, 5, 8).float()
     assert dispatch.backend_place(turning.rotated, x, OMEGA) == "triton"
     assert dispatch.backend_place(turning.rotated, x.requires_grad_(), OMEGA) == "triton"
-    assert dispatch.backend_place(turning.rotated, np.ones(3)) == "cpu"
+    loops = dispatch.backend_function(turning.rotated, "cpu") is not None
+    assert dispatch.backend_place(turning.rotated, np.ones(3)) == ("cpu" if loops else "")
     assert dispatch.backend_place(turning.rotated_by_table, x, OMEGA) == "torch"  # it has none by tables
     rfrope.rotate(x, torch.arange(5), OMEGA)
     assert len(calls) == 1
