@@ -114,6 +114,7 @@ def integers():
 KNOWN = rfrope.Rope(rfrope.geometric(WIDTH // 2))
 CASES = {
     "prefill without rotation": lambda: text_of(Still(), 4096),
+    "prefill of any length without rotation": lambda: text_of(Still(), 4096, dynamic=True),
     "decode without rotation": lambda: text_of(Still(), 1),
     "prefill": lambda: text_of(RotaryEmbedding(KNOWN), 4096),
     "prefill at positions": lambda: text_of(RotaryEmbedding(KNOWN), 4096, positions=integers),

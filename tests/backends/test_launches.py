@@ -199,9 +199,10 @@ def test_every_variant_compiles_without_a_device_within_its_ceilings(target):
 @pytest.mark.parametrize("name", sparse(GRAPHS, lambda name: name in ("prefill", "decode")))
 def test_a_compiled_layer_launches_the_kernel_once_or_turns_among_its_neighbours(name, tmp_path):
     """And none of Inductor's own kernels computes in float64 or takes a sine."""
-    kind = name.split()[-1] if name.startswith("polar") else name.split()[0]
-    found = said_by("triton_graphs.py", tmp_path, name, f"{kind} without rotation")
-    turned, still = found[name], found[f"{kind} without rotation"]
+    kind = "decode" if "decode" in name else "prefill"
+    beside = f"{name if 'length' in name else kind} without rotation"
+    found = said_by("triton_graphs.py", tmp_path, name, beside)
+    turned, still = found[name], found[beside]
     assert still["turn"] == 0
     assert turned["turn"] == (kind == "prefill")
     assert turned["fused"] == still["fused"] + GRAPHS[name]
