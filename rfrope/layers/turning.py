@@ -220,8 +220,7 @@ class TurningModule(LaunchingModule):
     def _cos_sin_by_words(self, at: Tensor) -> tuple[Tensor, Tensor]:
         """Cos and sin in float32 as `turns.waves` has them, by operators that compilers fuse, none in float64.
 
-        They are strided by hand to keep them in memory: heads share them, and layers of a graph that call this module.
-        Else Inductor forms them in the loop over each head (and needs five kernels for q and k instead of three).
+        Strided by hand they stay in memory, for all heads; else Inductor forms them for each (five kernels, not three).
         """
         words = self._moved("words", at.device)
         words, at = words[:, None] if self._sets else words, at[..., None, :]
@@ -464,8 +463,9 @@ class TurningModule(LaunchingModule):
     # -- by torch's own operators, each a launch -----------------------------------------------------------------------
 
     def _runs_operators(self, x: Tensor) -> bool:
-        """Return whether nothing but torch's operators serves features, which are then to be few."""
-        if self.rope.polar or x.dtype == torch.float64 or (TORCH.wraps_words(x.device) and not dispatch.takes_words(x)):
+        """Return whether nothing but torch's operators serves features, which are then to be few; not in a graph."""
+        no = torch.compiler.is_compiling() or self.rope.polar or x.dtype == torch.float64
+        if no or (TORCH.wraps_words(x.device) and not dispatch.takes_words(x)):
             return False
         return dispatch.backend_function(rotated, f"torch on {x.device.type}") is None
 
