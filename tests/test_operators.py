@@ -129,6 +129,18 @@ def test_operators_of_the_module(name, tokens, dtype, device):
         assert seen.wide == 0
 
 
+@pytest.mark.parametrize("name", ROPES)
+def test_a_module_that_is_moved_takes_its_constants_along(name):
+    """A graph that is made before any call would else copy them from the host whenever it runs."""
+    at = [] if name != "sections" else [positions(ROPES[name]).to("meta")]
+    with Seen():
+        both(RotaryEmbedding(OMEGA), TOKENS, torch.bfloat16)  # constants of the library come to the device
+    for module, copies in ((RotaryEmbedding(ROPES[name]).to("meta"), False), (RotaryEmbedding(ROPES[name]), True)):
+        with Seen() as seen:
+            both(module, TOKENS, torch.bfloat16, *at)
+        assert bool(seen.refused) == copies, seen.refused
+
+
 LEARNING = {  # operators forwards and backwards, of a module with parameters
     "frequencies": (lambda: RotaryEmbedding(OMEGA, True), 61),
     "float32": (lambda: RotaryEmbedding(OMEGA.astype(np.float32), True), 62),

@@ -282,6 +282,9 @@ class RotaryEmbedding(TurningModule):
             return like if tensor.is_meta or like.is_meta else like.copy_(tensor)
 
         super()._apply(moved, recurse)
+        device = fn(torch.empty(0, dtype=torch.int64)).device
+        for name in () if device.type == "cpu" else self._constants:
+            self._moved(name, device)  # there before a graph is made, which would copy them at every call
         if empty and not any(getattr(self, name).is_meta for name in self._learned):
             self.reset_parameters()
         return self

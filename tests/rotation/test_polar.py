@@ -654,7 +654,7 @@ def test_nothing_is_looked_at_where_values_are_not_at_hand():
 
 
 def test_backends_are_declared_for_what_is_new():
-    assert set(turning.rotated.keys) == {"cpu", "cuda", "torch"}
+    assert set(turning.rotated.keys) == {"cpu", "cuda", "triton", "torch"}
     assert set(blocks.has_negative.keys) == {"cpu", "torch"}
     assert dispatch.backend_place(turning.rotated, M) in ("cpu", "")
 
