@@ -56,6 +56,10 @@ class LaunchingModule(torch.nn.Module):
             return None
         if q.layout is not torch.strided or k.layout is not torch.strided or not self._belong(q, k):
             return None
+        if self._bias_heads not in (None, k.shape[-3]) or q.shape[-3] == 0:
+            return None
+        if any([getattr(self, name).device != device for name in self._learned]):
+            return None
         read = self._read_on_device(q, positions, offset)
         if read is None:
             return None
@@ -89,5 +93,7 @@ class LaunchingModule(torch.nn.Module):
         if positions.dtype not in _PLACES or positions.ndim < 1 + (axes > 1):
             return None
         at = positions[..., None] if axes == 1 else positions
-        at = self._insert_heads(at if plain and offset == 0 else at + offset)
+        if not plain or offset:
+            at = self._widened(at, False) + offset
+        at = self._insert_heads(at)
         return (at, None) if self._fits(at, q) else None

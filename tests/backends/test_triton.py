@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import types
 
 import numpy as np
 import pytest
@@ -70,7 +72,11 @@ def test_a_machine_without_a_device_is_refused(monkeypatch):
     with pytest.raises(ImportError, match="finds no device"):
         package.check()
     monkeypatch.setattr(torch.xpu, "is_available", lambda: True)
+    reached = []
+    driver = types.SimpleNamespace(get_current_target=lambda: reached.append(1))
+    monkeypatch.setattr(triton.runtime, "driver", types.SimpleNamespace(active=driver))
     package.check()
+    assert reached == [1]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: ((9, 0), (6, 1))[i])
@@ -78,6 +84,9 @@ def test_a_machine_without_a_device_is_refused(monkeypatch):
         package.check()
     monkeypatch.setattr(torch.version, "hip", "7.0")
     package.check()
+    monkeypatch.setattr(driver, "get_current_target", lambda: subprocess.run(["no-such-compiler"], check=True))
+    with pytest.raises(ImportError, match=r"cannot reach the device: FileNotFoundError: .*no-such-compiler"):
+        package.check()
     monkeypatch.setattr(triton, "__version__", "3.3.1+git1")
     with pytest.raises(ImportError, match=r"Triton 3\.3\.1\+git1; expected 3\.4 or later"):
         package.check()

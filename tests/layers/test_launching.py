@@ -133,6 +133,60 @@ def test_what_is_refused_is_refused_there_too(text, monkeypatch):
         RotaryEmbedding(rfrope.axial(rfrope.geometric(2), rfrope.geometric(2)))(*features(module))
 
 
+@pytest.mark.parametrize("heads", [1, 3, 4])
+def test_a_bias_of_other_heads_is_refused_there_too(heads, monkeypatch):
+    module = PolarEmbedding(rfrope.Rope(rfrope.geometric(8), polar=True), learnable="phases", heads=heads)
+    triton_device.stand_in(monkeypatch)
+    calls = triton_device.recorded(monkeypatch)
+    with pytest.raises(ValueError, match=f"heads is {heads}, but k has 2 heads"):
+        module(*features(module))
+    assert calls == []
+
+
+SUMS = {  # positions and offsets whose sum is wider than either
+    "int32": ({"positions": torch.tensor([2**31 - 1, 0, 1, 2, 3], dtype=torch.int32), "offset": 1}, 2),
+    "float32": ({"positions": torch.tensor([0.3, 0.7, 1.1, 2.9, 3.0]), "offset": 1_000_000}, 2),
+    "a tensor": ({"positions": torch.tensor([0.3, 0.7, 1.1, 2.9, 3.0]), "offset": torch.tensor(10**6)}, 2),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_offsets_are_added_in_64_bits(name, monkeypatch):
+    module, (options, launches) = MODULES["known"](), SUMS[name]
+    inputs = features(module)
+    exact = results(module, [one.detach().double().requires_grad_() for one in inputs], options)
+    triton_device.stand_in(monkeypatch)
+    calls = triton_device.recorded(monkeypatch)
+    for one, other in zip(results(module, inputs, options), exact, strict=True):
+        assert_rounded(one.detach(), other.detach(), ERROR)
+    assert len(calls) == launches
+
+
+def test_a_view_that_is_lazily_negative_keeps_its_sign(monkeypatch):
+    module = MODULES["known"]()
+    q, k = features(module)
+    lazy = torch.complex(torch.zeros_like(q), q).detach().conj().imag
+    assert lazy.is_neg()
+    with torch.no_grad():
+        exact = module((-q).double(), k.double())
+        triton_device.stand_in(monkeypatch)
+        calls = triton_device.recorded(monkeypatch)
+        for one, other in zip(module(lazy, k), exact, strict=True):
+            assert_rounded(one, other, ERROR)
+    assert len(calls) == 1
+
+
+def test_queries_without_heads_leave_keys_turned(monkeypatch):
+    module = MODULES["known"]()
+    q, k = features(module)
+    with torch.no_grad():
+        exact = module(q, k)[1]
+        triton_device.stand_in(monkeypatch)
+        found = module(q[:, :0], k)
+    assert found[0].shape == (2, 0, 5, 8)
+    torch.testing.assert_close(found[1], exact, rtol=0, atol=ERROR)
+
+
 def test_more_axes_of_batches_and_none(monkeypatch):
     module = MODULES["known"]()
     for batch, launches in (((), 1), ((2, 3), 2)):

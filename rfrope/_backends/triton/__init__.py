@@ -31,3 +31,7 @@ def check() -> None:
         oldest = min(torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count()))
         if oldest < _OLDEST:
             raise ImportError(f"compute capability {oldest[0]}.{oldest[1]}; Triton needs 7.0 on every device")
+    try:
+        triton.runtime.driver.active.get_current_target()
+    except Exception as error:  # it builds a part of itself with the machine's C compiler, which may be missing
+        raise ImportError(f"Triton cannot reach the device: {type(error).__name__}: {error}") from error

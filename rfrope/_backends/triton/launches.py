@@ -289,6 +289,6 @@ def launch(
 
 def _current(x: Tensor) -> Any:
     """Return a context in which the device of a tensor is the one where kernels are launched."""
-    if x.device.type not in ("cuda", "xpu") or type(x) is not torch.Tensor:
+    if x.device.type not in ("cuda", "xpu") or type(x) not in (torch.Tensor, torch.nn.Parameter):
         return nullcontext()
     return getattr(torch, x.device.type).device(x.device)

@@ -105,7 +105,12 @@ def _are_memory(*tensors: Tensor | None) -> bool:
     if torch.compiler.is_compiling():
         return False
     learns, plain = torch.is_grad_enabled(), (torch.Tensor, torch.nn.Parameter)
-    return all([one is None or (type(one) in plain and not (learns and one.requires_grad)) for one in tensors])
+    return all(
+        [
+            one is None or (type(one) in plain and not (learns and one.requires_grad) and not one.is_neg())
+            for one in tensors
+        ]
+    )
 
 
 def _turn(kernel: Any, q: Tensor, k: Tensor | None, given: Given, options: Options) -> tuple[Tensor, Tensor]:
