@@ -23,7 +23,6 @@ from typing import Any, Protocol
 
 from benchmarks import machine
 from benchmarks.gpu_jobs import (
-    COPY,
     FULL,
     OURS,
     QUICK,
@@ -207,6 +206,7 @@ class Line:
     met: bool | None = None
     error: float | None = None
     reason: str = ""
+    base: str = ""
 
     @property
     def is_wrong(self) -> bool:
@@ -224,7 +224,7 @@ class Line:
             return (self.job, self.who, "", "", "", "", "", "", f"not measured: {self.reason}")
         asked = ""
         if self.target is not None:
-            asked = f">= {self.target:.3g}{' of copy' if self.of_copy is not None else ''}"
+            asked = f">= {self.target:.3g}{f' of {self.base}' if self.base else ''}"
             asked += f": {'met' if self.met else 'MISSED'}"
         return (
             self.job,
@@ -240,9 +240,9 @@ class Line:
 
 
 def run(job: Job, place: Place, timer: Timer, rounds: int, skip: tuple[str, ...] = ()) -> list[Line]:
-    """Measure all entries of a job, the copy first: medians, rates, fractions of the copy, and errors."""
+    """Measure all entries of a job, the base first: medians, rates, fractions of the base, and errors."""
     lines: dict[str, Line] = {}
-    order = sorted(job.entries, key=lambda who: who != COPY)
+    order = sorted(job.entries, key=lambda who: who != job.base)
     for who in order:
         try:
             if who in skip:
@@ -257,12 +257,14 @@ def run(job: Job, place: Place, timer: Timer, rounds: int, skip: tuple[str, ...]
             lines[who] = Line(job.name, job.kind, who, reason=f"{FAILED}: {type(error).__name__}: {error}"[:200])
             continue
         median = statistics.median(times)
-        copied = lines[COPY].median if COPY in lines else None
-        fraction = None if copied is None or who == COPY else copied / median
-        target, held = job.target if who == OURS else None, fraction if COPY in job.entries else job.work / median
+        base = lines[job.base].median if job.base in lines else None
+        fraction = None if base is None or who == job.base else base / median
+        target, held = job.target if who == OURS else None, fraction if job.base in job.entries else job.work / median
         met = None if target is None or held is None else held >= target
-        rate = job.work / median
-        lines[who] = Line(job.name, job.kind, who, median, min(times), rate, job.unit, fraction, target, met, error)
+        rate, beside = job.work / median, "" if fraction is None else job.base
+        lines[who] = Line(
+            job.name, job.kind, who, median, min(times), rate, job.unit, fraction, target, met, error, base=beside
+        )
         del entry
         gc.collect()
     return [lines[who] for who in job.entries]
@@ -274,7 +276,8 @@ def report(lines: list[Line], accuracy: dict[str, float | str], head: list[str],
     parts.append("\n".join(f"- {line}" for line in head))
     parts.append(
         "Medians and least times by the device's events (of the host's part of a call: by the host's clock). "
-        '"Of copy" is the time of a copy of the same array over that of the entry, both medians. "Error" is '
+        '"Of copy" is the time of a copy of the same array (or of what the target names) over that of the entry, both '
+        'medians. "Error" is '
         "||out - ref|| / ||ref|| on fresh random input, with memory for the result full of NaN before, against float64 "
         "on the CPU."
     )

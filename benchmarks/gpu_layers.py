@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 import os
 import pathlib
 import sys
@@ -17,7 +18,19 @@ from unittest.mock import patch
 import numpy as np
 
 import rfrope
-from benchmarks.gpu_jobs import BLOCKS, COPY, HEADS, OURS, WIDTH, Entry, Job, Place, Sizes, relative
+from benchmarks.gpu_jobs import (
+    BLOCKS,
+    COPY,
+    HEADS,
+    OURS,
+    WIDTH,
+    Entry,
+    Job,
+    Place,
+    Sizes,
+    least_of_copy,
+    relative,
+)
 from benchmarks.rotation_peers import need
 from benchmarks.timing import Missing
 from rfrope._core import dispatch
@@ -46,8 +59,13 @@ def _tables(tokens: int, dtype: Any, device: str) -> tuple[Any, ...]:
     return tuple(torch.from_numpy(np.concatenate([v, v], -1)).to(device, dtype) for v in found)
 
 
-def _module(tokens: int, dtype: Any, device: str) -> Layer:
-    return importlib.import_module("rfrope.layers.torch").RotaryEmbedding(rfrope.geometric(BLOCKS)).to(device)
+def _module(tokens: int, dtype: Any, device: str, learnable: bool = False) -> Layer:
+    made = importlib.import_module("rfrope.layers.torch").RotaryEmbedding(rfrope.geometric(BLOCKS), learnable)
+    return made.to(device)
+
+
+def _learned(tokens: int, dtype: Any, device: str) -> Layer:
+    return _module(tokens, dtype, device, learnable=True)
 
 
 def _eager(tokens: int, dtype: Any, device: str) -> Layer:
@@ -59,6 +77,64 @@ def _compiled(tokens: int, dtype: Any, device: str) -> Layer:
     cos, sin = _tables(tokens, dtype, device)
     compiled = need("torch").compile(usual, dynamic=False)
     return lambda q, k: compiled(q, k, cos, sin)
+
+
+def _replayed(tokens: int, dtype: Any, device: str) -> Layer:
+    """The module in a CUDA graph, whose inputs and results stay where they are."""
+    torch, layer = need("torch"), _module(tokens, dtype, device)
+    _need_graphs(device)
+    q, k = _features(tokens, dtype, device)
+    with torch.inference_mode():
+        layer(q, k)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = layer(q, k)
+
+    last = q
+
+    def call(x: Any, y: Any) -> tuple[Any, Any]:
+        nonlocal last
+        if x is not last:  # a step of decoding computes its queries where the graph reads them
+            q.copy_(x)
+            k.copy_(y)
+            last = x
+        graph.replay()
+        return found
+
+    return call
+
+
+def _need_graphs(device: str) -> None:
+    if device != "cuda":
+        raise Missing(f"no CUDA graphs on {device}")
+
+
+def _reduced(tokens: int, dtype: Any, device: str) -> Layer:
+    """The module as `torch.compile` records it in a CUDA graph, or the usual formula."""
+    _need_graphs(device)
+    return need("torch").compile(_module(tokens, dtype, device), mode="reduce-overhead", dynamic=False)
+
+
+def _reduced_usual(tokens: int, dtype: Any, device: str) -> Layer:
+    _need_graphs(device)
+    cos, sin = _tables(tokens, dtype, device)
+    compiled = need("torch").compile(usual, mode="reduce-overhead", dynamic=False)
+    return lambda q, k: compiled(q, k, cos, sin)
+
+
+def _flash(tokens: int, dtype: Any, device: str) -> Layer:
+    """The Triton kernel of flash-attn, once for queries and once for keys, which it takes tokens first."""
+    if importlib.util.find_spec("flash_attn") is None:
+        raise Missing("flash-attn is not installed")
+    rotary = importlib.import_module("flash_attn.ops.triton.rotary").apply_rotary
+    cos, sin = (one[:, :BLOCKS].contiguous() for one in _tables(tokens, dtype, device))
+
+    def turn(q: Any, k: Any) -> tuple[Any, Any]:
+        first, second = (rotary(x.transpose(1, 2), cos, sin).transpose(1, 2) for x in (q, k))
+        return first, second
+
+    return turn
 
 
 def _liger(tokens: int, dtype: Any, device: str) -> Layer:
@@ -75,7 +151,10 @@ WAYS: dict[str, Callable[[int, Any, str], Layer]] = {
     "torch, eager": _eager,
     "torch.compile": _compiled,
     "Liger, in place": _liger,
+    "flash-attn, Triton": _flash,
 }
+FORWARD = "forward"
+_TWICE, _LEARNED, _THRICE = 1 / 2.1, 1 / 1.1, 1 / 2.6  # of the forward's rate: gradients of angles see features again
 
 
 def _features(tokens: int, dtype: Any, device: str, learns: bool = False) -> tuple[Any, Any]:
@@ -84,22 +163,25 @@ def _features(tokens: int, dtype: Any, device: str, learns: bool = False) -> tup
     return q.requires_grad_(learns), k.requires_grad_(learns)
 
 
-def _entry(way: str, tokens: int, name: str, backward: bool = False) -> Callable[[Place], Entry]:
-    """Queries and keys turned, with gradients of both where they are asked for."""
+def _entry(
+    make: Callable[[int, Any, str], Layer], tokens: int, name: str, backward: bool = False
+) -> Callable[[Place], Entry]:
+    """Queries and keys turned, with gradients of both and of parameters where they are asked for."""
 
     def prepare(place: Place) -> Entry:
         arrays = place.arrays("torch")
         torch, device = arrays.xp, arrays.device
         dtype = getattr(torch, name)
-        layer = WAYS[way](tokens, dtype, device)
+        layer = make(tokens, dtype, device)
         q, k = _features(tokens, dtype, device, backward)
+        learned = list(getattr(layer, "parameters", list)())
         y, z = _features(tokens, dtype, device)
 
         def call(_: int) -> Any:
             if not backward:
                 with torch.inference_mode():
                     return layer(q, k)
-            return torch.autograd.grad(layer(q, k), (q, k), (y, z))
+            return torch.autograd.grad(layer(q, k), (q, k, *learned), (y, z))
 
         def error() -> float:
             q, _ = _features(tokens, dtype, device)
@@ -123,21 +205,48 @@ def _copy(tokens: int, name: str) -> Callable[[Place], Entry]:
 
 
 def layers(sizes: Sizes) -> list[Job]:
-    """Return jobs of the module: a long text and a single token, forwards, and with gradients."""
+    """Return jobs of the module: texts of three lengths and a single token, forwards, and with gradients."""
     jobs = []
-    for name in ("bfloat16", "float32"):
-        size = (HEADS + SHARED) * sizes.tokens * WIDTH * (2 if name == "bfloat16" else 4)
-        what = f"module, q (1,{HEADS},{sizes.tokens},{WIDTH}) and k of {SHARED} heads, {name} of torch"
-        forward = {way: _entry(way, sizes.tokens, name) for way in WAYS} | {COPY: _copy(sizes.tokens, name)}
-        jobs.append(Job(what, "rotation", forward, 2e-9 * size, "GB/s", 0.92))
-        both = {way: _entry(way, sizes.tokens, name, True) for way in WAYS if "Liger" not in way}
-        both |= {COPY: _copy(sizes.tokens, name)}
-        jobs.append(Job(f"{what}, forward and backward", "rotation", both, 4e-9 * size, "GB/s"))
-    step = {way: _entry(way, 1, "bfloat16") for way in WAYS}
+    for name, tokens in itertools.product(("bfloat16", "float32"), (sizes.tokens // 2, sizes.tokens, 2 * sizes.tokens)):
+        size = (HEADS + SHARED) * tokens * WIDTH * (2 if name == "bfloat16" else 4)
+        what = f"module, q (1,{HEADS},{tokens},{WIDTH}) and k of {SHARED} heads, {name} of torch"
+        forward = {way: _entry(make, tokens, name) for way, make in WAYS.items()} | {COPY: _copy(tokens, name)}
+        jobs.append(Job(what, "rotation", forward, 2e-9 * size, "GB/s", least_of_copy(size)))
+        if tokens == sizes.tokens:
+            jobs += _training(what, tokens, name, size)
+    step = {way: _entry(make, 1, "bfloat16") for way, make in WAYS.items()}
     what = f"module, one token, q (1,{HEADS},1,{WIDTH}) and k of {SHARED} heads, bfloat16 of torch"
     jobs.append(Job(f"{what}: the host's part of a call", "launch", step, 1.0, "calls/s", 25_000.0, launch=True))
     jobs.append(Job(f"{what}: the device's part", "launch", step, 1.0, "calls/s"))
+    replayed = {OURS: _entry(_replayed, 1, "bfloat16")}
+    jobs.append(Job(f"{what}: in a CUDA graph that is replayed", "launch", replayed, 1.0, "calls/s", 1.0 / 3e-6))
+    reduced = {OURS: _entry(_reduced, 1, "bfloat16"), "torch.compile": _entry(_reduced_usual, 1, "bfloat16")}
+    jobs.append(
+        Job(f"{what}: compiled to reduce overhead, the host's part", "launch", reduced, 1.0, "calls/s", None, True)
+    )
+    jobs.append(Job(f"{what}: compiled to reduce overhead, the device's part", "launch", reduced, 1.0, "calls/s"))
     return jobs
+
+
+def _training(what: str, tokens: int, name: str, size: int) -> list[Job]:
+    """Forward and backward beside the forward alone, of known frequencies and of learned ones."""
+    forward = {FORWARD: _entry(_module, tokens, name)}
+    ways = {way: make for way, make in WAYS.items() if way not in ("Liger, in place", "flash-attn, Triton")}
+    both = {way: _entry(make, tokens, name, True) for way, make in ways.items()} | {COPY: _copy(tokens, name)}
+    learned, trained = ({OURS: _entry(_learned, tokens, name, backward)} for backward in (False, True))
+    return [
+        Job(f"{what}, forward and backward", "rotation", both | forward, 4e-9 * size, "GB/s", _TWICE, base=FORWARD),
+        Job(f"{what}, learned frequencies", "rotation", learned | forward, 2e-9 * size, "GB/s", _LEARNED, base=FORWARD),
+        Job(
+            f"{what}, learned frequencies, forward and backward",
+            "rotation",
+            trained | forward,
+            5e-9 * size,
+            "GB/s",
+            _THRICE,
+            base=FORWARD,
+        ),
+    ]
 
 
 # -- counted, without a device -----------------------------------------------------------------------------------------
@@ -182,7 +291,7 @@ def counts(tokens: int = 4096) -> list[tuple[str, ...]]:
                     found = layer(q, k)
                     return torch.autograd.grad(found, (q, k), found) if q.requires_grad else found
 
-                call()
+                _counted(call)  # constants come to the device
                 launches, size = _counted(call)
                 words = f"q (1,{HEADS},{length},{WIDTH}) and k, bfloat16" + ", and backward" * backward
                 rows.append(

@@ -55,19 +55,22 @@ class Peers:
 class RotateInto:
     """Rotate NumPy features into memory that is already there."""
 
-    params = (tuple(SHAPES), ("out", "in place", "by table"), ("float32", "float16", "bfloat16"))
+    params = (tuple(SHAPES), ("out", "in place", "by table", "moved in place"), ("float32", "float16", "bfloat16"))
     param_names = ("job", "where", "dtype")
 
     def setup(self, job, where, dtype):
         self.x = libraries.features("numpy", SHAPES[job], dtype)
-        self.out = self.x if where == "in place" else np.empty_like(self.x)
+        self.out = np.empty_like(self.x) if where in ("out", "by table") else self.x
         self.positions, self.frequencies = np.arange(SHAPES[job][-2]), rfrope.geometric(64)
+        self.moved, self.rope = self.positions + 1000, rfrope.Rope(self.frequencies, attention_factor=1.1386)
         self.table = rfrope.rotation_table(self.positions, self.frequencies, dtype=np.float32)
         self.time_rotate(job, where, dtype), self.time_rotate(job, where, dtype)  # loops are loaded, plans kept
 
     def time_rotate(self, job, where, dtype):
         if where == "by table":
             rfrope.rotate_by_table(self.x, *self.table, out=self.out)
+        elif where == "moved in place":
+            rfrope.rotation.relocate(self.x, self.positions, self.moved, self.rope, out=self.x)
         else:
             rfrope.rotate(self.x, self.positions, self.frequencies, out=self.out)
 

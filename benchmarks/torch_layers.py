@@ -1,13 +1,15 @@
 """The module for PyTorch beside the usual formula: ``python -m benchmarks.torch_layers`` prints times and errors.
 
 Times are the least of several rounds, in which all entries take turns; ``--only REGEX`` measures some jobs.
-``--errors`` prints errors in bfloat16 instead. ``--output FILE`` writes the table as a page of the documentation
-includes it.
+``--kept-heap`` lets the C library keep large memory that is freed, as jemalloc and long-lived processes do: without it
+every step pays for fresh pages. ``--errors`` prints errors in bfloat16 instead. ``--output FILE`` writes the table as a
+page of the documentation includes it.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 import re
 import sys
@@ -15,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -24,6 +27,7 @@ from benchmarks.rotation_peers import Rotation, need, parallel_copy
 from benchmarks.timing import Entry, Missing, measure
 
 BLOCKS, WIDTH, TOKENS, HEADS, SHARED = 64, 128, 4096, 32, 8
+KEPT = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**33)}  # of the C library of GNU
 
 
 def usual(q: Any, k: Any, cos: Any, sin: Any) -> tuple[Any, ...]:
@@ -50,14 +54,14 @@ def features(tokens: int, heads: int, dtype: Any, seed: int) -> Any:
 # -- forward and backward ----------------------------------------------------------------------------------------------
 
 
-def training(dtype_name: str) -> list[Entry]:
-    """Forward and backward of (1, 32, 4096, 128), gradients of the features and, last, of the frequencies."""
+def training(dtype_name: str, heads: int = HEADS, tokens: int = TOKENS) -> list[Entry]:
+    """Forward and backward of (1, heads, tokens, 128), gradients of the features and, last, of the frequencies."""
     import torch
 
     dtype = getattr(torch, dtype_name)
-    x, g = features(TOKENS, HEADS, dtype, 0).requires_grad_(), features(TOKENS, HEADS, dtype, 1)
-    cos, sin = tables(np.arange(TOKENS), dtype)
-    positions, frequencies = torch.arange(TOKENS), torch.from_numpy(rfrope.geometric(BLOCKS))
+    x, g = features(tokens, heads, dtype, 0).requires_grad_(), features(tokens, heads, dtype, 1)
+    cos, sin = tables(np.arange(tokens), dtype)
+    positions, frequencies = torch.arange(tokens), torch.from_numpy(rfrope.geometric(BLOCKS))
     learned = frequencies.clone().requires_grad_()
 
     def formula(x: Any, cos: Any, sin: Any) -> Any:
@@ -85,6 +89,73 @@ def training(dtype_name: str) -> list[Entry]:
         return both
 
     return [Entry(name, trained(call)) for name, call in calls.items()]
+
+
+def backwards() -> list[Entry]:
+    """Gradients of (1, 32, 4096, 128) alone, from such in memory, and from one number or one a row, as sums give."""
+    import torch
+
+    x = features(TOKENS, HEADS, torch.float32, 0).requires_grad_()
+    turned = rfrope.rotate(x, torch.arange(TOKENS), torch.from_numpy(rfrope.geometric(BLOCKS)))
+    dense = features(TOKENS, HEADS, torch.float32, 1)
+    given = {
+        "a gradient in memory": dense,
+        "a gradient of a sum": torch.ones(()).expand(x.shape),
+        "a gradient of sums of rows": dense[..., :1].expand(x.shape),
+    }
+    return [Entry(name, lambda g=g: torch.autograd.grad(turned, x, g, retain_graph=True)) for name, g in given.items()]
+
+
+# -- a prompt ----------------------------------------------------------------------------------------------------------
+
+
+def prompt(heads: int, shared: int, tokens: int) -> list[Entry]:
+    """Queries and keys of a prompt: the module, in a graph and not."""
+    import torch
+
+    rotary, q, k = _prompt(heads, shared, tokens)
+    compiled = torch.compile(rotary)
+    calls = {"rfrope's module": lambda: rotary(q, k), "rfrope's module, torch.compile": lambda: compiled(q, k)}
+    return [Entry(name, torch.inference_mode()(call)) for name, call in calls.items()]
+
+
+def after_a_product(heads: int, shared: int, tokens: int) -> list[Entry]:
+    """The module right after a product of matrices, whose threads then look out for more; the product is not timed."""
+    import torch
+
+    from rfrope._core import teams
+
+    rotary, q, k = _prompt(heads, shared, tokens)
+    cos, sin = tables(np.arange(tokens), torch.float32)
+    matrix = torch.randn(600, 600, generator=torch.Generator().manual_seed(3))
+
+    def timed(call: Callable[[], Any]) -> Callable[[], float]:
+        @torch.inference_mode()
+        def seconds() -> float:
+            matrix @ matrix
+            start = time.perf_counter()
+            call()
+            return time.perf_counter() - start
+
+        return lambda: sorted(seconds() for _ in range(9))[4]
+
+    def own() -> Any:
+        with mock.patch.object(teams, "_size", return_value=0):
+            return rotary(q, k)
+
+    calls = {
+        "rfrope's module": lambda: rotary(q, k),
+        "rfrope's module, by threads of its own": own,
+        "usual formula, tables ready": lambda: usual(q, k, cos, sin),
+    }
+    return [Entry(name, timed(call), value=True) for name, call in calls.items()]
+
+
+def _prompt(heads: int, shared: int, tokens: int) -> tuple[Any, Any, Any]:
+    import torch
+
+    q, k = features(tokens, heads, torch.float32, 0), features(tokens, shared, torch.float32, 1)
+    return rfrope.layers.torch.RotaryEmbedding(rfrope.geometric(BLOCKS)), q, k
 
 
 # -- polar features ----------------------------------------------------------------------------------------------------
@@ -308,6 +379,12 @@ def contestants() -> dict[str, Callable[[Any, int], Any]]:
 JOBS: dict[str, Callable[[], list[Entry]]] = {
     "forward and backward, (1, 32, 4096, 128) float32": lambda: training("float32"),
     "forward and backward, (1, 32, 4096, 128) bfloat16": lambda: training("bfloat16"),
+    "forward and backward, (1, 8, 256, 128) float32, which fits a cache": lambda: training("float32", 8, 256),
+    "backward alone, (1, 32, 4096, 128) float32": backwards,
+    "prompt of 2048 tokens, 16 heads and 1 of 128, float32": lambda: prompt(16, 1, 2048),
+    "prompt of 4096 tokens, 32 and 32 heads of 128, float32": lambda: prompt(32, 32, 4096),
+    "after a product of matrices, 2048 tokens, 16 heads and 1 of 128, float32": lambda: after_a_product(16, 1, 2048),
+    "after a product of matrices, 4096 tokens, 32 and 32 heads of 128, float32": lambda: after_a_product(32, 32, 4096),
     "polar features, forward and backward, q and k (1, 32, 4096, 64) float32": lambda: polar("float32"),
     "polar features, forward and backward, q and k (1, 32, 4096, 64) bfloat16": lambda: polar("bfloat16"),
     "polar features of NumPy, (1, 32, 4096, 64) float32, beside a copy of the result": lambda: polar_of_numpy(
@@ -369,8 +446,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20.0, help="for one entry of a job")
     parser.add_argument("--errors", action="store_true", help="errors in bfloat16, not times")
+    parser.add_argument("--kept-heap", action="store_true", help="memory that is freed is kept for the next step")
     parser.add_argument("--output", type=pathlib.Path)
     chosen = parser.parse_args(arguments)
+    if chosen.kept_heap and not KEPT.items() <= os.environ.items():  # read when a process starts
+        given = sys.argv[1:] if arguments is None else arguments
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.torch_layers", *given], os.environ | KEPT)
     try:
         import torch
     except ImportError:

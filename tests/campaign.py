@@ -8,6 +8,9 @@ campaign; what is left of a grid is marked `wide`, and runs by ``pytest -m wide`
 from __future__ import annotations
 
 import hashlib
+import signal
+import subprocess
+import time
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
@@ -65,3 +68,17 @@ def in_order(grid: Iterable[pytest.Item]) -> list[pytest.Item]:
 
 def _is_of(item: pytest.Item, libraries: tuple[str, ...]) -> bool:
     return any(isinstance(value, str) and value in libraries for value in item.callspec.params.values())
+
+
+def interrupted(command: list[str]) -> tuple[int, str, str]:
+    """Run a command, interrupt it half a second after its first line, which is "ready": exit code, output, errors."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=HANGS)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, out, err

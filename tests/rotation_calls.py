@@ -35,7 +35,7 @@ def without_backends():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "load", load)
         patch.setattr(dispatch, "backend_function", lambda function, place: None)
-        patch.setattr(turning, "_load_flat_pass", lambda: None)
+        patch.setattr(turning, "load_flat_pass", lambda: None)
         yield
 
 
@@ -47,7 +47,7 @@ def watched(*, without: tuple[str, ...] = ()):
     """
     rotation = importlib.import_module("rfrope._backends.cpu.rotation")
     names: list[str] = []
-    find, at_once, of_rope = dispatch.backend_function, turning._load_flat_pass(), rotation.Rotator.rotated
+    find, at_once, of_rope = dispatch.backend_function, turning.load_flat_pass(), rotation.Rotator.rotated
 
     def noting(function, place):
         bare = function.name
@@ -63,10 +63,10 @@ def watched(*, without: tuple[str, ...] = ()):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "backend_function", noting)
         if "at once" in without:
-            patch.setattr(turning, "_load_flat_pass", lambda: None)
+            patch.setattr(turning, "load_flat_pass", lambda: None)
             patch.setattr(rotation.Rotator, "rotated", lambda self, *arguments: None)
         else:
-            patch.setattr(turning, "_load_flat_pass", lambda: lambda *a: noted("at once", at_once(*a)))
+            patch.setattr(turning, "load_flat_pass", lambda: lambda *a: noted("at once", at_once(*a)))
             patch.setattr(rotation.Rotator, "rotated", lambda self, *a: noted("at once", of_rope(self, *a)))
         yield names
 

@@ -87,6 +87,16 @@ def rerotated(a: Place) -> Iterator[Any]:
     yield rfrope.rotation.rerotate(x, a(VECTORS), a(TENSOR), a(TENSOR[..., ::-1].copy()))
 
 
+def relocated(a: Place) -> Iterator[Any]:
+    x, p, w = a(FEATURES, "float32"), a(POSITIONS), a(FREQUENCIES)
+    yield rfrope.rotation.relocate(x, p, a(POSITIONS[::-1].copy()), rfrope.Rope(w, attention_factor=2.0))
+    yield rfrope.rotation.relocate(x, p, a(POSITIONS + 0.5), w, out=x)
+    yield rfrope.rotation.relocate(x, a(VECTORS), a(VECTORS[::-1].copy()), a(TENSOR))
+    yield rfrope.rotation.relocate(
+        x, a(POSITIONS[:, None] * [1, 2]), a(POSITIONS[:, None] * [0, 1]), rfrope.Rope(w, sections=(2, 2))
+    )
+
+
 def polar(a: Place) -> Iterator[Any]:
     x, p, w = a(abs(FEATURES), "float32"), a(POSITIONS), a(FREQUENCIES)
     yield rfrope.rotation.rotate_polar(x[..., :4], p, w)
@@ -225,6 +235,7 @@ FROM_HOST = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estim
 OF_THE_HOST = {  # as the table in docs/precision.rst says
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
+    "precision_budget",
     *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "exports.export"),
     *("exports.rounding", "exports.write", "plotting.attention", "plotting.frequencies", "plotting.kernel"),
     *("plotting.mean_kernels", "plotting.wavelengths", "save"),
@@ -242,6 +253,7 @@ CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
     "Rope.rotate": by_a_rope,
     "Rope.scores": scores_of_a_rope,
     "Rope.table": tables_of_a_rope,
+    "relocate": relocated,
     "rerotate": rerotated,
     "rotate_polar": polar,
     "scores": scores,
@@ -281,7 +293,7 @@ QUEUED = {
     "expm1", "finfo", "floor", "full", "full_like", "imag", "isfinite", "isinf", "log", "log1p", "logaddexp", "matmul",
     "matrix_transpose", "max", "mean", "moveaxis", "ones_like", "prod", "real", "remainder", "reshape", "round",
     "sin", "sqrt", "stack", "sum", "take", "where", "zeros_like", "__array_namespace_info__", "int32", "int64",
-    "float32", "float64", "complex64", "complex128",
+    "uint8", "float32", "float64", "complex64", "complex128",
 }
 # fmt: on
 
@@ -476,10 +488,10 @@ def test_memory_of_cupys_arrays_is_compared(cupy_array):
     assert dispatch.has_shared_elements(cupy.broadcast_to(x[:1], (4, 6)))
     assert not dispatch.has_shared_elements(x[:1])
     with pytest.raises(ValueError, match="out overlaps x in part"):
-        blocks._check_out(x[1:], x[:3], (3, 6), "x", False)
-    blocks._check_out(x[:3], x[:3], (3, 6), "x", False)
+        blocks.check_out(x[1:], x[:3], (3, 6), "x", False)
+    blocks.check_out(x[:3], x[:3], (3, 6), "x", False)
     with pytest.raises(ValueError, match="broadcast view"):
-        blocks._check_out(cupy.broadcast_to(x[:1], (4, 6)), x, (4, 6), "x", False)
+        blocks.check_out(cupy.broadcast_to(x[:1], (4, 6)), x, (4, 6), "x", False)
 
 
 def test_numpy_that_says_how_to_turn_is_moved_to_the_device(second):

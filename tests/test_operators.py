@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,15 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope._core import array, blocks, dispatch, turns
+from rfrope._core import array, blocks, dispatch, libraries, turns
 from rfrope._core.angles import Angles
 from rfrope.rotation import turning
 
 torch = library("torch").module
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from replay import Watching, check_replay  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
+from rfrope.layers import turning as layers  # noqa: E402
 from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding  # noqa: E402
 
 if dispatch.backend_function(turning.rotated, "torch") is None:
@@ -42,28 +44,21 @@ FROM_HOST = {"lift_fresh", "_to_copy across devices", "copy_ across devices", "s
 LOOKS = {"_local_scalar_dense", "item", "nonzero", "equal", "is_nonzero", "masked_select", "unique", "_unique2"}
 
 
-class Seen(TorchDispatchMode):
+class Seen(Watching):
     """Notes operators that launch, tensors of float64, and what a graph cannot record."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names, self.wide, self.refused = [], 0, []
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if function.namespace == "rfrope":
-            with pytest.MonkeyPatch.context() as patch, self:
-                patch.setattr(dispatch, "place_of", lambda values: "")
-                return torch._decomp.decomposition_table[function](*args, **kwargs)
-        if torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"):
-            with self:  # as `reshape`, which is seen below what records
-                return function.decompose(*args, **kwargs)
-        result = function(*args, **kwargs)
-        self.note(function._schema.name.split("::")[-1], (args, kwargs), result)
-        return result
+    def run_inside(self, function: Any, args: Any, kwargs: Any) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dispatch, "place_of", lambda values: "")
+            return super().run_inside(function, args, kwargs)
 
-    def note(self, name: str, given: Any, result: Any) -> None:
-        tensors = [one for one in tree_leaves((given, result)) if isinstance(one, torch.Tensor)]
+    def note(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name = function._schema.name.split("::")[-1]
+        tensors = [one for one in tree_leaves((args, kwargs, result)) if isinstance(one, torch.Tensor)]
         if len({one.device for one in tensors}) > 1:
             name += " across devices"
         if name not in VIEWS | OF_THE_TEST:
@@ -141,6 +136,54 @@ def test_a_module_that_is_moved_takes_its_constants_along(name):
         assert bool(seen.refused) == copies, seen.refused
 
 
+@pytest.mark.parametrize("called", [False, True])
+def test_a_compiled_rotation_by_a_rope_finds_its_frequencies_on_the_device_after_one_call(called):
+    rope, x, p, seen = rfrope.Rope(OMEGA), meta(5, WIDTH), meta(5, dtype=torch.int64), []
+    if called:
+        rope.rotate(x, p)
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        seen.extend(one.device.type for one in inputs)
+        return graph.forward
+
+    torch.compile(lambda x, p: rope.rotate(x, p), backend=backend, fullgraph=True)(x, p)
+    assert ("cpu" in seen) == (not called), seen
+
+
+# forwards, on Apple's devices: by words of 32 bits, and without memory that is written in parts
+NARROW = {"half": 33, "scaled": 35, "interleaved": 33, "partial": 35, "sets": 33, "sections": 48}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ROPES)
+def test_operators_of_the_module_by_words_of_32_bits(name, dtype, device, monkeypatch):
+    real = array.widest_float
+    monkeypatch.setattr(array, "widest_float", lambda xp, on=None: torch.float32 if "meta" in str(on) else real(xp, on))
+    monkeypatch.setattr(libraries.TORCH, "wraps_words", lambda device: False)
+    module = RotaryEmbedding(ROPES[name])
+    at = [] if name != "sections" else [positions(ROPES[name]).to("meta")]
+    with Seen():
+        both(module, TOKENS, dtype, *at, learns=False)
+    with Seen() as seen:
+        both(module, TOKENS, dtype, *at, learns=False)
+    assert len(seen.names) <= NARROW[name], " ".join(seen.names)
+    assert not seen.refused, seen.refused
+    assert seen.wide == 0
+
+
+def test_words_of_32_bits_are_exact(monkeypatch):
+    """As far as 32 bits go, whether they are held with the frequencies or made for a call."""
+    monkeypatch.setattr(libraries.TORCH, "wraps_words", lambda device: False)
+    space = array.named_namespace(torch)
+    omega = np.concatenate([OMEGA, [3.0, -1.0, 1e-9, 7e3]])[:, None]
+    at = torch.tensor([0, 1, -1, 65_535, 65_536, 131_071, 2**24 + 1, 2**31 - 1, -(2**31)])[:, None]
+    exact = turns.cos_sin.generic(Angles(at, torch.from_numpy(omega), None, space))
+    for frequencies in (omega, turns.place_words(omega, space, torch.device("cpu"))):
+        for found, wanted in zip(turns.waves.generic(Angles(at, frequencies, None, space)), exact, strict=True):
+            assert found.dtype == torch.float32
+            assert float((found - wanted).abs().max()) <= 2e-7
+
+
 LEARNING = {  # operators forwards and backwards, of a module with parameters
     "frequencies": (lambda: RotaryEmbedding(OMEGA, True), 61),
     "float32": (lambda: RotaryEmbedding(OMEGA.astype(np.float32), True), 62),
@@ -197,6 +240,27 @@ def polar(x: Any, p: Any, **options: Any) -> Any:
     return rfrope.rotation.rotate_polar(x[..., : len(OMEGA)], p, POLAR, **options)
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_angles_of_float32_are_not_copied_into_float64(kind, device):
+    """Kernels and operators read them as they are; 16 bits become float32, and features of float64 widen phases."""
+    x, values = meta(2, TOKENS, WIDTH, dtype=torch.bfloat16), meta(TOKENS, len(OMEGA), dtype=kind)
+    wide = kind == torch.float64
+    calls = [
+        lambda: rfrope.rotate_by_phases(x, values),
+        lambda: rfrope.rotate(x, meta(TOKENS, dtype=torch.int64), HELD["half"], shift=values, scale=values),
+    ]
+    for call, (shortest, more) in zip(calls, ((5, 2), (25, 3)), strict=True):
+        with Seen():
+            call()
+        with Seen() as seen:
+            call()
+        assert (seen.wide > 0) == wide
+        assert len(seen.names) <= shortest + (more if kind != torch.float32 else 0), " ".join(seen.names)
+    with Seen() as seen:
+        rfrope.rotate_by_phases(x.double(), values)
+    assert seen.wide
+
+
 @pytest.fixture
 def device(monkeypatch):
     """The meta device as one with values: there tensors whose gradients nobody wants are no more than memory."""
@@ -219,7 +283,8 @@ def without_loops(monkeypatch):
     real = dispatch.find
     monkeypatch.setattr(dispatch, "find", lambda backend: real(backend) if backend.place == "torch" else None)
     monkeypatch.setattr(dispatch, "_FOUND", {})
-    monkeypatch.setattr(turning, "_load_flat_pass", lambda: None)
+    monkeypatch.setattr(turning, "load_flat_pass", lambda: None)
+    monkeypatch.setattr(layers, "_RECORDING", None)
 
 
 def features(*shape: int, dtype: Any = torch.float32) -> Any:
@@ -256,6 +321,26 @@ def test_turns_by_few_operators_are_exact(name, dtype, without_loops, monkeypatc
         patch.setattr(turns, "waves", lambda angles: seen.append(1) or turns.cos_sin(angles))
         call(x.clone(), p, torch.tensor)
     assert bool(seen) == (dtype != torch.float64)
+
+
+def test_what_a_tracer_made_is_not_kept(monkeypatch):
+    """A Rope and a module that once turned fake tensors turn real ones afterwards."""
+    module, held, device = RotaryEmbedding(OMEGA), {}, torch.device("meta")
+    monkeypatch.setattr(turns, "place_words", lambda omega, xp, device: xp.empty(omega.shape, device=device))
+    for kept in (False, True):
+        with nullcontext() if kept else torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+            made = turns.place_beside(torch.empty(1).to(device), np.asarray(OMEGA), held)
+            assert (type(made) is type(module._moved("turns", device)) is torch.Tensor) == kept
+        assert bool(module._placed) == bool(held["_placed"]) == kept
+
+
+def test_what_no_backend_serves_ends(without_loops, monkeypatch):
+    """As numbers on the CPU beside features on a device: operators run the generic functions, and not themselves."""
+    x, p = features(2, len(FAR), WIDTH), torch.tensor(FAR)
+    exact = rfrope.rotate(x.double(), p, OMEGA)
+    monkeypatch.setattr(dispatch, "place_of", lambda values: "torch")
+    found = rfrope.rotate(x, p, torch.tensor(OMEGA))
+    assert float((found.double() - exact).abs().max()) <= 6e-7 * max(1.0, float(exact.abs().max()))
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
@@ -453,6 +538,63 @@ def test_what_a_graph_refuses_is_noticed(name):
     with Seen() as seen:
         NOTICED[name]()
     assert seen.refused
+
+
+def trained(module: Any) -> Any:
+    """Queries and keys turned, with gradients of them and of what is learned."""
+
+    def call(q: Any, k: Any, at: Any) -> Any:
+        turned = module(q, k, at)
+        along = [(0.3 * one.detach()).cos() for one in turned]
+        return [*turned, *torch.autograd.grad(turned, [q, k, *module.parameters()], along)]
+
+    return call
+
+
+def halved(x: Any) -> Any:
+    return 0.5 * x + 0.25
+
+
+def later(at: Any) -> Any:
+    return at + 12_345
+
+
+def turned_in_place(x: Any, at: Any) -> Any:
+    return rfrope.rotate(x, at, HELD["half"], inverse=True, out=x)
+
+
+REPLAYED: dict[str, Any] = {  # calls of features, or of queries and keys, and of positions
+    "rotate": lambda x, at: [HELD["half"].rotate(x, at)],
+    "floats": lambda x, at: [rfrope.rotate(x, 0.25 * at, HELD["half"])],
+    "in place": lambda x, at: [rfrope.rotate(x.clone(), at, HELD["half"], inverse=True)],
+    "by a shift": lambda x, at: [
+        rfrope.rotate(x, at, HELD["half"], shift=0.1 * x[..., :16], scale=1.0 + x[..., 16:] ** 2)
+    ],
+    "by phases": lambda x, at: [rfrope.rotate_by_phases(x, 7.0 * x[..., :16])],
+    "polar": lambda x, at: [rfrope.rotation.rotate_polar(x, at, WIDE_POLAR, softplus=True)],
+    "scores": lambda x, at: [rfrope.scores(x, x, at, at, HELD["half"])],
+    "training": trained(RotaryEmbedding(OMEGA)),
+    "learning": trained(RotaryEmbedding(OMEGA, ("factors", "phases"))),
+    "polar learning": trained(PolarEmbedding(POLAR, True)),
+    "tables": trained(RotaryEmbedding(OMEGA, max_positions=2**14)),
+}
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_a_recorded_call_serves_inputs_that_changed(name, without_loops):
+    """Forwards and backwards: nothing of the inputs is in the recording but where they are."""
+    learns = "learning" in name or name in ("training", "tables")
+    width = 16 if name == "polar learning" else WIDTH
+    inputs = [features(2, heads, 5, width).requires_grad_(learns) for heads in ((4, 2) if learns else (4,))]
+    changes = [halved] * len(inputs) + [later]
+    check_replay(
+        REPLAYED[name], [*inputs, torch.tensor([3, 1, 99, 0, 7])], changes, torch._decomp.decomposition_table.get
+    )
+
+
+def test_a_number_that_a_recording_holds_is_noticed():
+    with pytest.raises(AssertionError):
+        check_replay(lambda x: [x * float(x.detach().sum())], [features(3)], [halved], lambda operator: operator)
 
 
 def test_sums_are_in_float32_only_where_operators_run(without_loops, monkeypatch):

@@ -68,6 +68,10 @@ OF_FEATURES = {  # of features that RoPE turns
 }
 REFUSED = {
     "analysis.plan": (lambda w: analysis.plan(w, 128), "rope is polar, but the methods for longer contexts"),
+    "analysis.precision_budget": (
+        lambda w: analysis.precision_budget(WIDE, WIDE, w, 64),
+        "rope is polar, but the contents of polar attention are magnitudes",
+    ),
     "analysis.similarity": (lambda w: analysis.similarity(LAGS, w), "polar contents have no direction"),
     "exports.export": (lambda w: exports.export(w, "transformers"), "no engine has such attention"),
     "exports.rounding": (lambda w: exports.rounding(w, "vllm"), "no engine has such attention"),
@@ -78,10 +82,15 @@ REFUSED = {
         lambda w: heads.temperature_for_mass(0.9, w, context=9),
         "cannot turn a query to an offset",
     ),
+    "rotation.relocate_quantised": (
+        lambda w: rotation.relocate_quantised(np.zeros((6, 34), np.uint8), AT, AT, w, "q8_0"),
+        "rope is polar; expected a Rope with polar=False",
+    ),
     "models.audit": (lambda w: models.audit(OMEGA, w), "rope is polar, but the tables of a model"),
 }
 ELSEWHERE = {  # with tests of their own, or drawn
     *("heads.profile", "analysis.summarise", "save", "rotation.rotate_polar", "rotation.rerotate"),
+    "rotation.relocate",
     *("plotting.frequencies", "plotting.kernel", "plotting.mean_kernels", "plotting.wavelengths"),
 }
 ROPES = {"frequencies", "rope", "old", "new", "before", "after", "sets"}  # what arguments that take one are called
@@ -156,6 +165,7 @@ def test_cached_polar_keys_go_from_one_polar_rope_to_another(pairings, given):
     )
     cached = old.rotate(MAGNITUDES, AT)
     np.testing.assert_allclose(rotation.rerotate(cached, AT, old, new), new.rotate(MAGNITUDES, AT), atol=1e-14)
+    np.testing.assert_allclose(rotation.relocate(cached, AT, AT + 9, old), old.rotate(MAGNITUDES, AT + 9), atol=1e-14)
     with pytest.raises(ValueError, match="old has polar=True and new polar=False; expected the same"):
         rotation.rerotate(cached, AT, old, Rope(OMEGA))
     with pytest.raises(ValueError, match=r"expected 8 polar features: old has 4 frequencies"):

@@ -94,12 +94,14 @@ def test_vectors_then_positions_then_frequencies_then_the_rest(name):
 
 
 def test_every_pairing_is_a_keyword_and_half_unless_given():
-    """`from_config` alone takes that of the model."""
+    """What reads a config alone takes that of the model."""
     pairings = {name: inspect.signature(one).parameters.get("pairing") for name, one in CALLABLE.items()}
     found = {name: one for name, one in pairings.items() if one is not None}
     assert {"Rope.__init__", "rotate", "sinusoidal", "rotation.shift_matrix", "heads.profile"} <= set(found)
     assert {name for name, one in found.items() if one.kind is not one.KEYWORD_ONLY} == set()
-    assert {name for name, one in found.items() if one.default != "half"} == {"from_config", "models.from_config"}
+    assert {name for name, one in found.items() if one.default != "half"} == {
+        *("from_config", "models.can_relocate", "models.from_config")
+    }
 
 
 def test_names_of_the_face_are_sorted_and_stand_in_their_modules():

@@ -1,7 +1,8 @@
 """Compile the Triton kernel for a target, without a device, and print what the machine code takes.
 
 ``python tests/triton_compiled.py "cuda 90"`` prints one line of JSON: for each variant registers, bytes of a stack and
-of spills, instructions, those of float64, and loads and stores of features by 128 bits and by fewer.
+of spills, instructions, those of float64, and loads and stores of features by 128 bits and by fewer. With the word
+``rare`` behind, it is those variants that calls have less often.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ TYPES = {
     torch.float64: "fp64",
     torch.int64: "i64",
     torch.int32: "i32",
+    torch.uint64: "u64",
 }
 
 
@@ -48,16 +50,26 @@ def empty(*shape, dtype=torch.float64):
 
 
 def variant(dtype=torch.bfloat16, layout="half", out=None, axes=1, words=True, positions=None, sums=False, **given):
-    """Arguments of a launch for queries of 32 and keys of 8 heads, 4096 tokens and 128 features."""
-    polar, blocks = MAGNITUDES in (layout, out), 64
-    q, k = (empty(1, heads, 4096, blocks if layout == MAGNITUDES else 128, dtype=dtype) for heads in (32, 8))
-    results = [empty(*x.shape[:-1], blocks if out == MAGNITUDES else 128, dtype=dtype) for x in (q, k)]
+    """Arguments of a launch for queries of 32 and keys of 8 heads, 4096 tokens and 128 features.
+
+    Others are `given`: `shift`, `scale`, `frequencies`, how many `tokens` and features (`width`), `keys` or none,
+    `in_place`, and options of a launch by their names.
+    """
+    out = out or layout
+    polar, blocks, tokens = MAGNITUDES in (layout, out), 64, given.get("tokens", 4096)
+    width = given.get("width", 128)
+    q, k = (empty(1, heads, tokens, blocks if layout == MAGNITUDES else width, dtype=dtype) for heads in (32, 8))
+    added = blocks * ((layout == MAGNITUDES) - (out == MAGNITUDES))
+    results = [empty(*x.shape[:-1], x.shape[-1] + added, dtype=dtype) for x in (q, k)]
+    results = [q, k] if given.get("in_place") else results
     before = [empty(*x.shape, dtype=dtype) for x in results] if sums else (None, None)
-    omega = empty(1, 1, blocks, 2 * axes, dtype=torch.int64) if words else empty(1, 1, blocks, axes)
-    told = Given(positions, omega, given.get("shift"), given.get("scale"))
-    options = Options(1.0, 0, positions is None, layout, out or layout, sums, False, polar)
-    kernel = Noting()
-    launches.launch(kernel, (q, results[0], before[0]), (k, results[1], before[1]), told, options, (sums,) * 3)
+    sets = given.get("sets", 1)
+    omega = empty(1, sets, blocks, 2 * axes, dtype=torch.int64) if words else empty(1, sets, blocks, axes)
+    told = Given(positions, given.get("frequencies", omega), given.get("shift"), given.get("scale"))
+    counted = given.get("counted", positions is None and told.frequencies is not None)
+    options = Options(1.0, 0, counted, layout, out, given.get("back", sums), given.get("divided", False), polar)
+    kernel, sides = Noting(), list(zip((q, k), results, before, strict=True))
+    launches.launch(kernel, sides[0], sides[1] if given.get("keys", True) else None, told, options, (sums,) * 3)
     return kernel.given
 
 
@@ -74,6 +86,23 @@ VARIANTS = {
     "polar": lambda: variant(layout=MAGNITUDES, out="half"),
     "gradients": lambda: variant(words=False, sums=True),
     "gradients in float32": lambda: variant(torch.float32, words=False, sums=True),
+}
+RARE = {  # those above again, but for one thing
+    "queries alone": lambda: variant(keys=False),
+    "phases": lambda: variant(keys=False, frequencies=None, shift=empty(1, 1, 4096, 64, dtype=torch.float32)),
+    "one token": lambda: variant(tokens=1),
+    "in place": lambda: variant(in_place=True),
+    "turned back, by a scale": lambda: variant(back=True, divided=True, scale=empty(1, 1, 1, 64, dtype=torch.float32)),
+    "counted from a tensor": lambda: variant(positions=empty(1, 1, 1, 1, dtype=torch.int64), counted=True),
+    "sets of heads": lambda: variant(sets=8),
+    "int32 positions": lambda: variant(positions=empty(1, 1, 4096, 1, dtype=torch.int32)),
+    "float32 positions": lambda: variant(words=False, positions=empty(1, 1, 4096, 1, dtype=torch.float32)),
+    "bits of float64": lambda: variant(
+        positions=empty(1, 1, 4096, 1, dtype=torch.float32), frequencies=empty(1, 1, 64, 1, dtype=torch.uint64)
+    ),
+    "part of a head": lambda: variant(width=160),
+    "gradients of magnitudes": lambda: variant(layout="half", out=MAGNITUDES, words=False, sums=True),
+    "gradients of sets": lambda: variant(words=False, sums=True, sets=8, shift=empty(1, 8, 1, 64)),
 }
 
 
@@ -139,5 +168,6 @@ if __name__ == "__main__":
     kind, version = sys.argv[1].split()
     target = GPUTarget(kind, int(version) if kind == "cuda" else version, 64 if version == "gfx942" else 32)
     read = of_nvidia if kind == "cuda" else of_amd
-    found = {name: read(triton.compile(source(make()), target=target)) for name, make in VARIANTS.items()}
+    made = RARE if "rare" in sys.argv else VARIANTS
+    found = {name: read(triton.compile(source(make()), target=target)) for name, make in made.items()}
     sys.stdout.write("\n" + json.dumps(found) + "\n")

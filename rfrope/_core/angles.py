@@ -201,7 +201,7 @@ def checked(
     check_values(name, positions, xp)
     warn_of_positions_of_16_bits(positions, xp, name)
     if shift is not None:
-        shift = array.widen(array.numbers(shift, xp, name="shift", device=device), xp)
+        shift = array.widen_on_host(array.numbers(shift, xp, name="shift", device=device), xp)
         check_values("shift", shift, xp)
         omega = _widen_single(omega, shift)
     _warn_of_16_bits(frequencies, positions, xp, name)
@@ -396,7 +396,9 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
         with array.compute_eagerly(omega):
             vectors = to_vectors(omega, omega)
         if not libraries.is_compiling() and hasattr(omega, "fine_words"):  # see turns.place_words
-            vectors.turn_words, vectors.fine_words = omega.turn_words, omega.fine_words
+            for prepared in ("turn_words", "fine_words", "float64_bits", "on_host"):
+                if hasattr(omega, prepared):
+                    setattr(vectors, prepared, getattr(omega, prepared))
         omega = vectors
     if sets != "any":
         several = len(shape) > 2 or omega.shape[-1] > 1

@@ -10,12 +10,14 @@ import math
 import operator
 import os
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 LARGEST = 2.0**500  # bound on positions, frequencies and features: products of two of them stay finite
+LARGEST_SCALE = sys.float_info.max  # beyond, whole numbers are no floats
 MOST = 2**32 - 1  # bound on counts
 _SHOWN = 80  # characters of a value that an error shows
 _NOT_NUMBERS = (str, bytes, bytearray, complex, np.complexfloating)

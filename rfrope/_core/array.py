@@ -388,6 +388,14 @@ def widen(x: Array, xp: ModuleType) -> Array:
     return x if type(x) is np.ndarray and x.dtype is _DOUBLE else astype(x, widest_float(xp, device(x)), xp)
 
 
+def widen_on_host(x: Array, xp: ModuleType) -> Array:
+    """Return what `widen` does, but float32 as it is, and 16 bits as float32, where a copy would be a launch."""
+    name = dtype_name(x)
+    if xp is np or not name.startswith(("float", "bfloat")) or not library_of(xp).widens_later(x):
+        return widen(x, xp)
+    return x if name in ("float32", "float64") else astype(x, xp.float32, xp)
+
+
 def split(x: Array, xp: ModuleType) -> tuple[Array, Array]:
     """Split a floating array into two halves of at most 26 (float64) or 12 (float32) bits (Veltkamp)."""
     return library_of(xp).split(x, _VELTKAMP[dtype_name(x)], xp)

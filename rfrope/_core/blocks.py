@@ -296,7 +296,7 @@ def check_turn(
     if out is None:
         array.check_memory(int(array.dtype_name(x)[-2:]) / 8, shape, x, names[0])
     else:
-        _check_out(out, x, shape, names[0], array.needs_gradient(x, out, *angles))
+        check_out(out, x, shape, names[0], array.needs_gradient(x, out, *angles))
 
 
 def _keeps(whole: tuple[int, ...], part: tuple[int, ...]) -> bool:
@@ -319,7 +319,7 @@ def _sources(names: tuple[str, ...], angles: tuple[Array | None, ...]) -> str:
 def turned(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Turn prepared features by ready cos and sin ``(..., D)``, one float wider."""
     width = width_of(turn.pairing) * cos.shape[-1]
-    if array.library_of(xp).fuses_functions and MAGNITUDES not in turn[:2]:
+    if out is None and xp is not np and array.library_of(xp).turns_whole(x) and MAGNITUDES not in turn[:2]:
         return _turned_at_once(x, cos, sin, turn, xp)
     if xp is not np and runs_operators(x, cos, sin, out):
         return _turned_by_operators(x, cos, sin, turn, out, xp)
@@ -423,7 +423,7 @@ def _turned_at_once(x: Array, cos: Array, sin: Array, turn: TurnOptions, xp: Mod
     apart, axis = (
         ((half, 2), -1) if turn.pairing == "interleaved" else ((2, half), -2)
     )  # blocks, and their two features
-    cos, sin, z = (array.astype(one, wide, xp) for one in (cos, sin, x[..., : 2 * half]))
+    cos, sin, z = array.astype(cos, wide, xp), array.astype(sin, wide, xp), x[..., : 2 * half]
     cos, sin = (
         xp.reshape(xp.stack(both, axis=axis), (*cos.shape[:-1], 2 * half)) for both in ([cos, cos], [-sin, sin])
     )
@@ -472,7 +472,7 @@ def _turned_by_operators(
     return result if out is None else out
 
 
-def _check_out(out: Array, x: Array, shape: tuple[int, ...], name: str, needs_gradient: bool) -> None:
+def check_out(out: Array, x: Array, shape: tuple[int, ...], name: str, needs_gradient: bool) -> None:
     if not hasattr(out, "dtype"):
         raise TypeError(f"out is {show(out)}; expected an array")
     if array.is_lazy(x):

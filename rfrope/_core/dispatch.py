@@ -18,7 +18,10 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 import numpy as np
 
+from rfrope._core import array
+from rfrope._core.angles import Angles, token_axes
 from rfrope._core.array import Array, library
+from rfrope._core.lazy import DASK, Constant
 from rfrope._core.libraries import CUPY
 
 Arguments = ParamSpec("Arguments")
@@ -45,7 +48,7 @@ class Backends(NamedTuple):
 
 CPU = Backends(*(Backend("cpu", module) for module in Backends._fields))
 CUDA = Backends(*(Backend("cuda", module) for module in Backends._fields))
-TORCH_ROTATION = Backend("torch", "rotation")
+TORCH_ROTATION, TORCH_RECORDING = Backend("torch", "rotation"), Backend("torch", "recording")
 TRITON = Backend("triton", "rotation")
 # backends for tensors of torch on a device, of which the first that is there runs; else that of a place's own name
 _ORDERS = {
@@ -216,8 +219,10 @@ def takes_words(x: Any) -> bool:
 def runs_operators(x: Array, *others: Any) -> bool:
     """Return whether `takes_words`, and none of the arrays beside x is recorded: operators may write what they make."""
     arrays = [one for one in others if one is not None and type(one) is not np.ndarray]
-    return takes_words(x) and all(
-        not library(one).needs_gradient(one) and library(one).takes_words(one) for one in (x, *arrays)
+    return (
+        takes_words(x)
+        and not library(x).turns_whole(x)
+        and all(not library(one).needs_gradient(one) and library(one).takes_words(one) for one in (x, *arrays))
     )
 
 
@@ -269,3 +274,25 @@ def _is_hit_twice(axes: list[tuple[int, int]], size: int) -> bool:
     for step, length in axes:
         starts = (starts[:, None] + step * np.arange(length)).reshape(-1)
     return bool(np.any(np.diff(np.sort(starts)) < size))
+
+
+# -- over Dask's blocks ------------------------------------------------------------------------------------------------
+
+
+def comes_in_blocks(x: Array, xp: ModuleType) -> bool:
+    """Return whether features are Dask's and all constants NumPy's (`array.space_of_constants`)."""
+    return xp is np and array.is_lazy(x)
+
+
+def map_blocks(function: Any, x: Array, angles: Any, turn: Any, width: int | None = None, **options: Any) -> Array:
+    """Map a public function of features and `Angles`, or phases, over Dask's blocks; a new width is given."""
+    constants = {"phases": Constant(angles)}
+    if isinstance(angles, Angles):
+        constants = {"positions": Constant(angles.positions)}
+        constants["frequencies"] = Constant(angles.frequencies, 2, 1 + token_axes(angles.positions))
+        if angles.shift is not None:
+            constants["shift"] = Constant(angles.shift)
+    options |= {"pairing": turn.pairing, "inverse": turn.inverse}
+    is_number = isinstance(turn.scale, float)
+    (options if is_number else constants)["scale"] = turn.scale if is_number else Constant(turn.scale)
+    return DASK.map_chunks(function, x, constants, options, width)

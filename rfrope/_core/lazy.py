@@ -36,9 +36,13 @@ class _Lazy(Library):
 
 
 class _Jax(_Lazy):
-    fuses_functions = wraps_integers = True
+    wraps_integers = True
     space = maker = "jax.numpy"
     more_bits = "jax.config.update('jax_enable_x64', True)"
+
+    def turns_whole(self, x: Array) -> bool:
+        """Its compiler sees whole functions, and makes one loop of that."""
+        return True
 
     def eager(self, x: Array) -> AbstractContextManager[Any]:
         """Values stay at hand."""

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ def imported(name: str) -> Any:
 def _torch() -> Any:
     """Return torch if something has imported it: once found it is not looked for again."""
     found = getattr(_FOUND, "torch", None)
-    return imported("torch") if found is None else found
+    return imported("torch") if found is None and "torch" in sys.modules else found
 
 
 def _look_up(name: str) -> None:
@@ -55,8 +55,6 @@ class Library:
     ----------
     is_lazy : bool
         Whether it traces or defers: no value checks, writes or backends.
-    fuses_functions : bool
-        Whether its compiler sees whole functions, and makes one loop of what is written for it.
     wraps_integers : bool
         Whether products of integers are known to keep their last bits.
     rounds_frequencies : bool
@@ -74,7 +72,6 @@ class Library:
     """
 
     is_lazy = False
-    fuses_functions = False
     wraps_integers = rounds_frequencies = False
     space = maker = as_numpy = more_bits = special = ""
 
@@ -199,10 +196,16 @@ class Library:
         """Bound an array."""
         return xp.clip(x, low, high)
 
-    # -- few operators, where each one costs a launch
-
     def takes_words(self, x: Array) -> bool:
-        """Return whether every operation on x is a launch, on a device that turns by words of 64 bits."""
+        """Return whether every operation on x is a launch, on a device that turns by words."""
+        return False
+
+    def widens_later(self, x: Array) -> bool:
+        """Return whether kernels and operators read numbers of float32 as such: on devices of torch."""
+        return False
+
+    def turns_whole(self, x: Array) -> bool:
+        """Return whether features turn over their whole width at once: no part of memory is written by itself."""
         return False
 
     def add_product(self, total: Array, x: Array, y: Array, factor: float = 1, out: Array | None = None) -> Array:
@@ -324,15 +327,15 @@ class _Torch(Library):
         return not x.is_meta
 
     def has_host_values(self, x: Array) -> bool:
-        return x.is_cpu and self._is_computed(x)
+        return x.is_cpu and self.is_computed(x)
 
-    def _is_computed(self, x: Array) -> bool:
+    def is_computed(self, x: Array) -> bool:
         """Return whether a tensor holds values: it is not compiled or mapped over."""
         torch = _torch()
         if torch.compiler.is_compiling():
             return False
-        if type(x) is not torch.Tensor and type(x) is not torch.nn.Parameter:
-            return False  # a fake tensor, as in tracing, has no values
+        if type(x) not in (torch.Tensor, torch.nn.Parameter) or not torch._C._has_storage(x):
+            return False  # a fake tensor, as in tracing, or a batch of gradients (is_grads_batched)
         # there is no public way to ask whether vmap is at work
         return not torch._C._functorch.is_functorch_wrapped_tensor(x)
 
@@ -363,12 +366,13 @@ class _Torch(Library):
 
     def place(self, x: Array) -> str:
         """Return where a tensor is that is nothing but its memory: no gradient, tangent, trace or lazy sign."""
-        if x.device.type not in _PLACES or not self._is_computed(x):
-            return ""
         torch = _torch()
+        if x.device.type not in _PLACES or not self.is_computed(x):
+            return ""
         if self.needs_gradient(x) or x.layout is not torch.strided or x.is_neg() or x.is_conj():
             return ""
-        if torch.jit.is_tracing() or self._has_tangent(x):
+        is_traced = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY)  # by make_fx
+        if is_traced or torch.jit.is_tracing() or self._has_tangent(x):
             return ""
         return _PLACES[x.device.type]
 
@@ -380,13 +384,20 @@ class _Torch(Library):
         fake = type(x) is torch._subclasses.FakeTensor
         if type(x) not in (torch.Tensor, torch.nn.Parameter) and not (fake and not x.is_cpu):
             return False
-        if x.layout is not torch.strided or not self.wraps_words(x.device):
+        if x.layout is not torch.strided:
             return False
         return not torch._C._functorch.is_functorch_wrapped_tensor(x) and not self._has_tangent(x)
 
     def wraps_words(self, device: Any) -> bool:
         """Return whether words of 64 bits turn on a device: on Apple's torch takes `abs` by float32 (issue 190052)."""
         return not str(device).startswith("mps")
+
+    def widens_later(self, x: Array) -> bool:
+        return not x.is_cpu
+
+    def turns_whole(self, x: Array) -> bool:
+        """On Apple's devices torch did not write into parts of memory (issue 118115)."""
+        return not self.wraps_words(x.device)
 
     def _has_tangent(self, x: Array) -> bool:
         return _torch().autograd.forward_ad.unpack_dual(x).tangent is not None
@@ -395,8 +406,8 @@ class _Torch(Library):
         """Return whether strided tensors are no more than memory of the CPU, asked as quickly as that can be."""
         torch = _torch()
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
-            return False
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return False  # nor mapped over, nor looked at operator by operator:
+        if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack():
             return False
         recording = torch.is_grad_enabled()
         for x in tensors:
@@ -483,14 +494,7 @@ def _holds_float(values: Any) -> bool:
     return isinstance(values, float)
 
 
-class _Addresses:
-    """Array interface by which NumPy makes an array of memory that it does not own."""
-
-    def __init__(self, interface: dict[str, Any]) -> None:
-        self.__array_interface__ = interface
-
-
 def _array_at(address: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> np.ndarray:
     """NumPy array over the memory at an address, which may be on a device."""
     kind = {"version": 3, "data": (address, True), "shape": shape, "strides": strides, "typestr": f"|V{size}"}
-    return np.asarray(_Addresses(kind))
+    return np.asarray(SimpleNamespace(__array_interface__=kind))

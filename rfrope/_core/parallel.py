@@ -40,7 +40,7 @@ class _Abandoned(BaseException):
 
 
 _WANTED: contextvars.ContextVar[int | None] = contextvars.ContextVar("rfrope_threads", default=None)
-_WORK: contextvars.ContextVar[_Work | None] = contextvars.ContextVar("rfrope_work", default=None)
+_WORK: contextvars.ContextVar[Work | None] = contextvars.ContextVar("rfrope_work", default=None)
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def ordered_map(task: Callable[[Item], Result], items: Sequence[Item], n_threads
     if n_threads <= 1:
         yield from map(task, items)
         return
-    work = _Work(task, items, 2 * n_threads)
+    work = Work(task, items, 2 * n_threads)
     helpers = [
         threading.Thread(target=contextvars.copy_context().run, args=(work.help,), name="rfrope")
         for _ in range(n_threads - 1)
@@ -173,7 +173,7 @@ def ordered_map(task: Callable[[Item], Result], items: Sequence[Item], n_threads
     yield from work.taken()
 
 
-class _Work:
+class Work:
     """State shared by the threads of one call.
 
     One thread at a time holds the interpreter, so every index is taken once.
@@ -223,11 +223,15 @@ class _Work:
                 pass
         except _Abandoned:
             pass
-        except BaseException as error:  # raised again where the call was made
-            self.failures.append(error)
-            self.stopped = True
+        except BaseException as error:
+            self.fail(error)
         finally:
             self._helping.pop()
+
+    def fail(self, error: BaseException) -> None:
+        """End the work, and keep the reason, which is raised again where the call was made."""
+        self.failures.append(error)
+        self.stopped = True
 
     def end(self, helpers: list[threading.Thread]) -> None:
         """Let no item be begun any more and wait for those that are, whatever interrupts.

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array
+from rfrope._core import array, dispatch, libraries
 from rfrope._core.angles import Angles, to_vectors
 from rfrope._core.array import Array
-from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched, runs_operators
+from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
 from rfrope._core.lazy import JAX
 from rfrope._core.libraries import TORCH
 
@@ -30,9 +30,9 @@ _PI = Fraction(
     "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534211706798214808651"
 )
 _TURN = 1 / (2 * _PI)
-_NEAR, _LOWER = 26, 2**26 - 1  # bits of each part of a position
-_STEPS = (0, _NEAR, -_NEAR, -2 * _NEAR)  # whose powers of two are the steps that parts count
-_QUARTER = 2**62  # in units of 2**-64 turns
+NEAR, LOWER = 26, 2**26 - 1  # bits of each part of a position
+_STEPS = (0, NEAR, -NEAR, -2 * NEAR)  # whose powers of two are the steps that parts count
+QUARTER = 2**62  # of a turn, in units of 2**-64
 _DIGITS = {"float64": (53, -1073, 1024), "float32": (24, -148, 128)}  # and exponents of frexp
 
 
@@ -50,6 +50,8 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     positions, frequencies, shift, xp = angles
     device = array.device(positions)
     wide = array.has_float64(xp, device)
+    if not wide:
+        frequencies = getattr(frequencies, "on_host", frequencies)  # see place_words
     integers = array.is_integer(positions) and array.library_of(xp).wraps_integers and not array.is_traced(frequencies)
     if integers and (not wide or array.is_traced(positions)):  # where there is float64, for a graph's few operations
         return _cos_sin_of_integers(angles._replace(frequencies=array.to_host(frequencies)), 64 if wide else 32)
@@ -63,8 +65,9 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
 
 def cos_sin_for(x: Array, angles: Angles) -> tuple[Array, Array]:
     """Return cos and sin for features x: in float32 where these are no wider and each operator is a launch."""
-    narrow = array.dtype_name(x) != "float64"
-    cos, sin = (waves if narrow and runs_operators(x, *angles[:3]) else cos_sin)(angles)
+    made_of = [one for one in angles[:3] if one is not None and type(one) is not np.ndarray]
+    by_words = array.dtype_name(x) != "float64" and all([dispatch.takes_words(one) for one in (x, *made_of)])
+    cos, sin = (waves if by_words and not array.needs_gradient(*made_of) else cos_sin)(angles)
     return cos, sin
 
 
@@ -78,9 +81,13 @@ def waves(angles: Angles) -> Array:
     Returns
     -------
     array (2, ...), float32
-        Both shaped like the phases, within 1.5e-7 of the exact values for positions of up to 2**53.
+        Both shaped like the phases, within 1.5e-7 of the exact values for positions of up to 2**53. On Apple's devices
+        within 2e-7 for integers of 32 bits, and for others as `cos_sin`.
     """
     positions, frequencies, shift, xp = angles
+    if not TORCH.wraps_words(array.device(positions)):
+        whole = array.is_integer(positions) and _are_known(frequencies) and shift is None
+        return _waves_of_32_bits(angles) if whole else xp.stack(cos_sin(angles))
     if array.dtype_name(positions) in ("float16", "bfloat16"):
         return waves(angles._replace(positions=array.astype(positions, xp.float32, xp)))
     device, add_product = array.device(positions), TORCH.add_product
@@ -97,7 +104,27 @@ def waves(angles: Angles) -> Array:
         unsure.append(shift)
     for numbers in unsure:  # of those that are NaN the unit is, too: words cannot say it
         unit = add_product(unit, numbers, nothing)
-    return xp.sin((_QUARTER - xp.abs(total)) * array.astype(unit, xp.float32, xp))
+    return xp.sin((QUARTER - xp.abs(total)) * array.astype(unit, xp.float32, xp))
+
+
+def _waves_of_32_bits(angles: Angles) -> Array:
+    """Cos and sin of integer positions likewise, in units of 2**-32: by pairs of words (`_pairs`)."""
+    positions, frequencies, _, xp = angles
+    device = array.device(positions)
+    quarters, unit = TORCH.constants("quarters of 32 bits", _quarters_of_32_bits, device)
+    whole = array.to_int32(positions, xp)
+    upper, lower = whole >> 16, whole & 0xFFFF
+    words, rests = _pairs_on(frequencies, device)
+    lost = _sum_of_products(((upper, rests[..., 1]), (lower, rests[..., 0])), xp)
+    total = _sum_of_products(((whole, words[..., 0]), (upper, words[..., 1])), xp) + array.to_int32(lost, xp)
+    total = xp.reshape(quarters, (2, *(1,) * len(angles.shape))) + total
+    return xp.sin((QUARTER // 2**32 - xp.abs(total)) * unit)
+
+
+def _sum_of_products(pairs: Iterable[tuple[Array, Array]], xp: ModuleType) -> Array:
+    """Sum of positions times words, over the axes of all pairs."""
+    first, *others = (at * word for part, words in pairs for at, word in Angles(part, words, None, xp).axes())
+    return sum(others, first)
 
 
 def _parts(positions: Array, xp: ModuleType) -> list[Array]:
@@ -108,10 +135,10 @@ def _parts(positions: Array, xp: ModuleType) -> list[Array]:
     rests = []
     if not array.is_integer(positions):
         nearest = xp.round(positions)
-        rest = array.astype((positions - nearest) * 4.0**_NEAR, xp.int64, xp)
-        positions, rests = nearest, [rest >> _NEAR, rest & _LOWER]
+        rest = array.astype((positions - nearest) * 4.0**NEAR, xp.int64, xp)
+        positions, rests = nearest, [rest >> NEAR, rest & LOWER]
     places = array.to_words(positions, 64, xp)
-    return [places & _LOWER, places >> _NEAR, *rests]
+    return [places & LOWER, places >> NEAR, *rests]
 
 
 def _are_known(frequencies: Array) -> bool:
@@ -121,25 +148,49 @@ def _are_known(frequencies: Array) -> bool:
 
 def _quarters() -> tuple[np.ndarray, ...]:
     """Return the turns that cos and sin start from, the radians of a unit, and 0."""
-    return np.array([0, -_QUARTER]), np.array(2.0 * math.pi * 2.0**-64, np.float32), np.array(0.0, np.float32)
+    return np.array([0, -QUARTER]), np.array(2.0 * math.pi * 2.0**-64, np.float32), np.array(0.0, np.float32)
+
+
+def _quarters_of_32_bits() -> tuple[np.ndarray, ...]:
+    """Return the turns that cos and sin start from, and the radians of a unit."""
+    return np.array([0, -QUARTER // 2**32], np.int32), np.array(2.0 * math.pi * 2.0**-32, np.float32)
 
 
 def place_words(frequencies: np.ndarray, xp: ModuleType, device: Any) -> Array:
     """Return frequencies of the host, in their user's form, on a device of torch for whoever is to hold them there.
 
-    Their words are the attributes `turn_words` and `fine_words`, which `waves` makes anew of others.
+    Their words are the attributes `turn_words` and `fine_words`, which `waves` makes anew of others; on Apple's devices
+    `_pairs`. Where there is no float64, `on_host` is what they were, and `float64_bits` the bits of that on the device.
     """
-    placed = TORCH.lasting(frequencies.astype("float64" if array.has_float64(xp, device) else "float32"), device)
-    words = turn_words(to_vectors(frequencies, frequencies))
+    vectors = np.ascontiguousarray(to_vectors(frequencies, frequencies), np.float64)
+    is_wide, wraps = array.has_float64(xp, device), TORCH.wraps_words(device)
+    placed = TORCH.lasting(frequencies.astype("float64" if is_wide else "float32"), device)
+    words = (turn_words if wraps else _pairs)(vectors)
     placed.turn_words, placed.fine_words = (TORCH.lasting(each, device) for each in words)
+    if not is_wide:
+        placed.on_host = vectors
+        placed.float64_bits = TORCH.lasting(vectors.view(np.uint64), device) if wraps else None
     return placed
 
 
 def place_beside(x: Array, frequencies: np.ndarray, held: dict[Any, Array]) -> Array:
-    """Return frequencies as `place_words` does, where features are; those of each device are held in a dict."""
-    device = array.device(x)
+    """Return frequencies as `place_words` does where torch turns features by words, and as they came elsewhere.
+
+    Those of each device are held in a dict. A graph that is compiled finds them there, and places none itself.
+    """
+    if type(frequencies) is not np.ndarray:
+        return frequencies
+    if libraries.is_compiling():
+        found = held.get("_placed", {}).get(array.device(x))
+        return frequencies if found is None or hasattr(found, "on_host") else found
+    if not dispatch.takes_words(x):
+        return frequencies
+    held, device = held.setdefault("_placed", {}), array.device(x)
     if device not in held:
-        held[device] = place_words(frequencies, array.namespace(x=x), device)
+        made = place_words(frequencies, array.namespace(x=x), device)
+        if not TORCH.is_computed(made):  # a fake one, which serves this call alone
+            return made
+        held[device] = made
     return held[device]
 
 
@@ -165,6 +216,24 @@ def _words_of(numbers: Array, count: int, device: Any, xp: ModuleType) -> list[A
         wholes, fractions = TORCH.constants(f"turns of {name}", lambda: _word_tables(name), device)
         known = [_make_words(numbers, wholes, fractions, xp)]
     return [each[..., column] for each in known for column in range(each.shape[-1])][:count]
+
+
+def _pairs(frequencies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Turns of steps of 1 and, of what these lack, of 2**16, in units of 2**-32 modulo 1; and what both lack still.
+
+    Each has the two along a new last axis. Halves of a position of 32 bits meet the second ones.
+    """
+    words, rests = wrapping_turns(frequencies, 32)
+    halves = np.round(rests * 2.0**16)
+    fine = np.stack([rests, rests * 2.0**16 - halves], axis=-1)
+    return np.stack([words, halves.astype(np.int32)], axis=-1), fine.astype(np.float32)
+
+
+def _pairs_on(frequencies: Array, device: Any) -> list[Array]:
+    """Both arrays of `_pairs`, on a device: those that frequencies come with, or made of those of the host."""
+    if isinstance(frequencies, np.ndarray):
+        return [TORCH.lasting(each, device) for each in _pairs(frequencies)]
+    return [frequencies.turn_words, frequencies.fine_words]
 
 
 def _make_words(numbers: Array, wholes: Array, fractions: Array, xp: ModuleType) -> Array:
@@ -270,22 +339,22 @@ def _cos_sin_of_integers(angles: Angles, bits: int) -> tuple[Array, Array]:
 
 def _unit_turns(position: Array, frequency: np.ndarray, bits: int, xp: ModuleType) -> tuple[Array, Array]:
     """Return position * frequency in units of 2**-bits of a turn: whole ones modulo 2**bits, and the small rest."""
-    words, rests = wrapping_turns(frequency, bits)
 
     def moved(host: np.ndarray) -> Array:
         return array.from_host(host, xp, device=array.device(position))
 
-    whole = array.to_words(position, bits, xp) * moved(words)
     if bits == 64:
-        return whole, array.astype(position, xp.float64, xp) * moved(rests)
+        words, rests = wrapping_turns(frequency)
+        return array.to_words(position, 64, xp) * moved(words), array.astype(position, xp.float64, xp) * moved(rests)
     # rests of up to half a unit for each of 2**32 positions: half words of both multiply as integers
+    words, rests = _pairs(frequency)
+    whole = array.to_words(position, bits, xp) * moved(words[..., 0])
     position = array.to_int32(position, xp)
     upper, lower = array.to_words(position >> 16, bits, xp), array.to_words(position & 0xFFFF, bits, xp)
-    halves = np.round(rests * 2.0**16)
-    whole = whole + upper * moved(halves.astype(np.int32))
+    whole = whole + upper * moved(words[..., 1])
     parts = (
-        array.astype(piece, xp.float32, xp) * moved(factor.astype(np.float32))
-        for piece, factor in ((upper, rests * 2.0**16 - halves), (lower, rests))
+        array.astype(piece, xp.float32, xp) * moved(rest)
+        for piece, rest in ((upper, rests[..., 1]), (lower, rests[..., 0]))
     )
     return whole, next(parts) + next(parts)
 

@@ -54,6 +54,7 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
         that of its default. ``out_pairing``: how the class leaves the features after the rotation, where that is not
         `pairing`; scores do not depend on it, cached keys do. ``rotated``: "last" where the features that turn are the
         last ones of a query and a key, and not the first. ``pairing_note``: what else a user must know, in words.
+        ``unmovable``: why a cached key cannot go to another position by another turn, in words.
         ``source``: the code that was read for the pairing of a type that transformers does not have.
 
     Notes

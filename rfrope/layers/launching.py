@@ -6,12 +6,14 @@ from typing import Any, TypeAlias
 
 import torch
 
+from rfrope._core import array, turns
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.dispatch import TRITON, dispatched
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
+_XP = array.named_namespace(torch)
 DEVICES = {"cuda", "xpu"}  # types of those where kernels may be
 _PLACES = {torch.int32, torch.int64, torch.float32, torch.float64}  # of positions there
 
@@ -34,7 +36,8 @@ def rotated_both(
         Of one dtype, with the same axes but for the heads and d.
     positions : array, (tokens, k) or (..., 1, tokens, k), or None
     frequencies : array, (D, k), or (sets, D, k) of which heads share each in groups of neighbours
-        Or their words ``(..., D, 2 k)`` in int64 (`turns.turn_words`), for positions that are integers.
+        Or their words ``(..., D, 2 k)`` in int64 (`turns.turn_words`), for positions that are integers; or the bits of
+        their float64, in uint64.
     shift : array, (D,) or (heads, 1, D), or None
         Of the keys.
     counted : int or None
@@ -46,6 +49,44 @@ def rotated_both(
 
 class LaunchingModule(torch.nn.Module):
     """A module whose features may be on a device; `rfrope.layers.turning` has what else its calls do."""
+
+    _host: Any  # frequencies of NumPy
+    _constants: dict[str, Tensor]  # derived from the Rope, on the host
+    _placed: dict[tuple[str, Any], Tensor]  # the same by name and device
+
+    def _moved(self, name: str, device: Any) -> Tensor:
+        """Return a constant derived from the Rope, on a device."""
+        constant = self._constants[name]
+        if constant.device == device:
+            return constant
+        found = self._placed.get((name, device))
+        if found is None:
+            found = self._copied(name, device)
+            if not torch.compiler.is_compiling() and type(found) is torch.Tensor:  # no fake one
+                self._placed[name, device] = found
+        return found
+
+    def _copied(self, name: str, device: Any) -> Tensor:
+        """Return a copy of a constant on a device; frequencies as `turns.place_words` has them."""
+        constant = self._constants[name]
+        if name == "frequencies" and not torch.compiler.is_compiling():
+            return turns.place_words(self._host, _XP, device)
+        with torch.inference_mode(False):
+            narrow = name == "frequencies" and not array.has_float64(_XP, device)
+            return (constant.float() if narrow else constant).to(device)
+
+    def _place(self, *devices: Any) -> None:
+        """Copy all constants to devices: a graph that is made before any call would else copy them at every call."""
+        for device in devices:
+            for name in () if device.type == "cpu" else self._constants:
+                self._moved(name, device)
+
+    def _follow(self, moves: Any) -> None:
+        """Have constants where a function moves tensors to, and no longer where it moves them from."""
+        for device in {device for _, device in self._placed if device.type != "meta"}:
+            if _moved_from(device, moves) != device:
+                self._placed = {key: one for key, one in self._placed.items() if key[1] != device}
+        self._place(_moved_from("cpu", moves))
 
     def turn_on_device(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
         """Turn by one launch, or return None where none does it, and for whatever takes all checks."""
@@ -73,6 +114,7 @@ class LaunchingModule(torch.nn.Module):
             omega = self._moved("words", device).flatten(-2)
         else:
             omega = self._omega(device)
+            omega = omega if array.has_float64(_XP, device) else getattr(omega, "float64_bits", omega)
         both: tuple[Tensor, Tensor] | None = rotated_both(q, k, at, omega, shift, counted, self._turn)
         return both
 
@@ -97,3 +139,15 @@ class LaunchingModule(torch.nn.Module):
             at = self._widened(at, False) + offset
         at = self._insert_heads(at)
         return (at, None) if self._fits(at, q) else None
+
+
+def _moved_from(device: Any, moves: Any) -> Any:
+    """Return where a function moves tensors of a device to; one that changes dtypes alone leaves integers there."""
+    return moves(torch.empty(0, dtype=torch.int64, device=device)).device
+
+
+def has_device(name: str) -> bool:
+    """Return whether tensors can be on a device here."""
+    device = torch.device(name)
+    kind: Any = getattr(torch, device.type, None)
+    return device.type == "meta" or bool(kind and kind.is_available() and (device.index or 0) < kind.device_count())

@@ -19,6 +19,7 @@ from rfrope.rotation.turning import rotation_table
 try:
     import torch
 
+    from rfrope.layers.launching import has_device
     from rfrope.layers.turning import ORDERS, TurningModule
 except ImportError as error:
     raise ImportError("rfrope.layers.torch needs PyTorch: pip install 'rfrope[torch]'") from error
@@ -247,28 +248,32 @@ class RotaryEmbedding(TurningModule):
             words, rests = turns.wrapping_turns(self._host)
             made["turns"] = np.stack([words, rests.view(np.int64)])
         if self.frequencies is None:
-            made["words"], made["fine words"] = turns.turn_words(self._host)
+            made["words"], _ = turns.turn_words(self._host)
         if self.max_positions is not None:
             at = np.arange(self.max_positions)
             tables = rotation_table(at, self._host[:, 0], scale=self.rope.attention_factor)
             made["rows of positions"] = np.concatenate(tables, axis=-1).astype(np.float32)
         with torch.inference_mode(False):
             self._constants = {name: torch.from_numpy(value.copy()) for name, value in made.items()}
-        if "words" in made:  # see turns.place_words
-            placed, held = self._constants["frequencies"], self._constants
-            placed.turn_words, placed.fine_words = held["words"], held["fine words"]
-        self._placed: dict[Any, Tensor] = {}
+        if self.frequencies is None:
+            host = torch.device("cpu")
+            self._constants["frequencies"] = turns.place_words(self._host, array.named_namespace(torch), host)
+        self._placed = {}
+        self._place(torch.get_default_device(), *(getattr(self, name).device for name in self._learned))
         by_loops = self.max_positions is None and not self.rope.polar
         self._backend = dispatch.find(dispatch.CPU.rotation) if by_loops else None
-        self._last_plans = None, None
+        self._last_plans = [(None, None), (None, None)]
 
     def __getstate__(self) -> dict[str, Any]:
         made = ("_constants", "_placed", "_backend", "_last_plans")
-        return {name: value for name, value in self.__dict__.items() if name not in made}
+        state = {name: value for name, value in self.__dict__.items() if name not in made}
+        return state | {"_devices": sorted({str(device) for _, device in self._placed})}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        devices = state.pop("_devices", ())
         super().__setstate__(state)
         self._forget()
+        self._place(*(torch.device(name) for name in devices if has_device(name)))
 
     def _apply(self, fn: Any, recurse: bool = True) -> RotaryEmbedding:
         """Move what is learned, and never narrow it; what comes from the meta device starts anew."""
@@ -282,9 +287,7 @@ class RotaryEmbedding(TurningModule):
             return like if tensor.is_meta or like.is_meta else like.copy_(tensor)
 
         super()._apply(moved, recurse)
-        device = fn(torch.empty(0, dtype=torch.int64)).device
-        for name in () if device.type == "cpu" else self._constants:
-            self._moved(name, device)  # there before a graph is made, which would copy them at every call
+        self._follow(fn)
         if empty and not any(getattr(self, name).is_meta for name in self._learned):
             self.reset_parameters()
         return self

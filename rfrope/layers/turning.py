@@ -6,6 +6,7 @@ methods are not: hence methods, and those of tensors in place of functions.
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -16,11 +17,12 @@ from rfrope._core import angles, array, blocks, dispatch, turns
 from rfrope._core.angles import Angles
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.libraries import TORCH
+from rfrope._core.turns import LOWER, NEAR, QUARTER
 from rfrope.layers.launching import LaunchingModule
 from rfrope.rotation.pairings import dealt
 from rfrope.rotation.polar import check_polar_width
 from rfrope.rotation.rope import check_head_width
-from rfrope.rotation.turning import rotated, rotated_by_table
+from rfrope.rotation.turning import rotate, rotated, rotated_by_table
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
@@ -28,9 +30,8 @@ ORDERS = {"bhtd": "heads, tokens", "bthd": "tokens, heads"}
 _XP = array.named_namespace(torch)
 # its operators are then known: saved graphs that hold them can be loaded
 _OPERATOR = dispatch.backend_function(rotated, "torch")
+_RECORDING: Any = dispatch.find(dispatch.TORCH_RECORDING)
 _UNIT = 3.4061215800865545e-19  # radians: 2 pi 2^-64
-_LOWER = 2**26 - 1  # bits of a position that meet the words of one step, as in `turns.waves`
-_QUARTER = 2**62  # a turn in units of 2^-64
 # sin(pi/2 y) = y + y P(y^2) for |y| <= 1, fitted to 3.4e-9
 _SINE = (0.5707962900221197, -0.6459633598619275, 0.07968848052381322, -0.004672227898213255, 0.000150820552083486)
 _WHOLE = 2**53  # float64 holds whole numbers below it
@@ -40,7 +41,7 @@ _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # wh
 class TurningModule(LaunchingModule):
     """A module as its calls see it; `rfrope.layers.torch` has what it is made of, learns and stores."""
 
-    _last_plans: tuple[Any, Any]  # the last layout, and what the backend made of it
+    _last_plans: list[tuple[Any, Any]]  # the last layout forwards and back, and what the backend made of it
 
     def exchanged(self, x: Any) -> Any:
         """Exchange the axes of heads and tokens."""
@@ -79,50 +80,49 @@ class TurningModule(LaunchingModule):
         """Frequencies of so many heads, which share those of the keys in groups."""
         if not self._sets or heads == self._sets:
             return omega
-        group = heads // self._sets
-        return omega.repeat(group, 0) if omega is self._host else omega.repeat_interleave(group, 0)
-
-    def _moved(self, name: str, device: Any) -> Tensor:
-        """Return a constant derived from the Rope, on a device."""
-        constant = self._constants[name]
-        if constant.device == device:
-            return constant
-        found = self._placed.get((name, device))
-        if found is None:
-            with torch.inference_mode(False):
-                narrow = name == "frequencies" and not array.has_float64(_XP, device)
-                found = (constant.float() if narrow else constant).to(device)
-            if not torch.compiler.is_compiling():
-                if name == "frequencies" and self.frequencies is None:  # see turns.place_words
-                    found.turn_words, found.fine_words = (self._moved(n, device) for n in ("words", "fine words"))
-                self._placed[name, device] = found
-        return found
+        omega, group = getattr(omega, "on_host", omega), heads // self._sets  # see turns.place_words
+        return omega.repeat(group, 0) if isinstance(omega, np.ndarray) else omega.repeat_interleave(group, 0)
 
     # -- at once -------------------------------------------------------------------------------------------------------
 
     def turn_at_once(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
-        """Turn small tensors of the CPU by one call, or return None for whatever takes a closer look.
-
-        The plans of the last layout are held: a decode loop asks for them again.
-        """
+        """Turn small tensors of the CPU by one call, by the plans of the last layout, or leave it to a closer look."""
         if self._backend is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
             return None
-        at = self._read_quickly(q, positions, offset) if TORCH.are_memory(q, k) else None
-        if at is None:
+        recorded = _RECORDING and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
+        x, y = (q.detach(), k.detach()) if recorded else (q, k)
+        if not TORCH.are_memory(x, y) or (at := self._read_quickly(q, positions, offset)) is None:
             return None
+        turned = self._turn_small(x, y, at, False)
+        if turned is None or not recorded:
+            return turned
+        return _RECORDING.record(turned, partial(self._turn_back, torch.from_numpy(at)), q, k)
+
+    def _turn_small(self, q: Tensor, k: Tensor, at: np.ndarray, inverse: bool) -> tuple[Tensor, Tensor] | None:
+        """Turn what is no more than memory, if it is small and fits; back without undoing the scale, if `inverse`."""
         key = q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, at.shape
-        last, plans = self._last_plans
+        last, plans = self._last_plans[inverse]
         if key != last:
             plans = None
             if self._belong(q, k) and self._fits(at, q):
                 frequencies = self._read_frequencies(q.shape[-3])
-                found = self._backend.plans_of_both(q, k, at.shape, frequencies, self._turn.pairing)
+                found = self._backend.plans_of_both(q, k, at.shape, frequencies, self._turn.pairing, inverse)
                 plans = None if found is None else (found, frequencies)
-            self._last_plans = key, plans
+            self._last_plans[inverse] = key, plans
         if plans is None:
             return None
-        turned: tuple[Tensor, Tensor] = self._backend.rotated_both(plans[0], q, k, at, plans[1], self._turn.scale)
-        return turned
+        scale = 1.0 / self._turn.scale if inverse else self._turn.scale
+        return self._backend.rotated_both(plans[0], q, k, at, plans[1], scale)
+
+    def _turn_back(self, at: Tensor, q: Tensor | None, k: Tensor | None) -> Any:
+        """Gradients of queries and keys at some positions, from those of what they were turned into."""
+        known = q is not None and k is not None and TORCH.are_memory(q, k)
+        if known and (turned := self._turn_small(q, k, at.numpy(), True)) is not None:
+            return turned
+        options = {"pairing": self._turn.pairing, "scale": 1.0 / self._turn.scale, "inverse": True}
+        omega = self._moved("frequencies", at.device)
+        given = ((x, omega if x is None else self._repeat_for_heads(omega, x.shape[-3])) for x in (q, k))
+        return [None if x is None else rotate(x, at, w, **options) for x, w in given]
 
     def _read_quickly(self, x: Tensor, positions: Any, offset: Any) -> np.ndarray | None:
         """Positions as compiled loops read them, or None where they need a closer look.
@@ -224,15 +224,15 @@ class TurningModule(LaunchingModule):
         """
         words = self._moved("words", at.device)
         words, at = words[:, None] if self._sets else words, at[..., None, :]
-        turned = ((at & _LOWER) * words[..., 0] + (at >> _LOWER.bit_length()) * words[..., 1]).sum(-1)
-        cos, sin = self._sine(_QUARTER - turned.abs()), self._sine(_QUARTER - (turned - _QUARTER).abs())
+        turned = ((at & LOWER) * words[..., 0] + (at >> NEAR) * words[..., 1]).sum(-1)
+        cos, sin = self._sine(QUARTER - turned.abs()), self._sine(QUARTER - (turned - QUARTER).abs())
         if self._turn.scale != 1.0:
             cos, sin = cos * self._turn.scale, sin * self._turn.scale
         return cos.as_strided(cos.shape, cos.stride()), sin.as_strided(sin.shape, sin.stride())
 
     def _sine(self, units: Tensor) -> Tensor:
         """Sine of at most a quarter turn, to 1.2e-7, of whole numbers of units."""
-        quarters = units.float() * (1.0 / _QUARTER)
+        quarters = units.float() * (1.0 / QUARTER)
         square = quarters * quarters
         found = square * _SINE[-1]
         for term in _SINE[-2:0:-1]:
@@ -414,12 +414,12 @@ class TurningModule(LaunchingModule):
         return phases
 
     def _omega(self, device: Any) -> Tensor:
-        """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64; on the host if the device has none."""
+        """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64 or as `turns.place_words` has them."""
         if self.frequencies is not None:
             learned, sections = self._read_learned("frequencies"), self.rope.sections
             omega = angles.to_vectors(learned, learned)
             omega = omega if sections is None else dealt(learned, sections, self.rope.interleaved)
-        elif self.factors is None and not (array.has_float64(_XP, device) or TORCH.wraps_words(device)):
+        elif self.factors is None and torch.compiler.is_compiling() and not array.has_float64(_XP, device):
             return self._host  # what its float32 cannot hold
         else:
             omega = self._moved("frequencies", device)
@@ -465,14 +465,14 @@ class TurningModule(LaunchingModule):
     def _runs_operators(self, x: Tensor) -> bool:
         """Return whether nothing but torch's operators serves features, which are then to be few; not in a graph."""
         no = torch.compiler.is_compiling() or self.rope.polar or x.dtype == torch.float64
-        if no or (TORCH.wraps_words(x.device) and not dispatch.takes_words(x)):
+        if no or not dispatch.takes_words(x):
             return False
         return dispatch.backend_function(rotated, f"torch on {x.device.type}") is None
 
     def _tables(self, at: Tensor, omega: Any, shift: Tensor | None) -> tuple[Tensor, Tensor]:
         """Cos and sin in float32, for all queries and keys that share positions."""
         angle, scale = Angles(at, omega, shift, _XP), self._turn.scale
-        cos, sin = (turns.waves if TORCH.wraps_words(at.device) else turns.cos_sin)(angle)
+        cos, sin = turns.waves(angle)
         return (cos, sin) if scale == 1.0 else (cos * scale, sin * scale)
 
     def _turn_by_tables(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from rfrope.models.auditing import Audit, Finding, audit
 from rfrope.models.comparing import Comparison, EngineReport, RopeComparison, compare
 from rfrope.models.configs import from_config
 from rfrope.models.conformance import conformance
+from rfrope.models.relocating import Relocation, RopeRelocation, can_relocate
 from rfrope.models.rope_parameters import from_rope_parameters
 
 __all__ = [
@@ -11,8 +12,11 @@ __all__ = [
     "Comparison",
     "EngineReport",
     "Finding",
+    "Relocation",
     "RopeComparison",
+    "RopeRelocation",
     "audit",
+    "can_relocate",
     "compare",
     "conformance",
     "from_config",

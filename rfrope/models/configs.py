@@ -323,6 +323,7 @@ def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, 
         "pairing_from": "given" if reading.pairing is not None else "known" if "pairing" in entry else "assumed",
         "turns_last": entry.get("rotated") == "last",
         "note": entry.get("pairing_note", ""),
+        "unmovable": entry.get("unmovable", ""),
     }
     if about["pairing_from"] != "known":
         return reading.pairing or "half", about
@@ -330,6 +331,8 @@ def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, 
     choice = part.held.get(chosen.get("key"))
     if choice is not None:
         found = chosen["if_true" if flag(chosen["key"], choice) else "if_false"]
+    if entry.get("out_pairing") != found:
+        about["cached_pairing"] = entry.get("out_pairing")
     return None if found == "neither" else found, about
 
 

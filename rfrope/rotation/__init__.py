@@ -9,7 +9,8 @@ from rfrope.rotation.pairings import block_coefficients, convert_pairing, from_c
 from rfrope.rotation.polar import rotate_polar
 from rfrope.rotation.positions import grid_positions, mrope_positions, packed_positions, shift_matrix, sinusoidal
 from rfrope.rotation.provenance import ModelPart, Provenance
-from rfrope.rotation.rerotation import rerotate
+from rfrope.rotation.quantised import dequantise, quantise, relocate_quantised, relocation_bound
+from rfrope.rotation.rerotation import relocate, rerotate
 from rfrope.rotation.rope import Rope
 from rfrope.rotation.turning import phases, rotate, rotate_by_phases, rotate_by_table, rotation_table, scores
 
@@ -19,11 +20,16 @@ __all__ = [
     "Rope",
     "block_coefficients",
     "convert_pairing",
+    "dequantise",
     "from_complex",
     "grid_positions",
     "mrope_positions",
     "packed_positions",
     "phases",
+    "quantise",
+    "relocate",
+    "relocate_quantised",
+    "relocation_bound",
     "rerotate",
     "rotate",
     "rotate_by_phases",

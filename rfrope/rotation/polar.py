@@ -8,7 +8,8 @@ from rfrope._core import angles, array, blocks
 from rfrope._core.arguments import flag
 from rfrope._core.array import Array
 from rfrope._core.blocks import MAGNITUDES, TurnOptions
-from rfrope.rotation.turning import checked_scale, comes_in_blocks, map_blocks, rotated
+from rfrope._core.dispatch import comes_in_blocks, map_blocks
+from rfrope.rotation.turning import checked_scale, rotated
 
 
 @array.select_device

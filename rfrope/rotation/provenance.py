@@ -38,6 +38,12 @@ class ModelPart:
         The same for each kind of layer, where they differ.
     qk_head_dim : int or None
         Features that a score compares, more than ``head_dim`` with latent attention.
+    cached_pairing : {"half", "interleaved"} or None
+        Pairing in which the class of transformers leaves keys after it turned them, and caches them, where that is not
+        the Rope's.
+    unmovable : str
+        Why cached keys cannot go to other positions by `rotation.relocate`, whatever their frequencies; "" where they
+        can.
     """
 
     name: str = ""
@@ -48,6 +54,8 @@ class ModelPart:
     window: int | None = None
     windows: dict[str, int | None] = field(default_factory=dict)
     qk_head_dim: int | None = None
+    cached_pairing: str | None = None
+    unmovable: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,7 +168,8 @@ def read_provenance(source: Any) -> Provenance:
 
 _PART = tuple(each.name for each in fields(ModelPart))
 _KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("design", "norm", "name", "model_type", "note", "pairing_from"), (str,)),
+    **dict.fromkeys(("design", "norm", "name", "model_type", "note"), (str,)),
+    **dict.fromkeys(("pairing_from", "cached_pairing", "unmovable"), (str,)),
     **dict.fromkeys(("error", "rope_parameters", "windows"), (dict,)),
     **dict.fromkeys(("window", "qk_head_dim"), (int,)),
     "kernel": (str, list, tuple),

@@ -1,4 +1,4 @@
-"""Cached keys of one Rope turned into those of another."""
+"""Cached keys, turned into those of another Rope or of other positions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, blocks
+from rfrope._core.angles import Angles
 from rfrope._core.array import Array
+from rfrope._core.lazy import JAX
+from rfrope.rotation import turning
 from rfrope.rotation.rope import Rope, pairing_for
 from rfrope.rotation.turning import rotate
 
@@ -49,7 +52,7 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     Where both have one pairing and frequencies of one shape, every block is turned once, by ``p new - p old``, with
     cos and sin of that exact phase to 1e-15: one rounding to the dtype of `k`, however large the position. Else the
     features are turned back and then forth, with two roundings. The roundings of repeated calls add up; the page on
-    schemes has their size.
+    cached keys has their size.
 
     Examples
     --------
@@ -62,23 +65,9 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     >>> bool(np.allclose(moved, new.rotate(k, positions), atol=1e-14))
     True
     """
-    array.shared(k=k, out=out)
-    for name, one in (("old", old), ("new", new)):
-        if not isinstance(one, Rope):
-            xp, device = array.shared(**{name: one})
-            angles.frequencies(one, xp, device, name=name)
-    old, new = (one if isinstance(one, Rope) else Rope(one) for one in (old, new))
-    k = blocks.features(k, array.shared(k=k)[0], "k")
+    k, (old, new), pairings = _read_keys(k, old=old, new=new)
     if old.polar != new.polar:
         raise ValueError(f"old has polar={old.polar} and new polar={new.polar}; expected the same")
-    for name, one in (("old", old), ("new", new)):
-        blocks.check_width(k, one.n_blocks, name, "k")
-        if one.polar and k.shape[-1] != 2 * one.n_blocks:
-            raise ValueError(
-                f"k has shape {tuple(k.shape)}; expected {2 * one.n_blocks} polar features: {name} has {one.n_blocks} "
-                "frequencies"
-            )
-    pairings = [pairing_for(one, k[..., : one.n_blocks] if one.polar else k, "k") for one in (old, new)]
     before, after = _alike(old.vectors, new.vectors)
     constants = {"positions": positions, "old": before, "new": after}
     xp, device = array.shared(constants, k=k, out=out)
@@ -97,6 +86,125 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     scale = new.attention_factor / old.attention_factor
     both = _concatenate_difference(after, before, xp, device)
     return rotate(k, xp.concat([at, at], axis=-1), both, pairing=pairings[0], scale=scale, out=out)
+
+
+@array.select_device
+def relocate(
+    k: Array, old_positions: Array, new_positions: Array, rope: Rope | Array, *, out: Array | None = None
+) -> Array:
+    """Turn cached keys of some positions into those that the same features would have at others.
+
+    For a cache whose keys move: tokens before them were dropped (context shift), or a text that was cached alone stands
+    elsewhere in a prompt (prefix reuse, CacheBlend).
+
+    Parameters
+    ----------
+    k : array_like, (..., d)
+        Rotated keys of a real floating dtype, d even and at least 2D; for a polar Rope 2D. With latent attention these
+        are the ``rotary_dim`` features that are cached beside the latent ones.
+    old_positions, new_positions : array_like
+        Where they stood, and where they shall stand: any shape ``P`` for frequencies ``(D,)`` without sections, else
+        ``(*P, k)``. They broadcast against each other.
+    rope : Rope or array_like
+        What has rotated them, in the pairing that they have in the cache. Bare frequencies, in radians per unit of
+        position, are a Rope with the pairing "half".
+    out : array, optional
+        Where to write; ``out=k`` works in place.
+
+    Returns
+    -------
+    array, (..., d)
+        In the dtype and device of `k`; `out` if it was given.
+
+    Raises
+    ------
+    ValueError
+        As `rotate`, and for old and new positions that do not broadcast.
+    TypeError
+        As `rotate`.
+
+    See Also
+    --------
+    rotation.rerotate : for a Rope that changes, as one whose scheme depends on the length of the text.
+    rotation.relocate_quantised : for keys in 8 or 4 bits.
+    rotation.relocation_bound : how far keys may be off after some moves.
+    models.can_relocate : whether the keys of a model may move, by its config.
+
+    Notes
+    -----
+    Every block is turned once, by ``(new - old) omega``, with cos and sin of that exact phase to 1e-15. The attention
+    factor is inside of the keys already and is not applied again, as ``rope.rotate(k, new - old)`` would do. Integers
+    are subtracted before any float is made, so that differences count exactly up to 2**53 however large positions are
+    (up to 2**31 in JAX without x64). Floats are not subtracted at all: each has its own exact phase, up to 2**53. The
+    page on cached keys has the error after many moves, which is that of rounding to the dtype of `k`.
+
+    Examples
+    --------
+    Of 48 cached tokens the first 16 are dropped, and the others take their place:
+
+    >>> import numpy as np, rfrope
+    >>> rope = rfrope.scaling.yarn(rfrope.geometric(32), 4.0, original_max_position_embeddings=4096)
+    >>> k = np.random.default_rng(0).standard_normal((8, 48, 64))  # heads, tokens, head_dim
+    >>> cached = rope.rotate(k, np.arange(48))[:, 16:]
+    >>> moved = relocate(cached, np.arange(16, 48), np.arange(32), rope, out=cached)  # in place
+    >>> bool(np.allclose(moved, rope.rotate(k[:, 16:], np.arange(32)), atol=1e-14))
+    True
+    >>> round(rope.attention_factor, 4)  # inside of the keys once, and not twice
+    1.1386
+    """
+    moved = _relocated_at_once(k, old_positions, new_positions, rope, out)
+    if moved is not None:
+        return moved
+    k, (rope,), (pairing,) = _read_keys(k, rope=rope)
+    vectors = angles.frequencies_of(rope, None, None, k, "k")
+    constants = {"old_positions": old_positions, "new_positions": new_positions, "rope": vectors}
+    xp, device = array.shared(constants, k=k, out=out)
+    xp = array.space_of_constants(xp, constants)
+    old, new = (
+        angles.checked(constants[name], vectors, None, xp, device, name).positions
+        for name in ("old_positions", "new_positions")
+    )
+    shape = array.broadcast_shapes({"old_positions": old.shape, "new_positions": new.shape})
+    old, new = (xp.broadcast_to(one, shape) for one in (old, new))
+    origin = ("k", "old_positions and new_positions", "rope")
+    phases = Angles(new, angles.to_vectors(vectors, vectors), None, xp).shape
+    blocks.check_rotation(k, phases, pairing, None, out, origin, new, vectors)
+    if array.is_integer(old) and array.is_integer(new):
+        bits = 32 if array.library_of(xp) is JAX and not array.has_float64(xp) else 64
+        moved = angles.from_vectors(array.to_words(new, bits, xp) - array.to_words(old, bits, xp), vectors)
+        return rotate(k, moved, vectors, pairing=pairing, out=out)
+    both = _concatenate_difference(*_alike(vectors, vectors), xp, device)
+    moved = xp.concat([array.widen(new, xp), array.widen(old, xp)], axis=-1)
+    return rotate(k, moved, both, pairing=pairing, out=out)
+
+
+def _relocated_at_once(k: Any, old: Any, new: Any, rope: Any, out: Any) -> Any:
+    """Move small dense keys by whole positions in one pass; None for whatever takes a closer look, or has an error."""
+    if not type(k) is type(old) is type(new) is np.ndarray or not isinstance(rope, Rope) or rope.polar:
+        return None
+    if not old.dtype == new.dtype == np.int64 or old.shape != new.shape:
+        return None
+    at_once = turning.load_flat_pass()
+    return at_once and at_once(k, new - old, rope.vectors, (pairing_for(rope, k, "k"), None), 1.0, False, out)
+
+
+def _read_keys(k: Any, **ropes: Any) -> tuple[Array, list[Rope], list[str]]:
+    """Read keys and the Ropes that turn them, by their names; return both, and the pairing of each Rope."""
+    for name, one in ropes.items():
+        if not isinstance(one, Rope):
+            xp, device = array.shared(**{name: one})
+            angles.frequencies(one, xp, device, name=name)
+            ropes[name] = Rope(one)
+    k = blocks.features(k, array.shared(k=k)[0], "k")
+    for name, one in ropes.items():
+        blocks.check_width(k, one.n_blocks, name, "k")
+        if one.polar and k.shape[-1] != 2 * one.n_blocks:
+            raise ValueError(
+                f"k has shape {tuple(k.shape)}; expected {2 * one.n_blocks} polar features: {name} has {one.n_blocks} "
+                "frequencies"
+            )
+    pairings = [pairing_for(one, k[..., : one.n_blocks] if one.polar else k, "k") for one in ropes.values()]
+    return k, [*ropes.values()], pairings
 
 
 def _alike(old: Array, new: Array) -> tuple[Array, Array]:

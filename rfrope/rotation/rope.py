@@ -162,7 +162,7 @@ class Rope:
         """Rotate queries or keys by position; see `rfrope.rotate`.
 
         What depends on the layout of the arrays alone is prepared once, so a repeated call, as in a decode loop, is
-        faster than `rfrope.rotate`.
+        faster than `rfrope.rotate`. Cached keys move by `rotation.relocate`: this would apply the factor again.
 
         Parameters
         ----------
@@ -324,8 +324,8 @@ class Rope:
 
     def _vectors_beside(self, x: Any) -> Array:
         """Return the frequencies, for torch where features are: copied there, with their words, once."""
-        placed = type(self.frequencies) is np.ndarray and dispatch.takes_words(x)
-        return turns.place_beside(x, self.vectors, self._held().setdefault("_placed", {})) if placed else self.vectors
+        held = self.__dict__ if libraries.is_compiling() else self._held()
+        return turns.place_beside(x, self.vectors, held)
 
     def _held(self) -> dict[str, Any]:
         """All fields, and what was made from frequencies, unless somebody opened these for writing.

@@ -10,14 +10,22 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, blocks, dispatch, libraries, turns
-from rfrope._core.angles import Angles, token_axes
-from rfrope._core.arguments import flag, positive, show
+from rfrope._core.angles import Angles
+from rfrope._core.arguments import LARGEST_SCALE, flag, positive, show
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
-from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, TRITON, dispatched, pass_on_device
+from rfrope._core.dispatch import (
+    CPU,
+    CUDA,
+    TORCH_RECORDING,
+    TORCH_ROTATION,
+    TRITON,
+    comes_in_blocks,
+    dispatched,
+    map_blocks,
+    pass_on_device,
+)
 from rfrope._core.lazy import DASK, Constant
-
-_LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
 
 
 @array.select_device
@@ -93,7 +101,7 @@ def rotate(
     pairing, out_pairing : {"half", "interleaved"}
         The two features that make a block, in `x` and in the result (the same unless given).
     shift : array_like, radians, optional
-        Added to the phases; broadcasts against them.
+        Added to the phases; broadcasts against them. Triton's kernel gives NaN for 2**53 and more.
     scale : float or array_like
         Positive; multiplies cos and sin (an attention factor). An array broadcasts against the phases.
     inverse : bool
@@ -121,11 +129,11 @@ def rotate(
     --------
     Rope.rotate : the same with a record of frequencies, prepared once for repeated calls.
     scores : rotates queries and keys and multiplies them.
-    rotation_table, rotate_by_table : cos and sin made once, and used again.
-    rotate_by_phases : for phases that are formed elsewhere.
+    rotation_table, rotate_by_table, rotate_by_phases : cos and sin made once, and used again; phases formed elsewhere.
     layers.torch.RotaryEmbedding : a module, whose frequencies may learn.
     rotation.rotate_polar : for polar features, with one frequency for each magnitude.
     rotation.rerotate : turns cached keys from one Rope to another.
+    rotation.relocate : moves cached keys, to which ``rope.rotate(k, moved)`` would apply a factor (YaRN: 1.1386) twice.
 
     Notes
     -----
@@ -177,8 +185,13 @@ def rotate(
     (torch.bfloat16, True)
     """
     if shift is None:
-        at_once = _load_flat_pass() if type(x) is np.ndarray or libraries.may_reach_loops(x) else pass_on_device(x)
+        at_once = load_flat_pass() if type(x) is np.ndarray or libraries.may_reach_loops(x) else pass_on_device(x)
         turned = at_once and at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
+        if turned is None and at_once and out is None and getattr(x, "requires_grad", False) and x.is_cpu:
+            recording = dispatch.find(TORCH_RECORDING)
+            turned = recording and recording.rotated(
+                at_once, rotate, x, positions, frequencies, (pairing, out_pairing), scale, inverse
+            )
         if turned is not None:
             return turned
     return _read_and_rotated(x, positions, frequencies, shift, scale, (pairing, out_pairing), inverse, out)
@@ -220,7 +233,8 @@ def rotate_by_phases(
         Features of a real floating dtype, d even.
     phases : array_like, radians, (..., D)
         2D <= d; the leading axes broadcast against those of `x`, without enlarging it. Cos and sin are taken in float64
-        where the library has it, and are as accurate as the given phases.
+        where the library has it, and are as accurate as the given phases; on devices of PyTorch in float32 for features
+        and phases that are no wider, and NaN from 2**53 on where Triton's kernel serves.
     pairing, out_pairing, scale, inverse, out
         As in `rotate`.
 
@@ -244,7 +258,8 @@ def rotate_by_phases(
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
     xp = array.space_of_constants(xp, constants)
-    phases = array.widen(array.numbers(phases, xp, name="phases", device=array.device(x)), xp)
+    phases = array.numbers(phases, xp, name="phases", device=array.device(x))
+    phases = (array.widen if array.dtype_name(x) == "float64" else array.widen_on_host)(phases, xp)
     if phases.ndim == 0:
         raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
     scale, shape = checked_scale(scale, phases.shape, x, xp, "phases")
@@ -442,27 +457,6 @@ def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: A
     return blocks.turned(x, cos, sin, turn, out, xp)
 
 
-def comes_in_blocks(x: Array, xp: ModuleType) -> bool:
-    """Return whether features are Dask's and all constants NumPy's (`array.space_of_constants`)."""
-    return xp is np and array.is_lazy(x)
-
-
-def map_blocks(
-    function: Any, x: Array, angles: Any, turn: TurnOptions, width: int | None = None, **options: Any
-) -> Array:
-    """Map a public function of features and `Angles`, or phases, over Dask's blocks; a new width is given."""
-    constants = {"phases": Constant(angles)}
-    if isinstance(angles, Angles):
-        constants = {"positions": Constant(angles.positions)}
-        constants["frequencies"] = Constant(angles.frequencies, 2, 1 + token_axes(angles.positions))
-        if angles.shift is not None:
-            constants["shift"] = Constant(angles.shift)
-    options |= {"pairing": turn.pairing, "inverse": turn.inverse}
-    is_number = isinstance(turn.scale, float)
-    (options if is_number else constants)["scale"] = turn.scale if is_number else Constant(turn.scale)
-    return DASK.map_chunks(function, x, constants, options, width)
-
-
 def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, Array]:
     """Multiply by the scale, or prepare to undo all."""
     if inverse:
@@ -476,7 +470,7 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 
 
 @cache
-def _load_flat_pass() -> Any:
+def load_flat_pass() -> Any:
     """Return the backend's function that reads and turns small dense arrays of the CPU in one pass, if there is one."""
     backend = dispatch.find(CPU.rotation)
     return None if backend is None else backend.rotated_at_once
@@ -490,11 +484,11 @@ def checked_scale(
     origin: str = "the phases from positions and frequencies",
 ) -> tuple[Any, tuple[int, ...]]:
     """Return the scale as a float or an array beside `like`, and the shape of the phases with it."""
-    if isinstance(scale, int | float) and not isinstance(scale, bool) and 0.0 < scale <= _LARGEST_SCALE:
+    if isinstance(scale, int | float) and not isinstance(scale, bool) and 0.0 < scale <= LARGEST_SCALE:
         return float(scale), shape  # PyTorch's compiler may trace it, and can do no more than compare
     if not hasattr(scale, "dtype") and not isinstance(scale, list | tuple):
         return positive("scale", scale), shape
-    scale = array.widen(array.numbers(scale, xp, name="scale", device=array.device(like)), xp)
+    scale = array.widen_on_host(array.numbers(scale, xp, name="scale", device=array.device(like)), xp)
     if array.has_host_values(scale) and not bool(xp.all((scale > 0.0) & (scale < math.inf))):
         raise ValueError(f"scale is {show(scale)}; expected positive finite numbers")
     return scale, array.broadcast_shapes({"scale": scale.shape, origin: shape})

@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import math
 import pathlib
+import tempfile
 
 import numpy as np
 import pytest
@@ -144,6 +145,22 @@ def test_features_of_any_strides(name, pairings):
     check(x, AT, frequencies(BLOCKS, 1), pairing=pairings[0], out_pairing=pairings[1])
 
 
+@pytest.mark.parametrize("name", ["features", "tokens"])
+def test_steps_between_more_than_2_to_the_31_elements(name, tmp_path):
+    """Of a file with holes: only pages that are touched are there."""
+    step, shape = 2**28 + 8, (1, 1, TOKENS - 3, 2 * BLOCKS)
+    steps = (1, 1, 1, step) if name == "features" else (1, 1, step, 1)
+    length = step * (shape[3] if name == "features" else shape[2]) + 2**32
+    memory = torch.from_file(str(tmp_path / "sparse"), shared=True, size=length, dtype=torch.float16)
+    x = memory.as_strided(shape, steps, 2**31)  # what steps of 32 bits would reach is there, too
+    x.copy_(uniform(*shape).half())
+    omega, turn = frequencies(BLOCKS, 1), TurnOptions("half", "half")
+    angles = Angles(AT[: shape[2]], omega, None, XP)
+    exact = rotated.generic(x.double(), angles, turn, None)
+    found = rotation._turned(x, angles, turn, x)
+    assert_rounded(found, exact, ERROR)
+
+
 SHAPES = [
     ((12,), (1,)),
     ((TOKENS, 12), (TOKENS, 1)),
@@ -203,9 +220,9 @@ def test_far_positions_by_words(name):
     x, turn = uniform(3, 4, 12).float(), TurnOptions("half", "half")
     prepared = omega.clone()
     prepared.turn_words = torch.from_numpy(triton_device.turn_words(omega.numpy()))
-    read = launches.read_frequencies(Angles(positions, prepared, None, XP), x)
+    read = launches.read_frequencies(Angles(positions, prepared, None, XP))
     assert (read.dtype, read.shape) == (torch.int64, (6, 2))
-    assert launches.read_frequencies(Angles(positions.double(), prepared, None, XP), x) is prepared
+    assert launches.read_frequencies(Angles(positions.double(), prepared, None, XP)) is prepared
     exact = rotated.generic(x.double(), Angles(positions, omega, None, XP), turn, None)
     assert_rounded(turned(x, Angles(positions, prepared, None, XP), turn), exact, ERROR)
 
@@ -215,7 +232,10 @@ def test_frequencies_of_any_size():
     omega = float64([1e-300, 5e-324, 1e-20, 2.0**-70, 1e-9, 7e3, -3e6, 2.0**52, 0.0, -0.0, 2.0**-53, math.pi])
     check(uniform(3, 4, 24).float(), torch.tensor([1, -1, 77, 4])[:, None], omega[:, None])
     check(uniform(3, 4, 24).float(), torch.tensor([1, -1, 77, 4])[:, None], omega[:, None].float())
-    check(uniform(3, 2, 16).float(), torch.tensor([0.25, -33.7])[:, None].double(), omega[:8, None].clamp(-3e6, 3e6))
+    check(uniform(3, 2, 16).float(), float64([0.25, -33.7])[:, None], omega[:8, None].clamp(-3e6, 3e6))
+    near = float64([1e-4, -(2.0**-20) / 3.0])[:, None]  # whose bits stand below 2**-32
+    check(uniform(3, 2, 8).float(), near, float64([1e5, -3e6, 2.0**20 * math.pi, 1.0])[:, None])
+    check(uniform(3, 2, 8).float(), near.float(), float64([1e5, -3e6, 2.0**20 * math.pi, 1.0])[:, None])
 
 
 def test_a_carry_between_words():
@@ -240,6 +260,20 @@ def test_frequencies_without_a_phase_give_nan_there_alone(bad, dtype):
         assert found.isnan().all()
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_scales_that_are_no_numbers_are_seen(bad):
+    scale = float64([1.0, bad])
+    with np.errstate(all="ignore"):  # of the interpreter, which computes by NumPy
+        found = turned(
+            torch.ones(2, 4), Angles(AT[:2], frequencies(2, 1), None, XP), TurnOptions("half", "half", scale)
+        )
+    exact = rotated.generic(
+        torch.ones(2, 4).double(), Angles(AT[:2], frequencies(2, 1), None, XP), TurnOptions("half", "half", scale), None
+    )
+    assert torch.equal(found.isnan(), exact.isnan())
+    assert torch.equal(found.isinf(), exact.isinf())
+
+
 def test_phases_instead_of_positions():
     x, phases = uniform(2, 3, TOKENS, 16).float(), uniform(3, TOKENS, BLOCKS) * 1e6
     for pairing, out_pairing in PAIRINGS:
@@ -248,6 +282,24 @@ def test_phases_instead_of_positions():
             x.double(), phases, pairing=pairing, out_pairing=out_pairing, scale=1.3, inverse=True
         )
         assert_rounded(turned(x, phases, turn), exact, ERROR)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_radians_from_2_to_the_53_on_are_nan_there_alone(dtype):
+    """As docs/precision.rst says: 1/(2 pi) is held to 128 bits. Below they are exact; elsewhere all are numbers."""
+    last = 2.0**53 - (1.0 if dtype == torch.float64 else 2.0**29)
+    phases, x = (
+        torch.tensor([1.0, last, -last, 2.0**53, -(2.0**53), 1e30, math.inf], dtype=dtype),
+        uniform(2, 14).float(),
+    )
+    turn = TurnOptions("half", "half")
+    at, shift = Angles(AT[:2] * 0, frequencies(7, 1), phases, XP), phases
+    exact = rotated.generic(x.double(), at._replace(shift=phases.double()), turn, None)
+    assert exact[..., 3:6].isfinite().all()
+    for found in (turned(x, shift, turn), turned(x, at, turn)):
+        assert found.isnan().all(0).tolist() == [False] * 3 + [True] * 4 + [False] * 3 + [True] * 4
+        kept = [0, 1, 2, 7, 8, 9]
+        assert_rounded(found[:, kept], exact[:, kept], ERROR)
 
 
 @pytest.mark.parametrize("out_pairing", ["half", "interleaved"])
@@ -273,7 +325,14 @@ MISTAKES = {  # of the text: what a person might write instead
     ),
     "stride of tokens": ("row * x_steps[2]", "row * x_steps[1]"),
     "stride of results": ("number * y_steps[1]", "number * x_steps[1]"),
-    "stride of features": ("at + (column + D) * step, mask=mask, other", "at + (column + D), mask=mask, other"),
+    "stride of features": (
+        "at + (column + D).to(tl.int64) * step, mask=mask, other",
+        "at + (column + D), mask=mask, other",
+    ),
+    "steps of 32 bits": (
+        "at + (column + D).to(tl.int64) * step, mask=mask, other",
+        "at + (column + D) * step, mask=mask, other",
+    ),
     "mask of tokens": ("valid = (member < heads) & (token + row < tokens)", "valid = member < heads"),
     "mask of heads": (
         "valid = (member < heads) & (token + row < tokens)",
@@ -295,7 +354,7 @@ MISTAKES = {  # of the text: what a person might write instead
     ),
     "far word": ("+ (position >> 26) * far", "+ (position >> 25) * far"),
     "cosine's polynomial": ("1.0 - 0.5 * z", "1.0 + 0.5 * z"),
-    "set of frequencies": ("(head // group) * f_steps[1]", "head * f_steps[1]"),
+    "set of frequencies": ("set_of, head = head // group,", "set_of, head = head,"),
     "scale divides": ("factor / e if DIVIDED else factor * e", "factor * e"),
     "shift's tokens": ("(token + row) * s_steps[2]", "row * s_steps[2]"),
     "counted tokens": ("found = token + row + offset", "found = row + offset"),
@@ -333,6 +392,8 @@ def everything(rooms):
     test_far_positions_by_words("2**40")
     test_frequencies_of_any_size()
     test_a_carry_between_words()
+    with tempfile.TemporaryDirectory() as folder:
+        test_steps_between_more_than_2_to_the_31_elements("features", pathlib.Path(folder))
     check(
         -30.0 - uniform(2, 3, 4, BLOCKS).float(),
         at[:4],

@@ -21,6 +21,7 @@ if triton_device.MISSING:
 
 import torch
 import triton
+from replay import check_replay
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch, about its own use of it
 ERROR = 6e-7
@@ -115,6 +116,14 @@ def test_what_the_kernel_does_not_take_goes_on_to_others(name, calls):
     torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-7)
 
 
+def test_where_nothing_is_recorded_gradients_do_not_matter(calls):
+    x, positions = uniform(2, 5, 8).float(), uniform(5).requires_grad_()
+    with torch.no_grad():
+        found = rfrope.rotate(x, positions, OMEGA, shift=uniform(2, 5, 4).requires_grad_())
+    assert len(calls) == 1
+    assert found.shape == x.shape
+
+
 def test_phases_and_ropes(calls, monkeypatch):
     monkeypatch.setattr(dispatch, "takes_words", lambda x: True)  # as on a device
     x, rope = uniform(2, 5, 8).float(), rfrope.Rope(rfrope.geometric(4), pairing="half")
@@ -201,8 +210,11 @@ def test_features_are_kept_for_gradients_of_angles_alone(calls):
     assert kept(OMEGA.clone().requires_grad_())
 
 
-@pytest.mark.parametrize("name", ["heads", "scale"])
-def test_gradients_of_gradients(name, calls):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("heads", {}), ("scale", {}), ("heads", {"scale": 1.7}), ("heads", {"scale": 1.7, "inverse": True})],
+)
+def test_gradients_of_gradients(name, options, calls):
     omega, shift, scale = (None if one is None else uniform(*one, seed=7) + 1.0 for one in GRADIENTS[name])
     given = {"frequencies": omega, "shift": shift, "scale": scale}
     given = {key: value.requires_grad_() for key, value in given.items() if value is not None}
@@ -210,7 +222,7 @@ def test_gradients_of_gradients(name, calls):
     for dtype in (torch.float32, torch.float64):
         features = x.to(dtype).requires_grad_()
         inputs = [features, *given.values()]
-        turned = rfrope.rotate(features, torch.arange(5)[:, None], **given)
+        turned = rfrope.rotate(features, torch.arange(5)[:, None], **given, **options)
         first = torch.autograd.grad((turned**2 * torch.arange(8)).sum(), inputs, create_graph=True)
         found.append(torch.autograd.grad(sum(one.double().square().sum() for one in first), inputs))
     assert calls
@@ -268,3 +280,79 @@ def test_vmap_of_the_operator(calls):
     for i, factors in enumerate(((1.0, 1.0), (2.0, 3.0))):
         for one, exact, factor in zip(found, rotation.turn_both(q, k, *others), factors, strict=True):
             torch.testing.assert_close(one[i], factor * exact)
+
+
+# -- recorded and replayed ---------------------------------------------------------------------------------------------
+
+
+def inside(operator):
+    """What an operator of rfrope is made of."""
+    rotation = importlib.import_module("rfrope._backends.triton.rotation")
+    own = getattr(rotation, operator._schema.name.split("::")[1], None)
+    return torch._decomp.decomposition_table[operator] if own is None else own._init_fn
+
+
+def trained(module):
+    """Queries and keys turned, with gradients of them and of what is learned."""
+
+    def call(q, k, *given, **options):
+        turned = module(q, k, *given, **options)
+        along = [(0.3 * one.detach()).cos() for one in turned]
+        return [*turned, *torch.autograd.grad(turned, [q, k, *module.parameters()], along)]
+
+    return call
+
+
+def both(learns=True, width=8, tokens=5):
+    return [uniform(2, heads, tokens, width, seed=heads).float().requires_grad_(learns) for heads in (4, 2)]
+
+
+def halved(x):
+    return 0.5 * x + 0.25
+
+
+def moved(at):
+    return at + 12_345
+
+
+ROPE = rfrope.Rope(rfrope.geometric(4), pairing="interleaved", attention_factor=1.25)
+AT = [torch.tensor([3, 1, 2**31, 0, 7])]
+
+
+def replayed(name):
+    """A call, its inputs, what each becomes, and how many launches there are."""
+    module = importlib.import_module("rfrope.layers.torch")
+    step, omega, phases = both(False, tokens=1), OMEGA.clone().requires_grad_(), uniform(5, 4).float()
+    polar = module.PolarEmbedding(rfrope.Rope(rfrope.geometric(8), polar=True), learnable="phases")
+    with torch.no_grad():
+        polar.phases -= 1.0
+    learned, known = module.RotaryEmbedding(ROPE, learnable="both"), module.RotaryEmbedding(ROPE)
+    return {
+        "training": (trained(known), both() + AT, [halved, halved, moved], 2),
+        "learning": (trained(learned), both() + AT, [halved, halved, moved], 2),
+        "polar": (trained(polar), both() + AT, [halved, halved, moved], 2),
+        "counted": (lambda q, k: known(q, k), both(False), [halved, halved], 1),
+        "decode": (lambda q, k, at: known(q, k, offset=at), [*step, torch.tensor(9)], [halved, halved, moved], 1),
+        "each": (lambda q, k, at: known(q, k, offset=at), [*step, torch.tensor([9, 5])], [halved, halved, moved], 1),
+        "floats": (lambda q, k, at: known(q, k, at), [*both(False), AT[0].float()], [halved, halved, halved], 1),
+        "rope": (lambda x, at: [ROPE.rotate(x, at)], both(False)[:1] + AT, [halved, moved], 1),
+        "phases": (lambda x, u: [rfrope.rotate_by_phases(x, u)], [both(False)[0], phases], [halved, halved], 1),
+        "frequencies": (
+            lambda x, w: torch.autograd.grad(rfrope.rotate(x, AT[0] % 99, w, shift=0.5 * w, scale=w).sum(), (x, w)),
+            [both()[0], omega],
+            [halved, halved],
+            2,
+        ),
+    }[name]
+
+
+REPLAYED = ("training", "learning", "polar", "counted", "decode", "each", "floats", "rope", "phases", "frequencies")
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_a_recorded_call_serves_inputs_that_changed(name, calls):
+    """Forwards and backwards: nothing of the inputs is in the recording but where they are."""
+    call, inputs, changes, launches = replayed(name)
+    recording = check_replay(call, inputs, changes, inside)
+    assert len(calls) == 3 * launches
+    assert len(recording.steps) >= launches

@@ -124,6 +124,13 @@ GREEDY = {
     "rotation.to_complex": (lambda: rotation.to_complex(many(MANY, 8)), "the size of x"),
     "rotation.from_complex": (lambda: rotation.from_complex(many(MANY, 4, dtype=np.complex128)), "the size of z"),
     "rotation.rerotate": (lambda: rotation.rerotate(many(MANY, 8), 3, LADDER, LADDER), "the size of k"),
+    "rotation.relocate": (lambda: rotation.relocate(many(MANY, 8), 3, 4, LADDER), "the size of k"),
+    "rotation.quantise": (lambda: rotation.quantise(many(MANY, 32), "q8_0"), "the size of x"),
+    "rotation.dequantise": (lambda: rotation.dequantise(many(MANY, 34, dtype=np.uint8), "q8_0"), "the size of k"),
+    "rotation.relocate_quantised": (
+        lambda: rotation.relocate_quantised(many(MANY, 18, dtype=np.uint8), 3, 4, LADDER, "q4_0"),
+        "the size of k",
+    ),
     "rotation.rotate_polar": (lambda: rotation.rotate_polar(many(MANY, 4), 3, LADDER), "the size of magnitudes"),
     "rotation.packed_positions": (lambda: rotation.packed_positions([0, 2**40]), "cu_seqlens"),
     "rotation.mrope_positions": (lambda: rotation.mrope_positions([MOST]), "segments[0]"),
@@ -188,6 +195,7 @@ GREEDY = {
     ),
     "from_config": (lambda: rfrope.from_config({**WIDE, "hidden_size": MOST}), "head_dim"),
     "models.from_rope_parameters": (lambda: models.from_rope_parameters({}, head_dim=MOST, rope_theta=1e4), "head_dim"),
+    "models.can_relocate": (lambda: models.can_relocate({**WIDE, "hidden_size": MOST}), "head_dim"),
     "models.compare": (lambda: models.compare({**WIDE, "hidden_size": MOST}), "head_dim"),
     "models.audit": (lambda: models.audit(many(MANY, 8), rfrope.Rope(LADDER)), "the size of table"),
     "exports.export": (lambda: exports.export(LADDER, "onnx", context=MOST), "context"),
@@ -236,6 +244,10 @@ GREEDY = {
     "analysis.departure": (
         lambda: analysis.departure(np.ones((SIDE, 8)), np.ones((SIDE, 8)), np.zeros(SIDE), LADDER),
         "the size of q, k or lags",
+    ),
+    "analysis.precision_budget": (
+        lambda: analysis.precision_budget(many(SIDE, 8), many(SIDE, 8), LADDER, 64),
+        "the size of q or k",
     ),
     "analysis.fit_kernel": (lambda: analysis.fit_kernel(many(MANY), 8, names=["gaussian"]), "the size of frequencies"),
     "analysis.scaling_effect": (lambda: analysis.scaling_effect(many(MANY), LADDER, LADDER), "the size of lags"),
@@ -299,6 +311,7 @@ TOKENS, LAGS = np.ones((1024, 1, 64)), np.ones(2**16)
 MODEST = {
     "load": "a file asks by its length (tests/core/test_files.py)",
     "models.conformance": "it makes the same vectors always",
+    "rotation.relocation_bound": "it makes numbers of numbers",
     "blocks_for_error": "it makes numbers of numbers",
     "kernel": "a kernel holds its parameters",
     "kernels.parse": "texts have a bound",

@@ -32,6 +32,7 @@ TURNS = {
     "one scale": lambda x: rfrope.rotate(x, TOKENS, LINE, scale=np.asarray(2.0), shift=0.5),
     "Rope": lambda x: rfrope.Rope(LINE, pairing="interleaved", attention_factor=1.5).rotate(x, TOKENS),
     "rerotate": lambda x: rfrope.rotation.rerotate(x, TOKENS, LINE, LINE / 2),
+    "relocate": lambda x: rfrope.rotation.relocate(x, TOKENS, TOKENS + 9, LINE),
     "phases": lambda x: rfrope.rotate_by_phases(x, np.outer(TOKENS, LINE), scale=0.5),
     "table": lambda x: rfrope.rotate_by_table(x, *rfrope.rotation_table(PACKED, LINE), pairing="interleaved"),
 }

@@ -127,7 +127,7 @@ def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = 
         patch.setattr(dispatch, "place_of", lambda values: "cuda")
         patch.setattr(dispatch, "load", load_for_cuda)
         patch.setattr(dispatch, "_FOUND", {})
-        patch.setattr(turning, "_load_flat_pass", lambda: None)
+        patch.setattr(turning, "load_flat_pass", lambda: None)
         patch.setattr(device, "check", lambda: None)
         patch.setattr(device, "wait", lambda: None)
         patch.setattr(device, "space", lambda: np)

@@ -359,6 +359,36 @@ def test_a_repeated_call_makes_few_calls_in_python(name, most):
     assert 5 < counted <= most
 
 
+REPLAYED = {  # calls of features and positions after which a recording would serve other numbers in the same memory
+    "into memory": lambda x, p, w, y: rfrope.rotate(x, p, w, scale=2.0, out=y),
+    "in place": lambda x, p, w, y: rfrope.rotate(x, p, w, out=x),
+    "by a Rope": lambda x, p, w, y: PLAIN_ROPE.rotate(x, p, out=y),
+    "by phases": lambda x, p, w, y: rfrope.rotate_by_phases(x, w, out=y),
+    "a new result": lambda x, p, w, y: rfrope.rotate(x, p, w),
+}
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_launches_of_a_repeated_call_serve_inputs_that_changed(name, monkeypatch):
+    """Nothing is read, nothing comes from the host, and no memory is asked for but a result's, of CuPy."""
+    noted, launch = [], device.launch
+    monkeypatch.setattr(device, "launch", lambda *given: noted.append(given) or launch(*given))
+    with standing_in() as machine:
+        x, p, w, y = (on_device(one.copy()) for one in (X, TOKENS, OMEGA, X))
+        REPLAYED[name](x, p, w, y)
+        machine.work.clear()
+        noted.clear()
+        result = REPLAYED[name](x, p, w, y)
+        assert [one.kind for one in machine.work if one.name != "empty"] == ["launch"] * len(noted)
+        assert machine.of("function") == (["empty"] if name == "a new result" else [])
+        x.host[...], p.host[...] = X[::-1] * 0.5, TOKENS + 7
+        for given in noted:
+            launch(*given)
+        found = result.get()
+        expected = [on_device(one.copy()) for one in (X[::-1] * 0.5, TOKENS + 7, OMEGA, X)]
+        np.testing.assert_array_equal(found, REPLAYED[name](*expected).get())
+
+
 def test_copies_of_frequencies_of_the_host_follow_their_numbers():
     omega = OMEGA.copy()
     with standing_in() as machine:

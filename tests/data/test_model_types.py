@@ -12,7 +12,7 @@ DEFAULTS = {
     *("global_head_dim", "needs", "axial", "partial", "beside", "whole"),
     *("qk_rope_head_dim", "qk_nope_head_dim", "swa", "names", "quotient", "alike", "dict", "window"),
 }
-PAIRING = {"pairing", "out_pairing", "rotated", "pairing_by", "pairing_note"}
+PAIRING = {"pairing", "out_pairing", "rotated", "pairing_by", "pairing_note", "unmovable"}
 PECULIAR = {
     "rope": (False,),
     "null_base": (True,),

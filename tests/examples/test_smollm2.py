@@ -13,6 +13,7 @@ import sys
 import numpy as np
 import pytest
 
+import rfrope
 from rfrope.data import smollm2_heads
 
 SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "smollm2_heads.py"
@@ -124,3 +125,25 @@ def test_the_induction_head_looks_where_the_text_repeats(example, model, length)
     assert looks > 0.75
     assert occurring == 1 - length
     assert mass < 0.1
+
+
+def test_no_head_drifts_beyond_its_bound(seen):
+    """Positions moved by 100000, phases in float32: docs/precision.rst has the figures."""
+    rope, near = rfrope.Rope(rfrope.geometric(32, base=1e5)), np.arange(169)
+
+    def logits(q, k, start):
+        phases = (near + start).astype(np.float32)[:, None] * rope.frequencies.astype(np.float32)
+        table = np.cos(phases), np.sin(phases)
+        q, k = (rfrope.rotate_by_table(x.astype(np.float64), *table) for x in (q, k))
+        return q @ np.swapaxes(k, -1, -2) / 8.0
+
+    drifts, bounds = [], []
+    for q, k in zip(seen.q, seen.k, strict=True):
+        drifts += np.max(np.abs(logits(q, k, 100_000) - logits(q, k, 0)), axis=(-1, -2)).ravel().tolist()
+        for group, of_keys in zip(q, k, strict=True):
+            budgets = (rfrope.analysis.precision_budget(one, of_keys[0], rope, 100_169) for one in group)
+            bounds += [one.representation("float32 phases, float32 table").drift for one in budgets]
+    ratios = np.array(bounds) / drifts
+    assert len(drifts) == 270
+    assert 0.029 < np.max(drifts) < 0.032
+    assert 5.0 < np.min(ratios) < np.max(ratios) < 25.0

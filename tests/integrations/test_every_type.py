@@ -168,6 +168,56 @@ def _ranked(x):
     return np.sort(x, axis=-1)
 
 
+FAR = 40  # GPT-J has a table of 2048
+
+
+def moved_keys(model_type, classes):
+    """Keys of the first layer that turns them, at some positions and all of them moved, and the Rope of these keys."""
+    config, rotary, attentions = parts(model_type, classes)
+    found = own_rope(config, rotary)
+    kinds = pairing_layers._kinds(config, rotary)
+    places = [(kind, index) for kind in kinds for index in pairing_layers._layers(config, kind)]
+    for kind, index in places:
+        rope = found.get(kind, next(iter(found.values()))) if isinstance(found, dict) else found
+        axes = RotaryEmbedding(rope).axes
+        layer = pairing_layers._built(attentions[0], config, index)
+        if getattr(layer, "rope_layer_type", kind) != kind:
+            continue
+        learned = [one for name, one in layer.named_parameters() if "norm" in name and one.ndim == 1]
+        for one in learned + [one for name, one in rotary.named_buffers() if name == "alpha"] if rotary else learned:
+            torch.nn.init.uniform_(one, 0.5, 1.5)
+        model = Model(config, rotary, layer)
+        for positions in pairing_layers._positions(Case()):
+            if positions.shape[-1] != (axes if "axial" in known(model_type) else TOKENS):
+                continue
+            positions = positions[:1].expand(len(positions), -1, -1) if axes == 1 == positions.ndim - 2 else positions
+            for states in pairing_layers._states(config, TOKENS):
+                try:
+                    pair = [caught(model, positions + moved, states, kind)[1] for moved in (0, FAR)]
+                except pairing_layers._REFUSALS:
+                    continue
+                if not np.array_equal(*pair):
+                    return rope, axes, pair
+    raise AssertionError("no layer turns its keys")
+
+
+@campaign
+@pytest.mark.parametrize("model_type", TYPES)
+def test_keys_may_move_where_the_table_does_not_say_otherwise(model_type, classes):
+    """By `relocate` alone, with the pairing in which the class leaves keys."""
+    if model_type not in classes:
+        pytest.skip(f"the installed transformers has no {model_type}")
+    entry = known(model_type)
+    rope, axes, (k, wanted) = moved_keys(model_type, classes)
+    rope = dataclasses.replace(rope, pairing=entry.get("out_pairing", rope.pairing), source=None, head_dim=None)
+    moved = np.full(axes, FAR) if rope.vectors.ndim > 1 else FAR
+    width, got = rope.rotary_dim, k.copy()
+    turns = slice(-width, None) if entry.get("rotated") == "last" else slice(width)
+    got[:, turns] = rfrope.rotation.relocate(k[:, turns].copy(), 0 * moved, moved, rope)
+    error = np.max(np.abs(got - wanted)) / np.max(np.abs(wanted))
+    assert error > 0.01 if "unmovable" in entry else error < 2e-3
+
+
 LIKE_LLAMA = [  # docs/transformers.rst names these
     *(
         "llama",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
+import numpy as np
 import pytest
 import triton_device
 from triton_device import assert_rounded
@@ -13,7 +17,10 @@ if triton_device.MISSING:
 
 import torch
 
+from rfrope._core import array, dispatch
+from rfrope.layers.launching import LaunchingModule
 from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
+from rfrope.rotation import turning
 
 ROPE = rfrope.Rope(rfrope.geometric(4))
 ERROR = 6e-7
@@ -41,6 +48,7 @@ POSITIONS = {
         "offset": 3,
     },
     "floats": {"positions": torch.tensor([0.5, 1.25, -3.0, 1e4, 7.1])},
+    "floats of 64 bits": {"positions": torch.tensor([0.5, 1.25, -3.0, 1e7, 2.0**40 + 0.125], dtype=torch.float64)},
     "floats of each sequence": {
         "positions": torch.tensor([[0.5, 1.25, -3.0, 1e4, 7.1]] * 2),
         "offset": torch.tensor([1, 2]),
@@ -200,3 +208,86 @@ def test_more_axes_of_batches_and_none(monkeypatch):
         assert len(calls) == (launches if batch == () else 0)
         for one, other in zip(found, exact, strict=True):
             torch.testing.assert_close(one.double(), other, rtol=0, atol=ERROR)
+
+
+# -- devices without float64 -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """No float64 on the device that tensors of the CPU stand for; launches on it."""
+    real, find = array.widest_float, dispatch.find
+    monkeypatch.setattr(
+        array, "widest_float", lambda xp, device=None: torch.float32 if xp.__name__.endswith("torch") else real(xp)
+    )
+    triton_device.stand_in(monkeypatch)
+    monkeypatch.setattr(dispatch, "find", lambda backend: None if backend.place == "cpu" else find(backend))
+    monkeypatch.setattr(dispatch, "_FOUND", {})
+    monkeypatch.setattr(turning, "load_flat_pass", lambda: None)
+    monkeypatch.setattr(LaunchingModule, "_moved", lambda self, name, device: self._copied(name, device))
+    return triton_device.recorded(monkeypatch)
+
+
+FAR = torch.tensor([131_071.5, 2.0**23 - 0.5, -3.25, 1e5 + 0.125, 0.1])
+
+
+@pytest.mark.parametrize("name", ["known", "sets", "interleaved with a factor"])
+@pytest.mark.parametrize("learns", [False, True])
+def test_float_positions_meet_all_bits_of_frequencies(name, learns, narrow):
+    """In float32 they would miss by 4e-3 radians: the kernel reads bits; or words, where gradients are recorded."""
+    sets = rfrope.Rope(rfrope.sample("gaussian(scale=32)", 4, rng=0, heads=2))
+    module = RotaryEmbedding(sets) if name == "sets" else MODULES[name]()
+    q, k = features(module)
+    with torch.set_grad_enabled(learns):
+        found = module(q, k, FAR)
+    assert [call["frequencies"].dtype for _, call in narrow] == [] if learns else [torch.uint64]
+    omega = module.rope.frequencies
+    for one, x in zip(found, (q, k), strict=True):
+        heads = np.repeat(omega, x.shape[1] // 2, 0) if name == "sets" else omega
+        at = FAR.double().numpy()[:, None] if name == "sets" else FAR.double().numpy()
+        turned = rfrope.rotate(
+            x.detach().double().numpy(), at, heads, pairing=module.rope.pairing, scale=module.rope.attention_factor
+        )
+        torch.testing.assert_close(one.detach().double(), torch.from_numpy(turned), rtol=0, atol=ERROR)
+
+
+def test_float_positions_of_functions_meet_them_too(narrow):
+    x = features(MODULES["known"]())[0]
+    exact = rfrope.rotate(x.detach().double().numpy(), FAR.double().numpy(), ROPE)
+    for learns in (False, True):
+        with torch.set_grad_enabled(learns):
+            found = ROPE.rotate(x, FAR)
+        torch.testing.assert_close(found.detach().double(), torch.from_numpy(exact), rtol=0, atol=ERROR)
+    assert [call["frequencies"].dtype for _, call in narrow] == [torch.uint64] * 2  # the second inside an operator
+
+
+# -- what is held on a device ------------------------------------------------------------------------------------------
+
+
+def test_constants_are_placed_where_the_module_is_made_copied_or_moved(monkeypatch):
+    """A graph that is made before any call would else copy them from the host whenever it runs."""
+    meta = torch.device("meta")
+    with meta:
+        module = RotaryEmbedding(ROPE)
+    names = {(name, meta) for name in module._constants}
+    assert names >= {("words", meta), ("turns", meta), ("frequencies", meta)}
+    assert set(module._placed) == names
+    for copied in (copy.deepcopy(module), pickle.loads(pickle.dumps(RotaryEmbedding(ROPE).to("meta")))):
+        assert set(copied._placed) == names
+    monkeypatch.setattr(LaunchingModule, "_moved", lambda self, name, device: pytest.fail("not here"))
+    state = RotaryEmbedding(ROPE).__getstate__() | {"_devices": ["cuda:63", "xpu:63"]}
+    RotaryEmbedding.__new__(RotaryEmbedding).__setstate__(state)
+
+
+def test_a_module_that_moves_leaves_nothing_behind():
+    """Not on a change of dtype alone: that leaves constants where they are."""
+    module = RotaryEmbedding(ROPE, max_positions=8)
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        for device in ("cuda:0", "cuda:1"):
+            module._placed["words", torch.device(device)] = torch.empty(2, device=device)
+        module.half()
+        assert len(module._placed) == 2
+        module._follow(lambda tensor: tensor.to("cuda:1"))
+        assert [str(device) for _, device in module._placed] == ["cuda:1"]
+        module._follow(lambda tensor: tensor.cpu())
+        assert not module._placed

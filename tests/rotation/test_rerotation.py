@@ -1,4 +1,4 @@
-"""Keys of one Rope turned into those of another."""
+"""Cached keys turned into those of another Rope, or of other positions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import mpmath
 import numpy as np
 import pytest
 from campaign import campaign
+from rotation_calls import watched
 
 import rfrope
 from rfrope import Rope
-from rfrope.rotation import rerotate
+from rfrope.rotation import relocate, relocation_bound, rerotate
 
 RNG = np.random.default_rng(6)
 LADDER = rfrope.geometric(8)
@@ -129,3 +130,227 @@ def test_a_thousand_turns_drift_as_roundings_do(dtype, bound):
         rerotate(cached, positions, old, new, out=cached)
     error = np.max(np.abs(cached - grown[-1].rotate(k, positions)))
     assert 0.0 < error < bound
+
+
+# -- other positions ---------------------------------------------------------------------------------------------------
+
+YARN = Rope(NEW.frequencies, pairing="interleaved", attention_factor=NEW.attention_factor, head_dim=20)
+MROPE = rfrope.mrope(LADDER, (3, 3, 2), interleaved=True)
+HEADS = Rope(rfrope.sample(rfrope.kernel("gaussian", scale=8.0), 8, rng=0, heads=2))
+ROPES = {
+    "a ladder": Rope(LADDER),
+    "YaRN": YARN,
+    "partial": Rope(rfrope.geometric(4), head_dim=16),
+    "still blocks": rfrope.scaling.proportional(LADDER, partial_rotary_factor=0.5),
+    "negative": Rope(-LADDER),
+    "M-RoPE": Rope(LADDER, sections=(3, 3, 2), attention_factor=0.7),
+    "M-RoPE in turns": MROPE,
+    "axes": rfrope.axial(rfrope.geometric(4), rfrope.geometric(4)),
+    "heads": HEADS,
+    "polar": Rope(LADDER, polar=True, attention_factor=1.5),
+}
+
+
+def places(rope, rng, dtype, n=40):
+    """Two sets of positions for n tokens, whole or not."""
+    axes = () if rope.vectors.ndim == 1 else (rope.vectors.shape[-1],)
+    found = rng.integers(-(10**6), 10**6, (2, n, *axes))
+    return found if dtype == "int64" else found + rng.uniform(0.0, 1.0, found.shape)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+@pytest.mark.parametrize("name", ROPES)
+def test_moved_keys_are_those_of_the_new_positions(name, dtype, xp):
+    rope, rng = ROPES[name], np.random.default_rng(7)
+    k, (old, new) = abs(keys(2, 40, rope.head_dim)), places(rope, rng, dtype)
+    cached, wanted = rope.rotate(k, old), rope.rotate(k, new)
+    got = relocate(xp(cached), xp(old), xp(new), rope)
+    assert xp.owns(got)
+    np.testing.assert_allclose(xp.host(got), wanted, rtol=0, atol=2e-14)
+    assert np.max(np.abs(cached - wanted)) > 0.5
+
+
+def test_the_attention_factor_is_applied_once():
+    k, moved = keys(40, 20), np.arange(40) + 100
+    cached = YARN.rotate(k, np.arange(40))
+    np.testing.assert_allclose(relocate(cached, np.arange(40), moved, YARN), YARN.rotate(k, moved), atol=1e-14)
+    twice = YARN.rotate(cached, moved - np.arange(40))  # what `rotate` warns of
+    wanted = YARN.attention_factor * YARN.rotate(k, moved)
+    np.testing.assert_allclose(twice[:, :16], wanted[:, :16], atol=1e-14)
+    assert YARN.attention_factor > 1.2
+
+
+@pytest.mark.parametrize("start", [2**53 + 1, 2**60 + 7, -(2**62) - 3])
+def test_integers_are_subtracted_before_any_float_is_made(start):
+    """Beyond 2**53 floats lack the odd numbers."""
+    k, at = keys(40, 16), np.arange(40)
+    cached = OLD.rotate(k, at)
+    np.testing.assert_allclose(
+        relocate(cached, start + at, start + 5 + 2 * at, OLD), OLD.rotate(k, 5 + 2 * at), atol=1e-14
+    )
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int32", "uint32", "uint64"])
+def test_narrow_and_unsigned_integers_do_not_wrap(dtype, xp):
+    if xp.name == "torch" and dtype.startswith("uint") and dtype != "uint8":
+        pytest.skip("torch does not subtract these")
+    k, old, new = keys(3, 16), np.array([127, 100, 3], dtype), np.array([0, 127, 4], dtype)
+    got = relocate(xp(OLD.rotate(k, old.astype(int))), xp(old), xp(new), OLD)
+    np.testing.assert_allclose(xp.host(got), OLD.rotate(k, new.astype(int)), atol=1e-14)
+
+
+def test_floats_keep_what_lies_below_their_difference():
+    """The difference of these in float64 would be off by 1e-6 of a position."""
+    old, new = np.float64(2.0**30 + 0.1), np.float64(1e-7)
+    got = relocate(np.array([1.0, 0.0]), old, new, np.array([1.0]))
+    with mpmath.workdps(60):
+        phase = mpmath.mpf(float(new)) - mpmath.mpf(float(old))
+        wanted = [float(mpmath.cos(phase)), float(mpmath.sin(phase))]
+    np.testing.assert_allclose(got, wanted, atol=2e-15)
+    with mpmath.workdps(60):
+        assert abs(mpmath.cos(float(new - old)) - wanted[0]) > 1e-9
+
+
+def test_moved_in_place(xp):
+    cached, old, new = OLD.rotate(keys(2, 40, 16), np.arange(40)), np.arange(40), np.arange(40)[::-1] + 9
+    wanted, k = relocate(cached, old, new, OLD), xp(cached)
+    if not xp.writable:
+        with pytest.raises((ValueError, TypeError)):
+            relocate(k, old, new, OLD, out=k)
+        return
+    assert relocate(k, old, new, OLD, out=k) is k
+    np.testing.assert_allclose(xp.host(k), wanted, atol=1e-14)
+    part = xp(cached)
+    relocate(part[:, 10:20, ...], old[10:20], new[10:20], OLD, out=part[:, 10:20, ...])  # a part of a cache
+    np.testing.assert_allclose(xp.host(part)[:, 10:20], wanted[:, 10:20], atol=1e-14)
+    np.testing.assert_array_equal(xp.host(part)[:, 20:], cached[:, 20:])
+
+
+@pytest.mark.parametrize("name", [name for name in ROPES if name != "polar"])
+def test_small_dense_keys_move_in_one_pass(name, monkeypatch):
+    """The same numbers as with all that is looked at, from positions of another type."""
+    rope, rng = ROPES[name], np.random.default_rng(9)
+    k, (old, new) = keys(2, 40, rope.head_dim), places(rope, rng, "int64")
+    wanted = relocate(k, old.astype(np.int32), new, rope)
+    monkeypatch.setattr("rfrope.rotation.rerotation._read_keys", None)
+    with watched() as names:
+        got = relocate(k, old, new, rope)
+    assert names == ["at once"]
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_positions_broadcast_and_may_be_one_number():
+    k = keys(2, 40, 16)
+    cached = OLD.rotate(k, 5)
+    np.testing.assert_allclose(relocate(cached, 5, np.arange(40), OLD), OLD.rotate(k, np.arange(40)), atol=1e-14)
+    np.testing.assert_allclose(relocate(cached, 5, [[1], [2]], OLD), OLD.rotate(k, [[1], [2]]), atol=1e-14)
+    assert relocate(np.ones((0, 16)), np.arange(0), np.arange(0), OLD).shape == (0, 16)
+
+
+def test_latent_attention_moves_what_it_caches_apart():
+    config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "rope_theta": 1e4}
+    (rope,) = rfrope.from_config(config | {"rope_scaling": {"type": "yarn", "factor": 40, "beta_fast": 32}})
+    k, at = keys(40, 64), np.arange(40)
+    np.testing.assert_allclose(relocate(rope.rotate(k, at), at, at + 77, rope), rope.rotate(k, at + 77), atol=1e-13)
+    with pytest.raises(ValueError, match=r"expected k\[..., -64:\]"):
+        relocate(keys(40, 192), at, at, rope)
+
+
+def test_gradients_are_turned_back():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    k = torch.from_numpy(keys(40, 20)).requires_grad_()
+    omega = torch.from_numpy(np.array(YARN.frequencies)).requires_grad_()
+    rope = Rope(omega, pairing="interleaved", attention_factor=1.3)
+    weights, at = torch.from_numpy(keys(40, 20)[::-1].copy()), torch.arange(40)
+    (relocate(k, at, at + 100, rope) * weights).sum().backward()
+    wanted = rfrope.rotate(weights.numpy(), -100, YARN.frequencies, pairing="interleaved")
+    np.testing.assert_allclose(k.grad.numpy(), wanted, atol=1e-13)
+    for column in (0, 7):  # by differences
+        step = np.zeros(8)
+        step[column] = 1e-6
+        sides = [
+            rfrope.rotate(k.detach().numpy(), 100, YARN.frequencies + sign * step, pairing="interleaved")
+            for sign in (1, -1)
+        ]
+        slope = np.sum((sides[0] - sides[1]) * weights.numpy()) / 2e-6
+        assert abs(float(omega.grad[column]) - slope) < 1e-5 * max(1.0, abs(slope))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+def test_frequencies_of_the_library_of_the_keys(dtype, xp):
+    rope, rng = Rope(LADDER, attention_factor=1.5), np.random.default_rng(3)
+    k, (old, new) = keys(2, 40, 16), places(rope, rng, dtype)
+    theirs = Rope(xp(LADDER), attention_factor=1.5)
+    got = relocate(xp(rope.rotate(k, old)), xp(old), xp(new), theirs)
+    np.testing.assert_allclose(xp.host(got), rope.rotate(k, new), atol=1e-13)
+
+
+def test_devices_without_float64_have_integers_of_64_bits(monkeypatch):
+    """As Intel's and Apple's in PyTorch: differences beyond 2**31 are kept there."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    k, at = keys(40, 16).astype("float32"), torch.arange(40)
+    cached = torch.from_numpy(OLD.rotate(k, np.arange(40)))
+    monkeypatch.setattr("rfrope._core.array.has_float64", lambda *_: False)
+    seen = []
+    monkeypatch.setattr("rfrope.rotation.rerotation.rotate", lambda k, moved, *_, **__: seen.append(moved))
+    relocate(cached, at, at + 2**40, OLD)
+    assert seen[0].tolist() == [2**40] * 40
+
+
+def test_jax_moves_in_compiled_functions_and_without_float64():
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    k, at = keys(40, 16).astype("float32"), np.arange(40)
+    wanted = OLD.rotate(k.astype(float), at + 2**24 + 1)
+    with jax.enable_x64(False):
+        cached = OLD.rotate(jax.numpy.asarray(k), at)
+        moved = jax.jit(lambda k, old, new: relocate(k, old, new, OLD))(cached, at, at + 2**24 + 1)
+        assert moved.dtype == "float32"
+        np.testing.assert_allclose(moved, wanted, atol=3e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stated"), [("float64", 1e-13), ("float32", 1e-5), ("float16", None), ("bfloat16", None)]
+)
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_a_thousand_random_moves(dtype, stated, pairing):
+    """Errors against one rotation of the features: absolute ones, and those of a key as a part of its norm."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    rng, rope = np.random.default_rng(11), Rope(rfrope.geometric(32), pairing=pairing, attention_factor=1.1386)
+    k = torch.from_numpy(rng.standard_normal((64, 64))).to(getattr(torch, dtype))
+    exact, at = k.double().numpy(), rng.integers(0, 2**40, (1001, 64))
+    cached = rope.rotate(k, at[0])
+    for old, new in itertools.pairwise(at):
+        relocate(cached, old, new, rope, out=cached)
+    error = cached.double().numpy() - rope.rotate(exact, at[-1])
+    part = np.linalg.norm(error, axis=-1) / np.linalg.norm(1.1386 * exact, axis=-1)
+    assert 0.0 < np.max(part) < relocation_bound(dtype, 1000)
+    assert np.max(part) < np.sqrt(1001) * relocation_bound(dtype, 0)
+    assert stated is None or np.max(np.abs(error)) < stated
+
+
+@pytest.mark.parametrize(
+    ("k", "old", "new", "rope", "message"),
+    [
+        (np.ones((4, 16)), range(3), range(4), OLD, "old_positions and new_positions do not broadcast"),
+        (np.ones((4, 16)), [0, 1, 2, np.nan], range(4), OLD, "old_positions holds NaN"),
+        (np.ones((4, 16)), range(4), np.ones((4, 2)), MROPE, "new_positions has shape|old_positions has shape"),
+        (np.ones((4, 16)), range(5), range(5), OLD, "k and the phases from old_positions and new_positions do not"),
+        (np.ones((4, 14)), range(4), range(4), OLD, "rope has D = 8 blocks"),
+        (np.ones((4, 16)), range(4), range(4), Rope(LADDER, pairing=None), "rope.pairing is None"),
+        (np.ones((4, 18)), range(4), range(4), ROPES["polar"], "expected 16 polar features: rope has 8"),
+        (np.ones((4, 18)), range(4), range(4), Rope(LADDER, head_dim=20), "k has 18 features, but head_dim is 20"),
+    ],
+)
+def test_moves_that_cannot_be(k, old, new, rope, message):
+    with pytest.raises(ValueError, match=message):
+        relocate(k, list(old), list(new) if isinstance(new, range) else new, rope, out=k)
+    assert np.all(k == 1.0)
+
+
+def test_the_kinds_of_arguments_of_a_move():
+    with pytest.raises(TypeError, match="k has dtype int64; expected real floating features"):
+        relocate(np.ones((4, 16), int), 0, 1, OLD)
+    with pytest.raises(TypeError, match="new_positions has dtype complex128"):
+        relocate(np.ones((4, 16)), 0, np.ones(4, complex), OLD)
+    with pytest.raises(TypeError, match="rope has type"):
+        relocate(np.ones((4, 16)), 0, 1, "llama")

@@ -30,9 +30,9 @@ from rfrope._backends.cpu.plans import (
     gradient_table,
     plan_of,
 )
-from rfrope._core import array, parallel
+from rfrope._core import array, parallel, teams
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import broadcast
+from rfrope._core.arguments import LARGEST_SCALE, broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.dispatch import Overlap, overlap_of
@@ -47,7 +47,6 @@ _FEATURES = {np.dtype(name): name for name in ("float64", "float32", "float16")}
 _PLACES = frozenset(map(np.dtype, "bBhHiIlLqQfd"))  # positions of float16 may want a warning
 _DOUBLE = np.dtype(np.float64)
 _UNSIGNED, _MOST = np.dtype(np.uint64), 2**63 - 1
-_LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
 
 
 # -- small dense arrays, read and turned in one pass -------------------------------------------------------------------
@@ -85,7 +84,7 @@ def rotated_at_once(
     dtype, places, read = _dense_dtype(x), _dense_places(positions), Frequencies.read(frequencies)
     if dtype is None or places is None or read is None:
         return None
-    if type(scale) is not float or not 0.0 < scale <= _LARGEST_SCALE:
+    if type(scale) is not float or not 0.0 < scale <= LARGEST_SCALE:
         return None
     call = _dense_call(dtype, x.shape, places.shape, read, pairings, inverse, scale)
     return None if call is None else _turned_dense(call, x, places, out)
@@ -201,7 +200,8 @@ def _turned_dense(call: tuple[Any, ...], x: Any, positions: np.ndarray, out: Any
         y = TORCH.empty_like(x) if out is None else out
         if out is not None and not (_dense_dtype(y) is not None and y.dtype == x.dtype and y.shape == x.shape):
             return None
-        if not loops.turn_dense_at(*before, x.data_ptr(), y.data_ptr(), n_bytes, positions, *after):
+        addresses = _addresses(x, y)
+        if addresses is None or not loops.turn_dense_at(*before, *addresses, n_bytes, positions, *after):
             return None
         if out is not None:
             array.written(out)
@@ -216,8 +216,16 @@ def _turned_dense(call: tuple[Any, ...], x: Any, positions: np.ndarray, out: Any
     return y if loops.turn_dense(*before, *views, positions, *after) else None
 
 
+def _addresses(*tensors: Any) -> list[int] | None:
+    """Return where tensors lie; None where one has no memory, as gradients that torch takes for a batch of them."""
+    try:
+        return [x.data_ptr() for x in tensors]
+    except RuntimeError:
+        return None
+
+
 def plans_of_both(
-    q: Any, k: Any, places: tuple[int, ...], frequencies: tuple[Frequencies, Frequencies], pairing: str
+    q: Any, k: Any, places: tuple[int, ...], frequencies: tuple[Frequencies, Frequencies], pairing: str, inverse: bool
 ) -> tuple[Plan, Plan] | None:
     """Return plans of tensors of queries and keys at positions of a dense shape; None where they are not small.
 
@@ -230,7 +238,7 @@ def plans_of_both(
         size = x.element_size()
         at = x.shape, tuple([size * step for step in x.stride()])
         a, b = (places, None), read.layout
-        plan = plan_of(dtype, at, None, loops.POSITIONS, a, b, None, None, pairing, pairing, False)
+        plan = plan_of(dtype, at, None, loops.POSITIONS, a, b, None, None, pairing, pairing, inverse)
         if not (plan.is_fit and plan.is_small and plan.elements):
             return None
         found.append(plan)
@@ -244,12 +252,15 @@ def rotated_both(
     positions: np.ndarray,
     frequencies: tuple[Frequencies, Frequencies],
     scale: float,
-) -> tuple[Any, Any]:
+) -> tuple[Any, Any] | None:
     """Return queries and keys turned by one call of a loop, at positions ``(*P, k)``, dense and float64."""
     of_q, of_k = plans
     y_q, y_k = TORCH.empty_like(q), TORCH.empty_like(k)
-    first = of_q.addresses[0], q.data_ptr(), y_q.data_ptr(), frequencies[0].address, of_q.items
-    second = of_k.addresses[0], k.data_ptr(), y_k.data_ptr(), frequencies[1].address, of_k.items
+    at = _addresses(q, y_q, k, y_k)
+    if at is None:
+        return None
+    first = of_q.addresses[0], *at[:2], frequencies[0].address, of_q.items
+    second = of_k.addresses[0], *at[2:], frequencies[1].address, of_k.items
     loops.turn_two(of_q.loop, *first, *second, loops.address(positions), scale, of_q.like)
     return y_q, y_k
 
@@ -330,7 +341,7 @@ def _turned(
     addresses = [0 if value is None else value.ctypes.data for value in operands]
     factor = turn.scale if isinstance(turn.scale, float) else 1.0
     run = partial(_Run(plan, x_address, y_address), *addresses, factor, plan.like)
-    _shared_out(run, plan.items, plan.elements)
+    _shared_out(run, plan.items, plan.elements, x)
     array.written(out)
     return out
 
@@ -347,6 +358,8 @@ class _Run:
         variants = plan.past_caches or (APART,)
         if y % 16 and PIECES in variants:
             variants = (APART, LINES)
+        if y % plan.size:  # no line begins with a feature
+            variants = (APART,)
         if x == y and plan.same_strides:
             variants = (IN_PLACE,)
         self._key = variants, plan.size
@@ -367,8 +380,8 @@ class _Run:
             _FASTER[self._key] = self._variant = min(self._open, key=lambda one: min(self._seconds[one]))
 
 
-def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> None:
-    """Run a loop over items of work: on this thread, or on several if there is enough to do."""
+def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int, x: Array) -> None:
+    """Run a loop over items of work, for features x: on this thread, or on several if there is enough to do."""
     wanted = elements // THREAD_ELEMENTS
     n_threads = 1 if wanted < 2 else min(wanted, items, parallel.allowed())
     pieces = max(1 if n_threads == 1 else 8 * n_threads, elements // _UNINTERRUPTED)
@@ -377,8 +390,7 @@ def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int) -> N
     def work(start: int) -> None:
         loop(start, min(start + length, items))
 
-    for _ in parallel.ordered_map(work, range(0, items, length), n_threads):
-        pass
+    teams.share(work, range(0, items, length), n_threads, TORCH.owns(x))
 
 
 def turn_gradient(
@@ -432,7 +444,7 @@ def _turn_gradients(
         factor = turn.scale if isinstance(turn.scale, float) else 1.0
         written = 0 if target is None else array.view_as_numpy(target).ctypes.data
         loop = partial(coefficients.turn_gradients, *addresses, factor, like, written, radial, found, places)
-        _shared_out(loop, items, views[1].size)
+        _shared_out(loop, items, views[1].size, x)
         coefficients.add_up(found, places, row_step, block_step, sums.reshape(-1))
     sums = np.zeros(0) if shape is None else (-sums if turn.inverse else sums).reshape(shape)
     return array.from_host(sums, xp, device=array.device(x))
@@ -455,7 +467,7 @@ def has_negative(x: Array, xp: ModuleType) -> bool:
         found.append(coefficients.find_negative(axes, values.ctypes.data, like, first, last))
 
     n_rows = math.prod(axis[0] for axis in rows) if values.size else 0
-    _shared_out(look, n_rows, values.size // _SEEN_AT_ONCE)
+    _shared_out(look, n_rows, values.size // _SEEN_AT_ONCE, x)
     return any(found)
 
 
@@ -484,5 +496,5 @@ def shared_coefficients(
         plan = np.asarray([*header, *(value for axis in (rows, *outer, *shared) for value in axis)], np.int64)
         addresses = [v.ctypes.data for v in (plan, *views, *sums)]
         loop = partial(coefficients.products, *addresses, like)
-        _shared_out(loop, n_items, math.prod(leading) * 2 * blocks)
+        _shared_out(loop, n_items, math.prod(leading) * 2 * blocks, x)
     return tuple(array.from_host(v, xp, device=array.device(x)) for v in sums)

@@ -273,7 +273,7 @@ def _leave(target, source, count, last, like):  # type: ignore[no-untyped-def]
     head = min(-target & 63, count)
     lines = (count - head) >> 6
     done = head + (lines << 6)
-    if target & 15 == 0:
+    if (target | head) & 15 == 0:
         stream(target, source, head >> 4, 16)
     else:
         copy(target, source, size, size, head // size, like)
@@ -299,14 +299,15 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ign
     # read once: for all the compiler knows, a row could lie over the header
     size, blocks, features, written = sizes(like)[0], header[BLOCKS], header[FEATURES], header[OUT_FEATURES]
     x_step, y_step, most = header[BLOCK_STRIDES + X], header[BLOCK_STRIDES + Y], header[STREAMING]
-    manner = 3 * header[FORM] + (1 + (most == 1) if x_step == size and y_step == size else 0)
+    repeated = x_step == 0  # one feature all along a row, as in the gradient of a sum: written out, it turns as others
+    manner = 3 * header[FORM] + (1 + (most == 1) if (x_step == size or repeated) and y_step == size else 0)
     moving = header[IN_PLACE] != 0 and header[CROSSED] != 0  # features change places: read all before writing
     rest = 0 if header[IN_PLACE] != 0 else header[REST]
     ahead = _PREFETCH_BYTES // (features * size)
     n_outer, n_inner = outer.shape[1], inner.shape[1]
     asked = 0 < ahead <= n_inner
-    start = (buffer + 63) & -64
-    first, gathered, kept = -1, 0, start  # no row follows that
+    start = (buffer + features * 8 + 127) & -64  # what is written out ends with 64 bytes
+    first, gathered, kept, filled = -1, 0, start, -1  # no row follows that
     for i in range(n_outer):
         x_outer, y_outer, table_outer = outer[0, i], outer[1, i], outer[2, i]
         following = outer[0, i + 1] if i + 1 < n_outer else x_outer
@@ -334,7 +335,14 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ign
             if rest > 0:
                 done = 2 * blocks
                 copy(y_row + done * y_step, x_row + done * step, y_step, step, rest, like)
-            if moving:
+            if repeated:
+                if x_row != filled:
+                    copy(buffer, x_row, size, 0, 64 // size, like)
+                    for byte in range(64, features * size, 64):
+                        carry(buffer + byte, buffer)
+                    filled = x_row
+                x_row, step = buffer, size
+            elif moving:
                 copy(buffer, x_row, size, step, 2 * blocks, like)
                 x_row, step = buffer, size
             turn_row(x_row, y_row, step, y_step, cos + table, sin + table, blocks, manner, like)
@@ -411,7 +419,7 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
     header = carray(integers(plan), (1 << 16,))
     blocks, n_rows = header[BLOCKS], header[TILE]
     turns = np.empty((2, header[POSITION_AXES] * blocks))
-    storage = np.empty((2 * n_rows + 3) * blocks + max(header[FEATURES], header[STREAMING] // 8 + 16))
+    storage = np.empty((2 * n_rows + 3) * blocks + header[FEATURES] + header[STREAMING] // 8 + 32)
     cos = storage.ctypes.data
     sin = cos + n_rows * blocks * 8
     scratch = sin + n_rows * blocks * 8

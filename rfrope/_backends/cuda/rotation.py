@@ -18,7 +18,7 @@ from rfrope._backends.cuda import device
 from rfrope._backends.layout import Layout, Operands, Strides
 from rfrope._core import array
 from rfrope._core.angles import Angles, frequencies_of
-from rfrope._core.arguments import LARGEST
+from rfrope._core.arguments import LARGEST, LARGEST_SCALE
 from rfrope._core.array import Array
 from rfrope._core.blocks import MAGNITUDES, PAIRINGS, TurnOptions
 from rfrope._core.dispatch import CUDA, DISPATCHED, Overlap, overlap_of
@@ -31,7 +31,6 @@ _MOST_THREADS = 2**31  # in a launch
 _ENOUGH_IN_FLIGHT = 2**24  # bytes that are read at once by all threads, and fill any device: beyond, rows are grouped
 _AXES = 12
 _DOUBLE = np.dtype(np.float64)
-_LARGEST_SCALE = float(np.finfo(np.float64).max)  # beyond, whole numbers are no floats
 _LARGEST_KEPT = 2**16  # bytes of frequencies of the host of which a device keeps a copy
 
 _SOURCES = (
@@ -98,7 +97,7 @@ def rotated_at_once(
     """
     kind, (pairing, out_pairing) = type(x), pairings
     out_pairing = pairing if out_pairing is None else out_pairing
-    if type(scale) is not float or not 0.0 < scale <= _LARGEST_SCALE or type(inverse) is not bool:
+    if type(scale) is not float or not 0.0 < scale <= LARGEST_SCALE or type(inverse) is not bool:
         return None
     if not x.size or (out is not None and type(out) is not kind):
         return None

@@ -123,8 +123,8 @@ def _run(name: str, x: Tensor, *arguments: Any) -> Any:
     compiled = dispatch.backend_function(function, "cpu") if x.is_cpu else None
     if compiled is not None:
         return compiled(*arguments)
-    with torch.no_grad():
-        return function(*arguments)
+    with torch.no_grad():  # numbers on the CPU beside features elsewhere have no backend but this
+        return (function.generic if dispatch.place_of(arguments) == "torch" else function)(*arguments)
 
 
 class _ExactNumbers(torch.overrides.TorchFunctionMode):

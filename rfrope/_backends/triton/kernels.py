@@ -26,8 +26,11 @@ HALF, INTERLEAVED, MAGNITUDES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2
 
 @triton.jit
 def _float_parts(x):
-    """Sign, 53 bits m and exponent s of float32 or float64 numbers ``m 2^-s``; s is below -63 where there is none."""
-    if x.dtype == tl.float64:
+    """Sign, 53 bits m and exponent s of float32 or float64 numbers ``m 2^-s``; s is below -63 where there is none.
+
+    Of float64 the bits will do, for devices that have no such numbers.
+    """
+    if x.dtype == tl.float64 or x.dtype == tl.uint64:
         bits = x.to(tl.int64, bitcast=True)
         raised = (bits >> 52) & 0x7FF
         whole = bits & 0xFFFFFFFFFFFFF
@@ -53,6 +56,7 @@ def _narrow(x):
         power = (low + 127 << 23).to(tl.float32, bitcast=True)
         more = tl.minimum(tl.maximum(-s - low, -126), 127)
         found = m.to(tl.float32) * power * (more + 127 << 23).to(tl.float32, bitcast=True)
+        found = tl.where((s == -972) & (m != 0x10000000000000), float("nan"), found)
         return tl.where(negative, -found, found)
     return x.to(tl.float32)
 
@@ -87,7 +91,8 @@ def _turns(x):
 def _add_product(units, rest, position, frequencies, step, mask):
     """Add a position times frequencies to phases: units of 2^-64 of a turn, and what they lack.
 
-    Frequencies are radians, or two words: turns of a step, and of 2^26 steps, for positions that are integers.
+    Frequencies are radians (or the bits of their float64), or two words: turns of a step, and of 2^26 steps, for
+    positions that are integers.
     """
     prepared: tl.constexpr = frequencies.dtype.element_ty == tl.int64
     frequency = tl.load(frequencies, mask=mask, other=0)
@@ -102,10 +107,12 @@ def _add_product(units, rest, position, frequencies, step, mask):
         whole = tl.where(s < 64, (m >> by) << up, tl.zeros_like(m)).to(tl.int64)
         over = tl.minimum(tl.maximum(s - 64, 0), 63).to(tl.uint64)
         part = tl.where(s < 64, (m << 1) << (63 - by), m >> over)
-        part = (tl.where((s > 0) & (s < 128), part, tl.zeros_like(m)) >> 32).to(tl.int64)
+        part = tl.where((s > 0) & (s < 128), part, tl.zeros_like(m))
+        fine, part = (part & 0xFFFFFFFF).to(tl.int64).to(tl.float32), (part >> 32).to(tl.int64)
         whole, part = tl.where(negative, -whole, whole), tl.where(negative, -part, part)
         units += whole * word + part * coarse
         rest += tl.where(s < -63, float("nan"), whole.to(tl.float32)) * lack
+        rest += tl.where(negative, -fine, fine) * (coarse.to(tl.float32) * 2.3283064365386963e-10)
     else:
         word, lack, _ = _turns(frequency)
         units += position * word
@@ -134,15 +141,15 @@ def _load_blocks(at, step, valid, D: tl.constexpr, BLOCKS: tl.constexpr, LAYOUT:
     """First and second features of blocks, from the addresses of rows, in float32; second ones of magnitudes are 0."""
     if LAYOUT == INTERLEAVED:
         column = tl.arange(0, 2 * BLOCKS)[None, None, :]
-        found = tl.load(at + column * step, mask=valid & (column < 2 * D), other=0.0)
+        found = tl.load(at + column.to(tl.int64) * step, mask=valid & (column < 2 * D), other=0.0)
         first, second = tl.split(tl.reshape(found, (found.shape[0], found.shape[1], BLOCKS, 2)))
         return first.to(tl.float32), second.to(tl.float32)
     column = tl.arange(0, BLOCKS)[None, None, :]
     mask = valid & (column < D)
-    first = tl.load(at + column * step, mask=mask, other=0.0).to(tl.float32)
+    first = tl.load(at + column.to(tl.int64) * step, mask=mask, other=0.0).to(tl.float32)
     if LAYOUT == MAGNITUDES:
         return first, tl.zeros_like(first)
-    return first, tl.load(at + (column + D) * step, mask=mask, other=0.0).to(tl.float32)
+    return first, tl.load(at + (column + D).to(tl.int64) * step, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -153,13 +160,13 @@ def _store_blocks(at, step, first, second, valid, D: tl.constexpr, BLOCKS: tl.co
         column = tl.arange(0, 2 * BLOCKS)[None, None, :]
         both = tl.join(first.to(kind), second.to(kind))
         both = tl.reshape(both, (first.shape[0], first.shape[1], 2 * BLOCKS))
-        tl.store(at + column * step, both, mask=valid & (column < 2 * D))
+        tl.store(at + column.to(tl.int64) * step, both, mask=valid & (column < 2 * D))
     else:
         column = tl.arange(0, BLOCKS)[None, None, :]
         mask = valid & (column < D)
-        tl.store(at + column * step, first.to(kind), mask=mask)
+        tl.store(at + column.to(tl.int64) * step, first.to(kind), mask=mask)
         if LAYOUT == HALF:
-            tl.store(at + (column + D) * step, second.to(kind), mask=mask)
+            tl.store(at + (column + D).to(tl.int64) * step, second.to(kind), mask=mask)
 
 
 @triton.jit
@@ -183,7 +190,7 @@ def _turn_heads(
     BLOCKS: tl.constexpr = cos.shape[2]
     LAYOUT: tl.constexpr = LAYOUTS[0]
     OUT: tl.constexpr = LAYOUTS[1]
-    row = tl.arange(0, TOKENS)[None, :, None]
+    row = tl.arange(0, TOKENS)[None, :, None].to(tl.int64)
     x += batch * x_steps[0] + token * x_steps[2]
     y += batch * y_steps[0] + token * y_steps[2]
     dots = tl.zeros((HEADS, TOKENS, BLOCKS), tl.float32)
@@ -211,8 +218,8 @@ def _turn_heads(
             column = tl.arange(0, triton.next_power_of_2(COPIED))[None, None, :]
             mask = valid & (column < COPIED)
             after, behind = D if LAYOUT == MAGNITUDES else 2 * D, D if OUT == MAGNITUDES else 2 * D
-            copied = tl.load(x_at + (column + after) * x_steps[3], mask=mask)
-            tl.store(y_at + (column + behind) * y_steps[3], copied, mask=mask)
+            copied = tl.load(x_at + (column + after).to(tl.int64) * x_steps[3], mask=mask)
+            tl.store(y_at + (column + behind).to(tl.int64) * y_steps[3], copied, mask=mask)
     return tl.sum(dots, 0, keep_dims=True), tl.sum(crosses, 0, keep_dims=True)
 
 
@@ -242,19 +249,20 @@ def _form_cos_sin(
     inside = (column < D) & (token + row < tokens)
     units, rest = tl.zeros((1, TOKENS, BLOCKS), tl.int64), tl.zeros((1, TOKENS, BLOCKS), tl.float32)
     PARTS: tl.constexpr = 1 if frequencies is None else 2 if frequencies.dtype.element_ty == tl.int64 else 1
+    set_of, head = head // group, head.to(tl.int64)  # whose products with strides may not fit in 32 bits
     for axis in tl.static_range(AXES):
         at = batch * p_steps[0] + head * p_steps[1] + axis * p_steps[3]
         position = _load_position(positions, at, p_steps[2], row, token, tokens, offset, COUNTED)
-        at = batch * f_steps[0] + (head // group) * f_steps[1] + axis * PARTS * f_steps[3]
+        at = batch * f_steps[0] + set_of * f_steps[1] + axis * PARTS * f_steps[3]
         at = frequencies + at + column * f_steps[2]
         units, rest = _add_product(units, rest, position, at, f_steps[3], column < D)
     if shift is not None:
-        at = batch * s_steps[0] + head * s_steps[1] + (token + row) * s_steps[2] + column * s_steps[3]
+        at = batch * s_steps[0] + head * s_steps[1] + (token + row) * s_steps[2] + column.to(tl.int64) * s_steps[3]
         word, lack, _ = _turns(tl.load(shift + at, mask=inside & shifted, other=0.0))
         units, rest = units + word, rest + lack
     cos, sin = _cos_sin(units, rest)
     if scale is not None:
-        at = batch * e_steps[0] + head * e_steps[1] + (token + row) * e_steps[2] + column * e_steps[3]
+        at = batch * e_steps[0] + head * e_steps[1] + (token + row) * e_steps[2] + column.to(tl.int64) * e_steps[3]
         e = _narrow(tl.load(scale + at, mask=inside, other=1.0))
         factor = factor / e if DIVIDED else factor * e
     return cos * factor, (-sin if BACK else sin) * factor
@@ -358,6 +366,6 @@ def turn(
         line = (line.to(tl.int64) * batches + batch) * tiles + pid % tiles
         slots: tl.constexpr = (SUMS & 1) * AXES + (SUMS >> 1 & 1) + (SUMS >> 2)
         _leave_sums(
-            sums + line * slots * D, along, radial, are_shifted, positions, batch * p_batch + head * p_head,
-            p_steps, token, tokens, offset, D, AXES, COUNTED, SUMS,
+            sums + line * slots * D, along, radial, are_shifted, positions,
+            batch * p_batch + head.to(tl.int64) * p_head, p_steps, token, tokens, offset, D, AXES, COUNTED, SUMS,
         )  # fmt: skip

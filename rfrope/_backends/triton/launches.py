@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
 import torch
 import triton
 
@@ -38,7 +37,7 @@ class Given(NamedTuple):
     ----------
     positions : tensor (batch, heads, tokens, k), or None
     frequencies : tensor (batch, sets, D, k), or words (batch, sets, D, 2 k), or None
-        Heads share each set in groups of neighbours.
+        Heads share each set in groups of neighbours. Numbers of uint64 are the bits of float64, for float positions.
     shift, scale : tensors (batch, heads, tokens, D), or None
         The shift belongs to keys, where there are any; without frequencies it is the phases.
     """
@@ -49,12 +48,12 @@ class Given(NamedTuple):
     scale: Tensor | None
 
     @classmethod
-    def read(cls, x: Tensor, angles: Angles | Tensor, scale: Any) -> Given:
+    def read(cls, angles: Angles | Tensor, scale: Any) -> Given:
         """Read what a generic function is given, with the axes of features in their order."""
         scale = padded(scale, 4) if isinstance(scale, torch.Tensor) else None
         if not isinstance(angles, Angles):
             return cls(None, None, padded(angles, 4), scale)
-        frequencies = read_frequencies(angles, x)
+        frequencies = read_frequencies(angles)
         if token_axes(angles.positions):
             frequencies = frequencies[..., None, :, :]
         shift = None if angles.shift is None else padded(angles.shift, 4)
@@ -95,7 +94,7 @@ class Given(NamedTuple):
     def axes(self) -> int:
         """Number of axes of positions; 0 without frequencies."""
         omega = self.frequencies
-        return 0 if omega is None else omega.shape[-1] // (1 if omega.is_floating_point() else 2)
+        return 0 if omega is None else omega.shape[-1] // (2 if omega.dtype == torch.int64 else 1)
 
     def fit(self) -> bool:
         """Return whether the kernel takes them, and gives the gradients that they need."""
@@ -151,18 +150,18 @@ class Options(NamedTuple):
         return self._replace(layout=self.out_layout, out_layout=self.layout, back=not self.back)
 
 
-def read_frequencies(angles: Angles, like: Tensor) -> Tensor:
+def read_frequencies(angles: Angles) -> Tensor:
     """Frequencies ``(*H, D, k)``, or their words ``(*H, D, 2 k)`` (`turns.turn_words`) for positions that are integers.
 
-    Words save the kernel most of what comes before its loop. Frequencies of NumPy, which are so where the device has no
-    float64, are copied there as they are: the kernel reads their bits.
+    Words save the kernel most of what comes before its loop. For floats they are the bits of numbers in float64 where
+    the device has none (see `turns.place_words`).
     """
     omega = angles.frequencies
-    if angles.positions is None or not angles.positions.is_floating_point():
-        words = getattr(omega, "turn_words", None)
-        if words is not None and not omega.requires_grad:
-            return words.flatten(-2)
-    return omega if isinstance(omega, torch.Tensor) else torch.from_numpy(omega.astype(np.float64)).to(like.device)
+    are_floats = angles.positions is not None and angles.positions.is_floating_point()
+    prepared = None if omega.requires_grad else getattr(omega, "float64_bits" if are_floats else "turn_words", None)
+    if prepared is None:
+        return omega
+    return prepared if are_floats else prepared.flatten(-2)
 
 
 # -- launches ----------------------------------------------------------------------------------------------------------

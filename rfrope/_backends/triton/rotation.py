@@ -62,7 +62,7 @@ def rotated_both(
         return None
     at, omega, added = (None if one is None else padded(one, 4) for one in (positions, frequencies, shift))
     given = Given(at, omega, added, None)
-    if not given.fit():
+    if not given.fit() or _lacks_gradients(given, q, k):
         return None
     first, second = _run(padded(q, 4), padded(k, 4), given, Options.read(turn, counted))
     return (first, second) if q.ndim == 4 else (first[0], second[0])
@@ -81,8 +81,8 @@ def _turned(x: Tensor, angles: Angles | Tensor, turn: TurnOptions, out: Tensor |
     leading = tuple(x.shape[:-1])
     if len(leading) > 3 or x.dtype not in _NARROW or broadcast(leading, shape[:-1]) != leading:
         return None
-    ordered = Given.read(x, angles, turn.scale).ordered(padded(x, 4).shape)
-    if ordered is None or not ordered[0].fit():
+    ordered = Given.read(angles, turn.scale).ordered(padded(x, 4).shape)
+    if ordered is None or not ordered[0].fit() or _lacks_gradients(ordered[0], x):
         return None
     (given, order), options = ordered, Options.read(turn, None)
     seen = padded(x, 4).permute(*order, 3)
@@ -91,6 +91,13 @@ def _turned(x: Tensor, angles: Angles | Tensor, turn: TurnOptions, out: Tensor |
         return out
     back = [order.index(axis) for axis in range(3)]
     return _run(seen, None, given, options)[0].permute(*back, 3)[(0,) * (3 - len(leading))]
+
+
+def _lacks_gradients(given: Given, *features: Tensor) -> bool:
+    """Return whether bits stand for frequencies, of which operators could not record gradients of gradients."""
+    tensors = (*features, *(one for one in given if one is not None))
+    bits = given.frequencies is not None and given.frequencies.dtype == torch.uint64
+    return bits and torch.is_grad_enabled() and any([one.requires_grad for one in tensors])
 
 
 def _run(q: Tensor, k: Tensor | None, given: Given, options: Options) -> tuple[Tensor, Tensor]:
@@ -127,9 +134,12 @@ def _turn(kernel: Any, q: Tensor, k: Tensor | None, given: Given, options: Optio
 
 def _write(x: Tensor, out: Tensor, given: Given, options: Options) -> None:
     """Turn features into memory that there is already."""
-    if overlap_of(x, out) is not Overlap.NONE:  # features that change places would be overwritten unread
-        x = out if options.layout == options.out_layout else x.clone()
     given = Given(*(one if one is None or overlap_of(one, out) is Overlap.NONE else one.clone() for one in given))
+    if overlap_of(x, out) is not Overlap.NONE:
+        if options.layout == options.out_layout:
+            turn_both_(out, None, *given, *options)
+            return
+        x = x.clone()  # features that change places would be overwritten unread
     launch(kernels.turn, (x, out, None), None, given, options)
     array.written(out)
 
@@ -240,13 +250,13 @@ def _gradient(ctx: Any, of_q: Tensor, of_k: Tensor) -> tuple[Any, ...]:
         return found[0], found[1] if ctx.has_keys else None, None, None, None, None, *numbers
     if torch.is_grad_enabled():
         return (*_recorded_gradient(ctx.needs_input_grad, (of_q, of_k), (q, k), given, options), *numbers)
-    needs = list(ctx.needs_input_grad[3:6])
+    needs = ctx.needs_input_grad[3:6]
     of_q, *others = turn_both_back(of_q, of_k, q, k, *given, *options.undone(), needs)
     of_k = others.pop(0) if ctx.has_keys else None
     return (of_q, of_k, None, *_gradients_of_angles(needs, others[0] if others else None, given), *numbers)
 
 
-def _gradients_of_angles(needs: list[bool], sums: Tensor | None, given: Given) -> list[Tensor | None]:
+def _gradients_of_angles(needs: tuple[bool, ...], sums: Tensor | None, given: Given) -> list[Tensor | None]:
     """Gradients of frequencies, shift and scale from the sums that programs left."""
     found: list[Tensor | None] = [None, None, None]
     for place, operand in enumerate(given[1:]):
@@ -303,9 +313,12 @@ def _turned_by_operators(x: Tensor, given: Given, options: Options) -> Tensor:
         positions = count if positions is None else positions + count
     elif not positions.is_floating_point():
         positions = positions + options.offset
-    if not omega.is_floating_point():
-        omega = omega[..., 0::2].double() * (2.0 * math.pi * 2.0**-64)  # whole turns are gone, as positions are whole
     omega = omega.repeat_interleave(x.shape[1] // omega.shape[1], 1)
+    if omega.dtype == torch.int64:
+        words = omega.unflatten(-1, (-1, 2))
+        # whole turns are gone, as positions are whole; where there is no float64, words alone are exact
+        omega = array.widen(words[..., 0], xp) * (2.0 * math.pi * 2.0**-64)
+        omega.turn_words = words
     return _OPERATORS.rotated(x, Angles(positions, omega, shift, xp), turn, None)
 
 

@@ -1,0 +1,85 @@
+"""Small dense tensors of the CPU with gradients: turned as quickly as others, as one node of PyTorch's graph.
+
+The way of an operator of ours through PyTorch's dispatcher, forwards and back, and all checks cost more than such a turn
+itself: by it the job of ``python -m benchmarks.torch_layers --only "fits a cache"`` took longer than the usual formula. What is
+compiled, traced, mapped over or in forward mode is left to the operators, and so is whatever needs all checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from rfrope._core.arguments import LARGEST_SCALE
+
+Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
+
+
+class _Recorded(torch.autograd.Function):
+    """Features that are turned already; their gradients are made by a function of those of the result."""
+
+    @staticmethod
+    def forward(ctx: Any, made: Sequence[Tensor], back: Callable[..., Sequence[Tensor]], *features: Tensor) -> Any:
+        ctx.back = back
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*[one for one, x in zip(made, features, strict=True) if not x.requires_grad])
+        return tuple(made)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        wanted = any(one is not None for one in gradients)
+        return None, None, *(ctx.back(*gradients) if wanted else gradients)
+
+
+def record(made: Sequence[Tensor], back: Callable[..., Sequence[Tensor]], *features: Tensor) -> tuple[Tensor, ...]:
+    """Return tensors that were made of features, with a gradient for these.
+
+    Parameters
+    ----------
+    made : sequence of tensors
+        One of each of the detached features; nothing else has them.
+    back : callable
+        Takes the gradients of all that was made, None for what nobody used, and returns those of all features, by
+        functions that have gradients themselves. It holds nothing that its user may write to.
+    *features : tensors
+    """
+    found: tuple[Tensor, ...] = _Recorded.apply(made, back, *features)
+    return found
+
+
+def rotated(
+    at_once: Callable[..., Any], rotate: Callable[..., Any], x: Tensor, positions: Any, frequencies: Any, *turn: Any
+) -> Tensor | None:
+    """Return features turned, or None for whatever takes a closer look.
+
+    Parameters
+    ----------
+    at_once, rotate : callable
+        The flat pass of the CPU, and `rfrope.rotate`, by which gradients turn back.
+    x, positions, frequencies
+        As in `rfrope.rotate`.
+    *turn
+        Pairings, scale and `inverse`.
+    """
+    pairings, scale, inverse = turn
+    turned = at_once(x.detach(), positions, frequencies, pairings, scale, inverse, None)
+    if turned is None or not 1.0 / scale <= LARGEST_SCALE:
+        return None
+    places, omega = _kept(positions), _kept(frequencies)
+    pairing, out_pairing = pairings[0], pairings[1] or pairings[0]
+
+    def back(gradient: Tensor) -> tuple[Tensor]:
+        options = {"pairing": out_pairing, "out_pairing": pairing, "scale": 1.0 / scale, "inverse": not inverse}
+        return (rotate(gradient, places, omega, **options),)
+
+    return record((turned,), back, x)[0]
+
+
+def _kept(value: Any) -> Any:
+    """Return numbers that a user may write to before the gradients are asked for, as they are now."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return value.clone() if isinstance(value, torch.Tensor) else value

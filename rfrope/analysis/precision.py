@@ -1,0 +1,318 @@
+"""Bounds of what an engine's phases and tables do to logits, and the cheapest that stay below a given one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import angles, array, blocks
+from rfrope._core.arguments import choice, named, positive, whole
+from rfrope._core.array import Array
+from rfrope._core.results import Result
+from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
+
+_ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # relative
+_FUNCTIONS = 2.0**-23  # what cos and sin of a float32 may be off by, in good libraries: two units in the last place
+_INTRINSIC = (
+    (2.0 * math.pi, 2.0**-20.5),
+    (100.0 * math.pi, 2.0**-14.7),
+)  # up to a phase: sin.approx.f32 of the PTX ISA
+_EXACT = 1e-15  # of rfrope
+
+
+@dataclass(frozen=True)
+class _Form:
+    """Arithmetic of one way to form cos and sin.
+
+    Attributes
+    ----------
+    phases : str
+        How a phase is formed.
+    table : str
+        Type of the table that a kernel reads; "" where it forms cos and sin itself.
+    used_by : str
+        Engines that do so.
+    frequency : float
+        Largest relative error of a frequency, the same wherever it is used.
+    phase : float
+        Largest relative error of a product beside that.
+    position : float
+        Relative error of a position, from `whole_positions` on.
+    whole_positions : int
+        Positions up to which every whole number exists.
+    """
+
+    phases: str
+    table: str = ""
+    used_by: str = ""
+    frequency: float = 0.0
+    phase: float = 0.0
+    position: float = 0.0
+    whole_positions: int = 2**53
+
+    @property
+    def name(self) -> str:
+        """Phases and table, in words."""
+        return f"{self.phases}, {self.table} table" if self.table else self.phases
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of cos and sin that a kernel reads for each block of a token."""
+        return 2 * {"": 0, "float32": 4}.get(self.table, 2)
+
+    def off_by(self, phase: np.ndarray) -> np.ndarray:
+        """Return the largest error of cos or sin of a phase that is given, the table's rounding included."""
+        rounded = _ROUNDING[self.table] if self.table else 0.0
+        if self.phases == "__sincosf":
+            limits, errors = zip(*_INTRINSIC, strict=True)
+            return np.asarray((*errors, math.inf))[np.searchsorted(limits, phase)]
+        function = _EXACT if self.phases == "exact" else _FUNCTIONS
+        return np.full(phase.shape, function + rounded)
+
+
+_SINGLE: dict[str, Any] = {"frequency": 2.0**-21, "phase": 2.0**-24, "position": 2.0**-24, "whole_positions": 2**24}
+_HALF: dict[str, Any] = {"frequency": 2.0**-8, "phase": 2.0**-8, "position": 2.0**-8, "whole_positions": 2**8}
+_FORMS = (  # the cheapest first
+    _Form("__sincosf", "", "FlashInfer without a table", **_SINGLE),
+    _Form("bfloat16 phases", "bfloat16", "modules cast to bfloat16", **_HALF),
+    _Form("float32 phases", "bfloat16", "transformers in bfloat16", **_SINGLE),
+    _Form("exact", "bfloat16"),
+    _Form("exact", "float16"),
+    _Form("float32 phases", "float32", "transformers in float32", **_SINGLE),
+    _Form("exact", "float32", "tables that rfrope exports"),
+    _Form("float32 pairs", frequency=2.0**-48, phase=2.0**-46, position=2.0**-48, whole_positions=2**48),
+    _Form("exact", used_by="rfrope"),
+)
+
+
+@dataclass(frozen=True)
+class Representation(Result):
+    """One way to form cos and sin, and what it may do to logits.
+
+    Attributes
+    ----------
+    name : str
+        How phases are formed, and the type of the table, if there is one.
+    n_bytes : int
+        Bytes of cos and sin that a kernel reads for each block of a token; 0 where it forms them itself.
+    used_by : str
+        Engines that do so, where that is known.
+    error : float
+        Bound of the error of a logit; infinite where nothing is promised.
+    drift : float
+        Bound of the change of a logit when all positions move by the same number, within the context: the error
+        without that of the frequencies, which does not depend on where the text stands, twice.
+    frequency, phase, entry, rounding : float
+        Parts of the error: rounded frequencies, rounded products with positions, cos and sin and their table, and the
+        arithmetic of the rotation in the dtype of queries and keys. The error has their products, too.
+    """
+
+    name: str
+    n_bytes: int
+    used_by: str
+    error: float
+    drift: float
+    frequency: float
+    phase: float
+    entry: float
+    rounding: float
+
+
+@dataclass(frozen=True)
+class PrecisionBudget(Result):
+    """Representations of a rotation, the cheapest first, with bounds of what each may do to logits.
+
+    Attributes
+    ----------
+    context : int
+        Positions.
+    dtype : str
+        That of queries and keys.
+    below : float or None
+        The bound that was asked for.
+    representations : tuple of Representation
+    """
+
+    context: int
+    dtype: str
+    below: float | None
+    representations: tuple[Representation, ...]
+
+    @property
+    def cheapest(self) -> Representation | None:
+        """The first whose error is below the bound that was asked for; None where none is, or none was asked for."""
+        found = (one for one in self.representations if self.below is not None and one.error < self.below)
+        return next(found, None)
+
+    def representation(self, name: str) -> Representation:
+        """Return the representation of that name, in any spelling."""
+        by_name = {one.name: one for one in self.representations}
+        return by_name[named("name", name, tuple(by_name))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists; infinity is None, so that JSON can hold it."""
+
+        def plain(one: Representation) -> dict[str, Any]:
+            return {name: None if value == math.inf else value for name, value in vars(one).items()}
+
+        held = {**vars(self), "representations": [plain(one) for one in self.representations]}
+        return held | {"cheapest": None if self.cheapest is None else self.cheapest.name}
+
+    def __str__(self) -> str:
+        head = ("", "bytes", "error", "drift", "used by")
+        rows = [
+            (one.name, str(one.n_bytes), _show(one.error), _show(one.drift), one.used_by)
+            for one in self.representations
+        ]
+        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
+        first = f"bounds for logits of {self.dtype} queries and keys, {self.context} positions"
+        if self.below is None:
+            return "\n".join([first, "", *lines])
+        name = "none of these" if self.cheapest is None else self.cheapest.name
+        return "\n".join([first, "", *lines, "", f"cheapest below {self.below:g}: {name}"])
+
+
+@array.select_device
+def precision_budget(
+    q: Array,
+    k: Array,
+    rope: Rope | Array,
+    context: int | None = None,
+    *,
+    dtype: str = "float32",
+    below: float | None = None,
+) -> PrecisionBudget:
+    """Return what each representation of cos and sin may do to logits, and the cheapest below a bound.
+
+    Parameters
+    ----------
+    q, k : array_like, (..., M, d) and (..., N, d)
+        Queries and keys, rotated or not, d even and at least 2D: what counts is the norm of each block. Every query is
+        held against every key, and the largest bound is reported.
+    rope : Rope or array_like
+        The rotation that is meant. Bare frequencies, in radians per unit of position, are a Rope with the pairing
+        "half".
+    context : int, optional
+        Positions, from 0 on each axis; that of the Rope unless given.
+    dtype : {"float32", "float64", "float16", "bfloat16"}
+        Type of queries and keys, in which the engine rotates them.
+    below : float, optional
+        Positive; the largest error that is allowed.
+
+    Returns
+    -------
+    PrecisionBudget
+        ``str`` gives a table, ``cheapest`` the first representation whose error is below `below`.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, without a context, for an unknown dtype, for a Rope that is polar, and for a `below`
+        that is not positive.
+    TypeError
+        For features that are not real floating, and values of another kind.
+
+    Notes
+    -----
+    A logit is ``a^2 / sqrt(d)`` times the score, a the attention factor, d the features that a score compares. Where a
+    block's frequency is off by the part f, its phase by the part r of itself, an entry of the table by e and arithmetic
+    by g, rotated features are off by the factor ``1 + t`` with ``t = h + g + h g``, ``h = min(2, P r) + sqrt(2) e``, P
+    the phase at the last position. A score is then off by at most ``sum |q_i| |k_i| (min(2, P f) + 2 t + t^2)``, and
+    changes by twice ``sum |q_i| |k_i| (2 t + t^2)`` where all positions move, since frequencies are the same wherever
+    they are used. For arithmetic in a type of unit roundoff u, g is ``(1 + sqrt 2) u``. The sum over features in the
+    attention itself is not counted.
+
+    The bound holds for every position and every rounding; errors that are met are some ten times less. The page on
+    precision has a model's. Cos and sin of float32 are taken to be within two units in the last place, and frequencies
+    in float32 within ``2^-21`` of the exact ones, as torch computes ladders of 80 features for bases to 1e7; those of
+    64 or 128 are within ``2^-23``. ``__sincosf`` of CUDA is ``sin.approx.f32``, which the PTX ISA bounds by
+    2^-20.5 for phases up to 2 pi, by 2^-14.7 up to 100 pi, and not beyond.
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> from rfrope.data import smollm2_heads
+    >>> heads, rope = smollm2_heads(), rfrope.Rope(rfrope.geometric(32, base=100000.0), context=8192)
+    >>> found = precision_budget(heads["previous_q"], heads["previous_k"], rope, below=0.08)
+    >>> found.cheapest.name, round(found.cheapest.error, 3)
+    ('float32 phases, float32 table', 0.068)
+    >>> precision_budget(heads["previous_q"], heads["previous_k"], rope, 131072, below=0.08).cheapest.name
+    'exact, float32 table'
+    """
+    rope = rope if isinstance(rope, Rope) else Rope(rope)
+    refuse_polar(rope, "rope", "the contents of polar attention are magnitudes, and no engine has it")
+    choice("dtype", dtype, tuple(_ROUNDING))
+    length = _context_of(rope, context)
+    below = None if below is None else positive("below", below)
+    xp, device = array.shared(q=q, k=k)
+    q, k = blocks.query_and_key(q, k, xp, device)
+    if min(q.ndim, k.ndim) < 2:
+        raise ValueError(f"q and k have shapes {tuple(q.shape)} and {tuple(k.shape)}; expected (..., tokens, d)")
+    omega = angles.read_on_host(rope.vectors, "rope")
+    phase = (length - 1) * np.sum(np.abs(omega), axis=-1)  # (*H, D)
+    norms = [_block_norms(x, rope, name) for x, name in ((q, "q"), (k, "k"))]
+    array.check_memory(16.0, (*norms[0].shape[:-1], norms[1].shape[-2]), norms[0], "q or k")
+    scale = rope.attention_factor**2 / math.sqrt(max(rope.qk_head_dim, q.shape[-1]))
+    found = (_bound(form, phase, length, dtype, norms[0], norms[1], scale) for form in _FORMS)
+    return PrecisionBudget(length, dtype, below, tuple(found))
+
+
+def _context_of(rope: Rope, context: Any) -> int:
+    """Return a context that is given, or the longest of the Rope's axes."""
+    if context is not None:
+        return whole("context", context, 1)
+    if rope.context is None:
+        raise ValueError("context is None, and so is the Rope's; expected context=")
+    return max(rope.context) if isinstance(rope.context, tuple) else rope.context
+
+
+def _block_norms(x: Array, rope: Rope, name: str) -> np.ndarray:
+    """Return the norm of each block that turns, in float64 on the host."""
+    blocks.check_width(x, rope.n_blocks, "rope", name)
+    pairing = pairing_for(rope, x, name)
+    host = array.to_host(array.widen(x, array.namespace(x=x)), name).astype(np.float64)
+    if not np.all(np.isfinite(host)):
+        raise ValueError(f"{name} holds NaN or infinity; expected finite numbers")
+    first, second = blocks.pair(host[..., : rope.rotary_dim], pairing)
+    return np.hypot(first, second)
+
+
+def _bound(
+    form: _Form, phase: np.ndarray, context: int, dtype: str, q: np.ndarray, k: np.ndarray, scale: float
+) -> Representation:
+    """Return bounds for one form, from the largest phase of each block and the norms of blocks."""
+    unit = _ROUNDING[dtype]
+    relative = form.phase + (form.position if context - 1 > form.whole_positions else 0.0)
+    frequency = np.minimum(2.0, phase * form.frequency)
+    product = np.minimum(2.0, phase * (1.0 + form.frequency) * relative)
+    entry = math.sqrt(2.0) * form.off_by(phase)
+    arithmetic = (1.0 + math.sqrt(2.0)) * unit
+    turned = product + entry
+    part = turned + arithmetic + turned * arithmetic
+    both = 2.0 * part + part**2
+
+    def largest(each: np.ndarray) -> float:
+        if not np.all(np.isfinite(each)):
+            return math.inf
+        sums = np.matmul(q * each[..., None, :], np.swapaxes(k, -1, -2))
+        return scale * float(np.max(sums, initial=0.0))
+
+    return Representation(
+        form.name,
+        form.n_bytes,
+        form.used_by,
+        error=largest(frequency + both),
+        drift=2.0 * largest(both),
+        frequency=largest(frequency),
+        phase=largest(2.0 * product),
+        entry=largest(2.0 * entry),
+        rounding=largest(np.full(phase.shape, 2.0 * arithmetic)),
+    )
+
+
+def _show(value: float) -> str:
+    return "no bound" if value == math.inf else f"{value:.2g}"

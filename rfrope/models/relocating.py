@@ -1,0 +1,222 @@
+"""The gate for cached keys that shall move: whether they may, by a model's config, and what is turned again first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope._core.arguments import MOST, whole
+from rfrope._core.results import Result
+from rfrope.data.model_types import known
+from rfrope.models.configs import from_config, read
+from rfrope.rotation.rope import Rope
+
+
+@dataclass(frozen=True, eq=False)
+class RopeRelocation(Result):
+    """Answer of the gate for one RoPE of a config.
+
+    Attributes
+    ----------
+    name : str
+        As in `from_config`.
+    possible : bool
+        True where `rotation.relocate` with `rope` is all that a move takes.
+    reason : str
+        Why not; or what to know of the keys: their width, their pairing in a cache, up to what length it holds.
+    rope : Rope
+        What turns keys in the text at hand, the one to move them with.
+    cached_rope : Rope or None
+        What turned them when they were cached, where that is another: ``rotation.rerotate(k, positions, cached_rope,
+        rope)`` makes them those of `rope`.
+    changed : tuple of int
+        The blocks that these two turn by other frequencies.
+    constant_up_to : int or None
+        Positions in the longest text in which frequencies and attention factor are those of a short one; None where
+        they are the same at every length.
+    """
+
+    name: str
+    possible: bool
+    reason: str
+    rope: Rope
+    cached_rope: Rope | None
+    changed: tuple[int, ...]
+    constant_up_to: int | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON; of the Ropes their width and pairing alone."""
+        plain = {name: value for name, value in vars(self).items() if name not in ("rope", "cached_rope", "changed")}
+        plain |= {"changed": list(self.changed), "rotary_dim": self.rope.rotary_dim, "pairing": self.rope.pairing}
+        return plain | {"cached_pairing": self.rope.source.model.cached_pairing or self.rope.pairing}
+
+    def __str__(self) -> str:
+        label = f"{self.name}: " if self.name else ""
+        return f"{label}{'may move' if self.possible else 'may not move as they are'}: {self.reason}"
+
+
+@dataclass(frozen=True, eq=False)
+class Relocation(Result):
+    """Answer of the gate for a config: true where the cached keys of all its layers may move.
+
+    Attributes
+    ----------
+    ropes : tuple of RopeRelocation
+        One for each RoPE of the config, as in `from_config`.
+    """
+
+    ropes: tuple[RopeRelocation, ...]
+
+    @property
+    def possible(self) -> bool:
+        """True where `rotation.relocate` is all that a move takes, in every layer with RoPE."""
+        return all(one.possible for one in self.ropes)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why not, in words; empty where it is possible."""
+        return tuple(str(one) for one in self.ropes if not one.possible)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON."""
+        return {"possible": self.possible, "ropes": [one.to_dict() for one in self.ropes]}
+
+    def __bool__(self) -> bool:
+        return self.possible
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.ropes))
+
+
+def can_relocate(
+    config: Mapping[str, Any] | str | os.PathLike[str] | Any,
+    *,
+    cached_len: int | None = None,
+    seq_len: int | None = None,
+    pairing: str | None = None,
+) -> Relocation:
+    """Say whether cached keys of a model may move to other positions, with the reason.
+
+    Parameters
+    ----------
+    config : dict, path, or object with to_dict()
+        As in `from_config`.
+    cached_len, seq_len : int, optional
+        Positions in the text when the keys were cached, and in the one that they move to: of schemes that depend on the
+        length (dynamic, longrope) the frequencies may be others. Unless given, any two lengths up to the context.
+        Engines that choose when they start, by the longest text, have one length: give it as both.
+    pairing : {"half", "interleaved"}, optional
+        As in `from_config`, for model types that the table does not have.
+
+    Returns
+    -------
+    Relocation
+        True or false as it is possible or not; its ``ropes`` have the reason and the Ropes to move keys with, ``str``
+        the words, ``to_dict`` plain data.
+
+    Raises
+    ------
+    ValueError, TypeError, OSError
+        As `from_config`.
+
+    Notes
+    -----
+    Nothing is known of a scheme by its name: frequencies and attention factors are computed at both lengths and
+    compared, and the longest text without a change is found by bisection.
+
+    A move makes of keys at some positions those at others, exactly. It does not make them those of another text: from
+    the second layer on they depend on all tokens before them. Keys of layers without RoPE stay what they are.
+
+    Examples
+    --------
+    Phi-3's long contexts switch between two lists of factors, so keys of a short text are not those of a long one:
+
+    >>> factors = {"short_factor": [1.0] * 8, "long_factor": [1.0] * 4 + [8.0] * 4}
+    >>> config = {"model_type": "phi3", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e4,
+    ...           "max_position_embeddings": 131072, "original_max_position_embeddings": 4096,
+    ...           "rope_scaling": {"rope_type": "longrope", **factors}}
+    >>> found = can_relocate(config)
+    >>> found.possible, found.ropes[0].changed, found.ropes[0].constant_up_to
+    (False, (4, 5, 6, 7), 4096)
+    >>> can_relocate(config, cached_len=3000, seq_len=4096).possible
+    True
+    """
+    raw, _ = read(config)
+    lengths = [
+        None if n is None else whole(name, n, 1) for name, n in (("cached_len", cached_len), ("seq_len", seq_len))
+    ]
+
+    def ropes(length: int) -> tuple[Rope, ...]:
+        return from_config(raw, seq_len=length, pairing=pairing)
+
+    short, endless = ropes(1), ropes(MOST)
+    found = []
+    for i, rope in enumerate(short):
+        constant = None if _are_same(rope, endless[i]) else _find_last_same(ropes, i)
+        longest = rope.context if isinstance(rope.context, int) else constant or 1
+        before, after = (
+            ropes(default if n is None else n)[i] for n, default in zip(lengths, (1, longest), strict=True)
+        )
+        found.append(_judge(before, after, constant))
+    return Relocation(tuple(found))
+
+
+def _are_same(one: Rope, other: Rope) -> bool:
+    return one.attention_factor == other.attention_factor and np.array_equal(one.frequencies, other.frequencies)
+
+
+def _find_last_same(ropes: Callable[[int], tuple[Rope, ...]], which: int) -> int:
+    """Return the longest text in which one of a config's RoPEs is that of a text of one position, by bisection."""
+    first, low, high = ropes(1)[which], 1, MOST
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _are_same(first, ropes(middle)[which]) else (low, middle)
+    return low
+
+
+def _judge(before: Rope, after: Rope, constant: int | None) -> RopeRelocation:
+    """Return what is known of keys that one Rope has turned and another is to have turned."""
+    model = after.source.model
+    changed = tuple(np.flatnonzero(np.asarray(before.frequencies) != np.asarray(after.frequencies)).tolist())
+    same = _are_same(before, after)
+    obstacle = _find_obstacle(after)
+    if not same:
+        what = f"the frequencies of {len(changed)} of {after.n_blocks} blocks" if changed else "the attention factor"
+        verb = "are" if changed else "is"
+        obstacle = (
+            f"{what} {verb} not the same in both texts, as in any up to {constant} positions; first "
+            "rotation.rerotate(k, positions, cached_rope, rope)"
+        ) + (f"; and {obstacle}" if obstacle else "")
+    facts = [f"{'the last ' if model.turns_last else ''}{after.rotary_dim} features of a key turn"]
+    if model.turns_last:
+        facts[0] += ", which latent attention caches apart"
+    if model.cached_pairing:
+        facts.append(
+            f"transformers caches them paired {model.cached_pairing!r}, an engine that turns them in place "
+            f"{after.pairing!r}"
+        )
+    facts += [model.note] if model.note else []
+    if known(model.model_type).get("sections") == "own":
+        facts.append("its sections are dealt out in an order of its own, so keys move by one number for all axes")
+    facts += [f"in texts of up to {constant} positions; beyond, frequencies depend on the length"] if constant else []
+    reason = obstacle or "; ".join(facts)
+    return RopeRelocation(model.name, not obstacle, reason, after, None if same else before, changed, constant)
+
+
+def _find_obstacle(rope: Rope) -> str:
+    """Return why keys that a Rope turned cannot move, whatever the length of the text; or ""."""
+    model = rope.source.model
+    if model.unmovable:
+        return model.unmovable
+    if rope.pairing is None:
+        return f"this model pairs features in a way of its own: {model.note}"
+    if model.pairing_from == "assumed":
+        return (
+            f"the model type {model.model_type!r} is not in the table, so that its pairing would be a guess; give "
+            "pairing="
+        )
+    return ""

@@ -1,0 +1,251 @@
+"""The precision budget: its bounds held against engines' arithmetic, emulated, at every position and in every dtype."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import Rope
+from rfrope.analysis import precision_budget
+from rfrope.data import smollm2_heads
+
+ROPE = Rope(rfrope.geometric(32, base=1e5), context=8192)
+HEADS = smollm2_heads()
+Q, K = (HEADS[f"previous_{one}"].astype(np.float64) for one in "qk")
+NAMES = (
+    *("__sincosf", "bfloat16 phases, bfloat16 table", "float32 phases, bfloat16 table", "exact, bfloat16 table"),
+    *("exact, float16 table", "float32 phases, float32 table", "exact, float32 table", "float32 pairs", "exact"),
+)
+
+
+def rounded(x, dtype):
+    """Values rounded to a type."""
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed").bfloat16
+    return np.asarray(x).astype(dtype).astype(np.float64)
+
+
+def waves(name, positions, frequencies):
+    """Cos and sin as an engine forms them, in float64."""
+    phases, _, table = name.partition(", ")
+    if phases == "exact":
+        cos, sin = rfrope.rotation_table(positions, frequencies)
+    elif phases == "float32 pairs":  # as sums of two: products are exact in float64, and then rounded to 48 bits
+        high = positions[:, None] * frequencies.astype(np.float32).astype(np.float64)
+        low = positions[:, None] * (frequencies - frequencies.astype(np.float32))
+        turns = np.remainder(high, 2.0 * np.pi) + low
+        cos, sin = (rounded(f(turns), "float32") for f in (np.cos, np.sin))
+    else:
+        dtype = phases.partition(" ")[0]
+        omega = rounded(frequencies, dtype)
+        product = rounded(rounded(positions, dtype)[:, None] * omega, dtype).astype(np.float32)
+        cos, sin = np.cos(product), np.sin(product)
+    table = table.removesuffix(" table")
+    return (rounded(one, table) if table else np.asarray(one, np.float64) for one in (cos, sin))
+
+
+def turned(x, cos, sin, dtype):
+    """Features turned as transformers does, every operation rounded."""
+    a, b = np.split(rounded(x, dtype), 2, axis=-1)
+
+    def product(one, other):
+        return rounded(one * other, dtype)
+
+    first, second = product(a, cos) - product(b, sin), product(b, cos) + product(a, sin)
+    return rounded(np.concatenate([first, second], axis=-1), dtype)
+
+
+def logits(name, q, k, positions, dtype="float32", frequencies=ROPE.frequencies):
+    cos, sin = waves(name, positions, frequencies)
+    return turned(q, cos, sin, dtype) @ turned(k, cos, sin, dtype).T / math.sqrt(q.shape[-1])
+
+
+def exact_logits(q, k, lags_of, dtype="float32"):
+    q, k = rounded(q, dtype), rounded(k, dtype)
+    return ROPE.scores(q, k, lags_of, lags_of) / math.sqrt(q.shape[-1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "__sincosf"])
+def test_no_error_exceeds_its_bound(name, dtype):
+    """Queries and keys of a head of SmolLM2, and normal ones, at the end of several contexts."""
+    normal = np.random.default_rng(0).standard_normal((2, 169, 64))
+    near = np.arange(169)
+    for context in (169, 8192, 100_169, 2**24 + 1000):
+        positions = near + context - 169
+        for q, k in ((Q, K), normal):
+            q, k = rounded(q, dtype), rounded(k, dtype)
+            bound = precision_budget(q, k, ROPE, context, dtype=dtype).representation(name)
+            far = logits(name, q, k, positions, dtype)
+            error = np.max(np.abs(far - exact_logits(q, k, positions, dtype)))
+            drift = np.max(np.abs(far - logits(name, q, k, near, dtype)))
+            assert error <= bound.error
+            assert drift <= bound.drift
+            assert bound.error < 100.0 * error or name == "float32 pairs" or context > 2**24
+
+
+def test_the_measured_drift_of_a_head_at_100000():
+    """Float32 phases: 0.030 in logits up to 31, where the whole model's drift by 0.05 (docs/transformers.rst)."""
+    name, near = "float32 phases, float32 table", np.arange(169)
+    drift = np.max(np.abs(logits(name, Q, K, near + 100_000) - logits(name, Q, K, near)))
+    bound = precision_budget(Q, K, ROPE, 100_169).representation(name)
+    assert 0.02 < drift < 0.04
+    assert 5.0 * drift < bound.drift < 20.0 * drift
+    assert bound.frequency > 0.7 * bound.error
+    assert bound.drift == pytest.approx(2.0 * (bound.phase + bound.entry + bound.rounding), rel=0.01)
+
+
+def test_moving_all_positions_leaves_out_what_frequencies_lose():
+    """Frequencies of float32 are others, but the same everywhere: an engine that is exact otherwise does not drift."""
+    single = np.asarray(ROPE.frequencies).astype(np.float32).astype(np.float64)
+    near = np.arange(169)
+    here, there = (logits("exact", Q, K, near + start, "float64", single) for start in (0, 10**6))
+    assert np.max(np.abs(here - there)) < 1e-11
+    row = precision_budget(Q, K, ROPE, 10**6, dtype="float64").representation("float32 phases, float32 table")
+    assert row.frequency > 0.7 * row.error
+
+
+def test_the_intrinsic_has_a_bound_up_to_100_pi():
+    """As the PTX ISA has it, with a frequency of 1: phases up to 2 pi, up to 100 pi, and beyond."""
+    one, unit = np.array([[1.0, 0.0]]), 2.0**-24
+    for context, entry in ((7, 2.0**-20.5), (8, 2.0**-14.7), (315, 2.0**-14.7), (316, math.inf)):
+        row = precision_budget(one, one, [1.0], context, dtype="float64").representation("__sincosf")
+        wanted = 2.0 * math.sqrt(2.0) * entry / math.sqrt(2.0)
+        assert row.entry == pytest.approx(wanted)
+        phase = (context - 1) * unit
+        assert row.error == pytest.approx(wanted + (8.0 * phase + 2.0 * phase) / math.sqrt(2.0), rel=1e-3)
+    assert row.drift == math.inf
+    assert row.n_bytes == 0
+
+
+def test_a_bound_by_hand():
+    """One block, in float64, with a table of float16 and exact phases: two entries of 2^-11."""
+    q, k = np.array([[3.0, 4.0, 7.0]] * 2).repeat(2, axis=-1)[:, :4], np.array([[0.0, 2.0, 1.0, 1.0]])
+    rope = Rope([0.5], head_dim=4, attention_factor=1.5, pairing="interleaved")
+    row = precision_budget(q, k, rope, 100, dtype="float64").representation("exact, float16 table")
+    entry, unit = math.sqrt(2.0) * (2.0**-11 + 1e-15), (1.0 + math.sqrt(2.0)) * 2.0**-53
+    size = np.hypot(3.0, 3.0) * 2.0 * 1.5**2 / math.sqrt(4.0)
+    assert row.error == pytest.approx(size * (2.0 * entry + entry**2 + 2.0 * unit * (1.0 + entry) ** 2), rel=1e-13)
+    assert row.drift == pytest.approx(2.0 * row.error)
+    assert (row.frequency, row.phase, row.n_bytes) == (0.0, 0.0, 4)
+
+
+def test_pairs_of_float32_keep_46_bits():
+    one, last = np.array([[1.0, 0.0]]), 2**32 - 2
+    row = precision_budget(one, one, [0.75], last + 1, dtype="float64").representation("float32 pairs")
+    assert row.frequency == pytest.approx(0.75 * last * 2.0**-48 / math.sqrt(2.0))
+    assert row.phase == pytest.approx(2.0 * 0.75 * last * 2.0**-46 / math.sqrt(2.0))
+
+
+def test_phases_of_bfloat16_by_hand():
+    one, last, half = np.array([[1.0, 0.0]]), 1e-6 * 256, 2.0**-8
+    row = precision_budget(one, one, [1e-6], 257, dtype="float64").representation("bfloat16 phases, bfloat16 table")
+    assert row.frequency == pytest.approx(last * half / math.sqrt(2.0), rel=1e-12)
+    assert row.phase == pytest.approx(2.0 * last * half * (1.0 + half) / math.sqrt(2.0), rel=1e-12)
+
+
+def test_half_precision_positions_lack_whole_numbers():
+    name = "bfloat16 phases, bfloat16 table"
+    at_256, beyond = (precision_budget(Q, K, [1e-6] * 32, n).representation(name).phase for n in (257, 258))
+    assert beyond == pytest.approx(2.0 * at_256 * 257 / 256)
+
+
+def test_axes_heads_and_latent_attention():
+    one = np.ones((1, 4))
+    plane = rfrope.axial([1.0], [0.5])
+    found = precision_budget(one, one, plane, 101, dtype="float64").representation("float32 phases, float32 table")
+    lone = precision_budget(one, one, [1.0, 0.5], 101, dtype="float64").representation("float32 phases, float32 table")
+    assert found.phase == pytest.approx(lone.phase)
+    both = Rope([[[1.0], [0.5]], [[4.0], [2.0]]])  # of the two heads the second has four times the phases
+    heads = precision_budget(np.ones((2, 3, 4)), np.ones((2, 5, 4)), both, 101, dtype="float64")
+    assert heads.representation("float32 phases, float32 table").phase == pytest.approx(4.0 * lone.phase)
+    sections = Rope([1.0, 0.5], sections=(1, 1), context=101)
+    assert precision_budget(one, one, sections, dtype="float64").representations[5].phase == pytest.approx(lone.phase)
+    (latent,) = rfrope.from_config({"model_type": "deepseek_v3"})
+    assert latent.qk_head_dim == 192
+    wide = precision_budget(np.ones((1, 64)), np.ones((1, 64)), latent, 101)
+    usual = precision_budget(np.ones((1, 64)), np.ones((1, 64)), latent.frequencies, 101)
+    ratio = wide.representations[5].phase / usual.representations[5].phase
+    assert ratio == pytest.approx(latent.attention_factor**2 / math.sqrt(3.0))
+
+
+def test_the_cheapest_below_a_bound():
+    def cheapest(below, context=8192, **options):
+        found = precision_budget(Q, K, ROPE, context, below=below, **options).cheapest
+        return None if found is None else found.name
+
+    assert cheapest(None) is None
+    assert cheapest(1.0) == "float32 phases, bfloat16 table"
+    assert cheapest(0.69) == "exact, bfloat16 table"
+    assert cheapest(0.1) == "exact, float16 table"
+    assert cheapest(0.08) == "float32 phases, float32 table"
+    assert cheapest(0.05, 131072) == "exact, float32 table"
+    assert cheapest(2e-5, 131072) == "exact"
+    assert cheapest(1e-9) is None
+    assert cheapest(0.01, 300) == "__sincosf"
+    assert cheapest(0.1, dtype="bfloat16") is None  # whose own rounding is more
+
+
+def test_order_and_names():
+    found = precision_budget(Q, K, ROPE)
+    assert tuple(one.name for one in found.representations) == NAMES
+    assert found.context == 8192
+    assert found.representation("Float32 phases / float32 table").n_bytes == 8
+    with pytest.raises(ValueError, match="name is 'fp8'"):
+        found.representation("fp8")
+    errors = {one.name: one.error for one in found.representations}
+    assert errors["exact"] < errors["exact, float32 table"] < errors["exact, float16 table"]
+    assert errors["exact, float16 table"] < errors["exact, bfloat16 table"] < errors["bfloat16 phases, bfloat16 table"]
+
+
+def test_text_and_data():
+    found = precision_budget(Q, K, ROPE, 400, below=0.1)
+    text = str(found).splitlines()
+    assert text[0] == "bounds for logits of float32 queries and keys, 400 positions"
+    assert text[3].split() == ["__sincosf", "0", "no", "bound", "no", "bound", "FlashInfer", "without", "a", "table"]
+    assert text[-1] == "cheapest below 0.1: exact, float16 table"
+    assert str(precision_budget(Q, K, ROPE, 400, below=1e-9)).endswith("none of these")
+    assert "cheapest" not in str(precision_budget(Q, K, ROPE, 400))
+    held = json.loads(json.dumps(found.to_dict()))
+    assert held["cheapest"] == "exact, float16 table"
+    assert held["representations"][0]["error"] is None
+    assert held["representations"][5]["error"] == found.representations[5].error
+
+
+def test_features_of_other_libraries(xp):
+    wanted = precision_budget(Q[:5], K[:5], ROPE, 1000)
+    assert precision_budget(xp(Q[:5]), xp(K[:5]), ROPE, 1000) == wanted
+
+
+@pytest.mark.parametrize("width", [32, 64, 80, 96, 128, 256])
+def test_frequencies_of_float32_are_as_near_as_stated(width):
+    """As transformers computes them."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    for base in (1e4, 1e5, 5e5, 1e6, 1e7):
+        theirs = 1.0 / (base ** (torch.arange(0, width, 2, dtype=torch.int64).float() / width))
+        exact = base ** (-np.arange(0, width, 2) / width)
+        assert np.max(np.abs(theirs.double().numpy() / exact - 1.0)) < (2.0**-21 if width in (80, 96) else 2.0**-23)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: precision_budget(Q, K, ROPE.frequencies), ValueError, "context is None, and so is the Rope's"),
+        (lambda: precision_budget(Q, K, ROPE, dtype="float8"), ValueError, "dtype is 'float8'; did you mean 'float64'"),
+        (lambda: precision_budget(Q, K, ROPE, below=0.0), ValueError, "below is 0.0; expected"),
+        (lambda: precision_budget(Q, K[:, :32], ROPE), ValueError, "expected the same number of features"),
+        (lambda: precision_budget(Q[0], K, ROPE), ValueError, "q and k have shapes"),
+        (lambda: precision_budget(Q[:, :32], K[:, :32], ROPE), ValueError, "rope has D = 32 blocks"),
+        (lambda: precision_budget(Q * np.nan, K, ROPE), ValueError, "q holds NaN or infinity"),
+        (lambda: precision_budget(Q, K, ROPE, 0), ValueError, "context is 0; expected a whole number from 1"),
+        (lambda: precision_budget(Q.astype(int), K, ROPE), TypeError, "q has dtype int64"),
+        (lambda: precision_budget(Q, K, "llama"), TypeError, "frequencies|rope"),
+    ],
+)
+def test_errors(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

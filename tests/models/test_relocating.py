@@ -1,0 +1,246 @@
+"""The gate for cached keys that shall move: held against rotation from scratch, and against classes of transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from published import BY_MODEL, PUBLISHED, lists
+
+import rfrope
+from rfrope.data.model_types import model_types
+from rfrope.models import can_relocate
+from rfrope.rotation import relocate, rerotate
+
+KEY = "original_max_position_embeddings"
+LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
+LONGROPE = LLAMA | {"rope_scaling": {"rope_type": "longrope", KEY: 512, **lists(8)}}
+DYNAMIC = LLAMA | {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
+SCHEMES = {
+    "default": {},
+    "linear": {"factor": 4.0},
+    "ntk": {"factor": 4.0},
+    "dynamic": {"factor": 2.0},
+    "yarn": {"factor": 4.0, KEY: 512},
+    "longrope": {KEY: 512, "factor": 4.0, **lists(8)},
+    "llama3": {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, KEY: 512},
+    "proportional": {"partial_rotary_factor": 0.5},
+}
+
+
+def configs():
+    """All that the table describes by itself, published ones, and every scheme for the types of plain text models."""
+    found = {f"table: {name}": {"model_type": name} for name in model_types()}
+    found |= {f"published: {one.model}": one.config for one in PUBLISHED}
+    for kind in ("llama", "qwen2", "cohere", "glm4", "stablelm"):
+        for name, values in SCHEMES.items():
+            parameters = {"rope_type": name, "rope_theta": 5e5, **values}
+            found[f"{kind}: {name}"] = LLAMA | {"model_type": kind, "rope_parameters": parameters}
+    return found
+
+
+def ropes_of(config):
+    try:
+        return rfrope.from_config(config)
+    except ValueError:
+        return ()
+
+
+def test_keys_of_three_hundred_configs_move_as_if_turned_from_scratch():
+    """Of every kind of layer, by the Rope that the gate gives, at random far positions, in the text at hand."""
+    rng, n_configs, n_ropes = np.random.default_rng(0), 0, 0
+    for name, config in configs().items():
+        if not ropes_of(config):
+            continue
+        n_configs += 1
+        for one in can_relocate(config, cached_len=700, seq_len=700).ropes:
+            rope = one.rope
+            if rope.pairing is None:
+                assert not one.possible, name
+                continue
+            axes = () if rope.vectors.ndim == 1 else (rope.vectors.shape[-1],)
+            k, (old, new) = rng.standard_normal((4, rope.rotary_dim)), rng.integers(0, 2**30, (2, 4, *axes))
+            moved = relocate(rope.rotate(k, old), old, new, rope)
+            np.testing.assert_allclose(moved, rope.rotate(k, new), rtol=0, atol=2e-14, err_msg=name)
+            n_ropes += 1
+    assert n_configs >= 300
+    assert n_ropes >= 330
+
+
+# -- lengths -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_schemes_that_depend_on_the_length_are_found(scheme):
+    """From frequencies alone; `scaling.records` says the same."""
+    found = can_relocate(LLAMA | {"rope_parameters": {"rope_type": scheme, **SCHEMES[scheme]}}).ropes[0]
+    by_length = {one.name: one.by_length for one in rfrope.scaling.records()}[scheme]
+    assert found.constant_up_to == ({"dynamic": 2048, "longrope": 512}[scheme] if by_length else None)
+
+
+def test_a_text_that_grows_over_the_switch():
+    found = can_relocate(LONGROPE, cached_len=512, seq_len=513)
+    (one,) = found.ropes
+    assert not found
+    assert not found.possible
+    assert one.changed == tuple(range(1, 8))  # the first factor is 1 in both lists
+    assert one.constant_up_to == 512
+    assert found.reasons == (
+        "may not move as they are: the frequencies of 7 of 8 blocks are not the same in both texts, as in any up to "
+        "512 positions; first rotation.rerotate(k, positions, cached_rope, rope)",
+    )
+    k, old, new = np.random.default_rng(0).standard_normal((40, 16)), np.arange(40), np.arange(40) + 400
+    short, long = (rfrope.from_config(LONGROPE, seq_len=n)[0] for n in (512, 513))
+    cached = rerotate(short.rotate(k, old), old, one.cached_rope, one.rope)
+    np.testing.assert_allclose(relocate(cached, old, new, one.rope), long.rotate(k, new), atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("config", "lengths", "possible", "n_changed"),
+    [
+        (DYNAMIC, (None, None), True, 0),
+        (DYNAMIC, (1, 2048), True, 0),
+        (DYNAMIC, (2048, 2049), False, 7),  # the first frequency stays
+        (DYNAMIC, (3000, 3000), True, 0),
+        (DYNAMIC, (3000, 4000), False, 7),
+        (LONGROPE, (None, None), False, 7),
+        (LONGROPE, (None, 512), True, 0),
+        (LONGROPE, (513, None), True, 0),
+        (LONGROPE, (513, 2048), True, 0),
+        (LLAMA, (1, 10**6), True, 0),
+    ],
+)
+def test_lengths_decide(config, lengths, possible, n_changed):
+    found = can_relocate(config, cached_len=lengths[0], seq_len=lengths[1])
+    assert (found.possible, len(found.ropes[0].changed)) == (possible, n_changed)
+    assert (found.ropes[0].cached_rope is None) == possible
+    assert bool(found) == possible == (found.reasons == ())
+
+
+def test_a_factor_that_depends_on_the_length_alone():
+    """Phi-3.5-MoE has one for short and one for long texts."""
+    same = {"short_factor": [1.0] * 8, "long_factor": [1.0] * 8, "short_mscale": 1.0, "long_mscale": 1.25, KEY: 512}
+    (one,) = can_relocate(LLAMA | {"rope_scaling": {"rope_type": "longrope", **same}}).ropes
+    assert not one.possible
+    assert one.changed == ()
+    assert one.reason.startswith("the attention factor is not the same in both texts, as in any up to 512 positions")
+    assert (one.cached_rope.attention_factor, one.rope.attention_factor) == (1.0, 1.25)
+
+
+# -- what no length explains -------------------------------------------------------------------------------------------
+
+
+def test_reasons():
+    def reason(config, **options):
+        found = can_relocate(config, **options)
+        return found.possible, found.ropes[0].reason
+
+    assert reason(LLAMA) == (True, "16 features of a key turn")
+    latent = reason(BY_MODEL["DeepSeek V3 and R1"].config)
+    assert latent == (
+        True,
+        "the last 64 features of a key turn, which latent attention caches apart; transformers caches them paired "
+        "'half', an engine that turns them in place 'interleaved'",
+    )
+    possible, text = reason({"model_type": "hunyuan_v1_dense"})
+    assert not possible
+    assert text.startswith("a norm with a weight for each feature follows the rotation")
+    possible, text = reason({"model_type": "nanochat"})
+    assert not possible
+    assert "pairs features in a way of its own: half with every angle negated" in text
+    possible, text = reason({"model_type": "ernie4_5_vl_moe_text"})
+    assert possible
+    assert text.endswith("in an order of its own, so keys move by one number for all axes")
+    unknown = LLAMA | {"model_type": "made_up", "rope_theta": 1e4}
+    assert reason(unknown) == (
+        False,
+        "the model type 'made_up' is not in the table, so that its pairing would be a guess; give pairing=",
+    )
+    assert reason(unknown, pairing="interleaved") == (True, "16 features of a key turn")
+    growing = reason(DYNAMIC)[1]
+    assert growing.endswith("in texts of up to 2048 positions; beyond, frequencies depend on the length")
+
+
+def test_all_kinds_of_layers_must_be_movable():
+    (full, sliding) = (found := can_relocate(BY_MODEL["Gemma 3 4B"].config)).ropes
+    assert found
+    assert (full.name, sliding.name) == ("text_config.full_attention", "text_config.sliding_attention")
+    parameters = {"full_attention": {"rope_type": "longrope", "rope_theta": 1e4, KEY: 512, **lists(8)}}
+    parameters["sliding_attention"] = {"rope_type": "default", "rope_theta": 1e4}
+    mixed = LLAMA | {"model_type": "gemma3_text", "head_dim": 16, "rope_parameters": parameters}
+    found = can_relocate(mixed)
+    assert [one.possible for one in found.ropes] == [False, True]
+    assert not found
+    assert str(found).splitlines()[0].startswith("full_attention: may not move as they are: the frequencies of 7 of 8")
+
+
+def test_plain_data():
+    found = can_relocate(BY_MODEL["DeepSeek V3 and R1"].config).to_dict()
+    assert json.loads(json.dumps(found)) == found
+    (one,) = found["ropes"]
+    assert (one["possible"], one["rotary_dim"], one["pairing"], one["cached_pairing"]) == (
+        True,
+        64,
+        "interleaved",
+        "half",
+    )
+    assert one["changed"] == []
+    assert can_relocate(LLAMA).to_dict()["ropes"][0]["cached_pairing"] == "half"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: can_relocate({"model_type": "bert"}), ValueError, "config describes no RoPE"),
+        (lambda: can_relocate(LLAMA, seq_len=0), ValueError, "seq_len is 0; expected a whole number from 1"),
+        (lambda: can_relocate(LLAMA, cached_len=2.5), TypeError, "cached_len is 2.5; expected a whole number"),
+        (lambda: can_relocate(3), TypeError, "config is 3; expected a dict"),
+        (lambda: can_relocate(LLAMA, pairing="both"), ValueError, "pairing is 'both'"),
+    ],
+)
+def test_errors(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+# -- keys of models of transformers ------------------------------------------------------------------------------------
+
+
+SMALL = {
+    "llama": {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, KEY: 1024}},
+    "gpt_neox": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}},
+    "glm4": {},
+    "cohere": {},
+    "hunyuan_v1_dense": {},
+    "deepseek_v3": {
+        **{"q_lora_rank": None, "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8, "v_head_dim": 16},
+        **{"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 8},
+        "num_key_value_heads": 4,
+    },
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model_type", SMALL)
+def test_keys_in_caches_of_transformers_move_where_the_gate_says_so(model_type):
+    tiny_models = pytest.importorskip("tiny_models", reason="torch and transformers are not installed")
+    torch, ids = tiny_models.torch, tiny_models.IDS
+    model = tiny_models.made(model_type, **SMALL[model_type])
+    for norm in (one for name, one in model.named_parameters() if "key_layernorm" in name):
+        torch.nn.init.uniform_(norm, 0.5, 1.5)
+    at, keys = torch.arange(ids.shape[1])[None], []
+    for moved in (0, 3000):
+        with torch.no_grad():
+            cache = model(ids, position_ids=at + moved, use_cache=True).past_key_values
+        latent = model_type == "deepseek_v3"  # whose cache has latent features for keys, and what turns for values
+        keys.append((cache.layers[0].values if latent else cache.layers[0].keys).double().numpy())
+    (one,) = can_relocate(model.config, seq_len=1).ropes
+    rope = dataclasses.replace(one.rope, pairing=one.rope.source.model.cached_pairing or one.rope.pairing)
+    assert rope.rotary_dim == {"gpt_neox": 4, "glm4": 8}.get(model_type, 16)
+    got = relocate(keys[0], at.numpy(), at.numpy() + 3000, rope)
+    error = np.max(np.abs(got - keys[1])) / np.max(np.abs(keys[1]))
+    assert error < 2e-3 if one.possible else error > 0.05  # phases of float32 at 3000
+    assert np.max(np.abs(keys[0] - keys[1])) > 0.1 * np.max(np.abs(keys[1]))
+    assert one.possible == (model_type != "hunyuan_v1_dense")
