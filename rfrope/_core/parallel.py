@@ -3,7 +3,7 @@
 Results are bit-identical for every number of workers.
 
 Threads live for one call: nothing is left behind that a fork, an interrupt or the end of the interpreter could meet.
-The caller is one of the workers, so work for one thread starts none.
+The caller is one of the workers, so work for one thread starts none, but for what is done `aside`.
 """
 
 from __future__ import annotations
@@ -171,6 +171,29 @@ def ordered_map(task: Callable[[Item], Result], items: Sequence[Item], n_threads
     if work.failures:
         raise work.failures[0]
     yield from work.taken()
+
+
+def aside(task: Callable[[], Result]) -> Result:
+    """Do work on another thread where interrupts would come to this one, and wait.
+
+    An interrupt that meets a destructor, as of a library's plan that is freed, is printed and lost there.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return task()
+    work = Work(lambda _: task(), [None], 2)
+    helper = threading.Thread(target=contextvars.copy_context().run, args=(work.help,), name="rfrope")
+    try:
+        with suppress(RuntimeError):
+            helper.start()
+        if helper.ident is None:  # no more threads can be had
+            return task()
+        helper.join()
+    except BaseException:
+        work.end([helper])
+        raise
+    if work.failures:
+        raise work.failures[0]
+    return work.results[0]
 
 
 class Work:

@@ -226,7 +226,7 @@ CEILINGS = {
     "gradients": (128, 2100, 160, 2700),
     "gradients in float32": (168, 2000, 160, 2200),
 }
-# The same of what calls have less often, and most bytes of stack and spills on any: for compute capability 10.0 the
+# The same of what calls have less often, and most bytes of stack and spills on any: for compute capability 12.0 the
 # assembler puts one number of gradients of magnitudes on the stack. A head of one token is loaded by single features.
 RARE = {
     "queries alone": (64, 750, 80, 1000, 0),
@@ -290,7 +290,7 @@ def test_rare_variants_compile_too_within_their_ceilings(target):
         *ceilings, stack = RARE[name]
         registers, instructions = ceilings[:2] if "cuda" in target else ceilings[2:]
         assert used["float64"] == 0, (name, used)
-        assert max(used["stack"], used["spilled"]) <= (stack if target == "cuda 100" else 0), (name, used)
+        assert max(used["stack"], used["spilled"]) <= (stack if target == "cuda 120" else 0), (name, used)
         assert used["registers"] <= registers, (name, used)
         assert used["instructions"] <= instructions, (name, used)
         if name != "one token":

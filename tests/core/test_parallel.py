@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -376,13 +377,13 @@ def test_settings_of_numba(environment, compiled, tmp_path):
 )
 def test_an_interrupt_ends_long_work_and_all_its_threads(work, tmp_path):
     """The work would take days; how soon it ends is measured by `benchmarks.interrupts`."""
-    script = tmp_path / "script.py"
+    script, short = tmp_path / "script.py", work.replace("2**31", "1000").replace("10**9", "1")
     script.write_text(
         f"""{JOB}
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been told to ignore it
 big = np.ones((64, 1024, 128), np.float32)
-job()
+{short}
 if threading.active_count() != 1:
     sys.exit("threads are left behind")
 try:
@@ -396,3 +397,29 @@ except KeyboardInterrupt:
 """
     )
     assert interrupted([sys.executable, str(script)]) == (0, "stopped\n", "")
+
+
+class Freed:
+    """Something that is interrupted while it is freed, as a plan of finufft."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process there cannot interrupt itself so")
+def test_an_interrupt_that_meets_a_destructor_is_raised():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            parallel.aside(lambda: Freed() and None)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_what_is_done_aside_comes_back_or_is_raised(monkeypatch):
+    assert parallel.aside(threading.current_thread) is not threading.main_thread()
+    with pytest.raises(ZeroDivisionError):
+        parallel.aside(lambda: 1 / 0)
+    monkeypatch.setattr(threading, "_start_new_thread", lambda *args: (_ for _ in ()).throw(RuntimeError("no thread")))
+    assert parallel.aside(threading.current_thread) is threading.main_thread()

@@ -36,6 +36,7 @@ _TILE = 2**12  # lags that a thread takes at a time
 _PAIRED_LAGS = 32  # lags whose sums stay in the second cache
 
 _COSTS = transforms.CPU
+_HOW: dict[str, Any] = dict(eps=transforms.ACCURACY, isign=1, nthreads=1, upsampfac=2.0)  # finufft transforms
 
 
 def mean_cos(angles: Angles) -> Array:
@@ -275,7 +276,7 @@ def _grid_sums(turned: _Turned, grid: transforms.Grid, n_lags: int) -> np.ndarra
 
     def modes(first: int, shape: tuple[int, ...]) -> np.ndarray:
         strengths = _phasors(turned, transforms.middle(grid, first, shape))
-        return transform(*points, strengths, shape, eps=transforms.ACCURACY, isign=1, nthreads=1, upsampfac=2.0)
+        return parallel.aside(lambda: transform(*points, strengths, shape, **_HOW))
 
     return transforms.from_blocks(grid, n_lags, modes, np)
 
@@ -299,7 +300,7 @@ def _scattered_sums(turned: _Turned, lags: np.ndarray) -> np.ndarray:
     transform = getattr(finufft, f"nufft{turned.axes}d3")
     points, targets = np.ascontiguousarray(turned.omega.T), np.ascontiguousarray((lags - middle).T)
     strengths = _phasors(turned, middle[None])
-    return transform(*points, strengths, *targets, eps=transforms.ACCURACY, isign=1, nthreads=1, upsampfac=2.0)
+    return parallel.aside(lambda: transform(*points, strengths, *targets, **_HOW))
 
 
 # -- moments -----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Small dense tensors of the CPU with gradients: turned as quickly as others, as one node of PyTorch's graph.
 
-The way of an operator of ours through PyTorch's dispatcher, forwards and back, and all checks cost more than such a turn
-itself: by it the job of ``python -m benchmarks.torch_layers --only "fits a cache"`` took longer than the usual formula. What is
-compiled, traced, mapped over or in forward mode is left to the operators, and so is whatever needs all checks.
+The way of an operator of ours through PyTorch's dispatcher, forwards and back, and all checks cost more than such
+a turn itself: so the job of ``python -m benchmarks.torch_layers --only "fits a cache"`` was slower than the usual
+formula. What is compiled, traced, mapped over or in forward mode is left to the operators, and so is whatever needs
+all checks.
 """
 
 from __future__ import annotations

@@ -193,8 +193,7 @@ def _turn_heads(
     row = tl.arange(0, TOKENS)[None, :, None].to(tl.int64)
     x += batch * x_steps[0] + token * x_steps[2]
     y += batch * y_steps[0] + token * y_steps[2]
-    dots = tl.zeros((HEADS, TOKENS, BLOCKS), tl.float32)
-    crosses = tl.zeros((HEADS, TOKENS, BLOCKS), tl.float32)
+    dots, crosses = tl.zeros_like(cos), tl.zeros_like(cos)
     for start in range(0, heads, HEADS):
         member = start + tl.arange(0, HEADS)[:, None, None]
         valid = (member < heads) & (token + row < tokens)
@@ -206,8 +205,8 @@ def _turn_heads(
             z_1, z_2 = _load_blocks(z_at, z_steps[3], valid, D, BLOCKS, OUT)
             if SUMS:
                 m = _softplus(z_1) if SOFTPLUS else z_1
-                dots += m * first + z_2 * second
-                crosses += m * second - z_2 * first
+                dots += tl.sum(m * first + z_2 * second, 0, keep_dims=True)
+                crosses += tl.sum(m * second - z_2 * first, 0, keep_dims=True)
         if SOFTPLUS and LAYOUT == MAGNITUDES:
             first = _softplus(first)
         turned, other = first * cos - second * sin, first * sin + second * cos
@@ -220,7 +219,7 @@ def _turn_heads(
             after, behind = D if LAYOUT == MAGNITUDES else 2 * D, D if OUT == MAGNITUDES else 2 * D
             copied = tl.load(x_at + (column + after).to(tl.int64) * x_steps[3], mask=mask)
             tl.store(y_at + (column + behind).to(tl.int64) * y_steps[3], copied, mask=mask)
-    return tl.sum(dots, 0, keep_dims=True), tl.sum(crosses, 0, keep_dims=True)
+    return dots, crosses
 
 
 @triton.jit
