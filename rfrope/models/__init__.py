@@ -4,21 +4,26 @@ from rfrope.models.auditing import Audit, Finding, audit
 from rfrope.models.comparing import Comparison, EngineReport, RopeComparison, compare
 from rfrope.models.configs import from_config
 from rfrope.models.conformance import conformance
+from rfrope.models.probing import Probe, probe
 from rfrope.models.relocating import Relocation, RopeRelocation, can_relocate
 from rfrope.models.rope_parameters import from_rope_parameters
+from rfrope.models.verdicts import Rotation
 
 __all__ = [
     "Audit",
     "Comparison",
     "EngineReport",
     "Finding",
+    "Probe",
     "Relocation",
     "RopeComparison",
     "RopeRelocation",
+    "Rotation",
     "audit",
     "can_relocate",
     "compare",
     "conformance",
     "from_config",
     "from_rope_parameters",
+    "probe",
 ]
