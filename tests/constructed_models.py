@@ -110,7 +110,9 @@ def model(
     return apply
 
 
-def config(width: int = 64, base: float = 10_000.0, scaling: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def config(
+    width: int = 64, base: float = 10_000.0, scaling: dict[str, Any] | None = None, **more: Any
+) -> dict[str, Any]:
     made = {"model_type": "llama", "hidden_size": 4 * width, "num_attention_heads": 4, "head_dim": width}
     made |= {"rope_theta": base, "max_position_embeddings": CONTEXT}
     return made | ({"rope_scaling": scaling} if scaling else {}) | more
@@ -333,7 +335,7 @@ def scaled(apply: Callable[..., Any], of_q: float, of_k: float) -> Callable[...,
 
 
 def columns_for_neighbours(q: np.ndarray, k: np.ndarray, positions: np.ndarray) -> Any:
-    """cos and sin with every column twice in a row, and halves turned by them."""
+    """Tables of cos and sin with every column twice in a row, and halves turned by them."""
     cos, sin = (np.repeat(each, 2, axis=-1) for each in cos_and_sin(positions, PLAIN))
     half = q.shape[-1] // 2
     return tuple(
@@ -368,6 +370,25 @@ def never_filled(value: float) -> Callable[..., Any]:
         return turn_halves(q, cos, sin), turn_halves(k, cos, sin)
 
     return apply
+
+
+def whatever_lay_there(q: np.ndarray, k: np.ndarray, positions: np.ndarray) -> Any:
+    """The same, where the memory held numbers of usual size."""
+    held = np.random.default_rng(1).standard_normal((2, CONTEXT, W // 2)).astype(np.float32)
+    cos, sin = (each[positions][:, None].astype(q.dtype) for each in held)
+    return turn_halves(q, cos, sin), turn_halves(k, cos, sin)
+
+
+class CountsEarlierTokens:
+    """An offset that is not set back: tokens of earlier calls are counted, as if they were in a cache."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def __call__(self, q: np.ndarray, k: np.ndarray, positions: np.ndarray) -> Any:
+        turned = model(PLAIN)(q, k, positions + self.seen)
+        self.seen += positions.shape[1]
+        return turned
 
 
 def only_cos(cos: Any, sin: Any) -> Any:
@@ -419,8 +440,8 @@ WRONG = [
     wrong("frequencies in float16", "half precision", "float16",
           model(PLAIN.astype(np.float16).astype(np.float64))),
     wrong("M-RoPE never used", "sections", "never used", mrope(lambda i: 0), QWEN2_VL, **AXES),
-    wrong("sections one after the other", "sections", "one after the other", mrope(lambda i: 0 if i < 12 else 1 if i < 22 else 2),
-          QWEN3_VL, **AXES),
+    wrong("sections one after the other", "sections", "one after the other",
+          mrope(lambda i: 0 if i < 12 else 1 if i < 22 else 2), QWEN3_VL, **AXES),
     wrong("sections in turn", "sections", "in turn", mrope(axis_in_turn), QWEN2_VL, **AXES),
     wrong("rows and columns swapped", "sections", "axes", mrope(axis_swapped), QWEN2_VL, **AXES),
     wrong("the other way round", "frequencies", "other way", model(-PLAIN)),
@@ -438,6 +459,8 @@ WRONG = [
     wrong("positions in a byte", "positions", "256", model(PLAIN, positions_of=lambda p: p % 256)),
     wrong("never filled", NEVER, "uninitialised", never_filled(1e33)),
     wrong("not a number", NEVER, "not finite", never_filled(math.nan)),
+    wrong("whatever lay there", NEVER, "cos^2", whatever_lay_there),
+    wrong("earlier tokens counted", "positions", "earlier calls", CountsEarlierTokens()),
     wrong("all frequencies 0", "layers", "does not turn", model(0.0 * PLAIN)),
     wrong("reverse order", "frequencies", "reverse order", model(PLAIN[::-1].copy())),
     wrong("turns for radians", "frequencies", "turns instead of radians", model(PLAIN / (2.0 * math.pi))),

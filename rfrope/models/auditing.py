@@ -32,14 +32,14 @@ class Finding(Result):
     ----------
     kind : str
         One of "uninitialised", "width", "half precision", "frequencies", "attention factor", "rows", "too short",
-        "pairing".
+        "pairing"; of `probe` also "positions", "sections", "direction", "heads", "layers", "state", "not linear".
     where : str
-        The buffer or table.
+        The buffer, table or layer.
     text : str
         What is wrong, and which known mistake it looks like.
     position : int or None
         The first position at which a cos or sin is off by more than 1e-3; None if there is none within the context,
-        or below 2^24 where there is no context.
+        or below 2^24 where there is no context. Of `probe` the first of those that it measured.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""What a black box does to unit vectors at chosen positions, and what can be read from that: pairs, phases, factors."""
+"""Measurements of a black box by unit vectors at chosen positions: pairs, phases, factors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.arguments import show
+from rfrope._core.arguments import printable, show
 from rfrope.models import tables
 from rfrope.rotation.rope import Rope
 
+EXCEEDS = 1e-3  # error of cos and sin
 POSITIONS = 160  # of them phases are measured at most
-STEPS = (1, 3, 50, 1021)  # positions beside 0 at which every feature is followed
+STEPS = (1, 3, 50)  # positions beside 0 and the last at which every feature is followed
 _STILL = 1e-9  # of the largest entry: less is no turn
 _MIXED = 0.1  # of the largest partner: a second one
 _NOISE = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": tables.FINE}
@@ -95,12 +96,21 @@ class Function:
             positions = np.concatenate([positions, at], axis=1)
         tokens = len(q)
         given = [
-            self._place(np.ascontiguousarray(np.broadcast_to(one, (batch, heads, tokens, self.head_dim))), self.place[2])
+            self._place(
+                np.ascontiguousarray(np.broadcast_to(one, (batch, heads, tokens, self.head_dim))), self.place[2]
+            )
             for one, heads in ((q, self.heads), (k, self.kv_heads))
         ]
         at = self._place(positions if self.axes > 1 else positions[..., 0], None)
         self.calls, self.dtype = self.calls + 1, array.dtype_name(given[0])
-        found = self.apply(*given, at)
+        try:
+            found = self.apply(*given, at)
+        except Exception as error:
+            shapes = ", ".join(str(tuple(one.shape)) for one in (*given, at))
+            raise ValueError(
+                f"apply raised {type(error).__name__} for q, k and positions of shapes {shapes}: "
+                f"{printable(str(error))[:200]}"
+            ) from error
         if self.gives != "scores":
             return {"apply": self._read_turned(found, batch, tokens)}
         scores = _read("scores", found, (batch, self.heads, tokens, tokens))
@@ -142,7 +152,7 @@ def noise_of(dtype: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Which features of one head turn with which.
+    """Pairs of features of one head that turn together.
 
     Attributes
     ----------
@@ -170,9 +180,8 @@ class Structure:
 
 
 def choose_steps(context: int) -> np.ndarray:
-    """Return the positions at which every feature is followed, the first one not 0."""
-    steps = [step for step in STEPS if step < context]
-    return np.array([*steps[::-1], 0])
+    """Return the positions at which every feature is followed: frequencies may depend on the largest one."""
+    return np.array(sorted({0, context - 1, *(step for step in STEPS if step < context)}, reverse=True))
 
 
 def follow_features(matrices: np.ndarray, at: np.ndarray) -> Structure:
@@ -255,7 +264,8 @@ def choose_positions(context: int) -> np.ndarray:
     steps = [*choose_steps(context)]
     far = np.random.default_rng(29).integers(0, context, POSITIONS - 17 - len(powers) - len(STEPS))
     chosen = np.unique(np.array([*near, *powers, *steps, context - 1, *far]))
-    return np.random.default_rng(31).permutation(chosen)
+    mixed = np.random.default_rng(31).permutation(chosen[chosen > 0])
+    return np.insert(mixed, len(mixed) // 2, 0)  # neither end is position 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,7 +307,8 @@ def read_phases(z: np.ndarray, positions: np.ndarray, noise: float) -> Phases:
     phases = positions[:, None] * found[:, None, :] + np.angle(origin)[:, None, :]
     error = np.abs(z - np.exp(1j * phases))
     room = 4.0 * noise * (1.0 + positions[:, None] / reach[:, None, :]) + 2.0**-22 * np.abs(phases)
-    allowed = 4.0 * noise / reach + 2.0**-22 * np.abs(found)
+    least = 2.0**-25 if noise == _NOISE["float16"] else 0.0  # half of its smallest number
+    allowed = (4.0 * noise * np.minimum(1.0, np.abs(found) * reach) + least) / reach + 2.0**-22 * np.abs(found)
     return Phases(found, allowed, np.angle(origin), np.max(error, axis=2), bool(np.all(error <= room)))
 
 
@@ -319,3 +330,97 @@ def unit(first: Sequence[int] | np.ndarray, width: int, tokens: int) -> np.ndarr
     made = np.zeros((tokens, width))
     made[:, np.asarray(first, dtype=int)] = 1.0
     return made
+
+
+def usual_length(z: np.ndarray) -> float:
+    """Return the usual length of blocks."""
+    return float(np.median(np.abs(z))) or 1.0
+
+
+# -- all of one box ------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Side:
+    """Measurements of queries, of keys, or of scores: features followed, and phases of blocks.
+
+    Attributes
+    ----------
+    matrices : ndarray (H, P, d, d)
+        What becomes of unit vectors at the steps.
+    doubled : ndarray (H, P, d, d)
+        What becomes of twice the unit vectors.
+    structures : list of Structure
+        One for each head.
+    z : ndarray (B, H, T, D), complex
+        Blocks at the positions.
+    again : ndarray
+        The same at the end.
+    along : list of ndarray (H, T, D)
+        Blocks along each axis alone.
+    lagged : ndarray or None
+        Scores of queries at position 3.
+    """
+
+    matrices: np.ndarray
+    doubled: np.ndarray
+    structures: list[Structure] = field(default_factory=list)
+    z: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 0), complex))
+    again: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 0), complex))
+    along: list[np.ndarray] = field(default_factory=list)
+    lagged: np.ndarray | None = None
+
+    @property
+    def turning(self) -> list[int]:
+        """Heads that turn."""
+        return [h for h, one in enumerate(self.structures) if one.pairing is not None]
+
+    @property
+    def head(self) -> int:
+        """The first head that turns, or 0."""
+        return self.turning[0] if self.turning else 0
+
+
+@dataclass(eq=False)
+class Box:
+    """Measurements of one black box."""
+
+    name: str
+    width: int
+    steps: np.ndarray
+    positions: np.ndarray  # (2, T)
+    noise: float
+    is_wide: bool
+    sides: dict[str, Side]
+    context: int
+
+    def structure(self) -> Structure:
+        """Return that of the first head that turns."""
+        for side in self.sides.values():
+            if side.turning:
+                return side.structures[side.head]
+        return next(iter(self.sides.values())).structures[0]
+
+    def follow(self) -> None:
+        """Read the structures of all heads; nothing that is not finite has one."""
+        for side in self.sides.values():
+            finite = np.nan_to_num(side.matrices, nan=0.0, posinf=0.0, neginf=0.0)
+            side.structures = [follow_features(head, self.steps) for head in finite]
+
+    def unit(self, name: str, row: int) -> np.ndarray:
+        """Return blocks (T, D) of the first head of a side that turns, of length about 1."""
+        side = self.sides[name]
+        return np.asarray(side.z[row, side.head] / usual_length(side.z[row, side.head]))
+
+    def find_first_off(self, name: str, omega: np.ndarray) -> int | None:
+        """Return the first measured position with a cos or sin off by more than 1e-3 from those of frequencies."""
+        side, at = self.sides[name], self.positions[0]
+        z = side.z[0, side.head]
+        apart = z - usual_length(z) * np.exp(1j * np.multiply.outer(at, omega))
+        off = np.any(np.maximum(np.abs(apart.real), np.abs(apart.imag)) > EXCEEDS, axis=1)
+        return int(at[off].min()) if np.any(off) else None
+
+    def blocks_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return what became of blocks, (..., d) features, as complex numbers."""
+        one = self.structure()
+        return np.asarray(rows[..., one.order[one.first]] + 1j * rows[..., one.order[one.second]])

@@ -15,18 +15,19 @@ import numpy as np
 from rfrope._core import array, libraries
 from rfrope._core.arguments import show
 from rfrope.data.model_types import known
-from rfrope.models.measuring import noise_of
+from rfrope.models.measuring import Box, find_places, noise_of, unit, usual_length
 from rfrope.rotation.rope import Rope
 
 _ROTATION = re.compile("apply_.*(rotary|rope)")
 _TABLES = re.compile("cos|sin|freqs|position|emb")  # parameters that are no features
 _INDEX = re.compile(r"\.(\d+)\.")
+_PADDED, _HIDDEN = 37, 5  # tokens, and those of them that are padding
 _FIRST = 11  # tokens of the first forward, by which layers are found
 
 
 @dataclass
 class _Calls:
-    """What layers were given and what they made of it, in one forward."""
+    """Features that layers were given in one forward, and what they made of them."""
 
     features: Mapping[str, np.ndarray]
     found: dict[str, dict[str, np.ndarray]]
@@ -64,7 +65,9 @@ class ModelLayers:
         self._widths, self._dtypes = calls.widths, calls.dtypes
         if not self._widths:
             names = ", ".join(sorted({name for _, name in self.functions}))
-            raise ValueError(f"{type(model).__name__} called none of {names} in its forward; expected one in each layer")
+            raise ValueError(
+                f"{type(model).__name__} called none of {names} in its forward; expected one in each layer"
+            )
         visited = dict.fromkeys(self._visited)
         self.still = tuple(one for one in visited if one not in self._widths and not _has_inner(one, visited))
 
@@ -83,7 +86,7 @@ class ModelLayers:
 
     def choose(self, name: str, meant: tuple[Rope, ...]) -> tuple[tuple[Rope, ...], bool | None]:
         """Return the Ropes that a layer may turn by, and whether it is meant to turn, if that is known."""
-        config = getattr(self.model, "config", None)
+        config: Any = getattr(self.model, "config", None)
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         numbers = _INDEX.findall(f".{name}.")
         index, kinds = int(numbers[0]) if numbers else 0, getattr(text, "layer_types", None) or ()
@@ -97,22 +100,46 @@ class ModelLayers:
         about = known(str(getattr(text, "model_type", ""))).get("window", {})
         return tuple(named) or meant, kind not in about.get("still", ())
 
+    def counts_padding(self, box: Box, frequencies: np.ndarray) -> bool | None:
+        """Return whether tokens that a mask hides on the left count as positions, if that is known.
+
+        Parameters
+        ----------
+        box : Box
+            A layer whose queries turn.
+        frequencies : ndarray (D,)
+            By these.
+        """
+        if "attention_mask" not in inspect.signature(self.model.forward).parameters:
+            return None
+        blocks = unit(box.structure().first, box.width, _PADDED)
+        found = self._run({box.name: blocks}, np.zeros((2, _PADDED, self.axes), dtype=np.int64), hidden=_HIDDEN).found
+        z = box.blocks_of(found[box.name]["queries"])[1, box.sides["queries"].head, _HIDDEN:]
+        places = find_places(z / usual_length(z), frequencies, _PADDED)
+        ways = {True: np.arange(_HIDDEN, _PADDED), False: np.arange(_PADDED - _HIDDEN)}
+        return next((counts for counts, at in ways.items() if np.array_equal(places, at)), None)
+
     # -- one forward ---------------------------------------------------------------------------------------------------
 
-    def _run(self, features: Mapping[str, np.ndarray], positions: np.ndarray) -> _Calls:
+    def _run(self, features: Mapping[str, np.ndarray], positions: np.ndarray, hidden: int = 0) -> _Calls:
         torch: Any = libraries.imported("torch")
         parameter = next(self.model.parameters())
         calls = _Calls(features, {}, {}, {})
         at = torch.from_numpy(np.ascontiguousarray(positions)).to(parameter.device)
         at = at.movedim(-1, 0) if self.axes > 1 else at[..., 0]
         ids = torch.zeros(positions.shape[:2], dtype=torch.int64, device=parameter.device)
+        options: dict[str, Any] = {"position_ids": at}
+        if hidden:
+            mask = torch.ones_like(ids)
+            mask[1:, :hidden] = 0
+            options = {"attention_mask": mask}
         self._visited = []
         was_training = self.model.training
         with ExitStack() as undo, torch.no_grad():
             undo.enter_context(self._watch(calls))
             undo.callback(self.model.train, was_training)
             self.model.eval()
-            self.model(input_ids=ids, position_ids=at, use_cache=False)
+            self.model(input_ids=ids, use_cache=False, **options)
         self.calls += 1
         return calls
 
@@ -158,7 +185,9 @@ class ModelLayers:
 
         return rotate
 
-    def _follow(self, original: Callable[..., Any], bound: inspect.BoundArguments, names: list[str], calls: _Calls) -> None:
+    def _follow(
+        self, original: Callable[..., Any], bound: inspect.BoundArguments, names: list[str], calls: _Calls
+    ) -> None:
         """Call a function once more, with unit vectors in place of queries and keys."""
         layer = self._path[-1] if self._path else type(self.model).__name__
         given = [bound.arguments[name] for name in names]

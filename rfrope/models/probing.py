@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.arguments import choice, finite, positive, show, whole
+from rfrope._core.arguments import choice, positive, show, whole
 from rfrope._core.results import Result
 from rfrope.models.auditing import Finding, merge_shared, read_expected
+from rfrope.models.measuring import Box, Function, Side, Source, choose_positions, choose_steps, unit
 from rfrope.models.model_layers import ModelLayers
-from rfrope.models.measuring import Function, Source, choose_positions, choose_steps, unit
-from rfrope.models.verdicts import Box, Rotation, Side, judge, judge_still
+from rfrope.models.verdicts import Rotation, judge, judge_still
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _CONTEXT = 4096  # positions that are measured where nothing says how many there are
 _ORIGIN = 3  # position of the queries in a second measurement of scores
+_ROUNDED = 1e-6  # factors as near to 1 are 1
+_MOST_AXES = 16
 _LARGEST = 2**24  # positions that float32 holds
 _GIVES = ("rotated", "scores")
 _POLAR = "probe follows blocks of two features"
@@ -26,7 +29,7 @@ _POLAR = "probe follows blocks of two features"
 
 @dataclass(frozen=True, eq=False)
 class Probe(Result):
-    """What a rotation does, as found from outside, and its faults.
+    """Rotations of a function or of a model's layers, as found from outside, and their faults.
 
     Attributes
     ----------
@@ -37,12 +40,16 @@ class Probe(Result):
         How often the function or the model was called.
     context : int
         Positions that were measured are below it.
+    counts_padding : bool or None
+        Whether a model that is given a mask and no positions counts tokens of padding on the left; None for a function,
+        and where that is not known.
     """
 
     findings: tuple[Finding, ...]
     rotations: tuple[Rotation, ...]
     calls: int
     context: int
+    counts_padding: bool | None = None
 
     @property
     def passed(self) -> bool:
@@ -62,6 +69,7 @@ class Probe(Result):
             if one.pairing in ("half", "interleaved") and np.all(np.isfinite(one.frequencies)):
                 factors = [value for value in one.attention_factor.values() if value > 0.0]
                 factor = float(np.sqrt(factors[0])) if "scores" in one.attention_factor else factors[0]
+                factor = 1.0 if abs(factor - 1.0) < _ROUNDED else factor
                 return Rope(one.frequencies, pairing=one.pairing, attention_factor=factor, context=self.context)
         raise ValueError("no layer turns pairs of features, so there is no Rope; expected findings to be read")
 
@@ -72,6 +80,7 @@ class Probe(Result):
             "rotations": [_plain(asdict(one)) for one in self.rotations],
             "calls": self.calls,
             "context": self.context,
+            "counts_padding": self.counts_padding,
         }
 
     def __str__(self) -> str:
@@ -153,11 +162,12 @@ def probe(
 
     Notes
     -----
-    Four calls, one more for each axis of several and for scores: unit vectors of every feature at five positions, and
-    twice those, which give pairs, width and factors; all blocks at once at about 160 positions below the context, in an order that is not theirs and
-    in two rows that differ, which give frequencies by the phases at 1, 2, 4, ... and say which position each token
-    turns by; every axis by itself; and the second again, for what a first call leaves behind. Positions of findings are
-    the first of those measured.
+    Four calls, one more for scores, and one for each of several axes: unit vectors of every feature at five positions,
+    and twice those, which give pairs, width and factors; then all blocks at once at up to 160 positions below the
+    context, in an order that is not theirs and in two rows that differ. Phases at 1, 2, 4, ... give frequencies, the
+    others the position that each token turns by. Every axis is followed by itself, and the blocks once more at the end,
+    for what a first call leaves behind. A model is run once before, to find its layers. Positions of findings are the
+    first of those measured.
 
     Whole positions tell frequencies but for whole turns. Scores tell the square of the attention factor, and no start
     of counting. A factor that is left out and weights that make up for it look the same.
@@ -172,7 +182,7 @@ def probe(
     ...     return wrong.rotate(q, positions[:, None]), wrong.rotate(k, positions[:, None])
     >>> print(probe(apply, config))  # doctest: +ELLIPSIS
     FAILED
-      apply: pairing 'half', 64 features, 32 frequencies, 1 to 0.000133352; queries x 1, keys x 1
+      apply: pairing 'half', 64 features, 32 frequencies, 1 to 0.0001334; queries x 1, keys x 1
       apply: frequencies are not those meant (...): they are those of base 10000 instead of 500000; off by more ...
     """
     if hasattr(apply, "named_modules") and expected is None:
@@ -184,23 +194,36 @@ def probe(
         source = ModelLayers(apply, meant)
     else:
         source = _read_function(
-            apply, meant, {"head_dim": head_dim, "heads": heads, "kv_heads": kv_heads, "axes": axes},
-            choice("gives", gives, _GIVES), positive("score_scale", abs(finite("score_scale", score_scale))), (xp, device, dtype),
+            apply,
+            meant,
+            {"head_dim": head_dim, "heads": heads, "kv_heads": kv_heads, "axes": axes},
+            choice("gives", gives, _GIVES),
+            positive("score_scale", score_scale),
+            (xp, device, dtype),
         )
     boxes = _measure(source, length)
     verdicts = [judge(box, *source.choose(name, meant)) for name, box in boxes.items()]
     verdicts += [judge_still(name, source.choose(name, meant)[1]) for name in source.still]
     findings = merge_shared([one for _, found in verdicts for one in found])
-    return Probe(findings, tuple(one for one, _ in verdicts), source.calls, length)
+    padding = _count_padding(source, boxes, verdicts)
+    return Probe(findings, tuple(one for one, _ in verdicts), source.calls, length, padding)
+
+
+def _count_padding(source: Source, boxes: dict[str, Box], verdicts: list[tuple[Rotation, Any]]) -> bool | None:
+    """Return whether the first layer that turns counts padding, if it is known by what."""
+    turning = (one for one, _ in verdicts if one.pairing in ("half", "interleaved") and one.frequencies.ndim == 1)
+    one = next(turning, None)
+    if one is None or not isinstance(source, ModelLayers) or not boxes[one.name].sides["queries"].turning:
+        return None
+    return source.counts_padding(boxes[one.name], one.frequencies)
 
 
 def _read_meant(expected: Any) -> tuple[Rope, ...]:
-    """Return the Ropes that are meant, those of several axes and heads, too."""
-    if isinstance(expected, Rope):
-        refuse_polar(expected, "expected", _POLAR)
-        return (expected,)
-    if not isinstance(expected, Mapping | str) and not hasattr(expected, "__fspath__") and not hasattr(expected, "to_dict"):
-        return (Rope(expected),)
+    """Return the Ropes that are meant, also those of several axes or heads."""
+    if not isinstance(expected, Mapping | str | os.PathLike) and not hasattr(expected, "to_dict"):
+        made = expected if isinstance(expected, Rope) else Rope(expected)
+        refuse_polar(made, "expected", _POLAR)
+        return (replace(made, frequencies=array.to_host(made.frequencies, "expected").astype(np.float64)),)
     found = read_expected(None, expected)
     text = [one for one in found if one.source.rope_parameters["rope_type"] != "axial"]
     return tuple(text or found)
@@ -221,14 +244,19 @@ def _read_function(
     width = sizes["head_dim"]
     if width is None and not meant:
         raise ValueError("head_dim is None; expected the features of a head, or expected= to take them from")
-    width = meant[0].head_dim if width is None else whole("head_dim", width, 2)
+    width = int(meant[0].head_dim or 0) if width is None else whole("head_dim", width, 2)
+    if width % 2:
+        raise ValueError(f"head_dim is {width}; expected an even number of features")
     heads = whole("heads", sizes["heads"], 1)
     kv_heads = heads if sizes["kv_heads"] is None else whole("kv_heads", sizes["kv_heads"], 1)
     if heads % kv_heads:
         raise ValueError(f"kv_heads is {kv_heads}; expected a number that divides heads = {heads}")
+    axes = whole("axes", sizes["axes"], 1, _MOST_AXES)
+    for name, count in (("head_dim", width), ("heads", heads)):
+        array.check_memory(100.0 * width, (count, width), np.zeros(0), name)
     space = array.named_namespace(place[0])
-    asked = space.float32 if place[2] is None else place[2]
-    return Function(apply, int(width or 0), heads, kv_heads, whole("axes", sizes["axes"], 1), gives, scale, (space, place[1], asked))
+    asked = space.float32 if place[2] is None else array.check_float_dtype(place[2], space)
+    return Function(apply, width, heads, kv_heads, axes, gives, scale, (space, place[1], asked))
 
 
 def _measure(source: Source, context: int) -> dict[str, Box]:

@@ -1,29 +1,28 @@
-"""What measurements of a black box say of it: its rotation, and the faults of that."""
+"""Rotations of black boxes and their faults, told from measurements."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from rfrope._core.results import Result
 from rfrope.models.auditing import Finding
 from rfrope.models.differences import describe_difference, describe_factor, describe_width
-from rfrope.models.measuring import Phases, Structure, find_places, follow_features, read_phases
-from rfrope.models.tables import HALVES, ROUNDED, TINY, bits, rounded
+from rfrope.models.measuring import Box, Phases, Side, read_phases, usual_length
+from rfrope.models.misplaced import Misplaced
+from rfrope.models.tables import HALVES, ROUNDED, TINY, bits
 from rfrope.rotation.pairings import dealt
 from rfrope.rotation.rope import Rope
 
-EXCEEDS = 1e-3  # error of cos and sin
 _LARGEST = 1e12  # entries of no rotation
-_SHIFTS = 64  # by which positions may be counted from another start
 
 
 @dataclass(frozen=True, eq=False)
 class Rotation(Result):
-    """What a black box does to queries and keys, as found from outside.
+    """A rotation as found from outside.
 
     Attributes
     ----------
@@ -43,7 +42,7 @@ class Rotation(Result):
     attention_factor : dict
         By side ("queries" and "keys", or "scores"), the length of what becomes of a unit vector that turns.
     factor_of_rest : dict
-        The same of features that do not turn; NaN where there are none.
+        The same of features that do not turn, where there are some.
     turning_heads : dict
         By side, one bool for each head.
     exceeds : int or None
@@ -65,87 +64,14 @@ class Rotation(Result):
     def __str__(self) -> str:
         if self.pairing is None:
             return f"{self.name}: does not turn"
-        factors = ", ".join(f"{side} x {value:.6g}" for side, value in self.attention_factor.items())
+        factors = ", ".join(f"{side} x {value:.5g}" for side, value in self.attention_factor.items())
         first = f" from {self.first}" if self.first else ""
         waves = np.abs(self.frequencies[self.frequencies != 0.0])
-        span = f", {waves.max():.6g} to {waves.min():.6g}" if waves.size else ""
+        span = f", {waves.max():.4g} to {waves.min():.4g}" if waves.size else ""
         return (
             f"{self.name}: pairing {self.pairing!r}, {self.rotary_dim} features{first}, {len(self.frequencies)} "
             f"frequencies{span}; {factors}"
         )
-
-
-@dataclass(eq=False)
-class Side:
-    """Measurements of queries, of keys, or of scores: features followed, and phases of blocks.
-
-    Attributes
-    ----------
-    matrices : ndarray (H, P, d, d)
-        What becomes of unit vectors at the steps.
-    doubled : ndarray (H, P, d, d)
-        What becomes of twice the unit vectors.
-    structures : list of Structure
-        One for each head.
-    z : ndarray (B, H, T, D), complex
-        Blocks at the positions.
-    again : ndarray
-        The same at the end.
-    along : list of ndarray (H, T, D)
-        Blocks along each axis alone.
-    lagged : ndarray or None
-        Scores of queries at position 3.
-    """
-
-    matrices: np.ndarray
-    doubled: np.ndarray
-    structures: list[Structure] = field(default_factory=list)
-    z: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 0), complex))
-    again: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 0), complex))
-    along: list[np.ndarray] = field(default_factory=list)
-    lagged: np.ndarray | None = None
-
-    @property
-    def turning(self) -> list[int]:
-        """Heads that turn."""
-        return [h for h, one in enumerate(self.structures) if one.pairing is not None]
-
-    @property
-    def head(self) -> int:
-        """The first head that turns, or 0."""
-        return self.turning[0] if self.turning else 0
-
-
-@dataclass(eq=False)
-class Box:
-    """Measurements of one black box."""
-
-    name: str
-    width: int
-    steps: np.ndarray
-    positions: np.ndarray  # (2, T)
-    noise: float
-    is_wide: bool
-    sides: dict[str, Side]
-    context: int
-
-    def structure(self) -> Structure:
-        """Return that of the first head that turns."""
-        for side in self.sides.values():
-            if side.turning:
-                return side.structures[side.head]
-        return next(iter(self.sides.values())).structures[0]
-
-    def follow(self) -> None:
-        """Read the structures of all heads; nothing that is not finite has one."""
-        for side in self.sides.values():
-            finite = np.nan_to_num(side.matrices, nan=0.0, posinf=0.0, neginf=0.0)
-            side.structures = [follow_features(head, self.steps) for head in finite]
-
-    def blocks_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return what became of blocks, (..., d) features, as complex numbers."""
-        one = self.structure()
-        return np.asarray(rows[..., one.order[one.first]] + 1j * rows[..., one.order[one.second]])
 
 
 def judge(box: Box, meant: Sequence[Rope], must_turn: bool | None) -> tuple[Rotation, tuple[Finding, ...]]:
@@ -176,7 +102,15 @@ class _Judge:
 
     def find(self) -> Iterator[Finding]:
         """Yield faults, those first that make others meaningless."""
-        checks = (self._garbage, self._nonlinear, self._still, self._measure, self._pairs, self._one_table, self._places)
+        checks = (
+            self._garbage,
+            self._measure,
+            self._nonlinear,
+            self._still,
+            self._pairs,
+            self._one_table,
+            self._places,
+        )
         for check in checks:
             if found := list(check()):
                 yield from found
@@ -211,11 +145,11 @@ class _Judge:
             return
 
     def _nonlinear(self) -> Iterator[Finding]:
-        bent = [
-            name
-            for name, side in self.box.sides.items()
-            if np.max(np.abs(side.doubled - 2.0 * side.matrices)) > 0.01 * np.max(np.abs(side.matrices))
-        ]
+        bent = []
+        for name, side in self.box.sides.items():  # lengths, as another call may turn by other positions
+            once, twice = (np.linalg.norm(each, axis=-1) for each in (side.matrices, side.doubled))
+            if np.max(np.abs(twice - 2.0 * once)) > 0.02 * np.max(once):
+                bent.append(name)
         if bent:
             text = f"twice the features do not give twice the {' and '.join(bent)}: more than a rotation acts on them"
             yield self._finding("not linear", text)
@@ -230,15 +164,18 @@ class _Judge:
     def _pairs(self) -> Iterator[Finding]:
         for name, side in self.box.sides.items():
             faults = {one.fault for one in side.structures if one.fault}
-            if faults and not (self.phases.get(name) and self._find_count(name)):  # features are followed by position
+            if faults and not (
+                name in self.phases and self._misplaced(name, self.phases[name]).find_count()
+            ):  # features are followed by position
                 yield self._finding("pairing", f"{name}: {min(faults)}")
                 return
 
     def _one_table(self) -> Iterator[Finding]:
-        """Yield a factor of cos alone or of sin alone."""
-        for name, side in self.box.sides.items():
-            z = side.z[0, side.head]
-            if not side.turning or np.max(np.abs(np.abs(z) / _length(z) - 1.0)) <= 16.0 * self.noise:
+        """Yield a factor of cos alone or of sin alone, and tables that are none."""
+        for name in self.phases:
+            z = self.box.sides[name].z[0, self.box.sides[name].head]
+            size = np.abs(z)
+            if np.max(np.ptp(size, axis=0)) <= max(16.0 * self.noise, 0.01) * np.median(size):
                 continue
             cos = float(np.median(z[np.argmin(self.box.positions[0])].real))
             factors = {"cos": (cos, 1.0), "sin": (1.0, float(np.max(np.abs(z.imag))))}
@@ -247,6 +184,9 @@ class _Judge:
                     text = f"{name}: {which} alone is multiplied by {of_cos * of_sin:.6g}"
                     yield self._finding("attention factor", text)
                     return
+            text = f"{name}: cos^2 + sin^2 is not the same at all positions: uninitialised or overwritten"
+            yield self._finding("uninitialised", text)
+            return
 
     # -- positions -----------------------------------------------------------------------------------------------------
 
@@ -259,115 +199,24 @@ class _Judge:
         self.noise = 2.0 ** -max(narrow) if self.narrow else box.noise
         for name, side in box.sides.items():
             if side.turning:
-                z = side.z[0] / _length(side.z[0])
+                z = side.z[0] / usual_length(side.z[0])
                 self.phases[name] = read_phases(z, box.positions[0], self.noise)
         yield from ()
-
-    def _unit(self, name: str, row: int) -> np.ndarray:
-        side = self.box.sides[name]
-        return np.asarray(side.z[row, side.head] / _length(side.z[row, side.head]))
 
     def _places(self) -> Iterator[Finding]:
         faults: dict[str, tuple[str, str, int | None]] = {}
         for name, found in self.phases.items():
-            if fault := self._find_misplaced(name, found):
+            if fault := self._misplaced(name, found).describe():
                 faults[name] = fault
         for fault in dict.fromkeys(faults.values()):
             names = [name for name, other in faults.items() if other == fault]
             kind, text, position = fault
             yield self._finding(kind, f"{' and '.join(names)}: {text}", position)
 
-    def _find_misplaced(self, name: str, found: Phases) -> tuple[str, str, int | None] | None:
-        side, box = self.box.sides[name], self.box
-        z = side.z[0][side.turning]
-        if name != "scores" and np.max(np.abs(z - z[:, :1])) <= 8.0 * self.noise * np.max(np.abs(z)):
-            phases = np.angle(z[:, 0])
-            by_head = np.exp(1j * np.outer(side.turning, phases[0] / max(1, side.turning[0])))
-            is_by_head = len(phases) > 1 and np.max(np.abs(np.exp(1j * phases) - by_head)) < 0.01
-            what = "heads count as positions: the table goes with the wrong axis" if is_by_head else ""
-            return "positions", what or "the rotation is the same at all positions", 0
-        if found.is_like and self._is_own_row(name, found):
-            return self._find_shifted(found, side)
-        if text := self._find_count(name):
-            return "positions", text, None
-        return self._find_rounded(name, found) or self._find_strange(name, found)
-
-    def _find_count(self, name: str) -> str:
-        """Return what tokens are counted by in place of their positions, or ""."""
-        own = self.box.positions[1]
-        ways = {
-            "positions are not used, but the place in the sequence": np.arange(len(own)),
-            "positions of the first row of the batch are used for all rows": self.box.positions[0],
-            "positions are counted from that of the first token": own - own[0],
-        }
-        z = self._unit(name, 1)[None]
-        fitting = (
-            text for text, at in ways.items() if {0, 1} <= {*at.tolist()} and read_phases(z, at, self.noise).is_like
-        )
-        return next(fitting, "")
-
-    def _is_own_row(self, name: str, found: Phases) -> bool:
-        """Say whether the second row turns by its own positions."""
-        head = self.box.sides[name].head
-        phases = self.box.positions[1][:, None] * found.frequencies[head] + found.start[head]
-        room = 8.0 * self.noise + 2.0**-20 * np.abs(phases) + self.box.positions[1][:, None] * found.allowed[head]
-        return bool(np.all(np.abs(self._unit(name, 1) - np.exp(1j * phases)) <= room))
-
-    def _find_shifted(self, found: Phases, side: Side) -> tuple[str, str, int | None] | None:
-        start, omega = found.start[side.head], found.frequencies[side.head]
-        if np.max(np.abs(start)) <= 8.0 * self.noise:
-            return None
-        shifts = np.array([s for s in range(-_SHIFTS, _SHIFTS + 1) if s])
-        apart = np.max(np.abs(np.exp(1j * start) - np.exp(1j * np.multiply.outer(shifts, omega))), axis=1)
-        if np.min(apart) > 16.0 * self.noise + 1e-4:
-            return "positions", f"phases at position 0 are not 0, but up to {np.max(np.abs(start)):.3g} radians", 0
-        shift = int(shifts[np.argmin(apart)])
-        more = f"{shift} more" if shift > 0 else f"{-shift} less"
-        return "positions", f"they turn by positions that are {more} than those given", 0
-
-    def _find_rounded(self, name: str, found: Phases) -> tuple[str, str, int | None] | None:
-        """Find positions or phases in half precision."""
-        at, z, side = self.box.positions[0].astype(float), self._unit(name, 0), self.box.sides[name]
-        room = 8.0 * self.noise + 2.0**-20 * at[:, None]
-        ladders = [found.frequencies[side.head]]
-        if self.rope is not None and len(self.rope.vectors) == z.shape[1]:
-            ladders.append(_total(self.rope))
-        for omega, (width, half) in itertools.product(ladders, HALVES.items()):
-            with np.errstate(over="ignore", invalid="ignore"):
-                off = np.abs(z - np.exp(1j * rounded(at, width)[:, None] * omega))
-                phases = at[:, None] * omega
-                apart = np.abs(z - np.exp(1j * np.sign(phases) * rounded(np.abs(phases), width)))
-            first = int(at[rounded(at, width) != at].min(initial=np.inf)) if np.any(rounded(at, width) != at) else None
-            if np.all(off <= room):
-                return "half precision", f"positions rounded to {half}", first
-            if np.all(apart <= room + np.abs(phases) * 2.0**-width) and np.mean(apart <= room) > 0.95:
-                return "half precision", f"phases rounded to {half}", self._first_off(name, omega)
-        return None
-
-    def _find_strange(self, name: str, found: Phases) -> tuple[str, str, int | None]:
-        """Say by which other positions tokens turn."""
-        side, at = self.box.sides[name], self.box.positions[0]
-        places = find_places(self._unit(name, 0), found.frequencies[side.head], self.box.context)
-        wrong = (places != at) & (places >= 0)
-        if not np.any(wrong):
-            far = at[found.off[side.head] > EXCEEDS]
-            first = int(far.min()) if far.size else int(at.max())
-            return "rows", f"phases are not proportional to positions, first at {first}", first
-        first, last = int(at[wrong].min()), int(places[wrong].max())
-        if np.all(places[wrong] == places[wrong][0]):
-            return "too short", f"the table ends: from {first} on all positions turn as {last} does", first
-        period = int(first - places[at == first][0])
-        if period > 0 and np.all(places[places >= 0] == at[places >= 0] % period):
-            return "positions", f"positions begin again at {period}", first
-        return "positions", f"position {first} turns as position {places[at == first][0]} does", first
-
-    def _first_off(self, name: str, omega: np.ndarray, factor: float | None = None) -> int | None:
-        """Return the first measured position with a cos or sin off by more than 1e-3."""
-        at, side = self.box.positions[0], self.box.sides[name]
-        z = side.z[0, side.head]
-        wanted = (_length(z) if factor is None else factor) * np.exp(1j * np.multiply.outer(at, omega))
-        off = np.any(np.maximum(np.abs((z - wanted).real), np.abs((z - wanted).imag)) > EXCEEDS, axis=1)
-        return int(at[off].min()) if np.any(off) else None
+    def _misplaced(self, name: str, found: Phases) -> Misplaced:
+        is_meant = self.rope is not None and len(self.rope.vectors) == found.frequencies.shape[1]
+        ladders = [total(self.rope)] if self.rope is not None and is_meant else []
+        return Misplaced(self.box, name, found, self.noise, ladders)
 
     # -- precision, heads, sides ---------------------------------------------------------------------------------------
 
@@ -384,7 +233,7 @@ class _Judge:
             later = np.max(np.abs(side.again - side.z)) > wide
             since = ", since the first call: that was not" if changed else ""
             if self.narrow:
-                first = self._first_off(name, self.phases[name].frequencies[side.head])
+                first = self.box.find_first_off(name, self.phases[name].frequencies[side.head])
                 yield self._finding("half precision", f"cos and sin are rounded to {self.narrow}{since}", first)
                 return
             if changed or later:
@@ -435,7 +284,7 @@ class _Judge:
         if side.lagged is None or not side.turning:
             return
         at, omega = self.box.positions[0], self.phases["scores"].frequencies[side.head]
-        z = side.lagged[side.head] / _length(side.lagged[side.head])
+        z = side.lagged[side.head] / usual_length(side.lagged[side.head])
         room = 0.01 + 2.0**-20 * at[:, None]
         for sign in (-1, 1):
             if np.all(np.abs(z - np.exp(1j * np.multiply.outer(at + 3 * sign, omega))) <= room):
@@ -470,7 +319,7 @@ class _Judge:
         seen: set[tuple[str, str]] = set()
         for name, found in self.phases.items():
             for head in self.box.sides[name].turning:
-                wanted, width = _total(rope, head), found.frequencies.shape[1]
+                wanted, width = total(rope, head), found.frequencies.shape[1]
                 values, allowed = found.frequencies[head], found.allowed[head]
                 if width < wanted.size and not np.any(np.abs(wanted[width:]) > TINY):
                     values, allowed = (np.pad(each, (0, wanted.size - width)) for each in (values, allowed))
@@ -485,7 +334,7 @@ class _Judge:
                 for fault in faults:
                     if fault not in seen:
                         seen.add(fault)
-                        first = self._first_off(name, wanted) if values.size == wanted.size == width else None
+                        first = self.box.find_first_off(name, wanted) if values.size == wanted.size == width else None
                         yield self._finding(*fault, first)
         if not seen and len(self._axes()) > 1:
             yield from self._compare_axes(rope)
@@ -494,7 +343,7 @@ class _Judge:
         """Return frequencies along each axis, of the first side that turns."""
         for name, side in self.box.sides.items():
             if side.turning and side.along and name in self.phases:
-                rows = [(z[side.head] / _length(z[side.head]))[None] for z in side.along]
+                rows = [(z[side.head] / usual_length(z[side.head]))[None] for z in side.along]
                 at = self.box.positions[0]
                 return [read_phases(z, at, self.noise).frequencies[0] for z in rows]
         return []
@@ -507,7 +356,9 @@ class _Judge:
             yield self._finding("sections", f"positions along axes {names} are given and never used")
 
     def _smallest(self) -> float:
-        return 1e-3 * min(float(np.min(np.abs(one.frequencies[one.frequencies != 0.0]), initial=1.0)) for one in self.phases.values())
+        return 1e-3 * min(
+            float(np.min(np.abs(one.frequencies[one.frequencies != 0.0]), initial=1.0)) for one in self.phases.values()
+        )
 
     def _compare_axes(self, rope: Rope) -> Iterator[Finding]:
         found, wanted = np.stack(self._axes(), axis=-1), np.asarray(rope.vectors, dtype=np.float64)
@@ -539,8 +390,10 @@ class _Judge:
             other = next(name for name in off if name != wrong)
             text = f"{other} alone have the factor {meant:.6g}; {wrong}: {text}"
         elif abs(found["queries"] * found["keys"] / meant**2 - 1.0) <= room:
-            text = f"queries have {found['queries']:.6g} and keys {found['keys']:.6g}; only their product is the one meant"
-        rest = rotation.factor_of_rest[wrong]
+            text = (
+                f"queries have {found['queries']:.6g} and keys {found['keys']:.6g}; only their product is the one meant"
+            )
+        rest = rotation.factor_of_rest.get(wrong, 1.0)
         if abs(rest - 1.0) > room:
             text += "; features that do not turn have it, too: it multiplies scores"
         yield self._finding("attention factor", text)
@@ -550,36 +403,29 @@ class _Judge:
     def rotation(self) -> Rotation:
         """Return what the box does."""
         box, one = self.box, self.box.structure()
-        factors = {}
-        rest = {}
+        factors: dict[str, float] = {}
+        rest: dict[str, float] = {}
         for name, side in box.sides.items():
             z = side.z[0][side.turning] if side.turning else np.zeros(0)
             left = side.structures[side.head].rest if side.structures else None
-            rest[name] = np.nan if left is None else left
-            factors[name] = float(_length(z)) if z.size and np.all(np.isfinite(z)) else rest[name]
+            rest |= {} if left is None else {name: left}
+            factors |= {name: usual_length(z)} if z.size and np.all(np.isfinite(z)) else {}
         frequencies = error = np.zeros(one.first.size)
         exceeds = None
         if self.phases:
             name, found = next(iter(self.phases.items()))
             head = box.sides[name].head
             frequencies, error = found.frequencies[head], found.allowed[head]
-            fits = self.rope is not None and len(_total(self.rope)) == frequencies.size
-            exceeds = self._first_off(name, _total(self.rope) if fits and self.rope else frequencies)
+            fits = self.rope is not None and len(total(self.rope)) == frequencies.size
+            exceeds = self.box.find_first_off(name, total(self.rope) if fits and self.rope else frequencies)
             along = self._axes()
             frequencies = np.stack(along, axis=-1) if len(along) > 1 else frequencies
         turning = {name: tuple(one.pairing is not None for one in side.structures) for name, side in box.sides.items()}
         width = 2 * one.first.size
-        return Rotation(
-            box.name, one.pairing, width, one.start, frequencies, error, factors, rest, turning, exceeds
-        )
+        return Rotation(box.name, one.pairing, width, one.start, frequencies, error, factors, rest, turning, exceeds)
 
 
-def _length(z: np.ndarray) -> float:
-    """Return the usual length of blocks."""
-    return float(np.median(np.abs(z))) or 1.0
-
-
-def _total(rope: Rope, head: int = 0) -> np.ndarray:
+def total(rope: Rope, head: int = 0) -> np.ndarray:
     """Return frequencies of positions that are the same on all axes."""
     if rope.sections is not None:
         return np.asarray(rope.frequencies, dtype=np.float64)
