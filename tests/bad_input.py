@@ -166,7 +166,7 @@ ALIASES = {
     **dict.fromkeys(("name", "text", "law", "names"), ("kernel",)),
     **dict.fromkeys(("first", "second"), ("sets", "kernels")),
 }
-PATHS = ("path", "config", "folder", "model", "checkpoint", "rope", "what")
+PATHS = ("old", "new", "path", "config", "folder", "model", "checkpoint", "rope", "what")
 # calls that are right with a large number, and take long: they show their progress
 LONG = {
     *(("estimate_kernel", "n_samples"), ("estimate_scores", "n_trials"), ("validate", "n_samples")),
@@ -263,6 +263,8 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         rfrope.from_config: {"config": CONFIG},
         models.from_rope_parameters: {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "head_dim": 8},
         models.compare: {"config": CONFIG},
+        models.diff: {"old": CONFIG, "new": CONFIG | {"rope_theta": 7.0}},
+        models.list_layers: {"config": CONFIG},
         models.can_relocate: {"config": CONFIG, "cached_len": 9, "seq_len": 64},
         models.audit: {"what": LADDER, "rope": ROPE},
         models.conformance: {},

@@ -4,14 +4,21 @@ from rfrope.models.auditing import Audit, Finding, audit
 from rfrope.models.comparing import Comparison, EngineReport, RopeComparison, compare
 from rfrope.models.configs import from_config
 from rfrope.models.conformance import conformance
+from rfrope.models.differing import Change, Diff, LayerDiff, diff
+from rfrope.models.layering import LayerKind, Layers, list_layers
 from rfrope.models.relocating import Relocation, RopeRelocation, can_relocate
 from rfrope.models.rope_parameters import from_rope_parameters
 
 __all__ = [
     "Audit",
+    "Change",
     "Comparison",
+    "Diff",
     "EngineReport",
     "Finding",
+    "LayerDiff",
+    "LayerKind",
+    "Layers",
     "Relocation",
     "RopeComparison",
     "RopeRelocation",
@@ -19,6 +26,8 @@ __all__ = [
     "can_relocate",
     "compare",
     "conformance",
+    "diff",
     "from_config",
     "from_rope_parameters",
+    "list_layers",
 ]
