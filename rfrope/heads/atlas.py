@@ -142,8 +142,7 @@ class Atlas(Result):
 
     def head_table(self) -> dict[str, np.ndarray]:
         """Return one row for each head, as columns by name; each estimate is followed by its error, ``_stderr``."""
-        half = self.order.shape[1] // 2
-        table = {"layer": self.layer, "head": self.head}
+        half, table = self.order.shape[1] // 2, {"layer": self.layer, "head": self.head}
         for name in _OF_HEADS:
             table |= _columns(name, getattr(self, name))
         for name in ("predicted", "change", "norm_change"):
@@ -182,8 +181,8 @@ class Atlas(Result):
         return "\n".join(lines)
 
 
-_OF_HEADS: tuple[str, ...] = ("variance", "unturned", "offset", "lag_explained", "curve_explained", "sink")
-_OF_HEADS += ("sink_key", "sink_slow", "sink_fast", "sink_content")
+_SINK = ("sink", "sink_key", "sink_slow", "sink_fast", "sink_content")
+_OF_HEADS = ("variance", "unturned", "offset", "lag_explained", "curve_explained", *_SINK)
 
 
 def _columns(name: str, estimate: HeadEstimate) -> dict[str, np.ndarray]:
@@ -447,7 +446,7 @@ class _Reader:
         apart = curve - np.sum(weights * curve, axis=1, keepdims=True)
         between = np.sum(weights * (count * sums.by_lag**2 - square) / (count - 1.0), axis=1)
         by_curve = np.sum(weights * apart * (2.0 * sums.by_lag - apart), axis=1)
-        sink = dict(zip(("sink", "sink_key", "sink_slow", "sink_fast", "sink_content"), sums.sink.T, strict=True))
+        sink = dict(zip(_SINK, sums.sink.T, strict=True))
         return sink | {
             "variance": variance,
             "share": _ratio(sums.covariance[:, :turned], variance[:, None]),
