@@ -152,7 +152,7 @@ class ExportRequest:
 
     @property
     def heads(self) -> int | None:
-        """How many heads have a set of their own; None where all share one."""
+        """The number of heads that have a set of their own; None where all share one."""
         return None if self.rope.frequencies.ndim < 3 else int(self.rope.frequencies.shape[0])
 
     @property

@@ -63,6 +63,6 @@ def test_lists_and_conformance(run):
     assert code == 0
     assert [re.split("  +", line)[0] for line in out.splitlines()[2:]] == exports.names()
     assert [one["name"] for one in json.loads(run("export", "--list", "--json")[1])] == exports.names()
-    done = "Written: 30 cases into vectors; its README.md says how to use them.\n"
+    done = "Written: 36 cases into vectors; its README.md says how to use them.\n"
     assert run("export", "--conformance", "vectors") == (0, done, "")
     assert "exists and holds something" in run("export", "--conformance", "vectors")[2]
