@@ -180,6 +180,7 @@ NOT_HERE = {"kernels.register"}  # it changes the process: tests/kernels/test_re
 LADDER = np.array([1.0, 0.5, 0.25, 0.125])
 X = np.linspace(-1.0, 1.0, 24).reshape(3, 8)
 ROPE = rfrope.Rope(LADDER, context=64)
+HEADS = np.linspace(-1.0, 1.0, 192).reshape(3, 1, 8, 8) ** 3  # documents, heads, tokens, features
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 8, "rope_theta": 1e4}
 CONFIG["max_position_embeddings"] = 64
 FEW = {"rng": 0}
@@ -314,6 +315,7 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         heads.offset_from_weights: {"w_q": np.eye(8), "w_k": np.eye(8), "frequencies": LADDER, "max_lag": 8},
         heads.offset_of: {"frequencies": LADDER, "shift": LADDER, "low": -8.0},
         heads.positional_weights: {"frequencies": LADDER, "d_model": 8},
+        heads.atlas: {"q": HEADS, "k": HEADS, "rope": ROPE},
         heads.profile: {"q": X, "k": X, "frequencies": LADDER, "lags": lags},
         heads.recentred_kernel: {"kernel": gaussian, "lags": lags, "offset": -1.0},
         heads.positional_scores: {"frequencies": LADDER, "lags": lags},
