@@ -167,7 +167,7 @@ ALIASES = {
     **dict.fromkeys(("name", "text", "law", "names"), ("kernel",)),
     **dict.fromkeys(("first", "second"), ("sets", "kernels")),
 }
-PATHS = ("path", "config", "folder", "model", "checkpoint", "rope", "what", "expected")
+PATHS = ("old", "new", "path", "config", "folder", "model", "checkpoint", "rope", "what", "expected")
 # calls that are right with a large number, and take long: they show their progress
 LONG = {
     *(("estimate_kernel", "n_samples"), ("estimate_scores", "n_trials"), ("validate", "n_samples")),
@@ -181,6 +181,7 @@ NOT_HERE = {"kernels.register"}  # it changes the process: tests/kernels/test_re
 LADDER = np.array([1.0, 0.5, 0.25, 0.125])
 X = np.linspace(-1.0, 1.0, 24).reshape(3, 8)
 ROPE = rfrope.Rope(LADDER, context=64)
+HEADS = np.linspace(-1.0, 1.0, 192).reshape(3, 1, 8, 8) ** 3  # documents, heads, tokens, features
 CONFIG = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 8, "rope_theta": 1e4}
 CONFIG["max_position_embeddings"] = 64
 FEW = {"rng": 0}
@@ -264,6 +265,8 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         rfrope.from_config: {"config": CONFIG},
         models.from_rope_parameters: {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "head_dim": 8},
         models.compare: {"config": CONFIG},
+        models.diff: {"old": CONFIG, "new": CONFIG | {"rope_theta": 7.0}},
+        models.list_layers: {"config": CONFIG},
         models.can_relocate: {"config": CONFIG, "cached_len": 9, "seq_len": 64},
         models.audit: {"what": LADDER, "rope": ROPE},
         models.probe: {"apply": _turn, "expected": ROPE, "head_dim": 8},
@@ -314,6 +317,7 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         heads.offset_from_weights: {"w_q": np.eye(8), "w_k": np.eye(8), "frequencies": LADDER, "max_lag": 8},
         heads.offset_of: {"frequencies": LADDER, "shift": LADDER, "low": -8.0},
         heads.positional_weights: {"frequencies": LADDER, "d_model": 8},
+        heads.atlas: {"q": HEADS, "k": HEADS, "rope": ROPE},
         heads.profile: {"q": X, "k": X, "frequencies": LADDER, "lags": lags},
         heads.recentred_kernel: {"kernel": gaussian, "lags": lags, "offset": -1.0},
         heads.positional_scores: {"frequencies": LADDER, "lags": lags},

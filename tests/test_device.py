@@ -235,7 +235,7 @@ FROM_HOST = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estim
 OF_THE_HOST = {  # as the table in docs/precision.rst says
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
-    "precision_budget",
+    *("precision_budget", "atlas"),
     *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "exports.export"),
     *("exports.rounding", "exports.write", "plotting.attention", "plotting.frequencies", "plotting.kernel"),
     *("plotting.mean_kernels", "plotting.wavelengths", "save"),

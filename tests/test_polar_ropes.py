@@ -76,6 +76,7 @@ REFUSED = {
     "exports.export": (lambda w: exports.export(w, "transformers"), "no engine has such attention"),
     "exports.rounding": (lambda w: exports.rounding(w, "vllm"), "no engine has such attention"),
     "exports.write": (lambda w: exports.write("/nowhere/x.json", w, "transformers"), "no engine has such attention"),
+    "heads.atlas": (lambda w: heads.atlas(WIDE, WIDE, w), "an atlas is of queries and keys that turn"),
     "heads.positional_attention": (lambda w: heads.positional_attention(w, 9), "cannot turn a query to an offset"),
     "heads.positional_scores": (lambda w: heads.positional_scores(LAGS, w), "cannot turn a query to an offset"),
     "heads.temperature_for_mass": (

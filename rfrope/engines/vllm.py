@@ -1,4 +1,4 @@
-"""vLLM: ``get_rope`` with ``rope_parameters`` as transformers holds them."""
+"""vLLM: ``get_rope`` with ``rope_parameters`` as transformers holds them, and its operator, given a table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
 from rfrope.engines.formulas import UnknownError
-from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, Format, Reading
 
 
 def _read(config: ConfigRope) -> EngineRope:
@@ -70,5 +70,17 @@ ENGINE = Engine(
         f"vLLM 0.32.0, rotary_embedding/phi3_long_rope_scaled_rope.py; {formats.RUN}: get_rope",
         formats.make_longrope_with_mscales,
         pairings=("half",),
+    ),
+)
+OPERATOR = Engine(
+    "vLLM operator",
+    format=Format(
+        "``cos_sin_cache`` of ``torch.ops._C.rotary_embedding``, for code that calls it itself",
+        formats.ONCE,
+        f"vLLM, csrc/pos_encoding_kernels.cu of 0f5257e; {formats.READ}",
+        formats.make_cache,
+        formats.round_once,
+        heads=formats.ROW_OF_HEAD,
+        options=("context", "dtype"),
     ),
 )

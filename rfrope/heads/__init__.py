@@ -1,5 +1,6 @@
 """Heads: attention by position alone, learned shifts, and what real heads do."""
 
+from rfrope.heads.atlas import Atlas, AtlasBuilder, HeadEstimate, atlas
 from rfrope.heads.offsets import EffectiveOffset, WeightOffset, effective_offset, offset_from_weights
 from rfrope.heads.peaks import Alignment, Peak, alignment, offset_of
 from rfrope.heads.positional import PositionalAttention, positional_attention, positional_scores, positional_weights
@@ -17,7 +18,10 @@ from rfrope.heads.temperature import temperature_for_mass
 
 __all__ = [
     "Alignment",
+    "Atlas",
+    "AtlasBuilder",
     "EffectiveOffset",
+    "HeadEstimate",
     "Peak",
     "PositionalAttention",
     "Profile",
@@ -25,6 +29,7 @@ __all__ = [
     "WeightOffset",
     "aligned_shift",
     "alignment",
+    "atlas",
     "effective_offset",
     "offset_from_weights",
     "offset_of",

@@ -20,6 +20,7 @@ from rfrope.montecarlo import Estimate
 
 LADDER = rfrope.geometric(8)
 Q, K = np.random.default_rng(0).standard_normal((2, 9, 16))
+HEADS = np.random.default_rng(1).standard_normal((2, 3, 1, 9, 16))
 
 RESULTS = {
     "Estimate": lambda: rfrope.estimate_kernel([1.0, 2.0], "gaussian", n_samples=100, rng=0),
@@ -31,6 +32,7 @@ RESULTS = {
     "Alignment": lambda: heads.alignment(-3, LADDER, heads.phase_shift(-3, LADDER)),
     "Peak": lambda: heads.offset_of(LADDER, heads.phase_shift(-3, LADDER), low=-9.0),
     "WeightOffset": lambda: heads.offset_from_weights(np.eye(16), np.eye(16), LADDER, max_lag=9, mean=Q[0]),
+    "HeadEstimate": lambda: heads.atlas(*HEADS, LADDER).share,
     "Similarity": lambda: analysis.similarity(np.arange(9), LADDER),
     "Departure": lambda: analysis.departure(Q, K, -1, LADDER),
     "DensityOfStates": lambda: analysis.density_of_states(LADDER),
@@ -42,6 +44,7 @@ RESULTS = {
 WORDS = {
     "Certificate": lambda: bochner.from_function(lambda x: np.exp(-np.abs(x) / 8.0)).certificate,
     "Validation": lambda: rfrope.validate("cauchy(scale=24)", n_samples=1000, n_trials=100, rng=0),
+    "Atlas": lambda: heads.atlas(*HEADS, LADDER),
     "Summary": lambda: analysis.summarise(LADDER, 64),
     "BaseForContext": lambda: analysis.base_for_context(64, 4, n_grid=20),
     "Plan": lambda: analysis.plan(rfrope.Rope(LADDER, context=64), 128),

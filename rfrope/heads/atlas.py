@@ -1,0 +1,500 @@
+"""Every head of a model at once: which frequencies move its scores, what position alone explains, sinks, and blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import angles, array
+from rfrope._core.arguments import positive, whole
+from rfrope._core.array import Array
+from rfrope._core.results import Result
+from rfrope.heads.documents import Lags, Setting, Sums, sum_document
+from rfrope.heads.peaks import peak_of_waves
+from rfrope.rotation.rope import Rope, refuse_polar
+
+_OUTLIER = 5.0  # times the median of a head's blocks: a pair of features that is this strong is an outlier
+_LARGEST = 1e50  # features and scales, whose products are squared
+_FEWEST = 3  # documents: a document left out must leave two, whose product has no bias
+
+
+@dataclass(frozen=True, eq=False)
+class HeadEstimate(Result):
+    """Numbers and their standard errors.
+
+    Attributes
+    ----------
+    value, stderr : ndarray
+        Of one shape. The errors are those of a jackknife over documents.
+    """
+
+    value: np.ndarray
+    stderr: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Atlas(Result):
+    """Readings of H heads of D blocks on some documents; see `heads.atlas`.
+
+    Attributes
+    ----------
+    layer, head : ndarray of int, (H,)
+        Where each head is; layers are 0 where none were named.
+    frequencies : ndarray, (D,), radians per position
+        Those of all heads.
+    lags : ndarray, (n,), in units of position
+        ``0, -1, ..., 1 - n``: KEY minus QUERY, for n tokens that are not skipped.
+    documents, tokens, skip, context : int
+        How many documents, of how many tokens, of which so many were skipped; positions that `partial` and `one_sign`
+        are about.
+    variance : HeadEstimate, (H,)
+        Variance of the score over the pairs of a document, averaged over documents.
+    share : HeadEstimate, (H, D)
+        Covariance of a block's part with the score, over `variance`. With `unturned` it sums to 1; a share below 0 is
+        of a block that works against the others.
+    unturned : HeadEstimate, (H,)
+        Share of all features that are not turned.
+    curve : HeadEstimate, (H, n)
+        Score of the mean query and the mean key at each lag.
+    by_lag : HeadEstimate, (H, n)
+        Mean score at each lag over the pairs that are at it.
+    offset : HeadEstimate, (H,), in units of position
+        Real lag at which `curve` is highest; NaN where no block counts.
+    lag_explained : HeadEstimate, (H,)
+        Part of `variance` that the lag alone explains.
+    curve_explained : HeadEstimate, (H,)
+        Part of `variance` that `curve` explains, up to a constant; below 0 where it is worse than a constant.
+        NaN, as shares, where scores do not vary.
+    concentration_q, concentration_k : HeadEstimate, (H, D)
+        ``|E z|^2 / E |z|^2`` of each block as a complex number: 1 for one that is the same in all tokens.
+    strength : HeadEstimate, (H, D)
+        Mean length of the query's block times that of the key's, with the scale.
+    angle : HeadEstimate, (H, D), radians
+        Angle from the mean query to the mean key, between -pi and pi.
+    outlier : ndarray of bool, (H, D)
+        Whether `strength` is above 5 times the median of the head's blocks.
+    partial : ndarray of bool, (D,)
+        Whether a block completes no turn within `context`.
+    one_sign : ndarray of bool, (H, D)
+        Whether the means of a block give scores of one sign at all lags within `context`.
+    sink : HeadEstimate, (H,)
+        Attention on the first token, averaged over the later half of the queries.
+    sink_key, sink_slow, sink_fast, sink_content : HeadEstimate, (H,)
+        Parts of the advantage of the first key over the mean of the others, for these queries: what the key itself
+        differs by, what the mean key gets from its lag by blocks that complete no turn in a document, by the others,
+        and what is left.
+    order, norm_order : ndarray of int, (H, D)
+        Blocks in the order in which they are stilled: by `predicted`, and by rising `strength`.
+    predicted, change, norm_change : HeadEstimate, (H, D + 1)
+        Root mean square change of a logit, less its mean over the keys of a query, with the first 0, 1, ..., D blocks
+        of `order` stilled, as predicted from means and covariances and as measured, and with those of `norm_order`.
+    """
+
+    layer: np.ndarray
+    head: np.ndarray
+    frequencies: np.ndarray
+    lags: np.ndarray
+    documents: int
+    tokens: int
+    skip: int
+    context: int
+    variance: HeadEstimate
+    share: HeadEstimate
+    unturned: HeadEstimate
+    curve: HeadEstimate
+    by_lag: HeadEstimate
+    offset: HeadEstimate
+    lag_explained: HeadEstimate
+    curve_explained: HeadEstimate
+    concentration_q: HeadEstimate
+    concentration_k: HeadEstimate
+    strength: HeadEstimate
+    angle: HeadEstimate
+    outlier: np.ndarray
+    partial: np.ndarray
+    one_sign: np.ndarray
+    sink: HeadEstimate
+    sink_key: HeadEstimate
+    sink_slow: HeadEstimate
+    sink_fast: HeadEstimate
+    sink_content: HeadEstimate
+    order: np.ndarray
+    norm_order: np.ndarray
+    predicted: HeadEstimate
+    change: HeadEstimate
+    norm_change: HeadEstimate
+
+    def stillable(self, tolerance: float = 0.1) -> np.ndarray:
+        """Return which blocks can be stilled together: bool ``(H, D)``.
+
+        They are the first of `order` for which the measured change, and twice its error more, is at most `tolerance`.
+        """
+        tolerance = positive("tolerance", tolerance)
+        small = self.change.value + 2.0 * self.change.stderr <= tolerance
+        count = np.sum(np.cumprod(small[:, 1:], axis=1), axis=1)
+        found = np.zeros(self.order.shape, bool)
+        np.put_along_axis(found, self.order, np.arange(self.order.shape[1]) < count[:, None], axis=1)
+        return found
+
+    def head_table(self) -> dict[str, np.ndarray]:
+        """Return one row for each head, as columns by name; each estimate is followed by its error, ``_stderr``."""
+        half, table = self.order.shape[1] // 2, {"layer": self.layer, "head": self.head}
+        for name in _OF_HEADS:
+            table |= _columns(name, getattr(self, name))
+        for name in ("predicted", "change", "norm_change"):
+            one = getattr(self, name)
+            table |= _columns(f"{name}_half", HeadEstimate(one.value[:, half], one.stderr[:, half]))
+        return table | {"stillable": np.sum(self.stillable(), axis=1), "outliers": np.sum(self.outlier, axis=1)}
+
+    def block_table(self) -> dict[str, np.ndarray]:
+        """Return one row for each block of each head, as columns by name."""
+        heads, blocks = self.order.shape
+        table = {name: np.repeat(getattr(self, name), blocks) for name in ("layer", "head")}
+        table |= {"block": np.tile(np.arange(blocks), heads), "frequency": np.tile(self.frequencies, heads)}
+        for name in ("share", "concentration_q", "concentration_k", "strength", "angle"):
+            one = getattr(self, name)
+            table |= _columns(name, HeadEstimate(one.value.reshape(-1), one.stderr.reshape(-1)))
+        table |= {"outlier": self.outlier.reshape(-1), "partial": np.tile(self.partial, heads)}
+        table |= {"one_sign": self.one_sign.reshape(-1), "stillable": self.stillable().reshape(-1)}
+        ranks = {"rank": self.order, "norm_rank": self.norm_order}
+        return table | {name: np.argsort(order, axis=1).reshape(-1) for name, order in ranks.items()}
+
+    def __str__(self) -> str:
+        heads, blocks = self.order.shape
+        seen, half = self.lag_explained.value, blocks // 2
+        better = np.mean(self.change.value[:, half] < self.norm_change.value[:, half])
+        lines = [
+            f"Atlas of {heads} heads of {blocks} blocks, {self.documents} documents of {self.tokens} tokens",
+            f"The lag alone explains {np.median(seen):.0%} of the variance of a head's logits (median), more than half "
+            f"in {np.sum(seen > 0.5)} heads.",
+            f"{np.sum(self.sink.value > 0.5)} heads put more than half of their attention on the first token.",
+            f"{np.sum(self.outlier)} pairs of features are outliers; "
+            f"{np.sum(self.outlier & self.partial)} of them complete no turn within {self.context} positions.",
+            f"Half of the blocks stilled change a logit by {np.median(self.change.value[:, half]):.3g} (median of "
+            f"heads), {np.median(self.norm_change.value[:, half]):.3g} if chosen by norms, which is more in "
+            f"{better:.0%} of the heads.",
+        ]
+        return "\n".join(lines)
+
+
+_SINK = ("sink", "sink_key", "sink_slow", "sink_fast", "sink_content")
+_OF_HEADS = ("variance", "unturned", "offset", "lag_explained", "curve_explained", *_SINK)
+
+
+def _columns(name: str, estimate: HeadEstimate) -> dict[str, np.ndarray]:
+    return {name: estimate.value, f"{name}_stderr": estimate.stderr}
+
+
+@array.select_device
+def atlas(
+    q: Array,
+    k: Array,
+    rope: Any,
+    *,
+    scale: float | None = None,
+    skip: int = 1,
+    context: int | None = None,
+) -> Atlas:
+    """Readings of every head from its queries and keys on some documents, each with an error over the documents.
+
+    Parameters
+    ----------
+    q, k : array_like, (documents, H, tokens, d) and (documents, G, tokens, d)
+        Queries and keys before rotation, of the tokens at positions 0, 1, ...; H is a multiple of G, and H / G heads in
+        a row share keys. At least 3 documents.
+    rope : Rope or array_like
+        Frequencies of all heads, one set on one axis; features beyond 2D count unrotated.
+    scale : float, optional
+        Positive; multiplies q . k, beside the square of the attention factor. ``1 / sqrt(d)`` unless given.
+    skip : int
+        So many first tokens are left out of all but the sinks: in most models the first key is unlike any other.
+    context : int, optional
+        Positions that `partial` and `one_sign` are about: those of the Rope, or the tokens of a document.
+
+    Returns
+    -------
+    Atlas
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, fewer than 3 documents, too few tokens, NaN or infinite features, a polar Rope, and
+        frequencies of several heads or axes.
+    TypeError
+        For features that are not real floating, or arrays of different libraries.
+
+    See Also
+    --------
+    AtlasBuilder : the same, one document at a time.
+    rfrope.integrations.transformers.read_heads : queries and keys of a model.
+
+    Notes
+    -----
+    Pairs are those that occur under a causal mask, and the variance is that within documents. A score is the sum of its
+    blocks, so the shares sum to 1 to rounding, whatever blocks have in common.
+
+    `lag_explained` is the variance between the lags over that of the scores. Means over few pairs vary by themselves,
+    so the square of a mean would be too large: it is the product of the means of two documents, averaged over all pairs
+    of documents, which has no such bias where documents are independent, and may fall below 0. `curve_explained` is
+    ``(2 Cov(S, c) - Var c) / Var S`` for the curve c. TriAttention (arXiv:2604.04921) reads heads by that curve; it is
+    `heads.recentred_kernel` with the amplitudes and phases of a head.
+
+    Outlier pairs: Rotary Offset Features (arXiv:2503.01832) finds that they are at frequencies that complete no turn,
+    `partial`. `one_sign` asks for more: scores ``cos(angle + u)`` keep their sign for all u from ``-omega (context -
+    1)`` to 0, which needs ``omega (context - 1)`` of at most pi.
+
+    A stilled block is one whose rotation is stopped. A softmax does not see what all keys of a query gain alike, so
+    changes are less their mean over these. `order` adds, one after the other, the block which the prediction says adds
+    least, with what blocks do together; MHA2MLA (arXiv:2502.14837) stops those with the least ``|q| |k|``. The
+    prediction takes queries and keys of a document as independent of one another and of their positions.
+
+    The jackknife leaves out one document at a time; `order` and `norm_order` stay. It takes documents as independent.
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> rng, rope = np.random.default_rng(0), rfrope.Rope(rfrope.geometric(4))
+    >>> q, k = rng.standard_normal((2, 6, 2, 64, 8))
+    >>> q[:, 1], k[:, 1] = 1.0, 3.0  # the second head is the same whatever the token is
+    >>> found = atlas(q, k, rope)
+    >>> found.lag_explained.value.round(2) + 0.0
+    array([0., 1.])
+    >>> found.share.value.sum(axis=1).round(12)
+    array([1., 1.])
+    """
+    builder = AtlasBuilder(rope, scale=scale, skip=skip, context=context)
+    space, _ = array.shared(q=q, k=k)
+    read = [array.to_host(array.asarray(x, space, name=name), name) for name, x in (("q", q), ("k", k))]
+    for name, x in zip("qk", read, strict=True):
+        if x.ndim != 4:
+            raise ValueError(f"{name} has shape {x.shape}; expected (documents, heads, tokens, d)")
+    if len(read[0]) != len(read[1]):
+        raise ValueError(f"q has {len(read[0])} documents and k {len(read[1])}; expected as many of each")
+    for one_q, one_k in zip(*read, strict=True):
+        builder.add(one_q, one_k)
+    return builder.finish()
+
+
+class AtlasBuilder:
+    """An atlas from documents that come one at a time; what is kept of each is ``H (2 D^2 + 2 tokens)`` numbers, or so.
+
+    Parameters
+    ----------
+    rope, scale, skip, context
+        As of `heads.atlas`.
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> builder = AtlasBuilder(rfrope.geometric(4))
+    >>> for seed in range(3):
+    ...     builder.add(*np.random.default_rng(seed).standard_normal((2, 2, 64, 8)))
+    >>> builder.finish().share.value.shape
+    (2, 4)
+    """
+
+    def __init__(self, rope: Any, *, scale: float | None = None, skip: int = 1, context: int | None = None) -> None:
+        refuse_polar(rope, "rope", "an atlas is of queries and keys that turn")
+        self.rope = rope if isinstance(rope, Rope) else Rope(rope)
+        if self.rope.pairing is None:
+            raise ValueError("rope has pairing=None; expected 'half' or 'interleaved'")
+        self.omega = angles.read_on_host(self.rope.frequencies, "rope", sets="one axis")[:, 0]
+        self.scale = None if scale is None else positive("scale", scale, least=1.0 / _LARGEST, most=_LARGEST)
+        self.skip, given = whole("skip", skip), self.rope.context
+        context = given if context is None and isinstance(given, int) else context
+        self.context = None if context is None else whole("context", context, 1)
+        self._documents: list[Sums] = []
+        self._shapes: tuple[tuple[int, ...], ...] = ()
+        self._setting = Setting(self.omega, self.rope.pairing, 1.0, self.skip)
+        self._lags: Lags | None = None
+
+    def add(self, q: Array, k: Array) -> None:
+        """Read one document: queries ``(H, tokens, d)`` and keys ``(G, tokens, d)``, all of the same shapes.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As `heads.atlas`.
+        """
+        q, k = (self._checked(name, x) for name, x in (("q", q), ("k", k)))
+        if q.shape[1:] != k.shape[1:] or not len(k) or len(q) % len(k):
+            raise ValueError(
+                f"q has shape {q.shape} and k {k.shape}; expected H heads of queries and G of keys, H / G whole"
+            )
+        if self._lags is None:
+            factor = self.rope.attention_factor**2
+            scale = factor * (q.shape[-1] ** -0.5 if self.scale is None else self.scale)
+            self._setting = self._setting._replace(scale=scale)
+            self._lags, self._shapes = Lags.from_setting(self._setting, q.shape[1]), (q.shape, k.shape)
+        if self._shapes != (q.shape, k.shape):
+            raise ValueError(
+                f"q has shape {q.shape}, but {self._shapes[0]} in documents before; expected equal lengths"
+            )
+        self._documents.append(sum_document(q, k, self._setting, self._lags))
+
+    def _checked(self, name: str, x: Any) -> np.ndarray:
+        host = array.to_host(array.asarray(x, array.namespace(**{name: x}), name=name), name)
+        if host.dtype.kind != "f" and host.dtype.name != "bfloat16":
+            raise TypeError(f"{name} has dtype {host.dtype.name}; expected real floating features")
+        if host.ndim != 3 or host.shape[-1] < 2 * len(self.omega) or host.shape[-1] % 2:
+            expected = f"(heads, tokens, d) with an even d of at least {2 * len(self.omega)}"
+            raise ValueError(f"{name} has shape {host.shape}; expected {expected}")
+        if host.shape[1] < self.skip + 4:
+            raise ValueError(
+                f"{name} has {host.shape[1]} tokens; expected at least {self.skip + 4} with skip={self.skip}"
+            )
+        host = host.astype(np.float64)
+        if not np.all(np.abs(host) <= _LARGEST):
+            raise ValueError(f"{name} holds NaN or infinity, or magnitudes above 1e50; expected finite features")
+        return host
+
+    def finish(self, heads: Iterable[tuple[int, int]] | None = None) -> Atlas:
+        """Return the atlas of the documents so far.
+
+        Parameters
+        ----------
+        heads : iterable of (int, int), optional
+            Layer and number of each head; layer 0 unless given.
+
+        Raises
+        ------
+        ValueError
+            For fewer than 3 documents, or another number of heads.
+        """
+        count = len(self._documents)
+        if count < _FEWEST or self._lags is None:
+            raise ValueError(f"there are {count} documents; expected at least {_FEWEST}, for errors over documents")
+        number, tokens = self._shapes[0][:2]
+        named = [(0, i) for i in range(number)] if heads is None else [*heads]
+        if len(named) != number:
+            raise ValueError(f"heads has {len(named)} entries; expected {number}")
+        places = np.asarray(named, np.int64).reshape(number, 2)
+        context = tokens if self.context is None else self.context
+        stacked = [np.stack(column) for column in zip(*self._documents, strict=True)]
+        reader = _Reader(self._setting, self._lags, Sums(*(np.mean(one, axis=0) for one in stacked)))
+        found, errors = _jackknife(reader, Sums(*stacked))
+        estimates = {name: HeadEstimate(value, errors[name]) for name, value in found.items()}
+        strength = found["strength"]
+        return Atlas(
+            layer=places[:, 0],
+            head=places[:, 1],
+            frequencies=self.omega,
+            lags=-np.arange(tokens - self.skip),
+            documents=count,
+            tokens=tokens,
+            skip=self.skip,
+            context=context,
+            outlier=strength > _OUTLIER * np.median(strength, axis=1, keepdims=True),
+            partial=np.abs(self.omega) * context < 2.0 * math.pi,
+            one_sign=keeps_sign(found["angle"], self.omega * (context - 1)),
+            order=reader.order,
+            norm_order=reader.norm_order,
+            **estimates,
+        )
+
+
+def keeps_sign(angle: np.ndarray, reach: np.ndarray) -> np.ndarray:
+    """Return whether ``cos(angle + u)`` has one sign for all u from -reach to 0."""
+    ends = (np.floor((one + 0.5 * math.pi) / math.pi) for one in (angle, angle - reach))
+    return np.asarray(np.equal(*ends))
+
+
+# -- from sums of documents to readings --------------------------------------------------------------------------------
+
+
+def _jackknife(reader: _Reader, documents: Sums) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Readings of all documents, and their errors from those without one of them."""
+    count = len(documents.level)
+    means = [np.mean(one, axis=0) for one in documents]
+    square = np.mean(documents.by_lag**2, axis=0)
+    found = reader.read(Sums(*means), square, count)
+    left = []
+    for one in range(count):
+        others = (mean + (mean - each[one]) / (count - 1.0) for mean, each in zip(means, documents, strict=True))
+        rest = square + (square - documents.by_lag[one] ** 2) / (count - 1.0)
+        left.append(reader.read(Sums(*others), rest, count - 1))
+    errors = {}
+    for name, value in found.items():
+        apart = np.stack([one[name] for one in left]) - value
+        if name == "angle":
+            apart = np.angle(np.exp(1j * apart))
+        apart = apart - np.mean(apart, axis=0)
+        errors[name] = np.sqrt((count - 1.0) / count * np.sum(apart * apart, axis=0))
+    return found, errors
+
+
+class _Reader:
+    """Readings from sums of documents; blocks are stilled in the order of all documents."""
+
+    def __init__(self, setting: Setting, lags: Lags, sums: Sums) -> None:
+        self.setting, self.lags = setting, lags
+        self.order = np.stack([greedy_order(one) for one in sums.predicted])
+        self.norm_order = np.argsort(sums.norm_q * sums.norm_k, axis=1, kind="stable")
+
+    def read(self, sums: Sums, square: np.ndarray, count: int) -> dict[str, np.ndarray]:
+        """Readings of so many documents by the names of `Atlas`; `square` is the mean square of `by_lag`."""
+        turned, weights = len(self.setting.omega), self.lags.counts / np.sum(self.lags.counts)
+        variance = np.sum(sums.covariance, axis=1)
+        z = self.setting.scale * np.conj(sums.centre_q) * sums.centre_k
+        rest, z = np.sum(z[:, turned:].real, axis=1), z[:, :turned]
+        n = len(weights)
+        curve = z.real @ self.lags.cos[:n].T + z.imag @ self.lags.sin[:n].T + rest[:, None]
+        apart = curve - np.sum(weights * curve, axis=1, keepdims=True)
+        between = np.sum(weights * (count * sums.by_lag**2 - square) / (count - 1.0), axis=1)
+        by_curve = np.sum(weights * apart * (2.0 * sums.by_lag - apart), axis=1)
+        sink = dict(zip(_SINK, sums.sink.T, strict=True))
+        return sink | {
+            "variance": variance,
+            "share": _ratio(sums.covariance[:, :turned], variance[:, None]),
+            "unturned": _ratio(np.sum(sums.covariance[:, turned:], axis=1), variance),
+            "curve": curve,
+            "by_lag": sums.by_lag + sums.level[:, None],
+            "offset": np.asarray([*self._offsets(z)]),
+            "lag_explained": _ratio(between, variance),
+            "curve_explained": _ratio(by_curve, variance),
+            "concentration_q": _ratio(np.abs(sums.centre_q[:, :turned]) ** 2, sums.power_q),
+            "concentration_k": _ratio(np.abs(sums.centre_k[:, :turned]) ** 2, sums.power_k),
+            "strength": self.setting.scale * sums.norm_q * sums.norm_k,
+            "angle": np.angle(z),
+            "predicted": _changes(sums.predicted, self.order),
+            "change": _changes(sums.measured, self.order),
+            "norm_change": _changes(sums.measured, self.norm_order),
+        }
+
+    def _offsets(self, z: np.ndarray) -> Iterator[float]:
+        """Yield the peak of each head's curve, ``Re z exp(i lag omega)``."""
+        omega, n = self.setting.omega, len(self.lags.counts)
+        for head in z:
+            turns = bool(np.any((np.abs(head) > 0.0) & (omega != 0.0)))
+            yield peak_of_waves(omega, head.real, -head.imag, 1.0 - n, 0.0).offset if turns else math.nan
+
+
+def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Quotient; NaN where there is nothing to divide by."""
+    none = np.broadcast_to(whole, part.shape) == 0.0
+    return np.where(none, math.nan, part / np.where(none, 1.0, whole))
+
+
+def greedy_order(products: np.ndarray) -> np.ndarray:
+    """Order in which blocks are added, each time that which adds least to ``sum_ij products_ij`` over the set."""
+    order: list[int] = []
+    added = np.diagonal(products).copy()
+    for _ in range(len(products)):
+        best = int(np.argmin(added))
+        order.append(best)
+        added += 2.0 * products[best]
+        added[order] = math.inf
+    return np.asarray(order)
+
+
+def _changes(products: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Root of the sum of products over the first 0, 1, ..., D blocks of an order."""
+    heads = np.arange(len(order))[:, None, None]
+    sums = products[heads, order[:, :, None], order[:, None, :]].cumsum(axis=1).cumsum(axis=2)
+    squares = np.diagonal(sums, axis1=1, axis2=2)
+    found = np.sqrt(np.maximum(squares, 0.0))
+    return np.concatenate([np.zeros((len(order), 1)), found], axis=1)

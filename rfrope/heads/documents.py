@@ -1,0 +1,242 @@
+"""Sums over the pairs of one document, for every head: what an atlas averages over documents.
+
+A score of a query at position m and a key at position n is a sum over blocks, ``S = sum_i p_i`` with
+``p_i = A_i cos u_i + B_i sin u_i`` and ``u_i = (n - m) omega_i``. A block that is stilled adds ``A_i`` instead, so its
+change is ``A_i - p_i``. Pairs are those that a causal mask leaves, ``n <= m``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from rfrope._core import blocks
+from rfrope._core.sums import Waves
+from rfrope.heads.peaks import angles_at
+
+_CHUNK = 32  # tokens whose pairs are formed one by one; pairs of other tokens come from products of sums
+
+
+class Setting(NamedTuple):
+    """Shared by all heads of all documents: frequencies ``(D,)``, pairing, what multiplies q . k, tokens left out."""
+
+    omega: np.ndarray
+    pairing: str
+    scale: float
+    skip: int
+
+
+class Lags(NamedTuple):
+    """Sums that depend on the number of tokens and the frequencies alone.
+
+    Attributes
+    ----------
+    cos, sin : ndarray, (tokens, D)
+        Those of position times frequency.
+    distance : ndarray of int, (n, n)
+        Distance of each pair of the n tokens that are not skipped; n for those that the mask hides.
+    counts : ndarray, (n,)
+        Pairs at each distance.
+    varied, centred : tuple of ndarray, (D, D)
+        Sums over pairs of products of ``1 - cos u_i`` and ``sin u_i`` (both first, mixed, both second): for keys that
+        vary from token to token, and for a key that is the same, less the mean of each query.
+    """
+
+    cos: np.ndarray
+    sin: np.ndarray
+    distance: np.ndarray
+    counts: np.ndarray
+    varied: tuple[np.ndarray, ...]
+    centred: tuple[np.ndarray, ...]
+
+    @classmethod
+    def from_setting(cls, setting: Setting, tokens: int) -> Lags:
+        """Those of documents of so many tokens."""
+        wave = Waves.from_angles(angles_at(np.arange(tokens, dtype=np.float64), setting.omega))
+        n = tokens - setting.skip
+        distance = np.subtract.outer(np.arange(n), np.arange(n))
+        counts = np.arange(n, 0, -1.0)
+        # a key is at lag -distance, so its sine is minus that of the distance
+        falls, sines = 1.0 - wave.cos[:n], -wave.sin[:n]
+        shared = np.cumsum((1.0 / np.arange(1.0, n + 1.0))[::-1])[::-1]  # of queries that see this distance
+        weights, varied, centred = counts - shared, [], []
+        for first, second in ((falls, falls), (falls, sines), (sines, sines)):
+            varied.append((first * weights[:, None]).T @ second)
+            means = np.cumsum(first, axis=0) / np.arange(1.0, n + 1.0)[:, None]
+            centred.append((first * counts[:, None]).T @ second - means.T @ np.cumsum(second, axis=0))
+        return cls(wave.cos, wave.sin, np.where(distance >= 0, distance, n), counts, tuple(varied), tuple(centred))
+
+
+class Sums(NamedTuple):
+    """Averages over one document: arrays with a leading axis of heads, D blocks, n lags ``0, -1, ..., 1 - n``.
+
+    Attributes
+    ----------
+    centre_q, centre_k : complex, (heads, D + rest)
+        Mean of each block, first feature real; features that are not turned follow as blocks of their own.
+    power_q, power_k, norm_q, norm_k : (heads, D)
+        Mean squared length, and mean length, of each block.
+    covariance : (heads, D + rest)
+        Covariance, over pairs, of each block's part with the whole score.
+    by_lag : (heads, n)
+        Mean score at each lag less the mean over all pairs.
+    level : (heads,)
+        Mean score over all pairs.
+    predicted, measured : (heads, D, D)
+        Mean product of the changes of two blocks, each less its mean over the keys of a query: as means and covariances
+        of q and k alone have it, and over the pairs themselves.
+    sink : (heads, 5)
+        Attention on the first token; parts of its advantage: key, slow blocks, fast blocks, content.
+    """
+
+    centre_q: np.ndarray
+    centre_k: np.ndarray
+    power_q: np.ndarray
+    power_k: np.ndarray
+    norm_q: np.ndarray
+    norm_k: np.ndarray
+    covariance: np.ndarray
+    by_lag: np.ndarray
+    level: np.ndarray
+    predicted: np.ndarray
+    measured: np.ndarray
+    sink: np.ndarray
+
+
+def sum_document(q: np.ndarray, k: np.ndarray, setting: Setting, lags: Lags) -> Sums:
+    """Sums of one document, from float64 ``(heads, tokens, d)`` and ``(key heads, tokens, d)`` before rotation."""
+    group = len(q) // len(k)
+    heads = [_sum_head(q[head], k[head // group], setting, lags) for head in range(len(q))]
+    return Sums(*(np.stack(column) for column in zip(*heads, strict=True)))
+
+
+def _sum_head(q: np.ndarray, k: np.ndarray, setting: Setting, lags: Lags) -> Sums:
+    """As `sum_document`, without the axis of heads."""
+    turned, skip = len(setting.omega), setting.skip
+    parts = [blocks.halves(x, turned, setting.pairing, np) for x in (q, k)]
+    (q_1, q_2), (k_1, k_2) = parts
+    x, y = (_features(*part, lags) for part in parts)  # (tokens, 2, blocks), rotated
+    x = setting.scale * x
+    flat = [one.reshape(len(one), -1) for one in (x, y)]
+    scores = flat[0] @ flat[1].T
+    seen_q, seen_k = (one[skip:] for one in flat)
+    covariance, by_lag, level = _score_moments(seen_q, seen_k, scores[skip:, skip:], lags)
+    plain_q, plain_k = (np.stack(part, axis=1)[skip:, :, :turned] for part in parts)
+    still_q = np.concatenate([setting.scale * plain_q, -x[skip:, :, :turned]], axis=1)
+    still_k = np.concatenate([plain_k, y[skip:, :, :turned]], axis=1)
+    lengths = [np.hypot(*np.moveaxis(one, 1, 0)) for one in (plain_q, plain_k)]
+    pairs = float(np.sum(lags.counts))
+    return Sums(
+        np.mean(q_1[skip:] + 1j * q_2[skip:], axis=0),
+        np.mean(k_1[skip:] + 1j * k_2[skip:], axis=0),
+        np.mean(lengths[0] ** 2, axis=0),
+        np.mean(lengths[1] ** 2, axis=0),
+        np.mean(lengths[0], axis=0),
+        np.mean(lengths[1], axis=0),
+        covariance.reshape(2, -1).sum(axis=0),
+        by_lag,
+        level,
+        setting.scale**2 / pairs * _predict_changes(plain_q, plain_k, lags),
+        _measure_changes(still_q, still_k) / pairs,
+        _split_sink(flat[0], k_1 + 1j * k_2, scores, setting, lags),
+    )
+
+
+def _features(first: np.ndarray, second: np.ndarray, lags: Lags) -> np.ndarray:
+    """Features of the blocks, ``(tokens, 2, blocks)``, turned by position."""
+    turned, found = lags.cos.shape[-1], np.stack([first, second], axis=1)
+    one, two = first[:, :turned], second[:, :turned]
+    found[:, 0, :turned] = one * lags.cos - two * lags.sin
+    found[:, 1, :turned] = one * lags.sin + two * lags.cos
+    return found
+
+
+def _score_moments(
+    q: np.ndarray, k: np.ndarray, scores: np.ndarray, lags: Lags
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Covariance of the part of each feature with the score, mean score by lag, and mean score."""
+    masked = np.tril(scores)
+    pairs = np.sum(lags.counts)
+    by_lag = np.bincount(lags.distance.reshape(-1), masked.reshape(-1), len(lags.counts) + 1)[:-1]
+    level = np.sum(by_lag) / pairs
+    means = np.sum(q * np.cumsum(k, axis=0), axis=0) / pairs
+    covariance = np.sum(q * (masked @ k), axis=0) / pairs - means * level
+    return covariance, by_lag / lags.counts - level, level
+
+
+# -- stilled blocks ----------------------------------------------------------------------------------------------------
+
+
+def _measure_changes(q: np.ndarray, k: np.ndarray) -> np.ndarray:
+    """Sums over pairs of ``c_i c_j``, ``c_i = sum_a q_ai k_ai`` less its mean over the keys of the query.
+
+    q and k are ``(tokens, terms, D)``. A chunk of queries meets the keys of all chunks before it by products of sums,
+    and its own keys pair by pair.
+    """
+    n, terms, turned = q.shape
+    means = np.sum(q * np.cumsum(k, axis=0), axis=1) / np.sqrt(np.arange(1.0, n + 1.0))[:, None]
+    flat_q, flat_k = (x.reshape(n, -1) for x in (q, k))
+    before, far, near = np.zeros((terms * turned,) * 2), np.zeros((terms * turned,) * 2), np.zeros((turned, turned))
+    for first in range(0, n, _CHUNK):
+        rows = slice(first, first + _CHUNK)
+        far += (flat_q[rows].T @ flat_q[rows]) * before
+        before += flat_k[rows].T @ flat_k[rows]
+        one, other = q[rows], k[rows]
+        change = one[:, None, 0] * other[None, :, 0]
+        for term in range(1, terms):
+            change += one[:, None, term] * other[None, :, term]
+        own = change[np.tri(len(one), dtype=bool)]
+        near += own.T @ own
+    return far.reshape(terms, turned, terms, turned).sum(axis=(0, 2)) + near - means.T @ means
+
+
+def _predict_changes(q: np.ndarray, k: np.ndarray, lags: Lags) -> np.ndarray:
+    """As `_measure_changes`, if queries and keys were drawn independently of one another and of their positions."""
+    n = len(q)
+    centre = np.mean(k, axis=0)
+    of_q = np.einsum("nai,nbj->abij", q, q, optimize=True) / n
+    of_k = np.einsum("nai,nbj->abij", k - centre, k - centre, optimize=True) / n
+    of_centre = centre[:, None, :, None] * centre[None, :, None, :]
+    found = np.zeros(of_q.shape[2:])
+    for moments, (falls, mixed, sines) in ((of_k, lags.varied), (of_centre, lags.centred)):
+        cosine = sum(of_q[a, b] * moments[a, b] for a in (0, 1) for b in (0, 1))
+        # B = q_2 k_1 - q_1 k_2
+        both = sum(of_q[a, 1] * moments[a, 0] - of_q[a, 0] * moments[a, 1] for a in (0, 1))
+        sine = of_q[1, 1] * moments[0, 0] + of_q[0, 0] * moments[1, 1]
+        sine = sine - of_q[1, 0] * moments[0, 1] - of_q[0, 1] * moments[1, 0]
+        crossed = both * mixed  # A_i (1 - cos u_i) with B_j sin u_j, which is subtracted
+        found += cosine * falls - crossed - crossed.T + sine * sines
+    return found
+
+
+# -- the first token ---------------------------------------------------------------------------------------------------
+
+
+def _split_sink(q: np.ndarray, k: np.ndarray, scores: np.ndarray, setting: Setting, lags: Lags) -> np.ndarray:
+    """Attention on the first key by the later half of the queries, and what its score is above that of the others.
+
+    q is rotated and scaled, ``(tokens, 2 blocks)``; k is complex, before rotation.
+    """
+    n, turned = len(scores), len(setting.omega)
+    rows = np.arange(n // 2, n)
+    is_seen = np.arange(n) <= rows[:, None]
+    weights = np.where(is_seen, scores[rows], -math.inf)
+    weights = np.exp(weights - np.max(weights, axis=1, keepdims=True))
+    attention = np.mean(weights[:, 0] / np.sum(weights, axis=1))
+    others = (np.sum(scores[rows], axis=1, where=is_seen) - scores[rows, 0]) / rows
+    centre = np.mean(k[1:], axis=0)
+    turn = lags.cos + 1j * lags.sin
+    mean_turn = (np.cumsum(turn, axis=0)[rows] - turn[0]) / rows[:, None]  # over the keys 1, ..., m
+    there = np.repeat(centre[None], len(rows), axis=0)
+    there[:, :turned] *= mean_turn  # the mean key where the others are
+    half = q[rows].reshape(len(rows), 2, -1)
+    z = half[:, 0] - 1j * half[:, 1]  # conjugate
+    own = np.sum((z * (k[0] - centre)).real, axis=1)
+    lag = (z * (centre - there)).real
+    slow = np.zeros(lag.shape[-1], bool)
+    slow[:turned] = np.abs(setting.omega) * (n - 1) < 2.0 * math.pi
+    content = np.sum((z * there).real, axis=1) - others
+    parts = (own, np.sum(lag[:, slow], axis=1), np.sum(lag[:, ~slow], axis=1), content)
+    return np.asarray([attention, *(np.mean(part) for part in parts)])

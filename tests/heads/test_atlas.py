@@ -1,0 +1,382 @@
+"""The atlas of heads: sums over pairs held against every pair formed one by one, and heads that were planted."""
+
+from __future__ import annotations
+
+import importlib
+import math
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import heads
+from rfrope.data import smollm2_heads
+from rfrope.heads import documents
+
+OMEGA = rfrope.geometric(5, base=100.0)
+MODULE = importlib.import_module("rfrope.heads.atlas")  # the function has its name
+
+
+def as_complex(x, pairing):
+    """Blocks of features ``(..., d)`` as complex numbers, and the features that are not turned."""
+    turned = x[..., : 2 * OMEGA.size]
+    first, second = (turned[..., 0::2], turned[..., 1::2]) if pairing == "interleaved" else np.split(turned, 2, axis=-1)
+    return first + 1j * second, x[..., 2 * OMEGA.size :]
+
+
+class Pairs:
+    """Every pair of one document, from the definition: parts ``(tokens, tokens, blocks)`` and changes by stilling."""
+
+    def __init__(self, q, k, scale, skip, pairing):
+        (z_q, rest_q), (z_k, rest_k) = as_complex(q, pairing), as_complex(k, pairing)
+        at = np.arange(len(q))
+        self.lag = at[None, :] - at[:, None]
+        z = scale * np.conj(z_q)[:, None] * z_k[None]
+        turned = z * np.exp(1j * self.lag[..., None] * OMEGA)
+        self.parts = np.concatenate([turned.real, scale * rest_q[:, None] * rest_k[None]], axis=-1)
+        self.changes = (z - turned).real
+        self.seen = (self.lag <= 0) & (at[:, None] >= skip) & (at[None, :] >= skip)
+        self.skip = skip
+
+    @property
+    def scores(self):
+        return np.sum(self.parts, axis=-1)
+
+    def products(self):
+        found, count = 0.0, np.sum(self.seen)
+        for row in range(self.skip, len(self.lag)):
+            change = self.changes[row, self.skip : row + 1]
+            change = change - change.mean(axis=0)
+            found = found + change.T @ change / count
+        return found
+
+
+@pytest.mark.parametrize(("pairing", "rest", "skip"), [("half", 0, 0), ("interleaved", 4, 2)])
+def test_sums_of_a_document_are_those_over_every_pair(pairing, rest, skip):
+    rng = np.random.default_rng(1)
+    n, width = 2 * documents._CHUNK + 6, 2 * OMEGA.size + rest
+    q, k = rng.normal(size=(2, n, width)) + rng.normal(size=(2, 1, width))
+    setting = documents.Setting(OMEGA, pairing, 0.3, skip)
+    found = documents.sum_document(q[None], k[None], setting, documents.Lags.from_setting(setting, n))
+    pairs = Pairs(q, k, 0.3, skip, pairing)
+    parts, scores, lags = pairs.parts[pairs.seen], pairs.scores[pairs.seen], pairs.lag[pairs.seen]
+    covariance = np.mean((parts - parts.mean(axis=0)) * (scores - scores.mean())[:, None], axis=0)
+    np.testing.assert_allclose(found.covariance[0], covariance, atol=1e-13)
+    by_lag = [np.mean(scores[lags == -lag]) - np.mean(scores) for lag in range(n - skip)]
+    np.testing.assert_allclose(found.by_lag[0], by_lag, atol=1e-13)
+    np.testing.assert_allclose(found.level, np.mean(scores), atol=1e-13)
+    np.testing.assert_allclose(found.measured[0], pairs.products(), atol=1e-12)
+    rows = range(n // 2, n)
+    seen = [pairs.scores[row, : row + 1] for row in rows]
+    weights = [np.exp(row[0]) / np.sum(np.exp(row)) for row in seen]
+    np.testing.assert_allclose(found.sink[0, 0], np.mean(weights), rtol=1e-12)
+    advantage = np.mean([row[0] - np.mean(row[1:]) for row in seen])
+    np.testing.assert_allclose(np.sum(found.sink[0, 1:]), advantage, atol=1e-12)
+
+
+def test_changes_are_predicted_where_queries_and_keys_are_independent():
+    rng = np.random.default_rng(2)
+    setting = documents.Setting(OMEGA, "half", 0.3, 0)
+    lags = documents.Lags.from_setting(setting, 60)
+    (mean_q, mean_k), mix = rng.normal(size=(2, 1, 10)), rng.normal(size=(2, 10, 10))
+    predicted = measured = 0.0
+    for _ in range(60):
+        q, k = (mean + rng.normal(size=(60, 10)) @ one for mean, one in zip((mean_q, mean_k), mix, strict=True))
+        found = documents.sum_document(q[None], k[None], setting, lags)
+        predicted, measured = predicted + found.predicted[0], measured + found.measured[0]
+    np.testing.assert_allclose(predicted, measured, atol=0.03 * np.max(measured))
+    off = ~np.eye(OMEGA.size, dtype=bool)
+    assert np.max(np.abs(measured[off])) > 0.1 * np.max(measured)  # what blocks do together is no small part of it
+
+
+def drawn(rng, count=6, number=1, tokens=96, blocks=OMEGA.size):
+    """Contents that vary from token to token, ``(count, number, tokens, 2 blocks)``, of queries and of keys."""
+    return rng.normal(size=(2, count, number, tokens, 2 * blocks))
+
+
+def plant(x, block, z):
+    """Add a complex number to a block of features in the half layout."""
+    blocks = x.shape[-1] // 2
+    x[..., block] += np.real(z)
+    x[..., blocks + block] += np.imag(z)
+
+
+def within(estimate, value, head=0, least=0.0):
+    """Whether an estimate of a head is a value, to four of its errors."""
+    return abs(estimate.value[head] - value) <= max(4.0 * estimate.stderr[head], least)
+
+
+def test_shares_are_those_of_the_blocks_and_sum_to_one():
+    """Independent normal features: the variance of a block's part is the product of the variances of q and of k."""
+    rng, spread = np.random.default_rng(3), np.array([0.5, 1.0, 2.0, 1.5, 0.2, 0.8])
+    q, k = rng.normal(size=(2, 8, 1, 400, 12))
+    q *= np.concatenate([spread[:5], spread[:5], [0.8, 0.8]])
+    found = heads.atlas(q, k, rfrope.Rope(OMEGA, head_dim=12))
+    expected = spread**2 / np.sum(spread**2)
+    np.testing.assert_allclose(found.share.value[0], expected[:5], atol=0.02)
+    assert np.all(np.abs(found.share.value[0] - expected[:5]) <= 4.5 * found.share.stderr[0])
+    assert within(found.unturned, expected[5])
+    assert within(found.variance, 2.0 * np.sum(spread**2) / 12.0)
+    total = np.sum(found.share.value, axis=1) + found.unturned.value
+    np.testing.assert_allclose(total, 1.0, atol=1e-14)
+
+
+def test_blocks_that_vary_together_share_what_they_have_in_common():
+    """Two blocks of frequency 0 with equal features: each has a quarter of the variance alone."""
+    rng = np.random.default_rng(4)
+    q, k = rng.normal(size=(2, 4, 1, 50, 4))
+    q[..., [1, 3]], k[..., [1, 3]] = q[..., [0, 2]], k[..., [0, 2]]
+    found = heads.atlas(q, k, np.zeros(2))
+    np.testing.assert_allclose(found.share.value, 0.5, atol=1e-13)
+
+
+def test_a_head_of_position_alone_is_explained_by_the_lag_and_one_of_content_is_not():
+    rng = np.random.default_rng(5)
+    q, k = drawn(rng, 8, 3)
+    w_q, w_k = heads.positional_weights(OMEGA, d_model=1, offset=-3.0, temperature=0.2)
+    q[:, 1], k[:, 1] = w_q[:, 0], w_k[:, 0]
+    q[:, 2], k[:, 2] = w_q[:, 0] + 0.3 * q[:, 2], w_k[:, 0] + 0.3 * k[:, 2]
+    found = heads.atlas(q, k, OMEGA)
+    assert within(found.lag_explained, 0.0)
+    assert 0.0 < found.lag_explained.stderr[0] < 0.02
+    for name in ("lag_explained", "curve_explained"):
+        np.testing.assert_allclose(getattr(found, name).value[1], 1.0, atol=1e-12)
+    assert 0.5 < found.lag_explained.value[2] < 0.99
+    assert abs(found.lag_explained.value[2] - found.curve_explained.value[2]) < 0.01
+    np.testing.assert_allclose(found.offset.value[1:], -3.0, atol=0.05)
+    assert 0.0 < found.offset.stderr[2] < 0.05
+    assert abs(found.offset.value[2] + 3.0) <= 4.0 * found.offset.stderr[2]
+    np.testing.assert_allclose(found.curve.value[1], found.by_lag.value[1], atol=1e-12)
+
+
+def test_the_part_that_the_lag_explains_has_no_bias_where_documents_are_few():
+    """The mean over many small sets is 0 within its error; squares of means alone would be far above it."""
+    rng, values = np.random.default_rng(6), []
+    for _ in range(4):
+        q, k = drawn(rng, 3, 12, tokens=12)
+        values.append(heads.atlas(q, k, OMEGA, skip=0).lag_explained.value)
+    values = np.concatenate(values)
+    assert abs(np.mean(values)) <= 4.5 * np.std(values) / math.sqrt(values.size)
+    assert np.std(values) / math.sqrt(values.size) < 0.02
+
+
+def test_the_curve_is_the_profile_of_the_means_at_each_lag():
+    q, k = drawn(np.random.default_rng(7), 3)
+    plant(q, 2, 1.0 + 2.0j)
+    plant(k, 2, -1.0j)
+    found = heads.atlas(q, k, OMEGA, skip=4, scale=0.5)
+    flat = [x[:, 0, 4:].reshape(-1, 10) for x in (q, k)]
+    expected = heads.profile(*flat, found.lags, OMEGA, scale=0.5).mean
+    np.testing.assert_allclose(found.curve.value[0], expected, atol=1e-12)
+    assert found.lags[1] == -1
+
+
+def test_a_previous_token_head_of_a_real_model_has_its_offset():
+    real = smollm2_heads()
+    q, k = (real[f"previous_{name}"][None, :168].reshape(4, 42, 64)[:, None] for name in "qk")
+    found = heads.atlas(q, k, real["inv_freq"], skip=2)
+    assert found.offset.value[0] == pytest.approx(-1.17, abs=0.1)
+    assert found.lag_explained.value[0] > 0.5
+
+
+def test_concentration_is_one_for_a_block_that_is_the_same_in_all_tokens():
+    q, k = drawn(np.random.default_rng(8), 8)
+    q[..., [1, 6]] = [3.0, 4.0]
+    plant(k, 3, 3.0 * np.exp(0.7j))
+    plant(q, 3, 2.0 * np.exp(-0.5j))
+    found = heads.atlas(q, k, OMEGA)
+    assert found.concentration_q.value[0, 1] == pytest.approx(1.0, abs=1e-12)
+    expected = 9.0 / (9.0 + 2.0)  # |E z|^2 + two unit variances
+    assert abs(found.concentration_k.value[0, 3] - expected) <= 4.0 * found.concentration_k.stderr[0, 3]
+    assert found.concentration_k.value[0, 0] < 0.02
+    assert abs(found.angle.value[0, 3] - 1.2) <= 4.0 * found.angle.stderr[0, 3]
+    assert found.angle.stderr[0, 3] < 0.1
+
+
+def test_an_error_of_an_angle_does_not_see_the_cut_at_half_a_turn():
+    q, k = drawn(np.random.default_rng(9), 8)
+    plant(q, 2, 5.0)
+    plant(k, 2, -5.0)
+    found = heads.atlas(q, k, OMEGA)
+    assert abs(abs(found.angle.value[0, 2]) - math.pi) < 0.1
+    assert found.angle.stderr[0, 2] < 0.1
+
+
+def test_outlier_pairs_are_found_and_held_against_the_context():
+    """A block of 0.01 radians a position: a turn in 629 positions, half of one in 315."""
+    omega = np.array([1.0, 0.3, 0.1, 0.03, 0.01])
+    q, k = drawn(np.random.default_rng(10), 4, 2)
+    for block, head in ((4, 0), (0, 1)):
+        plant(q[:, head], block, 30.0)
+        plant(k[:, head], block, 30.0j)
+    for context, partial, sign in ((150, True, True), (400, True, False), (700, False, False)):
+        found = heads.atlas(q, k, omega, context=context)
+        np.testing.assert_array_equal(found.outlier[:, [0, 4]], [[False, True], [True, False]])
+        assert np.sum(found.outlier) == 2
+        assert bool(found.partial[4]) == partial
+        # the mean key is a quarter of a turn before the mean query: at lag 0 the score is 0, and rises further back
+        assert abs(found.angle.value[0, 4] - math.pi / 2) < 0.02
+        margin = heads.atlas(q * 1.0, _turned(k, omega, -0.1), omega, context=context)
+        assert bool(margin.one_sign[0, 4]) == sign
+    assert not found.partial[0]
+
+
+def _turned(k, omega, by):
+    """Keys whose last block is turned by an angle."""
+    z = (k[..., 4] + 1j * k[..., 9]) * np.exp(1j * by)
+    made = k.copy()
+    made[..., 4], made[..., 9] = z.real, z.imag
+    return made
+
+
+def test_the_bound_of_one_sign_is_half_a_turn():
+    """cos(angle - u), u up to the reach: one sign from -pi/2 to pi/2, and from there to 3 pi/2, not across."""
+    keeps = MODULE.keeps_sign
+    angle = np.array([1.5, 1.5, 1.6, 3.0, -1.6, -1.6])
+    reach = np.array([3.0, 3.1, 0.1, 1.4, 3.0, 3.2])
+    np.testing.assert_array_equal(keeps(angle, reach), [True, False, False, True, True, False])
+    for one, far in zip(angle, reach, strict=True):
+        values = np.cos(one - np.linspace(0.0, far, 1001))
+        assert bool(np.all(values > 0.0) or np.all(values < 0.0)) == bool(keeps(one, far))
+
+
+def test_a_sink_by_a_constant_key_and_one_by_a_slow_pair_are_told_apart():
+    """Head 0: the first key is unlike the others. Head 1: all keys alike, in a block by which far lags score high."""
+    omega, n = np.array([1.0, 0.3, 0.1, 0.001, math.pi / 96]), 96
+    q, k = drawn(np.random.default_rng(11), 6, 3)
+    plant(q[:, 0], 3, 6.0)
+    plant(k[:, 0, 0], 3, 40.0)
+    plant(q[:, 1], 4, 12.0)
+    plant(k[:, 1], 4, 12.0 * np.exp(1j * omega[4] * n))  # highest n positions back
+    found = heads.atlas(q, k, omega, scale=0.5)
+    key, slow, fast, content = (getattr(found, f"sink_{name}") for name in ("key", "slow", "fast", "content"))
+    assert found.sink.value[0] > 0.9
+    assert found.sink.value[1] > 3.0 * found.sink.value[2]
+    assert within(found.sink, 1.0 / 73.0, head=2, least=0.04)  # content alone, over 49 to 96 keys
+    assert key.value[0] > 50.0
+    assert abs(slow.value[0]) < 5.0
+    assert within(key, 0.0, head=1, least=1.0)
+    # the mean of cos(pi - u) over the lags, from the definition
+    rows = [(math.cos(math.pi * (1 - m / n)), np.mean(np.cos(math.pi * (1 - np.arange(m) / n)))) for m in range(48, 96)]
+    expected = 72.0 * np.mean([first - others for first, others in rows])
+    assert within(slow, expected, head=1, least=1.5)
+    assert expected > 10.0
+    for one in (fast, content):
+        assert np.all(np.abs(one.value) < 3.0)
+
+
+def test_stilled_blocks_change_logits_as_measured_and_the_order_is_that_of_the_least_change():
+    q, k = drawn(np.random.default_rng(12), 4, 2)
+    plant(q, 4, 4.0)
+    plant(k, 4, 4.0)  # slow and strong: norms would keep it, and its rotation does little
+    found = heads.atlas(q, k, np.array([1.0, 0.5, 0.2, 0.1, 1e-4]), skip=0, scale=0.3)
+    assert np.all(found.order[:, 0] == 4)
+    assert np.all(found.norm_order[:, -1] == 4)
+    np.testing.assert_array_equal(found.change.value[:, 0], 0.0)
+    assert np.all(found.change.value[:, 1:5] < found.norm_change.value[:, 1:5])
+    np.testing.assert_allclose(found.change.value[:, 5], found.norm_change.value[:, 5], rtol=1e-12)
+    np.testing.assert_allclose(found.predicted.value[:, 1:], found.change.value[:, 1:], rtol=0.15)
+    still, changes = found.order[0, :3], []
+    for one in range(4):  # from two rotations of all features
+        a, b = q[one, 0], k[one, 0]
+        before, after = found.frequencies, found.frequencies.copy()
+        after[still] = 0.0
+        at = np.arange(96)
+        moved = 0.3 * (rfrope.scores(a, b, at, at, after) - rfrope.scores(a, b, at, at, before))
+        for row in range(96):
+            seen = moved[row, : row + 1]
+            changes.append(np.sum((seen - seen.mean()) ** 2))
+    expected = math.sqrt(np.sum(changes) / (4 * 96 * 97 / 2))
+    assert found.change.value[0, 3] == pytest.approx(expected, rel=1e-10)
+    can = found.stillable(0.1)
+    assert np.all(can[:, 4])
+    assert np.sum(can) == 2
+    assert np.all(found.stillable(100.0))
+
+
+def test_the_order_counts_what_blocks_do_together():
+    """Two blocks that undo each other go together, though each alone changes more than the third."""
+    greedy = MODULE.greedy_order
+    products = np.array([[4.0, -3.9, 0.0], [-3.9, 4.0, 0.0], [0.0, 0.0, 3.0]])
+    np.testing.assert_array_equal(greedy(products), [2, 0, 1])
+    products[2, 2] = 5.0
+    np.testing.assert_array_equal(greedy(products), [0, 1, 2])
+
+
+def test_errors_are_those_of_the_mean_for_what_is_a_mean_over_documents():
+    """The jackknife of a mean is its usual standard error."""
+    q, k = drawn(np.random.default_rng(13), 5, 2)
+    found = heads.atlas(q, k, OMEGA)
+    each = np.stack(
+        [heads.atlas(np.stack([a] * 3), np.stack([b] * 3), OMEGA).sink.value for a, b in zip(q, k, strict=True)]
+    )
+    np.testing.assert_allclose(found.sink.value, each.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(found.sink.stderr, each.std(axis=0, ddof=1) / math.sqrt(5.0), rtol=1e-10)
+
+
+def test_heads_share_keys_and_a_rope_says_pairing_and_factor():
+    rng = np.random.default_rng(14)
+    q, k = rng.normal(size=(3, 4, 40, 10)), rng.normal(size=(3, 2, 40, 10))
+    found = heads.atlas(q, k, OMEGA)
+    alone = heads.atlas(q, np.repeat(k, 2, axis=1), OMEGA)
+    np.testing.assert_array_equal(found.share.value, alone.share.value)
+    layout = rfrope.convert_pairing
+    rope = rfrope.Rope(OMEGA, pairing="interleaved", attention_factor=1.5)
+    other = heads.atlas(layout(q, "half", "interleaved"), layout(k, "half", "interleaved"), rope)
+    np.testing.assert_allclose(other.variance.value, 1.5**4 * found.variance.value, rtol=1e-12)
+
+
+def test_tables_have_a_row_for_each_head_and_each_block():
+    q, k = drawn(np.random.default_rng(15), 3, 2)
+    builder = heads.AtlasBuilder(OMEGA)
+    for one in range(3):
+        builder.add(q[one], k[one])
+    found = builder.finish([(3, 0), (4, 7)])
+    table, blocks = found.head_table(), found.block_table()
+    assert table["layer"].tolist() == [3, 4]
+    assert {len(column) for column in table.values()} == {2}
+    assert {len(column) for column in blocks.values()} == {10}
+    np.testing.assert_array_equal(blocks["share"].reshape(2, 5), found.share.value)
+    assert found.order[1, blocks["rank"][5:].tolist().index(0)] >= 0
+    assert found.order[1, 0] == blocks["rank"][5:].tolist().index(0)
+    assert {name for name in table if f"{name}_stderr" in table} >= {"variance", "offset", "lag_explained", "sink"}
+    assert str(found).startswith("Atlas of 2 heads of 5 blocks, 3 documents of 96 tokens")
+
+
+Q, K = np.random.default_rng(16).normal(size=(2, 3, 2, 9, 8))
+ROPE = rfrope.Rope(rfrope.geometric(4))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: heads.atlas(Q[0], K[0], ROPE), ValueError, r"q has shape .* expected \(documents, heads, tokens, d\)"),
+        (lambda: heads.atlas(Q[:2], K[:2], ROPE), ValueError, "there are 2 documents; expected at least 3"),
+        (lambda: heads.atlas(Q, K[:2], ROPE), ValueError, "q has 3 documents and k 2"),
+        (lambda: heads.atlas(Q, K[..., :7, :], ROPE), ValueError, "q has shape .* and k .* expected H heads"),
+        (lambda: heads.atlas(Q[:, :, :4], K[:, :, :4], ROPE), ValueError, "q has 4 tokens; expected at least 5"),
+        (lambda: heads.atlas(Q[..., :6], K[..., :6], ROPE), ValueError, "an even d of at least 8"),
+        (lambda: heads.atlas(Q.astype(int), K, ROPE), TypeError, "q has dtype int64; expected real floating"),
+        (lambda: heads.atlas(np.full_like(Q, np.nan), K, ROPE), ValueError, "q holds NaN or infinity"),
+        (lambda: heads.atlas(Q, K, np.ones((2, 4, 1))), ValueError, "rope has shape .* one set"),
+        (lambda: heads.atlas(Q, K, rfrope.Rope(np.ones(8), polar=True)), ValueError, "rope is polar"),
+        (lambda: heads.atlas(Q, K, rfrope.Rope(np.ones(4), pairing=None)), ValueError, "rope has pairing=None"),
+        (lambda: heads.atlas(Q, K, ROPE, scale=0.0), ValueError, "scale is 0.0; expected a positive"),
+        (lambda: heads.atlas(Q, K, ROPE).stillable(-1.0), ValueError, "tolerance is -1.0"),
+        (lambda: heads.AtlasBuilder(ROPE).finish(), ValueError, "there are 0 documents"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, error, words):
+    with pytest.raises(error, match=words):
+        call()
+
+
+def test_documents_of_other_lengths_and_other_numbers_of_heads_are_refused():
+    builder = heads.AtlasBuilder(ROPE)
+    builder.add(Q[0], K[0])
+    with pytest.raises(ValueError, match="in documents before; expected equal lengths"):
+        builder.add(Q[0, :, :8], K[0, :, :8])
+    for one in (1, 2):
+        builder.add(Q[one], K[one])
+    with pytest.raises(ValueError, match="heads has 1 entries; expected 2"):
+        builder.finish([(0, 0)])
