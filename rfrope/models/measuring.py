@@ -18,6 +18,8 @@ EXCEEDS = 1e-3  # error of cos and sin
 POSITIONS = 160  # of them phases are measured at most
 STEPS = (1, 3, 50)  # positions beside 0 and the last at which every feature is followed
 _STILL = 1e-9  # of the largest entry: less is no turn
+_AT_ONCE = 4096  # positions that tokens are compared with
+_NEAR = 0.05  # error of cos and sin of a position that is named
 _MIXED = 0.1  # of the largest partner: a second one
 _NOISE = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": tables.FINE}
 
@@ -312,17 +314,17 @@ def read_phases(z: np.ndarray, positions: np.ndarray, noise: float) -> Phases:
     return Phases(found, allowed, np.angle(origin), np.max(error, axis=2), bool(np.all(error <= room)))
 
 
-def find_places(z: np.ndarray, frequencies: np.ndarray, context: int) -> np.ndarray:
-    """Return for each token the whole position whose phases are nearest to z (T, D), or -1 where none is near."""
+def find_places(z: np.ndarray, frequencies: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each token the position from low to below high that is nearest to z (T, D), and whether it is near."""
     found, best = np.zeros(len(z), dtype=int), np.full(len(z), -np.inf)
-    for start in range(0, context, 4096):
-        at = np.arange(start, min(start + 4096, context))
+    for start in range(low, high, _AT_ONCE):
+        at = np.arange(start, min(start + _AT_ONCE, high))
         likeness = (z @ np.exp(-1j * np.multiply.outer(frequencies, at))).real
         top = np.max(likeness, axis=1)
         found = np.where(top > best, start + np.argmax(likeness, axis=1), found)
         best = np.maximum(best, top)
-    near = np.max(np.abs(z - np.exp(1j * np.multiply.outer(found, frequencies))), axis=1) < 0.05
-    return np.asarray(np.where(near, found, -1))
+    apart = np.abs(z - np.exp(1j * np.multiply.outer(found, frequencies)))
+    return found, np.asarray(np.max(apart, axis=1) < _NEAR)
 
 
 def unit(first: Sequence[int] | np.ndarray, width: int, tokens: int) -> np.ndarray:

@@ -68,6 +68,7 @@ class Misplaced:
             "positions are not used, but the place in the sequence": np.arange(len(own)),
             "positions of the first row of the batch are used for all rows": self.box.positions[0],
             "positions are counted from that of the first token": own - own[0],
+            "positions are sorted first": np.sort(own),
         }
         z = self.box.unit(self.side, 1)[None]
         fitting = (
@@ -87,12 +88,11 @@ class Misplaced:
         start = self.phases.start[self.head]
         if np.max(np.abs(start)) <= 8.0 * self.noise:
             return None
-        ahead, behind = (
-            int(find_places(np.exp(1j * start)[None], sign * self.frequencies, self.box.context)[0]) for sign in (1, -1)
-        )
-        if ahead < 0 and behind < 0:
+        context = self.box.context
+        (shift,), (is_near,) = find_places(np.exp(1j * start)[None], self.frequencies, 1 - context, context)
+        if not is_near:
             return "positions", f"phases at position 0 are not 0, but up to {np.max(np.abs(start)):.3g} radians", 0
-        return self._name_shift(-behind if ahead < 0 or 0 <= behind < ahead else ahead)
+        return self._name_shift(int(shift))
 
     def _name_shift(self, shift: int) -> Fault:
         side = self.box.sides[self.side]
@@ -120,20 +120,20 @@ class Misplaced:
 
     def _find_others(self) -> Fault:
         """Say by which other positions tokens turn."""
-        at = self.box.positions[0]
-        places = find_places(self.box.unit(self.side, 0), self.frequencies, self.box.context)
-        wrong = (places != at) & (places >= 0)
-        if not np.any(wrong):
+        at, context = self.box.positions[0], self.box.context
+        places, near = find_places(self.box.unit(self.side, 0), self.frequencies, 1 - context, context)
+        wrong = (places != at) & near
+        if not np.any(wrong) or np.mean(near) < 0.5:
             far = at[self.phases.off[self.head] > EXCEEDS]
             first = int(far.min()) if far.size else int(at.max())
             return "rows", f"phases are not proportional to positions, first at {first}", first
-        shifts = (places - at)[places >= 0]
+        shifts = (places - at)[near]
         if np.all(shifts == shifts[0]):
             return self._name_shift(int(shifts[0]))
-        first, last = int(at[wrong].min()), int(places[wrong].max())
-        if np.all(places[wrong] == places[wrong][0]):
-            return "too short", f"the table ends: from {first} on all positions turn as {last} does", first
-        period = int(first - places[at == first][0])
-        if period > 0 and np.all(places[places >= 0] == at[places >= 0] % period):
-            return "positions", f"positions begin again at {period}", first
-        return "positions", f"position {first} turns as position {places[at == first][0]} does", first
+        first = int(at[wrong].min())
+        turns_as = int(places[at == first][0])
+        if np.all(places[near & (at >= first)] == first - 1) and first < at.max():
+            return "too short", f"the table ends: from {first} on all positions turn as {first - 1} does", first
+        if turns_as < first and np.all(places[near] == at[near] % (first - turns_as)):
+            return "positions", f"positions begin again at {first - turns_as}", first
+        return "positions", f"position {first} turns as position {turns_as} does", first

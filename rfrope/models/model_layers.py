@@ -14,12 +14,13 @@ import numpy as np
 
 from rfrope._core import array, libraries
 from rfrope._core.arguments import show
-from rfrope.data.model_types import known
+from rfrope.models.layering import list_layers
 from rfrope.models.measuring import Box, find_places, noise_of, unit, usual_length
 from rfrope.rotation.rope import Rope
 
 _ROTATION = re.compile("apply_.*(rotary|rope)")
 _TABLES = re.compile("cos|sin|freqs|position|emb")  # parameters that are no features
+_PERCEPTION = re.compile("vision|visual|vit|image|audio")  # in the name of a part
 _INDEX = re.compile(r"\.(\d+)\.")
 _PADDED, _HIDDEN = 37, 5  # tokens, and those of them that are padding
 _FIRST = 11  # tokens of the first forward, by which layers are found
@@ -44,12 +45,16 @@ class ModelLayers:
         Forwards.
     axes : int
         Axes of positions that the model takes.
+    kinds : tuple of LayerKind
+        Layers by what is meant to turn them.
     still : tuple of str
         Attention that calls no function of rotation.
     """
 
-    def __init__(self, model: Any, meant: tuple[Rope, ...]) -> None:
+    def __init__(self, model: Any, meant: tuple[Rope, ...], config: Any) -> None:
         self.model, self.calls = model, 0
+        listed = () if config is None else list_layers(config).kinds
+        self.kinds = tuple(one for one in listed if not _PERCEPTION.search(one.part))
         self.axes = max([1, *(len(one.sections) for one in meant if one.sections is not None)])
         self.functions = [*_find_functions(model)]
         if not self.functions:
@@ -86,19 +91,15 @@ class ModelLayers:
 
     def choose(self, name: str, meant: tuple[Rope, ...]) -> tuple[tuple[Rope, ...], bool | None]:
         """Return the Ropes that a layer may turn by, and whether it is meant to turn, if that is known."""
-        config: Any = getattr(self.model, "config", None)
-        text = config.get_text_config() if hasattr(config, "get_text_config") else config
         numbers = _INDEX.findall(f".{name}.")
-        index, kinds = int(numbers[0]) if numbers else 0, getattr(text, "layer_types", None) or ()
-        kind = kinds[index] if index < len(kinds) else ""
-        named = [one for one in meant if one.source.model.name and kind and one.source.model.name.endswith(kind)]
-        if not meant or not numbers:
-            return tuple(named) or meant, None
-        turns = getattr(text, "no_rope_layers", None)
-        if isinstance(turns, list | tuple) and len(turns) > index:
-            return tuple(named) or meant, bool(turns[index])
-        about = known(str(getattr(text, "model_type", ""))).get("window", {})
-        return tuple(named) or meant, kind not in about.get("still", ())
+        index = int(numbers[0]) if numbers else -1
+        alike = [one for one in self.kinds if one.layers is not None and index in one.layers]
+        if len(alike) != 1:
+            return meant, None
+        rope = alike[0].rope
+        if rope is None:
+            return meant, False
+        return tuple(one for one in meant if one.source.model.name == rope.source.model.name) or meant, True
 
     def counts_padding(self, box: Box, frequencies: np.ndarray) -> bool | None:
         """Return whether tokens that a mask hides on the left count as positions, if that is known.
@@ -115,7 +116,7 @@ class ModelLayers:
         blocks = unit(box.structure().first, box.width, _PADDED)
         found = self._run({box.name: blocks}, np.zeros((2, _PADDED, self.axes), dtype=np.int64), hidden=_HIDDEN).found
         z = box.blocks_of(found[box.name]["queries"])[1, box.sides["queries"].head, _HIDDEN:]
-        places = find_places(z / usual_length(z), frequencies, _PADDED)
+        places, _ = find_places(z / usual_length(z), frequencies, 0, _PADDED)
         ways = {True: np.arange(_HIDDEN, _PADDED), False: np.arange(_PADDED - _HIDDEN)}
         return next((counts for counts, at in ways.items() if np.array_equal(places, at)), None)
 

@@ -12,6 +12,7 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.arguments import choice, positive, show, whole
 from rfrope._core.results import Result
+from rfrope.data.model_types import known
 from rfrope.models.auditing import Finding, merge_shared, read_expected
 from rfrope.models.measuring import Box, Function, Side, Source, choose_positions, choose_steps, unit
 from rfrope.models.model_layers import ModelLayers
@@ -191,7 +192,7 @@ def probe(
     length = _choose_context(context, meant)
     source: Source
     if hasattr(apply, "named_modules"):
-        source = ModelLayers(apply, meant)
+        source = ModelLayers(apply, meant, expected if _is_config(expected) else None)
     else:
         source = _read_function(
             apply,
@@ -220,13 +221,22 @@ def _count_padding(source: Source, boxes: dict[str, Box], verdicts: list[tuple[R
 
 def _read_meant(expected: Any) -> tuple[Rope, ...]:
     """Return the Ropes that are meant, also those of several axes or heads."""
-    if not isinstance(expected, Mapping | str | os.PathLike) and not hasattr(expected, "to_dict"):
+    if not _is_config(expected):
         made = expected if isinstance(expected, Rope) else Rope(expected)
         refuse_polar(made, "expected", _POLAR)
         return (replace(made, frequencies=array.to_host(made.frequencies, "expected").astype(np.float64)),)
     found = read_expected(None, expected)
     text = [one for one in found if one.source.rope_parameters["rope_type"] != "axial"]
-    return tuple(text or found)
+    return tuple(_turn_back(one) if known(one.source.model.model_type).get("negated") else one for one in text or found)
+
+
+def _turn_back(rope: Rope) -> Rope:
+    """Return the Rope of a model whose class negates every angle."""
+    return replace(rope, frequencies=-np.asarray(rope.frequencies))
+
+
+def _is_config(expected: Any) -> bool:
+    return isinstance(expected, Mapping | str | os.PathLike) or hasattr(expected, "to_dict")
 
 
 def _choose_context(context: int | None, meant: tuple[Rope, ...]) -> int:
@@ -252,8 +262,7 @@ def _read_function(
     if heads % kv_heads:
         raise ValueError(f"kv_heads is {kv_heads}; expected a number that divides heads = {heads}")
     axes = whole("axes", sizes["axes"], 1, _MOST_AXES)
-    for name, count in (("head_dim", width), ("heads", heads)):
-        array.check_memory(100.0 * width, (count, width), np.zeros(0), name)
+    array.check_memory(300.0, (heads, width, width), np.zeros(0), "head_dim and heads")
     space = array.named_namespace(place[0])
     asked = space.float32 if place[2] is None else array.check_float_dtype(place[2], space)
     return Function(apply, width, heads, kv_heads, axes, gives, scale, (space, place[1], asked))

@@ -184,6 +184,12 @@ class _Judge:
                     text = f"{name}: {which} alone is multiplied by {of_cos * of_sin:.6g}"
                     yield self._finding("attention factor", text)
                     return
+            if rate := _find_growth(size, self.box.positions[0]):
+                text = (
+                    f"{name}: lengths grow or shrink with the position, by up to {rate:.4g} for each, as those of xPos"
+                )
+                yield self._finding("attention factor", text)
+                return
             text = f"{name}: cos^2 + sin^2 is not the same at all positions: uninitialised or overwritten"
             yield self._finding("uninitialised", text)
             return
@@ -193,12 +199,12 @@ class _Judge:
     def _measure(self) -> Iterator[Finding]:
         """Read phases; no fault by itself."""
         box = self.box
-        values = [np.stack([one.z.real, one.z.imag]) for one in box.sides.values() if one.turning]
+        values = [np.stack([one.z.real, one.z.imag]) for one in box.sides.values() if one.turning and one.z.size]
         narrow = [bits(each[np.abs(each) > 0.0]) for each in values] if box.is_wide else []
         self.narrow = HALVES.get(max(narrow)) if narrow else None
         self.noise = 2.0 ** -max(narrow) if self.narrow else box.noise
         for name, side in box.sides.items():
-            if side.turning:
+            if side.turning and side.z.size:
                 z = side.z[0] / usual_length(side.z[0])
                 self.phases[name] = read_phases(z, box.positions[0], self.noise)
         yield from ()
@@ -308,6 +314,8 @@ class _Judge:
         one = self.box.structure()
         if rope.pairing and one.pairing != rope.pairing and one.first.size > 1:
             yield self._finding("pairing", f"it turns by pairing {one.pairing!r}, and {rope.pairing!r} is meant")
+            if one.pairing == "other":  # its blocks have no order to compare
+                return
         turns_last = rope.source.model.turns_last
         start = self.box.width - rope.rotary_dim if turns_last else 0
         if one.start != start and rope.rotary_dim < self.box.width:
@@ -433,6 +441,16 @@ def total(rope: Rope, head: int = 0) -> np.ndarray:
     if vectors.ndim == 3:
         vectors = vectors[head % len(vectors)]
     return np.asarray(vectors if vectors.ndim == 1 else vectors.sum(axis=-1))
+
+
+def _find_growth(size: np.ndarray, positions: np.ndarray) -> float | None:
+    """Return the factor from one position to the next that is furthest from 1, if lengths (T, D) are powers of such."""
+    if not np.all(size > 0.0):
+        return None
+    slopes, starts = np.polyfit(positions, np.log(size), 1)
+    if np.max(np.abs(np.log(size) - np.multiply.outer(positions, slopes) - starts)) > 0.01:
+        return None
+    return float(np.exp(slopes[np.argmax(np.abs(slopes))]))
 
 
 def _flat(rope: Rope, frequencies: np.ndarray) -> Rope:

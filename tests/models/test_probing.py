@@ -8,9 +8,10 @@ import warnings
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 from conftest import library
 from constructed_models import CONTEXT, LLAMA3_OMEGA, PLAIN, RIGHT, WRONG, Constructed, W, ladder, model, scores_of
+from published import PUBLISHED
 
 import rfrope
 from rfrope import models
@@ -54,6 +55,84 @@ def test_there_are_as_many_models_as_the_claim():
     assert len(RIGHT) >= 30
     assert len(WRONG) >= 40
     assert len({one.name for one in RIGHT + WRONG}) == len(RIGHT) + len(WRONG)
+
+
+def altered(i: int, by: float) -> np.ndarray:
+    return np.where(np.arange(W // 2) == i, by * PLAIN, PLAIN)
+
+
+def keys_by(apply):
+    return lambda q, k, positions: (model(PLAIN)(q, k, positions)[0], apply(q, k, positions)[1])
+
+
+def grows(q, k, positions):
+    """As xPos does."""
+    size = np.exp(-1e-4 * positions)[:, None, :, None].astype(np.float32)
+    turned_q, turned_k = model(PLAIN)(q, k, positions)
+    return turned_q * size, turned_k / size
+
+
+def crosses_blocks(q, k, positions):
+    """Features 3 and 5 in each other's blocks."""
+    order = np.arange(W)
+    order[[3, 5]] = 5, 3
+    return tuple(one[..., order] for one in model(PLAIN)(q[..., order], k[..., order], positions))
+
+
+def counted(positions_of):
+    return model(PLAIN, positions_of=positions_of)
+
+
+STRANGE = {  # small or rare faults: the function, the kind, and words
+    "one block, a little": (model(altered(10, 1.00002)), "frequencies", "block 10"),
+    "the slowest block, a little": (model(altered(31, 1.00003)), "frequencies", "block 31"),
+    "one block the other way": (model(altered(7, -1.0)), "frequencies", "block 7"),
+    "one block still": (model(altered(2, 0.0)), "frequencies", "block 2"),
+    "one block of keys": (keys_by(model(altered(12, 1.0001))), "frequencies", "block 12"),
+    "a factor, a little": (model(PLAIN, factor=1.0001), "attention factor", "1.0001"),
+    "a factor of keys": (keys_by(model(PLAIN, factor=0.9999)), "attention factor", "keys"),
+    "lengths that grow": (grows, "attention factor", "xPos"),
+    "crossed blocks": (crosses_blocks, "pairing", "'other'"),
+    "something added": (lambda q, k, p: (model(PLAIN)(q, k, p)[0] + np.float32(0.01), k), "pairing", "than in pairs"),
+    "a table in float16": (
+        model(PLAIN, changed=lambda *tables: tuple(each.astype(np.float16).astype(np.float32) for each in tables)),
+        *("half precision", "float16"),
+    ),
+    "one position": (counted(lambda p: np.where(p == 16, 17, p)), "positions", "position 16 turns as position 17"),
+    "16 bits with a sign": (counted(lambda p: (p + 2048) % 4096 - 2048), "positions", "2048 turns as position -2048"),
+    "sorted": (counted(lambda p: np.sort(p, axis=-1)), "positions", "sorted first"),
+    "doubled": (counted(lambda p: 2 * p), "frequencies", "multiplied by 2"),
+    "halved": (counted(lambda p: p // 2), "rows", "first at 2"),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_small_and_rare_faults(name):
+    apply, kind, says = STRANGE[name]
+    (finding,) = models.probe(apply, rfrope.Rope(PLAIN, context=CONTEXT)).findings
+    assert (finding.kind, says in finding.text) == (kind, True), str(finding)
+
+
+@campaign
+def test_no_false_alarm_on_published_configs():
+    """Against the config, against its Rope, and against nothing; frequencies to 1e-6."""
+    seen = set()
+    for one in PUBLISHED:
+        for rope in rfrope.from_config(one.config):
+            omega = np.asarray(rope.frequencies)
+            key = (omega.tobytes(), rope.attention_factor, rope.pairing, rope.head_dim)
+            if rope.source.rope_parameters["rope_type"] == "axial" or rope.pairing is None or key in seen:
+                continue
+            seen.add(key)
+            apply = model(omega, rope.pairing, factor=rope.attention_factor)
+            options = {"head_dim": rope.head_dim, "context": min(rope.context or CONTEXT, 2**17)}
+            for expected in (one.config, rope, None):
+                found = models.probe(apply, expected, **options)
+                assert found.passed, f"{one.model}: {found}"
+            measured = found.rotations[0].frequencies
+            wanted = omega[: len(measured)]
+            assert np.all(np.abs(measured - wanted) <= 1e-6 * wanted), one.model
+    assert len(seen) >= 30
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -274,6 +353,9 @@ MODELS = {  # by model type: options, and what its layers do
     "gpt_oss": ({}, ["half"] * 2),
     "gptj": ({"rotary_dim": 8, "n_embd": 64, "n_head": 4}, ["interleaved"] * 2),
     "deepseek_v3": (LATENT, ["interleaved"] * 2),
+    **{name: ({}, ["half"] * 2) for name in ("stablelm", "phi", "persimmon", "jetmoe", "nanochat")},
+    **{name: ({}, ["interleaved"] * 2) for name in ("cohere", "helium", "ernie4_5")},
+    "codegen": ({"rotary_dim": 8, "n_embd": 64, "n_head": 4, "n_layer": 2}, ["interleaved"] * 2),
     "gemma3_text": (FEW | {"num_hidden_layers": 6}, ["half"] * 6),
     "smollm3": (FEW, ["half", "half", "half", None]),
     "cohere2": (FEW, ["interleaved", "interleaved", "interleaved", None]),
@@ -283,7 +365,7 @@ IGNORED = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("De
 pytestmark = IGNORED
 
 
-@pytest.mark.parametrize("name", sparse(MODELS, lambda name: name in ("llama", "deepseek_v3", "smollm3", "gptj")))
+@pytest.mark.parametrize("name", sparse(MODELS, lambda name: name in ("llama", "deepseek_v3", "nanochat", "gptj")))
 def test_models_of_transformers_raise_no_alarm(tiny, name):
     options, pairings = MODELS[name]
     found = models.probe(tiny.made(name, **options))
