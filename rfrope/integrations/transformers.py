@@ -19,12 +19,13 @@ try:
     from transformers import PretrainedConfig, PreTrainedModel, modeling_rope_utils
 
     from rfrope.integrations import polar, rotations
+    from rfrope.integrations.reading import HeadFeatures, atlas, read_heads
 except ImportError as error:
     raise ImportError(
         "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install 'rfrope[transformers]'"
     ) from error
 
-__all__ = ["Replacement", "register", "replace_rotary", "use_polar"]
+__all__ = ["HeadFeatures", "Replacement", "atlas", "read_heads", "register", "replace_rotary", "use_polar"]
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
