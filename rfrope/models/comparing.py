@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from rfrope import engines as registry
-from rfrope._core import angles, sums
 from rfrope._core.arguments import listed, show, whole
 from rfrope._core.results import Result
 from rfrope.engines.formulas import RefusedError, UnknownError
@@ -20,12 +19,11 @@ from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read
 from rfrope.models.rewriting import rewrites
 from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
+from rfrope.models.scoring import SHARE, choose_lengths, first_difference, score
 from rfrope.models.values import first
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _SAME = 1e-12  # relative; rules are evaluated in float64
-_SHARE = 0.01  # part of the score at lag 0
-_LAGS = 2**12  # at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,7 +246,7 @@ def compare(
     ropes = [
         _compare_rope(_describe(rope, raw, one), readings)
         for rope in found
-        for one in (_choose_lengths(rope) if length is None else (length,))
+        for one in (choose_lengths(rope) if length is None else (length,))
     ]
     return Comparison(tuple(ropes))
 
@@ -260,18 +258,6 @@ def _choose_readings(names: Iterable[str] | None) -> dict[str, Reading]:
     if not names:
         raise ValueError("engines is empty; expected at least one name")
     return dict(registry.find_engine(f"engines[{i}]", name, "reading") for i, name in enumerate(names))
-
-
-def _choose_lengths(rope: Rope) -> tuple[int, ...]:
-    """Return lengths of texts to look at."""
-    held, context = rope.source.rope_parameters, rope.context
-    if not isinstance(context, int):
-        return (1,)  # patches of a picture, whose number the config does not say
-    if held["rope_type"] == "dynamic" and "alpha" not in held:
-        return tuple(sorted({context, math.ceil(context * held["factor"])}))
-    if held["rope_type"] == "longrope":
-        return tuple(sorted({held.get("original_max_position_embeddings", context), context}))
-    return (context,)
 
 
 def _describe(rope: Rope, raw: Mapping[str, Any], seq_len: int) -> ConfigRope:
@@ -346,7 +332,8 @@ def _report(
     about: tuple[str, str, tuple[str, ...]], made: EngineRope, reference: str, standard: EngineRope, config: ConfigRope
 ) -> EngineReport:
     """Return what is known of an engine, its differences from the reference, and where its tables end."""
-    ratio, same = _score(made, config) / _score(standard, config), _is_same(made, standard)
+    pairs, same = _count_pairs(config), _is_same(made, standard)
+    ratio = score(made, pairs) / score(standard, pairs)
     distance = None if same else _find_difference(made, standard, config)
     error = _relative_error(made.frequencies, standard.frequencies)
     findings = _list_differences(made, reference, standard, (error, ratio, distance))
@@ -370,26 +357,14 @@ def _is_same(one: EngineRope | RefusedError | UnknownError, other: EngineRope) -
     return max(factors, _relative_error(one.frequencies, other.frequencies)) <= _SAME
 
 
-def _score(made: EngineRope, config: ConfigRope, cos: Any = 1.0) -> Any:
-    """Return scores of equal content, summed over all blocks of the head, by the mean cosine of those that turn."""
-    turning = made.frequencies.size
-    return made.attention_factor**2 * turning * cos + (config.rope.head_dim or 0) / 2 - turning
+def _count_pairs(config: ConfigRope) -> float:
+    return (config.rope.head_dim or 0) / 2
 
 
 def _find_difference(made: EngineRope, standard: EngineRope, config: ConfigRope) -> int | None:
     """Return the first distance at which scores differ by a share of that at distance 0."""
-
-    def scores(one: EngineRope) -> np.ndarray:
-        cos = sums.mean_cos(angles.read(lags, one.frequencies, name="lags", least=1))
-        return np.asarray(_score(one, config, np.asarray(cos)))
-
     end = min(config.seq_len, config.rope.source.model.window or config.seq_len)
-    for start in range(0, end, _LAGS):
-        lags = np.arange(start, min(start + _LAGS, end))
-        far = np.abs(scores(made) - scores(standard)) >= _SHARE * abs(_score(standard, config))
-        if np.any(far):
-            return start + int(np.argmax(far))
-    return None
+    return first_difference(made, standard, (_count_pairs(config),) * 2, end)
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------
@@ -411,7 +386,7 @@ def _list_differences(
             said = f"turns {2 * made.frequencies.size} features of a head, not {2 * standard.frequencies.size}"
         found.append(f"{said}, and scores of equal content by {scores}")
     if abs(ratio - 1.0) > _SAME and error <= _SAME:
-        where = "at every distance" if abs(ratio - 1.0) >= _SHARE else "which is below 1 %"
+        where = "at every distance" if abs(ratio - 1.0) >= SHARE else "which is below 1 %"
         found.append(f"scores are {ratio:.4g} times as large, {where}")
     elif abs(ratio - 1.0) > _SAME and error < math.inf:
         found.append(f"attention factor {made.attention_factor:.6g}, not {standard.attention_factor:.6g}")
