@@ -100,7 +100,7 @@ OPERATOR = Engine(
     format=Format(
         "``cos_sin_cache`` of ``torch.ops._C.rotary_embedding``, for code that calls it itself",
         formats.ONCE,
-        f"vLLM, csrc/pos_encoding_kernels.cu of 0f5257e; {formats.READ}",
+        f"vLLM, csrc/pos_encoding_kernels.cu of 0f5257e; {formats.RUN}: its form without a device, of 0.32.0",
         formats.make_cache,
         formats.round_once,
         heads=formats.ROW_OF_HEAD,
