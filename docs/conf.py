@@ -140,6 +140,7 @@ class EngineTable(SphinxDirective):
             fields = {
                 "Takes": engine.format.carries,
                 "Cannot carry": engine.format.lacks,
+                "A set for each head": engine.format.heads,
                 "Rounds": engine.format.exact,
                 "Files": ", ".join(f"``{suffix}``" for suffix in engine.format.suffixes),
                 "Options": ", ".join(f"``{option}``" for option in engine.format.options),

@@ -162,11 +162,12 @@ def peculiar() -> dict[str, Any]:
 ALIASES = {
     "rope": ("Rope", "frequencies", "config"),
     "what": ("frequencies", "table"),
+    "expected": ("Rope", "frequencies", "config", "rope"),
     "config": ("rope_parameters", "path"),
     **dict.fromkeys(("name", "text", "law", "names"), ("kernel",)),
     **dict.fromkeys(("first", "second"), ("sets", "kernels")),
 }
-PATHS = ("path", "config", "folder", "model", "checkpoint", "rope", "what")
+PATHS = ("old", "new", "path", "config", "folder", "model", "checkpoint", "rope", "what", "expected")
 # calls that are right with a large number, and take long: they show their progress
 LONG = {
     *(("estimate_kernel", "n_samples"), ("estimate_scores", "n_trials"), ("validate", "n_samples")),
@@ -264,8 +265,11 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         rfrope.from_config: {"config": CONFIG},
         models.from_rope_parameters: {"rope_parameters": {"rope_type": "linear", "factor": 2.0}, "head_dim": 8},
         models.compare: {"config": CONFIG},
+        models.diff: {"old": CONFIG, "new": CONFIG | {"rope_theta": 7.0}},
+        models.list_layers: {"config": CONFIG},
         models.can_relocate: {"config": CONFIG, "cached_len": 9, "seq_len": 64},
         models.audit: {"what": LADDER, "rope": ROPE},
+        models.probe: {"apply": _turn, "expected": ROPE, "head_dim": 8},
         models.conformance: {},
         rfrope.save: {"path": folder / "new.npz", "rope": ROPE, "overwrite": True},
         rfrope.load: {"path": saved},
@@ -383,6 +387,10 @@ def _axial(first: Any, second: Any, order: Any) -> Any:
 
 def _axes(first: Any, second: Any) -> Any:
     return kernels.axes(first, second)
+
+
+def _turn(q: Any, k: Any, positions: Any) -> Any:
+    return rfrope.rotate(q, positions[:, None], LADDER), rfrope.rotate(k, positions[:, None], LADDER)
 
 
 def _bell(x: Any) -> Any:

@@ -100,7 +100,7 @@ def test_every_pairing_is_a_keyword_and_half_unless_given():
     assert {"Rope.__init__", "rotate", "sinusoidal", "rotation.shift_matrix", "heads.profile"} <= set(found)
     assert {name for name, one in found.items() if one.kind is not one.KEYWORD_ONLY} == set()
     assert {name for name, one in found.items() if one.default != "half"} == {
-        *("from_config", "models.can_relocate", "models.from_config")
+        *("from_config", "models.can_relocate", "models.from_config", "models.list_layers")
     }
 
 

@@ -12,10 +12,10 @@ from typing import NoReturn
 
 import rfrope
 from rfrope._core.arguments import printable
-from rfrope.cli import audit, compare, design, doctor, export, heads, inspect, kernels, plan, validate
+from rfrope.cli import audit, compare, design, diff, doctor, export, heads, inspect, kernels, plan, validate
 from rfrope.cli.shared import print_text
 
-_COMMANDS = (validate, design, inspect, plan, export, compare, audit, heads, kernels, doctor)
+_COMMANDS = (validate, design, inspect, plan, export, compare, audit, diff, heads, kernels, doctor)
 # options whose name is not that of the argument in Python
 _OPTIONS = {"rng": "seed", "trained_context": "trained", "engine": "to", "n_samples": "samples", "n_trials": "trials"}
 _OPTIONS |= {"n_blocks": "blocks"}
@@ -24,7 +24,8 @@ _OPTIONS |= {"n_blocks": "blocks"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``rfrope``.
 
-    Returns the exit code: 0 for success, 1 for a failed validation or audit, 2 for bad input, 130 after Ctrl-C.
+    Returns the exit code: 0 for success, 1 for a failed validation or audit or for a difference, 2 for bad input, 130
+    after Ctrl-C.
     Without a command it prints the help.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -96,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="rfrope",
         description="Kernel engineering for rotary position embeddings. Exit codes: 0 for success, 1 for a failed "
-        "validation or audit, 2 for bad input.",
+        "validation or audit, or a difference, 2 for bad input.",
         epilog='Examples: rfrope design "matern(nu=1.5, scale=64)" --head-dim 64 --context 4096 -o rope.npz; '
         "rfrope inspect config.json; rfrope validate",
     )

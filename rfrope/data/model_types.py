@@ -48,6 +48,20 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
         counts both sides, ``both``: true where layers see as far to both, ``longest``: what some of the layers have at
         least.
 
+        ``layers``: kinds of layers, for types whose class has several or reads ``layer_types``; the layers of the
+        others are alike. Without a list of names in the config, every ``every``-th layer is of ``kind`` and the others
+        are ``other``: those whose number leaves ``at`` when divided, counted from the last layer where ``from_end`` is
+        true, and ``also``; a config may say ``every`` under ``key``. Or ``pattern``: kinds in turn, after ``start``; or
+        ``listed``: the name of a list of the layers of ``kind``, XX ``names``: the key of the names, where that is not
+        ``layer_types``; ``cycle``: true where they go in turn; ``codes``: a key with numbers for kinds; ``explicit``:
+        true where a config must name them; ``padded``: true where names beyond the last layer are dropped; ``last``:
+        what the class makes of the last layer. Layers turn unless their kind is in ``still``, here or of ``window``;
+        ``turning``: a list by which they do (not 0) or do not, ``kinds_turn``: true where kinds follow it,
+        ``interval``: a key, every so many-th layer does not; ``without_window``: "all" or "none" of them turn in a
+        config without a window; ``forced``: layers that turn in any case. ``bases``: a list with the base of each
+        layer; ``scaled``: a list of the layers to which the scheme applies; ``ropes``: the name of the RoPE for each
+        kind, "" for all others.
+
         ``pairing``: which features of a query and a key, in the order of the weights of their linear layer, make a
         block: "half", "interleaved", or "neither", which no pairing of rfrope explains. ``pairing_by``: a key of the
         config by which the class chooses, under ``key``, and the pairing ``if_true`` and ``if_false``; ``pairing`` is

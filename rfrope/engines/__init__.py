@@ -39,7 +39,7 @@ def names() -> list[str]:
     Examples
     --------
     >>> names()[:3]
-    ['transformers', 'flash-attn', 'FlashInfer']
+    ['transformers', 'DeepSpeed', 'diffusers']
     """
     return [engine.name for engine in records()]
 
@@ -55,8 +55,8 @@ def records() -> tuple[Engine, ...]:
 
     Examples
     --------
-    >>> [engine.name for engine in records() if engine.reading]
-    ['transformers', 'llama.cpp', 'MLX-LM', 'SGLang', 'TensorRT-LLM', 'vLLM']
+    >>> [engine.name for engine in records() if engine.reading][:5]
+    ['transformers', 'DeepSpeed', 'exllamav3', 'llama.cpp', 'Megatron-Bridge']
     """
     modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
     found = [value for module in modules for value in vars(module).values() if isinstance(value, Engine)]

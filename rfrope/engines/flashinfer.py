@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from rfrope.engines import formats
 from rfrope.engines.record import Engine, ExportRequest, Format
 
+_FUNCTION = "flashinfer.apply_rope_with_cos_sin_cache"  # alone takes frequencies, and computes no phase itself
+
 
 def _make_cache(request: ExportRequest) -> dict[str, Any]:
-    table = np.concatenate(request.table(), axis=-1)
-    return {"cos_sin_cache": table, "head_size": request.rope.head_dim, "is_neox": not request.interleaved}
+    return formats.make_cache(request) | {"function": _FUNCTION}
 
 
 ENGINE = Engine(
     "FlashInfer",
     format=Format(
-        "``cos_sin_cache`` of ``apply_rope_with_cos_sin_cache``, float32",
+        "``cos_sin_cache`` of ``apply_rope_with_cos_sin_cache``, float32; it has kernels for heads of 64, 128, 256 and "
+        "512 features",
         formats.ONCE,
-        f"FlashInfer, flashinfer/rope.py; {formats.READ}",
+        f"FlashInfer, flashinfer/rope.py, csrc/rope.cu and include/flashinfer/pos_enc.cuh of fb28d72; {formats.READ}",
         _make_cache,
         formats.round_once,
+        heads=formats.ROW_OF_HEAD,
+        cannot="``apply_rope``, ``apply_rope_pos_ids`` and ``apply_llama31_rope``, which take no frequencies: they "
+        "compute ``__powf`` of a base, and ``__sincosf`` of float32 phases that are not reduced",
     ),
 )

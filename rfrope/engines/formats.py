@@ -1,4 +1,4 @@
-"""Data that several engines are given: divisors of a ladder, in the keys of longrope; the error of a table."""
+"""Data that several engines are given: divisors of a ladder in the keys of longrope, tables, phases; their errors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from rfrope.engines.record import Arithmetic, ExportRequest, Format
 STILL = 1e30  # the divisor that stands for a frequency of 0: no position turns by it in float32
 ULP = 2.0**-24  # largest relative rounding of float32
 ONCE = "cos and sin are rounded once"
+ROW_OF_HEAD = (
+    "view q and k as ``(tokens H, 1, d)``, and give ``first_rows[h] + p`` for the position p of head h: the cache has "
+    "H S rows"
+)
 RUN, READ = "run by the tests", "read, not run"
 
 _ROUNDING = {"float16": 2.0**-11, "float32": ULP, "float64": 2.0**-53}
@@ -74,6 +78,19 @@ def config_format(carries: str, source: str, make: Callable[[ExportRequest], dic
 def round_once(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
     """Return the error of a table of cos and sin that was rounded once."""
     return Arithmetic(None, 0.0, _ROUNDING[request.dtype])
+
+
+def make_cache(request: ExportRequest) -> dict[str, Any]:
+    """Return one table of cos beside sin, as vLLM has it; with a set for each head, the row at which each begins."""
+    made: dict[str, Any] = {"cos_sin_cache": np.concatenate(request.table(), axis=-1)}
+    made |= {} if request.heads is None else {"heads": request.heads, "first_rows": request.first_rows}
+    return made | {"head_size": request.rope.head_dim, "is_neox": not request.interleaved}
+
+
+def make_phases(request: ExportRequest) -> np.ndarray:
+    """Return phases less whole turns ``(rows, D)``, which float32 holds at far positions too."""
+    cos, sin = request.exact_table()
+    return np.arctan2(sin, cos).astype(np.float32)
 
 
 def _powers(request: ExportRequest) -> np.ndarray:

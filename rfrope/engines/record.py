@@ -28,7 +28,7 @@ class ConfigRope:
     written : mapping
         ``rope_parameters`` and ``rope_scaling`` in one, as the config has them.
     raw : mapping
-        The config itself.
+        The config itself, or the part of it that describes this RoPE.
     seq_len : int
         Positions in the longest text; engines that must choose when they start are started for it.
     """
@@ -43,6 +43,11 @@ class ConfigRope:
     def model_type(self) -> str:
         """``model_type`` of the config."""
         return self.rope.source.model.model_type
+
+    @property
+    def kind(self) -> str:
+        """Kind of layers that it turns, where the config has several RoPEs."""
+        return self.rope.source.model.name.rpartition(".")[2]
 
     @property
     def scheme(self) -> str:
@@ -84,6 +89,8 @@ class EngineRope:
         Keys of the config that are not read, though they would count.
     note : str
         What else must be known.
+    layers : tuple of int or None
+        The layers that it turns so; None where that was not read, or the config does not number its layers.
     """
 
     frequencies: np.ndarray
@@ -93,6 +100,7 @@ class EngineRope:
     positions: int | None = None
     ignored_keys: tuple[str, ...] = ()
     note: str = ""
+    layers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,12 +118,15 @@ class Reading:
         the engine would stop, and ``formulas.UnknownError`` where its source was not read: a rule never guesses.
     model_types : tuple of str
         Those whose code was read, for which the rule holds; empty for all that `rfrope.from_config` knows.
+    layered : tuple of str
+        Those of them with a RoPE for each kind of layers, which the rule finds in the config's ``kind``.
     """
 
     version: str
     sources: tuple[str, ...]
     rule: Callable[[ConfigRope], EngineRope]
     model_types: tuple[str, ...] = ()
+    layered: tuple[str, ...] = ()
 
 
 # -- an engine that is given frequencies -------------------------------------------------------------------------------
@@ -128,7 +139,7 @@ class ExportRequest:
     Attributes
     ----------
     rope : Rope
-        With frequencies on the host, ``(D,)`` but where the engine takes any.
+        With frequencies on the host: ``(D,)``, or where the engine takes a set for each head ``(H, D, 1)``, or any.
     context : int or None
         Positions for which tables are made and roundings given.
     base : float
@@ -150,14 +161,27 @@ class ExportRequest:
         """True where neighbours pair."""
         return self.rope.pairing == "interleaved"
 
+    @property
+    def heads(self) -> int | None:
+        """The number of heads that have a set of their own; None where all share one."""
+        return None if self.rope.frequencies.ndim < 3 else int(self.rope.frequencies.shape[0])
+
+    @property
+    def first_rows(self) -> np.ndarray:
+        """The row of a table at which each head begins, ``(H,)``: that of position p is ``first_rows[h] + p``."""
+        return np.arange(self.heads or 1, dtype=np.int32) * np.int32(self.context or 0)
+
     def exact_table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return cos and sin at all positions of the context, in float64."""
+        """Return cos and sin at all positions of the context, ``(S, D)`` in float64; of H heads ``(H S, D)``."""
         length = self.context or 0
-        capacity.check(32.0 * length * max(1, self.rope.rotary_dim), f"a table of context={length}", "context")
-        return self.rope.table(np.arange(length))
+        n_rows = length * (self.heads or 1)
+        capacity.check(32.0 * n_rows * max(1, self.rope.rotary_dim), f"a table of context={length}", "context")
+        positions = np.arange(length)
+        cos, sin = self.rope.table(positions if self.heads is None else positions[:, None])
+        return cos.reshape(n_rows, -1), sin.reshape(n_rows, -1)
 
     def table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return cos and sin at all positions of the context, rounded once to the type asked for."""
+        """Return cos and sin at all positions of the context, as `exact_table`, rounded once to the type asked for."""
         cos, sin = self.exact_table()
         return cos.astype(self.dtype), sin.astype(self.dtype)
 
@@ -207,6 +231,8 @@ class Format:
         Whether it keeps an attention factor.
     any_rope : bool
         Whether a set for each head and several axes fit in.
+    heads : str
+        How a set for each head fits in, in words; "" where heads share one.
     options : tuple of str
         Those of context, base, dtype and architecture that it uses.
     refusal : callable or None
@@ -225,6 +251,7 @@ class Format:
     pairings: tuple[str, ...] = ("half", "interleaved")
     factor: bool = True
     any_rope: bool = False
+    heads: str = ""
     options: tuple[str, ...] = ("context",)
     refusal: Callable[[ExportRequest], str] | None = None
     cannot: str = ""
@@ -232,7 +259,8 @@ class Format:
     @property
     def lacks(self) -> str:
         """Everything that it cannot carry, in words."""
-        lacks = [] if self.any_rope else ["sets for each head", "several axes"]
+        lacks = [] if self.any_rope or self.heads else ["sets for each head"]
+        lacks += [] if self.any_rope else ["several axes"]
         lacks += [] if len(self.pairings) == 2 else ["interleaved pairs"]
         lacks += [] if self.factor else ["an attention factor"]
         return ", ".join([*lacks, self.cannot] if self.cannot else lacks) or "nothing"

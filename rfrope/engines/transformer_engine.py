@@ -1,4 +1,4 @@
-"""TransformerEngine: ``apply_rotary_pos_emb``, given phases."""
+"""TransformerEngine: ``apply_rotary_pos_emb`` and ``apply_fused_qkv_rotary_pos_emb``, given phases."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rfrope.engines.record import Arithmetic, Engine, ExportRequest, Format
 
 
 def _make_phases(request: ExportRequest) -> dict[str, Any]:
-    """Return phases less whole turns, which float32 holds at far positions too."""
-    cos, sin = request.exact_table()
-    phases = np.arctan2(sin, cos).astype(np.float32)
+    """Return phases ``(S, 1, 1, d)``, and for sets of each head ``(H S, 1, 1, d)`` and where each begins."""
+    phases = formats.make_phases(request)
     whole = np.repeat(phases, 2, axis=-1) if request.interleaved else np.concatenate([phases, phases], axis=-1)
-    return {"freqs": whole[:, None, None, :], "interleaved": request.interleaved}
+    made = {"freqs": whole[:, None, None, :], "interleaved": request.interleaved}
+    return made if request.heads is None else made | {"heads": request.heads, "start_positions": request.first_rows}
 
 
 def _compute_phases(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
@@ -26,11 +26,14 @@ def _compute_phases(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
 ENGINE = Engine(
     "TransformerEngine",
     format=Format(
-        "``freqs`` of ``apply_rotary_pos_emb``: phases, less whole turns",
+        "``freqs`` of ``apply_rotary_pos_emb``: phases, less whole turns. ``q_freqs`` and ``k_freqs`` of "
+        "``apply_fused_qkv_rotary_pos_emb`` are this array, or those of two exports where q and k turn otherwise",
         "phases of at most half a turn are rounded to float32",
-        f"TransformerEngine, pytorch/attention/rope.py of 0dc141c; {formats.READ}",
+        f"TransformerEngine, pytorch/attention/rope.py and common/fused_rope/fused_rope.cu of d0067d0; {formats.READ}",
         _make_phases,
         _compute_phases,
         factor=False,
+        heads="fold heads into the batch: view ``(S, B, H, d)`` as ``(S, B H, 1, d)``, and repeat ``start_positions``, "
+        "which is ``h S``, for each text of the batch; not in ``apply_fused_qkv_rotary_pos_emb``",
     ),
 )

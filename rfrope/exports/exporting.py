@@ -67,7 +67,7 @@ def names() -> list[str]:
     Examples
     --------
     >>> names()[:5]
-    ['transformers', 'flash-attn', 'FlashInfer', 'json', 'llama.cpp']
+    ['transformers', 'DeepSpeed', 'diffusers', 'exllamav3', 'flash-attn']
     """
     return [engine.name for engine in records()]
 
@@ -83,7 +83,7 @@ def records() -> tuple[Engine, ...]:
     Examples
     --------
     >>> [record.name for record in records() if not record.format.factor]
-    ['MLX', 'TensorRT-LLM', 'TransformerEngine']
+    ['DeepSpeed', 'MLX', 'TensorRT-LLM', 'TransformerEngine']
     """
     return tuple(engine for engine in engines.records() if engine.format is not None)
 
@@ -121,6 +121,8 @@ def export(
     dict
         Numbers, strings, lists and NumPy arrays: for transformers, vLLM and SGLang ``rope_parameters`` and
         ``max_position_embeddings``; for llama.cpp ``tensors`` and ``keys``; for the others arguments by their names.
+        With a set for each of H heads, tables have a row for each head and position, in the order that the engine's
+        record states: ``exports.records()``, ``format.heads``.
 
     Raises
     ------
@@ -282,7 +284,7 @@ def _read_request(
     vectors = angles.read_on_host(rope.vectors)
     if reason := _POLAR if rope.polar else "" if form.any_rope else _find_obstacle(rope, vectors.shape, form):
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
-    host = vectors[..., 0]
+    host = vectors[..., 0] if vectors.ndim < 3 else vectors  # of several heads (H, D, 1)
     if form.any_rope:
         host = angles.from_vectors(angles.read_on_host(rope.frequencies), rope.frequencies)
     context, base, theta = options["context"], options["base"], rope.source.rope_parameters.get("rope_theta")
@@ -308,10 +310,10 @@ def _read_request(
 
 
 def _find_obstacle(rope: Rope, shape: tuple[int, ...], form: Format) -> str:
-    """Return why a format, which takes one set on one axis, cannot hold a Rope with vectors of that shape; or ""."""
+    """Return why a format, which takes one axis, cannot hold a Rope with vectors of that shape; or ""."""
     if rope.sections is not None or shape[-1] > 1:
         return f"it turns by {shape[-1]} position axes; for text alone, replace(rope, sections=None) has one"
-    if shape[:-2]:
+    if len(shape) > (3 if form.heads else 2):
         return f"its frequencies have shape {tuple(rope.frequencies.shape)}, a set for each head, and heads share one"
     if rope.pairing is None:
         return "its pairing is None, a way of its own"
@@ -324,6 +326,11 @@ def _find_obstacle(rope: Rope, shape: tuple[int, ...], form: Format) -> str:
 
 def _measure(request: ExportRequest, form: Format) -> Rounding:
     """Hold the engine's values against the Rope, at lags up to 2**20 and, for the bound, at the last position."""
+    if request.heads is not None:
+        sets = (replace(request.rope, frequencies=one) for one in request.rope.frequencies[..., 0])
+        found = [_measure(replace(request, rope=one), form) for one in sets]
+        frequency, kernel, table = (max(column) for column in zip(*map(_errors, found), strict=True))
+        return Rounding(frequency, kernel, table, found[0].context)
     made, exact = form.arithmetic(request, form.make(request)), request.rope.frequencies
     context = request.context or 1
     lags, last = np.arange(min(context, _MOST_LAGS)), context - 1
@@ -339,3 +346,7 @@ def _measure(request: ExportRequest, form: Format) -> Rounding:
     missed = np.max(np.abs(mean_kernel(lags, made.frequencies) - mean_kernel(lags, exact)))
     phase = float(np.max(last * (apart + np.abs(made.frequencies) * made.phase_error)))
     return Rounding(float(np.max(relative)), float(missed), min(2.0, phase + made.entry_error), context)
+
+
+def _errors(found: Rounding) -> tuple[float, float, float]:
+    return found.frequency, found.kernel, found.table

@@ -15,7 +15,7 @@ import torch
 from rfrope._core.arguments import show
 from rfrope.heads import Atlas, AtlasBuilder
 from rfrope.integrations import rotations
-from rfrope.models import from_config
+from rfrope.models import from_config, list_layers
 from rfrope.rotation.rope import Rope
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
@@ -216,6 +216,5 @@ def _rope_of(model: Module, part: str | None) -> tuple[Rope, list[int] | None]:
         raise ValueError(
             f"part is {show(part)}, but {type(model).__name__} has Ropes for {listed}; expected one of them"
         )
-    config = getattr(model.config, "text_config", model.config)
-    kinds = getattr(config, "layer_types", None) or []
-    return ropes[part], [layer for layer, kind in enumerate(kinds) if kind == part]
+    kinds = [one for one in list_layers(model.config).kinds if one.rope is not None and one.layers is not None]
+    return ropes[part], [i for one in kinds if one.rope.source.model.name == part for i in one.layers]

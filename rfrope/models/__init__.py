@@ -4,21 +4,35 @@ from rfrope.models.auditing import Audit, Finding, audit
 from rfrope.models.comparing import Comparison, EngineReport, RopeComparison, compare
 from rfrope.models.configs import from_config
 from rfrope.models.conformance import conformance
+from rfrope.models.differing import Change, Diff, LayerDiff, diff
+from rfrope.models.layering import LayerKind, Layers, list_layers
+from rfrope.models.probing import Probe, probe
 from rfrope.models.relocating import Relocation, RopeRelocation, can_relocate
 from rfrope.models.rope_parameters import from_rope_parameters
+from rfrope.models.verdicts import Rotation
 
 __all__ = [
     "Audit",
+    "Change",
     "Comparison",
+    "Diff",
     "EngineReport",
     "Finding",
+    "LayerDiff",
+    "LayerKind",
+    "Layers",
+    "Probe",
     "Relocation",
     "RopeComparison",
     "RopeRelocation",
+    "Rotation",
     "audit",
     "can_relocate",
     "compare",
     "conformance",
+    "diff",
     "from_config",
     "from_rope_parameters",
+    "list_layers",
+    "probe",
 ]

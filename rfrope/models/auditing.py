@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -16,14 +15,13 @@ from rfrope._core.results import Result
 from rfrope.models import tables
 from rfrope.models.buffers import Buffer, find_buffers
 from rfrope.models.configs import from_config
-from rfrope.models.mistakes import describe, mistakes
-from rfrope.models.tables import HALVES, ROUNDED, bits, rounded
+from rfrope.models.differences import describe_difference, describe_factor, describe_width
+from rfrope.models.tables import HALVES, ROUNDED, bits
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _EXCEEDS = 1e-3  # error of cos and sin
 _UNBOUNDED = 2**24  # positions that frequencies are followed for where there is no context
 _TABLES = "the tables of a model are for blocks of two features"
-_NARROW = 2.0**-8  # what half precision leaves unknown, with some room
 
 
 @dataclass(frozen=True)
@@ -34,14 +32,14 @@ class Finding(Result):
     ----------
     kind : str
         One of "uninitialised", "width", "half precision", "frequencies", "attention factor", "rows", "too short",
-        "pairing".
+        "pairing"; of `probe` also "positions", "sections", "direction", "heads", "layers", "state", "not linear".
     where : str
-        The buffer or table.
+        The buffer, table or layer.
     text : str
         What is wrong, and which known mistake it looks like.
     position : int or None
         The first position at which a cos or sin is off by more than 1e-3; None if there is none within the context,
-        or below 2^24 where there is no context.
+        or below 2^24 where there is no context. Of `probe` the first of those that it measured.
     """
 
     kind: str
@@ -150,7 +148,7 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
       frequencies: values rounded to float16; off by more than 0.001 first at position 5
     """
     length = None if context is None else whole("context", context, 1)
-    meant = _read_expected(what, rope)
+    meant = read_expected(what, rope)
     found, checked, exceeds = [], [], []
     for buffer in find_buffers(what):
         choice = _candidates(buffer, meant)
@@ -164,13 +162,13 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     if not checked:
         raise ValueError("what holds nothing that rope says anything of; expected a Rope or config of the same model")
     asked = length if length is not None else max((_context(one) or 0 for one in meant), default=0) or None
-    return Audit(_merge_shared(found), tuple(checked), asked, min(exceeds, default=None))
+    return Audit(merge_shared(found), tuple(checked), asked, min(exceeds, default=None))
 
 
 # -- what is meant -----------------------------------------------------------------------------------------------------
 
 
-def _read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
+def read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
     """Return the Ropes that are meant; for schemes that depend on the length those of a short and of a long text."""
     rope = getattr(what, "config", None) if rope is None else rope
     if rope is None:
@@ -209,7 +207,7 @@ def _context(rope: Rope) -> int | None:
     return rope.context if isinstance(rope.context, int) else None
 
 
-def _merge_shared(findings: list[Finding]) -> tuple[Finding, ...]:
+def merge_shared(findings: list[Finding]) -> tuple[Finding, ...]:
     """Return findings with those that several modules of a model share as one."""
     seen: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
@@ -271,12 +269,12 @@ def _check_frequencies(buffer: Buffer, rope: Rope, *, is_stretched: bool) -> Ite
     expected, found = np.asarray(rope.frequencies), buffer.values
     allowed = ROUNDED * np.abs(expected) + tables.TINY
     if buffer.blocks != rope.n_blocks:
-        yield "width", _describe_width(found, rope)
+        yield "width", describe_width(found, rope)
     elif not is_stretched and np.any(np.abs(found - expected) > allowed):
-        yield from _describe_difference(found, rope, allowed, buffer.dtype)
+        yield from describe_difference(found, rope, allowed, buffer.dtype)
     factor = buffer.attention_factor
     if factor is not None and abs(factor / rope.attention_factor - 1.0) > 1e-6:
-        yield "attention factor", _describe_factor(factor, rope)
+        yield "attention factor", describe_factor(factor, rope)
 
 
 def _check_table(
@@ -289,7 +287,7 @@ def _check_table(
         yield "uninitialised", "cos^2 + sin^2 is not the same everywhere: uninitialised or overwritten"
         return
     if abs(reading.factor / rope.attention_factor - 1.0) > 4.0 * noise:
-        yield "attention factor", _describe_factor(reading.factor, rope)
+        yield "attention factor", describe_factor(reading.factor, rope)
     yield from _check_rows(buffer, rope, reading, noise, is_stretched=is_stretched)
     if buffer.is_whole and context is not None and 1 < length < context:
         yield "too short", f"the table ends after {length} positions, and the context is {context}"
@@ -307,66 +305,10 @@ def _check_rows(
             yield "rows", "the only row is not that of position 0"
         yield "too short", "the table has one row, and one row tells no frequencies"
     elif buffer.blocks != rope.n_blocks:
-        yield "width", _describe_width(reading.frequencies, rope)
+        yield "width", describe_width(reading.frequencies, rope)
     elif reading.start:
         yield "rows", f"the first row is not that of position 0, but of position {reading.start}"
     elif not is_stretched and np.any(np.abs(reading.frequencies - np.asarray(rope.frequencies)) > reading.allowed):
-        yield from _describe_difference(reading.frequencies, rope, reading.allowed, "")
+        yield from describe_difference(reading.frequencies, rope, reading.allowed, "")
     elif unlike := tables.rows_unlike(buffer, reading, noise):
         yield unlike
-
-
-# -- in words ----------------------------------------------------------------------------------------------------------
-
-
-def _describe_difference(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> Iterator[tuple[str, str]]:
-    """Yield faults of as many frequencies as there should be; those that were read from a table have no dtype."""
-    expected = np.asarray(rope.frequencies)
-    for width, name in HALVES.items():
-        if np.all(np.abs(found - rounded(expected, width)) <= allowed):
-            yield "half precision", f"values rounded to {name}"
-            return
-    narrow = HALVES.get(bits(found, dtype)) if dtype else None
-    room = np.maximum(allowed, (_NARROW if narrow else 0.0) * np.abs(expected))
-    likeness = _name_mistake(found, rope, room, whole_turns=not dtype)
-    is_near = bool(np.all(np.abs(found - expected) <= 0.2 * np.abs(expected)))
-    if narrow:
-        yield "half precision", f"values in {narrow}" + (", computed there" if is_near and not likeness else "")
-    if not narrow or likeness or not is_near:
-        apart = np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected))
-        worst = int(np.argmax(apart > 0.5 * np.max(apart)))  # the first of those
-        where = f"block {worst}: {found[worst]:.6g}, not {expected[worst]:.6g}"
-        text = likeness or "no known mistake makes them; perhaps uninitialised memory, or another model's"
-        yield "frequencies", f"frequencies are not those meant ({where}): {text}"
-
-
-def _name_mistake(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_turns: bool) -> str:
-    for name, wrong in mistakes(rope):
-        if wrong.shape == found.shape:
-            apart = np.abs(found - wrong)
-            if whole_turns:  # rows at whole positions do not show them
-                apart = np.abs(np.remainder(apart + np.pi, 2.0 * np.pi) - np.pi)
-            if np.all(apart <= np.maximum(allowed, ROUNDED * np.abs(wrong))):
-                return f"they are {name}"
-    text = describe(found, np.asarray(rope.frequencies))
-    return f"they are {text}" if text else ""
-
-
-def _describe_width(found: np.ndarray, rope: Rope) -> str:
-    meant = rope.n_blocks
-    text = f"{found.size} frequencies, for {2 * found.size} features of a head, and {meant} are meant, for {2 * meant}"
-    head_dim = rope.head_dim or 0
-    if 2 * meant < head_dim == 2 * found.size:
-        text += ": the whole head turns, and partial_rotary_factor was left out"
-    elif 2 * found.size < head_dim == 2 * meant:
-        text += ": a part of the head turns, and the whole is meant"
-    ladder = describe(found, np.asarray(rope.frequencies))
-    return f"{text} ({ladder})" if ladder else text
-
-
-def _describe_factor(found: float, rope: Rope) -> str:
-    meant = rope.attention_factor
-    known = {"it was left out": 1.0, "it was applied twice": meant**2}
-    known |= {"its root": math.sqrt(meant), "its inverse": 1.0 / meant}
-    like = [name for name, value in known.items() if value != meant and abs(found / value - 1.0) < 2e-3]
-    return f"attention factor {found:.6g}, and {meant:.6g} is meant" + "".join(f": {name}" for name in like[:1])

@@ -15,6 +15,7 @@ from rfrope._core.arguments import flag, path_of, printable, show, whole
 from rfrope._core.array import place_for_caller
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
+from rfrope.models import patterns
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
 from rfrope.models.values import NAMES, Part
 from rfrope.rotation.provenance import ModelPart, Provenance
@@ -29,15 +30,26 @@ _PLAIN = ("rope_type", "default")  # says nothing; transformers itself wrote it 
 _DEEPEST = 8  # parts inside parts; models have three
 
 
+@dataclass(frozen=True)
+class PartLayers:
+    """One part of a config: its name, what it says, the kind and the RoPE of each layer, and the Ropes by name."""
+
+    name: str
+    part: Part
+    layers: tuple[tuple[str, str | None], ...]
+    ropes: dict[str, Rope]
+
+
 @dataclass
 class _Reading:
-    """Options of `from_config`, the place that is being read, and all places that were."""
+    """Options of `from_config`, the place that is being read, all places that were, and the layers of parts."""
 
     seq_len: int | None
     pairing: str | None
     placed_by: tuple[Any, Any, Any]  # xp, device, dtype
     place: str = ""
     looked: list[str] = field(default_factory=list)
+    parts: list[PartLayers] = field(default_factory=list)
 
 
 def from_config(
@@ -102,12 +114,27 @@ def from_config(
     full_attention 1000000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
     sliding_attention 10000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
     """
-    root, source = read(config)
+    return _read_all(config, _start_reading(seq_len, pairing, (xp, device, dtype)))
+
+
+def read_parts(config: Any, *, seq_len: int | None = None, pairing: str | None = None) -> tuple[PartLayers, ...]:
+    """Return the parts of a config that have RoPE, with their layers, as `from_config` reads them."""
+    reading = _start_reading(seq_len, pairing, (None, None, None))
+    _read_all(config, reading)
+    return tuple(reading.parts)
+
+
+def _start_reading(seq_len: Any, pairing: Any, placed_by: tuple[Any, Any, Any]) -> _Reading:
+    """Return a new reading, of options that were checked."""
     if seq_len is not None:
         whole("seq_len", seq_len, 1)
     if pairing is not None:
         check_pairing(pairing)
-    reading = _Reading(seq_len, pairing, (xp, device, dtype))
+    return _Reading(seq_len, pairing, placed_by)
+
+
+def _read_all(config: Any, reading: _Reading) -> tuple[Rope, ...]:
+    root, source = read(config)
     try:
         found = tuple(_read_part("", root, "", reading))
     except (ValueError, TypeError) as error:
@@ -283,23 +310,40 @@ def _drop_unread_dict(part: Part) -> Part:
 def _read_ropes(name: str, part: Part, reading: _Reading) -> list[Rope]:
     """Return the RoPE of each kind of layer of a part."""
     if "axial" in part.table:
-        return [_make_axial(part, reading)]
+        rope = _make_axial(part, reading)
+        reading.parts.append(PartLayers(name, part, (), {"": rope}))
+        return [rope]
     context = part.first("max_position_embeddings")
     context = None if context is None else whole("max_position_embeddings", context, 1)
-    found = []
-    for layer, parameters in _layers(part).items():
+    described = _layers(part)
+    split = described
+    if "" in described:  # one dict, from which the layers of some classes take several bases
+        split = patterns.split_parameters(part.held, part.table.get("layers", {}), described[""])
+    reading.place = name
+    by_layer, found = part.layers([*split]), []
+    for layer, parameters in split.items():
         reading.place = f"{name}.{layer}" if name and layer else name or layer
-        found.append(_make_rope(layer, parameters, part, context, reading))
+        turned = tuple(i for i, (_, rope) in enumerate(by_layer) if rope == layer) if by_layer else None
+        found.append(_make_rope(layer if layer in described else "", parameters, part, context, reading, turned))
+    reading.parts.append(PartLayers(name, part, by_layer, dict(zip(split, found, strict=True))))
     return found
 
 
-def _make_rope(layer: str, parameters: Mapping[str, Any], part: Part, context: int | None, reading: _Reading) -> Rope:
+def _make_rope(
+    layer: str,
+    parameters: Mapping[str, Any],
+    part: Part,
+    context: int | None,
+    reading: _Reading,
+    turned: tuple[int, ...] | None,
+) -> Rope:
     head_dim = part.head_dim(layer, parameters)
     pairing, about = _find_pairing(part, reading)
     windows = part.windows(layer)
     about.update(
         window=None if None in windows.values() else max(windows.values()),  # type: ignore[type-var]
         windows=windows,
+        layers=turned,
         qk_head_dim=part.qk_head_dim(layer, head_dim),
     )
     return make_rope(

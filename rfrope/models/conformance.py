@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -19,11 +20,11 @@ from rfrope.rotation.rope import Rope
 
 _POSITIONS = (0, 1, 2, 3, 17, 255, 256, 1023, 4095, 4096, 8191, 32767, 65535, 131071, 2**20 - 1, 2**24 + 1)
 _DATA = files("rfrope.data").joinpath("conformance")
-_ARRAYS = ("positions", "frequencies", "cos", "sin", "x", "rotated")
+_ARRAYS = ("positions", "frequencies", "cos", "sin", "x", "rotated", "new_positions", "relocated")
 
 
 def conformance(folder: str | os.PathLike[str] | None = None) -> tuple[dict[str, Any], ...]:
-    """Return cases that hold an engine to what a config means: every scheme, pairing, partial width, M-RoPE, edges.
+    """Return cases that hold an engine to what a config means: schemes, pairings, widths, layers, M-RoPE, moved keys.
 
     Parameters
     ----------
@@ -35,10 +36,11 @@ def conformance(folder: str | os.PathLike[str] | None = None) -> tuple[dict[str,
     -------
     tuple of dict
         For each case: ``name``, ``about``, the ``config``, ``part`` (the kind of layer), ``seq_len`` (the length of the
-        text, or None), ``pairing``, ``head_dim``, ``rotary_dim``, ``attention_factor``, ``sections`` and
-        ``interleaved_sections``; and as NumPy arrays in float64 ``positions``, ``(P,)`` or ``(P, 3)``,
-        ``frequencies``, ``(D,)``, ``cos`` and ``sin``, ``(P, D)`` with the attention factor inside, a vector for each
-        position ``x``, ``(P, head_dim)``, and what it becomes, ``rotated``.
+        text, or None), the ``layers`` that turn so (or None: all), ``pairing``, ``head_dim``, ``rotary_dim``,
+        ``turns`` (the "first" or "last" features), ``attention_factor``, ``sections`` and ``interleaved_sections``; and
+        as NumPy arrays in float64 ``positions``, ``(P,)`` or ``(P, 3)``, ``frequencies``, ``(D,)``, ``cos`` and
+        ``sin``, ``(P, D)`` with the attention factor inside, a vector for each position ``x``, ``(P, head_dim)``, what
+        it becomes, ``rotated``, and what that becomes as a cached key that moves to ``new_positions``, ``relocated``.
 
     Raises
     ------
@@ -73,6 +75,7 @@ def _make_case(said: Mapping[str, Any], rope: Rope, number: int) -> dict[str, An
     positions = np.asarray(_POSITIONS, dtype=np.int64)
     if rope.sections is not None:  # time, rows and columns that differ
         positions = np.stack([positions, positions // 3 + 1, positions // 7 + 2], axis=-1)
+    new_positions = np.flip(positions, axis=0).copy()
     cos, sin = rope.table(positions)
     x = np.random.default_rng(len(said["about"]) + number).standard_normal((len(positions), rope.head_dim or 0))
     return {
@@ -81,9 +84,11 @@ def _make_case(said: Mapping[str, Any], rope: Rope, number: int) -> dict[str, An
         "config": said["config"],
         "part": part,
         "seq_len": said["seq_len"],
+        "layers": None if (layers := rope.source.model.layers) is None else list(layers),
         "pairing": rope.pairing,
         "head_dim": rope.head_dim,
         "rotary_dim": rope.rotary_dim,
+        "turns": "last" if rope.source.model.turns_last else "first",
         "attention_factor": rope.attention_factor,
         "sections": rope.sections and list(rope.sections),
         "interleaved_sections": rope.interleaved,
@@ -92,8 +97,19 @@ def _make_case(said: Mapping[str, Any], rope: Rope, number: int) -> dict[str, An
         "cos": cos,
         "sin": sin,
         "x": x,
-        "rotated": rope.rotate(x, positions),
+        "rotated": _rotate(rope, x, positions),
+        "new_positions": new_positions,
+        "relocated": _rotate(rope, x, new_positions),
     }
+
+
+def _rotate(rope: Rope, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Return features as the model turns them, which are the last ones of a head in some."""
+    if not rope.source.model.turns_last:
+        return np.asarray(rope.rotate(x, positions))
+    first = x.shape[-1] - rope.rotary_dim
+    turned = replace(rope, head_dim=rope.rotary_dim).rotate(x[:, first:], positions)
+    return np.concatenate([x[:, :first], turned], axis=-1)
 
 
 def _write(folder: str, cases: tuple[dict[str, Any], ...]) -> None:

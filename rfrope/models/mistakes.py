@@ -50,7 +50,7 @@ def _change_scheme(rope: Rope, parameters: dict[str, Any]) -> Iterator[tuple[str
                 context = {_ORIGINAL: original} if scheme == "yarn" else {}
                 changed = {"rope_type": scheme, "factor": factor, **context}
                 yield f"those of {scheme!r} instead of {name!r}", plain | changed
-        if name != "dynamic":
+        if name not in ("dynamic", "longrope"):  # it changes nothing there
             yield "those of the factor applied twice", parameters | {"factor": factor * factor}
 
 
@@ -66,7 +66,8 @@ def _change_values(rope: Rope, parameters: dict[str, Any]) -> Iterator[tuple[str
                 yield f"those of {_ORIGINAL} {context} instead of {original}", parameters | {_ORIGINAL: context}
     if name == "longrope":
         swapped = {"short_factor": parameters["long_factor"], "long_factor": parameters["short_factor"]}
-        yield "those of longrope's other list, of short for long texts or the reverse", parameters | swapped
+        for lists in (parameters, swapped):  # one of them is meant
+            yield "those of longrope's other list, of short for long texts or the reverse", parameters | lists
 
 
 def _make(rope: Rope, name: str, parameters: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:

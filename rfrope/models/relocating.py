@@ -13,6 +13,7 @@ from rfrope._core.arguments import MOST, whole
 from rfrope._core.results import Result
 from rfrope.data.model_types import known
 from rfrope.models.configs import from_config, read
+from rfrope.models.layering import LayerKind, list_layers, show_layers
 from rfrope.rotation.rope import Rope
 
 
@@ -38,6 +39,8 @@ class RopeRelocation(Result):
     constant_up_to : int or None
         Positions in the longest text in which frequencies and attention factor are those of a short one; None where
         they are the same at every length.
+    layers : tuple of int or None
+        The layers whose keys it turned; None where the config does not determine them.
     """
 
     name: str
@@ -47,15 +50,26 @@ class RopeRelocation(Result):
     cached_rope: Rope | None
     changed: tuple[int, ...]
     constant_up_to: int | None
+    layers: tuple[int, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; of the Ropes their width and pairing alone."""
-        plain = {name: value for name, value in vars(self).items() if name not in ("rope", "cached_rope", "changed")}
-        plain |= {"changed": list(self.changed), "rotary_dim": self.rope.rotary_dim, "pairing": self.rope.pairing}
+        plain = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in ("rope", "cached_rope", "changed", "layers")
+        }
+        plain |= {
+            "layers": None if self.layers is None else list(self.layers),
+            "changed": list(self.changed),
+            "rotary_dim": self.rope.rotary_dim,
+            "pairing": self.rope.pairing,
+        }
         return plain | {"cached_pairing": self.rope.source.model.cached_pairing or self.rope.pairing}
 
     def __str__(self) -> str:
-        label = f"{self.name}: " if self.name else ""
+        where = show_layers(self.layers) if self.layers is not None else ""
+        label = "".join(f"{word}: " for word in (self.name, where) if word)
         return f"{label}{'may move' if self.possible else 'may not move as they are'}: {self.reason}"
 
 
@@ -67,9 +81,12 @@ class Relocation(Result):
     ----------
     ropes : tuple of RopeRelocation
         One for each RoPE of the config, as in `from_config`.
+    still : tuple of LayerKind
+        Layers without RoPE, as in `list_layers`: a move leaves their keys, or their state, as it is.
     """
 
     ropes: tuple[RopeRelocation, ...]
+    still: tuple[LayerKind, ...] = ()
 
     @property
     def possible(self) -> bool:
@@ -83,13 +100,14 @@ class Relocation(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        return {"possible": self.possible, "ropes": [one.to_dict() for one in self.ropes]}
+        still = [one.to_dict() for one in self.still]
+        return {"possible": self.possible, "ropes": [one.to_dict() for one in self.ropes], "still": still}
 
     def __bool__(self) -> bool:
         return self.possible
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.ropes))
+        return "\n".join([*map(str, self.ropes), *map(_describe_still, self.still)])
 
 
 def can_relocate(
@@ -162,7 +180,13 @@ def can_relocate(
             ropes(default if n is None else n)[i] for n, default in zip(lengths, (1, longest), strict=True)
         )
         found.append(_judge(before, after, constant))
-    return Relocation(tuple(found))
+    still = (one for one in list_layers(raw, pairing=pairing).kinds if one.rope is None)
+    return Relocation(tuple(found), tuple(still))
+
+
+def _describe_still(kind: LayerKind) -> str:
+    kept = "their keys stay what they are" if kind.has_keys else "they have no keys, and no position enters their state"
+    return f"{kind}; {kept}"
 
 
 def _are_same(one: Rope, other: Rope) -> bool:
@@ -204,7 +228,8 @@ def _judge(before: Rope, after: Rope, constant: int | None) -> RopeRelocation:
         facts.append("its sections are dealt out in an order of its own, so keys move by one number for all axes")
     facts += [f"in texts of up to {constant} positions; beyond, frequencies depend on the length"] if constant else []
     reason = obstacle or "; ".join(facts)
-    return RopeRelocation(model.name, not obstacle, reason, after, None if same else before, changed, constant)
+    moved_by = None if same else before
+    return RopeRelocation(model.name, not obstacle, reason, after, moved_by, changed, constant, model.layers)
 
 
 def _find_obstacle(rope: Rope) -> str:

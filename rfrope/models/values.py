@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from rfrope._core.arguments import fraction, show, whole
 from rfrope.data.model_types import known
+from rfrope.models import patterns
 from rfrope.models.rope_parameters import DEFAULT_THETA, join_dicts
 from rfrope.scaling.schemes import positive
 
@@ -30,7 +31,6 @@ _USUAL = {what: names[:1] for what, names in NAMES.items()}
 _SIZES = ("head_dim", "hidden_size", "num_attention_heads")
 _BESIDE = ("rope_theta", "partial_rotary_factor")  # may stand beside the dict
 _WINDOWED = ("sliding", "chunked")  # beginnings of the names of kinds of layers
-_NO_ATTENTION = ("linear_attention", "conv", "mamba", "recurrent")
 _MOVED = ("llama3", "yarn", "longrope", "su")  # these take original_max_position_embeddings from beside the dict
 
 
@@ -223,17 +223,42 @@ class Part:
         """Return the kinds of layers, of a config with one RoPE, that it turns."""
         if about.get("windowed") == ("",):
             return [""]
-        kinds = self.held.get("layer_types")
-        if not isinstance(kinds, list | tuple):
+        kinds: Any = patterns.read_names(self.held)
+        if kinds is None:
             kinds = about.get("layers", ("",))
             start, layers = self.held.get("max_window_layers", about.get("first")), self.held.get("num_hidden_layers")
             if "first" in about and (layers is None or start is None or start < layers):
                 kinds = ("full_attention", "sliding_attention") if start != 0 else ("sliding_attention",)
-        for kind in kinds:
-            if not isinstance(kind, str):
-                raise ValueError(f"layer_types holds {show(kind)}; expected names of kinds of layers")
-        still = (*about.get("still", ()), *_NO_ATTENTION)
+        still = (*about.get("still", ()), *patterns.NO_ATTENTION)
         return [kind for kind in dict.fromkeys(kinds) if kind not in still]
+
+    # -- layers --------------------------------------------------------------------------------------------------------
+
+    def layers(self, names: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
+        """Return for each layer its kind and which of the part's RoPEs it turns by, None for none; empty if unknown."""
+        about = self.table.get("layers", {}) if self.is_known else None
+        window = self.table.get("window", {})
+        length = self._window_length(window) if window else None
+        start = self.held.get("max_window_layers", window.get("first")) if "first" in window and length else None
+        kinds = patterns.list_kinds(self.held, about, windowed_from=start)
+        if kinds is None:
+            return ()
+        still = [
+            *window.get("still", ()),
+            *(about or {}).get("still", ()),
+            *(kind for kind, one in self.usual.items() if one is None),
+        ]
+        ropes = patterns.assign_ropes(self.held, about, kinds, names, still, has_window=bool(length))
+        return () if ropes is None else tuple(zip(kinds, ropes, strict=True))
+
+    def window_of(self, kind: str) -> int | None:
+        """Return the first distance that layers of a kind do not see, or None."""
+        everywhere, ropes = (
+            self.table.get("window", {}).get("windowed") == ("",),
+            self.table.get("layers", {}).get("ropes", {}),
+        )
+        name = "" if everywhere else ropes.get(kind, ropes.get("", kind))
+        return next(iter(self.windows(name).values()))
 
     # -- rotary parameters ---------------------------------------------------------------------------------------------
 

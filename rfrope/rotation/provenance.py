@@ -44,6 +44,8 @@ class ModelPart:
     unmovable : str
         Why cached keys cannot go to other positions by `rotation.relocate`, whatever their frequencies; "" where they
         can.
+    layers : tuple of int
+        The layers that turn by this Rope, counted from 0 in their part; None where the config does not determine them.
     """
 
     name: str = ""
@@ -56,6 +58,7 @@ class ModelPart:
     qk_head_dim: int | None = None
     cached_pairing: str | None = None
     unmovable: str = ""
+    layers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,7 +143,9 @@ class Provenance:
         if rest.get("turned") in ("first", "last"):
             rest["turns_last"] = rest.pop("turned") == "last"
         known = {name: rest.pop(name) for name, kinds in _KINDS.items() if isinstance(rest.get(name), kinds)}
-        known |= {name: tuple(known[name]) for name in ("kernel", "scaled_by") if isinstance(known.get(name), list)}
+        known |= {
+            name: tuple(known[name]) for name in ("kernel", "scaled_by", "layers") if isinstance(known.get(name), list)
+        }
         part = ModelPart(**{name: known.pop(name) for name in _PART if name in known})
         unsaid = [name for name in _KINDS if rest.get(name, "") is None]
         return cls(**known, model=part, extra={name: value for name, value in rest.items() if name not in unsaid})
@@ -177,6 +182,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "lower_bound": (float, int),
     "turns_last": (bool,),
     "scaled_by": (list, tuple),
+    "layers": (list, tuple),
 }
 
 

@@ -35,7 +35,7 @@ def test_page(run, folder, config):
     text = pathlib.Path("page.html").read_text("utf-8")
     for said in (
         "Score of equal content: qwen3, a text of 262144 positions",
-        "llama.cpp, TensorRT-LLM",
+        "llama.cpp, Megatron-Bridge",
         "rope_scaling",
     ):
         assert said in text

@@ -54,10 +54,19 @@ COMMANDS = {
     "inspect two": lambda path: ["inspect", path, path],
     "compare": lambda path: ["compare", path],
     "plan": lambda path: ["plan", path, "--context", "256"],
+    "diff": lambda path: ["diff", path, path.replace("config.json", "")],
+    "diff to another": lambda path: ["diff", path, _plain(path)],
     "audit": lambda path: ["audit", str(_buffers(path)), path],
     "export": lambda path: ["export", path, "--to", "vllm"],
     "export --part": lambda path: ["export", path, "--to", "vllm", "--part", EVIL],
 }
+
+
+def _plain(path):
+    other = path.replace("config.json", "other.json")
+    with open(other, "w") as file:
+        json.dump({"model_type": "llama", "head_dim": 32, "rope_theta": 7.0, "max_position_embeddings": 64}, file)
+    return other
 
 
 def _buffers(path):

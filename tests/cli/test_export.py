@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -60,8 +61,8 @@ def test_a_config_is_a_source_too(run):
 def test_lists_and_conformance(run):
     code, out, _ = run("export", "--list")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()[2:]] == exports.names()
+    assert [re.split("  +", line)[0] for line in out.splitlines()[2:]] == exports.names()
     assert [one["name"] for one in json.loads(run("export", "--list", "--json")[1])] == exports.names()
-    done = "Written: 30 cases into vectors; its README.md says how to use them.\n"
+    done = "Written: 36 cases into vectors; its README.md says how to use them.\n"
     assert run("export", "--conformance", "vectors") == (0, done, "")
     assert "exists and holds something" in run("export", "--conformance", "vectors")[2]

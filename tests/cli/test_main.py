@@ -22,7 +22,7 @@ from rfrope import cli
 from rfrope.cli import main
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "command_line.rst"
-COMMANDS = ("validate", "design", "inspect", "plan", "export", "compare", "audit", "heads", "kernels", "doctor")
+COMMANDS = ("validate", "design", "inspect", "plan", "export", "compare", "audit", "diff", "heads", "kernels", "doctor")
 FAST = ["validate", "gaussian", "--samples", "4096", "--trials", "1024"]
 CHECK, DESIGN = "validate gaussian --samples 256 --trials 64", "design gaussian --head-dim 32 --context 256"
 BASE = "inspect --base 1e4 --head-dim 32 --context 512"
@@ -119,6 +119,13 @@ BAD = {
     "audit none.npz qwen.json": "holds no frequencies or tables of a RoPE",
     "audit right.npy none.npz": "expected what rfrope.save writes",
     "audit right.npy missing": "missing",
+    # diff
+    "diff qwen.json": "NEW",
+    "diff qwen.json missing.json": "there is no such file",
+    "diff qwen.json broken.json": "is not valid JSON",
+    "diff qwen.json config.json --tolerance 0": "--tolerance is 0",
+    "diff qwen.json config.json --seq-len 0": "--seq-len is 0; expected a whole number from 1",
+    "diff qwen.json plane.npz": "expected (D,)",
 }
 
 
@@ -155,14 +162,14 @@ SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "orig
 def test_the_outputs_on_the_documentation_page(run, folder, config, kept_fits, words, block):
     if words.startswith("plan"):
         config("config.json", LLAMA_3)
-    elif words.startswith(("compare", "audit")):
+    elif words.startswith(("compare", "audit", "diff")):
         os.replace("qwen.json", "config.json")
     os.mkdir("llama-3.1-8b")
     longer = {"max_position_embeddings": 131_072, "rope_scaling": SCALING | {"rope_type": "llama3"}}
     config("llama-3.1-8b/config.json", LLAMA_3 | longer)
     wanted, _, rest = textwrap.dedent(block).strip().partition("\n...")
     code, out, _ = run(*shlex.split(words))
-    assert code == (1 if words.startswith("audit") else 0)
+    assert code == (1 if words.startswith(("audit", "diff")) else 0)
     assert out.strip().startswith(wanted) if rest or wanted != textwrap.dedent(block).strip() else out.strip() == wanted
 
 

@@ -25,7 +25,7 @@ FAST = ["--samples", "2000", "--trials", "500"]
 COMMANDS = {
     "inspect": lambda config: ["inspect", config],
     "validate": lambda config: ["validate", "gaussian(scale=9)", "rational_quadratic(alpha=1.5, scale=24)", *FAST],
-    "compare": lambda config: ["compare", config],
+    "compare": lambda config: ["compare", config, "--engine", "transformers", "--engine", "vllm"],
     "plan": lambda config: ["plan", config, "--context", "1024"],
     "design": lambda config: ["design", "matern(nu=1.5)", *HEADS],
 }

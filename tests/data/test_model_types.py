@@ -10,7 +10,7 @@ from rfrope.data.model_types import has_defaults, known, model_types
 DEFAULTS = {
     *("rope_parameters", "head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"),
     *("global_head_dim", "needs", "axial", "partial", "beside", "whole"),
-    *("qk_rope_head_dim", "qk_nope_head_dim", "swa", "names", "quotient", "alike", "dict", "window"),
+    *("qk_rope_head_dim", "qk_nope_head_dim", "swa", "names", "quotient", "alike", "dict", "window", "layers"),
 }
 PAIRING = {"pairing", "out_pairing", "rotated", "pairing_by", "pairing_note", "unmovable"}
 PECULIAR = {
@@ -25,10 +25,18 @@ PECULIAR = {
 }
 
 
+LAYERS = {
+    *("kind", "other", "every", "at", "also", "from_end", "key", "pattern", "start", "last", "listed", "listed_all"),
+    *("names", "cycle", "codes", "explicit", "padded", "turning", "kinds_turn", "interval", "forced"),
+    *("without_window", "bases", "scaled", "ropes", "still", "usual"),
+}
+
+
 def test_every_entry_is_well_formed():
     for name, entry in model_types().items():
         assert name
         assert set(entry) <= DEFAULTS | PAIRING | set(PECULIAR) | {"source"}
+        assert set(entry.get("layers", {})) <= LAYERS
         assert set(entry.get("names", {})) <= set(rfrope.models.values.NAMES)
         assert all(entry[key] in values for key, values in PECULIAR.items() if key in entry)
         if has_defaults(entry):

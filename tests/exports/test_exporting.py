@@ -14,7 +14,7 @@ from ropes import CONTEXT, KINDS, carried_by
 import rfrope
 from rfrope import Rope, engines, exports
 
-NAMES = exports.names()
+NAMES = [name for name in exports.names() if name != "PyTorch"]  # takes nothing until it is released: test_pytorch.py
 FORMATS = {engine.name: engine.format for engine in exports.records()}
 ROPE = KINDS["no factor"](1)
 DICTS = ("transformers", "vLLM", "SGLang", "TensorRT-LLM")
@@ -180,8 +180,11 @@ CARRIED = {
     **{key: {"plain", "no factor", "partial", "ladder"} for key in ("transformers", "vLLM", "SGLang")},
     "TensorRT-LLM": {"no factor", "ladder"},
     "llama.cpp": {"plain", "no factor", "interleaved", "interleaved, no factor", "ladder"},
+    "DeepSpeed": {"no factor", "ladder"},
+    "Liger-Kernel": {"plain", "no factor", "ladder"},
+    "diffusers": set(KINDS) - {"partial"},
     **{key: {"no factor", "interleaved, no factor", "ladder"} for key in ("MLX", "TransformerEngine")},
-    **{key: set(KINDS) for key in ("flash-attn", "FlashInfer", "ONNX", *ANY)},
+    **{key: set(KINDS) for key in ("exllamav3", "flash-attn", "FlashInfer", "LMCache", "ONNX", "vLLM operator", *ANY)},
 }
 REFUSED = [
     (HEADS, None, r"shape \(2, 8, 1\), a set for each head, and heads share one"),
@@ -192,6 +195,8 @@ REFUSED = [
     (replace(ROPE, pairing="interleaved"), "transformers", "most classes of transformers pair halves"),
     (replace(GLM, pairing="half"), "transformers", "the class of 'glm4' pairs 'interleaved', the Rope 'half'"),
     (replace(LLAMA, head_dim=24), "transformers", "the class of 'llama' turns whole heads, the Rope 16 features"),
+    (replace(ROPE, head_dim=24), "Liger-Kernel", "it turns whole heads, the Rope 16 features"),
+    (Rope(np.ones(4), context=8), "DeepSpeed", "it turns multiples of 16 features, the Rope 8"),
     (replace(ROPE, head_dim=24), "llama.cpp", "llama turns whole heads, the Rope 16 features of 24"),
 ]
 

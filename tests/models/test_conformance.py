@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -36,7 +37,8 @@ def test_every_scheme_pairing_width_section_and_position_has_a_case():
     # both sides of powers of two, the ends of types of 16 bits, and a whole number that float32 has not
     positions = {0, 1, 255, 256, 4095, 4096, 8191, 32767, 65535, 131071, 2**20 - 1, 2**24 + 1}
     assert positions <= set(CASES["default"]["positions"].tolist())
-    assert len(CASES) == 30
+    assert {case["turns"] for case in CASES.values()} == {"first", "last"}
+    assert len(CASES) == 36
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -55,6 +57,31 @@ def test_a_case_says_what_from_config_does_and_its_table_is_exact(name):
     assert (case["cos"][row, block], case["sin"][row, block]) == pytest.approx(wanted, abs=4e-15)
     plain = {name: value for name, value in case.items() if not isinstance(value, np.ndarray)}
     assert json.loads(json.dumps(plain)) == plain
+
+
+def test_layers_are_those_of_the_configs_lists():
+    layers = {name: case["layers"] for name, case in CASES.items() if case["layers"] is not None}
+    assert layers == {
+        "gemma 4, sliding_attention": [0, 1, 2, 3, 4],
+        "gemma 4, full_attention": [5],
+        "deepseek v4, main": [0],
+        "deepseek v4, compress": [1, 2, 3],
+        "list of layers": [0, 1, 2, 4, 5, 6],
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_moved_keys_are_those_of_their_new_positions(name):
+    """By the one turn of `relocate`, whose error in float64 does not grow with the distance."""
+    case = CASES[name]
+    ropes = rfrope.from_config(case["config"], seq_len=case["seq_len"])
+    (rope,) = [one for one in ropes if one.source.model.name == case["part"]]
+    first = case["head_dim"] - case["rotary_dim"] if case["turns"] == "last" else 0
+    narrow = replace(rope, head_dim=case["head_dim"] - first)
+    moved = rfrope.rotation.relocate(case["rotated"][:, first:], case["positions"], case["new_positions"], narrow)
+    np.testing.assert_allclose(moved, case["relocated"][:, first:], atol=2e-13)
+    assert np.array_equal(case["relocated"][:, :first], case["x"][:, :first])
+    assert np.max(np.abs(case["relocated"] - case["rotated"])) > 0.5
 
 
 @pytest.fixture(scope="module")
@@ -87,23 +114,36 @@ def test_the_runner_passes_as_it_stands(folder):
         ("np.sin(phases)", "np.sin(-phases)", 29),
         ('if case["interleaved_sections"]', "if False", 1),
         ("positions[..., None] * frequencies", "positions[..., None] * frequencies.astype(np.float16)", 20),
-        ("return result", "return result * np.nan", 30),
+        ("return result", "return result * np.nan", 36),
+        ('case["turns"] == "last"', "False", 2),
+        ('case | {"attention_factor": 1.0}', "case", 6),
+        ("new_positions - positions, k)", "positions - new_positions, k)", 30),
     ],
-    ids=["factor dropped", "one pairing", "sense of turning", "sections in a row", "half precision", "not a number"],
+    ids=[
+        "factor dropped",
+        "one pairing",
+        "sense of turning",
+        "sections in a row",
+        "half precision",
+        "not a number",
+        "first features",
+        "factor twice",
+        "moved the other way",
+    ],
 )
 def test_the_runner_finds_what_is_wrong(folder, right, wrong, least):
     source = (folder / "run.py").read_text("utf-8")
     assert source.count(right) == 1
     (folder / "changed.py").write_text(source.replace(right, wrong), encoding="utf-8")
     code, lines = run_script(folder / "changed.py")
-    assert (code, sum(line.startswith("wrong from position ") for line in lines) >= least) == (1, True)
+    assert (code, sum(line.startswith("wrong ") for line in lines) >= least) == (1, True)
 
 
 def test_files_hold_the_cases(folder):
     assert {"README.md", "cases.json", "cases.npz", "run.py"} <= set(os.listdir(folder))
     assert [case["name"] for case in json.loads((folder / "cases.json").read_text("utf-8"))] == list(CASES)
     with np.load(folder / "cases.npz") as held:
-        assert len(held.files) == 6 * len(CASES)
+        assert len(held.files) == 8 * len(CASES)
         assert all(np.array_equal(held[f"{name}/rotated"], case["rotated"]) for name, case in CASES.items())
 
 

@@ -244,3 +244,27 @@ def test_keys_in_caches_of_transformers_move_where_the_gate_says_so(model_type):
     assert error < 2e-3 if one.possible else error > 0.05  # phases of float32 at 3000
     assert np.max(np.abs(keys[0] - keys[1])) > 0.1 * np.max(np.abs(keys[1]))
     assert one.possible == (model_type != "hunyuan_v1_dense")
+
+
+# -- layers that differ ------------------------------------------------------------------------------------------------
+
+
+def test_layers_without_rope_are_named_and_stay():
+    found = can_relocate({"model_type": "llama4_text", "num_hidden_layers": 8})
+    (one,), (still,) = found.ropes, found.still
+    assert (one.layers, still.layers, bool(found)) == ((0, 1, 2, 4, 5, 6), (3, 7), True)
+    assert str(found).splitlines()[0].startswith("layers 0-2, 4-6: may move: 128 features")
+    assert str(found).splitlines()[1] == "full_attention: layers 3, 7: no RoPE; their keys stay what they are"
+    assert found.to_dict()["still"][0]["layers"] == [3, 7]
+    hybrid = can_relocate({"model_type": "qwen3_next", "num_hidden_layers": 4})
+    assert str(hybrid).endswith("layers 0-2: no attention; they have no keys, and no position enters their state")
+
+
+def test_each_kind_of_layer_has_its_answer():
+    found = can_relocate({"model_type": "gemma3_text", "num_hidden_layers": 7})
+    assert {one.name: one.layers for one in found.ropes} == {
+        "full_attention": (5,),
+        "sliding_attention": (0, 1, 2, 3, 4, 6),
+    }
+    assert (found.still, bool(found)) == ((), True)
+    assert can_relocate({"model_type": "llama", "head_dim": 8}).ropes[0].layers is None

@@ -1,0 +1,35 @@
+"""``rfrope diff``: what changed in the RoPE of a model, from one config to another."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from rfrope import models
+from rfrope.cli.shared import add_command, print_text, whole
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    command = add_command(
+        commands,
+        "diff",
+        _run,
+        "Say what changed in the RoPE of a model between two configs: base, scheme and its parameters, rotated width, "
+        "pairing, attention factor, windows, and which layers turn by what; by how much frequencies differ, and the "
+        "first distance at which scores do. Layers are held against those with the same number.",
+        example="rfrope diff before/config.json after/config.json",
+        codes="0 if the RoPE is the same, 1 if it is not, or 2 for bad input",
+    )
+    option = command.add_argument
+    option("old", metavar="OLD", help="a Hugging Face config.json, its folder, or a file that rfrope.save wrote")
+    option("new", metavar="NEW", help="another one")
+    option("--seq-len", type=whole, metavar="n", help="length of the text (default: the contexts)")
+    option("--tolerance", type=float, default=0.01, metavar="T", help="part of a score that counts (default: 0.01)")
+
+
+def _run(options: argparse.Namespace) -> int:
+    found = models.diff(options.old, options.new, seq_len=options.seq_len, tolerance=options.tolerance)
+    print_text(json.dumps(found.to_dict(), indent=1) if options.json else found)
+    return 0 if found.same else 1

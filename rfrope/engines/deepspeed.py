@@ -1,0 +1,90 @@
+"""DeepSpeed inference (its second version, with a blocked cache): a base alone, or frequencies that were trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rfrope._core.arguments import show
+from rfrope.engines import formats
+from rfrope.engines.formulas import RefusedError, UnknownError
+from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
+
+_WIDTHS = (64, 80, 96, 128)  # heads that its kernels are compiled for
+_LANE = 8  # features that a lane of its kernel holds, and both halves are whole lanes
+_ROUNDED = ("float16", "bfloat16")
+
+
+def _read(config: ConfigRope) -> EngineRope:
+    """Return the ladder of ``rope_theta`` in the type of the weights; no scheme and no part of a head are read."""
+    raw = config.raw
+    theta, dtype = raw.get("rope_theta"), str(raw.get("torch_dtype") or raw.get("dtype")).removeprefix("torch.")
+    if theta is None:
+        raise UnknownError("what transformers 4 gives it where rope_theta is missing was not read")
+    if dtype == "None":
+        raise UnknownError("its frequencies are rounded to torch_dtype, and the config has none")
+    if dtype not in _ROUNDED:
+        raise RefusedError(f"stops with an error: torch_dtype is {show(dtype)}; only fp16 and bf16 are supported")
+    width = raw["hidden_size"] // raw["num_attention_heads"]
+    if width != config.rope.head_dim or width not in _WIDTHS:
+        raise RefusedError(f"stops with an error: heads of hidden_size / num_attention_heads = {width} features")
+    unread: tuple[str, ...] = ("rope_scaling",) if config.scheme != "default" else ()
+    unread += ("partial_rotary_factor",) if config.part != 1.0 else ()
+    grouped = raw.get("num_key_value_heads") not in (None, raw["num_attention_heads"])
+    note = "with transformers 5 it stops: its configs have no attribute rope_theta"
+    if grouped:
+        note = f"queries of all heads of a group but its first turn by frequencies in float32, not {dtype}; {note}"
+    return EngineRope(_round(config.ladder(base=float(theta)), dtype), ignored_keys=unread, note=note)
+
+
+def _round(frequencies: np.ndarray, dtype: str) -> np.ndarray:
+    """Return frequencies as a type of 16 bits has them: its kernel converts them to that of q and k, and back."""
+    if dtype == "float16":
+        return frequencies.astype(np.float16).astype(np.float64)
+    bits = frequencies.astype(np.float32).view(np.uint32)
+    bits = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
+    return bits.view(np.float32).astype(np.float64)
+
+
+def _make_frequencies(request: ExportRequest) -> dict[str, Any]:
+    return {"inverse_freqs": request.rope.frequencies.astype(np.float32)}
+
+
+def _compute_phases(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
+    """Return the error of a float32 product, of its product with 1/(2 pi) in ``__cosf``, and of that itself."""
+    return Arithmetic(made["inverse_freqs"].astype(np.float64), 4.0 * formats.ULP, 2.0**-21)
+
+
+def _refuse_lanes(request: ExportRequest) -> str:
+    width = request.rope.rotary_dim
+    return "" if width % (2 * _LANE) == 0 else f"it turns multiples of {2 * _LANE} features, the Rope {width}"
+
+
+ENGINE = Engine(
+    "DeepSpeed",
+    Reading(
+        "0.19.6",
+        (
+            "deepspeed/inference/v2/model_implementations/{llama_v2,mistral,mixtral,phi3,qwen_v2,qwen_v2_moe}/model.py",
+            "deepspeed/inference/v2/kernels/ragged_ops/linear_blocked_kv_rotary/blocked_kv_rotary_cuda.cu and "
+            "blocked_kv_rotary.py",
+            "deepspeed/inference/v2/modules/implementations/attention/dense_blocked_attention.py",
+        ),
+        _read,
+        ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe"),
+    ),
+    Format(
+        "``inverse_freqs`` of ``BlockedTrainedRotaryEmbeddings``, for heads of 64, 80, 96 and 128 features",
+        "frequencies to float32; float32 phases, and by ``--use_fast_math`` ``__cosf`` and ``__sinf`` of them",
+        "DeepSpeed 0.19.6, blocked_trained_kv_rotary.py, blocked_kv_rotary_cuda.cu and op_builder/builder.py of "
+        f"edaa722; {formats.READ}",
+        _make_frequencies,
+        _compute_phases,
+        pairings=("half",),
+        factor=False,
+        options=(),
+        refusal=_refuse_lanes,
+        cannot=f"widths that are not multiples of {2 * _LANE}",
+    ),
+)

@@ -1,0 +1,367 @@
+"""Two configs in terms of their RoPE: what changed in which layers, and the distance from which scores differ."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.arguments import path_of, positive, printable, show, whole
+from rfrope._core.results import Result
+from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
+from rfrope.models.scoring import SHARE, choose_lengths, first_difference
+from rfrope.rotation.rope import Rope, refuse_polar
+from rfrope.storage import SUFFIXES, load
+
+_SAME = 1e-12  # relative; frequencies are evaluated in float64
+_FIELDS = ("pairing", "head_dim", "rotary_dim", "qk_head_dim", "sections", "interleaved", "context")
+_OF_ROPE = ("pairing", "rotary_dim", "sections")
+_OF_MODEL = ("turns_last", "model_type")
+
+
+@dataclass(frozen=True)
+class Change(Result):
+    """One thing that is not what it was.
+
+    Attributes
+    ----------
+    what : str
+        Its name: a key of ``rope_parameters``, a field of a Rope, "RoPE", "kind", "window", "layers" or "part".
+    old, new : object
+        Plain values; None where there was or is none.
+    """
+
+    what: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{printable(self.what)} {_shorten(self.old)} -> {_shorten(self.new)}"
+
+
+@dataclass(frozen=True, eq=False)
+class LayerDiff(Result):
+    """Layers that are alike in the old model and alike in the new one.
+
+    Attributes
+    ----------
+    part, kind : str
+        In the new config, or where it has none in the old one.
+    layers : tuple of int or None
+        Their numbers; None where a config does not number its layers.
+    changes : tuple of Change
+    frequency_error : float or None
+        Largest relative difference of the new frequencies; infinite where their number differs, None without RoPE in
+        either.
+    differs_from : int or None
+        The first distance, of those that the layers see, at which scores of equal content differ by the tolerance;
+        1 where features pair otherwise; None if there is none.
+    seq_len : int or None
+        Positions in the text where that is; None without a distance.
+    """
+
+    part: str
+    kind: str
+    layers: tuple[int, ...] | None
+    changes: tuple[Change, ...]
+    frequency_error: float | None = None
+    differs_from: int | None = None
+    seq_len: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON."""
+        plain = {**vars(self), "changes": [asdict(one) for one in self.changes]}
+        plain["layers"] = None if self.layers is None else list(self.layers)
+        return plain | {"frequency_error": None if self.frequency_error == math.inf else self.frequency_error}
+
+    def __str__(self) -> str:
+        label = ".".join(word for word in (self.part, self.kind) if word)
+        numbered = "" if self.layers is None else show_layers(self.layers)
+        lines = [": ".join(word for word in (label, numbered) if word) or "all layers"]
+        lines += [f"  {change}" for change in self.changes]
+        if self.frequency_error == math.inf:
+            lines.append("  turns another number of features")
+        elif self.frequency_error is not None and self.frequency_error > _SAME:
+            error = self.frequency_error
+            size = f"{error + 1.0:.3g} times" if error >= 1.0 else f"{100.0 * error:.3g} %"
+            lines.append(f"  frequencies differ by up to {size}")
+        if self.differs_from is not None:
+            lines.append(
+                f"  scores differ first at distance {self.differs_from}, in a text of {self.seq_len} positions"
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class Diff(Result):
+    """Everything that changed in the RoPE of a model.
+
+    Attributes
+    ----------
+    layers : tuple of LayerDiff
+        Those with changes.
+    n_same : int
+        Kinds of layers without any.
+    tolerance : float
+        Part of the score at distance 0 from which on scores count as different.
+    differs_from : int or None
+        The first distance at which any of the layers differs; None where none does, or a part or its layers are new.
+    """
+
+    layers: tuple[LayerDiff, ...]
+    n_same: int
+    tolerance: float
+    differs_from: int | None = None
+
+    @property
+    def same(self) -> bool:
+        """True if nothing changed."""
+        return not self.layers
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Each change in words."""
+        return tuple(str(one) for one in self.layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON."""
+        about = {"same": self.same, "n_same": self.n_same, "tolerance": self.tolerance}
+        return {**about, "differs_from": self.differs_from, "layers": [one.to_dict() for one in self.layers]}
+
+    def __str__(self) -> str:
+        if self.same:
+            return "The RoPE is the same."
+        share = f"by {100.0 * self.tolerance:g} %"
+        last = f"No score of equal content differs {share} within the text."
+        if self.differs_from is not None:
+            last = f"Scores of equal content differ {share} first at distance {self.differs_from}."
+        if any(change.what in ("RoPE", "part", "layers") for one in self.layers for change in one.changes):
+            last = "Layers turn that did not, or no longer turn; elsewhere: " + last[0].lower() + last[1:]
+        return "\n".join([*self.findings, last])
+
+
+@array.select_device
+def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = SHARE) -> Diff:
+    """Return what changed in the RoPE of a model, from one config to another.
+
+    Parameters
+    ----------
+    old, new : dict, path, object with to_dict(), Rope or frequencies
+        Configs as in `from_config`, files that `rfrope.save` wrote, or a Rope with frequencies ``(D,)``.
+    seq_len : int, optional
+        Positions in the text at hand, on which the schemes dynamic and longrope depend. Unless given the contexts, and
+        where a scheme depends on the length texts on either side of where it changes, as in `compare`.
+    tolerance : float
+        Part of the old score at distance 0 by which scores must differ to count.
+
+    Returns
+    -------
+    Diff
+        True for its ``same`` if nothing changed; ``layers`` has what changed for layers that are alike, ``str`` the
+        words, ``to_dict`` plain data.
+
+    Raises
+    ------
+    ValueError
+        For sets for each head, several axes, polar Ropes, and as `from_config`.
+    TypeError, OSError
+        As `from_config`.
+
+    Notes
+    -----
+    Layers are held against those with the same number, where both configs number them (`list_layers`); else kinds
+    against kinds of the same name. A Rope stands for all layers. The score of equal content at a distance is
+    ``a^2 sum_i cos(distance omega_i)`` over the blocks that turn, and 1 for each other block, divided by their number,
+    a the attention factor. It does not depend on which features pair: another pairing counts from distance 1 on.
+
+    Examples
+    --------
+    A base that a converter dropped, so that the default takes its place:
+
+    >>> old = {"model_type": "llama", "num_hidden_layers": 2, "head_dim": 128, "max_position_embeddings": 8192,
+    ...        "rope_theta": 500000.0}
+    >>> new = {key: value for key, value in old.items() if key != "rope_theta"}
+    >>> print(diff(old, new))
+    layers 0-1
+      rope_theta 500000.0 -> 10000.0
+      frequencies differ by up to 47 times
+      scores differ first at distance 2, in a text of 8192 positions
+    Scores of equal content differ by 1 % first at distance 2.
+    """
+    share = positive("tolerance", tolerance)
+    given = None if seq_len is None else whole("seq_len", seq_len, 1)
+    short = tuple(_read(name, one, given) for name, one in (("old", old), ("new", new)))
+    ropes = [kind.rope for side in short for kind in side.kinds if kind.rope is not None]
+    lengths = sorted({length for rope in ropes for length in choose_lengths(rope)}) if given is None else [given]
+    sides = {n: tuple(_read(name, one, n) for name, one in (("old", old), ("new", new))) for n in lengths}
+    pairs = {n: _match(*both) for n, both in sides.items()}
+    found = [_compare([pairs[n][i] for n in lengths], lengths, share) for i in range(len(pairs[lengths[0]]))]
+    changed = tuple(one for one in found if one.changes or one.frequency_error)
+    first = min((one.differs_from for one in changed if one.differs_from is not None), default=None)
+    return Diff(changed, len(found) - len(changed), share, first)
+
+
+def _read(name: str, what: Any, seq_len: int | None) -> Layers:
+    """Return the layers of a config, or a Rope as that of all layers; errors say which of the two it is."""
+    try:
+        found = _read_layers(what, seq_len)
+    except (ValueError, TypeError) as error:
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}") from None
+    for one in found.kinds:
+        refuse_polar(one.rope, name, "scores of equal content are those of blocks of two features")
+        if one.rope is not None and one.rope.frequencies.ndim != 1:
+            raise ValueError(f"{name} has frequencies {tuple(one.rope.frequencies.shape)}; expected (D,)")
+    return found
+
+
+def _read_layers(what: Any, seq_len: int | None) -> Layers:
+    if isinstance(what, str | os.PathLike) and path_of("path", what).lower().endswith(SUFFIXES):
+        what = load(what)
+    if isinstance(what, Mapping | str | os.PathLike) or (hasattr(what, "to_dict") and not isinstance(what, Rope)):
+        return list_layers(what, seq_len=seq_len)
+    rope = what if isinstance(what, Rope) else Rope(what)
+    host = array.to_host(rope.frequencies, "frequencies").astype(np.float64)
+    return Layers((LayerKind("", "", None, replace(rope, frequencies=host)),))
+
+
+# -- layers that belong together ---------------------------------------------------------------------------------------
+
+_Pair = tuple[tuple[int, ...] | None, LayerKind | None, LayerKind | None]
+
+
+def _match(old: Layers, new: Layers) -> list[_Pair]:
+    """Return groups of layers: their numbers, and what they are in the old and in the new model."""
+    before, after = _group_by_part(old), _group_by_part(new)
+    alone = [[name for name in one if name not in other] for one, other in ((before, after), (after, before))]
+    renamed = dict([(alone[1][0], alone[0][0])]) if len(alone[0]) == len(alone[1]) == 1 else {}
+    pairs = [
+        pair for name, kinds in after.items() for pair in _match_part(before.get(renamed.get(name, name), []), kinds)
+    ]
+    gone = [name for name in alone[0] if name not in renamed.values()]
+    return [*pairs, *((kind.layers, kind, None) for name in gone for kind in before[name])]
+
+
+def _group_by_part(layers: Layers) -> dict[str, list[LayerKind]]:
+    found: dict[str, list[LayerKind]] = {}
+    for one in layers.kinds:
+        found.setdefault(one.part, []).append(one)
+    return found
+
+
+def _match_part(old: list[LayerKind], new: list[LayerKind]) -> list[_Pair]:
+    old, new = ([one for one in kinds if one.layers != ()] for kinds in (old, new))
+    if not old or any(one.layers is None for one in (*old, *new)):
+        return [*_match_by_name(old, new)]
+    sides = [{i: one for one in kinds for i in one.layers or ()} for kinds in (old, new)]
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i in sorted(sides[0].keys() | sides[1].keys()):
+        key = tuple(id(side.get(i)) for side in sides)
+        groups.setdefault((key[0], key[1]), []).append(i)
+    return [(tuple(at), sides[0].get(at[0]), sides[1].get(at[0])) for at in groups.values()]
+
+
+def _match_by_name(old: list[LayerKind], new: list[LayerKind]) -> Iterator[_Pair]:
+    """Yield kinds that have the same name, a single one with any, and what is left."""
+    if len(old) == 1 or len(new) == 1:
+        for other in new:
+            yield from ((None, one, other) for one in old) if old else iter([(None, None, other)])
+        return
+    rest = {(one.kind, one.rope is None): one for one in old}
+    for other in new:
+        yield None, rest.pop((other.kind, other.rope is None), None), other
+    yield from ((None, one, None) for one in rest.values())
+
+
+# -- one group of layers -----------------------------------------------------------------------------------------------
+
+
+def _compare(pairs: list[_Pair], lengths: list[int], share: float) -> LayerDiff:
+    """Return what changed in layers that are alike, by the pair of them in texts of several lengths."""
+    layers, old, new = pairs[0]
+    named = new if new is not None else old
+    assert named is not None
+    label = (named.part, named.kind, layers)
+    if old is None or new is None:
+        what = "layers" if layers is not None else "part"
+        return LayerDiff(*label, (Change(what, *(None if one is None else one.about for one in (old, new))),))
+    changes = [*_list_changes(old, new)]
+    if old.rope is None or new.rope is None:
+        return LayerDiff(*label, tuple(changes))
+    error, found = 0.0, None
+    for (_, one, other), length in zip(pairs, lengths, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.rope is not None
+        assert other.rope is not None
+        error = max(error, _relative_error(other.rope.frequencies, one.rope.frequencies))
+        lag = _find_lag(one, other, length, share)
+        found = (lag, length) if lag is not None and (found is None or lag < found[0]) else found
+    factors = [pairs[-1][i].rope.attention_factor for i in (1, 2)]  # type: ignore[union-attr]
+    if abs(factors[1] / factors[0] - 1.0) > _SAME and not any(one.what == "attention_factor" for one in changes):
+        changes.append(Change("attention_factor", *factors))
+    return LayerDiff(*label, tuple(changes), error if error > _SAME else None, *(found or (None, None)))
+
+
+def _list_changes(old: LayerKind, new: LayerKind) -> Iterator[Change]:
+    """Yield what differs, beside the values of frequencies."""
+    for what in ("kind", "window"):
+        yield from _compare_values(what, getattr(old, what) or None, getattr(new, what) or None)
+    if old.rope is not None and new.rope is not None:
+        yield from _compare_ropes(old.rope, new.rope)
+    elif old.rope is not new.rope:
+        yield Change("RoPE", *(None if one.rope is None else one.about for one in (old, new)))
+
+
+def _compare_ropes(old: Rope, new: Rope) -> Iterator[Change]:
+    """Yield changes of parameters, where both are of configs, and of fields."""
+    before, after = old.source, new.source
+    are_read = bool(before.rope_parameters and after.rope_parameters)
+    for key in dict.fromkeys((*before.rope_parameters, *after.rope_parameters)) if are_read else ():
+        yield from _compare_values(key, before.rope_parameters.get(key), after.rope_parameters.get(key))
+    for name in _FIELDS if are_read else _OF_ROPE:
+        what = "max_position_embeddings" if name == "context" else name
+        yield from _compare_values(what, getattr(old, name), getattr(new, name))
+    for name in _OF_MODEL if are_read else ():
+        yield from _compare_values(name, getattr(before.model, name), getattr(after.model, name))
+
+
+def _compare_values(what: str, old: Any, new: Any) -> Iterator[Change]:
+    if old != new:
+        yield Change(what, old, new)
+
+
+def _relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.shape != expected.shape:
+        return math.inf
+    return float(np.max(np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected)), initial=0.0))
+
+
+def _find_lag(old: LayerKind, new: LayerKind, length: int, share: float) -> int | None:
+    """Return the first distance at which scores differ, of those that the layers of either model see."""
+    before, after = old.rope, new.rope
+    assert before is not None
+    assert after is not None
+    windows = [one.window or length for one in (old, new)]
+    end = min(length, max(windows))
+    found = first_difference(after, before, (after.qk_head_dim / 2, before.qk_head_dim / 2), end, share)
+    turned = [(one.pairing, one.source.model.turns_last) for one in (before, after)]
+    if turned[0] != turned[1] and end > 1:
+        found = 1 if found is None else min(found, 1)
+    return found
+
+
+def _shorten(value: Any) -> str:
+    """Return a value as JSON has it, long lists cut."""
+    if isinstance(value, list | tuple) and len(value) > 4:
+        first, second, last = (json.dumps(value[i], default=show) for i in (0, 1, -1))
+        return f"[{first}, {second}, ... {last}]"
+    if isinstance(value, str):
+        return printable(value)
+    return "none" if value is None else json.dumps(value, default=show)

@@ -1,0 +1,205 @@
+"""The layers of a model by kind: the Rope that each turns by, or none, and how far it sees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rfrope._core.arguments import printable, show
+from rfrope._core.results import Result
+from rfrope.models.configs import PartLayers, read_parts
+from rfrope.models.patterns import NO_ATTENTION
+from rfrope.rotation.rope import Rope
+
+
+@dataclass(frozen=True, eq=False)
+class LayerKind(Result):
+    """Layers of one part of a model that are alike.
+
+    Attributes
+    ----------
+    part : str
+        The part of the config, "" for its top.
+    kind : str
+        As in ``layer_types``; "" where the class has one kind.
+    layers : tuple of int or None
+        Their numbers, counted from 0 in the part; None where the config does not determine them.
+    rope : Rope or None
+        What turns their queries and keys; None for layers without RoPE.
+    window : int or None
+        Positions that they see, the token itself counted; None where they see all.
+    """
+
+    part: str
+    kind: str
+    layers: tuple[int, ...] | None
+    rope: Rope | None
+    window: int | None = None
+
+    @property
+    def has_keys(self) -> bool:
+        """False for layers with a state in place of keys: linear attention, convolutions, recurrent ones."""
+        return self.kind not in NO_ATTENTION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON; of the Rope its name and parameters."""
+        plain: dict[str, Any] = {"part": self.part, "kind": self.kind, "window": self.window}
+        plain["layers"] = None if self.layers is None else list(self.layers)
+        if self.rope is None:
+            return plain | {"rope": None}
+        about = {name: getattr(self.rope, name) for name in ("head_dim", "rotary_dim", "pairing", "attention_factor")}
+        source = self.rope.source
+        return plain | {"rope": {"name": source.model.name, **about, "rope_parameters": source.rope_parameters}}
+
+    def __str__(self) -> str:
+        label = ".".join(word for word in (self.part, self.kind) if word)
+        numbers = "layers without numbers" if self.layers is None else show_layers(self.layers)
+        return ": ".join(word for word in (label, numbers, self.about) if word)
+
+    @property
+    def about(self) -> str:
+        """Scheme, base, width and window in words."""
+        seen = "" if self.window is None else f", a window of {self.window}"
+        if self.rope is None:
+            return f"no RoPE{seen}" if self.has_keys else "no attention"
+        held = self.rope.source.rope_parameters
+        base = f", base {held['rope_theta']:g}" if "rope_theta" in held else ""
+        width = f"{self.rope.rotary_dim} of {self.rope.head_dim} features"
+        return printable(f"{held.get('rope_type', 'a Rope')}{base}, {width}{seen}")
+
+
+@dataclass(frozen=True, eq=False)
+class Layers(Result):
+    """The layers of a model.
+
+    Attributes
+    ----------
+    kinds : tuple of LayerKind
+        In the order of their first layers, part by part.
+    """
+
+    kinds: tuple[LayerKind, ...]
+
+    @property
+    def ropes(self) -> dict[str, Rope]:
+        """The Ropes of the first part that has layers with names, by kind: what `replace_rotary` takes."""
+        part = self.kinds[0].part
+        names = {
+            one.rope.source.model.name: one.rope for one in self.kinds if one.part == part and one.rope is not None
+        }
+        start = f"{part}." if part else ""
+        return {name.removeprefix(start): rope for name, rope in names.items()}
+
+    def kinds_by_layer(self, part: str | None = None) -> tuple[LayerKind, ...]:
+        """Return the kind of each layer of a part, in order.
+
+        Parameters
+        ----------
+        part : str, optional
+            A part of the config; unless given, the only one whose layers have numbers.
+
+        Raises
+        ------
+        ValueError
+            If there is no such part, several and none is named, or the config does not number its layers.
+        """
+        numbered = list(dict.fromkeys(one.part for one in self.kinds if one.layers is not None))
+        if part is None and len(numbered) != 1:
+            listed = ", ".join(map(show, numbered)) or "none"
+            raise ValueError(f"part is None, and the parts with numbered layers are {listed}; expected one of them")
+        name = numbered[0] if part is None else part
+        if name not in numbered:
+            raise ValueError(f"part is {show(name)}; expected one of {', '.join(map(show, numbered)) or 'none'}")
+        found = {i: one for one in self.kinds if one.part == name for i in one.layers or ()}
+        return tuple(found[i] for i in sorted(found))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON."""
+        return {"kinds": [one.to_dict() for one in self.kinds]}
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.kinds))
+
+
+def list_layers(
+    config: Mapping[str, Any] | str | os.PathLike[str] | Any,
+    *,
+    seq_len: int | None = None,
+    pairing: str | None = None,
+) -> Layers:
+    """Return the layers of a model by kind, each with the Rope that turns it, or none.
+
+    Parameters
+    ----------
+    config : dict, path, or object with to_dict()
+        As in `from_config`.
+    seq_len, pairing
+        As in `from_config`.
+
+    Returns
+    -------
+    Layers
+        With ``kinds``, ``kinds_by_layer()``, a line of text for each kind by ``str`` and plain data by ``to_dict``.
+        Parts without any RoPE are left out, as in `from_config`.
+
+    Raises
+    ------
+    ValueError
+        If lists of a config have not one entry for each layer, and as `from_config`.
+    TypeError, OSError
+        As `from_config`.
+
+    Notes
+    -----
+    A config says the kind of each layer in ``layer_types``. What older ones leave out is what the class of their type
+    in transformers 5 makes of it: a pattern (``sliding_window_pattern``, ``full_attention_interval``), or a list of
+    layers (``attn_layer_indices``, ``cross_attention_layers``). Which layers turn follows from their kind, from
+    ``no_rope_layers`` (in which 1 means that a layer does turn), or from ``layer_rope_theta``, of which 0 means none.
+
+    Nothing is guessed: the layers of a type that the table does not have are numbered where the config gives a dict of
+    parameters for each kind and lists the kinds; else ``layers`` is None, as where the number of layers is missing.
+
+    Examples
+    --------
+    >>> config = {"model_type": "smollm3", "num_hidden_layers": 8, "rope_theta": 5e6, "head_dim": 128}
+    >>> print(list_layers(config))
+    full_attention: layers 0-2, 4-6: default, base 5e+06, 128 of 128 features
+    full_attention: layers 3, 7: no RoPE
+    """
+    kinds = [kind for part in read_parts(config, seq_len=seq_len, pairing=pairing) for kind in _list_kinds(part)]
+    return Layers(tuple(kinds))
+
+
+def _list_kinds(part: PartLayers) -> Iterator[LayerKind]:
+    """Yield the kinds of layers of one part."""
+    place = printable(part.name)
+    if not part.layers:
+        for name, rope in part.ropes.items():
+            yield LayerKind(place, printable(name), None, rope, rope.source.model.window)
+    groups: dict[tuple[str, str | None], list[int]] = {}
+    for i, key in enumerate(part.layers):
+        groups.setdefault(key, []).append(i)
+    for (kind, chosen), layers in groups.items():
+        window = part.part.window_of(kind) if kind not in NO_ATTENTION else None
+        yield LayerKind(place, printable(kind), tuple(layers), None if chosen is None else part.ropes[chosen], window)
+    used = {name for _, name in groups}
+    for name, rope in part.ropes.items() if groups else ():
+        if name not in used:
+            yield LayerKind(place, printable(name), (), rope, rope.source.model.window)
+
+
+# -- in words ----------------------------------------------------------------------------------------------------------
+
+
+def show_layers(layers: tuple[int, ...]) -> str:
+    """Return numbers of layers as text, runs in short: layers 0-2, 4-6, 8."""
+    runs: list[list[int]] = []
+    for i in layers:
+        if runs and runs[-1][1] == i - 1:
+            runs[-1][1] = i
+        else:
+            runs.append([i, i])
+    said = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return f"layer{'' if len(layers) == 1 else 's'} {said}" if layers else "no layers"

@@ -1,0 +1,52 @@
+"""Scores of equal content by distance, the first distance at which two Ropes differ, and the texts to ask about."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import angles, sums
+from rfrope.rotation.rope import Rope
+
+SHARE = 0.01  # part of the score at lag 0
+_LAGS = 2**12  # at once
+
+
+def choose_lengths(rope: Rope) -> tuple[int, ...]:
+    """Return lengths of texts to look at: the context, and where a scheme depends on it both sides of a change."""
+    held, context = rope.source.rope_parameters, rope.context
+    if not isinstance(context, int):
+        return (1,)  # patches of a picture, whose number the config does not say
+    if held.get("rope_type") == "dynamic" and "alpha" not in held:
+        return tuple(sorted({context, math.ceil(context * held["factor"])}))
+    if held.get("rope_type") == "longrope":
+        return tuple(sorted({held.get("original_max_position_embeddings", context), context}))
+    return (context,)
+
+
+def score(rope: Any, n_pairs: float, cos: Any = 1.0) -> Any:
+    """Return scores of equal content, summed over all pairs of a head, by the mean cosine of those that turn."""
+    turning = rope.frequencies.size
+    return rope.attention_factor**2 * turning * cos + n_pairs - turning
+
+
+def first_difference(one: Any, other: Any, n_pairs: tuple[float, float], end: int, share: float = SHARE) -> int | None:
+    """Return the first distance below `end` at which scores differ by a share of the other's at distance 0, or None.
+
+    `one` and `other` have ``frequencies`` (D,), radians per position, and ``attention_factor``; scores are for each
+    pair of features of the head.
+    """
+
+    def scores(rope: Any, pairs: float) -> np.ndarray:
+        cos = sums.mean_cos(angles.read(lags, rope.frequencies, name="lags", least=1))
+        return np.asarray(score(rope, pairs, np.asarray(cos))) / pairs
+
+    least = share * abs(score(other, n_pairs[1])) / n_pairs[1]
+    for start in range(0, end, _LAGS):
+        lags = np.arange(start, min(start + _LAGS, end))
+        far = np.abs(scores(one, n_pairs[0]) - scores(other, n_pairs[1])) >= least
+        if np.any(far):
+            return start + int(np.argmax(far))
+    return None

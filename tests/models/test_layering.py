@@ -1,0 +1,144 @@
+"""Layers by kind: their Ropes, numbers and windows, in words and as data."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope.models import list_layers
+from rfrope.models.layering import show_layers
+
+GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 8, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+BOTH = ["sliding_attention", "full_attention"]
+
+
+def rows(config, **options):
+    """Part, kind, layers, base and window of each kind."""
+    for one in list_layers(config, **options).kinds:
+        base = None if one.rope is None else one.rope.source.rope_parameters["rope_theta"]
+        yield one.part, one.kind, one.layers, base, one.window
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            GEMMA | {"sliding_window": 512},
+            [("", BOTH[0], (0, 1, 2, 3, 4, 6, 7), 1e4, 512), ("", BOTH[1], (5,), 1e6, None)],
+        ),
+        (
+            {"model_type": "llama4_text", "num_hidden_layers": 4},
+            [("", "chunked_attention", (0, 1, 2), 5e5, 8192), ("", BOTH[1], (3,), None, None)],
+        ),
+        ({"model_type": "llama", "head_dim": 8, "num_hidden_layers": 2}, [("", "", (0, 1), 1e4, None)]),
+        ({"model_type": "mistral", "num_hidden_layers": 2, "sliding_window": 9}, [("", "", (0, 1), 1e4, 9)]),
+        ({"model_type": "llama", "head_dim": 8}, [("", "", None, 1e4, None)]),
+        (
+            {"model_type": "gpt_oss", "num_hidden_layers": 3},
+            [("", BOTH[0], (0, 2), 15e4, 128), ("", BOTH[1], (1,), 15e4, None)],
+        ),
+        (
+            {"model_type": "deepseek_v4", "layer_types": ["sliding_attention", "compressed_sparse_attention"]},
+            [("", BOTH[0], (0,), 1e4, 128), ("", "compressed_sparse_attention", (1,), 16e4, None)],
+        ),
+        (
+            {"model_type": "qwen3_next", "num_hidden_layers": 4},
+            [("", "linear_attention", (0, 1, 2), None, None), ("", BOTH[1], (3,), 1e4, None)],
+        ),
+        (
+            {"model_type": "granite_swa", "layer_rope_theta": [1e4, 0, 5e5], "num_hidden_layers": 3},
+            [("", BOTH[1], (0,), 1e4, None), ("", BOTH[0], (1,), None, 128), ("", BOTH[0], (2,), 5e5, 128)],
+        ),
+        (
+            {"model_type": "mllama_text_model", "num_hidden_layers": 5, "cross_attention_layers": [3]},
+            [("", BOTH[1], (0, 1, 2, 4), 5e5, None), ("", "cross_attention", (3,), None, None)],
+        ),
+        (
+            {"model_type": "gemma3", "text_config": GEMMA | {"num_hidden_layers": 1, "sliding_window": 4}},
+            [("text_config", BOTH[0], (0,), 1e4, 4), ("text_config", BOTH[1], (), 1e6, None)],
+        ),
+        (
+            {
+                "model_type": "molmo2_text",
+                "num_hidden_layers": 3,
+                "rope_scaling_layers": [1],
+                "rope_theta": 1e6,
+                "rope_scaling": {"rope_type": "linear", "factor": 2.0},
+            },
+            [("", "", (0, 2), 1e6, None), ("", "", (1,), 1e6, None)],
+        ),
+    ],
+)
+def test_kinds_of_layers(config, expected):
+    assert list(rows(config)) == expected
+
+
+def test_each_layer_has_the_rope_of_its_kind():
+    found = list_layers(GEMMA)
+    layers = found.kinds_by_layer()
+    full, sliding = rfrope.from_config(GEMMA)
+    assert full.source.model.layers == (5,)
+    assert sliding.source.model.layers == (0, 1, 2, 3, 4, 6, 7)
+    for i, one in enumerate(layers):
+        expected = full if i == 5 else sliding
+        np.testing.assert_array_equal(one.rope.frequencies, expected.frequencies)
+    assert {name: rope.source.model.name for name, rope in found.ropes.items()} == {name: name for name in BOTH}
+
+
+def test_layers_that_a_scheme_leaves_alone():
+    config = {"model_type": "molmo2_text", "num_hidden_layers": 3, "rope_scaling_layers": [1], "rope_theta": 1e6}
+    unscaled, scaled = list_layers(config | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}).kinds
+    np.testing.assert_allclose(unscaled.rope.frequencies, 2.0 * scaled.rope.frequencies, rtol=1e-15)
+    assert scaled.layers == (1,)
+
+
+def test_names_for_a_model_with_parts():
+    config = {"model_type": "gemma3", "text_config": GEMMA, "vision_config": {"model_type": "siglip_vision_model"}}
+    found = list_layers(config)
+    assert [*found.ropes] == BOTH
+    assert found.kinds_by_layer() == found.kinds_by_layer("text_config")
+    assert {one.rope.source.model.name for one in found.kinds} == {f"text_config.{name}" for name in BOTH}
+
+
+@pytest.mark.parametrize(
+    ("config", "part", "message"),
+    [
+        ({"model_type": "llama", "head_dim": 8}, None, "part is None, and the parts with numbered layers are none"),
+        (GEMMA, "vision", "part is 'vision'; expected one of ''"),
+    ],
+)
+def test_parts_that_are_not_there(config, part, message):
+    with pytest.raises(ValueError, match=message):
+        list_layers(config).kinds_by_layer(part)
+
+
+def test_in_words_and_as_data():
+    found = list_layers({"model_type": "llama4_text", "num_hidden_layers": 8})
+    assert str(found).splitlines() == [
+        "chunked_attention: layers 0-2, 4-6: default, base 500000, 128 of 128 features, a window of 8192",
+        "full_attention: layers 3, 7: no RoPE",
+    ]
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert plain["kinds"][1] == {"part": "", "kind": BOTH[1], "window": None, "layers": [3, 7], "rope": None}
+    assert plain["kinds"][0]["rope"]["rope_parameters"]["rope_theta"] == 5e5
+    hybrid = str(list_layers({"model_type": "qwen3_next", "num_hidden_layers": 4}))
+    assert hybrid.startswith("linear_attention: layers 0-2: no attention\n")
+    assert str(list_layers({"model_type": "llama", "head_dim": 8})).startswith("layers without numbers: default")
+
+
+@pytest.mark.parametrize(
+    ("layers", "text"),
+    [((), "no layers"), ((3,), "layer 3"), ((0, 1), "layers 0-1"), ((0, 2, 3, 4, 7), "layers 0, 2-4, 7")],
+)
+def test_numbers_in_short(layers, text):
+    assert show_layers(layers) == text
+
+
+def test_the_length_of_the_text_counts():
+    config = {"model_type": "llama", "head_dim": 16, "max_position_embeddings": 64, "num_hidden_layers": 1}
+    config |= {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
+    short, long = (list_layers(config, seq_len=n).kinds[0].rope.frequencies for n in (64, 256))
+    assert short[-1] > 2.0 * long[-1]

@@ -1,0 +1,405 @@
+"""Black boxes made from definitions, right and wrong in known ways: each named, and no false alarm."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+
+import numpy as np
+import pytest
+from campaign import sparse
+from conftest import library
+from constructed_models import CONTEXT, LLAMA3_OMEGA, PLAIN, RIGHT, WRONG, Constructed, W, ladder, model, scores_of
+
+import rfrope
+from rfrope import models
+
+QUICK = (128, 256)  # widths that take longer
+
+
+def probed(one: Constructed) -> models.Probe:
+    """Probe it as it says; configs of schemes that switch are read for a length."""
+    options = dict(one.options)
+    length = options.pop("seq_len", None)
+    expected = rfrope.from_config(one.config, seq_len=length)[0] if length else one.config
+    return models.probe(one.apply, expected, **options)
+
+
+def is_small(one: Constructed) -> bool:
+    return one.options["head_dim"] not in QUICK and one.options.get("gives") != "scores"
+
+
+@pytest.mark.parametrize("one", sparse(RIGHT, is_small), ids=lambda one: one.name.replace(" ", "-"))
+def test_right_ones_raise_no_alarm(one):
+    found = probed(one)
+    assert found.passed, str(found)
+    assert found.calls <= 64
+    alone = models.probe(one.apply, **{"context": CONTEXT, **one.options})
+    assert alone.passed, str(alone)
+    assert alone.rope.pairing == found.rope.pairing
+
+
+@pytest.mark.parametrize("one", sparse(WRONG, is_small), ids=lambda one: one.name.replace(" ", "-"))
+def test_wrong_ones_are_named(one):
+    found = probed(one)
+    assert not found.passed
+    (finding,) = found.findings
+    assert finding.kind == one.kind, str(found)
+    assert one.says in finding.text, str(found)
+    assert found.calls <= 64
+
+
+def test_there_are_as_many_models_as_the_claim():
+    assert len(RIGHT) >= 30
+    assert len(WRONG) >= 40
+    assert len({one.name for one in RIGHT + WRONG}) == len(RIGHT) + len(WRONG)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("width", "base"), [(64, 1e4), (64, 1e9), (32, 5e5)])
+@pytest.mark.parametrize("gives", ["rotated", "scores"])
+def test_frequencies_in_float32_are_within_1e_6(width, base, gives):
+    omega = ladder(width, base)
+    apply = model(omega) if gives == "rotated" else scores_of(model(omega))
+    found = models.probe(apply, head_dim=width, gives=gives)
+    (one,) = found.rotations
+    assert found.calls <= 64
+    assert np.max(np.abs(one.frequencies / omega - 1.0)) < 1e-6
+    assert np.all(np.abs(one.frequencies - omega) <= one.frequency_error)
+    assert np.max(one.frequency_error / omega) < 1e-5
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_the_rope_that_was_found_turns_as_the_function_does(pairing):
+    found = models.probe(model(LLAMA3_OMEGA, pairing, factor=1.25), head_dim=W + 8, heads=3, kv_heads=1)
+    rope, (one,) = found.rope, found.rotations
+    assert (rope.pairing, rope.rotary_dim, one.first) == (pairing, W, 0)
+    assert rope.attention_factor == pytest.approx(1.25, rel=1e-6)
+    assert one.factor_of_rest == pytest.approx({"queries": 1.0, "keys": 1.0})
+    assert one.turning_heads == {"queries": (True,) * 3, "keys": (True,)}
+    x = np.random.default_rng(0).standard_normal((1, 3, 5, W))
+    at = np.array([[0, 1, 7, 90, 2000]])
+    wanted = model(LLAMA3_OMEGA, pairing, factor=1.25, wide=np.float64)(x, x, at)[0]
+    assert np.max(np.abs(rope.rotate(x, at[:, None]) - wanted)) < 1e-3
+
+
+def test_sides_have_factors_of_their_own():
+    def apply(q, k, positions):
+        return model(PLAIN, factor=1.5)(q, k, positions)[0], model(PLAIN, factor=0.5)(q, k, positions)[1]
+
+    (one,) = models.probe(apply, head_dim=W).rotations
+    assert one.attention_factor == pytest.approx({"queries": 1.5, "keys": 0.5}, rel=1e-6)
+    meant = rfrope.Rope(PLAIN, attention_factor=math.sqrt(0.75))
+    (finding,) = models.probe(apply, meant).findings
+    assert finding.kind == "attention factor"
+    assert "only their product is the one meant" in finding.text
+
+
+def test_scores_tell_the_factor_by_its_square():
+    apply = scores_of(model(PLAIN, factor=1.2), 0.125)
+    found = models.probe(apply, head_dim=W, gives="scores", score_scale=0.125)
+    assert found.rotations[0].attention_factor == pytest.approx({"scores": 1.44}, rel=1e-6)
+    assert found.rope.attention_factor == pytest.approx(1.2, rel=1e-6)
+
+
+def test_frequencies_along_each_axis():
+    omega = np.stack([PLAIN, PLAIN[::-1]], axis=-1)
+
+    def apply(q, k, positions):
+        phases = (positions @ omega.T)[:, None]
+        return tuple(
+            np.concatenate(
+                [
+                    x[..., : W // 2] * np.cos(phases) - x[..., W // 2 :] * np.sin(phases),
+                    x[..., : W // 2] * np.sin(phases) + x[..., W // 2 :] * np.cos(phases),
+                ],
+                axis=-1,
+            )
+            for x in (q, k)
+        )
+
+    found = models.probe(apply, rfrope.Rope(omega), axes=2, dtype=np.float64)
+    assert found.passed, str(found)
+    assert np.max(np.abs(found.rotations[0].frequencies / omega - 1.0)) < 1e-6
+    swapped = models.probe(apply, rfrope.Rope(omega[:, ::-1]), axes=2, dtype=np.float64)
+    assert [one.kind for one in swapped.findings] == ["sections"]
+
+
+def test_sets_of_each_head():
+    sets = np.stack([PLAIN, PLAIN / 3.0])
+
+    def apply(q, k, positions):
+        phases = positions[:, None, :, None] * sets[:, None]
+        cos, sin = np.cos(phases), np.sin(phases)
+        half = W // 2
+        return tuple(
+            np.concatenate(
+                [x[..., :half] * cos - x[..., half:] * sin, x[..., :half] * sin + x[..., half:] * cos], axis=-1
+            )
+            for x in (q, k)
+        )
+
+    options = {"heads": 2, "dtype": np.float64}
+    assert models.probe(apply, rfrope.Rope(sets[..., None]), **options).passed
+    (finding,) = models.probe(apply, head_dim=W, **options).findings
+    assert (finding.kind, "head 1" in finding.text) == ("heads", True)
+    assert not models.probe(apply, rfrope.Rope(sets[::-1, :, None]), **options).passed
+
+
+def test_the_position_from_which_precision_is_lost():
+    """Phases in float32 at positions far out: rounding alone, which is no fault."""
+    found = models.probe(model(PLAIN), rfrope.Rope(PLAIN, context=2**20))
+    assert found.passed, str(found)
+    assert 1000 < found.rotations[0].exceeds < 2**20
+    exact = models.probe(model(PLAIN, wide=np.float64), rfrope.Rope(PLAIN, context=2**20), dtype=np.float64)
+    assert exact.rotations[0].exceeds is None
+    half = models.probe(model(PLAIN, positions_of=lambda p: p.astype(np.float16).astype(float)), head_dim=W)
+    assert half.findings[0].position == min(p for p in _measured(CONTEXT) if float(np.float16(p)) != p)
+
+
+def _measured(context):
+    from rfrope.models.measuring import choose_positions
+
+    return choose_positions(context)
+
+
+def test_rotation_is_not_called_at_the_context_or_beyond():
+    seen = []
+
+    def apply(q, k, positions):
+        seen.append(int(positions.max()))
+        return model(PLAIN)(q, k, positions)
+
+    models.probe(apply, head_dim=W, context=100)
+    assert max(seen) == 99
+
+
+@pytest.mark.parametrize("context", [2, 3, 17, 50, 51, 1024, 1025])
+def test_short_contexts(context):
+    assert models.probe(model(ladder(16)), head_dim=16, context=context).passed
+
+
+# -- libraries, words and data -----------------------------------------------------------------------------------------
+
+
+def test_every_library(xp):
+    """Functions of other libraries are given their arrays."""
+    rope = rfrope.Rope(PLAIN, context=256)
+    seen = set()
+
+    def apply(q, k, positions):
+        seen.add(type(q))
+        return rope.rotate(q, positions[:, None, ...]), rope.rotate(k, positions[:, None, ...])
+
+    found = models.probe(apply, rope, xp=xp.module, device=xp.device)
+    assert found.passed, str(found)
+    assert seen == {type(xp(np.ones(2), "float32"))} or xp.name == "read-only numpy"
+
+
+def test_text_and_data():
+    found = models.probe(model(PLAIN), rfrope.Rope(ladder(W, 5e5)))
+    text = str(found)
+    assert text.startswith("FAILED\n  apply: pairing 'half', 64 features, 32 frequencies, 1 to 0.0001334")
+    assert "queries x 1, keys x 1" in text
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert plain["passed"] is False
+    assert plain["findings"][0]["kind"] == "frequencies"
+    assert len(plain["rotations"][0]["frequencies"]) == 32
+    assert "frequencies" in found._repr_html_()
+    still = models.probe(lambda q, k, positions: (q, k), head_dim=8)
+    assert "does not turn" in str(still)
+    with pytest.raises(ValueError, match="no layer turns pairs"):
+        still.rope  # noqa: B018
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+TURN = model(PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("error", "says", "call"),
+    [
+        (TypeError, "apply is 3; expected a function", lambda: models.probe(3, head_dim=8)),
+        (ValueError, "head_dim is None; expected the features", lambda: models.probe(TURN)),
+        (ValueError, "head_dim is 1; expected a whole", lambda: models.probe(TURN, head_dim=1)),
+        (ValueError, "kv_heads is 3; expected a number that divides heads = 4",
+         lambda: models.probe(TURN, head_dim=8, heads=4, kv_heads=3)),
+        (ValueError, "gives is 'score'; did you mean 'scores'", lambda: models.probe(TURN, head_dim=8, gives="score")),
+        (ValueError, "score_scale is 0", lambda: models.probe(TURN, head_dim=8, score_scale=0)),
+        (ValueError, "context is 1; expected", lambda: models.probe(TURN, head_dim=8, context=1)),
+        (ValueError, "axes is 0; expected", lambda: models.probe(TURN, head_dim=8, axes=0)),
+        (TypeError, "expected a pair", lambda: models.probe(lambda q, k, p: q, head_dim=8)),
+        (ValueError, r"apply gave queries of shape \(1, 1, 40, 4\); expected \(1, 1, 40, 8\)",
+         lambda: models.probe(lambda q, k, p: (q[..., :4], k), head_dim=8)),
+        (TypeError, "for keys; expected an array of real", lambda: models.probe(lambda q, k, p: (q, 3), head_dim=8)),
+        (ValueError, "apply gave scores of shape", lambda: models.probe(lambda q, k, p: q, head_dim=8, gives="scores")),
+        (ValueError, "polar", lambda: models.probe(TURN, rfrope.Rope(PLAIN, polar=True))),
+        (TypeError, "xp is 'torch'", lambda: models.probe(TURN, head_dim=8, xp="torch")),
+        (TypeError, "dtype is", lambda: models.probe(TURN, head_dim=8, dtype=int)),
+    ],
+)  # fmt: skip
+def test_bad_input(error, says, call):
+    with pytest.raises(error, match=says):
+        call()
+
+
+# -- models of transformers --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """The maker of tiny models, and torch; a skip where transformers is missing."""
+    library("torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("tiny_models", reason="transformers 5 is not installed")
+
+
+FEW = {"num_hidden_layers": 4}
+LATENT = {
+    **{"qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16, "kv_lora_rank": 16, "q_lora_rank": 16},
+    **{"head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    **{"first_k_dense_replace": 1, "moe_intermediate_size": 16, "num_key_value_heads": 4},
+}
+MODELS = {  # by model type: options, and what its layers do
+    "llama": ({}, ["half"] * 2),
+    "qwen3": ({}, ["half"] * 2),
+    "phi3": ({}, ["half"] * 2),
+    "gpt_neox": ({}, ["half"] * 2),
+    "glm4": ({}, ["interleaved"] * 2),
+    "gpt_oss": ({}, ["half"] * 2),
+    "gptj": ({"rotary_dim": 8, "n_embd": 64, "n_head": 4}, ["interleaved"] * 2),
+    "deepseek_v3": (LATENT, ["interleaved"] * 2),
+    "gemma3_text": (FEW | {"num_hidden_layers": 6}, ["half"] * 6),
+    "smollm3": (FEW, ["half", "half", "half", None]),
+    "cohere2": (FEW, ["interleaved", "interleaved", "interleaved", None]),
+    "llama4_text": (FEW, ["interleaved", "interleaved", "interleaved", None]),
+}
+IGNORED = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User")]
+pytestmark = IGNORED
+
+
+@pytest.mark.parametrize("name", sparse(MODELS, lambda name: name in ("llama", "deepseek_v3", "smollm3", "gptj")))
+def test_models_of_transformers_raise_no_alarm(tiny, name):
+    options, pairings = MODELS[name]
+    found = models.probe(tiny.made(name, **options))
+    assert found.passed, str(found)
+    assert sorted(str(one.pairing) for one in found.rotations) == sorted(map(str, pairings))
+    assert found.calls <= 64
+
+
+def test_rotation_on_a_layer_that_should_have_none(tiny):
+    """As vllm#23918."""
+    made = tiny.made("smollm3", **FEW)
+    made.model.layers[3].self_attn.use_rope = 1
+    (finding,) = models.probe(made).findings
+    assert finding.kind == "layers"
+    assert finding.where == "model.layers.3.self_attn"
+    assert "it turns" in finding.text
+    made = tiny.made("smollm3", **FEW)
+    made.model.layers[1].self_attn.use_rope = 0
+    (finding,) = models.probe(made).findings
+    assert (finding.kind, finding.where) == ("layers", "model.layers.1.self_attn")
+    assert "does not turn" in finding.text
+
+
+def test_a_scheme_that_is_written_into_the_config_of_a_made_model(tiny):
+    """As Soup#793."""
+    made = tiny.made()
+    made.config.rope_parameters = {
+        **{"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 1024},
+    }
+    kinds = {one.kind: one.text for one in models.probe(made).findings}
+    assert kinds.keys() == {"frequencies", "attention factor"}
+    assert "the scheme 'yarn' was left out" in kinds["frequencies"]
+    assert "left out" in kinds["attention factor"]
+
+
+def test_buffers_of_a_model_that_are_wrong(tiny):
+    made = tiny.made()
+    rotary = made.model.rotary_emb
+    kept = rotary.inv_freq.clone()
+    rotary.inv_freq = kept.bfloat16().float()
+    (finding,) = models.probe(made).findings
+    assert (finding.kind, "bfloat16" in finding.text) == ("half precision", True)
+    assert finding.where == "model.layers.0.self_attn and 1 more"
+    rotary.inv_freq = kept * math.nan
+    assert {one.kind for one in models.probe(made).findings} == {"uninitialised"}
+    rotary.inv_freq = kept * 0.0
+    assert {one.kind for one in models.probe(made).findings} == {"layers"}
+    rotary.inv_freq = kept
+    rotary.attention_scaling = 1.5
+    (finding,) = models.probe(made).findings
+    assert finding.kind == "attention factor"
+
+
+def test_a_table_that_the_first_forward_casts(tiny):
+    """As sglang#33117: the model is run before it is measured."""
+    made = tiny.made()
+    rotary = made.model.rotary_emb
+    original, calls = rotary.forward, []
+
+    def forward(x, position_ids):
+        cos, sin = original(x, position_ids)
+        calls.append(1)
+        return (cos, sin) if len(calls) == 1 else (cos.bfloat16().float(), sin.bfloat16().float())
+
+    rotary.forward = forward
+    (finding,) = models.probe(made).findings
+    assert finding.kind == "half precision"
+    assert "bfloat16" in finding.text
+
+
+def test_axes_of_a_model_that_are_computed_and_not_used(tiny):
+    """As vllm#32143."""
+    made = _qwen2_vl(tiny)
+    assert models.probe(made).passed
+    assert models.probe(made).rotations[0].frequencies.shape == (8, 3)
+    original = made.rotary_emb.forward
+    made.rotary_emb.forward = lambda x, position_ids: original(x, position_ids[:1].expand(3, -1, -1))
+    (finding,) = models.probe(made).findings
+    assert (finding.kind, "1, 2 are given and never used" in finding.text) == ("sections", True)
+
+
+def _qwen2_vl(tiny):
+    from transformers import Qwen2VLTextConfig
+    from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLTextModel
+
+    scaling = {"type": "mrope", "mrope_section": [2, 3, 3], "rope_theta": 1e4}
+    return Qwen2VLTextModel(Qwen2VLTextConfig(**tiny.SIZES, rope_scaling=scaling)).eval()
+
+
+def test_an_encoder_whose_config_has_no_rope_is_held_against_frequencies(tiny):
+    """ESM, whose buffers stayed uninitialised in some versions."""
+    config = tiny.transformers.EsmConfig(
+        vocab_size=33, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32,
+        position_embedding_type="rotary", pad_token_id=1, mask_token_id=32,
+    )  # fmt: skip
+    made = tiny.transformers.EsmModel(config).eval()
+    assert models.probe(made, rfrope.geometric(8)).passed
+    made.rotary_embeddings.inv_freq = made.rotary_embeddings.inv_freq * 1e30
+    assert not models.probe(made, rfrope.geometric(8)).passed
+
+
+def test_a_model_is_left_as_it_was(tiny):
+    made = tiny.made()
+    module = __import__(type(made).__module__, fromlist=["apply_rotary_pos_emb"])
+    function, before = module.apply_rotary_pos_emb, tiny.logits(made)
+    made.train()
+    found = models.probe(made)
+    assert made.training
+    made.eval()
+    assert module.apply_rotary_pos_emb is function
+    assert tiny.torch.equal(tiny.logits(made), before)
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in made.modules())
+    assert found.counts_padding is True  # transformers counts from the first token where it is given no positions
+
+
+def test_a_model_without_rotation_is_refused(tiny):
+    made = tiny.transformers.GPT2Model(tiny.transformers.GPT2Config(n_embd=8, n_head=2, n_layer=1, vocab_size=8))
+    with pytest.raises(ValueError, match="has no function apply_rotary"):
+        models.probe(made, rfrope.geometric(2))

@@ -1,0 +1,46 @@
+"""Scores of equal content, and the first distance at which two Ropes differ, by the formula."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope.models.scoring import choose_lengths, first_difference, score
+
+
+def test_scores_count_blocks_that_stand_still():
+    rope = rfrope.Rope([1.0, 0.5], head_dim=10, attention_factor=2.0)
+    assert score(rope, 5) == 4.0 * 2.0 + 3.0
+    assert score(rope, 5, 0.25) == 4.0 * 0.5 + 3.0
+
+
+@pytest.mark.parametrize("far", [5, 4095, 4096, 9000])
+def test_the_first_distance_is_found_in_every_chunk(far):
+    omega = 0.3 / far  # the cosine leaves 1 by the share first at `far`
+    share = 1.0 - np.cos(omega * (far - 0.5))
+    one, other = rfrope.Rope([0.0]), rfrope.Rope([omega])
+    assert first_difference(one, other, (1.0, 1.0), 10_000, share) == far
+    assert first_difference(one, other, (1.0, 1.0), far, share) is None
+
+
+@pytest.mark.parametrize(
+    ("scaling", "lengths"),
+    [
+        ({"rope_type": "linear", "factor": 2.0}, (64,)),
+        ({"rope_type": "dynamic", "factor": 2.5}, (64, 160)),
+        (
+            {
+                "rope_type": "longrope",
+                "short_factor": [1.0] * 4,
+                "long_factor": [2.0] * 4,
+                "original_max_position_embeddings": 16,
+            },
+            (16, 64),
+        ),
+    ],
+)
+def test_lengths_on_both_sides_of_a_change(scaling, lengths):
+    config = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64, "rope_scaling": scaling}
+    assert choose_lengths(*rfrope.from_config(config)) == lengths
+    assert choose_lengths(rfrope.Rope([1.0])) == (1,)
