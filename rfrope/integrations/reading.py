@@ -216,5 +216,5 @@ def _rope_of(model: Module, part: str | None) -> tuple[Rope, list[int] | None]:
         raise ValueError(
             f"part is {show(part)}, but {type(model).__name__} has Ropes for {listed}; expected one of them"
         )
-    kinds = [one for one in list_layers(model.config).kinds if one.rope is not None and one.layers is not None]
-    return ropes[part], [i for one in kinds if one.rope.source.model.name == part for i in one.layers]
+    kinds = [one for one in list_layers(model.config).kinds if one.rope and one.rope.source.model.name == part]
+    return ropes[part], [i for one in kinds for i in one.layers or ()]
