@@ -60,6 +60,7 @@ def commands(folder: pathlib.Path) -> dict[str, list[str]]:
         "export": [str(rope), "--to=vllm", "--json"],
         "compare": [str(config), "--json"],
         "audit": [str(stored), str(config), "--json"],
+        "heads": [str(folder / "model"), f"--texts={folder / 'text.txt'}", "--documents=3", "--tokens=9", "--json"],
         "diff": [str(config), str(config), "--json"],
         "kernels": ["gaussian", "--json"],
         "doctor": ["--json"],

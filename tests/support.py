@@ -18,9 +18,9 @@ from conftest import library
 HEADS = ("Function", "PyTorch", "JAX", "jax.jit", "Dask", "MLX", "On a device")
 CALLS = test_device.TO_HOST | test_device.FROM_HOST | test_device.CALLS
 NONE = {name for name, f in test_device.public_functions().items() if not test_device.takes_arrays(name, f)}
-MODELS = {f"integrations.transformers.{name}" for name in ("register", "replace_rotary", "use_polar")} | {
-    "layers.torch.RotaryEmbedding"
-}
+READING = {f"integrations.transformers.{name}" for name in ("atlas", "read_heads")}
+MODELS = {f"integrations.transformers.{name}" for name in ("register", "replace_rotary", "use_polar")} | READING
+MODELS |= {"layers.torch.RotaryEmbedding"}
 MOST = 12  # results of a call that are looked at
 STAYS, DRAWN, HOST = "stays there", "draws come from the host", "uses the host"
 BOTH = f"{STAYS}; {HOST} by some options"
@@ -118,7 +118,7 @@ def on_mlx(name: str) -> str | None:
 def row(name: str) -> tuple[str | None, ...]:
     """A function's row."""
     if name in MODELS:
-        last = "takes no arrays" if "register" in name else STAYS
+        last = "takes no arrays" if "register" in name else HOST if name in READING else STAYS
         return (f"``{name}``", "of its models", "no", "no", "no", "no", last)
     if name in NONE:
         made = (making(name, of) for of in ("torch", "jax"))

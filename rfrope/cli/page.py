@@ -211,6 +211,56 @@ def curves(
     }
 
 
+def lines(
+    title: str,
+    caption: str,
+    labels: tuple[str, str],
+    x: np.ndarray,
+    groups: Sequence[str],
+    group: int,
+    sets: dict[str, Any],
+    *,
+    squeezed: bool = False,
+) -> Part:
+    """Return lines with bands of two standard errors, those of one group at a time, number `group` first.
+
+    Parameters
+    ----------
+    title, caption : str
+    labels : tuple of str
+        Of both axes.
+    x : ndarray, (n,)
+        Of at least 0.
+    groups : sequence of str
+        Names of what has lines of its own, such as heads.
+    group : int
+    sets : dict of HeadEstimate
+        By the names of the lines: values and errors ``(groups, n)``.
+    squeezed : bool
+        Whether the axis of x gets narrower as x grows.
+    """
+
+    def listed(values: np.ndarray) -> list[list[float | None]]:
+        return [[float(f"{v:.4g}") if math.isfinite(v) else None for v in row] for row in values.tolist()]
+
+    return {
+        "kind": "lines",
+        "title": title,
+        "caption": caption,
+        "xlabel": labels[0],
+        "ylabel": labels[1],
+        "x": x.tolist(),
+        "groups": list(groups),
+        "group": group,
+        "squeezed": squeezed,
+        "sets": [
+            {"label": name, "mid": listed(one.value)}
+            | {side: listed(one.value + sign * one.stderr) for side, sign in (("low", -2.0), ("high", 2.0))}
+            for name, one in sets.items()
+        ],
+    }
+
+
 def points(title: str, results: Sequence[Validation]) -> Part:
     """Return the z of every comparison of some validations, one of which is shown at a time, the worst first."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import os
 import re
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+import numpy as np
+
 import rfrope
 from rfrope import plotting, storage
 from rfrope._core import files
@@ -21,6 +24,8 @@ from rfrope._core.arguments import list_choices, printable, show, spelled
 FILES = {  # by the attribute of the options: how each is asked for, how its name ends, what is written
     "output": (("-o", "--output"), storage.SUFFIXES, "write the frequencies"),
     "plot": (("--plot",), (".png", ".svg", ".pdf"), "write a figure"),
+    "table": (("--table",), (".csv", ".parquet"), "write a row for each head"),
+    "block_table": (("--block-table",), (".csv", ".parquet"), "write a row for each block of each head"),
     "html": (("--html",), (".html",), "write one page with interactive figures, tables and what to copy"),
 }
 _COLOURS = {"PASSED": "32", "FAILED": "31"}
@@ -65,6 +70,10 @@ def check_files(options: argparse.Namespace) -> None:
                 raise ValueError(f"expected a name that ends in {', '.join(suffixes)}")
             if name == "plot":
                 plotting.check_available()
+            if path.lower().endswith(".parquet") and importlib.util.find_spec("pyarrow") is None:
+                raise ModuleNotFoundError(
+                    "Parquet needs pyarrow: pip install pyarrow, or give a name that ends in .csv"
+                )
             files.check_writable(path, overwrite=options.force)
 
 
@@ -78,6 +87,19 @@ def naming(option: str, path: str) -> Iterator[None]:
         if isinstance(error, OSError) and os.path.realpath(error.filename or path) != os.path.realpath(path):
             reason = f"{error.filename}: {reason}"  # such as a model that is copied
         raise ValueError(f"{option} {path}: {reason.replace('overwrite=True', '--force')}") from None
+
+
+def table_file(path: str, columns: dict[str, np.ndarray]) -> bytes:
+    """Return a table as the content of a file of such a name: Parquet or CSV, whose first line has the names."""
+    if path.lower().endswith(".parquet"):
+        import pyarrow
+        from pyarrow import parquet
+
+        sink = pyarrow.BufferOutputStream()
+        parquet.write_table(pyarrow.table(columns), sink)
+        return bytes(sink.getvalue())
+    lists = [[f"{one:.8g}" if isinstance(one, float) else str(one) for one in x.tolist()] for x in columns.values()]
+    return "".join(",".join(row) + "\n" for row in [tuple(columns), *zip(*lists, strict=True)]).encode()
 
 
 # -- types of arguments, and sources -----------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ ENGINE = Engine(
         "``freqs_cis=(cos, sin)`` of ``models.embeddings.apply_rotary_emb`` and its flags: row p is position p, and "
         "other positions (or grids) take ``cos[positions]``",
         formats.ONCE,
-        f"diffusers 0.40.0.dev0, src/diffusers/models/embeddings.py of 58eb52c; {formats.READ}",
+        f"diffusers 0.40.0.dev0, src/diffusers/models/embeddings.py of 58eb52c; {formats.RUN}: 0.42.1",
         _make_tables,
         formats.round_once,
         heads="view contiguous ``(B, H, S, d)`` as ``(B, 1, H S, d)``: the tables have H S rows, and S is the "

@@ -20,9 +20,28 @@ _FAST = 2.0**-21.19  # largest error of CUDA's __cosf in half a turn, and of __s
 
 
 def _read(config: ConfigRope) -> EngineRope:
-    raw, parameters = config.raw, config.raw.get("rope_parameters") or {}
+    if config.model_type == "gemma3_text":
+        return _read_gemma3(config)
+    return _read_settings(config, config.raw, 1e4)
+
+
+def _read_gemma3(config: ConfigRope) -> EngineRope:
+    """Return the RoPE of one kind of layers: those under a window have a base of 1e4, whatever the config says."""
+    raw, layers = config.raw, config.rope.source.model.layers
+    is_sliding, parameters = config.kind == "sliding_attention", raw.get("rope_parameters") or {}
+    made = _read_settings(config, {} if is_sliding else raw, 1e4 if is_sliding else 1e6)
+    ignored: tuple[str, ...] = ("rope_parameters",) if config.kind in parameters else ()
+    if is_sliding and raw.get("rope_local_base_freq", 1e4) != 1e4:
+        ignored += ("rope_local_base_freq",)
+    if "." in config.rope.source.model.name:  # of a part it takes the pattern from the top
+        layers = None
+    return replace(made, ignored_keys=ignored + made.ignored_keys, layers=layers)
+
+
+def _read_settings(config: ConfigRope, raw: Mapping[str, Any], usual: float) -> EngineRope:
+    parameters = raw.get("rope_parameters") or {}
     scaling = parameters if raw.get("rope_scaling") is None else raw["rope_scaling"]
-    theta, part = (_first(raw, parameters, *pair) for pair in (("rope_theta", 1e4), ("partial_rotary_factor", 1.0)))
+    theta, part = (_first(raw, parameters, *pair) for pair in (("rope_theta", usual), ("partial_rotary_factor", 1.0)))
     if raw.get("rotary_dim") is not None:
         raise UnknownError("rotary_dim in a config of this model type was not read")
     base = config.ladder(part, theta)
@@ -90,10 +109,11 @@ ENGINE = Engine(
         (
             "exllamav3/util/rope.py (RoPE, yarn_inv_freq)",
             "exllamav3/model/config.py (read_rope_settings_default), exllamav3/util/file.py (read_dict)",
-            "exllamav3/architecture/{llama,mistral,mixtral,phi3,qwen2,qwen3,qwen3_moe}.py",
+            "exllamav3/architecture/{llama,mistral,mixtral,phi3,qwen2,qwen3,qwen3_moe,gemma3,gpt_oss}.py",
         ),
         _read,
-        ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe"),
+        ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss"),
+        ("gemma3_text",),
     ),
     Format(
         "``inv_freq`` of ``RoPE.apply`` as a table of phases, less whole turns, one for each text of the batch "

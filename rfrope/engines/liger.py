@@ -29,7 +29,7 @@ ENGINE = Engine(
         "one table for each text, of its length: ``cos[0, positions]`` with positions ``(B, S)``. It computes in their "
         "dtype",
         formats.ONCE,
-        f"Liger-Kernel 0.8.2, src/liger_kernel/ops/rope.py of ead96b6; {formats.READ}",
+        f"Liger-Kernel 0.8.2, src/liger_kernel/ops/rope.py of ead96b6; {formats.RUN}, in Triton's interpreter",
         _make_tables,
         formats.round_once,
         pairings=("half",),

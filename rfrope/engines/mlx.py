@@ -16,12 +16,16 @@ from rfrope.scaling.schemes import stretch
 
 # the base of a class where a config has none; None where it must have one
 _BASES = {"llama": 1e4, "mistral": 1e4, "mixtral": 1e6, "phi3": 1e4, "qwen2": 1e6, "qwen3": None, "qwen3_moe": None}
+_BASES |= {"gpt_oss": 15e4, "smollm3": 1e4, "cohere2": 5e4}
+_PATTERNED = {"gemma3_text": 6, "cohere2": 4}  # whose layers follow sliding_window_pattern, whatever layer_types says
 _READ_PARAMETERS = ("qwen3",)  # rope_parameters, too
-_UNSCALED = ("mixtral", "qwen3_moe")  # know no scheme
+_UNSCALED = ("mixtral", "qwen3_moe", "cohere2")  # know no scheme
 
 
 def _read(config: ConfigRope) -> EngineRope:
     raw, model_type = config.raw, config.model_type
+    if model_type == "gemma3_text":
+        return _read_gemma3(config)
     ignored: tuple[str, ...] = ()
     theta, scaling = raw.get("rope_theta"), raw.get("rope_scaling")
     if model_type in _READ_PARAMETERS:
@@ -36,8 +40,42 @@ def _read(config: ConfigRope) -> EngineRope:
         made = _read_phi3(config, theta, scaling)
     else:
         made = _read_scaling(config, theta, scaling or {})
-    pairing = "interleaved" if raw.get("rope_traditional") else "half"
-    return replace(made, pairing=pairing, ignored_keys=ignored + made.ignored_keys)
+    is_interleaved = model_type == "cohere2" or (raw.get("rope_traditional") and model_type != "gpt_oss")
+    return replace(
+        made,
+        pairing="interleaved" if is_interleaved else "half",
+        ignored_keys=ignored + made.ignored_keys,
+        layers=_find_layers(config),
+    )
+
+
+def _read_gemma3(config: ConfigRope) -> EngineRope:
+    """Return the RoPE of one kind of layers: keys beside ``rope_parameters``, and a pattern in place of layer_types."""
+    raw, is_sliding = config.raw, config.kind == "sliding_attention"
+    key = "rope_local_base_freq" if is_sliding else "rope_theta"
+    theta = raw.get(key, 1e4 if is_sliding else 1e6)
+    made = _read_scaling(config, float(theta), ({} if is_sliding else raw.get("rope_scaling")) or {})
+    ignored = ("rope_parameters",) if raw.get("rope_parameters") else ()
+    return replace(made, ignored_keys=ignored + made.ignored_keys, layers=_find_layers(config))
+
+
+def _find_layers(config: ConfigRope) -> tuple[int, ...] | None:
+    """Return the layers that turn, or those of one kind."""
+    raw, found = config.raw, config.rope.source.model.layers
+    count = raw.get("num_hidden_layers")
+    if found is None or count is None:
+        return None
+    if config.model_type == "smollm3":
+        flags = raw.get("no_rope_layers")
+        if flags is not None and len(flags) != count:
+            raise RefusedError(f"stops with an error: no_rope_layers has {len(flags)} entries, not {count}")
+        every = raw.get("no_rope_layer_interval", 4)
+        return tuple(i for i in range(count) if (flags[i] if flags is not None else (i + 1) % every))
+    if config.model_type in _PATTERNED:
+        every = raw.get("sliding_window_pattern", _PATTERNED[config.model_type])
+        is_full = config.kind == "full_attention"
+        return tuple(i for i in range(count) if ((i + 1) % every == 0) == is_full)
+    return found
 
 
 def _read_scaling(config: ConfigRope, theta: float, scaling: Mapping[str, Any]) -> EngineRope:
@@ -118,9 +156,11 @@ MLX_LM = Engine(
         (
             "mlx_lm/models/rope_utils.py (initialize_rope)",
             "mlx_lm/models/{llama,mixtral,phi3,qwen2,qwen3,qwen3_moe}.py (ModelArgs, Attention)",
+            "mlx_lm/models/{gemma3_text,gpt_oss,smollm3,cohere2}.py (ModelArgs, Attention, Model)",
             "mlx_lm/utils.py (MODEL_REMAPPING)",
         ),
         _read,
-        tuple(_BASES),
+        (*_BASES, "gemma3_text"),
+        ("gemma3_text",),
     ),
 )

@@ -28,7 +28,7 @@ class ConfigRope:
     written : mapping
         ``rope_parameters`` and ``rope_scaling`` in one, as the config has them.
     raw : mapping
-        The config itself.
+        The config itself, or the part of it that describes this RoPE.
     seq_len : int
         Positions in the longest text; engines that must choose when they start are started for it.
     """
@@ -43,6 +43,11 @@ class ConfigRope:
     def model_type(self) -> str:
         """``model_type`` of the config."""
         return self.rope.source.model.model_type
+
+    @property
+    def kind(self) -> str:
+        """Kind of layers that it turns, where the config has several RoPEs."""
+        return self.rope.source.model.name.rpartition(".")[2]
 
     @property
     def scheme(self) -> str:
@@ -84,6 +89,8 @@ class EngineRope:
         Keys of the config that are not read, though they would count.
     note : str
         What else must be known.
+    layers : tuple of int or None
+        The layers that it turns so; None where that was not read, or the config does not number its layers.
     """
 
     frequencies: np.ndarray
@@ -93,6 +100,7 @@ class EngineRope:
     positions: int | None = None
     ignored_keys: tuple[str, ...] = ()
     note: str = ""
+    layers: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,12 +118,15 @@ class Reading:
         the engine would stop, and ``formulas.UnknownError`` where its source was not read: a rule never guesses.
     model_types : tuple of str
         Those whose code was read, for which the rule holds; empty for all that `rfrope.from_config` knows.
+    layered : tuple of str
+        Those of them with a RoPE for each kind of layers, which the rule finds in the config's ``kind``.
     """
 
     version: str
     sources: tuple[str, ...]
     rule: Callable[[ConfigRope], EngineRope]
     model_types: tuple[str, ...] = ()
+    layered: tuple[str, ...] = ()
 
 
 # -- an engine that is given frequencies -------------------------------------------------------------------------------

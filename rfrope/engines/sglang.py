@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
 from rfrope.engines.formulas import UnknownError
@@ -11,6 +13,8 @@ _PARTIAL = ("phi3",)  # runs in the Llama class, which reads the part beside the
 
 
 def _read(config: ConfigRope) -> EngineRope:
+    if config.model_type == "gemma3_text":
+        return _read_gemma3(config)
     values, name = config.values, config.scheme
     part = config.part if config.model_type in _PARTIAL else 1.0
     base, factor = config.ladder(part), values.get("factor", 1.0)
@@ -40,16 +44,30 @@ def _read(config: ConfigRope) -> EngineRope:
     raise UnknownError(f"the scheme {show(name)} was not read")
 
 
+def _read_gemma3(config: ConfigRope) -> EngineRope:
+    """Return the RoPE of one kind of layers: by transformers' own functions, those under a window without a scheme."""
+    layers, is_sliding = config.rope.source.model.layers, config.kind == "sliding_attention"
+    if is_sliding or config.scheme == "default":
+        return EngineRope(
+            config.ladder(), layers=layers, ignored_keys=() if config.scheme == "default" else ("rope_type",)
+        )
+    if config.scheme == "dynamic":
+        raise UnknownError(f"the scheme {show(config.scheme)} was not read")
+    note = "on processors with AMX the scheme is left out"
+    return EngineRope(np.asarray(config.rope.frequencies), config.rope.attention_factor, layers=layers, note=note)
+
+
 ENGINE = Engine(
     "SGLang",
     Reading(
         "0.5.23",
         (
             "python/sglang/srt/layers/rotary_embedding/factory.py (get_rope), base.py, yarn.py, rope_variant.py",
-            "python/sglang/srt/models/{llama,mistral,qwen2,qwen2_moe,qwen3,qwen3_moe}.py",
+            "python/sglang/srt/models/{llama,mistral,qwen2,qwen2_moe,qwen3,qwen3_moe,gemma3_causal,gpt_oss}.py",
         ),
         _read,
-        ("llama", "mistral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+        ("llama", "mistral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss"),
+        ("gemma3_text",),
     ),
     formats.config_format(
         "as vLLM",

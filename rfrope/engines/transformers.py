@@ -35,6 +35,7 @@ def _read(config: ConfigRope) -> EngineRope:
         length.format(values.get("original_max_position_embeddings")),
         config.rope.pairing,
         note=note,
+        layers=config.rope.source.model.layers,
     )
 
 

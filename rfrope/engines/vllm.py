@@ -14,6 +14,24 @@ from rfrope.engines.record import ConfigRope, Engine, EngineRope, Format, Readin
 
 
 def _read(config: ConfigRope) -> EngineRope:
+    """Return the RoPE of the layers of one kind, which ``rope_parameters`` have a dict for."""
+    made = _read_gpt_oss(config) if config.model_type == "gpt_oss" else _read_scheme(config)
+    pairing = "interleaved" if config.model_type == "cohere2" else "half"
+    return replace(made, pairing=pairing, layers=config.rope.source.model.layers)
+
+
+def _read_gpt_oss(config: ConfigRope) -> EngineRope:
+    """Return YaRN by the keys that its class takes, whatever the scheme is called."""
+    values = {key: formulas.require_key(config.values, key) for key in ("factor", "beta_fast", "beta_slow")}
+    kept = ("rope_theta", "original_max_position_embeddings", "truncate")
+    values |= {key: config.values[key] for key in kept if key in config.values}
+    made = _read_yarn(replace(config, values=values | {"rope_type": "yarn"}), config.ladder())
+    unread = formulas.find_ignored(config.values, {"attention_factor": made.attention_factor})
+    unread += tuple(key for key in ("mscale", "mscale_all_dim") if config.values.get(key) is not None)
+    return replace(made, ignored_keys=made.ignored_keys + unread)
+
+
+def _read_scheme(config: ConfigRope) -> EngineRope:
     values, context, base = config.values, config.context, config.ladder(config.part)
     match config.scheme:
         case "default":
@@ -61,9 +79,14 @@ ENGINE = Engine(
             "vllm/transformers_utils/config.py (patch_rope_parameters)",
             "vllm/config/model.py (max_model_len)",
             "vllm/model_executor/models/{llama,mistral,mixtral,phi3,qwen2,qwen2_moe,qwen3,qwen3_moe}.py",
+            "vllm/model_executor/models/{gemma3,gpt_oss,commandr}.py",
         ),
         _read,
-        ("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+        (
+            *("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+            *("gemma3_text", "gpt_oss", "cohere2"),
+        ),
+        ("gemma3_text",),
     ),
     formats.config_format(
         "as transformers, with ``short_mscale`` and ``long_mscale``",
@@ -77,7 +100,7 @@ OPERATOR = Engine(
     format=Format(
         "``cos_sin_cache`` of ``torch.ops._C.rotary_embedding``, for code that calls it itself",
         formats.ONCE,
-        f"vLLM, csrc/pos_encoding_kernels.cu of 0f5257e; {formats.READ}",
+        f"vLLM, csrc/pos_encoding_kernels.cu of 0f5257e; {formats.RUN}: its form without a device, of 0.32.0",
         formats.make_cache,
         formats.round_once,
         heads=formats.ROW_OF_HEAD,

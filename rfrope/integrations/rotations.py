@@ -397,7 +397,7 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions) -
     first = min(names.index(one) for one in ("cos", "sin", "freqs_cis") if one in names)
     features = [name for name in names[:first] if name != "v"]
     usual = inspect.signature(rotation).parameters.get("unsqueeze_dim")
-    by_shape = {axes: usual is None and _has_heads_last(rotation, axes) for axes in (3, 4)}
+    by_shape = {axes: usual is None and has_heads_last(rotation, axes) for axes in (3, 4)}
 
     def rotate(*arguments: Any, **options: Any) -> Any:
         named = dict(zip(names, arguments, strict=False)) | options
@@ -430,7 +430,7 @@ def _read_positions(arguments: Mapping[str, Any], positions: Positions) -> tuple
     return places, arguments["sin"].shape[0] - 1, arguments["sin"].ndim == 3
 
 
-def _has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
+def has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
     """Return True if a function takes ``(..., tokens, heads, d)``, found by calling it on two tokens of three heads."""
     parameters = inspect.signature(rotation).parameters.values()
     needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]

@@ -12,19 +12,20 @@ from typing import Any, TypeAlias
 from rfrope._core import array
 from rfrope._core.arguments import positive
 from rfrope.data.model_types import known
-from rfrope.models import kernel_scheme
+from rfrope.models import Layers, kernel_scheme
 
 try:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel, modeling_rope_utils
 
     from rfrope.integrations import polar, rotations
+    from rfrope.integrations.reading import HeadFeatures, atlas, read_heads
 except ImportError as error:
     raise ImportError(
         "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install 'rfrope[transformers]'"
     ) from error
 
-__all__ = ["Replacement", "register", "replace_rotary", "use_polar"]
+__all__ = ["HeadFeatures", "Replacement", "atlas", "read_heads", "register", "replace_rotary", "use_polar"]
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
@@ -156,9 +157,10 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     model : transformers.PreTrainedModel
         With a rotary module that makes tables from positions, as most have, or with tables in its attention. Parts
         that see or hear keep their own rotation, unless such a part is given alone.
-    rope : Rope, array_like, `rfrope.layers.torch.RotaryEmbedding`, or mapping of str to these
-        For all layers, or by kind of layer, as in ``config.layer_types``. With sets for each head of the keys, or
-        several axes of positions, too; with a module, what it learns is trained with the model.
+    rope : Rope, array_like, `rfrope.layers.torch.RotaryEmbedding`, mapping of str to these, or `rfrope.models.Layers`
+        For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. With sets
+        for each head of the keys, or several axes of positions, too; with a module, what it learns is trained with the
+        model.
 
     Returns
     -------
@@ -197,6 +199,8 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     >>> replacement.attentions
     2
     """
+    if isinstance(rope, Layers):
+        rope = rope.ropes.get("", rope.ropes)
     return _put_in(
         model, lambda one: rotations.Positions(one, rotations.turning_modules(one.module, rope)), rotations.redirect
     )

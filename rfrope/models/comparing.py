@@ -16,7 +16,8 @@ from rfrope._core.arguments import listed, show, whole
 from rfrope._core.results import Result
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
-from rfrope.models.configs import from_config, read
+from rfrope.models.configs import from_config, read, read_parts
+from rfrope.models.layering import show_layers
 from rfrope.models.rewriting import rewrites
 from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
 from rfrope.models.scoring import SHARE, choose_lengths, first_difference, score
@@ -51,7 +52,7 @@ class EngineReport(Result):
         The first distance, of those that the layers see, at which the score of equal content differs by 1 % of the
         reference's at distance 0; None where it does nowhere, or nothing is known.
     is_same : bool
-        True where frequencies, attention factor and pairing are those of the reference.
+        True where frequencies, attention factor, pairing and layers, where these are known, are those of the reference.
     findings : tuple of str
         In words: differences from the reference, and tables that end before the text.
     """
@@ -101,6 +102,8 @@ class RopeComparison(Result):
         What to set at the top of the config (None: to remove) so that more engines agree; empty where nothing helps.
     then_agree, still_differ : tuple of str
         Names of the engines after that change.
+    layers : tuple of int or None
+        The layers that turn by this RoPE; None where the config does not determine them.
     """
 
     name: str
@@ -114,6 +117,7 @@ class RopeComparison(Result):
     write: dict[str, Any]
     then_agree: tuple[str, ...] = ()
     still_differ: tuple[str, ...] = ()
+    layers: tuple[int, ...] | None = None
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -147,7 +151,8 @@ class RopeComparison(Result):
     def __str__(self) -> str:
         label = f"{self.name}: " if self.name else ""
         kind = f"{self.model_type or 'a model without a type'}, scheme {self.scheme}"
-        lines = [f"{label}{kind}, a text of {self.seq_len} positions, held against {self.reference}", ""]
+        where = f", {show_layers(self.layers)}" if self.name and self.layers is not None else ""
+        lines = [f"{label}{kind}{where}, a text of {self.seq_len} positions, held against {self.reference}", ""]
         widths = [max(map(len, column)) for column in zip(*self.table, strict=True)]
         lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in self.table]
         remarks = [f"{one.engine}: {remark}" for one in self.engines for remark in _list_remarks(one)]
@@ -243,8 +248,9 @@ def compare(
     found = from_config(raw)
     for rope in found:
         refuse_polar(rope, "config", "no engine has polar attention")
+    held = {rope.source.model.name: part.part.held for part in read_parts(raw) for rope in part.ropes.values()}
     ropes = [
-        _compare_rope(_describe(rope, raw, one), readings)
+        _compare_rope(_describe(rope, raw, held.get(rope.source.model.name, raw), one), readings)
         for rope in found
         for one in (choose_lengths(rope) if length is None else (length,))
     ]
@@ -260,7 +266,7 @@ def _choose_readings(names: Iterable[str] | None) -> dict[str, Reading]:
     return dict(registry.find_engine(f"engines[{i}]", name, "reading") for i, name in enumerate(names))
 
 
-def _describe(rope: Rope, raw: Mapping[str, Any], seq_len: int) -> ConfigRope:
+def _describe(rope: Rope, raw: Mapping[str, Any], part: Mapping[str, Any], seq_len: int) -> ConfigRope:
     """Return the argument of the engines' rules, for a text of some length."""
     held = rope.source.rope_parameters
     scheme, key = held["rope_type"], "original_max_position_embeddings"
@@ -268,8 +274,8 @@ def _describe(rope: Rope, raw: Mapping[str, Any], seq_len: int) -> ConfigRope:
         sizes: dict[str, Any] = {"head_dim": rope.head_dim, "max_position_embeddings": rope.context}
         made = from_rope_parameters(held, **sizes, seq_len=seq_len)
         rope = replace(rope, frequencies=made.frequencies, attention_factor=made.attention_factor)
-    if rope.source.model.name:  # parts and kinds of layers, which only transformers' own rule looks at
-        return ConfigRope(rope, held, held, raw, seq_len)
+    if rope.source.model.name:  # parts and kinds of layers
+        return ConfigRope(rope, held, held, part, seq_len)
     written = join_dicts(raw)
     values = written | {"rope_type": scheme, "rope_theta": held["rope_theta"]}
     values.pop("type", None)
@@ -284,8 +290,8 @@ def _describe(rope: Rope, raw: Mapping[str, Any], seq_len: int) -> ConfigRope:
 def _run_rule(reading: Reading, config: ConfigRope) -> EngineRope | RefusedError | UnknownError:
     """Return the RoPE that an engine makes of a config, or why that is not known or does not come about."""
     types = reading.model_types
-    if config.rope.source.model.name and types:
-        return UnknownError("only models that are one part with one kind of layer were read")
+    if config.rope.source.model.name and types and config.model_type not in reading.layered:
+        return UnknownError(f"its code for the kinds of layers of model type {show(config.model_type)} was not read")
     if config.scheme == "axial" or not isinstance(config.rope.context, int):
         return UnknownError("the config gives no max_position_embeddings for it")
     if types and config.model_type not in types:
@@ -321,6 +327,7 @@ def _compare_rope(config: ConfigRope, readings: dict[str, Reading]) -> RopeCompa
         qk_head_dim=config.rope.qk_head_dim,
         reference=reference,
         engines=tuple(reports),
+        layers=config.rope.source.model.layers,
         **advice,
     )
 
@@ -351,10 +358,14 @@ def _relative_error(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def _is_same(one: EngineRope | RefusedError | UnknownError, other: EngineRope) -> bool:
-    if not isinstance(one, EngineRope) or one.pairing != other.pairing:
+    if not isinstance(one, EngineRope) or one.pairing != other.pairing or _turn_other_layers(one, other):
         return False
     factors = abs(one.attention_factor - other.attention_factor)
     return max(factors, _relative_error(one.frequencies, other.frequencies)) <= _SAME
+
+
+def _turn_other_layers(one: EngineRope, other: EngineRope) -> bool:
+    return None not in (one.layers, other.layers) and one.layers != other.layers
 
 
 def _count_pairs(config: ConfigRope) -> float:
@@ -377,6 +388,9 @@ def _list_differences(
     error, ratio, distance = differences
     scores = "less than 1 % within the text" if distance is None else f"1 % first at distance {distance}"
     found = []
+    if _turn_other_layers(made, standard):
+        sides = [show_layers(one.layers or ()) for one in (made, standard)]
+        found.append(f"turns {sides[0]} by it, where {reference} turns {sides[1]}")
     if made.pairing != standard.pairing:
         found.append(f"pairs features as {made.pairing!r}, where {reference} does as {standard.pairing!r}")
     if error > _SAME:
@@ -445,7 +459,7 @@ def _advise(config: ConfigRope, standard: EngineRope, readings: dict[str, Readin
     _, first = registry.find_engine("engine", registry.REFERENCE, "reading")
     for changed in rewrites(config):
         (rope,) = from_config(changed)
-        other = _describe(rope, changed, config.seq_len)
+        other = _describe(rope, changed, changed, config.seq_len)
         made = {name: _run_rule(reading, other) for name, reading in readings.items()}
         agreeing = tuple(name for name, one in made.items() if _is_same(one, standard))
         if len(agreeing) > n_same and _is_same(_run_rule(first, other), standard):

@@ -84,7 +84,7 @@ def _make_case(said: Mapping[str, Any], rope: Rope, number: int) -> dict[str, An
         "config": said["config"],
         "part": part,
         "seq_len": said["seq_len"],
-        "layers": _list_layers(said["config"], part),
+        "layers": None if (layers := rope.source.model.layers) is None else list(layers),
         "pairing": rope.pairing,
         "head_dim": rope.head_dim,
         "rotary_dim": rope.rotary_dim,
@@ -110,14 +110,6 @@ def _rotate(rope: Rope, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
     first = x.shape[-1] - rope.rotary_dim
     turned = replace(rope, head_dim=rope.rotary_dim).rotate(x[:, first:], positions)
     return np.concatenate([x[:, :first], turned], axis=-1)
-
-
-def _list_layers(config: Mapping[str, Any], part: str) -> list[int] | None:
-    """Return the layers that a config's lists give to a part, counted from 0; None where it has no such list."""
-    kinds, turns = config.get("layer_types", ()), config.get("no_rope_layers")  # 1 where a layer turns
-    if part in kinds:
-        return [layer for layer, kind in enumerate(kinds) if kind == part]
-    return None if turns is None else [layer for layer, turned in enumerate(turns) if turned]
 
 
 def _write(folder: str, cases: tuple[dict[str, Any], ...]) -> None:

@@ -22,7 +22,7 @@ from rfrope import cli
 from rfrope.cli import main
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "command_line.rst"
-COMMANDS = ("validate", "design", "inspect", "plan", "export", "compare", "audit", "diff", "kernels", "doctor")
+COMMANDS = ("validate", "design", "inspect", "plan", "export", "compare", "audit", "diff", "heads", "kernels", "doctor")
 FAST = ["validate", "gaussian", "--samples", "4096", "--trials", "1024"]
 CHECK, DESIGN = "validate gaussian --samples 256 --trials 64", "design gaussian --head-dim 32 --context 256"
 BASE = "inspect --base 1e4 --head-dim 32 --context 512"

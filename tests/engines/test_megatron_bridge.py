@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import types
 
 import numpy as np
 import pytest
-from engine_configs import BASE, KEY, LLAMA3, ORIGINAL, YARN, config, report
+from engine_configs import BASE, CONTEXT, KEY, LLAMA3, ORIGINAL, YARN, config, report
+from packages import installed
 
 from rfrope import models
 
@@ -84,3 +86,36 @@ def test_attention_factors_of_yarn():
 def test_yarn_elsewhere_is_unknown(kind):
     found = report("Megatron-Bridge", config(kind, "yarn"))
     assert (found.status, f"'yarn' in {kind}" in found.reason) == ("unknown", True)
+
+
+# what the bridge hands over for a config, as its sources say; megatron-core itself is run
+ARGUMENTS = {
+    "llama3": {"rope_scaling": True, "rope_scaling_factor": 8.0},
+    "linear": {"seq_len_interpolation_factor": 4.0},
+    "yarn": {"scaling_factor": 4.0, "original_max_position_embeddings": ORIGINAL, "beta_fast": 32.0, "beta_slow": 1.0,
+             "mscale": None, "mscale_all_dim": None, "correction_range_round_to_int": None},
+}  # fmt: skip
+HANDED = {
+    "llama3": ("llama", LLAMA3 | {KEY: 8192}),
+    "linear": ("llama", {"rope_type": "linear", "factor": 4.0}),
+    "yarn": ("qwen3", WHOLE_YARN),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("scheme", ARGUMENTS)
+def test_megatron_core(scheme, monkeypatch):
+    torch = installed("torch")
+    module = installed("megatron.core.models.common.embeddings")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
+    alone = types.SimpleNamespace(size=lambda: 1)
+    kind, scaling = HANDED[scheme]
+    made = module.YarnRotaryEmbedding if scheme == "yarn" else module.RotaryEmbedding
+    rotary = made(64, 1.0, rotary_base=BASE, use_cpu_initialization=True, cp_group=alone, **ARGUMENTS[scheme])
+    phases = rotary.get_emb(CONTEXT)
+    phases, factor = phases if scheme == "yarn" else (phases, 1.0)
+    rope = report("Megatron-Bridge", config(kind, "default") | {"rope_scaling": scaling}).rope
+    rows = np.arange(CONTEXT)[:, None] * rope.frequencies
+    assert phases.shape == (CONTEXT, 1, 1, 2 * D)
+    np.testing.assert_allclose(phases[:, 0, 0, :D].numpy(), rows, rtol=1e-6, atol=1e-9)
+    assert rope.attention_factor == pytest.approx(factor, rel=1e-12)

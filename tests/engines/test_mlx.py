@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_configs import CASES, CONTEXT, is_refused, report
+from engine_configs import CASES, CONTEXT, YARN, is_refused, report
 from packages import installed
 from ropes import KINDS, SEEDS, carried_by, check, features
 
-from rfrope import exports
+from rfrope import exports, models
 
 
 @pytest.mark.parametrize("made", CASES)
@@ -34,6 +34,53 @@ def test_configs(made):
         expected = found.rope.attention_factor * np.concatenate([np.cos(phases), np.sin(phases)])
         allowed = 1e-5 + 4e-6 * np.concatenate([phases, phases])
         assert np.max(np.abs(turned[: 2 * blocks] - expected) - allowed) < 0.0
+
+
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+GPT_OSS = YARN | {"truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
+BOTH = ["sliding_attention", "full_attention"]
+SMALL = {"num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64}
+SMALL |= {"max_position_embeddings": CONTEXT, "intermediate_size": 8, "vocab_size": 8}
+LAYERED = [
+    {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 2e4, "rope_scaling": LINEAR},
+    {"model_type": "gemma3_text", "rope_theta": 1e6, "layer_types": BOTH * 4, "sliding_window_pattern": 3},
+    {
+        "model_type": "gemma3_text",
+        "rope_parameters": {"full_attention": LINEAR | {"rope_theta": 5e5}, "sliding_attention": {"rope_theta": 1e5}},
+    },
+    {"model_type": "cohere2", "rope_theta": 5e4, "layer_types": BOTH * 4},
+    {"model_type": "cohere2"},
+    {"model_type": "gpt_oss", "rope_theta": 15e4, "rope_scaling": GPT_OSS},
+    {"model_type": "smollm3", "rope_theta": 5e6, "no_rope_layers": [1, 0, 0, 1, 1, 1, 0, 1]},
+    {"model_type": "smollm3", "no_rope_layer_interval": 3},
+]
+
+
+@pytest.mark.parametrize("given", LAYERED)
+def test_each_layer_turns_by_the_rule_of_its_kind(given):
+    mx = installed("mlx.core")
+    installed("mlx_lm.models.rope_utils")
+    module, made = installed(f"mlx_lm.models.{given['model_type']}"), SMALL | given
+    more = {"rms_norm_eps": 1e-6, "tie_word_embeddings": True, "num_local_experts": 2, "num_experts_per_tok": 1}
+    args = module.ModelArgs.from_dict(copy.deepcopy(made | more))
+    layers, turned = module.Model(args).model.layers, set()
+    for found in models.compare(made, ["MLX-LM"], seq_len=CONTEXT).ropes:
+        rope = found.engines[0].rope
+        step = np.zeros((1, 1, 1, 64), np.float32)
+        step[..., : 64 if rope.pairing == "interleaved" else 32 : 2 if rope.pairing == "interleaved" else 1] = 1.0
+        turned |= {*rope.layers}
+        for i in rope.layers:
+            for position in (1, 50, CONTEXT - 1):
+                rows = np.array(layers[i].self_attn.rope(mx.array(step), offset=position))[0, 0, 0]
+                phases = position * rope.frequencies
+                cos, sin = rope.attention_factor * np.cos(phases), rope.attention_factor * np.sin(phases)
+                is_interleaved = rope.pairing == "interleaved"
+                expected = np.stack([cos, sin], -1).ravel() if is_interleaved else np.concatenate([cos, sin])
+                width = np.repeat(phases, 2) if is_interleaved else np.tile(phases, 2)
+                assert np.max(np.abs(rows - expected) - 1e-5 - 4e-6 * width) < 0.0
+    still = {i for i in range(8) if not getattr(layers[i].self_attn, "use_sliding_window", True)}
+    still |= {i for i in range(8) if type(layers[i].self_attn.rope).__name__ == "NoPE"}
+    assert turned == {*range(8)} - still
 
 
 @pytest.mark.parametrize("kind", carried_by("MLX"))

@@ -1,4 +1,4 @@
-"""vLLM's ``get_rope`` against the rule, and with exported frequencies."""
+"""vLLM's ``get_rope`` against the rule, and with exported frequencies; its operator with exported tables."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import importlib
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 from engine_configs import CASES, check_table, is_refused, read_by_transformers, report
 from engine_configs import CONTEXT as LENGTH
 from packages import installed
 from ropes import BLOCKS, CONTEXT, KINDS, SEEDS, carried_by, check, features
 
-from rfrope import exports
+import rfrope
+from rfrope import Rope, exports
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -80,3 +82,36 @@ def test_rotation(vllm, kind):
         flat = torch.from_numpy(x.swapaxes(0, 1).reshape(len(positions), -1))
         got, _ = rotary(torch.from_numpy(positions), flat, flat.clone())
         check(got.numpy().reshape(len(positions), -1, rope.head_dim).swapaxes(0, 1), x, positions, rope, "vLLM")
+
+
+@pytest.mark.parametrize("kind", carried_by("vLLM operator"))
+def test_operator(vllm, kind):
+    """Its own function of a table, which its classes call where there is no device."""
+    torch = importlib.import_module("torch")
+    base = importlib.import_module(f"{vllm.__name__}.base")
+    for seed in SEEDS:
+        rope = KINDS[kind](seed)
+        x, positions = features(rope)
+        made = exports.export(rope, "vLLM operator")
+        flat, cache = (
+            torch.from_numpy(x.swapaxes(0, 1).reshape(len(positions), -1)),
+            torch.from_numpy(made["cos_sin_cache"]),
+        )
+        arguments = made["head_size"], cache.shape[-1], cache, made["is_neox"]
+        got, _ = base.RotaryEmbedding.forward_static(torch.from_numpy(positions), flat, flat.clone(), *arguments)
+        turned = got.numpy().reshape(len(positions), -1, rope.head_dim).swapaxes(0, 1)
+        check(turned, x, positions, rope, "vLLM operator")
+
+
+def test_operator_with_a_set_for_each_head(vllm):
+    torch = importlib.import_module("torch")
+    base = importlib.import_module(f"{vllm.__name__}.base")
+    omega = rfrope.sample(rfrope.kernel("gaussian", scale=3.0), 8, rng=0, heads=3)
+    rope, positions = Rope(omega, context=30, attention_factor=1.1, head_dim=20), np.array([0, 3, 7, 29])
+    x, made = np.random.default_rng(0).standard_normal((4, 3, 20)), exports.export(rope, "vLLM operator")
+    rows = torch.from_numpy(made["first_rows"] + positions[:, None]).reshape(-1)
+    tokens, cache = torch.from_numpy(x).float().reshape(12, 20), torch.from_numpy(made["cos_sin_cache"])
+    arguments = made["head_size"], cache.shape[-1], cache, made["is_neox"]
+    got, _ = base.RotaryEmbedding.forward_static(rows, tokens, tokens.clone(), *arguments)
+    wanted = rope.rotate(x.swapaxes(0, 1), positions[:, None]).swapaxes(0, 1)
+    np.testing.assert_allclose(got.numpy().reshape(4, 3, 20), wanted, atol=2e-6)

@@ -385,3 +385,28 @@ def test_smollm2_is_the_same_model_only_more_exact():
     assert drifts[0] > 50.0 * drifts[1]
     errors = example.in_bfloat16(model, ids[:, :48])
     assert errors[1] < 0.9 * errors[0]
+
+
+# -- layers that differ ------------------------------------------------------------------------------------------------
+
+DIFFERING = {
+    "gemma3_text": {"num_hidden_layers": 6, "sliding_window": 8},
+    "llama4_text": {"num_hidden_layers": 4, "intermediate_size_mlp": 32, "num_local_experts": 2},
+    "smollm3": {"num_hidden_layers": 4},
+    "modernbert-decoder": {"num_hidden_layers": 4, "cls_token_id": 0, "sep_token_id": 1},
+    "cohere2": {"num_hidden_layers": 4},
+}
+
+
+@pytest.mark.parametrize("model_type", sparse(DIFFERING, ("gemma3_text", "smollm3").__contains__))
+def test_layers_of_a_model_turn_as_their_config_says(model_type):
+    """Each kind by its Rope, and those without RoPE not at all."""
+    model = made(model_type, **DIFFERING[model_type])
+    wanted, layers = logits(model), rfrope.models.list_layers(model.config)
+    with replace_rotary(model, layers):
+        torch.testing.assert_close(logits(model), wanted, rtol=0, atol=2e-5)
+    louder = dataclasses.replace(next(iter(layers.ropes.values())), attention_factor=8.0)
+    name = next(iter(layers.ropes))
+    with replace_rotary(model, {**layers.ropes, name: louder} if name else louder):
+        assert torch.max(torch.abs(logits(model) - wanted)) > 1e-4
+    assert torch.equal(logits(model), wanted)

@@ -108,7 +108,7 @@ def test_lengths_at_which_a_scheme_changes():
 
 
 def test_parts_are_transformers_own():
-    found = models.compare({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560}})
+    found = models.compare({"model_type": "gemma3", "text_config": {"model_type": "olmo3", "hidden_size": 2560}})
     assert [one.name for one in found.ropes] == ["text_config.full_attention", "text_config.sliding_attention"]
     assert {one.status for rope in found.ropes for one in rope.engines[1:]} == {"unknown"}
     assert "Nothing to compare: known is transformers." in str(found)
@@ -213,5 +213,114 @@ def test_published_configs_can_be_compared():
         json.dumps(found.to_dict(), allow_nan=False)
         assert found.ropes[0].engines[0].status == "known" or found.ropes[0].scheme == "axial"
         scheme = (one.config["model_type"], found.ropes[0].scheme)
-        expected = {("phi3", "longrope"): {"MLX-LM"}, ("qwen2", "yarn"): {"exllamav3", "Megatron-Bridge"}}
+        expected = {
+            ("phi3", "longrope"): {"MLX-LM"},
+            ("gpt_oss", "yarn"): {"MLX-LM"},
+            ("qwen2", "yarn"): {"exllamav3", "Megatron-Bridge"},
+        }
         assert {line.partition(":")[0] for line in found.findings} == expected.get(scheme, set()), one.model
+
+
+# -- layers that differ ------------------------------------------------------------------------------------------------
+
+GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 8, "head_dim": 256, "max_position_embeddings": 131072}
+LOCAL = {"rope_type": "default", "rope_theta": 1e4}
+GLOBAL = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+OLD = GEMMA | {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+NEW = GEMMA | {"rope_parameters": {"full_attention": GLOBAL, "sliding_attention": LOCAL}}
+READERS = ["transformers", "vLLM", "SGLang", "exllamav3", "MLX-LM"]
+
+
+def test_each_kind_of_layer_is_compared():
+    found = models.compare(OLD, READERS)
+    assert [(one.name, one.layers) for one in found.ropes] == [
+        ("full_attention", (5,)),
+        ("sliding_attention", (0, 1, 2, 3, 4, 6, 7)),
+    ]
+    for one in found.ropes:
+        assert {each.status for each in one.engines} == {"known"}
+        assert all(each.rope.layers == one.layers for each in one.engines)
+        assert all(each.rope.positions in (None, 131072 * 8, 131072) for each in one.engines)
+    assert found.agree
+    assert str(found).startswith("full_attention: gemma3_text, scheme linear, layer 5, a text of 131072 positions")
+
+
+def test_an_engine_that_does_not_read_dicts_of_layers():
+    full, sliding = models.compare(NEW, READERS).ropes
+    lost = {one.engine: one for one in full.engines if not one.is_same}
+    assert {*lost} == {"exllamav3", "MLX-LM"}
+    for one in lost.values():
+        assert one.frequency_error == pytest.approx(7.0)
+        assert one.rope.ignored_keys == ("rope_parameters",)
+        assert one.findings[0].startswith("frequencies differ by up to 8 times")
+    assert sliding.findings == ()
+
+
+def test_an_engine_with_a_fixed_base_of_layers_under_a_window():
+    full, sliding = models.compare(OLD | {"rope_local_base_freq": 2e4}, READERS).ropes
+    (one,) = [each for each in sliding.engines if each.findings]
+    assert (one.engine, one.rope.ignored_keys, full.findings) == ("exllamav3", ("rope_local_base_freq",), ())
+    assert one.rope.frequencies[1] == pytest.approx(1e4 ** (-1 / 128))
+
+
+def test_an_engine_that_gives_other_layers_a_rope():
+    listed = OLD | {"layer_types": ["sliding_attention", "full_attention"] * 4}
+    full, sliding = models.compare(listed, READERS).ropes
+    assert full.findings == ("MLX-LM: turns layer 5 by it, where transformers turns layers 1, 3, 5, 7",)
+    assert sliding.findings == ("MLX-LM: turns layers 0-4, 6-7 by it, where transformers turns layers 0, 2, 4, 6",)
+    assert not next(one for one in full.engines if one.engine == "MLX-LM").is_same
+
+
+def test_a_part_with_kinds_of_layers_is_read_from_the_part():
+    found = models.compare({"model_type": "gemma3", "text_config": OLD}, READERS)
+    assert {one.name: one.agree for one in found.ropes} == {
+        "text_config.full_attention": True,
+        "text_config.sliding_attention": True,
+    }
+    assert {each.status for one in found.ropes for each in one.engines} == {"known"}
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        ({}, ()),
+        ({"no_rope_layer_interval": 2}, ()),
+        ({"no_rope_layers": [1, 0, 1, 1]}, ()),
+        ({"no_rope_layers": [1, 0]}, None),
+    ],
+)
+def test_layers_without_rope_are_those_of_the_engine(change, finding):
+    config = {"model_type": "smollm3", "num_hidden_layers": 4, "max_position_embeddings": 65536, "rope_theta": 5e6}
+    if finding is None:
+        with pytest.raises(ValueError, match="no_rope_layers is"):
+            models.compare(config | change, READERS)
+    else:
+        assert models.compare(config | change, READERS).findings == finding
+
+
+def test_cohere_layers_follow_the_pattern_alone():
+    config = {"model_type": "cohere2", "num_hidden_layers": 4, "max_position_embeddings": 8192, "rope_theta": 5e4}
+    assert models.compare(config, ["transformers", "vLLM", "MLX-LM"]).agree
+    listed = config | {"layer_types": ["full_attention", *["sliding_attention"] * 3]}
+    assert models.compare(listed, ["transformers", "vLLM", "MLX-LM"]).findings == (
+        "MLX-LM: turns layers 0-2 by it, where transformers turns layers 1-3",
+    )
+
+
+def test_what_engines_do_with_gpt_oss():
+    scaling = YARN | {"factor": 32.0, "truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
+    config = {"model_type": "gpt_oss", "num_hidden_layers": 2, "rope_theta": 15e4, "max_position_embeddings": 131072}
+    found = models.compare(config | {"rope_scaling": scaling}, READERS)
+    (one,) = [each for each in found.ropes[0].engines if each.findings]
+    assert (one.engine, one.rope.ignored_keys) == ("MLX-LM", ("truncate",))
+    louder = models.compare(config | {"rope_scaling": scaling | {"attention_factor": 1.0}}, ["transformers", "vLLM"])
+    assert louder.findings[0].endswith("it does not read attention_factor")
+    without = {key: value for key, value in scaling.items() if key != "beta_slow"}
+    assert models.compare(config | {"rope_scaling": without}, ["transformers", "vLLM"]).findings == (
+        "vLLM: stops with an error: beta_slow missing",
+    )
+
+
+def test_kinds_of_layers_that_were_not_read_are_unknown_by_name():
+    for engine in models.compare(OLD, ["TensorRT-LLM"]).ropes[0].engines:
+        assert engine.reason == "its code for the kinds of layers of model type 'gemma3_text' was not read"

@@ -64,6 +64,8 @@ def test_layers_are_those_of_the_configs_lists():
     assert layers == {
         "gemma 4, sliding_attention": [0, 1, 2, 3, 4],
         "gemma 4, full_attention": [5],
+        "deepseek v4, main": [0],
+        "deepseek v4, compress": [1, 2, 3],
         "list of layers": [0, 1, 2, 4, 5, 6],
     }
 

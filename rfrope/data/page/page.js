@@ -210,6 +210,49 @@
     return drawn;
   }
 
+  // -- lines with bands, of one group at a time -----------------------------------------------------------------------
+
+  function lines(parent, given) {
+    const controls = element("div", "", parent, {className: "controls"});
+    const group = chooser(controls, "head", given.groups.map((name, i) => [i, name]), given.group, () => draw());
+    element("p", given.caption, parent, {className: "note"});
+    const where = element("p", "", parent, {className: "note"});
+    const names = given.sets.map((_, i) => look(i)), series = [{}], bands = [];
+    names.forEach((one) => {
+      const at = series.length, hidden = {stroke: "transparent", points: {show: false}};
+      series.push({stroke: one.colour, dash: one.dash, width: 1.6, points: {show: false}}, hidden, {...hidden});
+      bands.push({series: [at + 2, at + 1], fill: one.colour + "38"});
+    });
+    let ready = false;
+    const made = chart(parent, given.title, {
+      scales: {x: {time: false, distr: given.squeezed ? 4 : 1}},
+      axes: [{label: given.xlabel, values: short}, {label: given.ylabel, size: 64}],
+      series, bands, hooks: {setCursor: [() => read()]},
+    }, [given.x, ...series.slice(1).map(() => given.x.map(() => null))]);
+    const name = legend(parent, names, (number, on) => {
+      for (let i = 0; i < 3; i++) made.setSeries(1 + 3 * number + i, {show: on});
+    });
+    const drawn = {};
+    function draw() {
+      const at = +group.value, shown = given.sets.map((one) => ["mid", "low", "high"].map((part) => one[part][at]));
+      made.setData([given.x, ...shown.flat()]);
+      Object.assign(drawn, {group: given.groups[at], lines: shown.map((one) => one[0])});
+      read();
+    }
+    function read() {
+      if (!ready) return;
+      const i = made.cursor.idx, at = (number, part) => (i == null ? null : made.data[1 + 3 * number + part][i]);
+      given.sets.forEach((one, number) => {
+        const [mid, low, high] = [0, 1, 2].map((part) => at(number, part));
+        name(number, one.label + (mid == null ? "" : `: ${digits(mid)} (${digits(low, 3)} to ${digits(high, 3)})`));
+      });
+      where.textContent = i == null ? "Point at the figure to read its values." : `${given.xlabel} ${given.x[i]}`;
+    }
+    ready = true;
+    draw();
+    return drawn;
+  }
+
   // -- points in groups, between two bounds --------------------------------------------------------------------------
 
   function points(parent, given) {
@@ -266,7 +309,7 @@
     });
   }
 
-  const kinds = {curves, points, table: (parent, one) => table(parent, one.rows, one.left),
+  const kinds = {curves, lines, points, table: (parent, one) => table(parent, one.rows, one.left),
     words: (parent, one) => one.paragraphs.forEach((text) => element("p", text, parent)), copyable: (parent, one) => copyable(parent, one.text)};
   const body = document.getElementById("body"), drawn = [];
   for (const part of report.parts) {

@@ -1,0 +1,163 @@
+"""``rfrope heads``: what every head of a model does with position, on some texts."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rfrope.cli import page
+from rfrope.cli.shared import add_command, add_files, check_files, format_table, naming, table_file, whole
+from rfrope.heads import Atlas, HeadEstimate
+
+_SHOWN = 10  # heads in the text
+_LAGS = 48  # points of a curve in a page
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    command = add_command(
+        commands,
+        "heads",
+        _run,
+        "Say what every head of a model does with position: how much of the variance of its logits the lag alone "
+        "explains, which frequencies have it, where its mean curve peaks, whether it looks at the first token and why, "
+        "which pairs of features are outliers, and which blocks can do without rotation. Every number has its error "
+        "over documents. Needs PyTorch and transformers; nothing is fetched.",
+        example="rfrope heads SmolLM2-135M --texts *.txt --html heads.html --table heads.csv",
+    )
+    option = command.add_argument
+    option("model", metavar="MODEL", help="a folder that transformers loads, or a GGUF file")
+    texts = "text files: each is a document, or one file is cut into --documents"
+    option("--texts", nargs="+", metavar="FILE", required=True, help=texts)
+    option("--documents", type=whole, metavar="N", default=8, help="documents of one text (default: 8)")
+    option("--tokens", type=whole, metavar="N", default=512, help="tokens of each document (default: 512)")
+    option("--skip", type=whole, metavar="N", default=1, help="first tokens left out of all but sinks (default: 1)")
+    option("--context", type=whole, metavar="N", help="positions that outliers are held against (default: the model's)")
+    option("--part", metavar="NAME", help="kind of layer, where kinds have RoPEs of their own, as full_attention")
+    add_files(command, "table", "block_table", "html")
+
+
+def _run(options: argparse.Namespace) -> int:
+    for name, least in (("documents", 3), ("tokens", options.skip + 4)):
+        if getattr(options, name) < least:
+            raise ValueError(f"--{name} is {getattr(options, name)}; expected at least {least}")
+    if 1 < len(options.texts) < 3:
+        raise ValueError(f"--texts has {len(options.texts)} files; expected one, or at least 3")
+    check_files(options)
+    texts = [*_read_texts(options.texts)]
+    try:
+        from rfrope.integrations import loading, transformers
+    except ImportError as error:
+        raise ValueError(f"rfrope heads needs more: {error}") from None
+    with naming("MODEL", options.model):
+        model, tokenizer = loading.load(options.model)
+    with naming("--texts", ", ".join(options.texts)):
+        documents = loading.cut_documents(tokenizer, texts, options.documents, options.tokens)
+    found = transformers.atlas(model, documents, part=options.part, skip=options.skip, context=options.context)
+    page.report(
+        options,
+        f"Heads of {options.model}",
+        _parts(found),
+        lambda: f"{found}\n\n{_describe(found)}",
+        lambda: {
+            "documents": found.documents,
+            "tokens": found.tokens,
+            "heads": _rows(found.head_table()),
+            "blocks": _rows(found.block_table()),
+        },
+        table=lambda path: table_file(path, found.head_table()),
+        block_table=lambda path: table_file(path, found.block_table()),
+    )
+    return 0
+
+
+def _read_texts(paths: list[str]) -> Iterator[str]:
+    for path in paths:
+        with naming("--texts", path):
+            try:
+                with open(path, encoding="utf-8") as file:
+                    yield file.read()
+            except (UnicodeDecodeError, ValueError):
+                raise ValueError("expected a text in UTF-8") from None
+
+
+def _rows(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Return a table as rows for JSON, which has no NaN."""
+    lists = [[None if one != one else one for one in column.tolist()] for column in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def _cell(estimate: HeadEstimate, place: Any) -> str:
+    """Return a number with its error."""
+    value, error = float(estimate.value[place]), float(estimate.stderr[place])
+    if not math.isfinite(value):
+        return "none"
+    digits = 2 if not math.isfinite(error) or error <= 0.0 else min(max(1 - math.floor(math.log10(error)), 0), 4)
+    return f"{value:.{digits}f} ± {error:.{digits}f}"
+
+
+def _table(found: Atlas, places: np.ndarray) -> list[tuple[str, ...]]:
+    """Return rows on some heads, after their head."""
+    half, can = found.order.shape[1] // 2, np.sum(found.stillable(), axis=1)
+    rows: list[tuple[str, ...]] = [
+        ("head", "lag explains", "offset", "first token", "by its key", "slow blocks", "outliers", "stillable")
+    ]
+    rows[0] += (f"{half} stilled", "by norms")
+    for one in places:
+        estimates = (found.lag_explained, found.offset, found.sink, found.sink_key, found.sink_slow)
+        cells = [_cell(estimate, one) for estimate in estimates]
+        counts = (str(np.sum(found.outlier[one])), str(can[one]))
+        changes = (_cell(each, (one, half)) for each in (found.change, found.norm_change))
+        rows.append((f"{found.layer[one]}.{found.head[one]}", *cells, *counts, *changes))
+    return rows
+
+
+def _describe(found: Atlas) -> str:
+    first = np.argsort(-np.nan_to_num(found.lag_explained.value), kind="stable")[:_SHOWN]
+    table = format_table(_table(found, first), left=(0,))
+    return f"Heads whose lag explains most:\n{table}\n\n{_NOTES}"
+
+
+_NOTES = """lag explains: part of the variance of the logits; offset: lag at which the curve of the mean query and key
+peaks; first token: attention on it, by the later half of the queries; by its key, slow blocks: what its logit is
+above the others by the key itself, and by its lag in blocks that complete no turn in a document; outliers: pairs of
+features 5 times as strong as the median; stillable: blocks that can stop together with a change of a logit of
+at most 0.1, two errors counted; stilled, by norms: change with half of the blocks stopped, those that are
+predicted to matter least, and those with the least |q| |k|. All ± are standard errors over documents."""
+
+
+# -- page --------------------------------------------------------------------------------------------------------------
+
+
+def _parts(found: Atlas) -> Iterator[page.Part]:
+    """Yield what was found in words, curves, shares and changes of each head, and a table of all."""
+    yield page.words(*str(found).split("\n"))
+    names = [f"{layer}.{head}" for layer, head in zip(found.layer, found.head, strict=True)]
+    first = int(np.argmax(np.nan_to_num(found.lag_explained.value)))
+    n = len(found.lags)
+    at = np.unique(np.concatenate([np.arange(min(9, n)), np.geomspace(1, n - 1, _LAGS).astype(int)]))
+    curves = {"mean query and mean key": found.curve, "mean over the pairs at the lag": found.by_lag}
+    taken = {name: HeadEstimate(one.value[:, at], one.stderr[:, at]) for name, one in curves.items()}
+    caption = (
+        "Logits against the distance from the query back to the key. Bands are two standard errors over documents."
+    )
+    yield page.lines("Mean logit by lag", caption, ("distance", "logit"), at, names, first, taken, squeezed=True)
+    blocks = np.arange(found.order.shape[1])
+    shares = {"share of the variance": found.share, "concentration of q": found.concentration_q}
+    shares |= {"concentration of k": found.concentration_k}
+    caption = "Shares of all blocks sum to 1; a block of concentration 1 is the same in all tokens."
+    yield page.lines("Blocks", caption, ("block", "share"), blocks, names, first, shares)
+    changes = {"predicted": found.predicted, "measured": found.change, "chosen by norms, measured": found.norm_change}
+    caption = (
+        "Root mean square change of a logit, less what all keys of a query gain alike, with so many blocks stopped."
+    )
+    count = np.arange(len(blocks) + 1)
+    yield page.lines("Blocks that are stilled", caption, ("blocks stilled", "change"), count, names, first, changes)
+    yield page.table("All heads", _table(found, np.arange(len(names))), note=" ".join(_NOTES.split()))

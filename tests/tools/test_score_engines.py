@@ -1,0 +1,122 @@
+"""The score sheet of engines: that its table is what the command gives here, and that the judge sees what is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import pathlib
+
+import numpy as np
+import pytest
+from packages import installed
+
+from rfrope import engines, models
+from tools import score_engines
+from tools.score_engines import DRIVERS, HEAD, MODULES, judge, score
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TABLE = pathlib.Path(__file__).parents[2] / "docs" / "engines_scores.csv"
+HELD = score_engines.read_table(TABLE)
+CASES = {case["name"]: case for case in models.conformance()}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", DRIVERS)
+def test_the_table_is_what_the_command_gives(name):
+    installed(MODULES[name])
+    version = importlib.metadata.version(DRIVERS[name].package).partition("+")[0]
+    if version != HELD[name][1]:
+        pytest.skip(f"{name} {version} is installed, and the table is of {HELD[name][1]}")
+    assert score(name) == HELD[name]
+
+
+def test_the_table_has_every_engine_and_every_case():
+    assert list(HELD) == list(DRIVERS)
+    for row in HELD.values():
+        told = dict(zip(HEAD, row, strict=True))
+        named = [one for kind in ("wrong", "refused") for one in told[kind].split("; ") if one != "none"]
+        assert set(named) <= set(CASES)
+        numbers = (int(told[name]) for name in ("right", "right but for float32", "not for it"))
+        assert int(told["cases"]) == len(CASES) == sum(numbers) + len(named)
+
+
+@pytest.mark.parametrize("name", ["MLX-LM", "SGLang", "vLLM"])
+def test_what_is_wrong_is_what_the_rules_say(name):
+    """A case that an engine is seen to turn otherwise is one that its rule reads otherwise, and no other."""
+    (engine,) = [one for one in engines.records() if one.name == name]
+    expected = set()
+    for case in CASES.values():
+        if case["config"]["model_type"] not in engine.reading.model_types:
+            continue
+        (found,) = models.compare(case["config"], [name], seq_len=case["seq_len"] or 1).ropes
+        if (rope := found.engines[0].rope) is None:
+            continue
+        if rope.frequencies.size != case["frequencies"].size:
+            expected.add(case["name"])
+            continue
+        same = np.allclose(rope.frequencies, case["frequencies"], rtol=1e-9, atol=1e-25)
+        if not (same and rope.attention_factor == pytest.approx(case["attention_factor"], rel=1e-9)):
+            expected.add(case["name"])
+    assert set(dict(zip(HEAD, HELD[name], strict=True))["wrong"].split("; ")) == expected
+
+
+def test_phi_3_5_moe_has_the_short_list_in_long_texts():
+    """Of transformers: its class asks for frequencies without the length, and takes the factor of long texts."""
+    torch, library = installed("torch"), installed("transformers")
+    case = CASES["longrope, mscales"]
+    held = score_engines.read_config(case)
+    rotary = library.models.phimoe.modeling_phimoe.PhimoeRotaryEmbedding(held)
+    cos, _ = rotary(torch.zeros(1), torch.tensor([[100, case["seq_len"] - 1]]))
+    parameters = case["config"]["rope_parameters"]
+    ladder = parameters["rope_theta"] ** (-np.arange(32) / 32)
+    for kind, close in (("short", True), ("long", False)):
+        phases = 100 * ladder / parameters[f"{kind}_factor"]
+        got = cos[0, 0, :32].numpy() / parameters["long_mscale"]
+        assert np.allclose(got, np.cos(phases), atol=1e-4) == close
+
+
+def driver(change):
+    """Return an engine that turns as the case says, but for a change of what it is given."""
+
+    def turn(case, positions, x):
+        rows = np.flatnonzero(np.isin(case["positions"], positions))
+        cos, sin = (case[name][rows].astype(np.float32) for name in ("cos", "sin"))
+        return change(score_engines.turn_halves(x, cos, sin), x, positions)
+
+    return dataclasses.replace(DRIVERS["MLX"], turn=turn)
+
+
+def refuse(case, positions, x):
+    raise KeyError("rope_type")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda got, x, at: got, "right"),
+        (lambda got, x, at: got + 1e-7 * at[:, None] * np.abs(x).max(), "float32"),
+        (lambda got, x, at: got + 3e-6 * at[:, None] * np.abs(x).max(), "wrong"),
+        (lambda got, x, at: np.where(at[:, None] == 3, got + 0.01, got), "wrong"),
+        (lambda got, x, at: got * np.nan, "wrong"),
+        (lambda got, x, at: 1.05 * got, "wrong"),
+        (lambda got, x, at: x, "wrong"),
+        (refuse, "refused"),
+    ],
+    ids=["right", "rounding", "too much rounding", "one position", "not a number", "factor", "not turned", "error"],
+)
+def test_the_judge(change, said):
+    assert judge(driver(change), CASES["default"]) == said
+
+
+def test_a_row_that_says_something_else_is_found(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(score_engines, "DRIVERS", {"MLX": driver(lambda got, x, at: got)})
+    monkeypatch.setattr(score_engines, "is_installed", lambda name: True)
+    monkeypatch.setattr(score_engines.importlib.metadata, "version", lambda package: "1.0+cpu")
+    monkeypatch.setattr(models, "conformance", lambda: (CASES["default"], CASES["llama3"]))
+    path = tmp_path / "scores.csv"
+    assert score_engines.main(["--write", str(path)]) == 0
+    assert path.read_text("utf-8").splitlines()[1] == "MLX,1.0,export,2,2,0,none,none,0"
+    assert score_engines.main(["--check", str(path)]) == 0
+    monkeypatch.setattr(score_engines, "DRIVERS", {"MLX": driver(lambda got, x, at: 2.0 * got)})
+    assert score_engines.main(["--check", str(path)]) == 1
+    assert "MLX,1.0,export,2,0,0,default; llama3,none,0" in capsys.readouterr().out
