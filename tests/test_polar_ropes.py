@@ -88,6 +88,7 @@ REFUSED = {
         "rope is polar; expected a Rope with polar=False",
     ),
     "models.audit": (lambda w: models.audit(OMEGA, w), "rope is polar, but the tables of a model"),
+    "models.diff": (lambda w: models.diff(OMEGA, w), "new is polar, but scores of equal content"),
 }
 ELSEWHERE = {  # with tests of their own, or drawn
     *("heads.profile", "analysis.summarise", "save", "rotation.rotate_polar", "rotation.rerotate"),
