@@ -261,10 +261,11 @@ CALLS: dict[str, Callable[[Place], Iterator[Any]]] = {
 }
 CALLS = dict(sorted(CALLS.items()))
 TO_HOST = dict(sorted(TO_HOST.items()))
+ASKING = {"probe"}  # what it makes by `xp` goes to the function that it is about, and does not come back
 MADE_ON_HOST = {
     name: functools.partial(make_once, name)
     for name, function in sorted(public_functions().items())
-    if {"xp", "device"} <= inspect.signature(function).parameters.keys()
+    if {"xp", "device"} <= inspect.signature(function).parameters.keys() and name not in ASKING
 }
 
 
