@@ -244,8 +244,8 @@ def atlas(
     `heads.recentred_kernel` with the amplitudes and phases of a head.
 
     Outlier pairs: Rotary Offset Features (arXiv:2503.01832) finds that they are at frequencies that complete no turn,
-    `partial`. `one_sign` asks for more: scores ``cos(angle + u)`` keep their sign for all u from ``-omega (context -
-    1)`` to 0, which needs ``omega (context - 1)`` of at most pi.
+    `partial`. `one_sign`, derived here, asks for more: scores ``cos(angle + u)`` keep their sign for u from
+    ``-omega (context - 1)`` to 0, which needs ``omega (context - 1)`` of at most pi.
 
     A stilled block is one whose rotation is stopped. A softmax does not see what all keys of a query gain alike, so
     changes are less their mean over these. `order` adds, one after the other, the block which the prediction says adds

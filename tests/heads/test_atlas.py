@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import math
+import pathlib
 
 import numpy as np
 import pytest
@@ -341,6 +343,32 @@ def test_tables_have_a_row_for_each_head_and_each_block():
     assert found.order[1, 0] == blocks["rank"][5:].tolist().index(0)
     assert {name for name in table if f"{name}_stderr" in table} >= {"variance", "offset", "lag_explained", "sink"}
     assert str(found).startswith("Atlas of 2 heads of 5 blocks, 3 documents of 96 tokens")
+
+
+TABLE = pathlib.Path(__file__).parents[2] / "docs" / "heads_smollm2.csv"
+
+
+@pytest.mark.skipif(not TABLE.is_file(), reason="docs/ is not here")
+def test_the_page_says_what_the_table_of_a_model_has():
+    rows = [*csv.DictReader(TABLE.read_text("utf-8").splitlines()[1:])]
+    table = {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+    places = [(row["layer"], row["head"]) for row in rows]
+    explained, sinks = table["lag_explained"], table["sink"] > 0.5
+    assert len(rows) == 270
+    assert np.median(explained).round(2) == 0.30
+    assert np.sum(explained > 0.5) == 41
+    assert explained[places.index(("16", "0"))].round(2) == explained.max().round(2) == 0.91
+    assert explained[places.index(("18", "6"))].round(2) == 0.02
+    assert np.median(table["curve_explained"] / explained).round(2) == 0.98
+    assert np.sum(sinks) == np.sum(sinks & (table["sink_key"] > table["sink_slow"])) == 68
+    assert np.median(table["sink_key"][sinks]).round(1) == 11.5
+    assert np.median(table["sink_slow"][sinks]).round(1) == -1.7
+    assert [np.median(table[name]).round(2) for name in ("change_half", "norm_change_half")] == [0.23, 0.56]
+    assert np.all(table["change_half"] < table["norm_change_half"])
+    ratios = table["predicted_half"] / table["change_half"]
+    assert 0.90 < ratios.min() < ratios.max() < 1.11
+    for name in ("variance", "offset", "lag_explained", "sink", "sink_key", "change_half"):
+        assert np.all(table[f"{name}_stderr"] >= 0.0)
 
 
 Q, K = np.random.default_rng(16).normal(size=(2, 3, 2, 9, 8))
