@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core import files
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, check_files, format_table, naming, table_file, whole
 from rfrope.heads import Atlas, HeadEstimate
@@ -42,9 +43,11 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    for name, least in (("documents", 3), ("tokens", options.skip + 4)):
+    for name, least in (("documents", 3), ("tokens", 5), ("skip", 0)):
         if getattr(options, name) < least:
             raise ValueError(f"--{name} is {getattr(options, name)}; expected at least {least}")
+    if options.skip > options.tokens - 4:
+        raise ValueError(f"--skip is {options.skip}; expected at most {options.tokens - 4} of {options.tokens} tokens")
     if 1 < len(options.texts) < 3:
         raise ValueError(f"--texts has {len(options.texts)} files; expected one, or at least 3")
     check_files(options)
@@ -78,10 +81,10 @@ def _run(options: argparse.Namespace) -> int:
 def _read_texts(paths: list[str]) -> Iterator[str]:
     for path in paths:
         with naming("--texts", path):
+            content = files.read_bytes(path)
             try:
-                with open(path, encoding="utf-8") as file:
-                    yield file.read()
-            except (UnicodeDecodeError, ValueError):
+                yield content.decode("utf-8")
+            except UnicodeDecodeError:
                 raise ValueError("expected a text in UTF-8") from None
 
 

@@ -88,7 +88,9 @@ def test_json_and_several_texts(run, folder):
         (["--texts", "0.txt", "1.txt"], "--texts has 2 files; expected one, or at least 3"),
         (["--texts", "binary.txt"], "--texts binary.txt: expected a text in UTF-8"),
         (["--part", "full"], "--part is 'full', but LlamaForCausalLM has Ropes for ''"),
-        (["--skip", "-1"], "--skip is -1; expected a whole number from 0"),
+        (["--skip", "29"], "--skip is 29; expected at most 28 of 32 tokens"),
+        (["--texts", "/dev/zero"], "--texts /dev/zero: "),
+        (["--skip", "-1"], "--skip is -1; expected at least 0"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_option(run, folder, more, words, monkeypatch):
