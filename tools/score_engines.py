@@ -236,14 +236,18 @@ def turn_by_mlx_lm(case: dict[str, Any], positions: np.ndarray, x: np.ndarray) -
     return np.stack([np.array(row)[0, 0, 0] for row in rows])
 
 
-def require_reading(name: str, case: dict[str, Any]) -> None:
-    """Leave out what was not read, and so is not known to call what is run here."""
+_BY_LAYERS = ("list of layers",)  # cases in which only some layers turn
+
+
+def require_reading(name: str, case: dict[str, Any]) -> Any:
+    """What an engine reads, but for what was not read, and what differs by layers: what is run here knows of none."""
     (engine,) = [one for one in engines.records() if one.name == name]
     if case["config"]["model_type"] not in engine.reading.model_types:
         raise _NotForItError
-    (found,) = models.compare(case["config"], [name], seq_len=case["seq_len"] or 1).ropes
-    if found.engines[0].status == "unknown":
+    found = models.compare(case["config"], [name], seq_len=case["seq_len"] or 1).ropes
+    if len(found) > 1 or found[0].engines[0].status == "unknown" or case["name"] in _BY_LAYERS:
         raise _NotForItError
+    return found[0].engines[0]
 
 
 def turn_halves(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:

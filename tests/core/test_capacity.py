@@ -196,6 +196,8 @@ GREEDY = {
     "from_config": (lambda: rfrope.from_config({**WIDE, "hidden_size": MOST}), "head_dim"),
     "models.from_rope_parameters": (lambda: models.from_rope_parameters({}, head_dim=MOST, rope_theta=1e4), "head_dim"),
     "models.can_relocate": (lambda: models.can_relocate({**WIDE, "hidden_size": MOST}), "head_dim"),
+    "models.list_layers": (lambda: models.list_layers({**WIDE, "hidden_size": MOST}), "head_dim"),
+    "models.diff": (lambda: models.diff({**WIDE, "hidden_size": MOST}, WIDE), "head_dim"),
     "models.compare": (lambda: models.compare({**WIDE, "hidden_size": MOST}), "head_dim"),
     "models.audit": (lambda: models.audit(many(MANY, 8), rfrope.Rope(LADDER)), "the size of table"),
     "exports.export": (lambda: exports.export(LADDER, "onnx", context=MOST), "context"),
@@ -253,6 +255,7 @@ GREEDY = {
     "analysis.scaling_effect": (lambda: analysis.scaling_effect(many(MANY), LADDER, LADDER), "the size of lags"),
     "analysis.plan": (lambda: analysis.plan(many(MANY), 64, trained_context=16), "the size of frequencies"),
     "analysis.summarise": (lambda: analysis.summarise(many(MANY), 64), "the size of frequencies"),
+    "heads.atlas": (lambda: heads.atlas(many(3, 1, SIDE, 8), many(3, 1, SIDE, 8), np.ones(4)), "the tokens of q"),
     "heads.phase_shift": (lambda: heads.phase_shift(many(LONG), WIDE_LADDER), "the size of offset or frequencies"),
     "heads.aligned_shift": (
         lambda: heads.aligned_shift(many(LONG), WIDE_LADDER, np.ones(64)),
@@ -311,6 +314,7 @@ TOKENS, LAGS = np.ones((1024, 1, 64)), np.ones(2**16)
 MODEST = {
     "load": "a file asks by its length (tests/core/test_files.py)",
     "models.conformance": "it makes the same vectors always",
+    "models.probe": "it asks a model that is there, in vectors as wide as its heads",
     "rotation.relocation_bound": "it makes numbers of numbers",
     "blocks_for_error": "it makes numbers of numbers",
     "kernel": "a kernel holds its parameters",
