@@ -256,13 +256,14 @@ def _counted(call: Callable[[], Any]) -> tuple[int, int]:
     """Return how many operators launch something, and the bytes that they read and write."""
     torch = need("torch")
     leaves = torch.utils._pytree.tree_leaves
+    functions = importlib.import_module("rfrope._backends.torch.rotation").FUNCTIONS
     found = [0, 0]
 
     class Count(torch.utils._python_dispatch.TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if function.namespace == "rfrope":  # what it runs where no kernel serves
                 with self, patch.object(dispatch, "place_of", lambda values: ""):
-                    return torch._decomp.decomposition_table[function](*args, **(kwargs or {}))
+                    return functions[function](*args, **(kwargs or {}))
             result, name = function(*args, **(kwargs or {})), function._schema.name.split("::")[-1]
             if not (function.is_view or name in _VIEWS):
                 found[0] += 1

@@ -9,6 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from rfrope._backends.torch.rotation import FUNCTIONS
+
 RECORDINGS: list[Recording] = []  # those at work
 
 
@@ -21,7 +23,7 @@ class Watching(TorchDispatchMode):
         Gives of an operator of rfrope the function that it runs.
     """
 
-    def __init__(self, inside: Callable[[Any], Callable[..., Any]] = torch._decomp.decomposition_table.get) -> None:
+    def __init__(self, inside: Callable[[Any], Callable[..., Any]] = FUNCTIONS.get) -> None:
         super().__init__()
         self.inside = inside
 

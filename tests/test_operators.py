@@ -25,6 +25,7 @@ torch = library("torch").module
 from replay import Watching, check_replay  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
+from rfrope._backends.torch.rotation import FUNCTIONS  # noqa: E402
 from rfrope.layers import turning as layers  # noqa: E402
 from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding  # noqa: E402
 
@@ -587,9 +588,7 @@ def test_a_recorded_call_serves_inputs_that_changed(name, without_loops):
     width = 16 if name == "polar learning" else WIDTH
     inputs = [features(2, heads, 5, width).requires_grad_(learns) for heads in ((4, 2) if learns else (4,))]
     changes = [halved] * len(inputs) + [later]
-    check_replay(
-        REPLAYED[name], [*inputs, torch.tensor([3, 1, 99, 0, 7])], changes, torch._decomp.decomposition_table.get
-    )
+    check_replay(REPLAYED[name], [*inputs, torch.tensor([3, 1, 99, 0, 7])], changes, FUNCTIONS.get)
 
 
 def test_a_number_that_a_recording_holds_is_noticed():

@@ -23,6 +23,8 @@ import torch
 import triton
 from replay import check_replay
 
+from rfrope._backends.torch.rotation import FUNCTIONS
+
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch, about its own use of it
 ERROR = 6e-7
 
@@ -289,7 +291,7 @@ def inside(operator):
     """What an operator of rfrope is made of."""
     rotation = importlib.import_module("rfrope._backends.triton.rotation")
     own = getattr(rotation, operator._schema.name.split("::")[1], None)
-    return torch._decomp.decomposition_table[operator] if own is None else own._init_fn
+    return FUNCTIONS[operator] if own is None else own._init_fn
 
 
 def trained(module):

@@ -32,6 +32,8 @@ _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout)  # the loops ta
 
 _TRACED = (torch._subclasses.FakeTensor, torch._subclasses.functional_tensor.FunctionalTensor)
 
+_is_for_onnx = torch.onnx.is_in_onnx_export
+FUNCTIONS: dict[Any, Callable[..., Any]] = {}  # by operator: what it runs
 _LINEAR = 40.0  # from here on a softplus is its argument, to every digit of a float64
 
 # -- functions ---------------------------------------------------------------------------------------------------------
@@ -39,34 +41,34 @@ _LINEAR = 40.0  # from here on a softplus is its argument, to every digit of a f
 
 def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> Array:
     """Version of the generic function for recorded tensors."""
-    return _written(_turn(x, angles.positions, angles.frequencies, angles.shift, *_options(turn)), out)
+    return _call(_turn, out, x, angles.positions, angles.frequencies, angles.shift, *_options(turn))
 
 
 def rotated_by_phases(x: Array, phases: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Version of the generic function for recorded tensors."""
-    return _written(_turn(x, None, None, phases, *_options(turn)), out)
+    return _call(_turn, out, x, None, None, phases, *_options(turn))
 
 
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Version of the generic function for recorded tensors."""
-    return _written(_turn_by_table(x, cos, sin, turn.pairing, turn.out_pairing), out)
+    return _call(_turn_by_table, out, x, cos, sin, turn.pairing, turn.out_pairing)
 
 
 def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Version of the generic function for recorded tensors."""
-    return _cos_sin(angles.positions, angles.frequencies, angles.shift)
+    return _call(_cos_sin, None, angles.positions, angles.frequencies, angles.shift)
 
 
 def waves(angles: Angles) -> Array:
     """Version of the generic function for recorded tensors."""
-    return _waves(angles.positions, angles.frequencies, angles.shift)
+    return _call(_waves, None, angles.positions, angles.frequencies, angles.shift)
 
 
 def shared_coefficients(
     x: Array, y: Array, shape: tuple[int, ...], pairing: str, y_pairing: str, xp: ModuleType, softplus: bool = False
 ) -> tuple[Array, Array]:
     """Version of the generic function for recorded tensors."""
-    return _shared(x, y, shape, pairing, y_pairing, softplus)
+    return _call(_shared, None, x, y, shape, pairing, y_pairing, softplus)
 
 
 def turn_gradient(
@@ -88,10 +90,6 @@ def _options(turn: TurnOptions) -> tuple[Tensor | None, float, str, str, bool, b
     return *scales, turn.pairing, turn.out_pairing, turn.inverse, turn.softplus
 
 
-def _written(turned: Tensor, out: Tensor | None) -> Tensor:
-    return turned if out is None else out.copy_(turned)
-
-
 # -- operators ---------------------------------------------------------------------------------------------------------
 
 
@@ -105,10 +103,16 @@ def _operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., 
             _LIBRARY.impl(name, function, place)
         torch.library.register_fake(f"rfrope::{name}", fake, lib=_LIBRARY)
         operator = getattr(torch.ops.rfrope, name).default
-        torch._decomp.register_decomposition(operator)(function)  # for exporters that know torch's operators alone
+        FUNCTIONS[operator] = function
         return operator
 
     return define
+
+
+def _call(operator: Any, out: Tensor | None, *arguments: Any) -> Any:
+    """Call an operator; what it runs, for the exporter to ONNX, which knows torch's operators alone."""
+    result = (FUNCTIONS[operator] if _is_for_onnx() else operator)(*arguments)
+    return result if out is None else out.copy_(result)
 
 
 def _run(name: str, x: Tensor, *arguments: Any) -> Any:
