@@ -14,7 +14,7 @@ from rfrope._core.arguments import choice, positive, show, whole
 from rfrope._core.results import Result
 from rfrope.data.model_types import known
 from rfrope.models.auditing import Finding, merge_shared, read_expected
-from rfrope.models.measuring import Box, Function, Side, Source, choose_positions, choose_steps, unit
+from rfrope.models.measuring import Box, Function, Side, Source, choose_positions, choose_single, choose_steps, unit
 from rfrope.models.model_layers import ModelLayers
 from rfrope.models.verdicts import Rotation, judge, judge_still
 from rfrope.rotation.rope import Rope, refuse_polar
@@ -163,11 +163,12 @@ def probe(
 
     Notes
     -----
-    Four calls, one more for scores, and one for each of several axes: unit vectors of every feature at five positions,
+    Six calls, one more for scores, and one for each of several axes: unit vectors of every feature at five positions,
     and twice those, which give pairs, width and factors; then all blocks at once at up to 160 positions below the
     context, in an order that is not theirs and in two rows that differ. Phases at 1, 2, 4, ... give frequencies, the
     others the position that each token turns by. Every axis is followed by itself, and the blocks once more at the end,
-    for what a first call leaves behind. A model is run once before, to find its layers. Positions of findings are the
+    for what a first call leaves behind; then two calls of one token in each row, as in decoding, where keys of scores
+    differ by head. A model is run once before, to find its layers. Positions of findings are the
     first of those measured.
 
     Whole positions tell frequencies but for whole turns. Scores tell the square of the attention factor, and no start
@@ -281,7 +282,8 @@ def _measure(source: Source, context: int) -> dict[str, Box]:
     rows = np.stack([at, at[::-1]])
     boxes = {}
     for name, sides in once.items():
-        boxes[name] = box = Box(name, widths[name], steps, rows, *source.rounding(name), {}, context)
+        kv_heads = source.kv_heads if isinstance(source, Function) else 1
+        boxes[name] = box = Box(name, widths[name], steps, rows, *source.rounding(name), {}, context, kv_heads)
         for side in sides:
             cubes = [
                 one[name][side][0].reshape(-1, len(steps), widest, widths[name])[:, :, : widths[name]]
@@ -315,6 +317,12 @@ def _follow_blocks(source: Source, boxes: dict[str, Box], blocks: dict[str, np.n
         source.origin = 0
     for (name, side), z in read(_spread(rows, source.axes)).items():
         boxes[name].sides[side].again = z
+    if isinstance(source, Function):
+        source.marks_heads = source.gives == "scores"
+    blocks = {name: x[:1] for name, x in blocks.items()}
+    alone = [read(_spread(at[:, None], source.axes)) for at in choose_single(next(iter(boxes.values())).context)]
+    for name, side in alone[0]:
+        boxes[name].sides[side].single = np.stack([found[name, side][:, :, 0] for found in alone])
 
 
 def _spread(rows: Any, axes: int) -> np.ndarray:

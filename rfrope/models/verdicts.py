@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,13 +9,13 @@ import numpy as np
 
 from rfrope._core.results import Result
 from rfrope.models.auditing import Finding
-from rfrope.models.differences import describe_difference, describe_factor, describe_width
+from rfrope.models.differences import describe_dealing, describe_difference, describe_factor, describe_width
 from rfrope.models.measuring import Box, Phases, Side, read_phases, usual_length
-from rfrope.models.misplaced import Misplaced
+from rfrope.models.misplaced import Misplaced, find_grouping
 from rfrope.models.tables import HALVES, ROUNDED, TINY, bits
-from rfrope.rotation.pairings import dealt
 from rfrope.rotation.rope import Rope
 
+_LOST = 1e-3  # of the factor of what turns: less is nothing
 _LARGEST = 1e12  # entries of no rotation
 
 
@@ -121,6 +120,8 @@ class _Judge:
             yield from found
             return
         yield from self._lengths()
+        yield from self._single()
+        yield from self._rest()
         if self.rope is not None:
             yield from self._compare(self.rope)
         elif self._axes() and len(self._axes()) > 1:
@@ -308,6 +309,24 @@ class _Judge:
                 yield self._finding("attention factor", text)
                 return
 
+    def _single(self) -> Iterator[Finding]:
+        """Yield what calls of one token do otherwise, and heads of keys that are not those of their group."""
+        found = {name: self._misplaced(name, each).describe_single() for name, each in self.phases.items()}
+        for fault in dict.fromkeys(one for one in found.values() if one):
+            names = " and ".join(name for name, other in found.items() if other == fault)
+            yield self._finding(fault[0], f"{names}: {fault[1]}")
+        if text := find_grouping(self.box):
+            yield self._finding("heads", text)
+
+    def _rest(self) -> Iterator[Finding]:
+        """Yield features that are to pass and do not."""
+        rotation = self.rotation()
+        for name, rest in rotation.factor_of_rest.items():
+            factor = rotation.attention_factor.get(name, 1.0)
+            if rest < _LOST * factor:
+                count = self.box.width - rotation.rotary_dim
+                yield self._finding("width", f"{name}: {count} features that do not turn are left out")
+
     # -- against what is meant -----------------------------------------------------------------------------------------
 
     def _compare(self, rope: Rope) -> Iterator[Finding]:
@@ -379,7 +398,7 @@ class _Judge:
         if unused := [*self._unused_axes()]:
             yield from unused
             return
-        yield self._finding("sections", _name_dealing(found, wanted, room, rope))
+        yield self._finding("sections", describe_dealing(found, wanted, room, rope))
 
     def _compare_factors(self, rope: Rope) -> Iterator[Finding]:
         meant, rotation = rope.attention_factor, self.rotation()
@@ -463,26 +482,3 @@ def _flat(rope: Rope, frequencies: np.ndarray) -> Rope:
         context=rope.context,
         source=rope.source,
     )
-
-
-def _name_dealing(found: np.ndarray, wanted: np.ndarray, room: np.ndarray, rope: Rope) -> str:
-    """Say how blocks are dealt out to axes, if it is a way that is known."""
-    axes = wanted.shape[1]
-    for order in itertools.permutations(range(axes)):
-        if np.all(np.abs(found[:, order] - wanted) <= room):
-            names = ", ".join(f"{a} for {b}" for b, a in enumerate(order) if a != b)
-            return f"axes of positions are swapped: {names}"
-    if rope.sections is not None:
-        ways = {False: "one after the other", True: "in turn"}
-        counted = tuple(int(np.sum(np.argmax(np.abs(found), axis=1) == axis)) for axis in range(axes))
-        is_in_turn = not rope.interleaved
-        for lengths in (rope.sections, counted):
-            try:
-                other = np.asarray(dealt(np.asarray(rope.frequencies), lengths, is_in_turn))
-            except (ValueError, TypeError):
-                continue
-            if np.all(np.abs(found - other) <= room):
-                return f"blocks are dealt out to axes {ways[is_in_turn]}, and {ways[rope.interleaved]} is meant"
-    block = int(np.argmax(np.max(np.abs(found - wanted) / room, axis=1)))
-    at, meant = (int(np.argmax(np.abs(each[block]))) for each in (found, wanted))
-    return f"block {block} turns along axis {at}, and axis {meant} is meant"
