@@ -60,7 +60,7 @@ class Function:
     origin : int
         Position of the queries that scores are formed with.
     marks_heads : bool
-        Whether keys of head g are multiplied by g + 1 before scores are formed.
+        Whether features of head g of row b are multiplied by H b + g + 1, those of queries only where they come back.
     """
 
     apply: Callable[..., Any]
@@ -100,11 +100,12 @@ class Function:
             at = np.full((batch, self.head_dim, positions.shape[2]), self.origin, dtype=positions.dtype)
             positions = np.concatenate([positions, at], axis=1)
         tokens = len(q)
+        marked = (self.gives != "scores", True)
         given = [
             self._place(
-                np.ascontiguousarray(np.broadcast_to(one, (batch, heads, tokens, self.head_dim))), self.place[2]
+                self._mark(np.broadcast_to(one, (batch, heads, tokens, self.head_dim)), is_marked), self.place[2]
             )
-            for one, heads in ((q, self.heads), (self._mark(k), self.kv_heads))
+            for one, heads, is_marked in zip((q, k), (self.heads, self.kv_heads), marked, strict=True)
         ]
         at = self._place(positions if self.axes > 1 else positions[..., 0], None)
         self.calls, self.dtype = self.calls + 1, array.dtype_name(given[0])
@@ -122,8 +123,11 @@ class Function:
         rows = scores[:, :, len(x) :, : len(x)] / self.scale
         return {"apply": {"scores": np.moveaxis(rows, 2, 3)}}
 
-    def _mark(self, k: np.ndarray) -> np.ndarray:
-        return np.multiply.outer(1.0 + np.arange(self.kv_heads), k) if self.marks_heads else k
+    def _mark(self, x: np.ndarray, is_marked: bool) -> np.ndarray:
+        if not self.marks_heads or not is_marked:
+            return np.ascontiguousarray(x)
+        marks = 1.0 + np.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2])
+        return marks[:, :, None, None] * x
 
     def _place(self, host: np.ndarray, dtype: Any) -> Any:
         space, device, _ = self.place
@@ -409,7 +413,7 @@ class Box:
     is_wide: bool
     sides: dict[str, Side]
     context: int
-    kv_heads: int = 1
+    kv_heads: int = 0  # where features of heads were marked
 
     def structure(self) -> Structure:
         """Return that of the first head that turns."""

@@ -160,15 +160,23 @@ class Misplaced:
         return "positions", f"position {first} turns as position {turns_as} does", first
 
 
-def find_grouping(box: Box) -> str:
-    """Return which query heads meet other key heads than their group's, or ""."""
-    side = box.sides.get("scores")
-    if side is None or not side.turning or not side.single.size:
-        return ""
-    sizes = np.array([usual_length(side.single[0, 0, h]) / usual_length(side.z[0, h]) for h in side.turning])
-    found, wanted = np.round(sizes).astype(int) - 1, np.array(side.turning) * box.kv_heads // len(side.structures)
-    wrong = (found != wanted) & (np.abs(sizes / (1.0 + wanted) - 1.0) > 0.01 + 8.0 * box.noise)
-    if not np.any(wrong):
-        return ""
-    first = int(np.argmax(wrong))
-    return f"query head {side.turning[first]} meets key head {found[first]}, and {wanted[first]} is that of its group"
+def find_exchanged(box: Box) -> str:
+    """Return which heads and rows come out as others do, or meet other key heads than their group's, or ""."""
+    for name, side in box.sides.items():
+        if not side.turning or not side.single.size or not box.kv_heads:
+            continue
+        rows, heads = side.single.shape[1:3]
+        in_group = box.kv_heads if name == "scores" else heads
+        for row, h in itertools.product(range(rows), side.turning):
+            size = usual_length(side.single[0, row, h]) / usual_length(side.z[0, h])
+            own, wanted = h * in_group // heads, row * in_group + h * in_group // heads
+            found = round(size) - 1
+            if found == wanted or abs(size / (1.0 + wanted) - 1.0) <= 0.01 + 8.0 * box.noise:
+                continue
+            if not 0 <= found < rows * in_group or abs(size - 1.0 - found) > 0.1:
+                return f"{name}: head {h} has another length where heads differ"
+            if name == "scores" and found // in_group == row:
+                return f"query head {h} meets key head {found % in_group}, and {own} is that of its group"
+            what = f"head {found % in_group} of row {found // in_group}"
+            return f"{name}: head {h} of row {row} of the batch comes from {what}"
+    return ""

@@ -11,7 +11,7 @@ from rfrope._core.results import Result
 from rfrope.models.auditing import Finding
 from rfrope.models.differences import describe_dealing, describe_difference, describe_factor, describe_width
 from rfrope.models.measuring import Box, Phases, Side, read_phases, usual_length
-from rfrope.models.misplaced import Misplaced, find_grouping
+from rfrope.models.misplaced import Misplaced, find_exchanged
 from rfrope.models.tables import HALVES, ROUNDED, TINY, bits
 from rfrope.rotation.rope import Rope
 
@@ -47,6 +47,10 @@ class Rotation(Result):
     exceeds : int or None
         The first of the measured positions at which a cos or sin is off by more than 1e-3 from what is meant, or, if
         nothing is, from exact phases of `frequencies`.
+    head_dim : int
+        Features of a head; 0 where it is not known.
+    sets_differ : bool
+        Whether heads turn by different frequencies, or queries by others than keys.
     """
 
     name: str
@@ -59,6 +63,8 @@ class Rotation(Result):
     factor_of_rest: dict[str, float]
     turning_heads: dict[str, tuple[bool, ...]]
     exceeds: int | None
+    head_dim: int = 0
+    sets_differ: bool = False
 
     def __str__(self) -> str:
         if self.pairing is None:
@@ -107,6 +113,7 @@ class _Judge:
             self._nonlinear,
             self._still,
             self._pairs,
+            self._order,
             self._one_table,
             self._places,
         )
@@ -206,7 +213,7 @@ class _Judge:
         self.noise = 2.0 ** -max(narrow) if self.narrow else box.noise
         for name, side in box.sides.items():
             if side.turning and side.z.size:
-                z = side.z[0] / usual_length(side.z[0])
+                z = side.z[0] / np.array([usual_length(one) for one in side.z[0]])[:, None, None]
                 self.phases[name] = read_phases(z, box.positions[0], self.noise)
         yield from ()
 
@@ -257,6 +264,11 @@ class _Judge:
                 faults.setdefault(f"{len(turning)} of {count} heads turn, not {rest}", []).append(name)
             apart = np.abs(found.frequencies[turning] - found.frequencies[turning[0]])
             unlike = np.any(apart > found.allowed[turning] + found.allowed[turning[0]], axis=1)
+            sizes = np.array([usual_length(side.z[0, h]) for h in turning])
+            if np.any(apart := np.abs(sizes / np.median(sizes) - 1.0) > 16.0 * self.noise):
+                h = int(np.argmax(apart))
+                text = f"head {turning[h]} has the factor {sizes[h]:.6g}, and {np.median(sizes):.6g} is usual"
+                faults.setdefault(text, []).append(name)
             if np.any(unlike) and not self._has_sets():
                 text = f"head {turning[int(np.argmax(unlike))]} turns by other frequencies than head {turning[0]}"
                 faults.setdefault(text, []).append(name)
@@ -315,17 +327,43 @@ class _Judge:
         for fault in dict.fromkeys(one for one in found.values() if one):
             names = " and ".join(name for name, other in found.items() if other == fault)
             yield self._finding(fault[0], f"{names}: {fault[1]}")
-        if text := find_grouping(self.box):
+        if text := find_exchanged(self.box):
             yield self._finding("heads", text)
 
+    def _order(self) -> Iterator[Finding]:
+        """Yield what queries and keys do in other orders, and any order of scores."""
+        first, *others = (side.structures[side.head] for side in self.box.sides.values())
+        if any(None not in (first.pairing, one.pairing) and first.pairing != one.pairing for one in others):
+            text = f"queries turn by pairing {first.pairing!r}, and keys by {others[0].pairing!r}"
+            yield self._finding("pairing", text)
+            return
+        orders = {name: side.structures[side.head].order for name, side in self.box.sides.items()}
+        wanted = np.arange(self.box.width) if "scores" in orders else next(iter(orders.values()))
+        for name, order in orders.items():
+            if np.any(off := order != wanted):
+                first = int(np.argmax(off))
+                text = f"{name}: feature {first} meets feature {order[first]}, not {wanted[first]}"
+                if name != "scores":
+                    text = (
+                        f"{name}: feature {first} comes out at {order[first]}, and that of queries at {wanted[first]}"
+                    )
+                yield self._finding("pairing", text)
+                return
+
     def _rest(self) -> Iterator[Finding]:
-        """Yield features that are to pass and do not."""
-        rotation = self.rotation()
-        for name, rest in rotation.factor_of_rest.items():
-            factor = rotation.attention_factor.get(name, 1.0)
-            if rest < _LOST * factor:
-                count = self.box.width - rotation.rotary_dim
-                yield self._finding("width", f"{name}: {count} features that do not turn are left out")
+        """Yield features that are to pass and do not, of any head that turns."""
+        usual = self.rotation().attention_factor
+        for name, side in self.box.sides.items():
+            for h in side.turning:
+                one = side.structures[h]
+                rest = np.setdiff1d(np.arange(self.box.width), np.concatenate([one.first, one.second]))
+                values = side.matrices[h][:, rest, one.order[rest]]
+                allowed = 1.0, usual.get(name, 1.0)  # the second one is spoken of with the factor
+                near = np.any([np.abs(values / value - 1.0) <= 8.0 * self.noise for value in allowed], axis=0)
+                off = ~np.all(near, axis=0)
+                if np.any(off):
+                    yield self._finding("width", f"{name}: {_describe_rest(values[:, off], rest[off])}")
+                    break
 
     # -- against what is meant -----------------------------------------------------------------------------------------
 
@@ -448,8 +486,11 @@ class _Judge:
             along = self._axes()
             frequencies = np.stack(along, axis=-1) if len(along) > 1 else frequencies
         turning = {name: tuple(one.pairing is not None for one in side.structures) for name, side in box.sides.items()}
-        width = 2 * one.first.size
-        return Rotation(box.name, one.pairing, width, one.start, frequencies, error, factors, rest, turning, exceeds)
+        found = [p.frequencies[h] for name, p in self.phases.items() for h in box.sides[name].turning]
+        room = [p.allowed[h] for name, p in self.phases.items() for h in box.sides[name].turning]
+        differ = any(np.any(np.abs(a - found[0]) > r + room[0]) for a, r in zip(found, room, strict=True))
+        about = (box.name, one.pairing, 2 * one.first.size, one.start)
+        return Rotation(*about, frequencies, error, factors, rest, turning, exceeds, box.width, differ)
 
 
 def total(rope: Rope, head: int = 0) -> np.ndarray:
@@ -470,6 +511,17 @@ def _find_growth(size: np.ndarray, positions: np.ndarray) -> float | None:
     if np.max(np.abs(np.log(size) - np.multiply.outer(positions, slopes) - starts)) > 0.01:
         return None
     return float(np.exp(slopes[np.argmax(np.abs(slopes))]))
+
+
+def _describe_rest(values: np.ndarray, features: np.ndarray) -> str:
+    """Say what became of features that do not turn, of factors (P, n)."""
+    which = f"{len(features)} features that do not turn are" if len(features) > 1 else f"feature {features[0]} is"
+    if np.max(np.abs(values)) < _LOST:
+        return f"{which} left out"
+    factor = float(values[0, 0])
+    if np.all(np.abs(values - factor) <= 0.01 * abs(factor)):
+        return f"{which} negated" if factor == -1.0 else f"{which} multiplied by {factor:.6g}"
+    return f"{which} multiplied by {np.min(values):.6g} to {np.max(values):.6g}"
 
 
 def _flat(rope: Rope, frequencies: np.ndarray) -> Rope:
