@@ -360,7 +360,7 @@ def _written(model: Module, positions: rotations.Positions, undo: ExitStack) -> 
         nested = {name: told for name, one in before.items() if isinstance(one, Mapping)}
         rotations.swap(config.__dict__, "rope_parameters", nested or told, undo)
         return ""
-    if any(one.phases is not None or one.rope.vectors.ndim > 1 for one in positions.turning.values()):
+    if any(one.phases is not None or one.start.vectors.ndim > 1 for one in positions.turning.values()):
         return "a config holds one line of frequencies for all heads, and no phases"
     told = {
         name: _parameters(one, before if name == "all" else before[name]) for name, one in positions.turning.items()
@@ -385,10 +385,9 @@ def _configs(config: Any) -> Iterator[Any]:
 
 def _parameters(rotary: Module, before: Mapping[str, Any]) -> dict[str, Any]:
     """`rope_parameters` of what turns, with what else a config needs to know."""
-    held = rotary.rope.frequencies if rotary.frequencies is None else rotary.frequencies
-    held = held.full_tensor() if hasattr(held, "full_tensor") else held  # a part of it is here
+    rope = rotary.rope
     kept = {key: before[key] for key in _KEPT if key in before}
-    numbers = {"frequencies": array.to_host(held).tolist(), "attention_factor": rotary.rope.attention_factor}
+    numbers = {"frequencies": array.to_host(rope.frequencies).tolist(), "attention_factor": rope.attention_factor}
     return kept | {"rope_type": kernel_scheme.NAME} | numbers
 
 
