@@ -78,7 +78,7 @@ def meta(*shape: int, dtype: Any = torch.float32, **options: Any) -> Any:
 
 def both(module: Any, tokens: int, dtype: Any, *given: Any, learns: bool = True, **options: Any) -> tuple[Any, ...]:
     """Operators of queries and keys of 4 and 2 heads, forwards and, where that is asked for, backwards."""
-    q, k = (meta(2, heads, tokens, module.rope.qk_head_dim, dtype=dtype, requires_grad=learns) for heads in (4, 2))
+    q, k = (meta(2, heads, tokens, module.start.qk_head_dim, dtype=dtype, requires_grad=learns) for heads in (4, 2))
     found = module(q, k, *given, **options)
     if learns:
         gradients = [meta(*one.shape, dtype=one.dtype) for one in found]
@@ -188,7 +188,8 @@ def test_words_of_32_bits_are_exact(monkeypatch):
 LEARNING = {  # operators forwards and backwards, of a module with parameters
     "frequencies": (lambda: RotaryEmbedding(OMEGA, True), 61),
     "float32": (lambda: RotaryEmbedding(OMEGA.astype(np.float32), True), 62),
-    "factors": (lambda: RotaryEmbedding(OMEGA, "factors"), 63),
+    "factors": (lambda: RotaryEmbedding(OMEGA, "factors"), 65),
+    "factors and temperature": (lambda: RotaryEmbedding(OMEGA, ("factors", "temperature")), 83),
     "phases": (lambda: RotaryEmbedding(OMEGA, "phases"), 58),
     "both": (lambda: RotaryEmbedding(OMEGA, "both"), 104),
     "polar": (lambda: PolarEmbedding(rfrope.Rope(OMEGA, polar=True)), 53),
@@ -382,7 +383,7 @@ def test_gradients_of_the_module_are_those_of_float64(name, without_loops):
     at = at if module.axes == 1 else torch.stack([at, -at, at], -1)
     found = []
     for dtype in (torch.float32, torch.float64):
-        q, k = (features(2, heads, TOKENS, module.rope.qk_head_dim).to(dtype).requires_grad_() for heads in (4, 2))
+        q, k = (features(2, heads, TOKENS, module.start.qk_head_dim).to(dtype).requires_grad_() for heads in (4, 2))
         turned = module(q, k, at)
         assert [one.dtype for one in turned] == [dtype] * 2
         inputs = [q, k, *module.parameters()]

@@ -64,10 +64,9 @@ class PolarAttention:
     def parameters(self) -> dict[str, Any]:
         """Return `rope_parameters` of a config that says the same."""
         module = PolarEmbedding(self.rope, self.learnable)
-        learnable = [name for name, _ in module.named_parameters()]
-        about: dict[str, Any] = {"rope_type": NAME, "polar": True, "learnable": learnable}
-        about |= {"frequencies": array.to_host(module.rope.frequencies).tolist()}
-        about |= {"attention_factor": module.rope.attention_factor}
+        about: dict[str, Any] = {"rope_type": NAME, "polar": True, "learnable": [*module.learnable]}
+        about |= {"frequencies": array.to_host(module.start.frequencies).tolist()}
+        about |= {"attention_factor": module.start.attention_factor}
         return about if self.score_scale is None else about | {"score_scale": self.score_scale}
 
     def positions(self, rotary: Rotary) -> Positions:
@@ -100,7 +99,7 @@ class PolarAttention:
         @wraps(function)
         def forward(self: Module, hidden_states: Any, position_embeddings: Any, *arguments: Any, **options: Any) -> Any:
             if (cache := options.get("past_key_values")) is not None:
-                _check_cache(cache, self.layer_idx, self.polar.rope.n_blocks)
+                _check_cache(cache, self.layer_idx, self.polar.start.n_blocks)
             return turning(self, hidden_states, (position_embeddings[0], self.polar), *arguments, **options)
 
         ratio = module.score_scale * math.sqrt(module.head_dim)  # to what RoPE's scores are multiplied by

@@ -246,7 +246,7 @@ def turning_modules(module: Module, rope: Any) -> dict[str, Module]:
         _check_pairing(module, getattr(one, "rope", one))
         if id(one) not in made and not isinstance(one, RotaryEmbedding):
             made[id(one)] = RotaryEmbedding(one)
-            if isinstance(made[id(one)].rope.head_dim, Assumed):  # heads are as wide as the model has them
+            if isinstance(made[id(one)].start.head_dim, Assumed):  # heads are as wide as the model has them
                 made[id(one)].head_dim = None
         found[kind] = made.get(id(one), one)
         _check_blocks(found[kind], module, widths.get(kind))
@@ -268,7 +268,7 @@ def _check_blocks(turning: Module, module: Module, width: int | None) -> None:
     """Refuse a module that turns another layout, other axes or another number of blocks than that of the model."""
     if turning.layout != "bhtd":
         raise ValueError(f"the module has layout={turning.layout!r}; expected 'bhtd' in a model")
-    blocks = turning.rope.n_blocks
+    blocks = turning.start.n_blocks
     if turning.axes == 1 and "axial" in known(_model_type(module)):
         raise ValueError(
             f"the Rope has one axis, but {_model_type(module)} has two; expected a Rope with sections, or of two axes"
@@ -449,7 +449,7 @@ def has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
 
 def _rotate(rotary: Module, turns_last: bool, features: tuple[Any, ...], places: Any, heads_last: bool) -> Any:
     """Queries and keys, or one of them, turned; where there are fewer queries they are at the last positions."""
-    width = rotary.rope.rotary_dim
+    width = rotary.start.rotary_dim
     if turns_last and width < features[0].shape[-1]:
         parts = _rotate(rotary, False, tuple(x[..., -width:] for x in features), places, heads_last)
         return tuple(torch.cat([x[..., :-width], y], -1) for x, y in zip(features, parts, strict=True))

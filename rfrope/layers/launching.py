@@ -6,10 +6,12 @@ from typing import Any, TypeAlias
 
 import torch
 
-from rfrope._core import array, turns
+from rfrope._core import angles, array, turns
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.dispatch import TRITON, dispatched
+from rfrope.rotation.pairings import dealt
+from rfrope.rotation.rope import Rope
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
@@ -50,6 +52,13 @@ def rotated_both(
 class LaunchingModule(torch.nn.Module):
     """A module whose features may be on a device; `rfrope.layers.turning` has what else its calls do."""
 
+    start: Rope
+    frequencies: Tensor  # these four are None where they are not learned
+    log_factors: Tensor
+    phases: Tensor
+    log_temperature: Tensor
+    _learned: tuple[str, ...]  # names of parameters
+    _turn: TurnOptions
     _host: Any  # frequencies of NumPy
     _constants: dict[str, Tensor]  # derived from the Rope, on the host
     _placed: dict[tuple[str, Any], Tensor]  # the same by name and device
@@ -88,6 +97,54 @@ class LaunchingModule(torch.nn.Module):
                 self._placed = {key: one for key, one in self._placed.items() if key[1] != device}
         self._place(_moved_from("cpu", moves))
 
+    # -- what is learned, as calls read it -----------------------------------------------------------------------------
+
+    def _widened(self, numbers: Tensor, copied: bool) -> Tensor:
+        """Numbers that may be added up: in float64, or int64 for integers.
+
+        What shards parameters frees their memory after the call, and cannot where a loop saw it: loops are given a
+        copy.
+        """
+        wide = torch.float64 if array.has_float64(_XP, numbers.device) else torch.float32
+        return numbers.to(wide if numbers.is_floating_point() else torch.int64, copy=copied)
+
+    def _read_learned(self, name: str) -> Tensor:
+        """Return a copy of what is learned, or refuse what something has narrowed."""
+        parameter = getattr(self, name)
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise TypeError(
+                f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: leave this "
+                "module out of mixed precision (fully_shard it by itself, before the model), and load it again"
+            )
+        return self._widened(parameter, True)
+
+    def _bounded(self, phases: Tensor) -> Tensor:
+        """Return learned phases as they count."""
+        return phases
+
+    def _omega(self, device: Any) -> Tensor:
+        """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64 or as `turns.place_words` has them."""
+        if self.frequencies is not None:
+            learned, sections = self._read_learned("frequencies"), self.start.sections
+            omega = angles.to_vectors(learned, learned)
+            omega = omega if sections is None else dealt(learned, sections, self.start.interleaved)
+        elif self.log_factors is None and torch.compiler.is_compiling() and not array.has_float64(_XP, device):
+            return self._host  # what its float32 cannot hold
+        else:
+            omega = self._moved("frequencies", device)
+        if self.log_factors is None:
+            return omega
+        factors = self._read_learned("log_factors").exp()
+        return omega * angles.to_vectors(factors, factors)
+
+    def _learned_turn(self) -> TurnOptions:
+        """Return how features turn: with the root of a learned temperature in the scale, for queries and for keys."""
+        if self.log_temperature is None:
+            return self._turn
+        return self._turn._replace(scale=(0.5 * self._read_learned("log_temperature")).exp() * self._turn.scale)
+
+    # -- by one launch -------------------------------------------------------------------------------------------------
+
     def turn_on_device(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
         """Turn by one launch, or return None where none does it, and for whatever takes all checks."""
         if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
@@ -109,13 +166,13 @@ class LaunchingModule(torch.nn.Module):
             shift = self._bounded(self._read_learned("phases"))
             shift = shift if shift.ndim == 1 else shift[:, None]
         at, counted = read
-        is_known = self.frequencies is None and self.factors is None
+        is_known = self.frequencies is None and self.log_factors is None
         if is_known and (at is None or not at.is_floating_point()):
             omega = self._moved("words", device).flatten(-2)
         else:
             omega = self._omega(device)
             omega = omega if array.has_float64(_XP, device) else getattr(omega, "float64_bits", omega)
-        both: tuple[Tensor, Tensor] | None = rotated_both(q, k, at, omega, shift, counted, self._turn)
+        both: tuple[Tensor, Tensor] | None = rotated_both(q, k, at, omega, shift, counted, self._learned_turn())
         return both
 
     def _read_on_device(self, q: Tensor, positions: Any, offset: Any) -> tuple[Tensor | None, int | None] | None:

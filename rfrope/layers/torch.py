@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rfrope._core import angles, array, capacity, dispatch, turns
-from rfrope._core.arguments import choice, flag, listed, whole
+from rfrope._core.arguments import choice, flag, whole
 from rfrope._core.blocks import MAGNITUDES, TurnOptions
 from rfrope.frequencies.ladders import geometric
 from rfrope.rotation.rope import Assumed, Rope
@@ -20,18 +19,15 @@ try:
     import torch
 
     from rfrope.layers.launching import has_device
+    from rfrope.layers.learning import read_learnable
     from rfrope.layers.turning import ORDERS, TurningModule
 except ImportError as error:
     raise ImportError("rfrope.layers.torch needs PyTorch: pip install 'rfrope[torch]'") from error
 
 __all__ = ["PolarEmbedding", "RotaryEmbedding"]
 
-_LEARNABLE = ("frequencies", "factors", "phases")
-_OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
 _LOWEST = -2.0 * math.pi  # radians: of the phases of a polar module
 _SPREAD = 0.6531  # standard deviation of a product of two independent softplus of standard normal numbers
-_ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
-_DONE = "_is_hf_initialized"  # the mark of transformers
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
@@ -50,8 +46,9 @@ class RotaryEmbedding(TurningModule):
         take it, stands for the ladder of base 10000, ``rfrope.geometric(D)``.
     learnable : bool, str or sequence of str
         What is a parameter: nothing, or some of ``"frequencies"`` (also True), ``"factors"`` that these are multiplied
-        by, and ``"phases"`` in radians that are added to those of the keys; ``"both"`` is frequencies and phases.
-        Parameters are float64, or float32 if the Rope's frequencies are.
+        by, ``"phases"`` in radians that are added to those of the keys, and ``"temperature"``, one number that scores
+        are multiplied by; ``"both"`` is frequencies and phases. Of factors and temperature it is the logarithm, so that
+        they stay positive. Parameters are float64, or float32 if the Rope's frequencies are.
     max_positions : int, optional
         Rotate by tables of cos and sin in float32 for so many positions, with torch's own operators alone: for graphs
         that are to run without rfrope. Positions are then integers from 0 to ``max_positions - 1``.
@@ -63,14 +60,18 @@ class RotaryEmbedding(TurningModule):
 
     Attributes
     ----------
+    start : Rope
+        As given; what is learned starts from it.
     rope : Rope
-        As given; frequencies that are learned start from it.
+        What the module turns by now: `start`, with the frequencies, factors and temperature that were learned, as NumPy
+        has them; ``rope.source.scaled_by`` ends with what they are. Phases have no place in a Rope.
     head_dim, layout
         As above.
     axes : int
         How many axes positions have.
-    frequencies, factors, phases : torch.nn.Parameter or None
-        What is learned: two of the shape of ``rope.frequencies``, and one phase for each block.
+    frequencies, log_factors, phases, log_temperature : torch.nn.Parameter or None
+        What is learned: two of the shape of ``start.frequencies``, one phase for each block, and one number t. Queries
+        and keys are multiplied by ``exp(t / 2)`` each, as by the attention factor.
 
     Raises
     ------
@@ -109,34 +110,30 @@ class RotaryEmbedding(TurningModule):
         layout: str = "bhtd",
     ) -> None:
         super().__init__()
-        self.rope = self._read_rope(rope)
-        if self.rope.pairing is None:
+        self.start = self._read_rope(rope)
+        if self.start.pairing is None:
             raise ValueError("rope.pairing is None; expected 'half' or 'interleaved', as dataclasses.replace gives it")
-        self.head_dim, self.layout = _read_head_dim(self.rope, head_dim), choice("layout", layout, tuple(ORDERS))
-        self._turn = self._turn_of(self.rope)
-        self._learned = _read_learnable(learnable)
-        self._host = angles.read_on_host(self.rope)  # (D, k) or (heads, D, k)
+        self.head_dim, self.layout = _read_head_dim(self.start, head_dim), choice("layout", layout, tuple(ORDERS))
+        self._turn = self._turn_of(self.start)
+        self._learned = read_learnable(learnable)
+        self._host = angles.read_on_host(self.start)  # (D, k) or (heads, D, k)
         if self._host.ndim > 3:
             raise ValueError(
                 f"the Rope has frequencies of shape {self._host.shape}; expected one axis of heads at most"
             )
         self._sets = len(self._host) if self._host.ndim == 3 else 0
         self._blocks, self.axes = self._host.shape[-2:]
-        self._last_turn = self.rope.source.model.turns_last
+        self._last_turn = self.start.source.model.turns_last
         self.max_positions = max_positions
         if max_positions is not None:
             self.max_positions = capacity.count("max_positions", max_positions, 1, each=64.0 * self._blocks)
             if self._learned or self._sets or self.axes > 1:
                 what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
                 raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")
-        dtype = torch.float32 if array.dtype_name(self.rope.frequencies) == "float32" else torch.float64
-        shapes = dict.fromkeys(_LEARNABLE[:2], tuple(self.rope.frequencies.shape))
-        shapes["phases"] = self._host.shape[:-1] if self._bias_heads is None else (self._bias_heads, self._blocks)
-        for name in _LEARNABLE:
-            learned = torch.nn.Parameter(torch.empty(shapes[name], dtype=dtype)) if name in self._learned else None
-            self.register_parameter(name, learned)
-        self._from_meta = any(getattr(self, name).is_meta for name in self._learned)
-        self.reset_parameters()
+        dtype = torch.float32 if array.dtype_name(self.start.frequencies) == "float32" else torch.float64
+        shape, heads = tuple(self.start.frequencies.shape), self._bias_heads
+        biases = self._host.shape[:-1] if heads is None else (heads, self._blocks)
+        self._register({"frequencies": shape, "log_factors": shape, "phases": biases, "log_temperature": ()}, dtype)
         self._forget()
 
     def _read_rope(self, rope: Any) -> Rope:
@@ -153,10 +150,6 @@ class RotaryEmbedding(TurningModule):
     def _turn_of(self, rope: Rope) -> TurnOptions:
         """Return how features of a Rope turn."""
         return TurnOptions(rope.pairing or "", rope.pairing or "", rope.attention_factor)
-
-    def reset_parameters(self) -> None:
-        """Let what is learned start anew: frequencies from the Rope, factors from 1, phases from 0."""
-        self._start(self._learned)
 
     def forward(
         self,
@@ -233,10 +226,10 @@ class RotaryEmbedding(TurningModule):
 
     def extra_repr(self) -> str:
         """Return the fields that the repr shows."""
-        shown = [repr(self.rope)] + ([f"learnable={' and '.join(self._learned)}"] if self._learned else [])
+        shown = [repr(self.start)] + ([f"learnable={' and '.join(self.learnable)}"] if self._learned else [])
         shown += [f"max_positions={self.max_positions}"] if self.max_positions else []
         shown += [f"heads={self._bias_heads}"] if self._bias_heads else []
-        shown += [f"head_dim={self.head_dim}"] if self.head_dim != self.rope.head_dim else []
+        shown += [f"head_dim={self.head_dim}"] if self.head_dim != self.start.head_dim else []
         return ", ".join(shown + ([f"layout={self.layout!r}"] if self.layout != "bhtd" else []))
 
     # -- what is kept, and what is made anew ---------------------------------------------------------------------------
@@ -251,7 +244,7 @@ class RotaryEmbedding(TurningModule):
             made["words"], _ = turns.turn_words(self._host)
         if self.max_positions is not None:
             at = np.arange(self.max_positions)
-            tables = rotation_table(at, self._host[:, 0], scale=self.rope.attention_factor)
+            tables = rotation_table(at, self._host[:, 0], scale=self.start.attention_factor)
             made["rows of positions"] = np.concatenate(tables, axis=-1).astype(np.float32)
         with torch.inference_mode(False):
             self._constants = {name: torch.from_numpy(value.copy()) for name, value in made.items()}
@@ -260,7 +253,7 @@ class RotaryEmbedding(TurningModule):
             self._constants["frequencies"] = turns.place_words(self._host, array.named_namespace(torch), host)
         self._placed = {}
         self._place(torch.get_default_device(), *(getattr(self, name).device for name in self._learned))
-        by_loops = self.max_positions is None and not self.rope.polar
+        by_loops = self.max_positions is None and not self.start.polar
         self._backend = dispatch.find(dispatch.CPU.rotation) if by_loops else None
         self._last_plans = [(None, None), (None, None)]
 
@@ -274,72 +267,6 @@ class RotaryEmbedding(TurningModule):
         super().__setstate__(state)
         self._forget()
         self._place(*(torch.device(name) for name in devices if has_device(name)))
-
-    def _apply(self, fn: Any, recurse: bool = True) -> RotaryEmbedding:
-        """Move what is learned, and never narrow it; what comes from the meta device starts anew."""
-        empty = any(getattr(self, name).is_meta for name in self._learned)
-
-        def moved(tensor: Tensor) -> Tensor:
-            found = fn(tensor)
-            if found.dtype == tensor.dtype or not tensor.is_floating_point():
-                return found
-            like = torch.empty_like(tensor, device=found.device)
-            return like if tensor.is_meta or like.is_meta else like.copy_(tensor)
-
-        super()._apply(moved, recurse)
-        self._follow(fn)
-        if empty and not any(getattr(self, name).is_meta for name in self._learned):
-            self.reset_parameters()
-        return self
-
-    def _start(self, names: tuple[str, ...]) -> None:
-        starts = {"frequencies": array.to_host(self.rope.frequencies), "factors": 1.0, "phases": 0.0}
-        with torch.no_grad():
-            for name in names:
-                parameter = getattr(self, name)
-                values = np.broadcast_to(np.asarray(starts[name], np.float64), tuple(parameter.shape))
-                start = torch.from_numpy(values.copy())
-                if hasattr(parameter, "placements"):  # a part of it is here, as fully_shard leaves it
-                    from torch.distributed.tensor import distribute_tensor
-
-                    like = parameter.device_mesh, parameter.placements
-                    start = distribute_tensor(start.to(parameter.device, parameter.dtype), *like)
-                parameter.copy_(start)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Note that a loader of transformers is done with this module: what no file had is raw memory, and starts anew.
-
-        The loader marks each parameter that it has read, and then every module. A module that was not made on the meta
-        device holds no raw memory; what marks it then is no loader.
-        """
-        super().__setattr__(name, value)
-        if name == _DONE and value and self._from_meta:
-            self._from_meta = False
-            self._start(tuple(one for one in self._learned if not getattr(getattr(self, one), _DONE, False)))
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
-        """Accept what other rotary modules have in their states, and keep to the Rope."""
-        given = {name: state_dict.pop(f"{prefix}{name}", None) for name in _OTHERS}["inv_freq"]
-        if given is not None and "frequencies" in self._learned:
-            if given.numel() != self.frequencies.numel():
-                raise ValueError(
-                    f"{prefix}inv_freq of the state has {given.numel()} frequencies, but the Rope has "
-                    f"{self.frequencies.numel()}; expected the state of a module with as many"
-                )
-            state_dict.setdefault(f"{prefix}frequencies", given.reshape(self.frequencies.shape))
-        elif given is not None:
-            expected = torch.from_numpy(array.to_host(self.rope.frequencies).astype(np.float64)).reshape(-1)
-            given = given.detach().double().cpu().reshape(-1)
-            if given.shape != expected.shape or bool(((given - expected).abs() > _ROUNDED * expected.abs()).any()):
-                warnings.warn(
-                    f"{prefix}inv_freq of the state is not what the Rope has, and is passed over: expected the Rope of "
-                    "this checkpoint, as rfrope.from_config gives it",
-                    stacklevel=2,
-                )
-        for name in self._learned:
-            if (key := f"{prefix}{name}") in state_dict:
-                state_dict[key] = state_dict[key].to(getattr(self, name).dtype)
-        super()._load_from_state_dict(state_dict, prefix, *others)
 
 
 class _Bounded(torch.autograd.Function):
@@ -390,7 +317,7 @@ class PolarEmbedding(RotaryEmbedding):
 
     Attributes
     ----------
-    rope, head_dim, layout, axes, frequencies, factors, phases
+    start, rope, head_dim, layout, axes, frequencies, log_factors, phases, log_temperature
         As of `RotaryEmbedding`; `head_dim` is the number of magnitudes.
     score_scale : float
         What attention is to multiply scores by, so that they spread as RoPE's do at the start; see Notes.
@@ -460,16 +387,6 @@ class PolarEmbedding(RotaryEmbedding):
 
     def _bounded(self, phases: Tensor) -> Tensor:
         return _Bounded.apply(phases)
-
-
-def _read_learnable(learnable: Any) -> tuple[str, ...]:
-    """Return the names of what is learned."""
-    if isinstance(learnable, bool):
-        return ("frequencies",) if learnable else ()
-    names = (learnable,) if isinstance(learnable, str) else listed("learnable", learnable, "names of what is learned")
-    for name in names:
-        choice("learnable", name, ("none", *_LEARNABLE, "both"))
-    return tuple(name for name in _LEARNABLE if name in names or ("both" in names and name != "factors"))
 
 
 def _read_head_dim(rope: Rope, head_dim: Any) -> int | None:

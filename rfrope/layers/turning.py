@@ -18,8 +18,7 @@ from rfrope._core.angles import Angles
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.libraries import TORCH
 from rfrope._core.turns import LOWER, NEAR, QUARTER
-from rfrope.layers.launching import LaunchingModule
-from rfrope.rotation.pairings import dealt
+from rfrope.layers.learning import LearningModule
 from rfrope.rotation.polar import check_polar_width
 from rfrope.rotation.rope import check_head_width
 from rfrope.rotation.turning import rotate, rotated, rotated_by_table
@@ -38,7 +37,7 @@ _WHOLE = 2**53  # float64 holds whole numbers below it
 _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # what int64 holds
 
 
-class TurningModule(LaunchingModule):
+class TurningModule(LearningModule):
     """A module as its calls see it; `rfrope.layers.torch` has what it is made of, learns and stores."""
 
     _last_plans: list[tuple[Any, Any]]  # the last layout forwards and back, and what the backend made of it
@@ -60,7 +59,7 @@ class TurningModule(LaunchingModule):
 
     def _takes(self, width: int) -> bool:
         """Return whether features of a width are a head, or the part of one that turns."""
-        if self.rope.polar:
+        if self.start.polar:
             return width == self._blocks
         if width == 2 * self._blocks or width % 2:
             return width % 2 == 0
@@ -256,7 +255,7 @@ class TurningModule(LaunchingModule):
     def _turn_by_rows(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn features by rows of tables, in the precision of these."""
         half, pairing = cos.shape[-1], self._turn.pairing
-        if self.rope.polar:
+        if self.start.polar:
             magnitudes = torch.logaddexp(x.to(cos.dtype), x.new_zeros((), dtype=cos.dtype))
             return blocks.join(magnitudes * cos, magnitudes * sin, self._turn.out_pairing, _XP).to(x.dtype)
         turning = x[..., : 2 * half].to(cos.dtype)
@@ -320,11 +319,11 @@ class TurningModule(LaunchingModule):
             self._check_device(name, x, learned, getattr(self, learned))
         if x.ndim < 3:
             raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., {ORDERS[self.layout]}, d)")
-        if self.rope.polar:
+        if self.start.polar:
             check_polar_width(x, self._blocks, name)
-        else:
+        elif not self._takes(x.shape[-1]):
             blocks.check_width(x, self._blocks, "the Rope", name)
-            check_head_width(name, x.shape[-1], self.rope, self.head_dim)
+            check_head_width(name, x.shape[-1], self.start, self.head_dim)
 
     def _check_device(self, name: str, x: Tensor, other: str, beside: Tensor) -> None:
         """Refuse tensors of two devices: beside one that holds no values the operators would compute none."""
@@ -390,49 +389,11 @@ class TurningModule(LaunchingModule):
             raise ValueError(f"{name} holds integers from 2**63 on; expected smaller ones")
         return found
 
-    def _widened(self, numbers: Tensor, copied: bool) -> Tensor:
-        """Numbers that may be added up: in float64, or int64 for integers.
-
-        What shards parameters frees their memory after the call, and cannot where a loop saw it: loops are given a
-        copy.
-        """
-        wide = torch.float64 if array.has_float64(_XP, numbers.device) else torch.float32
-        return numbers.to(wide if numbers.is_floating_point() else torch.int64, copy=copied)
-
-    def _read_learned(self, name: str) -> Tensor:
-        """Return a copy of what is learned, or refuse what something has narrowed."""
-        parameter = getattr(self, name)
-        if parameter.dtype not in (torch.float32, torch.float64):
-            raise TypeError(
-                f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: leave this "
-                "module out of mixed precision (fully_shard it by itself, before the model), and load it again"
-            )
-        return self._widened(parameter, True)
-
-    def _bounded(self, phases: Tensor) -> Tensor:
-        """Return learned phases as they count."""
-        return phases
-
-    def _omega(self, device: Any) -> Tensor:
-        """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64 or as `turns.place_words` has them."""
-        if self.frequencies is not None:
-            learned, sections = self._read_learned("frequencies"), self.rope.sections
-            omega = angles.to_vectors(learned, learned)
-            omega = omega if sections is None else dealt(learned, sections, self.rope.interleaved)
-        elif self.factors is None and torch.compiler.is_compiling() and not array.has_float64(_XP, device):
-            return self._host  # what its float32 cannot hold
-        else:
-            omega = self._moved("frequencies", device)
-        if self.factors is None:
-            return omega
-        factors = self._read_learned("factors")
-        return omega * angles.to_vectors(factors, factors)
-
     def _turned(self, places: str, at: Tensor, *features: tuple[str, Tensor, bool]) -> list[Tensor]:
         """Turn features, each with its name and whether it is keys, at positions of a name."""
         _, first, _ = features[0]
         fits = at.ndim == 2 and at.shape[0] == first.shape[-2] and not self._sets
-        omega, shift, rows = self._omega(first.device), None, None
+        omega, turn, shift, rows = self._omega(first.device), self._learned_turn(), None, None
         if self.phases is not None:
             shift = self._bounded(self._read_learned("phases"))
             shift = shift if shift.ndim == 1 else shift[:, None]
@@ -454,26 +415,25 @@ class TurningModule(LaunchingModule):
                 found.append(self._turn_by_rows(x, *rows))
             elif by_operators:
                 biased = bias is not None
-                tables[biased] = tables[biased] if biased in tables else self._tables(at, omega, bias)
+                tables[biased] = tables[biased] if biased in tables else self._tables(at, omega, bias, turn.scale)
                 found.append(self._turn_by_tables(x, *tables[biased]))
             else:
-                found.append(rotated(x, angle, self._turn, None))
+                found.append(rotated(x, angle, turn, None))
         return found
 
     # -- by torch's own operators, each a launch -----------------------------------------------------------------------
 
     def _runs_operators(self, x: Tensor) -> bool:
         """Return whether nothing but torch's operators serves features, which are then to be few; not in a graph."""
-        no = torch.compiler.is_compiling() or self.rope.polar or x.dtype == torch.float64
+        no = torch.compiler.is_compiling() or self.start.polar or x.dtype == torch.float64
         if no or not dispatch.takes_words(x):
             return False
         return dispatch.backend_function(rotated, f"torch on {x.device.type}") is None
 
-    def _tables(self, at: Tensor, omega: Any, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _tables(self, at: Tensor, omega: Any, shift: Tensor | None, scale: Any) -> tuple[Tensor, Tensor]:
         """Cos and sin in float32, for all queries and keys that share positions."""
-        angle, scale = Angles(at, omega, shift, _XP), self._turn.scale
-        cos, sin = turns.waves(angle)
-        return (cos, sin) if scale == 1.0 else (cos * scale, sin * scale)
+        cos, sin = turns.waves(Angles(at, omega, shift, _XP))
+        return (cos, sin) if isinstance(scale, float) and scale == 1.0 else (cos * scale, sin * scale)
 
     def _turn_by_tables(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Turn features whose heads may share, in groups, sets of frequencies."""

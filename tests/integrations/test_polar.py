@@ -140,6 +140,7 @@ def test_what_is_learned_is_chosen(learnable):
     use_polar(model, ONE, learnable=learnable)
     names = {name for name, _ in model.named_parameters() if "polar" in name}
     chosen = [] if learnable is False else [learnable] if isinstance(learnable, str) else learnable
+    chosen = [{"factors": "log_factors"}.get(one, one) for one in chosen]
     assert names == {f"model.layers.{i}.self_attn.polar.{one}" for i, one in itertools.product(range(2), chosen)}
 
 

@@ -33,6 +33,7 @@ MODULES = {
     ),
     "frequencies and phases": lambda: RotaryEmbedding(ROPE, learnable="both"),
     "factors": lambda: RotaryEmbedding(ROPE, learnable="factors"),
+    "factors and temperature": lambda: RotaryEmbedding(ROPE, learnable=("factors", "temperature")),
     "sets": lambda: RotaryEmbedding(rfrope.sample("gaussian(scale=32)", 4, rng=0, heads=2), learnable="both"),
     "polar": lambda: PolarEmbedding(rfrope.Rope(rfrope.geometric(8), polar=True), learnable="phases", heads=2),
 }
@@ -241,12 +242,12 @@ def test_float_positions_meet_all_bits_of_frequencies(name, learns, narrow):
     with torch.set_grad_enabled(learns):
         found = module(q, k, FAR)
     assert [call["frequencies"].dtype for _, call in narrow] == [] if learns else [torch.uint64]
-    omega = module.rope.frequencies
+    omega = module.start.frequencies
     for one, x in zip(found, (q, k), strict=True):
         heads = np.repeat(omega, x.shape[1] // 2, 0) if name == "sets" else omega
         at = FAR.double().numpy()[:, None] if name == "sets" else FAR.double().numpy()
         turned = rfrope.rotate(
-            x.detach().double().numpy(), at, heads, pairing=module.rope.pairing, scale=module.rope.attention_factor
+            x.detach().double().numpy(), at, heads, pairing=module.start.pairing, scale=module.start.attention_factor
         )
         torch.testing.assert_close(one.detach().double(), torch.from_numpy(turned), rtol=0, atol=ERROR)
 

@@ -100,7 +100,8 @@ def test_scores_are_sums_over_magnitudes():
 def test_what_is_learned_has_gradients(learnable):
     polar = PolarEmbedding(SETS, learnable)
     names = (learnable,) if isinstance(learnable, str) else learnable
-    assert sorted(name for name, _ in polar.named_parameters()) == sorted(names)
+    named = {"factors": "log_factors"}
+    assert sorted(name for name, _ in polar.named_parameters()) == sorted(named.get(name, name) for name in names)
     q, k = features(4), features(2, seed=1)
     at = torch.arange(TOKENS)
     (sum(x.pow(3).sum() for x in polar(q, k))).backward()
@@ -108,7 +109,7 @@ def test_what_is_learned_has_gradients(learnable):
     sum(formula(x, at, omega.repeat_interleave(x.shape[1] // 2, 0)).pow(3).sum() for x in (q, k)).backward()
     for name in set(names) - {"phases"}:
         wanted = omega.grad * (omega.detach() if name == "factors" else 1.0)
-        torch.testing.assert_close(getattr(polar, name).grad[..., 0], wanted, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(getattr(polar, named.get(name, name)).grad[..., 0], wanted, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("kind", [RotaryEmbedding, PolarEmbedding])
@@ -116,7 +117,7 @@ def test_factors_multiply_frequencies(kind):
     rope = ONE if kind is PolarEmbedding else Rope(np.asarray(ONE.frequencies)[: WIDTH // 2])
     module, scale = kind(rope, "factors"), 1.0 + torch.arange(rope.n_blocks, dtype=torch.float64) / 8.0
     with torch.no_grad():
-        module.factors.copy_(scale)
+        module.log_factors.copy_(scale.log())
     stretched = kind(Rope(np.asarray(rope.frequencies) * scale.numpy(), polar=rope.polar))
     q, k = features(2), features(1, seed=1)
     for found, wanted in zip(module(q, k, offset=9), stretched(q, k, offset=9), strict=True):
@@ -165,7 +166,7 @@ def test_states_and_copies():
     polar = PolarEmbedding(ONE, ("factors", "phases"), heads=2)
     with torch.no_grad():
         polar.phases.fill_(-1.0)
-        polar.factors.fill_(2.0)
+        polar.log_factors.fill_(2.0)
     other = PolarEmbedding(ONE, ("factors", "phases"), heads=2)
     other.load_state_dict(polar.state_dict())
     q, k = features(4), features(2, seed=1)

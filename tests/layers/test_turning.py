@@ -316,7 +316,7 @@ def test_tokens_before_heads(of, compiled):
     """The other order of the same features, for every kind of module."""
     torch._dynamo.reset()
     module = MAKERS[of]()
-    other = RotaryEmbedding(module.rope, "both" if of == "learned" else False, module.max_positions, layout="bthd")
+    other = RotaryEmbedding(module.start, "both" if of == "learned" else False, module.max_positions, layout="bthd")
     call = torch.compile(other, backend="eager") if compiled else other
     for tokens in (1, 3):
         q, k = features(2, 4, tokens, WIDTH), features(2, 2, tokens, WIDTH, seed=1)

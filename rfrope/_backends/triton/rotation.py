@@ -58,10 +58,8 @@ def rotated_both(
     """Version of the generic function: one launch; None where the kernel cannot."""
     if q.ndim not in (3, 4) or q.dtype not in _NARROW or q.shape[-1] != k.shape[-1]:
         return None
-    if not isinstance(turn.scale, float):
-        return None
-    at, omega, added = (None if one is None else padded(one, 4) for one in (positions, frequencies, shift))
-    given = Given(at, omega, added, None)
+    scale = None if isinstance(turn.scale, float) else turn.scale
+    given = Given(*(None if one is None else padded(one, 4) for one in (positions, frequencies, shift, scale)))
     if not given.fit() or _lacks_gradients(given, q, k):
         return None
     first, second = _run(padded(q, 4), padded(k, 4), given, Options.read(turn, counted))

@@ -1,0 +1,158 @@
+"""What the module for PyTorch learns: parameters, how they start, move and are loaded, and the Rope that they make."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from rfrope._core import array
+from rfrope._core.arguments import choice, listed
+from rfrope.layers.launching import LaunchingModule
+from rfrope.rotation.rope import Rope
+
+Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
+
+# what is learned, and the parameter that has it: factors and the temperature by their logarithms, so they stay positive
+LEARNABLE = {
+    "frequencies": "frequencies",
+    "factors": "log_factors",
+    "phases": "phases",
+    "temperature": "log_temperature",
+}
+_OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
+_ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
+_DONE = "_is_hf_initialized"  # the mark of transformers
+
+
+def read_learnable(learnable: Any) -> tuple[str, ...]:
+    """Return the names of the parameters that hold what is learned."""
+    if isinstance(learnable, bool):
+        return ("frequencies",) if learnable else ()
+    names = (learnable,) if isinstance(learnable, str) else listed("learnable", learnable, "names of what is learned")
+    for name in names:
+        choice("learnable", name, ("none", *LEARNABLE, "both"))
+    chosen = {*names, *(("frequencies", "phases") if "both" in names else ())}
+    return tuple(parameter for name, parameter in LEARNABLE.items() if name in chosen)
+
+
+class LearningModule(LaunchingModule):
+    """A module whose frequencies, factors, phases or temperature may be parameters."""
+
+    _from_meta: bool
+
+    @property
+    def learnable(self) -> tuple[str, ...]:
+        """Return the names of what is learned."""
+        return tuple(name for name, parameter in LEARNABLE.items() if parameter in self._learned)
+
+    @property
+    def rope(self) -> Rope:
+        """Return the Rope that the module turns by: as given, or with what was learned by now, but for phases.
+
+        What was learned is read from its device: inside a model's step take `start`, which has all but the numbers.
+        """
+        learned = [name for name in self.learnable if name != "phases"]
+        if not learned:
+            return self.start
+        are_learned = self.frequencies is not None
+        omega = self._on_host("frequencies") if are_learned else np.asarray(array.to_host(self.start.frequencies))
+        factor = self.start.attention_factor
+        step: dict[str, Any] = {"scheme": "learned", "learned": learned}
+        if self.log_factors is not None:
+            omega = (omega * np.exp(self._on_host("log_factors"))).astype(omega.dtype)
+        if self.log_temperature is not None:
+            half = 0.5 * float(self._on_host("log_temperature"))
+            step["temperature"] = math.exp(2.0 * half)
+            factor *= math.exp(half)
+        source = replace(self.start.source, scaled_by=(*self.start.source.scaled_by, step))
+        return replace(self.start, frequencies=omega, attention_factor=factor, source=source)
+
+    def _on_host(self, name: str) -> np.ndarray:
+        parameter = getattr(self, name).detach()
+        parameter = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter  # a part of it is here
+        return np.asarray(parameter.cpu().numpy())
+
+    def reset_parameters(self) -> None:
+        """Let what is learned start anew: frequencies from the Rope, factors and temperature from 1, phases from 0."""
+        self._start(self._learned)
+
+    def _register(self, shapes: dict[str, tuple[int, ...]], dtype: Any) -> None:
+        """Make the parameters of what is learned, None for the others, and let them start."""
+        for name in LEARNABLE.values():
+            learned = torch.nn.Parameter(torch.empty(shapes[name], dtype=dtype)) if name in self._learned else None
+            self.register_parameter(name, learned)
+        self._from_meta = any(getattr(self, name).is_meta for name in self._learned)
+        self.reset_parameters()
+
+    # -- how it starts, moves and is loaded ----------------------------------------------------------------------------
+
+    def _apply(self, fn: Any, recurse: bool = True) -> LearningModule:
+        """Move what is learned, and never narrow it; what comes from the meta device starts anew."""
+        empty = any(getattr(self, name).is_meta for name in self._learned)
+
+        def moved(tensor: Tensor) -> Tensor:
+            found = fn(tensor)
+            if found.dtype == tensor.dtype or not tensor.is_floating_point():
+                return found
+            like = torch.empty_like(tensor, device=found.device)
+            return like if tensor.is_meta or like.is_meta else like.copy_(tensor)
+
+        super()._apply(moved, recurse)
+        self._follow(fn)
+        if empty and not any(getattr(self, name).is_meta for name in self._learned):
+            self.reset_parameters()
+        return self
+
+    def _start(self, names: tuple[str, ...]) -> None:
+        starts = {"frequencies": array.to_host(self.start.frequencies)}
+        with torch.no_grad():
+            for name in names:
+                parameter = getattr(self, name)
+                values = np.broadcast_to(np.asarray(starts.get(name, 0.0), np.float64), tuple(parameter.shape))
+                start = torch.from_numpy(values.copy())
+                if hasattr(parameter, "placements"):  # a part of it is here, as fully_shard leaves it
+                    from torch.distributed.tensor import distribute_tensor
+
+                    like = parameter.device_mesh, parameter.placements
+                    start = distribute_tensor(start.to(parameter.device, parameter.dtype), *like)
+                parameter.copy_(start)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Note that a loader of transformers is done with this module: what no file had is raw memory, and starts anew.
+
+        The loader marks each parameter that it has read, and then every module. A module that was not made on the meta
+        device holds no raw memory; what marks it then is no loader.
+        """
+        super().__setattr__(name, value)
+        if name == _DONE and value and self._from_meta:
+            self._from_meta = False
+            self._start(tuple(one for one in self._learned if not getattr(getattr(self, one), _DONE, False)))
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
+        """Accept what other rotary modules have in their states, and keep to the Rope."""
+        given = {name: state_dict.pop(f"{prefix}{name}", None) for name in _OTHERS}["inv_freq"]
+        if given is not None and "frequencies" in self._learned:
+            if given.numel() != self.frequencies.numel():
+                raise ValueError(
+                    f"{prefix}inv_freq of the state has {given.numel()} frequencies, but the Rope has "
+                    f"{self.frequencies.numel()}; expected the state of a module with as many"
+                )
+            state_dict.setdefault(f"{prefix}frequencies", given.reshape(self.frequencies.shape))
+        elif given is not None:
+            expected = torch.from_numpy(array.to_host(self.start.frequencies).astype(np.float64)).reshape(-1)
+            given = given.detach().double().cpu().reshape(-1)
+            if given.shape != expected.shape or bool(((given - expected).abs() > _ROUNDED * expected.abs()).any()):
+                warnings.warn(
+                    f"{prefix}inv_freq of the state is not what the Rope has, and is passed over: expected the Rope of "
+                    "this checkpoint, as rfrope.from_config gives it",
+                    stacklevel=2,
+                )
+        for name in self._learned:
+            if (key := f"{prefix}{name}") in state_dict:
+                state_dict[key] = state_dict[key].to(getattr(self, name).dtype)
+        super()._load_from_state_dict(state_dict, prefix, *others)
