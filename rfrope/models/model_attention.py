@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -147,8 +148,9 @@ def _read_factor(x: np.ndarray, made: np.ndarray) -> float | None:
     heads, width = made.shape[1], made.shape[-1]
     if x.ndim != 4 or x.shape[1] % heads or x.shape[2] != made.shape[2] or x.shape[-1] < width:
         return None
-    wanted = np.repeat(made, x.shape[1] // heads, axis=1)
-    for part in (x[..., :width], x[..., x.shape[-1] - width :]):
+    times = x.shape[1] // heads
+    repeated = (np.repeat(made, times, axis=1), np.tile(made, (1, times, 1, 1)))
+    for part, wanted in itertools.product((x[..., :width], x[..., x.shape[-1] - width :]), repeated):
         factor = float(np.sum(part * wanted) / np.sum(wanted * wanted))
         if factor and np.max(np.abs(part / factor - wanted)) <= _OFF * np.max(np.abs(wanted)):
             return factor
@@ -169,7 +171,7 @@ def _describe(x: np.ndarray, candidates: list[np.ndarray]) -> str:
 def _choose_scale(one: Reached, ropes: tuple[Rope, ...]) -> float | None:
     """Return what scores are to be multiplied by, where the config says it."""
     kind = str(getattr(one.config, "model_type", ""))
-    if one.config is None or kind.startswith(_ELSEWHERE):
+    if not any(rope.source.rope_parameters for rope in ropes) or one.config is None or kind.startswith(_ELSEWHERE):
         return None
     if (multiplier := getattr(one.config, "attention_multiplier", None)) is not None:
         return float(multiplier)
@@ -178,13 +180,8 @@ def _choose_scale(one: Reached, ropes: tuple[Rope, ...]) -> float | None:
 
 
 def _read_mscale(ropes: tuple[Rope, ...]) -> float:
-    """Return the factor that multi-head latent attention takes into its softmax scale."""
-    for rope in ropes:
-        parameters = rope.source.rope_parameters
-        share, factor = parameters.get("mscale_all_dim"), parameters.get("factor") or 1.0
-        if share and factor > 1.0 and rope.source.model.turns_last:
-            return float(0.1 * share * math.log(factor) + 1.0)
-    return 1.0
+    """Return the factor whose square multi-head latent attention takes into its softmax scale."""
+    return math.sqrt(next((known for rope in ropes if (known := rope.source.model.softmax_factor)), 1.0))
 
 
 def _describe_scale(found: float, wanted: float, mscale: float) -> str:

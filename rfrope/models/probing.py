@@ -362,9 +362,9 @@ def _follow_blocks(source: Source, boxes: dict[str, Box], blocks: dict[str, np.n
     if isinstance(source, Function):
         source.marks_heads = True
     blocks = {name: x[:1] for name, x in blocks.items()}
-    alone = [read(_spread(at[:, None], source.axes)) for at in choose_single(next(iter(boxes.values())).context)]
-    for name, side in alone[0]:
-        boxes[name].sides[side].single = np.stack([found[name, side][:, :, 0] for found in alone])
+    single = [read(_spread(at[:, None], source.axes)) for at in choose_single(next(iter(boxes.values())).context)]
+    for name, side in single[0]:
+        boxes[name].sides[side].single = np.stack([found[name, side][:, :, 0] for found in single])
 
 
 def _spread(rows: Any, axes: int) -> np.ndarray:

@@ -12,10 +12,10 @@ from rfrope.models.auditing import Finding
 from rfrope.models.differences import describe_dealing, describe_difference, describe_factor, describe_width
 from rfrope.models.measuring import Box, Phases, Side, read_phases, usual_length
 from rfrope.models.misplaced import Misplaced, find_exchanged
+from rfrope.models.passing import describe_rest, find_order
 from rfrope.models.tables import HALVES, ROUNDED, TINY, bits
 from rfrope.rotation.rope import Rope
 
-_LOST = 1e-3  # of the factor of what turns: less is nothing
 _LARGEST = 1e12  # entries of no rotation
 
 
@@ -331,39 +331,12 @@ class _Judge:
             yield self._finding("heads", text)
 
     def _order(self) -> Iterator[Finding]:
-        """Yield what queries and keys do in other orders, and any order of scores."""
-        first, *others = (side.structures[side.head] for side in self.box.sides.values())
-        if any(None not in (first.pairing, one.pairing) and first.pairing != one.pairing for one in others):
-            text = f"queries turn by pairing {first.pairing!r}, and keys by {others[0].pairing!r}"
+        if text := find_order(self.box):
             yield self._finding("pairing", text)
-            return
-        orders = {name: side.structures[side.head].order for name, side in self.box.sides.items()}
-        wanted = np.arange(self.box.width) if "scores" in orders else next(iter(orders.values()))
-        for name, order in orders.items():
-            if np.any(off := order != wanted):
-                first = int(np.argmax(off))
-                text = f"{name}: feature {first} meets feature {order[first]}, not {wanted[first]}"
-                if name != "scores":
-                    text = (
-                        f"{name}: feature {first} comes out at {order[first]}, and that of queries at {wanted[first]}"
-                    )
-                yield self._finding("pairing", text)
-                return
 
     def _rest(self) -> Iterator[Finding]:
-        """Yield features that are to pass and do not, of any head that turns."""
-        usual = self.rotation().attention_factor
-        for name, side in self.box.sides.items():
-            for h in side.turning:
-                one = side.structures[h]
-                rest = np.setdiff1d(np.arange(self.box.width), np.concatenate([one.first, one.second]))
-                values = side.matrices[h][:, rest, one.order[rest]]
-                allowed = 1.0, usual.get(name, 1.0)  # the second one is spoken of with the factor
-                near = np.any([np.abs(values / value - 1.0) <= 8.0 * self.noise for value in allowed], axis=0)
-                off = ~np.all(near, axis=0)
-                if np.any(off):
-                    yield self._finding("width", f"{name}: {_describe_rest(values[:, off], rest[off])}")
-                    break
+        for text in describe_rest(self.box, self.noise, self.rotation().attention_factor):
+            yield self._finding("width", text)
 
     # -- against what is meant -----------------------------------------------------------------------------------------
 
@@ -486,9 +459,8 @@ class _Judge:
             along = self._axes()
             frequencies = np.stack(along, axis=-1) if len(along) > 1 else frequencies
         turning = {name: tuple(one.pairing is not None for one in side.structures) for name, side in box.sides.items()}
-        found = [p.frequencies[h] for name, p in self.phases.items() for h in box.sides[name].turning]
-        room = [p.allowed[h] for name, p in self.phases.items() for h in box.sides[name].turning]
-        differ = any(np.any(np.abs(a - found[0]) > r + room[0]) for a, r in zip(found, room, strict=True))
+        read = [(p.frequencies[h], p.allowed[h]) for name, p in self.phases.items() for h in box.sides[name].turning]
+        differ = any(np.any(np.abs(values - read[0][0]) > room + read[0][1]) for values, room in read)
         about = (box.name, one.pairing, 2 * one.first.size, one.start)
         return Rotation(*about, frequencies, error, factors, rest, turning, exceeds, box.width, differ)
 
@@ -511,17 +483,6 @@ def _find_growth(size: np.ndarray, positions: np.ndarray) -> float | None:
     if np.max(np.abs(np.log(size) - np.multiply.outer(positions, slopes) - starts)) > 0.01:
         return None
     return float(np.exp(slopes[np.argmax(np.abs(slopes))]))
-
-
-def _describe_rest(values: np.ndarray, features: np.ndarray) -> str:
-    """Say what became of features that do not turn, of factors (P, n)."""
-    which = f"{len(features)} features that do not turn are" if len(features) > 1 else f"feature {features[0]} is"
-    if np.max(np.abs(values)) < _LOST:
-        return f"{which} left out"
-    factor = float(values[0, 0])
-    if np.all(np.abs(values - factor) <= 0.01 * abs(factor)):
-        return f"{which} negated" if factor == -1.0 else f"{which} multiplied by {factor:.6g}"
-    return f"{which} multiplied by {np.min(values):.6g} to {np.max(values):.6g}"
 
 
 def _flat(rope: Rope, frequencies: np.ndarray) -> Rope:
