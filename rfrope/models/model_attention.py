@@ -1,4 +1,4 @@
-"""What reaches the attention of a model of transformers of its rotation, and by what scores are multiplied there."""
+"""Attention of a model of transformers: what of its rotation reaches it, and its softmax scale."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ELSEWHERE = ("gemma3n", "gemma4", "t5gemma")  # norms of queries and keys, or w
 
 @dataclass
 class Reached:
-    """What attention of one layer was given.
+    """Queries and keys that attention of one layer was given.
 
     Attributes
     ----------
