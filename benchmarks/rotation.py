@@ -1,5 +1,8 @@
 """Time and memory of rotating features, with a plain copy and the usual formula as peers."""
 
+import itertools
+import time
+
 import numpy as np
 
 import rfrope
@@ -78,6 +81,40 @@ class RotateInto:
         self.time_rotate(job, where, dtype)
 
 
+class Relocate:
+    """Keys that move in place, against their rotation in place: least times of both, one after the other."""
+
+    params = (((8, 1024, 128), (8, 32, 128), (1, 32, 128), (32, 1, 128)), ("positions", "numbers", "torch"))
+    param_names = ("shape", "by")
+    target = 1.1
+
+    def setup(self, shape, by):
+        library = "torch" if by == "torch" else "numpy"
+        self.k, self.rope = libraries.features(library, shape, "float32"), rfrope.Rope(rfrope.geometric(64))
+        at = libraries.module(library).arange(shape[1])
+        self.old, self.new = (16, 0) if by == "numbers" else (at + 1000, at)
+
+    def least_times(self):
+        """Seconds of a rotation, and of a move."""
+        calls = (
+            lambda: self.rope.rotate(self.k, self.new, out=self.k),
+            lambda: rfrope.rotation.relocate(self.k, self.old, self.new, self.rope, out=self.k),
+        )
+        least = [float("inf")] * 2
+        for _ in range(200):
+            for i, call in enumerate(calls):
+                began = time.perf_counter()
+                call()
+                least[i] = min(least[i], time.perf_counter() - began)
+        return least
+
+    def track_ratio(self, shape, by):
+        rotated, moved = self.least_times()
+        return moved / rotated
+
+    track_ratio.unit = "times rotate"
+
+
 class PerHead:
     """Rotate with frequencies of their own for each head, ``(H, D, k)``."""
 
@@ -134,3 +171,19 @@ class Tables:
 
     def time_scores(self, library):
         self.scores(self.q)
+
+
+def main():
+    """Print what `Relocate` measures, and whether it meets its target."""
+    print("shape           by         rotate us  times rotate  more us  target")
+    for shape, by in itertools.product(*Relocate.params):
+        job = Relocate()
+        job.setup(shape, by)
+        rotated, moved = job.least_times()
+        met = "met" if moved <= job.target * rotated else "missed"
+        numbers = f"{1e6 * rotated:9.1f}  {moved / rotated:12.2f}  {1e6 * (moved - rotated):7.1f}"
+        print(f"{shape!s:14}  {by:9}  {numbers}  {job.target} {met}")
+
+
+if __name__ == "__main__":
+    main()

@@ -64,6 +64,7 @@ def test_kernels_and_validate_run_without_array_libraries():
     assert not {"torch", "jax", "dask", "cupy", "array_api_compat", "matplotlib", "scipy.stats"} & set(used)
 
 
+@campaign
 def test_importing_under_optimisation_is_silent():
     run = subprocess.run(
         [sys.executable, "-OO", "-W", "error", "-c", "import rfrope, rfrope.cli"],

@@ -15,7 +15,7 @@ from campaign import sparse
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.rst"))
-SLOW = ("proofs.rst", "limits.rst")  # their checks are statistics
+SLOW = ("proofs.rst", "limits.rst", "reading.rst", "inverse_design.rst", "designs.rst")  # statistics and searches
 
 
 def blocks(language, page="README.md"):

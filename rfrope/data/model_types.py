@@ -38,7 +38,8 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
         ``mrope_interleaved`` says. ``scaled``: "everywhere" where a ``rope_scaling`` is for every kind of layer.
         ``ntk``: "own" where that scheme is not the usual one. ``inner_base``: true where the base is in a dict of the
         attention. ``original``: true where its class has a default for ``original_max_position_embeddings`` beside the
-        dict, which wins. ``negated``: true where every angle is.
+        dict, which wins. ``negated``: true where every angle is. ``softmax``: "mscale_all_dim" where its attention
+        multiplies the softmax scale by the square of YaRN's factor with that key.
 
         ``window``: what its layers see, for types whose class has windows; the others see all. ``length``: the usual
         number of positions, under ``key`` where that is not "sliding_window". ``layers``: the usual kinds of layers, of

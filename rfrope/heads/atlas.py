@@ -15,7 +15,7 @@ from rfrope._core.array import Array
 from rfrope._core.results import Result
 from rfrope.heads.documents import Lags, Setting, Sums, sum_document
 from rfrope.heads.peaks import peak_of_waves
-from rfrope.rotation.rope import Rope, refuse_polar
+from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
 
 _OUTLIER = 5.0  # times the median of a head's blocks: a pair of features that is this strong is an outlier
 _LARGEST = 1e50  # features and scales, whose products are squared
@@ -207,7 +207,8 @@ def atlas(
         Queries and keys before rotation, of the tokens at positions 0, 1, ...; H is a multiple of G, and H / G heads in
         a row share keys. At least 3 documents.
     rope : Rope or array_like
-        Frequencies of all heads, one set on one axis; features beyond 2D count unrotated.
+        Frequencies of all heads, one set; with sections for text, whose axes count alike. Features of `q` and `k`
+        beyond 2D count unrotated.
     scale : float, optional
         Positive; multiplies q . k, beside the square of the attention factor. ``1 / sqrt(d)`` unless given.
     skip : int
@@ -300,8 +301,6 @@ class AtlasBuilder:
     def __init__(self, rope: Any, *, scale: float | None = None, skip: int = 1, context: int | None = None) -> None:
         refuse_polar(rope, "rope", "an atlas is of queries and keys that turn")
         self.rope = rope if isinstance(rope, Rope) else Rope(rope)
-        if self.rope.pairing is None:
-            raise ValueError("rope has pairing=None; expected 'half' or 'interleaved'")
         self.omega = angles.read_on_host(self.rope.frequencies, "rope", sets="one axis")[:, 0]
         self.scale = None if scale is None else positive("scale", scale, least=1.0 / _LARGEST, most=_LARGEST)
         self.skip, given = whole("skip", skip), self.rope.context
@@ -309,7 +308,7 @@ class AtlasBuilder:
         self.context = None if context is None else whole("context", context, 1)
         self._documents: list[Sums] = []
         self._shapes: tuple[tuple[int, ...], ...] = ()
-        self._setting = Setting(self.omega, self.rope.pairing, 1.0, self.skip)
+        self._setting = Setting(self.omega, pairing_for(self.rope, None), 1.0, self.skip)
         self._lags: Lags | None = None
 
     def add(self, q: Array, k: Array) -> None:
@@ -344,6 +343,7 @@ class AtlasBuilder:
         if host.ndim != 3 or host.shape[-1] < 2 * len(self.omega) or host.shape[-1] % 2:
             expected = f"(heads, tokens, d) with an even d of at least {2 * len(self.omega)}"
             raise ValueError(f"{name} has shape {host.shape}; expected {expected}")
+        pairing_for(self.rope, host, name)  # refuses features of which others turn
         if host.shape[1] < self.skip + 4:
             raise ValueError(
                 f"{name} has {host.shape[1]} tokens; expected at least {self.skip + 4} with skip={self.skip}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -14,8 +15,8 @@ import torch
 
 from rfrope._core.arguments import show
 from rfrope.heads import Atlas, AtlasBuilder
-from rfrope.integrations import rotations
-from rfrope.models import from_config, list_layers
+from rfrope.integrations import attending, rotations
+from rfrope.models import LayerKind, from_config, list_layers
 from rfrope.rotation.rope import Rope
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
@@ -51,7 +52,7 @@ def read_heads(
     model : transformers.PreTrainedModel
         With attention that turns all features of queries and keys by a function of both.
     documents : iterable of sequences of int
-        Token ids. Positions are 0, 1, ...
+        Token ids, ``(tokens,)``. Positions are 0, 1, ...
     layers : iterable of int, optional
         Only these; all that turn unless given.
 
@@ -62,25 +63,56 @@ def read_heads(
     Raises
     ------
     ValueError
-        If no attention turns q and k by one function, or if features are split off before it, as in MLA.
+        If no attention turns q and k by one function, if features are split off before it, as in MLA, or for token ids
+        beyond the vocabulary.
     TypeError
-        For what is no model.
+        For what is no model, and token ids that are not whole numbers.
 
     Notes
     -----
-    The function of q, k, cos and sin that attention calls is watched while the model runs, in this model alone. What it
-    is given is what a model's norms of queries and keys have made, and in any layout is put into that of the result.
+    The model runs as in evaluation, without dropout, and is afterwards in the mode that it was in. The function of q,
+    k, cos and sin that attention calls is watched while the model runs, in this model alone. What it is given is what a
+    model's norms of queries and keys have made, and in any layout is put into that of the result.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
     wanted = None if layers is None else set(layers)
-    device = next(model.parameters()).device
-    for ids in documents:
+    for number, ids in enumerate(documents):
         kept: dict[str, tuple[Any, Any]] = {}
-        with ExitStack() as undo, torch.no_grad():
+        read = _read_ids(f"documents[{number}]", ids, model)
+        with ExitStack() as undo:
             attentions = _watch(model, kept, undo)
-            model(torch.as_tensor(np.asarray(ids), device=device)[None], use_cache=False)
+            _run(model, read, undo)
         yield _join(attentions, kept, wanted)
+
+
+def _read_ids(name: str, ids: Any, model: Module) -> Any:
+    """Return the token ids of a document, ``(1, tokens)``, beside the model."""
+    try:
+        found = torch.as_tensor(ids if isinstance(ids, torch.Tensor) else np.asarray(ids))
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {show(ids)}; expected token ids, whole numbers (tokens,)") from None
+    if found.is_floating_point() or found.is_complex() or found.dtype == torch.bool:
+        dtype = str(found.dtype).removeprefix("torch.")
+        raise TypeError(f"{name} has dtype {dtype}; expected token ids, whole numbers")
+    if found.ndim != 1 or not len(found):
+        raise ValueError(f"{name} has shape {tuple(found.shape)}; expected the ids of its tokens, (tokens,)")
+    embeddings = model.get_input_embeddings() if hasattr(model, "get_input_embeddings") else None
+    size = getattr(embeddings, "num_embeddings", None)
+    for one in (int(found.min()), int(found.max())):
+        if one < 0 or (size is not None and one >= size):
+            most = "at least 0" if size is None else f"0 to {size - 1}, the vocabulary of the model"
+            raise ValueError(f"{name} has the token {one}; expected {most}")
+    return found.to(next(model.parameters()).device, torch.int64)[None]
+
+
+def _run(model: Module, ids: Any, undo: ExitStack) -> None:
+    """Run a model as in evaluation, and put each part back into its mode."""
+    for module in model.modules():
+        undo.callback(setattr, module, "training", module.training)
+    model.eval()
+    with torch.no_grad():
+        model(ids, use_cache=False)
 
 
 def _watch(model: Module, kept: dict[str, tuple[Any, Any]], undo: ExitStack) -> dict[str, Module]:
@@ -133,22 +165,27 @@ def _join(attentions: dict[str, Module], kept: dict[str, tuple[Any, Any]], wante
         if path not in kept or (wanted is not None and layer not in wanted):
             continue  # layers without rotation
         q, k = kept[path]
-        width = max(int(getattr(attention, name, None) or 0) for name in ("head_dim", "qk_head_dim"))
-        if width > q.shape[-1]:
-            raise ValueError(
-                f"{path} turns {q.shape[-1]} features of {width} and keeps the others apart; expected attention that "
-                "gives whole queries and keys to its rotation"
-            )
         if len({len(k), *map(len, keys)}) > 1 or len({len(q), *map(len, queries)}) > 1:
             raise ValueError(f"{path} has {len(q)} heads of {len(k)} keys, other layers have not; give `layers` alike")
         queries.append(q)
         keys.append(k)
         heads += [(layer, head) for head in range(len(q))]
-        scaling = getattr(attention, "scaling", None)
-        scales += [q.shape[-1] ** -0.5 if scaling is None else float(scaling)] * len(q)
+        scales += [_scale_of(path, attention, q)] * len(q)
     if not heads:
         raise ValueError(f"no layer of {sorted(wanted or ())} turns; expected layers that do")
     return HeadFeatures(np.concatenate(queries), np.concatenate(keys), heads, np.asarray(scales))
+
+
+def _scale_of(path: str, attention: Module, q: np.ndarray) -> float:
+    """Return what an attention module multiplies q . k by, if these are whole."""
+    width = max(int(getattr(attention, name, None) or 0) for name in ("head_dim", "qk_head_dim"))
+    if width > q.shape[-1]:
+        raise ValueError(
+            f"{path} turns {q.shape[-1]} features of {width} and keeps the others apart; expected attention that gives "
+            "whole queries and keys to its rotation"
+        )
+    scaling = getattr(attention, "scaling", None)
+    return float(q.shape[-1] ** -0.5 if scaling is None else scaling)
 
 
 def atlas(
@@ -168,7 +205,7 @@ def atlas(
     documents : iterable of sequences of int
         Token ids of at least 3 documents, as many of each.
     part : str, optional
-        Kind of layer, for a model whose kinds have Ropes of their own, as in ``config.layer_types``.
+        Kind of layer as in ``config.layer_types``: needed where kinds have Ropes of their own; else all that turn.
     skip, context : int
         As of `rfrope.heads.atlas`.
 
@@ -179,13 +216,17 @@ def atlas(
     Raises
     ------
     ValueError
-        As `read_heads` and `rfrope.heads.atlas`, and for a model of several Ropes without `part`.
+        As `read_heads` and `rfrope.heads.atlas`, for a model of several Ropes without `part`, and for attention that an
+        atlas does not describe: documents longer than a window, learned sinks, capped logits, both directions, norms
+        after the rotation, another rotation than that of the config.
     TypeError
-        For what is no model.
+        As `read_heads`.
 
     Notes
     -----
-    One document is held at a time, and of each about ``2 D^2`` numbers a head.
+    One document is held at a time, and of each about ``2 D^2`` numbers a head. The model's own attention on the first
+    document is compared with the softmax of the logits that the readings are of, head by head: in float32 logits may be
+    1 % of their spread apart, in 16 bits 5 %.
 
     Examples
     --------
@@ -198,23 +239,46 @@ def atlas(
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
-    rope, layers = _rope_of(model, part)
+    read = iter(documents)
+    first = next(read, None)
+    ids = None if first is None else _read_ids("documents[0]", first, model)
+    rope, layers, kinds = _rope_of(model, part, 1 if ids is None else ids.shape[-1])
+    if ids is not None:
+        attending.check_windows(kinds, ids.shape[-1])
+        _check_attention(model, ids, rope, layers)
     builder, heads = AtlasBuilder(rope, scale=1.0, skip=skip, context=context), None
-    for one in read_heads(model, documents, layers=layers):
+    for one in read_heads(model, [] if first is None else itertools.chain([first], read), layers=layers):
         builder.add(one.q * one.scale[:, None, None], one.k)
         heads = one.heads
     return builder.finish(heads)
 
 
-def _rope_of(model: Module, part: str | None) -> tuple[Rope, list[int] | None]:
-    """Return the Rope of a model or of one kind of its layers, and these layers."""
-    ropes = {rope.source.model.name: rope for rope in from_config(model.config)}
+def _rope_of(model: Module, part: str | None, tokens: int) -> tuple[Rope, list[int] | None, list[LayerKind]]:
+    """Return the Rope of a model or of one kind of its layers, these layers, and their kinds."""
+    ropes = {rope.source.model.name: rope for rope in from_config(model.config, seq_len=tokens)}
+    kinds = [one for one in list_layers(model.config).kinds if one.rope is not None and one.layers != ()]
+    names = {one: one.rope.source.model.name for one in kinds if one.rope is not None}
     if len(ropes) == 1 and part in (None, *ropes):
-        return next(iter(ropes.values())), None
-    if part not in ropes:
-        listed = ", ".join(repr(name) for name in ropes)
+        return next(iter(ropes.values())), None, kinds
+    chosen = [one for one in kinds if part in (one.kind, names[one])]
+    found = {names[one] for one in chosen}
+    if len(found) != 1:
+        listed = ", ".join(repr(name) for name in (ropes if len(ropes) > 1 else {one.kind: 0 for one in kinds}))
         raise ValueError(
             f"part is {show(part)}, but {type(model).__name__} has Ropes for {listed}; expected one of them"
         )
-    kinds = [one for one in list_layers(model.config).kinds if one.rope and one.rope.source.model.name == part]
-    return ropes[part], [i for one in kinds for i in one.layers or ()]
+    return ropes[found.pop()], [i for one in chosen for i in one.layers or ()], chosen
+
+
+def _check_attention(model: Module, ids: Any, rope: Rope, layers: list[int] | None) -> None:
+    """Refuse a model whose attention on a document is not that of its queries and keys, turned by the Rope."""
+    kept: dict[str, tuple[Any, Any]] = {}
+    with ExitStack() as undo:
+        for path, attention in _watch(model, kept, undo).items():
+            layer = getattr(attention, "layer_idx", None)
+            if layers is None or layer in (None, *layers):
+                attending.check_module(path, attention, rope)
+                hook = attending.comparing(path, attention, kept, _scale_of, rope)
+                undo.callback(attention.register_forward_hook(hook).remove)
+        attending.compute_weights(model, undo)
+        _run(model, ids, undo)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from rfrope._core import array
 from rfrope._core.arguments import positive
 from rfrope.data.model_types import known
-from rfrope.models import Layers, kernel_scheme
+from rfrope.models import Layers, kernel_scheme, list_layers
 
 try:
     import torch
@@ -158,7 +158,8 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
         With a rotary module that makes tables from positions, as most have, or with tables in its attention. Parts
         that see or hear keep their own rotation, unless such a part is given alone.
     rope : Rope, array_like, `rfrope.layers.torch.RotaryEmbedding`, mapping of str to these, or `rfrope.models.Layers`
-        For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. With sets
+        For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. `Layers`
+        with numbers must turn the layers that the model's config does. With sets
         for each head of the keys, or several axes of positions, too; with a module, what it learns is trained with the
         model.
 
@@ -171,7 +172,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     ------
     ValueError
         If the model has no such module, pairs features in another way than the Rope, turns another number of blocks,
-        or has kinds of layers that a mapping lacks. The model is then as it was.
+        or has kinds of layers that a mapping lacks, or where `Layers` turn other layers. The model is then as it was.
     TypeError
         For what is no model.
 
@@ -200,10 +201,34 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     2
     """
     if isinstance(rope, Layers):
+        _check_layers(model, rope)
         rope = rope.ropes.get("", rope.ropes)
     return _put_in(
         model, lambda one: rotations.Positions(one, rotations.turning_modules(one.module, rope)), rotations.redirect
     )
+
+
+def _check_layers(model: Module, layers: Layers) -> None:
+    """Refuse layers of which others turn, or by a Rope of another name, than those of a model."""
+    given, config = layers.ropes_by_layer, getattr(model, "config", None)
+    if given is None or config is None:  # without numbers they say nothing of single layers
+        return
+    own = list_layers(config).ropes_by_layer
+    if own is None:
+        raise ValueError(
+            f"rope numbers {len(given)} layers, and the config of this {type(model).__name__} does not number its own; "
+            "expected rope.ropes, a mapping by kind of layer"
+        )
+    if len(given) != len(own):
+        raise ValueError(f"rope is for {len(given)} layers, and this {type(model).__name__} has {len(own)}")
+    one_for_all = [*layers.ropes] == [""]
+    for i, (one, name) in enumerate(zip(given, own, strict=True)):
+        if (one is None) != (name is None) or not (one_for_all or one == name):
+            said = ["no RoPE" if each is None else f"the RoPE {each!r}" if each else "RoPE" for each in (one, name)]
+            raise ValueError(
+                f"rope has {said[0]} in layer {i}, and the config of this {type(model).__name__} {said[1]}; expected "
+                "list_layers of the model's own config, or rope.ropes, a mapping by kind of layer"
+            )
 
 
 def use_polar(

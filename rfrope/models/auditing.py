@@ -13,6 +13,7 @@ from rfrope._core import array
 from rfrope._core.arguments import whole
 from rfrope._core.results import Result
 from rfrope.models import tables
+from rfrope.models.attention_switches import check_switches
 from rfrope.models.buffers import Buffer, find_buffers
 from rfrope.models.configs import from_config
 from rfrope.models.differences import describe_difference, describe_factor, describe_width
@@ -32,7 +33,8 @@ class Finding(Result):
     ----------
     kind : str
         One of "uninitialised", "width", "half precision", "frequencies", "attention factor", "rows", "too short",
-        "pairing"; of `probe` also "positions", "sections", "direction", "heads", "layers", "state", "not linear".
+        "pairing", "layers"; of `probe` also "positions", "sections", "direction", "heads", "state", "not linear",
+        "attention" (what reaches it is not what was turned), "softmax scale".
     where : str
         The buffer, table or layer.
     text : str
@@ -68,12 +70,15 @@ class Audit(Result):
     exceeds : int or None
         The first position at which a cos or sin of what was looked at is off by more than 1e-3 from the exact one, by
         a fault or by rounding to float32; None if there is none within the context, or below 2^24 where there is none.
+    unchecked : str
+        What the config says and buffers do not show: which layers turn, where these differ; else "".
     """
 
     findings: tuple[Finding, ...]
     checked: tuple[str, ...]
     context: int | None = None
     exceeds: int | None = None
+    unchecked: str = ""
 
     @property
     def passed(self) -> bool:
@@ -95,6 +100,7 @@ class Audit(Result):
             lines.append(
                 f"  rounding alone puts cos and sin off by more than {_EXCEEDS:g} first at position {self.exceeds}"
             )
+        lines += [f"  not looked at: {self.unchecked}"] if self.unchecked else []
         return "\n".join(lines)
 
 
@@ -133,7 +139,8 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     What rounding to float32 does to frequencies and phases is no finding; ``exceeds`` says from which position on it
     costs more than 1e-3 all the same. A scheme that depends on the length of the text may be in the state of a short or
     of a long one where `rope` is a config. A table whose columns stand twice says by their order which pairing it is
-    for.
+    for. Buffers do not show which layers turn. Where these differ, the switch ``use_rope`` of attention is held against
+    the config, in models that have it; ``unchecked`` and the text say what is left to `probe`, which runs the layers.
 
     Examples
     --------
@@ -162,7 +169,9 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     if not checked:
         raise ValueError("what holds nothing that rope says anything of; expected a Rope or config of the same model")
     asked = length if length is not None else max((_context(one) or 0 for one in meant), default=0) or None
-    return Audit(merge_shared(found), tuple(checked), asked, min(exceeds, default=None))
+    switches, seen, unchecked = check_switches(what, rope)
+    found += [Finding("layers", "use_rope", text) for text in switches]
+    return Audit(merge_shared(found), (*checked, *seen), asked, min(exceeds, default=None), unchecked)
 
 
 # -- what is meant -----------------------------------------------------------------------------------------------------

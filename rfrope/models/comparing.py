@@ -252,7 +252,7 @@ def compare(
     ropes = [
         _compare_rope(_describe(rope, raw, held.get(rope.source.model.name, raw), one), readings)
         for rope in found
-        for one in (choose_lengths(rope) if length is None else (length,))
+        for one in (choose_lengths(rope) or (1,) if length is None else (length,))
     ]
     return Comparison(tuple(ropes))
 

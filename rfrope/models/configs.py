@@ -232,11 +232,15 @@ def _is_part(key: Any, value: Mapping[str, Any]) -> bool:
     return key in (*_TEXT, "encoder", "decoder") or key.startswith(_PERCEPTION) or bool(value.get("model_type"))
 
 
+def perceives(name: str) -> bool:
+    """Return whether a part sees or hears, by its name."""
+    return any(one.startswith(_PERCEPTION) for one in name.split("."))
+
+
 def _is_unknown(name: str, part: Part) -> bool:
     """Return True for a RoPE of pictures or sound that the config alone does not determine."""
     is_axial = any(one.get(key) == "axial" for one in _find_dicts(part) for key in ("rope_type", "type"))
-    perceives = any(one.startswith(_PERCEPTION) for one in name.split("."))
-    return bool(part.table.get("axial", "unknown" if is_axial or perceives else "") == "unknown")
+    return bool(part.table.get("axial", "unknown" if is_axial or perceives(name) else "") == "unknown")
 
 
 def _find_dicts(part: Part) -> list[Mapping[str, Any]]:
@@ -338,6 +342,7 @@ def _make_rope(
     turned: tuple[int, ...] | None,
 ) -> Rope:
     head_dim = part.head_dim(layer, parameters)
+    scheme, values = read_scheme(part.fill(parameters, head_dim, layer))
     pairing, about = _find_pairing(part, reading)
     windows = part.windows(layer)
     about.update(
@@ -345,9 +350,11 @@ def _make_rope(
         windows=windows,
         layers=turned,
         qk_head_dim=part.qk_head_dim(layer, head_dim),
+        softmax_factor=_find_softmax_factor(part, values),
     )
     return make_rope(
-        *read_scheme(part.fill(parameters, head_dim, layer)),
+        scheme,
+        values,
         head_dim=head_dim,
         context=context,
         seq_len=reading.seq_len,
@@ -356,6 +363,14 @@ def _make_rope(
         model=ModelPart(**about),
         placed_by=reading.placed_by,
     )
+
+
+def _find_softmax_factor(part: Part, values: Mapping[str, Any]) -> float | None:
+    """Return the square of YaRN's factor with ``mscale_all_dim``, where a class multiplies its softmax scale so."""
+    scale, factor = values.get("mscale_all_dim"), values.get("factor")
+    if not scale or factor is None or not part.entry.get("softmax", part.table.get("softmax")):
+        return None
+    return (0.1 * scale * math.log(max(factor, 1.0)) + 1.0) ** 2
 
 
 def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, Any]]:

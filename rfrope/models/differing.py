@@ -14,6 +14,7 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.arguments import path_of, positive, printable, show, whole
 from rfrope._core.results import Result
+from rfrope.models.configs import perceives
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
 from rfrope.models.scoring import SHARE, choose_lengths, first_difference
 from rfrope.rotation.rope import Rope, refuse_polar
@@ -21,8 +22,9 @@ from rfrope.storage import SUFFIXES, load
 
 _SAME = 1e-12  # relative; frequencies are evaluated in float64
 _FIELDS = ("pairing", "head_dim", "rotary_dim", "qk_head_dim", "sections", "interleaved", "context")
-_OF_ROPE = ("pairing", "rotary_dim", "sections")
-_OF_MODEL = ("turns_last", "model_type")
+_COMES = {"RoPE", "part", "layers"}
+_OF_AXES = {"sections", "interleaved", "mrope_section", "mrope_interleaved"}
+_OF_MODEL = ("turns_last", "model_type", "softmax_factor")
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,9 @@ class LayerDiff(Result):
         1 where features pair otherwise; None if there is none.
     seq_len : int or None
         Positions in the text where that is; None without a distance.
+    is_compared : bool
+        Whether scores were compared: not where only one of the models has RoPE there, for the axes of pictures, and
+        where nothing says how long a text is.
     """
 
     part: str
@@ -73,6 +78,7 @@ class LayerDiff(Result):
     frequency_error: float | None = None
     differs_from: int | None = None
     seq_len: int | None = None
+    is_compared: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
@@ -137,13 +143,27 @@ class Diff(Result):
     def __str__(self) -> str:
         if self.same:
             return "The RoPE is the same."
-        share = f"by {100.0 * self.tolerance:g} %"
-        last = f"No score of equal content differs {share} within the text."
+        return "\n".join([*self.findings, *self._conclude()])
+
+    def _conclude(self) -> Iterator[str]:
+        """Yield sentences on the scores that were compared, and on what was not."""
+        share, whats = f"by {100.0 * self.tolerance:g} %", {each.what for one in self.layers for each in one.changes}
+        last = f"no score of equal content differs {share} within the text."
         if self.differs_from is not None:
-            last = f"Scores of equal content differ {share} first at distance {self.differs_from}."
-        if any(change.what in ("RoPE", "part", "layers") for one in self.layers for change in one.changes):
-            last = "Layers turn that did not, or no longer turn; elsewhere: " + last[0].lower() + last[1:]
-        return "\n".join([*self.findings, last])
+            last = f"scores of equal content differ {share} first at distance {self.differs_from}."
+        comes = bool(whats & _COMES)
+        has_scores = self.n_same > 0 or any(one.is_compared for one in self.layers)
+        if comes:
+            yield "Layers turn that did not, or no longer turn" + (f"; elsewhere: {last}" if has_scores else ".")
+        elif has_scores:
+            yield last[0].upper() + last[1:]
+        if any(not one.is_compared and not {each.what for each in one.changes} & _COMES for one in self.layers):
+            yield (
+                "Scores were not compared where positions have several axes, or nothing says how long a text is; "
+                "seq_len would say it."
+            )
+        elif whats & _OF_AXES:
+            yield "That is for text: scores of positions whose axes differ, as those of pictures, were not compared."
 
 
 @array.select_device
@@ -178,7 +198,10 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
     Layers are held against those with the same number, where both configs number them (`list_layers`); else kinds
     against kinds of the same name. A Rope stands for all layers. The score of equal content at a distance is
     ``a^2 sum_i cos(distance omega_i)`` over the blocks that turn, and 1 for each other block, divided by their number,
-    a the attention factor. It does not depend on which features pair: another pairing counts from distance 1 on.
+    a the attention factor, times what the class multiplies its softmax scale by (``mscale_all_dim``). It does not
+    depend on which features pair: another pairing counts from distance 1 on. Sections do not count, as all axes are
+    alike in text; where positions have axes in every case, and where neither side has a context and `seq_len` is not
+    given, no scores are compared, and the text says so.
 
     Examples
     --------
@@ -198,11 +221,14 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
     given = None if seq_len is None else whole("seq_len", seq_len, 1)
     short = tuple(_read(name, one, given) for name, one in (("old", old), ("new", new)))
     ropes = [kind.rope for side in short for kind in side.kinds if kind.rope is not None]
-    lengths = sorted({length for rope in ropes for length in choose_lengths(rope)}) if given is None else [given]
+    lengths = sorted({n for rope in ropes for n in choose_lengths(rope)} or {1}) if given is None else [given]
     sides = {n: tuple(_read(name, one, n) for name, one in (("old", old), ("new", new))) for n in lengths}
     pairs = {n: _match(*both) for n, both in sides.items()}
-    found = [_compare([pairs[n][i] for n in lengths], lengths, share) for i in range(len(pairs[lengths[0]]))]
-    changed = tuple(one for one in found if one.changes or one.frequency_error)
+    found = [
+        _compare([pairs[n][i] for n in lengths], lengths, share, has_length=given is not None)
+        for i in range(len(pairs[lengths[0]]))
+    ]
+    changed = tuple(one for one in found if one.changes or one.frequency_error or one.differs_from is not None)
     first = min((one.differs_from for one in changed if one.differs_from is not None), default=None)
     return Diff(changed, len(found) - len(changed), share, first)
 
@@ -239,7 +265,8 @@ def _match(old: Layers, new: Layers) -> list[_Pair]:
     """Return groups of layers: their numbers, and what they are in the old and in the new model."""
     before, after = _group_by_part(old), _group_by_part(new)
     alone = [[name for name in one if name not in other] for one, other in ((before, after), (after, before))]
-    renamed = dict([(alone[1][0], alone[0][0])]) if len(alone[0]) == len(alone[1]) == 1 else {}
+    text = [[name for name in names if not perceives(name)] for names in alone]
+    renamed = {text[1][0]: text[0][0]} if len(text[0]) == len(text[1]) == 1 else {}
     pairs = [
         pair for name, kinds in after.items() for pair in _match_part(before.get(renamed.get(name, name), []), kinds)
     ]
@@ -281,7 +308,7 @@ def _match_by_name(old: list[LayerKind], new: list[LayerKind]) -> Iterator[_Pair
 # -- one group of layers -----------------------------------------------------------------------------------------------
 
 
-def _compare(pairs: list[_Pair], lengths: list[int], share: float) -> LayerDiff:
+def _compare(pairs: list[_Pair], lengths: list[int], share: float, *, has_length: bool) -> LayerDiff:
     """Return what changed in layers that are alike, by the pair of them in texts of several lengths."""
     layers, old, new = pairs[0]
     named = new if new is not None else old
@@ -289,28 +316,37 @@ def _compare(pairs: list[_Pair], lengths: list[int], share: float) -> LayerDiff:
     label = (named.part, named.kind, layers)
     if old is None or new is None:
         what = "layers" if layers is not None else "part"
-        return LayerDiff(*label, (Change(what, *(None if one is None else one.about for one in (old, new))),))
+        appears = Change(what, *(None if one is None else one.about for one in (old, new)))
+        return LayerDiff(*label, (appears,), is_compared=False)
     changes = [*_list_changes(old, new)]
     if old.rope is None or new.rope is None:
-        return LayerDiff(*label, tuple(changes))
-    error, found = 0.0, None
+        return LayerDiff(*label, tuple(changes), is_compared=old.rope is new.rope)
+    error, found, is_compared = 0.0, None, _is_text(old.rope, new.rope, has_length=has_length)
     for (_, one, other), length in zip(pairs, lengths, strict=True):
         assert one is not None
         assert other is not None
         assert one.rope is not None
         assert other.rope is not None
         error = max(error, _relative_error(other.rope.frequencies, one.rope.frequencies))
-        lag = _find_lag(one, other, length, share)
+        lag = _find_lag(one, other, length, share) if is_compared else None
         found = (lag, length) if lag is not None and (found is None or lag < found[0]) else found
     factors = [pairs[-1][i].rope.attention_factor for i in (1, 2)]  # type: ignore[union-attr]
     if abs(factors[1] / factors[0] - 1.0) > _SAME and not any(one.what == "attention_factor" for one in changes):
         changes.append(Change("attention_factor", *factors))
-    return LayerDiff(*label, tuple(changes), error if error > _SAME else None, *(found or (None, None)))
+    about = (error if error > _SAME else None, *(found or (None, None)), is_compared)
+    return LayerDiff(*label, tuple(changes), *about)
+
+
+def _is_text(old: Rope, new: Rope, *, has_length: bool) -> bool:
+    """Return whether two Ropes turn tokens of a text whose length is known."""
+    if any(one.source.rope_parameters.get("rope_type") == "axial" for one in (old, new)):
+        return False
+    return has_length or bool(choose_lengths(old) or choose_lengths(new))
 
 
 def _list_changes(old: LayerKind, new: LayerKind) -> Iterator[Change]:
     """Yield what differs, beside the values of frequencies."""
-    for what in ("kind", "window"):
+    for what in ("kind", "window", "both_sides"):
         yield from _compare_values(what, getattr(old, what) or None, getattr(new, what) or None)
     if old.rope is not None and new.rope is not None:
         yield from _compare_ropes(old.rope, new.rope)
@@ -324,11 +360,16 @@ def _compare_ropes(old: Rope, new: Rope) -> Iterator[Change]:
     are_read = bool(before.rope_parameters and after.rope_parameters)
     for key in dict.fromkeys((*before.rope_parameters, *after.rope_parameters)) if are_read else ():
         yield from _compare_values(key, before.rope_parameters.get(key), after.rope_parameters.get(key))
-    for name in _FIELDS if are_read else _OF_ROPE:
-        what = "max_position_embeddings" if name == "context" else name
-        yield from _compare_values(what, getattr(old, name), getattr(new, name))
-    for name in _OF_MODEL if are_read else ():
-        yield from _compare_values(name, getattr(before.model, name), getattr(after.model, name))
+    for name in _FIELDS:
+        values = [getattr(one, name) for one in (old, new)]
+        if name != "context":
+            yield from _compare_values(name, *values)
+        elif are_read or None not in values:  # frequencies alone say nothing of it
+            yield from _compare_values("max_position_embeddings", *values)
+    for name in _OF_MODEL:
+        values = [getattr(one.model, name) for one in (before, after)]
+        if are_read or name == "turns_last":
+            yield from _compare_values(name, *values)
 
 
 def _compare_values(what: str, old: Any, new: Any) -> Iterator[Change]:
@@ -350,7 +391,9 @@ def _find_lag(old: LayerKind, new: LayerKind, length: int, share: float) -> int 
     assert after is not None
     windows = [one.window or length for one in (old, new)]
     end = min(length, max(windows))
-    found = first_difference(after, before, (after.qk_head_dim / 2, before.qk_head_dim / 2), end, share)
+    pairs = (after.qk_head_dim / 2, before.qk_head_dim / 2)
+    scales = (after.source.model.softmax_factor or 1.0, before.source.model.softmax_factor or 1.0)
+    found = first_difference(after, before, pairs, end, share, scales)
     turned = [(one.pairing, one.source.model.turns_last) for one in (before, after)]
     if turned[0] != turned[1] and end > 1:
         found = 1 if found is None else min(found, 1)

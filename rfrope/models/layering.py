@@ -9,7 +9,7 @@ from typing import Any
 
 from rfrope._core.arguments import printable, show
 from rfrope._core.results import Result
-from rfrope.models.configs import PartLayers, read_parts
+from rfrope.models.configs import PartLayers, perceives, read_parts
 from rfrope.models.patterns import NO_ATTENTION
 from rfrope.rotation.rope import Rope
 
@@ -29,7 +29,10 @@ class LayerKind(Result):
     rope : Rope or None
         What turns their queries and keys; None for layers without RoPE.
     window : int or None
-        Positions that they see, the token itself counted; None where they see all.
+        Positions that they see on one side, the token itself counted: their distances are below it; None where they see
+        all.
+    both_sides : bool
+        True where that window reaches as far to the other side, in encoders: it holds ``2 window - 1`` positions.
     """
 
     part: str
@@ -37,6 +40,7 @@ class LayerKind(Result):
     layers: tuple[int, ...] | None
     rope: Rope | None
     window: int | None = None
+    both_sides: bool = False
 
     @property
     def has_keys(self) -> bool:
@@ -46,6 +50,7 @@ class LayerKind(Result):
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; of the Rope its name and parameters."""
         plain: dict[str, Any] = {"part": self.part, "kind": self.kind, "window": self.window}
+        plain["both_sides"] = self.both_sides
         plain["layers"] = None if self.layers is None else list(self.layers)
         if self.rope is None:
             return plain | {"rope": None}
@@ -61,7 +66,8 @@ class LayerKind(Result):
     @property
     def about(self) -> str:
         """Scheme, base, width and window in words."""
-        seen = "" if self.window is None else f", a window of {self.window}"
+        sides = " to both sides" if self.both_sides else ""
+        seen = "" if self.window is None else f", a window of {self.window}{sides}"
         if self.rope is None:
             return f"no RoPE{seen}" if self.has_keys else "no attention"
         held = self.rope.source.rope_parameters
@@ -84,13 +90,22 @@ class Layers(Result):
 
     @property
     def ropes(self) -> dict[str, Rope]:
-        """The Ropes of the first part that has layers with names, by kind: what `replace_rotary` takes."""
-        part = self.kinds[0].part
-        names = {
-            one.rope.source.model.name: one.rope for one in self.kinds if one.part == part and one.rope is not None
-        }
-        start = f"{part}." if part else ""
-        return {name.removeprefix(start): rope for name, rope in names.items()}
+        """The Ropes of the first part that neither sees nor hears, by kind: what `replace_rotary` takes."""
+        return {_name_rope(one): one.rope for one in self._list_text() if one.rope is not None}
+
+    @property
+    def ropes_by_layer(self) -> tuple[str | None, ...] | None:
+        """The key in `ropes` of what turns each layer, None for those without RoPE; None without numbers."""
+        kinds = self._list_text()
+        if any(one.layers is None for one in kinds):
+            return None
+        found = {i: None if one.rope is None else _name_rope(one) for one in kinds for i in one.layers or ()}
+        return tuple(found[i] for i in sorted(found))
+
+    def _list_text(self) -> list[LayerKind]:
+        parts = [one.part for one in self.kinds]
+        part = next((one for one in parts if not perceives(one)), parts[0])
+        return [one for one in self.kinds if one.part == part]
 
     def kinds_by_layer(self, part: str | None = None) -> tuple[LayerKind, ...]:
         """Return the kind of each layer of a part, in order.
@@ -172,22 +187,35 @@ def list_layers(
     return Layers(tuple(kinds))
 
 
+def _name_rope(kind: LayerKind) -> str:
+    """Return the name of the Rope of some layers, within their part."""
+    assert kind.rope is not None
+    name = kind.rope.source.model.name
+    return "" if name == kind.part else name.removeprefix(f"{kind.part}." if kind.part else "")
+
+
 def _list_kinds(part: PartLayers) -> Iterator[LayerKind]:
     """Yield the kinds of layers of one part."""
-    place = printable(part.name)
     if not part.layers:
         for name, rope in part.ropes.items():
-            yield LayerKind(place, printable(name), None, rope, rope.source.model.window)
+            yield _make_kind(part, name, None, rope, rope.source.model.window)
     groups: dict[tuple[str, str | None], list[int]] = {}
     for i, key in enumerate(part.layers):
         groups.setdefault(key, []).append(i)
     for (kind, chosen), layers in groups.items():
         window = part.part.window_of(kind) if kind not in NO_ATTENTION else None
-        yield LayerKind(place, printable(kind), tuple(layers), None if chosen is None else part.ropes[chosen], window)
+        yield _make_kind(part, kind, tuple(layers), None if chosen is None else part.ropes[chosen], window)
     used = {name for _, name in groups}
     for name, rope in part.ropes.items() if groups else ():
         if name not in used:
-            yield LayerKind(place, printable(name), (), rope, rope.source.model.window)
+            yield _make_kind(part, name, (), rope, rope.source.model.window)
+
+
+def _make_kind(
+    part: PartLayers, kind: str, layers: tuple[int, ...] | None, rope: Rope | None, window: int | None
+) -> LayerKind:
+    both_sides = window is not None and part.part.sees_both_sides
+    return LayerKind(printable(part.name), printable(kind), layers, rope, window, both_sides)
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------

@@ -115,7 +115,14 @@ def _read_flags(held: Mapping[str, Any], key: str, count: int) -> tuple[bool, ..
     flags = held[key]
     if not isinstance(flags, list | tuple) or len(flags) != count:
         raise ValueError(f"{key} is {show(flags)}; expected a list with a number for each of {count} layers")
-    return tuple(map(bool, flags))
+    return tuple(_read_flag(f"{key}[{i}]", one) for i, one in enumerate(flags))
+
+
+def _read_flag(name: str, value: Any) -> bool:
+    """Return whether a layer turns: by 1 or 0, or by a base, of which 0 and None are none."""
+    if name.startswith("no_rope_layers"):
+        return value if isinstance(value, bool) else bool(whole(name, value, 0, 1))
+    return bool(value) and positive(name, value) > 0.0
 
 
 # -- layers that turn, and by which RoPE -------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ _LAGS = 2**12  # at once
 
 
 def choose_lengths(rope: Rope) -> tuple[int, ...]:
-    """Return lengths of texts to look at: the context, and where a scheme depends on it both sides of a change."""
+    """Return lengths of texts to look at: the context, with both sides of a change of the scheme; none without one."""
     held, context = rope.source.rope_parameters, rope.context
     if not isinstance(context, int):
-        return (1,)  # patches of a picture, whose number the config does not say
+        return ()  # patches of a picture, or frequencies alone
     if held.get("rope_type") == "dynamic" and "alpha" not in held:
         return tuple(sorted({context, math.ceil(context * held["factor"])}))
     if held.get("rope_type") == "longrope":
@@ -32,21 +32,28 @@ def score(rope: Any, n_pairs: float, cos: Any = 1.0) -> Any:
     return rope.attention_factor**2 * turning * cos + n_pairs - turning
 
 
-def first_difference(one: Any, other: Any, n_pairs: tuple[float, float], end: int, share: float = SHARE) -> int | None:
+def first_difference(
+    one: Any,
+    other: Any,
+    n_pairs: tuple[float, float],
+    end: int,
+    share: float = SHARE,
+    scales: tuple[float, float] = (1.0, 1.0),
+) -> int | None:
     """Return the first distance below `end` at which scores differ by a share of the other's at distance 0, or None.
 
     `one` and `other` have ``frequencies`` (D,), radians per position, and ``attention_factor``; scores are for each
-    pair of features of the head.
+    pair of features of the head, times the factor of the softmax scale.
     """
 
-    def scores(rope: Any, pairs: float) -> np.ndarray:
+    def scores(rope: Any, pairs: float, scale: float) -> np.ndarray:
         cos = sums.mean_cos(angles.read(lags, rope.frequencies, name="lags", least=1))
-        return np.asarray(score(rope, pairs, np.asarray(cos))) / pairs
+        return scale * np.asarray(score(rope, pairs, np.asarray(cos))) / pairs
 
-    least = share * abs(score(other, n_pairs[1])) / n_pairs[1]
+    least = share * abs(scales[1] * score(other, n_pairs[1])) / n_pairs[1]
     for start in range(0, end, _LAGS):
         lags = np.arange(start, min(start + _LAGS, end))
-        far = np.abs(scores(one, n_pairs[0]) - scores(other, n_pairs[1])) >= least
+        far = np.abs(scores(one, n_pairs[0], scales[0]) - scores(other, n_pairs[1], scales[1])) >= least
         if np.any(far):
             return start + int(np.argmax(far))
     return None

@@ -215,9 +215,17 @@ class Part:
             length = max([length, *(whole(key, one, 1) for one in others if one)])
         else:
             length = max(length, about.get("longest", 0))
-        is_encoder = held.get("use_bidirectional_attention") is True  # Gemma 3
-        length = length // 2 if is_encoder or "half" in about else length
-        return length + 1 if is_encoder or "both" in about else length
+        length = length // 2 if self._is_encoder or "half" in about else length
+        return length + 1 if self.sees_both_sides else length
+
+    @property
+    def _is_encoder(self) -> bool:
+        return self.held.get("use_bidirectional_attention") is True  # Gemma 3
+
+    @property
+    def sees_both_sides(self) -> bool:
+        """True where windows reach as far to both sides of a token."""
+        return self._is_encoder or "both" in self.table.get("window", {})
 
     def _layer_kinds(self, about: Mapping[str, Any]) -> list[str]:
         """Return the kinds of layers, of a config with one RoPE, that it turns."""

@@ -46,6 +46,9 @@ class ModelPart:
         can.
     layers : tuple of int
         The layers that turn by this Rope, counted from 0 in their part; None where the config does not determine them.
+    softmax_factor : float or None
+        What the class multiplies its softmax scale by beside the attention factor, as those of DeepSeek's models do
+        with ``mscale_all_dim``; None where it does not.
     """
 
     name: str = ""
@@ -59,6 +62,7 @@ class ModelPart:
     cached_pairing: str | None = None
     unmovable: str = ""
     layers: tuple[int, ...] | None = None
+    softmax_factor: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -179,7 +183,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("window", "qk_head_dim"), (int,)),
     "kernel": (str, list, tuple),
     "seed": (int, list),
-    "lower_bound": (float, int),
+    **dict.fromkeys(("lower_bound", "softmax_factor"), (float, int)),
     "turns_last": (bool,),
     "scaled_by": (list, tuple),
     "layers": (list, tuple),

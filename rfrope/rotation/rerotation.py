@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks
+from rfrope._core import angles, array, blocks, dispatch, libraries
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 from rfrope._core.lazy import JAX
-from rfrope.rotation import turning
-from rfrope.rotation.rope import Rope, pairing_for
+from rfrope.rotation.rope import Rope, find_rotator, pairing_for
 from rfrope.rotation.turning import rotate
+
+_FARTHEST = 2**53
 
 
 @array.select_device
@@ -88,7 +90,6 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     return rotate(k, xp.concat([at, at], axis=-1), both, pairing=pairings[0], scale=scale, out=out)
 
 
-@array.select_device
 def relocate(
     k: Array, old_positions: Array, new_positions: Array, rope: Rope | Array, *, out: Array | None = None
 ) -> Array:
@@ -119,7 +120,7 @@ def relocate(
     Raises
     ------
     ValueError
-        As `rotate`, and for old and new positions that do not broadcast.
+        As `rotate`, and for old and new positions that do not broadcast, or are whole and more than 2**53 apart.
     TypeError
         As `rotate`.
 
@@ -135,8 +136,9 @@ def relocate(
     Every block is turned once, by ``(new - old) omega``, with cos and sin of that exact phase to 1e-15. The attention
     factor is inside of the keys already and is not applied again, as ``rope.rotate(k, new - old)`` would do. Integers
     are subtracted before any float is made, so that differences count exactly up to 2**53 however large positions are
-    (up to 2**31 in JAX without x64). Floats are not subtracted at all: each has its own exact phase, up to 2**53. The
-    page on cached keys has the error after many moves, which is that of rounding to the dtype of `k`.
+    (up to 2**31 in JAX without x64); larger ones are refused where positions are in the memory of the CPU, and rounded
+    on devices and in traces. Floats are not subtracted at all: each has its own exact phase, up to 2**53. The page on
+    cached keys has the error after many moves, which is that of rounding to the dtype of `k`.
 
     Examples
     --------
@@ -153,8 +155,12 @@ def relocate(
     1.1386
     """
     moved = _relocated_at_once(k, old_positions, new_positions, rope, out)
-    if moved is not None:
-        return moved
+    return _read_and_relocated(k, old_positions, new_positions, rope, out) if moved is None else moved
+
+
+@array.select_device
+def _read_and_relocated(k: Array, old_positions: Array, new_positions: Array, rope: Any, out: Array | None) -> Array:
+    """Read the arguments of `relocate` with all checks, and turn."""
     k, (rope,), (pairing,) = _read_keys(k, rope=rope)
     vectors = angles.frequencies_of(rope, None, None, k, "k")
     constants = {"old_positions": old_positions, "new_positions": new_positions, "rope": vectors}
@@ -170,6 +176,7 @@ def relocate(
     phases = Angles(new, angles.to_vectors(vectors, vectors), None, xp).shape
     blocks.check_rotation(k, phases, pairing, None, out, origin, new, vectors)
     if array.is_integer(old) and array.is_integer(new):
+        _check_differences(new, old)
         bits = 32 if array.library_of(xp) is JAX and not array.has_float64(xp) else 64
         moved = angles.from_vectors(array.to_words(new, bits, xp) - array.to_words(old, bits, xp), vectors)
         return rotate(k, moved, vectors, pairing=pairing, out=out)
@@ -180,12 +187,32 @@ def relocate(
 
 def _relocated_at_once(k: Any, old: Any, new: Any, rope: Any, out: Any) -> Any:
     """Move small dense keys by whole positions in one pass; None for whatever takes a closer look, or has an error."""
-    if not type(k) is type(old) is type(new) is np.ndarray or not isinstance(rope, Rope) or rope.polar:
+    if not (type(k) is np.ndarray or libraries.may_reach_loops(k)) or not isinstance(rope, Rope) or rope.polar:
         return None
-    if not old.dtype == new.dtype == np.int64 or old.shape != new.shape:
-        return None
-    at_once = turning.load_flat_pass()
-    return at_once and at_once(k, new - old, rope.vectors, (pairing_for(rope, k, "k"), None), 1.0, False, out)
+    mover, backend = find_rotator(rope, "_mover"), _load_differences()
+    moved = None if mover is None or backend is None else backend.subtract_positions(k, new, old)
+    return None if moved is None else mover.rotated(k, moved, False, out)
+
+
+@cache
+def _load_differences() -> Any:
+    """Return the backend that subtracts whole positions, if there is one."""
+    return dispatch.find(dispatch.Backend("cpu", "relocation"))
+
+
+def _check_differences(new: Array, old: Array) -> None:
+    """Refuse whole positions that are too far from each other for an exact phase, where looking at them is free."""
+    if not array.has_host_values(new) or not array.has_host_values(old) or 0 in new.shape:
+        return
+    ends = [array.to_host(one) for one in (new, old)]
+    apart = np.abs(np.subtract(*[one.astype(np.float64) for one in ends]))
+    for place in np.argwhere(apart >= _FARTHEST):
+        one, other = (int(end[tuple(place)]) for end in ends)
+        if abs(one - other) > _FARTHEST:
+            raise ValueError(
+                f"new_positions has {one} where old_positions has {other}, {one - other} apart; expected differences "
+                f"of at most 2**53 = {_FARTHEST}, up to which phases are exact"
+            )
 
 
 def _read_keys(k: Any, **ropes: Any) -> tuple[Array, list[Rope], list[str]]:

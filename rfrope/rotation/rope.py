@@ -203,8 +203,7 @@ class Rope:
                 out=out,
             )
         if type(x) is np.ndarray or libraries.may_reach_loops(x):
-            held = self._held()
-            rotator = held["_rotator"] if "_rotator" in held else held.setdefault("_rotator", _rotator_of(self))
+            rotator = find_rotator(self)
             turned = None if rotator is None else rotator.rotated(x, positions, inverse, out)
             if turned is not None:
                 return turned
@@ -338,7 +337,7 @@ class Rope:
             frequencies.flags.writeable or ("_vectors" in held and held["_vectors"].flags.writeable)
         ):
             _seal(frequencies)
-            for made in ("_vectors", "_rotator", "_placed"):
+            for made in ("_vectors", "_rotator", "_mover", "_placed"):
                 held.pop(made, None)
         return held
 
@@ -374,19 +373,20 @@ class Rope:
 _FIELDS = tuple(each.name for each in fields(Rope))
 
 
-def _rotator_of(rope: Rope) -> Any:
-    """Return what rotates small dense arrays at once; None without compiled loops."""
-    vectors = rope.vectors
-    if rope.pairing is None or type(vectors) is not np.ndarray:
+def find_rotator(rope: Rope, name: str = "_rotator") -> Any:
+    """Return what rotates small dense arrays at once, or None; "_mover" is that without the attention factor."""
+    held = rope._held()
+    return held[name] if name in held else held.setdefault(name, _make_rotator(rope, name))
+
+
+def _make_rotator(rope: Rope, name: str) -> Any:
+    vectors, backend = rope.vectors, dispatch.find(dispatch.CPU.rotation)
+    if backend is None or rope.pairing is None or type(vectors) is not np.ndarray:
         return None
-    backend = dispatch.find(dispatch.CPU.rotation)
-    if backend is None:
-        return None
-    head_dim, turning = _given_head_dim(rope), (rope.rotary_dim,)
-    widths: Any = None if head_dim is None else (turning, (head_dim,))
-    if rope.source.model.turns_last:
-        widths = (turning,)
-    return backend.Rotator(np.ascontiguousarray(vectors, np.float64), rope.pairing, rope.attention_factor, widths)
+    turning, head_dim = (rope.rotary_dim,), _given_head_dim(rope)
+    widths: Any = (turning,) if rope.source.model.turns_last else head_dim and (turning, (head_dim,))
+    factor = 1.0 if name == "_mover" else rope.attention_factor
+    return backend.Rotator(np.ascontiguousarray(vectors, np.float64), rope.pairing, factor, widths)
 
 
 def pairing_for(rope: Rope, x: Any, name: str = "x") -> str:

@@ -122,6 +122,7 @@ def test_every_library_gives_the_same_fit(xp):
     )
 
 
+@campaign
 def test_families_of_others_are_fitted_too(monkeypatch):
     """A family that was registered is found by the names of its parameters."""
     monkeypatch.setattr(kernels.registry, "_RECORDS", list(kernels.records()))

@@ -88,6 +88,7 @@ def without_a_law(seed: int) -> np.ndarray:
     return values
 
 
+@campaign
 @pytest.mark.parametrize("batch", sparse(range(10), lambda batch: batch == 0))
 def test_the_ridge_that_would_repair_does(batch):
     refused = 0

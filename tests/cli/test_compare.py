@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pathlib
 
+from campaign import campaign
+
 from rfrope import models
 
 
@@ -25,6 +27,7 @@ def test_text_and_json(run, folder):
     assert "SGLang" not in out
 
 
+@campaign
 def test_page(run, folder, config):
     config(
         "qwen.json",

@@ -59,6 +59,7 @@ def test_design_writes_what_sample_gives_and_tells_its_error(run, tmp_path, desi
     }  # fmt: skip
 
 
+@campaign
 def test_design_tells_bands_and_bounds(run):
     held = designed(run, "cauchy(scale=24)", *SMALL)
     kernel = rfrope.kernel("cauchy", scale=24.0)

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from campaign import campaign
 
 import rfrope
 from rfrope import models
@@ -87,6 +88,7 @@ def test_commands_print_no_escapes_of_a_config(command, config, capsys, quick_fi
     assert_safe(err)
 
 
+@campaign
 def test_the_name_of_a_part_is_shown_with_escapes(tmp_path, capsys, quick_fits):
     path, html = tmp_path / "config.json", tmp_path / "page.html"
     path.write_text(json.dumps(CONFIGS["a part"]))

@@ -308,6 +308,7 @@ def test_files_of_version_0_1_without_a_context(run):
 # -- several, and figures ----------------------------------------------------------------------------------------------
 
 
+@campaign
 def test_several_are_put_side_by_side(run, config):
     words = ["--base", "1e5", "--head-dim", 64, "--context", 4096]
     words += [config("llama.json", LLAMA), config("small.json", SMALL)]
@@ -329,6 +330,7 @@ def test_several_are_put_side_by_side(run, config):
     assert "Scheme: llama3 slows 35 of 64 blocks" in out
 
 
+@campaign
 def test_a_figure_shows_what_the_text_says(run, here, config, monkeypatch):
     """A partly rotated head counts as a whole, each part over its own context."""
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")

@@ -200,6 +200,7 @@ def test_exit_codes_leave_the_process():
     assert b"Traceback" not in done.stderr
 
 
+@campaign
 def test_json_without_greek_letters():
     done = program(*FAST, "--json", PYTHONIOENCODING="ascii")
     rows = json.loads(done.stdout)["results"][0]["rows"]

@@ -22,6 +22,7 @@ PECULIAR = {
     "inner_base": (True,),
     "negated": (True,),
     "original": (True,),
+    "softmax": ("mscale_all_dim",),
 }
 
 

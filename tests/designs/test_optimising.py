@@ -112,6 +112,7 @@ def test_a_fit_reaches_what_it_says_and_no_less_than_its_start(text, n, max_lag)
     assert found["rms"]["rms"] <= found["sup"]["rms"] * (1.0 + 1e-9) + 1e-5
 
 
+@campaign
 def test_the_largest_error_is_a_local_minimum():
     """No step that a linear programme finds lowers it any more: moving at random does not either."""
     kernel, rng = kernels.parse("gaussian(scale=8)"), np.random.default_rng(0)
@@ -153,6 +154,7 @@ def test_equal_calls_give_equal_bits_on_any_number_of_threads():
     np.testing.assert_array_equal(*fits)
 
 
+@campaign
 def test_more_starts_are_no_worse_and_progress_sees_them():
     seen: list[int] = []
 

@@ -388,7 +388,7 @@ ROPE = rfrope.Rope(rfrope.geometric(4))
         (lambda: heads.atlas(np.full_like(Q, np.nan), K, ROPE), ValueError, "q holds NaN or infinity"),
         (lambda: heads.atlas(Q, K, np.ones((2, 4, 1))), ValueError, "rope has shape .* one set"),
         (lambda: heads.atlas(Q, K, rfrope.Rope(np.ones(8), polar=True)), ValueError, "rope is polar"),
-        (lambda: heads.atlas(Q, K, rfrope.Rope(np.ones(4), pairing=None)), ValueError, "rope has pairing=None"),
+        (lambda: heads.atlas(Q, K, rfrope.Rope(np.ones(4), pairing=None)), ValueError, r"rope\.pairing is None"),
         (lambda: heads.atlas(Q, K, ROPE, scale=0.0), ValueError, "scale is 0.0; expected a positive"),
         (lambda: heads.atlas(Q, K, ROPE).stillable(-1.0), ValueError, "tolerance is -1.0"),
         (lambda: heads.AtlasBuilder(ROPE).finish(), ValueError, "there are 0 documents"),
@@ -408,3 +408,21 @@ def test_documents_of_other_lengths_and_other_numbers_of_heads_are_refused():
         builder.add(Q[one], K[one])
     with pytest.raises(ValueError, match="heads has 1 entries; expected 2"):
         builder.finish([(0, 0)])
+
+
+def test_features_of_which_the_last_turn_are_refused():
+    """DeepSeek's heads have 192 features, and the last 64 turn: those alone are of this Rope."""
+    (rope,) = rfrope.from_config({"model_type": "deepseek_v3"})
+    q, k = np.random.default_rng(0).standard_normal((2, 3, 1, 12, 192))
+    with pytest.raises(ValueError, match=r"the last 64 features .* expected q\[\.\.\., -64:\]"):
+        heads.atlas(q, k, rope)
+    found = heads.atlas(q[..., -64:], k[..., -64:], rope)
+    np.testing.assert_allclose(found.share.value.sum(axis=1), 1.0, atol=1e-12)
+    with pytest.raises(ValueError, match="q has 128 features, but head_dim is 64"):
+        heads.atlas(q[..., :128], k[..., :128], rfrope.Rope(rfrope.geometric(32), head_dim=64))
+
+
+def test_the_axes_of_sections_count_alike_in_a_text():
+    plain = rfrope.Rope(ROPE.frequencies if isinstance(ROPE, rfrope.Rope) else ROPE)
+    found = heads.atlas(Q, K, rfrope.Rope(plain.frequencies, sections=(2, 1, 1)))
+    np.testing.assert_array_equal(found.share.value, heads.atlas(Q, K, plain).share.value)

@@ -103,6 +103,40 @@ def test_a_model_of_several_ropes_is_read_one_kind_of_layer_at_a_time():
         np.testing.assert_allclose(found.frequencies, rfrope.geometric(8, base=base), rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("ids", "error", "words"),
+    [
+        ([3, 32], ValueError, r"documents\[0\] has the token 32; expected 0 to 31, the vocabulary of the model"),
+        ([-1, 3], ValueError, r"documents\[0\] has the token -1; expected 0 to 31"),
+        ([1.0, 2.0], TypeError, r"documents\[0\] has dtype float64; expected token ids, whole numbers"),
+        (torch.ones(4), TypeError, r"documents\[0\] has dtype float32; expected token ids"),
+        ([True, False], TypeError, r"documents\[0\] has dtype bool; expected token ids"),
+        ("a text", TypeError, r"documents\[0\] is .a text.; expected token ids"),
+        ([[1, 2], [3, 4]], ValueError, r"documents\[0\] has shape \(2, 2\); expected the ids of its tokens"),
+        (np.zeros(0, int), ValueError, r"documents\[0\] has shape \(0,\)"),
+        (3, ValueError, r"documents\[0\] has shape \(\)"),
+    ],
+)
+@pytest.mark.parametrize("read", [atlas, lambda *given: next(read_heads(*given))], ids=["atlas", "read_heads"])
+def test_documents_that_are_no_token_ids(read, ids, error, words):
+    with pytest.raises(error, match=words):
+        read(made(), [ids] * 3)
+
+
+def test_a_model_that_trains_is_read_without_dropout_and_goes_on_training():
+    model = made(attention_dropout=0.5)
+    expected = atlas(model, DOCUMENTS).sink.value
+    model.train()
+    model.model.layers[1].mlp.eval()
+    modes = [one.training for one in model.modules()]
+    assert modes.count(False) > 1
+    (found, *_) = read_heads(model, DOCUMENTS)
+    assert [one.training for one in model.modules()] == modes
+    np.testing.assert_array_equal(found.q, next(read_heads(made(), DOCUMENTS)).q)
+    np.testing.assert_array_equal(atlas(model, DOCUMENTS).sink.value, expected)
+    assert [one.training for one in model.modules()] == modes
+
+
 def test_models_that_cannot_be_read_are_refused_with_the_reason():
     with pytest.raises(TypeError, match="model is 3; expected a model"):
         next(read_heads(3, DOCUMENTS))

@@ -410,3 +410,50 @@ def test_layers_of_a_model_turn_as_their_config_says(model_type):
     with replace_rotary(model, {**layers.ropes, name: louder} if name else louder):
         assert torch.max(torch.abs(logits(model) - wanted)) > 1e-4
     assert torch.equal(logits(model), wanted)
+
+
+def test_layers_of_another_model_are_refused():
+    """Which layers turn is the model's: it would be ignored, without a word."""
+    model = made("smollm3", num_hidden_layers=4)
+    told, wanted = model.config.to_dict(), logits(model)
+    for flags, message in (
+        ([1, 0, 1, 0], "rope has no RoPE in layer 1, and the config of this SmolLM3ForCausalLM RoPE"),
+        ([1, 1, 1, 1], "rope has RoPE in layer 3, and the config of this SmolLM3ForCausalLM no RoPE"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replace_rotary(model, rfrope.models.list_layers(told | {"no_rope_layers": flags}))
+    shorter = rfrope.models.list_layers(told | {"num_hidden_layers": 3, "no_rope_layers": [1] * 3, "layer_types": None})
+    with pytest.raises(ValueError, match="rope is for 3 layers, and this SmolLM3ForCausalLM has 4"):
+        replace_rotary(model, shorter)
+    assert torch.equal(logits(model), wanted)
+    other = rfrope.models.list_layers(told | {"rope_parameters": {"rope_type": "default", "rope_theta": 10.0}})
+    with replace_rotary(model, other):  # of the same layers, by another Rope
+        assert torch.max(torch.abs(logits(model) - wanted)) > 1e-4
+
+
+def test_kinds_of_layers_in_another_order_are_refused():
+    kinds = ["sliding_attention", "full_attention"]
+    model = made("gemma3_text", num_hidden_layers=2, sliding_window=8, layer_types=kinds)
+    other = rfrope.models.list_layers(model.config.to_dict() | {"layer_types": [*reversed(kinds)]})
+    with pytest.raises(ValueError, match="rope has the RoPE 'full_attention' in layer 0, and the config of this"):
+        replace_rotary(model, other)
+    llama = made(num_hidden_layers=2)
+    with pytest.raises(ValueError, match="rope has the RoPE 'sliding_attention' in layer 0, and the config of this"):
+        replace_rotary(llama, rfrope.models.list_layers(model.config))
+    one_for_all = rfrope.models.list_layers(llama.config)
+    with replace_rotary(model, one_for_all) as done:  # each layer turns, by one Rope
+        assert done.attentions == 2
+
+
+def test_layers_of_a_model_that_sees():
+    """The part of text has one Rope, whose name is that of the part."""
+    text = SIZES | {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e6}}
+    sees = {"depth": 1, "hidden_size": 32, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64}
+    config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=sees)
+    torch.manual_seed(0)
+    model = transformers.Qwen2_5_VLForConditionalGeneration(config).eval()
+    wanted = logits(model)
+    with replace_rotary(model, rfrope.models.list_layers(config)) as done:
+        assert done.attentions == 2
+        torch.testing.assert_close(logits(model), wanted, rtol=0, atol=2e-5)
+    assert torch.equal(logits(model), wanted)

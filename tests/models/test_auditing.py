@@ -625,3 +625,42 @@ def test_every_known_mistake_is_named_on_published_configs():
             assert any(name in found.findings[0].text for name in alike), f"{one.model}: {mistake}: {found}"
             tried += 1
     assert tried > 900
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
+
+
+def small(model_type: str, **values: Any) -> Any:
+    """A tiny model of transformers."""
+    library("torch")
+    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    sizes = {"vocab_size": 32, "hidden_size": 64, "intermediate_size": 32, "num_attention_heads": 4, "head_dim": 16}
+    sizes |= {"num_key_value_heads": 2, "pad_token_id": 0}
+    kind = type(transformers.AutoConfig.for_model(model_type))
+    return transformers.AutoModelForCausalLM.from_config(kind(**sizes | {"num_hidden_layers": 8} | values))
+
+
+def test_layers_that_turn_and_should_not_and_others_that_do_not():
+    model = small("smollm3")
+    passed = models.audit(model)
+    assert (passed.passed, passed.unchecked) == (True, "")
+    assert "use_rope" in passed.checked
+    for one in model.model.layers:
+        one.self_attn.use_rope = True
+    finding = the_fault(models.audit(model), "layers")
+    assert finding.text == "on in layers 3, 7, which the config has without RoPE"
+    for one in model.model.layers:
+        one.self_attn.use_rope = False
+    assert "off in layers 0-2, 4-6, which the config has with RoPE" in str(models.audit(model))
+    assert the_fault(models.audit(small("smollm3"), model.config.to_dict() | {"no_rope_layers": [1] * 8}), "layers")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "words"), [("gemma3_text", "by which RoPE"), ("cohere2", "which layers turn;"), ("llama", "")]
+)
+def test_what_buffers_do_not_show_of_layers_is_said(model_type, words):
+    found = models.audit(small(model_type))
+    assert found.passed
+    assert (words in found.unchecked, bool(found.unchecked)) == (True, bool(words))
+    assert ("not looked at: which layers turn" in str(found)) == bool(words)
+    assert found.to_dict()["unchecked"] == found.unchecked

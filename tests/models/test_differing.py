@@ -173,6 +173,91 @@ def test_another_number_of_blocks():
     assert "turns another number of features" in str(found)
 
 
+def yarn_with(scale):
+    latent = {"model_type": "deepseek_v3", "num_hidden_layers": 2, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16}
+    scaling = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 1024}
+    scaling |= {"mscale": scale, "mscale_all_dim": scale}
+    return latent | {"max_position_embeddings": 40960, "rope_scaling": scaling}
+
+
+def test_the_factor_of_the_softmax_scale():
+    found = diff(yarn_with(1.0), yarn_with(0.5))
+    factors = [(0.1 * scale * math.log(40.0) + 1.0) ** 2 for scale in (1.0, 0.5)]
+    assert changes(found.layers[0])["softmax_factor"] == pytest.approx(tuple(factors))
+    assert found.differs_from == 0
+    most = 1.0 - factors[1] / factors[0]
+    assert diff(yarn_with(1.0), yarn_with(0.5), tolerance=most + 1e-9).differs_from is None
+    assert diff(yarn_with(1.0), yarn_with(0.5), tolerance=most - 1e-9).differs_from == 0
+    plain = [{**yarn_with(scale), "model_type": "llama", "head_dim": 16} for scale in (1.0, 0.5)]
+    assert diff(*plain).differs_from is None  # its class reads the ratio alone
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"sections": (12, 10, 10)}, {"sections": (12, 10, 10), "interleaved": True}),
+        ({"head_dim": 64}, {"head_dim": 128}),
+        ({"context": 1000}, {"context": 2000}),
+        ({}, {"source": {"turns_last": True}}),
+    ],
+)
+def test_fields_of_ropes_that_change_alone(old, new):
+    (field,) = {**new, **new.get("source", {})}.keys() - old.keys() - {"source"} or new.keys()
+    sides = [rfrope.Rope(rfrope.geometric(32), **{"context": 1000, "head_dim": 64} | one) for one in (old, new)]
+    found = diff(*sides)
+    assert not found.same
+    assert {"context": "max_position_embeddings"}.get(field, field) in changes(found.layers[0])
+    assert diff(sides[0], sides[0]).same
+    assert diff(sides[1], sides[1]).same
+
+
+def test_a_wider_head_counts_the_blocks_that_stand_still():
+    sides = [rfrope.Rope(rfrope.geometric(16), head_dim=width, context=1000) for width in (32, 128)]
+    lags = np.arange(1000)
+    apart = np.abs(scores(sides[1], lags) - scores(sides[0], lags)) >= 0.01
+    assert diff(*sides).differs_from == int(np.argmax(apart)) > 0
+
+
+def test_without_a_length_nothing_is_said_of_scores():
+    old, new = rfrope.geometric(32), rfrope.geometric(32, base=5e5)
+    found = diff(old, new)
+    assert (found.same, found.differs_from, found.layers[0].is_compared) == (False, None, False)
+    assert "No score" not in str(found)
+    assert "seq_len would say it" in str(found)
+    assert diff(old, new, seq_len=1000).differs_from == diff(rfrope.Rope(old, context=1000), new).differs_from > 0
+    assert not diff(old, new).to_dict()["layers"][0]["is_compared"]
+
+
+MROPE = {"rope_type": "default", "mrope_section": [8, 12, 12]}
+PICTURES = {"model_type": "qwen2_5_vl", "vision_config": {"hidden_size": 1280, "num_heads": 16}}
+PICTURES |= {"text_config": {**LLAMA, "model_type": "qwen2_5_vl_text", "rope_scaling": MROPE}}
+
+
+def test_the_top_is_held_against_the_text_part_beside_one_that_sees():
+    assert len(rfrope.from_config(PICTURES)) == 2
+    text = LLAMA | {"model_type": "qwen2", "rope_theta": 1e4}
+    for sides in ((PICTURES, text), (text, PICTURES)):
+        found = diff(*sides)
+        (one,) = (one for one in found.layers if "rope_theta" in changes(one))
+        assert one.frequency_error > 0.5
+        assert found.differs_from == one.differs_from == diff(LLAMA, LLAMA | {"rope_theta": 1e4}).differs_from
+    assert [one.is_compared for one in diff(PICTURES, text).layers if one.part == "vision_config"] == [False]
+
+
+def test_nothing_is_said_of_an_elsewhere_that_is_not_there():
+    flags = [[1, 1, 1, 1], [0, 0, 0, 0]]
+    assert "elsewhere" not in str(diff(*map(_smollm3, flags)))
+    assert "elsewhere: no score" in str(diff(_smollm3([1, 1, 1, 0]), _smollm3([1, 0, 1, 0])))
+
+
+def test_sections_are_for_positions_that_text_does_not_have():
+    text = PICTURES["text_config"]
+    new = text | {"rope_scaling": MROPE | {"mrope_section": [12, 10, 10]}}
+    found = diff(text, new)
+    assert (found.differs_from, "mrope_section" in changes(found.layers[0])) == (None, True)
+    assert str(found).endswith("as those of pictures, were not compared.")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "options", "message"),
     [

@@ -115,6 +115,50 @@ def test_parts_that_are_not_there(config, part, message):
         list_layers(config).kinds_by_layer(part)
 
 
+@pytest.mark.parametrize(
+    ("config", "window", "both_sides"),
+    [
+        ({"model_type": "modernbert", "num_hidden_layers": 2, "local_attention": 16}, 9, True),
+        (GEMMA | {"sliding_window": 16, "use_bidirectional_attention": True}, 9, True),
+        (GEMMA | {"sliding_window": 16}, 16, False),
+    ],
+)
+def test_windows_of_encoders_reach_to_both_sides(config, window, both_sides):
+    windowed = [one for one in list_layers(config).kinds if one.kind == BOTH[0]]
+    assert [(one.window, one.both_sides) for one in windowed] == [(window, both_sides)]
+    assert str(windowed[0]).endswith(f"a window of {window} to both sides" if both_sides else f"a window of {window}")
+    assert not any(one.both_sides for one in list_layers(config).kinds if one.window is None)
+
+
+def test_the_ropes_of_a_model_that_sees_are_those_of_its_text():
+    text = {"model_type": "qwen2_5_vl_text", "head_dim": 32, "num_hidden_layers": 3, "rope_theta": 5e5}
+    seeing = {"model_type": "qwen2_5_vl", "vision_config": {"hidden_size": 1280, "num_heads": 16}, "text_config": text}
+    found = list_layers(seeing)
+    assert {one.part for one in found.kinds} == {"vision_config", "text_config"}
+    assert [*found.ropes] == [""]
+    assert found.ropes[""].source.rope_parameters["rope_theta"] == 5e5
+    assert found.ropes_by_layer == ("", "", "")
+    assert list_layers(text).ropes_by_layer == ("", "", "")
+
+
+def test_the_rope_of_each_layer_by_name():
+    assert list_layers(GEMMA).ropes_by_layer == (BOTH[0],) * 5 + (BOTH[1],) + (BOTH[0],) * 2
+    assert list_layers({"model_type": "smollm3", "num_hidden_layers": 4}).ropes_by_layer == ("", "", "", None)
+    assert list_layers({"model_type": "llama", "head_dim": 8}).ropes_by_layer is None
+
+
+@pytest.mark.parametrize("flag", [0.5, "0", None, 2, -1])
+def test_flags_of_layers_are_0_or_1(flag):
+    config = {"model_type": "smollm3", "num_hidden_layers": 2, "no_rope_layers": [1, flag]}
+    with pytest.raises((TypeError, ValueError), match=r"no_rope_layers\[1\] is .*; expected a whole number"):
+        list_layers(config)
+
+
+def test_flags_may_be_boolean():
+    config = {"model_type": "smollm3", "num_hidden_layers": 2, "no_rope_layers": [True, False]}
+    assert [one.rope is None for one in list_layers(config).kinds_by_layer()] == [False, True]
+
+
 def test_in_words_and_as_data():
     found = list_layers({"model_type": "llama4_text", "num_hidden_layers": 8})
     assert str(found).splitlines() == [
@@ -122,7 +166,8 @@ def test_in_words_and_as_data():
         "full_attention: layers 3, 7: no RoPE",
     ]
     plain = json.loads(json.dumps(found.to_dict()))
-    assert plain["kinds"][1] == {"part": "", "kind": BOTH[1], "window": None, "layers": [3, 7], "rope": None}
+    seen = {"window": None, "both_sides": False}
+    assert plain["kinds"][1] == {"part": "", "kind": BOTH[1], "layers": [3, 7], "rope": None} | seen
     assert plain["kinds"][0]["rope"]["rope_parameters"]["rope_theta"] == 5e5
     hybrid = str(list_layers({"model_type": "qwen3_next", "num_hidden_layers": 4}))
     assert hybrid.startswith("linear_attention: layers 0-2: no attention\n")

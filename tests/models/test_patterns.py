@@ -7,6 +7,7 @@ import json
 import re
 import warnings
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +49,16 @@ def made(classes: dict[str, Any], model_type: str, **values: Any) -> Any:
 def kinds(told: dict[str, Any]) -> tuple[str, ...]:
     (part,) = rfrope.models.configs.read_parts(told)[:1]
     return tuple(kind for kind, _ in part.layers)
+
+
+# -- what attention multiplies its softmax scale by --------------------------------------------------------------------
+
+
+def test_softmax_factors_are_of_the_classes_that_have_them():
+    files = Path(transformers.__file__).parent.glob("models/*/modeling_*.py")
+    made = {file.parent.name for file in files if "self.scaling = yarn_apply_mscale(" in file.read_text("utf-8")}
+    listed = {name.removesuffix("_text") for name, entry in TABLE.items() if entry.get("softmax") == "mscale_all_dim"}
+    assert listed - {"kimi_k2"} == made
 
 
 # -- the kind of each layer, as config classes have it -----------------------------------------------------------------

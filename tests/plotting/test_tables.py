@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from campaign import campaign
 
 import rfrope
 from rfrope import analysis, scaling
@@ -52,6 +53,7 @@ def test_ranges_and_rows_are_those_of_all_lags(omega, still, gain):
     np.testing.assert_allclose(found["wavelengths"], 2 * np.pi / theta, rtol=1e-5)
 
 
+@campaign
 def test_rows_are_those_of_a_summary():
     row = tables.tabulated(Curve("one", LADDER, 511), [512])["rows"][0]
     axis = analysis.summarise(LADDER, 512).axes[0]

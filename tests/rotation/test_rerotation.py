@@ -239,6 +239,76 @@ def test_small_dense_keys_move_in_one_pass(name, monkeypatch):
     np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (16, 0),
+        (16, np.arange(40)),
+        (np.arange(40) + 2**60, 2**60),
+        (np.arange(40), np.array([[5], [900]])),
+        (np.array(7), np.arange(40)),
+    ],
+    ids=["numbers", "from one", "to one", "broadcast", "without axes"],
+)
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_small_dense_keys_move_by_positions_that_broadcast_in_one_pass(old, new, library, monkeypatch):
+    torch = pytest.importorskip("torch", reason="torch is not installed") if library == "torch" else None
+    given = torch.from_numpy if torch else np.asarray
+    k = given(keys(2, 40, 20))
+    old, new = (given(one.copy()) if isinstance(one, np.ndarray) else one for one in (old, new))
+    plain = [np.asarray(one).astype(object) for one in (old, new)]
+    wanted = rfrope.rotate(
+        np.asarray(k), np.asarray(plain[1] - plain[0], float), YARN.frequencies, pairing=YARN.pairing
+    )
+    monkeypatch.setattr("rfrope.rotation.rerotation._read_keys", None)
+    with watched() as names:
+        got = relocate(k, old, new, YARN, out=k)
+    assert names == ["at once"]
+    assert got is k
+    np.testing.assert_allclose(np.asarray(got), wanted, rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "difference"),
+    [
+        (0, 2**53 + 1, 2**53 + 1),
+        ([0, 1], [5, 2**53 + 2], 2**53 + 1),
+        ([-(2**62), 0], [2**62 + 1, 0], 2**63 + 1),
+        ([-(2**63)], [2**63 - 1], 2**64 - 1),
+        ([3, 2**53 + 4], 3, -(2**53) - 1),
+        ([[2**53 + 1], [0]], [0, 0], -(2**53) - 1),
+        ([2**53 + 4, 0], [3, 2**53], -(2**53) - 1),
+        (np.zeros(2, "uint64"), np.array([2**63, 1], "uint64"), 2**63),
+    ],
+)
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_whole_positions_that_are_too_far_apart_are_refused(old, new, difference, library):
+    k = np.ones((2, 2, 16))
+    if library == "torch":
+        torch = pytest.importorskip("torch", reason="torch is not installed")
+        if getattr(old, "dtype", None) == np.uint64:
+            pytest.skip("torch does not subtract these")
+        k, old, new = torch.from_numpy(k), *(torch.tensor(x) if isinstance(x, list) else x for x in (old, new))
+    elif isinstance(old, list):
+        old, new = np.array(old), np.array(new)
+    for rope in (OLD, OLD.frequencies):
+        with pytest.raises(ValueError, match=rf"old_positions has .*, {difference} apart; expected .* at most 2\*\*53"):
+            relocate(k, old, new, rope)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("as_array", [False, True])
+def test_the_farthest_move_is_exact(sign, as_array):
+    """Of a phase of 2**53 radians, with 60 digits."""
+    old, new = (2**61, 2**61 + sign * 2**53)
+    if as_array:
+        old, new = np.array([old]), np.array([new])
+    got = relocate(np.array([[1.0, 0.0]]), old, new, Rope(np.array([1.0])))
+    with mpmath.workdps(60):
+        wanted = [float(mpmath.cos(2**53)), sign * float(mpmath.sin(2**53))]
+    np.testing.assert_allclose(got[0], wanted, atol=2e-15)
+
+
 def test_positions_broadcast_and_may_be_one_number():
     k = keys(2, 40, 16)
     cached = OLD.rotate(k, 5)
@@ -292,6 +362,7 @@ def test_devices_without_float64_have_integers_of_64_bits(monkeypatch):
     cached = torch.from_numpy(OLD.rotate(k, np.arange(40)))
     monkeypatch.setattr("rfrope._core.array.has_float64", lambda *_: False)
     seen = []
+    monkeypatch.setattr("rfrope.rotation.rerotation._relocated_at_once", lambda *_: None)
     monkeypatch.setattr("rfrope.rotation.rerotation.rotate", lambda k, moved, *_, **__: seen.append(moved))
     relocate(cached, at, at + 2**40, OLD)
     assert seen[0].tolist() == [2**40] * 40

@@ -60,7 +60,7 @@ def test_types_with_remote_code_name_what_was_read_for_them():
     assert len(remote) == 14
     for entry in remote.values():
         assert not has_defaults(entry)
-        assert set(entry) <= {"pairing", "rotated", "pairing_note", "source", "ntk"}
+        assert set(entry) <= {"pairing", "rotated", "pairing_note", "source", "ntk", "softmax"}
         assert entry["pairing"] in PAIRINGS
         assert entry["source"]
 

@@ -80,7 +80,7 @@ def rotated_at_once(
     the plan.
     """
     if type(x) is not np.ndarray:
-        positions, frequencies = _view_in_numpy(positions), _view_in_numpy(frequencies)
+        positions, frequencies = view_in_numpy(positions), view_in_numpy(frequencies)
     dtype, places, read = _dense_dtype(x), _dense_places(positions), Frequencies.read(frequencies)
     if dtype is None or places is None or read is None:
         return None
@@ -118,7 +118,7 @@ class Rotator:
             is_dense = TORCH.are_memory(x, positions) and x.is_contiguous()
             positions = _view_of_memory(positions) if is_dense else None
         else:
-            is_dense, positions = TORCH.are_memory(x) and x.is_contiguous(), _view_in_numpy(positions)
+            is_dense, positions = TORCH.are_memory(x) and x.is_contiguous(), view_in_numpy(positions)
         at_hand = type(positions) is np.ndarray and positions.flags.carray
         places = positions if at_hand else _dense_places(positions)
         if places is None or not is_dense:
@@ -147,7 +147,7 @@ def _dense_dtype(x: Any) -> str | None:
     return array.dtype_name(x) if TORCH.are_memory(x) and x.is_contiguous() else None
 
 
-def _view_in_numpy(value: Any) -> Any:
+def view_in_numpy(value: Any) -> Any:
     """Return the array of NumPy that views a tensor of the CPU, where there is one; anything else as it is."""
     if type(value) is np.ndarray or not TORCH.are_memory(value):
         is_wide = value > _MOST if type(value) is int else getattr(value, "dtype", None) == _UNSIGNED
