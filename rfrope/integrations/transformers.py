@@ -18,14 +18,25 @@ try:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel, modeling_rope_utils
 
-    from rfrope.integrations import polar, rotations
+    from rfrope.integrations import polar, rotations, tuning
     from rfrope.integrations.reading import HeadFeatures, atlas, read_heads
+    from rfrope.layers.tuned import Tuning
 except ImportError as error:
     raise ImportError(
         "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install 'rfrope[transformers]'"
     ) from error
 
-__all__ = ["HeadFeatures", "Replacement", "atlas", "read_heads", "register", "replace_rotary", "use_polar"]
+__all__ = [
+    "HeadFeatures",
+    "Replacement",
+    "Tuning",
+    "atlas",
+    "read_heads",
+    "register",
+    "replace_rotary",
+    "tune",
+    "use_polar",
+]
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
@@ -203,9 +214,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     if isinstance(rope, Layers):
         _check_layers(model, rope)
         rope = rope.ropes.get("", rope.ropes)
-    return _put_in(
-        model, lambda one: rotations.Positions(one, rotations.turning_modules(one.module, rope)), rotations.redirect
-    )
+    return _put_in(model, lambda one: rotations.positions_for(one, rope), rotations.redirect)
 
 
 def _check_layers(model: Module, layers: Layers) -> None:
@@ -229,6 +238,124 @@ def _check_layers(model: Module, layers: Layers) -> None:
                 f"rope has {said[0]} in layer {i}, and the config of this {type(model).__name__} {said[1]}; expected "
                 "list_layers of the model's own config, or rope.ropes, a mapping by kind of layer"
             )
+
+
+def tune(
+    model: Module,
+    texts: Any,
+    context: int,
+    *,
+    trained: int | None = None,
+    starts: Any = ("yarn", "llama3", "ntk"),
+    per: str = "model",
+    part: str | None = None,
+    tokenizer: Any = None,
+    window: int | None = None,
+    chunks: int = 2,
+    batch: int = 1,
+    whole_windows: float = 0.0,
+    held_out: float = 0.25,
+    reading: str = "auto",
+    rng: int = 0,
+    learnable: str | Sequence[str] = ("factors", "temperature"),
+    steps: int = 200,
+    rate: float = 0.01,
+    penalty: float = 0.001,
+    race: float = 0.25,
+    check_every: int | None = None,
+    patience: int = 5,
+    activation_checkpointing: bool = False,
+    checkpoint: Any = None,
+    progress: Any = None,
+) -> Tuning:
+    """Learn factors of the frequencies, and a temperature, for a longer context of a model whose weights are frozen.
+
+    Documents are divided, by `rng`, into those that are learned from, those that choose between starts and stop the
+    learning, and those that are held out, which `Tuning` reports on.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A causal language model, as `replace_rotary` takes it. Afterwards it is as it was.
+    texts : iterable
+        Documents, at least 5: token ids, strings, or files of text as `pathlib.Path`.
+    context : int
+        Positions to reach.
+    trained : int, optional
+        Positions in training, as ``trained_context`` of `rfrope.analysis.plan`.
+    starts : str, sequence of str or mapping
+        Methods of `rfrope.analysis.plan`, or Ropes by names of their own; those of `layers.tuning.tune_modules`.
+    per : {"model", "layer", "head"}
+        What has factors of its own; a temperature is one for the model, or for each layer.
+    part : str, optional
+        Kind of layers that learn, where several see far. The others keep their own Rope.
+    tokenizer : callable, optional
+        The model's, for strings and files.
+    window, chunks : int
+        Tokens of a window, the trained context and at most 1024 unless given; and parts of it that lie together, with
+        random gaps between them, so that a short window reaches positions of the whole context.
+    batch : int
+        Windows of a step.
+    whole_windows : float
+        Part of the steps that reads a whole context in place of windows.
+    held_out : float
+        Part of the documents that is held out, at least 2; as many choose.
+    reading : {"auto", "whole", "windows"}
+        How documents that are held out are read: whole, in chunks with a cache, or by windows. Whole, unless one is
+        shorter than the context.
+    rng : int
+        Seed of the division and the windows.
+    learnable, steps, rate, penalty, race, check_every, patience, checkpoint, progress
+        As of `rfrope.layers.tuning.tune_modules`.
+    activation_checkpointing : bool
+        Keep activations between layers alone, and compute the others anew for gradients.
+
+    Returns
+    -------
+    Tuning
+        Its ``rope`` is a tuple with one for each layer where `per` is not "model"; `replace_rotary` takes both.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a model whose rotation cannot be replaced, texts that are too short or too few, a context that is not above
+        the trained one, names that are no methods, a loss that is not finite from any start, options that are not as
+        above, and a `checkpoint` of something else.
+
+    Notes
+    -----
+    Windows are those of PoSE (Zhu et al. 2023): the first chunk begins at position 0, the others are moved on. Where a
+    document has the whole context, tokens are those at these positions, else neighbours. The loss is that of the next
+    token, in nats, and does not count across gaps: "within" the trained context, and "beyond" it.
+
+    Examples
+    --------
+    >>> import torch, transformers
+    >>> sizes = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1}
+    >>> config = transformers.LlamaConfig(**sizes, num_attention_heads=2, max_position_embeddings=16)
+    >>> model, texts = transformers.LlamaForCausalLM(config), torch.arange(240).reshape(6, 40) % 16
+    >>> tuning = tune(model, texts, 32, starts="ntk", steps=2)
+    >>> tuning.rope.context, [*tuning.losses]
+    (32, ['as it is', 'ntk', 'learned'])
+    """
+    course: dict[str, Any] = {"steps": steps, "rate": rate, "penalty": penalty, "race": race}
+    course |= {"check_every": check_every, "patience": patience}
+    options: dict[str, Any] = {"window": window, "chunks": chunks, "batch": batch, "whole_windows": whole_windows}
+    options |= {"held_out": held_out, "reading": reading, "rng": rng, "learnable": learnable}
+    options |= {"activation_checkpointing": activation_checkpointing, "checkpoint": checkpoint, "progress": progress}
+    return tuning.tune(
+        model,
+        texts,
+        context,
+        replace=replace_rotary,
+        trained=trained,
+        starts=starts,
+        per=per,
+        part=part,
+        tokenizer=tokenizer,
+        **options,
+        **course,
+    )
 
 
 def use_polar(
@@ -360,6 +487,8 @@ def _written(model: Module, positions: rotations.Positions, undo: ExitStack) -> 
         nested = {name: told for name, one in before.items() if isinstance(one, Mapping)}
         rotations.swap(config.__dict__, "rope_parameters", nested or told, undo)
         return ""
+    if positions.is_by_layer:
+        return "a config holds one line of frequencies for all layers"
     if any(one.phases is not None or one.start.vectors.ndim > 1 for one in positions.turning.values()):
         return "a config holds one line of frequencies for all heads, and no phases"
     told = {
