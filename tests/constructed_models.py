@@ -1,7 +1,7 @@
 """Rotations right and wrong in known ways, as models write them, each with what an audit from outside must say.
 
-They were written from the definitions of RoPE, of its schemes and of the mistakes in other projects' issues, before
-`rfrope.models.probe` was, and use nothing of rfrope. ``q`` and ``k`` are ``(batch, heads, tokens, head_dim)``,
+They were written from the definitions of RoPE, of its schemes and of the mistakes in other projects' issues, by the
+authors of `rfrope.models.probe`, and use nothing of rfrope. ``q`` and ``k`` are ``(batch, heads, tokens, head_dim)``,
 positions ``(batch, tokens)`` or ``(batch, tokens, axes)``.
 """
 
@@ -271,7 +271,7 @@ RIGHT = [
     right("linear", model(PLAIN / 4.0), config(W, 1e4, {"rope_type": "linear", "factor": 4.0})),
     right("longrope of long texts", model(PLAIN / np.array(LISTS["long_factor"]), factor=LONG_SCALE), LONGROPE_CONFIG),
     right("longrope of short texts", model(PLAIN / np.array(LISTS["short_factor"]), factor=LONG_SCALE),
-          LONGROPE_CONFIG),
+          LONGROPE_CONFIG, context=1024),
     right("complex numbers", complex_numbers, NEIGHBOURS),
     right("matrices", by_matrices, heads=1, kv_heads=1),
     right("a cached table", with_cached_table()),
@@ -283,7 +283,6 @@ RIGHT = [
     right("scores with a factor", scores_of(model(YARN_OMEGA, factor=MSCALE)), config(W, 1e4, YARN), gives="scores"),
     right("scores of a part", scores_of(model(ladder(16))), PARTIAL, gives="scores"),
     right("the last features", last_features(W, 16), LATENT),
-    right("text positions of sections", model(PLAIN, positions_of=lambda p: p), QWEN2_VL),
 ]  # fmt: skip
 
 

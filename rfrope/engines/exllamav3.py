@@ -59,9 +59,7 @@ def _read_settings(config: ConfigRope, raw: Mapping[str, Any], usual: float) -> 
             length = f"long_factor for every text of a model that is loaded for more than {original}, else short_factor"
             return formulas.longrope(config, base, original, length)
         case "proportional":
-            whole = config.ladder(1.0, theta)
-            turns = np.arange(whole.size) < int(part * 2 * whole.size // 2)
-            return EngineRope(np.where(turns, whole, 0.0) / float(scaling.get("factor", 1.0)))
+            return EngineRope(formulas.proportional(config, part, theta) / float(scaling.get("factor", 1.0)))
         case other:
             raise RefusedError(f"stops with an error: {show(other)} is none of its schemes")
 

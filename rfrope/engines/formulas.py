@@ -78,6 +78,12 @@ def yarn(
     return EngineRope(np.asarray(made.frequencies), attention, ignored_keys=ignored)
 
 
+def proportional(config: ConfigRope, part: float, theta: float | None = None) -> np.ndarray:
+    """Return the ladder of a whole head, of which only the first part turns; Gemma 4's."""
+    whole = config.ladder(base=theta)
+    return np.where(np.arange(whole.size) < int(part * 2 * whole.size) // 2, whole, 0.0)
+
+
 def llama3(base: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
     """Return Llama 3.1's frequencies."""
     names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")

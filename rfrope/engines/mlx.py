@@ -18,14 +18,15 @@ from rfrope.scaling.schemes import stretch
 _BASES = {"llama": 1e4, "mistral": 1e4, "mixtral": 1e6, "phi3": 1e4, "qwen2": 1e6, "qwen3": None, "qwen3_moe": None}
 _BASES |= {"gpt_oss": 15e4, "smollm3": 1e4, "cohere2": 5e4}
 _PATTERNED = {"gemma3_text": 6, "cohere2": 4}  # whose layers follow sliding_window_pattern, whatever layer_types says
+_LISTED = {"gemma4_text": 5, "gemma3n_text": 5, "olmo3": 4}  # with layer_types, else every so many-th is full
 _READ_PARAMETERS = ("qwen3",)  # rope_parameters, too
 _UNSCALED = ("mixtral", "qwen3_moe", "cohere2")  # know no scheme
 
 
 def _read(config: ConfigRope) -> EngineRope:
     raw, model_type = config.raw, config.model_type
-    if model_type == "gemma3_text":
-        return _read_gemma3(config)
+    if model_type in _OWN:
+        return replace(_OWN[model_type](config), layers=_find_layers(config))
     ignored: tuple[str, ...] = ()
     theta, scaling = raw.get("rope_theta"), raw.get("rope_scaling")
     if model_type in _READ_PARAMETERS:
@@ -56,7 +57,71 @@ def _read_gemma3(config: ConfigRope) -> EngineRope:
     theta = raw.get(key, 1e4 if is_sliding else 1e6)
     made = _read_scaling(config, float(theta), ({} if is_sliding else raw.get("rope_scaling")) or {})
     ignored = ("rope_parameters",) if raw.get("rope_parameters") else ()
-    return replace(made, ignored_keys=ignored + made.ignored_keys, layers=_find_layers(config))
+    return replace(made, ignored_keys=ignored + made.ignored_keys)
+
+
+def _read_gemma4(config: ConfigRope) -> EngineRope:
+    """Return the RoPE of one kind of layers by its own dict, or by the class's where there is none."""
+    usual: dict[str, dict[str, Any]] = {"sliding_attention": {"rope_theta": 1e4}}
+    usual["full_attention"] = {"rope_theta": 1e6, "rope_type": "proportional", "partial_rotary_factor": 0.25}
+    held = config.raw.get("rope_parameters")
+    scaling = (usual if held is None else held).get(config.kind, {})
+    pairing = "interleaved" if config.raw.get("rope_traditional") else "half"
+    return replace(_read_scaling(config, float(scaling.get("rope_theta", 1e4)), scaling), pairing=pairing)
+
+
+def _read_gemma3n(config: ConfigRope) -> EngineRope:
+    """Return the ladder of one kind of layers, by keys beside ``rope_parameters`` alone."""
+    if not config.rope.source.model.name.startswith("text_config."):
+        raise UnknownError("it has no class for gemma3n_text, but for gemma3n, which holds it")
+    held = {name: formulas.require_key(config.raw, name) for name in ("rope_theta", "rope_local_base_freq")}
+    theta = held["rope_local_base_freq" if config.kind == "sliding_attention" else "rope_theta"]
+    ignored = tuple(name for name in ("rope_parameters", "rope_scaling") if config.raw.get(name))
+    return EngineRope(config.ladder(base=float(theta)), ignored_keys=ignored)
+
+
+def _read_olmo3(config: ConfigRope) -> EngineRope:
+    """Return the RoPE of one kind of layers: those under a window without a scheme."""
+    if "." in config.rope.source.model.name:
+        raise UnknownError("a model that holds one was not read")
+    theta = float(formulas.require_key(config.raw, "rope_theta"))
+    scaling = config.raw.get("rope_scaling") if config.kind == "full_attention" else None
+    made = _read_scaling(config, theta, scaling or {})
+    ignored = ("rope_parameters",) if config.raw.get("rope_parameters") else ()
+    return replace(made, ignored_keys=ignored + made.ignored_keys)
+
+
+def _read_exaone4(config: ConfigRope) -> EngineRope:
+    for key in ("rope_scaling", "sliding_window_pattern", "sliding_window", "head_dim"):
+        if key not in config.raw:
+            raise RefusedError(f"stops with an error: {key} missing")
+    if not isinstance(config.raw["sliding_window_pattern"], str | None):
+        raise RefusedError("stops with an error: sliding_window_pattern is no text of L and G")
+    theta = float(formulas.require_key(config.raw, "rope_theta"))
+    return _read_scaling(config, theta, config.raw["rope_scaling"] or {})
+
+
+def _read_llama4(config: ConfigRope) -> EngineRope:
+    """Return the RoPE of the text alone, whose class knows no scheme, or of the text beside pictures, whose does."""
+    theta, scaling = float(formulas.require_key(config.raw, "rope_theta")), config.raw.get("rope_scaling") or {}
+    if not config.rope.source.model.name:
+        formulas.require_key(config.raw, "no_rope_layers")
+        return EngineRope(
+            config.ladder(base=theta), pairing="interleaved", ignored_keys=("rope_scaling",) if scaling else ()
+        )
+    if "rope_scaling" not in config.raw:
+        raise RefusedError("stops with an error: rope_scaling missing")
+    return replace(_read_scaling(config, theta, scaling), pairing="interleaved")
+
+
+_OWN = {
+    "gemma3_text": _read_gemma3,
+    "gemma3n_text": _read_gemma3n,
+    "gemma4_text": _read_gemma4,
+    "olmo3": _read_olmo3,
+    "exaone4": _read_exaone4,
+    "llama4_text": _read_llama4,
+}
 
 
 def _find_layers(config: ConfigRope) -> tuple[int, ...] | None:
@@ -71,6 +136,17 @@ def _find_layers(config: ConfigRope) -> tuple[int, ...] | None:
             raise RefusedError(f"stops with an error: no_rope_layers has {len(flags)} entries, not {count}")
         every = raw.get("no_rope_layer_interval", 4)
         return tuple(i for i in range(count) if (flags[i] if flags is not None else (i + 1) % every))
+    if config.model_type == "llama4_text" and not config.rope.source.model.name:
+        return tuple(i for i in range(count) if raw["no_rope_layers"][i])
+    if config.model_type == "llama4_text":  # whatever no_rope_layers says
+        return tuple(i for i in range(count) if (i + 1) % 4)
+    if config.model_type == "exaone4":  # whatever layer_types says
+        pattern = raw["sliding_window_pattern"]
+        return tuple(i for i in range(count) if not pattern or pattern[i % len(pattern)] == "L")
+    if config.model_type in _LISTED:
+        every, kinds = _LISTED[config.model_type], raw.get("layer_types")
+        kinds = kinds or ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(count)]
+        return tuple(i for i in range(count) if kinds[i] == config.kind)
     if config.model_type in _PATTERNED:
         every = raw.get("sliding_window_pattern", _PATTERNED[config.model_type])
         is_full = config.kind == "full_attention"
@@ -101,7 +177,8 @@ def _read_scaling(config: ConfigRope, theta: float, scaling: Mapping[str, Any]) 
             length = "recomputed at every step beyond the context; keys in a cache keep their old frequencies"
             return EngineRope(slower, length=length, ignored_keys=formulas.find_ignored(scaling, {"alpha": None}))
         case "proportional":
-            raise UnknownError(f"the scheme {show(name)} was not read")
+            turning = formulas.proportional(config, float(scaling.get("partial_rotary_factor", 1.0)), theta)
+            return EngineRope(turning / float(scaling.get("factor", 1.0)))
     raise RefusedError(f"stops with an error: {show(name)} is none of its schemes")
 
 
@@ -157,10 +234,11 @@ MLX_LM = Engine(
             "mlx_lm/models/rope_utils.py (initialize_rope)",
             "mlx_lm/models/{llama,mixtral,phi3,qwen2,qwen3,qwen3_moe}.py (ModelArgs, Attention)",
             "mlx_lm/models/{gemma3_text,gpt_oss,smollm3,cohere2}.py (ModelArgs, Attention, Model)",
+            "mlx_lm/models/{gemma3n,gemma4_text,olmo3,exaone4,llama4,llama4_text}.py (ModelArgs, Attention, Model)",
             "mlx_lm/utils.py (MODEL_REMAPPING)",
         ),
         _read,
-        (*_BASES, "gemma3_text"),
-        ("gemma3_text",),
+        (*_BASES, *_OWN),
+        ("gemma3_text", "gemma3n_text", "gemma4_text", "olmo3", "llama4_text"),
     ),
 )

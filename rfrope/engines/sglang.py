@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rfrope._core.arguments import show
@@ -9,12 +11,28 @@ from rfrope.engines import formats, formulas
 from rfrope.engines.formulas import UnknownError
 from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading
 
+_LAYERED = ("gemma3_text", "gemma3n_text", "gemma4_text", "llama4_text")
 _PARTIAL = ("phi3",)  # runs in the Llama class, which reads the part beside the dict; the others do not read it
 
 
 def _read(config: ConfigRope) -> EngineRope:
-    if config.model_type == "gemma3_text":
-        return _read_gemma3(config)
+    layers = config.rope.source.model.layers
+    match config.model_type:
+        case "gemma3_text":
+            return _read_gemma3(config)
+        case "gemma4_text":
+            return replace(_read_gemma4(config), layers=layers)
+        case "gemma3n_text" if config.kind == "sliding_attention":
+            ignored = () if config.scheme == "default" else ("rope_type",)
+            return EngineRope(config.ladder(), ignored_keys=ignored, layers=layers)
+        case "gemma3n_text":
+            return replace(_read_scheme(config), layers=layers)
+        case "llama4_text":
+            return _read_llama4(config)
+    return _read_scheme(config)
+
+
+def _read_scheme(config: ConfigRope) -> EngineRope:
     values, name = config.values, config.scheme
     part = config.part if config.model_type in _PARTIAL else 1.0
     base, factor = config.ladder(part), values.get("factor", 1.0)
@@ -57,6 +75,32 @@ def _read_gemma3(config: ConfigRope) -> EngineRope:
     return EngineRope(np.asarray(config.rope.frequencies), config.rope.attention_factor, layers=layers, note=note)
 
 
+def _read_gemma4(config: ConfigRope) -> EngineRope:
+    """Return the RoPE of one kind of layers, by its base, type and part of a head alone."""
+    if config.scheme == "default":
+        return EngineRope(config.ladder(config.part))
+    if config.scheme != "proportional":
+        raise UnknownError(f"the scheme {show(config.scheme)} was not read")
+    ignored = formulas.find_ignored(config.values, {"factor": 1.0})
+    return EngineRope(formulas.proportional(config, config.part), ignored_keys=ignored)
+
+
+def _read_llama4(config: ConfigRope) -> EngineRope:
+    """Return the RoPE of three layers of four, whatever ``no_rope_layers`` says, by a base that is a whole number."""
+    if not config.rope.source.model.name:
+        raise UnknownError("its loader for the text alone was not read")
+    count, model = config.raw.get("num_hidden_layers"), config.rope.source.model
+    layers = None if count is None else tuple(i for i in range(count) if (i + 1) % 4)
+    whole = {**config.values, "rope_theta": int(config.values["rope_theta"])}
+    note = "pairing half, and rows of the weights are reordered for it"
+    ignored: tuple[str, ...] = (
+        ("no_rope_layers",) if None not in (layers, model.layers) and layers != model.layers else ()
+    )
+    made = _read_scheme(replace(config, values=whole))
+    ignored += made.ignored_keys
+    return replace(made, pairing="interleaved", layers=layers, note=note, ignored_keys=ignored)
+
+
 ENGINE = Engine(
     "SGLang",
     Reading(
@@ -64,10 +108,11 @@ ENGINE = Engine(
         (
             "python/sglang/srt/layers/rotary_embedding/factory.py (get_rope), base.py, yarn.py, rope_variant.py",
             "python/sglang/srt/models/{llama,mistral,qwen2,qwen2_moe,qwen3,qwen3_moe,gemma3_causal,gpt_oss}.py",
+            "python/sglang/srt/models/{gemma3n_causal,gemma4_causal,llama4,mllama4}.py",
         ),
         _read,
-        ("llama", "mistral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma3_text", "gpt_oss"),
-        ("gemma3_text",),
+        ("llama", "mistral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gpt_oss", *_LAYERED),
+        _LAYERED,
     ),
     formats.config_format(
         "as vLLM",

@@ -12,12 +12,18 @@ from rfrope.engines import formats, formulas
 from rfrope.engines.formulas import UnknownError
 from rfrope.engines.record import ConfigRope, Engine, EngineRope, Format, Reading
 
+_LAYERED = ("gemma4_text", "gemma3n_text", "modernbert", "llama4_text")
+_INTERLEAVED = {"cohere2": "", "llama4_text": "pairing half, and rows of the weights are reordered for it"}
+
 
 def _read(config: ConfigRope) -> EngineRope:
     """Return the RoPE of the layers of one kind, which ``rope_parameters`` have a dict for."""
+    if config.model_type == "exaone4" and config.raw.get("sliding_window", 4096) is None:
+        raise UnknownError("what layer_types are without sliding_window was not read")
     made = _read_gpt_oss(config) if config.model_type == "gpt_oss" else _read_scheme(config)
-    pairing = "interleaved" if config.model_type == "cohere2" else "half"
-    return replace(made, pairing=pairing, layers=config.rope.source.model.layers)
+    pairing = "interleaved" if config.model_type in _INTERLEAVED else "half"
+    note = _INTERLEAVED.get(config.model_type, "")
+    return replace(made, pairing=pairing, note=note, layers=config.rope.source.model.layers)
 
 
 def _read_gpt_oss(config: ConfigRope) -> EngineRope:
@@ -41,6 +47,9 @@ def _read_scheme(config: ConfigRope) -> EngineRope:
             return EngineRope(base / factor, positions=math.ceil(context * factor))
         case "llama3":
             return EngineRope(formulas.llama3(base, values), positions=context)
+        case "proportional":
+            ignored = formulas.find_ignored(values, {"factor": 1.0})
+            return EngineRope(formulas.proportional(config, config.part), positions=context, ignored_keys=ignored)
         case "yarn":
             return _read_yarn(config, base)
         case "longrope":
@@ -79,20 +88,21 @@ ENGINE = Engine(
             "vllm/transformers_utils/config.py (patch_rope_parameters)",
             "vllm/config/model.py (max_model_len)",
             "vllm/model_executor/models/{llama,mistral,mixtral,phi3,qwen2,qwen2_moe,qwen3,qwen3_moe}.py",
-            "vllm/model_executor/models/{gemma3,gpt_oss,commandr}.py",
+            "vllm/model_executor/models/{gemma3,gemma3n,gemma4,gpt_oss,commandr,exaone4,llama4,modernbert}.py",
         ),
         _read,
         (
             *("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
-            *("gemma3_text", "gpt_oss", "cohere2"),
+            *("gemma3_text", "gpt_oss", "cohere2", "exaone4", *_LAYERED),
         ),
-        ("gemma3_text",),
+        ("gemma3_text", *_LAYERED),
     ),
     formats.config_format(
         "as transformers, with ``short_mscale`` and ``long_mscale``",
         f"vLLM 0.32.0, rotary_embedding/phi3_long_rope_scaled_rope.py; {formats.RUN}: get_rope",
         formats.make_longrope_with_mscales,
         pairings=("half",),
+        layered=("gemma3_text", "gemma3n_text", "modernbert", "exaone4"),
     ),
 )
 OPERATOR = Engine(

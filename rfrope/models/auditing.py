@@ -33,7 +33,8 @@ class Finding(Result):
     ----------
     kind : str
         One of "uninitialised", "width", "half precision", "frequencies", "attention factor", "rows", "too short",
-        "pairing", "layers"; of `probe` also "positions", "sections", "direction", "heads", "state", "not linear".
+        "pairing", "layers"; of `probe` also "positions", "sections", "direction", "heads", "state", "not linear",
+        "attention" (what reaches it is not what was turned), "softmax scale".
     where : str
         The buffer, table or layer.
     text : str

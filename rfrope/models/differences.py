@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from rfrope.models.mistakes import describe, mistakes
 from rfrope.models.tables import HALVES, ROUNDED, bits, rounded
+from rfrope.rotation.pairings import dealt
 from rfrope.rotation.rope import Rope
 
 _NARROW = 2.0**-8  # what half precision leaves unknown, with some room
@@ -67,3 +69,26 @@ def describe_factor(found: float, rope: Rope) -> str:
     known |= {"its root": math.sqrt(meant), "its inverse": 1.0 / meant}
     like = [name for name, value in known.items() if value != meant and abs(found / value - 1.0) < 2e-3]
     return f"attention factor {found:.6g}, and {meant:.6g} is meant" + "".join(f": {name}" for name in like[:1])
+
+
+def describe_dealing(found: np.ndarray, wanted: np.ndarray, room: np.ndarray, rope: Rope) -> str:
+    """Say how blocks are dealt out to axes, of frequencies (D, k) that are not those wanted."""
+    axes = wanted.shape[1]
+    for order in itertools.permutations(range(axes)):
+        if np.all(np.abs(found[:, order] - wanted) <= room):
+            names = ", ".join(f"{a} for {b}" for b, a in enumerate(order) if a != b)
+            return f"axes of positions are swapped: {names}"
+    if rope.sections is not None:
+        ways = {False: "one after the other", True: "in turn"}
+        counted = tuple(int(np.sum(np.argmax(np.abs(found), axis=1) == axis)) for axis in range(axes))
+        is_in_turn = not rope.interleaved
+        for lengths in (rope.sections, counted):
+            try:
+                other = np.asarray(dealt(np.asarray(rope.frequencies), lengths, is_in_turn))
+            except (ValueError, TypeError):
+                continue
+            if np.all(np.abs(found - other) <= room):
+                return f"blocks are dealt out to axes {ways[is_in_turn]}, and {ways[rope.interleaved]} is meant"
+    block = int(np.argmax(np.max(np.abs(found - wanted) / room, axis=1)))
+    at, meant = (int(np.argmax(np.abs(each[block]))) for each in (found, wanted))
+    return f"block {block} turns along axis {at}, and axis {meant} is meant"

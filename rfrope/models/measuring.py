@@ -59,6 +59,8 @@ class Function:
         Namespace, device and dtype of the arrays that the function takes.
     origin : int
         Position of the queries that scores are formed with.
+    marks_heads : bool
+        Whether features of head g of row b are multiplied by H b + g + 1, those of queries only where they come back.
     """
 
     apply: Callable[..., Any]
@@ -70,6 +72,7 @@ class Function:
     scale: float
     place: tuple[ModuleType, Any, Any]
     origin: int = 0
+    marks_heads: bool = False
     calls: int = field(default=0)
     dtype: str = ""
     still: tuple[str, ...] = ()
@@ -97,11 +100,12 @@ class Function:
             at = np.full((batch, self.head_dim, positions.shape[2]), self.origin, dtype=positions.dtype)
             positions = np.concatenate([positions, at], axis=1)
         tokens = len(q)
+        marked = (self.gives != "scores", True)
         given = [
             self._place(
-                np.ascontiguousarray(np.broadcast_to(one, (batch, heads, tokens, self.head_dim))), self.place[2]
+                self._mark(np.broadcast_to(one, (batch, heads, tokens, self.head_dim)), is_marked), self.place[2]
             )
-            for one, heads in ((q, self.heads), (k, self.kv_heads))
+            for one, heads, is_marked in zip((q, k), (self.heads, self.kv_heads), marked, strict=True)
         ]
         at = self._place(positions if self.axes > 1 else positions[..., 0], None)
         self.calls, self.dtype = self.calls + 1, array.dtype_name(given[0])
@@ -118,6 +122,12 @@ class Function:
         scores = _read("scores", found, (batch, self.heads, tokens, tokens))
         rows = scores[:, :, len(x) :, : len(x)] / self.scale
         return {"apply": {"scores": np.moveaxis(rows, 2, 3)}}
+
+    def _mark(self, x: np.ndarray, is_marked: bool) -> np.ndarray:
+        if not self.marks_heads or not is_marked:
+            return np.ascontiguousarray(x)
+        marks = 1.0 + np.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2])
+        return marks[:, :, None, None] * x
 
     def _place(self, host: np.ndarray, dtype: Any) -> Any:
         space, device, _ = self.place
@@ -259,6 +269,11 @@ def _find_unlike_columns(moved: np.ndarray, first: np.ndarray, second: np.ndarra
 # -- phases --------------------------------------------------------------------------------------------------------
 
 
+def choose_single(context: int) -> np.ndarray:
+    """Return the positions of single tokens, of two rows in each of two calls: each has the largest one."""
+    return np.array([[context - 1, min(5, context - 1)], [min(7, context - 1), context - 1]])
+
+
 def choose_positions(context: int) -> np.ndarray:
     """Return positions below a context, from near to far, in an order that is not theirs."""
     powers = [2**n for n in range(40) if 2**n < context]
@@ -362,6 +377,8 @@ class Side:
         Blocks along each axis alone.
     lagged : ndarray or None
         Scores of queries at position 3.
+    single : ndarray (2, B, H, D), complex
+        Blocks of a single token in two rows, at two positions each.
     """
 
     matrices: np.ndarray
@@ -371,6 +388,7 @@ class Side:
     again: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 0), complex))
     along: list[np.ndarray] = field(default_factory=list)
     lagged: np.ndarray | None = None
+    single: np.ndarray = field(default_factory=lambda: np.zeros((2, 2, 1, 0), complex))
 
     @property
     def turning(self) -> list[int]:
@@ -395,6 +413,7 @@ class Box:
     is_wide: bool
     sides: dict[str, Side]
     context: int
+    kv_heads: int = 0  # where features of heads were marked
 
     def structure(self) -> Structure:
         """Return that of the first head that turns."""

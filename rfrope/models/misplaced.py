@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from rfrope.models.measuring import EXCEEDS, Box, Phases, find_places, read_phases
+from rfrope.models.measuring import EXCEEDS, Box, Phases, choose_single, find_places, read_phases, usual_length
 from rfrope.models.tables import HALVES, rounded
 
 Fault: TypeAlias = tuple[str, str, int | None]  # kind, text, position
@@ -60,6 +60,27 @@ class Misplaced:
         if text := self.find_count():
             return "positions", text, None
         return self._find_rounding() or self._find_others()
+
+    def describe_single(self) -> Fault | None:
+        """Return what is wrong with positions where a call has one token in each row, or None."""
+        side, context, given = self.box.sides[self.side], self.box.context, choose_single(self.box.context)
+        z = side.single[:, :, self.head]
+        z = z / np.maximum(np.abs(z), 1e-30)
+        phases = given[..., None] * self.frequencies + self.phases.start[self.head]
+        room = 0.01 + 8.0 * self.noise + 2.0**-20 * np.abs(phases) + given[..., None] * self.phases.allowed[self.head]
+        if np.all(np.abs(z - np.exp(1j * phases)) <= room):
+            return None
+        if np.max(np.abs(z[0] - np.exp(1j * phases[0]))) <= np.max(room) and np.max(np.abs(z[1] - z[0])) <= 0.01:
+            return "state", "a call turns by the positions of the one before, which had as many tokens", None
+        places, near = find_places(z.reshape(-1, z.shape[-1]), self.frequencies, 1 - context, 2 * context)
+        row = int(np.argmax(places != given.ravel()))
+        if not np.all(near):
+            return "positions", "a token that is alone in its call turns by no position", None
+        return (
+            "positions",
+            f"alone in its call, a token at {given.ravel()[row]} turns as position {places[row]} does",
+            None,
+        )
 
     def find_count(self) -> str:
         """Return what tokens are counted by in place of their positions, or ""."""
@@ -137,3 +158,25 @@ class Misplaced:
         if turns_as < first and np.all(places[near] == at[near] % (first - turns_as)):
             return "positions", f"positions begin again at {first - turns_as}", first
         return "positions", f"position {first} turns as position {turns_as} does", first
+
+
+def find_exchanged(box: Box) -> str:
+    """Return which heads and rows come out as others do, or meet other key heads than their group's, or ""."""
+    for name, side in box.sides.items():
+        if not side.turning or not side.single.size or not box.kv_heads:
+            continue
+        rows, heads = side.single.shape[1:3]
+        in_group = box.kv_heads if name == "scores" else heads
+        for row, h in itertools.product(range(rows), side.turning):
+            size = usual_length(side.single[0, row, h]) / usual_length(side.z[0, h])
+            own, wanted = h * in_group // heads, row * in_group + h * in_group // heads
+            found = round(size) - 1
+            if found == wanted or abs(size / (1.0 + wanted) - 1.0) <= 0.01 + 8.0 * box.noise:
+                continue
+            if not 0 <= found < rows * in_group or abs(size - 1.0 - found) > 0.1:
+                return f"{name}: head {h} has another length where heads differ"
+            if name == "scores" and found // in_group == row:
+                return f"query head {h} meets key head {found % in_group}, and {own} is that of its group"
+            what = f"head {found % in_group} of row {found // in_group}"
+            return f"{name}: head {h} of row {row} of the batch comes from {what}"
+    return ""

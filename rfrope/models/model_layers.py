@@ -16,6 +16,7 @@ from rfrope._core import array, libraries
 from rfrope._core.arguments import show
 from rfrope.models.layering import list_layers
 from rfrope.models.measuring import Box, find_places, noise_of, unit, usual_length
+from rfrope.models.model_attention import Trace
 from rfrope.rotation.rope import Rope
 
 _ROTATION = re.compile("apply_.*(rotary|rope)")
@@ -23,6 +24,7 @@ _TABLES = re.compile("cos|sin|freqs|position|emb")  # parameters that are no fea
 _PERCEPTION = re.compile("vision|visual|vit|image|audio")  # in the name of a part
 _INDEX = re.compile(r"\.(\d+)\.")
 _PADDED, _HIDDEN = 37, 5  # tokens, and those of them that are padding
+_INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 _FIRST = 11  # tokens of the first forward, by which layers are found
 
 
@@ -34,6 +36,7 @@ class _Calls:
     found: dict[str, dict[str, np.ndarray]]
     widths: dict[str, int]
     dtypes: dict[str, str]
+    trace: Trace | None = None
 
 
 class ModelLayers:
@@ -49,6 +52,8 @@ class ModelLayers:
         Layers by what is meant to turn them.
     still : tuple of str
         Attention that calls no function of rotation.
+    trace : Trace
+        What attention is given of the rotation's results.
     """
 
     def __init__(self, model: Any, meant: tuple[Rope, ...], config: Any) -> None:
@@ -66,14 +71,16 @@ class ModelLayers:
         self._path: list[str] = []
         self._visited: list[str] = []
         self._is_inside = False
-        calls = self._run({}, np.zeros((1, _FIRST, self.axes), dtype=np.int64) + np.arange(_FIRST)[:, None])
+        calls = self._run({}, _count(_FIRST, self.axes))
         self._widths, self._dtypes = calls.widths, calls.dtypes
+        self.trace = Trace()
         if not self._widths:
             names = ", ".join(sorted({name for _, name in self.functions}))
             raise ValueError(
                 f"{type(model).__name__} called none of {names} in its forward; expected one in each layer"
             )
         visited = dict.fromkeys(self._visited)
+        self._run({}, _count(_FIRST, self.axes), trace=self.trace)
         self.still = tuple(one for one in visited if one not in self._widths and not _has_inner(one, visited))
 
     def widths(self) -> dict[str, int]:
@@ -122,10 +129,12 @@ class ModelLayers:
 
     # -- one forward ---------------------------------------------------------------------------------------------------
 
-    def _run(self, features: Mapping[str, np.ndarray], positions: np.ndarray, hidden: int = 0) -> _Calls:
+    def _run(
+        self, features: Mapping[str, np.ndarray], positions: np.ndarray, hidden: int = 0, trace: Trace | None = None
+    ) -> _Calls:
         torch: Any = libraries.imported("torch")
         parameter = next(self.model.parameters())
-        calls = _Calls(features, {}, {}, {})
+        calls = _Calls(features, {}, {}, {}, trace)
         at = torch.from_numpy(np.ascontiguousarray(positions)).to(parameter.device)
         at = at.movedim(-1, 0) if self.axes > 1 else at[..., 0]
         ids = torch.zeros(positions.shape[:2], dtype=torch.int64, device=parameter.device)
@@ -156,7 +165,40 @@ class ModelLayers:
                 original = getattr(module, name)
                 undo.callback(setattr, module, name, original)
                 setattr(module, name, self._wrapped(original, calls))
+            if calls.trace is not None:
+                self._watch_attention(undo, calls.trace)
             yield
+
+    def _watch_attention(self, undo: ExitStack, trace: Trace) -> None:
+        """Let functions of attention, and norms before them, say what they are given."""
+        for module in dict.fromkeys(module for module, _ in self.functions):
+            if (original := getattr(module, _INTERFACE, None)) is not None:
+                undo.callback(setattr, module, _INTERFACE, original)
+                setattr(module, _INTERFACE, _Interface(original, self._attending(trace)))
+
+        def leave_norm(part: Any, given: Any, made: Any) -> None:
+            if self._path and given and getattr(given[0], "ndim", 0) in (3, 4) and hasattr(made, "shape"):
+                axes = [axis for axis in range(given[0].ndim - 2, 0, -1) if given[0].shape[axis] == _FIRST]
+                if axes:
+                    trace.follow_norm(self._layer, given[0], made, axes[0])
+
+        for part in self.model.modules():
+            if "norm" in type(part).__name__.lower():
+                undo.callback(part.register_forward_hook(leave_norm).remove)
+
+    def _attending(self, trace: Trace) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+            def attend(module: Any, query: Any, key: Any, *rest: Any, **options: Any) -> Any:
+                trace.attend(self._layer, module, query, key, options.get("scaling"))
+                return function(module, query, key, *rest, **options)
+
+            return attend
+
+        return watched
+
+    @property
+    def _layer(self) -> str:
+        return self._path[-1] if self._path else type(self.model).__name__
 
     def _entering(self, path: str) -> Callable[..., None]:
         def enter(*_: Any) -> None:
@@ -169,8 +211,9 @@ class ModelLayers:
         self._path.pop()
 
     def _wrapped(self, original: Callable[..., Any], calls: _Calls) -> Callable[..., Any]:
-        names = [*inspect.signature(original).parameters]
-        is_pair = len(names) > 1 and not _TABLES.search(names[1])
+        signature = inspect.signature(original)
+        names = [*signature.parameters]
+        names = names[: 2 if len(names) > 1 and not _TABLES.search(names[1]) else 1]
 
         def rotate(*arguments: Any, **options: Any) -> Any:
             if self._is_inside:  # one such function may call another
@@ -178,21 +221,29 @@ class ModelLayers:
             self._is_inside = True
             try:
                 result = original(*arguments, **options)
-                bound = inspect.signature(original).bind(*arguments, **options)
-                self._follow(original, bound, names[: 2 if is_pair else 1], calls)
-                return result
+                bound = signature.bind(*arguments, **options)
+                given = [bound.arguments[name] for name in names]
+                self._follow(original, bound, names, calls)
+                return result if calls.trace is None else self._plant(given, result, calls.trace)
             finally:
                 self._is_inside = False
 
         return rotate
 
+    def _plant(self, given: list[Any], result: Any, trace: Trace) -> Any:
+        """Return random numbers in place of what a function gave."""
+        turned = result if isinstance(result, tuple | list) else (result,)
+        planted = trace.plant(self._layer, given, tuple(turned), [_axis_of_tokens(one, _FIRST) for one in given])
+        return planted if isinstance(result, tuple | list) else planted[0]
+
     def _follow(
         self, original: Callable[..., Any], bound: inspect.BoundArguments, names: list[str], calls: _Calls
     ) -> None:
         """Call a function once more, with unit vectors in place of queries and keys."""
-        layer = self._path[-1] if self._path else type(self.model).__name__
+        layer = self._layer
         given = [bound.arguments[name] for name in names]
-        calls.widths[layer], calls.dtypes[layer] = int(given[0].shape[-1]), array.dtype_name(given[0])
+        calls.widths.setdefault(layer, int(given[0].shape[-1]))
+        calls.dtypes.setdefault(layer, array.dtype_name(given[0]))
         if layer not in calls.features:
             return
         features = calls.features[layer]
@@ -209,7 +260,28 @@ class ModelLayers:
             if host.ndim == 3:  # one head, without an axis of its own
                 host, axis = host[:, None], axis + 1
             side = "keys" if sides else "queries"
-            sides[side] = host if axis == 2 else np.moveaxis(host, axis, 2)
+            sides.setdefault(side, host if axis == 2 else np.moveaxis(host, axis, 2))
+
+
+class _Interface:
+    """The table of functions of attention of transformers, each watched."""
+
+    def __init__(self, original: Any, watched: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        self.original, self.watched = original, watched
+
+    def get_interface(self, *arguments: Any) -> Callable[..., Any]:
+        return self.watched(self.original.get_interface(*arguments))
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        return self.watched(self.original[name])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+
+def _count(tokens: int, axes: int) -> np.ndarray:
+    """Return positions (1, T, k) that count from 0."""
+    return np.repeat(np.arange(tokens)[None, :, None], axes, axis=-1)
 
 
 def _axis_of_tokens(x: Any, tokens: int) -> int:

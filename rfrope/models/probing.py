@@ -13,8 +13,9 @@ from rfrope._core import array
 from rfrope._core.arguments import choice, positive, show, whole
 from rfrope._core.results import Result
 from rfrope.data.model_types import known
-from rfrope.models.auditing import Finding, merge_shared, read_expected
-from rfrope.models.measuring import Box, Function, Side, Source, choose_positions, choose_steps, unit
+from rfrope.models.auditing import Finding, merge_shared
+from rfrope.models.configs import from_config
+from rfrope.models.measuring import Box, Function, Side, Source, choose_positions, choose_single, choose_steps, unit
 from rfrope.models.model_layers import ModelLayers
 from rfrope.models.verdicts import Rotation, judge, judge_still
 from rfrope.rotation.rope import Rope, refuse_polar
@@ -61,18 +62,33 @@ class Probe(Result):
     def rope(self) -> Rope:
         """The Rope of the first layer that turns, as it was found.
 
+        Its attention factor is the root of the product of those of queries and keys.
+
         Raises
         ------
         ValueError
-            If nothing turns, or features do not turn in pairs.
+            If nothing turns, features do not turn in pairs or are not the first ones of a head, or heads, or queries
+            and keys, do not turn alike.
         """
         for one in self.rotations:
             if one.pairing in ("half", "interleaved") and np.all(np.isfinite(one.frequencies)):
-                factors = [value for value in one.attention_factor.values() if value > 0.0]
-                factor = float(np.sqrt(factors[0])) if "scores" in one.attention_factor else factors[0]
-                factor = 1.0 if abs(factor - 1.0) < _ROUNDED else factor
-                return Rope(one.frequencies, pairing=one.pairing, attention_factor=factor, context=self.context)
+                return self._make(one)
         raise ValueError("no layer turns pairs of features, so there is no Rope; expected findings to be read")
+
+    def _make(self, one: Rotation) -> Rope:
+        reasons = {
+            f"features from {one.first} on turn": one.first > 0,
+            "not all heads turn": not all(all(turning) for turning in one.turning_heads.values()),
+            "heads, or queries and keys, turn by different frequencies": one.sets_differ,
+        }
+        if reason := next((text for text, holds in reasons.items() if holds), ""):
+            raise ValueError(f"{one.name}: {reason}, and no Rope does; expected rotations to be read")
+        factors = [*one.attention_factor.values()]
+        sides = 2 if "scores" in one.attention_factor else len(factors)
+        factor = float(np.prod(factors) ** (1.0 / sides))
+        factor = 1.0 if abs(factor - 1.0) < _ROUNDED else factor
+        about: dict[str, Any] = {"pairing": one.pairing, "head_dim": one.head_dim, "context": self.context}
+        return Rope(one.frequencies, attention_factor=factor, **about)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
@@ -111,7 +127,7 @@ def probe(
     head_dim: int | None = None,
     heads: int = 1,
     kv_heads: int | None = None,
-    axes: int = 1,
+    axes: int | None = None,
     gives: str = "rotated",
     score_scale: float = 1.0,
     context: int | None = None,
@@ -137,8 +153,8 @@ def probe(
         Features of a head; those of `expected` unless given.
     heads, kv_heads : int
         Heads of the queries, and of the keys: as many unless given.
-    axes : int
-        Axes of positions, three for M-RoPE.
+    axes : int, optional
+        Axes of positions, three for M-RoPE; those of `expected` unless given.
     gives : {"rotated", "scores"}
         What a function returns.
     score_scale : float
@@ -163,11 +179,12 @@ def probe(
 
     Notes
     -----
-    Four calls, one more for scores, and one for each of several axes: unit vectors of every feature at five positions,
+    Six calls, one more for scores, and one for each of several axes: unit vectors of every feature at five positions,
     and twice those, which give pairs, width and factors; then all blocks at once at up to 160 positions below the
     context, in an order that is not theirs and in two rows that differ. Phases at 1, 2, 4, ... give frequencies, the
     others the position that each token turns by. Every axis is followed by itself, and the blocks once more at the end,
-    for what a first call leaves behind. A model is run once before, to find its layers. Positions of findings are the
+    for what a first call leaves behind; then two calls of one token in each row, as in decoding, where keys of scores
+    differ by head. A model is run once before, to find its layers. Positions of findings are the
     first of those measured.
 
     Whole positions tell frequencies but for whole turns. Scores tell the square of the attention factor, and no start
@@ -190,6 +207,8 @@ def probe(
         expected = getattr(apply, "config", None)
     meant = () if expected is None else _read_meant(expected)
     length = _choose_context(context, meant)
+    if _is_config(expected):
+        meant = _read_meant(expected, length)
     source: Source
     if hasattr(apply, "named_modules"):
         source = ModelLayers(apply, meant, expected if _is_config(expected) else None)
@@ -205,7 +224,12 @@ def probe(
     boxes = _measure(source, length)
     verdicts = [judge(box, *source.choose(name, meant)) for name, box in boxes.items()]
     verdicts += [judge_still(name, source.choose(name, meant)[1]) for name in source.still]
-    findings = merge_shared([one for _, found in verdicts for one in found])
+    faults = [one for _, found in verdicts for one in found]
+    if isinstance(source, ModelLayers):
+        for name in boxes:
+            found = source.trace.find(name, source.choose(name, meant)[0])
+            faults += [Finding(kind, name, text) for kind, text in found]
+    findings = merge_shared(faults)
     padding = _count_padding(source, boxes, verdicts)
     return Probe(findings, tuple(one for one, _ in verdicts), source.calls, length, padding)
 
@@ -219,13 +243,15 @@ def _count_padding(source: Source, boxes: dict[str, Box], verdicts: list[tuple[R
     return source.counts_padding(boxes[one.name], one.frequencies)
 
 
-def _read_meant(expected: Any) -> tuple[Rope, ...]:
-    """Return the Ropes that are meant, also those of several axes or heads."""
+def _read_meant(expected: Any, length: int | None = None) -> tuple[Rope, ...]:
+    """Return the Ropes that are meant, also those of several axes or heads; those of a config for a length."""
     if not _is_config(expected):
         made = expected if isinstance(expected, Rope) else Rope(expected)
         refuse_polar(made, "expected", _POLAR)
         return (replace(made, frequencies=array.to_host(made.frequencies, "expected").astype(np.float64)),)
-    found = read_expected(None, expected)
+    found = from_config(expected, seq_len=length)
+    for one in found:
+        refuse_polar(one, "expected", _POLAR)
     text = [one for one in found if one.source.rope_parameters["rope_type"] != "axial"]
     return tuple(_turn_back(one) if known(one.source.model.model_type).get("negated") else one for one in text or found)
 
@@ -261,11 +287,28 @@ def _read_function(
     kv_heads = heads if sizes["kv_heads"] is None else whole("kv_heads", sizes["kv_heads"], 1)
     if heads % kv_heads:
         raise ValueError(f"kv_heads is {kv_heads}; expected a number that divides heads = {heads}")
-    axes = whole("axes", sizes["axes"], 1, _MOST_AXES)
+    axes = _choose_axes(sizes["axes"], meant)
     array.check_memory(300.0, (heads, width, width), np.zeros(0), "head_dim and heads")
     space = array.named_namespace(place[0])
     asked = space.float32 if place[2] is None else array.check_float_dtype(place[2], space)
     return Function(apply, width, heads, kv_heads, axes, gives, scale, (space, place[1], asked))
+
+
+def _choose_axes(axes: int | None, meant: tuple[Rope, ...]) -> int:
+    wanted = max((_count_axes(one) for one in meant), default=1)
+    if axes is None:
+        return wanted
+    given = whole("axes", axes, 1, _MOST_AXES)
+    if meant and given != wanted:
+        raise ValueError(
+            f"axes is {given}, and expected turns by {wanted}; expected {wanted}, or a Rope of its frequencies alone"
+        )
+    return given
+
+
+def _count_axes(rope: Rope) -> int:
+    vectors = np.asarray(rope.vectors)
+    return len(rope.sections) if rope.sections is not None else int(vectors.shape[-1]) if vectors.ndim > 1 else 1
 
 
 def _measure(source: Source, context: int) -> dict[str, Box]:
@@ -281,7 +324,8 @@ def _measure(source: Source, context: int) -> dict[str, Box]:
     rows = np.stack([at, at[::-1]])
     boxes = {}
     for name, sides in once.items():
-        boxes[name] = box = Box(name, widths[name], steps, rows, *source.rounding(name), {}, context)
+        kv_heads = source.kv_heads if isinstance(source, Function) else 0
+        boxes[name] = box = Box(name, widths[name], steps, rows, *source.rounding(name), {}, context, kv_heads)
         for side in sides:
             cubes = [
                 one[name][side][0].reshape(-1, len(steps), widest, widths[name])[:, :, : widths[name]]
@@ -315,6 +359,12 @@ def _follow_blocks(source: Source, boxes: dict[str, Box], blocks: dict[str, np.n
         source.origin = 0
     for (name, side), z in read(_spread(rows, source.axes)).items():
         boxes[name].sides[side].again = z
+    if isinstance(source, Function):
+        source.marks_heads = True
+    blocks = {name: x[:1] for name, x in blocks.items()}
+    single = [read(_spread(at[:, None], source.axes)) for at in choose_single(next(iter(boxes.values())).context)]
+    for name, side in single[0]:
+        boxes[name].sides[side].single = np.stack([found[name, side][:, :, 0] for found in single])
 
 
 def _spread(rows: Any, axes: int) -> np.ndarray:

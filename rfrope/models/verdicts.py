@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,11 +9,11 @@ import numpy as np
 
 from rfrope._core.results import Result
 from rfrope.models.auditing import Finding
-from rfrope.models.differences import describe_difference, describe_factor, describe_width
+from rfrope.models.differences import describe_dealing, describe_difference, describe_factor, describe_width
 from rfrope.models.measuring import Box, Phases, Side, read_phases, usual_length
-from rfrope.models.misplaced import Misplaced
+from rfrope.models.misplaced import Misplaced, find_exchanged
+from rfrope.models.passing import describe_rest, find_order
 from rfrope.models.tables import HALVES, ROUNDED, TINY, bits
-from rfrope.rotation.pairings import dealt
 from rfrope.rotation.rope import Rope
 
 _LARGEST = 1e12  # entries of no rotation
@@ -48,6 +47,10 @@ class Rotation(Result):
     exceeds : int or None
         The first of the measured positions at which a cos or sin is off by more than 1e-3 from what is meant, or, if
         nothing is, from exact phases of `frequencies`.
+    head_dim : int
+        Features of a head; 0 where it is not known.
+    sets_differ : bool
+        Whether heads turn by different frequencies, or queries by others than keys.
     """
 
     name: str
@@ -60,6 +63,8 @@ class Rotation(Result):
     factor_of_rest: dict[str, float]
     turning_heads: dict[str, tuple[bool, ...]]
     exceeds: int | None
+    head_dim: int = 0
+    sets_differ: bool = False
 
     def __str__(self) -> str:
         if self.pairing is None:
@@ -108,6 +113,7 @@ class _Judge:
             self._nonlinear,
             self._still,
             self._pairs,
+            self._order,
             self._one_table,
             self._places,
         )
@@ -121,6 +127,8 @@ class _Judge:
             yield from found
             return
         yield from self._lengths()
+        yield from self._single()
+        yield from self._rest()
         if self.rope is not None:
             yield from self._compare(self.rope)
         elif self._axes() and len(self._axes()) > 1:
@@ -205,7 +213,7 @@ class _Judge:
         self.noise = 2.0 ** -max(narrow) if self.narrow else box.noise
         for name, side in box.sides.items():
             if side.turning and side.z.size:
-                z = side.z[0] / usual_length(side.z[0])
+                z = side.z[0] / np.array([usual_length(one) for one in side.z[0]])[:, None, None]
                 self.phases[name] = read_phases(z, box.positions[0], self.noise)
         yield from ()
 
@@ -256,6 +264,11 @@ class _Judge:
                 faults.setdefault(f"{len(turning)} of {count} heads turn, not {rest}", []).append(name)
             apart = np.abs(found.frequencies[turning] - found.frequencies[turning[0]])
             unlike = np.any(apart > found.allowed[turning] + found.allowed[turning[0]], axis=1)
+            sizes = np.array([usual_length(side.z[0, h]) for h in turning])
+            if np.any(apart := np.abs(sizes / np.median(sizes) - 1.0) > 16.0 * self.noise):
+                h = int(np.argmax(apart))
+                text = f"head {turning[h]} has the factor {sizes[h]:.6g}, and {np.median(sizes):.6g} is usual"
+                faults.setdefault(text, []).append(name)
             if np.any(unlike) and not self._has_sets():
                 text = f"head {turning[int(np.argmax(unlike))]} turns by other frequencies than head {turning[0]}"
                 faults.setdefault(text, []).append(name)
@@ -307,6 +320,23 @@ class _Judge:
                 text = f"{name}: what turns is multiplied by {np.min(size):.6g} to {np.max(size):.6g}"
                 yield self._finding("attention factor", text)
                 return
+
+    def _single(self) -> Iterator[Finding]:
+        """Yield what calls of one token do otherwise, and heads of keys that are not those of their group."""
+        found = {name: self._misplaced(name, each).describe_single() for name, each in self.phases.items()}
+        for fault in dict.fromkeys(one for one in found.values() if one):
+            names = " and ".join(name for name, other in found.items() if other == fault)
+            yield self._finding(fault[0], f"{names}: {fault[1]}")
+        if text := find_exchanged(self.box):
+            yield self._finding("heads", text)
+
+    def _order(self) -> Iterator[Finding]:
+        if text := find_order(self.box):
+            yield self._finding("pairing", text)
+
+    def _rest(self) -> Iterator[Finding]:
+        for text in describe_rest(self.box, self.noise, self.rotation().attention_factor):
+            yield self._finding("width", text)
 
     # -- against what is meant -----------------------------------------------------------------------------------------
 
@@ -379,7 +409,7 @@ class _Judge:
         if unused := [*self._unused_axes()]:
             yield from unused
             return
-        yield self._finding("sections", _name_dealing(found, wanted, room, rope))
+        yield self._finding("sections", describe_dealing(found, wanted, room, rope))
 
     def _compare_factors(self, rope: Rope) -> Iterator[Finding]:
         meant, rotation = rope.attention_factor, self.rotation()
@@ -429,8 +459,10 @@ class _Judge:
             along = self._axes()
             frequencies = np.stack(along, axis=-1) if len(along) > 1 else frequencies
         turning = {name: tuple(one.pairing is not None for one in side.structures) for name, side in box.sides.items()}
-        width = 2 * one.first.size
-        return Rotation(box.name, one.pairing, width, one.start, frequencies, error, factors, rest, turning, exceeds)
+        read = [(p.frequencies[h], p.allowed[h]) for name, p in self.phases.items() for h in box.sides[name].turning]
+        differ = any(np.any(np.abs(values - read[0][0]) > room + read[0][1]) for values, room in read)
+        about = (box.name, one.pairing, 2 * one.first.size, one.start)
+        return Rotation(*about, frequencies, error, factors, rest, turning, exceeds, box.width, differ)
 
 
 def total(rope: Rope, head: int = 0) -> np.ndarray:
@@ -463,26 +495,3 @@ def _flat(rope: Rope, frequencies: np.ndarray) -> Rope:
         context=rope.context,
         source=rope.source,
     )
-
-
-def _name_dealing(found: np.ndarray, wanted: np.ndarray, room: np.ndarray, rope: Rope) -> str:
-    """Say how blocks are dealt out to axes, if it is a way that is known."""
-    axes = wanted.shape[1]
-    for order in itertools.permutations(range(axes)):
-        if np.all(np.abs(found[:, order] - wanted) <= room):
-            names = ", ".join(f"{a} for {b}" for b, a in enumerate(order) if a != b)
-            return f"axes of positions are swapped: {names}"
-    if rope.sections is not None:
-        ways = {False: "one after the other", True: "in turn"}
-        counted = tuple(int(np.sum(np.argmax(np.abs(found), axis=1) == axis)) for axis in range(axes))
-        is_in_turn = not rope.interleaved
-        for lengths in (rope.sections, counted):
-            try:
-                other = np.asarray(dealt(np.asarray(rope.frequencies), lengths, is_in_turn))
-            except (ValueError, TypeError):
-                continue
-            if np.all(np.abs(found - other) <= room):
-                return f"blocks are dealt out to axes {ways[is_in_turn]}, and {ways[rope.interleaved]} is meant"
-    block = int(np.argmax(np.max(np.abs(found - wanted) / room, axis=1)))
-    at, meant = (int(np.argmax(np.abs(each[block]))) for each in (found, wanted))
-    return f"block {block} turns along axis {at}, and axis {meant} is meant"

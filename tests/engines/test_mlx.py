@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,8 @@ def test_configs(made):
 
 
 LINEAR = {"rope_type": "linear", "factor": 8.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+LLAMA3["original_max_position_embeddings"] = 1024
 GPT_OSS = YARN | {"truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
 BOTH = ["sliding_attention", "full_attention"]
 SMALL = {"num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64}
@@ -81,6 +84,74 @@ def test_each_layer_turns_by_the_rule_of_its_kind(given):
     still = {i for i in range(8) if not getattr(layers[i].self_attn, "use_sliding_window", True)}
     still |= {i for i in range(8) if type(layers[i].self_attn.rope).__name__ == "NoPE"}
     assert turned == {*range(8)} - still
+
+
+WITH_TEXT = [
+    ("gemma4", {"model_type": "gemma4_text", "global_head_dim": 128, "layer_types": BOTH * 4}),
+    ("gemma4", {"model_type": "gemma4_text", "global_head_dim": 128, "layer_types": [*BOTH, *BOTH[::-1]] * 2}),
+    (
+        "gemma4",
+        {
+            "model_type": "gemma4_text",
+            "global_head_dim": 128,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 5e5},
+                "sliding_attention": {"rope_theta": 2e4},
+            },
+        },
+    ),
+    ("gemma3n", {"rope_theta": 1e6, "rope_local_base_freq": 2e4, "layer_types": BOTH * 4}),
+    ("llama4", {"rope_theta": 5e5, "rope_scaling": None, "no_rope_layers": [1, 0] * 4}),
+    ("llama4", {"rope_theta": 5e5, "rope_scaling": LLAMA3}),
+    ("", {"model_type": "llama4_text", "rope_theta": 5e5, "no_rope_layers": [1, 0] * 4}),
+    ("", {"model_type": "olmo3", "rope_theta": 5e5, "rope_scaling": YARN}),
+    ("", {"model_type": "olmo3", "rope_theta": 5e5, "layer_types": BOTH * 4}),
+    ("", {"model_type": "exaone4", "rope_theta": 1e6, "rope_scaling": LLAMA3, "sliding_window_pattern": "LLLG"}),
+    ("", {"model_type": "exaone4", "rope_theta": 1e6, "rope_scaling": None, "sliding_window_pattern": None}),
+]
+
+
+def attentions(whole: str, made: dict[str, Any]) -> list[Any]:
+    """Return the attention of each layer of a model that holds a text, or of the text alone."""
+    module = installed(f"mlx_lm.models.{'gemma4_text' if whole == 'gemma4' else whole or made['model_type']}")
+    kind = {"gemma3n": "TextConfig", "llama4": "TextArgs"}.get(whole, "ModelArgs")
+    fields = dataclasses.fields(getattr(module, kind))
+    required = {one.name: 1 for one in fields if one.default is dataclasses.MISSING and one.name not in made}
+    args = getattr(module, kind).from_dict(required | copy.deepcopy(made))
+    if made["model_type"] in ("exaone4", "llama4_text") and not whole:
+        body = module.ExaoneModel if made["model_type"] == "exaone4" else module.LanguageModel
+        return [layer.self_attn for layer in body(args).layers]
+    name = {"gemma3n": "Gemma3nAttention", "": "Olmo3Attention"}.get(whole, "Attention")
+    more = {"is_kv_shared_layer": False} if whole == "gemma3n" else {}
+    return [getattr(module, name)(args, i, **more) for i in range(made["num_hidden_layers"])]
+
+
+@pytest.mark.parametrize(("whole", "given"), WITH_TEXT)
+def test_layers_of_models_that_hold_a_text(whole, given):
+    mx = installed("mlx.core")
+    installed("mlx_lm.models.rope_utils")
+    made = {**SMALL, "model_type": f"{whole}_text", "sliding_window": 64, "layer_types": None} | given
+    made = {key: value for key, value in made.items() if key != "layer_types" or value is not None}
+    if made["model_type"] == "exaone4":
+        made["layer_types"] = [BOTH[(i + 1) % 4 == 0] for i in range(8)]
+    layers, turned = attentions(whole, made), set()
+    for compared in models.compare({"model_type": whole, "text_config": made} if whole else made, ["MLX-LM"]).ropes:
+        rope = compared.engines[0].rope
+        turned |= {*rope.layers}
+        is_interleaved, width = rope.pairing == "interleaved", 2 * rope.frequencies.size
+        step = np.zeros((1, 1, 1, width), np.float32)
+        step[..., 0::2] = 1.0
+        if not is_interleaved:
+            step = np.sort(step)[..., ::-1].copy()
+        for i in rope.layers:
+            for position in (1, 50, CONTEXT - 1):
+                rows = np.array(layers[i].rope(mx.array(step), offset=position))[0, 0, 0]
+                phases = position * rope.frequencies
+                sides = [rope.attention_factor * turn(phases) for turn in (np.cos, np.sin)]
+                expected = np.stack(sides, -1).ravel() if is_interleaved else np.concatenate(sides)
+                allowed = 1e-5 + 4e-6 * (np.repeat(phases, 2) if is_interleaved else np.tile(phases, 2))
+                assert np.max(np.abs(rows - expected) - allowed) < 0.0
+    assert turned == {i for i in range(8) if getattr(layers[i], "use_rope", True)}
 
 
 @pytest.mark.parametrize("kind", carried_by("MLX"))

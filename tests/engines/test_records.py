@@ -61,7 +61,6 @@ def test_what_was_not_read_is_unknown(engine):
         ("vLLM", {"rope_type": "yarn", KEY: 1024}, "refused", "factor missing"),
         ("vLLM", {"rope_type": "linear", "factor": 4}, "refused", "factor is 4, and it wants a float, 4.0"),
         ("SGLang", {"rope_type": "linear", "factor": 4}, "refused", "factor is 4, and it wants a float, 4.0"),
-        ("MLX-LM", {"rope_type": "proportional"}, "unknown", "the scheme 'proportional' was not read"),
         ("transformers", {"type": "yarn", KEY: 1024}, "refused", "factor missing"),
     ],
 )

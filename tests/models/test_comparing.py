@@ -107,6 +107,118 @@ def test_lengths_at_which_a_scheme_changes():
     assert any("vLLM: tables of cos and sin end after 16384 positions" in line for line in found.findings)
 
 
+SIZED = {"max_position_embeddings": 8192, "num_attention_heads": 4, "hidden_size": 256, "head_dim": 64}
+SIZED |= {"num_hidden_layers": 8}
+BOTH = ["sliding_attention", "full_attention"]
+GEMMA4 = {"model_type": "gemma4_text", "global_head_dim": 128, "layer_types": BOTH * 4, **SIZED}
+GEMMA3N = {
+    "model_type": "gemma3n_text",
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 2e4,
+    "layer_types": BOTH * 4,
+    **SIZED,
+}
+LLAMA4 = {"model_type": "llama4_text", "rope_theta": 5e5, "rope_scaling": None, **SIZED}
+
+
+def known(config, *names):
+    """What engines do that are known, by the RoPE's name and the engine's."""
+    return {
+        (one.name, report.engine): report.rope
+        for one in models.compare(config, names or None, seq_len=8192).ropes
+        for report in one.engines
+        if report.status == "known"
+    }
+
+
+@pytest.mark.parametrize(
+    ("config", "engines"),
+    [
+        ({"model_type": "gemma4", "text_config": GEMMA4}, {"vLLM", "SGLang", "MLX-LM"}),
+        ({"model_type": "gemma3n", "text_config": GEMMA3N}, {"vLLM", "SGLang", "MLX-LM"}),
+        ({"model_type": "llama4", "text_config": LLAMA4}, {"vLLM", "SGLang", "MLX-LM"}),
+        ({"model_type": "modernbert", **SIZED}, {"vLLM"}),
+        ({"model_type": "olmo3", "rope_theta": 5e5, **SIZED}, {"MLX-LM"}),
+        (
+            {"model_type": "exaone4", "layer_types": BOTH * 4, "sliding_window": 64, "rope_theta": 1e6, **SIZED}
+            | {"rope_scaling": None, "sliding_window_pattern": "LG"},
+            {"vLLM", "MLX-LM"},
+        ),
+    ],
+)
+def test_models_whose_layers_differ_are_read_by_more_engines(config, engines):
+    found = known(config)
+    names = {name for name, _ in found}
+    assert {engine for _, engine in found} == engines | {"transformers"}
+    assert models.compare(config).agree
+    for name in names:
+        own = found[name, "transformers"]
+        for engine in engines:
+            np.testing.assert_allclose(found[name, engine].frequencies, own.frequencies, rtol=1e-12)
+            assert found[name, engine].layers == own.layers
+
+
+def test_a_quarter_of_gemma_4_s_heads_turns_by_the_ladder_of_the_whole():
+    whole = {"model_type": "gemma4", "text_config": GEMMA4}
+    ladder = 1e6 ** (-np.arange(64) / 64.0) * (np.arange(64) < 16)
+    for engine in ("vLLM", "SGLang", "MLX-LM"):
+        np.testing.assert_allclose(known(whole)["text_config.full_attention", engine].frequencies, ladder, rtol=1e-12)
+    scaled = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6, "factor": 8.0}
+    kinds = {"full_attention": scaled, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+    found = models.compare({**whole, "text_config": GEMMA4 | {"rope_parameters": kinds}}).findings
+    assert [line.partition(": frequencies")[0] for line in found] == [
+        "text_config.full_attention: SGLang",
+        "text_config.full_attention: vLLM",
+    ]
+    assert all("7 times" not in line and "8 times" in line and "does not read factor" in line for line in found)
+
+
+def test_llama_4_turns_three_layers_of_four_in_some_engines():
+    whole = {"model_type": "llama4", "text_config": LLAMA4 | {"no_rope_layers": [1, 0] * 4}}
+    found = known(whole)
+    layers = {engine: rope.layers for (_, engine), rope in found.items()}
+    every_other, three_of_four = (0, 2, 4, 6), (0, 1, 2, 4, 5, 6)
+    assert layers == {
+        "transformers": every_other,
+        "vLLM": every_other,
+        "SGLang": three_of_four,
+        "MLX-LM": three_of_four,
+    }
+    assert {rope.pairing for rope in found.values()} == {"interleaved"}
+    text = known(whole["text_config"])
+    assert {engine for _, engine in text} == {"transformers", "vLLM", "MLX-LM"}
+    assert text["", "MLX-LM"].layers == every_other
+    uneven = known({**whole, "text_config": LLAMA4 | {"rope_theta": 500000.7}})
+    np.testing.assert_allclose(uneven["text_config", "SGLang"].frequencies[1], 500000.0 ** (-1 / 32), rtol=1e-15)
+
+
+def test_gemma_3n_s_layers_under_a_window_have_no_scheme_in_some_engines():
+    linear = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e4}
+    kinds = dict.fromkeys(BOTH, linear)
+    config = {"model_type": "gemma3n", "text_config": GEMMA3N | {"rope_parameters": kinds}}
+    found = known(config)
+    ladder = 1e4 ** (-np.arange(32) / 32.0)
+    for name, engine, divisor in (
+        ("sliding_attention", "SGLang", 1.0),
+        ("full_attention", "SGLang", 8.0),
+        ("sliding_attention", "vLLM", 8.0),
+    ):
+        one = found[f"text_config.{name}", engine]
+        np.testing.assert_allclose(one.frequencies, ladder / divisor, rtol=1e-12)
+    assert found["text_config.sliding_attention", "SGLang"].ignored_keys == ("rope_type",)
+    local = 2e4 ** (-np.arange(32) / 32.0)
+    np.testing.assert_allclose(found["text_config.sliding_attention", "MLX-LM"].frequencies, local, rtol=1e-12)
+
+
+def test_exaone_4_turns_the_layers_of_its_pattern_in_mlx_lm():
+    config = {"model_type": "exaone4", "layer_types": BOTH * 4, "sliding_window": 64, "rope_theta": 1e6, **SIZED}
+    (refused,) = models.compare(config, ["MLX-LM"]).ropes[0].engines
+    assert (refused.status, refused.reason) == ("refused", "stops with an error: rope_scaling missing")
+    config |= {"rope_scaling": None, "sliding_window_pattern": "LLLG"}
+    assert known(config)["", "MLX-LM"].layers == (0, 1, 2, 4, 5, 6)
+    assert known(config)["", "vLLM"].layers == (0, 2, 4, 6)
+
+
 def test_parts_are_transformers_own():
     found = models.compare({"model_type": "gemma3", "text_config": {"model_type": "olmo3", "hidden_size": 2560}})
     assert [one.name for one in found.ropes] == ["text_config.full_attention", "text_config.sliding_attention"]

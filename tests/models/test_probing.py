@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import textwrap
 import warnings
 
 import numpy as np
 import pytest
 from campaign import campaign, sparse
 from conftest import library
-from constructed_models import CONTEXT, LLAMA3_OMEGA, PLAIN, RIGHT, WRONG, Constructed, W, ladder, model, scores_of
+from constructed_models import (
+    CONTEXT,
+    LLAMA3_OMEGA,
+    PLAIN,
+    RIGHT,
+    WRONG,
+    Constructed,
+    W,
+    ladder,
+    model,
+    mrope,
+    scores_of,
+)
 from published import PUBLISHED
 
 import rfrope
@@ -38,7 +52,7 @@ def test_right_ones_raise_no_alarm(one):
     assert found.calls <= 64
     alone = models.probe(one.apply, **{"context": CONTEXT, **one.options})
     assert alone.passed, str(alone)
-    assert alone.rope.pairing == found.rope.pairing
+    assert alone.rotations[0].pairing == found.rotations[0].pairing
 
 
 @pytest.mark.parametrize("one", sparse(WRONG, is_small), ids=lambda one: one.name.replace(" ", "-"))
@@ -118,18 +132,22 @@ def test_no_false_alarm_on_published_configs():
     """Against the config, against its Rope, and against nothing; frequencies to 1e-6."""
     seen = set()
     for one in PUBLISHED:
-        for rope in rfrope.from_config(one.config):
+        length = min(rfrope.from_config(one.config)[0].context or CONTEXT, 2**17)
+        for rope in rfrope.from_config(one.config, seq_len=length):
             omega = np.asarray(rope.frequencies)
             key = (omega.tobytes(), rope.attention_factor, rope.pairing, rope.head_dim)
             if rope.source.rope_parameters["rope_type"] == "axial" or rope.pairing is None or key in seen:
                 continue
             seen.add(key)
             apply = model(omega, rope.pairing, factor=rope.attention_factor)
-            options = {"head_dim": rope.head_dim, "context": min(rope.context or CONTEXT, 2**17)}
+            options = {"head_dim": rope.head_dim, "context": length}
+            if rope.sections:
+                owner = np.argmax(rope.vectors, axis=1)
+                apply, options = mrope(owner.__getitem__, omega), options | {"axes": len(rope.sections)}
             for expected in (one.config, rope, None):
                 found = models.probe(apply, expected, **options)
                 assert found.passed, f"{one.model}: {found}"
-            measured = found.rotations[0].frequencies
+            measured = found.rotations[0].frequencies.reshape(-1, options.get("axes", 1)).max(axis=-1)
             wanted = omega[: len(measured)]
             assert np.all(np.abs(measured - wanted) <= 1e-6 * wanted), one.model
     assert len(seen) >= 30
@@ -417,6 +435,65 @@ def test_buffers_of_a_model_that_are_wrong(tiny):
     rotary.attention_scaling = 1.5
     (finding,) = models.probe(made).findings
     assert finding.kind == "attention factor"
+
+
+TURNED = "query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)"
+ON_THE_WAY = {  # lines in place of the one that turns, and words of the first finding
+    "dropped": ("apply_rotary_pos_emb(query_states, key_states, cos, sin)", "queries that attention is given are not"),
+    "keys alone": (TURNED.replace("query_states, key", "_, key", 1), "queries that attention is given are not"),
+    "queries alone": (TURNED.replace(", key_states =", ", _ ="), "keys that attention is given are not"),
+    "twice": (f"{TURNED}; {TURNED}", "turned a second time"),
+    "in reverse": (f"{TURNED}; key_states = key_states.flip(-1)", "they are reordered"),
+    "longer": (f"{TURNED}; key_states = key_states * 1.5", "keys are multiplied by 1.5 between"),
+    "other heads": (f"{TURNED}; query_states = query_states.flip(1)", "they are reordered"),
+    "exchanged": (f"{TURNED}; query_states = key_states.repeat(1, 2, 1, 1)", "queries that attention is given are not"),
+}
+
+
+@pytest.mark.parametrize("name", ["", *ON_THE_WAY])
+def test_what_reaches_attention(tiny, name, monkeypatch):
+    """A line of Llama's attention, as models under repair have it."""
+    from transformers.models.llama import modeling_llama
+
+    line, says = ON_THE_WAY.get(name, (TURNED, ""))
+    source = inspect.getsource(modeling_llama.LlamaAttention.forward)
+    assert TURNED in source
+    names = {}
+    text = f"from __future__ import annotations\n{textwrap.dedent(source.replace(TURNED, line))}"
+    exec(compile(text, "forward", "exec"), modeling_llama.__dict__, names)
+    monkeypatch.setattr(modeling_llama.LlamaAttention, "forward", names["forward"])
+    findings = models.probe(tiny.made()).findings
+    if not name:
+        assert not findings
+        return
+    assert findings[0].kind == "attention"
+    assert says in findings[0].text
+    assert findings[0].where == "model.layers.0.self_attn and 1 more"
+
+
+def test_the_softmax_scale(tiny):
+    """As sglang#33558, where mscale was squared a second time."""
+    scaling = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 1024, "rope_theta": 1e4}
+    made = tiny.made("deepseek_v3", **LATENT, rope_parameters=scaling | {"mscale": 1.0, "mscale_all_dim": 1.0})
+    assert models.probe(made).passed
+    mscale, layer = 0.1 * math.log(40.0) + 1.0, made.model.layers[1].self_attn
+    meant = 24**-0.5 * mscale**2
+    assert layer.scaling == pytest.approx(meant)
+    ways = {1.0: "", mscale**2: "was squared twice", mscale**-2: "was left out", 1.0 / mscale: "was taken once"}
+    for times, says in ways.items():
+        layer.scaling = meant * times
+        findings = models.probe(made).findings
+        assert [one.kind for one in findings] == (["softmax scale"] if says else [])
+        assert all(says in one.text and one.where == "model.layers.1.self_attn" for one in findings)
+    made = tiny.made()
+    made.model.layers[0].self_attn.scaling *= 1.5
+    (finding,) = models.probe(made).findings
+    assert "scores are multiplied by 0.375 before softmax, and 0.25 is meant" in finding.text
+
+
+@pytest.mark.parametrize("name", ["gemma2", "granite", "hunyuan_v1_dense", "gemma3_text"])
+def test_scales_and_norms_of_their_own(tiny, name):
+    assert models.probe(tiny.made(name)).passed
 
 
 def test_a_table_that_the_first_forward_casts(tiny):
