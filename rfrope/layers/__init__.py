@@ -1,6 +1,6 @@
-"""Layers for training frameworks: `rfrope.layers.torch`. Each module needs its framework, and is imported by name."""
+"""Layers for training frameworks: `rfrope.layers.torch`, and `rfrope.layers.tuning`. Each is imported by name."""
 
 import lazy_loader  # type: ignore[import-untyped]
 
-__getattr__, __dir__, _ = lazy_loader.attach(__name__, submodules=["torch"])
+__getattr__, __dir__, _ = lazy_loader.attach(__name__, submodules=["torch", "tuning"])
 __all__: list[str] = []

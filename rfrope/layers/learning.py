@@ -1,4 +1,4 @@
-"""What the module for PyTorch learns: parameters, how they start, move and are loaded, and the Rope that they make."""
+"""Parameters of the module for PyTorch: how they start, move and are loaded, and the Rope that they make."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ class LearningModule(LaunchingModule):
         if not learned:
             return self.start
         are_learned = self.frequencies is not None
-        omega = self._on_host("frequencies") if are_learned else np.asarray(array.to_host(self.start.frequencies))
+        omega = self._read_on_host("frequencies") if are_learned else np.asarray(array.to_host(self.start.frequencies))
         factor = self.start.attention_factor
         step: dict[str, Any] = {"scheme": "learned", "learned": learned}
         if self.log_factors is not None:
-            omega = (omega * np.exp(self._on_host("log_factors"))).astype(omega.dtype)
+            omega = (omega * np.exp(self._read_on_host("log_factors"))).astype(omega.dtype)
         if self.log_temperature is not None:
-            half = 0.5 * float(self._on_host("log_temperature"))
+            half = 0.5 * float(self._read_on_host("log_temperature"))
             step["temperature"] = math.exp(2.0 * half)
             factor *= math.exp(half)
         source = replace(self.start.source, scaled_by=(*self.start.source.scaled_by, step))
         return replace(self.start, frequencies=omega, attention_factor=factor, source=source)
 
-    def _on_host(self, name: str) -> np.ndarray:
+    def _read_on_host(self, name: str) -> np.ndarray:
         parameter = getattr(self, name).detach()
         parameter = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter  # a part of it is here
         return np.asarray(parameter.cpu().numpy())

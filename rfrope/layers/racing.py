@@ -1,0 +1,385 @@
+"""Learn rotation from several starts: a race of a few steps, then the best alone; every step can be gone on from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from rfrope._core import parallel
+from rfrope._core.arguments import show
+from rfrope._core.files import Checkpoint
+from rfrope.rotation.rope import Rope
+
+Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
+Module: TypeAlias = Any
+Loss: TypeAlias = Callable[[Any], Tensor]
+
+GOING, WAITED, BROKEN = 0, 1, 2  # how the learning from a start ended, if it did
+_SAMPLED = 16  # numbers of each parameter that a checkpoint knows a model by
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """What is learned from, and how.
+
+    Attributes
+    ----------
+    loss : callable
+        Of a batch: the loss of each document ``(documents,)``, or of one.
+    learning : callable or sequence
+        The batch of each step, or batches that are taken in turn.
+    validation, held_out : dict of str to sequence
+        Batches of each part, as within and beyond a trained context: those that choose, and those that judge.
+    steps, race, check_every, patience : int
+        Steps from the best start, and from every start before the others are dropped; steps between two looks at the
+        validation, and looks without gain after which learning ends.
+    rate, penalty : float
+        Of Adam at the first step, from where it falls to 0; and of the squares of log-factors and log-temperature,
+        added up and divided by the number of sets.
+    """
+
+    loss: Loss
+    learning: Any
+    validation: Mapping[str, Sequence[Any]]
+    held_out: Mapping[str, Sequence[Any]]
+    steps: int
+    race: int
+    check_every: int
+    patience: int
+    rate: float
+    penalty: float
+
+    def batch(self, step: int) -> Any:
+        """Return the batch of a step."""
+        return self.learning(step) if callable(self.learning) else self.learning[step % len(self.learning)]
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All that was done: of each start, in a row, what is learned, and its moments as Adam has them.
+
+    Attributes
+    ----------
+    n : int
+        Steps, looks and readings so far.
+    values, first, second, best : ndarray (starts, parameters)
+        What is learned now, both moments, and what was learned at the best look.
+    loss, at, waited, ended : ndarray (starts,)
+        Loss at the best look, steps done, looks since the best one, and how it ended.
+    history : ndarray (looks, 3 + parts)
+        Start, step, mean loss of the steps before, and loss of each part of the validation.
+    running : ndarray (starts, 2)
+        Sum and number of the losses of steps since the last look.
+    readings : ndarray (documents, 4)
+        Method, part, batch and loss of what was held out.
+    """
+
+    n: int
+    values: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+    best: np.ndarray
+    loss: np.ndarray
+    at: np.ndarray
+    waited: np.ndarray
+    ended: np.ndarray
+    history: np.ndarray
+    running: np.ndarray
+    readings: np.ndarray
+
+    @classmethod
+    def empty(cls, starts: int, parameters: int, parts: int) -> State:
+        """Return the state before anything was done."""
+        rows = {name: np.zeros((starts, parameters)) for name in ("values", "first", "second", "best")}
+        numbers = {name: np.zeros(starts, np.int64) for name in ("at", "waited", "ended")}
+        lists = {"history": np.zeros((0, 3 + parts)), "running": np.zeros((starts, 2)), "readings": np.zeros((0, 4))}
+        return cls(n=0, loss=np.full(starts, math.inf), **rows, **numbers, **lists)
+
+    def changed(self, row: int, **rows: Any) -> State:
+        """Return a copy with other values in the row of a start."""
+        copies = {name: getattr(self, name).copy() for name in rows}
+        for name, value in rows.items():
+            copies[name][row] = value
+        return replace(self, n=self.n + 1, **copies)
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where a model turns.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+    make : callable
+        Of the Ropes of a start: the modules that learn from them, made for this model.
+    put_in : callable
+        Of such modules, or of None for the rotation that the model has: a context in which the model turns by them.
+    """
+
+    model: Module
+    make: Callable[[Sequence[Rope]], list[Module]]
+    put_in: Callable[[list[Module] | None], AbstractContextManager[Any]]
+
+
+class Race:
+    """The learning from all starts, whose state is whole after every step."""
+
+    def __init__(self, places: Places, course: Course, starts: Mapping[str, Sequence[Rope]], checkpoint: Any) -> None:
+        self.places, self.course = places, course
+        self.names, self.starts = [*starts], [*starts.values()]
+        sizes = {sum(one.numel() for one in parameters_of(places.make(ropes))) for ropes in self.starts}
+        if len(sizes) > 1:
+            raise ValueError("starts have Ropes of different shapes; expected frequencies of one shape")
+        self.state = State.empty(len(self.starts), sizes.pop(), len(course.validation))
+        self._kept = None
+        if checkpoint is not None:
+            self._kept = Checkpoint(checkpoint, self._question())
+            self.state = self._kept.restored(State, np.zeros(())) or self.state
+
+    def _question(self) -> dict[str, Any]:
+        """Return what decides all bits of the answer, for a checkpoint."""
+        course, model = self.course, self.places.model
+        ropes = [[np.asarray(one.frequencies), one.attention_factor] for ropes in self.starts for one in ropes]
+        kept = ("loss", "learning", "validation", "held_out")
+        numbers = {one.name: getattr(course, one.name) for one in fields(course) if one.name not in kept}
+        batches = [course.validation, course.held_out, course.batch(0), course.batch(course.steps - 1)]
+        return numbers | {"starts": [*self.names, ropes], "batches": _plain(batches), "model": _fingerprint(model)}
+
+    @property
+    def winner(self) -> int:
+        """Return the number of the start with the least loss so far."""
+        return int(np.argmin(self.state.loss))
+
+    def run(self, progress: Any) -> None:
+        """Learn, and read what was held out; what was done is kept in the checkpoint, however this ends."""
+        more, readings = len(self.starts) - 1, sum(map(len, self.course.held_out.values()))
+        total = len(self.starts) + more * self.course.race + self.course.steps + len(self.methods) * readings
+        steps = self._steps()
+        try:
+            for _ in parallel.show_progress(steps, total, progress, self.state.n):
+                if self._kept is not None:
+                    self._kept.keep(self.state, self.state.n)
+        finally:
+            steps.close()  # gives the model its rotation back
+            if self._kept is not None and self.state.n:
+                self._kept.keep(self.state, self.state.n, now=True)
+
+    def _steps(self) -> Generator[None]:
+        """Do what is left to do, a step at a time."""
+        if len(self.starts) > 1:
+            for number in range(len(self.starts)):
+                yield from self._learn(number, self.course.race)
+        elif not np.isfinite(self.state.loss[0]):
+            yield from self._learn(0, 0)
+        if not np.isfinite(self.state.loss).any():
+            raise ValueError(
+                "loss is NaN or infinite on the validation from every start, before anything was learned; expected "
+                "finite numbers"
+            )
+        yield from self._learn(self.winner, self.course.steps)
+        yield from self._read()
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    def _learn(self, number: int, until: int) -> Iterator[None]:
+        """Learn from a start up to a step."""
+        state = self.state
+        looked = bool(len(state.history)) and number in state.history[:, 0]
+        if looked and (state.at[number] >= until or state.ended[number] != GOING):
+            return
+        modules = self.places.make(self.starts[number])
+        parameters = parameters_of(modules)
+        with self.places.put_in(modules):
+            write(parameters, self.state.values[number])
+            if not looked:
+                self._look(number)
+                yield
+            optimiser = self._optimiser(number, parameters)
+            while self.state.at[number] < until and self.state.ended[number] == GOING:
+                self._step(number, parameters, optimiser)
+                yield
+
+    def _optimiser(self, number: int, parameters: list[Tensor]) -> Any:
+        """Return Adam as it was after the last step."""
+        optimiser = torch.optim.Adam(parameters, lr=self.course.rate)
+        if step := int(self.state.at[number]):
+            first, second = (parted(getattr(self.state, name)[number], parameters) for name in ("first", "second"))
+            for parameter, m, v in zip(parameters, first, second, strict=True):
+                optimiser.state[parameter] = {"step": torch.tensor(float(step)), "exp_avg": m, "exp_avg_sq": v}
+        return optimiser
+
+    def _step(self, number: int, parameters: list[Tensor], optimiser: Any) -> None:
+        """Do one step, and after some of them look at the validation."""
+        course, step = self.course, int(self.state.at[number])
+        loss = _checked(course.loss(course.batch(step))).mean()
+        squares = sum(one.square().sum() for one in parameters) / len(self.starts[number])
+        total = loss + (course.penalty * squares).to(loss.device, loss.dtype)
+        gradients = torch.autograd.grad(total, parameters, allow_unused=True) if loss.requires_grad else None
+        if gradients is None or all(one is None for one in gradients):
+            raise ValueError("loss has no gradient by what is learned; expected a loss of a model that turns by it")
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = torch.zeros_like(parameter) if gradient is None else gradient
+        if not all(bool(torch.isfinite(one).all()) for one in (total.detach(), *(one.grad for one in parameters))):
+            self.state = self.state.changed(number, ended=BROKEN)
+            return
+        optimiser.param_groups[0]["lr"] = course.rate * (1.0 - step / course.steps)
+        optimiser.step()
+        held = [optimiser.state[one] for one in parameters]
+        rows = {"values": parameters, "first": [one["exp_avg"] for one in held]}
+        rows["second"] = [one["exp_avg_sq"] for one in held]
+        running = self.state.running[number] + (float(loss.detach()), 1.0)
+        made = {name: joined(tensors) for name, tensors in rows.items()}
+        after = self.state.changed(number, **made, at=step + 1, running=running)
+        if (step + 1) % course.check_every and step + 1 != course.steps:
+            self.state = after
+            return
+        self._look(number, after)
+
+    def _look(self, number: int, state: State | None = None) -> None:
+        """Read the validation, and note whether it fell; the state changes at once, with the step before."""
+        state = self.state if state is None else state
+        found = [float(np.mean(self._losses(batches))) for batches in self.course.validation.values()]
+        loss, (total, count) = float(np.mean(found)), state.running[number]
+        line = [number, state.at[number], total / count if count else math.nan, *found]
+        is_better = math.isfinite(loss) and loss < state.loss[number]
+        waited = 0 if is_better else int(state.waited[number]) + 1
+        ended = GOING if waited < self.course.patience else WAITED
+        rows: dict[str, Any] = {"waited": waited, "ended": ended if math.isfinite(loss) else BROKEN, "running": 0.0}
+        if is_better:
+            rows |= {"loss": loss, "best": state.values[number]}
+        history = np.vstack([state.history, line])
+        self.state = replace(state.changed(number, **rows), n=self.state.n + 1, history=history)
+
+    @torch.no_grad()
+    def _losses(self, batches: Sequence[Any]) -> np.ndarray:
+        """Return the loss of each document."""
+        found = [_checked(self.course.loss(batch)).detach().double().reshape(-1).cpu().numpy() for batch in batches]
+        return np.concatenate(found)
+
+    # -- what was held out ---------------------------------------------------------------------------------------------
+
+    @property
+    def methods(self) -> list[str]:
+        """Return the names of what is read: the model's own rotation, the starts, and what was learned."""
+        return ["as it is", *(name for name in self.names if name != "as it is"), "learned"]
+
+    def learned(self) -> list[Module]:
+        """Return modules that turn by what was learned."""
+        modules = self.places.make(self.starts[self.winner])
+        write(parameters_of(modules), self.state.best[self.winner])
+        return modules
+
+    def _modules_of(self, method: str) -> list[Module] | None:
+        if method == "learned":
+            return self.learned()
+        return None if method == "as it is" else self.places.make(self.starts[self.names.index(method)])
+
+    def _read(self) -> Iterator[None]:
+        """Read what was held out by every method."""
+        for i, method in enumerate(self.methods):
+            wanted = [(j, k) for j, part in enumerate(self.course.held_out.values()) for k in range(len(part))]
+            done = {(int(j), int(k)) for m, j, k, _ in self.state.readings if m == i}
+            if done.issuperset(wanted):
+                continue
+            with self.places.put_in(self._modules_of(method)):
+                for j, k in wanted:
+                    if (j, k) not in done:
+                        losses = self._losses([[*self.course.held_out.values()][j][k]])
+                        lines = [[i, j, k, one] for one in losses]
+                        readings = np.vstack([self.state.readings, lines])
+                        self.state = replace(self.state, n=self.state.n + 1, readings=readings)
+                        yield
+
+    def losses(self) -> dict[str, dict[str, np.ndarray]]:
+        """Return the loss of each document that was held out, by method and part."""
+        held, parts = self.state.readings, [*self.course.held_out]
+        return {
+            method: {part: held[(held[:, 0] == i) & (held[:, 1] == j), 3] for j, part in enumerate(parts)}
+            for i, method in enumerate(self.methods)
+        }
+
+
+# -- parameters in a row -----------------------------------------------------------------------------------------------
+
+
+def parameters_of(modules: Sequence[Module]) -> list[Tensor]:
+    """Return the parameters of modules, each once where several share it."""
+    return [*dict.fromkeys(one for module in modules for one in module.parameters())]
+
+
+def joined(tensors: Sequence[Tensor]) -> np.ndarray:
+    """Return the numbers of tensors in a row."""
+    return np.concatenate([one.detach().double().reshape(-1).cpu().numpy() for one in tensors])
+
+
+def parted(row: np.ndarray, like: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors of the shapes of others from a row of numbers."""
+    sizes = np.cumsum([one.numel() for one in like])[:-1]
+    pairs = zip(np.split(row, sizes), like, strict=True)
+    return [torch.tensor(part, dtype=one.dtype, device=one.device).reshape(one.shape) for part, one in pairs]
+
+
+@torch.no_grad()
+def write(parameters: Sequence[Tensor], row: np.ndarray) -> None:
+    """Put the numbers of a row into parameters."""
+    for parameter, values in zip(parameters, parted(row, parameters), strict=True):
+        parameter.copy_(values)
+
+
+def _checked(loss: Any) -> Tensor:
+    """Return what a loss gave, if it is a number or one for each document."""
+    if not isinstance(loss, torch.Tensor) or loss.ndim > 1 or not loss.numel() or not loss.is_floating_point():
+        what = f"a tensor of {loss.dtype} with shape {tuple(loss.shape)}" if hasattr(loss, "dtype") else show(loss)
+        raise TypeError(f"loss gave {what}; expected a tensor of floats, one number or one for each document")
+    return loss
+
+
+# -- what a checkpoint knows a model and batches by --------------------------------------------------------------------
+
+
+def _fingerprint(model: Module) -> list[Any]:
+    """Return a few numbers of each parameter: whoever trained a model further changed them."""
+    found: list[Any] = []
+    for name, one in model.named_parameters():
+        flat = one.detach().reshape(-1)
+        few = flat[:: max(1, flat.numel() // _SAMPLED)][:_SAMPLED]
+        found += [name, str(one.dtype), str(tuple(one.shape)), few.double().cpu().numpy()]
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Return batches with arrays of NumPy in the place of tensors."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return (value.double() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy()
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value
+
+
+# -- a model while its rotation is learned -----------------------------------------------------------------------------
+
+
+@contextmanager
+def frozen(model: Module, *, training: bool = False) -> Iterator[None]:
+    """Let no parameter of a model ask for gradients, and no module drop out; at the end all is as it was."""
+    wanted = [(one, one.requires_grad) for one in model.parameters()]
+    modes = [(one, one.training) for one in model.modules()]
+    try:
+        model.train(training)
+        for one, _ in wanted:
+            one.requires_grad_(False)
+        yield
+    finally:
+        for one, wants in wanted:
+            one.requires_grad_(wants)
+        for one, mode in modes:
+            one.training = mode

@@ -1,0 +1,177 @@
+"""The record of a rotation that was learned: Ropes, history, and losses on documents that neither taught nor chose."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.results import Result
+from rfrope.rotation.rope import Rope
+
+__all__ = ["Tuning"]
+
+_LEARNED = "learned"
+_DIGITS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Tuning(Result):
+    """A rotation that was learned with all weights frozen; ``str(tuning)`` says whether it helps.
+
+    Attributes
+    ----------
+    rope : Rope or tuple of Rope
+        What was learned: one for all layers, or one for each layer that turns.
+    start : str
+        Name of the start that it was learned from, the best of the race.
+    steps : int
+        Steps after which the validation was best; 0 if no step lowered it.
+    ended : str
+        Why it ended.
+    history : tuple of dict
+        A line for each look at the validation: ``start``, ``step``, ``learning`` (mean loss of the steps since the look
+        before, None at the first) and ``validation``, the loss of each part.
+    losses : dict of str to dict of str to ndarray
+        Loss of each document that was held out, by method ("as it is", the starts, "learned") and by part.
+    """
+
+    rope: Rope | tuple[Rope, ...]
+    start: str
+    steps: int
+    ended: str
+    history: tuple[dict[str, Any], ...]
+    losses: dict[str, dict[str, np.ndarray]]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Parts of what was held out, as "within" and "beyond"."""
+        return tuple(self.losses[_LEARNED])
+
+    def mean(self, method: str, part: str) -> tuple[float, float]:
+        """Return the mean loss of a method over documents, and its standard error."""
+        return _mean(self.losses[method][part])
+
+    def difference(self, method: str, part: str) -> tuple[float, float]:
+        """Return how much the learned rotation's loss is above that of a method, and the error of paired documents."""
+        return _mean(self.losses[_LEARNED][part] - self.losses[method][part])
+
+    def verdict(self, method: str, part: str) -> str:
+        """Return "better" or "worse" of the learned rotation against a method, or "even" within two standard errors.
+
+        With few documents two errors are too few: the quantile of Student's distribution for 95 % is taken where it is
+        more. What is not finite is "worse", or "better" where only the method's loss is not.
+        """
+        own, others = (np.isfinite(self.losses[name][part]) for name in (_LEARNED, method))
+        if not own.all():
+            return "worse"
+        if not others.all():
+            return "better"
+        mean, error = self.difference(method, part)
+        if not math.isfinite(error) or abs(mean) <= _reach(own.size) * error or mean == 0.0:
+            return "even"
+        return "better" if mean < 0.0 else "worse"
+
+    @property
+    def table(self) -> tuple[tuple[str, ...], ...]:
+        """Mean losses with standard errors, and what the learned rotation's are less each, as rows below a head."""
+        head = ("method", *self.parts, *(f"learned less it, {part}" for part in self.parts))
+        rows = [head]
+        for name in self.losses:
+            cells = [_stated(*self.mean(name, part)) for part in self.parts]
+            less = ["" if name == _LEARNED else _stated(*self.difference(name, part), "+") for part in self.parts]
+            rows.append((name, *cells, *less))
+        return tuple(rows)
+
+    @property
+    def summary(self) -> str:
+        """Sentences on where the learned rotation is better than the others, where worse, and where neither."""
+        if not self.steps:
+            return f"No step lowered the loss of the validation: what is called learned is {self.start} as it was."
+        return "\n".join(self._sentences())
+
+    def _sentences(self) -> Iterator[str]:
+        for part in self.parts:
+            found: dict[str, list[str]] = {"better": [], "worse": [], "even": []}
+            for name in self.losses:
+                if name != _LEARNED:
+                    found[self.verdict(name, part)].append(name)
+            told = [f"{kind} than {', '.join(found[kind])}" for kind in ("better", "worse") if found[kind]]
+            if found["even"]:
+                told.append(f"no different from {', '.join(found['even'])} by two standard errors")
+            yield f"{part}: the learned rotation is {'; '.join(told)}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON, which has no NaN: it is None."""
+        ropes = self.rope if isinstance(self.rope, tuple) else (self.rope,)
+        losses = {
+            method: {
+                part: {"documents": [_plain(one) for one in values], "mean": _plain(_mean(values)[0])}
+                | {"stderr": _plain(_mean(values)[1])}
+                for part, values in parts.items()
+            }
+            for method, parts in self.losses.items()
+        }
+        kinds = {name: {part: self.verdict(name, part) for part in self.parts} for name in losses if name != _LEARNED}
+        return {
+            "ropes": [
+                {"frequencies": array.to_host(one.frequencies).tolist(), "attention_factor": one.attention_factor}
+                | {"source": one.source.to_dict()}
+                for one in ropes
+            ],
+            "start": self.start,
+            "steps": self.steps,
+            "ended": self.ended,
+            "history": [
+                line | {"validation": {name: _plain(one) for name, one in line["validation"].items()}}
+                for line in self.history
+            ],
+            "losses": losses,
+            "learned_is": kinds,
+        }
+
+    @property
+    def preface(self) -> str:
+        """What was learned from, and how it ended."""
+        count = ", ".join(f"{len(values)} {part}" for part, values in self.losses[_LEARNED].items())
+        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        return (
+            f"Learned from {self.start} in {steps}: {self.ended}.\n"
+            f"Mean loss on documents held out ({count}), ± standard error over them:"
+        )
+
+    def __str__(self) -> str:
+        rows = self.table
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for name, *cells in rows:
+            right = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+            lines.append("  ".join([name.ljust(widths[0]), *right]).rstrip())
+        return "\n".join([self.preface, "", *lines, "", self.summary])
+
+
+def _mean(values: np.ndarray) -> tuple[float, float]:
+    """Return the mean and its standard error, NaN for less than two values."""
+    values = np.asarray(values, np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = float(np.std(values, ddof=1) / math.sqrt(values.size)) if values.size > 1 else math.nan
+        return float(np.mean(values)), error
+
+
+def _reach(documents: int) -> float:
+    """Return how many standard errors of so many documents a difference is to exceed."""
+    from scipy import special
+
+    return max(2.0, float(special.stdtrit(documents - 1, 0.975))) if documents > 1 else math.inf
+
+
+def _stated(mean: float, error: float, sign: str = "") -> str:
+    return f"{mean:{sign}.{_DIGITS}f} ± {error:.{_DIGITS}f}"
+
+
+def _plain(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None

@@ -1,0 +1,321 @@
+"""Learn the rotation of a PyTorch model, its weights frozen: `tune_modules`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.arguments import choice, finite, listed, positive, show, whole
+from rfrope.rotation.rope import Rope
+
+try:
+    import torch
+
+    from rfrope.layers.racing import BROKEN, WAITED, Course, Places, Race, frozen
+    from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
+    from rfrope.layers.tuned import Tuning
+except ImportError as error:
+    raise ImportError("rfrope.layers.tuning needs PyTorch: pip install 'rfrope[torch]'") from error
+
+__all__ = ["Tuning", "tune_modules"]
+
+PER = ("model", "layer", "head")
+_LEARNABLE = ("factors", "temperature")
+
+Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
+
+
+def tune_modules(
+    model: Module,
+    loss: Callable[[Any], Any],
+    learning: Sequence[Any] | Callable[[int], Any],
+    validation: Mapping[str, Sequence[Any]],
+    held_out: Mapping[str, Sequence[Any]],
+    *,
+    starts: Mapping[str, Any] | None = None,
+    per: str = "model",
+    heads: int | None = None,
+    learnable: str | Sequence[str] = _LEARNABLE,
+    steps: int = 200,
+    rate: float = 0.01,
+    penalty: float = 0.001,
+    race: float = 0.25,
+    check_every: int | None = None,
+    patience: int = 5,
+    checkpoint: Any = None,
+    progress: Any = None,
+) -> Tuning:
+    """Learn the rotation of any model of PyTorch that turns by `rfrope.layers.torch.RotaryEmbedding`, weights frozen.
+
+    From every start a part of the steps is done; the start that is then best on the validation goes on, the others are
+    dropped. What was held out is read at the end, by the model as it is, by every start and by what was learned.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Afterwards it is as it was: weights to the bit, its rotation, ``requires_grad`` and the mode of every module.
+    loss : callable
+        ``loss(batch)`` runs the model and gives a tensor: a loss for each document (picture, recording) of the batch,
+        ``(documents,)``, or one number, which counts as one document. Its mean is learned from.
+    learning : sequence or callable
+        Batches, taken in turn, or ``learning(step)``, which gives the batch of a step, the same whenever it is asked.
+    validation, held_out : dict of str to sequence
+        Batches of each part, as ``{"within": [...], "beyond": [...]}``. The validation chooses between starts and stops
+        the learning, by the mean of its parts; what was held out does neither, and should share no document with it.
+    starts : dict of str to Rope or sequence of Rope, optional
+        Where to start from: a Rope for all layers, or one for each, in the order of ``model.modules()``. The model's
+        own, "as it is", unless given.
+    per : {"model", "layer", "head"}
+        What has a set of factors of its own: the model, each layer, or each head of the keys in each layer.
+    heads : int, optional
+        Heads of keys, for sets of their own.
+    learnable : str or sequence of str
+        "factors", "temperature" or both, as of `RotaryEmbedding`. A temperature is one for the model, or for a layer.
+    steps : int
+        Most steps of Adam from the best start.
+    rate : float
+        Of Adam at the first step; it falls linearly to 0 at the last. In trials 0.05 was too much.
+    penalty : float
+        What the squares of the log-factors and of the log-temperature of a set, added up, add to the loss: a pull
+        towards the start.
+    race : float
+        Part of the steps that every start gets.
+    check_every, patience : int
+        Steps between looks at the validation, a twentieth of all unless given; looks without a lower loss after which
+        learning stops. The best is kept.
+    checkpoint : str or os.PathLike, optional
+        A file that appears whole, about once a second: the same call goes on from it, however it was ended, and gives
+        the same bits as one that was not.
+    progress : None, bool or callable
+        As in `rfrope.estimate_kernel`.
+
+    Returns
+    -------
+    Tuning
+        ``print`` it. The Ropes go wherever Ropes go.
+
+    Raises
+    ------
+    ValueError
+        For a model without such modules, or with polar ones or ones that learn phases, for starts of other shapes or of
+        another number, parts without batches, a loss that is not finite from any start or has no gradient, options that
+        are not as above, and a `checkpoint` of something else.
+    TypeError
+        For arguments and losses of another kind.
+
+    Notes
+    -----
+    A loss that is NaN or infinite ends the learning from that start, and the best so far is kept. Rotation is exact at
+    any position, and so are its gradients. The model's weights have none: a step takes the memory of one of training,
+    less that of the gradients and moments of weights. The same arguments give the same bits on one machine, with as
+    many threads.
+
+    Examples
+    --------
+    >>> import rfrope, torch
+    >>> rotary, x = RotaryEmbedding(rfrope.geometric(4)), torch.randn(1, 1, 6, 8)
+    >>> wanted = rfrope.rotate(x, torch.arange(6), 0.9 * rfrope.geometric(4))
+    >>> def loss(batch):
+    ...     return (rotary_of(model)(x, x)[0] - wanted).square().mean()
+    >>> model = torch.nn.ModuleList([rotary])
+    >>> def rotary_of(model):
+    ...     return model[0]  # what stands there while it learns
+    >>> part = {"all": [None]}
+    >>> tuning = tune_modules(model, loss, [None], part, part, steps=60, learnable="factors")
+    >>> (tuning.rope.frequencies / rfrope.geometric(4)).round(1)[:2], model[0] is rotary
+    (array([0.9, 0.9]), True)
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is {show(model)}; expected a torch.nn.Module")
+    found = _rotaries(model)
+    per, own = choice("per", per, PER), [one.rope for one in found]
+    sets = None
+    if (per == "head") != (heads is not None):
+        raise ValueError(f"heads is {show(heads)} and per is {per!r}; expected heads with per='head', and only then")
+    if heads is not None:
+        sets = whole("heads", heads, 1)
+    ropes = {
+        name: read_start(name, one, len(found), per, sets)
+        for name, one in ({"as it is": own} if starts is None else starts).items()
+    }
+    course = read_course(
+        loss, learning, validation, held_out, steps=steps, rate=rate, penalty=penalty, race=race,
+        check_every=check_every, patience=patience,
+    )  # fmt: skip
+    names = read_learnable(learnable)
+
+    def make(ropes: Sequence[Rope]) -> list[Module]:
+        each = list(ropes) * (len(found) // len(ropes))
+        made = [_twin(one, rope, names) for one, rope in zip(found, each, strict=True)]
+        if per == "model":
+            share(made)
+        return made
+
+    places = Places(model, make, lambda made: _swapped(model, found, made))
+    with frozen(model):
+        return finish(Race(places, course, ropes, checkpoint), progress)
+
+
+def read_learnable(learnable: Any) -> tuple[str, ...]:
+    """Return names of what is learned."""
+    names = (learnable,) if isinstance(learnable, str) else listed("learnable", learnable, "names of what is learned")
+    for name in names:
+        choice("learnable", name, _LEARNABLE)
+    if not names:
+        raise ValueError("learnable is empty; expected 'factors', 'temperature' or both")
+    return tuple(names)
+
+
+def read_course(
+    loss: Any,
+    learning: Any,
+    validation: Any,
+    held_out: Any,
+    *,
+    steps: Any,
+    rate: Any,
+    penalty: Any,
+    race: Any,
+    check_every: Any,
+    patience: Any,
+) -> Course:
+    """Return what is learned from and how, checked."""
+    if not callable(loss):
+        raise TypeError(f"loss is {show(loss)}; expected a function of a batch")
+    if not callable(learning) and not len(listed("learning", learning, "batches, or a function of the step")):
+        raise ValueError("learning has no batches; expected at least one")
+    parts = {}
+    for name, given in (("validation", validation), ("held_out", held_out)):
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{name} is {show(given)}; expected a dict of batches by the name of their part")
+        parts[name] = {part: listed(f"{name}[{part!r}]", batches, "batches") for part, batches in given.items()}
+        if not given or not all(parts[name].values()):
+            raise ValueError(f"{name} has no documents; expected at least one batch in every part")
+    steps, race = whole("steps", steps, 1), finite("race", race, least=0.0, most=1.0)
+    return Course(
+        loss,
+        learning if callable(learning) else tuple(learning),
+        **parts,
+        steps=steps,
+        race=round(race * steps),
+        check_every=max(1, steps // 20) if check_every is None else whole("check_every", check_every, 1),
+        patience=whole("patience", patience, 1),
+        rate=positive("rate", rate),
+        penalty=finite("penalty", penalty, least=0.0),
+    )
+
+
+def read_start(name: str, start: Any, layers: int, per: str, sets: int | None) -> tuple[Rope, ...]:
+    """Return the Ropes of a start: one, or one for each layer, with as many sets as there are to be."""
+    one = start if isinstance(start, Rope) or not isinstance(start, list | tuple) else None
+    ropes = [start] * layers if one is not None else [*start]
+    if len(ropes) != layers:
+        raise ValueError(f"starts[{name!r}] has {len(ropes)} Ropes; expected one, or {layers}: one for each layer")
+    ropes = [rope if isinstance(rope, Rope) else Rope(rope) for rope in ropes]
+    if per == "model":
+        first = ropes[0]
+        if any(not _are_alike(first, rope) for rope in ropes):
+            raise ValueError(f"starts[{name!r}] has Ropes that differ by layer; expected per='layer', or one Rope")
+        return (first,)
+    return tuple(ropes if sets is None else (_with_sets(name, rope, sets) for rope in ropes))
+
+
+def _are_alike(first: Rope, other: Rope) -> bool:
+    one, two = (array.to_host(rope.vectors) for rope in (first, other))
+    return one.shape == two.shape and bool(np.all(one == two)) and first.attention_factor == other.attention_factor
+
+
+def _with_sets(name: str, rope: Rope, sets: int) -> Rope:
+    """Return a Rope with a set of frequencies for each head."""
+    vectors = np.asarray(array.to_host(rope.vectors))
+    vectors = vectors[:, None] if vectors.ndim == 1 else vectors
+    if vectors.ndim > 2 and len(vectors) != sets:
+        raise ValueError(f"starts[{name!r}] has {len(vectors)} sets of frequencies; expected one, or {sets}")
+    made = np.broadcast_to(vectors, (sets, *vectors.shape[-2:])).copy()
+    return replace(rope, frequencies=made, sections=None, interleaved=False)
+
+
+def share(modules: Sequence[Module]) -> None:
+    """Let modules learn one set of parameters."""
+    for other in modules[1:]:
+        for name, parameter in modules[0].named_parameters():
+            setattr(other, name, parameter)
+
+
+def finish(race: Race, progress: Any) -> Tuning:
+    """Run a race, and return what came out of it."""
+    race.run(progress)
+    state, number = race.state, race.winner
+    modules, parts = race.learned(), [*race.course.validation]
+    ropes = tuple(dict.fromkeys(one.rope for one in modules[: len(race.starts[number])]))
+    history = [
+        {"start": race.names[int(start)], "step": int(step), "learning": learned if np.isfinite(learned) else None}
+        | {"validation": dict(zip(parts, losses, strict=True))}
+        for start, step, learned, *losses in state.history.tolist()
+    ]
+    looks = [line for line in history if line["start"] == race.names[number]]
+    best = min(looks, key=lambda line: _key(np.mean([*line["validation"].values()])))
+    ended = {
+        BROKEN: f"the loss was NaN or infinite after {state.at[number]} of {race.course.steps} steps, the best is kept",
+        WAITED: f"the validation fell no further, {state.at[number]} of {race.course.steps} steps were done",
+    }.get(int(state.ended[number]), f"all {race.course.steps} steps were done")
+    rope = ropes[0] if len(race.starts[number]) == 1 else ropes
+    return Tuning(rope, race.names[number], best["step"], ended, tuple(history), race.losses())
+
+
+def _key(loss: Any) -> float:
+    return float(loss) if np.isfinite(loss) else np.inf
+
+
+# -- modules of a model ------------------------------------------------------------------------------------------------
+
+
+def _rotaries(model: Module) -> list[Module]:
+    """Return the modules of a model that turn, each once."""
+    found = [one for one in model.modules() if isinstance(one, RotaryEmbedding)]
+    if not found:
+        raise ValueError(
+            f"model, {type(model).__name__}, has no rfrope.layers.torch.RotaryEmbedding; expected a model that turns "
+            "by it, or integrations.transformers.tune for one of transformers"
+        )
+    for one in found:
+        if isinstance(one, PolarEmbedding) or one is model:
+            what = "is a RotaryEmbedding itself" if one is model else "has a PolarEmbedding"
+            raise ValueError(f"model {what}; expected one that has RotaryEmbedding in it")
+        if "phases" in one.learnable:
+            raise ValueError("model has a RotaryEmbedding that learned phases, which no Rope has; expected none")
+    return found
+
+
+def _twin(module: Module, rope: Rope, learnable: tuple[str, ...]) -> Module:
+    """Return a module that takes what another takes, and learns from a Rope."""
+    made = RotaryEmbedding(rope, learnable, layout=module.layout)
+    made.head_dim = module.head_dim
+    device = next((one.device for one in module.parameters()), None)
+    return made if device is None else made.to(device)
+
+
+@contextmanager
+def _swapped(model: Module, found: Sequence[Module], made: Sequence[Module] | None) -> Iterator[None]:
+    """Let other modules stand where some stand."""
+    new = {} if made is None else {id(old): one for old, one in zip(found, made, strict=True)}
+    device = next((one.device for one in model.parameters()), None)
+    places = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent._modules.items()
+        if id(child) in new
+    ]
+    try:
+        for parent, name, child in places:
+            one = new[id(child)]
+            parent._modules[name] = one if device is None else one.to(device)
+        yield
+    finally:
+        for parent, name, child in places:
+            parent._modules[name] = child

@@ -1,0 +1,305 @@
+"""The rotation of any model, learned: it finds a planted optimum, goes on bit for bit, leaves the model as it was."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import sys
+
+import numpy as np
+import pytest
+from campaign import campaign, interrupted
+from conftest import library
+
+import rfrope
+
+torch = library("torch").module
+from rfrope.layers.torch import RotaryEmbedding  # noqa: E402
+from rfrope.layers.tuning import Tuning, tune_modules  # noqa: E402
+
+WIDTH, TOKENS = 8, 12
+TRUE = rfrope.geometric(WIDTH // 2, base=40.0)
+BASES = {"near": 100.0, "far": 10_000.0}
+STARTS = {name: rfrope.Rope(rfrope.geometric(WIDTH // 2, base=base)) for name, base in BASES.items()}
+
+
+class Attention(torch.nn.Module):
+    """Attention weights of two layers, whose queries and keys are made of the tokens."""
+
+    def __init__(self, rope, layers=2):
+        super().__init__()
+        torch.manual_seed(0)
+        self.projections = torch.nn.ModuleList(torch.nn.Linear(WIDTH, 2 * WIDTH).double() for _ in range(layers))
+        self.rotaries = torch.nn.ModuleList(RotaryEmbedding(rope) for _ in range(layers))
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, x):
+        found = []
+        for project, rotary in zip(self.projections, self.rotaries, strict=True):
+            q, k = (one.reshape(len(x), TOKENS, 2, WIDTH // 2).transpose(1, 2) for one in project(x).chunk(2, -1))
+            q, k = (torch.cat([one, one], -1) for one in (q, k))
+            q, k = rotary(q, k)
+            found.append(self.dropout(torch.log_softmax(q @ k.mT, -1)))
+        return torch.stack(found, 1)
+
+
+def batch(seed, documents=3):
+    return torch.randn(documents, TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def problem(temperature=1.0, factors=None, base=100.0):
+    """A model, and a loss that is least where it turns by the true frequencies, each layer by a factor of its own."""
+    model = Attention(rfrope.Rope(rfrope.geometric(WIDTH // 2, base=base)))
+    teacher = copy.deepcopy(model).eval()
+    for i, one in enumerate(factors or (1.0, 1.0)):
+        rope = rfrope.Rope(one * TRUE, attention_factor=math.sqrt(temperature))
+        teacher.rotaries[i] = RotaryEmbedding(rope)
+
+    def loss(x):
+        with torch.no_grad():
+            wanted = teacher(x)
+        return -(wanted.exp() * (model(x) - wanted)).sum(-1).mean((1, 2, 3))
+
+    parts = [{"within": [batch(100 + s)], "beyond": [batch(200 + s), batch(300 + s)]} for s in (0, 50)]
+    return model, loss, batch, *parts
+
+
+def tuned(made=None, steps=40, **options):
+    options = {"rate": 0.05, "penalty": 0.0} | options
+    return tune_modules(*(made or problem()), steps=steps, **options)
+
+
+def test_it_finds_planted_frequencies_and_a_planted_temperature():
+    found = tuned(problem(temperature=1.5), steps=50)
+    assert isinstance(found, Tuning)
+    np.testing.assert_allclose(found.rope.frequencies, TRUE, atol=0.02)  # 12 tokens see little of the slowest
+    assert found.rope.attention_factor**2 == pytest.approx(1.5, rel=0.04)
+    assert found.rope.source.scaled_by[-1]["learned"] == ["factors", "temperature"]
+    assert found.start == "as it is"
+    for part in ("within", "beyond"):
+        assert found.verdict("as it is", part) == "better"
+        assert found.mean("learned", part)[0] < 1e-2 * found.mean("as it is", part)[0]
+    assert "better than as it is" in str(found)
+    assert found.losses["learned"]["beyond"].shape == (6,)
+
+
+def test_the_better_start_wins_and_the_other_is_dropped():
+    found = tuned(starts=STARTS, steps=40, race=0.25, check_every=5)
+    assert found.start == "near"
+    steps = {name: max(line["step"] for line in found.history if line["start"] == name) for name in STARTS}
+    assert steps == {"near": 40, "far": 10}
+    assert [*found.losses] == ["as it is", "near", "far", "learned"]
+    assert found.mean("as it is", "beyond") == found.mean("near", "beyond"), "they are the same Rope"
+    assert found.history[0]["step"] == 0
+    assert found.history[0]["learning"] is None
+    assert found.history[1]["learning"] > 0.0
+
+
+@pytest.mark.parametrize(("per", "heads", "shape"), [("layer", None, (4,)), ("head", 2, (2, 4, 1))])
+def test_layers_and_heads_may_have_sets_of_their_own(per, heads, shape):
+    found = tuned(problem(factors=(1.0, 1.3)), per=per, heads=heads, steps=100, learnable="factors")
+    assert [one.frequencies.shape for one in found.rope] == [shape] * 2
+    assert [one.attention_factor for one in found.rope] == [1.0, 1.0]
+    first, second = (one.frequencies.reshape(-1, 4) for one in found.rope)
+    np.testing.assert_allclose(first, np.broadcast_to(TRUE, first.shape), atol=0.02)
+    np.testing.assert_allclose(second, np.broadcast_to(1.3 * TRUE, second.shape), atol=0.02)
+
+
+def test_the_model_is_as_it_was():
+    model, *rest = problem()
+    model.projections[0].train(False)
+    next(model.parameters()).requires_grad_(False)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    modes, wants = [one.training for one in model.modules()], [one.requires_grad for one in model.parameters()]
+    own = [*model.rotaries]
+    tuned((model, *rest), steps=3)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [one.training for one in model.modules()] == modes
+    assert [one.requires_grad for one in model.parameters()] == wants
+    assert all(one.grad is None for one in model.parameters())
+    assert all(one is other for one, other in zip(model.rotaries, own, strict=True))
+
+    def fails(x):
+        raise RuntimeError("as asked")
+
+    with pytest.raises(RuntimeError, match="as asked"):
+        tuned((model, fails, *rest[1:]), steps=3)
+    assert all(one is other for one, other in zip(model.rotaries, own, strict=True))
+    assert [one.training for one in model.modules()] == modes
+
+
+def assert_same(found, other):
+    assert found.history == other.history
+    for one, two in zip(found.rope, other.rope, strict=True):
+        np.testing.assert_array_equal(one.frequencies, two.frequencies)
+        assert one.attention_factor == two.attention_factor
+    for method, parts in found.losses.items():
+        for part, values in parts.items():
+            np.testing.assert_array_equal(values, other.losses[method][part])
+
+
+class _StopError(Exception):
+    """Ends a call."""
+
+
+@pytest.mark.parametrize("calls", [1, 4, 22, 41, 47])
+def test_what_was_ended_goes_on_with_the_same_bits(calls, tmp_path):
+    """In the first look, in the race, after it, and while what was held out is read."""
+    options = {"starts": STARTS, "steps": 12, "check_every": 3, "per": "layer", "checkpoint": tmp_path / "kept.npz"}
+    model, loss, *rest = problem()
+    called = 0
+
+    def ends(x):
+        nonlocal called
+        called += 1
+        if called == calls:
+            raise _StopError
+        return loss(x)
+
+    with pytest.raises(_StopError):
+        tuned((model, ends, *rest), **options)
+    first, called = called, calls
+    found = tuned((model, ends, *rest), **options)
+    whole = tuned(**options | {"checkpoint": None})
+    assert_same(found, whole)
+    again = called
+    assert_same(tuned((model, ends, *rest), **options), whole)
+    assert called == again, "all of it was kept"
+    assert first == calls
+
+
+SCRIPT = """
+import sys
+sys.path[:0] = {path!r}
+from test_tuning import problem, tuned, STARTS
+model, loss, *rest = problem()
+def slow(x):
+    import time
+    if not slow.said:
+        print("ready", flush=True)
+        slow.said = True
+    time.sleep(0.02)
+    return loss(x)
+slow.said = False
+tuned((model, slow, *rest), starts=STARTS, steps=100, per="layer", checkpoint={file!r})
+"""
+
+
+@campaign
+def test_an_interrupt_keeps_what_was_done(tmp_path):
+    file, here = str(tmp_path / "kept.npz"), os.path.dirname(__file__)
+    script = SCRIPT.format(path=[here, os.path.dirname(here)], file=file)
+    code, _, error = interrupted([sys.executable, "-c", script])
+    assert code != 0
+    assert "KeyboardInterrupt" in error
+    options = {"starts": STARTS, "steps": 100, "per": "layer"}
+    model, loss, *rest = problem()
+    called = 0
+
+    def counts(x):
+        nonlocal called
+        called += 1
+        return loss(x)
+
+    found = tuned((model, counts, *rest), **options, checkpoint=file)
+    kept, called = called, 0
+    assert_same(found, tuned((model, counts, *rest), **options))
+    assert kept < called
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    options = {"steps": 2, "checkpoint": tmp_path / "kept.npz"}
+    tuned(**options)
+    model, *rest = problem()
+    with torch.no_grad():
+        model.projections[1].weight += 1e-3
+    with pytest.raises(ValueError, match=r"another estimate \(model differ\)"):
+        tuned((model, *rest), **options)
+    with pytest.raises(ValueError, match=r"another estimate \(rate differ\)"):
+        tuned(**options, rate=0.02)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_keeps_the_best_so_far(bad):
+    model, loss, learning, *rest = problem()
+
+    def breaks(x):
+        found = loss(x)
+        return found * bad if x.shape[0] == 1 else found
+
+    found = tuned((model, breaks, lambda step: batch(step, 1 if step == 10 else 3), *rest), steps=20, check_every=5)
+    wanted = tuned(steps=20, check_every=5)
+    assert "NaN or infinite after 10 of 20 steps" in found.ended
+    assert found.steps == 10
+    assert [line["step"] for line in found.history] == [0, 5, 10]
+    assert found.history == wanted.history[:3]
+    assert np.isfinite(found.rope.frequencies).all()
+    with pytest.raises(ValueError, match="loss is NaN or infinite on the validation from every start"):
+        tuned((model, lambda x: loss(x) * bad, learning, *rest))
+
+
+def test_it_stops_where_the_validation_falls_no_further_and_never_says_that_it_helps():
+    made = problem(base=40.0)  # there is nothing to learn
+    found = tuned(made, steps=100, check_every=2, patience=3, learnable="factors")
+    assert (found.steps, found.history[-1]["step"]) == (0, 6)
+    assert "No step lowered the loss of the validation" in str(found)
+    assert "better" not in str(found)
+    np.testing.assert_array_equal(found.rope.frequencies, TRUE)
+    assert "fell no further, 6 of 100 steps" in found.ended
+
+
+@pytest.mark.parametrize("shift", [-1.0, 1.0])
+def test_differences_within_two_standard_errors_are_none(shift):
+    noise = np.random.default_rng(0).normal(size=40)
+    own, pairs = noise * 5.0, {}
+    for name, error in (("near", 0.5), ("far", 3.0)):
+        spread = (noise - noise.mean()) / np.std(noise, ddof=1)  # mean 0, standard error 1 / sqrt(40)
+        pairs[name] = {"beyond": own + shift * error / math.sqrt(40) + spread}
+    found = Tuning(rfrope.Rope(TRUE), "near", 5, "", (), {**pairs, "learned": {"beyond": own}})
+    assert found.difference("far", "beyond") == pytest.approx((-shift * 3.0 / 40**0.5, 40**-0.5))
+    assert found.verdict("near", "beyond") == "even"
+    assert found.verdict("far", "beyond") == ("better" if shift > 0 else "worse")
+    two = {name: {"beyond": parts["beyond"][:2]} for name, parts in found.losses.items()}
+    few = Tuning(rfrope.Rope(TRUE), "near", 5, "", (), two)
+    assert few.verdict("far", "beyond") == "even", "two documents say little"
+    assert "no different from near, far" in few.summary
+    assert few.to_dict()["learned_is"] == {"near": {"beyond": "even"}, "far": {"beyond": "even"}}
+
+
+def test_the_penalty_keeps_what_is_learned_near_its_start():
+    free, held = (tuned(steps=15, penalty=penalty) for penalty in (0.0, 10.0))
+    away = [np.abs(np.log(one.rope.frequencies / STARTS["near"].frequencies)).max() for one in (free, held)]
+    assert away[0] > 0.1
+    assert away[1] < 0.1 * away[0]
+
+
+WITHIN = {"within": [batch(0)]}
+BAD = {
+    "model": ({"model": 3}, TypeError, r"model is 3; expected a torch\.nn\.Module"),
+    "no rotary": ({"model": torch.nn.Linear(1, 1)}, ValueError, "Linear, has no rfrope.*RotaryEmbedding"),
+    "loss": ({"loss": 1.0}, TypeError, r"loss is 1\.0; expected a function"),
+    "a loss that is no tensor": ({"loss": lambda x: 1.0}, TypeError, r"loss gave 1\.0; expected a tensor of floats"),
+    "no gradient": ({"loss": lambda x: x.mean()}, ValueError, "loss has no gradient by what is learned"),
+    "learning": ({"learning": []}, ValueError, "learning has no batches"),
+    "held out": ({"held_out": {"within": []}}, ValueError, "held_out has no documents"),
+    "validation": ({"validation": [1]}, TypeError, r"validation is \[1\]; expected a dict"),
+    "starts": ({"starts": {"near": [STARTS["near"]]}}, ValueError, r"starts\['near'\] has 1 Ropes; expected one, or 2"),
+    "shapes": ({"starts": STARTS | {"wide": TRUE[:2]}}, ValueError, "starts have Ropes of different shapes"),
+    "layers": ({"starts": {"both": [*STARTS.values()]}}, ValueError, r"differ by layer; expected per='layer'"),
+    "per": ({"per": "token"}, ValueError, "per is 'token'; "),
+    "heads": ({"per": "head"}, ValueError, "heads is None and per is 'head'"),
+    "learnable": ({"learnable": "phases"}, ValueError, "learnable is 'phases'; "),
+    "nothing": ({"learnable": ()}, ValueError, "learnable is empty"),
+    "steps": ({"steps": 0}, ValueError, "steps is 0; expected"),
+    "rate": ({"rate": 0.0}, ValueError, r"rate is 0\.0; expected"),
+    "race": ({"race": 1.5}, ValueError, r"race is 1\.5; expected"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(name):
+    options, kind, message = BAD[name]
+    names = ("model", "loss", "learning", "validation", "held_out")
+    with pytest.raises(kind, match=message):
+        tune_modules(**dict(zip(names, problem(), strict=True)) | {"steps": 2} | options)
