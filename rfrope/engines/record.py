@@ -233,6 +233,8 @@ class Format:
         Whether a set for each head and several axes fit in.
     heads : str
         How a set for each head fits in, in words; "" where heads share one.
+    layered : tuple of str
+        Model types of which it takes the Ropes of all kinds of layers in one export.
     options : tuple of str
         Those of context, base, dtype and architecture that it uses.
     refusal : callable or None
@@ -252,6 +254,7 @@ class Format:
     factor: bool = True
     any_rope: bool = False
     heads: str = ""
+    layered: tuple[str, ...] = ()
     options: tuple[str, ...] = ("context",)
     refusal: Callable[[ExportRequest], str] | None = None
     cannot: str = ""

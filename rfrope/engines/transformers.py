@@ -10,6 +10,10 @@ from rfrope.engines import formats
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, Engine, EngineRope, ExportRequest, Reading
 
+_LAYERED = (  # model types, whose classes take a dict for each kind of layer, or a list of layers without RoPE
+    *("gemma3_text", "gemma3n_text", "olmo3", "modernbert", "modernbert-decoder"),
+    *("smollm3", "cohere2", "exaone4", "llama4_text"),
+)
 _SU = ("phi3",)  # model types whose config class knows "su" for longrope
 _CACHED = "keys in a cache keep their old frequencies"
 _LENGTHS = {
@@ -69,6 +73,7 @@ ENGINE = Engine(
         f"transformers 5.23, modeling_rope_utils.py; {formats.RUN}: Llama, Qwen3, Phi-3",
         formats.make_longrope,
         refusal=_refuse_by_class,
+        layered=_LAYERED,
         cannot="what the class of the ``model_type`` would pair or slice otherwise",
     ),
 )

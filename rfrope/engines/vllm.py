@@ -102,6 +102,7 @@ ENGINE = Engine(
         f"vLLM 0.32.0, rotary_embedding/phi3_long_rope_scaled_rope.py; {formats.RUN}: get_rope",
         formats.make_longrope_with_mscales,
         pairings=("half",),
+        layered=("gemma3_text", "gemma3n_text", "modernbert", "exaone4"),
     ),
 )
 OPERATOR = Engine(

@@ -17,8 +17,10 @@ from rfrope.analysis import mean_kernel
 from rfrope.engines.record import Engine, ExportRequest, Format
 from rfrope.exports.files import make_content
 from rfrope.exports.gguf import read_architecture
+from rfrope.models import LayerKind, Layers
 from rfrope.rotation.rope import Rope
 
+_FLAGGED = ("smollm3", "llama4_text")  # whose classes read no_rope_layers
 _DTYPES = ("float16", "float32", "float64")
 _MOST_LAGS = 2**20
 _POLAR = (
@@ -90,7 +92,7 @@ def records() -> tuple[Engine, ...]:
 
 @select_device
 def export(
-    rope: Rope | Array,
+    rope: Rope | Array | Layers,
     engine: str,
     *,
     context: int | None = None,
@@ -102,8 +104,9 @@ def export(
 
     Parameters
     ----------
-    rope : Rope or array_like
-        Bare frequencies, in radians per unit of position, are a Rope with the pairing "half".
+    rope : Rope, array_like or `rfrope.models.Layers`
+        Bare frequencies, in radians per unit of position, are a Rope with the pairing "half". Layers are those of a
+        model, of whose kinds each has its own Rope or none.
     engine : str
         One of `names`, in any spelling.
     context : int, optional
@@ -122,7 +125,8 @@ def export(
         Numbers, strings, lists and NumPy arrays: for transformers, vLLM and SGLang ``rope_parameters`` and
         ``max_position_embeddings``; for llama.cpp ``tensors`` and ``keys``; for the others arguments by their names.
         With a set for each of H heads, tables have a row for each head and position, in the order that the engine's
-        record states: ``exports.records()``, ``format.heads``.
+        record states: ``exports.records()``, ``format.heads``. Of layers, ``rope_parameters`` with a dict for each
+        kind, and beside them ``layer_types``, or ``no_rope_layers`` for the models that read it.
 
     Raises
     ------
@@ -141,6 +145,8 @@ def export(
     (4096, [1.0, 0.4999999888241291])
     """
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
+    if isinstance(rope, Layers):
+        return _export_layers(rope, engine, options)
     request, form = _read_request(rope, engine, options)
     return form.make(request)
 
@@ -268,6 +274,51 @@ def write(
     files.write(path, make_content(path, form.make(request), model, request.rope, part), overwrite=overwrite)
 
 
+# -- layers of several kinds -------------------------------------------------------------------------------------------
+
+
+def _export_layers(layers: Layers, engine: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the Ropes of all kinds of layers as keys of one config, or say why an engine takes but one."""
+    name, form = engines.find_engine("engine", engine, "format")
+    ropes, kinds, by_layer = layers.ropes, layers.text_kinds, layers.ropes_by_layer
+    if not ropes:
+        raise ValueError("rope has no layers with RoPE; expected at least one")
+    if len(ropes) == 1 and all(one.rope is not None for one in kinds):
+        return export(next(iter(ropes.values())), name, **options)
+    if reason := _find_layered_obstacle(kinds, ropes, form):
+        said = "; ".join(map(str, kinds))
+        raise ValueError(
+            f"rope has layers of {len(kinds)} kinds ({said}), which cannot be exported to {name} in one: {reason}; "
+            "expected one of rope.ropes at a time, for the layers of its kind"
+        )
+    made = {key: form.make(_read_request(rope, name, options)[0]) for key, rope in ropes.items()}
+    parameters = {key: one["rope_parameters"] for key, one in made.items()}
+    found = {**next(iter(made.values())), "rope_parameters": parameters.get("", parameters)}
+    numbered = {i: one.kind for one in kinds for i in one.layers or ()}
+    if by_layer is not None and all(numbered.values()):
+        found["layer_types"] = [numbered[i] for i in sorted(numbered)]
+    if by_layer is not None and _read_type(ropes) in _FLAGGED:
+        found["no_rope_layers"] = [int(one is not None) for one in by_layer]
+    return found
+
+
+def _find_layered_obstacle(kinds: tuple[LayerKind, ...], ropes: dict[str, Rope], form: Format) -> str:
+    """Return why a format cannot hold the Ropes of several kinds of layers; or ""."""
+    if not form.layered:
+        return "it takes one RoPE"
+    if _read_type(ropes) not in form.layered:
+        known = ", ".join(form.layered)
+        return f"that was not tried for model type {show(_read_type(ropes))}, only for {known}"
+    if len({one.head_dim for one in ropes.values()}) > 1 or len({one.context for one in ropes.values()}) > 1:
+        return "they differ in the width of heads or the context, which it has once"
+    return ""
+
+
+def _read_type(ropes: dict[str, Rope]) -> str:
+    """Return the model type, of a Rope that is of a config."""
+    return next((one.source.model.model_type for one in ropes.values() if one.source.model.model_type), "")
+
+
 # -- reading the arguments ---------------------------------------------------------------------------------------------
 
 
@@ -277,7 +328,7 @@ def _read_request(
     """Read a Rope and options for an engine, or say why it cannot have them."""
     form: Format
     name, form = engines.find_engine("engine", engine, "format")
-    rope = rope if isinstance(rope, Rope) else Rope(rope)
+    rope = _read_rope(rope)
     for option, value in options.items():
         if value is not None and option not in form.options and not (needs_context and option == "context"):
             raise ValueError(f"{option} is {show(value)}, for which {name} has no use; expected no {option}")
@@ -307,6 +358,12 @@ def _read_request(
     if form.refusal is not None and (reason := form.refusal(request)):
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
     return request, form
+
+
+def _read_rope(rope: Any) -> Rope:
+    if isinstance(rope, Layers):
+        raise TypeError("rope is the layers of a model, which export alone takes; expected one of their ropes")
+    return rope if isinstance(rope, Rope) else Rope(rope)
 
 
 def _find_obstacle(rope: Rope, shape: tuple[int, ...], form: Format) -> str:

@@ -33,6 +33,8 @@ class LayerKind(Result):
         all.
     both_sides : bool
         True where that window reaches as far to the other side, in encoders: it holds ``2 window - 1`` positions.
+    rope_name : str
+        Of the Rope within its part, whatever Rope stands there: its key in `Layers.ropes`; "" where there is one.
     """
 
     part: str
@@ -41,6 +43,7 @@ class LayerKind(Result):
     rope: Rope | None
     window: int | None = None
     both_sides: bool = False
+    rope_name: str = ""
 
     @property
     def has_keys(self) -> bool:
@@ -91,21 +94,23 @@ class Layers(Result):
     @property
     def ropes(self) -> dict[str, Rope]:
         """The Ropes of the first part that neither sees nor hears, by kind: what `replace_rotary` takes."""
-        return {_name_rope(one): one.rope for one in self._list_text() if one.rope is not None}
+        return {one.rope_name: one.rope for one in self.text_kinds if one.rope is not None}
 
     @property
     def ropes_by_layer(self) -> tuple[str | None, ...] | None:
         """The key in `ropes` of what turns each layer, None for those without RoPE; None without numbers."""
-        kinds = self._list_text()
+        kinds = self.text_kinds
         if any(one.layers is None for one in kinds):
             return None
-        found = {i: None if one.rope is None else _name_rope(one) for one in kinds for i in one.layers or ()}
+        found = {i: None if one.rope is None else one.rope_name for one in kinds for i in one.layers or ()}
         return tuple(found[i] for i in sorted(found))
 
-    def _list_text(self) -> list[LayerKind]:
+    @property
+    def text_kinds(self) -> tuple[LayerKind, ...]:
+        """The kinds of the first part that neither sees nor hears."""
         parts = [one.part for one in self.kinds]
         part = next((one for one in parts if not perceives(one)), parts[0])
-        return [one for one in self.kinds if one.part == part]
+        return tuple(one for one in self.kinds if one.part == part)
 
     def kinds_by_layer(self, part: str | None = None) -> tuple[LayerKind, ...]:
         """Return the kind of each layer of a part, in order.
@@ -187,35 +192,28 @@ def list_layers(
     return Layers(tuple(kinds))
 
 
-def _name_rope(kind: LayerKind) -> str:
-    """Return the name of the Rope of some layers, within their part."""
-    assert kind.rope is not None
-    name = kind.rope.source.model.name
-    return "" if name == kind.part else name.removeprefix(f"{kind.part}." if kind.part else "")
-
-
 def _list_kinds(part: PartLayers) -> Iterator[LayerKind]:
     """Yield the kinds of layers of one part."""
     if not part.layers:
         for name, rope in part.ropes.items():
-            yield _make_kind(part, name, None, rope, rope.source.model.window)
+            yield _make_kind(part, name, None, name, rope.source.model.window)
     groups: dict[tuple[str, str | None], list[int]] = {}
     for i, key in enumerate(part.layers):
         groups.setdefault(key, []).append(i)
     for (kind, chosen), layers in groups.items():
         window = part.part.window_of(kind) if kind not in NO_ATTENTION else None
-        yield _make_kind(part, kind, tuple(layers), None if chosen is None else part.ropes[chosen], window)
+        yield _make_kind(part, kind, tuple(layers), chosen, window)
     used = {name for _, name in groups}
     for name, rope in part.ropes.items() if groups else ():
         if name not in used:
-            yield _make_kind(part, name, (), rope, rope.source.model.window)
+            yield _make_kind(part, name, (), name, rope.source.model.window)
 
 
 def _make_kind(
-    part: PartLayers, kind: str, layers: tuple[int, ...] | None, rope: Rope | None, window: int | None
+    part: PartLayers, kind: str, layers: tuple[int, ...] | None, name: str | None, window: int | None
 ) -> LayerKind:
-    both_sides = window is not None and part.part.sees_both_sides
-    return LayerKind(printable(part.name), printable(kind), layers, rope, window, both_sides)
+    rope, both_sides = None if name is None else part.ropes[name], window is not None and part.part.sees_both_sides
+    return LayerKind(printable(part.name), printable(kind), layers, rope, window, both_sides, printable(name or ""))
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------

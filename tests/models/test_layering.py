@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -139,6 +140,15 @@ def test_the_ropes_of_a_model_that_sees_are_those_of_its_text():
     assert found.ropes[""].source.rope_parameters["rope_theta"] == 5e5
     assert found.ropes_by_layer == ("", "", "")
     assert list_layers(text).ropes_by_layer == ("", "", "")
+
+
+def test_another_rope_keeps_the_name_of_the_one_it_stands_for():
+    layers, other = list_layers(GEMMA), rfrope.Rope(rfrope.geometric(128))
+    kinds = [dataclasses.replace(one, rope=other) if one.kind == BOTH[1] else one for one in layers.kinds]
+    found = type(layers)(tuple(kinds))
+    assert [*found.ropes] == [*layers.ropes] == BOTH
+    assert found.ropes[BOTH[1]] is other
+    assert found.ropes_by_layer == layers.ropes_by_layer
 
 
 def test_the_rope_of_each_layer_by_name():

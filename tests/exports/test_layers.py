@@ -1,0 +1,137 @@
+"""Ropes of several kinds of layers in one export: configs that models of transformers run, and refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from campaign import sparse
+
+import rfrope
+from rfrope import engines, exports
+from rfrope.models import Layers, list_layers
+
+BOTH = ["sliding_attention", "full_attention"]
+GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 4, "head_dim": 16, "max_position_embeddings": 512}
+GEMMA |= {"layer_types": BOTH * 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+SMOL = {"model_type": "smollm3", "num_hidden_layers": 4, "head_dim": 16, "max_position_embeddings": 512}
+TINY: dict[str, dict[str, Any]] = {
+    "gemma3_text": {"num_hidden_layers": 6, "sliding_window": 8},
+    "gemma3n_text": {"num_hidden_layers": 5, "activation_sparsity_pattern": [0.0] * 5, "num_kv_shared_layers": 0}
+    | {"vocab_size_per_layer_input": 32, "laurel_rank": 4, "hidden_size_per_layer_input": 8},
+    "olmo3": {"num_hidden_layers": 4, "sliding_window": 8},
+    "modernbert": {"num_hidden_layers": 4, "cls_token_id": 0, "sep_token_id": 1},
+    "modernbert-decoder": {"num_hidden_layers": 4, "cls_token_id": 0, "sep_token_id": 1},
+    "smollm3": {"num_hidden_layers": 4},
+    "cohere2": {"num_hidden_layers": 4, "sliding_window": 8},
+    "exaone4": {"num_hidden_layers": 4, "sliding_window": 8},
+    "llama4_text": {"num_hidden_layers": 4, "intermediate_size_mlp": 32, "num_local_experts": 2},
+}
+
+
+def changed(layers: Layers) -> Layers:
+    """Layers of the same kinds by other frequencies, each kind by its own."""
+    kinds = [
+        one
+        if one.rope is None
+        else dataclasses.replace(
+            one, rope=dataclasses.replace(one.rope, frequencies=one.rope.frequencies * (0.5 + 0.2 * i))
+        )
+        for i, one in enumerate(layers.kinds)
+    ]
+    return Layers(tuple(kinds))
+
+
+def test_every_type_that_is_taken_is_run():
+    assert {*TINY} == {*engines.find_engine("engine", "transformers", "format")[1].layered}
+
+
+@pytest.mark.parametrize("model_type", sparse(TINY, ("gemma3_text", "smollm3").__contains__))
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_of_the_exported_config_turns_by_it(model_type):
+    tiny_models = pytest.importorskip("tiny_models", reason="torch or transformers is not installed")
+    torch, transformers = tiny_models.torch, tiny_models.transformers
+    from rfrope.integrations.transformers import replace_rotary
+
+    own = type(transformers.AutoConfig.for_model(model_type))(**tiny_models.SIZES | TINY[model_type])
+    family = transformers.AutoModelForMaskedLM if model_type == "modernbert" else transformers.AutoModelForCausalLM
+    torch.manual_seed(0)
+    model = family.from_config(own).eval()
+    layers = changed(list_layers(own))
+    before = tiny_models.logits(model)
+    with replace_rotary(model, layers):
+        wanted = tiny_models.logits(model)
+    held = own.to_dict() | exports.export(layers, "transformers")
+    held = {key: value for key, value in held.items() if key not in ("rope_theta", "rope_scaling")}
+    made = family.from_config(type(own)(**held)).eval()
+    made.load_state_dict(model.state_dict())
+    missed = torch.max(torch.abs(tiny_models.logits(made) - wanted))
+    assert missed < 0.01 * torch.max(torch.abs(before - wanted))
+    assert missed < 1e-6
+
+
+def test_a_dict_for_each_kind_and_the_kind_of_each_layer():
+    layers = changed(list_layers(GEMMA))
+    made = exports.export(layers, "vllm")
+    assert (made["layer_types"], made["max_position_embeddings"]) == (BOTH * 2, 512)
+    assert [*made["rope_parameters"]] == BOTH
+    for name, rope in layers.ropes.items():
+        assert made["rope_parameters"][name] == exports.export(rope, "vllm")["rope_parameters"]
+    read = list_layers(GEMMA | made | {"rope_theta": None, "rope_local_base_freq": None})
+    for name, rope in layers.ropes.items():
+        np.testing.assert_allclose(read.ropes[name].frequencies, rope.frequencies, rtol=1e-6)
+    json.dumps(made, allow_nan=False)
+
+
+def test_layers_without_rope_are_said():
+    made = exports.export(list_layers(SMOL | {"no_rope_layers": [1, 0, 0, 1]}), "transformers")
+    assert made["no_rope_layers"] == [1, 0, 0, 1]
+    assert made["rope_parameters"]["rope_type"] == "longrope"
+
+
+def test_layers_of_one_kind_are_one_rope():
+    config = {"model_type": "llama", "num_hidden_layers": 2, "head_dim": 16, "max_position_embeddings": 64}
+    layers, (rope,) = list_layers(config), rfrope.from_config(config)
+    for engine in ("transformers", "SGLang", "flash-attn"):
+        made, alone = exports.export(layers, engine), exports.export(rope, engine)
+        assert made.keys() == alone.keys()
+        assert all(np.array_equal(made[key], alone[key]) for key in made)
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "message"),
+    [
+        (
+            GEMMA,
+            "SGLang",
+            "layers of 2 kinds .*sliding_attention: layers 0, 2: .* cannot be exported to SGLang in one: it takes one",
+        ),
+        (GEMMA, "flash-attn", "it takes one RoPE; expected one of rope.ropes at a time, for the layers of its kind"),
+        (SMOL, "llama.cpp", "full_attention: layer 3: no RoPE.* it takes one RoPE"),
+        (SMOL, "vLLM", "that was not tried for model type 'smollm3', only for gemma3_text, "),
+        ({"model_type": "gemma4_text", "num_hidden_layers": 6}, "transformers", "was not tried for model type 'gemma4"),
+    ],
+)
+def test_what_one_export_cannot_hold_is_refused(config, engine, message):
+    with pytest.raises(ValueError, match=message):
+        exports.export(list_layers(config), engine)
+
+
+def test_kinds_of_another_width_or_context_are_refused():
+    layers = list_layers(GEMMA)
+    first, second = layers.kinds
+    wider = Layers((first, dataclasses.replace(second, rope=dataclasses.replace(second.rope, context=1024))))
+    with pytest.raises(ValueError, match="they differ in the width of heads or the context, which it has once"):
+        exports.export(wider, "transformers")
+
+
+def test_files_and_roundings_are_of_one_rope(tmp_path):
+    layers = list_layers(GEMMA)
+    with pytest.raises(TypeError, match="which export alone takes; expected one of their ropes"):
+        exports.rounding(layers, "transformers")
+    with pytest.raises(TypeError, match="which export alone takes; expected one of their ropes"):
+        exports.write(tmp_path / "rope.json", layers, "transformers")
+    assert not [*tmp_path.iterdir()]
