@@ -124,7 +124,7 @@ def split(documents: Sequence[np.ndarray], share: float, seed: int, least: int) 
 
 
 @contextmanager
-def _without_dropout(model: Module) -> Iterator[None]:
+def _stop_dropout(model: Module) -> Iterator[None]:
     """Let attention of a model drop nothing, in training mode either."""
     with ExitStack() as undo:
         for one in model.modules():
@@ -145,7 +145,7 @@ def _checkpointed(model: Module) -> Iterator[None]:
     kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # as releases name it
     getattr(model, f"{kind}_checkpointing_enable")(**{f"{kind}_checkpointing_kwargs": {"use_reentrant": False}})
     try:
-        with _without_dropout(model):
+        with _stop_dropout(model):
             yield
     finally:
         if not had:

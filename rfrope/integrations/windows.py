@@ -63,7 +63,7 @@ def _read_document(name: str, text: Any, tokenizer: Any) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Layout:
-    """How windows lie in a context.
+    """Lengths that say where windows may lie in a context.
 
     Attributes
     ----------
