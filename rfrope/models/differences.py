@@ -45,7 +45,12 @@ def _name_mistake(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_t
                 apart = np.abs(np.remainder(apart + np.pi, 2.0 * np.pi) - np.pi)
             if np.all(apart <= np.maximum(allowed, ROUNDED * np.abs(wrong))):
                 return f"they are {name}"
-    text = describe(found, np.asarray(rope.frequencies))
+    expected = np.asarray(rope.frequencies)
+    still = (np.abs(found) <= allowed) & (np.abs(expected) > allowed)
+    if np.any(still) and np.all((np.abs(found - expected) <= allowed) | still) and not np.all(still):
+        blocks = ", ".join(map(str, np.flatnonzero(still)[:3])) + (", ..." if np.sum(still) > 3 else "")
+        return f"{np.sum(still)} of {still.size} stand still ({blocks}), and the others are those meant"
+    text = describe(found, expected)
     return f"they are {text}" if text else ""
 
 
@@ -67,6 +72,9 @@ def describe_factor(found: float, rope: Rope) -> str:
     meant = rope.attention_factor
     known = {"it was left out": 1.0, "it was applied twice": meant**2}
     known |= {"its root": math.sqrt(meant), "its inverse": 1.0 / meant}
+    parameters = rope.source.rope_parameters
+    if parameters.get("mscale") and parameters.get("mscale_all_dim") and parameters.get("factor"):
+        known["mscale_all_dim was left out"] = 0.1 * parameters["mscale"] * math.log(parameters["factor"]) + 1.0
     like = [name for name, value in known.items() if value != meant and abs(found / value - 1.0) < 2e-3]
     return f"attention factor {found:.6g}, and {meant:.6g} is meant" + "".join(f": {name}" for name in like[:1])
 

@@ -252,8 +252,10 @@ def _find_unlike_columns(moved: np.ndarray, first: np.ndarray, second: np.ndarra
     room = 0.02 * float(np.max(np.abs(moved)))  # half precision is no other formula
     if np.all(np.abs(cos - other) <= room) and np.all(np.abs(sin - back) <= room):
         return ""
-    if np.all(np.abs(cos - other) <= room) and np.all(np.abs(sin + back) <= room):
-        return "blocks are reflected and not turned: the sign of one sin is wrong"
+    if np.all(np.abs(sin + back) <= room):
+        for sign, text in ((-1.0, "the sign of one sin is wrong"), (1.0, "a row has the wrong signs")):
+            if np.all(np.abs(cos + sign * other) <= room):
+                return f"blocks are reflected and not turned: {text}"
     diagonal, begin, width = np.einsum("pii->pi", moved), int(first[0]), 2 * first.size
     columns = diagonal[:, begin : begin + width]
     copies = {

@@ -25,10 +25,15 @@ def mistakes(rope: Rope) -> Iterator[tuple[str, np.ndarray]]:
         for name, changed in (*_change_scheme(rope, parameters), *_change_values(rope, parameters)):
             yield from _make(rope, name, changed)
         yield from _change_exponents(rope, parameters["rope_theta"], frequencies)
+        if parameters["rope_type"] == "yarn" and isinstance(parameters.get(_ORIGINAL, rope.context), int):
+            yield "those of beta_fast and beta_slow in each other's place", _swap_betas(rope, parameters)
     yield "the frequencies in reverse order", frequencies[::-1]
+    yield "the frequencies sorted from fast to slow", np.sort(frequencies)[::-1]
+    yield "the frequencies sorted from slow to fast", np.sort(frequencies)
     with np.errstate(divide="ignore"):
         yield "their reciprocals (periods over 2 pi)", 1.0 / frequencies
     yield "turns instead of radians (divided by 2 pi)", frequencies / (2.0 * math.pi)
+    yield "radians taken for degrees (multiplied by pi / 180)", frequencies * (math.pi / 180.0)
     yield "radians multiplied by 2 pi", frequencies * (2.0 * math.pi)
     yield "the frequencies with the other sign: it turns the other way", -frequencies
 
@@ -83,6 +88,20 @@ def _make(rope: Rope, name: str, parameters: dict[str, Any]) -> Iterator[tuple[s
     except (ValueError, TypeError):
         return
     yield name, np.asarray(made.frequencies, dtype=np.float64)
+
+
+def _swap_betas(rope: Rope, parameters: dict[str, Any]) -> np.ndarray:
+    """Return YaRN's set with a ramp that falls where it should rise; the scheme refuses such values."""
+    width, base = 2 * rope.n_blocks, parameters["rope_theta"]
+    original, plain = parameters.get(_ORIGINAL, rope.context), ladder(width, base)
+    assert original is not None  # as the caller sees to it
+    betas = parameters.get("beta_slow") or 1.0, parameters.get("beta_fast") or 32.0
+    low, high = (width * math.log(original / (beta * 2.0 * math.pi)) / (2.0 * math.log(base)) for beta in betas)
+    if parameters.get("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, width - 1)
+    ramp = np.clip((np.arange(width // 2) - low) / (high - low or 1e-3), 0.0, 1.0)
+    return np.asarray(plain * (1.0 - ramp) + plain / parameters["factor"] * ramp)
 
 
 def _change_exponents(rope: Rope, base: float, frequencies: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

@@ -183,9 +183,10 @@ def probe(
     and twice those, which give pairs, width and factors; then all blocks at once at up to 160 positions below the
     context, in an order that is not theirs and in two rows that differ. Phases at 1, 2, 4, ... give frequencies, the
     others the position that each token turns by. Every axis is followed by itself, and the blocks once more at the end,
-    for what a first call leaves behind; then two calls of one token in each row, as in decoding, where keys of scores
-    differ by head. A model is run once before, to find its layers. Positions of findings are the
-    first of those measured.
+    for what a first call leaves behind; then two calls of one token in each row, as in decoding, where features have
+    another length in every head and row. A model is run twice before, to find its layers and what reaches attention of
+    them, and once after, with padding. Positions of findings are the first of those measured. A config is read at the
+    length `context`.
 
     Whole positions tell frequencies but for whole turns. Scores tell the square of the attention factor, and no start
     of counting. A factor that is left out and weights that make up for it look the same.

@@ -265,9 +265,10 @@ class _Judge:
             apart = np.abs(found.frequencies[turning] - found.frequencies[turning[0]])
             unlike = np.any(apart > found.allowed[turning] + found.allowed[turning[0]], axis=1)
             sizes = np.array([usual_length(side.z[0, h]) for h in turning])
-            if np.any(apart := np.abs(sizes / np.median(sizes) - 1.0) > 16.0 * self.noise):
-                h = int(np.argmax(apart))
-                text = f"head {turning[h]} has the factor {sizes[h]:.6g}, and {np.median(sizes):.6g} is usual"
+            usual = np.sort(sizes)[(len(sizes) - 1) // 2]
+            if np.any(off := np.abs(sizes / usual - 1.0) > 16.0 * self.noise):
+                h = int(np.argmax(off))
+                text = f"head {turning[h]} has the factor {sizes[h]:.6g}, and {usual:.6g} is usual"
                 faults.setdefault(text, []).append(name)
             if np.any(unlike) and not self._has_sets():
                 text = f"head {turning[int(np.argmax(unlike))]} turns by other frequencies than head {turning[0]}"

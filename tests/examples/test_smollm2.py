@@ -6,6 +6,7 @@ by ``pip install torch transformers gguf accelerate`` and ``pip install --no-dep
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import pathlib
 import sys
@@ -172,3 +173,26 @@ def test_no_head_drifts_beyond_its_bound(seen):
     assert len(drifts) == 270
     assert 0.029 < np.max(drifts) < 0.032
     assert 5.0 < np.min(ratios) < np.max(ratios) < 25.0
+
+
+def test_the_table_of_all_heads_is_that_of_the_texts_that_it_names(example):
+    """One layer of docs/heads_smollm2.csv, from the weights of the package and the texts of the repository."""
+    from rfrope.integrations import loading
+    from rfrope.integrations.transformers import read_heads
+
+    root = SCRIPT.parents[1]
+    first, *lines = (root / "docs" / "heads_smollm2.csv").read_text("utf-8").splitlines()
+    texts = [(root / one).read_text("utf-8") for one in first.split() if one.endswith(".txt")]
+    model, tokenizer = loading.load(str(example.folder() / example.FILE))
+    builder = rfrope.heads.AtlasBuilder(rfrope.from_config(model.config)[0], scale=1.0)
+    for one in read_heads(model, loading.cut_documents(tokenizer, texts, 8, 512), layers=[16]):
+        builder.add(one.q * one.scale[:, None, None], one.k)
+    found = builder.finish(one.heads)
+    rows = [row for row in csv.DictReader(lines) if row["layer"] == "16"]
+    assert [row["head"] for row in rows] == [str(head) for head in found.head]
+    for name in ("variance", "lag_explained", "curve_explained", "sink", "sink_key", "offset"):
+        estimate = getattr(found, name)
+        for value, column in ((estimate.value, name), (estimate.stderr, f"{name}_stderr")):
+            np.testing.assert_allclose(
+                value, [float(row[column]) for row in rows], rtol=1e-3, atol=1e-5, err_msg=column
+            )

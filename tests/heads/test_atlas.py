@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import importlib
 import math
 import pathlib
@@ -346,6 +347,17 @@ def test_tables_have_a_row_for_each_head_and_each_block():
 
 
 TABLE = pathlib.Path(__file__).parents[2] / "docs" / "heads_smollm2.csv"
+
+
+@pytest.mark.skipif(not TABLE.is_file(), reason="docs/ is not here")
+def test_the_texts_of_the_table_are_those_that_were_read():
+    """The command that made it names them; another text gives another table."""
+    command = TABLE.read_text("utf-8").splitlines()[0].split()
+    texts = [one for one in command if one.endswith(".txt")]
+    assert command[1:3] == ["rfrope", "heads"]
+    assert len(texts) == 8
+    content = b"".join((TABLE.parents[1] / one).read_bytes() for one in texts)
+    assert hashlib.sha256(content).hexdigest() == "802b2dcbca9b1e75b5b71d38f1d8d8b8e0281f51510727ccd2f5ceb1111b7e64"
 
 
 @pytest.mark.skipif(not TABLE.is_file(), reason="docs/ is not here")

@@ -10,16 +10,24 @@ import warnings
 
 import numpy as np
 import pytest
+from blind_findings import FINDINGS
+from blind_models import MODELS as BLIND
+from blind_wrong import WRONG as BLIND_WRONG
 from campaign import campaign, sparse
 from conftest import library
 from constructed_models import (
     CONTEXT,
+    LISTS,
     LLAMA3_OMEGA,
+    LONG_SCALE,
+    LONGROPE_CONFIG,
     PLAIN,
+    QWEN2_VL,
     RIGHT,
     WRONG,
     Constructed,
     W,
+    config,
     ladder,
     model,
     mrope,
@@ -65,10 +73,40 @@ def test_wrong_ones_are_named(one):
     assert found.calls <= 64
 
 
-def test_there_are_as_many_models_as_the_claim():
-    assert len(RIGHT) >= 30
-    assert len(WRONG) >= 40
+def test_there_are_as_many_models_as_the_page_says():
+    assert (len(RIGHT), len(WRONG), len(BLIND_RIGHT), len(BLIND_WRONG)) == (31, 53, 20, 50)
     assert len({one.name for one in RIGHT + WRONG}) == len(RIGHT) + len(WRONG)
+    assert {one.name for one in BLIND_WRONG} == FINDINGS.keys()
+    assert len({*MODELS, *OF_THEIR_OWN, "qwen2_vl_text", "esm"}) == 26
+
+
+def test_calls_are_as_many_as_the_page_says(tiny):
+    for options, calls in (({}, 6), ({"gives": "scores"}, 7), ({"axes": 3}, 9)):
+        apply = mrope(lambda i: i % 3) if options.get("axes") else model(PLAIN)
+        apply = scores_of(apply) if options.get("gives") else apply
+        assert models.probe(apply, head_dim=W, **options).calls == calls
+    assert models.probe(tiny.made()).calls == 9
+
+
+BLIND_RIGHT = [one for one in BLIND if not one.wrong]
+
+
+@pytest.mark.parametrize("one", sparse(BLIND_RIGHT, lambda one: one.name.startswith("llama")), ids=lambda one: one.name)
+def test_right_ones_by_somebody_else_raise_no_alarm(one):
+    found = models.probe(one.apply(), one.config, **one.options)
+    assert found.passed, str(found)
+    assert found.calls <= 64
+    alone = models.probe(one.apply(), context=2048, **{"axes": 1} | one.options)
+    assert alone.passed, str(alone)
+
+
+@pytest.mark.parametrize(
+    "one", sparse(BLIND_WRONG, lambda one: one.name.startswith("llama_k")), ids=lambda one: one.name
+)
+def test_wrong_ones_by_somebody_else_are_named(one):
+    kind, says = FINDINGS[one.name]
+    finding, *_ = models.probe(one.apply(), one.config, **one.options).findings
+    assert (finding.kind, says in finding.text) == (kind, True), str(finding)
 
 
 def altered(i: int, by: float) -> np.ndarray:
@@ -127,6 +165,90 @@ def test_small_and_rare_faults(name):
     assert (finding.kind, says in finding.text) == (kind, True), str(finding)
 
 
+def then(change, omega=PLAIN):
+    """A rotation, and a change of queries and keys after it."""
+    return lambda q, k, positions: change(*(one.copy() for one in model(omega)(q, k, positions)))
+
+
+def on_keys(features, change):
+    def apply(q, k):
+        k[..., features] = change(k[..., features])
+        return q, k
+
+    return apply
+
+
+QUARTER = ladder(32)  # of 64 features
+PASSING = {  # what becomes of features that do not turn, and words
+    "left out": (on_keys(slice(32, None), lambda x: 0.0 * x), "32 features that do not turn are left out"),
+    "longer": (on_keys(slice(32, None), lambda x: 3.0 * x), "32 features that do not turn are multiplied by 3"),
+    "negated": (on_keys(slice(32, None), lambda x: -x), "32 features that do not turn are negated"),
+    "one left out": (on_keys([40], lambda x: 0.0 * x), "feature 40 is left out"),
+    "a little": (on_keys([63], lambda x: np.float32(1.0001) * x), "feature 63 is multiplied by 1.0001"),
+    "two exchanged": (on_keys([40, 41], lambda x: x[..., ::-1]), "feature 40"),
+}
+
+
+@pytest.mark.parametrize("gives", ["rotated", "scores"])
+@pytest.mark.parametrize("name", PASSING)
+def test_features_that_are_to_pass(name, gives):
+    change, says = PASSING[name]
+    apply = then(change, QUARTER) if gives == "rotated" else scores_of(then(change, QUARTER))
+    for expected in (rfrope.Rope(QUARTER, head_dim=W, context=CONTEXT), None):
+        (finding,) = models.probe(apply, expected, head_dim=W, gives=gives, context=CONTEXT).findings
+        assert (finding.kind, says in finding.text) == ("pairing" if "two" in name else "width", True), str(finding)
+
+
+EXCHANGED = {  # heads and rows that come out as others
+    "heads in reverse": (then(lambda q, k: (q[:, ::-1], k)), "queries: head 0 of row 0 of the batch comes from head 3"),
+    "the first key head": (then(lambda q, k: (q, k[:, :1].repeat(2, 1))), "keys: head 1 of row 0 of the batch comes"),
+    "rows": (lambda q, k, p: model(PLAIN)(q[::-1], k, p), "queries: head 0 of row 0 of the batch comes from head 0 of"),
+    "a longer head": (then(lambda q, k: (q, k * np.array([1.0, 2.0], k.dtype)[:, None, None])), "has the factor 2"),
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGED)
+def test_heads_and_rows_that_are_exchanged(name):
+    apply, says = EXCHANGED[name]
+    (finding,) = models.probe(apply, head_dim=W, heads=4, kv_heads=2).findings
+    assert (finding.kind, says in finding.text) == ("heads", True), str(finding)
+
+
+def test_orders_of_queries_and_keys():
+    order = np.r_[0:W:2, 1:W:2]
+    assert models.probe(then(lambda q, k: (q[..., order], k[..., order])), head_dim=W).passed
+    (finding,) = models.probe(then(lambda q, k: (q[..., order], k)), head_dim=W).findings
+    assert (finding.kind, "comes out at" in finding.text) == ("pairing", True)
+    (finding,) = models.probe(keys_by(model(PLAIN, "interleaved")), head_dim=W).findings
+    assert "queries turn by pairing 'half', and keys by 'interleaved'" in finding.text
+
+
+def test_axes_are_those_of_what_is_meant():
+    one_axis = model(PLAIN, positions_of=lambda positions: positions[..., 0])
+    (finding,) = models.probe(one_axis, QWEN2_VL).findings
+    assert (finding.kind, "1, 2 are given and never used" in finding.text) == ("sections", True)
+    with pytest.raises(ValueError, match="axes is 1, and expected turns by 3"):
+        models.probe(one_axis, QWEN2_VL, axes=1)
+
+
+@pytest.mark.parametrize("which", ["short_factor", "long_factor"])
+def test_the_list_of_longrope_is_that_of_the_length(which):
+    apply = model(PLAIN / np.array(LISTS[which]), factor=LONG_SCALE)
+    for context in (1024, 1025, CONTEXT):
+        found = models.probe(apply, LONGROPE_CONFIG, context=context)
+        assert found.passed == ((which == "long_factor") == (context > 1024))
+        assert found.passed or "longrope's other list" in found.findings[0].text
+
+
+def test_a_dynamic_scheme_beyond_its_context():
+    dynamic = config(W, 1e4, {"rope_type": "dynamic", "factor": 4.0})
+    for context in (CONTEXT, 2 * CONTEXT):
+        stretch = 4.0 * context / CONTEXT - 3.0
+        omega = ladder(W, 1e4 * stretch ** (W / (W - 2)))
+        assert models.probe(model(omega), dynamic, context=context).passed
+    assert not models.probe(model(PLAIN), dynamic, context=2 * CONTEXT).passed
+
+
 @campaign
 def test_no_false_alarm_on_published_configs():
     """Against the config, against its Rope, and against nothing; frequencies to 1e-6."""
@@ -181,6 +303,44 @@ def test_the_rope_that_was_found_turns_as_the_function_does(pairing):
     at = np.array([[0, 1, 7, 90, 2000]])
     wanted = model(LLAMA3_OMEGA, pairing, factor=1.25, wide=np.float64)(x, x, at)[0]
     assert np.max(np.abs(rope.rotate(x, at[:, None]) - wanted)) < 1e-3
+
+
+def test_the_rope_that_was_found_scores_as_the_function_does():
+    """A part of a head, and a factor of keys alone."""
+
+    def apply(q, k, positions):
+        return model(QUARTER)(q, k, positions)[0], model(QUARTER, factor=1.25)(q, k, positions)[1]
+
+    rope = models.probe(apply, head_dim=W).rope
+    q, k = np.random.default_rng(0).standard_normal((2, 1, 1, 7, W))
+    at = np.array([[0, 1, 7, 90, 2000, 3, 5]])
+    turned = (rope.rotate(x, at[:, None]) for x in (q, k))
+    scores, wanted = (a @ np.swapaxes(b, -1, -2) for a, b in (turned, apply(q, k, at)))
+    assert (rope.head_dim, rope.rotary_dim) == (W, 32)
+    assert np.max(np.abs(scores - wanted)) < 5e-3
+
+
+def test_what_no_rope_does_gives_none():
+    sets = np.stack([PLAIN, PLAIN / 3.0])[..., None]
+    by_head = rfrope.Rope(sets, context=CONTEXT)
+
+    def turn_by_head(q, k, positions):
+        return tuple(by_head.rotate(x, positions[:, None, :, None]) for x in (q, k))
+
+    found = models.probe(turn_by_head, by_head, heads=2)
+    assert found.passed, str(found)
+    with pytest.raises(ValueError, match="heads, or queries and keys, turn by different frequencies"):
+        found.rope  # noqa: B018
+    (last,) = [one for one in RIGHT if one.name == "the last features"]
+    with pytest.raises(ValueError, match="features from 48 on turn"):
+        probed(last).rope  # noqa: B018
+    with pytest.raises(ValueError, match="not all heads turn"):
+        models.probe(all_but_one, head_dim=W, heads=2).rope  # noqa: B018
+
+
+def all_but_one(q, k, positions):
+    turned = model(PLAIN)(q, k, positions)
+    return tuple(np.concatenate([new[:, :1], old[:, 1:]], axis=1) for new, old in zip(turned, (q, k), strict=True))
 
 
 def test_sides_have_factors_of_their_own():
@@ -491,7 +651,10 @@ def test_the_softmax_scale(tiny):
     assert "scores are multiplied by 0.375 before softmax, and 0.25 is meant" in finding.text
 
 
-@pytest.mark.parametrize("name", ["gemma2", "granite", "hunyuan_v1_dense", "gemma3_text"])
+OF_THEIR_OWN = ["gemma2", "granite", "hunyuan_v1_dense"]
+
+
+@pytest.mark.parametrize("name", OF_THEIR_OWN)
 def test_scales_and_norms_of_their_own(tiny, name):
     assert models.probe(tiny.made(name)).passed
 

@@ -1,0 +1,73 @@
+"""What the audit says of wrong embeddings that were written without sight of it: kinds of first findings, and words.
+
+Mistakes that it did not tell, or told in other words, when it first met them were taught to it since: its verdicts on
+these are no estimate of how it does on others.
+"""
+
+FINDINGS = {
+    "llama_neighbours_paired": ("pairing", "it turns by pairing 'interleaved', and 'half' is meant"),
+    "llama_small_base": ("frequencies", "they are those of base 10000 instead of 500000"),
+    "llama31_scaling_dropped": ("frequencies", "they are the plain ladder: the scheme 'llama3' was left out"),
+    "llama_turned_backwards": ("frequencies", "they are the frequencies with the other sign: it turns the other way"),
+    "llama_only_keys_turned": ("direction", "queries do not turn, and the others do: scores are not those of lags"),
+    "llama_query_one_late": ("positions", "queries: they turn by positions that are 1 more than those given"),
+    "llama_keys_turned_twice": ("frequencies", "they are all frequencies multiplied by 2"),
+    "llama_positions_modulo_table": ("positions", "positions begin again at 4096"),
+    "llama_positions_ignored": ("positions", "positions are not used, but the place in the sequence"),
+    "llama_first_row_positions": ("positions", "positions of the first row of the batch are used for all rows"),
+    "llama_positions_in_bfloat16": ("half precision", "positions rounded to bfloat16"),
+    "llama31_positions_in_int16": ("positions", "position 32768 turns as position -32768 does"),
+    "llama_bfloat16_tables": ("half precision", "cos and sin are rounded to bfloat16"),
+    "llama_float16_frequencies": ("half precision", "values rounded to float16"),
+    "llama_running_sum_of_angles": ("rows", "phases are not proportional to positions, first at 512"),
+    "llama_rough_two_pi": ("rows", "phases are not proportional to positions, first at 8191"),
+    "llama_last_pair_missing": ("frequencies", "1 of 32 stand still (31), and the others are those meant"),
+    "llama_cos_and_sin_swapped": ("pairing", "queries: blocks are reflected and not turned: a row has the wrong signs"),
+    "llama_overwritten_half": ("pairing", "queries: blocks are not turned: cos or sin of the two features differ"),
+    "llama_mirrored": ("pairing", "queries: blocks are reflected and not turned: a row has the wrong signs"),
+    "llama_last_head_left_out": ("heads", "queries: 3 of 4 heads turn, not 3"),
+    "llama_tail_tokens_left_out": ("positions", "position 7887 turns as position 0 does"),
+    "llama_single_token_one_late": ("positions", "alone in its call, a token at 8191 turns as position 8192 does"),
+    "llama_query_scaled": ("attention factor", "queries: attention factor 0.125, and 1 is meant"),
+    "llama_tables_kept_by_length": (
+        "state",
+        "a call turns by the positions of the one before, which had as many tokens",
+    ),
+    "llama_table_grown_from_zero": ("positions", "position 2048 turns as position 0 does"),
+    "linear_factor_twice": ("frequencies", "they are those of the factor applied twice"),
+    "yarn_factor_missing": ("attention factor", "attention factor 1, and 1.13863 is meant: it was left out"),
+    "yarn_factor_on_keys_only": ("attention factor", "keys alone have the factor 1.13863"),
+    "yarn_betas_swapped": ("frequencies", "they are those of beta_fast and beta_slow in each other's place"),
+    "yarn_ramp_from_long_limit": (
+        "frequencies",
+        "they are those of original_max_position_embeddings 32768 instead of 8192",
+    ),
+    "gpt_oss_ramp_rounded": ("frequencies", "they are those of truncate true"),
+    "mscale_ratio_ignored": (
+        "attention factor",
+        "attention factor 1.36889, and 1.15572 is meant: mscale_all_dim was left out",
+    ),
+    "gptneox_exponent_over_head": (
+        "frequencies",
+        "they are the ladder of the whole head, cut off: exponents over head_dim",
+    ),
+    "phi_whole_head": ("width", "the whole head turns, and partial_rotary_factor was left out"),
+    "gptj_halves_paired": ("pairing", "it turns by pairing 'half', and 'interleaved' is meant"),
+    "cohere_frequencies_shifted": ("frequencies", "they are exponents that begin with i = 1"),
+    "phi3_long_factors_used": ("frequencies", "they are those of longrope's other list"),
+    "proportional_as_partial": ("frequencies", "they are a ladder over the rotated width alone"),
+    "qwen2vl_height_width_swapped": ("sections", "axes of positions are swapped: 2 for 1, 1 for 2"),
+    "qwen2vl_only_time": ("sections", "positions along axes 1, 2 are given and never used"),
+    "qwen3vl_sections_contiguous": (
+        "sections",
+        "blocks are dealt out to axes one after the other, and in turn is meant",
+    ),
+    "qwen3vl_turns_never_end": ("sections", "block 29 turns along axis 2, and axis 0 is meant"),
+    "plain_degrees": ("frequencies", "they are radians taken for degrees (multiplied by pi / 180)"),
+    "plain_frequencies_reversed": ("frequencies", "they are the frequencies in reverse order"),
+    "custom_frequencies_sorted": ("frequencies", "they are the frequencies sorted from fast to slow"),
+    "scores_keys_backwards": ("direction", "scores depend on the sum of positions, not on the difference"),
+    "scores_groups_tiled": ("heads", "query head 1 meets key head 1, and 0 is that of its group"),
+    "yarn_scores_factor_once": ("attention factor", "attention factor 1.06707, and 1.13863 is meant: its root"),
+    "stablelm_scores_without_rest": ("width", "scores: 48 features that do not turn are left out"),
+}
