@@ -498,3 +498,19 @@ def test_optimised_sets_of_the_language_model_are_closer_to_their_kernels(script
             curves = [rfrope.analysis.mean_kernel(lags, omega) for rope in ropes for omega in rope]
             off[design] = np.sqrt(np.mean((np.stack(curves) - law.phi(lags)) ** 2))
         assert 2.8 < off["iid"] / off["optimised"] < 7.5, text
+
+
+@campaign
+def test_digits_at_twice_the_size(script, tmp_path, capsys):
+    pytest.importorskip("sklearn", reason="examples/tune_digits.py needs scikit-learn")
+    tune, path = script("tune_digits"), tmp_path / "runs.csv"
+    (as_it_is, interpolated), scale = (tune.starts()[name] for name in ("as it is", "interpolate")), 2.0
+    np.testing.assert_array_equal(as_it_is.frequencies, scale * interpolated.frequencies)
+    assert tune.main(["--output", str(path), "--seeds", "1", "--sets", "model", "--quick"]) == 0
+    (row,) = rows_of(path)
+    assert {one.partition(", ")[0] for one in row} == {"encoding", "seed", *tune.starts(), "learned"}
+    assert float(row["learned, twice"]) > 0.0
+    assert "rotation" in path.with_suffix(".inc").read_text("utf-8")
+    patches, places, digits = tune.pictures(slice(0, 3), tune.TWICE)
+    assert (patches.shape, places.shape, digits.shape) == ((3, 64, 4), (64, 2), (3,))
+    assert float(places.max()) == tune.TWICE - 1
