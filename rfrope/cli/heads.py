@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import files
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, format_table, naming, table_file, whole
+from rfrope.cli.shared import add_command, add_files, check_files, format_table, naming, read_texts, table_file, whole
 from rfrope.heads import Atlas, HeadEstimate
 
 _SHOWN = 10  # heads in the text
@@ -51,7 +50,7 @@ def _run(options: argparse.Namespace) -> int:
     if 1 < len(options.texts) < 3:
         raise ValueError(f"--texts has {len(options.texts)} files; expected one, or at least 3")
     check_files(options)
-    texts = [*_read_texts(options.texts)]
+    texts = [*read_texts(options.texts)]
     try:
         from rfrope.integrations import loading, transformers
     except ImportError as error:
@@ -76,16 +75,6 @@ def _run(options: argparse.Namespace) -> int:
         block_table=lambda path: table_file(path, found.block_table()),
     )
     return 0
-
-
-def _read_texts(paths: list[str]) -> Iterator[str]:
-    for path in paths:
-        with naming("--texts", path):
-            content = files.read_bytes(path)
-            try:
-                yield content.decode("utf-8")
-            except UnicodeDecodeError:
-                raise ValueError("expected a text in UTF-8") from None
 
 
 def _rows(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:

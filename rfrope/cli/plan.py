@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace) -> int:
         f"{options.source} to {options.context} positions",
         _parts(found, chosen),
         lambda: "\n\n".join(
-            f"{name}\n{one}".lstrip() + f"\n\n{_describe(chosen[name])}" for name, one in found.items()
+            f"{name}\n{one}".lstrip() + f"\n\n{_hint(one)}\n\n{_describe(chosen[name])}" for name, one in found.items()
         ),
         data,
         output=lambda path: storage.packed(path, method.rope),
@@ -118,7 +118,7 @@ def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Method]) 
     """Yield for each RoPE the mean kernels of the methods, their measures, and their configs."""
     for name, plan in found.items():
         about, *_, last = str(plan).split("\n\n")
-        yield page.words(about, last)
+        yield page.words(about, last, _hint(plan))
         label = f": {name}" if name else ""
         ladder = (ladder_base(plan.method("as it is").rope), plan.trained_context)
         as_it_is = [method.name for method in plan.methods].index("as it is")
@@ -130,6 +130,14 @@ def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Method]) 
             config = _config(method)
             if isinstance(config, dict):
                 yield page.copyable(f"Config for {method.name} (transformers){label}", config)
+
+
+def _hint(plan: analysis.Plan) -> str:
+    """Return what asks the model itself."""
+    return (
+        "None of this has read a text with your model. What does, and learns from it, starting from these:\n"
+        f"rfrope tune MODEL --texts FILE ... --context {plan.context} --trained {plan.trained_context} -o rope.npz"
+    )
 
 
 def _curves(plan: analysis.Plan) -> list[page.Curve]:

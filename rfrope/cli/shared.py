@@ -130,6 +130,17 @@ def one_of(names: Sequence[str]) -> Callable[[str], str]:
     return name_of_one
 
 
+def read_texts(paths: Sequence[str]) -> Iterator[str]:
+    """Yield the texts of the files of ``--texts``."""
+    for path in paths:
+        with naming("--texts", path):
+            content = files.read_bytes(path)
+            try:
+                yield content.decode("utf-8")
+            except UnicodeDecodeError:
+                raise ValueError("expected a text in UTF-8") from None
+
+
 def is_saved(source: str) -> bool:
     """Return whether a name is that of a file of frequencies, and not of a config."""
     return source.lower().endswith(storage.SUFFIXES)

@@ -60,7 +60,8 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
         ``turning``: a list by which they do (not 0) or do not, ``kinds_turn``: true where kinds follow it,
         ``interval``: a key, every so many-th layer does not; ``without_window``: "all" or "none" of them turn in a
         config without a window; ``forced``: layers that turn in any case. ``bases``: a list with the base of each
-        layer; ``scaled``: a list of the layers to which the scheme applies; ``ropes``: the name of the RoPE for each
+        layer; ``compressed``: the base of the RoPE "compress", for which alone a ``rope_scaling`` is, without its
+        factor; ``scaled``: a list of the layers to which the scheme applies; ``ropes``: the name of the RoPE for each
         kind, "" for all others.
 
         ``pairing``: which features of a query and a key, in the order of the weights of their linear layer, make a

@@ -9,10 +9,10 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
-from rfrope.engines.formulas import UnknownError
+from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, Engine, EngineRope, Format, Reading
 
-_LAYERED = ("gemma4_text", "gemma3n_text", "modernbert", "llama4_text")
+_LAYERED = ("gemma4_text", "gemma3n_text", "modernbert", "llama4_text", "deepseek_v4")
 _INTERLEAVED = {"cohere2": "", "llama4_text": "pairing half, and rows of the weights are reordered for it"}
 
 
@@ -20,6 +20,8 @@ def _read(config: ConfigRope) -> EngineRope:
     """Return the RoPE of the layers of one kind, which ``rope_parameters`` have a dict for."""
     if config.model_type == "exaone4" and config.raw.get("sliding_window", 4096) is None:
         raise UnknownError("what layer_types are without sliding_window was not read")
+    if config.model_type == "deepseek_v4":
+        return _read_deepseek_v4(config)
     made = _read_gpt_oss(config) if config.model_type == "gpt_oss" else _read_scheme(config)
     pairing = "interleaved" if config.model_type in _INTERLEAVED else "half"
     note = _INTERLEAVED.get(config.model_type, "")
@@ -35,6 +37,26 @@ def _read_gpt_oss(config: ConfigRope) -> EngineRope:
     unread = formulas.find_ignored(config.values, {"attention_factor": made.attention_factor})
     unread += tuple(key for key in ("mscale", "mscale_all_dim") if config.values.get(key) is not None)
     return replace(made, ignored_keys=made.ignored_keys + unread)
+
+
+def _read_deepseek_v4(config: ConfigRope) -> EngineRope:
+    """Return YaRN, whatever the scheme is called, for layers with compressed keys, and the plain ladder for others."""
+    raw, is_compressed = config.raw, config.kind == "compress"
+    for key in ("compress_ratios", "compress_rope_theta"):
+        if raw.get(key) is None:
+            raise RefusedError(f"stops with an error: {key} missing")
+    theta = float(raw["compress_rope_theta"] if is_compressed else raw.get("rope_theta", 1e4))
+    count, ratios = raw.get("num_hidden_layers"), raw["compress_ratios"]
+    layers = None if count is None else tuple(i for i in range(count) if (ratios[i] > 1) == is_compressed)
+    base = config.ladder(config.part, theta)
+    made = EngineRope(base, positions=config.context)
+    if is_compressed and config.scheme != "default":
+        factor = formulas.require_key(config.values, "factor")
+        original = formulas.require_key(config.values, "original_max_position_embeddings")
+        reads = ("beta_fast", "beta_slow")
+        made = formulas.yarn(base, config.values, factor, original, 1.0, reads, theta)
+        made = replace(made, positions=math.ceil(original * factor))
+    return replace(made, pairing="interleaved", layers=layers)
 
 
 def _read_scheme(config: ConfigRope) -> EngineRope:
@@ -87,6 +109,7 @@ ENGINE = Engine(
             "vllm/model_executor/layers/rotary_embedding/__init__.py (get_rope) and the modules beside it",
             "vllm/transformers_utils/config.py (patch_rope_parameters)",
             "vllm/config/model.py (max_model_len)",
+            "vllm/models/deepseek_v4/common/rope.py, vllm/transformers_utils/configs/deepseek_v4.py",
             "vllm/model_executor/models/{llama,mistral,mixtral,phi3,qwen2,qwen2_moe,qwen3,qwen3_moe}.py",
             "vllm/model_executor/models/{gemma3,gemma3n,gemma4,gpt_oss,commandr,exaone4,llama4,modernbert}.py",
         ),

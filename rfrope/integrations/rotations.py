@@ -150,9 +150,11 @@ class Positions(torch.nn.Module):
         True if its attention undoes rotations, too.
     is_complex : bool
         True if its attention takes one table, of complex numbers.
+    is_by_layer : bool
+        True if each layer turns by a module of its own, whose name is the layer's number.
     """
 
-    def __init__(self, rotary: Rotary, turning: Mapping[str, Module]) -> None:
+    def __init__(self, rotary: Rotary, turning: Mapping[str, Module], *, is_by_layer: bool = False) -> None:
         super().__init__()
         if hasattr(rotary.parent, _CLASS):
             raise ValueError(
@@ -163,6 +165,7 @@ class Positions(torch.nn.Module):
         self.__dict__["rotary"] = rotary  # no part of the model any more
         self.turns_last = known(_model_type(rotary.module)).get("rotated") == "last"
         self.turns_back = self.is_complex = False
+        self.is_by_layer = is_by_layer
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse: the attention that goes with it would come back as it was, and take positions for tables."""
@@ -204,7 +207,7 @@ class Positions(torch.nn.Module):
     @property
     def has_kinds(self) -> bool:
         """True if layers of several kinds turn by other modules."""
-        return len({*self.turning.values()}) > 1
+        return not self.is_by_layer and len({*self.turning.values()}) > 1
 
     @property
     def is_tagged(self) -> bool:
@@ -227,6 +230,19 @@ class Positions(torch.nn.Module):
     def turning_module(self, index: int) -> Module:
         """Return the module that turns in a kind of layer, by its number."""
         return [*self.turning.values()][index]
+
+
+def positions_for(rotary: Rotary, rope: Any) -> Positions:
+    """Return what takes the place of a rotary module, by a Rope, one for each kind of layer, or one for each layer."""
+    if not isinstance(rope, list | tuple) or not rope or not all(hasattr(one, "rotate") for one in rope):
+        return Positions(rotary, turning_modules(rotary.module, rope))
+    config = getattr(rotary.module, "config", None)
+    layers, kinds = getattr(config, "num_hidden_layers", None), _widths(rotary.module)
+    if len(rope) != layers or len(kinds) > 1:
+        what = f"{len(kinds)} kinds of layers: a mapping" if len(kinds) > 1 else f"{layers} layers: as many"
+        raise ValueError(f"rope has {len(rope)} Ropes, but the model has {what} is expected, or one Rope")
+    made = [turning_modules(rotary.module, one).popitem()[1] for one in rope]
+    return Positions(rotary, {str(i): one for i, one in enumerate(made)}, is_by_layer=True)
 
 
 def turning_modules(module: Module, rope: Any) -> dict[str, Module]:
@@ -351,7 +367,9 @@ def redirect(attention: Module, positions: Positions, undo: ExitStack) -> bool:
         _check_parameters(attention, called)
         positions.turns_back |= bool(_BACK.search(inspect.getsource(function)))
         positions.is_complex |= any("freqs_cis" in inspect.signature(one).parameters for one in called.values())
-        method = calling(function, {one: _rotation_by_positions(f, positions) for one, f in called.items()})
+        layer = int(attention.layer_idx) if positions.is_by_layer else None
+        made = {one: _rotation_by_positions(f, positions, layer) for one, f in called.items()}
+        method = calling(function, made)
         if not positions.__dict__["rotary"].gives_tables:
             method = _noting(method, positions)
         swap(attention.__dict__, name, types.MethodType(method, attention), undo)
@@ -391,7 +409,7 @@ def _noting(method: Callable[..., Any], positions: Positions) -> Callable[..., A
     return noting
 
 
-def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions) -> Callable[..., Any]:
+def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, layer: int | None) -> Callable[..., Any]:
     """A function with the parameters of a model's own, that turns by the positions which come in place of a table."""
     names = [*inspect.signature(rotation).parameters]
     first = min(names.index(one) for one in ("cos", "sin", "freqs_cis") if one in names)
@@ -406,7 +424,7 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions) -
         else:
             heads_last = named.get("unsqueeze_dim", usual.default) in (2, -2)
         places, index, back = _read_positions(named, positions)
-        rotary = positions.turning_module(index)
+        rotary = positions.turning_module(index if layer is None else layer)
         given = tuple(named[name] for name in features[:2] if named.get(name) is not None)
         if len(given) == 1 and rotary.phases is not None:
             raise ValueError(

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeAlias
 
-from rfrope._core import array
 from rfrope._core.arguments import positive
-from rfrope.data.model_types import known
 from rfrope.models import Layers, kernel_scheme, list_layers
 
 try:
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel, modeling_rope_utils
+    from transformers import PreTrainedModel, modeling_rope_utils
 
-    from rfrope.integrations import polar, rotations
+    from rfrope.integrations import polar, rotations, tuning
     from rfrope.integrations.reading import HeadFeatures, atlas, read_heads
+    from rfrope.integrations.saving import KEPT, watch_saving
+    from rfrope.layers.tuned import Tuning
 except ImportError as error:
     raise ImportError(
         "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install 'rfrope[transformers]'"
     ) from error
 
-__all__ = ["HeadFeatures", "Replacement", "atlas", "read_heads", "register", "replace_rotary", "use_polar"]
+__all__ = [
+    "HeadFeatures",
+    "Replacement",
+    "Tuning",
+    "atlas",
+    "read_heads",
+    "register",
+    "replace_rotary",
+    "tune",
+    "use_polar",
+]
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
-_KEPT = ("rope_theta", "partial_rotary_factor")
 _SAID = ("attention_factor", *kernel_scheme.KEYS)
-_KEYS = {"rope_type", "type", *_KEPT, *_SAID}
+_KEYS = {"rope_type", "type", *KEPT, *_SAID}
 
 
 # -- a config that decides ---------------------------------------------------------------------------------------------
@@ -203,9 +211,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     if isinstance(rope, Layers):
         _check_layers(model, rope)
         rope = rope.ropes.get("", rope.ropes)
-    return _put_in(
-        model, lambda one: rotations.Positions(one, rotations.turning_modules(one.module, rope)), rotations.redirect
-    )
+    return _put_in(model, lambda one: rotations.positions_for(one, rope), rotations.redirect)
 
 
 def _check_layers(model: Module, layers: Layers) -> None:
@@ -229,6 +235,124 @@ def _check_layers(model: Module, layers: Layers) -> None:
                 f"rope has {said[0]} in layer {i}, and the config of this {type(model).__name__} {said[1]}; expected "
                 "list_layers of the model's own config, or rope.ropes, a mapping by kind of layer"
             )
+
+
+def tune(
+    model: Module,
+    texts: Any,
+    context: int,
+    *,
+    trained: int | None = None,
+    starts: Any = ("yarn", "llama3", "ntk"),
+    per: str = "model",
+    part: str | None = None,
+    tokenizer: Any = None,
+    window: int | None = None,
+    chunks: int = 2,
+    batch: int = 1,
+    whole_windows: float = 0.0,
+    held_out: float = 0.25,
+    reading: str = "auto",
+    rng: int = 0,
+    learnable: str | Sequence[str] = ("factors", "temperature"),
+    steps: int = 200,
+    rate: float = 0.01,
+    penalty: float = 0.001,
+    race: float = 0.25,
+    check_every: int | None = None,
+    patience: int = 5,
+    activation_checkpointing: bool = False,
+    checkpoint: Any = None,
+    progress: Any = None,
+) -> Tuning:
+    """Learn factors of the frequencies, and a temperature, for a longer context of a model whose weights are frozen.
+
+    Documents are divided, by `rng`, into those that are learned from, those that choose between starts and stop the
+    learning, and those that are held out, which `Tuning` reports on.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A causal language model, as `replace_rotary` takes it. Afterwards it is as it was.
+    texts : iterable
+        Documents, at least 5: token ids, strings, or files of text as `pathlib.Path`.
+    context : int
+        Positions to reach.
+    trained : int, optional
+        Positions in training, as ``trained_context`` of `rfrope.analysis.plan`.
+    starts : str, sequence of str or mapping
+        Methods of `rfrope.analysis.plan`, or Ropes by names of their own; those of `layers.tuning.tune_modules`.
+    per : {"model", "layer", "head"}
+        What has factors of its own; a temperature is one for the model, or for each layer.
+    part : str, optional
+        Kind of layers that learn, where several see far. The others keep their own Rope.
+    tokenizer : callable, optional
+        The model's, for strings and files.
+    window, chunks : int
+        Tokens of a window, the trained context and at most 1024 unless given; and parts of it that lie together, with
+        random gaps between them, so that a short window reaches positions of the whole context.
+    batch : int
+        Windows of a step.
+    whole_windows : float
+        Part of the steps that reads a whole context in place of windows.
+    held_out : float
+        Part of the documents that is held out, at least 2; as many choose.
+    reading : {"auto", "whole", "windows"}
+        How documents that are held out are read: whole, in chunks with a cache, or by windows. Whole, unless one is
+        shorter than the context.
+    rng : int
+        Seed of the division and the windows.
+    learnable, steps, rate, penalty, race, check_every, patience, checkpoint, progress
+        As of `rfrope.layers.tuning.tune_modules`.
+    activation_checkpointing : bool
+        Keep activations between layers alone, and compute the others anew for gradients.
+
+    Returns
+    -------
+    Tuning
+        Its ``rope`` is a tuple with one for each layer where `per` is not "model"; `replace_rotary` takes both.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For a model whose rotation cannot be replaced, texts that are too short or too few, a context that is not above
+        the trained one, names that are no methods, a loss that is not finite from any start, options that are not as
+        above, and a `checkpoint` of something else.
+
+    Notes
+    -----
+    Windows are those of PoSE (Zhu et al. 2023): the first chunk begins at position 0, the others are moved on. Where a
+    document has the whole context, tokens are those at these positions, else neighbours. The loss is that of the next
+    token, in nats, and does not count across gaps: "within" the trained context, and "beyond" it.
+
+    Examples
+    --------
+    >>> import torch, transformers
+    >>> sizes = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1}
+    >>> config = transformers.LlamaConfig(**sizes, num_attention_heads=2, max_position_embeddings=16)
+    >>> model, texts = transformers.LlamaForCausalLM(config), torch.arange(240).reshape(6, 40) % 16
+    >>> tuning = tune(model, texts, 32, starts="ntk", steps=2)
+    >>> tuning.rope.context, [*tuning.losses]
+    (32, ['as it is', 'ntk', 'learned'])
+    """
+    course: dict[str, Any] = {"steps": steps, "rate": rate, "penalty": penalty, "race": race}
+    course |= {"check_every": check_every, "patience": patience}
+    options: dict[str, Any] = {"window": window, "chunks": chunks, "batch": batch, "whole_windows": whole_windows}
+    options |= {"held_out": held_out, "reading": reading, "rng": rng, "learnable": learnable}
+    options |= {"activation_checkpointing": activation_checkpointing, "checkpoint": checkpoint, "progress": progress}
+    return tuning.tune(
+        model,
+        texts,
+        context,
+        replace=replace_rotary,
+        trained=trained,
+        starts=starts,
+        per=per,
+        part=part,
+        tokenizer=tokenizer,
+        **options,
+        **course,
+    )
 
 
 def use_polar(
@@ -297,7 +421,7 @@ def _put_in(
 ) -> Replacement:
     """Let rotary modules give positions, and attention modules turn by them."""
     done = Replacement()
-    _watch_saving()
+    watch_saving(register)
     rotaries = rotations.rotaries(model)
     try:
         made = {id(one): replace(one) for one in rotaries if one.is_replaced}
@@ -318,83 +442,3 @@ def _put_in(
         done.undo()
         raise
     return done
-
-
-# -- what a saved model says of it -------------------------------------------------------------------------------------
-
-
-def _watch_saving() -> None:
-    """Let models look for replaced rotations when they are saved: a part that was given alone is saved by the whole."""
-    kept = PreTrainedModel.save_pretrained
-    if getattr(kept, "__module__", "") == __name__:
-        return
-
-    def save_pretrained(self: Module, *arguments: Any, **options: Any) -> Any:
-        """Save a model, whose config says in the meantime by what it turns."""
-        replaced = [one for one in self.modules() if isinstance(one, rotations.Positions)]
-        with ExitStack() as undo:
-            for lost in dict.fromkeys(filter(None, [_written(self, one, undo) for one in replaced])):
-                warnings.warn(
-                    f"{type(self).__name__} is saved without the rotation that replace_rotary put in: {lost}; expected "
-                    "replace_rotary again after from_pretrained, and the state_dict of what was learned",
-                    stacklevel=2,
-                )
-            return kept(self, *arguments, **options)
-
-    PreTrainedModel.save_pretrained = functools.update_wrapper(save_pretrained, kept, ("__doc__", "__name__"))
-
-
-def _written(model: Module, positions: rotations.Positions, undo: ExitStack) -> str:
-    """Put frequencies into the config of what they stand in for; why that cannot be, if it cannot."""
-    register()
-    module = positions.__dict__["rotary"].module
-    kind, config = type(module), getattr(module, "config", None)
-    before = getattr(config, "rope_parameters", None)
-    if config is None or not isinstance(before, Mapping) or known(getattr(config, "model_type", None)).get("negated"):
-        return f"{kind.__name__} reads no frequencies from a config"
-    if not any(each is config for each in _configs(model.config)):
-        return f"{kind.__name__} has a config of its own, which is not saved"
-    asked = positions.__dict__.get("asked")  # polar attention
-    if asked is not None:
-        told = {key: before[key] for key in _KEPT if key in before} | asked.parameters
-        nested = {name: told for name, one in before.items() if isinstance(one, Mapping)}
-        rotations.swap(config.__dict__, "rope_parameters", nested or told, undo)
-        return ""
-    if any(one.phases is not None or one.start.vectors.ndim > 1 for one in positions.turning.values()):
-        return "a config holds one line of frequencies for all heads, and no phases"
-    told = {
-        name: _parameters(one, before if name == "all" else before[name]) for name, one in positions.turning.items()
-    }
-    with ExitStack() as changed, suppress(Exception):  # whatever a class of a model raises, that cannot do it
-        rotations.swap(config.__dict__, "rope_parameters", told.get("all", {**before, **told}), changed)
-        config.validate()
-        made = kind(config)
-        if all(_turns_by(made, "" if name == "all" else f"{name}_", parameters) for name, parameters in told.items()):
-            undo.push(changed.pop_all())
-            return ""
-    return f"{kind.__name__} does not turn by the frequencies of a config"
-
-
-def _configs(config: Any) -> Iterator[Any]:
-    """A config and those inside it."""
-    yield config
-    for one in vars(config).values():
-        if isinstance(one, PretrainedConfig):
-            yield from _configs(one)
-
-
-def _parameters(rotary: Module, before: Mapping[str, Any]) -> dict[str, Any]:
-    """`rope_parameters` of what turns, with what else a config needs to know."""
-    rope = rotary.rope
-    kept = {key: before[key] for key in _KEPT if key in before}
-    numbers = {"frequencies": array.to_host(rope.frequencies).tolist(), "attention_factor": rope.attention_factor}
-    return kept | {"rope_type": kernel_scheme.NAME} | numbers
-
-
-def _turns_by(made: Module, prefix: str, parameters: Mapping[str, Any]) -> bool:
-    """Return True if a module of transformers turns by the frequencies and the factor of some parameters."""
-    frequencies = torch.tensor(parameters["frequencies"], dtype=torch.float32)
-    factor = getattr(made, f"{prefix}attention_scaling")
-    return (
-        torch.equal(getattr(made, f"{prefix}inv_freq").cpu(), frequencies) and factor == parameters["attention_factor"]
-    )

@@ -26,7 +26,7 @@ _SAMPLED = 16  # numbers of each parameter that a checkpoint knows a model by
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """What is learned from, and how.
+    """The loss and the batches of a race, and its options.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where a model turns.
+    """The places of a model where it turns.
 
     Attributes
     ----------

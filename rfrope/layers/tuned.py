@@ -136,7 +136,7 @@ class Tuning(Result):
 
     @property
     def preface(self) -> str:
-        """What was learned from, and how it ended."""
+        """Sentences on the start, and on how it ended."""
         count = ", ".join(f"{len(values)} {part}" for part, values in self.losses[_LEARNED].items())
         steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
         return (

@@ -222,7 +222,7 @@ def read_start(name: str, start: Any, layers: int, per: str, sets: int | None) -
         if any(not _are_alike(first, rope) for rope in ropes):
             raise ValueError(f"starts[{name!r}] has Ropes that differ by layer; expected per='layer', or one Rope")
         return (first,)
-    return tuple(ropes if sets is None else (_with_sets(name, rope, sets) for rope in ropes))
+    return tuple(ropes if sets is None else (_repeat_for_heads(name, rope, sets) for rope in ropes))
 
 
 def _are_alike(first: Rope, other: Rope) -> bool:
@@ -230,7 +230,7 @@ def _are_alike(first: Rope, other: Rope) -> bool:
     return one.shape == two.shape and bool(np.all(one == two)) and first.attention_factor == other.attention_factor
 
 
-def _with_sets(name: str, rope: Rope, sets: int) -> Rope:
+def _repeat_for_heads(name: str, rope: Rope, sets: int) -> Rope:
     """Return a Rope with a set of frequencies for each head."""
     vectors = np.asarray(array.to_host(rope.vectors))
     vectors = vectors[:, None] if vectors.ndim == 1 else vectors

@@ -406,6 +406,9 @@ def _layers(part: Part) -> dict[str, dict[str, Any]]:
                 "it applies to"
             )
         return {layer: dict(one) for layer, one in parameters.items() if isinstance(one, Mapping)}
+    compressed = part.table.get("layers", {}).get("compressed")
+    if compressed and not part.held.get("rope_parameters"):
+        return _split_compressed(part, compressed)
     local = part.base(NAMES["local_theta"])
     beside = ("rope_theta", "partial_rotary_factor")  # the config may have these outside the dict
     if not part.has_usual_layers and local is None:
@@ -433,6 +436,17 @@ def _layers(part: Part) -> dict[str, dict[str, Any]]:
         "full_attention": dict(parameters),
         "sliding_attention": sliding if local is None else {**sliding, "rope_theta": local},
     }
+
+
+def _split_compressed(part: Part, key: str) -> dict[str, dict[str, Any]]:
+    """Return the parameters of DeepSeek V4's two RoPEs; a scheme is for compressed keys, without attention factor."""
+    theta, compressed = part.base(part.names["rope_theta"]), dict(part.parameters)
+    main = {"rope_theta": part.usual["main"]["rope_theta"] if theta is None else theta}
+    given = part.held.get(key)
+    compressed["rope_theta"] = part.usual["compress"]["rope_theta"] if given is None else positive(key, given)
+    if compressed.get("rope_type", compressed.get("type")) == "yarn":
+        compressed.setdefault("attention_factor", 1.0)
+    return {"main": main, "compress": compressed}
 
 
 def _make_axial(part: Part, reading: _Reading) -> Rope:

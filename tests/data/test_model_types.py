@@ -29,7 +29,7 @@ PECULIAR = {
 LAYERS = {
     *("kind", "other", "every", "at", "also", "from_end", "key", "pattern", "start", "last", "listed", "listed_all"),
     *("names", "cycle", "codes", "explicit", "padded", "turning", "kinds_turn", "interval", "forced"),
-    *("without_window", "bases", "scaled", "ropes", "still", "usual"),
+    *("without_window", "bases", "compressed", "scaled", "ropes", "still", "usual"),
 }
 
 

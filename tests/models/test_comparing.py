@@ -210,6 +210,26 @@ def test_gemma_3n_s_layers_under_a_window_have_no_scheme_in_some_engines():
     np.testing.assert_allclose(found["text_config.sliding_attention", "MLX-LM"].frequencies, local, rtol=1e-12)
 
 
+def test_deepseek_v4_s_scheme_in_vllm_is_yarn_without_a_factor():
+    yarn = {"type": "yarn", "factor": 16.0, KEY: 65536, "beta_fast": 32, "beta_slow": 1}
+    config = {"model_type": "deepseek_v4", "num_hidden_layers": 4, "head_dim": 512, "qk_rope_head_dim": 64}
+    config |= {"max_position_embeddings": 2**20, "rope_theta": 1e4, "compress_rope_theta": 16e4, "rope_scaling": yarn}
+    refused = models.compare(config, ["vLLM"]).ropes[0].engines[0]
+    assert (refused.status, refused.reason) == ("refused", "stops with an error: compress_ratios missing")
+    config["compress_ratios"] = [0, 0, 4, 128, 0]
+    assert models.compare(config).agree
+    found = known(config, "vLLM")
+    assert {name: one.layers for (name, _), one in found.items()} == {"main": (0, 1), "compress": (2, 3)}
+    np.testing.assert_allclose(found["main", "vLLM"].frequencies, 1e4 ** (-np.arange(32) / 32.0), rtol=1e-12)
+    compressed = found["compress", "vLLM"]
+    assert (compressed.frequencies.size, compressed.positions) == (32, 2**20)
+    assert compressed.frequencies[-1] == pytest.approx(16e4 ** (-31 / 32) / 16.0)
+    factor = models.compare(config | {"rope_scaling": yarn | {"attention_factor": 1.5}}, ["transformers", "vLLM"])
+    assert factor.findings == (
+        "compress: vLLM: scores are 0.8649 times as large, at every distance; it does not read attention_factor",
+    )
+
+
 def test_exaone_4_turns_the_layers_of_its_pattern_in_mlx_lm():
     config = {"model_type": "exaone4", "layer_types": BOTH * 4, "sliding_window": 64, "rope_theta": 1e6, **SIZED}
     (refused,) = models.compare(config, ["MLX-LM"]).ropes[0].engines

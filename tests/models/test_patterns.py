@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import re
@@ -59,6 +60,26 @@ def test_softmax_factors_are_of_the_classes_that_have_them():
     made = {file.parent.name for file in files if "self.scaling = yarn_apply_mscale(" in file.read_text("utf-8")}
     listed = {name.removesuffix("_text") for name, entry in TABLE.items() if entry.get("softmax") == "mscale_all_dim"}
     assert listed - {"kimi_k2"} == made
+
+
+# -- configs as DeepSeek publishes them --------------------------------------------------------------------------------
+
+SHIPPED = {"model_type": "deepseek_v4", "num_hidden_layers": 4, "head_dim": 512, "qk_rope_head_dim": 64}
+SHIPPED |= {"rope_theta": 20000.0, "compress_rope_theta": 150000.0, "compress_ratios": [0, 0, 4, 128, 0]}
+SHIPPED_SCALING = {"type": "yarn", "factor": 16, "original_max_position_embeddings": 65536, "beta_fast": 32}
+
+
+@pytest.mark.parametrize("scaling", [None, SHIPPED_SCALING, SHIPPED_SCALING | {"attention_factor": 1.5}])
+def test_one_scheme_is_for_compressed_keys_alone(scaling, classes):
+    values = {key: value for key, value in SHIPPED.items() if key != "model_type"}
+    config = made(classes, "deepseek_v4", **values, rope_scaling=copy.deepcopy(scaling))
+    told = rfrope.models.list_layers(SHIPPED | {"rope_scaling": scaling})
+    own = rfrope.models.list_layers(json.loads(json.dumps(config.to_dict(), default=str)))
+    assert told.ropes_by_layer == own.ropes_by_layer == ("main", "main", "compress", "compress")
+    for name, rope in told.ropes.items():
+        assert list(rope.frequencies) == list(own.ropes[name].frequencies)
+        assert rope.attention_factor == own.ropes[name].attention_factor
+    assert told.ropes["compress"].attention_factor == (scaling or {}).get("attention_factor", 1.0)
 
 
 # -- the kind of each layer, as config classes have it -----------------------------------------------------------------

@@ -1,0 +1,96 @@
+"""``rfrope tune``: frequencies for a longer context of a model, learned by its loss on some texts."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from rfrope import storage
+from rfrope._core import files
+from rfrope.cli import page
+from rfrope.cli.shared import add_command, add_files, check_files, naming, read_texts, whole
+from rfrope.layers.tuned import Tuning
+
+_STARTS = ("yarn", "llama3", "ntk")
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser."""
+    command = add_command(
+        commands,
+        "tune",
+        _run,
+        "Learn factors of a model's frequencies and a temperature for a longer context, all weights frozen, by the "
+        "loss on some texts. Several methods of `rfrope plan` start, the best goes on. Some texts are held out: the "
+        "table has their loss within the trained context and beyond, for the model as it is, every start and what was "
+        "learned, with standard errors, and says where nothing was won. Needs PyTorch and transformers; nothing is "
+        "fetched.",
+        example="rfrope tune SmolLM2-135M --texts *.txt --context 16384 --checkpoint tuning.npz -o rope.npz",
+    )
+    option = command.add_argument
+    option("model", metavar="MODEL", help="a folder that transformers loads, or a GGUF file")
+    texts = "text files: each is a document, or one file is cut into --documents"
+    option("--texts", nargs="+", metavar="FILE", required=True, help=texts)
+    option("--context", type=whole, metavar="N", required=True, help="positions to reach")
+    option("--trained", type=whole, metavar="L", help="positions in training (default: the model's)")
+    option("--documents", type=whole, metavar="N", default=8, help="documents of one text (default: 8)")
+    option("--starts", nargs="+", metavar="NAME", default=_STARTS, help="methods (default: yarn llama3 ntk)")
+    option("--part", metavar="NAME", help="kind of layer that learns, as full_attention")
+    option("--window", type=whole, metavar="N", help="tokens of a window (default: the trained ones, at most 1024)")
+    option("--batch", type=whole, metavar="N", default=1, help="windows of a step (default: 1)")
+    option("--steps", type=whole, metavar="N", default=200, help="most steps from the best start (default: 200)")
+    option("--rate", type=float, metavar="R", default=0.01, help="of the first step, falling to 0 (default: 0.01)")
+    option("--seed", type=whole, metavar="N", default=0, help="of windows, and of what is held out (default: 0)")
+    option("--checkpoint", metavar="FILE", help="a file from which the same command goes on, however it ended")
+    option("--activation-checkpointing", action="store_true", help="less memory, more time")
+    add_files(command, "output", "html")
+
+
+def _run(options: argparse.Namespace) -> int:
+    check_files(options)
+    if options.checkpoint is not None:
+        with naming("--checkpoint", options.checkpoint):
+            files.check_writable(options.checkpoint, overwrite=True)
+    texts = [*read_texts(options.texts)]
+    try:
+        from rfrope.integrations import loading, transformers
+    except ImportError as error:
+        raise ValueError(f"rfrope tune needs more: {error}") from None
+    with naming("MODEL", options.model):
+        model, tokenizer = loading.load(options.model)
+    names = ("trained", "starts", "part", "window", "batch", "steps", "rate", "checkpoint", "activation_checkpointing")
+    given = {name: getattr(options, name) for name in names}
+    with naming("--texts", ", ".join(options.texts)):
+        documents = loading.cut_text(tokenizer, texts[0], options.documents) if len(texts) == 1 else texts
+    found = transformers.tune(model, documents, options.context, tokenizer=tokenizer, rng=options.seed, **given)
+    rope: Any = found.rope
+    page.report(
+        options,
+        f"{options.model} to {options.context} positions, learned",
+        _parts(found),
+        lambda: str(found),
+        found.to_dict,
+        output=lambda path: storage.packed(path, rope),
+    )
+    return 0
+
+
+def _parts(found: Tuning) -> Iterator[page.Part]:
+    """Yield what came out in words, the losses, and the looks at the validation."""
+    yield page.words(*found.preface.split("\n")[:1], *found.summary.split("\n"))
+    note = "Mean loss (nats per token) on documents held out, ± standard error over them; differences are paired."
+    yield page.table("Losses", found.table, note=note)
+    rows = [("start", "step", "learning", *found.parts)]
+    for line in found.history:
+        numbers = (line["learning"], *line["validation"].values())
+        cells = ("" if one is None or not math.isfinite(one) else f"{one:.4f}" for one in numbers)
+        rows.append((line["start"], str(line["step"]), *cells))
+    note = "Mean losses of the steps before, and of the documents that choose."
+    yield page.table("Looks at the validation", rows, note=note)
+    rope: Any = found.rope
+    frequencies = {"frequencies": np.asarray(rope.frequencies).tolist(), "attention_factor": rope.attention_factor}
+    yield page.copyable("What was learned", frequencies)

@@ -1,0 +1,231 @@
+"""The rotation of a model of transformers, learned for a longer context with its weights frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from rfrope import analysis
+from rfrope._core.arguments import choice, finite, flag, fraction, listed, show, whole
+from rfrope.integrations import windows
+from rfrope.layers import tuning
+from rfrope.layers.racing import Places, Race, frozen
+from rfrope.layers.torch import RotaryEmbedding
+from rfrope.layers.tuned import Tuning
+from rfrope.models import from_config
+from rfrope.rotation.rope import Assumed, Rope
+
+Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
+
+_WINDOW = 1024  # tokens of a window, unless the model was trained with less
+_READINGS = ("auto", "whole", "windows")
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The part of a model's rotation that is learned.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+    rope : Rope
+        The model's own.
+    layers : int
+    heads : int
+        Heads of the keys.
+    kind : str or None
+        Kind of layer, where there are several; `others` are the Ropes of the others, which stay.
+    """
+
+    model: Module
+    rope: Rope
+    layers: int
+    heads: int
+    kind: str | None
+    others: dict[str, Rope]
+
+    def make(self, ropes: Sequence[Rope], learnable: tuple[str, ...]) -> list[Module]:
+        """Return modules that learn, on the model's device."""
+        made = [RotaryEmbedding(rope, learnable) for rope in ropes]
+        for one in made:
+            one.head_dim = None if isinstance(one.start.head_dim, Assumed) else one.head_dim
+        return [one.to(next(self.model.parameters()).device) for one in made]
+
+    def put_in(self, replace: Any, modules: list[Module] | None) -> AbstractContextManager[Any]:
+        """Return a context in which the model turns by modules, or by its own rotation."""
+        if modules is None:
+            return nullcontext()
+        given: Any = modules[0] if len(modules) == 1 else modules
+        if self.kind is not None:
+            given = self.others | {self.kind: given}
+        made: AbstractContextManager[Any] = replace(self.model, given)
+        return made
+
+
+def read_target(model: Module, part: str | None, per: str, trained: int | None) -> Target:
+    """Return what is learned of a model: its Rope, or that of the layers that see far."""
+    if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
+        raise TypeError(f"model is {show(model)}; expected a model of transformers")
+    ropes = {one.source.model.name: one for one in from_config(model.config)}
+    far = {
+        name: one
+        for name, one in ropes.items()
+        if one.source.model.window is None or one.source.model.window >= (trained or np.max(one.context or 0))
+    }
+    if part is None and len(far) != 1:
+        raise ValueError(f"part is None, but the model has Ropes for {', '.join(map(repr, far))}; expected one of them")
+    name = choice("part", next(iter(far)) if part is None else part, [*ropes])
+    config = model.config.get_text_config()
+    if len(ropes) > 1 and per != "model":
+        raise ValueError(f"per is {per!r}, but the model has kinds of layers; expected 'model'")
+    kinds = {one.rpartition(".")[2]: rope for one, rope in ropes.items()}
+    kind = name.rpartition(".")[2] if len(ropes) > 1 else None
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    others = {one: rope for one, rope in kinds.items() if one != kind}
+    return Target(model, ropes[name], int(config.num_hidden_layers), int(heads), kind, others)
+
+
+def read_starts(starts: Any, plan: analysis.Plan) -> dict[str, Any]:
+    """Return Ropes to start from by their names, of the plan for a longer context where they are names."""
+    if isinstance(starts, Mapping):
+        found = dict(starts)
+    else:
+        names = (starts,) if isinstance(starts, str) else listed("starts", starts, "names of methods")
+        made = [one.name for one in plan.methods]
+        for name in names:
+            if name in plan.left_out:
+                raise ValueError(f"starts has {name!r}, which is left out: {plan.left_out[name]}")
+            choice("starts", name, made)
+        found = {name: plan.method(name).rope for name in names}
+    if not found:
+        raise ValueError("starts is empty; expected at least one name, as 'yarn', or Rope")
+    return found
+
+
+def split(documents: Sequence[np.ndarray], share: float, seed: int, least: int) -> list[list[np.ndarray]]:
+    """Return documents that are learned from, those that choose, and those that are held out."""
+    for i, one in enumerate(documents):
+        if len(one) < least:
+            raise ValueError(f"texts[{i}] has {len(one)} tokens; expected at least {least}, those of a window")
+    apart = max(2, round(share * len(documents)))
+    if len(documents) < 2 * apart + 1:
+        raise ValueError(
+            f"texts has {len(documents)} documents; expected at least {2 * apart + 1}: {apart} are held out, {apart} "
+            "choose, and the others are learned from"
+        )
+    order = [documents[i] for i in np.random.default_rng([seed, 0]).permutation(len(documents))]
+    return [order[2 * apart :], order[apart : 2 * apart], order[:apart]]
+
+
+@contextmanager
+def _stop_dropout(model: Module) -> Iterator[None]:
+    """Let attention of a model drop nothing, in training mode either."""
+    with ExitStack() as undo:
+        for one in model.modules():
+            for name in ("attention_dropout", "dropout", "p"):
+                value = vars(one).get(name)
+                if isinstance(value, float) and value > 0.0:
+                    setattr(one, name, 0.0)
+                    undo.callback(setattr, one, name, value)
+        yield
+
+
+@contextmanager
+def _checkpointed(model: Module) -> Iterator[None]:
+    """Let a model keep activations between layers alone, and compute the others anew."""
+    if not getattr(model, "supports_gradient_checkpointing", False):
+        raise ValueError(f"{type(model).__name__} has no activation checkpointing; expected it to be False")
+    had = any(getattr(one, "gradient_checkpointing", False) for one in model.modules())
+    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # as releases name it
+    getattr(model, f"{kind}_checkpointing_enable")(**{f"{kind}_checkpointing_kwargs": {"use_reentrant": False}})
+    try:
+        with _stop_dropout(model):
+            yield
+    finally:
+        if not had:
+            getattr(model, f"{kind}_checkpointing_disable")()
+
+
+def _loss(model: Module, is_checkpointed: bool, batch: windows.Batch) -> Any:
+    model.train(is_checkpointed and torch.is_grad_enabled())  # in which mode alone transformers checkpoints
+    return windows.document_losses(model, batch)
+
+
+def tune(
+    model: Module,
+    texts: Any,
+    context: int,
+    *,
+    replace: Any,
+    trained: int | None = None,
+    starts: Any = ("yarn", "llama3", "ntk"),
+    per: str = "model",
+    part: str | None = None,
+    tokenizer: Any = None,
+    window: int | None = None,
+    chunks: int = 2,
+    batch: int = 1,
+    whole_windows: float = 0.0,
+    held_out: float = 0.25,
+    reading: str = "auto",
+    rng: int = 0,
+    learnable: Any = ("factors", "temperature"),
+    activation_checkpointing: bool = False,
+    checkpoint: Any = None,
+    progress: Any = None,
+    **course: Any,
+) -> Tuning:
+    """Return what `rfrope.integrations.transformers.tune` does, by a function that replaces a rotation."""
+    per, names = choice("per", per, tuning.PER), tuning.read_learnable(learnable)
+    target = read_target(model, part, per, trained)
+    replace(model, target.others | {target.kind: target.rope} if target.kind else target.rope).undo()
+    plan = analysis.plan(target.rope, context, trained_context=trained)
+    found = read_starts(starts, plan)
+    trained = plan.trained_context
+    layers, sets = (1 if per == "model" else target.layers), (target.heads if per == "head" else None)
+    ropes = {name: tuning.read_start(name, one, layers, per, sets) for name, one in found.items()}
+    length = min(trained, _WINDOW) if window is None else whole("window", window, 2, trained)
+    layout = windows.Layout(trained, plan.context, length, whole("chunks", chunks, 2, length))
+    documents = windows.read_documents(texts, tokenizer)
+    rng = whole("rng", rng)
+    learning, choosing, judging = split(documents, fraction("held_out", held_out), rng, length)
+    long = finite("whole_windows", whole_windows, least=0.0, most=1.0)
+    _check_whole("whole_windows", bool(long), learning, plan.context, any)
+    are_whole = choice("reading", reading, _READINGS) == "whole"
+    _check_whole("reading", are_whole, judging, plan.context, all)
+    are_whole = are_whole or (reading == "auto" and all(len(one) >= plan.context for one in judging))
+    drawn: dict[str, Any] = {
+        "documents": learning,
+        "layout": layout,
+        "seed": rng,
+        "windows": whole("batch", batch, 1),
+        "whole": long,
+    }
+    draw = partial(windows.learning_batch, **drawn)
+    is_checkpointed = flag("activation_checkpointing", activation_checkpointing)
+    made = tuning.read_course(
+        partial(_loss, model, is_checkpointed),
+        draw,
+        windows.read_parts(choosing, layout, rng + 1, are_whole=False),
+        windows.read_parts(judging, layout, rng + 2, are_whole=are_whole),
+        **course,
+    )
+    places = Places(model, lambda some: target.make(some, names), partial(target.put_in, replace))
+    with frozen(model), _checkpointed(model) if is_checkpointed else nullcontext():
+        return tuning.finish(Race(places, made, ropes, checkpoint), progress)
+
+
+def _check_whole(name: str, are_whole: bool, documents: Sequence[np.ndarray], context: int, enough: Any) -> None:
+    """Refuse documents that are too short to be read whole."""
+    if are_whole and not enough(len(one) >= context for one in documents):
+        longest = max(map(len, documents))
+        raise ValueError(
+            f"{name} asks for texts of {context} tokens, but the longest of those documents has {longest}; expected "
+            "longer texts, or windows alone"
+        )

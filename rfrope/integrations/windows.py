@@ -1,0 +1,190 @@
+"""Short windows of texts at long positions, whole readings, and their losses, for models of transformers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+
+from rfrope._core import files
+from rfrope._core.arguments import printable, show
+
+Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
+Module: TypeAlias = Any
+
+CHUNK = 1024  # tokens whose logits are held at once in a whole reading
+_EVALUATED = 4  # windows of each document and part that are read
+
+
+class Batch(NamedTuple):
+    """Windows, each a row.
+
+    Attributes
+    ----------
+    ids, positions : ndarray (windows, tokens), int64
+    counted : ndarray (windows, tokens - 1), bool
+        Whether the loss of the token after each counts: not across a gap, and in its part alone.
+    documents : ndarray (windows,), int64
+        The document of each, from 0 in the batch.
+    """
+
+    ids: np.ndarray
+    positions: np.ndarray
+    counted: np.ndarray
+    documents: np.ndarray
+
+
+def read_documents(texts: Any, tokenizer: Any) -> list[np.ndarray]:
+    """Return token ids of texts: ids, strings, or files of text as paths."""
+    if isinstance(texts, str | bytes | os.PathLike) or not hasattr(texts, "__iter__"):
+        raise TypeError(f"texts is {show(texts)}; expected a sequence of texts, each a document")
+    return [_read_document(f"texts[{i}]", one, tokenizer) for i, one in enumerate(texts)]
+
+
+def _read_document(name: str, text: Any, tokenizer: Any) -> np.ndarray:
+    if isinstance(text, os.PathLike):
+        try:
+            text = files.read_bytes(os.fspath(text)).decode("utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(f"{name}, {printable(str(text))}, is not UTF-8; expected a file of text") from None
+    if isinstance(text, str):
+        if tokenizer is None:
+            raise ValueError(f"tokenizer is None, but {name} is a text; expected the model's tokenizer, or token ids")
+        text = tokenizer(text, verbose=False)["input_ids"]
+    ids = np.asarray(text)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise TypeError(f"{name} has shape {ids.shape} of {ids.dtype}; expected token ids, a string or a path")
+    return ids.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Lengths that say where windows may lie in a context.
+
+    Attributes
+    ----------
+    trained, context : int
+        Positions that the model was trained with, and those to reach.
+    window, chunks : int
+        Tokens of a window, and parts of it that keep together.
+    """
+
+    trained: int
+    context: int
+    window: int
+    chunks: int
+
+    def draw(self, document: np.ndarray, rng: np.random.Generator, length: int | None = None) -> tuple[Any, ...]:
+        """Return ids, positions and what counts of a window with random gaps, its first chunk at position 0.
+
+        Tokens are those that stand at the positions where the document has so many, else neighbours.
+        """
+        length = self.context if length is None else length
+        cuts = np.sort(rng.choice(np.arange(1, self.window), self.chunks - 1, replace=False))
+        gaps = np.sort(rng.integers(0, length - self.window + 1, self.chunks - 1))
+        return self._taken(document, rng, cuts, gaps)
+
+    def draw_beyond(self, document: np.ndarray, rng: np.random.Generator) -> tuple[Any, ...]:
+        """Return the same of a window whose second half lies beyond the trained positions; that alone counts."""
+        cut, most = self.window // 2, self.context - self.window
+        gap = rng.integers(min(max(self.trained - cut, 0), most), most + 1)
+        ids, positions, counted = self._taken(document, rng, np.asarray([cut]), np.asarray([gap]))
+        return ids, positions, counted & (positions[1:] >= self.trained)
+
+    def _taken(self, document: np.ndarray, rng: np.random.Generator, cuts: Any, gaps: Any) -> tuple[Any, ...]:
+        places = np.arange(self.window)
+        positions = places + np.append(0, gaps)[np.searchsorted(cuts, places, side="right")]
+        begin = rng.integers(0, len(document) - self.window + 1)  # drawn always: the next draws are the same
+        ids = document[positions] if len(document) >= self.context else document[begin : begin + self.window]
+        return ids, positions, np.diff(positions) == 1
+
+    def whole(self, document: np.ndarray, length: int, first: int) -> tuple[Any, ...]:
+        """Return the same of the beginning of a document; what counts are tokens from a position on."""
+        positions = np.arange(length)
+        return document[:length], positions, positions[1:] >= first
+
+
+def learning_batch(
+    step: int, documents: Sequence[np.ndarray], layout: Layout, seed: int, windows: int, whole: float
+) -> Batch:
+    """Return the windows of a step, which depend on the seed and the step alone, or a whole one for a part of steps."""
+    rng = np.random.default_rng([seed, step])
+    if rng.random() < whole:
+        long = [one for one in documents if len(one) >= layout.context]
+        return _stacked([layout.whole(long[int(rng.integers(len(long)))], layout.context, 0)], [0])
+    rows = [layout.draw(documents[int(rng.integers(len(documents)))], rng) for _ in range(windows)]
+    return _stacked(rows, range(windows))
+
+
+def read_parts(
+    documents: Sequence[np.ndarray], layout: Layout, seed: int, *, are_whole: bool
+) -> dict[str, tuple[Batch, ...]]:
+    """Return a batch for each document within the trained positions, and one beyond: whole readings, or windows."""
+    found: dict[str, list[Batch]] = {"within": [], "beyond": []}
+    for number, document in enumerate(documents):
+        rng = np.random.default_rng([seed, number])
+        if are_whole:
+            within = [layout.whole(document, layout.trained, 0)]
+            beyond = [layout.whole(document, layout.context, layout.trained)]
+        else:
+            within = [layout.draw(document, rng, layout.trained) for _ in range(_EVALUATED)]
+            beyond = [layout.draw_beyond(document, rng) for _ in range(_EVALUATED)]
+        for part, rows in (("within", within), ("beyond", beyond)):
+            found[part].append(_stacked(rows, [0] * len(rows)))
+    return {part: tuple(batches) for part, batches in found.items()}
+
+
+def _stacked(rows: Sequence[tuple[Any, ...]], documents: Any) -> Batch:
+    ids, positions, counted = (np.stack(column) for column in zip(*rows, strict=True))
+    return Batch(ids, positions, counted, np.asarray([*documents]))
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def document_losses(model: Module, batch: Batch) -> Tensor:
+    """Return the mean loss of each document of a batch: next tokens, in nats."""
+    device = next(model.parameters()).device
+    ids, positions = (torch.from_numpy(one).to(device) for one in (batch.ids, batch.positions))
+    counted = torch.from_numpy(batch.counted).to(device)
+    pieces = _pieces(model, ids, positions)
+    losses = torch.cat([_token_losses(logits, ids[rows, first:]) for rows, first, logits in pieces])
+    kept = counted.reshape(-1)
+    documents = torch.from_numpy(batch.documents).to(device).repeat_interleave(counted.shape[1])[kept]
+    many = int(batch.documents.max()) + 1
+    sums = losses.new_zeros(many).index_add(0, documents, losses[kept])
+    return sums / losses.new_zeros(many).index_add(0, documents, torch.ones_like(losses[kept]))
+
+
+def _pieces(model: Module, ids: Tensor, positions: Tensor) -> Iterator[tuple[slice, int, Tensor]]:
+    """Yield logits of rows from a token on: of all where gradients are wanted, else of a row and a chunk at a time."""
+    if torch.is_grad_enabled():
+        yield slice(None), 0, _logits(model, ids, positions)
+        return
+    for row in range(len(ids)):
+        rows = slice(row, row + 1)
+        if ids.shape[1] <= CHUNK:
+            yield rows, 0, _logits(model, ids[rows], positions[rows])
+            continue
+        cache = None
+        for first in range(0, ids.shape[1], CHUNK):
+            some = slice(first, first + CHUNK)
+            found = model(ids[rows, some], position_ids=positions[rows, some], past_key_values=cache, use_cache=True)
+            cache = found.past_key_values
+            yield rows, first, found.logits
+
+
+def _logits(model: Module, ids: Tensor, positions: Tensor) -> Tensor:
+    """Return logits; by the mask tokens after a gap are of the same text, which transformers takes for another one."""
+    return model(ids, position_ids=positions, attention_mask=torch.ones_like(ids), use_cache=False).logits
+
+
+def _token_losses(logits: Tensor, ids: Tensor) -> Tensor:
+    """Return the loss of the token after each, of the tokens that logits are of."""
+    wanted = ids[:, 1 : logits.shape[1] + 1]
+    logits = logits[:, : wanted.shape[1]].float()
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), wanted.reshape(-1), reduction="none")

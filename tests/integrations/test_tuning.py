@@ -1,0 +1,229 @@
+"""The rotation of a model of transformers, learned: lower losses, windows, layers and heads, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny_models import logits, made, torch
+
+import rfrope
+from rfrope.integrations.transformers import Tuning, replace_rotary, tune
+
+TRAINED, CONTEXT = 32, 96
+
+
+def texts(count=9, length=CONTEXT, seed=0):
+    """Documents that repeat themselves, so that a model may look back."""
+    rng = np.random.default_rng(seed)
+    return [np.tile(rng.integers(3, 32, 12), length // 12 + 1)[:length] for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A small Llama whose weights were trained by one base for a moment, and whose config says another one."""
+    found = made(hidden_size=32, max_position_embeddings=TRAINED, num_attention_heads=2, num_key_value_heads=1)
+    ids = torch.from_numpy(np.stack(texts(32, TRAINED, seed=1)))
+    with replace_rotary(found, rfrope.Rope(rfrope.geometric(8, base=30.0))):
+        optimiser = torch.optim.Adam(found.parameters(), 1e-2)
+        for _ in range(60):
+            found(ids, labels=ids).loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+    return found.eval()
+
+
+def tuned(model, documents=None, **options):
+    options = {"starts": ("ntk", "as it is"), "steps": 8, "window": 16, "rate": 0.05} | options
+    return tune(model, texts() if documents is None else documents, CONTEXT, **options)
+
+
+def test_it_learns_what_the_weights_were_made_for(model):
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    own = logits(model)
+    found = tuned(model, steps=20, batch=4, window=24)
+    assert isinstance(found, Tuning)
+    assert found.losses["learned"]["beyond"].shape == (2,)
+    chosen = [np.mean([*line["validation"].values()]) for line in found.history if line["start"] == found.start]
+    assert min(chosen) < chosen[0] - 0.05
+    assert found.rope.context in (CONTEXT, TRAINED)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(logits(model), own)
+    assert not model.training
+    assert all(one.requires_grad for one in model.parameters())
+
+
+@pytest.mark.parametrize(("per", "shape"), [("model", (8,)), ("layer", (8,)), ("head", (1, 8, 1))])
+def test_what_was_learned_goes_into_the_model(model, per, shape):
+    found = tuned(model, starts="ntk", per=per)
+    ropes = found.rope if isinstance(found.rope, tuple) else (found.rope,)
+    assert len(ropes) == (1 if per == "model" else 2)
+    assert all(one.frequencies.shape == shape for one in ropes)
+    assert any(one.attention_factor != 1.0 for one in ropes)
+    assert ropes[0].source.scaled_by[-1]["scheme"] == "learned"
+    assert "ntk" in {step["scheme"] for step in ropes[0].source.scaled_by}
+    ids = torch.from_numpy(np.stack(texts(3)))
+    with replace_rotary(model, list(ropes) if len(ropes) > 1 else ropes[0]), torch.no_grad():
+        made_logits = model(ids).logits.double()
+    losses = torch.nn.functional.cross_entropy(made_logits[:, :-1].mT, ids[:, 1:], reduction="none")
+    from rfrope.integrations import windows
+
+    layout = windows.Layout(TRAINED, CONTEXT, 16, 2)
+    parts = windows.read_parts(texts(3), layout, 0, are_whole=True)
+    with replace_rotary(model, list(ropes) if len(ropes) > 1 else ropes[0]), torch.no_grad():
+        read = [windows.document_losses(model, one) for one in parts["beyond"]]
+    torch.testing.assert_close(torch.cat(read).double(), losses[:, TRAINED - 1 :].mean(1), rtol=1e-5, atol=1e-5)
+
+
+def test_layers_turn_by_ropes_of_their_own(model):
+    ropes = [rfrope.Rope(rfrope.geometric(8, base=base)) for base in (10.0, 1000.0)]
+    both = []
+    for given in (ropes, ropes[0], ropes[1], ropes[::-1]):
+        with replace_rotary(model, given):
+            both.append(logits(model))
+    assert not any(torch.allclose(both[0], other) for other in both[1:])
+    with replace_rotary(model, [ropes[0]] * 2):
+        assert torch.equal(logits(model), both[1])
+    with pytest.raises(ValueError, match="rope has 3 Ropes, but the model has 2 layers"):
+        replace_rotary(model, [*ropes, ropes[0]])
+
+
+def test_windows_have_gaps_and_stay_below_the_context():
+    from rfrope.integrations import windows
+
+    layout, document = windows.Layout(32, 96, 16, 3), np.arange(96)
+    batch = windows.learning_batch(3, [document], layout, 5, 200, 0.0)
+    assert batch.positions.max() < 96
+    assert batch.positions.max() > 90
+    assert (batch.positions[:, 0] == 0).all()
+    assert (np.diff(batch.positions) >= 1).all()
+    np.testing.assert_array_equal(batch.ids, batch.positions)  # long documents have their tokens there
+    np.testing.assert_array_equal(batch.counted, np.diff(batch.positions) == 1)
+    assert (~batch.counted).sum(1).max() == 2
+    again = windows.learning_batch(3, [document], layout, 5, 200, 0.0)
+    np.testing.assert_array_equal(batch.positions, again.positions)
+    assert not np.array_equal(batch.positions, windows.learning_batch(4, [document], layout, 5, 200, 0.0).positions)
+    short = windows.learning_batch(3, [document[:40]], layout, 5, 200, 0.0)
+    assert (np.diff(short.ids) == 1).all()
+    assert short.positions.max() > 90
+    parts = windows.read_parts([document, document + 1], layout, 0, are_whole=False)
+    assert [len(batches) for batches in parts.values()] == [2, 2]
+    assert all((one.positions < 32).all() and one.counted.any() for one in parts["within"])
+    for one in parts["beyond"]:
+        assert (one.positions[:, 1:][one.counted] >= 32).all()
+        assert one.counted.any(1).all()
+    whole = windows.learning_batch(0, [document, document[:40]], layout, 5, 2, 1.0)
+    assert whole.ids.shape == (1, 96)
+    assert whole.counted.all()
+
+
+def test_tokens_after_a_gap_see_those_before_it_and_no_loss_counts_across(model):
+    from rfrope.integrations import windows
+
+    positions = np.append(np.arange(8), np.arange(40, 48))[None]
+    ids = texts(1)[0][None, :16]
+    counted = np.diff(positions) == 1
+    assert int(counted.sum()) == 14
+    late = counted & (positions[:, 1:] >= 40)
+    changed = ids.copy()
+    changed[0, 2] = 3 + (ids[0, 2] + 1) % 20
+    found = []
+    for one in (ids, changed):
+        with torch.no_grad():
+            found.append(windows.document_losses(model, windows.Batch(one, positions, late, np.zeros(1, int))))
+    assert not torch.equal(*found)
+    with torch.no_grad():
+        mask = torch.ones(1, 16, dtype=torch.int64)
+        out = model(torch.from_numpy(ids), position_ids=torch.from_numpy(positions), attention_mask=mask).logits
+    each = torch.nn.functional.cross_entropy(out[0, :-1], torch.from_numpy(ids)[0, 1:], reduction="none")
+    torch.testing.assert_close(found[0][0], each[torch.from_numpy(late)[0]].mean())
+
+
+def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch):
+    from rfrope.integrations import windows
+
+    parts = windows.read_parts(texts(1), windows.Layout(TRAINED, CONTEXT, 16, 2), 0, are_whole=True)
+    found = []
+    for chunk in (1024, 7):
+        monkeypatch.setattr(windows, "CHUNK", chunk)
+        with torch.no_grad(), replace_rotary(model, rfrope.Rope(rfrope.geometric(8), attention_factor=1.1)):
+            found.append([windows.document_losses(model, parts[name][0]) for name in ("within", "beyond")])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_bits_and_a_checkpoint_goes_on(model, tmp_path):
+    first = tuned(model, checkpoint=tmp_path / "kept.npz", per="layer")
+    again, other = tuned(model, per="layer"), tuned(model, per="layer", rng=1)
+    for one in (again, tuned(model, checkpoint=tmp_path / "kept.npz", per="layer")):
+        assert first.history == one.history
+        assert all(np.array_equal(a.frequencies, b.frequencies) for a, b in zip(first.rope, one.rope, strict=True))
+    assert first.history != other.history
+    with pytest.raises(ValueError, match="checkpoint of another estimate"):
+        tuned(model, texts(seed=3), checkpoint=tmp_path / "kept.npz", per="layer")
+
+
+def test_checkpointed_activations_give_the_same(model):
+    plain, less = (tuned(model, starts="ntk", steps=3, activation_checkpointing=one) for one in (False, True))
+    np.testing.assert_allclose(plain.rope.frequencies, less.rope.frequencies, rtol=1e-6)
+    assert not any(getattr(one, "gradient_checkpointing", False) for one in model.modules())
+    assert not model.training
+
+
+def test_texts_are_ids_strings_or_files(model, tmp_path):
+    words = [" ".join(map(str, one)) for one in texts()]
+    for i, one in enumerate(words):
+        (tmp_path / f"{i}.txt").write_text(one)
+
+    def tokenizer(text, verbose=True):
+        return {"input_ids": [int(one) for one in text.split()]}
+
+    first, *others = (
+        tuned(model, given, starts="ntk", steps=1, tokenizer=tokenizer)
+        for given in (texts(), words, sorted(tmp_path.iterdir()))
+    )
+    assert all(one.history == first.history for one in others)
+
+
+BAD = {
+    "context": ({"context": 32}, ValueError, "context is 32; expected more than the 32 trained positions"),
+    "starts": ({"starts": "yawn"}, ValueError, "starts is 'yawn'; did you mean 'yarn'"),
+    "no starts": ({"starts": ()}, ValueError, "starts is empty"),
+    "short": ({"documents": texts(9, 12)}, ValueError, r"texts\[0\] has 12 tokens; expected at least 16"),
+    "few": ({"documents": texts(4)}, ValueError, "texts has 4 documents; expected at least 5"),
+    "strings": ({"documents": ["a"] * 9}, ValueError, r"tokenizer is None, but texts\[0\] is a text"),
+    "no ids": ({"documents": [[0.5] * 99] * 9}, TypeError, r"texts\[0\] has shape \(99,\) of float64"),
+    "one text": ({"documents": "text"}, TypeError, "texts is 'text'; expected a sequence"),
+    "whole": ({"documents": texts(9, 50), "whole_windows": 0.5}, ValueError, "whole_windows asks for texts of 96"),
+    "reading": ({"documents": texts(9, 50), "reading": "whole"}, ValueError, "reading asks for texts of 96 tokens"),
+    "window": ({"window": 64}, ValueError, "window is 64; expected"),
+    "part": ({"part": "full"}, ValueError, "part is 'full'"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(model, name):
+    options, kind, message = BAD[name]
+    options = {"documents": texts(), "context": CONTEXT} | options
+    documents, context = options.pop("documents"), options.pop("context")
+    with pytest.raises(kind, match=message):
+        tune(model, documents, context, **{"window": 16, "steps": 1} | options)
+
+
+def test_models_that_cannot_be_tuned_are_refused():
+    with pytest.raises(TypeError, match="model is 3; expected a model of transformers"):
+        tune(3, texts(), CONTEXT)
+    with pytest.raises(ValueError, match=r"has no rotary module|RoPE"):
+        tune(made("gpt2"), texts(), CONTEXT)
+    broken = made(hidden_size=32, max_position_embeddings=TRAINED)
+    with torch.no_grad():
+        broken.lm_head.weight.fill_(np.nan)
+    with pytest.raises(ValueError, match="NaN or infinite on the validation from every start"):
+        tuned(broken, steps=2)
+    logits(broken)
+    assert not any("Positions" in type(one).__name__ for one in broken.modules())
+
+
+def test_kinds_of_layers_that_see_little_keep_their_own():
+    model = made("gemma3_text", max_position_embeddings=TRAINED, sliding_window=8, num_hidden_layers=6)
+    found = tuned(model, starts="ntk", steps=2, penalty=0.0)
+    assert found.rope.source.model.name == "full_attention"
+    assert found.steps in (0, 1, 2)
