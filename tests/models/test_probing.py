@@ -651,6 +651,32 @@ def test_the_softmax_scale(tiny):
     assert "scores are multiplied by 0.375 before softmax, and 0.25 is meant" in finding.text
 
 
+@pytest.mark.parametrize("name", ["gptj", "gemma4_text"])
+def test_scales_that_are_not_compared(tiny, name):
+    """As the page says: GPT-J's attention is no function of transformers, and Gemma 4's scale is in its norms."""
+    options = MODELS["gptj"][0] if name == "gptj" else {"hidden_size_per_layer_input": 0, "global_head_dim": 16}
+    made = tiny.made(name, **options)
+    layers = made.transformer.h if name == "gptj" else made.model.layers
+    for layer in layers:
+        attention = layer.attn if name == "gptj" else layer.self_attn
+        which = "scale_attn" if name == "gptj" else "scaling"
+        setattr(attention, which, 2.0 * getattr(attention, which))
+    assert models.probe(made).passed
+
+
+def test_half_precision_of_features_is_no_fault_of_attention(tiny):
+    made = tiny.made()
+    for layer in made.model.layers:
+        layer.to(tiny.torch.bfloat16)
+    made.model.embed_tokens.to(tiny.torch.bfloat16)
+    made.model.norm.to(tiny.torch.bfloat16)
+    made.lm_head.to(tiny.torch.bfloat16)
+    assert models.probe(made).passed
+    made.model.layers[1].self_attn.scaling *= 1.1
+    (finding,) = models.probe(made).findings
+    assert (finding.kind, finding.where) == ("softmax scale", "model.layers.1.self_attn")
+
+
 OF_THEIR_OWN = ["gemma2", "granite", "hunyuan_v1_dense"]
 
 
