@@ -61,7 +61,10 @@ def commands(folder: pathlib.Path) -> dict[str, list[str]]:
         "compare": [str(config), "--json"],
         "audit": [str(stored), str(config), "--json"],
         "heads": [str(folder / "model"), f"--texts={folder / 'text.txt'}", "--documents=3", "--tokens=9", "--json"],
-        "tune": [str(folder / "model"), f"--texts={folder / 'text.txt'}", "--context=128", "--steps=1", "--json"],
+        "tune": [
+            *(str(folder / "model"), f"--texts={folder / 'text.txt'}", "--documents=5", "--trained=32", "--context=64"),
+            *("--window=8", "--steps=1", "--starts=ntk", "--json"),
+        ],
         "diff": [str(config), str(config), "--json"],
         "kernels": ["gaussian", "--json"],
         "doctor": ["--json"],

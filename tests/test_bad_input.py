@@ -80,13 +80,13 @@ def test_wrong_values_are_taken_rightly_or_refused_clearly(name, share, folder, 
 @pytest.mark.parametrize(
     ("command", "share"),
     [
-        *((command, 0.05) for command in bad_commands.parsers() if command not in ("doctor", "heads")),
+        *((command, 0.05) for command in bad_commands.parsers() if command not in ("doctor", "heads", "tune")),
         *(pytest.param(command, 2.0 * SHARE, marks=campaign) for command in bad_commands.parsers()),
     ],
 )
 def test_wrong_words_of_the_command_line(command, share, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    if command == "heads":
+    if command in ("heads", "tune"):
         pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
         import saved_models
 

@@ -16,6 +16,7 @@ from rfrope.cli.shared import add_command, add_files, check_files, naming, read_
 from rfrope.layers.tuned import Tuning
 
 _STARTS = ("yarn", "llama3", "ntk")
+_LEAST = 5  # documents: two choose, two are held out
 
 
 def add(commands: Any) -> None:
@@ -51,6 +52,8 @@ def add(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if len(options.texts) == 1 and options.documents < _LEAST:
+        raise ValueError(f"--documents is {options.documents}; expected at least {_LEAST}")
     check_files(options)
     if options.checkpoint is not None:
         with naming("--checkpoint", options.checkpoint):
