@@ -549,7 +549,7 @@ def test_two_devices_are_an_error(second, strict):
 WRAPPER = array.select_device(lambda: None).__code__
 
 
-CALLING = ("rotate", "Rope.rotate", "Rope.table")  # functions that do
+CALLING = ("rotate", "Rope.rotate", "Rope.table", "relocate")  # these call one that does
 
 
 @pytest.mark.parametrize(
