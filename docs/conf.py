@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import shutil
+import sys
 from typing import Any
 
 import sphinx.util.inspect
@@ -17,9 +18,16 @@ from sphinx.environment import BuildEnvironment
 from sphinx.errors import ConfigError
 from sphinx.ext.autosummary import AutoLink
 from sphinx.util import logging
+from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective
+from sphinx_gallery.utils import scale_image
 
 import rfrope
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import dark
 
 project = "rfrope"
 author = "The rfrope developers"
@@ -47,7 +55,8 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "changelog": []}
+html_sidebars = {"index": [], "changelog": [], "api": ["topics.html"], "api/**": ["topics.html"]}
+html_search_scorer = str(HERE / "_static" / "scorer.js")
 mathjax_path = "tex-svg.js"  # part of MathJax 3.2.2, which ship_mathjax copies: formulas need no connection
 copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 sphinx_gallery_conf = {
@@ -64,10 +73,13 @@ sphinx_gallery_conf = {
     "min_reported_time": 1e9,
     "write_computation_times": False,
     "remove_config_comments": True,
+    "image_scrapers": ("dark",),
     "within_subsection_order": "FileNameSortKey",
     "matplotlib_animations": False,
     "reset_modules": ("matplotlib",),
 }
+
+THUMBNAIL = (400, 280)  # pixels, as sphinx-gallery has them
 
 default_role = "linked"
 nitpicky = True
@@ -203,6 +215,60 @@ class BenchmarkTable(SphinxDirective):
         return f"{f'**{value}**, ' + row['verdict'] if row['verdict'] else value} ({low} to {high})"
 
 
+class DarkPictures(SphinxTransform):
+    """Beside each picture its form for a dark page, where there is one; the theme shows the one that fits."""
+
+    default_priority = 100
+    thumb = re.compile(r"/gallery/images/thumb/(sphx_glr_.*)_thumb\.png")
+
+    def apply(self, **_: Any) -> None:
+        """Add the pictures."""
+        for light in [*self.document.findall(nodes.image)]:
+            found = self.find(light["uri"])
+            if found is not None:
+                other = light.copy()
+                other["uri"], other["ids"], other["names"] = found, [], []
+                for one, name in ((light, "only-light"), (other, "only-dark")):
+                    one["classes"] = [*one["classes"], name]
+                light.parent.insert(light.parent.index(light) + 1, other)
+
+    def find(self, uri: str) -> str | None:
+        """Return where the form for a dark page is; a thumbnail's, and that of a file of matplotlib, are made here."""
+        folder = HERE if uri.startswith("/") else HERE.joinpath(self.env.docname).parent
+        path = folder / uri.lstrip("/")
+        beside, thumb = path.with_stem(path.stem + dark.BESIDE), self.thumb.fullmatch(uri)
+        if path.suffix == ".svg" and path.is_file():
+            beside = HERE / "gallery" / "images" / beside.name
+            beside.write_text(dark.recolour_svg(path.read_text("utf-8")), "utf-8")
+        elif thumb is not None:
+            whole = HERE / "gallery" / "images" / f"{thumb[1]}_001{dark.BESIDE}.png"
+            if whole.is_file():
+                scale_image(whole, beside, *THUMBNAIL)
+        return f"/{beside.relative_to(HERE).as_posix()}" if beside.is_file() else None
+
+
+def topics(pagename: str) -> list[dict[str, Any]]:
+    """Return the topics of the API reference with their names, for the sidebar of one of its pages."""
+    found: list[dict[str, Any]] = []
+    lines = (HERE / "api.rst").read_text("utf-8").splitlines()
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if line and below == "-" * len(line):
+            found.append({"title": line, "open": False, "names": []})
+        elif found and re.fullmatch(r"   (?:\w+\.)*\w+", line):
+            name = line.strip()
+            page = f"api/generated/{autosummary_filename_map.get(f'rfrope.{name}', f'rfrope.{name}')}"
+            short = name.rpartition(".")[2] if name.count(".") == 1 else name
+            found[-1]["names"].append((re.sub(r"(?<=[._])|(?<=[a-z])(?=[A-Z])", "<wbr>", short), page, page == pagename))
+            found[-1]["open"] |= page == pagename
+    return found
+
+
+def give_topics(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Hand the topics to the template of the sidebar."""
+    if pagename == "api" or pagename.startswith("api/"):
+        context["topics"] = topics(pagename)
+
+
 def public_names() -> dict[str, Any]:
     """Every name that a user may rely on, with what it stands for."""
     names = {f"rfrope.{name}": getattr(rfrope, name) for name in rfrope.__all__}
@@ -259,6 +325,8 @@ def setup(app: Sphinx) -> None:
     """Register what is above."""
     mathjax_file()
     app.add_role("linked", Linked())
+    app.add_transform(DarkPictures)
+    app.connect("html-page-context", give_topics)
     app.connect("build-finished", ship_mathjax)
     app.add_directive("kernel-table", KernelTable)
     app.add_directive("scheme-table", SchemeTable)
