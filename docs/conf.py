@@ -2,6 +2,7 @@
 
 import csv
 import doctest
+import importlib
 import importlib.util
 import inspect
 import os
@@ -17,8 +18,8 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ConfigError
 from sphinx.ext.autosummary import AutoLink
-from sphinx.util import logging
 from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 from sphinx_gallery.utils import scale_image
 
@@ -26,8 +27,7 @@ import rfrope
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))
-
-import dark
+dark = importlib.import_module("dark")
 
 project = "rfrope"
 author = "The rfrope developers"
@@ -258,8 +258,9 @@ def topics(pagename: str) -> list[dict[str, Any]]:
             name = line.strip()
             page = f"api/generated/{autosummary_filename_map.get(f'rfrope.{name}', f'rfrope.{name}')}"
             short = name.rpartition(".")[2] if name.count(".") == 1 else name
-            found[-1]["names"].append((re.sub(r"(?<=[._])|(?<=[a-z])(?=[A-Z])", "<wbr>", short), page, page == pagename))
-            found[-1]["open"] |= page == pagename
+            here = page == pagename
+            found[-1]["names"].append((re.sub(r"(?<=[._])|(?<=[a-z])(?=[A-Z])", "<wbr>", short), page, here))
+            found[-1]["open"] |= here
     return found
 
 

@@ -1,7 +1,7 @@
 """Pictures for a dark page: each is drawn a second time in colours for one, and the page shows the one that fits it.
 
-`scrape` saves the figures of the gallery, `recolour` changes the colours of a figure, and `recolour_svg` those of a file
-that matplotlib wrote. Lightness is turned over where a colour has no hue; what has one becomes lighter.
+`scrape` saves the figures of the gallery, `recolour` changes the colours of a figure, and `recolour_svg` those of a
+file that matplotlib wrote. Lightness is turned over where a colour has no hue; what has one becomes lighter.
 """
 
 from __future__ import annotations

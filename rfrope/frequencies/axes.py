@@ -52,6 +52,10 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
     TypeError
         For sets of different libraries, or of a dtype that is not integer or real floating.
 
+    See Also
+    --------
+    mixed, golden_gate, rotation.grid_positions
+
     Notes
     -----
     The mean kernel of the result is the mean of those of the sets, weighted by their blocks: along one axis the blocks
@@ -119,6 +123,10 @@ def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
         If `n_blocks` is negative or odd, `base` is not positive and finite, or an angle is not finite.
     TypeError
         If `n_blocks` is not a whole number, or angles are neither integers nor real floats.
+
+    See Also
+    --------
+    axial, golden_gate
 
     Notes
     -----
@@ -192,6 +200,10 @@ def golden_gate(
     TypeError
         If a count is not a whole number, `low` or `high` not a number, or `xp` not an array library.
 
+    See Also
+    --------
+    mixed, axial
+
     Notes
     -----
     Magnitudes are ``low (high / low)^(i / (m - 1))``, i = 0, ..., m - 1, with m = D - zero_blocks. Block n, counted
@@ -262,6 +274,10 @@ def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = Fa
         If a section is not a whole number, `interleaved` is not True or False, or frequencies are neither integers
         nor real floats.
 
+    See Also
+    --------
+    rotation.mrope_positions, axial
+
     Notes
     -----
     With all coordinates of a position equal, as in text, the phases are those of the ladder itself.
@@ -313,6 +329,10 @@ def from_generators(generators: Any) -> tuple[Rope, np.ndarray]:
         For another shape, and for matrices that are not skew-symmetric or do not commute, to 1e-9 of their size.
     TypeError
         For anything but real numbers.
+
+    See Also
+    --------
+    frequencies.from_wavelengths, rotation.phases
 
     Notes
     -----

@@ -66,6 +66,10 @@ def register() -> None:
     ImportError
         From the module, where PyTorch or transformers is missing; the message names the extra to install.
 
+    See Also
+    --------
+    integrations.transformers.replace_rotary, exports.export
+
     Notes
     -----
     The rotation stays transformers' own, with frequencies in float32 and tables in the dtype of the model;
@@ -148,6 +152,22 @@ class Replacement(ExitStack):
         How many attention modules turn by it.
     rotaries : int
         How many modules of the model gave tables of cos and sin, and now give positions.
+
+    See Also
+    --------
+    integrations.transformers.replace_rotary
+
+    Examples
+    --------
+    >>> import rfrope, transformers
+    >>> from rfrope.integrations.transformers import replace_rotary
+    >>> config = transformers.LlamaConfig(
+    ...     vocab_size=8, hidden_size=32, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2
+    ... )
+    >>> replacement = replace_rotary(transformers.LlamaForCausalLM(config), rfrope.geometric(8))
+    >>> replacement.attentions, replacement.rotaries
+    (2, 1)
+    >>> replacement.undo()
     """
 
     attentions = rotaries = 0
@@ -183,6 +203,10 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
         or has kinds of layers that a mapping lacks, or where ``Layers`` turn other layers. The model is then as it was.
     TypeError
         For what is no model.
+
+    See Also
+    --------
+    integrations.transformers.register, integrations.transformers.tune, layers.torch.RotaryEmbedding
 
     Notes
     -----
@@ -318,6 +342,10 @@ def tune(
         For a model whose rotation cannot be replaced, texts that are too short or too few, a context that is not above
         the trained one, names that are no methods, a loss that is not finite from any start, options that are not as
         above, and a `checkpoint` of something else.
+
+    See Also
+    --------
+    layers.tuning.Tuning, analysis.plan, integrations.transformers.replace_rotary
 
     Notes
     -----

@@ -63,6 +63,10 @@ def kernel(
     ValueError, TypeError
         For a kernel, frequencies or numbers that are not as above.
 
+    See Also
+    --------
+    plotting.mean_kernels, moments.mean_kernel_band
+
     Notes
     -----
     Only whole lags are drawn: of Phi all up to 2048, and some 2048 beyond. The mean kernel of frequencies, which
@@ -124,6 +128,10 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
     ValueError, TypeError
         For frequencies that are not as above.
 
+    See Also
+    --------
+    plotting.wavelengths
+
     Examples
     --------
     >>> import rfrope
@@ -173,11 +181,15 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     ValueError, TypeError
         For lags of several axes, and for another kind of result.
 
+    See Also
+    --------
+    heads.positional_attention, heads.profile
+
     Notes
     -----
-    One line for each head; the attention of a single one is drawn as stems, since it is there at whole lags alone. For a
-    `Profile` the band is one standard deviation of the score over the pairs, drawn for a single head. From 100 lags on,
-    the axis of the lags is logarithmic on both sides of 0.
+    One line for each head; the attention of a single one is drawn as stems, since it is there at whole lags alone. For
+    a `Profile` the band is one standard deviation of the score over the pairs, drawn for a single head. From 100 lags
+    on, the axis of the lags is logarithmic on both sides of 0.
 
     Examples
     --------
@@ -240,6 +252,10 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     ValueError, TypeError
         For sets or numbers that are not as above.
 
+    See Also
+    --------
+    analysis.mean_kernel, plotting.kernel
+
     Notes
     -----
     Every whole lag counts (up to 2^20, beyond at equal ratios): up to 1024 they are drawn as a line, beyond as the
@@ -293,6 +309,10 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
     ValueError, TypeError
         For sets or numbers that are not as above.
 
+    See Also
+    --------
+    analysis.wavelengths, plotting.frequencies
+
     Notes
     -----
     Blocks whose wavelengths rise or fall from one to the next are joined by a line; those in no order are points.
@@ -342,6 +362,10 @@ def validation(result: Any, *, ax: Any = None) -> Any:
         Without matplotlib.
     TypeError
         For another kind of result.
+
+    See Also
+    --------
+    validate
 
     Examples
     --------
