@@ -27,7 +27,7 @@ import rfrope
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))
-dark = importlib.import_module("dark")
+dark, demo = map(importlib.import_module, ("dark", "demo"))
 
 project = "rfrope"
 author = "The rfrope developers"
@@ -314,6 +314,12 @@ def ship_mathjax(app: Sphinx, error: Exception | None) -> None:
         shutil.copyfile(mathjax_file(), os.path.join(app.outdir, "_static", mathjax_path))
 
 
+def write_demo(app: Sphinx, error: Exception | None) -> None:
+    """Write the page that `demo.rst` shows, beside it."""
+    if error is None and app.builder.format == "html":
+        demo.write(pathlib.Path(app.outdir, "demo_page.html"))
+
+
 def mathjax_file() -> pathlib.Path:
     """Where the package sphinx-mathjax-offline has it: the bytes of mathjax@3.2.2 from npm, es5/tex-svg.js."""
     package = importlib.util.find_spec("sphinx-mathjax-offline")
@@ -329,6 +335,7 @@ def setup(app: Sphinx) -> None:
     app.add_transform(DarkPictures)
     app.connect("html-page-context", give_topics)
     app.connect("build-finished", ship_mathjax)
+    app.connect("build-finished", write_demo)
     app.add_directive("kernel-table", KernelTable)
     app.add_directive("scheme-table", SchemeTable)
     app.add_directive("engine-table", EngineTable)

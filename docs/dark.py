@@ -6,6 +6,7 @@ file that matplotlib wrote. Lightness is turned over where a colour has no hue; 
 
 from __future__ import annotations
 
+import ast
 import colorsys
 import pathlib
 import re
@@ -79,7 +80,8 @@ def scrape(block: Any, variables: dict[str, Any], configuration: Any) -> str:
     """Save the figures of a block of the gallery, each for a light and a dark page, and return how they are shown."""
     from matplotlib import pyplot
 
-    title, _, rest = (variables["example_globals"].get("__doc__") or "").strip().partition("\n")
+    script = pathlib.Path(variables["src_file"]).read_text("utf-8")
+    title, _, rest = (ast.get_docstring(ast.parse(script)) or "").partition("\n")
     alt = " ".join(rest.lstrip("=\n").split()) or title
     shown, paths = [], variables["image_path_iterator"]
     for number in pyplot.get_fignums():

@@ -12,7 +12,9 @@ import rfrope
 from rfrope import analysis, scaling
 
 # %%
-# A head of width 128 with base 10 000, trained on 4096 positions and stretched eight times.
+# A head of width 128 with base 10 000, trained on 4096 positions and stretched eight times. Single values of a mean
+# kernel oscillate from one lag to the next: the right panel shows by how much it rises, averaged over all lags of each
+# third of an octave.
 
 before = rfrope.geometric(64)
 after = {
@@ -30,10 +32,6 @@ for name, rope in after.items():
     left.plot(analysis.wavelengths(rope) / analysis.wavelengths(before), color=colours[name])
     left.annotate(name, places[name], color=colours[name], ha="right" if name in ("NTK", "YaRN") else "left")
 left.set(xlabel="block", ylabel="wavelength, times that before", title="how much each block is slowed")
-
-# %%
-# Single values of a mean kernel oscillate from one lag to the next. The right panel shows the difference to the ladder
-# before, averaged over all lags of each third of an octave.
 
 lags = np.arange(1, 32_768)
 starts = np.unique(np.searchsorted(lags, np.geomspace(1, 32_767, 46)[:-1]))

@@ -51,12 +51,15 @@
   }
 
   function table(parent, rows, left) {
-    const scroll = element("div", "", parent, {className: "scroll"}), made = element("table", "", scroll);
+    const scroll = element("div", "", parent, {className: "scroll", tabIndex: 0}), made = element("table", "", scroll);
+    scroll.setAttribute("role", "region"); // which the keyboard can scroll
+    scroll.setAttribute("aria-label", "table: " + rows[0].filter(Boolean).join(", "));
     rows.forEach((row, number) => {
       const line = element("tr", "", made);
       row.forEach((cell, i) => {
         const one = element(number ? "td" : "th", cell, line);
         if (left.includes(i)) one.className = "left";
+        if (!number) one.scope = "col";
       });
     });
     return scroll;
@@ -87,14 +90,28 @@
   const charts = [];
 
   function chart(parent, name, options, data) {
-    const box = element("div", "", parent, {className: "chart"});
-    box.setAttribute("role", "img");
-    box.setAttribute("aria-label", name);
+    const box = element("div", "", parent, {className: "chart", tabIndex: 0});
+    box.setAttribute("role", "slider"); // arrows move along the axis, and what the lines have there is read out
+    box.setAttribute("aria-label", name + ", figure");
+    box.setAttribute("aria-valuenow", 0);
+    box.setAttribute("aria-valuetext", "use the arrow keys to read the figure");
     const axis = {stroke: ink, grid: {stroke: line, width: 0.5}, ticks: {stroke: line, width: 0.5}};
     options.axes.forEach((one) => Object.assign(one, axis, one));
     const size = () => ({width: Math.max(box.clientWidth, 200), height: 380});
     const made = new uPlot({...size(), legend: {show: false}, cursor: {drag: {x: false, y: false}}, ...options}, data, box);
     charts.push(() => made.setSize(size()));
+    box.addEventListener("keydown", (event) => {
+      const x = made.data[0], low = made.scales.x.min, high = made.scales.x.max, now = made.cursor.idx;
+      const seen = x.flatMap((value, i) => (value >= low && value <= high ? [i] : [])), at = seen.indexOf(now);
+      const step = {ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 20, PageDown: -20}[event.key];
+      const next = event.key === "Home" ? 0 : event.key === "End" ? seen.length - 1 : step && (at < 0 ? 0 : at + step);
+      if (next === undefined || !seen.length) return;
+      event.preventDefault();
+      const i = seen[Math.min(Math.max(next, 0), seen.length - 1)];
+      made.setCursor({left: made.valToPos(x[i], "x"), top: 10});
+      box.setAttribute("aria-valuenow", x[i]);
+      box.setAttribute("aria-valuetext", [...parent.querySelectorAll(".where, .legend li:not([hidden])")].map((one) => one.textContent).join("; "));
+    });
     return made;
   }
 
@@ -145,7 +162,7 @@
       series.push({stroke: isPhi ? ink : one.colour, dash: one.dash, width: 1.6, points: {show: false}}, hidden, {...hidden});
       bands.push({series: [at + 2, at + 1], fill: isPhi ? "#7f7f7f40" : one.colour + "38"});
     });
-    const where = element("p", "", parent, {className: "note"});
+    const where = element("p", "", parent, {className: "note where"});
     const middles = given.starts.map((first, i) => (first + given.ends[i]) >> 1);
     let ready = false;
     const kernelPlot = chart(parent, given.title, {
@@ -216,7 +233,7 @@
     const controls = element("div", "", parent, {className: "controls"});
     const group = chooser(controls, "head", given.groups.map((name, i) => [i, name]), given.group, () => draw());
     element("p", given.caption, parent, {className: "note"});
-    const where = element("p", "", parent, {className: "note"});
+    const where = element("p", "", parent, {className: "note where"});
     const names = given.sets.map((_, i) => look(i)), series = [{}], bands = [];
     names.forEach((one) => {
       const at = series.length, hidden = {stroke: "transparent", points: {show: false}};
@@ -260,7 +277,7 @@
     const choice = chooser(controls, "kernel", given.results.map((one, i) => [i, one.label]), given.start, () => draw());
     element("p", given.caption, parent, {className: "note"});
     let ready = false;
-    const where = element("p", "", parent, {className: "note"});
+    const where = element("p", "", parent, {className: "note where"});
     const series = given.quantities.map((quantity, i) => ({stroke: COLOURS[i % 6], fill: COLOURS[i % 6], width: 0, paths: () => null,
       points: {show: true, size: 6, fill: COLOURS[i % 6]}}));
     const bound = {stroke: ink, dash: [6, 3], width: 1, points: {show: false}};
@@ -309,14 +326,36 @@
     });
   }
 
-  const kinds = {curves, lines, points, table: (parent, one) => table(parent, one.rows, one.left),
-    words: (parent, one) => one.paragraphs.forEach((text) => element("p", text, parent)), copyable: (parent, one) => copyable(parent, one.text)};
-  const body = document.getElementById("body"), drawn = [];
-  for (const part of report.parts) {
-    const section = element("section", "", body);
-    if (part.title) element("h2", part.title, section);
-    if (part.note) element("p", part.note, section, {className: "note"});
-    drawn.push(kinds[part.kind](section, part));
+  // The first sentence of all is the verdict, which stands above what is shown, and is read out when it changes.
+  function words(parent, part) {
+    const [verdict, ...others] = part.paragraphs, place = document.getElementById("verdict");
+    if (!parent.previousSibling) place.textContent = verdict;
+    else others.unshift(verdict);
+    others.forEach((text) => element("p", text, parent));
   }
+
+  const kinds = {curves, lines, points, words, table: (parent, one) => table(parent, one.rows, one.left),
+    copyable: (parent, one) => copyable(parent, one.text)};
+  const body = document.getElementById("body"), drawn = [];
+  function show(choice) {
+    body.replaceChildren();
+    charts.length = drawn.length = 0;
+    for (const part of choice.parts) {
+      const section = element("section", "", body);
+      if (part.title) element("h2", part.title, section);
+      if (part.note) element("p", part.note, section, {className: "note"});
+      drawn.push(kinds[part.kind](section, part));
+    }
+  }
+  if (report.choices.length > 1) {
+    const set = element("fieldset", "", document.getElementById("choices"));
+    element("legend", "Look at", set);
+    report.choices.forEach((one, i) => {
+      const label = element("label", "", set), radio = element("input", "", label, {type: "radio", name: "choice", checked: !i});
+      label.append(one.name);
+      radio.addEventListener("change", () => show(one));
+    });
+  }
+  show(report.choices[0]);
   window.rfrope = {report, drawn}; // what is drawn, for the console and for tests
 })();
