@@ -27,7 +27,7 @@ import rfrope
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE))
-dark, demo = map(importlib.import_module, ("dark", "demo"))
+dark, demo, notebook = map(importlib.import_module, ("dark", "demo", "notebook"))
 
 project = "rfrope"
 author = "The rfrope developers"
@@ -215,6 +215,19 @@ class BenchmarkTable(SphinxDirective):
         return f"{f'**{value}**, ' + row['verdict'] if row['verdict'] else value} ({low} to {high})"
 
 
+class Notebook(SphinxDirective):
+    """``.. notebook:: FILE.ipynb`` shows the cells of a notebook with the outputs that are kept in it."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return its sections."""
+        path = HERE / self.arguments[0]
+        self.env.note_dependency(str(path.resolve()))
+        text = notebook.shown(path, HERE / "gallery" / "images")
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
+
+
 class DarkPictures(SphinxTransform):
     """Beside each picture its form for a dark page, where there is one; the theme shows the one that fits."""
 
@@ -341,6 +354,7 @@ def setup(app: Sphinx) -> None:
     app.add_directive("engine-table", EngineTable)
     app.add_directive("rule-table", RuleTable)
     app.add_directive("benchmark-table", BenchmarkTable)
+    app.add_directive("notebook", Notebook)
     app.connect("autodoc-process-docstring", show_dot_products)
     app.connect("autodoc-process-signature", sign_by_itself)
     app.connect("missing-reference", resolve_from_top)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import pathlib
 import shutil
 import sys
@@ -99,6 +100,22 @@ def test_panels_in_which_nothing_is_drawn(check, site, spines, dpi):
     pyplot.close(figure)
 
 
+@pytest.mark.parametrize(
+    "taken",
+    [
+        '<script src="https://cdn.example.org/tex-svg.js"></script>',
+        '<link rel="stylesheet" href="//example.org/a.css">',
+        '<img alt="a" src="http://example.org/a.png">',
+    ],
+)
+def test_nothing_comes_from_another_host(check, site, taken):
+    assert check.from_elsewhere(site()) == []
+    (found,) = check.from_elsewhere(site(index=GOOD.replace("<h1", f"{taken}<h1")))
+    assert found.startswith("index.html: ")
+    assert found.endswith("is fetched from another host")
+    assert check.main([str(site(index=GOOD.replace("<h1", f"{taken}<h1")))]) == 1
+
+
 def test_without_a_browser_it_says_what_was_left_out(check, site, monkeypatch, capsys):
     monkeypatch.setattr(check.shutil, "which", lambda name: None)
     assert check.main([str(site())]) == 0
@@ -114,6 +131,7 @@ def test_what_a_browser_finds(check, site):
         pytest.skip("no browser is installed")
     assert check.read_in_a_browser(site(), browser) == []
     bad = """<img src="gone.png"> <p>\\(x\\)</p> <div style="width: 3000px">wide</div>"""
+    bad += "<table><tr><th><div style='width: 2em; overflow-wrap: anywhere'>characteristic</div></th></tr></table>"
     bad += "<script>lost.name</script></article>"
     found = "\n".join(check.read_in_a_browser(site(index=GOOD.replace("</article>", bad)), browser))
     for error in (
@@ -121,6 +139,34 @@ def test_what_a_browser_finds(check, site):
         "not shown: gone.png",
         "left as text: \\(x",
         "wider than",
+        "broken in its middle: characteristic",
         "Uncaught",
     ):
         assert error in found
+
+
+SEARCH = """<ul class="search" id="list"></ul><script>
+const wanted = new URLSearchParams(location.search).get("q"), list = document.getElementById("list");
+for (const [page, title] of FOUND[wanted] || []) list.innerHTML += `<li><a href="${page}.html">${title}</a></li>`;
+</script>"""
+
+
+@campaign
+def test_what_is_searched_for_comes_first_and_the_changelog_last(check, site):
+    browser = next(filter(None, map(shutil.which, check.BROWSERS)), None)
+    if browser is None:
+        pytest.skip("no browser is installed")
+
+    def said(**more):
+        found = {"install": [["other", "Install"]], "cite": [["other", "Cite"]]}
+        found |= {"which kernel": [["other", "Which kernel?"], ["changelog", "Changelog"]]} | more
+        body = f'<div id="search-results">{SEARCH.replace("FOUND", json.dumps(found))}</div>'
+        pages = {"search": f"<!doctype html><title>s</title>{body}", "changelog": OTHER}
+        return check.read_in_a_browser(site(**pages), browser)
+
+    assert said() == []
+    assert said(install=[]) == ["search for install: nothing is found"]
+    assert said(cite=[["other", "Kernel"], ["other", "Cite"]]) == ["search for cite: comes to Kernel first"]
+    assert said(cite=[["other", "Cite"], ["changelog", "0.1"], ["other", "Cite"]]) == [
+        "search for cite: the changelog is not last"
+    ]
