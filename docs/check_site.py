@@ -178,7 +178,7 @@ def printed_objects(site: pathlib.Path) -> list[str]:
 def empty_panels(site: pathlib.Path) -> list[str]:
     """Pictures that have axes with nothing in them: one colour between the line on the left and the one below."""
     found = []
-    for path in sorted(one for one in (site / "_images").glob("*.png") if not one.stem.endswith("_dark")):
+    for path in sorted(one for one in (site / "_images").glob("*.png") if not one.stem.endswith("-dark")):
         picture = imread(path)[..., :3]
         dark = picture.max(axis=-1) < DARK
         thin = dark & ~np.roll(dark, 1, axis=1) & ~np.roll(dark, -EDGE, axis=1)  # the left of a line, not of an area

@@ -237,7 +237,8 @@ class DarkPictures(SphinxTransform):
     def apply(self, **_: Any) -> None:
         """Add the pictures."""
         for light in [*self.document.findall(nodes.image)]:
-            found = self.find(light["uri"])
+            shown = {"only-light", "only-dark"} & {*light["classes"]}  # a page that has both names both
+            found = None if shown else self.find(light["uri"])
             if found is not None:
                 other = light.copy()
                 other["uri"], other["ids"], other["names"] = found, [], []
@@ -250,7 +251,9 @@ class DarkPictures(SphinxTransform):
         folder = HERE if uri.startswith("/") else HERE.joinpath(self.env.docname).parent
         path = folder / uri.lstrip("/")
         beside, thumb = path.with_stem(path.stem + dark.BESIDE), self.thumb.fullmatch(uri)
-        if path.suffix == ".svg" and path.is_file():
+        if beside.is_file() and thumb is None:
+            pass  # drawn for a dark page where the other was
+        elif path.suffix == ".svg" and path.is_file():
             beside = HERE / "gallery" / "images" / beside.name
             beside.write_text(dark.recolour_svg(path.read_text("utf-8")), "utf-8")
         elif thumb is not None:

@@ -22,7 +22,7 @@ LIGHT = {  # the colours of Okabe and Ito, on a dark ground
     "#56b4e9": "#a9dcff",
 }
 MAPS = {"RdBu": "berlin_r", "RdBu_r": "berlin", "PuOr": "managua"}  # whose middle is that of the ground
-BESIDE = "_dark"  # what the name of a picture for a dark page has more
+BESIDE = "-dark"  # what the name of a picture for a dark page has more
 
 
 def _get_sg_image_scraper() -> Any:

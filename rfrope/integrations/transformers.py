@@ -333,7 +333,7 @@ def tune(
 
     Returns
     -------
-    Tuning
+    layers.tuning.Tuning
         Its ``rope`` is a tuple with one for each layer where `per` is not "model"; `replace_rotary` takes both.
 
     Raises
