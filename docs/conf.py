@@ -5,6 +5,7 @@ import doctest
 import importlib
 import importlib.util
 import inspect
+import json
 import os
 import pathlib
 import re
@@ -26,6 +27,7 @@ from sphinx_gallery.utils import scale_image
 import rfrope
 
 HERE = pathlib.Path(__file__).parent
+SCORER = HERE / "_static" / "scorer.js"
 sys.path.insert(0, str(HERE))
 dark, demo, notebook = map(importlib.import_module, ("dark", "demo", "notebook"))
 
@@ -56,7 +58,7 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_sidebars = {"index": [], "changelog": [], "api": ["topics.html"], "api/**": ["topics.html"]}
-html_search_scorer = str(HERE / "_static" / "scorer.js")
+html_search_scorer = str(SCORER)
 mathjax_path = "tex-svg.js"  # part of MathJax 3.2.2, which ship_mathjax copies: formulas need no connection
 copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 sphinx_gallery_conf = {
@@ -263,6 +265,19 @@ class DarkPictures(SphinxTransform):
         return f"/{beside.relative_to(HERE).as_posix()}" if beside.is_file() else None
 
 
+class SearchWords(SphinxTransform):
+    """Words that readers type for a page, from ``scorer.js``, in the index of the search."""
+
+    default_priority = 100
+    words = json.loads(re.search(r"^const WORDS = (\{.*?\});", SCORER.read_text("utf-8"), re.DOTALL | re.MULTILINE)[1])
+
+    def apply(self, **_: Any) -> None:
+        """Add the words as keywords of the page."""
+        found = self.words.get(self.env.docname)
+        if found is not None:
+            self.document.insert(0, nodes.meta("", name="keywords", content=", ".join(found.split())))
+
+
 def topics(pagename: str) -> list[dict[str, Any]]:
     """Return the topics of the API reference with their names, for the sidebar of one of its pages."""
     found: list[dict[str, Any]] = []
@@ -349,6 +364,7 @@ def setup(app: Sphinx) -> None:
     mathjax_file()
     app.add_role("linked", Linked())
     app.add_transform(DarkPictures)
+    app.add_transform(SearchWords)
     app.connect("html-page-context", give_topics)
     app.connect("build-finished", ship_mathjax)
     app.connect("build-finished", write_demo)
