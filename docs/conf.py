@@ -244,6 +244,10 @@ class DarkPictures(SphinxTransform):
             if found is not None:
                 other = light.copy()
                 other["uri"], other["ids"], other["names"] = found, [], []
+                if isinstance(light.parent, nodes.reference):  # each is a link of its own
+                    wrapped = light.parent.copy()
+                    wrapped += other
+                    light, other = light.parent, wrapped
                 for one, name in ((light, "only-light"), (other, "only-dark")):
                     one["classes"] = [*one["classes"], name]
                 light.parent.insert(light.parent.index(light) + 1, other)
