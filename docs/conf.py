@@ -57,7 +57,9 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "changelog": [], "api": ["topics.html"], "api/**": ["topics.html"]}
+html_sidebars = {"index": [], "changelog": []}
+REFERENCE = ("reference", "references", "support", "cite", "api", "api/**")  # pages whose sidebar goes by topic
+html_sidebars |= {name: ["topics.html"] for name in REFERENCE}
 html_search_scorer = str(SCORER)
 mathjax_path = "tex-svg.js"  # part of MathJax 3.2.2, which ship_mathjax copies: formulas need no connection
 copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
@@ -301,8 +303,10 @@ def topics(pagename: str) -> list[dict[str, Any]]:
 
 def give_topics(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """Hand the topics to the template of the sidebar."""
-    if pagename == "api" or pagename.startswith("api/"):
+    if pagename.startswith("api/") or pagename in REFERENCE:
+        beside = [name for name in app.env.toctree_includes["reference"] if name != "api"]
         context["topics"] = topics(pagename)
+        context["beside"] = [(app.env.titles[name].astext(), name, name == pagename) for name in beside]
 
 
 def public_names() -> dict[str, Any]:
