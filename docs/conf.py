@@ -57,7 +57,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "changelog": []}
+html_sidebars = {"index": [], "changelog": [], "demo": []}
 REFERENCE = ("reference", "references", "support", "cite", "api", "api/**")  # pages whose sidebar goes by topic
 html_sidebars |= {name: ["topics.html"] for name in REFERENCE}
 html_search_scorer = str(SCORER)

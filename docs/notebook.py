@@ -77,7 +77,7 @@ def shown(path: pathlib.Path, images: pathlib.Path) -> str:
     lines: list[str] = []
     for number, cell in enumerate(json.loads(path.read_text("utf-8"))["cells"]):
         if cell["cell_type"] == "markdown":
-            text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", source(cell))
+            text = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", source(cell)).replace(":\n\n    ", "::\n\n    ")
             lines += [
                 re.sub(r"^## (.*)$", lambda held: f"{held[1]}\n{'-' * len(held[1])}", text, flags=re.MULTILINE),
                 "",
