@@ -253,8 +253,7 @@ def atlas(
 
     See Also
     --------
-    AtlasBuilder : the same, one document at a time.
-    rfrope.integrations.transformers.read_heads : queries and keys of a model.
+    heads.Atlas, heads.AtlasBuilder, integrations.transformers.atlas
 
     Notes
     -----

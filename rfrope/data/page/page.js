@@ -2,10 +2,11 @@
 // Draws a page of `rfrope ... --html`. Python has computed all numbers, which are in the element "report".
 (() => {
   const report = JSON.parse(document.getElementById("report").textContent);
-  const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"]; // Okabe and Ito
-  const DASHES = [[], [8, 4], [8, 3, 2, 3], [2, 3]];
+    const DASHES = [[], [8, 4], [8, 3, 2, 3], [2, 3]];
   const style = getComputedStyle(document.documentElement);
-  const ink = () => style.getPropertyValue("--ink").trim(), line = () => style.getPropertyValue("--line").trim();
+  const held = (name) => () => style.getPropertyValue(name).trim(); // as the page is by then, light or dark
+  const ink = held("--ink"), line = held("--line");
+  const COLOURS = [0, 1, 2, 3, 4, 5].map((i) => held(`--line-${i}`)); // Okabe and Ito; lighter on a dark page
   const digits = (value, n = 4) => (value == null ? "" : String(+value.toPrecision(n)));
 
   // -- elements ------------------------------------------------------------------------------------------------------
@@ -71,7 +72,7 @@
     const buttons = lines.map((one, number) => {
       const button = element("button", "", element("li", "", list), {type: "button"});
       button.innerHTML = `<svg width="28" height="8" aria-hidden="true"><line x1="0" y1="4" x2="28" y2="4"
-        stroke="${one.colour}" stroke-width="3" stroke-dasharray="${one.dash.join(" ")}"/></svg><span></span>`;
+        style="stroke: var(${one.named})" stroke-width="3" stroke-dasharray="${one.dash.join(" ")}"/></svg><span></span>`;
       button.setAttribute("aria-pressed", "true");
       button.addEventListener("click", () => {
         const on = button.getAttribute("aria-pressed") !== "true";
@@ -86,7 +87,7 @@
     };
   }
 
-  const look = (number) => ({colour: COLOURS[number % 6], dash: DASHES[Math.floor(number / 6) % 4]});
+  const look = (number) => ({colour: COLOURS[number % 6], named: `--line-${number % 6}`, dash: DASHES[Math.floor(number / 6) % 4]});
   const charts = [];
 
   function chart(parent, name, options, data) {
@@ -154,13 +155,13 @@
     const phi = () => given.phi[several ? +group.value : 0];
 
     const names = Array.from({length: slots + 1}, (_, i) => look(i));
-    if (phi()) names.push({colour: ink(), dash: []});
+    if (phi()) names.push({colour: ink, named: "--ink", dash: []});
     element("p", given.caption, parent, {className: "note"});
     const series = [{}], bands = [];
     names.forEach((one, i) => {
       const at = series.length, isPhi = i > slots, hidden = {stroke: "transparent", points: {show: false}};
       series.push({stroke: isPhi ? ink : one.colour, dash: one.dash, width: 1.6, points: {show: false}}, hidden, {...hidden});
-      bands.push({series: [at + 2, at + 1], fill: isPhi ? "#7f7f7f40" : one.colour + "38"});
+      bands.push({series: [at + 2, at + 1], fill: isPhi ? "#7f7f7f40" : () => one.colour() + "38"});
     });
     const where = element("p", "", parent, {className: "note where"});
     const middles = given.starts.map((first, i) => (first + given.ends[i]) >> 1);
@@ -238,7 +239,7 @@
     names.forEach((one) => {
       const at = series.length, hidden = {stroke: "transparent", points: {show: false}};
       series.push({stroke: one.colour, dash: one.dash, width: 1.6, points: {show: false}}, hidden, {...hidden});
-      bands.push({series: [at + 2, at + 1], fill: one.colour + "38"});
+      bands.push({series: [at + 2, at + 1], fill: () => one.colour() + "38"});
     });
     let ready = false;
     const made = chart(parent, given.title, {
@@ -286,7 +287,7 @@
       axes: [{label: given.xlabel, values: (u, splits) => splits.map(() => "")}, {label: given.ylabel, size: 56}],
       series: [{}, ...series, bound, bound], hooks: {setCursor: [() => read()]},
     }, [[0], ...Array(given.quantities.length + 2).fill([null])]);
-    const name = legend(parent, given.quantities.map((_, i) => ({colour: COLOURS[i % 6], dash: []})),
+    const name = legend(parent, given.quantities.map((_, i) => ({...look(i), dash: []})),
       (number, on) => made.setSeries(number + 1, {show: on}));
     given.quantities.forEach((quantity, i) => name(i, quantity));
     const drawn = {};
