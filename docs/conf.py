@@ -233,7 +233,7 @@ class Notebook(SphinxDirective):
 
 
 class DarkPictures(SphinxTransform):
-    """Beside each picture its form for a dark page, where there is one; the theme shows the one that fits."""
+    """Beside each picture its form for a dark page, where there is one; site.css shows the one that fits."""
 
     default_priority = 100
     thumb = re.compile(r"/gallery/images/thumb/(sphx_glr_.*)_thumb\.png")
@@ -246,11 +246,12 @@ class DarkPictures(SphinxTransform):
             if found is not None:
                 other = light.copy()
                 other["uri"], other["ids"], other["names"] = found, [], []
+                other["classes"] = [*other["classes"], "dark-light"]  # to which the theme does nothing
                 if isinstance(light.parent, nodes.reference):  # each is a link of its own
                     wrapped = light.parent.copy()
                     wrapped += other
                     light, other = light.parent, wrapped
-                for one, name in ((light, "only-light"), (other, "only-dark")):
+                for one, name in ((light, "light-picture"), (other, "dark-picture")):
                     one["classes"] = [*one["classes"], name]
                 light.parent.insert(light.parent.index(light) + 1, other)
 
