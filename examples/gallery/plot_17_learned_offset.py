@@ -30,7 +30,7 @@ for ax, kind in zip(axes, kinds, strict=True):
         tells = [float(row["weight"]) >= 0.5 for row in one]
         ax.plot(x, line, color=colour, lw=1.0)
         for chosen, style in ((True, {"ms": 5.5, "label": f"L = {length}"}), (False, {"ms": 3.0, "alpha": 0.45})):
-            points = [pair for pair, heavy in zip(zip(x, y, strict=True), tells, strict=True) if heavy == chosen]
+            points = [pair for pair, sure in zip(zip(x, y, strict=True), tells, strict=True) if sure == chosen]
             ax.plot(*zip(*points, strict=True), marker, color=colour, mew=0, ls="", **style)
     ax.axhline(0.0, color="0.35", lw=0.8)
     ax.set(xscale="log", xlabel="frequency (radians per position)", title=f"keys {kind}")
