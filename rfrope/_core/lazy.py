@@ -57,6 +57,9 @@ class _Jax(_Lazy):
             )
         return np.asarray(x)
 
+    def bits(self, x: Array) -> Array:
+        return imported("jax").lax.stop_gradient(x)
+
     def is_traced(self, x: Array) -> bool:
         jax = imported("jax")
         return jax is not None and isinstance(x, jax.core.Tracer)
