@@ -41,9 +41,9 @@ def test_sums_on_every_library(xp):
     by_token = cumulative_phases(xp(np.moveaxis(RATES, 1, 0)), axis=0)
     np.testing.assert_array_equal(np.moveaxis(xp.host(by_token[0]), 0, 1), xp.host(phases))
     np.testing.assert_array_equal(xp.host(by_token[1]), xp.host(last))
-    start = xp([0.5, -4.0, 1e6])
-    moved = xp.host(cumulative_phases(xp(RATES), offset=start)[0])
-    np.testing.assert_allclose(distance(moved, np.cumsum(RATES, axis=1) + [0.5, -4.0, 1e6]), 0.0, atol=3e-10)
+    start = np.array([0.5, -4.0, 1e6])
+    moved = xp.host(cumulative_phases(xp(RATES), offset=xp(start))[0])
+    np.testing.assert_allclose(distance(moved, np.cumsum(RATES, axis=1) + start), 0.0, atol=3e-10)
 
 
 @pytest.mark.parametrize("cuts", [(1, 2, 3, 4, 5, 6, 7, 8), (4,), (0, 8), (3, 3, 9)], ids=str)
