@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from rfrope._core import array
+from rfrope._core import angles, array, turns
 from rfrope._core.arguments import whole
 from rfrope._core.array import Array
-from rfrope.rotation.turning import rotation_table
 
 
 @array.select_device
@@ -117,18 +116,24 @@ def fourier_two_point(
     array([[1.125 , 0.8602],
            [0.8602, 1.0645]])
     """
-    n_padded = whole("n_padded", n_padded)
-    names = {"q_positions": q_positions, "k_positions": k_positions, "frequencies": frequencies}
-    xp, device = array.shared({**names, "cosine": cosine, "sine": sine})
+    n_padded, frequencies = whole("n_padded", n_padded), angles.frequencies_of(frequencies)
+    positions = {"q_positions": q_positions, "k_positions": k_positions}
+    xp, device = array.shared({**positions, "frequencies": frequencies, "cosine": cosine, "sine": sine})
     read = {"cosine": cosine, "sine": sine}
     read = {name: array.widen(array.numbers(v, xp, name=name, device=device), xp) for name, v in read.items()}
-    waves = [rotation_table(positions, frequencies) for positions in (q_positions, k_positions)]
+    angles_read = [angles.checked(value, frequencies, None, xp, device, name) for name, value in positions.items()]
+    waves = [turns.cos_sin(one) for one in angles_read]
     shapes = {name: tuple(value.shape) for name, value in read.items()}
     n = waves[0][0].shape[-1]
-    if any(len(one) < 2 or one[-2] != n for one in shapes.values()) or any(cos.ndim != 2 for cos, _ in waves):
+    for name, (cos, _) in zip(positions, waves, strict=True):
+        if cos.ndim != 2:
+            raise ValueError(
+                f"{name} or frequencies have too few or too many axes; expected one position each, and (n,)"
+            )
+    if any(len(one) < 2 or one[-2] != n for one in shapes.values()):
         raise ValueError(
             f"cosine and sine have shapes {shapes['cosine']} and {shapes['sine']}, and there are {n} frequencies; "
-            f"expected (..., {n}, n_blocks), and one position for each query and key"
+            f"expected (..., {n}, n_blocks)"
         )
     if shapes["cosine"][-1] != shapes["sine"][-1] or not shapes["sine"][-1] + n_padded:
         counts = f"{shapes['cosine'][-1]} and {shapes['sine'][-1]}, and n_padded is {n_padded}"

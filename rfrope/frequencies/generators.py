@@ -109,7 +109,7 @@ def relative_commutator(generators: Array) -> Array:
     Raises
     ------
     ValueError, TypeError
-        As `from_generators`, but for matrices that do not commute.
+        As `from_generators`, but for matrices that do not commute; values are looked at only where that costs nothing.
 
     Notes
     -----
@@ -129,7 +129,7 @@ def relative_commutator(generators: Array) -> Array:
     >>> float(relative_commutator(about[[0, 0]]))
     0.0
     """
-    given, _, xp = _read(generators)
+    given, _, xp = _read(generators, on_host=False)
     largest = xp.max(xp.abs(array.library(given).bits(given)))
     given = given / xp.where(largest > 0.0, largest, xp.ones_like(largest))  # whose squares neither overflow nor vanish
     found = [xp.sum(given * 0.0)]
@@ -420,15 +420,18 @@ def _quaternion(vectors: np.ndarray, sign: float) -> np.ndarray:
 # -- what is allowed in ------------------------------------------------------------------------------------------------
 
 
-def _read(generators: Any) -> tuple[Array, int, Any]:
-    """Generators (k, d, d) in the widest float, the number of axes of positions' form, and their namespace."""
+def _read(generators: Any, on_host: bool = True) -> tuple[Array, int, Any]:
+    """Generators (k, d, d) in the widest float, the number of axes of positions' form, and their namespace.
+
+    They are looked at where that costs nothing, or where they come to the host anyway.
+    """
     xp, device = array.shared(generators=generators)
     given = array.widen(array.numbers(generators, xp, name="generators", device=device), xp)
     shape = tuple(given.shape)
     if len(shape) not in (2, 3) or shape[-1] != shape[-2] or shape[-1] % 2 or 0 in shape:
         raise ValueError(f"generators has shape {shape}; expected (k, d, d), or (d, d), with an even d")
     check_values("generators", given, xp)
-    if not array.is_traced(given):
+    if array.has_host_values(given) or (on_host and not array.is_traced(given)):
         host = numbers_on_host(given, "generators")
         if np.any(np.abs(host + np.swapaxes(host, -1, -2)) > _ROUNDED * np.max(np.abs(host))):
             raise ValueError("generators holds a matrix that is not skew-symmetric; expected G^T = -G")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-
-import numpy as np
+from types import ModuleType
+from typing import Any
 
 from rfrope._core import array
 from rfrope._core.angles import check_values
-from rfrope._core.arguments import choice, flag, positive, show, whole
+from rfrope._core.arguments import choice, finite, flag, positive, show, whole
 from rfrope._core.array import Array
 
 FORMS = ("power", "log")
@@ -68,17 +68,20 @@ def lag_bias(lags: Array, weight: Array, *, shape: Array = 1.0, form: str = "pow
     choice("form", form, FORMS)
     xp, device = array.shared({"lags": lags, "weight": weight, "shape": shape})
     named = {"lags": lags, "weight": weight, "shape": shape}
-    read = {name: array.widen(array.numbers(v, xp, name=name, device=device), xp) for name, v in named.items()}
-    for name, value in read.items():
-        check_values(name, value, xp)
+    read: dict[str, Any] = {}
+    for name, value in named.items():
+        if name != "lags" and type(value) in (int, float):
+            read[name] = finite(name, value)
+            continue
+        read[name] = array.widen(array.numbers(value, xp, name=name, device=device), xp)
+        check_values(name, read[name], xp)
     lags, weight, shape = read.values()
-    if array.has_host_values(weight) and bool(xp.any(weight < 0.0)):
-        raise ValueError(f"weight is {show(named['weight'])}; expected numbers of 0 or more")
-    highest = 2.0 if form == "power" else math.inf
-    if array.has_host_values(shape) and not bool(xp.all((shape > 0.0) & (shape <= highest))):
+    if not _holds(weight >= 0.0, xp):
+        raise ValueError(f"weight is {show(weight)}; expected numbers of 0 or more")
+    if not (_holds(shape > 0.0, xp) and (form == "log" or _holds(shape <= 2.0, xp))):
         bound = "positive numbers up to 2" if form == "power" else "positive numbers"
-        raise ValueError(f"shape is {show(named['shape'])}; expected {bound}")
-    array.broadcast_shapes({name: tuple(value.shape) for name, value in read.items()})
+        raise ValueError(f"shape is {show(shape)}; expected {bound}")
+    array.broadcast_shapes({name: getattr(value, "shape", ()) for name, value in read.items()})
     distance = xp.abs(lags)
     if form == "log":
         return -weight * xp.log1p(shape * distance)
@@ -141,13 +144,12 @@ def t5_bias(lags: Array, table: Array, *, max_distance: int = 128, bidirectional
             f"table has {table.shape[-1]} buckets and max_distance is {most}; expected at least 2 (or an even number "
             "of at least 4 if bidirectional), and a larger distance"
         )
-    buckets = array.from_host(_buckets(n, most), xp, device=array.device(table))
+    lags, shape = xp.reshape(lags, (-1,)), lags.shape
     distance = xp.abs(lags) if bidirectional else xp.where(lags < 0, -lags, xp.zeros_like(lags))
-    distance = xp.where(distance < most, distance, xp.full_like(distance, most))
-    found = xp.take(buckets, xp.reshape(distance, (-1,)), axis=0)
+    found = _find_buckets(distance, n, most, xp)
     if bidirectional:
-        found = found + xp.where(xp.reshape(lags, (-1,)) > 0, n, 0)
-    return xp.reshape(xp.take(table, found, axis=-1), (*table.shape[:-1], *lags.shape))
+        found = found + xp.where(lags > 0, xp.full_like(found, n), xp.zeros_like(found))
+    return xp.reshape(xp.take(table, found, axis=-1), (*table.shape[:-1], *shape))
 
 
 @array.select_device
@@ -210,9 +212,16 @@ def fire_bias(
 # -- the mathematics ---------------------------------------------------------------------------------------------------
 
 
-def _buckets(n: int, most: int) -> np.ndarray:
-    """Buckets of the distances from 0 to `most`, by logarithms of float32 as in the published code."""
+def _holds(condition: Any, xp: ModuleType) -> bool:
+    """Return whether a condition holds everywhere, as far as looking costs nothing."""
+    return condition if type(condition) is bool else not array.has_host_values(condition) or bool(xp.all(condition))
+
+
+def _find_buckets(distance: Array, n: int, most: int, xp: ModuleType) -> Array:
+    """Buckets of distances, by logarithms of float32 as in the published code."""
     exact = n // 2
-    far = np.arange(exact, most + 1, dtype=np.float32) / np.float32(exact)
-    steps = np.log(far) / np.float32(math.log(most / exact)) * np.float32(n - exact)
-    return np.concatenate([np.arange(exact), np.minimum(exact + steps.astype(np.int64), n - 1)])
+    near = distance < exact
+    far = array.astype(xp.where(near, xp.full_like(distance, exact), distance), xp.float32, xp)
+    steps = xp.floor(xp.log(far / exact) / math.log(most / exact) * (n - exact))
+    steps = xp.where(steps < n - 1 - exact, steps, xp.full_like(steps, n - 1 - exact))
+    return xp.where(near, distance, exact + array.astype(steps, distance.dtype, xp))

@@ -119,7 +119,7 @@ REFUSED = [
     (fourier_two_point, (AT, AT, OMEGA, np.eye(2), np.eye(3)), ValueError, r"shapes \(2, 2\) and \(3, 3\), and there"),
     (fourier_two_point, (AT, AT, OMEGA, np.ones((3, 2)), np.eye(3)), ValueError, "blocks 2 and 3"),
     (fourier_two_point, (AT, AT, OMEGA, np.ones((3, 0)), np.ones((3, 0))), ValueError, "blocks 0 and 0"),
-    (fourier_two_point, (AT, 3, OMEGA, np.eye(3), np.eye(3)), ValueError, "one position for each query and key"),
+    (fourier_two_point, (AT, 3, OMEGA, np.eye(3), np.eye(3)), ValueError, "k_positions or frequencies have too"),
 ]
 
 
