@@ -152,7 +152,10 @@ def fourier_two_point(
 def _by_lag(values: Array, xp: ModuleType) -> Array:
     """Rows ``(..., M, M + N - 1)`` in which a column is a lag, with zeros where a row has none."""
     *leading, queries, keys = values.shape
-    padding = xp.zeros((*leading, queries, queries), dtype=values.dtype, device=array.device(values))
-    wide = xp.concat([xp.flip(values, axis=-2), padding], axis=-1)
-    flat = xp.reshape(wide, (*leading, queries * (queries + keys)))[..., : queries * (queries + keys - 1)]
-    return xp.reshape(flat, (*leading, queries, queries + keys - 1))
+    if queries == 1:
+        return values
+    zeros = xp.zeros_like(values[..., :1])
+    gap = xp.broadcast_to(zeros, (*leading, queries, queries - 2))  # one less than a lag for each row moves it by one
+    flat = xp.reshape(xp.concat([values, gap], axis=-1), (*leading, queries * (keys + queries - 2)))
+    first, last = (xp.broadcast_to(zeros[..., 0, :], (*leading, n)) for n in (queries - 1, 1))
+    return xp.reshape(xp.concat([first, flat, last], axis=-1), (*leading, queries, queries + keys - 1))
