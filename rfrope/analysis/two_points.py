@@ -51,8 +51,8 @@ def toeplitz_defect(values: Array) -> Array:
     values = array.widen(array.numbers(values, xp, name="values", device=device), xp)
     if values.ndim < 2 or 0 in values.shape[-2:]:
         raise ValueError(f"values has shape {tuple(values.shape)}; expected (..., queries, keys)")
-    by_lag = _by_lag(values, xp)
-    ones = _by_lag(xp.ones_like(values), xp)
+    by_lag = _align_lags(values, xp)
+    ones = _align_lags(xp.ones_like(values), xp)
     means = xp.sum(by_lag, axis=-2, keepdims=True) / xp.sum(ones, axis=-2, keepdims=True)
     lost = xp.sum(xp.sum((by_lag - means * ones) ** 2, axis=-1), axis=-1)
     total = xp.sum(xp.sum(values**2, axis=-1), axis=-1)
@@ -149,7 +149,7 @@ def fourier_two_point(
 # -- the mathematics ---------------------------------------------------------------------------------------------------
 
 
-def _by_lag(values: Array, xp: ModuleType) -> Array:
+def _align_lags(values: Array, xp: ModuleType) -> Array:
     """Rows ``(..., M, M + N - 1)`` in which a column is a lag, with zeros where a row has none."""
     *leading, queries, keys = values.shape
     if queries == 1:

@@ -340,7 +340,7 @@ def _find_basis(given: Array, find: Callable[[np.ndarray], np.ndarray], xp: Any)
     """Return the basis that a function of host arrays finds, without derivatives."""
     shape = given.shape
 
-    def of_rows(rows: np.ndarray) -> np.ndarray:
+    def find_rows(rows: np.ndarray) -> np.ndarray:
         bases = [find(one) for one in np.reshape(rows, (-1, *shape)).astype(np.float64)]
         return np.reshape(np.stack(bases), (*rows.shape[:-1], -1))
 
@@ -348,7 +348,7 @@ def _find_basis(given: Array, find: Callable[[np.ndarray], np.ndarray], xp: Any)
         host = find(numbers_on_host(given, "generators").astype(np.float64))
         return array.from_host(host, xp, device=array.device(given), dtype=given.dtype)
     still = xp.reshape(array.library(given).bits(given), (-1,))
-    found = array.map_on_host(of_rows, still, xp, "generators", last_axis=shape[-1] ** 2)
+    found = array.map_on_host(find_rows, still, xp, "generators", last_axis=shape[-1] ** 2)
     return xp.reshape(found, shape[1:])
 
 

@@ -128,7 +128,8 @@ def _units(radians: Array, wide: bool, xp: ModuleType) -> Array:
 def _carried(words: Array, wide: bool, xp: ModuleType) -> Array:
     """Words without what belongs to the one before."""
     bits = _BITS[wide]
-    found, carry = [], 0
+    found: list[Array] = []
+    carry: Any = 0
     for place in range(len(bits) - 1, -1, -1):
         sums = words[place, ...] + carry
         if bits[place] < 64:
