@@ -205,5 +205,8 @@ class _Mlx(_Lazy):
 
     wraps_integers = rounds_frequencies = True
 
+    def bits(self, x: Array) -> Array:
+        return imported("mlx.core").stop_gradient(x)
+
 
 JAX, DASK, MLX = _Jax(), _Dask(), _Mlx()
