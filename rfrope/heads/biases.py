@@ -49,7 +49,7 @@ def lag_bias(lags: Array, weight: Array, *, shape: Array = 1.0, form: str = "pow
     2022). After softmax a weight is ``exp(q . k / sqrt(d)) exp(bias)``, and ``exp(bias)`` is a kernel by Schoenberg's
     theorem:
 
-    - ALiBi: ``exp(-m |lag|)``, `kernels` ``exponential(scale=1/m)``;
+    - ALiBi: ``exp(-m |lag|)``, the kernel ``exponential(scale=1/m)``;
     - "power": ``exp(-(|lag| / l) ** shape)``, ``power_exponential(exponent=shape, scale=weight ** (-1 / shape))``;
     - "log": ``(1 + shape |lag|) ** -weight``, a mixture of exponentials, whose rates over `shape` follow a gamma law
       with exponent `weight`.

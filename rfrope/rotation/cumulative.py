@@ -61,7 +61,7 @@ def cumulative_phases(rates: Array, *, offset: Array | None = None, axis: int = 
     bits within 5e-7, for rates up to 2 pi and 2**20 tokens. A plain sum in float32 is wrong by tenths of a radian then.
 
     The score of two tokens depends on the sum of the rates between them, and not on the lag: see
-    :doc:`relatives </relatives>` for what that loses. Rates of published models, each from content x:
+    :doc:`relatives </relatives>` for what that loses. Rates of published models in their simplest form, from content x:
 
     - Mamba-3 (Lahoti et al., 2026): ``dt * pi * tanh(a)``, dt for each head, a for each block, on half or all features;
     - Selective RoPE (Movahedi et al., 2025): a linear map of x;
