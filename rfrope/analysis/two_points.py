@@ -138,7 +138,9 @@ def fourier_two_point(
     if shapes["cosine"][-1] != shapes["sine"][-1] or not shapes["sine"][-1] + n_padded:
         counts = f"{shapes['cosine'][-1]} and {shapes['sine'][-1]}, and n_padded is {n_padded}"
         raise ValueError(f"cosine and sine have blocks {counts}; expected as many, and some")
-    array.broadcast_shapes(shapes)
+    heads = array.broadcast_shapes(shapes)[:-2]
+    made = (*heads, waves[0][0].shape[0], waves[1][0].shape[0])
+    array.check_memory(24.0, made, waves[0][0], "q_positions or k_positions")
     total = 0.0
     for place, weights in enumerate(read.values()):
         first, second = (xp.matmul(array.astype(wave[place], weights.dtype, xp), weights) for wave in waves)

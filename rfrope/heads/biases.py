@@ -81,7 +81,8 @@ def lag_bias(lags: Array, weight: Array, *, shape: Array = 1.0, form: str = "pow
     if not (_holds(shape > 0.0, xp) and (form == "log" or _holds(shape <= 2.0, xp))):
         bound = "positive numbers up to 2" if form == "power" else "positive numbers"
         raise ValueError(f"shape is {show(shape)}; expected {bound}")
-    array.broadcast_shapes({name: getattr(value, "shape", ()) for name, value in read.items()})
+    made = array.broadcast_shapes({name: tuple(getattr(value, "shape", ())) for name, value in read.items()})
+    array.check_memory(40.0, made, lags, "lags, weight or shape")
     distance = xp.abs(lags)
     if form == "log":
         return -weight * xp.log1p(shape * distance)
@@ -144,6 +145,7 @@ def t5_bias(lags: Array, table: Array, *, max_distance: int = 128, bidirectional
             f"table has {table.shape[-1]} buckets and max_distance is {most}; expected at least 2 (or an even number "
             "of at least 4 if bidirectional), and a larger distance"
         )
+    array.check_memory(16.0, (*table.shape[:-1], *lags.shape), table, "lags or table")
     lags, shape = xp.reshape(lags, (-1,)), lags.shape
     distance = xp.abs(lags) if bidirectional else xp.where(lags < 0, -lags, xp.zeros_like(lags))
     found = _find_buckets(distance, n, most, xp)
@@ -203,6 +205,7 @@ def fire_bias(
         if value.ndim != 1:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected one position each, of one axis")
         read.append(value)
+    array.check_memory(48.0, (read[0].shape[0], read[1].shape[0]), read[0], "q_positions or k_positions")
     queries, keys = read[0][:, None], read[1][None, :]
     past = xp.where(queries > keys, queries - keys, xp.zeros_like(queries - keys))
     whole_past = xp.where(queries > threshold, queries, xp.full_like(queries, threshold))
