@@ -157,7 +157,7 @@ def nearest_commuting(generators: Array) -> Array:
 
     Returns
     -------
-    array, as `generators`
+    array, (k, d, d) or (d, d)
         Of generators that commute the nearest in the common basis that is found, by the sum of squares of all
         differences; float64 where the library has it. `from_generators` takes it.
 

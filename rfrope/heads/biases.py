@@ -109,8 +109,8 @@ def t5_bias(lags: Array, table: Array, *, max_distance: int = 128, bidirectional
 
     Returns
     -------
-    array, (..., *P)
-        In the dtype of the table. Gradients reach it.
+    array
+        ``(..., *P)``, in the dtype of the table. Gradients reach it.
 
     Raises
     ------
