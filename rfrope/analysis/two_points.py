@@ -32,6 +32,10 @@ def toeplitz_defect(values: Array) -> Array:
     TypeError
         For anything but real numbers.
 
+    See Also
+    --------
+    analysis.fourier_two_point, analysis.mean_kernel
+
     Notes
     -----
     The nearest matrix whose entries depend on the lag has their mean along each diagonal. Rotations by position have
@@ -90,6 +94,10 @@ def fourier_two_point(
         For shapes that do not fit, or no block at all.
     TypeError
         As `rotate`.
+
+    See Also
+    --------
+    analysis.toeplitz_defect, analysis.mean_kernel
 
     Notes
     -----

@@ -111,6 +111,10 @@ def relative_commutator(generators: Array) -> Array:
     ValueError, TypeError
         As `from_generators`, but for matrices that do not commute; values are looked at only where that costs nothing.
 
+    See Also
+    --------
+    frequencies.nearest_commuting, frequencies.from_generators
+
     Notes
     -----
     It is at most 1 for skew-symmetric matrices (Bloch and Iserles, 2005). LieRE (Ostmeier et al., 2024) draws entries
@@ -165,6 +169,10 @@ def nearest_commuting(generators: Array) -> Array:
     ------
     ValueError, TypeError
         As `from_generators`, but for matrices that do not commute.
+
+    See Also
+    --------
+    frequencies.relative_commutator, frequencies.from_generators
 
     Notes
     -----
@@ -292,6 +300,10 @@ def fold_gains(gains: Array, basis: Array) -> Array:
         orthogonal.
     TypeError
         For anything but real numbers.
+
+    See Also
+    --------
+    frequencies.fold, frequencies.from_generators
 
     Notes
     -----

@@ -43,6 +43,10 @@ def lag_bias(lags: Array, weight: Array, *, shape: Array = 1.0, form: str = "pow
     TypeError
         For anything but real numbers.
 
+    See Also
+    --------
+    heads.t5_bias, heads.fire_bias
+
     Notes
     -----
     The bias is no kernel: it is 0 at 0 and negative elsewhere, so only conditionally positive definite (Chi et al.,
@@ -119,6 +123,10 @@ def t5_bias(lags: Array, table: Array, *, max_distance: int = 128, bidirectional
     TypeError
         For lags that are not integers, and a table that is not real floating.
 
+    See Also
+    --------
+    heads.lag_bias, heads.fire_bias
+
     Notes
     -----
     Half of the buckets are lags of their own, the others grow in geometric steps up to `max_distance`. A table may be
@@ -181,6 +189,10 @@ def fire_bias(
     ------
     ValueError, TypeError
         For arguments that are not as above.
+
+    See Also
+    --------
+    heads.lag_bias, heads.t5_bias
 
     Notes
     -----
