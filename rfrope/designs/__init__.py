@@ -1,6 +1,18 @@
 """Designs: ways to make frequencies from a kernel."""
 
+from rfrope.designs.directions import Directions, directional_bound, directional_error
 from rfrope.designs.optimising import optimise
 from rfrope.designs.sampling import Design, design, names, points, records, sample
 
-__all__ = ["Design", "design", "names", "optimise", "points", "records", "sample"]
+__all__ = [
+    "Design",
+    "Directions",
+    "design",
+    "directional_bound",
+    "directional_error",
+    "names",
+    "optimise",
+    "points",
+    "records",
+    "sample",
+]
