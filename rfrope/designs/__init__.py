@@ -1,6 +1,7 @@
 """Designs: ways to make frequencies from a kernel."""
 
 from rfrope.designs.directions import Directions, directional_bound, directional_error
+from rfrope.designs.lattices import dual_lattice
 from rfrope.designs.optimising import optimise
 from rfrope.designs.sampling import Design, design, names, points, records, sample
 
@@ -10,6 +11,7 @@ __all__ = [
     "design",
     "directional_bound",
     "directional_error",
+    "dual_lattice",
     "names",
     "optimise",
     "points",
