@@ -4,10 +4,12 @@ from rfrope.designs.directions import Directions, directional_bound, directional
 from rfrope.designs.lattices import dual_lattice
 from rfrope.designs.optimising import optimise
 from rfrope.designs.sampling import Design, design, names, points, records, sample
+from rfrope.designs.weighted import Quadrature, quadrature
 
 __all__ = [
     "Design",
     "Directions",
+    "Quadrature",
     "design",
     "directional_bound",
     "directional_error",
@@ -15,6 +17,7 @@ __all__ = [
     "names",
     "optimise",
     "points",
+    "quadrature",
     "records",
     "sample",
 ]
