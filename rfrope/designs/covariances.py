@@ -112,8 +112,8 @@ def _shifted_lattice(kernel: Kernel, n: int, lags: np.ndarray) -> np.ndarray:
     """Mean covariance of two points of a lattice that is moved in every column.
 
     A product of two cosines is half the real part of a sum, whose terms have a factor for each axis: the mean of
-    ``exp(i (a +- a'))`` over a uniform p, with phases a at p and a' at p + s modulo 1, s being the difference of the two points in this
-    column. Points of the first column lie on half of it.
+    ``exp(i (a +- a'))`` over a uniform p, with phases a at p and a' at p + s modulo 1, s being the difference of the
+    two points in this column. Points of the first column lie on half of it.
     """
     lines, points = _lines(kernel, "shifted"), lattice(kernel, n)
     capacity.check(96.0 * n * n, f"pairs of {n} blocks", "the number of blocks")
@@ -242,7 +242,6 @@ class _Line(NamedTuple):
 
         Intervals halve towards the ends, where a frequency may have none; what lies beyond the last is left out.
         """
-        means: list[np.ndarray] = []
         ends = np.sort(np.array([0.0, 1.0 - step, 1.0]))
         grades = 0.5 ** np.arange(1.0, _TAIL_PANELS)
         grades = np.concatenate([[0.0], grades[::-1], 1.0 - grades[1:], [1.0]])
@@ -250,9 +249,8 @@ class _Line(NamedTuple):
         places, weights = zip(*(_panels(a + (b - a) * finer) for a, b in itertools.pairwise(ends)), strict=True)
         place, weight = np.concatenate(places), np.concatenate(weights)
         size = [self.frequencies(p % 1.0, half=half) for p in (place, place + step)]
-        for sign in (-1.0, 1.0):
-            means.append(np.exp(1j * along[:, None] * (size[1] + sign * size[0])) @ weight)
-        return means[0], means[1]
+        apart, together = (np.exp(1j * along[:, None] * (size[1] + sign * size[0])) @ weight for sign in (-1.0, 1.0))
+        return apart, together
 
     def frequencies(self, p: np.ndarray, *, half: bool) -> np.ndarray:
         """Quantiles of the magnitude, or of the frequency itself."""

@@ -1,4 +1,4 @@
-"""Frequencies with unequal weights: Gauss's quadrature of a kernel's law in one axis, and the gains that make it an attention."""
+"""Frequencies with unequal weights: Gauss's quadrature of a law of one axis, and the gains that make it an attention."""
 
 from __future__ import annotations
 
@@ -111,23 +111,24 @@ def quadrature(kernel: Kernel | str, n_blocks: int, *, lags: str = "real") -> Qu
     Raises
     ------
     ValueError
-        For several axes, a law that has no more than D magnitudes, or one that real lags do not allow; and for numbers that are
-        not as above.
+        For several axes, a law that has no more than D magnitudes, or one that real lags do not allow; and for numbers
+        that are not as above.
     TypeError
         For arguments of another kind.
 
-    Notes
-    -----
-    With D points in ``omega^2`` the rule is the positive half of Gauss's rule with 2D points of the symmetric law, exact
-    for polynomials up to the degree 4D - 1, so that the error is at most ``lag^(4D) / (4D)!`` times the square of the norm of the monic
-    orthogonal polynomial of degree 2D, the product of its recurrence coefficients. Of a Gaussian law these are Hermite's. Nothing of the
-    law is cut but 2**-900 of its tail; under tails that are heavy the bound is true and useless, or they are refused.
+    Notes ----- With D points in ``omega^2`` the rule is the positive half of Gauss's rule with 2D points of the
+    symmetric law, exact for polynomials up to the degree 4D - 1, so that the error is at most ``lag^(4D) / (4D)!``
+    times the square of the norm of the monic orthogonal polynomial of degree 2D, the product of its recurrence
+    coefficients. Of a Gaussian law these are Hermite's. Nothing of the law is cut but 2**-900 of its tail; under tails
+    that are heavy the bound is true and useless, or they are refused.
 
-    With D points in ``cos omega`` it is exact at the whole lags up to 2D - 1, for every law: cosines of lags are polynomials (Chebyshev's).
-    Beyond, nothing is known; frequencies lie in [0, pi], which whole positions cannot tell from others.
+    With D points in ``cos omega`` it is exact at the whole lags up to 2D - 1, for every law: cosines of lags are
+    polynomials (Chebyshev's). Beyond, nothing is known; frequencies lie in [0, pi], which whole positions cannot tell
+    from others.
 
-    Equal weights are what RoPE has: the gains are fixed numbers beside it, and contents of no order vary as with `Quadrature.effective_blocks`
-    equal blocks. Source: Golub and Welsch (1969); recurrence coefficients are those of Lanczos's process on a discretised law (Gautschi 2004).
+    Equal weights are what RoPE has: the gains are fixed numbers beside it, and contents of no order vary as with
+    `Quadrature.effective_blocks` equal blocks. Source: Golub and Welsch (1969); recurrence coefficients are those of
+    Lanczos's process on a discretised law (Gautschi 2004).
 
     Examples
     --------
@@ -177,7 +178,7 @@ def _waves(law: Kernel, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _magnitudes(law: Kernel, n: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Atoms, or Gauss's nodes on intervals of the uniform that halve towards the tail; None for more than one uniform."""
+    """Atoms, or nodes on intervals of the uniform that halve towards the tail; None for more than one uniform."""
     atoms = law._atoms()
     if atoms is not None:
         sizes, place = np.unique(np.abs(atoms[0][:, 0]), return_inverse=True)

@@ -1,8 +1,8 @@
 """Phi and the transport as functions of a family's parameters too, so that gradients reach these.
 
-A `Kernel` holds plain numbers; here they may be arrays. A length or a frequency that is the unit of a law only divides lags,
-or multiplies frequencies; what bends the law itself has its formula below, and where there is none that can be differentiated it
-is refused.
+A `Kernel` holds plain numbers; here they may be arrays. A length or a frequency that is the unit of a law only divides
+lags, or multiplies frequencies; what bends the law itself has its formula below, and where there is none that can be
+differentiated it is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, quantiles
-from rfrope._core.arguments import show
 from rfrope._core.array import Array
 from rfrope._core.special import log_uniform_mean_cos
 from rfrope.kernels import parameters
@@ -40,9 +39,9 @@ def evaluate_phi(kernel: Kernel | str, lags: Array, **values: Array) -> Array:
     lags : array_like, in units of position
         Any shape for ndim = 1, ``(..., ndim)`` otherwise.
     **values : array_like
-        Parameters by name, as a rule tensors that ask for gradients: single numbers, or ``(ndim,)`` for a length or a frequency
-        of each axis; ``(J,)`` for the weights of a `spectral_mixture`, ``(J, ndim)`` or, in one axis, ``(J,)`` for its means and
-        scales.
+        Parameters by name, as a rule tensors that ask for gradients: single numbers, or ``(ndim,)`` for a length or a
+        frequency of each axis; ``(J,)`` for the weights of a `spectral_mixture`, ``(J, ndim)`` or, in one axis,
+        ``(J,)`` for its means and scales.
 
     Returns
     -------
@@ -52,17 +51,15 @@ def evaluate_phi(kernel: Kernel | str, lags: Array, **values: Array) -> Array:
     Raises
     ------
     ValueError
-        For a kernel that is not one family (multiply or mix the values of its parts), a parameter that it has not, or values of
-        another shape.
+        For a kernel that is not one family (multiply or mix the values of its parts), a parameter that it has not, or
+        values of another shape.
     TypeError
         For anything but real numbers, or arrays of several libraries.
 
-    Notes
-    -----
-    Matern with nu among the values is the mean of a Gaussian kernel over a Gamma variable g, ``Phi = E exp(-nu t^2 / (2 g))`` with
-    the shape nu and the rate 1. As ``nu (1 - Phi)`` it is integrated by parts and summed over a grid of ``log g``, where sums
-    converge like exponentials: for nu from 0.05 to 32 to about 1e-13, at lags from 1e-12 of the scale on. Values are not
-    checked to be positive, so that what is being traced is welcome.
+    Notes ----- Matern with nu among the values is the mean of a Gaussian kernel over a Gamma variable g, ``Phi = E
+    exp(-nu t^2 / (2 g))`` with the shape nu and the rate 1. As ``nu (1 - Phi)`` it is integrated by parts and summed
+    over a grid of ``log g``, where sums converge like exponentials: for nu from 0.05 to 32 to about 1e-13, at lags from
+    1e-12 of the scale on. Values are not checked to be positive, so that what is being traced is welcome.
 
     Examples
     --------
@@ -84,15 +81,15 @@ def evaluate_phi(kernel: Kernel | str, lags: Array, **values: Array) -> Array:
 
 @array.select_device
 def transport_points(kernel: Kernel | str, points: Array, **values: Array) -> Array:
-    """Frequencies of points of the unit cube, with some parameters of the kernel given as arrays, which gradients reach.
+    """Frequencies of points of the unit cube, with some parameters of the kernel as arrays, which gradients reach.
 
     Parameters
     ----------
     kernel : Kernel or str
         A family of the registry, as in `evaluate_phi`.
     points : array_like, in (0, 1)
-        ``(..., n_columns)``: those of `rfrope.designs.points`, which stay as they are while the parameters are learned. They are
-        read on the host.
+        ``(..., n_columns)``: those of `rfrope.designs.points`, which stay as they are while the parameters are learned.
+        They are read on the host.
     **values : array_like
         As in `evaluate_phi`.
 
@@ -104,20 +101,19 @@ def transport_points(kernel: Kernel | str, points: Array, **values: Array) -> Ar
     Raises
     ------
     ValueError
-        As `evaluate_phi`; for a parameter of which frequencies are no function that could be differentiated: nu and alpha,
-        whose quantile functions have no such form here, and the weights of a mixture or the scale of a periodic kernel, which choose
-        among whole numbers; and for points as `Kernel.transport`.
+        As `evaluate_phi`; for a parameter of which frequencies are no function that could be differentiated: nu and
+        alpha, whose quantile functions have no such form here, and the weights of a mixture or the scale of a periodic
+        kernel, which choose among whole numbers; and for points as `Kernel.transport`.
     TypeError
         As `evaluate_phi`.
 
-    Notes
-    -----
-    At fixed points a frequency is a smooth function of the parameters (a path of the law): ``sample`` with these points, and
-    its derivative is an unbiased estimate of that of any mean over the law.
+    Notes ----- At fixed points a frequency is a smooth function of the parameters (a path of the law): ``sample`` with
+    these points, and its derivative is an unbiased estimate of that of any mean over the law.
 
     Examples
     --------
     >>> import numpy as np
+    >>> import rfrope
     >>> from rfrope.designs import points
     >>> u = points("gaussian", 4, rng=0)
     >>> there = transport_points("gaussian", u, scale=np.asarray(32.0))

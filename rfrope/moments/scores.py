@@ -108,8 +108,8 @@ def score_variance(
     q, k, lags, kernel, pairing
         As in `expected_score`.
     design : str, Rope or array_like
-        Any name that `sample` takes, if its pairs of blocks have an exact covariance (`pair_covariance` lists them), or the
-        frequencies ``(D,)`` or ``(D, ndim)`` of one set, which are then dealt to the blocks at random.
+        Any name that `sample` takes, if its pairs of blocks have an exact covariance (`pair_covariance` lists them), or
+        the frequencies ``(D,)`` or ``(D, ndim)`` of one set, which are then dealt to the blocks at random.
 
     Returns
     -------
@@ -187,9 +187,9 @@ def pair_covariance(lags: Any, kernel: Kernel | str, *, n_blocks: int, design: s
     n_blocks : int
         D, at least 2.
     design : str
-        "iid", where it is 0; "antithetic"; "stratified" and "shifted" where each axis is a function of a uniform of its own;
-        "sobol" and "halton" where one uniform makes a frequency; "orthogonal" where the law of radii is stated. With one
-        axis "auto" is one of these.
+        "iid", where it is 0; "antithetic"; "stratified" and "shifted" where each axis is a function of a uniform of its
+        own; "sobol" and "halton" where one uniform makes a frequency; "orthogonal" where the law of radii is stated.
+        With one axis "auto" is one of these.
 
     Returns
     -------
@@ -199,17 +199,15 @@ def pair_covariance(lags: Any, kernel: Kernel | str, *, n_blocks: int, design: s
     Raises
     ------
     ValueError
-        For a design of which no exact form is known, with those of which one is; for lags too large for the integrals to be followed; and for
-        numbers that are not as above.
+        For a design of which no exact form is known, with those of which one is; for lags too large for the integrals
+        to be followed; and for numbers that are not as above.
     TypeError
         For arguments of another kind.
 
-    Notes
-    -----
-    The mean kernel of D blocks has the variance ``v / D + (1 - 1 / D) c``, with v that of one cosine and c this: a negative c
-    is why a design is good, and c near v says that all blocks err together. "shifted" does so at lags on the dual
-    lattice of its points (`rfrope.designs.dual_lattice`): there the lattice does not see a wave of the cosine. docs/proofs.rst has
-    the forms.
+    Notes ----- The mean kernel of D blocks has the variance ``v / D + (1 - 1 / D) c``, with v that of one cosine and c
+    this: a negative c is why a design is good, and c near v says that all blocks err together. "shifted" does so at
+    lags on the dual lattice of its points (`rfrope.designs.dual_lattice`): there the lattice does not see a wave of the
+    cosine. docs/proofs.rst has the forms.
 
     Examples
     --------
@@ -316,20 +314,20 @@ def blocks_for_error(
     Raises
     ------
     ValueError, TypeError
-        For a kernel or numbers that are not as above; with real lags for a kernel whose frequencies have no finite variance.
+        For a kernel or numbers that are not as above; with real lags for a kernel whose frequencies have no finite
+        variance.
 
-    Notes
-    -----
-    Whole lags: ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag (Hoeffding's inequality and the
-    union bound; section 2 of the mathematics page). It is safe, not sharp: within some scales of the kernel the designs
-    "stratified" and "optimised" need far fewer blocks (docs/designs.rst).
+    Notes ----- Whole lags: ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag
+    (Hoeffding's inequality and the union bound; section 2 of the mathematics page). It is safe, not sharp: within some
+    scales of the kernel the designs "stratified" and "optimised" need far fewer blocks (docs/designs.rst).
 
-    Real lags: with l the length of the vector of largest lags, ``sigma^2 = E |omega|^2`` and k axes, ``P(sup > error) <=
-    beta (sigma l / error)^(2k/(k+2)) exp(-D error^2 / (4 (k+2) alpha))``, ``beta = ((k/2)^(-k/(k+2)) + (k/2)^(2/(k+2)))
-    2^((6k+2)/(k+2))``: a net of lags, Bernstein's inequality on it and Markov's for the slope between. alpha is the largest
-    variance of one cosine plus error / 3, at most 1; in several axes 1. Source: Sutherland and Schneider, "On the error of random Fourier
-    features" (2015), proposition 1, whose D counts features, two for each block; it sharpens claim 1 of Rahimi and Recht,
-    "Random features for large-scale kernel machines" (2007), which has the factor ``2^8 (sigma l / error)^2`` and alpha = 1.
+    Real lags: with l the length of the vector of largest lags, ``sigma^2 = E |omega|^2`` and k axes, ``P(sup > error)
+    <= beta (sigma l / error)^(2k/(k+2)) exp(-D error^2 / (4 (k+2) alpha))``, ``beta = ((k/2)^(-k/(k+2)) +
+    (k/2)^(2/(k+2))) 2^((6k+2)/(k+2))``: a net of lags, Bernstein's inequality on it and Markov's for the slope between.
+    alpha is the largest variance of one cosine plus error / 3, at most 1; in several axes 1. Source: Sutherland and
+    Schneider, "On the error of random Fourier features" (2015), proposition 1, whose D counts features, two for each
+    block; it sharpens claim 1 of Rahimi and Recht, "Random features for large-scale kernel machines" (2007), which has
+    the factor ``2^8 (sigma l / error)^2`` and alpha = 1.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Variance of a score over the frequencies of any design, from its coefficients and the covariances of pairs of blocks."""
+"""Variance of a score over the frequencies of any design, from coefficients and the covariances of pairs of blocks."""
 
 from __future__ import annotations
 

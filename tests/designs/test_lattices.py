@@ -34,7 +34,7 @@ def test_waves_are_those_that_the_points_of_the_design_leave():
 
 
 def test_all_blocks_err_together_where_the_cosine_is_such_a_wave():
-    """A uniform law's cosine is one wave there, so that the variance of the mean kernel is half of what is left, squared."""
+    """A uniform law's cosine is one wave there, so that the mean kernel varies by half of what is left, squared."""
     waves, left = dual_lattice(TWO, N, most=4)
     for h, x in zip(waves[:6], left[:6], strict=True):
         lag = [2.0 * math.pi * h[0] / W, math.pi * h[1] / W]

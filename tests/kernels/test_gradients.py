@@ -139,7 +139,7 @@ def test_every_library(xp):
         (lambda: transport_points("rational_quadratic", [[0.3, 0.4]], alpha=np.asarray(1.0)), "alpha of rational"),
         (lambda: transport_points("periodic", [0.3], scale=np.asarray(1.0)), "scale of periodic"),
         (lambda: transport_points("gaussian(ndim=2)", [0.3], scale=np.asarray(1.0)), "points has shape"),
-        (lambda: transport_points("gaussian", [1.0], scale=np.asarray(1.0)), "points has shape"),
+        (lambda: transport_points("gaussian", [1.0], scale=np.asarray(1.0)), "inside the unit cube"),
         (lambda: evaluate_phi("gaussian * cauchy", [1.0], scale=np.asarray(1.0)), "not one family"),
         (lambda: evaluate_phi("gaussian", [1.0], nu=np.asarray(1.0)), "no parameter 'nu'; expected 'scale'"),
         (lambda: evaluate_phi("gaussian(ndim=2)", [[1.0, 2.0]], scale=np.ones(3)), "scale has shape \\(3,\\)"),

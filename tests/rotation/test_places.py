@@ -1,4 +1,4 @@
-"""Positions on a circle, a sphere and a graph, at irregular times and of cameras: against each relative's own formula."""
+"""Positions on a circle, a sphere and a graph, at irregular times and of cameras: against their own formulas."""
 
 import math
 
