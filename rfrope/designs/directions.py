@@ -1,4 +1,4 @@
-"""How far a mean kernel depends on the direction of a lag, and a bound that no equal magnitudes fall below."""
+"""Mean kernels against the direction of the lag, and a bound that no equal magnitudes fall below."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from rfrope._core import angles, capacity
 from rfrope._core.arguments import show, whole
+from rfrope._core.array import Array
 from rfrope.designs.errors import mean_kernel
 
 _MARGIN = 40  # degrees beyond the phase from which on Bessel's functions are below rounding
@@ -32,7 +33,7 @@ class Directions(NamedTuple):
     sup: np.ndarray
 
 
-def directional_error(frequencies: Any, lengths: Any) -> Directions:
+def directional_error(frequencies: Array, lengths: Array) -> Directions:
     """Mean kernel of a set against the direction of the lag: its mean at each length, and what it differs from that.
 
     Parameters
@@ -91,7 +92,7 @@ def directional_error(frequencies: Any, lengths: Any) -> Directions:
     return Directions(*found.reshape(3, *r.shape))
 
 
-def directional_bound(n_blocks: int, phases: Any, *, ndim: int = 2) -> np.ndarray:
+def directional_bound(n_blocks: int, phases: Array, *, ndim: int = 2) -> np.ndarray:
     """Root mean square dependence on direction that no set of equal magnitudes falls below.
 
     Parameters

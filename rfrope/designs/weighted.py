@@ -1,4 +1,4 @@
-"""Frequencies with unequal weights: Gauss's quadrature of a law of one axis, and the gains that make it an attention."""
+"""Frequencies with unequal weights: Gauss's quadrature of a law of one axis, and gains that make it an attention."""
 
 from __future__ import annotations
 

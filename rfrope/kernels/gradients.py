@@ -71,7 +71,7 @@ def evaluate_phi(kernel: Kernel | str, lags: Array, **values: Array) -> Array:
     """
     law = _family(kernel, values)
     xp, vectors, values = _read(law, lags, values)
-    law, vectors = _in_units(law, vectors, values, xp, of_lags=True)
+    law, vectors = _take_unit(law, vectors, values, xp, of_lags=True)
     formula = _PHI.get(law.name)
     if formula is None or not values:
         return law.phi_of_vectors(vectors, xp)
@@ -145,9 +145,9 @@ def transport_points(kernel: Kernel | str, points: Array, **values: Array) -> Ar
         if isinstance(law, Scaled) and law.unit not in values:
             values[law.unit] = _constant(law._unit, like, xp)
     else:
-        base = _in_units(law, None, dict(values), xp, of_lags=False)[0]
+        base = _take_unit(law, None, dict(values), xp, of_lags=False)[0]
         vectors = array.from_host(base.transport_points(host), xp, device=array.device(like), dtype=like.dtype)
-    return law.restore_shape(_in_units(law, vectors, values, xp, of_lags=False)[1])
+    return law.restore_shape(_take_unit(law, vectors, values, xp, of_lags=False)[1])
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def _read(law: Kernel, lags: Any, values: Values) -> tuple[ModuleType, Array, Va
     return xp, vectors, read
 
 
-def _in_units(law: Kernel, vectors: Any, values: Values, xp: ModuleType, *, of_lags: bool) -> tuple[Kernel, Any]:
+def _take_unit(law: Kernel, vectors: Any, values: Values, xp: ModuleType, *, of_lags: bool) -> tuple[Kernel, Any]:
     """Take the unit out of the law, and lags or frequencies into it; what is left of the values bends the law."""
     unit = law.unit if isinstance(law, Scaled) else "period" if law.name == "periodic" else None
     if unit is None or unit not in values:
