@@ -29,15 +29,15 @@ _STEP, _FIRST, _LAST = 0.125, -64.0, 6.0  # grid of the logarithm of a Gamma var
 
 
 @array.select_device
-def evaluate_phi(kernel: Kernel | str, lags: Array, **values: Array) -> Array:
+def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
     """Phi of a kernel's family with some parameters given as arrays, which gradients reach.
 
     Parameters
     ----------
-    kernel : Kernel or str
-        A family of the registry, with its other parameters; a string is read by `rfrope.kernels.parse`.
     lags : array_like, in units of position
         Any shape for ndim = 1, ``(..., ndim)`` otherwise.
+    kernel : Kernel or str
+        A family of the registry, with its other parameters; a string is read by `rfrope.kernels.parse`.
     **values : array_like
         Parameters by name, as a rule tensors that ask for gradients: single numbers, or ``(ndim,)`` for a length or a
         frequency of each axis; ``(J,)`` for the weights of a `spectral_mixture`, ``(J, ndim)`` or, in one axis,
@@ -64,9 +64,9 @@ def evaluate_phi(kernel: Kernel | str, lags: Array, **values: Array) -> Array:
     Examples
     --------
     >>> import numpy as np
-    >>> evaluate_phi("gaussian", [0.0, 32.0], scale=np.asarray(32.0)).round(4)
+    >>> evaluate_phi([0.0, 32.0], "gaussian", scale=np.asarray(32.0)).round(4)
     array([1.    , 0.6065])
-    >>> evaluate_phi("matern(scale=16)", [16.0], nu=np.asarray(1.5)).round(4)
+    >>> evaluate_phi([16.0], "matern(scale=16)", nu=np.asarray(1.5)).round(4)
     array([0.4834])
     """
     law = _family(kernel, values)
@@ -80,16 +80,16 @@ def evaluate_phi(kernel: Kernel | str, lags: Array, **values: Array) -> Array:
 
 
 @array.select_device
-def transport_points(kernel: Kernel | str, points: Array, **values: Array) -> Array:
+def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Array:
     """Frequencies of points of the unit cube, with some parameters of the kernel as arrays, which gradients reach.
 
     Parameters
     ----------
-    kernel : Kernel or str
-        A family of the registry, as in `evaluate_phi`.
     points : array_like, in (0, 1)
         ``(..., n_columns)``: those of `rfrope.designs.points`, which stay as they are while the parameters are learned.
         They are read on the host.
+    kernel : Kernel or str
+        A family of the registry, as in `evaluate_phi`.
     **values : array_like
         As in `evaluate_phi`.
 
@@ -116,7 +116,7 @@ def transport_points(kernel: Kernel | str, points: Array, **values: Array) -> Ar
     >>> import rfrope
     >>> from rfrope.designs import points
     >>> u = points("gaussian", 4, rng=0)
-    >>> there = transport_points("gaussian", u, scale=np.asarray(32.0))
+    >>> there = transport_points(u, "gaussian", scale=np.asarray(32.0))
     >>> bool(np.array_equal(there, np.asarray(rfrope.sample("gaussian(scale=32)", 4, design="stratified", rng=0))))
     True
     """

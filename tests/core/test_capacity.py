@@ -161,9 +161,9 @@ GREEDY = {
         lambda: moments.pair_covariance(1.0, "gaussian", n_blocks=2**24, design="sobol"),
         "the number of blocks",
     ),
-    "kernels.evaluate_phi": (lambda: kernels.evaluate_phi("gaussian", many(MANY), scale=2.0), "the size of lags"),
+    "kernels.evaluate_phi": (lambda: kernels.evaluate_phi(many(MANY), "gaussian", scale=2.0), "the size of lags"),
     "kernels.transport_points": (
-        lambda: kernels.transport_points("gaussian", many(MANY), scale=2.0),
+        lambda: kernels.transport_points(many(MANY), "gaussian", scale=2.0),
         "the size of points",
     ),
     "frequencies.pixel": (lambda: rfrope.frequencies.pixel(MOST), "n_blocks"),

@@ -60,7 +60,7 @@ def test_phi_is_that_of_the_kernel_and_its_gradient_that_of_differences(text, na
     law = kernels.parse(text)
     lags, value = lags_of(law), np.asarray(getattr(law, name))
     tensor = torch.tensor(value, dtype=torch.float64, requires_grad=True)
-    found = evaluate_phi(law, torch.tensor(lags), **{name: tensor})
+    found = evaluate_phi(torch.tensor(lags), law, **{name: tensor})
     np.testing.assert_allclose(found.detach().numpy(), law(lags), atol=2e-13)
     found.sum().backward()
     if name == "weights":  # which must sum to 1 in a kernel
@@ -81,7 +81,7 @@ def test_the_transport_is_that_of_the_kernel_and_its_gradient_that_of_difference
         return
     u, value = points(law, 8, rng=0), np.asarray(getattr(law, name))
     tensor = torch.tensor(value, dtype=torch.float64, requires_grad=True)
-    found = transport_points(law, u, **{name: tensor})
+    found = transport_points(u, law, **{name: tensor})
     np.testing.assert_allclose(found.detach().numpy(), law.transport(u), rtol=1e-11, atol=1e-14)
     weights = np.random.default_rng(1).normal(size=found.shape)
     (found * torch.tensor(weights)).sum().backward()
@@ -94,7 +94,7 @@ def test_matern_by_its_integral_is_matern_by_bessels_function(nu):
     t = np.array([0.0, 1e-9, 1e-4, 0.1, 1.0, 3.0, 9.0])
     s = math.sqrt(2.0 * nu) * t[3:]
     expected = 2.0 ** (1.0 - nu) / special.gamma(nu) * s**nu * special.kv(nu, s)
-    found = evaluate_phi("matern", t, nu=np.asarray(nu))
+    found = evaluate_phi(t, "matern", nu=np.asarray(nu))
     np.testing.assert_allclose(found[3:], expected, atol=1e-12)
     np.testing.assert_allclose(found, kernels.parse(f"matern(nu={nu})")(t), atol=2e-13)
 
@@ -104,7 +104,7 @@ def test_the_derivative_of_a_mean_over_the_law_is_that_of_phi():
     torch = pytest.importorskip("torch")
     u, lag = points("gaussian", 4096, design="sobol", rng=0), 20.0
     scale = torch.tensor(32.0, dtype=torch.float64, requires_grad=True)
-    torch.cos(lag * transport_points("gaussian", u, scale=scale)).mean().backward()
+    torch.cos(lag * transport_points(u, "gaussian", scale=scale)).mean().backward()
     assert float(scale.grad) == pytest.approx(lag**2 / 32.0**3 * math.exp(-0.5 * (lag / 32.0) ** 2), rel=1e-3)
 
 
@@ -115,35 +115,35 @@ def test_jax_traces_and_differentiates(text, name):
     lags = np.array([0.0, 1.0, 4.0])
     with jax.enable_x64(True):
         value = jax.numpy.asarray(getattr(law, name))
-        found = jax.jit(jax.grad(lambda v: evaluate_phi(law, jax.numpy.asarray(lags), **{name: v}).sum()))(value)
+        found = jax.jit(jax.grad(lambda v: evaluate_phi(jax.numpy.asarray(lags), law, **{name: v}).sum()))(value)
         expected = difference(lambda v: with_value(law, name, v)(lags), float(value))
         assert float(found) == pytest.approx(float(expected), rel=1e-8)
         if name == "scale":
             u = points(law, 4, rng=0)
-            slope = jax.jit(jax.grad(lambda v: transport_points(law, u, scale=v).sum()))(value)
+            slope = jax.jit(jax.grad(lambda v: transport_points(u, law, scale=v).sum()))(value)
             assert float(slope) == pytest.approx(-float(np.sum(law.transport(u))) / 3.0, rel=1e-12)
 
 
 def test_every_library(xp):
     for text in ("matern(nu=1.3, scale=3)", "gaussian(scale=3)"):
         law = kernels.parse(text)
-        found = evaluate_phi(law, xp([1.0, 4.0]), scale=xp(3.0))
+        found = evaluate_phi(xp([1.0, 4.0]), law, scale=xp(3.0))
         np.testing.assert_allclose(xp.host(found), law([1.0, 4.0]), rtol=1e-5)
         u = points(law, 4, rng=0)
-        np.testing.assert_allclose(xp.host(transport_points(law, u, scale=xp(3.0))), law.transport(u), rtol=1e-5)
+        np.testing.assert_allclose(xp.host(transport_points(u, law, scale=xp(3.0))), law.transport(u), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: transport_points("matern", [0.3], nu=np.asarray(1.5)), "nu of matern has no transport .* 'scale'"),
-        (lambda: transport_points("rational_quadratic", [[0.3, 0.4]], alpha=np.asarray(1.0)), "alpha of rational"),
-        (lambda: transport_points("periodic", [0.3], scale=np.asarray(1.0)), "scale of periodic"),
-        (lambda: transport_points("gaussian(ndim=2)", [0.3], scale=np.asarray(1.0)), "points has shape"),
-        (lambda: transport_points("gaussian", [1.0], scale=np.asarray(1.0)), "inside the unit cube"),
-        (lambda: evaluate_phi("gaussian * cauchy", [1.0], scale=np.asarray(1.0)), "not one family"),
-        (lambda: evaluate_phi("gaussian", [1.0], nu=np.asarray(1.0)), "no parameter 'nu'; expected 'scale'"),
-        (lambda: evaluate_phi("gaussian(ndim=2)", [[1.0, 2.0]], scale=np.ones(3)), "scale has shape \\(3,\\)"),
+        (lambda: transport_points([0.3], "matern", nu=np.asarray(1.5)), "nu of matern has no transport .* 'scale'"),
+        (lambda: transport_points([[0.3, 0.4]], "rational_quadratic", alpha=np.asarray(1.0)), "alpha of rational"),
+        (lambda: transport_points([0.3], "periodic", scale=np.asarray(1.0)), "scale of periodic"),
+        (lambda: transport_points([0.3], "gaussian(ndim=2)", scale=np.asarray(1.0)), "points has shape"),
+        (lambda: transport_points([1.0], "gaussian", scale=np.asarray(1.0)), "inside the unit cube"),
+        (lambda: evaluate_phi([1.0], "gaussian * cauchy", scale=np.asarray(1.0)), "not one family"),
+        (lambda: evaluate_phi([1.0], "gaussian", nu=np.asarray(1.0)), "no parameter 'nu'; expected 'scale'"),
+        (lambda: evaluate_phi([[1.0, 2.0]], "gaussian(ndim=2)", scale=np.ones(3)), "scale has shape \\(3,\\)"),
     ],
 )
 def test_what_cannot_be_is_refused(call, said):
@@ -162,7 +162,7 @@ def test_a_scale_is_learned_from_a_curve():
 
     def loss():
         step.zero_grad()
-        found = ((evaluate_phi("matern", lags, **values) - wanted) ** 2).sum()
+        found = ((evaluate_phi(lags, "matern", **values) - wanted) ** 2).sum()
         found.backward()
         return found
 
