@@ -13,6 +13,7 @@ from rfrope._core.array import Array
 from rfrope.designs.errors import mean_kernel
 
 _MARGIN = 40  # degrees beyond the phase from which on Bessel's functions are below rounding
+_FAR = 1e9
 _FINE = 16  # points for each degree, of the functions that the bound compares
 _MORE_DEGREES = 8  # of the function below the potential, beyond the number of blocks
 
@@ -79,6 +80,8 @@ def directional_error(frequencies: Array, lengths: Array) -> Directions:
     if not r.size or not len(omega):
         return Directions(*(np.full(r.shape, math.nan) for _ in range(3)))
     largest = float(np.max(np.linalg.norm(omega, axis=1))) * float(np.max(r))
+    if not largest < _FAR:
+        raise ValueError(f"lengths and frequencies make {largest:.3g} radians; expected fewer than {_FAR:.0e}")
     degree = math.ceil(largest) + _MARGIN
     count = degree if omega.shape[-1] == 2 else 2 * degree * degree
     capacity.check(40.0 * count * omega.size, f"lags of {largest:.3g} radians", "lengths or frequencies")

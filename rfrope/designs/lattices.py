@@ -57,7 +57,7 @@ def dual_lattice(
     >>> waves[:3].tolist(), left[:3].round(2)
     ([[4, -2], [6, 1], [10, -1]], array([0.92, 0.98, 0.98]))
     """
-    law, n, most = read_kernel(kernel), whole("n_blocks", n_blocks, 1), whole("most", most, 1)
+    law, n, most = read_kernel(kernel), capacity.count("n_blocks", n_blocks, 1, each=64), whole("most", most, 1)
     least = probability("least", least)
     if not law.n_columns:
         raise ValueError(f"kernel is {law!r}, which takes no uniform; expected one that does")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, sums
+from rfrope._core import angles, array, blocks, capacity, sums
 from rfrope._core.arguments import choice, positive, probability, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result
@@ -218,9 +218,11 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
     >>> pair_covariance(lags, "sinc(bandwidth=0.4)", n_blocks=16, design="shifted").round(4) + 0.0
     array([-0.0325,  0.5   ])
     """
-    law, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks, 2)
+    law, n_blocks = read_kernel(kernel), capacity.count("n_blocks", n_blocks, 2, each=64)
     vectors = angles.lags(angles.numbers_on_host(lags, "lags"), law.ndim, law=law)[0].astype(np.float64)
     shape = vectors.shape[:-1]
+    if not math.prod(shape):
+        return np.zeros(shape)
     pairs = pair_covariances(law, design, n_blocks, np.reshape(vectors, (-1, law.ndim)))
     if pairs is None:
         return np.zeros(shape)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, blocks, capacity, turns
-from rfrope._core.arguments import choice, listed, positive, show, whole
+from rfrope._core.arguments import choice, flag, listed, positive, show, whole
 from rfrope._core.array import Array
 
 AFTER_VIDEO = ("largest", "sides")
@@ -325,7 +325,7 @@ def graph_positions(
     array([0., 1., 2., 3.])
     """
     weights = angles.numbers_on_host(adjacency, "adjacency").astype(np.float64)
-    n_axes = whole("n_axes", n_axes, 1)
+    n_axes, normalised = whole("n_axes", n_axes, 1), flag("normalised", normalised)
     if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
         raise ValueError(f"adjacency has shape {weights.shape}; expected (n, n)")
     if not np.all(np.isfinite(weights)) or np.any(weights < 0.0) or not np.array_equal(weights, weights.T):

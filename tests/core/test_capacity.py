@@ -156,7 +156,10 @@ GREEDY = {
         "lengths or frequencies",
     ),
     "designs.directional_bound": (lambda: designs.directional_bound(MOST, 1.0), "n_blocks"),
-    "designs.dual_lattice": (lambda: designs.dual_lattice("gaussian(ndim=3)", 2**20), "most, n_blocks"),
+    "designs.dual_lattice": (
+        lambda: designs.dual_lattice("gaussian(ndim=3)", 2**20),
+        "most, n_blocks or the kernel's columns",
+    ),
     "moments.pair_covariance": (
         lambda: moments.pair_covariance(1.0, "gaussian", n_blocks=2**24, design="sobol"),
         "the number of blocks",
