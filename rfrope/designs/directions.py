@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, capacity
+from rfrope._core import angles, array, capacity
 from rfrope._core.arguments import show, whole
 from rfrope._core.array import Array
 from rfrope.designs.errors import mean_kernel
@@ -34,6 +34,7 @@ class Directions(NamedTuple):
     sup: np.ndarray
 
 
+@array.select_device
 def directional_error(frequencies: Array, lengths: Array) -> Directions:
     """Mean kernel of a set against the direction of the lag: its mean at each length, and what it differs from that.
 
@@ -95,6 +96,7 @@ def directional_error(frequencies: Array, lengths: Array) -> Directions:
     return Directions(*found.reshape(3, *r.shape))
 
 
+@array.select_device
 def directional_bound(n_blocks: int, phases: Array, *, ndim: int = 2) -> np.ndarray:
     """Root mean square dependence on direction that no set of equal magnitudes falls below.
 

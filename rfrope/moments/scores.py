@@ -175,6 +175,7 @@ def relative_error(
     return xp.where(none & (deviation > 0.0), xp.full_like(ratio, math.inf), ratio)
 
 
+@array.select_device
 def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design: str) -> np.ndarray:
     """Mean covariance of the cosines of two blocks of a design: what its variance has beside that of one block.
 

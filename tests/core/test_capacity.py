@@ -157,7 +157,7 @@ GREEDY = {
     ),
     "designs.directional_bound": (lambda: designs.directional_bound(MOST, 1.0), "n_blocks"),
     "designs.dual_lattice": (
-        lambda: designs.dual_lattice("gaussian(ndim=3)", 2**20),
+        lambda: designs.dual_lattice("gaussian(ndim=3)", 8, most=2**12),
         "most, n_blocks or the kernel's columns",
     ),
     "moments.pair_covariance": (
