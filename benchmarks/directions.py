@@ -85,7 +85,7 @@ def text() -> str:
     schemes = ("Axes", "Set", "D = 16: rms", "largest", "D = 32: rms", "largest")
     bounds = ("Axes", "D", "Magnitude times length", "Golden gate", "Isotropic", "Lower bound")
     lines = [".. made by python -m benchmarks.directions", "", *table(schemes, scheme_rows())]
-    lines += ["Sets of one magnitude, the law of `shell`, root mean square over the directions:", ""]
+    lines += ["Sets of one magnitude, the law of ``shell``, root mean square over the directions:", ""]
     return "\n".join([*lines, *table(bounds, bound_rows())])
 
 

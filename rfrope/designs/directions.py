@@ -24,7 +24,7 @@ class Directions(NamedTuple):
     Attributes
     ----------
     mean : ndarray
-        Its mean over the directions: of each frequency that of `shell`, J_0 in two axes and sin(z)/z in three.
+        Its mean over the directions: of each frequency that of ``shell``, J_0 in two axes and sin(z)/z in three.
     rms, sup : ndarray
         Root mean square over the directions, and largest amount, of what it differs from that mean.
     """
@@ -59,8 +59,8 @@ def directional_error(frequencies: Array, lengths: Array) -> Directions:
         For anything but real numbers.
 
     Notes ----- Directions are points of a rule that is exact for the degrees that phases of this size have: equal
-    steps, with Gauss's nodes for the height in three axes. `sup` is the largest of these points, and so may be a little
-    low.
+    steps, with Gauss's nodes for the height in three axes. ``sup`` is the largest of these points, and so may be a
+    little low.
 
     Examples
     --------
@@ -112,8 +112,8 @@ def directional_bound(n_blocks: int, phases: Array, *, ndim: int = 2) -> np.ndar
     Returns
     -------
     ndarray
-        The shape of `phases`: a bound of `Directions.rms`. It is certified to about 1e-4; where less than that is known
-        it is 0.
+        The shape of `phases`: a bound of ``Directions.rms``. It is certified to about 1e-4; where less than that is
+        known it is 0.
 
     Raises
     ------

@@ -56,7 +56,7 @@ class Quadrature:
         return np.cos(host[..., None] * self.frequencies) @ self.weights
 
     def error_bound(self, lags: Any) -> np.ndarray:
-        """Bound of what `mean_kernel` is off Phi by, beside some 1e-13 of rounding.
+        """Bound of what ``mean_kernel`` is off Phi by, beside some 1e-13 of rounding.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ def quadrature(kernel: Kernel | str, n_blocks: int, *, lags: str = "real") -> Qu
     from others.
 
     Equal weights are what RoPE has: the gains are fixed numbers beside it, and contents of no order vary as with
-    `Quadrature.effective_blocks` equal blocks. Source: Golub and Welsch (1969); recurrence coefficients are those of
+    ``effective_blocks`` equal blocks. Source: Golub and Welsch (1969); recurrence coefficients are those of
     Lanczos's process on a discretised law (Gautschi 2004).
 
     Examples

@@ -40,7 +40,7 @@ def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
         A family of the registry, with its other parameters; a string is read by `rfrope.kernels.parse`.
     **values : array_like
         Parameters by name, as a rule tensors that ask for gradients: single numbers, or ``(ndim,)`` for a length or a
-        frequency of each axis; ``(J,)`` for the weights of a `spectral_mixture`, ``(J, ndim)`` or, in one axis,
+        frequency of each axis; ``(J,)`` for the weights of a ``spectral_mixture``, ``(J, ndim)`` or, in one axis,
         ``(J,)`` for its means and scales.
 
     Returns
@@ -89,9 +89,9 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
         ``(..., n_columns)``: those of `rfrope.designs.points`, which stay as they are while the parameters are learned.
         They are read on the host.
     kernel : Kernel or str
-        A family of the registry, as in `evaluate_phi`.
+        A family of the registry, as in `rfrope.kernels.evaluate_phi`.
     **values : array_like
-        As in `evaluate_phi`.
+        As in `rfrope.kernels.evaluate_phi`.
 
     Returns
     -------
@@ -101,11 +101,11 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     Raises
     ------
     ValueError
-        As `evaluate_phi`; for a parameter of which frequencies are no function that could be differentiated: nu and
-        alpha, whose quantile functions have no such form here, and the weights of a mixture or the scale of a periodic
-        kernel, which choose among whole numbers; and for points as `Kernel.transport`.
+        As `rfrope.kernels.evaluate_phi`; for a parameter of which frequencies are no function that could be
+        differentiated: nu and alpha, whose quantile functions have no such form here, and the weights of a mixture or
+        the scale of a periodic kernel, which choose among whole numbers; and for points as `Kernel.transport`.
     TypeError
-        As `evaluate_phi`.
+        As `rfrope.kernels.evaluate_phi`.
 
     Notes ----- At fixed points a frequency is a smooth function of the parameters (a path of the law): ``sample`` with
     these points, and its derivative is an unbiased estimate of that of any mean over the law.
@@ -281,7 +281,7 @@ def _move_log_uniform(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType
 
 
 def _move_power_exponential(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType) -> Array:
-    """Kanter's formula, as in `rfrope._core.quantiles.stable_root`."""
+    """Kanter's formula, as in ``stable_root`` of the quantiles."""
     half, like = 0.5 * values["exponent"], values["exponent"]
     p, waiting = _constant(u[..., :1], like, xp), _constant(np.log(-np.log1p(-u[..., 1:2])), like, xp)
     log_s = xp.log(xp.sin(math.pi * half * p)) - xp.log(_constant(np.sin(math.pi * u[..., :1]), like, xp)) / half

@@ -108,8 +108,9 @@ def score_variance(
     q, k, lags, kernel, pairing
         As in `expected_score`.
     design : str, Rope or array_like
-        Any name that `sample` takes, if its pairs of blocks have an exact covariance (`pair_covariance` lists them), or
-        the frequencies ``(D,)`` or ``(D, ndim)`` of one set, which are then dealt to the blocks at random.
+        Any name that `sample` takes, if its pairs of blocks have an exact covariance (`rfrope.moments.pair_covariance`
+        lists them), or the frequencies ``(D,)`` or ``(D, ndim)`` of one set, which are then dealt to the blocks at
+        random.
 
     Returns
     -------
