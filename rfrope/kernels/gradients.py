@@ -140,7 +140,7 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     formula = _TRANSPORT.get(law.name)
     bent = {name: value for name, value in values.items() if name != getattr(law, "unit", None)}
     if formula is not None and bent:
-        base = dataclasses.replace(law, **{law.unit: 1.0}) if isinstance(law, Scaled) else law
+        base = _take_unit(law, None, {getattr(law, "unit", ""): 1.0}, xp, of_lags=True)[0]
         vectors = formula(base, host, _complete(base, bent, like, xp), xp)
         if isinstance(law, Scaled) and law.unit not in values:
             values[law.unit] = _constant(law._unit, like, xp)
