@@ -362,17 +362,16 @@ def _net(kernel: Kernel, max_lag: Sequence[int], error: float, confidence: float
     """Blocks times the square of the error that independent draws keep at all real lags of a range."""
     k, sigma = kernel.ndim, math.sqrt(_mean_square_frequency(kernel))
     length = math.hypot(*max_lag)
-    if sigma * length <= error:  # no cosine falls so far: |1 - cos u| <= |u|, in the mean, too
-        return 0.0
     half, power = 0.5 * k, 1.0 / (k + 2.0)
     beta = (half ** (-k * power) + half ** (2.0 * power)) * 2.0 ** ((6.0 * k + 2.0) * power)
-    logs = 2.0 * k * power * math.log(sigma * length / error) + math.log(beta) - math.log1p(-confidence)
+    turns = max(sigma * length / error, 1.0)  # a larger sigma is a bound, too
+    logs = 2.0 * k * power * math.log(turns) + math.log(beta) - math.log1p(-confidence)
     return 4.0 * (k + 2.0) * _largest_variance(kernel, length, sigma, error) * logs
 
 
 def _largest_variance(kernel: Kernel, length: float, sigma: float, error: float) -> float:
     """Bound of the variance of a cosine at real lags up to a length, plus a third of the error; at most 1."""
-    step = 0.02 / sigma  # its slope is at most 3 sigma
+    step = 0.02 / max(sigma, 1e-300)  # its slope is at most 3 sigma
     if kernel.ndim > 1 or length > step * _MOST_STEPS:
         return 1.0
     fall, square = kernel.deficits(np.arange(0.0, length + step, step)[:, None], np)

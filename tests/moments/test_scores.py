@@ -494,3 +494,11 @@ def test_real_lags_need_frequencies_of_finite_variance(law):
         blocks_for_error(law, max_lag=32, error=0.1, lags="real")
     with pytest.raises(ValueError, match="lags is 'all'"):
         blocks_for_error(law, max_lag=32, error=0.1, lags="all")
+
+
+def test_real_lags_that_are_short_against_the_scale_still_ask_for_confidence():
+    """There the slope counts no more than at lags of error over sigma, and what is left depends on the confidence."""
+    few, more = (
+        blocks_for_error("gaussian(scale=1e9)", max_lag=64, error=0.1, confidence=c, lags="real") for c in (0.9, 0.999)
+    )
+    assert 1 < few < more
