@@ -121,7 +121,7 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     True
     """
     law = _family(kernel, values)
-    xp, _ = array.shared(**values)
+    xp, device = array.shared(**values) if values else (np, None)
     fixed = _FIXED.get(law.name, ())
     for name in values:
         if name in fixed:
@@ -135,7 +135,7 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
         host = host[..., None]
     if host.ndim == 0 or host.shape[-1] != law.n_columns or not np.all((host > 0.0) & (host < 1.0)):
         raise ValueError(f"points has shape {host.shape}; expected (..., {law.n_columns}), inside the unit cube")
-    values = {name: array.widen(array.numbers(value, xp, name=name), xp) for name, value in values.items()}
+    values = _read_values(law, values, xp, device)
     like = next(iter(values.values()), np.empty(0))
     formula = _TRANSPORT.get(law.name)
     bent = {name: value for name, value in values.items() if name != getattr(law, "unit", None)}
@@ -175,12 +175,16 @@ def _family(kernel: Any, values: Values) -> Kernel:
 def _read(law: Kernel, lags: Any, values: Values) -> tuple[ModuleType, Array, Values]:
     xp, device = array.shared({"lags": lags}, **values) if values else array.shared(lags=lags)
     vectors = angles.checked_lags(lags, law.ndim, xp, device, "lags", law)
+    return xp, vectors, _read_values(law, values, xp, device)
+
+
+def _read_values(law: Kernel, values: Values, xp: ModuleType, device: Any) -> Values:
     read = {name: array.widen(array.numbers(v, xp, name=name, device=device), xp) for name, v in values.items()}
     for name, value in read.items():
         fits = ((), (1,), (law.ndim,)) if law.name != "spectral_mixture" else (value.shape,)
         if tuple(value.shape) not in fits:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected one number, or ({law.ndim},)")
-    return xp, vectors, read
+    return read
 
 
 def _take_unit(law: Kernel, vectors: Any, values: Values, xp: ModuleType, *, of_lags: bool) -> tuple[Kernel, Any]:

@@ -144,6 +144,10 @@ def test_every_library(xp):
         (lambda: evaluate_phi([1.0], "gaussian * cauchy", scale=np.asarray(1.0)), "not one family"),
         (lambda: evaluate_phi([1.0], "gaussian", nu=np.asarray(1.0)), "no parameter 'nu'; expected 'scale'"),
         (lambda: evaluate_phi([[1.0, 2.0]], "gaussian(ndim=2)", scale=np.ones(3)), "scale has shape \\(3,\\)"),
+        (
+            lambda: transport_points([[0.3, 0.4]], "gaussian(ndim=2)", scale=np.ones((1, 2))),
+            "scale has shape \\(1, 2\\)",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(call, said):
@@ -169,3 +173,10 @@ def test_a_scale_is_learned_from_a_curve():
     step.step(loss)
     assert float(values["nu"].detach()) == pytest.approx(1.5, abs=0.02)
     assert float(values["scale"].detach()) == pytest.approx(12.0, abs=0.1)
+
+
+def test_without_values_both_are_the_kernels_own():
+    law = kernels.parse("matern(nu=1.3, scale=3)")
+    u = points(law, 4, rng=0)
+    assert transport_points(u, law).tolist() == law.transport(u).tolist()
+    assert evaluate_phi([0.0, 2.0], law).tolist() == law([0.0, 2.0]).tolist()
