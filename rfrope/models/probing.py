@@ -322,7 +322,7 @@ def _measure(source: Source, context: int) -> dict[str, Box]:
     once, twice = (
         source.measure({name: times * followed[:, :d] for name, d in widths.items()}, places) for times in (1.0, 2.0)
     )
-    rows = np.stack([at, at[::-1]])
+    rows = np.stack([at, np.roll(at[::-1], len(at) // 3)])  # not in the reverse order either
     boxes = {}
     for name, sides in once.items():
         kv_heads = source.kv_heads if isinstance(source, Function) else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,7 +99,7 @@ class _Judge:
 
     def __init__(self, box: Box, rope: Rope | None, must_turn: bool | None) -> None:
         self.box, self.rope, self.must_turn = box, rope, must_turn
-        self.narrow: str | None = None
+        self.narrow: dict[str, str] = {}
         self.phases: dict[str, Phases] = {}
         self.exceeds: int | None = None
 
@@ -113,6 +113,7 @@ class _Judge:
             self._nonlinear,
             self._still,
             self._pairs,
+            self._alike,
             self._order,
             self._one_table,
             self._places,
@@ -131,8 +132,8 @@ class _Judge:
         yield from self._rest()
         if self.rope is not None:
             yield from self._compare(self.rope)
-        elif self._axes() and len(self._axes()) > 1:
-            yield from self._unused_axes()
+        else:
+            yield from self._compare_axes(None)
 
     def _finding(self, kind: str, text: str, position: int | None = None) -> Finding:
         return Finding(kind, self.box.name, text, position)
@@ -143,6 +144,7 @@ class _Judge:
             size = np.abs(seen[np.isfinite(seen)])
             if size.size < seen.size:
                 text = f"{name}: {seen.size - size.size} of {seen.size} values are not finite: uninitialised memory"
+                text += ", or a mask: expected scores before it" if np.any(seen == -np.inf) and name == "scores" else ""
             elif np.max(size) > _LARGEST:
                 text = f"{name}: values up to {np.max(size):.3g}: uninitialised memory"
             elif not np.any(size):
@@ -171,12 +173,28 @@ class _Judge:
 
     def _pairs(self) -> Iterator[Finding]:
         for name, side in self.box.sides.items():
-            faults = {one.fault for one in side.structures if one.fault}
-            if faults and not (
-                name in self.phases and self._misplaced(name, self.phases[name]).find_count()
-            ):  # features are followed by position
-                yield self._finding("pairing", f"{name}: {min(faults)}")
-                return
+            for h in side.turning:
+                is_counted = name in self.phases and self._misplaced(name, h).find_count()
+                if (fault := side.structures[h].fault) and not is_counted:  # features are followed by position
+                    yield self._finding("pairing", f"{name}: {fault}")
+                    return
+
+    def _alike(self) -> Iterator[Finding]:
+        """Yield heads that turn other pairs than the first one of their side does, and sides that do."""
+        for name, side in self.box.sides.items():
+            for h in side.turning:
+                one, other = side.structures[side.head], side.structures[h]
+                if one.pairing != other.pairing:
+                    text = f"head {h} turns by pairing {other.pairing!r}, and head {side.head} by {one.pairing!r}"
+                    yield self._finding("heads", f"{name}: {text}")
+                    return
+                if one.first.size != other.first.size and not self._has_sets():
+                    text = f"head {h} turns {2 * other.first.size} features, and head {side.head} {2 * one.first.size}"
+                    yield self._finding("heads", f"{name}: {text}")
+                    return
+        sizes = {2 * side.structures[side.head].first.size: name for name, side in self.box.sides.items()}
+        if len(sizes) > 1 and 0 not in sizes:
+            yield self._finding("width", " and ".join(f"{name} turn {size} features" for size, name in sizes.items()))
 
     def _one_table(self) -> Iterator[Finding]:
         """Yield a factor of cos alone or of sin alone, and tables that are none."""
@@ -198,6 +216,10 @@ class _Judge:
                 )
                 yield self._finding("attention factor", text)
                 return
+            if np.max(np.ptp(size, axis=1)) <= max(16.0 * self.noise, 0.01) * np.median(size):
+                ends = f"{np.min(size):.6g} to {np.max(size):.6g}"
+                yield self._finding("attention factor", f"{name}: lengths depend on the position: times {ends}")
+                return
             text = f"{name}: cos^2 + sin^2 is not the same at all positions: uninitialised or overwritten"
             yield self._finding("uninitialised", text)
             return
@@ -207,10 +229,11 @@ class _Judge:
     def _measure(self) -> Iterator[Finding]:
         """Read phases; no fault by itself."""
         box = self.box
-        values = [np.stack([one.z.real, one.z.imag]) for one in box.sides.values() if one.turning and one.z.size]
-        narrow = [bits(each[np.abs(each) > 0.0]) for each in values] if box.is_wide else []
-        self.narrow = HALVES.get(max(narrow)) if narrow else None
-        self.noise = 2.0 ** -max(narrow) if self.narrow else box.noise
+        turning = {name: one for name, one in box.sides.items() if one.turning and one.z.size}
+        values = {name: np.stack([one.z.real, one.z.imag]) for name, one in turning.items()}
+        widths = {name: bits(each[np.abs(each) > 0.0]) for name, each in values.items()} if box.is_wide else {}
+        self.narrow = {name: HALVES[width] for name, width in widths.items() if width in HALVES}
+        self.noise = 2.0 ** -min(widths[name] for name in self.narrow) if self.narrow else box.noise
         for name, side in box.sides.items():
             if side.turning and side.z.size:
                 z = side.z[0] / np.array([usual_length(one) for one in side.z[0]])[:, None, None]
@@ -219,18 +242,21 @@ class _Judge:
 
     def _places(self) -> Iterator[Finding]:
         faults: dict[str, tuple[str, str, int | None]] = {}
-        for name, found in self.phases.items():
-            if fault := self._misplaced(name, found).describe():
-                faults[name] = fault
+        for name in self.phases:
+            turning = self.box.sides[name].turning
+            found = {h: fault for h in turning if (fault := self._misplaced(name, h).describe())}
+            if found:
+                h, (kind, text, position) = next(iter(found.items()))
+                faults[name] = (kind, text if len(found) == len(turning) else f"head {h}: {text}", position)
         for fault in dict.fromkeys(faults.values()):
             names = [name for name, other in faults.items() if other == fault]
             kind, text, position = fault
             yield self._finding(kind, f"{' and '.join(names)}: {text}", position)
 
-    def _misplaced(self, name: str, found: Phases) -> Misplaced:
-        is_meant = self.rope is not None and len(self.rope.vectors) == found.frequencies.shape[1]
-        ladders = [total(self.rope)] if self.rope is not None and is_meant else []
-        return Misplaced(self.box, name, found, self.noise, ladders)
+    def _misplaced(self, name: str, head: int) -> Misplaced:
+        found, meant = self.phases[name], [] if self.rope is None else [total(self.rope, head)]
+        ladders = [one for one in meant if len(one) == found.frequencies.shape[1]]
+        return Misplaced(self.box, name, head, found, self.noise, ladders)
 
     # -- precision, heads, sides ---------------------------------------------------------------------------------------
 
@@ -246,9 +272,11 @@ class _Judge:
             changed = np.max(np.abs(before - side.z[0, side.head][places])) > wide
             later = np.max(np.abs(side.again - side.z)) > wide
             since = ", since the first call: that was not" if changed else ""
-            if self.narrow:
-                first = self.box.find_first_off(name, self.phases[name].frequencies[side.head])
-                yield self._finding("half precision", f"cos and sin are rounded to {self.narrow}{since}", first)
+            if name in self.narrow:
+                first = self.box.find_first_off(name, self.phases[name].frequencies[side.head], side.head)
+                whose = "" if len(self.narrow) == len(self.phases) else f"{name}: "
+                text = f"{whose}cos and sin are rounded to {self.narrow[name]}{since}"
+                yield self._finding("half precision", text, first)
                 return
             if changed or later:
                 yield self._finding("state", "the same call gives something else the next time")
@@ -324,7 +352,12 @@ class _Judge:
 
     def _single(self) -> Iterator[Finding]:
         """Yield what calls of one token do otherwise, and heads of keys that are not those of their group."""
-        found = {name: self._misplaced(name, each).describe_single() for name, each in self.phases.items()}
+        found = {
+            name: next(
+                (one for h in self.box.sides[name].turning if (one := self._misplaced(name, h).describe_single())), None
+            )
+            for name in self.phases
+        }
         for fault in dict.fromkeys(one for one in found.values() if one):
             names = " and ".join(name for name, other in found.items() if other == fault)
             yield self._finding(fault[0], f"{names}: {fault[1]}")
@@ -355,62 +388,66 @@ class _Judge:
         yield from self._compare_factors(rope)
 
     def _compare_frequencies(self, rope: Rope) -> Iterator[Finding]:
-        seen: set[tuple[str, str]] = set()
-        for name, found in self.phases.items():
-            for head in self.box.sides[name].turning:
-                wanted, width = total(rope, head), found.frequencies.shape[1]
-                values, allowed = found.frequencies[head], found.allowed[head]
-                if width < wanted.size and not np.any(np.abs(wanted[width:]) > TINY):
-                    values, allowed = (np.pad(each, (0, wanted.size - width)) for each in (values, allowed))
-                if values.size != wanted.size:
-                    faults = [("width", describe_width(values, _flat(rope, wanted)))]
-                else:
-                    room = allowed + ROUNDED * np.abs(wanted) + TINY
-                    turned = np.remainder(values - wanted + np.pi, 2.0 * np.pi) - np.pi
-                    faults = []
-                    if np.any(np.abs(turned) > room):
-                        faults = [*describe_difference(values, _flat(rope, wanted), room, "")]
-                for fault in faults:
-                    if fault not in seen:
-                        seen.add(fault)
-                        first = self.box.find_first_off(name, wanted) if values.size == wanted.size == width else None
-                        yield self._finding(*fault, first)
-        if not seen and len(self._axes()) > 1:
+        seen: dict[tuple[str, str], list[tuple[str, int | None]]] = {}
+        for name, head in self._turning_heads():
+            wanted, found = total(rope, head), self.phases[name]
+            width = found.frequencies.shape[1]
+            values, allowed = found.frequencies[head], found.allowed[head]
+            if width < wanted.size and not np.any(np.abs(wanted[width:]) > TINY):
+                values, allowed = (np.pad(each, (0, wanted.size - width)) for each in (values, allowed))
+            if values.size != wanted.size:
+                faults = [("width", describe_width(values, _flat(rope, wanted)))]
+            else:
+                room = allowed + ROUNDED * np.abs(wanted) + TINY
+                turned = np.remainder(values - wanted + np.pi, 2.0 * np.pi) - np.pi
+                is_off = bool(np.any(np.abs(turned) > room))
+                faults = [*describe_difference(values, _flat(rope, wanted), room, "")] if is_off else []
+            for fault in faults:
+                first = self.box.find_first_off(name, wanted, head) if wanted.size == width else None
+                seen.setdefault(fault, []).append((name, first))
+        for (kind, text), places in seen.items():
+            names = {name for name, _ in places}
+            whose = "" if len(names) == len(self.phases) else f"{' and '.join(names)}: "
+            yield self._finding(kind, f"{whose}{text}", places[0][1])
+        if not seen:
             yield from self._compare_axes(rope)
 
-    def _axes(self) -> list[np.ndarray]:
-        """Return frequencies along each axis, of the first side that turns."""
-        for name, side in self.box.sides.items():
-            if side.turning and side.along and name in self.phases:
-                rows = [(z[side.head] / usual_length(z[side.head]))[None] for z in side.along]
-                at = self.box.positions[0]
-                return [read_phases(z, at, self.noise).frequencies[0] for z in rows]
-        return []
+    def _turning_heads(self) -> list[tuple[str, int]]:
+        """Return the side and number of every head that turns."""
+        return [(name, head) for name in self.phases for head in self.box.sides[name].turning]
 
-    def _unused_axes(self) -> Iterator[Finding]:
-        along = self._axes()
-        used = [bool(np.any(np.abs(one) > self._smallest())) for one in along]
-        if sum(used) < len(used):
-            names = ", ".join(str(axis) for axis, one in enumerate(used) if not one)
-            yield self._finding("sections", f"positions along axes {names} are given and never used")
+    def _read_axes(self, name: str, head: int) -> np.ndarray | None:
+        """Return frequencies ``(D, k)`` of a head along each axis; None where positions have one."""
+        along = self.box.sides[name].along
+        rows = [z[head][None] / usual_length(z[head]) for z in along]
+        if len(rows) < 2:
+            return None
+        return np.stack([read_phases(z, self.box.positions[0], self.noise).frequencies[0] for z in rows], axis=-1)
 
-    def _smallest(self) -> float:
-        return 1e-3 * min(
-            float(np.min(np.abs(one.frequencies[one.frequencies != 0.0]), initial=1.0)) for one in self.phases.values()
-        )
-
-    def _compare_axes(self, rope: Rope) -> Iterator[Finding]:
-        found, wanted = np.stack(self._axes(), axis=-1), np.asarray(rope.vectors, dtype=np.float64)
-        if wanted.ndim != 2 or wanted.shape != found.shape:
-            yield from self._unused_axes()
+    def _compare_axes(self, rope: Rope | None) -> Iterator[Finding]:
+        """Yield axes by which no block of a head turns, and blocks that turn along another axis than is meant."""
+        for name, head in self._turning_heads():
+            if (found := self._read_axes(name, head)) is None:
+                return
+            vectors = None if rope is None else np.asarray(rope.vectors, dtype=np.float64)
+            wanted = vectors[head % len(vectors)] if vectors is not None and vectors.ndim == 3 else vectors
+            if wanted is not None and wanted.shape == found.shape:
+                room = 0.01 * np.max(np.abs(wanted), axis=1, keepdims=True)
+                if np.all(np.abs(found - wanted) <= room):
+                    continue
+            elif rope is not None:
+                wanted = None
+            used = np.any(np.abs(found) > 1e-3 * _find_slowest(self.phases.values()), axis=0)
+            if not np.all(used):
+                unused = ", ".join(str(axis) for axis in np.flatnonzero(~used))
+                text = f"positions along axes {unused} are given and never used"
+            elif wanted is None or rope is None:
+                continue
+            else:
+                text = describe_dealing(found, wanted, room, rope)
+            is_first = (name, head) == self._turning_heads()[0]
+            yield self._finding("sections", text if is_first else f"{name}, head {head}: {text}")
             return
-        room = 0.01 * np.max(np.abs(wanted), axis=1, keepdims=True)
-        if np.all(np.abs(found - wanted) <= room):
-            return
-        if unused := [*self._unused_axes()]:
-            yield from unused
-            return
-        yield self._finding("sections", describe_dealing(found, wanted, room, rope))
 
     def _compare_factors(self, rope: Rope) -> Iterator[Finding]:
         meant, rotation = rope.attention_factor, self.rotation()
@@ -456,9 +493,9 @@ class _Judge:
             head = box.sides[name].head
             frequencies, error = found.frequencies[head], found.allowed[head]
             fits = self.rope is not None and len(total(self.rope)) == frequencies.size
-            exceeds = self.box.find_first_off(name, total(self.rope) if fits and self.rope else frequencies)
-            along = self._axes()
-            frequencies = np.stack(along, axis=-1) if len(along) > 1 else frequencies
+            exceeds = self.box.find_first_off(name, total(self.rope) if fits and self.rope else frequencies, head)
+            along = self._read_axes(name, head)
+            frequencies = frequencies if along is None else along
         turning = {name: tuple(one.pairing is not None for one in side.structures) for name, side in box.sides.items()}
         read = [(p.frequencies[h], p.allowed[h]) for name, p in self.phases.items() for h in box.sides[name].turning]
         differ = any(np.any(np.abs(values - read[0][0]) > room + read[0][1]) for values, room in read)
@@ -474,6 +511,11 @@ def total(rope: Rope, head: int = 0) -> np.ndarray:
     if vectors.ndim == 3:
         vectors = vectors[head % len(vectors)]
     return np.asarray(vectors if vectors.ndim == 1 else vectors.sum(axis=-1))
+
+
+def _find_slowest(phases: Iterable[Phases]) -> float:
+    """Return the least of some frequencies beside 0, at most 1."""
+    return min(float(np.min(np.abs(one.frequencies[one.frequencies != 0.0]), initial=1.0)) for one in phases)
 
 
 def _find_growth(size: np.ndarray, positions: np.ndarray) -> float | None:
