@@ -9,9 +9,9 @@ import numpy as np
 
 from rfrope._core.results import Result
 from rfrope.models.auditing import Finding
-from rfrope.models.differences import describe_dealing, describe_difference, describe_factor, describe_width
 from rfrope.models.measuring import Box, Phases, Side, read_phases, usual_length
 from rfrope.models.misplaced import Misplaced, find_exchanged
+from rfrope.models.mistakes import describe_dealing, describe_difference, describe_factor, describe_width
 from rfrope.models.passing import describe_rest, find_order
 from rfrope.models.tables import HALVES, ROUNDED, TINY, bits
 from rfrope.rotation.rope import Rope
