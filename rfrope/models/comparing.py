@@ -18,10 +18,10 @@ from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read, read_parts
 from rfrope.models.layering import show_layers
+from rfrope.models.parts import first
 from rfrope.models.rewriting import rewrites
 from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
 from rfrope.models.scoring import SHARE, choose_lengths, first_difference, score
-from rfrope.models.values import first
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _SAME = 1e-12  # relative; rules are evaluated in float64

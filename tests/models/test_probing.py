@@ -560,7 +560,7 @@ def test_the_position_from_which_precision_is_lost():
 
 
 def _measured(context):
-    from rfrope.models.measuring import choose_positions
+    from rfrope.models.probing.measurements import choose_positions
 
     return choose_positions(context)
 

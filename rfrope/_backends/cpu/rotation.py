@@ -166,9 +166,8 @@ def view_of_memory(value: Any) -> Any:
 def _dense_places(positions: Any) -> np.ndarray | None:
     """Return an integer, or a dense array of numbers, as such an array; None for anything else."""
     positions = np.array(positions) if type(positions) is int else positions
-    if type(positions) is np.ndarray and positions.dtype in _PLACES and positions.flags.carray:
-        return positions
-    return None
+    is_dense = type(positions) is np.ndarray and positions.dtype in _PLACES and positions.flags.carray
+    return positions if is_dense else None
 
 
 def _dense_call(

@@ -8,7 +8,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from rfrope.models.measuring import EXCEEDS, Box, Phases, choose_single, find_places, read_phases, usual_length
+from rfrope.models.probing.measurements import (
+    EXCEEDS,
+    Box,
+    Phases,
+    choose_single,
+    find_places,
+    read_phases,
+    usual_length,
+)
 from rfrope.models.tables import HALVES, rounded
 
 Fault: TypeAlias = tuple[str, str, int | None]  # kind, text, position

@@ -15,8 +15,8 @@ import numpy as np
 from rfrope._core import array, libraries
 from rfrope._core.arguments import show
 from rfrope.models.layering import list_layers
-from rfrope.models.measuring import Box, find_places, noise_of, unit, usual_length
-from rfrope.models.model_attention import Trace
+from rfrope.models.probing.attention import Trace
+from rfrope.models.probing.measurements import Box, find_places, noise_of, unit, usual_length
 from rfrope.rotation.rope import Rope
 
 _ROTATION = re.compile("apply_.*(rotary|rope)")

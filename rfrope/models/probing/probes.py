@@ -15,9 +15,19 @@ from rfrope._core.results import Result
 from rfrope.data.model_types import known
 from rfrope.models.auditing import Finding, merge_shared
 from rfrope.models.configs import from_config
-from rfrope.models.measuring import Box, Function, Side, Source, choose_positions, choose_single, choose_steps, unit
-from rfrope.models.model_layers import ModelLayers
-from rfrope.models.verdicts import Rotation, judge, judge_still
+from rfrope.models.probing.faults import judge, judge_still
+from rfrope.models.probing.measurements import (
+    Box,
+    Function,
+    Side,
+    Source,
+    choose_positions,
+    choose_single,
+    choose_steps,
+    unit,
+)
+from rfrope.models.probing.models import ModelLayers
+from rfrope.models.probing.rotations import Rotation
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _CONTEXT = 4096  # positions that are measured where nothing says how many there are
