@@ -1,4 +1,4 @@
-"""Attention that an atlas describes, and refusals of other kinds: causal, over all tokens, of rotated queries and keys."""
+"""Attention that an atlas describes: causal, over all tokens, of rotated queries and keys alone; others are refused."""
 
 from __future__ import annotations
 

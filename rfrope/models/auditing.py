@@ -208,12 +208,8 @@ def _candidates(buffer: Buffer, meant: tuple[Rope, ...]) -> tuple[Rope, ...]:
     if meant[0].source.model.pairing_from is None:  # not of a config
         return meant
     turning = [one for one in meant if one.source.rope_parameters["rope_type"] != "axial"]
-    alike = [one for one in turning if _perceives(buffer.name) == _perceives(one.source.model.name)]
+    alike = [one for one in turning if perceives(buffer.name) == perceives(one.source.model.name)]
     return tuple(one for one in alike if one.source.model.name.endswith(buffer.layer))
-
-
-def _perceives(name: str) -> bool:
-    return any(word in name for word in ("vision", "visual", "audio"))
 
 
 def _context(rope: Rope) -> int | None:

@@ -235,6 +235,8 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
 
 def _read(name: str, what: Any, seq_len: int | None) -> Layers:
     """Return the layers of a config, or a Rope as that of all layers; errors say which of the two it is."""
+    if what is None or isinstance(what, int | float):
+        raise TypeError(f"{name} is {show(what)}; expected a config, its path, a Rope, or frequencies (D,)")
     try:
         found = _read_layers(what, seq_len)
     except (ValueError, TypeError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,26 +22,6 @@ _AT_ONCE = 4096  # positions that tokens are compared with
 _NEAR = 0.05  # error of cos and sin of a position that is named
 _MIXED = 0.1  # of the largest partner: a second one
 _NOISE = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": tables.FINE}
-
-
-class Source(Protocol):
-    """Runs black boxes: one function, or all layers of a model at once."""
-
-    calls: int
-    axes: int
-    still: tuple[str, ...]
-
-    def widths(self) -> dict[str, int]:
-        """Return the features of a head, by the name of each box."""
-
-    def measure(self, features: Mapping[str, np.ndarray], positions: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
-        """Return what becomes of features (T, d) at positions (B, T, k): for each box and side (B, H, T, d)."""
-
-    def rounding(self, name: str) -> tuple[float, bool]:
-        """Return the error of cos and sin by a box's dtype, and whether that is wider than half precision."""
-
-    def choose(self, name: str, meant: tuple[Rope, ...]) -> tuple[tuple[Rope, ...], bool | None]:
-        """Return the Ropes that a box may turn by, and whether it is meant to turn, if that is known."""
 
 
 @dataclass
