@@ -106,7 +106,7 @@ class _Judge(Reading):
     def _pairs(self) -> Iterator[Finding]:
         for name, side in self.box.sides.items():
             for h in side.turning:
-                is_counted = name in self.phases and self.misplaced(name, h).find_count()
+                is_counted = name in self.phases and self.read_positions(name, h).find_count()
                 if (fault := side.structures[h].fault) and not is_counted:  # features are followed by position
                     yield self.finding("pairing", f"{name}: {fault}")
                     return
@@ -160,7 +160,7 @@ class _Judge(Reading):
         faults: dict[str, tuple[str, str, int | None]] = {}
         for name in self.phases:
             turning = self.box.sides[name].turning
-            found = {h: fault for h in turning if (fault := self.misplaced(name, h).describe())}
+            found = {h: fault for h in turning if (fault := self.read_positions(name, h).describe())}
             if found:
                 h, (kind, text, position) = next(iter(found.items()))
                 faults[name] = (kind, text if len(found) == len(turning) else f"head {h}: {text}", position)
@@ -260,7 +260,8 @@ class _Judge(Reading):
         """Yield what calls of one token do otherwise, and heads of keys that are not those of their group."""
         found = {
             name: next(
-                (one for h in self.box.sides[name].turning if (one := self.misplaced(name, h).describe_single())), None
+                (one for h in self.box.sides[name].turning if (one := self.read_positions(name, h).describe_single())),
+                None,
             )
             for name in self.phases
         }

@@ -23,8 +23,8 @@ Fault: TypeAlias = tuple[str, str, int | None]  # kind, text, position
 
 
 @dataclass(frozen=True, eq=False)
-class Misplaced:
-    """Blocks of one head of a side of a box, and the frequencies that phases at 1, 2, 4, ... tell.
+class Positions:
+    """Positions by which tokens of one head turn, by its blocks and the frequencies that phases at 1, 2, 4, ... tell.
 
     Attributes
     ----------

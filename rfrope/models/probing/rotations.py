@@ -11,7 +11,7 @@ from rfrope._core.results import Result
 from rfrope.models.auditing import Finding
 from rfrope.models.mistakes import describe_dealing, describe_difference, describe_factor, describe_width
 from rfrope.models.probing.measurements import Box, Phases, read_phases, usual_length
-from rfrope.models.probing.positions import Misplaced
+from rfrope.models.probing.positions import Positions
 from rfrope.models.tables import HALVES, ROUNDED, TINY, bits
 from rfrope.rotation.rope import Rope
 
@@ -114,11 +114,11 @@ class Reading:
                 z = side.z[0] / np.array([usual_length(one) for one in side.z[0]])[:, None, None]
                 self.phases[name] = read_phases(z, box.positions[0], self.noise)
 
-    def misplaced(self, name: str, head: int) -> Misplaced:
-        """Return a head of a side as one whose tokens may turn by other positions than theirs."""
+    def read_positions(self, name: str, head: int) -> Positions:
+        """Return the positions by which the tokens of one head of a side turn."""
         found, meant = self.phases[name], [] if self.rope is None else [total(self.rope, head)]
         ladders = [one for one in meant if len(one) == found.frequencies.shape[1]]
-        return Misplaced(self.box, name, head, found, self.noise, ladders)
+        return Positions(self.box, name, head, found, self.noise, ladders)
 
     def turning_heads(self) -> list[tuple[str, int]]:
         """Return the side and number of every head that turns."""
