@@ -44,16 +44,8 @@ class _Judge(Reading):
             yield from found
             return
         self.measure()
-        checks = (
-            self._nonlinear,
-            self._still,
-            self._pairs,
-            self._alike,
-            self._order,
-            self._one_table,
-            self._places,
-        )
-        for check in checks:
+        meaning = (self._nonlinear, self._still, self._pairs, self._alike, self._order, self._one_table, self._places)
+        for check in meaning:
             if found := list(check()):
                 yield from found
                 return
@@ -106,8 +98,9 @@ class _Judge(Reading):
     def _pairs(self) -> Iterator[Finding]:
         for name, side in self.box.sides.items():
             for h in side.turning:
-                is_counted = name in self.phases and self.read_positions(name, h).find_count()
-                if (fault := side.structures[h].fault) and not is_counted:  # features are followed by position
+                fault = side.structures[h].fault
+                # features are followed by position, so that tokens which count otherwise look like other blocks
+                if fault and not (name in self.phases and self.read_positions(name, h).find_count()):
                     yield self.finding("pairing", f"{name}: {fault}")
                     return
 

@@ -53,8 +53,8 @@ class Positions:
     def describe(self) -> Fault | None:
         """Return what is wrong with positions, or None."""
         side = self.box.sides[self.side]
-        z = side.z[0][side.turning]
-        if self.side != "scores" and np.max(np.abs(z - z[:, :1])) <= 8.0 * self.noise * np.max(np.abs(z)):
+        z, own = side.z[0][side.turning], side.z[0][[self.head]]
+        if self.side != "scores" and all(self._is_constant(each) for each in (own, z)):  # one head is looked at sooner
             phases = np.angle(z[:, 0])
             by_head = np.exp(1j * np.outer(side.turning, phases[0] / max(1, side.turning[0])))
             is_by_head = len(phases) > 1 and np.max(np.abs(np.exp(1j * phases) - by_head)) < 0.01
@@ -65,6 +65,10 @@ class Positions:
         if text := self.find_count():
             return "positions", text, None
         return (None if self.phases.is_like[self.head] else self._find_rounding()) or self._find_others()
+
+    def _is_constant(self, z: np.ndarray) -> bool:
+        """Return whether blocks ``(H, T, D)`` turn alike at all positions."""
+        return bool(np.max(np.abs(z - z[:, :1])) <= 8.0 * self.noise * np.max(np.abs(z)))
 
     def describe_single(self) -> Fault | None:
         """Return what is wrong with positions where a call has one token in each row, or None."""

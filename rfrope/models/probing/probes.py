@@ -16,15 +16,7 @@ from rfrope.data.model_types import known
 from rfrope.models.auditing import Finding, merge_shared
 from rfrope.models.configs import from_config
 from rfrope.models.probing.faults import judge, judge_still
-from rfrope.models.probing.measurements import (
-    Box,
-    Function,
-    Side,
-    choose_positions,
-    choose_single,
-    choose_steps,
-    unit,
-)
+from rfrope.models.probing.measurements import Box, Function, Side, choose_positions, choose_single, choose_steps, unit
 from rfrope.models.probing.models import ModelLayers
 from rfrope.models.probing.rotations import Rotation
 from rfrope.rotation.rope import Rope, refuse_polar
