@@ -166,6 +166,11 @@ def read_file(path: str) -> tuple[dict[str, Any], str]:
     """Return the config of a file or folder, and the path of the file."""
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
+    if path.lower().endswith(".gguf"):
+        raise ValueError(
+            f"{path} is a GGUF file; expected a config.json, its folder, or a config object: that of a GGUF is "
+            "transformers.AutoConfig.from_pretrained(folder, gguf_file=name)"
+        )
     try:
         content = files.read_bytes(path, files.LONGEST_JSON)
     except FileNotFoundError:

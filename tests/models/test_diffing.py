@@ -277,3 +277,8 @@ def test_bad_input(old, new, options, message):
 def test_what_is_no_config_is_refused(what):
     with pytest.raises(TypeError, match=f"new is {what}; expected a config, its path, a Rope, or frequencies"):
         diff(LLAMA, what)
+
+
+def test_a_gguf_is_refused_with_what_reads_its_config():
+    with pytest.raises(ValueError, match=r"old: model\.gguf is a GGUF file; expected .* gguf_file=name"):
+        diff("model.gguf", LLAMA)
