@@ -34,7 +34,8 @@ def toeplitz_defect(values: Array) -> Array:
 
     See Also
     --------
-    analysis.fourier_two_point, analysis.mean_kernel
+    scores : those of a Rope, of which none is lost.
+    analysis.fourier_two_point : those of FoPE.
 
     Notes
     -----
@@ -97,7 +98,8 @@ def fourier_two_point(
 
     See Also
     --------
-    analysis.toeplitz_defect, analysis.mean_kernel
+    analysis.mean_kernel : the same for RoPE, a function of the lag.
+    analysis.toeplitz_defect : how far this one is from that.
 
     Notes
     -----

@@ -51,8 +51,9 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
 
     See Also
     --------
-    nearest_commuting : for generators that do not commute, or not to all digits.
-    relative_commutator : how far they are from that.
+    frequencies.fold : weights in the basis.
+    frequencies.nearest_commuting : for generators that do not commute, or not to all digits.
+    frequencies.relative_commutator : how far they are from that.
 
     Notes
     -----
@@ -113,7 +114,8 @@ def relative_commutator(generators: Array) -> Array:
 
     See Also
     --------
-    frequencies.nearest_commuting, frequencies.from_generators
+    frequencies.nearest_commuting : the nearest generators of which it is 0.
+    analysis.toeplitz_defect : what it does to scores.
 
     Notes
     -----
@@ -172,7 +174,8 @@ def nearest_commuting(generators: Array) -> Array:
 
     See Also
     --------
-    frequencies.relative_commutator, frequencies.from_generators
+    frequencies.from_generators : the Rope of the result.
+    frequencies.relative_commutator : how far generators are from commuting.
 
     Notes
     -----
@@ -236,7 +239,8 @@ def fold(weight: Array, basis: Array) -> Array:
 
     See Also
     --------
-    fold_gains : what becomes of a norm between the weights and the rotation.
+    frequencies.from_generators : frequencies and basis.
+    frequencies.fold_gains : what becomes of a norm between the weights and the rotation.
 
     Examples
     --------
@@ -303,7 +307,7 @@ def fold_gains(gains: Array, basis: Array) -> Array:
 
     See Also
     --------
-    frequencies.fold, frequencies.from_generators
+    frequencies.fold : the same for weights.
 
     Notes
     -----

@@ -45,7 +45,8 @@ def lag_bias(lags: Array, weight: Array, *, shape: Array = 1.0, form: str = "pow
 
     See Also
     --------
-    heads.t5_bias, heads.fire_bias
+    kernel : the kernels that are named below.
+    heads.t5_bias, heads.fire_bias : biases that are learned functions.
 
     Notes
     -----
@@ -125,7 +126,7 @@ def t5_bias(lags: Array, table: Array, *, max_distance: int = 128, bidirectional
 
     See Also
     --------
-    heads.lag_bias, heads.fire_bias
+    heads.lag_bias : a bias that is a formula.
 
     Notes
     -----
@@ -192,7 +193,8 @@ def fire_bias(
 
     See Also
     --------
-    heads.lag_bias, heads.t5_bias
+    heads.lag_bias : a bias of the lag alone.
+    analysis.toeplitz_defect : how far this one is from that.
 
     Notes
     -----
