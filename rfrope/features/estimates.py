@@ -82,6 +82,10 @@ def hyperbolic(x: Array, projections: Array, *, stabilise: str | None = None) ->
     ValueError, TypeError
         As `positive`.
 
+    See Also
+    --------
+    features.positive, features.variance
+
     Notes
     -----
     At equal width their variance is ``1 - exp(-|x + y|^2)`` times that of `positive` for independent projections.
@@ -118,6 +122,10 @@ def trigonometric(x: Array, projections: Array) -> Array:
     ------
     ValueError, TypeError
         As `positive`.
+
+    See Also
+    --------
+    features.positive, features.variance
 
     Notes
     -----
@@ -161,6 +169,10 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
         For shapes that do not fit, and other features.
     TypeError
         For arguments of another kind.
+
+    See Also
+    --------
+    features.positive, features.stochastic_variance
 
     Notes
     -----

@@ -118,6 +118,10 @@ def stochastic_variance(
     TypeError
         For arguments of another kind.
 
+    See Also
+    --------
+    features.stochastic, features.variance
+
     Notes
     -----
     ``(|q|^2 |k|^2 + (q . k)^2 Phi^2) / R`` (Isserlis' theorem), and with ``v = (1 + Phi_2)/2 - Phi^2`` and K drawn
