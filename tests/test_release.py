@@ -1,7 +1,6 @@
 """One version everywhere, and files of the release that say the same as pyproject.toml."""
 
 import pathlib
-import re
 import tomllib
 
 import pytest
