@@ -1,6 +1,8 @@
 """One version everywhere, and files of the release that say the same as pyproject.toml."""
 
+import datetime
 import pathlib
+import re
 import tomllib
 
 import pytest
@@ -20,6 +22,14 @@ def test_the_version_is_the_same_everywhere():
     assert f'{{% set version = "{version}" %}}' in (ROOT / "conda" / "meta.yaml").read_text("utf-8")
     if (ROOT / "docs" / "cite.rst").is_file():
         assert f"version = {{{version}}}" in (ROOT / "docs" / "cite.rst").read_text("utf-8")
+
+
+@needs_tree
+def test_the_changelog_has_the_version_with_the_date_of_the_citation():
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    (date,) = re.findall(r"^date-released: (\S+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
+    assert f"\n{rfrope.__version__} ({datetime.date.fromisoformat(date).isoformat()})\n---" in text
+    assert text.index("\nUnreleased\n---") < text.index(f"\n{rfrope.__version__} (")
 
 
 @needs_tree
