@@ -233,6 +233,13 @@ def score_estimates(a: Place, executor: Any = None) -> Iterator[Any]:
 TAKING = {name for name, function in public_functions().items() if takes_arrays(name, function)}
 FROM_HOST = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estimates}
 OF_THE_HOST = {  # as the table in docs/precision.rst says
+    *(
+        "isotropic",
+        "kernels.transport_points",
+        "designs.directional_error",
+        "designs.directional_bound",
+        "pair_covariance",
+    ),
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
     *("precision_budget", "atlas", "nearest_commuting", "fold_gains"),

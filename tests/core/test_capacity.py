@@ -14,7 +14,7 @@ import pytest
 from test_public_api import OFFERED
 
 import rfrope
-from rfrope import analysis, bochner, exports, heads, models, moments, plotting, rotation, scaling
+from rfrope import analysis, bochner, designs, exports, heads, kernels, models, moments, plotting, rotation, scaling
 from rfrope._core import array, capacity
 
 
@@ -139,6 +139,8 @@ GREEDY = {
         "frames, height or width",
     ),
     "rotation.grid_positions": (lambda: rotation.grid_positions((MOST, MOST)), "shape"),
+    "rotation.sphere_positions": (lambda: rotation.sphere_positions(many(MANY), 0.0), "the size of latitude"),
+    "rotation.graph_positions": (lambda: rotation.graph_positions(many(2**15, 2**15), 2), "the size of adjacency"),
     "geometric": (lambda: rfrope.geometric(MOST), "n_blocks"),
     "arithmetic": (lambda: rfrope.arithmetic(MOST, step=0.1), "n_blocks"),
     "axial": (lambda: rfrope.axial(many(MANY), many(MANY)), "the size of sets[0]"),
@@ -148,6 +150,25 @@ GREEDY = {
     "mrope": (lambda: rfrope.mrope(many(MANY), (2**30, 2**30)), "the size of frequencies"),
     "golden_gate": (lambda: rfrope.golden_gate(8, low=0.1, high=1.0, heads=MOST), "n_blocks, ndim or heads"),
     "golden_gate: axes": (lambda: rfrope.golden_gate(8, low=0.1, high=1.0, ndim=MOST), "n_blocks, ndim or heads"),
+    "frequencies.isotropic": (lambda: rfrope.frequencies.isotropic([1.0, 0.5], MOST), "magnitudes or n_directions"),
+    "designs.directional_error": (
+        lambda: designs.directional_error([[1.0, 0.0, 0.0]], 1e6),
+        "lengths or frequencies",
+    ),
+    "designs.directional_bound": (lambda: designs.directional_bound(MOST, 1.0), "n_blocks"),
+    "designs.dual_lattice": (
+        lambda: designs.dual_lattice("gaussian(ndim=3)", 8, most=2**12),
+        "most, n_blocks or the kernel's columns",
+    ),
+    "moments.pair_covariance": (
+        lambda: moments.pair_covariance(1.0, "gaussian", n_blocks=2**24, design="sobol"),
+        "the number of blocks",
+    ),
+    "kernels.evaluate_phi": (lambda: kernels.evaluate_phi(many(MANY), "gaussian", scale=2.0), "the size of lags"),
+    "kernels.transport_points": (
+        lambda: kernels.transport_points(many(MANY), "gaussian", scale=2.0),
+        "the size of points",
+    ),
     "frequencies.pixel": (lambda: rfrope.frequencies.pixel(MOST), "n_blocks"),
     "frequencies.from_wavelengths": (
         lambda: rfrope.frequencies.from_wavelengths(many(MANY)),
@@ -348,6 +369,7 @@ MODEST = {
     "Kernel.rescale": "a kernel holds its parameters",
     "Kernel.warp": "a matrix has as many rows and columns as the kernel axes",
     "Kernel.__mul__": "a kernel holds the kernels that it is made of",
+    "designs.quadrature": "its blocks are at most 256",
     "designs.optimise": "its unknowns are at most 1024",
     "bochner.from_density": "panels are bounded in number",
     "bochner.from_function": "panels are bounded in number",
