@@ -166,7 +166,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
         With a rotary module that makes tables from positions, as most have, or with tables in its attention. Parts
         that see or hear keep their own rotation, unless such a part is given alone.
     rope : Rope, array_like, `rfrope.layers.torch.RotaryEmbedding`, mapping of str to these, or `rfrope.models.Layers`
-        For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. `Layers`
+        For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. `models.Layers`
         with numbers must turn the layers that the model's config does. With sets
         for each head of the keys, or several axes of positions, too; with a module, what it learns is trained with the
         model.
@@ -180,7 +180,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     ------
     ValueError
         If the model has no such module, pairs features in another way than the Rope, turns another number of blocks,
-        or has kinds of layers that a mapping lacks, or where `Layers` turn other layers. The model is then as it was.
+        or has kinds of layers that a mapping lacks, or where `models.Layers` turn other layers. The model is then as it was.
     TypeError
         For what is no model.
 
@@ -268,14 +268,14 @@ def tune(
     """Learn factors of the frequencies, and a temperature, for a longer context of a model whose weights are frozen.
 
     Documents are divided, by `rng`, into those that are learned from, those that choose between starts and stop the
-    learning, and those that are held out, which `Tuning` reports on.
+    learning, and those that are held out, which `layers.tuning.Tuning` reports on.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
         A causal language model, as `replace_rotary` takes it. Afterwards it is as it was.
     texts : iterable
-        Documents, at least 5: token ids, strings, or files of text as `pathlib.Path`.
+        Documents, at least 5: token ids, strings, or files of text as ``pathlib.Path``.
     context : int
         Positions to reach.
     trained : int, optional
@@ -309,7 +309,7 @@ def tune(
 
     Returns
     -------
-    Tuning
+    layers.tuning.Tuning
         Its ``rope`` is a tuple with one for each layer where `per` is not "model"; `replace_rotary` takes both.
 
     Raises

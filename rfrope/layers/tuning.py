@@ -75,7 +75,7 @@ def tune_modules(
     heads : int, optional
         Heads of keys, for sets of their own.
     learnable : str or sequence of str
-        "factors", "temperature" or both, as of `RotaryEmbedding`. A temperature is one for the model, or for a layer.
+        "factors", "temperature" or both, as of `layers.torch.RotaryEmbedding`. A temperature is one for the model, or for a layer.
     steps : int
         Most steps of Adam from the best start.
     rate : float
