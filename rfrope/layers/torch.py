@@ -81,6 +81,10 @@ class RotaryEmbedding(TurningModule):
     ImportError
         From the module, where PyTorch is missing; the message names the extra to install.
 
+    See Also
+    --------
+    rotate, layers.torch.PolarEmbedding, integrations.transformers.replace_rotary
+
     Notes
     -----
     On the CPU a call without gradients runs compiled loops at once, and a decode loop holds the plan of its layout.

@@ -14,7 +14,7 @@ import pytest
 from test_public_api import OFFERED
 
 import rfrope
-from rfrope import analysis, bochner, exports, heads, models, moments, plotting, rotation, scaling
+from rfrope import analysis, bochner, designs, exports, heads, kernels, models, moments, plotting, rotation, scaling
 from rfrope._core import array, capacity
 
 
@@ -139,6 +139,8 @@ GREEDY = {
         "frames, height or width",
     ),
     "rotation.grid_positions": (lambda: rotation.grid_positions((MOST, MOST)), "shape"),
+    "rotation.sphere_positions": (lambda: rotation.sphere_positions(many(MANY), 0.0), "the size of latitude"),
+    "rotation.graph_positions": (lambda: rotation.graph_positions(many(2**15, 2**15), 2), "the size of adjacency"),
     "geometric": (lambda: rfrope.geometric(MOST), "n_blocks"),
     "arithmetic": (lambda: rfrope.arithmetic(MOST, step=0.1), "n_blocks"),
     "axial": (lambda: rfrope.axial(many(MANY), many(MANY)), "the size of sets[0]"),
@@ -148,6 +150,25 @@ GREEDY = {
     "mrope": (lambda: rfrope.mrope(many(MANY), (2**30, 2**30)), "the size of frequencies"),
     "golden_gate": (lambda: rfrope.golden_gate(8, low=0.1, high=1.0, heads=MOST), "n_blocks, ndim or heads"),
     "golden_gate: axes": (lambda: rfrope.golden_gate(8, low=0.1, high=1.0, ndim=MOST), "n_blocks, ndim or heads"),
+    "frequencies.isotropic": (lambda: rfrope.frequencies.isotropic([1.0, 0.5], MOST), "magnitudes or n_directions"),
+    "designs.directional_error": (
+        lambda: designs.directional_error([[1.0, 0.0, 0.0]], 1e6),
+        "lengths or frequencies",
+    ),
+    "designs.directional_bound": (lambda: designs.directional_bound(MOST, 1.0), "n_blocks"),
+    "designs.dual_lattice": (
+        lambda: designs.dual_lattice("gaussian(ndim=3)", 8, most=2**12),
+        "most, n_blocks or the kernel's columns",
+    ),
+    "moments.pair_covariance": (
+        lambda: moments.pair_covariance(1.0, "gaussian", n_blocks=2**24, design="sobol"),
+        "the number of blocks",
+    ),
+    "kernels.evaluate_phi": (lambda: kernels.evaluate_phi(many(MANY), "gaussian", scale=2.0), "the size of lags"),
+    "kernels.transport_points": (
+        lambda: kernels.transport_points(many(MANY), "gaussian", scale=2.0),
+        "the size of points",
+    ),
     "frequencies.pixel": (lambda: rfrope.frequencies.pixel(MOST), "n_blocks"),
     "frequencies.from_wavelengths": (
         lambda: rfrope.frequencies.from_wavelengths(many(MANY)),
@@ -155,6 +176,30 @@ GREEDY = {
     ),
     "frequencies.xpos_scales": (lambda: rfrope.frequencies.xpos_scales([0, 1], MOST), "n_blocks"),
     "frequencies.xpos_scales: positions": (lambda: rfrope.frequencies.xpos_scales(np.zeros(10**5), 10**6), "either"),
+    "rotation.cumulative_phases": (lambda: rotation.cumulative_phases(many(MANY, 4)), "the size of rates"),
+    **{
+        f"frequencies.{name}": (
+            lambda name=name: getattr(rfrope.frequencies, name)(many(2**15, 2**15, value=0.0)),
+            "the size of generators",
+        )
+        for name in ("relative_commutator", "nearest_commuting")
+    },
+    "frequencies.fold": (lambda: rfrope.frequencies.fold(many(MANY, 4), np.eye(4)), "the size of weight"),
+    "frequencies.fold_gains": (lambda: rfrope.frequencies.fold_gains(many(MANY), np.eye(4)), "the size of gains"),
+    "analysis.toeplitz_defect": (lambda: rfrope.analysis.toeplitz_defect(many(SIDE, SIDE)), "the size of values"),
+    "analysis.fourier_two_point": (
+        lambda: rfrope.analysis.fourier_two_point(np.zeros(SIDE), np.zeros(SIDE), [1.0], np.eye(1), np.eye(1)),
+        "the size of q_positions or k_positions",
+    ),
+    "heads.lag_bias": (lambda: heads.lag_bias(np.zeros((SIDE, 1)), np.ones(SIDE)), "the size of lags, weight or shape"),
+    "heads.t5_bias": (
+        lambda: heads.t5_bias(np.zeros(SIDE, int), np.zeros((SIDE, 2)), max_distance=3),
+        "the size of lags or table",
+    ),
+    "heads.fire_bias": (
+        lambda: heads.fire_bias(np.zeros(SIDE), np.zeros(SIDE), abs, c=1.0, threshold=1.0),
+        "the size of q_positions or k_positions",
+    ),
     "frequencies.from_generators": (
         lambda: rfrope.frequencies.from_generators(many(2**15, 2**15, value=0.0)),
         "the size of generators",
@@ -324,6 +369,7 @@ MODEST = {
     "Kernel.rescale": "a kernel holds its parameters",
     "Kernel.warp": "a matrix has as many rows and columns as the kernel axes",
     "Kernel.__mul__": "a kernel holds the kernels that it is made of",
+    "designs.quadrature": "its blocks are at most 256",
     "designs.optimise": "its unknowns are at most 1024",
     "bochner.from_density": "panels are bounded in number",
     "bochner.from_function": "panels are bounded in number",

@@ -16,7 +16,7 @@ from rfrope._core.arguments import path_of, positive, printable, show, whole
 from rfrope._core.results import Result
 from rfrope.models.configs import perceives
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
-from rfrope.models.scoring import SHARE, choose_lengths, first_difference
+from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error
 from rfrope.rotation.rope import Rope, refuse_polar
 from rfrope.storage import SUFFIXES, load
 
@@ -37,6 +37,18 @@ class Change(Result):
         Its name: a key of ``rope_parameters``, a field of a Rope, "RoPE", "kind", "window", "layers" or "part".
     old, new : object
         Plain values; None where there was or is none.
+
+    See Also
+    --------
+    models.LayerDiff
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.diff(config, config | {"rope_theta": 500000.0})
+    >>> found.layers[0].changes[0]
+    Change(what='rope_theta', old=10000.0, new=500000.0)
     """
 
     what: str
@@ -69,6 +81,18 @@ class LayerDiff(Result):
     is_compared : bool
         Whether scores were compared: not where only one of the models has RoPE there, for the axes of pictures, and
         where nothing says how long a text is.
+
+    See Also
+    --------
+    models.Diff, models.Change
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.diff(config, config | {"rope_theta": 500000.0})
+    >>> found.layers[0].layers, len(found.layers[0].changes)
+    (None, 1)
     """
 
     part: str
@@ -118,6 +142,19 @@ class Diff(Result):
         Part of the score at distance 0 from which on scores count as different.
     differs_from : int or None
         The first distance at which any of the layers differs; None where none does, or a part or its layers are new.
+
+    See Also
+    --------
+    models.diff, models.LayerDiff
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> new = config | {"rope_theta": 500000.0}
+    >>> found = rfrope.models.diff(config, new)
+    >>> found.same, found.differs_from
+    (False, 2)
     """
 
     layers: tuple[LayerDiff, ...]
@@ -193,6 +230,10 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
     TypeError, OSError
         As `from_config`.
 
+    See Also
+    --------
+    models.Diff, models.compare
+
     Notes
     -----
     Layers are held against those with the same number, where both configs number them (`list_layers`); else kinds
@@ -235,6 +276,8 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
 
 def _read(name: str, what: Any, seq_len: int | None) -> Layers:
     """Return the layers of a config, or a Rope as that of all layers; errors say which of the two it is."""
+    if what is None or isinstance(what, int | float):
+        raise TypeError(f"{name} is {show(what)}; expected a config, its path, a Rope, or frequencies (D,)")
     try:
         found = _read_layers(what, seq_len)
     except (ValueError, TypeError) as error:
@@ -327,7 +370,7 @@ def _compare(pairs: list[_Pair], lengths: list[int], share: float, *, has_length
         assert other is not None
         assert one.rope is not None
         assert other.rope is not None
-        error = max(error, _relative_error(other.rope.frequencies, one.rope.frequencies))
+        error = max(error, relative_error(other.rope.frequencies, one.rope.frequencies))
         lag = _find_lag(one, other, length, share) if is_compared else None
         found = (lag, length) if lag is not None and (found is None or lag < found[0]) else found
     factors = [pairs[-1][i].rope.attention_factor for i in (1, 2)]  # type: ignore[union-attr]
@@ -375,13 +418,6 @@ def _compare_ropes(old: Rope, new: Rope) -> Iterator[Change]:
 def _compare_values(what: str, old: Any, new: Any) -> Iterator[Change]:
     if old != new:
         yield Change(what, old, new)
-
-
-def _relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    found, expected = np.asarray(found), np.asarray(expected)
-    if found.shape != expected.shape:
-        return math.inf
-    return float(np.max(np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected)), initial=0.0))
 
 
 def _find_lag(old: LayerKind, new: LayerKind, length: int, share: float) -> int | None:
