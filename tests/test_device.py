@@ -154,6 +154,8 @@ def moved(value: Any, a: Place) -> Any:
     """An argument with all of its arrays on the device."""
     if isinstance(value, np.ndarray):
         return a(value)
+    if isinstance(value, tuple) and isinstance(value[0], np.ndarray):
+        return tuple(map(a, value))
     if isinstance(value, dict):
         return {key: moved(one, a) for key, one in value.items()}
     if isinstance(value, rfrope.Rope):
@@ -204,7 +206,7 @@ def public_functions() -> dict[str, Any]:
     """All functions of the public interface, and the methods of Kernel and Rope, by name."""
     spaces = (rfrope, analysis, heads, rfrope.moments, rfrope.rotation, rfrope.frequencies, rfrope.models)
     found = {name: getattr(space, name) for space in spaces for name in space.__all__}
-    for name in ("kernels", "bochner", "designs", "engines", "exports", "plotting"):
+    for name in ("kernels", "bochner", "designs", "engines", "exports", "features", "plotting"):
         space = getattr(rfrope, name)
         found |= {
             f"{name}.{one}": getattr(space, one) for one in space.__all__ if getattr(space, one) is not found.get(one)

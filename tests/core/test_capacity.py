@@ -14,7 +14,20 @@ import pytest
 from test_public_api import OFFERED
 
 import rfrope
-from rfrope import analysis, bochner, designs, exports, heads, kernels, models, moments, plotting, rotation, scaling
+from rfrope import (
+    analysis,
+    bochner,
+    designs,
+    exports,
+    features,
+    heads,
+    kernels,
+    models,
+    moments,
+    plotting,
+    rotation,
+    scaling,
+)
 from rfrope._core import array, capacity
 
 
@@ -348,6 +361,29 @@ GREEDY = {
     ),
     "bochner.from_autocorrelation": (lambda: bochner.from_autocorrelation(many(MANY)), "the size of values"),
     "bochner.from_series": (lambda: bochner.from_series(many(MANY)), "the size of x"),
+    "features.positive": (lambda: features.positive(many(MANY, 8), X), "the size of x"),
+    "features.positive: projections": (
+        lambda: features.positive(np.ones((SIDE, 8)), np.ones((SIDE, 8))),
+        "the size of x or projections",
+    ),
+    "features.hyperbolic": (lambda: features.hyperbolic(many(MANY, 8), X), "the size of x"),
+    "features.trigonometric": (lambda: features.trigonometric(many(MANY, 8), X), "the size of x"),
+    "features.variance": (
+        lambda: features.variance(np.ones((SIDE, 1, 8)), np.ones((SIDE, 8)), 3),
+        "the size of x or y",
+    ),
+    "features.linear_attention": (
+        lambda: features.linear_attention(np.ones((SIDE, 1, 1, 8)), *np.ones((2, SIDE, 1, 8))),
+        "the size of q, k or v",
+    ),
+    "features.stochastic": (
+        lambda: features.stochastic(np.ones((2**15, 64)), np.arange(2**15), LADDER, np.ones((64, 8, 2**12))),
+        "the size of projections or positions",
+    ),
+    "features.stochastic_variance": (
+        outer(features.stochastic_variance, np.zeros(SIDE), "gaussian", 3),
+        "the size of q, k or lags",
+    ),
     "plotting.frequencies": (lambda: plotting.frequencies(many(MANY)), "the size of rope"),
     "plotting.kernel": (lambda: plotting.kernel("gaussian", 64, frequencies=many(MANY)), "the size of frequencies"),
     "plotting.mean_kernels": (lambda: plotting.mean_kernels({"a": many(MANY)}, 8), "the size of sets['a']"),
