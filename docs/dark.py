@@ -72,7 +72,7 @@ def recolour(figure: Any) -> None:
 def recolour_svg(text: str) -> str:
     """Return a file of matplotlib in colours for a dark page."""
     text = re.sub(r"#[0-9a-fA-F]{6}\b", lambda held: dark(held[0]), text)
-    ink = f"<style>text {{ fill: {dark('#000000')} }} use, path {{ stroke-linejoin: round }}</style>"
+    ink = f"<style>svg {{ fill: {dark('#000000')} }}</style>"  # where black goes without saying
     return re.sub(r"(<svg\b[^>]*>)", rf"\1{ink}", text, count=1)
 
 

@@ -194,6 +194,8 @@ def test_every_page_of_the_reference_has_an_example_and_names_others():
     for name, held in found.items():
         lines = [line.partition(" : ")[0] for line in held.get("See Also", "").splitlines() if line[:1].strip()]
         near = [one.strip().removeprefix("rfrope.") for line in lines for one in line.split(",") if one.strip()]
+        home = name.rpartition(".")[0]
+        near = [f"{home}.{one}" if f"{home}.{one}" in pages else one for one in near]  # beside it in its module
         assert near, name
         assert name not in near
         assert [one for one in near if one not in pages and one.rpartition(".")[0] not in pages] == [], name

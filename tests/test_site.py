@@ -231,4 +231,4 @@ def test_a_file_is_given_colours_of_a_dark_page(dark):
     assert found.count("<svg") == found.count("<style>") == 1
     assert f'style="fill: {dark.GROUND}"' in found
     assert f'style="stroke: {dark.LIGHT["#0072b2"]}"' in found
-    assert f"text {{ fill: {dark.dark('#000000')} }}" in found
+    assert f"svg {{ fill: {dark.dark('#000000')} }}" in found

@@ -27,6 +27,18 @@ class Directions(NamedTuple):
         Its mean over the directions: of each frequency that of ``shell``, J_0 in two axes and sin(z)/z in three.
     rms, sup : ndarray
         Root mean square over the directions, and largest amount, of what it differs from that mean.
+
+    See Also
+    --------
+    designs.directional_error
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> even = rfrope.frequencies.isotropic([1.0], 8)
+    >>> found = rfrope.designs.directional_error(even, [4.0, 8.0])
+    >>> found.rms.round(3) + 0.0
+    array([0., 0.])
     """
 
     mean: np.ndarray
@@ -57,6 +69,10 @@ def directional_error(frequencies: Array, lengths: Array) -> Directions:
         fit in memory.
     TypeError
         For anything but real numbers.
+
+    See Also
+    --------
+    designs.Directions, designs.directional_bound
 
     Notes
     -----
@@ -123,6 +139,10 @@ def directional_bound(n_blocks: int, phases: Array, *, ndim: int = 2) -> np.ndar
         For numbers that are not as above.
     TypeError
         For anything but real numbers.
+
+    See Also
+    --------
+    designs.directional_error
 
     Notes
     -----

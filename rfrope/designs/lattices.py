@@ -43,6 +43,10 @@ def dual_lattice(
     TypeError
         For arguments of another kind.
 
+    See Also
+    --------
+    designs.directional_error, frequencies.isotropic
+
     Notes
     -----
     A random shift of the points turns every wave by a phase of its own: the variance of the mean kernel is

@@ -37,6 +37,17 @@ class Quadrature:
         Which lags it was made for.
     log_remainder : float
         Logarithm of the factor of ``lag^(4D)`` in the bound for real lags.
+
+    See Also
+    --------
+    designs.quadrature
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rule = rfrope.designs.quadrature("gaussian(scale=32)", 16)
+    >>> rule.frequencies.shape, round(float(rule.weights.sum()), 6)
+    ((16,), 1.0)
     """
 
     frequencies: np.ndarray
@@ -115,6 +126,10 @@ def quadrature(kernel: Kernel | str, n_blocks: int, *, lags: str = "real") -> Qu
         that are not as above.
     TypeError
         For arguments of another kind.
+
+    See Also
+    --------
+    designs.Quadrature, designs.optimise
 
     Notes
     -----

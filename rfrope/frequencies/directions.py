@@ -44,6 +44,10 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
     TypeError
         For counts that are not whole, or magnitudes that are neither integers nor real floats.
 
+    See Also
+    --------
+    mixed, golden_gate, designs.directional_error
+
     Notes
     -----
     On two axes they are the angles ``pi (i + j / M) / n``, i = 0, ..., n - 1, for magnitude j: equal steps,

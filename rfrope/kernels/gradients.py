@@ -56,6 +56,10 @@ def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
     TypeError
         For anything but real numbers, or arrays of several libraries.
 
+    See Also
+    --------
+    kernels.transport_points, kernel
+
     Notes
     -----
     Matern with nu among the values is the mean of a Gaussian kernel over a Gamma variable g, ``Phi = E
@@ -108,6 +112,10 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
         the scale of a periodic kernel, which choose among whole numbers; and for points as `Kernel.transport`.
     TypeError
         As `rfrope.kernels.evaluate_phi`.
+
+    See Also
+    --------
+    kernels.evaluate_phi, sample
 
     Notes
     -----

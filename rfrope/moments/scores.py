@@ -229,6 +229,10 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
     TypeError
         For arguments of another kind.
 
+    See Also
+    --------
+    score_variance, moments.mean_kernel_band
+
     Notes
     -----
     The mean kernel of D blocks has the variance ``v / D + (1 - 1 / D) c``, with v that of one cosine and c

@@ -262,6 +262,10 @@ def sphere_positions(latitude: Array, longitude: Array) -> Array:
     TypeError
         For anything but integers and real floats.
 
+    See Also
+    --------
+    rotation.grid_positions, rotation.graph_positions
+
     Notes
     -----
     The length of a lag is the chord ``2 sin(gamma / 2)``, gamma being the angle between the points. With
@@ -316,6 +320,10 @@ def graph_positions(
         connected, whose waves do not say where its parts are; and for too many waves.
     TypeError
         For anything but real numbers, or a number of waves that is not whole.
+
+    See Also
+    --------
+    rotation.grid_positions, rotation.sphere_positions
 
     Notes
     -----
