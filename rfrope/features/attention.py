@@ -53,6 +53,10 @@ def linear_attention(
     TypeError
         For arguments of another kind.
 
+    See Also
+    --------
+    features.positive, features.hyperbolic : features with which it comes to softmax attention.
+
     Notes
     -----
     Output l is ``sum_n (q_l . k_n) v_n / sum_n (q_l . k_n)``. Beyond its arguments and result it holds ``m (e + 1)``

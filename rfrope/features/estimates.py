@@ -44,7 +44,7 @@ def positive(x: Array, projections: Array, *, stabilise: str | None = None) -> A
 
     See Also
     --------
-    variance : how far the product of two features is from what it estimates.
+    features.variance : how far the product of two features is from what it estimates.
 
     Notes
     -----
@@ -82,6 +82,10 @@ def hyperbolic(x: Array, projections: Array, *, stabilise: str | None = None) ->
     ValueError, TypeError
         As `positive`.
 
+    See Also
+    --------
+    features.positive : one feature for each projection.
+
     Notes
     -----
     At equal width their variance is ``1 - exp(-|x + y|^2)`` times that of `positive` for independent projections.
@@ -118,6 +122,10 @@ def trigonometric(x: Array, projections: Array) -> Array:
     ------
     ValueError, TypeError
         As `positive`.
+
+    See Also
+    --------
+    features.hyperbolic : features that are positive.
 
     Notes
     -----
@@ -161,6 +169,10 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
         For shapes that do not fit, and other features.
     TypeError
         For arguments of another kind.
+
+    See Also
+    --------
+    features.positive, features.hyperbolic, features.trigonometric : what makes the features.
 
     Notes
     -----

@@ -46,7 +46,7 @@ def stochastic(
 
     See Also
     --------
-    stochastic_variance : how far the product is from its mean.
+    features.stochastic_variance : how far the product is from its mean.
 
     Notes
     -----
@@ -117,6 +117,10 @@ def stochastic_variance(
         For shapes that do not fit, lags that are not finite, or a kernel that cannot be read.
     TypeError
         For arguments of another kind.
+
+    See Also
+    --------
+    score_variance : of queries and keys that RF-RoPE rotates.
 
     Notes
     -----
