@@ -363,6 +363,10 @@ def _read_request(
 def _read_rope(rope: Any) -> Rope:
     if isinstance(rope, Layers):
         raise TypeError("rope is the layers of a model, which export alone takes; expected one of their ropes")
+    if isinstance(rope, list | tuple) and any(isinstance(one, Rope) for one in rope):
+        raise ValueError(
+            f"rope has {len(rope)} Ropes, one for each layer, and engines turn all layers of a kind by one; expected one"
+        )
     return rope if isinstance(rope, Rope) else Rope(rope)
 
 

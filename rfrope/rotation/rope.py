@@ -448,6 +448,8 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
         value = value.copy()
         value.flags.writeable = False
         return value, value.size
+    if isinstance(value, list | tuple) and any(isinstance(one, Rope) for one in value):
+        raise TypeError("frequencies is a sequence of Ropes, as of a Rope for each layer; expected one at a time")
     xp, device = array.shared(frequencies=value)
     n_blocks = angles.frequencies(value, xp, device).shape[-2]
     value = array.numbers(value, xp, name="frequencies", device=device)
