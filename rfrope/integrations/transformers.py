@@ -289,8 +289,8 @@ def tune(
     tokenizer : callable, optional
         The model's, for strings and files.
     window, chunks : int
-        Tokens of a window, at least 3, the trained context and at most 1024 unless given; and parts of it that lie together, with
-        random gaps between them, so that a short window reaches positions of the whole context.
+        Tokens of a window, at least 3, the trained context and at most 1024 unless given; and parts of it that lie
+        together, with random gaps between them, so that a short window reaches positions of the whole context.
     batch : int
         Windows of a step.
     whole_windows : float

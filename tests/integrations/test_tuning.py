@@ -74,6 +74,27 @@ def test_what_was_learned_goes_into_the_model(model, per, shape):
     torch.testing.assert_close(torch.cat(read).double(), losses[:, TRAINED - 1 :].mean(1), rtol=1e-5, atol=1e-5)
 
 
+def test_what_was_learned_is_a_config(model, tmp_path):
+    """As divisors of longrope by `exports.write`, and as plain frequencies by `save_pretrained`: equal logits."""
+    tuning = tuned(model, starts="ntk", steps=16, batch=4, window=24)
+    assert tuning.rope.attention_factor != 1.0
+    ids = torch.from_numpy(np.stack(texts(2)))
+    with replace_rotary(model, tuning.rope):
+        wanted = logits(model, ids)
+        model.save_pretrained(tmp_path / "plain")
+    model.save_pretrained(tmp_path / "divisors")
+    config = tmp_path / "divisors" / "config.json"
+    rfrope.exports.write(config, tuning.rope, "transformers", model=config, overwrite=True)
+    scale = wanted.abs().max()
+    assert (logits(model, ids) - wanted).abs().max() > 0.01 * scale, "it makes a difference"
+    for name in ("plain", "divisors"):
+        loaded = type(model).from_pretrained(tmp_path / name)
+        assert loaded.config.max_position_embeddings == (CONTEXT if name == "divisors" else TRAINED)
+        assert (logits(loaded, ids) - wanted).abs().max() < 2e-5 * scale
+        (read,) = rfrope.from_config(loaded.config)
+        assert read.attention_factor == pytest.approx(tuning.rope.attention_factor, rel=1e-12)
+
+
 def test_layers_turn_by_ropes_of_their_own(model):
     ropes = [rfrope.Rope(rfrope.geometric(8, base=base)) for base in (10.0, 1000.0)]
     both = []
@@ -172,13 +193,18 @@ def test_the_context_is_that_which_was_asked_for(model):
 
 
 def test_a_checkpoint_knows_every_document(model, tmp_path):
+    from rfrope.integrations import tuning
+
     given = {"starts": "ntk", "steps": 1, "checkpoint": tmp_path / "kept.npz"}
     tuned(model, **given)
-    with pytest.raises(ValueError, match="batches differ"):
+    learning, _, _ = tuning.split(texts(), 0.25, 0, 16)
+    taught = [i for i, one in enumerate(texts()) if any(np.array_equal(one, other) for other in learning)]
+    assert len(taught) == 5
+    for i in taught:
         changed = texts()
-        for one in changed:
-            one[50] = 3 + (one[50] - 2) % 29  # wherever a window may have looked
-        tuned(model, changed, **given)
+        changed[i][50] = 3 + (changed[i][50] - 2) % 29
+        with pytest.raises(ValueError, match="batches differ"):
+            tuned(model, changed, **given)
 
 
 def test_checkpointed_activations_give_the_same(model):
