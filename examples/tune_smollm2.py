@@ -1,4 +1,4 @@
-"""A real model at 2 and 4 times its context, learned: ``python examples/tune_smollm2.py --output docs/tune_smollm2.csv``.
+"""A model at 2 and 4 times its context, learned: ``python examples/tune_smollm2.py --output docs/tune_smollm2.csv``.
 
 For SmolLM2-135M-Instruct, trained on 8192 positions, factors of its frequencies and a temperature are learned for 16384
 and 32768 by `rfrope.integrations.transformers.tune`, on some documents. Others, of code, documentation and prose, are
