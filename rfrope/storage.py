@@ -63,6 +63,10 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     ModuleNotFoundError
         For ``.safetensors`` without that package.
 
+    See Also
+    --------
+    load, exports.write
+
     Notes
     -----
     Inside are two arrays, neither pickled: ``frequencies``, and ``metadata``, a string of JSON with the format's
@@ -116,6 +120,10 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
         For a safetensors file without that package.
     TypeError
         If `xp` is not an array library, or `dtype` not one of its real floating types.
+
+    See Also
+    --------
+    save, Rope
 
     Notes
     -----

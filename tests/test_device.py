@@ -192,7 +192,7 @@ def make_once(name: str, xp: Any, place: Any) -> Any:
 
 
 SCHEMES = ("linear", "ntk", "dynamic_ntk", "yarn", "longrope", "llama3", "proportional")
-UNTYPED = {"summarise", "plan", "audit", "from_generators", "plotting.attention"}  # they take arrays and other things
+UNTYPED = {"summarise", "plan", "audit", "plotting.attention"}  # they take arrays and other things
 
 
 def takes_arrays(name: str, function: Any) -> bool:
@@ -235,7 +235,7 @@ FROM_HOST = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estim
 OF_THE_HOST = {  # as the table in docs/precision.rst says
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
-    *("precision_budget", "atlas"),
+    *("precision_budget", "atlas", "nearest_commuting", "fold_gains"),
     *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "exports.export"),
     *("exports.rounding", "exports.write", "plotting.attention", "plotting.frequencies", "plotting.kernel"),
     *("plotting.mean_kernels", "plotting.wavelengths", "save"),
@@ -290,11 +290,12 @@ class Watched(types.ModuleType):
 
 # fmt: off
 QUEUED = {
-    "abs", "all", "any", "arange", "argmin", "astype", "atan2", "broadcast_to", "concat", "cos", "empty", "exp",
-    "expm1", "finfo", "floor", "full", "full_like", "imag", "isfinite", "isinf", "log", "log1p", "logaddexp", "matmul",
-    "matrix_transpose", "max", "mean", "moveaxis", "ones_like", "prod", "real", "remainder", "reshape", "round",
-    "sin", "sqrt", "stack", "sum", "take", "where", "zeros_like", "__array_namespace_info__", "int32", "int64",
-    "uint8", "float32", "float64", "complex64", "complex128",
+    "abs", "all", "any", "arange", "argmin", "astype", "atan2", "broadcast_to", "concat", "cos", "cumulative_sum",
+    "empty", "exp", "expand_dims", "expm1", "finfo", "floor", "full", "full_like", "imag", "isfinite", "isinf",
+    "log", "log1p", "logaddexp", "matmul", "matrix_transpose", "max", "mean", "moveaxis", "ones_like", "prod",
+    "real", "remainder", "reshape", "round", "sin", "sqrt", "squeeze", "stack", "sum", "take", "where",
+    "zeros_like", "__array_namespace_info__", "int32", "int64", "uint8", "float32", "float64", "complex64",
+    "complex128",
 }
 # fmt: on
 

@@ -108,6 +108,20 @@ class Representation(Result):
     frequency, phase, entry, rounding : float
         Parts of the error: rounded frequencies, rounded products with positions, cos and sin and their table, and the
         arithmetic of the rotation in the dtype of queries and keys. The error has their products, too.
+
+    See Also
+    --------
+    analysis.PrecisionBudget
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> from rfrope.data import smollm2_heads
+    >>> heads, omega = smollm2_heads(), rfrope.geometric(32, base=1e5)
+    >>> found = rfrope.analysis.precision_budget(heads["previous_q"], heads["previous_k"], omega, 8192)
+    >>> one = found.representation("float32 phases, float32 table")
+    >>> one.error < 0.1, one.phase > one.rounding
+    (True, True)
     """
 
     name: str
@@ -134,6 +148,19 @@ class PrecisionBudget(Result):
     below : float or None
         The bound that was asked for.
     representations : tuple of Representation
+
+    See Also
+    --------
+    analysis.precision_budget, analysis.Representation
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> from rfrope.data import smollm2_heads
+    >>> heads, omega = smollm2_heads(), rfrope.geometric(32, base=1e5)
+    >>> found = rfrope.analysis.precision_budget(heads["previous_q"], heads["previous_k"], omega, 8192, below=0.08)
+    >>> found.cheapest.name
+    'float32 phases, float32 table'
     """
 
     context: int
@@ -215,6 +242,10 @@ def precision_budget(
         that is not positive.
     TypeError
         For features that are not real floating, and values of another kind.
+
+    See Also
+    --------
+    analysis.PrecisionBudget, exports.rounding
 
     Notes
     -----

@@ -33,6 +33,16 @@ class Design:
         True if there is a seed; each block, taken alone, then has exactly the kernel's law.
     fitted : bool
         True if frequencies depend on a range of lags, ``max_lag``.
+
+    See Also
+    --------
+    designs.records, sample
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> {one.name: one.randomised for one in rfrope.designs.records() if one.name in ("iid", "quantile", "sobol")}
+    {'iid': True, 'sobol': True, 'quantile': False}
     """
 
     name: str
@@ -56,6 +66,10 @@ def records() -> tuple[Design, ...]:
     -------
     tuple of Design
 
+    See Also
+    --------
+    designs.Design, designs.names
+
     Examples
     --------
     >>> [record.name for record in records() if not record.randomised]
@@ -70,6 +84,10 @@ def names() -> tuple[str, ...]:
     Returns
     -------
     tuple of str
+
+    See Also
+    --------
+    designs.records, design
 
     Examples
     --------
@@ -148,6 +166,10 @@ def sample(
         For an unknown design or one that the kernel does not allow, negative numbers, or a kernel that cannot be read.
     TypeError
         For arguments of another kind.
+
+    See Also
+    --------
+    design, designs.optimise, designs.points
 
     Notes
     -----
@@ -268,6 +290,10 @@ def design(
     TypeError
         For arguments of another kind.
 
+    See Also
+    --------
+    sample, designs.optimise, expected_score, blocks_for_error
+
     Examples
     --------
     >>> rope = design("gaussian(scale=32)", head_dim=64, context=512, design="optimised")
@@ -341,6 +367,10 @@ def points(
         For another design, negative numbers, or a kernel that cannot be read.
     TypeError
         For arguments of another kind.
+
+    See Also
+    --------
+    sample, designs.names
 
     Examples
     --------

@@ -45,6 +45,18 @@ class Rounding(Result):
         of the attention factor. A rotated feature is off by at most ``table * (|x_1| + |x_2|)`` times that factor.
     context : int
         How many positions.
+
+    See Also
+    --------
+    exports.rounding, analysis.precision_budget
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rope = rfrope.Rope(rfrope.geometric(32), pairing="half", context=4096)
+    >>> found = rfrope.exports.rounding(rope, "vllm")
+    >>> found.context, found.frequency < 1e-6 < found.table
+    (4096, True)
     """
 
     frequency: float
@@ -66,6 +78,10 @@ def names() -> list[str]:
     -------
     list of str
 
+    See Also
+    --------
+    exports.records, exports.export
+
     Examples
     --------
     >>> names()[:5]
@@ -81,6 +97,10 @@ def records() -> tuple[Engine, ...]:
     -------
     tuple of Engine
         Those of `rfrope.engines.records` that have a ``format``.
+
+    See Also
+    --------
+    engines.Engine, exports.names
 
     Examples
     --------
@@ -136,6 +156,10 @@ def export(
     TypeError
         For values of another kind.
 
+    See Also
+    --------
+    exports.write, exports.names, exports.rounding
+
     Examples
     --------
     >>> import rfrope
@@ -176,6 +200,10 @@ def rounding(
     ------
     ValueError, TypeError
         As `export`.
+
+    See Also
+    --------
+    exports.Rounding, exports.export
 
     Notes
     -----
@@ -247,6 +275,10 @@ def write(
         As `export`.
     ModuleNotFoundError
         Without the package gguf or onnx, where it is needed.
+
+    See Also
+    --------
+    exports.export, save
 
     Examples
     --------

@@ -66,6 +66,10 @@ def register() -> None:
     ImportError
         From the module, where PyTorch or transformers is missing; the message names the extra to install.
 
+    See Also
+    --------
+    integrations.transformers.replace_rotary, exports.export
+
     Notes
     -----
     The rotation stays transformers' own, with frequencies in float32 and tables in the dtype of the model;
@@ -148,6 +152,22 @@ class Replacement(ExitStack):
         How many attention modules turn by it.
     rotaries : int
         How many modules of the model gave tables of cos and sin, and now give positions.
+
+    See Also
+    --------
+    integrations.transformers.replace_rotary
+
+    Examples
+    --------
+    >>> import rfrope, transformers
+    >>> from rfrope.integrations.transformers import replace_rotary
+    >>> config = transformers.LlamaConfig(
+    ...     vocab_size=8, hidden_size=32, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2
+    ... )
+    >>> replacement = replace_rotary(transformers.LlamaForCausalLM(config), rfrope.geometric(8))
+    >>> replacement.attentions, replacement.rotaries
+    (2, 1)
+    >>> replacement.undo()
     """
 
     attentions = rotaries = 0
@@ -166,7 +186,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
         With a rotary module that makes tables from positions, as most have, or with tables in its attention. Parts
         that see or hear keep their own rotation, unless such a part is given alone.
     rope : Rope, array_like, `rfrope.layers.torch.RotaryEmbedding`, mapping of str to these, or `rfrope.models.Layers`
-        For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. `Layers`
+        For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. ``Layers``
         with numbers must turn the layers that the model's config does. With sets
         for each head of the keys, or several axes of positions, too; with a module, what it learns is trained with the
         model.
@@ -180,9 +200,13 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     ------
     ValueError
         If the model has no such module, pairs features in another way than the Rope, turns another number of blocks,
-        or has kinds of layers that a mapping lacks, or where `Layers` turn other layers. The model is then as it was.
+        or has kinds of layers that a mapping lacks, or where ``Layers`` turn other layers. The model is then as it was.
     TypeError
         For what is no model.
+
+    See Also
+    --------
+    integrations.transformers.register, integrations.transformers.tune, layers.torch.RotaryEmbedding
 
     Notes
     -----
@@ -268,14 +292,14 @@ def tune(
     """Learn factors of the frequencies, and a temperature, for a longer context of a model whose weights are frozen.
 
     Documents are divided, by `rng`, into those that are learned from, those that choose between starts and stop the
-    learning, and those that are held out, which `Tuning` reports on.
+    learning, and those that are held out, which `rfrope.layers.tuning.Tuning` reports on.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
         A causal language model, as `replace_rotary` takes it. Afterwards it is as it was.
     texts : iterable
-        Documents, at least 5, no two alike: token ids, strings, or files of text as `pathlib.Path`.
+        Documents, at least 5, no two alike: token ids, strings, or files of text as ``pathlib.Path``.
     context : int
         Positions to reach.
     trained : int, optional
@@ -309,7 +333,7 @@ def tune(
 
     Returns
     -------
-    Tuning
+    layers.tuning.Tuning
         Its ``rope`` is a tuple with one for each layer where `per` is not "model"; `replace_rotary` takes both.
 
     Raises
@@ -318,6 +342,10 @@ def tune(
         For a model whose rotation cannot be replaced, texts that are too short or too few, a context that is not above
         the trained one, names that are no methods, a loss that is not finite from any start, options that are not as
         above, and a `checkpoint` of something else.
+
+    See Also
+    --------
+    layers.tuning.Tuning, analysis.plan, integrations.transformers.replace_rotary
 
     Notes
     -----

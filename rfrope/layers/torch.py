@@ -76,10 +76,14 @@ class RotaryEmbedding(TurningModule):
     Raises
     ------
     ValueError, TypeError
-        For a Rope without a pairing, or of another `head_dim`, an unknown `learnable` or `layout`, and tables for
+        For a Rope without a pairing, or of another `head_dim`, an unknown ``learnable`` or `layout`, and tables for
         several axes or heads, or for what is learned.
     ImportError
         From the module, where PyTorch is missing; the message names the extra to install.
+
+    See Also
+    --------
+    rotate, layers.torch.PolarEmbedding, integrations.transformers.replace_rotary
 
     Notes
     -----

@@ -75,7 +75,8 @@ def tune_modules(
     heads : int, optional
         Heads of keys, for sets of their own.
     learnable : str or sequence of str
-        "factors", "temperature" or both, as of `RotaryEmbedding`. A temperature is one for the model, or for a layer.
+        "factors", "temperature" or both, as of `rfrope.layers.torch.RotaryEmbedding`. A temperature is one for the
+        model, or for a layer.
     steps : int
         Most steps of Adam from the best start.
     rate : float
@@ -107,6 +108,10 @@ def tune_modules(
         are not as above, and a `checkpoint` of something else.
     TypeError
         For arguments and losses of another kind.
+
+    See Also
+    --------
+    layers.tuning.Tuning, integrations.transformers.tune
 
     Notes
     -----

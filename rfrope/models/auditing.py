@@ -42,6 +42,18 @@ class Finding(Result):
     position : int or None
         The first position at which a cos or sin is off by more than 1e-3; None if there is none within the context,
         or below 2^24 where there is no context. Of `probe` the first of those that it measured.
+
+    See Also
+    --------
+    models.audit, models.probe
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rope = rfrope.Rope(rfrope.geometric(8), context=64)
+    >>> found = rfrope.models.audit(rfrope.geometric(8, base=1e5), rope)
+    >>> found.findings[0].kind, found.findings[0].where, found.findings[0].position
+    ('frequencies', 'frequencies', 1)
     """
 
     kind: str
@@ -72,6 +84,18 @@ class Audit(Result):
         a fault or by rounding to float32; None if there is none within the context, or below 2^24 where there is none.
     unchecked : str
         What the config says and buffers do not show: which layers turn, where these differ; else "".
+
+    See Also
+    --------
+    models.audit, models.Finding
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rope = rfrope.Rope(rfrope.geometric(8), context=64)
+    >>> found = rfrope.models.audit(rope.frequencies, rope)
+    >>> found.passed, found.findings, found.checked
+    (True, (), ('frequencies',))
     """
 
     findings: tuple[Finding, ...]
@@ -133,6 +157,10 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
         `from_config`.
     TypeError
         For arrays of other kinds, and as `from_config`.
+
+    See Also
+    --------
+    models.Audit, models.probe, models.compare
 
     Notes
     -----

@@ -55,6 +55,18 @@ class EngineReport(Result):
         True where frequencies, attention factor, pairing and layers, where these are known, are those of the reference.
     findings : tuple of str
         In words: differences from the reference, and tables that end before the text.
+
+    See Also
+    --------
+    models.RopeComparison, engines.EngineRope
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> (rope,) = rfrope.models.compare(config, engines=["transformers", "vllm"]).ropes
+    >>> [(one.engine, one.status) for one in rope.engines]
+    [('transformers', 'known'), ('vLLM', 'known')]
     """
 
     engine: str
@@ -104,6 +116,18 @@ class RopeComparison(Result):
         Names of the engines after that change.
     layers : tuple of int or None
         The layers that turn by this RoPE; None where the config does not determine them.
+
+    See Also
+    --------
+    models.Comparison, models.EngineReport
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> (rope,) = rfrope.models.compare(config, engines=["transformers", "vllm"]).ropes
+    >>> rope.agree, rope.verdict
+    (True, ('They agree.',))
     """
 
     name: str
@@ -168,6 +192,18 @@ class Comparison(Result):
     ----------
     ropes : tuple of RopeComparison
         One for each RoPE of the config, as in `from_config`, and for each length of a text.
+
+    See Also
+    --------
+    models.compare, models.RopeComparison
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.compare(config, engines=["transformers", "vllm"])
+    >>> found.agree, len(found.ropes), found.findings
+    (True, 1, ())
     """
 
     ropes: tuple[RopeComparison, ...]
@@ -222,6 +258,10 @@ def compare(
         For an unknown engine, a config without ``max_position_embeddings``, and as `from_config`.
     TypeError, OSError
         As `from_config`.
+
+    See Also
+    --------
+    models.Comparison, models.audit, exports.export
 
     Notes
     -----

@@ -98,6 +98,10 @@ def from_config(
     OSError
         If a file cannot be read, or is not a regular one.
 
+    See Also
+    --------
+    models.from_rope_parameters, models.compare, analysis.summarise
+
     Notes
     -----
     Nothing is fetched or executed. What a config leaves out is what transformers 5 has for its ``model_type``, from a

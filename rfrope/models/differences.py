@@ -39,7 +39,7 @@ def describe_difference(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtyp
 
 def _name_mistake(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_turns: bool) -> str:
     for name, wrong in mistakes(rope):
-        if wrong.shape == found.shape:
+        if wrong.shape == found.shape and np.all(np.isfinite(wrong)):
             apart = np.abs(found - wrong)
             if whole_turns:  # rows at whole positions do not show them
                 apart = np.abs(np.remainder(apart + np.pi, 2.0 * np.pi) - np.pi)

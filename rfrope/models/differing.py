@@ -37,6 +37,18 @@ class Change(Result):
         Its name: a key of ``rope_parameters``, a field of a Rope, "RoPE", "kind", "window", "layers" or "part".
     old, new : object
         Plain values; None where there was or is none.
+
+    See Also
+    --------
+    models.LayerDiff
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.diff(config, config | {"rope_theta": 500000.0})
+    >>> found.layers[0].changes[0]
+    Change(what='rope_theta', old=10000.0, new=500000.0)
     """
 
     what: str
@@ -69,6 +81,18 @@ class LayerDiff(Result):
     is_compared : bool
         Whether scores were compared: not where only one of the models has RoPE there, for the axes of pictures, and
         where nothing says how long a text is.
+
+    See Also
+    --------
+    models.Diff, models.Change
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.diff(config, config | {"rope_theta": 500000.0})
+    >>> found.layers[0].layers, len(found.layers[0].changes)
+    (None, 1)
     """
 
     part: str
@@ -118,6 +142,19 @@ class Diff(Result):
         Part of the score at distance 0 from which on scores count as different.
     differs_from : int or None
         The first distance at which any of the layers differs; None where none does, or a part or its layers are new.
+
+    See Also
+    --------
+    models.diff, models.LayerDiff
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> new = config | {"rope_theta": 500000.0}
+    >>> found = rfrope.models.diff(config, new)
+    >>> found.same, found.differs_from
+    (False, 2)
     """
 
     layers: tuple[LayerDiff, ...]
@@ -192,6 +229,10 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
         For sets for each head, several axes, polar Ropes, and as `from_config`.
     TypeError, OSError
         As `from_config`.
+
+    See Also
+    --------
+    models.Diff, models.compare
 
     Notes
     -----

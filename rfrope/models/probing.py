@@ -45,6 +45,18 @@ class Probe(Result):
     counts_padding : bool or None
         Whether a model that is given a mask and no positions counts tokens of padding on the left; None for a function,
         and where that is not known.
+
+    See Also
+    --------
+    models.probe, models.Rotation
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rope = rfrope.Rope(rfrope.geometric(8), pairing="half")
+    >>> found = rfrope.models.probe(lambda q, k, at: tuple(rope.rotate(x, at[:, None]) for x in (q, k)), head_dim=16)
+    >>> found.passed, found.rope.pairing
+    (True, 'half')
     """
 
     findings: tuple[Finding, ...]
@@ -176,6 +188,10 @@ def probe(
         module, and as `from_config`.
     TypeError
         For what cannot be called, for results of other kinds, and as `from_config`.
+
+    See Also
+    --------
+    models.Probe, models.audit
 
     Notes
     -----

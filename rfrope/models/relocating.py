@@ -41,6 +41,18 @@ class RopeRelocation(Result):
         they are the same at every length.
     layers : tuple of int or None
         The layers whose keys it turned; None where the config does not determine them.
+
+    See Also
+    --------
+    models.Relocation
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> (one,) = rfrope.models.can_relocate(config).ropes
+    >>> one.possible, one.rope.n_blocks
+    (True, 8)
     """
 
     name: str
@@ -83,6 +95,18 @@ class Relocation(Result):
         One for each RoPE of the config, as in `from_config`.
     still : tuple of LayerKind
         Layers without RoPE, as in `list_layers`: a move leaves their keys, or their state, as it is.
+
+    See Also
+    --------
+    models.can_relocate, models.RopeRelocation
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.can_relocate(config)
+    >>> bool(found), found.reasons
+    (True, ())
     """
 
     ropes: tuple[RopeRelocation, ...]
@@ -140,6 +164,10 @@ def can_relocate(
     ------
     ValueError, TypeError, OSError
         As `from_config`.
+
+    See Also
+    --------
+    models.Relocation, rotation.relocate
 
     Notes
     -----

@@ -51,6 +51,18 @@ class Rotation(Result):
         Features of a head; 0 where it is not known.
     sets_differ : bool
         Whether heads turn by different frequencies, or queries by others than keys.
+
+    See Also
+    --------
+    models.probe, models.Probe
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rope = rfrope.Rope(rfrope.geometric(8), pairing="half")
+    >>> found = rfrope.models.probe(lambda q, k, at: tuple(rope.rotate(x, at[:, None]) for x in (q, k)), head_dim=16)
+    >>> found.rotations[0].rotary_dim, found.rotations[0].pairing
+    (16, 'half')
     """
 
     name: str

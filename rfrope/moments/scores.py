@@ -34,6 +34,17 @@ class Band(Result):
     lower, upper : array
         An interval, within -1 and 1, that holds it at any one lag with probability `confidence`.
     confidence : float
+
+    See Also
+    --------
+    moments.mean_kernel_band
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> band = rfrope.moments.mean_kernel_band([0.0, 8.0], "gaussian(scale=8)", n_blocks=32)
+    >>> band.value.round(3), band.stderr.round(3)
+    (array([1.   , 0.607]), array([0.   , 0.079]))
     """
 
     value: Array
@@ -69,6 +80,10 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     ValueError, TypeError
         For shapes that do not fit, features that are not real floating, or a kernel that cannot be read.
 
+    See Also
+    --------
+    score_variance, estimate_scores, scores
+
     Notes
     -----
     Source: Theorem 2 of the RF-RoPE paper. It needs identical symmetric marginals only, not independent blocks.
@@ -100,6 +115,10 @@ def score_variance(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     ------
     ValueError, TypeError
         As `expected_score`.
+
+    See Also
+    --------
+    expected_score, blocks_for_error
 
     Notes
     -----
@@ -139,6 +158,10 @@ def relative_error(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     ValueError, TypeError
         As `expected_score`.
 
+    See Also
+    --------
+    score_variance, blocks_for_error
+
     Examples
     --------
     >>> relative_error([1.0, 2.0], [3.0, 1.0], [0.0, 32.0], "gaussian(scale=32)").round(4)
@@ -175,6 +198,10 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
     ------
     ValueError, TypeError
         For a kernel, lags or numbers that are not as above.
+
+    See Also
+    --------
+    moments.Band, analysis.mean_kernel, plotting.kernel
 
     Notes
     -----
@@ -231,6 +258,10 @@ def blocks_for_error(
     ------
     ValueError, TypeError
         For a kernel or numbers that are not as above.
+
+    See Also
+    --------
+    score_variance, moments.relative_error
 
     Notes
     -----

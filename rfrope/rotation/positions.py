@@ -46,6 +46,10 @@ def packed_positions(cu_seqlens: Array, *, starts: Array | int = 0) -> Array:
     TypeError
         For numbers that are not whole.
 
+    See Also
+    --------
+    rotation.mrope_positions, rotate
+
     Examples
     --------
     >>> packed_positions([0, 3, 3, 5])
@@ -112,6 +116,10 @@ def mrope_positions(
         `after_video`.
     TypeError
         For sizes that are not whole numbers.
+
+    See Also
+    --------
+    rotation.grid_positions, mrope
 
     Notes
     -----
@@ -204,6 +212,10 @@ def grid_positions(
     TypeError
         For sizes that are not whole numbers.
 
+    See Also
+    --------
+    rotation.mrope_positions, axial, mixed
+
     Examples
     --------
     >>> grid_positions((2, 2)).tolist()
@@ -272,6 +284,10 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "half", d
     ValueError, TypeError
         As `rotation_table`, and for an unknown pairing.
 
+    See Also
+    --------
+    rotation.shift_matrix, geometric
+
     Notes
     -----
     ``E(s) . E(t) = sum_i cos((s - t) . theta_i)``, which is D times `rfrope.analysis.mean_kernel` at ``s - t``: the
@@ -314,6 +330,10 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "half", dt
     ------
     ValueError, TypeError
         As `sinusoidal`.
+
+    See Also
+    --------
+    sinusoidal, rotation.phases
 
     Notes
     -----

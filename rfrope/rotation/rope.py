@@ -60,6 +60,10 @@ class Rope:
     ValueError, TypeError
         For values that are not as above.
 
+    See Also
+    --------
+    design, from_config, rotate, save
+
     Notes
     -----
     Frequencies of NumPy are a copy, and read-only, as what is prepared from them is kept: write to

@@ -56,6 +56,10 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
     TypeError
         For arrays of different libraries, or of a dtype that is not integer or real floating.
 
+    See Also
+    --------
+    rotate_by_phases, rotation_table
+
     Examples
     --------
     >>> phases([0, 1, 2], [1.0, 0.5])
@@ -248,6 +252,10 @@ def rotate_by_phases(
     ValueError, TypeError
         As `rotate`.
 
+    See Also
+    --------
+    rotate, rotation.phases
+
     Examples
     --------
     >>> import numpy as np
@@ -294,6 +302,10 @@ def rotate_by_table(
     ValueError, TypeError
         As `rotate`, and if `cos` and `sin` differ in shape.
 
+    See Also
+    --------
+    rotate, rotation_table
+
     Examples
     --------
     >>> rotate_by_table([[1.0, 2.0]], [[0.0]], [[1.0]])
@@ -336,6 +348,10 @@ def rotation_table(
     ------
     ValueError, TypeError
         As `rotate`.
+
+    See Also
+    --------
+    rotate_by_table, rotation.phases
 
     Examples
     --------
@@ -391,6 +407,10 @@ def scores(
     ------
     ValueError, TypeError
         As `rotate`, and if q and k differ in width or dtype.
+
+    See Also
+    --------
+    block_coefficients, expected_score, rotate
 
     Examples
     --------

@@ -155,6 +155,30 @@ GREEDY = {
     ),
     "frequencies.xpos_scales": (lambda: rfrope.frequencies.xpos_scales([0, 1], MOST), "n_blocks"),
     "frequencies.xpos_scales: positions": (lambda: rfrope.frequencies.xpos_scales(np.zeros(10**5), 10**6), "either"),
+    "rotation.cumulative_phases": (lambda: rotation.cumulative_phases(many(MANY, 4)), "the size of rates"),
+    **{
+        f"frequencies.{name}": (
+            lambda name=name: getattr(rfrope.frequencies, name)(many(2**15, 2**15, value=0.0)),
+            "the size of generators",
+        )
+        for name in ("relative_commutator", "nearest_commuting")
+    },
+    "frequencies.fold": (lambda: rfrope.frequencies.fold(many(MANY, 4), np.eye(4)), "the size of weight"),
+    "frequencies.fold_gains": (lambda: rfrope.frequencies.fold_gains(many(MANY), np.eye(4)), "the size of gains"),
+    "analysis.toeplitz_defect": (lambda: rfrope.analysis.toeplitz_defect(many(SIDE, SIDE)), "the size of values"),
+    "analysis.fourier_two_point": (
+        lambda: rfrope.analysis.fourier_two_point(np.zeros(SIDE), np.zeros(SIDE), [1.0], np.eye(1), np.eye(1)),
+        "the size of q_positions or k_positions",
+    ),
+    "heads.lag_bias": (lambda: heads.lag_bias(np.zeros((SIDE, 1)), np.ones(SIDE)), "the size of lags, weight or shape"),
+    "heads.t5_bias": (
+        lambda: heads.t5_bias(np.zeros(SIDE, int), np.zeros((SIDE, 2)), max_distance=3),
+        "the size of lags or table",
+    ),
+    "heads.fire_bias": (
+        lambda: heads.fire_bias(np.zeros(SIDE), np.zeros(SIDE), abs, c=1.0, threshold=1.0),
+        "the size of q_positions or k_positions",
+    ),
     "frequencies.from_generators": (
         lambda: rfrope.frequencies.from_generators(many(2**15, 2**15, value=0.0)),
         "the size of generators",

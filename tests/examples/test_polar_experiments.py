@@ -186,9 +186,11 @@ def test_what_is_said_of_least_mean_squares():
         kernel = rfrope.kernel("gaussian", scale=scale)
         rope = rfrope.design(kernel, head_dim=32, context=context, design="optimised", rng=0, polar=True)
         missed = np.abs(rfrope.analysis.mean_kernel(np.arange(float(lags)), rope) - kernel.phi(np.arange(float(lags))))
-        assert (missed.argmax(), f"{missed.max():.1f}") == (at, "0.8")
+        # a descent ends a last digit apart on another processor, and its largest error a lag or two
+        assert abs(missed.argmax() - at) <= 2
+        assert f"{missed.max():.1f}" == "0.8"
     assert "gives up the 16 nearest lags of a Gaussian of scale 4, by up to 0.8" in page
-    assert "a set of scale 64 that is optimised for 512 lags alone comes back to 0.8 at lag 682" in page
+    assert "a set of scale 64 that is optimised for 512 lags alone comes back to 0.8 at about lag 682" in page
 
 
 @torch.no_grad()
