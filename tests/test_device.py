@@ -154,6 +154,8 @@ def moved(value: Any, a: Place) -> Any:
     """An argument with all of its arrays on the device."""
     if isinstance(value, np.ndarray):
         return a(value)
+    if isinstance(value, tuple) and isinstance(value[0], np.ndarray):
+        return tuple(map(a, value))
     if isinstance(value, dict):
         return {key: moved(one, a) for key, one in value.items()}
     if isinstance(value, rfrope.Rope):
@@ -204,7 +206,7 @@ def public_functions() -> dict[str, Any]:
     """All functions of the public interface, and the methods of Kernel and Rope, by name."""
     spaces = (rfrope, analysis, heads, rfrope.moments, rfrope.rotation, rfrope.frequencies, rfrope.models)
     found = {name: getattr(space, name) for space in spaces for name in space.__all__}
-    for name in ("kernels", "bochner", "designs", "engines", "exports", "plotting"):
+    for name in ("kernels", "bochner", "designs", "engines", "exports", "features", "plotting"):
         space = getattr(rfrope, name)
         found |= {
             f"{name}.{one}": getattr(space, one) for one in space.__all__ if getattr(space, one) is not found.get(one)
@@ -233,6 +235,13 @@ def score_estimates(a: Place, executor: Any = None) -> Iterator[Any]:
 TAKING = {name for name, function in public_functions().items() if takes_arrays(name, function)}
 FROM_HOST = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estimates}
 OF_THE_HOST = {  # as the table in docs/precision.rst says
+    *(
+        "isotropic",
+        "kernels.transport_points",
+        "designs.directional_error",
+        "designs.directional_bound",
+        "pair_covariance",
+    ),
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
     *("precision_budget", "atlas", "nearest_commuting", "fold_gains"),

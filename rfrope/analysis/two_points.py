@@ -32,6 +32,11 @@ def toeplitz_defect(values: Array) -> Array:
     TypeError
         For anything but real numbers.
 
+    See Also
+    --------
+    scores : those of a Rope, of which none is lost.
+    analysis.fourier_two_point : those of FoPE.
+
     Notes
     -----
     The nearest matrix whose entries depend on the lag has their mean along each diagonal. Rotations by position have
@@ -90,6 +95,11 @@ def fourier_two_point(
         For shapes that do not fit, or no block at all.
     TypeError
         As `rotate`.
+
+    See Also
+    --------
+    analysis.mean_kernel : the same for RoPE, a function of the lag.
+    analysis.toeplitz_defect : how far this one is from that.
 
     Notes
     -----

@@ -7,6 +7,7 @@ without end is never cut: what is left over is what the closed form of the whole
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from scipy import interpolate, special
 
 from rfrope._core import capacity, quantiles
 from rfrope.designs.sampling import check_design
-from rfrope.designs.sets import checked_isotropy
+from rfrope.designs.sets import checked_isotropy, lattice
 from rfrope.kernels import Kernel
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
@@ -99,10 +100,36 @@ def _stratified(kernel: Kernel, n: int, lags: np.ndarray) -> Form:
 
 def _shifted(kernel: Kernel, n: int, lags: np.ndarray) -> Form:
     """All blocks lie at one random place of their strata: the mean kernel's variance is that over this place."""
+    if kernel.ndim > 1:
+        return np.ones((1, n)), _shifted_lattice(kernel, n, lags)[:, None]
     (line,) = _lines(kernel, "shifted", most_axes=1)
     fall, square = kernel.deficits(lags, np)
     of_mean = line.lattice_variance(lags, n)
     return np.ones((1, n)), ((n * of_mean - (square - fall * fall)) / (n - 1.0))[:, None]
+
+
+def _shifted_lattice(kernel: Kernel, n: int, lags: np.ndarray) -> np.ndarray:
+    """Mean covariance of two points of a lattice that is moved in every column.
+
+    A product of two cosines is half the real part of a sum, whose terms have a factor for each axis: the mean of
+    ``exp(i (a +- a'))`` over a uniform p, with phases a at p and a' at p + s modulo 1, s being the difference of the
+    two points in this column. Points of the first column lie on half of it.
+    """
+    lines, points = _lines(kernel, "shifted"), lattice(kernel, n)
+    capacity.check(96.0 * n * n, f"pairs of {n} blocks", "the number of blocks")
+    steps = (points[1:] - points[:1]) % 1.0  # that of two points depends on the difference of their numbers alone
+    counts = (n - np.arange(1.0, n)) / (0.5 * n * (n - 1.0))
+    alike, against = np.ones((2, len(lags), n - 1), dtype=np.complex128)
+    for axis, line in enumerate(lines):
+
+        def factors(at: np.ndarray, panels: int, axis: int = axis, line: _Line = line) -> np.ndarray:
+            found = [line.products(at, step, panels, half=axis == 0) for step in steps[:, axis]]
+            return np.concatenate([np.stack(part, axis=1) for part in zip(*found, strict=True)], axis=1)
+
+        both = _refined(factors, lags[:, axis], 4 * _TAIL_PANELS * (n - 1), least=1.0)
+        alike, against = alike * both[:, : n - 1], against * both[:, n - 1 :]
+    fall, _ = kernel.deficits(lags, np)
+    return np.real(0.5 * (alike + against)) @ counts - (1.0 - fall) ** 2
 
 
 def _sobol(kernel: Kernel, n: int, lags: np.ndarray) -> Form:
@@ -189,7 +216,7 @@ _FORMS: dict[str, Callable[[Kernel, int, np.ndarray], Form]] = {
 def _refusal(design: str, kernel: Kernel) -> ValueError:
     return ValueError(
         f"design is {design!r}, whose pairs of blocks have no exact covariance for {kernel!r}; expected 'iid', "
-        "'antithetic', 'stratified' where each axis is a function of a uniform of its own, 'shifted', 'sobol' or "
+        "'antithetic', 'stratified' or 'shifted' where each axis is a function of a uniform of its own, 'sobol' or "
         "'halton' where one uniform makes a frequency, 'orthogonal' where the law of radii is known, or frequencies, "
         "which are dealt to the blocks at random; estimate_scores measures the others"
     )
@@ -209,6 +236,28 @@ class _Line(NamedTuple):
         cube = np.full((p.size, self.kernel.n_columns), 0.5)
         cube[:, self.axis] = np.clip(0.5 + 0.5 * p.reshape(-1), 0.5, 1.0 - 2.0**-53)
         return np.abs(self.kernel.transport_points(cube)[:, self.axis]).reshape(p.shape)
+
+    def products(self, along: np.ndarray, step: float, panels: int, *, half: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Means of ``exp(i (a' - a))`` and ``exp(i (a' + a))``, a at a uniform p and a' a step further, modulo 1.
+
+        Intervals halve towards the ends, where a frequency may have none; what lies beyond the last is left out.
+        """
+        ends = np.sort(np.array([0.0, 1.0 - step, 1.0]))
+        grades = 0.5 ** np.arange(1.0, _TAIL_PANELS)
+        grades = np.concatenate([[0.0], grades[::-1], 1.0 - grades[1:], [1.0]])
+        finer = np.interp(np.arange(panels * (grades.size - 1) + 1) / panels, np.arange(float(grades.size)), grades)
+        places, weights = zip(*(_panels(a + (b - a) * finer) for a, b in itertools.pairwise(ends)), strict=True)
+        place, weight = np.concatenate(places), np.concatenate(weights)
+        size = [self.frequencies(p % 1.0, half=half) for p in (place, place + step)]
+        apart, together = (np.exp(1j * along[:, None] * (size[1] + sign * size[0])) @ weight for sign in (-1.0, 1.0))
+        return apart, together
+
+    def frequencies(self, p: np.ndarray, *, half: bool) -> np.ndarray:
+        """Quantiles of the magnitude, or of the frequency itself."""
+        if half:
+            return self.magnitudes(p)
+        p = np.clip(p, 2.0**-53, 1.0 - 2.0**-53)
+        return np.sign(p - 0.5) * self.magnitudes(np.abs(2.0 * p - 1.0))
 
     def fall(self, lags: np.ndarray) -> np.ndarray:
         """``1 - Phi`` at the lags' component."""

@@ -1,6 +1,7 @@
 """Frequency sets made without data or chance: ladders of one axis, sets of several axes, generators of rotations."""
 
 from rfrope.frequencies.axes import axial, golden_gate, mixed, mrope
+from rfrope.frequencies.directions import isotropic
 from rfrope.frequencies.generators import fold, fold_gains, from_generators, nearest_commuting, relative_commutator
 from rfrope.frequencies.ladders import arithmetic, from_wavelengths, geometric, pixel, xpos_scales
 
@@ -13,6 +14,7 @@ __all__ = [
     "from_wavelengths",
     "geometric",
     "golden_gate",
+    "isotropic",
     "mixed",
     "mrope",
     "nearest_commuting",

@@ -51,8 +51,9 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
 
     See Also
     --------
-    nearest_commuting : for generators that do not commute, or not to all digits.
-    relative_commutator : how far they are from that.
+    frequencies.fold : weights in the basis.
+    frequencies.nearest_commuting : for generators that do not commute, or not to all digits.
+    frequencies.relative_commutator : how far they are from that.
 
     Notes
     -----
@@ -111,6 +112,11 @@ def relative_commutator(generators: Array) -> Array:
     ValueError, TypeError
         As `from_generators`, but for matrices that do not commute; values are looked at only where that costs nothing.
 
+    See Also
+    --------
+    frequencies.nearest_commuting : the nearest generators of which it is 0.
+    analysis.toeplitz_defect : what it does to scores.
+
     Notes
     -----
     It is at most 1 for skew-symmetric matrices (Bloch and Iserles, 2005). LieRE (Ostmeier et al., 2024) draws entries
@@ -165,6 +171,11 @@ def nearest_commuting(generators: Array) -> Array:
     ------
     ValueError, TypeError
         As `from_generators`, but for matrices that do not commute.
+
+    See Also
+    --------
+    frequencies.from_generators : the Rope of the result.
+    frequencies.relative_commutator : how far generators are from commuting.
 
     Notes
     -----
@@ -228,7 +239,8 @@ def fold(weight: Array, basis: Array) -> Array:
 
     See Also
     --------
-    fold_gains : what becomes of a norm between the weights and the rotation.
+    frequencies.from_generators : frequencies and basis.
+    frequencies.fold_gains : what becomes of a norm between the weights and the rotation.
 
     Examples
     --------
@@ -292,6 +304,10 @@ def fold_gains(gains: Array, basis: Array) -> Array:
         orthogonal.
     TypeError
         For anything but real numbers.
+
+    See Also
+    --------
+    frequencies.fold : the same for weights.
 
     Notes
     -----

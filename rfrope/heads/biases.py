@@ -43,6 +43,11 @@ def lag_bias(lags: Array, weight: Array, *, shape: Array = 1.0, form: str = "pow
     TypeError
         For anything but real numbers.
 
+    See Also
+    --------
+    kernel : the kernels that are named below.
+    heads.t5_bias, heads.fire_bias : biases that are learned functions.
+
     Notes
     -----
     The bias is no kernel: it is 0 at 0 and negative elsewhere, so only conditionally positive definite (Chi et al.,
@@ -119,6 +124,10 @@ def t5_bias(lags: Array, table: Array, *, max_distance: int = 128, bidirectional
     TypeError
         For lags that are not integers, and a table that is not real floating.
 
+    See Also
+    --------
+    heads.lag_bias : a bias that is a formula.
+
     Notes
     -----
     Half of the buckets are lags of their own, the others grow in geometric steps up to `max_distance`. A table may be
@@ -181,6 +190,11 @@ def fire_bias(
     ------
     ValueError, TypeError
         For arguments that are not as above.
+
+    See Also
+    --------
+    heads.lag_bias : a bias of the lag alone.
+    analysis.toeplitz_defect : how far this one is from that.
 
     Notes
     -----

@@ -3,7 +3,20 @@
 from rfrope.kernels import families, spectra  # noqa: F401 - they enter their families into the registry
 from rfrope.kernels.algebra import axes, mixture
 from rfrope.kernels.base import Kernel
+from rfrope.kernels.gradients import evaluate_phi, transport_points
 from rfrope.kernels.registry import Record, kernel, names, records, register
 from rfrope.kernels.text import parse
 
-__all__ = ["Kernel", "Record", "axes", "kernel", "mixture", "names", "parse", "records", "register"]
+__all__ = [
+    "Kernel",
+    "Record",
+    "axes",
+    "evaluate_phi",
+    "kernel",
+    "mixture",
+    "names",
+    "parse",
+    "records",
+    "register",
+    "transport_points",
+]

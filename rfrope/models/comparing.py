@@ -18,10 +18,10 @@ from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read, read_parts
 from rfrope.models.layering import show_layers
+from rfrope.models.parts import first
 from rfrope.models.rewriting import rewrites
 from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
-from rfrope.models.scoring import SHARE, choose_lengths, first_difference, score
-from rfrope.models.values import first
+from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error, score
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _SAME = 1e-12  # relative; rules are evaluated in float64
@@ -382,7 +382,7 @@ def _report(
     pairs, same = _count_pairs(config), _is_same(made, standard)
     ratio = score(made, pairs) / score(standard, pairs)
     distance = None if same else _find_difference(made, standard, config)
-    error = _relative_error(made.frequencies, standard.frequencies)
+    error = relative_error(made.frequencies, standard.frequencies)
     findings = _list_differences(made, reference, standard, (error, ratio, distance))
     if findings and made.ignored_keys:
         findings[-1] += f"; it does not read {', '.join(made.ignored_keys)}"
@@ -391,17 +391,11 @@ def _report(
     return EngineReport(*about, "known", "", made, error, ratio, distance, same, tuple(findings))
 
 
-def _relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    if found.shape != expected.shape:
-        return math.inf
-    return float(np.max(np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected))))
-
-
 def _is_same(one: EngineRope | RefusedError | UnknownError, other: EngineRope) -> bool:
     if not isinstance(one, EngineRope) or one.pairing != other.pairing or _turn_other_layers(one, other):
         return False
     factors = abs(one.attention_factor - other.attention_factor)
-    return max(factors, _relative_error(one.frequencies, other.frequencies)) <= _SAME
+    return max(factors, relative_error(one.frequencies, other.frequencies)) <= _SAME
 
 
 def _turn_other_layers(one: EngineRope, other: EngineRope) -> bool:

@@ -15,9 +15,9 @@ from rfrope._core.arguments import flag, path_of, printable, show, whole
 from rfrope._core.array import place_for_caller
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
-from rfrope.models import patterns
+from rfrope.models import layer_patterns
+from rfrope.models.parts import NAMES, Part
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
-from rfrope.models.values import NAMES, Part
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import ladder
@@ -170,6 +170,11 @@ def read_file(path: str) -> tuple[dict[str, Any], str]:
     """Return the config of a file or folder, and the path of the file."""
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
+    if path.lower().endswith(".gguf"):
+        raise ValueError(
+            f"{path} is a GGUF file; expected a config.json, its folder, or a config object: that of a GGUF is "
+            "transformers.AutoConfig.from_pretrained(folder, gguf_file=name)"
+        )
     try:
         content = files.read_bytes(path, files.LONGEST_JSON)
     except FileNotFoundError:
@@ -326,7 +331,7 @@ def _read_ropes(name: str, part: Part, reading: _Reading) -> list[Rope]:
     described = _layers(part)
     split = described
     if "" in described:  # one dict, from which the layers of some classes take several bases
-        split = patterns.split_parameters(part.held, part.table.get("layers", {}), described[""])
+        split = layer_patterns.split_parameters(part.held, part.table.get("layers", {}), described[""])
     reading.place = name
     by_layer, found = part.layers([*split]), []
     for layer, parameters in split.items():

@@ -10,7 +10,7 @@ from typing import Any
 from rfrope._core.arguments import printable, show
 from rfrope._core.results import Result
 from rfrope.models.configs import PartLayers, perceives, read_parts
-from rfrope.models.patterns import NO_ATTENTION
+from rfrope.models.layer_patterns import NO_ATTENTION
 from rfrope.rotation.rope import Rope
 
 

@@ -207,7 +207,7 @@ def can_relocate(
         before, after = (
             ropes(default if n is None else n)[i] for n, default in zip(lengths, (1, longest), strict=True)
         )
-        found.append(_judge(before, after, constant))
+        found.append(_judge(before, after, constant, _describe_chunks(raw)))
     still = (one for one in list_layers(raw, pairing=pairing).kinds if one.rope is None)
     return Relocation(tuple(found), tuple(still))
 
@@ -230,7 +230,7 @@ def _find_last_same(ropes: Callable[[int], tuple[Rope, ...]], which: int) -> int
     return low
 
 
-def _judge(before: Rope, after: Rope, constant: int | None) -> RopeRelocation:
+def _judge(before: Rope, after: Rope, constant: int | None, chunks: str) -> RopeRelocation:
     """Return what is known of keys that one Rope has turned and another is to have turned."""
     model = after.source.model
     changed = tuple(np.flatnonzero(np.asarray(before.frequencies) != np.asarray(after.frequencies)).tolist())
@@ -251,13 +251,27 @@ def _judge(before: Rope, after: Rope, constant: int | None) -> RopeRelocation:
             f"transformers caches them paired {model.cached_pairing!r}, an engine that turns them in place "
             f"{after.pairing!r}"
         )
-    facts += [model.note] if model.note else []
+    facts += [note for note in (model.note, chunks) if note]
     if known(model.model_type).get("sections") == "own":
         facts.append("its sections are dealt out in an order of its own, so keys move by one number for all axes")
     facts += [f"in texts of up to {constant} positions; beyond, frequencies depend on the length"] if constant else []
     reason = obstacle or "; ".join(facts)
     moved_by = None if same else before
     return RopeRelocation(model.name, not obstacle, reason, after, moved_by, changed, constant, model.layers)
+
+
+def _describe_chunks(raw: Mapping[str, Any]) -> str:
+    """Return how vLLM and SGLang count positions of keys with dual chunk attention, or ""."""
+    about, key = raw.get("dual_chunk_attention_config"), "dual_chunk_attention_config"
+    if not isinstance(about, Mapping):
+        return ""
+    size, near = (
+        whole(f"{key}.{name}", about.get(name, usual)) for name, usual in (("chunk_size", 8192), ("local_size", 1000))
+    )
+    return (
+        f"with dual chunk attention vLLM and SGLang turn them by positions modulo {size - near}, so old and new "
+        "positions are taken modulo that; transformers leaves it out"
+    )
 
 
 def _find_obstacle(rope: Rope) -> str:

@@ -6,6 +6,7 @@ from rfrope.moments.scores import (
     blocks_for_error,
     expected_score,
     mean_kernel_band,
+    pair_covariance,
     relative_error,
     score_variance,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "effective_blocks",
     "expected_score",
     "mean_kernel_band",
+    "pair_covariance",
     "polar_error",
     "polar_score",
     "polar_tail",

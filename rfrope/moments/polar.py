@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import math
 from types import ModuleType
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from rfrope._core import angles, array, blocks, sums
 from rfrope._core.array import Array
-from rfrope._core.turns import phases
-from rfrope.designs.covariances import Pairs, pair_covariances
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
-from rfrope.moments.scores import content_mean, content_variance
+from rfrope.moments.spreads import Content, content_mean, content_variance, spread
 
 
 @array.select_device
@@ -115,7 +111,7 @@ def polar_variance(
     np.float64(0.018)
     """
     content, law = _read(q, k, lags, kernel, shift)
-    return _spread(content, law, design)[0]
+    return spread(content, law, design)[0]
 
 
 @array.select_device
@@ -159,7 +155,7 @@ def polar_error(
     content, law = _read(q, k, lags, kernel, shift)
     content, xp = _scaled_to_one(content)[0], content.xp
     mean = content_mean(content.cosine, law, content.lags, xp)
-    variance, own = _spread(content, law, design)
+    variance, own = spread(content, law, design)
     error = sums.root(variance if own is None else variance + (own - mean) ** 2, xp)
     none = mean == 0.0
     ratio = error / xp.abs(xp.where(none, xp.ones_like(mean), mean))
@@ -269,23 +265,14 @@ def effective_blocks(q: Array, k: Array) -> Array:
     return xp.where(none, xp.zeros_like(ratio), ratio)
 
 
-class _Content(NamedTuple):
-    """Coefficients of the score ``sum_i A_i cos u_i + B_i sin u_i`` of polar contents, ``(..., D)``, and lags."""
-
-    cosine: Array
-    sine: Array
-    lags: Array
-    xp: ModuleType
-
-
-def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any, **beside: Any) -> tuple[_Content, Kernel]:
+def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any, **beside: Any) -> tuple[Content, Kernel]:
     """Read the contents of a call, whose other arrays stand beside them, and its kernel."""
     law = read_kernel(kernel)
     xp, device = array.shared({"lags": lags, "shift": shift, **beside}, q=q, k=k)
     vectors = angles.checked_lags(lags, law.ndim, xp, device, "lags", law)
     product = _product(q, k, xp, device)
     if shift is None:
-        content = _Content(product, xp.zeros_like(product), vectors, xp)
+        content = Content(product, xp.zeros_like(product), vectors, xp)
     else:
         delta = array.widen(array.numbers(shift, xp, name="shift", device=device), xp)
         angles.check_values("shift", delta, xp)
@@ -295,13 +282,13 @@ def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any, **beside: Any) -> 
                 "one for each, or one for all"
             )
         array.broadcast_shapes({"q and k": product.shape, "shift": delta.shape})
-        content = _Content(product * xp.cos(delta), -product * xp.sin(delta), vectors, xp)
+        content = Content(product * xp.cos(delta), -product * xp.sin(delta), vectors, xp)
     shape = array.broadcast_shapes({"q, k and shift": content.cosine.shape[:-1], "lags": vectors.shape[:-1]})
     array.check_memory(48.0, shape, vectors, "q, k or lags")
     return content, law
 
 
-def _scaled_to_one(content: _Content) -> tuple[_Content, Array]:
+def _scaled_to_one(content: Content) -> tuple[Content, Array]:
     """Return content whose largest coefficient is 1, so that squares do not vanish, and what it was divided by."""
     xp = content.xp
     largest = _largest(xp.abs(content.cosine) + xp.abs(content.sine), xp)
@@ -332,72 +319,3 @@ def _product(q: Any, k: Any, xp: ModuleType, device: Any) -> Array:
     leading = array.broadcast_shapes({"q": one.shape[:-1], "k": other.shape[:-1]})
     array.check_memory(24.0, (*leading, one.shape[-1]), one, "q or k")
     return one * other
-
-
-# -- over the frequencies of a design ----------------------------------------------------------------------------------
-
-
-def _spread(content: _Content, law: Kernel, design: Any) -> tuple[Array, Array | None]:
-    """Variance of the score over the frequencies of a design, and its mean where that is not the kernel's."""
-    xp = content.xp
-    if not isinstance(design, str):
-        return _dealt_spread(content, law, design)
-    variance = content_variance(content.cosine, content.sine, law, content.lags, xp)
-    n_blocks = content.cosine.shape[-1]
-    lags = np.reshape(_host_lags(content), (-1, law.ndim)) if design != "iid" else np.empty((0, law.ndim))
-    pairs = pair_covariances(law, design, n_blocks, lags)
-    if pairs is None:
-        return variance, None
-    found = variance + _add_covariances(content, pairs)
-    return array.clip(found, 0.0, None, xp), None
-
-
-def _host_lags(content: _Content) -> np.ndarray:
-    lags = content.lags
-    if array.needs_gradient(lags):
-        raise TypeError("lags need a gradient, which another design than 'iid' does not have; expected plain lags")
-    return array.to_host(lags, "lags").astype(np.float64, copy=False)
-
-
-def _add_covariances(content: _Content, pairs: Pairs) -> Array:
-    """Sum of covariances over the pairs of blocks, both orders."""
-    xp, shape = content.xp, content.lags.shape[:-1]
-    device = array.device(content.lags)
-    total: Array = 0.0
-    columns = array.from_host(np.ascontiguousarray(pairs.rows.T), xp, device=device)
-    for values, covariances in ((content.cosine, pairs.cosine), (content.sine, pairs.sine)):
-        if not np.any(covariances):
-            continue
-        leading = array.broadcast_shapes({"q and k": values.shape[:-1], "lags": shape})
-        array.check_memory(16.0, (*leading, len(pairs.rows)), values, "q, k or lags")
-        both = xp.matmul(values, columns) ** 2 - xp.matmul(values * values, columns * columns)
-        weights = array.from_host(covariances.reshape(*shape, len(pairs.rows)), xp, device=device)
-        total = total + xp.sum(both * weights, axis=-1)
-    return total
-
-
-def _dealt_spread(content: _Content, law: Kernel, design: Any) -> tuple[Array, Array]:
-    """Variance and mean over all orders of a set of frequencies: sums over the set (Hoeffding 1951)."""
-    xp, n_blocks = content.xp, content.cosine.shape[-1]
-    omega = angles.read_on_host(design, "design", sets="one")
-    if omega.shape != (n_blocks, law.ndim):
-        raise ValueError(
-            f"design has {len(omega)} frequencies of {omega.shape[-1]} axes, but q and k have {n_blocks} magnitudes "
-            f"and {law!r} {law.ndim} axes; expected one frequency for each magnitude"
-        )
-    lags = _host_lags(content)
-    array.check_memory(64.0, (*lags.shape[:-1], n_blocks), lags, "lags")
-    u = phases(angles.Angles(lags, omega, None, np))
-    fall, sine = 2.0 * np.sin(0.5 * u) ** 2, np.sin(u)
-    means = [np.mean(x, axis=-1) for x in (fall, sine)]
-    fall, sine = fall - means[0][..., None], sine - means[1][..., None]
-    device = array.device(content.lags)
-    ways = [np.mean(x * y, axis=-1) for x, y in ((fall, fall), (sine, sine), (-fall, sine))]
-    of_fall, of_sine, of_both, deficit, mean_sine = (array.from_host(x, xp, device=device) for x in (*ways, *means))
-    a, b = content.cosine, content.sine
-    total_a, total_b = xp.sum(a, axis=-1), xp.sum(b, axis=-1)
-    own = total_a * (1.0 - deficit) + total_b * mean_sine
-    a, b = a - total_a[..., None] / float(n_blocks), b - total_b[..., None] / float(n_blocks)
-    squares = xp.sum(a * a, axis=-1) * of_fall + xp.sum(b * b, axis=-1) * of_sine
-    variance = (squares + 2.0 * xp.sum(a * b, axis=-1) * of_both) * (n_blocks / max(n_blocks - 1.0, 1.0))
-    return array.clip(variance, 0.0, None, xp), own

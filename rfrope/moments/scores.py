@@ -7,17 +7,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from types import ModuleType
+from typing import Any
 
-from rfrope._core import angles, array, blocks, sums
-from rfrope._core.arguments import positive, probability, whole
+import numpy as np
+
+from rfrope._core import angles, array, blocks, capacity, sums
+from rfrope._core.arguments import choice, positive, probability, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result
+from rfrope.designs.covariances import pair_covariances
 from rfrope.designs.optimising import read_range
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
+from rfrope.moments.spreads import Content, content_mean, spread
 
-__all__ = ["Band", "blocks_for_error", "expected_score", "mean_kernel_band", "relative_error", "score_variance"]
+__all__ = [
+    "Band",
+    "blocks_for_error",
+    "expected_score",
+    "mean_kernel_band",
+    "pair_covariance",
+    "relative_error",
+    "score_variance",
+]
 
+_SETTLED = 1e-3  # part by which a ratio may still change when a lag is divided by 16
+_MOST_STEPS = 2**17
 _UNKNOWN = 2.0**-50  # variance of one block that rounding of Phi and Phi_2 leaves unknown
 
 
@@ -98,23 +113,29 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
 
 
 @array.select_device
-def score_variance(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
-    """Variance of the attention score over independent frequencies, one for each block.
+def score_variance(
+    q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half", design: Any = "iid"
+) -> Array:
+    """Variance of the attention score over the frequencies of a design, one for each block.
 
     Parameters
     ----------
     q, k, lags, kernel, pairing
         As in `expected_score`.
+    design : str, Rope or array_like
+        Any name that `sample` takes, if its pairs of blocks have an exact covariance (`rfrope.moments.pair_covariance`
+        lists them), or the frequencies ``(D,)`` or ``(D, ndim)`` of one set, which are then dealt to the blocks at
+        random.
 
     Returns
     -------
     array, float64 where the library has it
-        The broadcast shape.
+        The broadcast shape. That of another design than "iid" is computed on the host at the values of the lags.
 
     Raises
     ------
     ValueError, TypeError
-        As `expected_score`.
+        As `expected_score`, and for a design of which no exact form is known, with those of which one is.
 
     See Also
     --------
@@ -133,11 +154,13 @@ def score_variance(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     array([ 0., 25.])
     """
     a, b, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    return content_variance(a, b, kernel, lags, xp)
+    return spread(Content(a, b, lags, xp), kernel, design)[0]
 
 
 @array.select_device
-def relative_error(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
+def relative_error(
+    q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half", design: Any = "iid"
+) -> Array:
     """Standard deviation of the score over its mean, ``sqrt(Var S) / (abs(q . k) abs(Phi))``.
 
     It shrinks like D^(-1/2) when q . k grows like D and Phi is not near 0. On real q and k it is often far above 1
@@ -145,8 +168,8 @@ def relative_error(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
 
     Parameters
     ----------
-    q, k, lags, kernel, pairing
-        As in `expected_score`.
+    q, k, lags, kernel, pairing, design
+        As in `score_variance`. The mean is that of the kernel, for one set of frequencies, too.
 
     Returns
     -------
@@ -168,10 +191,70 @@ def relative_error(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     array([0.    , 1.3108])
     """
     a, b, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    mean, deviation = content_mean(a, kernel, lags, xp), sums.root(content_variance(a, b, kernel, lags, xp), xp)
+    mean = content_mean(a, kernel, lags, xp)
+    variance, own = spread(Content(a, b, lags, xp), kernel, design)
+    deviation = sums.root(variance if own is None else variance + (own - mean) ** 2, xp)
     none = mean == 0.0
     ratio = deviation / xp.abs(xp.where(none, xp.ones_like(mean), mean))
     return xp.where(none & (deviation > 0.0), xp.full_like(ratio, math.inf), ratio)
+
+
+@array.select_device
+def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design: str) -> np.ndarray:
+    """Mean covariance of the cosines of two blocks of a design: what its variance has beside that of one block.
+
+    Parameters
+    ----------
+    lags : array_like, in units of position
+        Lags: any shape for a kernel with one axis, ``(..., ndim)`` with more. They are read on the host.
+    kernel : Kernel or str
+        Law of the frequencies; a string is read by `rfrope.kernels.parse`.
+    n_blocks : int
+        D, at least 2.
+    design : str
+        "iid", where it is 0; "antithetic"; "stratified" and "shifted" where each axis is a function of a uniform of its
+        own; "sobol" and "halton" where one uniform makes a frequency; "orthogonal" where the law of radii is stated.
+        With one axis "auto" is one of these.
+
+    Returns
+    -------
+    ndarray
+        The mean over all pairs of different blocks, at each lag.
+
+    Raises
+    ------
+    ValueError
+        For a design of which no exact form is known, with those of which one is; for lags too large for the integrals
+        to be followed; and for numbers that are not as above.
+    TypeError
+        For arguments of another kind.
+
+    Notes
+    -----
+    The mean kernel of D blocks has the variance ``v / D + (1 - 1 / D) c``, with v that of one cosine and c
+    this: a negative c is why a design is good, and c near v says that all blocks err together. "shifted" does so at
+    lags on the dual lattice of its points (`rfrope.designs.dual_lattice`): there the lattice does not see a wave of the
+    cosine. docs/proofs.rst has the forms.
+
+    Examples
+    --------
+    Frequencies uniform on an interval: after as many turns as there are blocks all of them come back.
+
+    >>> import numpy as np
+    >>> lags = [40.0, 2 * np.pi * 16 / 0.4]
+    >>> pair_covariance(lags, "sinc(bandwidth=0.4)", n_blocks=16, design="shifted").round(4) + 0.0
+    array([-0.0325,  0.5   ])
+    """
+    law, n_blocks = read_kernel(kernel), capacity.count("n_blocks", n_blocks, 2, each=64)
+    vectors = angles.lags(angles.numbers_on_host(lags, "lags"), law.ndim, law=law)[0].astype(np.float64)
+    shape = vectors.shape[:-1]
+    if not math.prod(shape):
+        return np.zeros(shape)
+    pairs = pair_covariances(law, design, n_blocks, np.reshape(vectors, (-1, law.ndim)))
+    if pairs is None:
+        return np.zeros(shape)
+    both = np.sum(pairs.rows, axis=1) ** 2 - np.sum(pairs.rows**2, axis=1)
+    return np.reshape(pairs.cosine @ both / (n_blocks * (n_blocks - 1.0)), shape)
 
 
 @array.select_device
@@ -234,20 +317,27 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
 
 
 def blocks_for_error(
-    kernel: Kernel | str, *, max_lag: int | Sequence[int], error: float, confidence: float = 0.95
+    kernel: Kernel | str,
+    *,
+    max_lag: int | Sequence[int],
+    error: float,
+    confidence: float = 0.95,
+    lags: str = "whole",
 ) -> int:
     """Blocks with which the mean kernel of independent draws stays within `error` of Phi, at all lags of a range.
 
     Parameters
     ----------
     kernel : Kernel or str
-        Only its number of axes matters: the bound holds for every law.
+        For whole lags only its number of axes matters: that bound holds for every law.
     max_lag : int or sequence of int
-        Largest lag in units of position, at least 1, one number or one for each axis. Whole lags count.
+        Largest lag in units of position, at least 1, one number or one for each axis.
     error : float
         Positive.
     confidence : float
         Probability, between 0 and 1, that no lag is off by more.
+    lags : {"whole", "real"}
+        Which lags of the range count: the whole ones, or all real ones.
 
     Returns
     -------
@@ -257,7 +347,8 @@ def blocks_for_error(
     Raises
     ------
     ValueError, TypeError
-        For a kernel or numbers that are not as above.
+        For a kernel or numbers that are not as above; with real lags for a kernel whose frequencies have no finite
+        variance.
 
     See Also
     --------
@@ -265,18 +356,32 @@ def blocks_for_error(
 
     Notes
     -----
-    ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag (Hoeffding's inequality and the
-    union bound; section 2 of the mathematics page). It is safe, not sharp: within some scales of the kernel the designs
-    "stratified" and "optimised" need far fewer blocks (docs/designs.rst).
+    Whole lags: ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag
+    (Hoeffding's inequality and the union bound; section 2 of the mathematics page). It is safe, not sharp: within some
+    scales of the kernel the designs "stratified" and "optimised" need far fewer blocks (docs/designs.rst).
+
+    Real lags: with l the length of the vector of largest lags, ``sigma^2 = E |omega|^2`` and k axes, ``P(sup > error)
+    <= beta (sigma l / error)^(2k/(k+2)) exp(-D error^2 / (4 (k+2) alpha))``, ``beta = ((k/2)^(-k/(k+2)) +
+    (k/2)^(2/(k+2))) 2^((6k+2)/(k+2))``: a net of lags, Bernstein's inequality on it and Markov's for the slope between.
+    alpha is the largest variance of one cosine plus error / 3, at most 1; in several axes 1. Source: Sutherland and
+    Schneider, "On the error of random Fourier features" (2015), proposition 1, whose D counts features, two for each
+    block; it sharpens claim 1 of Rahimi and Recht, "Random features for large-scale kernel machines" (2007), which has
+    the factor ``2^8 (sigma l / error)^2`` and alpha = 1.
 
     Examples
     --------
     >>> blocks_for_error("gaussian(scale=32)", max_lag=1024, error=0.1)
     2125
+    >>> blocks_for_error("gaussian(scale=32)", max_lag=1024, error=0.1, lags="real")
+    6305
     """
+    choice("lags", lags, ("whole", "real"))
     kernel, confidence = read_kernel(kernel), probability("confidence", confidence)
     error = positive("error", error)
-    blocks = hoeffding(read_range(kernel, max_lag), confidence) / error / error
+    reach = read_range(kernel, max_lag)
+    blocks = (
+        (hoeffding(reach, confidence) if lags == "whole" else _net(kernel, reach, error, confidence)) / error / error
+    )
     if not blocks < 2.0**62:
         raise ValueError(f"error is {error}; expected one that fewer than 2**62 blocks can reach")
     return max(1, math.ceil(blocks))
@@ -286,6 +391,44 @@ def hoeffding(max_lag: Sequence[int], confidence: float) -> float:
     """Blocks times the square of the error that independent draws keep at all lags of a range."""
     lags = (math.prod(2 * m + 1 for m in max_lag) - 1) // 2
     return 2.0 * (math.log(2.0 * lags) - math.log1p(-confidence))
+
+
+def _net(kernel: Kernel, max_lag: Sequence[int], error: float, confidence: float) -> float:
+    """Blocks times the square of the error that independent draws keep at all real lags of a range."""
+    k, sigma = kernel.ndim, math.sqrt(_mean_square_frequency(kernel))
+    length = math.hypot(*max_lag)
+    half, power = 0.5 * k, 1.0 / (k + 2.0)
+    beta = (half ** (-k * power) + half ** (2.0 * power)) * 2.0 ** ((6.0 * k + 2.0) * power)
+    turns = max(sigma * length / error, 1.0)  # a larger sigma is a bound, too
+    logs = 2.0 * k * power * math.log(turns) + math.log(beta) - math.log1p(-confidence)
+    return 4.0 * (k + 2.0) * _largest_variance(kernel, length, sigma, error) * logs
+
+
+def _largest_variance(kernel: Kernel, length: float, sigma: float, error: float) -> float:
+    """Bound of the variance of a cosine at real lags up to a length, plus a third of the error; at most 1."""
+    step = 0.02 / max(sigma, 1e-300)  # its slope is at most 3 sigma
+    if kernel.ndim > 1 or length > step * _MOST_STEPS:
+        return 1.0
+    fall, square = kernel.deficits(np.arange(0.0, length + step, step)[:, None], np)
+    return min(1.0, float(np.max(square - fall * fall)) + 1.5 * sigma * step + error / 3.0)
+
+
+def _mean_square_frequency(kernel: Kernel) -> float:
+    """``E |omega|^2``, the limit of ``2 (1 - Phi) / lag^2`` on each axis; it is looked for at ever smaller lags."""
+    total = 0.0
+    for axis in np.eye(kernel.ndim):
+        lags = 2.0 ** np.arange(60.0, -400.0, -4.0)
+        falls, _ = kernel.deficits(lags[:, None] * axis, np)
+        ratios = np.where(falls > 0.0, 2.0 * falls / lags / lags, 0.0)
+        near = np.abs(ratios[1:] - ratios[:-1]) <= _SETTLED * ratios[1:]
+        settled = np.flatnonzero(near & (ratios[1:] > 0.0))
+        if not settled.size and np.any(falls > 0.0):
+            raise ValueError(
+                f"kernel is {kernel!r}, whose frequencies have no finite variance that could be found; expected one "
+                "that is smooth at lag 0, or lags='whole'"
+            )
+        total += float(ratios[settled[0] + 1]) * (1.0 + _SETTLED) if settled.size else 0.0
+    return total
 
 
 def _prepare(
@@ -298,16 +441,3 @@ def _prepare(
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "lags": vectors.shape[:-1]})
     array.check_memory(48.0, shape, vectors, "q, k or lags")
     return a, b, kernel, vectors, xp
-
-
-def content_mean(a: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
-    """Expected score of block coefficients A ``(..., D)`` at lags ``(..., ndim)``."""
-    return xp.sum(a, axis=-1) * kernel.phi_of_vectors(lags, xp)
-
-
-def content_variance(a: Array, b: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
-    """Variance of the score of block coefficients A and B over independent frequencies."""
-    a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
-    fall, square = kernel.deficits(lags, xp)
-    variance = a_squared * (square - fall * fall) + b_squared * (2.0 * fall - square)
-    return array.clip(variance, 0.0, None, xp)

@@ -8,7 +8,15 @@ first 2D features are turned, the others pass through. A lag is KEY minus QUERY 
 from rfrope.rotation.cumulative import cumulative_phases
 from rfrope.rotation.pairings import block_coefficients, convert_pairing, from_complex, to_complex
 from rfrope.rotation.polar import rotate_polar
-from rfrope.rotation.positions import grid_positions, mrope_positions, packed_positions, shift_matrix, sinusoidal
+from rfrope.rotation.positions import (
+    graph_positions,
+    grid_positions,
+    mrope_positions,
+    packed_positions,
+    shift_matrix,
+    sinusoidal,
+    sphere_positions,
+)
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.quantised import dequantise, quantise, relocate_quantised, relocation_bound
 from rfrope.rotation.rerotation import relocate, rerotate
@@ -24,6 +32,7 @@ __all__ = [
     "cumulative_phases",
     "dequantise",
     "from_complex",
+    "graph_positions",
     "grid_positions",
     "mrope_positions",
     "packed_positions",
@@ -41,5 +50,6 @@ __all__ = [
     "scores",
     "shift_matrix",
     "sinusoidal",
+    "sphere_positions",
     "to_complex",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, blocks, capacity, turns
-from rfrope._core.arguments import choice, listed, positive, show, whole
+from rfrope._core.arguments import choice, flag, listed, positive, show, whole
 from rfrope._core.array import Array
 
 AFTER_VIDEO = ("largest", "sides")
@@ -239,6 +239,131 @@ def grid_positions(
     axes = [RESIZED[resized](np.arange(n), n, m) for n, m in zip(sizes, before, strict=True)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(math.prod(sizes), len(sizes))
     return array.place_for_caller(grid, xp, device, dtype)
+
+
+@array.select_device
+def sphere_positions(latitude: Array, longitude: Array) -> Array:
+    """Positions of points on a sphere: unit vectors, whose lags are chords.
+
+    Parameters
+    ----------
+    latitude, longitude : array_like, radians
+        They broadcast; latitude is counted from the equator.
+
+    Returns
+    -------
+    array, (..., 3)
+        ``(cos lat cos lon, cos lat sin lon, sin lat)``, float64 where the library has it.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not broadcast, or numbers that are not finite where looking is free.
+    TypeError
+        For anything but integers and real floats.
+
+    Notes
+    -----
+    The length of a lag is the chord ``2 sin(gamma / 2)``, gamma being the angle between the points. With
+    frequencies of an isotropic kernel of three axes the mean score is ``(q . k) Phi(2 sin(gamma / 2))``, which turns of
+    the sphere do not change: the restriction of a positive definite function to the sphere. Blocks turn along lines
+    through space, so that they commute; the representations of the rotation group, Wigner's matrices, do not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sphere_positions([0.0, np.pi / 2], [np.pi / 2, 0.0]).round(6)
+    array([[0., 1., 0.],
+           [0., 0., 1.]])
+    """
+    xp, device = array.shared(latitude=latitude, longitude=longitude)
+    given = {}
+    for name, value in (("latitude", latitude), ("longitude", longitude)):
+        given[name] = array.widen(array.numbers(value, xp, name=name, device=device), xp)
+        angles.check_values(name, given[name], xp)
+    shape = array.broadcast_shapes({name: tuple(value.shape) for name, value in given.items()})
+    array.check_memory(64.0, shape, given["latitude"], "latitude or longitude")
+    lat, lon = (xp.broadcast_to(value, shape) for value in given.values())
+    return xp.stack([xp.cos(lat) * xp.cos(lon), xp.cos(lat) * xp.sin(lon), xp.sin(lat)], axis=-1)
+
+
+def graph_positions(
+    adjacency: Any, n_axes: int, *, normalised: bool = False, xp: Any = None, device: Any = None, dtype: Any = None
+) -> Array:
+    """Positions of the nodes of a graph: coordinates in the slowest waves of its Laplacian.
+
+    Parameters
+    ----------
+    adjacency : array_like, (n, n)
+        Weights of the edges, symmetric, none negative; the diagonal does not matter. It is read on the host.
+    n_axes : int
+        How many waves, at least 1 and less than n.
+    normalised : bool
+        Take ``1 - S A S`` with S the inverse roots of the degrees instead of ``diag(degrees) - A``.
+    xp, device, dtype
+        As in `geometric`.
+
+    Returns
+    -------
+    array, (n, n_axes)
+        Eigenvectors of unit length that belong to the smallest eigenvalues after the first, in their order. The entry
+        of largest size in each, of several the first, is positive.
+
+    Raises
+    ------
+    ValueError
+        For a matrix that is not square, symmetric and finite, or has negative entries; for a graph that is not
+        connected, whose waves do not say where its parts are; and for too many waves.
+    TypeError
+        For anything but real numbers, or a number of waves that is not whole.
+
+    Notes
+    -----
+    As in WIRE (Reid et al., "Rotary position encodings for graphs", 2025) phases are ``positions @
+    frequencies^T``: a rotation by coordinates, so scores depend on the difference of two nodes' coordinates alone, and
+    with frequencies of a kernel the mean score is ``(q . k) Phi(difference)``. It says nothing on how far nodes are
+    apart in the graph beyond these waves. An eigenvalue that occurs several times has no unique waves: those that come
+    are a choice, which another numbering of the nodes may make differently. On a path of n nodes the first wave is
+    ``cos(pi (i + 1/2) / n)``, monotone in i, so that its arc cosine gives plain positions back; on a grid the first
+    wave of each side depends on the place along that side alone: an axial set (`axial`) on them is one on rows and
+    columns.
+
+    Examples
+    --------
+    A path of four nodes:
+
+    >>> import numpy as np
+    >>> path = np.diag(np.ones(3), 1) + np.diag(np.ones(3), -1)
+    >>> wave = graph_positions(path, 1)[:, 0]
+    >>> wave.round(4)
+    array([ 0.6533,  0.2706, -0.2706, -0.6533])
+    >>> (np.arccos(wave * np.sqrt(2.0)) * 4 / np.pi - 0.5).round(6)
+    array([0., 1., 2., 3.])
+    """
+    weights = angles.numbers_on_host(adjacency, "adjacency").astype(np.float64)
+    n_axes, normalised = whole("n_axes", n_axes, 1), flag("normalised", normalised)
+    if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
+        raise ValueError(f"adjacency has shape {weights.shape}; expected (n, n)")
+    if not np.all(np.isfinite(weights)) or np.any(weights < 0.0) or not np.array_equal(weights, weights.T):
+        raise ValueError("adjacency holds negative or infinite numbers, or is not symmetric; expected weights of edges")
+    if n_axes >= len(weights):
+        raise ValueError(f"n_axes is {n_axes}; expected less than the number of nodes, {len(weights)}")
+    capacity.check(40.0 * weights.size, f"a graph of {len(weights)} nodes", "adjacency")
+    weights = weights - np.diag(np.diagonal(weights))
+    degrees = np.sum(weights, axis=1)
+    if not np.all(degrees > 0.0):
+        raise ValueError("adjacency has nodes without an edge; expected a connected graph")
+    laplacian = np.diag(degrees) - weights
+    if normalised:
+        laplacian /= np.sqrt(degrees[:, None] * degrees)
+    values, waves = np.linalg.eigh(laplacian)
+    if values[1] <= 1e-12 * values[-1]:
+        raise ValueError("adjacency falls into parts without an edge between them; expected a connected graph")
+    waves = waves[:, 1 : n_axes + 1]
+    size = np.abs(waves)
+    first = np.argmax(size > np.max(size, axis=0) - 1e-9, axis=0)  # of several as large, that of the first node
+    waves = waves * np.sign(waves[first, np.arange(n_axes)])
+    return array.place_for_caller(waves, xp, device, dtype)
 
 
 def _read_sizes(name: str, value: Any) -> list[int]:

@@ -14,7 +14,20 @@ import pytest
 from test_public_api import OFFERED
 
 import rfrope
-from rfrope import analysis, bochner, exports, heads, models, moments, plotting, rotation, scaling
+from rfrope import (
+    analysis,
+    bochner,
+    designs,
+    exports,
+    features,
+    heads,
+    kernels,
+    models,
+    moments,
+    plotting,
+    rotation,
+    scaling,
+)
 from rfrope._core import array, capacity
 
 
@@ -139,6 +152,8 @@ GREEDY = {
         "frames, height or width",
     ),
     "rotation.grid_positions": (lambda: rotation.grid_positions((MOST, MOST)), "shape"),
+    "rotation.sphere_positions": (lambda: rotation.sphere_positions(many(MANY), 0.0), "the size of latitude"),
+    "rotation.graph_positions": (lambda: rotation.graph_positions(many(2**15, 2**15), 2), "the size of adjacency"),
     "geometric": (lambda: rfrope.geometric(MOST), "n_blocks"),
     "arithmetic": (lambda: rfrope.arithmetic(MOST, step=0.1), "n_blocks"),
     "axial": (lambda: rfrope.axial(many(MANY), many(MANY)), "the size of sets[0]"),
@@ -148,6 +163,25 @@ GREEDY = {
     "mrope": (lambda: rfrope.mrope(many(MANY), (2**30, 2**30)), "the size of frequencies"),
     "golden_gate": (lambda: rfrope.golden_gate(8, low=0.1, high=1.0, heads=MOST), "n_blocks, ndim or heads"),
     "golden_gate: axes": (lambda: rfrope.golden_gate(8, low=0.1, high=1.0, ndim=MOST), "n_blocks, ndim or heads"),
+    "frequencies.isotropic": (lambda: rfrope.frequencies.isotropic([1.0, 0.5], MOST), "magnitudes or n_directions"),
+    "designs.directional_error": (
+        lambda: designs.directional_error([[1.0, 0.0, 0.0]], 1e6),
+        "lengths or frequencies",
+    ),
+    "designs.directional_bound": (lambda: designs.directional_bound(MOST, 1.0), "n_blocks"),
+    "designs.dual_lattice": (
+        lambda: designs.dual_lattice("gaussian(ndim=3)", 8, most=2**12),
+        "most, n_blocks or the kernel's columns",
+    ),
+    "moments.pair_covariance": (
+        lambda: moments.pair_covariance(1.0, "gaussian", n_blocks=2**24, design="sobol"),
+        "the number of blocks",
+    ),
+    "kernels.evaluate_phi": (lambda: kernels.evaluate_phi(many(MANY), "gaussian", scale=2.0), "the size of lags"),
+    "kernels.transport_points": (
+        lambda: kernels.transport_points(many(MANY), "gaussian", scale=2.0),
+        "the size of points",
+    ),
     "frequencies.pixel": (lambda: rfrope.frequencies.pixel(MOST), "n_blocks"),
     "frequencies.from_wavelengths": (
         lambda: rfrope.frequencies.from_wavelengths(many(MANY)),
@@ -327,6 +361,29 @@ GREEDY = {
     ),
     "bochner.from_autocorrelation": (lambda: bochner.from_autocorrelation(many(MANY)), "the size of values"),
     "bochner.from_series": (lambda: bochner.from_series(many(MANY)), "the size of x"),
+    "features.positive": (lambda: features.positive(many(MANY, 8), X), "the size of x"),
+    "features.positive: projections": (
+        lambda: features.positive(np.ones((SIDE, 8)), np.ones((SIDE, 8))),
+        "the size of x or projections",
+    ),
+    "features.hyperbolic": (lambda: features.hyperbolic(many(MANY, 8), X), "the size of x"),
+    "features.trigonometric": (lambda: features.trigonometric(many(MANY, 8), X), "the size of x"),
+    "features.variance": (
+        lambda: features.variance(np.ones((SIDE, 1, 8)), np.ones((SIDE, 8)), 3),
+        "the size of x or y",
+    ),
+    "features.linear_attention": (
+        lambda: features.linear_attention(np.ones((SIDE, 1, 1, 8)), *np.ones((2, SIDE, 1, 8))),
+        "the size of q, k or v",
+    ),
+    "features.stochastic": (
+        lambda: features.stochastic(np.ones((2**15, 64)), np.arange(2**15), LADDER, np.ones((64, 8, 2**12))),
+        "the size of projections or positions",
+    ),
+    "features.stochastic_variance": (
+        outer(features.stochastic_variance, np.zeros(SIDE), "gaussian", 3),
+        "the size of q, k or lags",
+    ),
     "plotting.frequencies": (lambda: plotting.frequencies(many(MANY)), "the size of rope"),
     "plotting.kernel": (lambda: plotting.kernel("gaussian", 64, frequencies=many(MANY)), "the size of frequencies"),
     "plotting.mean_kernels": (lambda: plotting.mean_kernels({"a": many(MANY)}, 8), "the size of sets['a']"),
@@ -348,6 +405,7 @@ MODEST = {
     "Kernel.rescale": "a kernel holds its parameters",
     "Kernel.warp": "a matrix has as many rows and columns as the kernel axes",
     "Kernel.__mul__": "a kernel holds the kernels that it is made of",
+    "designs.quadrature": "its blocks are at most 256",
     "designs.optimise": "its unknowns are at most 1024",
     "bochner.from_density": "panels are bounded in number",
     "bochner.from_function": "panels are bounded in number",

@@ -22,6 +22,8 @@ CASES = [
     ("stratified", "matern(nu=1.5, scale=16)", 2),
     ("stratified", "gaussian(scale=(8, 20), ndim=2)", 8),
     ("stratified", "sinc(bandwidth=(0.1, 0.2, 0.3), ndim=3)", 5),
+    ("shifted", "gaussian(scale=(8, 20), ndim=2)", 8),
+    ("shifted", "sinc(bandwidth=(0.1, 0.2, 0.3), ndim=3)", 5),
     ("antithetic", "power_exponential(exponent=1.5, scale=32)", 7),
     *(
         ("orthogonal", f"{name}, ndim={k})", 2 * k + 1)
@@ -165,7 +167,7 @@ REFUSED = [
     ("stratified", "rational_quadratic"),
     ("auto", "power_exponential(exponent=1.5)"),
     ("sobol", "gaussian(ndim=2)"),
-    ("shifted", "gaussian(ndim=2)"),
+    ("shifted", "cauchy(ndim=2)"),
     ("stratified", "cauchy(ndim=2)"),
     ("halton", "gaussian * cauchy"),
     ("orthogonal", "power_exponential(exponent=1.5, ndim=2)"),

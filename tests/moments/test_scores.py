@@ -16,7 +16,7 @@ from scipy import stats
 import rfrope
 from rfrope import Kernel, blocks_for_error, expected_score, kernels, rotate, score_variance
 from rfrope.designs import sampling
-from rfrope.moments import mean_kernel_band, relative_error
+from rfrope.moments import mean_kernel_band, pair_covariance, relative_error
 
 RNG = np.random.default_rng(20240)
 Q3, K3 = RNG.normal(size=(2, 6))  # three blocks
@@ -392,3 +392,113 @@ def test_arguments_are_left_alone():
     assert np.array_equal(q, Q3)
     assert np.array_equal(k, K3)
     assert lags.tolist() == [0.0, 1.0]
+
+
+# -- other designs -----------------------------------------------------------------------------------------------------
+
+
+def covariance_of_sets(kernel, design, n, lag, sets=40_000):
+    """Mean over pairs of the covariance of cosines, and its standard error."""
+    law = kernels.parse(kernel)
+    u = rfrope.sample(law, n, design=design, heads=sets, rng=2) @ np.atleast_1d(lag)
+    apart = np.cos(u) - law(lag)
+    each = (np.sum(apart, axis=1) ** 2 - np.sum(apart**2, axis=1)) / (n * (n - 1.0))
+    return np.mean(each), np.std(each) / math.sqrt(sets)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "design", "lag"),
+    [
+        ("gaussian(scale=32)", "stratified", 20.0),
+        ("gaussian(scale=32)", "shifted", 90.0),
+        ("gaussian(scale=32)", "sobol", 20.0),
+        ("gaussian(scale=32)", "halton", 60.0),
+        ("gaussian(scale=32)", "antithetic", 20.0),
+        ("gaussian(scale=9, ndim=2)", "orthogonal", [12.0, 7.0]),
+        ("gaussian(scale=(8, 20), ndim=2)", "shifted", [6.0, 30.0]),
+    ],
+)
+def test_pair_covariance_is_that_of_many_sets(kernel, design, lag):
+    mean, stderr = covariance_of_sets(kernel, design, 8, lag)
+    found = float(pair_covariance(lag, kernel, n_blocks=8, design=design))
+    assert abs(found - mean) < 5.0 * stderr
+    assert abs(2.0 * found - mean) > 5.0 * stderr
+    assert abs(-found - mean) > 5.0 * stderr
+
+
+def test_independent_blocks_have_no_covariance():
+    assert pair_covariance([[1.0, 2.0]], "gaussian", n_blocks=4, design="iid").tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("design", ["shifted", "sobol", "antithetic", "set"])
+def test_variance_of_a_score_over_other_designs_is_that_of_many_sets(design):
+    law, n, lag, sets = "gaussian(scale=32)", 6, 25.0, 20_000
+    rng = np.random.default_rng(3)
+    q, k = rng.normal(size=(2, 2 * n))
+    if design == "set":
+        one = rfrope.sample(law, n, design="quantile") * 1.1
+        omega, design = np.stack([rng.permutation(one) for _ in range(sets)]), one
+    else:
+        omega = rfrope.sample(law, n, design=design, heads=sets, rng=4)[..., 0]
+    a, b = rfrope.block_coefficients(q, k)[:2]
+    scores = np.cos(lag * omega) @ a + np.sin(lag * omega) @ b
+    assert score_variance(q, k, lag, law, design=design) == pytest.approx(np.var(scores), rel=0.03)
+    apart = np.var(scores) - np.array([score_variance(q, k, lag, law, design=design), score_variance(q, k, lag, law)])
+    assert abs(apart[0]) < 0.3 * abs(apart[1])  # it is not that of independent blocks
+    mean = float(expected_score(q, k, lag, law))
+    error = math.sqrt(np.mean((scores - mean) ** 2)) / abs(mean)
+    assert relative_error(q, k, lag, law, design=design) == pytest.approx(error, rel=0.05)
+
+
+# -- all real lags -----------------------------------------------------------------------------------------------------
+
+
+def test_blocks_for_real_lags_are_those_of_the_published_proposition():
+    """Sutherland and Schneider (2015), proposition 1, with D/2 blocks, sigma from Phi'' and alpha by a fine grid."""
+    scale, reach, error, confidence = 32.0, 1024.0, 0.1, 0.95
+    x = np.linspace(0.0, reach, 400_001)
+    variance = 0.5 + 0.5 * np.exp(-2.0 * (x / scale) ** 2) - np.exp(-((x / scale) ** 2))
+    alpha, d = float(np.max(variance)) + error / 3.0, 1
+    beta = ((d / 2) ** (-d / (d + 2)) + (d / 2) ** (2 / (d + 2))) * 2 ** ((6 * d + 2) / (d + 2))
+    features = 8 * (d + 2) * alpha / error**2
+    features *= 2 / (1 + 2 / d) * math.log(reach / scale / error) + math.log(beta / (1.0 - confidence))
+    found = blocks_for_error("gaussian(scale=32)", max_lag=1024, error=error, confidence=confidence, lags="real")
+    assert features / 2 <= found <= 1.06 * features / 2
+
+
+def test_blocks_for_real_lags_on_several_axes_are_less_than_in_the_older_bound():
+    """Rahimi and Recht (2007), claim 1: with 2^8 (sigma l / error)^2 and without alpha."""
+    sigma, length, error, delta = math.sqrt(2.0) / 8.0, math.hypot(64, 64), 0.2, 0.05
+    older = 4.0 * 4.0 / error**2 * math.log(2**8 * (sigma * length / error) ** 2 / delta)
+    law = "gaussian(scale=8, ndim=2)"
+    found = blocks_for_error(law, max_lag=64, error=error, lags="real")
+    assert blocks_for_error(law, max_lag=64, error=error) < found < older
+    beta = 2.0 * 2.0 ** (14.0 / 4.0)
+    assert found == pytest.approx(
+        16.0 / error**2 * (math.log(sigma * length / error) + math.log(beta / delta)), rel=1e-3
+    )
+
+
+def test_no_drawn_set_is_off_by_more_than_the_bound_of_real_lags():
+    law, error = "matern(nu=2.5, scale=4)", 0.3
+    n = blocks_for_error(law, max_lag=32, error=error, lags="real")
+    lags = np.linspace(0.0, 32.0, 6401)
+    for seed in range(20):
+        mean = rfrope.analysis.mean_kernel(lags, rfrope.sample(law, n, rng=seed))
+        assert np.max(np.abs(mean - kernels.parse(law)(lags))) < error
+
+
+@pytest.mark.parametrize("law", ["exponential(scale=8)", "matern(nu=1, scale=8)", "power_exponential(exponent=1.5)"])
+def test_real_lags_need_frequencies_of_finite_variance(law):
+    with pytest.raises(ValueError, match="no finite variance"):
+        blocks_for_error(law, max_lag=32, error=0.1, lags="real")
+    with pytest.raises(ValueError, match="lags is 'all'"):
+        blocks_for_error(law, max_lag=32, error=0.1, lags="all")
+
+
+def test_real_lags_that_are_short_against_the_scale_still_ask_for_confidence():
+    """There the slope counts no more than at lags of error over sigma, and what is left depends on the confidence."""
+    few, more = (
+        blocks_for_error("gaussian(scale=1e9)", max_lag=64, error=0.1, confidence=c, lags="real") for c in (0.9, 0.999)
+    )
+    assert 1 < few < more

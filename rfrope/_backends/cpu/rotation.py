@@ -116,7 +116,7 @@ class Rotator:
             is_dense = x.flags.carray
         elif type(positions) is type(x):
             is_dense = TORCH.are_memory(x, positions) and x.is_contiguous()
-            positions = _view_of_memory(positions) if is_dense else None
+            positions = view_of_memory(positions) if is_dense else None
         else:
             is_dense, positions = TORCH.are_memory(x) and x.is_contiguous(), view_in_numpy(positions)
         at_hand = type(positions) is np.ndarray and positions.flags.carray
@@ -152,10 +152,11 @@ def view_in_numpy(value: Any) -> Any:
     if type(value) is np.ndarray or not TORCH.are_memory(value):
         is_wide = value > _MOST if type(value) is int else getattr(value, "dtype", None) == _UNSIGNED
         return None if is_wide else value  # torch has no such integers
-    return _view_of_memory(value)
+    return view_of_memory(value)
 
 
-def _view_of_memory(value: Any) -> Any:
+def view_of_memory(value: Any) -> Any:
+    """Return the array of NumPy that views a tensor which is memory of the CPU; the tensor where there is none."""
     try:
         return (value.detach() if value.requires_grad else value).numpy()
     except TypeError:  # NumPy has no bfloat16
@@ -165,9 +166,8 @@ def _view_of_memory(value: Any) -> Any:
 def _dense_places(positions: Any) -> np.ndarray | None:
     """Return an integer, or a dense array of numbers, as such an array; None for anything else."""
     positions = np.array(positions) if type(positions) is int else positions
-    if type(positions) is np.ndarray and positions.dtype in _PLACES and positions.flags.carray:
-        return positions
-    return None
+    is_dense = type(positions) is np.ndarray and positions.dtype in _PLACES and positions.flags.carray
+    return positions if is_dense else None
 
 
 def _dense_call(

@@ -14,14 +14,14 @@ import numpy as np
 
 from rfrope._core import array, libraries
 from rfrope._core.arguments import show
+from rfrope.models.configs import perceives
 from rfrope.models.layering import list_layers
-from rfrope.models.measuring import Box, find_places, noise_of, unit, usual_length
-from rfrope.models.model_attention import Trace
+from rfrope.models.probing.attention import Trace
+from rfrope.models.probing.measurements import Box, find_places, noise_of, unit, usual_length
 from rfrope.rotation.rope import Rope
 
 _ROTATION = re.compile("apply_.*(rotary|rope)")
 _TABLES = re.compile("cos|sin|freqs|position|emb")  # parameters that are no features
-_PERCEPTION = re.compile("vision|visual|vit|image|audio")  # in the name of a part
 _INDEX = re.compile(r"\.(\d+)\.")
 _PADDED, _HIDDEN = 37, 5  # tokens, and those of them that are padding
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
@@ -59,7 +59,7 @@ class ModelLayers:
     def __init__(self, model: Any, meant: tuple[Rope, ...], config: Any) -> None:
         self.model, self.calls = model, 0
         listed = () if config is None else list_layers(config).kinds
-        self.kinds = tuple(one for one in listed if not _PERCEPTION.search(one.part))
+        self.kinds = tuple(one for one in listed if not perceives(one.part))
         self.axes = max([1, *(len(one.sections) for one in meant if one.sections is not None)])
         self.functions = [*_find_functions(model)]
         if not self.functions:

@@ -16,7 +16,7 @@ from rfrope._core.arguments import path_of, positive, printable, show, whole
 from rfrope._core.results import Result
 from rfrope.models.configs import perceives
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
-from rfrope.models.scoring import SHARE, choose_lengths, first_difference
+from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error
 from rfrope.rotation.rope import Rope, refuse_polar
 from rfrope.storage import SUFFIXES, load
 
@@ -276,6 +276,8 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
 
 def _read(name: str, what: Any, seq_len: int | None) -> Layers:
     """Return the layers of a config, or a Rope as that of all layers; errors say which of the two it is."""
+    if what is None or isinstance(what, int | float):
+        raise TypeError(f"{name} is {show(what)}; expected a config, its path, a Rope, or frequencies (D,)")
     try:
         found = _read_layers(what, seq_len)
     except (ValueError, TypeError) as error:
@@ -368,7 +370,7 @@ def _compare(pairs: list[_Pair], lengths: list[int], share: float, *, has_length
         assert other is not None
         assert one.rope is not None
         assert other.rope is not None
-        error = max(error, _relative_error(other.rope.frequencies, one.rope.frequencies))
+        error = max(error, relative_error(other.rope.frequencies, one.rope.frequencies))
         lag = _find_lag(one, other, length, share) if is_compared else None
         found = (lag, length) if lag is not None and (found is None or lag < found[0]) else found
     factors = [pairs[-1][i].rope.attention_factor for i in (1, 2)]  # type: ignore[union-attr]
@@ -416,13 +418,6 @@ def _compare_ropes(old: Rope, new: Rope) -> Iterator[Change]:
 def _compare_values(what: str, old: Any, new: Any) -> Iterator[Change]:
     if old != new:
         yield Change(what, old, new)
-
-
-def _relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    found, expected = np.asarray(found), np.asarray(expected)
-    if found.shape != expected.shape:
-        return math.inf
-    return float(np.max(np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected)), initial=0.0))
 
 
 def _find_lag(old: LayerKind, new: LayerKind, length: int, share: float) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rfrope._core.arguments import fraction, show, whole
 from rfrope.data.model_types import known
-from rfrope.models import patterns
+from rfrope.models import layer_patterns
 from rfrope.models.rope_parameters import DEFAULT_THETA, join_dicts
 from rfrope.scaling.schemes import positive
 
@@ -231,13 +231,13 @@ class Part:
         """Return the kinds of layers, of a config with one RoPE, that it turns."""
         if about.get("windowed") == ("",):
             return [""]
-        kinds: Any = patterns.read_names(self.held)
+        kinds: Any = layer_patterns.read_names(self.held)
         if kinds is None:
             kinds = about.get("layers", ("",))
             start, layers = self.held.get("max_window_layers", about.get("first")), self.held.get("num_hidden_layers")
             if "first" in about and (layers is None or start is None or start < layers):
                 kinds = ("full_attention", "sliding_attention") if start != 0 else ("sliding_attention",)
-        still = (*about.get("still", ()), *patterns.NO_ATTENTION)
+        still = (*about.get("still", ()), *layer_patterns.NO_ATTENTION)
         return [kind for kind in dict.fromkeys(kinds) if kind not in still]
 
     # -- layers --------------------------------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class Part:
         window = self.table.get("window", {})
         length = self._window_length(window) if window else None
         start = self.held.get("max_window_layers", window.get("first")) if "first" in window and length else None
-        kinds = patterns.list_kinds(self.held, about, windowed_from=start)
+        kinds = layer_patterns.list_kinds(self.held, about, windowed_from=start)
         if kinds is None:
             return ()
         still = [
@@ -256,7 +256,7 @@ class Part:
             *(about or {}).get("still", ()),
             *(kind for kind, one in self.usual.items() if one is None),
         ]
-        ropes = patterns.assign_ropes(self.held, about, kinds, names, still, has_window=bool(length))
+        ropes = layer_patterns.assign_ropes(self.held, about, kinds, names, still, has_window=bool(length))
         return () if ropes is None else tuple(zip(kinds, ropes, strict=True))
 
     def window_of(self, kind: str) -> int | None:

@@ -16,7 +16,7 @@ from campaign import sparse
 
 import rfrope
 from rfrope.data.model_types import model_types
-from rfrope.models.patterns import NO_ATTENTION, assign_ropes, count_layers, list_kinds
+from rfrope.models.layer_patterns import NO_ATTENTION, assign_ropes, count_layers, list_kinds
 
 with warnings.catch_warnings():  # importing them raises a few of their own
     warnings.simplefilter("ignore")

@@ -8,20 +8,29 @@ from typing import TypeAlias
 
 import numpy as np
 
-from rfrope.models.measuring import EXCEEDS, Box, Phases, choose_single, find_places, read_phases, usual_length
+from rfrope.models.probing.measurements import (
+    EXCEEDS,
+    Box,
+    Phases,
+    choose_single,
+    find_places,
+    read_phases,
+    usual_length,
+)
 from rfrope.models.tables import HALVES, rounded
 
 Fault: TypeAlias = tuple[str, str, int | None]  # kind, text, position
 
 
 @dataclass(frozen=True, eq=False)
-class Misplaced:
-    """Blocks of one side of a box, and the frequencies that phases at 1, 2, 4, ... tell.
+class Positions:
+    """Positions by which tokens of one head turn, by its blocks and the frequencies that phases at 1, 2, 4, ... tell.
 
     Attributes
     ----------
     box : Box
     side : str
+    head : int
     phases : Phases
     noise : float
         Error of cos and sin by rounding.
@@ -31,14 +40,10 @@ class Misplaced:
 
     box: Box
     side: str
+    head: int
     phases: Phases
     noise: float
     meant: list[np.ndarray]
-
-    @property
-    def head(self) -> int:
-        """The first head that turns."""
-        return self.box.sides[self.side].head
 
     @property
     def frequencies(self) -> np.ndarray:
@@ -48,18 +53,22 @@ class Misplaced:
     def describe(self) -> Fault | None:
         """Return what is wrong with positions, or None."""
         side = self.box.sides[self.side]
-        z = side.z[0][side.turning]
-        if self.side != "scores" and np.max(np.abs(z - z[:, :1])) <= 8.0 * self.noise * np.max(np.abs(z)):
+        z, own = side.z[0][side.turning], side.z[0][[self.head]]
+        if self.side != "scores" and all(self._is_constant(each) for each in (own, z)):  # one head is looked at sooner
             phases = np.angle(z[:, 0])
             by_head = np.exp(1j * np.outer(side.turning, phases[0] / max(1, side.turning[0])))
             is_by_head = len(phases) > 1 and np.max(np.abs(np.exp(1j * phases) - by_head)) < 0.01
             what = "heads count as positions: the table goes with the wrong axis" if is_by_head else ""
             return "positions", what or "the rotation is the same at all positions", 0
-        if self.phases.is_like and self._is_own_row():
+        if self.phases.is_like[self.head] and self._is_own_row():
             return self._find_shift()
         if text := self.find_count():
             return "positions", text, None
-        return self._find_rounding() or self._find_others()
+        return (None if self.phases.is_like[self.head] else self._find_rounding()) or self._find_others()
+
+    def _is_constant(self, z: np.ndarray) -> bool:
+        """Return whether blocks ``(H, T, D)`` turn alike at all positions."""
+        return bool(np.max(np.abs(z - z[:, :1])) <= 8.0 * self.noise * np.max(np.abs(z)))
 
     def describe_single(self) -> Fault | None:
         """Return what is wrong with positions where a call has one token in each row, or None."""
@@ -90,10 +99,13 @@ class Misplaced:
             "positions of the first row of the batch are used for all rows": self.box.positions[0],
             "positions are counted from that of the first token": own - own[0],
             "positions are sorted first": np.sort(own),
+            "positions are in the reverse order": own[::-1],
+            "tokens turn by the position of the one before them": np.roll(own, 1),
+            "tokens turn by the position of the one after them": np.roll(own, -1),
         }
-        z = self.box.unit(self.side, 1)[None]
+        z = self.box.unit(self.side, 1, self.head)[None]
         fitting = (
-            text for text, at in ways.items() if {0, 1} <= {*at.tolist()} and read_phases(z, at, self.noise).is_like
+            text for text, at in ways.items() if {0, 1} <= {*at.tolist()} and read_phases(z, at, self.noise).is_like[0]
         )
         return next(fitting, "")
 
@@ -102,7 +114,7 @@ class Misplaced:
         at = self.box.positions[1][:, None]
         phases = at * self.frequencies + self.phases.start[self.head]
         room = 8.0 * self.noise + 2.0**-20 * np.abs(phases) + at * self.phases.allowed[self.head]
-        return bool(np.all(np.abs(self.box.unit(self.side, 1) - np.exp(1j * phases)) <= room))
+        return bool(np.all(np.abs(self.box.unit(self.side, 1, self.head) - np.exp(1j * phases)) <= room))
 
     def _find_shift(self) -> Fault | None:
         """Find positions that are counted from another start."""
@@ -117,14 +129,13 @@ class Misplaced:
 
     def _name_shift(self, shift: int) -> Fault:
         side = self.box.sides[self.side]
-        more = f"{shift} more" if shift > 0 else f"{-shift} less"
         moves = np.max(np.abs(side.again - side.z)) > 16.0 * self.noise * np.max(np.abs(side.z))
         since = ", and by others at the next call: tokens of earlier calls are counted" if moves else ""
-        return "positions", f"they turn by positions that are {more} than those given{since}", 0
+        return "positions", f"they turn by positions that are {_describe_shift(shift)} than those given{since}", 0
 
     def _find_rounding(self) -> Fault | None:
         """Find positions or phases in half precision."""
-        at, z = self.box.positions[0].astype(float), self.box.unit(self.side, 0)
+        at, z = self.box.positions[0].astype(float), self.box.unit(self.side, 0, self.head)
         room = 8.0 * self.noise + 2.0**-20 * at[:, None]
         for omega, (width, half) in itertools.product([self.frequencies, *self.meant], HALVES.items()):
             phases = at[:, None] * omega
@@ -135,20 +146,29 @@ class Misplaced:
             if np.all(off <= room):
                 return "half precision", f"positions rounded to {half}", int(at[places != at].min())
             if np.all(apart <= room + np.abs(phases) * 2.0**-width) and np.mean(apart <= room) > 0.95:
-                first = self.box.find_first_off(self.side, omega)
+                first = self.box.find_first_off(self.side, omega, self.head)
                 return "half precision", f"phases rounded to {half}", first
         return None
 
     def _find_others(self) -> Fault:
         """Say by which other positions tokens turn."""
-        at, context = self.box.positions[0], self.box.context
-        places, near = find_places(self.box.unit(self.side, 0), self.frequencies, 1 - context, context)
+        row = int(self.phases.is_like[self.head])  # the first one, unless it is right
+        at, context = self.box.positions[row], self.box.context
+        places, near = find_places(self.box.unit(self.side, row, self.head), self.frequencies, 1 - context, context)
         wrong = (places != at) & near
         if not np.any(wrong) or np.mean(near) < 0.5:
+            if row:
+                return "positions", "the second row of the batch turns by other positions than its own", None
             far = at[self.phases.off[self.head] > EXCEEDS]
             first = int(far.min()) if far.size else int(at.max())
             return "rows", f"phases are not proportional to positions, first at {first}", first
         shifts = (places - at)[near]
+        if row and np.all(shifts == shifts[0]):
+            return (
+                "positions",
+                f"the second row of the batch turns by positions that are {_describe_shift(shifts[0])} than its own",
+                None,
+            )
         if np.all(shifts == shifts[0]):
             return self._name_shift(int(shifts[0]))
         first = int(at[wrong].min())
@@ -158,6 +178,10 @@ class Misplaced:
         if turns_as < first and np.all(places[near] == at[near] % (first - turns_as)):
             return "positions", f"positions begin again at {first - turns_as}", first
         return "positions", f"position {first} turns as position {turns_as} does", first
+
+
+def _describe_shift(shift: int) -> str:
+    return f"{shift} more" if shift > 0 else f"{-shift} less"
 
 
 def find_exchanged(box: Box) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,11 +15,13 @@ from rfrope._core.results import Result
 from rfrope.data.model_types import known
 from rfrope.models.auditing import Finding, merge_shared
 from rfrope.models.configs import from_config
-from rfrope.models.measuring import Box, Function, Side, Source, choose_positions, choose_single, choose_steps, unit
-from rfrope.models.model_layers import ModelLayers
-from rfrope.models.verdicts import Rotation, judge, judge_still
+from rfrope.models.probing.faults import judge, judge_still
+from rfrope.models.probing.measurements import Box, Function, Side, choose_positions, choose_single, choose_steps, unit
+from rfrope.models.probing.models import ModelLayers
+from rfrope.models.probing.rotations import Rotation
 from rfrope.rotation.rope import Rope, refuse_polar
 
+_Source: TypeAlias = Function | ModelLayers
 _CONTEXT = 4096  # positions that are measured where nothing says how many there are
 _ORIGIN = 3  # position of the queries in a second measurement of scores
 _ROUNDED = 1e-6  # factors as near to 1 are 1
@@ -226,7 +228,7 @@ def probe(
     length = _choose_context(context, meant)
     if _is_config(expected):
         meant = _read_meant(expected, length)
-    source: Source
+    source: _Source
     if hasattr(apply, "named_modules"):
         source = ModelLayers(apply, meant, expected if _is_config(expected) else None)
     else:
@@ -251,7 +253,7 @@ def probe(
     return Probe(findings, tuple(one for one, _ in verdicts), source.calls, length, padding)
 
 
-def _count_padding(source: Source, boxes: dict[str, Box], verdicts: list[tuple[Rotation, Any]]) -> bool | None:
+def _count_padding(source: _Source, boxes: dict[str, Box], verdicts: list[tuple[Rotation, Any]]) -> bool | None:
     """Return whether the first layer that turns counts padding, if it is known by what."""
     turning = (one for one, _ in verdicts if one.pairing in ("half", "interleaved") and one.frequencies.ndim == 1)
     one = next(turning, None)
@@ -328,7 +330,7 @@ def _count_axes(rope: Rope) -> int:
     return len(rope.sections) if rope.sections is not None else int(vectors.shape[-1]) if vectors.ndim > 1 else 1
 
 
-def _measure(source: Source, context: int) -> dict[str, Box]:
+def _measure(source: _Source, context: int) -> dict[str, Box]:
     """Give a source all that it is asked, and return what came back."""
     steps, at = choose_steps(context), choose_positions(context)
     widths = source.widths()
@@ -338,7 +340,7 @@ def _measure(source: Source, context: int) -> dict[str, Box]:
     once, twice = (
         source.measure({name: times * followed[:, :d] for name, d in widths.items()}, places) for times in (1.0, 2.0)
     )
-    rows = np.stack([at, at[::-1]])
+    rows = np.stack([at, np.roll(at[::-1], len(at) // 3)])  # not in the reverse order either
     boxes = {}
     for name, sides in once.items():
         kv_heads = source.kv_heads if isinstance(source, Function) else 0
@@ -355,7 +357,7 @@ def _measure(source: Source, context: int) -> dict[str, Box]:
     return boxes
 
 
-def _follow_blocks(source: Source, boxes: dict[str, Box], blocks: dict[str, np.ndarray], rows: np.ndarray) -> None:
+def _follow_blocks(source: _Source, boxes: dict[str, Box], blocks: dict[str, np.ndarray], rows: np.ndarray) -> None:
     """Measure blocks at all positions, along each axis, of scores with other queries, and again."""
 
     def read(positions: np.ndarray) -> dict[tuple[str, str], np.ndarray]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope.models.measuring import noise_of
+from rfrope.models.probing.measurements import noise_of
 from rfrope.rotation.rope import Rope
 
 _NEAR = 1e-3  # of a softmax scale

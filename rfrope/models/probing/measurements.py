@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,26 +22,6 @@ _AT_ONCE = 4096  # positions that tokens are compared with
 _NEAR = 0.05  # error of cos and sin of a position that is named
 _MIXED = 0.1  # of the largest partner: a second one
 _NOISE = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": tables.FINE}
-
-
-class Source(Protocol):
-    """Runs black boxes: one function, or all layers of a model at once."""
-
-    calls: int
-    axes: int
-    still: tuple[str, ...]
-
-    def widths(self) -> dict[str, int]:
-        """Return the features of a head, by the name of each box."""
-
-    def measure(self, features: Mapping[str, np.ndarray], positions: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
-        """Return what becomes of features (T, d) at positions (B, T, k): for each box and side (B, H, T, d)."""
-
-    def rounding(self, name: str) -> tuple[float, bool]:
-        """Return the error of cos and sin by a box's dtype, and whether that is wider than half precision."""
-
-    def choose(self, name: str, meant: tuple[Rope, ...]) -> tuple[tuple[Rope, ...], bool | None]:
-        """Return the Ropes that a box may turn by, and whether it is meant to turn, if that is known."""
 
 
 @dataclass
@@ -217,7 +197,8 @@ def follow_features(matrices: np.ndarray, at: np.ndarray) -> Structure:
     first, second, pairing, start = _name_pairing(first, partner[first])
     others = np.setdiff1d(np.arange(width), np.concatenate([first, second]))
     rest = float(np.median(diagonal[others])) if others.size else None
-    fault = _find_unlike_columns(moved, first, second, pairing)
+    exchanged = "cos and sin are in each other's place" if np.array_equal(order[first], second) else ""
+    fault = exchanged or _find_unlike_columns(moved, first, second, pairing)
     return Structure(first, second, pairing, start, order, rest, fault)
 
 
@@ -256,6 +237,10 @@ def _find_unlike_columns(moved: np.ndarray, first: np.ndarray, second: np.ndarra
         for sign, text in ((-1.0, "the sign of one sin is wrong"), (1.0, "a row has the wrong signs")):
             if np.all(np.abs(cos + sign * other) <= room):
                 return f"blocks are reflected and not turned: {text}"
+    for name, one, two, given, mixed in (("second", cos, other, back, sin), ("first", other, cos, sin, back)):
+        if np.all(np.abs(two - one + given**2) <= room) and np.all(np.abs(mixed - given * one) <= room):
+            rest = {"second": "first", "first": "second"}[name]
+            return f"the {name} feature is made from the {rest} one after that was turned"
     diagonal, begin, width = np.einsum("pii->pi", moved), int(first[0]), 2 * first.size
     columns = diagonal[:, begin : begin + width]
     copies = {
@@ -300,15 +285,15 @@ class Phases:
         Phases at position 0.
     off : ndarray (H, T)
         The largest error of cos and sin at each position, of those frequencies.
-    is_like : bool
-        Whether all phases are those of the positions, but for rounding to float32.
+    is_like : ndarray of bool, (H,)
+        Whether all phases of a head are those of the positions, but for rounding to float32.
     """
 
     frequencies: np.ndarray
     allowed: np.ndarray
     start: np.ndarray
     off: np.ndarray
-    is_like: bool
+    is_like: np.ndarray
 
 
 def read_phases(z: np.ndarray, positions: np.ndarray, noise: float) -> Phases:
@@ -328,7 +313,7 @@ def read_phases(z: np.ndarray, positions: np.ndarray, noise: float) -> Phases:
     room = 4.0 * noise * (1.0 + positions[:, None] / reach[:, None, :]) + 2.0**-22 * np.abs(phases)
     least = 2.0**-25 if noise == _NOISE["float16"] else 0.0  # half of its smallest number
     allowed = (4.0 * noise * np.minimum(1.0, np.abs(found) * reach) + least) / reach + 2.0**-22 * np.abs(found)
-    return Phases(found, allowed, np.angle(origin), np.max(error, axis=2), bool(np.all(error <= room)))
+    return Phases(found, allowed, np.angle(origin), np.max(error, axis=2), np.all(error <= room, axis=(1, 2)))
 
 
 def find_places(z: np.ndarray, frequencies: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
@@ -418,11 +403,9 @@ class Box:
     kv_heads: int = 0  # where features of heads were marked
 
     def structure(self) -> Structure:
-        """Return that of the first head that turns."""
-        for side in self.sides.values():
-            if side.turning:
-                return side.structures[side.head]
-        return next(iter(self.sides.values())).structures[0]
+        """Return that of the first of the heads that turn most features."""
+        turning = [side.structures[h] for side in self.sides.values() for h in side.turning]
+        return max(turning or next(iter(self.sides.values())).structures[:1], key=lambda one: one.first.size)
 
     def follow(self) -> None:
         """Read the structures of all heads; nothing that is not finite has one."""
@@ -430,15 +413,14 @@ class Box:
             finite = np.nan_to_num(side.matrices, nan=0.0, posinf=0.0, neginf=0.0)
             side.structures = [follow_features(head, self.steps) for head in finite]
 
-    def unit(self, name: str, row: int) -> np.ndarray:
-        """Return blocks (T, D) of the first head of a side that turns, of length about 1."""
-        side = self.sides[name]
-        return np.asarray(side.z[row, side.head] / usual_length(side.z[row, side.head]))
+    def unit(self, name: str, row: int, head: int) -> np.ndarray:
+        """Return blocks (T, D) of a head, of length about 1."""
+        z = self.sides[name].z[row, head]
+        return np.asarray(z / usual_length(z))
 
-    def find_first_off(self, name: str, omega: np.ndarray) -> int | None:
+    def find_first_off(self, name: str, omega: np.ndarray, head: int) -> int | None:
         """Return the first measured position with a cos or sin off by more than 1e-3 from those of frequencies."""
-        side, at = self.sides[name], self.positions[0]
-        z = side.z[0, side.head]
+        z, at = self.sides[name].z[0, head], self.positions[0]
         apart = z - usual_length(z) * np.exp(1j * np.multiply.outer(at, omega))
         off = np.any(np.maximum(np.abs(apart.real), np.abs(apart.imag)) > EXCEEDS, axis=1)
         return int(at[off].min()) if np.any(off) else None

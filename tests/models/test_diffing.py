@@ -271,3 +271,14 @@ def test_sections_are_for_positions_that_text_does_not_have():
 def test_bad_input(old, new, options, message):
     with pytest.raises(ValueError, match=message):
         diff(old, new, **options)
+
+
+@pytest.mark.parametrize("what", [None, 3, 2.5])
+def test_what_is_no_config_is_refused(what):
+    with pytest.raises(TypeError, match=f"new is {what}; expected a config, its path, a Rope, or frequencies"):
+        diff(LLAMA, what)
+
+
+def test_a_gguf_is_refused_with_what_reads_its_config():
+    with pytest.raises(ValueError, match=r"old: model\.gguf is a GGUF file; expected .* gguf_file=name"):
+        diff("model.gguf", LLAMA)

@@ -1,0 +1,94 @@
+"""Weighted frequencies: against Hermite's and Legendre's rules, their own bound, and rotation with gains."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special
+
+import rfrope
+from rfrope import kernels
+from rfrope.designs import quadrature
+
+LIGHT = ["gaussian(scale=32)", "sinc(bandwidth=0.2)", "log_uniform(low=0.05, high=0.5)", "cauchy(scale=24)"]
+ANY = [*LIGHT, "exponential(scale=48)", "matern(nu=1.5, scale=16)", "periodic(period=96, scale=0.7)"]
+
+
+def test_of_a_gaussian_law_it_is_the_positive_half_of_hermites_rule():
+    for n in (1, 8, 40):
+        node, weight = special.roots_hermitenorm(2 * n)
+        rule = quadrature("gaussian(scale=2)", n)
+        np.testing.assert_allclose(rule.frequencies, node[n:] / 2.0, rtol=1e-12)
+        np.testing.assert_allclose(rule.weights, 2.0 * weight[n:] / np.sum(weight), rtol=1e-9, atol=1e-16)
+
+
+def test_of_a_uniform_law_it_is_the_positive_half_of_legendres_rule():
+    node, weight = special.roots_legendre(24)
+    rule = quadrature("sinc(bandwidth=0.3)", 12)
+    np.testing.assert_allclose(rule.frequencies, 0.3 * node[12:], rtol=1e-12)
+    np.testing.assert_allclose(rule.weights, weight[12:], rtol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", LIGHT)
+@pytest.mark.parametrize("n", [4, 16, 64])
+def test_its_error_is_below_its_bound_at_real_lags(kernel, n):
+    law, rule, lags = kernels.parse(kernel), quadrature(kernel, n), np.linspace(0.0, 600.0, 4001)
+    error, bound = abs(rule.mean_kernel(lags) - law(lags)), rule.error_bound(lags)
+    assert np.all(error <= bound + 1e-12)
+    assert math.isclose(float(np.sum(rule.weights)), 1.0, rel_tol=1e-14)
+    first = lags[np.argmax(error > 1e-6)]  # the bound is of use: it is not reached much sooner
+    assert np.any(error > 1e-6) <= (float(lags[np.argmax(bound > 1e-6)]) > 0.5 * first)
+
+
+def test_the_bound_is_the_remainder_of_hermites_rule():
+    """For the standard normal law ``x^(4n) (2n)! / (4n)!``."""
+    rule, x = quadrature("gaussian", 5), np.array([1.0, 2.0, 3.0])
+    expected = x**20 * math.factorial(10) / math.factorial(20)
+    np.testing.assert_allclose(rule.error_bound(x), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", ANY)
+@pytest.mark.parametrize("n", [1, 8, 16])
+def test_at_whole_lags_it_is_exact_up_to_twice_the_number_of_blocks(kernel, n):
+    law, rule = kernels.parse(kernel), quadrature(kernel, n, lags="whole")
+    lags = np.arange(2.0 * n + 1.0)
+    error = abs(rule.mean_kernel(lags) - law(lags))
+    assert np.max(error[:-1]) < 1e-11
+    assert rule.error_bound(lags).tolist() == [0.0] * (2 * n) + [2.0]
+    if kernel == "exponential(scale=48)":
+        assert error[-1] > 1e-3
+    assert np.all((rule.frequencies >= 0.0) & (rule.frequencies <= math.pi))
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_gains_make_an_attention_of_it(pairing):
+    rule, n = quadrature("gaussian(scale=32)", 8), 8
+    q, k = np.random.default_rng(0).normal(size=(2, 16))
+    a, b = rfrope.block_coefficients(q, k, pairing=pairing)[:2]
+    u = -20.0 * rule.frequencies
+    expected = n * np.sum(rule.weights * (a * np.cos(u) + b * np.sin(u)))
+    turned = rfrope.rotate(rule.gains(pairing=pairing) * q, 30, rule.frequencies, pairing=pairing)
+    found = turned @ rfrope.rotate(k, 10, rule.frequencies, pairing=pairing)
+    assert math.isclose(found, expected, rel_tol=1e-12)
+    one = np.ones(16)
+    same = rfrope.rotate(rule.gains(pairing=pairing) * one, 30, rule.frequencies, pairing=pairing)
+    score = same @ rfrope.rotate(one, 10, rule.frequencies, pairing=pairing)
+    assert math.isclose(score, 16.0 * math.exp(-0.5 * (20.0 / 32.0) ** 2), rel_tol=1e-9)
+    assert math.isclose(rule.effective_blocks, 1.0 / np.sum(rule.weights**2))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: quadrature("gaussian(ndim=2)", 4), "expected one axis"),
+        (lambda: quadrature("exponential", 4), "too heavy"),
+        (lambda: quadrature("rational_quadratic", 4), "not a function of one uniform"),
+        (lambda: quadrature("shell(radius=0.2)", 2), "only 1 magnitudes"),
+        (lambda: quadrature("gaussian", 0), "n_blocks is 0"),
+        (lambda: quadrature("gaussian", 4, lags="all"), "lags is 'all'"),
+        (lambda: quadrature("gaussian", 4).gains(pairing="both"), "pairing is 'both'"),
+    ],
+)
+def test_what_has_no_rule_is_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()

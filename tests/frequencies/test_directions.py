@@ -1,0 +1,109 @@
+"""Even directions: against the expansion of plane waves, spherical designs, and each other."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special
+
+import rfrope
+from rfrope.designs import directional_bound, directional_error
+from rfrope.frequencies import isotropic
+
+
+def harmonic_sums(units, degree):
+    """Sums over pairs of Legendre's polynomial: 0 for a spherical design that has this degree."""
+    return float(np.sum(special.eval_legendre(degree, units @ units.T)))
+
+
+def test_rings_of_two_axes_have_equal_angles_and_each_is_a_little_further():
+    found = isotropic([2.0, 1.0, 0.5], 4).frequencies.reshape(3, 4, 2)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=-1), [[2.0] * 4, [1.0] * 4, [0.5] * 4], rtol=1e-15)
+    angles = np.arctan2(found[..., 1], found[..., 0])
+    np.testing.assert_allclose(angles, math.pi * (np.arange(4) + np.arange(3)[:, None] / 3.0) / 4.0, atol=1e-15)
+
+
+@pytest.mark.parametrize("n", [1, 5, 16])
+def test_the_mean_kernel_of_a_ring_is_the_expansion_of_jacobi_and_anger(n):
+    z, phi = 23.0, np.linspace(0.0, math.pi, 7)
+    lags = z / 2.0 * np.stack([np.cos(phi), np.sin(phi)], axis=-1)
+    orders = n * np.arange(1, 40 // n + 2)
+    terms = (-1.0) ** orders * special.jv(2 * orders, z) * np.cos(2.0 * orders * phi[:, None])
+    expected = special.jv(0, z) + 2.0 * np.sum(terms, axis=1)
+    np.testing.assert_allclose(rfrope.analysis.mean_kernel(lags, isotropic([2.0], n)), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize(("n", "degree", "beyond"), [(3, 2, 4), (6, 4, 6), (16, 4, 10), (32, 6, 12)])
+def test_lines_of_three_axes_are_spherical_designs_up_to_a_degree(n, degree, beyond):
+    units = isotropic([1.0], n, ndim=3).frequencies
+    np.testing.assert_allclose(np.linalg.norm(units, axis=1), 1.0, rtol=1e-14)
+    exact = 1e-12 if n <= 6 else 1e-3  # of squares of sums; others are minima of all degrees together
+    for one in range(2, degree + 1, 2):
+        assert harmonic_sums(units, one) / n < exact
+    assert harmonic_sums(units, beyond) / n > 1e-2
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_errors_are_those_of_dense_directions(ndim):
+    omega = rfrope.golden_gate(8, low=0.3, high=2.0, ndim=ndim).frequencies
+    lengths = np.array([0.0, 3.0, 9.0])
+    found = directional_error(omega, lengths)
+    z = np.linalg.norm(omega, axis=1) * lengths[:, None]
+    shell = special.j0(z) if ndim == 2 else special.spherical_jn(0, z)
+    np.testing.assert_allclose(found.mean, np.mean(shell, axis=1), atol=1e-14)
+    random = np.random.default_rng(0).normal(size=(400_000, ndim))
+    units = random / np.linalg.norm(random, axis=1, keepdims=True)
+    for place, length in enumerate(lengths):
+        apart = np.mean(np.cos(length * units @ omega.T), axis=1) - found.mean[place]
+        assert math.isclose(found.rms[place], float(np.sqrt(np.mean(apart**2))), rel_tol=2e-2, abs_tol=1e-14)
+        assert np.max(np.abs(apart)) <= found.sup[place] + 2e-2
+        assert found.sup[place] <= np.max(np.abs(apart)) + 2e-2
+
+
+@pytest.mark.parametrize(("n", "z"), [(2, 2.5), (4, 6.0), (16, 26.0)])
+def test_equal_angles_have_their_closed_form_and_are_at_the_bound(n, z):
+    closed = math.sqrt(2.0 * sum(special.jv(2 * n * one, z) ** 2 for one in range(1, 12)))
+    found = float(directional_error(isotropic([1.0], n), z).rms)
+    assert math.isclose(found, closed, rel_tol=1e-9)
+    bound = float(directional_bound(n, z))
+    assert bound <= closed * (1.0 + 1e-9)
+    assert bound >= {26.0: 0.9}.get(z, 0.999) * closed
+
+
+@pytest.mark.parametrize(("n", "z"), [(1, 4.0), (3, 3.0), (6, 4.0), (6, 4.5)])
+def test_octahedron_and_icosahedron_are_at_the_bound(n, z):
+    found = float(directional_error(isotropic([1.0], n, ndim=3), z).rms)
+    bound = float(directional_bound(n, z, ndim=3))
+    assert 0.995 * found <= bound <= found * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_no_set_is_below_the_bound(ndim):
+    rng = np.random.default_rng(1)
+    for n, z in ((2, 3.0), (5, 6.0), (9, 14.0)):
+        bound = float(directional_bound(n, z, ndim=ndim))
+        assert bound > 0.0
+        for _ in range(20):
+            units = rng.normal(size=(n, ndim))
+            units /= np.linalg.norm(units, axis=1, keepdims=True)
+            assert float(directional_error(units, z).rms) >= bound
+
+
+def test_even_directions_depend_less_on_direction_than_published_sets():
+    lengths = np.linspace(1.0, 8.0, 15)
+    ladder = rfrope.geometric(2, base=10.0)
+    axial = rfrope.axial(rfrope.geometric(8, base=100.0), rfrope.geometric(8, base=100.0))
+    assert np.all(directional_error(isotropic(ladder, 8), lengths).rms < 0.6 * directional_error(axial, lengths).rms)
+
+
+def test_gradients_reach_magnitudes():
+    torch = pytest.importorskip("torch")
+    sizes = torch.tensor([1.0, 0.5], dtype=torch.float64, requires_grad=True)
+    frequencies = isotropic(sizes, 3, ndim=3).frequencies
+    frequencies.sum().backward()
+    np.testing.assert_allclose(sizes.grad.numpy(), [3.0, 3.0])
+
+
+def test_every_library_gets_its_own_arrays(xp):
+    found = isotropic(xp([1.0, 0.5]), 4, ndim=3).frequencies
+    np.testing.assert_allclose(xp.host(found), isotropic([1.0, 0.5], 4, ndim=3).frequencies, rtol=1e-6)
