@@ -19,7 +19,7 @@ try:
     import torch
 
     from rfrope.layers.launching import has_device
-    from rfrope.layers.learning import read_learnable
+    from rfrope.layers.learning import POLAR_VERSION, read_learnable
     from rfrope.layers.turning import ORDERS, TurningModule
 except ImportError as error:
     raise ImportError("rfrope.layers.torch needs PyTorch: pip install 'rfrope[torch]'") from error
@@ -257,8 +257,7 @@ class RotaryEmbedding(TurningModule):
             self._constants["frequencies"] = turns.place_words(self._host, array.named_namespace(torch), host)
         self._placed = {}
         self._place(torch.get_default_device(), *(getattr(self, name).device for name in self._learned))
-        by_loops = self.max_positions is None and not self.start.polar
-        self._backend = dispatch.find(dispatch.CPU.rotation) if by_loops else None
+        self._backend = dispatch.find(dispatch.CPU.rotation) if self.max_positions is None else None
         self._last_plans = [(None, None), (None, None)]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -354,6 +353,8 @@ class PolarEmbedding(RotaryEmbedding):
     (torch.Size([1, 8, 16, 128]), torch.Size([1, 2, 16, 128]))
     >>> weights = torch.softmax(polar.score_scale * q[:, :2] @ k.mT, -1)
     """
+
+    _version = POLAR_VERSION
 
     def __init__(
         self,
