@@ -245,8 +245,8 @@ def write(
     Parameters
     ----------
     path : str or path
-        ``.json`` for transformers, vLLM, SGLang and TensorRT-LLM, ``.gguf`` for llama.cpp, ``.onnx`` or ``.npz`` for
-        ONNX, ``.npz`` for the others that take arrays.
+        ``.json`` for transformers, vLLM, SGLang, MLX-LM and TensorRT-LLM, ``.gguf`` for llama.cpp, ``.onnx`` or
+        ``.npz`` for ONNX, ``.npz`` for the others that take arrays.
     rope, engine, context, base, dtype, architecture
         As in `export`. The architecture of llama.cpp is that of `model` unless given.
     model : str or path, optional
@@ -395,6 +395,10 @@ def _read_request(
 def _read_rope(rope: Any) -> Rope:
     if isinstance(rope, Layers):
         raise TypeError("rope is the layers of a model, which export alone takes; expected one of their ropes")
+    if isinstance(rope, list | tuple) and any(isinstance(one, Rope) for one in rope):
+        raise ValueError(
+            f"rope has {len(rope)} Ropes, as of each layer, and engines turn all layers of a kind by one; expected one"
+        )
     return rope if isinstance(rope, Rope) else Rope(rope)
 
 

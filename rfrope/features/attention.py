@@ -55,7 +55,7 @@ def linear_attention(
 
     See Also
     --------
-    features.positive, features.stochastic
+    features.positive, features.hyperbolic : features with which it comes to softmax attention.
 
     Notes
     -----

@@ -44,7 +44,7 @@ def positive(x: Array, projections: Array, *, stabilise: str | None = None) -> A
 
     See Also
     --------
-    variance : how far the product of two features is from what it estimates.
+    features.variance : how far the product of two features is from what it estimates.
 
     Notes
     -----
@@ -84,7 +84,7 @@ def hyperbolic(x: Array, projections: Array, *, stabilise: str | None = None) ->
 
     See Also
     --------
-    features.positive, features.variance
+    features.positive : one feature for each projection.
 
     Notes
     -----
@@ -125,7 +125,7 @@ def trigonometric(x: Array, projections: Array) -> Array:
 
     See Also
     --------
-    features.positive, features.variance
+    features.hyperbolic : features that are positive.
 
     Notes
     -----
@@ -172,7 +172,7 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
 
     See Also
     --------
-    features.positive, features.stochastic_variance
+    features.positive, features.hyperbolic, features.trigonometric : what makes the features.
 
     Notes
     -----

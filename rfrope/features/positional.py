@@ -46,7 +46,7 @@ def stochastic(
 
     See Also
     --------
-    stochastic_variance : how far the product is from its mean.
+    features.stochastic_variance : how far the product is from its mean.
 
     Notes
     -----
@@ -120,7 +120,7 @@ def stochastic_variance(
 
     See Also
     --------
-    features.stochastic, features.variance
+    score_variance : of queries and keys that RF-RoPE rotates.
 
     Notes
     -----

@@ -299,13 +299,13 @@ def tune(
     model : transformers.PreTrainedModel
         A causal language model, as `replace_rotary` takes it. Afterwards it is as it was.
     texts : iterable
-        Documents, at least 5: token ids, strings, or files of text as ``pathlib.Path``.
+        Documents, at least 5, no two alike: token ids, strings, or files of text as ``pathlib.Path``.
     context : int
         Positions to reach.
     trained : int, optional
         Positions in training, as ``trained_context`` of `rfrope.analysis.plan`.
     starts : str, sequence of str or mapping
-        Methods of `rfrope.analysis.plan`, or Ropes by names of their own; those of `layers.tuning.tune_modules`.
+        Methods of `rfrope.analysis.plan`, or Ropes by names of their own; as of `layers.tuning.tune_modules`.
     per : {"model", "layer", "head"}
         What has factors of its own; a temperature is one for the model, or for each layer.
     part : str, optional
@@ -313,8 +313,8 @@ def tune(
     tokenizer : callable, optional
         The model's, for strings and files.
     window, chunks : int
-        Tokens of a window, the trained context and at most 1024 unless given; and parts of it that lie together, with
-        random gaps between them, so that a short window reaches positions of the whole context.
+        Tokens of a window, at least 3, the trained context and at most 1024 unless given; and parts of it that lie
+        together, with random gaps between them, so that a short window reaches positions of the whole context.
     batch : int
         Windows of a step.
     whole_windows : float
@@ -351,14 +351,15 @@ def tune(
     -----
     Windows are those of PoSE (Zhu et al. 2023): the first chunk begins at position 0, the others are moved on. Where a
     document has the whole context, tokens are those at these positions, else neighbours. The loss is that of the next
-    token, in nats, and does not count across gaps: "within" the trained context, and "beyond" it.
+    token, in nats, and does not count across gaps: "within" the trained context, and "beyond" it. Layers with a window,
+    where there are such beside those that learn, count tokens and not positions: they see across gaps.
 
     Examples
     --------
     >>> import torch, transformers
     >>> sizes = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1}
     >>> config = transformers.LlamaConfig(**sizes, num_attention_heads=2, max_position_embeddings=16)
-    >>> model, texts = transformers.LlamaForCausalLM(config), torch.arange(240).reshape(6, 40) % 16
+    >>> model, texts = transformers.LlamaForCausalLM(config), torch.arange(246).reshape(6, 41) % 16
     >>> tuning = tune(model, texts, 32, starts="ntk", steps=2)
     >>> tuning.rope.context, [*tuning.losses]
     (32, ['as it is', 'ntk', 'learned'])

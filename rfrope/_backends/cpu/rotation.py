@@ -225,7 +225,7 @@ def _addresses(*tensors: Any) -> list[int] | None:
 
 
 def plans_of_both(
-    q: Any, k: Any, places: tuple[int, ...], frequencies: tuple[Frequencies, Frequencies], pairing: str, inverse: bool
+    q: Any, k: Any, places: tuple[int, ...], frequencies: tuple[Frequencies, Frequencies], turn: Any, inverse: bool
 ) -> tuple[Plan, Plan] | None:
     """Return plans of tensors of queries and keys at positions of a dense shape; None where they are not small.
 
@@ -235,11 +235,11 @@ def plans_of_both(
     if dtype not in DTYPES or k.dtype != q.dtype:
         return None
     for x, read in ((q, frequencies[0]), (k, frequencies[1])):
-        size = x.element_size()
-        at = x.shape, tuple([size * step for step in x.stride()])
+        at = x.shape, tuple([x.element_size() * step for step in x.stride()])
         a, b = (places, None), read.layout
-        plan = plan_of(dtype, at, None, loops.POSITIONS, a, b, None, None, pairing, pairing, inverse)
-        if not (plan.is_fit and plan.is_small and plan.elements):
+        plan = plan_of(dtype, at, None, loops.POSITIONS, a, b, None, None, *turn[:2], inverse, turn.softplus)
+        is_fit = plan.is_fit or (turn.softplus and plan.shape == turn.shape(x.shape, x.shape[-1:]))
+        if not (is_fit and plan.is_small and plan.elements):
             return None
         found.append(plan)
     return found[0], found[1]
@@ -255,7 +255,7 @@ def rotated_both(
 ) -> tuple[Any, Any] | None:
     """Return queries and keys turned by one call of a loop, at positions ``(*P, k)``, dense and float64."""
     of_q, of_k = plans
-    y_q, y_k = TORCH.empty_like(q), TORCH.empty_like(k)
+    y_q, y_k = q.new_empty(of_q.shape), k.new_empty(of_k.shape)
     at = _addresses(q, y_q, k, y_k)
     if at is None:
         return None
