@@ -239,7 +239,7 @@ def design(
     device: Any = None,
     dtype: Any = None,
 ) -> Rope:
-    """Make the frequencies of a kernel for a model's heads, and say how well they realise it over the context.
+    """Make frequencies for a kernel, for one head or several, and measure their error over the context.
 
     Parameters
     ----------
@@ -248,24 +248,24 @@ def design(
     head_dim : int
         Features of a head, even; any number of magnitudes if `polar`.
     context : int or sequence of int
-        How many positions, at least 2; one number or one for each axis.
+        Number of positions, at least 2; one number or one for each axis.
     heads : int, optional
-        Number of heads, each with a set of its own; one set for all unless given.
+        Number of heads, each with its own frequencies. By default all heads share one set.
     design : str
         How frequencies are made; see `sample`.
     rng : None, int, sequence of ints or numpy.random.Generator
         Seed of the randomised designs. None takes fresh entropy, which `source` then holds, so that the set can be made
         again.
     rotary_dim : int, optional
-        Features of a head that are turned, even; all unless given.
+        Number of features of a head that are rotated, even. By default all are.
     ladder : (first, last), optional
         Scales of the kernel from the first head to the last, at equal ratios; with one kernel and several heads.
     norm : {"rms", "sup"}, optional
         The error that the design "optimised" lowers; "rms" unless given.
     pairing : {"half", "interleaved"}
-        That of the model.
+        Which two features of the model form a block.
     polar : bool
-        Make a frequency for each feature of a head, and not for two: a Rope for `rfrope.rotation.rotate_polar`.
+        Make a frequency for each feature of a head, not for each pair: a Rope for `rfrope.rotation.rotate_polar`.
     xp, device, dtype
         As in `sample`.
 

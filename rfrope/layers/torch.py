@@ -35,23 +35,23 @@ Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 class RotaryEmbedding(TurningModule):
     """Rotate queries and keys by position.
 
-    Its frequencies stay exact under ``half()``, ``bfloat16()``, ``to(dtype)``, autocast and mixed precision, are made
-    anew from the Rope after the meta device, and are not part of the state, unless they are learned.
+    Its frequencies stay exact under ``half()``, ``bfloat16()``, ``to(dtype)``, autocast and mixed precision, and after
+    the meta device they need no initialisation. They are not part of the state dict unless they are learned.
 
     Parameters
     ----------
     rope : Rope, array_like or int
-        Frequencies ``(D,)``, or of their own for each head and of several axes ``(*H, D, k)``; with its pairing,
-        attention factor and sections. An array is paired ``"half"``. An even number of features 2D, as other libraries
-        take it, stands for the ladder of base 10000, ``rfrope.geometric(D)``.
+        Frequencies ``(D,)``, or ``(*H, D, k)`` for several heads or axes; a Rope brings its pairing, attention factor
+        and sections, and an array is paired ``"half"``. An even number 2D, the width of a head, stands for RoPE of base
+        10000, ``rfrope.geometric(D)``.
     learnable : bool, str or sequence of str
-        What is a parameter: nothing, or some of ``"frequencies"`` (also True), ``"factors"`` that these are multiplied
-        by, ``"phases"`` in radians that are added to those of the keys, and ``"temperature"``, one number that scores
-        are multiplied by; ``"both"`` is frequencies and phases. Of factors and temperature it is the logarithm, so that
-        they stay positive. Parameters are float64, or float32 if the Rope's frequencies are.
+        What is learned: nothing, or some of ``"frequencies"`` (also True), ``"factors"`` of the frequencies,
+        ``"phases"`` in radians that are added to those of the keys, and ``"temperature"``, a factor of all scores;
+        ``"both"`` means frequencies and phases. Factors and temperature are stored as logarithms, so that they stay
+        positive. Parameters are float64, or float32 if the Rope's frequencies are.
     max_positions : int, optional
-        Rotate by tables of cos and sin in float32 for so many positions, with torch's own operators alone: for graphs
-        that are to run without rfrope. Positions are then integers from 0 to ``max_positions - 1``.
+        Rotate by float32 tables of cos and sin for this many positions, with torch's own operators only, for graphs
+        that run without rfrope. Positions are then integers from 0 to ``max_positions - 1``.
     head_dim : int, optional
         Features of a query or key, of which the first 2D are turned; that of the Rope, or 2D, unless given. Features of
         another width are refused, but for the 2D that turn, taken by themselves.
@@ -63,8 +63,8 @@ class RotaryEmbedding(TurningModule):
     start : Rope
         As given; what is learned starts from it.
     rope : Rope
-        What the module turns by now: `start`, with the frequencies, factors and temperature that were learned, as NumPy
-        has them; ``rope.source.scaled_by`` ends with what they are. Phases have no place in a Rope.
+        The current Rope, as NumPy arrays: `start` with the learned frequencies, factors and temperature, which
+        ``rope.source.scaled_by`` records. It does not contain learned phases.
     head_dim, layout
         As above.
     axes : int

@@ -68,9 +68,9 @@ def from_config(
     config : dict, path, or object with to_dict()
         A Hugging Face config: the content of its config.json, that file or its folder, or a config of transformers.
     seq_len : int, optional
-        Positions in the sequence at hand, on which the schemes dynamic and longrope depend; None is a short one.
+        Length of the text, on which the schemes dynamic and longrope depend; None means a short text.
     pairing : {"half", "interleaved"}, optional
-        The two features that make a block, for model types that the table of transformers' classes does not have, or
+        Which two features form a block, for model types that are missing from the table of transformers' classes, or
         for weights whose features were reordered.
     xp, device, dtype
         As in `geometric`.
@@ -94,7 +94,7 @@ def from_config(
     TypeError
         For a config of another kind, and as `from_rope_parameters`.
     FileNotFoundError
-        If there is no such file or folder. Names of models mean nothing here: nothing is downloaded.
+        If there is no such file or folder. Model names are not accepted, because nothing is downloaded.
     OSError
         If a file cannot be read, or is not a regular one.
 

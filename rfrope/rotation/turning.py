@@ -94,16 +94,16 @@ def rotate(
     x : array_like, (..., d)
         Features of a real floating dtype, d even.
     positions : array_like
-        Integers or floats, negative ones and gaps included: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for
-        frequencies ``(*H, D, k)``. Integers count exactly up to 2**53. Floats of 16 bits raise a warning where they
-        lack whole numbers, and wherever values are not looked at.
+        Integers or floats, in any order: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for frequencies
+        ``(*H, D, k)``. Integers are exact up to 2**53. 16-bit floats raise a warning if they are too large to represent
+        every whole number, and always where values are not read (devices, compiled graphs).
     frequencies : array_like, radians per unit of position
-        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d, and features beyond 2D are not turned. Those of a
-        Rope that was given its `head_dim` turn features of that width, or 2D, alone. The phases, ``P + (D,)`` or what
+        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d, and features beyond 2D are not rotated. A Rope with a
+        given `head_dim` rotates only features of that width, or of width 2D. The phases, ``P + (D,)`` or what
         ``positions @ frequencies^T`` broadcasts to, broadcast against the leading axes of `x`, which they may not
         enlarge.
     pairing, out_pairing : {"half", "interleaved"}
-        The two features that make a block, in `x` and in the result (the same unless given).
+        Which two features form a block, in `x` and in the result (by default the same).
     shift : array_like, radians, optional
         Added to the phases; broadcasts against them. Triton's kernel gives NaN for 2**53 and more.
     scale : float or array_like
