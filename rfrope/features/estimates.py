@@ -130,7 +130,7 @@ def trigonometric(x: Array, projections: Array) -> Array:
     Notes
     -----
     Estimates may be negative, and so may the sum by which attention divides. Where the product is small, positive
-    features err less. Source: Rahimi and Recht (2007); Choromanski et al. (2021), equation 5.
+    features err less. Source: Rahimi and Recht (2007); Choromanski et al. (2021).
 
     Examples
     --------

@@ -52,7 +52,7 @@ def stochastic(
     -----
     Over the projections ``stochastic(q) . stochastic(k)`` has the mean ``sum_c q_c k_c Phi_K(lag)``, ``Phi_K(lag)``
     being the mean of ``cos(lag . omega)`` over the K frequencies of feature c. Phases are as exact as those of
-    `rfrope.rotate`. Source: Liutkus et al. (2021), section 2.2 (sineSPE); Agarwal et al. (2025a, 2025b).
+    `rfrope.rotate`. Source: Liutkus et al. (2021), sineSPE; Agarwal et al. (2025a, 2025b).
 
     Examples
     --------
