@@ -58,9 +58,10 @@ def directional_error(frequencies: Array, lengths: Array) -> Directions:
     TypeError
         For anything but real numbers.
 
-    Notes ----- Directions are points of a rule that is exact for the degrees that phases of this size have: equal
-    steps, with Gauss's nodes for the height in three axes. ``sup`` is the largest of these points, and so may be a
-    little low.
+    Notes
+    -----
+    Directions are points of a rule that is exact for the degrees that phases of this size have: equal steps, with
+    Gauss's nodes for the height in three axes. ``sup`` is the largest of these points, and so may be a little low.
 
     Examples
     --------
@@ -122,11 +123,13 @@ def directional_bound(n_blocks: int, phases: Array, *, ndim: int = 2) -> np.ndar
     TypeError
         For anything but real numbers.
 
-    Notes ----- For D directions e the mean square over the directions of the lag is the mean over all pairs of ``g(e .
-    e')``, a sum with positive coefficients of ``cos 2m(theta - theta')`` (those are ``2 J_2m(z)^2``) or of Legendre's
-    ``P_2m(e . e')`` (``(4m + 1) j_2m(z)^2``), m >= 1. Let h <= g be such a sum with any constant term and no other
-    negative coefficient: pairs of different blocks have at least ``D^2 h_0 - D h(1)``, so that the mean square is at
-    least ``h_0 + (g(1) - h(1)) / D``. The best h is a linear program (Delsarte 1972; Yudin 1992).
+    Notes
+    -----
+    For D directions e the mean square over the directions of the lag is the mean over all pairs of ``g(e . e')``, a sum
+    with positive coefficients of ``cos 2m(theta - theta')`` (those are ``2 J_2m(z)^2``) or of Legendre's ``P_2m(e .
+    e')`` (``(4m + 1) j_2m(z)^2``), m >= 1. Let h <= g be such a sum with any constant term and no other negative
+    coefficient: pairs of different blocks have at least ``D^2 h_0 - D h(1)``, so that the mean square is at least ``h_0
+    + (g(1) - h(1)) / D``. The best h is a linear program (Delsarte 1972; Yudin 1992).
 
     Two axes: D equal angles have ``2 sum_l J_2Dl(z)^2``. A set of D blocks can have no dependence up to degree 2t in
     the lag only if ``D >= (t + k - 1)! / (t! (k - 1)!)`` (Delsarte, Goethals and Seidel 1977): t + 1 blocks in two

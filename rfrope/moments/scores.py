@@ -206,10 +206,12 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
     TypeError
         For arguments of another kind.
 
-    Notes ----- The mean kernel of D blocks has the variance ``v / D + (1 - 1 / D) c``, with v that of one cosine and c
-    this: a negative c is why a design is good, and c near v says that all blocks err together. "shifted" does so at
-    lags on the dual lattice of its points (`rfrope.designs.dual_lattice`): there the lattice does not see a wave of the
-    cosine. docs/proofs.rst has the forms.
+    Notes
+    -----
+    The mean kernel of D blocks has the variance ``v / D + (1 - 1 / D) c``, with v that of one cosine and c this: a
+    negative c is why a design is good, and c near v says that all blocks err together. "shifted" does so at lags on the
+    dual lattice of its points (`rfrope.designs.dual_lattice`): there the lattice does not see a wave of the cosine.
+    docs/proofs.rst has the forms.
 
     Examples
     --------
@@ -321,9 +323,11 @@ def blocks_for_error(
         For a kernel or numbers that are not as above; with real lags for a kernel whose frequencies have no finite
         variance.
 
-    Notes ----- Whole lags: ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag
-    (Hoeffding's inequality and the union bound; section 2 of the mathematics page). It is safe, not sharp: within some
-    scales of the kernel the designs "stratified" and "optimised" need far fewer blocks (docs/designs.rst).
+    Notes
+    -----
+    Whole lags: ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag (Hoeffding's
+    inequality and the union bound; section 2 of the mathematics page). It is safe, not sharp: within some scales of the
+    kernel the designs "stratified" and "optimised" need far fewer blocks (docs/designs.rst).
 
     Real lags: with l the length of the vector of largest lags, ``sigma^2 = E |omega|^2`` and k axes, ``P(sup > error)
     <= beta (sigma l / error)^(2k/(k+2)) exp(-D error^2 / (4 (k+2) alpha))``, ``beta = ((k/2)^(-k/(k+2)) +

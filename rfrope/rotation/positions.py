@@ -250,10 +250,12 @@ def sphere_positions(latitude: Array, longitude: Array) -> Array:
     TypeError
         For anything but integers and real floats.
 
-    Notes ----- The length of a lag is the chord ``2 sin(gamma / 2)``, gamma being the angle between the points. With
-    frequencies of an isotropic kernel of three axes the mean score is ``(q . k) Phi(2 sin(gamma / 2))``, which turns of
-    the sphere do not change: the restriction of a positive definite function to the sphere. Blocks turn along lines
-    through space, so that they commute; the representations of the rotation group, Wigner's matrices, do not.
+    Notes
+    -----
+    The length of a lag is the chord ``2 sin(gamma / 2)``, gamma being the angle between the points. With frequencies of
+    an isotropic kernel of three axes the mean score is ``(q . k) Phi(2 sin(gamma / 2))``, which turns of the sphere do
+    not change: the restriction of a positive definite function to the sphere. Blocks turn along lines through space, so
+    that they commute; the representations of the rotation group, Wigner's matrices, do not.
 
     Examples
     --------
@@ -303,14 +305,15 @@ def graph_positions(
     TypeError
         For anything but real numbers, or a number of waves that is not whole.
 
-    Notes ----- As in WIRE (Reid et al., "Rotary position encodings for graphs", 2025) phases are ``positions @
-    frequencies^T``: a rotation by coordinates, so scores depend on the difference of two nodes' coordinates alone, and
-    with frequencies of a kernel the mean score is ``(q . k) Phi(difference)``. It says nothing on how far nodes are
-    apart in the graph beyond these waves. An eigenvalue that occurs several times has no unique waves: those that come
-    are a choice, which another numbering of the nodes may make differently. On a path of n nodes the first wave is
-    ``cos(pi (i + 1/2) / n)``, monotone in i, so that its arc cosine gives plain positions back; on a grid the first
-    wave of each side depends on the place along that side alone: an axial set (`axial`) on them is one on rows and
-    columns.
+    Notes
+    -----
+    As in WIRE (Reid et al., "Rotary position encodings for graphs", 2025) phases are ``positions @ frequencies^T``: a
+    rotation by coordinates, so scores depend on the difference of two nodes' coordinates alone, and with frequencies of
+    a kernel the mean score is ``(q . k) Phi(difference)``. It says nothing on how far nodes are apart in the graph
+    beyond these waves. An eigenvalue that occurs several times has no unique waves: those that come are a choice, which
+    another numbering of the nodes may make differently. On a path of n nodes the first wave is ``cos(pi (i + 1/2) /
+    n)``, monotone in i, so that its arc cosine gives plain positions back; on a grid the first wave of each side
+    depends on the place along that side alone: an axial set (`axial`) on them is one on rows and columns.
 
     Examples
     --------
