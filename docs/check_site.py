@@ -3,12 +3,13 @@
     python docs/check_site.py docs/_build/html
 
 Links and anchors between pages are checked by reading the files, and so is their text: it holds no object as Python
-prints one that has no words of its own, and no signature that hides its arguments. In a picture of the gallery no panel
-is empty. Then a headless Chromium, if there is one, opens every page without a connection, and the written ones at the
-width of a telephone too. Errors are: a formula left as text
-or refused by MathJax, an image that is missing or has no alternative text, a page that is wider than the window, and an
-error in the console. Exit code: 0, or 1 with a line for each error. Without a browser the second part is skipped, in a
-line that says so.
+prints one that has no words of its own, and no signature that hides its arguments; and no script, style or picture,
+MathJax above all, comes from another host. In a picture of the gallery no panel is empty. Then a headless Chromium, if
+there is one, opens every page without a connection, at the width of a screen and of a telephone. Errors are: a formula
+left as text or refused by MathJax, an image that is missing or has no alternative text, a page that is wider than the
+window, a word of a heading, a table or the sidebar that is broken in its middle, and an error in the console. It then
+types a few words into the search: what they name comes first, and the changelog last. Exit code: 0, or 1 with a line
+for each error. Without a browser the second part is skipped, in a line that says so.
 """
 
 from __future__ import annotations
@@ -36,17 +37,57 @@ DARK = 0.35  # brightness of an axis line
 SIDE, TICK, EDGE = 60, 12, 4  # pixels: the least length of such a line, the most of a tick, what is left out beside it
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTHS = (1280, 390)
-PATIENCE = 240.0  # seconds for all pages, on a machine that does much else
+SEARCHES = {  # what is typed, and the page that comes first
+    "install": "quickstart",
+    "cite": "cite",
+    "which kernel": "choose",
+    "use my YaRN config": "read_your_model",
+    "does vLLM do the same": "check_your_engine",
+    "rotate images": "axes",
+    "extend to 32k": "extend",
+}
+PATIENCE = 420.0  # seconds for all pages, on a machine that does much else
 
 READER = """<!doctype html><meta charset="utf-8"><title>reader</title><body><script>
-const pages = PAGES, widths = WIDTHS, found = [];
+const pages = PAGES, widths = WIDTHS, searches = SEARCHES, found = [];
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));
-async function read(page, width) {
+async function opened(page, width) {
   const frame = document.createElement("iframe");
   frame.style.width = width + "px"; frame.style.height = "900px";
   const loaded = new Promise((done) => { frame.onload = done; });
   frame.src = "/" + page; document.body.append(frame);
   await loaded;
+  return frame;
+}
+function broken(root) {  // words of letters alone that go on in the next line
+  const range = root.createRange(), words = [];
+  for (const one of root.querySelectorAll("h1, h2, h3, th, .bd-sidebar-primary a, .bd-toc-nav a, td code")) {
+    const walker = root.createTreeWalker(one, NodeFilter.SHOW_TEXT);
+    for (let text = walker.nextNode(); text; text = walker.nextNode()) {
+      for (const word of text.data.matchAll(/\\p{L}{2,}/gu)) {
+        range.setStart(text, word.index); range.setEnd(text, word.index + word[0].length);
+        const tops = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+        if (tops.size > 1 && !text.data.includes("\\u00ad")) words.push(word[0]);
+      }
+    }
+  }
+  return [...new Set(words)];
+}
+async function search(typed, wanted) {
+  const frame = await opened("search.html?q=" + encodeURIComponent(typed), widths[0]);
+  const links = () => [...frame.contentDocument.querySelectorAll("#search-results ul.search > li > a")];
+  let before = -1;
+  for (let i = 0; i < 40 && (links().length !== before || !before); i++) { before = links().length; await wait(150); }
+  const say = (what) => found.push("search for " + typed + ": " + what);
+  if (!links().length) say("nothing is found");
+  else if (!links()[0].pathname.endsWith("/" + wanted + ".html")) say("comes to " + links()[0].textContent + " first");
+  const first = links().findIndex((one) => one.pathname.endsWith("changelog.html"));
+  if (first >= 0 && links().slice(first).some((one) => !one.pathname.endsWith("changelog.html")))
+    say("the changelog is not last");
+  frame.remove();
+}
+async function read(page, width) {
+  const frame = await opened(page, width);
   const view = frame.contentWindow, root = view.document;
   const say = (what) => found.push(page + " (" + width + " px): " + what);
   if (view.MathJax && view.MathJax.startup && view.MathJax.startup.promise) await view.MathJax.startup.promise;
@@ -66,11 +107,14 @@ async function read(page, width) {
   }
   const wide = root.documentElement.scrollWidth - root.documentElement.clientWidth;
   if (wide > 1) say("wider than the window by " + wide + " pixels");
+  for (const word of broken(root)) say("broken in its middle: " + word);
   frame.remove();
 }
 (async () => {
-  for (const page of pages) for (const width of page.startsWith("api/") ? widths.slice(0, 1) : widths)
+  for (const page of pages) for (const width of widths)
     await read(page, width).catch((error) => found.push(page + ": " + error));
+  if (pages.includes("search.html"))
+    for (const [typed, wanted] of Object.entries(searches)) await search(typed, wanted);
   await fetch("/report", {method: "POST", body: JSON.stringify(found)});
 })();
 </script></body>"""
@@ -82,6 +126,7 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.links: list[str] = []
+        self.taken: list[str] = []  # what the page itself is made of
         self.places = {"", "top"}
         self.text = ""
         self.feed(text)
@@ -94,6 +139,8 @@ class Page(HTMLParser):
         link = held.get(name or "")
         if link:
             self.links.append(link)
+            if tag in ("img", "script") or held.get("rel") in ("stylesheet", "preload", "icon"):
+                self.taken.append(link)
 
     def handle_data(self, data: str) -> None:
         """Collect the text."""
@@ -123,6 +170,13 @@ def broken_links(site: pathlib.Path) -> list[str]:
     return found
 
 
+def from_elsewhere(site: pathlib.Path) -> list[str]:
+    """What pages are made of that another host has to give, such as MathJax."""
+    taken = {path: Page(path.read_text("utf-8")).taken for path in written(site)}
+    found = [(path, link) for path, links in taken.items() for link in links if urlsplit(link).netloc]
+    return [f"{path.relative_to(site)}: {link} is fetched from another host" for path, link in found]
+
+
 def printed_objects(site: pathlib.Path) -> list[str]:
     """What the pages show of objects and signatures that says nothing to a reader."""
     pages = {path: Page(path.read_text("utf-8")).text for path in written(site)}
@@ -132,7 +186,7 @@ def printed_objects(site: pathlib.Path) -> list[str]:
 def empty_panels(site: pathlib.Path) -> list[str]:
     """Pictures that have axes with nothing in them: one colour between the line on the left and the one below."""
     found = []
-    for path in sorted((site / "_images").glob("*.png")):
+    for path in sorted(one for one in (site / "_images").glob("*.png") if not one.stem.endswith("-dark")):
         picture = imread(path)[..., :3]
         dark = picture.max(axis=-1) < DARK
         thin = dark & ~np.roll(dark, 1, axis=1) & ~np.roll(dark, -EDGE, axis=1)  # the left of a line, not of an area
@@ -161,7 +215,10 @@ def read_in_a_browser(site: pathlib.Path, browser: str) -> list[str]:
             if self.path != "/reader":
                 super().do_GET()
                 return
-            text = READER.replace("PAGES", json.dumps(pages)).replace("WIDTHS", json.dumps(WIDTHS), 1).encode()
+            text = READER
+            for name, value in {"PAGES": pages, "WIDTHS": WIDTHS, "SEARCHES": SEARCHES}.items():
+                text = text.replace(name, json.dumps(value), 1)
+            text = text.encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.end_headers()
@@ -206,7 +263,7 @@ def main(arguments: list[str]) -> int:
     if not (site / "index.html").is_file():
         print(f"{site} holds no index.html; expected the folder of a built site", file=sys.stderr)
         return 1
-    found = broken_links(site) + printed_objects(site) + empty_panels(site)
+    found = broken_links(site) + from_elsewhere(site) + printed_objects(site) + empty_panels(site)
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         print("SKIPPED: no browser to read the pages with (apt-get install chromium); the files were checked")

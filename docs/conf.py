@@ -2,12 +2,15 @@
 
 import csv
 import doctest
+import importlib
 import importlib.util
 import inspect
+import json
 import os
 import pathlib
 import re
 import shutil
+import sys
 from typing import Any
 
 import sphinx.util.inspect
@@ -16,10 +19,17 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ConfigError
 from sphinx.ext.autosummary import AutoLink
+from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
+from sphinx_gallery.utils import scale_image
 
 import rfrope
+
+HERE = pathlib.Path(__file__).parent
+SCORER = HERE / "_static" / "scorer.js"
+sys.path.insert(0, str(HERE))
+dark, demo, notebook = map(importlib.import_module, ("dark", "demo", "notebook"))
 
 project = "rfrope"
 author = "The rfrope developers"
@@ -47,7 +57,10 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "changelog": []}
+html_sidebars = {"index": [], "changelog": [], "demo": []}
+REFERENCE = ("reference", "references", "support", "cite", "api", "api/**")  # pages whose sidebar goes by topic
+html_sidebars |= {name: ["topics.html"] for name in REFERENCE}
+html_search_scorer = str(SCORER)
 mathjax_path = "tex-svg.js"  # part of MathJax 3.2.2, which ship_mathjax copies: formulas need no connection
 copybutton_prompt_text, copybutton_prompt_is_regexp = r">>> |\.\.\. |\$ ", True
 sphinx_gallery_conf = {
@@ -64,10 +77,13 @@ sphinx_gallery_conf = {
     "min_reported_time": 1e9,
     "write_computation_times": False,
     "remove_config_comments": True,
+    "image_scrapers": ("dark",),
     "within_subsection_order": "FileNameSortKey",
     "matplotlib_animations": False,
     "reset_modules": ("matplotlib",),
 }
+
+THUMBNAIL = (400, 280)  # pixels, as sphinx-gallery has them
 
 default_role = "linked"
 nitpicky = True
@@ -203,6 +219,97 @@ class BenchmarkTable(SphinxDirective):
         return f"{f'**{value}**, ' + row['verdict'] if row['verdict'] else value} ({low} to {high})"
 
 
+class Notebook(SphinxDirective):
+    """``.. notebook:: FILE.ipynb`` shows the cells of a notebook with the outputs that are kept in it."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return its sections."""
+        path = HERE / self.arguments[0]
+        self.env.note_dependency(str(path.resolve()))
+        text = notebook.shown(path, HERE / "gallery" / "images")
+        return self.parse_text_to_nodes(text, allow_section_headings=True)
+
+
+class DarkPictures(SphinxTransform):
+    """Beside each picture its form for a dark page, where there is one; site.css shows the one that fits."""
+
+    default_priority = 100
+    thumb = re.compile(r"/gallery/images/thumb/(sphx_glr_.*)_thumb\.png")
+
+    def apply(self, **_: Any) -> None:
+        """Add the pictures."""
+        for light in [*self.document.findall(nodes.image)]:
+            shown = {"only-light", "only-dark"} & {*light["classes"]}  # a page that has both names both
+            found = None if shown else self.find(light["uri"])
+            if found is not None:
+                other = light.copy()
+                other["uri"], other["ids"], other["names"] = found, [], []
+                other["classes"] = [*other["classes"], "dark-light"]  # to which the theme does nothing
+                if isinstance(light.parent, nodes.reference):  # each is a link of its own
+                    wrapped = light.parent.copy()
+                    wrapped += other
+                    light, other = light.parent, wrapped
+                for one, name in ((light, "light-picture"), (other, "dark-picture")):
+                    one["classes"] = [*one["classes"], name]
+                light.parent.insert(light.parent.index(light) + 1, other)
+
+    def find(self, uri: str) -> str | None:
+        """Return where the form for a dark page is; a thumbnail's, and that of a file of matplotlib, are made here."""
+        folder = HERE if uri.startswith("/") else HERE.joinpath(self.env.docname).parent
+        path = folder / uri.lstrip("/")
+        beside, thumb = path.with_stem(path.stem + dark.BESIDE), self.thumb.fullmatch(uri)
+        if beside.is_file() and thumb is None:
+            pass  # drawn for a dark page where the other was
+        elif path.suffix == ".svg" and path.is_file():
+            beside = HERE / "gallery" / "images" / beside.name
+            beside.write_text(dark.recolour_svg(path.read_text("utf-8")), "utf-8")
+        elif thumb is not None:
+            whole = HERE / "gallery" / "images" / f"{thumb[1]}_001{dark.BESIDE}.png"
+            if whole.is_file():
+                scale_image(whole, beside, *THUMBNAIL)
+        return f"/{beside.relative_to(HERE).as_posix()}" if beside.is_file() else None
+
+
+class SearchWords(SphinxTransform):
+    """Words that readers type for a page, from ``scorer.js``, in the index of the search."""
+
+    default_priority = 100
+    words = json.loads(re.search(r"^const WORDS = (\{.*?\});", SCORER.read_text("utf-8"), re.DOTALL | re.MULTILINE)[1])
+
+    def apply(self, **_: Any) -> None:
+        """Add the words as keywords of the page."""
+        found = self.words.get(self.env.docname)
+        if found is not None:
+            self.document.insert(0, nodes.meta("", name="keywords", content=", ".join(found.split())))
+
+
+def topics(pagename: str) -> list[dict[str, Any]]:
+    """Return the topics of the API reference with their names, for the sidebar of one of its pages."""
+    found: list[dict[str, Any]] = []
+    lines = (HERE / "api.rst").read_text("utf-8").splitlines()
+    for line, below in zip(lines, [*lines[1:], ""], strict=True):
+        if line and below == "-" * len(line):
+            found.append({"title": line, "open": False, "names": []})
+        elif found and re.fullmatch(r"   (?:\w+\.)*\w+", line):
+            name = line.strip()
+            page = f"api/generated/{autosummary_filename_map.get(f'rfrope.{name}', f'rfrope.{name}')}"
+            short = name.rpartition(".")[2] if name.count(".") == 1 else name
+            here = page == pagename
+            found[-1]["names"].append((re.sub(r"(?<=[._])|(?<=[a-z])(?=[A-Z])", "<wbr>", short), page, here))
+            found[-1]["open"] |= here
+    return found
+
+
+def give_topics(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Hand the topics to the template of the sidebar."""
+    if pagename.startswith("api/") or pagename in REFERENCE:
+        beside = [name for name in app.env.toctree_includes["reference"] if name != "api"]
+        context["topics"] = topics(pagename)
+        context["beside"] = [(app.env.titles[name].astext(), name, name == pagename) for name in beside]
+
+
 def public_names() -> dict[str, Any]:
     """Every name that a user may rely on, with what it stands for."""
     names = {f"rfrope.{name}": getattr(rfrope, name) for name in rfrope.__all__}
@@ -247,6 +354,12 @@ def ship_mathjax(app: Sphinx, error: Exception | None) -> None:
         shutil.copyfile(mathjax_file(), os.path.join(app.outdir, "_static", mathjax_path))
 
 
+def write_demo(app: Sphinx, error: Exception | None) -> None:
+    """Write the page that `demo.rst` shows, beside it."""
+    if error is None and app.builder.format == "html":
+        demo.write(pathlib.Path(app.outdir, "demo_page.html"))
+
+
 def mathjax_file() -> pathlib.Path:
     """Where the package sphinx-mathjax-offline has it: the bytes of mathjax@3.2.2 from npm, es5/tex-svg.js."""
     package = importlib.util.find_spec("sphinx-mathjax-offline")
@@ -259,12 +372,17 @@ def setup(app: Sphinx) -> None:
     """Register what is above."""
     mathjax_file()
     app.add_role("linked", Linked())
+    app.add_transform(DarkPictures)
+    app.add_transform(SearchWords)
+    app.connect("html-page-context", give_topics)
     app.connect("build-finished", ship_mathjax)
+    app.connect("build-finished", write_demo)
     app.add_directive("kernel-table", KernelTable)
     app.add_directive("scheme-table", SchemeTable)
     app.add_directive("engine-table", EngineTable)
     app.add_directive("rule-table", RuleTable)
     app.add_directive("benchmark-table", BenchmarkTable)
+    app.add_directive("notebook", Notebook)
     app.connect("autodoc-process-docstring", show_dot_products)
     app.connect("autodoc-process-signature", sign_by_itself)
     app.connect("missing-reference", resolve_from_top)

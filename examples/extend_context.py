@@ -35,6 +35,7 @@ from rfrope.integrations.transformers import replace_rotary
 
 DOCUMENTS = ("pydoc_data/topics.py", "argparse.py", "_pydecimal.py", "typing.py", "tarfile.py", "inspect.py")
 METHODS = ("as it is", "linear", "ntk", "yarn", "llama3", "optimised")
+REFERENCE, FAR_OFF = "yarn", ("as it is", "linear")  # in the figure: what others are compared with, what is not close
 PIECES = 16  # parts of the text whose loss is kept
 CHUNK = 1024  # tokens whose logits are held at once
 
@@ -112,7 +113,7 @@ def _halves(row: Row, factor: int) -> tuple[float, float]:
 
 
 def draw(rows: list[Row], trained: int, factor: int, path: pathlib.Path) -> None:
-    """Draw the loss over positions, a line for each method: the mean over documents."""
+    """Draw the mean loss over positions, and by how much methods that are close differ, with its standard error."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -121,17 +122,32 @@ def draw(rows: list[Row], trained: int, factor: int, path: pathlib.Path) -> None
     from rfrope.plotting.drawing import COLOURS
 
     with pyplot.rc_context({"svg.hashsalt": "rfrope", "svg.fonttype": "none", "font.size": 8.0}):
-        figure, axis = pyplot.subplots(figsize=(6.5, 3.4), layout="constrained")
+        figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.0, 3.6), layout="constrained")
         middles = (np.arange(PIECES) + 0.5) * factor * trained / PIECES
-        for number, name in enumerate(METHODS):
-            values = [
-                [float(v) for k, v in row.items() if k.startswith("from ")] for row in rows if row["encoding"] == name
-            ]
-            if values:
-                axis.plot(middles, np.mean(values, 0), color=COLOURS[number], linewidth=1.2, label=name)
-        axis.axvline(trained, color="0.5", linewidth=0.8, linestyle=":")
-        axis.set(xlabel="position (tokens)", ylabel="loss (nats per token)")
-        axis.legend(frameon=False)
+        losses = {
+            name: np.asarray(
+                [[float(v) for k, v in row.items() if k.startswith("from ")] for row in rows if row["encoding"] == name]
+            )
+            for name in dict.fromkeys(row["encoding"] for row in rows)
+        }
+        for name, values in losses.items():
+            style = {"color": "black" if name == REFERENCE else COLOURS[METHODS.index(name)], "linewidth": 1.3}
+            if name in (*FAR_OFF, REFERENCE):
+                left.plot(middles, values.mean(0), label=name, **style)
+            elif REFERENCE in losses:
+                change = values - losses[REFERENCE]
+                mean, error = change.mean(0), change.std(0) / math.sqrt(max(len(change) - 1, 1))
+                right.plot(middles, mean, label=name, **style)
+                right.fill_between(middles, mean - error, mean + error, alpha=0.2, color=style["color"], linewidth=0)
+        right.axhline(0.0, color="black", linewidth=1.3, label=REFERENCE)
+        left.set(ylabel="loss (nats per token)", title="all of it")
+        right.set(ylabel=f"loss less that of {REFERENCE} (nats per token)", title="close by")
+        for axis in (left, right):
+            axis.axvline(trained, color="0.5", linewidth=0.8, linestyle=":")
+            axis.set(xlabel="position (tokens)", xlim=(0, factor * trained))
+            axis.spines[["top", "right"]].set_visible(False)
+            if axis.get_legend_handles_labels()[0]:
+                axis.legend(frameon=False, loc="upper left")
         figure.savefig(path, metadata={"Date": None})
         pyplot.close(figure)
 

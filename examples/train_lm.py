@@ -141,6 +141,13 @@ def run_far(which: tuple[str, float, int], short: bool = False) -> Row:
     return row | written(before, recovered(made, validation[:, :TRAINED]))
 
 
+PANELS = {  # colour by what positions are, dashes for independent draws; RoPE is black in each
+    "without a designed kernel": {"none": "0", "sinusoidal": "1", "learned from RoPE": "2"},
+    "one scale": {"gaussian, optimised": "0", "gaussian, iid": "0", "matern, optimised": "3", "matern, iid": "3"},
+    "many scales": {"log_uniform, optimised": "2", "log_uniform, iid": "2", "gaussian, a scale for each head": "0"},
+}
+
+
 def draw(rows: list[Row], path: pathlib.Path) -> None:
     """Draw the loss over positions, a line for each encoding: mean over seeds and its standard error."""
     import matplotlib
@@ -151,25 +158,32 @@ def draw(rows: list[Row], path: pathlib.Path) -> None:
     from rfrope.plotting.drawing import COLOURS
 
     with pyplot.rc_context({"svg.hashsalt": "rfrope", "svg.fonttype": "none", "font.size": 8.0}):
-        figure, axes = pyplot.subplots(1, 2, figsize=(9.0, 3.6), sharey=True, layout="constrained")
-        middles = np.arange(0, READ, READ // 16) + READ // 32
-        for number, name in enumerate(ENCODINGS):
-            chosen = [row for row in rows if row["encoding"] == name]
-            if not chosen:
-                continue
-            values = np.asarray([[float(row[f"from {i}"]) for i in range(0, READ, READ // 16)] for row in chosen])
-            error = values.std(0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0 * values[0]
-            axis, style = axes[number // 6], dict(color=COLOURS[number % 6], linewidth=1.2)
-            axis.plot(middles, values.mean(0), label=name, **style)
-            axis.fill_between(middles, values.mean(0) - error, values.mean(0) + error, alpha=0.2, color=style["color"])
-        for axis in axes:
+        figure, axes = pyplot.subplots(1, len(PANELS), figsize=(9.6, 3.9), sharey=True, layout="constrained")
+        for axis, (title, lines) in zip(axes, PANELS.items(), strict=True):
+            for name, colour in ({REFERENCE: "black"} | lines).items():
+                style = {"color": COLOURS[int(colour)] if colour.isdigit() else colour}
+                _line(axis, rows, name, **style, linestyle="--" if name.endswith("iid") else "-")
             axis.axvline(TRAINED, color="0.5", linewidth=0.8, linestyle=":")
-            axis.set(xlabel="position (bytes)")
+            axis.annotate("trained", (TRAINED, 0.02), (-3, 0), ("data", "axes fraction"), "offset points", ha="right")
+            axis.set(xlabel="position (bytes)", title=title, xlim=(0, READ))
+            axis.spines[["top", "right"]].set_visible(False)
             if axis.get_legend_handles_labels()[0]:
-                axis.legend(frameon=False)
+                axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
         axes[0].set(ylabel="loss (bits per byte)")
         figure.savefig(path, metadata={"Date": None})
         pyplot.close(figure)
+
+
+def _line(axis: Any, rows: list[Row], name: str, **style: str) -> None:
+    """Draw one encoding, if there are runs of it."""
+    starts = range(0, READ, READ // 16)
+    values = np.asarray([[float(row[f"from {i}"]) for i in starts] for row in rows if row["encoding"] == name])
+    if not len(values):
+        return
+    mean, error = values.mean(0), values.std(0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    middles = np.asarray(starts) + READ // 32
+    axis.plot(middles, mean, label=name, linewidth=1.3, **style)
+    axis.fill_between(middles, mean - error, mean + error, alpha=0.2, color=style["color"], linewidth=0)
 
 
 def main(arguments: list[str] | None = None) -> int:

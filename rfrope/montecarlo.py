@@ -49,6 +49,17 @@ class Estimate(Result):
         those of a heavy-tailed law do at lags small against its scale, another sample would have another: errors of
         three times `stderr` are then common. It is found out when it is first read. See the notes of
         `estimate_kernel`.
+
+    See Also
+    --------
+    estimate_kernel
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = rfrope.estimate_kernel([8.0], "gaussian(scale=8)", n_samples=4000, rng=0)
+    >>> found.n, bool(abs(found.value[0] - 0.6065) < 4 * found.stderr[0])
+    (4000, True)
     """
 
     value: Array
@@ -70,6 +81,17 @@ class ScoreEstimate(Result):
     variance : Estimate
         The unbiased sample variance; its standard error comes from the fourth moment.
     n_trials : int
+
+    See Also
+    --------
+    estimate_scores
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> found = rfrope.estimate_scores(np.ones(8), np.ones(8), [4.0], "gaussian(scale=8)", n_trials=500, rng=0)
+    >>> found.n_trials, found.mean.value.shape
+    (500, (1,))
     """
 
     mean: Estimate
@@ -135,6 +157,10 @@ def estimate_kernel(
         For a kernel, lags, design, quantity or numbers that are not as above, and a `checkpoint` of something else.
     Exception
         What the executor raises, as where a worker dies, with a note that says what is finished, and how to go on.
+
+    See Also
+    --------
+    estimate_scores, montecarlo.Estimate, validate
 
     Notes
     -----
@@ -225,6 +251,10 @@ def estimate_scores(
     ------
     ValueError, TypeError
         As `estimate_kernel`, and for q and k as `rotate`.
+
+    See Also
+    --------
+    estimate_kernel, expected_score, montecarlo.ScoreEstimate
 
     Notes
     -----

@@ -29,7 +29,7 @@ _FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved",
 
 @array.select_device
 def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool = False, source: Any = None) -> None:
-    """Write a Rope to a file, or bare frequencies, with where they came from.
+    """Write a Rope, or bare frequencies, to a file, together with their origin.
 
     The file appears complete or not at all: it is written under another name in the same folder, and then renamed.
 
@@ -42,7 +42,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     overwrite : bool
         Replace an existing file.
     source : Provenance or dict, optional
-        Added to what the Rope says of where it came from (``kernel``, ``design``, ``seed``, or any other name):
+        Added to the origin that the Rope records (``kernel``, ``design``, ``seed``, or any other name):
         numbers, strings, None, and lists and dicts of these; a kernel is stored as its text.
 
     Returns
@@ -62,6 +62,10 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
         For frequencies, fields or a source of another kind.
     ModuleNotFoundError
         For ``.safetensors`` without that package.
+
+    See Also
+    --------
+    load, exports.write
 
     Notes
     -----
@@ -88,7 +92,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
 
 
 def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dtype: Any = None) -> Rope:
-    """Read what `save` has written.
+    """Return the Rope in a file that `save` wrote.
 
     Parameters
     ----------
@@ -117,9 +121,13 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     TypeError
         If `xp` is not an array library, or `dtype` not one of its real floating types.
 
+    See Also
+    --------
+    save, Rope
+
     Notes
     -----
-    Nothing in a file is executed: pickled arrays are refused. No more memory is taken than the file is long, twice.
+    Nothing in a file is executed: pickled arrays are refused. Reading takes at most twice the file's length of memory.
     Files of version 0.1, which have no digest, load.
 
     Examples

@@ -55,6 +55,17 @@ class Row(Result):
         ``z = (estimate - closed_form) / stderr``. The standard error is exact for independent draws: it comes from Phi
         at one to four times the lag, not from the draws, of which a few may hold most of the variance. Where it is so
         small that a single draw could exceed `Validation.bound` of it, Bernstein's inequality widens it.
+
+    See Also
+    --------
+    validation.Validation
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> row = rfrope.validate("gaussian(scale=8)", n_samples=2000, n_trials=200, rng=0).rows[0]
+    >>> row.quantity, row.lag, round(row.closed_form, 4)
+    ('Φ', (-2.35,), 0.9578)
     """
 
     lag: tuple[float, ...]
@@ -85,6 +96,17 @@ class Validation(Result):
         For each lag the score's standard deviation over its mean's magnitude, the median over pairs, in closed form.
     polar : bool
         True if scores are those of polar contents.
+
+    See Also
+    --------
+    validate, validation.Row
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = rfrope.validate("gaussian(scale=8)", n_samples=2000, n_trials=200, rng=0)
+    >>> found.passed, abs(found.worst.z) < found.bound, found.kernel
+    (True, True, 'gaussian(scale=8.0)')
     """
 
     kernel: str
@@ -184,6 +206,10 @@ def validate(
     ------
     ValueError, TypeError
         For arguments that are not as above.
+
+    See Also
+    --------
+    validation.Validation, plotting.validation, expected_score
 
     Examples
     --------
@@ -324,7 +350,19 @@ def _pairs(q: Array | None, k: Array | None, polar: bool) -> tuple[np.ndarray, n
 
 
 def example_pairs() -> tuple[np.ndarray, np.ndarray]:
-    """Eight real pairs, q and k ``(8, 64)`` float64: four of each SmolLM2 head, at the lag it attends to."""
+    """Eight real pairs, q and k ``(8, 64)`` float64: four of each SmolLM2 head, at the lag it attends to.
+
+    See Also
+    --------
+    data.smollm2_heads, validate
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> q, k = rfrope.validation.example_pairs()
+    >>> q.shape, k.dtype.name
+    ((8, 64), 'float64')
+    """
     heads = data.smollm2_heads()
     rows: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     for head, lag, queries in (("previous", -1, (20, 60, 100, 140)), ("induction", -59, (70, 80, 95, 110))):

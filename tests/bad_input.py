@@ -32,6 +32,7 @@ from rfrope import (
     bochner,
     designs,
     exports,
+    features,
     frequencies,
     heads,
     kernels,
@@ -230,6 +231,7 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
             "frequencies": np.tile(LADDER, 2),
             "out": np.empty((3, 16)),
         },
+        rotation.cumulative_phases: {"rates": np.ones((3, 4)), "offset": np.zeros(4)},
         rotation.grid_positions: {"shape": (2, 3)},
         rotation.sphere_positions: {"latitude": at, "longitude": at},
         rotation.graph_positions: {"adjacency": 1.0 - np.eye(4), "n_axes": 2},
@@ -241,6 +243,10 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         frequencies.from_wavelengths: {"wavelengths": np.array([1.0, 2.0])},
         frequencies.xpos_scales: {"positions": at, "n_blocks": 4},
         frequencies.from_generators: {"generators": np.kron(np.diag([1.0, 0.5]), [[0.0, -1.0], [1.0, 0.0]])},
+        frequencies.nearest_commuting: {"generators": np.kron(np.diag([1.0, 0.5]), [[0.0, -1.0], [1.0, 0.0]])},
+        frequencies.relative_commutator: {"generators": np.kron(np.diag([1.0, 0.5]), [[0.0, -1.0], [1.0, 0.0]])},
+        frequencies.fold: {"weight": np.ones((8, 3)), "basis": np.eye(4)},
+        frequencies.fold_gains: {"gains": np.ones(4), "basis": np.eye(4)},
         rfrope.mixed: {"n_blocks": 4, "angles": np.array([0.0, 1.0])},
         rfrope.golden_gate: {"n_blocks": 4, "low": 0.1, "high": 1.0},
         frequencies.isotropic: {"magnitudes": np.array([1.0, 0.5]), "n_directions": 4},
@@ -269,6 +275,22 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         moments.polar_error: {**magnitudes, "lags": lags, "kernel": gaussian, "shift": np.ones(8)},
         moments.polar_tail: {**magnitudes, "lags": lags, "kernel": gaussian, "distance": np.ones(1)},
         moments.effective_blocks: magnitudes,
+        features.positive: {"x": X, "projections": X[:2], "stabilise": "token"},
+        features.hyperbolic: {"x": X, "projections": X[:2], "stabilise": "all"},
+        features.trigonometric: {"x": X, "projections": X[:2]},
+        features.variance: {"x": X, "y": X[0], "n_projections": 3},
+        features.linear_attention: {
+            **{"q": abs(X), "k": abs(X), "v": X, "causal": True, "block": 2},
+            "denominator": (abs(X), abs(X)),
+        },
+        features.stochastic: {
+            **{"x": X, "positions": at, "frequencies": LADDER, "shift": LADDER},
+            "projections": np.linspace(-1.0, 1.0, 192).reshape(8, 8, 3),
+        },
+        features.stochastic_variance: {
+            **{**qk, "lags": lags, "kernel": gaussian},
+            **{"n_features": 3, "n_frequencies": 2},
+        },
         rfrope.estimate_kernel: {"kernel": gaussian, "lags": lags, "n_samples": 64, **FEW},
         rfrope.estimate_scores: {**qk, "lags": lags, "kernel": gaussian, "n_trials": 8, **FEW},
         rfrope.validate: {"kernel": gaussian, **qk, "lags": lags, "n_samples": 64, "n_trials": 8, **FEW},
@@ -319,6 +341,10 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         analysis.plan: {"rope": LADDER, "context": 64, "trained_context": 16, "progress": False},
         analysis.precision_budget: {"q": X, "k": X, "rope": ROPE, "context": 64, "below": 0.1},
         analysis.summarise: {"frequencies": LADDER, "context": 16},
+        analysis.toeplitz_defect: {"values": np.ones((3, 4))},
+        analysis.fourier_two_point: {
+            **{"q_positions": at, "k_positions": at, "frequencies": LADDER, "cosine": np.eye(4), "sine": np.eye(4)}
+        },
         heads.phase_shift: {"frequencies": LADDER, "offset": -1.0},
         heads.aligned_shift: {"frequencies": LADDER, "offset": -1.0, "cosine": np.ones(4)},
         heads.alignment: {"frequencies": LADDER, "shift": np.zeros(4), "offset": -1.0},
@@ -327,6 +353,9 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         heads.offset_from_weights: {"w_q": np.eye(8), "w_k": np.eye(8), "frequencies": LADDER, "max_lag": 8},
         heads.offset_of: {"frequencies": LADDER, "shift": LADDER, "low": -8.0},
         heads.positional_weights: {"frequencies": LADDER, "d_model": 8},
+        heads.lag_bias: {"lags": lags, "weight": 0.5, "shape": 0.5},
+        heads.t5_bias: {"lags": at, "table": np.ones(8)},
+        heads.fire_bias: {"q_positions": lags, "k_positions": lags, "function": _fall, "c": 1.0, "threshold": 2.0},
         heads.atlas: {"q": HEADS, "k": HEADS, "rope": ROPE},
         heads.profile: {"q": X, "k": X, "frequencies": LADDER, "lags": lags},
         heads.recentred_kernel: {"kernel": gaussian, "lags": lags, "offset": -1.0},
@@ -401,6 +430,10 @@ def _axes(first: Any, second: Any) -> Any:
 
 def _turn(q: Any, k: Any, positions: Any) -> Any:
     return rfrope.rotate(q, positions[:, None], LADDER), rfrope.rotate(k, positions[:, None], LADDER)
+
+
+def _fall(share: Any) -> Any:
+    return -share
 
 
 def _bell(x: Any) -> Any:

@@ -154,6 +154,8 @@ def moved(value: Any, a: Place) -> Any:
     """An argument with all of its arrays on the device."""
     if isinstance(value, np.ndarray):
         return a(value)
+    if isinstance(value, tuple) and isinstance(value[0], np.ndarray):
+        return tuple(map(a, value))
     if isinstance(value, dict):
         return {key: moved(one, a) for key, one in value.items()}
     if isinstance(value, rfrope.Rope):
@@ -192,7 +194,7 @@ def make_once(name: str, xp: Any, place: Any) -> Any:
 
 
 SCHEMES = ("linear", "ntk", "dynamic_ntk", "yarn", "longrope", "llama3", "proportional")
-UNTYPED = {"summarise", "plan", "audit", "from_generators", "plotting.attention"}  # they take arrays and other things
+UNTYPED = {"summarise", "plan", "audit", "plotting.attention"}  # they take arrays and other things
 
 
 def takes_arrays(name: str, function: Any) -> bool:
@@ -204,7 +206,7 @@ def public_functions() -> dict[str, Any]:
     """All functions of the public interface, and the methods of Kernel and Rope, by name."""
     spaces = (rfrope, analysis, heads, rfrope.moments, rfrope.rotation, rfrope.frequencies, rfrope.models)
     found = {name: getattr(space, name) for space in spaces for name in space.__all__}
-    for name in ("kernels", "bochner", "designs", "engines", "exports", "plotting"):
+    for name in ("kernels", "bochner", "designs", "engines", "exports", "features", "plotting"):
         space = getattr(rfrope, name)
         found |= {
             f"{name}.{one}": getattr(space, one) for one in space.__all__ if getattr(space, one) is not found.get(one)
@@ -242,7 +244,7 @@ OF_THE_HOST = {  # as the table in docs/precision.rst says
     ),
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
-    *("precision_budget", "atlas"),
+    *("precision_budget", "atlas", "nearest_commuting", "fold_gains"),
     *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "exports.export"),
     *("exports.rounding", "exports.write", "plotting.attention", "plotting.frequencies", "plotting.kernel"),
     *("plotting.mean_kernels", "plotting.wavelengths", "save"),
@@ -297,11 +299,12 @@ class Watched(types.ModuleType):
 
 # fmt: off
 QUEUED = {
-    "abs", "all", "any", "arange", "argmin", "astype", "atan2", "broadcast_to", "concat", "cos", "empty", "exp",
-    "expm1", "finfo", "floor", "full", "full_like", "imag", "isfinite", "isinf", "log", "log1p", "logaddexp", "matmul",
-    "matrix_transpose", "max", "mean", "moveaxis", "ones_like", "prod", "real", "remainder", "reshape", "round",
-    "sin", "sqrt", "stack", "sum", "take", "where", "zeros_like", "__array_namespace_info__", "int32", "int64",
-    "uint8", "float32", "float64", "complex64", "complex128",
+    "abs", "all", "any", "arange", "argmin", "astype", "atan2", "broadcast_to", "concat", "cos", "cumulative_sum",
+    "empty", "exp", "expand_dims", "expm1", "finfo", "floor", "full", "full_like", "imag", "isfinite", "isinf",
+    "log", "log1p", "logaddexp", "matmul", "matrix_transpose", "max", "mean", "moveaxis", "ones_like", "prod",
+    "real", "remainder", "reshape", "round", "sin", "sqrt", "squeeze", "stack", "sum", "take", "where",
+    "zeros_like", "__array_namespace_info__", "int32", "int64", "uint8", "float32", "float64", "complex64",
+    "complex128",
 }
 # fmt: on
 

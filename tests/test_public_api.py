@@ -183,5 +183,23 @@ def test_records_and_methods_have_a_docstring(name):
     assert inspect.getdoc(OFFERED[name])
 
 
+def test_every_page_of_the_reference_has_an_example_and_names_others():
+    reference = pathlib.Path(__file__).parents[1] / "docs" / "api.rst"
+    if not reference.is_file():
+        pytest.skip("docs/ is not here")
+    pages = re.findall(r"^   ((?:\w+\.)*\w+)$", reference.read_text("utf-8"), re.MULTILINE)
+    found = {name: sections(OFFERED[name].__doc__) for name in pages if name in OFFERED}
+    assert len(found) > 150
+    assert [name for name, held in found.items() if ">>>" not in held.get("Examples", held["Summary"])] == []
+    for name, held in found.items():
+        lines = [line.partition(" : ")[0] for line in held.get("See Also", "").splitlines() if line[:1].strip()]
+        near = [one.strip().removeprefix("rfrope.") for line in lines for one in line.split(",") if one.strip()]
+        home = name.rpartition(".")[0]
+        near = [f"{home}.{one}" if f"{home}.{one}" in pages else one for one in near]  # beside it in its module
+        assert near, name
+        assert name not in near
+        assert [one for one in near if one not in pages and one.rpartition(".")[0] not in pages] == [], name
+
+
 if __name__ == "__main__":
     TABLE.write_text("\n".join(lines()) + "\n", "utf-8")

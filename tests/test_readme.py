@@ -1,8 +1,8 @@
 """README and documentation pages: their examples run, and their commands are those that CI runs."""
 
-import ast
 import doctest
 import importlib
+import itertools
 import json
 import pathlib
 import re
@@ -14,94 +14,92 @@ import pytest
 from campaign import sparse
 
 ROOT = pathlib.Path(__file__).parents[1]
-PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.rst"))
+DOCS = ROOT / "docs"
+PAGES = sorted(path.name for path in DOCS.glob("*.rst"))
 SLOW = ("proofs.rst", "limits.rst", "reading.rst", "inverse_design.rst", "designs.rst")  # statistics and searches
+needs_docs = pytest.mark.skipif(not PAGES, reason="docs/ is not here")
 
 
 def blocks(language, page="README.md"):
     return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def test_readme_examples_run(capsys, monkeypatch, tmp_path):
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed").use("agg")
-    monkeypatch.chdir(tmp_path)
-    examples, names = blocks("python"), {}
-    for example in [one for one in examples if not of_a_framework(one)]:
-        exec(compile(example, "README.md", "exec"), names)
-        assert len(example.splitlines()) <= 12
-    told = capsys.readouterr().out
-    first, _, second = told.partition("\n")
-    assert re.fullmatch(r"this draw: .*; all draws: mean .*, standard deviation .*", first)
-    assert second.startswith("64 frequencies for 128 features of a head, over a context of 131072 positions.\n")
-    assert re.fullmatch(r"over 4096 positions: .* within \S+", told.splitlines()[-1])
-    assert len(examples) == 5
-    importlib.import_module("matplotlib.pyplot").close("all")
+def code_blocks(page):
+    """Blocks of Python of a page that are no doctests, each with its caption."""
+    text = (DOCS / page).read_text("utf-8")
+    pattern = r"^( *)\.\. code-block:: python\n(?:\1   :caption: (.*)\n)?\n((?:\1   .*\n|\n)+)"
+    return [(caption, textwrap.dedent(code)) for _, caption, code in re.findall(pattern, text, re.MULTILINE)]
 
 
-def test_from_readme_to_a_rope_that_is_saved_verified_exported_and_drawn(capsys, monkeypatch, tmp_path):
-    """The path of a new user, in ten lines, and the same in a shell."""
-    pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
+def run(code, names, page):
+    exec(compile(code, page, "exec"), names)
+    return names
+
+
+def test_readme_is_short():
+    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
+    assert len(lines) <= 120
+    assert len(re.findall(r"^- \*\*", "\n".join(lines), re.MULTILINE)) == 5
+
+
+def test_readme_example_in_pytorch_runs(capsys):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    (example,) = blocks("python")
+    assert len([line for line in example.splitlines() if line]) == 10
+    torch.manual_seed(0)
+    names = run(example, {}, "README.md")
+    torch.manual_seed(0)
+    q, k = torch.randn(1, 32, 16, 128), torch.randn(1, 8, 16, 128)
+    for turned, x in ((names["q"], q), (names["k"], k)):
+        expected = names["rope"].rotate(x, torch.arange(100_000, 100_016))
+        assert float((turned - expected).abs().max()) < 1e-6
+    assert capsys.readouterr().out.endswith(" torch.Size([1, 32, 16, 128])\n")
+
+
+def test_readme_commands_run(capsys, monkeypatch, tmp_path):
+    (commands,) = blocks("console")
+    (example,) = blocks("python")
     monkeypatch.chdir(tmp_path)
-    (example,) = [one for one in blocks("python") if "rfrope.save(" in one]
-    assert len(example.splitlines()) == 10
-    exec(compile(example, "README.md", "exec"), {})
-    pyplot.close("all")
-    told = capsys.readouterr().out
-    assert ": passed, 95 tests" in told
-    assert "\nPASSED\n" in told
-    rfrope = importlib.import_module("rfrope")
-    held, config = rfrope.load("rope.npz"), json.loads(pathlib.Path("config.json").read_text("utf-8"))
-    (exported,) = rfrope.from_config(config | {"model_type": "llama", "head_dim": 64})
-    assert max(abs(exported.frequencies - held.frequencies)) < 1e-6
-    assert pathlib.Path("rope.png").read_bytes().startswith(b"\x89PNG")
-    shell = re.findall(r"^    (rfrope .+)$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
-    assert [line.split()[1] for line in shell] == ["design", "validate", "export"]
+    given = [line for line in example.splitlines() if line.startswith(("yarn", "config"))]
+    pathlib.Path("config.json").write_text(json.dumps(run("\n".join(given), {}, "README.md")["config"]), "utf-8")
     main = importlib.import_module("rfrope.cli").main
-    few = {"validate": ["--samples", "4096", "--trials", "1024"]}
-    for line in shell:
-        words = shlex.split(line)[1:]
-        assert main([*words, *few.get(words[0], ["--force"])]) == 0
-    assert json.loads(pathlib.Path("config.json").read_text("utf-8")) == config
-    assert "mean kernel" in pathlib.Path("rope.html").read_text("utf-8")
+    for line in commands.splitlines():
+        program, *words = shlex.split(line)
+        assert program == "rfrope"
+        assert main(words) == 0
+    told = capsys.readouterr().out
+    for part in ("equal content averages under 1/2", "qwen3, scheme yarn", "Error of the mean kernel", "rope.npz"):
+        assert part in told
 
 
-LINES = {"torch": "from rfrope.layers.torch ", "transformers": "from rfrope.integrations.transformers "}
-
-
-def of_a_framework(example):
-    """The library that an example begins with, where it is not one that the extra "test" brings."""
-    return next((name for name, line in LINES.items() if example.startswith(line)), "")
-
-
-def given(framework):
-    """What the reader of three lines has already."""
-    torch, rfrope = importlib.import_module("torch"), importlib.import_module("rfrope")
-    if framework == "torch":
-        return {"rfrope": rfrope, "q": torch.ones(1, 8, 16, 64), "k": torch.ones(1, 2, 16, 64)}
-    transformers = importlib.import_module("transformers")
-    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_attention_heads=4))
-    return {"rfrope": rfrope, "model": model}
+def test_readme_numbers():
+    """What the README says of float32 and of the number of things."""
+    np, rfrope = importlib.import_module("numpy"), importlib.import_module("rfrope")
+    text = (ROOT / "README.md").read_text("utf-8")
+    frequencies = rfrope.geometric(64, base=5e5)
+    exact, _ = rfrope.rotation_table([10**6], frequencies)
+    wrong = float(np.max(np.abs(np.cos(np.float32(10**6) * frequencies.astype(np.float32)) - exact)))
+    assert f"At position 1 000 000 a cosine is then wrong by up to {wrong:.2f}." in text
+    compared = {one.name for one in rfrope.engines.records() if one.reading is not None}
+    named = {"vLLM", "SGLang", "llama.cpp", "MLX-LM"}
+    assert named < compared
+    assert len(compared - named - {"transformers"}) == 4
+    assert "what vLLM, SGLang, llama.cpp, MLX-LM and four other engines make" in text
 
 
 @pytest.mark.filterwarnings("ignore")  # of frameworks, while they are imported
-@pytest.mark.parametrize("framework", ["torch", "transformers"])
-def test_three_lines_for_a_framework_run(framework):
-    for name in ("torch", framework):
-        pytest.importorskip(name, reason=f"{name} is not installed")
-    (example,) = [one for one in blocks("python") if of_a_framework(one) == framework]
-    assert len([line for line in example.splitlines() if line]) == 3
-    names = given(framework)
-    exec(compile(example, "README.md", "exec"), names)
-    if framework == "torch":
-        expected = names["rfrope"].rotate(given("torch")["k"], range(100_000, 100_016), names["rfrope"].geometric(32))
-        assert float((names["k"].detach() - expected).abs().max()) < 1e-6
-    else:
-        assert names["replacement"].attentions == 2
-    page = (ROOT / "docs" / f"{framework}.rst").read_text("utf-8") if PAGES else ""
-    code = re.findall(r"^\.\. code-block:: python\n\n((?:    .*\n|\n)+)", page, re.MULTILINE)
-    assert len(code) > 1 or not PAGES
-    exec(compile("\n".join(map(textwrap.dedent, code)), f"{framework}.rst", "exec"), {})
+def test_a_model_takes_a_rope_as_the_readme_says():
+    pytest.importorskip("torch", reason="torch is not installed")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    (call,) = re.findall(
+        r"`rfrope\.integrations\.transformers\.(replace_rotary\(model, rope\))`",
+        (ROOT / "README.md").read_text("utf-8"),
+    )
+    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_attention_heads=4))
+    (rope,) = importlib.import_module("rfrope").from_config(model.config)
+    module = importlib.import_module("rfrope.integrations.transformers")
+    assert eval(call, {"model": model, "rope": rope, "replace_rotary": module.replace_rotary}).attentions == 2
 
 
 def test_the_example_of_rotate_in_pytorch_runs():
@@ -115,32 +113,110 @@ def test_the_example_of_rotate_in_pytorch_runs():
     assert doctest.DocTestRunner().run(example) == (0, len(example.examples))
 
 
-@pytest.mark.skipif(not PAGES, reason="docs/ is not here")
+@needs_docs
 def test_the_code_of_the_first_page_runs():
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    page = (ROOT / "docs" / "index.rst").read_text("utf-8")
-    (code,) = re.findall(r"^      \.\. code-block:: python\n\n((?:         .*\n|\n)+)", page, re.MULTILINE)
-    names = {}
-    exec(compile(textwrap.dedent(code), "index.rst", "exec"), names)
-    assert names["q"].shape == (8, 128, 64)
-    assert names["q"].dtype == torch.float32
+    ((_, code),) = code_blocks("index.rst")
+    torch.manual_seed(0)
+    names = run(code, {}, "index.rst")
+    torch.manual_seed(0)
+    expected = names["rfrope"].rotate(
+        torch.randn(2, 1, 8, 128, 64)[0], range(10**6, 10**6 + 128), names["rfrope"].geometric(32)
+    )
+    assert float((names["q"] - expected).abs().max()) < 1e-6
     assert len([line for line in code.splitlines() if line.strip()]) <= 7
 
 
-def designs_in(code):
-    """The statements that call `rfrope.design`, without their layout."""
-    statements = ast.parse(textwrap.dedent(code)).body
-    return [ast.unparse(one) for one in statements if "rfrope.design(" in ast.unparse(one)]
+@needs_docs
+@pytest.mark.filterwarnings("ignore")  # of frameworks, while they are imported
+@pytest.mark.parametrize("page", ["quickstart", "torch", "transformers"])
+def test_code_of_a_page_runs_from_top_to_bottom(page):
+    for name in ("torch", "transformers" if page == "transformers" else "torch"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    code = code_blocks(f"{page}.rst")
+    assert len(code) > 2
+    run("\n".join(text for _, text in code), {}, f"{page}.rst")
 
 
-@pytest.mark.skipif(not PAGES, reason="docs/ is not here")
-def test_the_picture_of_the_first_page_is_that_of_its_code():
-    page = (ROOT / "docs" / "index.rst").read_text("utf-8")
-    (code,) = re.findall(r"^      \.\. code-block:: python\n\n((?:         .*\n|\n)+)", page, re.MULTILINE)
-    (script,) = re.findall(r"sphx_glr_(plot_\w+)_001\.png", page)
-    drawn = designs_in((ROOT / "examples" / "gallery" / f"{script}.py").read_text("utf-8"))
-    assert len(drawn) == 1
-    assert designs_in(code) == drawn
+@needs_docs
+def test_from_a_kernel_to_a_rope_that_is_saved_verified_exported_and_drawn(capsys, monkeypatch, tmp_path):
+    """The path of docs/design_kernel.rst in ten lines, and the same in a shell."""
+    pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
+    monkeypatch.chdir(tmp_path)
+    ((_, example),) = code_blocks("design_kernel.rst")
+    assert len([line for line in example.splitlines() if line]) == 9
+    run(example, {}, "design_kernel.rst")
+    pyplot.close("all")
+    told = capsys.readouterr().out
+    assert ": passed, 95 tests" in told
+    assert "\nPASSED\n" in told
+    rfrope = importlib.import_module("rfrope")
+    held, config = rfrope.load("rope.npz"), json.loads(pathlib.Path("config.json").read_text("utf-8"))
+    (exported,) = rfrope.from_config(config | {"model_type": "llama", "head_dim": 64})
+    assert max(abs(exported.frequencies - held.frequencies)) < 1e-6
+    assert pathlib.Path("rope.png").read_bytes().startswith(b"\x89PNG")
+    text = (DOCS / "design_kernel.rst").read_text("utf-8").partition("The same in a shell.")[2]
+    shell = re.findall(r"^    (rfrope .+)$", text, re.MULTILINE)
+    assert [line.split()[1] for line in shell] == ["design", "validate", "export"]
+    main = importlib.import_module("rfrope.cli").main
+    few = {"validate": ["--samples", "4096", "--trials", "1024"]}
+    for line in shell:
+        words = shlex.split(line)[1:]
+        assert main([*words, *few.get(words[0], ["--force"])]) == 0
+    assert json.loads(pathlib.Path("config.json").read_text("utf-8")) == config
+    assert "mean kernel" in pathlib.Path("rope.html").read_text("utf-8")
+
+
+def apply_rotary_emb(x, cos, sin):
+    """What flash-attn's function of this name computes by default, for (batch, tokens, heads, head_dim)."""
+    torch = importlib.import_module("torch")
+    a, b = x.chunk(2, dim=-1)
+    cos, sin = cos[:, None], sin[:, None]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+@needs_docs
+@pytest.mark.filterwarnings("ignore")  # of the other libraries
+@pytest.mark.parametrize(
+    ("section", "peer"),
+    [
+        ("From Hugging Face code", "torch"),
+        ("From rotary-embedding-torch", "rotary_embedding_torch"),
+        ("From flash-attn", ""),
+        ("From x-transformers", "x_transformers"),
+    ],
+)
+def test_code_before_and_after_a_migration_gives_the_same(section, peer):
+    pytest.importorskip("torch", reason="torch is not installed")
+    if peer:
+        pytest.importorskip(peer, reason=f"{peer} is not installed")
+    page = (DOCS / "migrate.rst").read_text("utf-8")
+    assert f"\n{section}\n" in page
+    code = code_blocks("migrate.rst")
+    sections = re.findall(r"^(From .+)\n-+$", page, re.MULTILINE)
+    at = 1 + 2 * sections.index(section)
+    (_, start), (first, before), (second, after) = code[0], *code[at : at + 2]
+    assert (first, second, len(code)) == ("before", "after", 1 + 2 * len(sections))
+    given = run(start, {}, "migrate.rst")
+    old, new = dict(given), run(after, dict(given), "migrate.rst")
+    if peer:
+        run(before, old, "migrate.rst")
+    else:  # without a device, and by the formula of flash-attn
+        lines = [line for line in before.splitlines() if "import" not in line]
+        old |= {"apply_rotary_emb": apply_rotary_emb, "q": new["q"], "k": new["k"]}
+        run("\n".join(lines).replace(', device="cuda"', ""), old, "migrate.rst")
+    for name in ("q_out", "k_out"):
+        assert float((old[name] - new[name]).detach().abs().max()) < 3e-6
+        assert float((old[name] - given[name[0]].reshape(old[name].shape)).detach().abs().max()) > 0.1
+
+
+@needs_docs
+def test_the_path_of_learn_goes_on_from_page_to_page():
+    text = (DOCS / "learn.rst").read_text("utf-8")
+    path = re.findall(r"^   (\w+)$", text.partition(":caption: The path")[2].partition("..")[0], re.MULTILINE)
+    assert len(path) == 6
+    for page, following in itertools.pairwise(path):
+        assert (DOCS / f"{page}.rst").read_text("utf-8").rstrip().endswith(f"**Next:** :doc:`{following}`.")
 
 
 def test_readme_has_the_three_commands_that_ci_runs():
@@ -155,11 +231,11 @@ def test_readme_has_the_three_commands_that_ci_runs():
 
 
 def test_readme_links_lead_somewhere():
-    links = re.findall(r"\]\((\S+?)\)", (ROOT / "README.md").read_text("utf-8"))
+    links = re.findall(r"(?:\]\(|src=\"|srcset=\")([^)\"\s]+)", (ROOT / "README.md").read_text("utf-8"))
     assert links
     for link in links:
-        assert link.startswith("docs/") or (ROOT / link).is_file()
-        assert not PAGES or (ROOT / link).is_file()
+        assert link.startswith(("docs/", "examples/")) or (ROOT / link).is_file()
+        assert not PAGES or (ROOT / link).exists()
 
 
 @pytest.mark.parametrize("page", sparse(PAGES, lambda page: page not in SLOW))
@@ -169,8 +245,7 @@ def test_examples_of_documentation_page(page):
     assert outcome.failed == 0
 
 
-GPU = ROOT / "docs" / "gpu.md"
-needs_docs = pytest.mark.skipif(not GPU.is_file(), reason="docs/ is not here")
+GPU = DOCS / "gpu.md"
 
 
 @needs_docs

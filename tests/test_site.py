@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import pathlib
 import shutil
 import sys
@@ -99,6 +100,22 @@ def test_panels_in_which_nothing_is_drawn(check, site, spines, dpi):
     pyplot.close(figure)
 
 
+@pytest.mark.parametrize(
+    "taken",
+    [
+        '<script src="https://cdn.example.org/tex-svg.js"></script>',
+        '<link rel="stylesheet" href="//example.org/a.css">',
+        '<img alt="a" src="http://example.org/a.png">',
+    ],
+)
+def test_nothing_comes_from_another_host(check, site, taken):
+    assert check.from_elsewhere(site()) == []
+    (found,) = check.from_elsewhere(site(index=GOOD.replace("<h1", f"{taken}<h1")))
+    assert found.startswith("index.html: ")
+    assert found.endswith("is fetched from another host")
+    assert check.main([str(site(index=GOOD.replace("<h1", f"{taken}<h1")))]) == 1
+
+
 def test_without_a_browser_it_says_what_was_left_out(check, site, monkeypatch, capsys):
     monkeypatch.setattr(check.shutil, "which", lambda name: None)
     assert check.main([str(site())]) == 0
@@ -114,6 +131,7 @@ def test_what_a_browser_finds(check, site):
         pytest.skip("no browser is installed")
     assert check.read_in_a_browser(site(), browser) == []
     bad = """<img src="gone.png"> <p>\\(x\\)</p> <div style="width: 3000px">wide</div>"""
+    bad += "<table><tr><th><div style='width: 2em; overflow-wrap: anywhere'>characteristic</div></th></tr></table>"
     bad += "<script>lost.name</script></article>"
     found = "\n".join(check.read_in_a_browser(site(index=GOOD.replace("</article>", bad)), browser))
     for error in (
@@ -121,6 +139,96 @@ def test_what_a_browser_finds(check, site):
         "not shown: gone.png",
         "left as text: \\(x",
         "wider than",
+        "broken in its middle: characteristic",
         "Uncaught",
     ):
         assert error in found
+
+
+SEARCH = """<ul class="search" id="list"></ul><script>
+const wanted = new URLSearchParams(location.search).get("q"), list = document.getElementById("list");
+for (const [page, title] of FOUND[wanted] || []) list.innerHTML += `<li><a href="${page}.html">${title}</a></li>`;
+</script>"""
+
+
+@campaign
+def test_what_is_searched_for_comes_first_and_the_changelog_last(check, site, monkeypatch):
+    browser = next(filter(None, map(shutil.which, check.BROWSERS)), None)
+    if browser is None:
+        pytest.skip("no browser is installed")
+
+    monkeypatch.setattr(check, "SEARCHES", {"install": "other", "cite": "other"})
+
+    def said(**more):
+        found = {"install": [["other", "Install"], ["changelog", "0.1"]], "cite": [["other", "Cite"]]} | more
+        body = f'<div id="search-results">{SEARCH.replace("FOUND", json.dumps(found))}</div>'
+        pages = {"search": f"<!doctype html><title>s</title>{body}", "changelog": OTHER}
+        return check.read_in_a_browser(site(**pages), browser)
+
+    assert said() == []
+    assert said(install=[]) == ["search for install: nothing is found"]
+    assert said(cite=[["index", "Kernel"], ["other", "Cite"]]) == ["search for cite: comes to Kernel first"]
+    assert said(cite=[["other", "Cite"], ["changelog", "0.1"], ["other", "Cite"]]) == [
+        "search for cite: the changelog is not last"
+    ]
+
+
+@pytest.fixture(scope="module")
+def dark():
+    """Return the module docs/dark.py."""
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    spec = importlib.util.spec_from_file_location("dark", PATH.with_name("dark.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_colours_of_a_dark_page(dark):
+    light = ("#000000", "#595959", "#0072B2", "#d55e00", "#1f77b4")
+    assert dark.dark("#FFFFFF") == dark.GROUND
+    assert dark.dark("#000000") == "#ededed"
+    ground = brightness(dark.GROUND)
+    for colour in light:  # WCAG asks for 3 where a line is to be seen
+        assert (brightness(dark.dark(colour)) + 0.05) / (ground + 0.05) > 4.5, colour
+    assert len({dark.dark(colour) for colour in dark.LIGHT}) == len(dark.LIGHT)
+
+
+def brightness(colour):
+    """Relative luminance of WCAG 2."""
+    parts = [int(colour[i : i + 2], 16) / 255.0 for i in (1, 3, 5)]
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_a_figure_is_given_colours_of_a_dark_page(dark):
+    figure = importlib.import_module("matplotlib.figure").Figure()
+    colors = importlib.import_module("matplotlib.colors")
+    axes, other = figure.subplots(1, 2)
+    (line,) = axes.plot([0, 1], [0, 1], color="black", label="black")
+    band = axes.fill_between([0, 1], [0, 1], [1, 2], color="#0072B2", alpha=0.25)
+    image = other.imshow([[0.0, 1.0]], cmap="PuOr")
+    legend, title = axes.legend(), axes.set_title("title")
+    dark.recolour(figure)
+    ink = dark.dark("#000000")
+    for one in (
+        line.get_color(),
+        title.get_color(),
+        legend.get_texts()[0].get_color(),
+        axes.spines["left"].get_edgecolor(),
+    ):
+        assert colors.to_hex(one) == ink
+    assert {colors.to_hex(label.get_color()) for label in axes.get_xticklabels()} == {ink}
+    for patch in (figure.patch, axes.patch, legend.get_frame()):
+        assert colors.to_hex(patch.get_facecolor()) == dark.GROUND
+    assert colors.to_hex(band.get_facecolor()[0]) == dark.LIGHT["#0072b2"]
+    assert band.get_facecolor()[0, 3] == 0.25
+    assert image.get_cmap().name in ("managua", "PuOr")  # which older releases of matplotlib lack
+
+
+def test_a_file_is_given_colours_of_a_dark_page(dark):
+    text = '<svg width="1"><g><path style="fill: #ffffff"/><path style="stroke: #0072B2"/><text>t</text></g></svg>'
+    found = dark.recolour_svg(text)
+    assert found.count("<svg") == found.count("<style>") == 1
+    assert f'style="fill: {dark.GROUND}"' in found
+    assert f'style="stroke: {dark.LIGHT["#0072b2"]}"' in found
+    assert f"svg {{ fill: {dark.dark('#000000')} }}" in found

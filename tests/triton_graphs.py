@@ -24,7 +24,9 @@ import triton_device
 from functorch.compile import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._inductor import compile_fx, config, graph, scheduler, utils
+from torch._inductor.cudagraph_utils import check_lowering_disable_cudagraph
 from torch._inductor.runtime.hints import DeviceProperties
+from torch._inductor.utils import get_first_incompatible_cudagraph_node
 from torch._subclasses import FakeTensorMode
 from triton.backends.compiler import GPUTarget
 
@@ -74,12 +76,19 @@ def load_guard(folder):
     ctypes.CDLL(str(library))
 
 
-def text_of(rotary, tokens, width=WIDTH, dynamic=None, **places):
-    """Text of the module that Inductor makes of a layer."""
+def graph_of(rotary, tokens, width=WIDTH, dynamic=None, placed=True, **places):
+    """Text of the module that Inductor makes of a layer, and why it would record no CUDA graph of it.
+
+    What the rotation derives from its Rope is on the device, as after ``to("cuda")``, unless it is not `placed`.
+    """
     found = []
 
     def stop(lowering):
-        found.append(lowering.codegen()[0].value)
+        text = lowering.codegen()[0].value
+        reasons = lowering.disable_cudagraphs_reason, check_lowering_disable_cudagraph(lowering.device_node_mapping)
+        unsafe = get_first_incompatible_cudagraph_node(lowering.module)
+        refused = [str(one) for one in (*reasons, unsafe, *lowering.mutated_inputs) if one is not None]
+        found.append((text, [one.splitlines()[0] for one in refused]))
         raise Done
 
     torch._dynamo.reset()
@@ -93,6 +102,9 @@ def text_of(rotary, tokens, width=WIDTH, dynamic=None, **places):
             for heads, wide in ((HEADS, width), (KEPT, width), (KEPT, WIDTH))
         )
         places = {name: make() for name, make in places.items()}
+        if placed:
+            constants = getattr(rotary, "_constants", {}).items()
+            rotary._placed = {(name, q.device): one.to(q.device) for name, one in constants}
         try:
             torch.compile(Attention(rotary), fullgraph=True, dynamic=dynamic)(q, k, v, **places)
         except Done:
@@ -113,15 +125,16 @@ def integers():
 
 KNOWN = rfrope.Rope(rfrope.geometric(WIDTH // 2))
 CASES = {
-    "prefill without rotation": lambda: text_of(Still(), 4096),
-    "prefill of any length without rotation": lambda: text_of(Still(), 4096, dynamic=True),
-    "decode without rotation": lambda: text_of(Still(), 1),
-    "prefill": lambda: text_of(RotaryEmbedding(KNOWN), 4096),
-    "prefill at positions": lambda: text_of(RotaryEmbedding(KNOWN), 4096, positions=integers),
-    "polar prefill": lambda: text_of(PolarEmbedding(rfrope.Rope(rfrope.geometric(64), polar=True)), 4096, WIDTH // 2),
-    "prefill of any length": lambda: text_of(RotaryEmbedding(KNOWN), 4096, dynamic=True),
-    "decode": lambda: text_of(RotaryEmbedding(KNOWN), 1),
-    "decode after a cache": lambda: text_of(
+    "prefill without rotation": lambda: graph_of(Still(), 4096),
+    "prefill of any length without rotation": lambda: graph_of(Still(), 4096, dynamic=True),
+    "decode without rotation": lambda: graph_of(Still(), 1),
+    "prefill": lambda: graph_of(RotaryEmbedding(KNOWN), 4096),
+    "prefill at positions": lambda: graph_of(RotaryEmbedding(KNOWN), 4096, positions=integers),
+    "polar prefill": lambda: graph_of(PolarEmbedding(rfrope.Rope(rfrope.geometric(64), polar=True)), 4096, WIDTH // 2),
+    "prefill of any length": lambda: graph_of(RotaryEmbedding(KNOWN), 4096, dynamic=True),
+    "decode": lambda: graph_of(RotaryEmbedding(KNOWN), 1),
+    "decode without a place": lambda: graph_of(RotaryEmbedding(KNOWN), 1, placed=False),
+    "decode after a cache": lambda: graph_of(
         RotaryEmbedding(KNOWN), 1, offset=lambda: torch.empty((), dtype=torch.int64, device="cuda")
     ),
 }
@@ -161,8 +174,8 @@ TRAINED = {
 }
 
 
-def counted(text):
-    """Kernels that the module launches, by kind, and those whose text has float64."""
+def counted(text, refused):
+    """Kernels that the module launches, by kind, those whose text has float64, and why no CUDA graph is recorded."""
     launches = re.findall(r"^\s+(\w+)\.run\(", text, re.M)
     bodies = dict(re.findall(r"^(\w+) = async_compile\.triton\('\w+', '''(.*?)''',", text, re.M | re.S))
     code = {name: re.sub(r"#.*", "", body) for name, body in bodies.items()}
@@ -172,6 +185,7 @@ def counted(text):
         "float64": [
             name for name, body in code.items() if re.search(r"float64|fp64", body) and not name.startswith("turn_")
         ],
+        "refused": refused,
         "sines": [name for name, body in code.items() if re.search(r"libdevice\.(sin|cos)|tl_math\.(sin|cos)", body)],
     }
 
@@ -200,5 +214,5 @@ if __name__ == "__main__":
         load_guard(pathlib.Path(sys.argv[1]))
         package.check = lambda: None
         answer_for_a_device()
-        found = {name: counted(CASES[name]()) for name in sys.argv[2:]}
+        found = {name: counted(*CASES[name]()) for name in sys.argv[2:]}
     sys.stdout.write("\n" + json.dumps(found) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
 import tarfile
 import zipfile
@@ -10,6 +11,15 @@ import zipfile
 ROOT = pathlib.Path(__file__).parents[1]
 KINDS = (".py", ".pyi", ".cu", ".cuh", ".json", ".npz", ".txt", ".md", ".css", ".js", "py.typed")
 WITHIN = ("rfrope", "tests", "docs", "benchmarks", "examples", "tools")
+ROOT_FILES = {
+    "pyproject.toml",
+    "hatch_build.py",
+    "README.md",
+    "CHANGELOG.md",
+    "LICENSE",
+    "CITATION.cff",
+    "conda/meta.yaml",
+}
 MADE = ("docs/_build/", "docs/api/generated/", "docs/gallery/")  # by the build of the site
 
 
@@ -18,6 +28,7 @@ def faults(folder: pathlib.Path) -> list[str]:
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
+        (metadata,) = (archive.read(name).decode("utf-8") for name in held if name.endswith(".dist-info/METADATA"))
     with tarfile.open(sdist) as archive:
         unpacked = {name.partition("/")[2] for name in archive.getnames()}
     package = tree("rfrope")
@@ -33,8 +44,12 @@ def faults(folder: pathlib.Path) -> list[str]:
     found += [f"the wheel lacks {name}" for name in sorted(package - held)]
     others = {name for name in held - package if ".dist-info/" not in name}
     found += [f"the wheel has {name}" for name in sorted(others)]
-    all_files = set().union(*map(tree, WITHIN)) | {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"}
+    all_files = set().union(*map(tree, WITHIN)) | ROOT_FILES
     found += [f"the sdist lacks {name}" for name in sorted(all_files - unpacked)]
+    links = re.findall(r"""\]\(([^)]+)\)|src(?:set)?="([^"]+)""", metadata)
+    relative = sorted(one for one in map("".join, links) if not one.startswith(("https://", "#")))
+    found += [f"the wheel's description has a link that leads nowhere: {one}" for one in relative]
+    found += [] if "pip install" in metadata else ["the wheel's description is not the README"]
     found += [f"the sdist has {name}" for name in sorted(unpacked) if name.endswith((".pyc", ".nbi", ".nbc"))]
     return found
 

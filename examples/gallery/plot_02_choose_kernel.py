@@ -12,31 +12,39 @@ import rfrope
 
 # %%
 # A Gaussian is flat near 0 and then gone; an exponential tells neighbours apart at once; a rational quadratic keeps a
-# tail. Each is rescaled so that it is one half at lag 64.
+# tail. Each is rescaled so that it is one half at lag 64. The right panel has the same curves on a logarithmic axis.
 
 texts = {
-    "Gaussian": "gaussian(scale=1)",
-    "Matérn 3/2": "matern(nu=1.5, scale=1)",
-    "exponential": "exponential(scale=1)",
-    "rational quadratic": "rational_quadratic(alpha=0.5, scale=1)",
+    "Gaussian": ("gaussian(scale=1)", "#0072B2", (128, 3e-3), "right"),
+    "Matérn 3/2": ("matern(nu=1.5, scale=1)", "#009E73", (325, 1e-3), "right"),
+    "exponential": ("exponential(scale=1)", "#D55E00", (395, 2.2e-2), "left"),
+    "rational quadratic": ("rational_quadratic(alpha=0.5, scale=1)", "#CC79A7", (330, 0.17), "left"),
 }
-lags = np.arange(0, 513)
-fine = np.linspace(0.0, 8.0, 80_001)
-fig, ax = plt.subplots(figsize=(6, 3.7), layout="constrained")
-for (name, text), colour in zip(texts.items(), ("#0072B2", "#009E73", "#D55E00", "#CC79A7"), strict=True):
+lags, fine, kernels = np.arange(0, 513), np.linspace(0.0, 8.0, 80_001), {}
+fig, (near, far) = plt.subplots(1, 2, figsize=(8.4, 3.7), layout="constrained")
+for name, (text, colour, place, side) in texts.items():
     half = fine[np.argmax(rfrope.kernels.parse(text)(fine) < 0.5)]
-    kernel = rfrope.kernels.parse(text.replace("scale=1", f"scale={64.0 / half:.6g}"))
-    values = kernel(lags)
-    ax.plot(lags, values, color=colour, label=f"{name}: {values[8]:.3f} at 8, {values[512]:.2g} at 512")
-ax.axhline(0.5, color="0.5", lw=0.6)
-ax.set(xlabel="lag (positions)", ylabel="Φ")
-ax.spines[["top", "right"]].set_visible(False)
-ax.legend(frameon=False)
+    kernels[name] = rfrope.kernels.parse(text.replace("scale=1", f"scale={64.0 / half:.6g}"))
+    near.plot(lags[:161], kernels[name](lags[:161]), color=colour)
+    far.semilogy(lags, kernels[name](lags), color=colour)
+    far.annotate(name, place, color=colour, ha=side)
+near.plot(64, 0.5, "o", color="black", ms=4)
+near.annotate("one half at lag 64", (64, 0.5), (8, 2), textcoords="offset points")
+near.set(xlabel="lag (positions)", ylabel="Φ", ylim=(0, 1.02), xlim=(0, 160))
+far.set(xlabel="lag (positions)", ylim=(1e-5, 1.5), xlim=(0, 512))
+for ax in (near, far):
+    ax.spines[["top", "right"]].set_visible(False)
 plt.show()
+
+# %%
+# What each gives to the eighth neighbour and to a token far away:
+
+for name, kernel in kernels.items():
+    print(f"{name}: {kernel(8.0):.3f} at lag 8, {kernel(512.0):.2g} at lag 512")
 
 # %%
 # ``rfrope kernels`` lists all of them, and `rfrope.kernels.parse` reads such a text. Products and mixtures of kernels
 # are kernels too.
 
-near, far = rfrope.kernel("gaussian", scale=8.0), rfrope.kernel("matern", nu=1.5, scale=256.0)
-print(rfrope.kernels.mixture([0.5, 0.5], [near, far]))
+short, long = rfrope.kernel("gaussian", scale=8.0), rfrope.kernel("matern", nu=1.5, scale=256.0)
+print(rfrope.kernels.mixture([0.5, 0.5], [short, long]))

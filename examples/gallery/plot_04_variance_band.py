@@ -22,15 +22,15 @@ lags = -np.arange(0, 129)
 mean = rfrope.expected_score(q, k, lags, kernel)
 deviation = np.sqrt(rfrope.score_variance(q, k, lags, kernel))
 
-fig, ax = plt.subplots(figsize=(6, 3.7), layout="constrained")
-ax.fill_between(lags, mean - deviation, mean + deviation, color="#0072B2", alpha=0.25, lw=0)
+fig, ax = plt.subplots(figsize=(6, 4.0), layout="constrained")
+band = ax.fill_between(lags, mean - deviation, mean + deviation, color="#0072B2", alpha=0.25, lw=0)
 for seed in range(8):
     frequencies = rfrope.sample(kernel, 32, rng=seed)
     draws = rfrope.scores(q[None], np.tile(k, (len(lags), 1)), np.array([0]), lags, frequencies)[0]
-    ax.plot(lags, draws, color="#E69F00", lw=0.7)
-ax.plot(lags, mean, color="black", lw=1.6)
-ax.annotate("mean over draws", (-70, mean[70]), (-70, mean[70] + 12), color="black")
-ax.annotate("± one standard deviation", (-120, deviation[120] * 1.05), color="#0072B2")
+    (draw,) = ax.plot(lags, draws, color="#E69F00", lw=0.8)
+(middle,) = ax.plot(lags, mean, color="black", lw=1.8)
+names = {"mean over draws": middle, "± one standard deviation": band, "eight draws": draw}
+fig.legend(names.values(), names, loc="outside upper center", ncols=3, frameon=False)
 ax.set(xlabel="lag, key minus query (positions)", ylabel="score")
 ax.spines[["top", "right"]].set_visible(False)
 plt.show()

@@ -19,6 +19,7 @@ temperature = heads.temperature_for_mass(0.9, ladder, context=1024)
 profile = heads.positional_attention(ladder, 1024, offset=-1, temperature=temperature)
 fig, ax = plt.subplots(figsize=(6, 3.7), layout="constrained")
 plotting.attention(profile, ax=ax)
+ax.set(xscale="linear", xlim=(-12.5, 0.5))  # beyond, there is nothing to see
 plt.show()
 print(f"temperature {temperature:.4f}; attention at lag -1: {profile.mass:.3f}")
 

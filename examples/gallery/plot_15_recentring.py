@@ -19,11 +19,12 @@ kernel = rfrope.kernel("gaussian", scale=4.0)
 frequencies = rfrope.design(kernel, head_dim=64, context=64, design="quantile").frequencies
 lags = np.arange(-32, 17)
 fig, ax = plt.subplots(figsize=(6, 3.7), layout="constrained")
-for offset, colour in ((0, "0.4"), (-5, "#0072B2"), (-16, "#D55E00")):
+fine = np.linspace(lags[0], lags[-1], 400)
+for offset, colour, side in ((0, "0.4", "left"), (-5, "#0072B2", "right"), (-16, "#D55E00", "right")):
     curve = heads.shifted_mean_kernel(lags, frequencies, heads.phase_shift(offset, frequencies))
     ax.plot(lags, curve, ".", color=colour, ms=4)
-    ax.plot(lags, heads.recentred_kernel(lags, offset, kernel), color=colour, lw=1.0)
-    ax.annotate(f"offset {offset}", (offset, 1.03), color=colour, ha="center")
+    ax.plot(fine, heads.recentred_kernel(fine, offset, kernel), color=colour, lw=1.0)
+    ax.annotate(f"offset {offset}".replace("-", "−"), (offset, 1.03), color=colour, ha=side)
 ax.set(xlabel="lag, key minus query (positions)", ylabel="mean kernel", ylim=(-0.1, 1.1))
 ax.spines[["top", "right"]].set_visible(False)
 plt.show()

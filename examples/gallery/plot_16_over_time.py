@@ -6,6 +6,7 @@ How long some functions took at earlier revisions, as multiples of the newest of
 """
 
 import csv
+import datetime
 import pathlib
 
 import matplotlib.pyplot as plt
@@ -17,25 +18,32 @@ folder = next(one for one in (pathlib.Path("docs"), pathlib.Path("../../docs")) 
 lines = (folder / "benchmarks.csv").read_text("utf-8").splitlines()
 rows = list(csv.DictReader(line for line in lines if not line.startswith("# ")))
 rows = [row for row in rows if row["ratio"] and row["revision"] != "control"]
-revisions = sorted({row["revision"]: row["date"] for row in rows}, key=[row["revision"] for row in rows].index)
+dates = {row["revision"]: row["date"] for row in rows}
+revisions = list(dates)  # from the oldest
 jobs = list(dict.fromkeys(row["job"] for row in rows))
 
 # %%
-# A bar is the interval of the ratio; 1 is the newest revision.
+# A bar is the interval of the ratio; 1 is the newest revision. Jobs that gained most stand on top.
 
-fig, ax = plt.subplots(figsize=(6.4, 5.6), layout="constrained")
-colours = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
-for number, revision in enumerate(revisions):
+gains = {job: max(float(row["ratio"]) for row in rows if row["job"] == job) for job in jobs}
+jobs.sort(key=gains.get, reverse=True)
+fig, ax = plt.subplots(figsize=(7.4, 5.4), layout="constrained")
+for number, (revision, colour) in enumerate(zip(revisions, ("#56B4E9", "#0072B2", "#D55E00"), strict=False)):
+    day = datetime.date.fromisoformat(next(row["date"] for row in rows if row["revision"] == revision))
+    label = f"{day:%d %B %Y}" + (", later" if number and dates[revisions[number - 1]] == day.isoformat() else "")
     for row in (row for row in rows if row["revision"] == revision):
-        height = jobs.index(row["job"]) + 0.16 * (number - 0.5 * (len(revisions) - 1))
-        style = {"color": colours[number % 6], "lw": 2.5}
-        ax.plot([float(row["low"]), float(row["high"])], [height, height], **style, solid_capstyle="butt")
-        label = f"{revision}, {row['date']}" if row["job"] == jobs[0] else None
-        ax.plot(float(row["ratio"]), height, "o", color=colours[number % 6], ms=4, label=label)
+        height = jobs.index(row["job"]) + 0.2 * (number - 0.5 * (len(revisions) - 1))
+        ax.plot([float(row["low"]), float(row["high"])], [height, height], color=colour, lw=2.5, solid_capstyle="butt")
+        ax.plot(float(row["ratio"]), height, "o", color=colour, ms=5, label=label)
+        label = None
 ax.axvline(1.0, color="0.35", lw=1.0, ls="--")
+ax.annotate("newest", (1.0, 1.0), (4, -4), xycoords=("data", "axes fraction"), textcoords="offset points", va="top")
 ax.set(xscale="log", xlabel="time, as a multiple of that at the newest revision", yticks=range(len(jobs)))
-ax.set_yticklabels(jobs, fontsize="small")
+ax.set_xticks([0.5, 1, 2, 5, 10, 20, 50], ["0.5", "1", "2", "5", "10", "20", "50"])
+ax.xaxis.minorticks_off()
+ax.set_yticklabels(jobs)
 ax.invert_yaxis()
+ax.grid(axis="y", color="0.5", alpha=0.25, lw=0.5)
 ax.spines[["top", "right"]].set_visible(False)
-fig.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
+ax.legend(loc="lower right", frameon=False)
 plt.show()

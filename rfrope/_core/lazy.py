@@ -57,6 +57,9 @@ class _Jax(_Lazy):
             )
         return np.asarray(x)
 
+    def bits(self, x: Array) -> Array:
+        return imported("jax").lax.stop_gradient(x)
+
     def is_traced(self, x: Array) -> bool:
         jax = imported("jax")
         return jax is not None and isinstance(x, jax.core.Tracer)
@@ -201,6 +204,9 @@ class _Mlx(_Lazy):
     """Computed when somebody looks, which inside of transformations nobody may; parts of an array are copies."""
 
     wraps_integers = rounds_frequencies = True
+
+    def bits(self, x: Array) -> Array:
+        return imported("mlx.core").stop_gradient(x)
 
 
 JAX, DASK, MLX = _Jax(), _Dask(), _Mlx()

@@ -170,7 +170,7 @@ class Library:
         return held if isinstance(held, np.ndarray) else None
 
     def bits(self, x: Array) -> Array:
-        """Return an array without what is recorded of it, bfloat16 as int16, over the same memory."""
+        """Return an array without what is recorded of it; of tensors bfloat16 as int16, over the same memory."""
         return x
 
     def stream(self, x: Array) -> Any:

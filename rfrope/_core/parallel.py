@@ -66,6 +66,10 @@ def threads(count: int) -> Iterator[None]:
     TypeError, ValueError
         If `count` is not such a number.
 
+    See Also
+    --------
+    estimate_kernel, estimate_scores
+
     Notes
     -----
     A task that is handed to an ``executor=`` runs on one thread, whatever the limit. NumPy, PyTorch and the others

@@ -313,7 +313,7 @@ def _shifted(total: tuple[Array, Array], shift: Array | None, xp: ModuleType) ->
     if shift is None:
         return total
     shift = array.astype(shift, array.widest_float(xp, array.device(shift)), xp)
-    for part in _product_turns((xp.ones_like(shift),), shift, xp):
+    for part in reduced_turns(shift, xp):
         total = _add(total, part)
     return total
 
@@ -449,27 +449,33 @@ def _add(total: tuple[Array, Array], term: Array) -> tuple[Array, Array]:
     return both, low + ((high - (both - shadow)) + (term - shadow))
 
 
-def wrapping_turns(frequency: np.ndarray, bits: int = 64) -> tuple[np.ndarray, np.ndarray]:
-    """Turns of host frequencies modulo 1 in units of 2**-bits, which products of integers wrap by themselves.
+def wrapping_turns(frequency: Array, bits: int = 64, xp: ModuleType = np) -> tuple[Array, Array]:
+    """Turns of frequencies in float64 modulo 1 in units of 2**-bits, which products of integers wrap by themselves.
 
     Returns
     -------
-    words : numpy.ndarray of int64 or int32
+    words : array of int64 or int32
         The nearest whole number of units, from -2**(bits - 1).
-    rests : numpy.ndarray of float64
+    rests : array of float64
         What is lost by that, from -1/2 to 1/2: position * word + position * rest is exact.
     """
-    one = (np.ones((), dtype=np.float64),)
-    high, low = np.zeros(frequency.shape), np.zeros(frequency.shape)
-    for part in _product_turns(one, frequency.astype(np.float64), np):
-        high, low = _add((high, low), part)
+    high, low = reduced_turns(array.astype(frequency, xp.float64, xp), xp)
     units = 2.0**bits
-    high = (high - np.round(high)) * units
-    high = np.where(high >= 0.5 * units, high - units, high)
-    words = np.round(high)
+    high = (high - xp.round(high)) * units
+    high = xp.where(high >= 0.5 * units, high - units, high)
+    words = xp.round(high)
     rests = (high - words) + low * units
-    carried = np.round(rests)
-    return (words.astype(np.int64) + carried.astype(np.int64)).astype(f"int{bits}"), rests - carried
+    carried = xp.round(rests)
+    words = array.astype(words, xp.int64, xp) + array.astype(carried, xp.int64, xp)
+    return array.to_words(words, bits, xp), rests - carried
+
+
+def reduced_turns(angles: Array, xp: ModuleType) -> tuple[Array, Array]:
+    """Return angles of the widest float in turns, up to whole ones, as a sum of two floats."""
+    high, low = xp.zeros_like(angles), xp.zeros_like(angles)
+    for part in _product_turns((xp.ones_like(angles),), angles, xp):
+        high, low = _add((high, low), part)
+    return high, low
 
 
 def _cos_sin_of_turns(high: Array, low: Array, xp: ModuleType) -> tuple[Array, Array]:

@@ -52,6 +52,17 @@ class BaseForContext(Result):
         The base above which every one on the grid holds. None if the grid's top itself does not hold.
     grid : tuple of (low, high, n)
         The bases that were looked at: n of them, logarithmically spaced.
+
+    See Also
+    --------
+    analysis.base_for_context
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = rfrope.analysis.base_for_context(2048, 32)
+    >>> round(found.smallest), len(found.islands), round(found.always_above)
+    (29617, 13, 74767)
     """
 
     context: int
@@ -117,6 +128,10 @@ def base_for_context(
         If `context` or `n_blocks` is below 1, `n_grid` below 2, or `max_base` not above the low end of the grid.
     TypeError
         For numbers of another kind.
+
+    See Also
+    --------
+    analysis.BaseForContext, analysis.first_negative_lag
 
     Notes
     -----

@@ -36,6 +36,17 @@ class DensityOfStates(Result):
     distance : float
         Kolmogorov's distance of the magnitudes from the fitted law, between 0 and 1. It is 1/N for an exact ladder, as
         that of `rfrope.geometric`; NaN where all frequencies are 0.
+
+    See Also
+    --------
+    analysis.density_of_states
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = rfrope.analysis.density_of_states(rfrope.geometric(32))
+    >>> found.zeros, round(float(found.share.sum()), 6)
+    (0, 1.0)
     """
 
     magnitudes: np.ndarray
@@ -68,6 +79,10 @@ def wavelengths(frequencies: Array) -> Array:
         If `frequencies` is a single number, or holds NaN, infinity or magnitudes above 2**500.
     TypeError
         If `frequencies` does not hold real numbers.
+
+    See Also
+    --------
+    analysis.turns, plotting.wavelengths
 
     Notes
     -----
@@ -114,6 +129,10 @@ def turns(frequencies: Array, context: float) -> Array:
     TypeError
         As `wavelengths`, and if `context` is not a number.
 
+    See Also
+    --------
+    analysis.wavelengths
+
     Examples
     --------
     A quarter of the blocks of Llama 2 are dead at the 4096 positions that it was trained on:
@@ -157,6 +176,10 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
         As `wavelengths`, for no blocks, and for `n_bins` below 1.
     TypeError
         As `wavelengths`, and if `n_bins` is not a whole number.
+
+    See Also
+    --------
+    analysis.DensityOfStates, analysis.wavelengths
 
     Notes
     -----

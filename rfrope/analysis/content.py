@@ -32,6 +32,17 @@ class Similarity(Result):
     radius : array
         How far from the token itself a key may lie, as a distance in the space of features, and still be sure to score
         above a random key in the mean: the mean kernel, or 0 where it is negative.
+
+    See Also
+    --------
+    analysis.similarity
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = rfrope.analysis.similarity([0, 64], rfrope.geometric(32))
+    >>> found.mean.round(3)
+    array([1.   , 0.435])
     """
 
     mean: Array
@@ -53,6 +64,19 @@ class Departure(Result):
         lies between 0, where one kernel says all, and 1, where it says nothing; 0 where all scores are 0.
     overall : array, ()
         The same over all pairs and lags together.
+
+    See Also
+    --------
+    analysis.departure
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> from rfrope.data import smollm2_heads
+    >>> heads = smollm2_heads()
+    >>> found = rfrope.analysis.departure(heads["previous_q"], heads["previous_k"], [0, -8], heads["inv_freq"])
+    >>> found.phi.shape, found.residual.shape
+    ((2,), (2,))
     """
 
     phi: Array
@@ -90,6 +114,10 @@ def sine_share(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: 
     ------
     ValueError, TypeError
         For shapes that do not fit, features that are not real floating, and NaN or infinite lags or frequencies.
+
+    See Also
+    --------
+    analysis.departure, block_coefficients
 
     Notes
     -----
@@ -150,6 +178,10 @@ def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Simil
         For shapes that do not fit together, no blocks, NaN or infinite values, and a `cosine` outside [-1, 1].
     TypeError
         For arrays of different libraries or of a dtype that is not integer or real floating.
+
+    See Also
+    --------
+    analysis.Similarity, analysis.mean_kernel
 
     Notes
     -----
@@ -222,6 +254,10 @@ def departure(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: s
     ValueError, TypeError
         For shapes that do not fit, no pairs, features that are not real floating, and NaN or infinite lags or
         frequencies.
+
+    See Also
+    --------
+    analysis.Departure, analysis.sine_share
 
     Notes
     -----

@@ -50,6 +50,10 @@ def mean_kernel(lags: Array, frequencies: Array) -> Array:
     TypeError
         For arrays of different libraries or of a dtype that is not integer or real floating.
 
+    See Also
+    --------
+    analysis.log_uniform_kernel, analysis.similarity, plotting.mean_kernels
+
     Notes
     -----
     ``C(lag) = (1/D) sum_i cos(lag . omega_i)``: section 5 of the mathematics page, and the score of identical unit
@@ -94,6 +98,10 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
         If `base` is not above 1 and finite, `n_blocks` is below 1, or lags are NaN, infinite or above 2**500.
     TypeError
         For lags or numbers of another kind, and for a torch tensor that asks for gradients on a device without float64.
+
+    See Also
+    --------
+    analysis.mean_kernel, analysis.dirichlet
 
     Notes
     -----
@@ -154,6 +162,10 @@ def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     TypeError
         For lags or numbers of another kind.
 
+    See Also
+    --------
+    arithmetic, analysis.mean_kernel
+
     Notes
     -----
     With x = step lag it is ``[sin((D + 1/2) x) / (2 sin(x/2)) - 1/2] / D`` (section 5 of the mathematics page), taken
@@ -207,6 +219,10 @@ def first_negative_lag(frequencies: Array, max_lag: int) -> int | None:
     TypeError
         For a `max_lag` that is not a whole number, or frequencies that are not real numbers.
 
+    See Also
+    --------
+    analysis.base_for_context, analysis.mean_kernel
+
     Notes
     -----
     The sign is that of the exact sum: lags are scanned by matrix products, and a value too close to 0 to tell is summed
@@ -252,6 +268,10 @@ def aliasing_distance(frequencies: Array, max_lag: int, *, threshold: float = 0.
         As `first_negative_lag`, and if `threshold` is not between 0 and 1.
     TypeError
         As `first_negative_lag`, and for a `threshold` that is not a number.
+
+    See Also
+    --------
+    analysis.mean_kernel, analysis.wavelengths
 
     Notes
     -----

@@ -52,6 +52,18 @@ class KernelFit(Result):
         Root mean square and largest difference between the mean kernel and Phi over the lags of the fit.
     at_limit : tuple of str
         Parameters that ended where the search ends; beyond it the fit might be better.
+
+    See Also
+    --------
+    analysis.fit_kernel
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> omega = rfrope.sample("gaussian(scale=16)", 64, design="quantile")
+    >>> best = rfrope.analysis.fit_kernel(omega, 128, names=["gaussian", "cauchy"])[0]
+    >>> best.kernel.name, round(best.kernel.scale, 1)
+    ('gaussian', 16.0)
     """
 
     kernel: Kernel
@@ -82,6 +94,18 @@ class ScalingEffect(Result):
     wavelength_ratio : array, (D,), or None
         Wavelength after over wavelength before, block by block: 1 where nothing changed, blocks that never turn
         included. None where the number of blocks changed.
+
+    See Also
+    --------
+    analysis.scaling_effect
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> before = rfrope.geometric(32)
+    >>> found = rfrope.analysis.scaling_effect([0, 16], before, before / 2.0)
+    >>> float(found.wavelength_ratio[0]), found.change.round(3)
+    (2.0, array([0.   , 0.095]))
     """
 
     before: Array
@@ -121,6 +145,10 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
         families that are unknown, have several axes only, or parameters that this search does not know.
     TypeError
         For frequencies that are not real numbers, and a `max_lag` that is not a whole number.
+
+    See Also
+    --------
+    analysis.KernelFit, bochner.from_function
 
     Notes
     -----
@@ -184,6 +212,10 @@ def scaling_effect(lags: Array, before: Array, after: Array) -> ScalingEffect:
         not positive.
     TypeError
         For arrays of different libraries or of a dtype that is not integer or real floating.
+
+    See Also
+    --------
+    analysis.ScalingEffect, analysis.plan
 
     Notes
     -----

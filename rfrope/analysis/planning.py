@@ -77,6 +77,18 @@ class Method(Result):
         the better. No other model and no other length was measured.
     places : int
         Sum of its places in the four measures, 1 for the best.
+
+    See Also
+    --------
+    analysis.Plan
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = rfrope.analysis.plan(rfrope.Rope(rfrope.geometric(32), context=2048), 4096)
+    >>> yarn = found.method("yarn")
+    >>> yarn.rope_parameters["factor"], yarn.unseen
+    (2.0, ())
     """
 
     name: str
@@ -118,6 +130,17 @@ class Plan(Result):
     stretched : Stretched or None
         What the scheme of a config had done already, where the plan starts from the ladder before it: ``scheme``,
         ``factor``, ``original_context`` and ``reach``.
+
+    See Also
+    --------
+    analysis.plan, analysis.Method
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = rfrope.analysis.plan(rfrope.Rope(rfrope.geometric(32), context=2048), 4096)
+    >>> [one.name for one in found.methods]
+    ['yarn', 'ntk', 'llama3', 'optimised', 'linear', 'as it is']
     """
 
     trained_context: int
@@ -251,6 +274,10 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
         For contexts that are missing or not as above, several heads or axes, and frequencies of which none turns.
     TypeError
         For values of another kind.
+
+    See Also
+    --------
+    analysis.Plan, scaling.yarn, integrations.transformers.tune
 
     Notes
     -----

@@ -36,7 +36,9 @@ class _Form:
     used_by : str
         Engines that do so.
     frequency : float
-        Largest relative error of a frequency, the same wherever it is used.
+        Largest relative error of a frequency, the same wherever it is used, ...
+    exponent : float
+        ... and beside that for each unit of its logarithm, where it is a power of a base.
     phase : float
         Largest relative error of a product beside that.
     position : float
@@ -49,6 +51,7 @@ class _Form:
     table: str = ""
     used_by: str = ""
     frequency: float = 0.0
+    exponent: float = 0.0
     phase: float = 0.0
     position: float = 0.0
     whole_positions: int = 2**53
@@ -63,6 +66,12 @@ class _Form:
         """Bytes of cos and sin that a kernel reads for each block of a token."""
         return 2 * {"": 0, "float32": 4}.get(self.table, 2)
 
+    def frequency_error(self, frequencies: np.ndarray) -> np.ndarray:
+        """Return the largest error of frequencies, in radians per position."""
+        size = np.abs(frequencies)
+        logarithm = np.abs(np.log(np.where(size > 0.0, size, 1.0)))
+        return np.asarray(size * (self.frequency + self.exponent * logarithm))
+
     def off_by(self, phase: np.ndarray) -> np.ndarray:
         """Return the largest error of cos or sin of a phase that is given, the table's rounding included."""
         rounded = _ROUNDING[self.table] if self.table else 0.0
@@ -73,7 +82,13 @@ class _Form:
         return np.full(phase.shape, function + rounded)
 
 
-_SINGLE: dict[str, Any] = {"frequency": 2.0**-21, "phase": 2.0**-24, "position": 2.0**-24, "whole_positions": 2**24}
+_SINGLE: dict[str, Any] = {
+    "frequency": 2.0**-21,
+    "exponent": 2.0**-24,
+    "phase": 2.0**-24,
+    "position": 2.0**-24,
+    "whole_positions": 2**24,
+}
 _HALF: dict[str, Any] = {"frequency": 2.0**-8, "phase": 2.0**-8, "position": 2.0**-8, "whole_positions": 2**8}
 _FORMS = (  # the cheapest first
     _Form("__sincosf", "", "FlashInfer without a table", **_SINGLE),
@@ -108,6 +123,20 @@ class Representation(Result):
     frequency, phase, entry, rounding : float
         Parts of the error: rounded frequencies, rounded products with positions, cos and sin and their table, and the
         arithmetic of the rotation in the dtype of queries and keys. The error has their products, too.
+
+    See Also
+    --------
+    analysis.PrecisionBudget
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> from rfrope.data import smollm2_heads
+    >>> heads, omega = smollm2_heads(), rfrope.geometric(32, base=1e5)
+    >>> found = rfrope.analysis.precision_budget(heads["previous_q"], heads["previous_k"], omega, 8192)
+    >>> one = found.representation("float32 phases, float32 table")
+    >>> one.error < 0.1, one.phase > one.rounding
+    (True, True)
     """
 
     name: str
@@ -134,6 +163,19 @@ class PrecisionBudget(Result):
     below : float or None
         The bound that was asked for.
     representations : tuple of Representation
+
+    See Also
+    --------
+    analysis.precision_budget, analysis.Representation
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> from rfrope.data import smollm2_heads
+    >>> heads, omega = smollm2_heads(), rfrope.geometric(32, base=1e5)
+    >>> found = rfrope.analysis.precision_budget(heads["previous_q"], heads["previous_k"], omega, 8192, below=0.08)
+    >>> found.cheapest.name
+    'float32 phases, float32 table'
     """
 
     context: int
@@ -216,6 +258,10 @@ def precision_budget(
     TypeError
         For features that are not real floating, and values of another kind.
 
+    See Also
+    --------
+    analysis.PrecisionBudget, exports.rounding
+
     Notes
     -----
     A logit is ``a^2 / sqrt(d)`` times the score, a the attention factor, d the features that a score compares. Where a
@@ -227,10 +273,11 @@ def precision_budget(
     attention itself is not counted.
 
     The bound holds for every position and every rounding; errors that are met are some ten times less. The page on
-    precision has a model's. Cos and sin of float32 are taken to be within two units in the last place, and frequencies
-    in float32 within ``2^-21`` of the exact ones, as torch computes ladders of 80 features for bases to 1e7; those of
-    64 or 128 are within ``2^-23``. ``__sincosf`` of CUDA is ``sin.approx.f32``, which the PTX ISA bounds by
-    2^-20.5 for phases up to 2 pi, by 2^-14.7 up to 100 pi, and not beyond.
+    precision has a model's. Cos, sin and powers of float32 are taken to be within two units in the last place. A
+    frequency ``base ** -e`` in float32 is then within ``2^-21 + |log frequency| 2^-24`` of the exact one, the
+    second part for the rounded exponent; of 64 or 128 features, whose exponents are exact, within ``2^-23``.
+    ``__sincosf`` of CUDA is ``sin.approx.f32``, which the PTX ISA bounds by 2^-20.5 for phases up to 2 pi, by
+    2^-14.7 up to 100 pi, and not beyond.
 
     Examples
     --------
@@ -239,7 +286,7 @@ def precision_budget(
     >>> heads, rope = smollm2_heads(), rfrope.Rope(rfrope.geometric(32, base=100000.0), context=8192)
     >>> found = precision_budget(heads["previous_q"], heads["previous_k"], rope, below=0.08)
     >>> found.cheapest.name, round(found.cheapest.error, 3)
-    ('float32 phases, float32 table', 0.068)
+    ('float32 phases, float32 table', 0.069)
     >>> precision_budget(heads["previous_q"], heads["previous_k"], rope, 131072, below=0.08).cheapest.name
     'exact, float32 table'
     """
@@ -253,11 +300,10 @@ def precision_budget(
     if min(q.ndim, k.ndim) < 2:
         raise ValueError(f"q and k have shapes {tuple(q.shape)} and {tuple(k.shape)}; expected (..., tokens, d)")
     omega = angles.read_on_host(rope.vectors, "rope")
-    phase = (length - 1) * np.sum(np.abs(omega), axis=-1)  # (*H, D)
     norms = [_block_norms(x, rope, name) for x, name in ((q, "q"), (k, "k"))]
     array.check_memory(16.0, (*norms[0].shape[:-1], norms[1].shape[-2]), norms[0], "q or k")
     scale = rope.attention_factor**2 / math.sqrt(max(rope.qk_head_dim, q.shape[-1]))
-    found = (_bound(form, phase, length, dtype, norms[0], norms[1], scale) for form in _FORMS)
+    found = (_bound(form, omega, length, dtype, norms[0], norms[1], scale) for form in _FORMS)
     return PrecisionBudget(length, dtype, below, tuple(found))
 
 
@@ -282,13 +328,15 @@ def _block_norms(x: Array, rope: Rope, name: str) -> np.ndarray:
 
 
 def _bound(
-    form: _Form, phase: np.ndarray, context: int, dtype: str, q: np.ndarray, k: np.ndarray, scale: float
+    form: _Form, omega: np.ndarray, context: int, dtype: str, q: np.ndarray, k: np.ndarray, scale: float
 ) -> Representation:
-    """Return bounds for one form, from the largest phase of each block and the norms of blocks."""
+    """Return bounds for one form, from frequencies ``(*H, D, k)`` and the norms of blocks."""
+    phase = (context - 1) * np.sum(np.abs(omega), axis=-1)
     unit = _ROUNDING[dtype]
     relative = form.phase + (form.position if context - 1 > form.whole_positions else 0.0)
-    frequency = np.minimum(2.0, phase * form.frequency)
-    product = np.minimum(2.0, phase * (1.0 + form.frequency) * relative)
+    apart = (context - 1) * np.sum(form.frequency_error(omega), axis=-1)
+    frequency = np.minimum(2.0, apart)
+    product = np.minimum(2.0, (phase + apart) * relative)
     entry = math.sqrt(2.0) * form.off_by(phase)
     arithmetic = (1.0 + math.sqrt(2.0)) * unit
     turned = product + entry

@@ -66,6 +66,17 @@ class AxisSummary(Result):
         The registered kernel whose Phi is nearest to the mean kernel of the blocks that turn; None if none does.
     context : int
         Positions along the axis; lags are 0, ..., context - 1.
+
+    See Also
+    --------
+    analysis.Summary
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> (axis,) = rfrope.analysis.summarise(rfrope.geometric(32), 4096).axes
+    >>> axis.half_lag, axis.n_dead, round(axis.shortest, 3)
+    (28, 9, 6.283)
     """
 
     axis: int
@@ -111,6 +122,17 @@ class Summary(Result):
         One for each axis of the positions, for lags along that axis.
     polar : bool
         True for a polar Rope, whose blocks are magnitudes.
+
+    See Also
+    --------
+    analysis.summarise, analysis.AxisSummary
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = rfrope.analysis.summarise(rfrope.geometric(32), 4096)
+    >>> found.n_blocks, found.axes[0].n_dead
+    (32, 9)
     """
 
     name: str | None
@@ -201,6 +223,10 @@ def summarise(
         than 2D, or not of D magnitudes, or an attention factor that is not positive and finite.
     TypeError
         For anything but an array of numbers, and for numbers that are not whole.
+
+    See Also
+    --------
+    analysis.Summary, analysis.plan, from_config
 
     Notes
     -----

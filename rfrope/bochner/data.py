@@ -63,6 +63,10 @@ def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 
     TypeError
         For anything but real numbers.
 
+    See Also
+    --------
+    bochner.from_series, bochner.from_function
+
     Examples
     --------
     >>> kernel = from_autocorrelation([1.0, 0.5, 0.25], spacing=4.0)
@@ -123,6 +127,10 @@ def from_series(
         For series that are too short, constant or not finite, and arguments out of range.
     TypeError
         For anything but real numbers.
+
+    See Also
+    --------
+    bochner.from_autocorrelation, bochner.from_function
 
     Notes
     -----

@@ -78,6 +78,10 @@ def from_density(
     TypeError
         As `from_function`.
 
+    See Also
+    --------
+    bochner.from_function, bochner.Certificate
+
     Examples
     --------
     >>> import numpy as np

@@ -72,6 +72,10 @@ def from_function(
     TypeError
         If phi is not callable, does not take arrays, or returns anything but real numbers.
 
+    See Also
+    --------
+    bochner.nearest, bochner.from_density, bochner.Certificate
+
     Notes
     -----
     Source: Corollary 3 of the RF-RoPE paper. No number of values proves a function positive definite; the certificate
@@ -132,6 +136,10 @@ def nearest(
     ------
     ValueError, TypeError
         As `from_function`, positive definiteness aside.
+
+    See Also
+    --------
+    bochner.from_function, bochner.NotPositiveDefiniteError
 
     Notes
     -----

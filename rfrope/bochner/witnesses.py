@@ -54,6 +54,10 @@ class Witness(Sealed, Result):
     value : float
         The quadratic form as computed.
 
+    See Also
+    --------
+    bochner.from_function, bochner.NotPositiveDefiniteError
+
     Examples
     --------
     >>> import numpy as np
@@ -118,6 +122,19 @@ class NotPositiveDefiniteError(ValueError):
         that.
     witness : Witness or None
         Points and weights whose quadratic form is negative. None for a density, which is negative at `frequency`.
+
+    See Also
+    --------
+    bochner.Witness, bochner.nearest
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> try:
+    ...     rfrope.bochner.from_function(lambda x: (np.abs(x) <= 1.0) * 1.0)
+    ... except rfrope.bochner.NotPositiveDefiniteError as error:
+    ...     print(error.witness.value < 0.0)
+    True
     """
 
     def __init__(
@@ -142,6 +159,19 @@ class UndecidedError(ValueError):
         What could not be settled.
     decides : str
         What would decide it.
+
+    See Also
+    --------
+    bochner.from_function, bochner.NotPositiveDefiniteError
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> try:
+    ...     rfrope.bochner.from_function(np.cos)
+    ... except rfrope.bochner.UndecidedError as error:
+    ...     print("phi does not settle" in error.reason)
+    True
     """
 
     def __init__(self, reason: str, decides: str = "") -> None:

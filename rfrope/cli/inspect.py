@@ -270,9 +270,19 @@ def _rows(summaries: list[analysis.Summary]) -> tuple[_Rows, _Rows]:
     return found, made
 
 
+def _verdicts(summaries: list[analysis.Summary]) -> Iterator[str]:
+    """Yield what each set comes to, and of a single one then what it is."""
+    for summary in summaries:
+        lines = str(summary).partition("\n\n")[0].splitlines()
+        short = " ".join(line for line in lines if line.startswith("In short"))
+        yield short if len(summaries) == 1 else f"{summary.name}: {short.partition(': ')[2]}"
+        if len(summaries) == 1:
+            yield " ".join(line for line in lines if not line.startswith("In short"))
+
+
 def _parts(sets: list[_Set], summaries: list[analysis.Summary]) -> Iterator[page.Part]:
     """Yield what was found, mean kernels, the two tables, and the parameters to copy."""
-    yield page.words(*(str(summary).partition("\n\n")[0] for summary in summaries))
+    yield page.words(*_verdicts(summaries))
     found, made = _rows(summaries)
     first, context = sets[0].parameters, max(max(one.contexts) for one in sets)
     ladder = (first.get("rope_theta"), first.get("original_max_position_embeddings") or max(sets[0].contexts))

@@ -14,7 +14,7 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files as resources
 from typing import Any
@@ -37,7 +37,8 @@ _FRAME = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'unsafe-inline';
 style-src 'unsafe-inline'; img-src data:"><title>{title}</title>
 <style>{styles}</style></head>
-<body><h1>{title}</h1><p class="note">{subtitle}</p><div id="body"></div>
+<body><h1>{title}</h1><p class="note">{subtitle}</p><div id="choices"></div>
+<p class="verdict" id="verdict" role="status"></p><div id="body"></div>
 <details><summary>The same as text</summary><pre>{text}</pre></details>
 <noscript><p>The figures need JavaScript; the text above has what was found.</p></noscript>
 <script type="application/json" id="report">{report}</script>
@@ -109,11 +110,13 @@ def draw_curves(path: str, sets: Sequence[Curve]) -> bytes:
     return draw(path, figure)
 
 
-def rendered(title: str, parts: Iterable[Part], text: str) -> str:
-    """Return a page as HTML, which asks for nothing else."""
+def rendered(title: str, parts: Iterable[Part] | Mapping[str, Iterable[Part]], text: str) -> str:
+    """Return a page as HTML, which asks for nothing else; of parts with names it shows those of one at a time."""
     folder = resources("rfrope.data").joinpath("page")
     held = {name: folder.joinpath(name).read_text("utf-8") for name in _FILES}
-    report = json.dumps({"parts": _printable(list(parts))}, allow_nan=False, separators=(",", ":"))
+    named = parts.items() if isinstance(parts, Mapping) else [("", parts)]
+    choices = [{"name": name, "parts": _printable(list(one))} for name, one in named]
+    report = json.dumps({"choices": choices}, allow_nan=False, separators=(",", ":"))
     return _FRAME.format(
         title=html.escape(printable(title)),
         subtitle=f"rfrope {rfrope.__version__}. One file: nothing is fetched, and nothing is sent.",
@@ -127,7 +130,7 @@ def rendered(title: str, parts: Iterable[Part], text: str) -> str:
 
 
 def words(*paragraphs: str) -> Part:
-    """Return what was found in sentences, which a reader sees first."""
+    """Return what was found in sentences, which a reader sees first; the first of them is the verdict."""
     return {"kind": "words", "title": "", "note": "", "paragraphs": [" ".join(one.split()) for one in paragraphs]}
 
 

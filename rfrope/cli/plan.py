@@ -77,9 +77,10 @@ def _run(options: argparse.Namespace) -> int:
     page.report(
         options,
         f"{options.source} to {options.context} positions",
-        _parts(found, chosen),
+        _parts(found, chosen, options.trained),
         lambda: "\n\n".join(
-            f"{name}\n{one}".lstrip() + f"\n\n{_hint(one)}\n\n{_describe(chosen[name])}" for name, one in found.items()
+            f"{name}\n{one}".lstrip() + f"\n\n{_hint(one, options.trained)}\n\n{_describe(chosen[name])}"
+            for name, one in found.items()
         ),
         data,
         output=lambda path: storage.packed(path, method.rope),
@@ -114,11 +115,13 @@ def _find_obstacle(rope: rfrope.Rope, trained: int | None) -> str:
     return ""
 
 
-def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Method]) -> Iterator[page.Part]:
+def _parts(
+    found: dict[str, analysis.Plan], chosen: dict[str, analysis.Method], trained: int | None
+) -> Iterator[page.Part]:
     """Yield for each RoPE the mean kernels of the methods, their measures, and their configs."""
     for name, plan in found.items():
         about, *_, last = str(plan).split("\n\n")
-        yield page.words(about, last, _hint(plan))
+        yield page.words(about, last, _hint(plan, trained))
         label = f": {name}" if name else ""
         ladder = (ladder_base(plan.method("as it is").rope), plan.trained_context)
         as_it_is = [method.name for method in plan.methods].index("as it is")
@@ -132,11 +135,12 @@ def _parts(found: dict[str, analysis.Plan], chosen: dict[str, analysis.Method]) 
                 yield page.copyable(f"Config for {method.name} (transformers){label}", config)
 
 
-def _hint(plan: analysis.Plan) -> str:
-    """Return what asks the model itself."""
+def _hint(plan: analysis.Plan, trained: int | None) -> str:
+    """Return what asks the model itself: a scheme of its config is read there as it is here."""
+    more = "" if trained is None else f"--trained {trained} "
     return (
         "None of this has read a text with your model. What does, and learns from it, starting from these:\n"
-        f"rfrope tune MODEL --texts FILE ... --context {plan.context} --trained {plan.trained_context} -o rope.npz"
+        f"rfrope tune MODEL --texts FILE ... --context {plan.context} {more}-o rope.npz"
     )
 
 

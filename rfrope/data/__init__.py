@@ -17,6 +17,10 @@ def smollm2_heads() -> dict[str, np.ndarray]:
         (120, 64) float32, an induction head (lag -59). ``*_attention``: the model's causal softmax attention.
         ``*_token_ids``; ``inv_freq``: (32,) float32, radians per token, pairing "half".
 
+    See Also
+    --------
+    validation.example_pairs, heads.profile
+
     Examples
     --------
     >>> smollm2_heads()["previous_q"].shape

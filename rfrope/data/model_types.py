@@ -73,6 +73,10 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
         ``unmovable``: why a cached key cannot go to another position by another turn, in words.
         ``source``: the code that was read for the pairing of a type that transformers does not have.
 
+    See Also
+    --------
+    from_config, models.list_layers
+
     Notes
     -----
     ``tools/make_pairings.py`` of the source tree makes the keys on pairing by running the classes of transformers.

@@ -27,6 +27,18 @@ class Directions(NamedTuple):
         Its mean over the directions: of each frequency that of ``shell``, J_0 in two axes and sin(z)/z in three.
     rms, sup : ndarray
         Root mean square over the directions, and largest amount, of what it differs from that mean.
+
+    See Also
+    --------
+    designs.directional_error
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> even = rfrope.frequencies.isotropic([1.0], 8)
+    >>> found = rfrope.designs.directional_error(even, [4.0, 8.0])
+    >>> found.rms.round(3) + 0.0
+    array([0., 0.])
     """
 
     mean: np.ndarray
@@ -58,10 +70,15 @@ def directional_error(frequencies: Array, lengths: Array) -> Directions:
     TypeError
         For anything but real numbers.
 
+    See Also
+    --------
+    designs.Directions, designs.directional_bound
+
     Notes
     -----
-    Directions are points of a rule that is exact for the degrees that phases of this size have: equal steps, with
-    Gauss's nodes for the height in three axes. ``sup`` is the largest of these points, and so may be a little low.
+    Directions are points of a rule that is exact for the degrees that phases of this size have: equal
+    steps, with Gauss's nodes for the height in three axes. ``sup`` is the largest of these points, and so may be a
+    little low.
 
     Examples
     --------
@@ -123,13 +140,17 @@ def directional_bound(n_blocks: int, phases: Array, *, ndim: int = 2) -> np.ndar
     TypeError
         For anything but real numbers.
 
+    See Also
+    --------
+    designs.directional_error
+
     Notes
     -----
-    For D directions e the mean square over the directions of the lag is the mean over all pairs of ``g(e . e')``, a sum
-    with positive coefficients of ``cos 2m(theta - theta')`` (those are ``2 J_2m(z)^2``) or of Legendre's ``P_2m(e .
-    e')`` (``(4m + 1) j_2m(z)^2``), m >= 1. Let h <= g be such a sum with any constant term and no other negative
-    coefficient: pairs of different blocks have at least ``D^2 h_0 - D h(1)``, so that the mean square is at least ``h_0
-    + (g(1) - h(1)) / D``. The best h is a linear program (Delsarte 1972; Yudin 1992).
+    For D directions e the mean square over the directions of the lag is the mean over all pairs of ``g(e .
+    e')``, a sum with positive coefficients of ``cos 2m(theta - theta')`` (those are ``2 J_2m(z)^2``) or of Legendre's
+    ``P_2m(e . e')`` (``(4m + 1) j_2m(z)^2``), m >= 1. Let h <= g be such a sum with any constant term and no other
+    negative coefficient: pairs of different blocks have at least ``D^2 h_0 - D h(1)``, so that the mean square is at
+    least ``h_0 + (g(1) - h(1)) / D``. The best h is a linear program (Delsarte 1972; Yudin 1992).
 
     Two axes: D equal angles have ``2 sum_l J_2Dl(z)^2``. A set of D blocks can have no dependence up to degree 2t in
     the lag only if ``D >= (t + k - 1)! / (t! (k - 1)!)`` (Delsarte, Goethals and Seidel 1977): t + 1 blocks in two

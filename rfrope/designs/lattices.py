@@ -43,13 +43,17 @@ def dual_lattice(
     TypeError
         For arguments of another kind.
 
+    See Also
+    --------
+    designs.directional_error, frequencies.isotropic
+
     Notes
     -----
-    A random shift of the points turns every wave by a phase of its own: the variance of the mean kernel is ``sum_h
-    |f_h|^2 left_h^2`` over all h but 0, f being the Fourier coefficients of ``cos(lag . omega)`` as a function of the
-    cube. Independent points have ``1 / D`` for ``left^2``. With one column the waves are the multiples of D; with more,
-    those of ``h_1 / D + h_2 / g + ... = 0 mod 1`` or nearly so. Where the cosine is such a wave, as that of ``sinc`` is
-    at lags ``2 pi h / bandwidth``, all blocks err together.
+    A random shift of the points turns every wave by a phase of its own: the variance of the mean kernel is
+    ``sum_h |f_h|^2 left_h^2`` over all h but 0, f being the Fourier coefficients of ``cos(lag . omega)`` as a function
+    of the cube. Independent points have ``1 / D`` for ``left^2``. With one column the waves are the multiples of D;
+    with more, those of ``h_1 / D + h_2 / g + ... = 0 mod 1`` or nearly so. Where the cosine is such a wave, as that of
+    ``sinc`` is at lags ``2 pi h / bandwidth``, all blocks err together.
 
     Examples
     --------

@@ -88,6 +88,10 @@ def optimise(
     TypeError
         For arguments of another kind.
 
+    See Also
+    --------
+    design, sample, moments.relative_error
+
     Notes
     -----
     Source: section 4 of the mathematics page. The error is that of the mean kernel ``(1/D) sum_i cos(lag . omega_i)``.

@@ -33,6 +33,16 @@ class Design:
         True if there is a seed; each block, taken alone, then has exactly the kernel's law.
     fitted : bool
         True if frequencies depend on a range of lags, ``max_lag``.
+
+    See Also
+    --------
+    designs.records, sample
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> {one.name: one.randomised for one in rfrope.designs.records() if one.name in ("iid", "quantile", "sobol")}
+    {'iid': True, 'sobol': True, 'quantile': False}
     """
 
     name: str
@@ -56,6 +66,10 @@ def records() -> tuple[Design, ...]:
     -------
     tuple of Design
 
+    See Also
+    --------
+    designs.Design, designs.names
+
     Examples
     --------
     >>> [record.name for record in records() if not record.randomised]
@@ -70,6 +84,10 @@ def names() -> tuple[str, ...]:
     Returns
     -------
     tuple of str
+
+    See Also
+    --------
+    designs.records, design
 
     Examples
     --------
@@ -149,6 +167,10 @@ def sample(
     TypeError
         For arguments of another kind.
 
+    See Also
+    --------
+    design, designs.optimise, designs.points
+
     Notes
     -----
     Source: Corollary 3 and Theorem 2 of the RF-RoPE paper, which needs the kernel's law for every block alone, not
@@ -217,7 +239,7 @@ def design(
     device: Any = None,
     dtype: Any = None,
 ) -> Rope:
-    """Make the frequencies of a kernel for a model's heads, and say how well they realise it over the context.
+    """Make frequencies for a kernel, for one head or several, and measure their error over the context.
 
     Parameters
     ----------
@@ -226,24 +248,24 @@ def design(
     head_dim : int
         Features of a head, even; any number of magnitudes if `polar`.
     context : int or sequence of int
-        How many positions, at least 2; one number or one for each axis.
+        Number of positions, at least 2; one number or one for each axis.
     heads : int, optional
-        Number of heads, each with a set of its own; one set for all unless given.
+        Number of heads, each with its own frequencies. By default all heads share one set.
     design : str
         How frequencies are made; see `sample`.
     rng : None, int, sequence of ints or numpy.random.Generator
         Seed of the randomised designs. None takes fresh entropy, which `source` then holds, so that the set can be made
         again.
     rotary_dim : int, optional
-        Features of a head that are turned, even; all unless given.
+        Number of features of a head that are rotated, even. By default all are.
     ladder : (first, last), optional
         Scales of the kernel from the first head to the last, at equal ratios; with one kernel and several heads.
     norm : {"rms", "sup"}, optional
         The error that the design "optimised" lowers; "rms" unless given.
     pairing : {"half", "interleaved"}
-        That of the model.
+        Which two features of the model form a block.
     polar : bool
-        Make a frequency for each feature of a head, and not for two: a Rope for `rfrope.rotation.rotate_polar`.
+        Make a frequency for each feature of a head, not for each pair: a Rope for `rfrope.rotation.rotate_polar`.
     xp, device, dtype
         As in `sample`.
 
@@ -267,6 +289,10 @@ def design(
         `sample`.
     TypeError
         For arguments of another kind.
+
+    See Also
+    --------
+    sample, designs.optimise, expected_score, blocks_for_error
 
     Examples
     --------
@@ -341,6 +367,10 @@ def points(
         For another design, negative numbers, or a kernel that cannot be read.
     TypeError
         For arguments of another kind.
+
+    See Also
+    --------
+    sample, designs.names
 
     Examples
     --------

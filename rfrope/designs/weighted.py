@@ -37,6 +37,17 @@ class Quadrature:
         Which lags it was made for.
     log_remainder : float
         Logarithm of the factor of ``lag^(4D)`` in the bound for real lags.
+
+    See Also
+    --------
+    designs.quadrature
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rule = rfrope.designs.quadrature("gaussian(scale=32)", 16)
+    >>> rule.frequencies.shape, round(float(rule.weights.sum()), 6)
+    ((16,), 1.0)
     """
 
     frequencies: np.ndarray
@@ -116,13 +127,17 @@ def quadrature(kernel: Kernel | str, n_blocks: int, *, lags: str = "real") -> Qu
     TypeError
         For arguments of another kind.
 
+    See Also
+    --------
+    designs.Quadrature, designs.optimise
+
     Notes
     -----
-    With D points in ``omega^2`` the rule is the positive half of Gauss's rule with 2D points of the symmetric law,
-    exact for polynomials up to the degree 4D - 1, so that the error is at most ``lag^(4D) / (4D)!`` times the square of
-    the norm of the monic orthogonal polynomial of degree 2D, the product of its recurrence coefficients. Of a Gaussian
-    law these are Hermite's. Nothing of the law is cut but 2**-900 of its tail; under tails that are heavy the bound is
-    true and useless, or they are refused.
+    With D points in ``omega^2`` the rule is the positive half of Gauss's rule with 2D points of the
+    symmetric law, exact for polynomials up to the degree 4D - 1, so that the error is at most ``lag^(4D) / (4D)!``
+    times the square of the norm of the monic orthogonal polynomial of degree 2D, the product of its recurrence
+    coefficients. Of a Gaussian law these are Hermite's. Nothing of the law is cut but 2**-900 of its tail; under tails
+    that are heavy the bound is true and useless, or they are refused.
 
     With D points in ``cos omega`` it is exact at the whole lags up to 2D - 1, for every law: cosines of lags are
     polynomials (Chebyshev's). Beyond, nothing is known; frequencies lie in [0, pi], which whole positions cannot tell

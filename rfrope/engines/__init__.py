@@ -36,6 +36,10 @@ def names() -> list[str]:
     -------
     list of str
 
+    See Also
+    --------
+    engines.records, exports.names
+
     Examples
     --------
     >>> names()[:3]
@@ -52,6 +56,10 @@ def records() -> tuple[Engine, ...]:
     -------
     tuple of Engine
         transformers first, the others by name.
+
+    See Also
+    --------
+    engines.Engine, models.compare
 
     Examples
     --------

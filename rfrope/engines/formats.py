@@ -51,7 +51,7 @@ def make_longrope_with_mscales(request: ExportRequest) -> dict[str, Any]:
     return made
 
 
-def _compute_longrope(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
+def compute_longrope(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
     """Return ``1 / (f base**(2i/d))`` and its product with a position, in float32; powers may differ by a unit."""
     parameters = made.get("rope_parameters") or made["rope_scaling"]
     factors = np.asarray(parameters["short_factor"], dtype=np.float32)
@@ -60,14 +60,20 @@ def _compute_longrope(request: ExportRequest, made: dict[str, Any]) -> Arithmeti
     return Arithmetic(frequencies.astype(np.float64), 5.0 * ULP, 3.0 * ULP)
 
 
-def config_format(carries: str, source: str, make: Callable[[ExportRequest], dict[str, Any]], **limits: Any) -> Format:
+def config_format(
+    carries: str,
+    source: str,
+    make: Callable[[ExportRequest], dict[str, Any]],
+    compute: Callable[[ExportRequest, dict[str, Any]], Arithmetic] = compute_longrope,
+    **limits: Any,
+) -> Format:
     """Return the format of an engine that reads such keys in a model's config.json."""
     return Format(
         carries,
         "divisors to float64, which the engine reads in float32; positions times frequencies in float32",
         source,
         make,
-        _compute_longrope,
+        compute,
         (".json",),
         copies_model=True,
         options=("context", "base"),

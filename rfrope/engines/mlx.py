@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ _BASES |= {"gpt_oss": 15e4, "smollm3": 1e4, "cohere2": 5e4}
 _PATTERNED = {"gemma3_text": 6, "cohere2": 4}  # whose layers follow sliding_window_pattern, whatever layer_types says
 _LISTED = {"gemma4_text": 5, "gemma3n_text": 5, "olmo3": 4}  # with layer_types, else every so many-th is full
 _READ_PARAMETERS = ("qwen3",)  # rope_parameters, too
+_LEAST = 8  # positions: an original context that whole numbers say well enough
 _UNSCALED = ("mixtral", "qwen3_moe", "cohere2")  # know no scheme
 
 
@@ -214,6 +216,46 @@ def _compute_periods(request: ExportRequest, made: dict[str, Any]) -> Arithmetic
     return Arithmetic(frequencies.astype(np.float64), 2.0 * formats.ULP, 3.0 * formats.ULP)
 
 
+def _make_config(request: ExportRequest) -> dict[str, Any]:
+    """Return keys of MLX-LM's configs; the attention factor follows from the two contexts, in whole positions.
+
+    Of a model that reads ``original`` and now ``context`` positions its class makes ``sqrt(ln context / ln original)``.
+    """
+    made = formats.make_longrope(request)
+    parameters, factor = made["rope_parameters"], request.rope.attention_factor
+    theta, part = parameters.pop("rope_theta"), parameters.pop("partial_rotary_factor")
+    if factor > 1.0:
+        parameters["original_max_position_embeddings"] = round(made["max_position_embeddings"] ** (factor**-2.0))
+    return {"rope_theta": theta, "rope_scaling": {"type": "longrope", **parameters}, "partial_rotary_factor": part} | {
+        "max_position_embeddings": made["max_position_embeddings"]
+    }
+
+
+def _compute_config(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
+    """Return the arithmetic of longrope, and how far the attention factor is off."""
+    found, context = formats.compute_longrope(request, made), made["max_position_embeddings"]
+    original = made["rope_scaling"]["original_max_position_embeddings"]
+    scale = 1.0 if original == context else math.sqrt(math.log(context) / math.log(original))
+    return replace(found, entry_error=found.entry_error + abs(scale / request.rope.attention_factor - 1.0))
+
+
+def _refuse_config(request: ExportRequest) -> str:
+    """Return why a class would turn otherwise, or the contexts of a config do not say an attention factor."""
+    rope, context = request.rope, request.context or 1
+    factor, kind = rope.attention_factor, rope.source.model.model_type
+    if kind in (*_UNSCALED, *_OWN) or (kind and kind not in _BASES):
+        return f"its class of {show(kind)} was not seen to read divisors"
+    if rope.head_dim != rope.rotary_dim:
+        return f"its classes turn whole heads, the Rope {rope.rotary_dim} features of {rope.head_dim}"
+    if factor < 1.0:
+        return f"its attention factor is {factor}, and what MLX-LM makes of a config is 1 or more"
+    if factor > 1.0 and context ** (factor**-2.0) < _LEAST:
+        return (
+            f"its attention factor {factor} needs an original context below {_LEAST} positions; expected more context"
+        )
+    return ""
+
+
 MLX = Engine(
     "MLX",
     format=Format(
@@ -240,5 +282,14 @@ MLX_LM = Engine(
         _read,
         (*_BASES, *_OWN),
         ("gemma3_text", "gemma3n_text", "gemma4_text", "olmo3", "llama4_text"),
+    ),
+    formats.config_format(
+        "``rope_scaling`` of type ``longrope``, for config.json; the attention factor by its original context",
+        f"MLX-LM 0.32.2, mlx_lm/models/rope_utils.py (SuScaledRoPE); {formats.RUN}: Llama",
+        _make_config,
+        compute=_compute_config,
+        pairings=("half",),
+        refusal=_refuse_config,
+        cannot="parts of heads, an attention factor below 1, or one above 1 over a short context",
     ),
 )

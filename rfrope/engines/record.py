@@ -31,6 +31,20 @@ class ConfigRope:
         The config itself, or the part of it that describes this RoPE.
     seq_len : int
         Positions in the longest text; engines that must choose when they start are started for it.
+
+    See Also
+    --------
+    engines.EngineRope, engines.Reading
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> (rope,) = rfrope.from_config(config)
+    >>> values = {"rope_type": "default", "rope_theta": 10000.0}
+    >>> one = rfrope.engines.ConfigRope(rope, values, {}, config, seq_len=512)
+    >>> one.model_type, one.scheme, one.context
+    ('llama', 'default', 512)
     """
 
     rope: Rope
@@ -91,6 +105,17 @@ class EngineRope:
         What else must be known.
     layers : tuple of int or None
         The layers that it turns so; None where that was not read, or the config does not number its layers.
+
+    See Also
+    --------
+    engines.ConfigRope, models.compare
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = rfrope.engines.EngineRope(rfrope.geometric(8), ignored_keys=("factor",))
+    >>> found.frequencies.shape, found.attention_factor, found.ignored_keys
+    ((8,), 1.0, ('factor',))
     """
 
     frequencies: np.ndarray
@@ -120,6 +145,17 @@ class Reading:
         Those whose code was read, for which the rule holds; empty for all that `rfrope.from_config` knows.
     layered : tuple of str
         Those of them with a RoPE for each kind of layers, which the rule finds in the config's ``kind``.
+
+    See Also
+    --------
+    engines.Engine, models.compare
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> vllm = next(one for one in rfrope.engines.records() if one.name == "vLLM")
+    >>> vllm.reading.sources[0].partition(" ")[0]
+    'vllm/model_executor/layers/rotary_embedding/__init__.py'
     """
 
     version: str
@@ -148,6 +184,18 @@ class ExportRequest:
         Type of tables.
     architecture : str
         Architecture of a GGUF.
+
+    See Also
+    --------
+    engines.Format, exports.export
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rope = rfrope.Rope(rfrope.geometric(8), pairing="half", context=64)
+    >>> request = rfrope.engines.ExportRequest(rope, 64, 1e4, "float32", "llama")
+    >>> request.interleaved, request.heads, request.exact_table()[0].shape
+    (False, None, (64, 8))
     """
 
     rope: Rope
@@ -198,6 +246,20 @@ class Arithmetic:
         Largest relative error of a phase beside that of its frequency, from the engine's own arithmetic.
     entry_error : float
         Largest error of an entry of cos or sin, of size 1, beside that of its phase.
+
+    See Also
+    --------
+    engines.Format, exports.rounding
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rope = rfrope.Rope(rfrope.geometric(8), pairing="half", context=64)
+    >>> request = rfrope.engines.ExportRequest(rope, 64, 1e4, "float32", "llama")
+    >>> form = next(one.format for one in rfrope.engines.records() if one.name == "vLLM")
+    >>> made = form.arithmetic(request, form.make(request))
+    >>> made.frequencies.shape, made.phase_error > 0.0
+    ((8,), True)
     """
 
     frequencies: np.ndarray | None
@@ -241,6 +303,17 @@ class Format:
         `ExportRequest` to a reason against it that the fields above do not say, or "".
     cannot : str
         The same in words, for the documentation.
+
+    See Also
+    --------
+    engines.ExportRequest, exports.export
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> llama = next(one for one in rfrope.engines.records() if one.name == "llama.cpp")
+    >>> llama.format.suffixes, llama.format.pairings
+    (('.gguf',), ('half', 'interleaved'))
     """
 
     carries: str
@@ -281,6 +354,17 @@ class Engine:
         How it reads a config's RoPE, where that is known: `rfrope.models.compare` asks it.
     format : Format or None
         How it is given frequencies, where it takes them: ``rfrope.exports`` writes it.
+
+    See Also
+    --------
+    engines.Reading, engines.Format
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> by_name = {one.name: one for one in rfrope.engines.records()}
+    >>> by_name["vLLM"].reading is not None, by_name["vLLM"].format.pairings
+    (True, ('half',))
     """
 
     name: str

@@ -116,7 +116,7 @@ ENGINE = Engine(
     ),
     formats.config_format(
         "as vLLM",
-        f"SGLang, srt/layers/rotary_embedding/factory.py of 108c36c and rope_variant.py of 0b1fd02; {formats.READ}",
+        f"SGLang 0.5.23, srt/layers/rotary_embedding/factory.py and rope_variant.py; {formats.RUN}: get_rope",
         formats.make_longrope_with_mscales,
         pairings=("half",),
     ),

@@ -45,6 +45,18 @@ class Rounding(Result):
         of the attention factor. A rotated feature is off by at most ``table * (|x_1| + |x_2|)`` times that factor.
     context : int
         How many positions.
+
+    See Also
+    --------
+    exports.rounding, analysis.precision_budget
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rope = rfrope.Rope(rfrope.geometric(32), pairing="half", context=4096)
+    >>> found = rfrope.exports.rounding(rope, "vllm")
+    >>> found.context, found.frequency < 1e-6 < found.table
+    (4096, True)
     """
 
     frequency: float
@@ -66,6 +78,10 @@ def names() -> list[str]:
     -------
     list of str
 
+    See Also
+    --------
+    exports.records, exports.export
+
     Examples
     --------
     >>> names()[:5]
@@ -81,6 +97,10 @@ def records() -> tuple[Engine, ...]:
     -------
     tuple of Engine
         Those of `rfrope.engines.records` that have a ``format``.
+
+    See Also
+    --------
+    engines.Engine, exports.names
 
     Examples
     --------
@@ -136,6 +156,10 @@ def export(
     TypeError
         For values of another kind.
 
+    See Also
+    --------
+    exports.write, exports.names, exports.rounding
+
     Examples
     --------
     >>> import rfrope
@@ -177,6 +201,10 @@ def rounding(
     ValueError, TypeError
         As `export`.
 
+    See Also
+    --------
+    exports.Rounding, exports.export
+
     Notes
     -----
     Frequencies are those that the engine's own arithmetic makes of the export. The error of an entry of cos or sin is
@@ -217,8 +245,8 @@ def write(
     Parameters
     ----------
     path : str or path
-        ``.json`` for transformers, vLLM, SGLang and TensorRT-LLM, ``.gguf`` for llama.cpp, ``.onnx`` or ``.npz`` for
-        ONNX, ``.npz`` for the others that take arrays.
+        ``.json`` for transformers, vLLM, SGLang, MLX-LM and TensorRT-LLM, ``.gguf`` for llama.cpp, ``.onnx`` or
+        ``.npz`` for ONNX, ``.npz`` for the others that take arrays.
     rope, engine, context, base, dtype, architecture
         As in `export`. The architecture of llama.cpp is that of `model` unless given.
     model : str or path, optional
@@ -247,6 +275,10 @@ def write(
         As `export`.
     ModuleNotFoundError
         Without the package gguf or onnx, where it is needed.
+
+    See Also
+    --------
+    exports.export, save
 
     Examples
     --------
@@ -363,6 +395,10 @@ def _read_request(
 def _read_rope(rope: Any) -> Rope:
     if isinstance(rope, Layers):
         raise TypeError("rope is the layers of a model, which export alone takes; expected one of their ropes")
+    if isinstance(rope, list | tuple) and any(isinstance(one, Rope) for one in rope):
+        raise ValueError(
+            f"rope has {len(rope)} Ropes, as of each layer, and engines turn all layers of a kind by one; expected one"
+        )
     return rope if isinstance(rope, Rope) else Rope(rope)
 
 

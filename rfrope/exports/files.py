@@ -15,8 +15,8 @@ from rfrope._core.files import Content
 from rfrope.data.model_types import known
 from rfrope.exports import gguf
 from rfrope.models import configs, from_config
+from rfrope.models.parts import NAMES
 from rfrope.models.rope_parameters import DICTS
-from rfrope.models.values import NAMES
 from rfrope.rotation.rope import Rope
 
 _ORIGINAL = "original_max_position_embeddings"

@@ -1,12 +1,15 @@
 """Frequency sets made without data or chance: ladders of one axis, sets of several axes, generators of rotations."""
 
-from rfrope.frequencies.axes import axial, from_generators, golden_gate, mixed, mrope
+from rfrope.frequencies.axes import axial, golden_gate, mixed, mrope
 from rfrope.frequencies.directions import isotropic
+from rfrope.frequencies.generators import fold, fold_gains, from_generators, nearest_commuting, relative_commutator
 from rfrope.frequencies.ladders import arithmetic, from_wavelengths, geometric, pixel, xpos_scales
 
 __all__ = [
     "arithmetic",
     "axial",
+    "fold",
+    "fold_gains",
     "from_generators",
     "from_wavelengths",
     "geometric",
@@ -14,6 +17,8 @@ __all__ = [
     "isotropic",
     "mixed",
     "mrope",
+    "nearest_commuting",
     "pixel",
+    "relative_commutator",
     "xpos_scales",
 ]

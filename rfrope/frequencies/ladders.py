@@ -39,6 +39,10 @@ def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: 
     TypeError
         If `n_blocks` is not a whole number, or `xp` not an array library.
 
+    See Also
+    --------
+    arithmetic, frequencies.from_wavelengths, scaling.yarn
+
     Notes
     -----
     Source: section 5 of the mathematics page; the RF-RoPE paper counts i from 1, which is off by one.
@@ -76,6 +80,10 @@ def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None
     TypeError
         As `geometric`.
 
+    See Also
+    --------
+    geometric, frequencies.from_wavelengths
+
     Examples
     --------
     >>> arithmetic(3, step=0.5)
@@ -108,6 +116,10 @@ def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any 
         If `n_blocks` is negative or `max_freq` is not positive and finite.
     TypeError
         As `geometric`.
+
+    See Also
+    --------
+    axial, geometric
 
     Notes
     -----
@@ -144,6 +156,10 @@ def from_wavelengths(wavelengths: Array) -> Array:
         nothing: not on devices, in JAX or in Dask.
     TypeError
         For a dtype that is not integer or real floating.
+
+    See Also
+    --------
+    analysis.wavelengths, geometric
 
     Notes
     -----
@@ -199,6 +215,10 @@ def xpos_scales(positions: Array, n_blocks: int, *, scale_base: float = 512.0, c
         are looked at only where that costs nothing: not on devices, in JAX or in Dask.
     TypeError
         If `n_blocks` is not a whole number, or positions are neither integers nor real floats.
+
+    See Also
+    --------
+    rotate, geometric
 
     Notes
     -----

@@ -30,6 +30,17 @@ class HeadEstimate(Result):
     ----------
     value, stderr : ndarray
         Of one shape. The errors are those of a jackknife over documents.
+
+    See Also
+    --------
+    heads.Atlas
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> found = rfrope.heads.HeadEstimate(np.array([0.5]), np.array([0.1]))
+    >>> found.value / found.stderr
+    array([5.])
     """
 
     value: np.ndarray
@@ -92,6 +103,18 @@ class Atlas(Result):
     predicted, change, norm_change : HeadEstimate, (H, D + 1)
         Root mean square change of a logit, less its mean over the keys of a query, with the first 0, 1, ..., D blocks
         of `order` stilled, as predicted from means and covariances and as measured, and with those of `norm_order`.
+
+    See Also
+    --------
+    heads.atlas, heads.AtlasBuilder
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> rng, rope = np.random.default_rng(0), rfrope.Rope(rfrope.geometric(4))
+    >>> found = atlas(*rng.standard_normal((2, 6, 2, 64, 8)), rope)
+    >>> found.documents, found.head, found.lag_explained.value.shape
+    (6, array([0, 1]), (2,))
     """
 
     layer: np.ndarray
@@ -230,8 +253,7 @@ def atlas(
 
     See Also
     --------
-    AtlasBuilder : the same, one document at a time.
-    rfrope.integrations.transformers.read_heads : queries and keys of a model.
+    heads.Atlas, heads.AtlasBuilder, integrations.transformers.atlas
 
     Notes
     -----
@@ -287,6 +309,10 @@ class AtlasBuilder:
     ----------
     rope, scale, skip, context
         As of `heads.atlas`.
+
+    See Also
+    --------
+    heads.atlas, integrations.transformers.read_heads
 
     Examples
     --------

@@ -52,6 +52,19 @@ class EffectiveOffset(Result):
         The whole lag with the highest mean score.
     mass : ndarray
         Attention that position alone puts on `lag`: the softmax of the mean scores at all whole lags of the range.
+
+    See Also
+    --------
+    heads.effective_offset
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> from rfrope.data import smollm2_heads
+    >>> heads = smollm2_heads()
+    >>> found = rfrope.heads.effective_offset(heads["previous_q"], heads["previous_k"], heads["inv_freq"])
+    >>> int(found.lag), round(float(found.offset), 2)
+    (-1, -1.17)
     """
 
     offset: np.ndarray
@@ -93,6 +106,19 @@ class WeightOffset(Result):
     quality : ndarray, (..., D)
         How much of the key's rows of each block is the query's rows, turned by `angle` and stretched: from 0, nothing,
         to 1, all. 0 where one of them vanishes.
+
+    See Also
+    --------
+    heads.offset_from_weights
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> omega = rfrope.geometric(32)
+    >>> weights = rfrope.heads.positional_weights(omega, d_model=8, offset=-3, temperature=4.0)
+    >>> found = rfrope.heads.offset_from_weights(*weights, omega, max_lag=512)
+    >>> round(float(found.offset), 6), int(found.lag)
+    (-3.0, -3)
     """
 
     offset: np.ndarray
@@ -154,6 +180,10 @@ def effective_offset(
         As `heads.profile`, for fewer than two tokens, and where no block with a score turns: all lags are alike then.
     TypeError
         As `heads.profile`.
+
+    See Also
+    --------
+    heads.EffectiveOffset, heads.offset_from_weights
 
     Notes
     -----
@@ -251,6 +281,10 @@ def offset_from_weights(
     TypeError
         For weights that are not real floating, a `mean` or `second_moment` that is not real, or arrays of different
         libraries.
+
+    See Also
+    --------
+    heads.WeightOffset, heads.effective_offset
 
     Notes
     -----

@@ -38,6 +38,18 @@ class Alignment(Result):
         ``cos(shift_i + offset . omega_i)``: 1 for a block that peaks at the offset, -1 for one that is lowest there.
     angles : array, (..., D), radians
         ``shift_i + offset . omega_i`` between -pi and pi, by which each block misses.
+
+    See Also
+    --------
+    heads.alignment
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> omega = rfrope.geometric(8)
+    >>> found = rfrope.heads.alignment(-3, omega, rfrope.heads.phase_shift(-3, omega))
+    >>> round(float(found.overall), 6)
+    1.0
     """
 
     overall: Array
@@ -59,6 +71,18 @@ class Peak(Result):
         Where the highest of the other local maxima is (an end of the range counts); NaN if there is none.
     runner_up_value : float or array
         How high that one is; NaN if there is none.
+
+    See Also
+    --------
+    heads.offset_of
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> omega = rfrope.geometric(64)
+    >>> found = rfrope.heads.offset_of(omega, rfrope.heads.phase_shift(-7.25, omega), low=-64.0)
+    >>> round(float(found.offset), 6), round(float(found.runner_up_value), 2)
+    (-7.25, 0.74)
     """
 
     offset: Any
@@ -95,6 +119,10 @@ def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array
         at only where that costs nothing: not on devices, in JAX or in Dask.
     TypeError
         For arrays of different libraries, or of a dtype that is not integer or real floating.
+
+    See Also
+    --------
+    heads.Alignment, heads.offset_of
 
     Notes
     -----
@@ -157,6 +185,10 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
         turns of the fastest block, and where no block with a weight turns, so that all offsets are alike.
     TypeError
         For arrays of different libraries, or of a dtype that is not integer or real floating.
+
+    See Also
+    --------
+    heads.Peak, heads.alignment
 
     Notes
     -----

@@ -47,6 +47,17 @@ class PositionalAttention(Result):
         Margin to it: the score at the offset (the lowest, if there are several) minus that of the rival. Infinite if
         there is no other key, and then `rival` says nothing. Where the mask leaves no key at an offset it is by how
         much a key there would win, and says nothing of the attention.
+
+    See Also
+    --------
+    heads.positional_attention, plotting.attention
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = rfrope.heads.positional_attention(rfrope.geometric(32), 64, offset=-1, temperature=0.1)
+    >>> int(found.lags[found.weights.argmax()]), bool(found.mass > 0.5)
+    (-1, True)
     """
 
     lags: Array
@@ -116,6 +127,10 @@ def positional_weights(
     TypeError
         For arrays of different libraries, or not integer or real floating, and for a `dtype` that is not real
         floating.
+
+    See Also
+    --------
+    heads.positional_scores, heads.positional_attention
 
     Notes
     -----
@@ -193,6 +208,10 @@ def positional_scores(
     ValueError, TypeError
         As `positional_weights`.
 
+    See Also
+    --------
+    heads.positional_weights, heads.positional_attention
+
     Notes
     -----
     At a single offset it is ``D / temperature``, before ``sqrt(head_dim)``. With exact phases it is good to some 1e-15
@@ -253,6 +272,10 @@ def positional_attention(
     ------
     ValueError, TypeError
         As `positional_weights`, and for a context, window or position that are not whole numbers or do not fit.
+
+    See Also
+    --------
+    heads.PositionalAttention, heads.temperature_for_mass
 
     Notes
     -----

@@ -45,6 +45,17 @@ class Profile(Result):
         Mean of ``sum_i A_i cos u_i`` and of ``sum_i B_i sin u_i``. Features that are not turned are among the cosines.
     blocks : array, ``(..., D, *P)``
         Mean of ``A_i cos u_i + B_i sin u_i`` for each block.
+
+    See Also
+    --------
+    heads.profile, plotting.attention
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> found = rfrope.heads.profile(np.ones((8, 16)), np.ones((8, 16)), [-1, 0], rfrope.geometric(8))
+    >>> found.lags, found.mean.round(3)
+    (array([-1,  0]), array([14.97, 16.  ]))
     """
 
     lags: Array
@@ -124,6 +135,10 @@ def profile(
         and unknown options.
     TypeError
         For features that are not real floating, or arrays of different libraries.
+
+    See Also
+    --------
+    heads.Profile, heads.effective_offset
 
     Notes
     -----

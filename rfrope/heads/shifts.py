@@ -31,6 +31,17 @@ class ShiftedTerms(Result):
         ``E_i sin(u_i + shift_i)``, the term that the RF-RoPE paper drops.
     rest : array
         What features that are not turned add; it broadcasts against the others without their last axis.
+
+    See Also
+    --------
+    heads.shifted_terms
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = rfrope.heads.shifted_terms([1.0, 0.0], [0.0, 1.0], [0, -1], [0.5], [0.25])
+    >>> found.cosine.round(4).ravel() + 0.0, found.sine.round(4).ravel()
+    (array([0., 0.]), array([-0.2474,  0.2474]))
     """
 
     cosine: Array
@@ -60,6 +71,10 @@ def phase_shift(offset: Array, frequencies: Array) -> Array:
     ------
     ValueError, TypeError
         As `phases`.
+
+    See Also
+    --------
+    heads.aligned_shift, heads.shifted_mean_kernel
 
     Notes
     -----
@@ -106,6 +121,10 @@ def aligned_shift(offset: Array, frequencies: Array, cosine: Array, sine: Array 
     ValueError, TypeError
         As `phases`, and for coefficients that do not broadcast against the shifts.
 
+    See Also
+    --------
+    heads.phase_shift, heads.alignment
+
     Notes
     -----
     ``C cos x + E sin x = sqrt(C^2 + E^2) cos(x - atan2(E, C))``: with both coefficients the score at the offset is
@@ -151,6 +170,10 @@ def shifted_terms(
     ------
     ValueError, TypeError
         As `shifted_scores`.
+
+    See Also
+    --------
+    heads.ShiftedTerms, heads.shifted_scores
 
     Notes
     -----
@@ -205,6 +228,10 @@ def shifted_scores(
     ValueError, TypeError
         For shapes that do not fit, no blocks, features that are not real floating, and NaN or infinite values.
 
+    See Also
+    --------
+    heads.shifted_terms, heads.phase_shift
+
     Notes
     -----
     ``S = sum_i C_i cos(u_i + shift_i) + E_i sin(u_i + shift_i)`` with `rfrope.block_coefficients` C and E and exact
@@ -252,6 +279,10 @@ def shifted_mean_kernel(lags: Array, frequencies: Array, shift: Array) -> Array:
     ValueError, TypeError
         As `rotation_table`, and for frequencies without blocks.
 
+    See Also
+    --------
+    heads.recentred_kernel, heads.phase_shift
+
     Notes
     -----
     With ``shift = phase_shift(offset, frequencies)`` it is the mean kernel recentred: 1 at lag `offset`, and as high
@@ -288,6 +319,10 @@ def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
     ------
     ValueError, TypeError
         For a kernel that cannot be read, and lags that do not fit it or each other.
+
+    See Also
+    --------
+    heads.shifted_mean_kernel, heads.phase_shift
 
     Notes
     -----

@@ -57,6 +57,10 @@ def temperature_for_mass(
     TypeError
         For arguments of another kind.
 
+    See Also
+    --------
+    heads.positional_attention
+
     Notes
     -----
     With the deficits ``d = sum_i 1 - cos((lag - offset) . omega_i)`` of the other keys the mass is

@@ -1,4 +1,4 @@
-"""Whether attention is what an atlas describes: causal, over all tokens, of rotated queries and keys alone."""
+"""Attention that an atlas describes: causal, over all tokens, of rotated queries and keys alone; others are refused."""
 
 from __future__ import annotations
 

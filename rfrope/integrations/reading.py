@@ -34,6 +34,21 @@ class HeadFeatures:
         Layer and number of each of the H heads.
     scale : ndarray, (H,)
         What q . k is multiplied by before the softmax, beside the attention factor.
+
+    See Also
+    --------
+    integrations.transformers.read_heads
+
+    Examples
+    --------
+    >>> import transformers
+    >>> from rfrope.integrations.transformers import read_heads
+    >>> config = transformers.LlamaConfig(
+    ...     vocab_size=8, hidden_size=32, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2
+    ... )
+    >>> (found,) = read_heads(transformers.LlamaForCausalLM(config), [[1, 2, 3]])
+    >>> found.heads
+    [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
 
     q: np.ndarray
@@ -68,11 +83,25 @@ def read_heads(
     TypeError
         For what is no model, and token ids that are not whole numbers.
 
+    See Also
+    --------
+    integrations.transformers.atlas, heads.AtlasBuilder
+
     Notes
     -----
     The model runs as in evaluation, without dropout, and is afterwards in the mode that it was in. The function of q,
     k, cos and sin that attention calls is watched while the model runs, in this model alone. What it is given is what a
     model's norms of queries and keys have made, and in any layout is put into that of the result.
+
+    Examples
+    --------
+    >>> import torch, transformers
+    >>> config = transformers.LlamaConfig(
+    ...     vocab_size=8, hidden_size=32, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2
+    ... )
+    >>> model = transformers.LlamaForCausalLM(config)
+    >>> [tuple(one.q.shape) for one in read_heads(model, [[1, 2, 3]])]
+    [(4, 3, 16)]
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
@@ -221,6 +250,10 @@ def atlas(
         after the rotation, another rotation than that of the config.
     TypeError
         As `read_heads`.
+
+    See Also
+    --------
+    heads.Atlas, integrations.transformers.read_heads
 
     Notes
     -----

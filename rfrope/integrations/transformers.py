@@ -66,6 +66,10 @@ def register() -> None:
     ImportError
         From the module, where PyTorch or transformers is missing; the message names the extra to install.
 
+    See Also
+    --------
+    integrations.transformers.replace_rotary, exports.export
+
     Notes
     -----
     The rotation stays transformers' own, with frequencies in float32 and tables in the dtype of the model;
@@ -148,6 +152,22 @@ class Replacement(ExitStack):
         How many attention modules turn by it.
     rotaries : int
         How many modules of the model gave tables of cos and sin, and now give positions.
+
+    See Also
+    --------
+    integrations.transformers.replace_rotary
+
+    Examples
+    --------
+    >>> import rfrope, transformers
+    >>> from rfrope.integrations.transformers import replace_rotary
+    >>> config = transformers.LlamaConfig(
+    ...     vocab_size=8, hidden_size=32, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2
+    ... )
+    >>> replacement = replace_rotary(transformers.LlamaForCausalLM(config), rfrope.geometric(8))
+    >>> replacement.attentions, replacement.rotaries
+    (2, 1)
+    >>> replacement.undo()
     """
 
     attentions = rotaries = 0
@@ -166,7 +186,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
         With a rotary module that makes tables from positions, as most have, or with tables in its attention. Parts
         that see or hear keep their own rotation, unless such a part is given alone.
     rope : Rope, array_like, `rfrope.layers.torch.RotaryEmbedding`, mapping of str to these, or `rfrope.models.Layers`
-        For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. `models.Layers`
+        For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. ``Layers``
         with numbers must turn the layers that the model's config does. With sets
         for each head of the keys, or several axes of positions, too; with a module, what it learns is trained with the
         model.
@@ -180,9 +200,13 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
     ------
     ValueError
         If the model has no such module, pairs features in another way than the Rope, turns another number of blocks,
-        or has kinds of layers that a mapping lacks, or where `models.Layers` turn other layers. The model is then as it was.
+        or has kinds of layers that a mapping lacks, or where ``Layers`` turn other layers. The model is then as it was.
     TypeError
         For what is no model.
+
+    See Also
+    --------
+    integrations.transformers.register, integrations.transformers.tune, layers.torch.RotaryEmbedding
 
     Notes
     -----
@@ -268,20 +292,20 @@ def tune(
     """Learn factors of the frequencies, and a temperature, for a longer context of a model whose weights are frozen.
 
     Documents are divided, by `rng`, into those that are learned from, those that choose between starts and stop the
-    learning, and those that are held out, which `layers.tuning.Tuning` reports on.
+    learning, and those that are held out, which `rfrope.layers.tuning.Tuning` reports on.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
         A causal language model, as `replace_rotary` takes it. Afterwards it is as it was.
     texts : iterable
-        Documents, at least 5: token ids, strings, or files of text as ``pathlib.Path``.
+        Documents, at least 5, no two alike: token ids, strings, or files of text as ``pathlib.Path``.
     context : int
         Positions to reach.
     trained : int, optional
         Positions in training, as ``trained_context`` of `rfrope.analysis.plan`.
     starts : str, sequence of str or mapping
-        Methods of `rfrope.analysis.plan`, or Ropes by names of their own; those of `layers.tuning.tune_modules`.
+        Methods of `rfrope.analysis.plan`, or Ropes by names of their own; as of `layers.tuning.tune_modules`.
     per : {"model", "layer", "head"}
         What has factors of its own; a temperature is one for the model, or for each layer.
     part : str, optional
@@ -289,8 +313,8 @@ def tune(
     tokenizer : callable, optional
         The model's, for strings and files.
     window, chunks : int
-        Tokens of a window, the trained context and at most 1024 unless given; and parts of it that lie together, with
-        random gaps between them, so that a short window reaches positions of the whole context.
+        Tokens of a window, at least 3, the trained context and at most 1024 unless given; and parts of it that lie
+        together, with random gaps between them, so that a short window reaches positions of the whole context.
     batch : int
         Windows of a step.
     whole_windows : float
@@ -319,18 +343,23 @@ def tune(
         the trained one, names that are no methods, a loss that is not finite from any start, options that are not as
         above, and a `checkpoint` of something else.
 
+    See Also
+    --------
+    layers.tuning.Tuning, analysis.plan, integrations.transformers.replace_rotary
+
     Notes
     -----
     Windows are those of PoSE (Zhu et al. 2023): the first chunk begins at position 0, the others are moved on. Where a
     document has the whole context, tokens are those at these positions, else neighbours. The loss is that of the next
-    token, in nats, and does not count across gaps: "within" the trained context, and "beyond" it.
+    token, in nats, and does not count across gaps: "within" the trained context, and "beyond" it. Layers with a window,
+    where there are such beside those that learn, count tokens and not positions: they see across gaps.
 
     Examples
     --------
     >>> import torch, transformers
     >>> sizes = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1}
     >>> config = transformers.LlamaConfig(**sizes, num_attention_heads=2, max_position_embeddings=16)
-    >>> model, texts = transformers.LlamaForCausalLM(config), torch.arange(240).reshape(6, 40) % 16
+    >>> model, texts = transformers.LlamaForCausalLM(config), torch.arange(246).reshape(6, 41) % 16
     >>> tuning = tune(model, texts, 32, starts="ntk", steps=2)
     >>> tuning.rope.context, [*tuning.losses]
     (32, ['as it is', 'ntk', 'learned'])

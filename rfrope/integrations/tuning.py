@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -27,7 +27,7 @@ _WINDOW = 1024  # tokens of a window, unless the model was trained with less
 _READINGS = ("auto", "whole", "windows")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Target:
     """The part of a model's rotation that is learned.
 
@@ -72,12 +72,17 @@ def read_target(model: Module, part: str | None, per: str, trained: int | None) 
     """Return what is learned of a model: its Rope, or that of the layers that see far."""
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
+    if model.get_output_embeddings() is None or model.get_input_embeddings() is None:
+        raise ValueError(f"model is a {type(model).__name__}, which has no logits; expected a causal language model")
     ropes = {one.source.model.name: one for one in from_config(model.config)}
     far = {
         name: one
         for name, one in ropes.items()
         if one.source.model.window is None or one.source.model.window >= (trained or np.max(one.context or 0))
     }
+    if part is None and not far:
+        seen = ", ".join(f"{one.source.model.window} positions" for one in ropes.values())
+        raise ValueError(f"part is None, but the model's layers see {seen} alone; expected layers that see the context")
     if part is None and len(far) != 1:
         raise ValueError(f"part is None, but the model has Ropes for {', '.join(map(repr, far))}; expected one of them")
     name = choice("part", next(iter(far)) if part is None else part, [*ropes])
@@ -110,6 +115,12 @@ def read_starts(starts: Any, plan: analysis.Plan) -> dict[str, Any]:
 
 def split(documents: Sequence[np.ndarray], share: float, seed: int, least: int) -> list[list[np.ndarray]]:
     """Return documents that are learned from, those that choose, and those that are held out."""
+    seen: dict[bytes, int] = {}
+    for i, one in enumerate(documents):
+        if (first := seen.setdefault(one.tobytes(), i)) != i:
+            raise ValueError(
+                f"texts[{i}] is texts[{first}] again; expected documents that do not teach what they judge"
+            )
     for i, one in enumerate(documents):
         if len(one) < least:
             raise ValueError(f"texts[{i}] has {len(one)} tokens; expected at least {least}, those of a window")
@@ -189,10 +200,13 @@ def tune(
     found = read_starts(starts, plan)
     trained = plan.trained_context
     layers, sets = (1 if per == "model" else target.layers), (target.heads if per == "head" else None)
-    ropes = {name: tuning.read_start(name, one, layers, per, sets) for name, one in found.items()}
-    length = min(trained, _WINDOW) if window is None else whole("window", window, 2, trained)
-    layout = windows.Layout(trained, plan.context, length, whole("chunks", chunks, 2, length))
-    documents = windows.read_documents(texts, tokenizer)
+    ropes = {
+        name: tuple(dataclasses.replace(one, context=plan.context) for one in each)
+        for name, each in tuning.read_starts(found, [target.rope] * layers, per, sets).items()
+    }
+    length = min(trained, _WINDOW) if window is None else whole("window", window, 3, trained)
+    layout = windows.Layout(trained, plan.context, length, whole("chunks", chunks, 2, length - 1))
+    documents = windows.read_documents(texts, tokenizer, model.get_input_embeddings().num_embeddings)
     rng = whole("rng", rng)
     learning, choosing, judging = split(documents, fraction("held_out", held_out), rng, length)
     long = finite("whole_windows", whole_windows, least=0.0, most=1.0)
@@ -216,6 +230,7 @@ def tune(
         windows.read_parts(judging, layout, rng + 2, are_whole=are_whole),
         **course,
     )
+    made = dataclasses.replace(made, about=drawn)
     places = Places(model, lambda some: target.make(some, names), partial(target.put_in, replace))
     with frozen(model), _checkpointed(model) if is_checkpointed else nullcontext():
         return tuning.finish(Race(places, made, ropes, checkpoint), progress)

@@ -38,14 +38,14 @@ class Batch(NamedTuple):
     documents: np.ndarray
 
 
-def read_documents(texts: Any, tokenizer: Any) -> list[np.ndarray]:
-    """Return token ids of texts: ids, strings, or files of text as paths."""
+def read_documents(texts: Any, tokenizer: Any, vocabulary: int) -> list[np.ndarray]:
+    """Return token ids of texts, below a number of tokens: ids, strings, or files of text as paths."""
     if isinstance(texts, str | bytes | os.PathLike) or not hasattr(texts, "__iter__"):
         raise TypeError(f"texts is {show(texts)}; expected a sequence of texts, each a document")
-    return [_read_document(f"texts[{i}]", one, tokenizer) for i, one in enumerate(texts)]
+    return [_read_document(f"texts[{i}]", one, tokenizer, vocabulary) for i, one in enumerate(texts)]
 
 
-def _read_document(name: str, text: Any, tokenizer: Any) -> np.ndarray:
+def _read_document(name: str, text: Any, tokenizer: Any, vocabulary: int) -> np.ndarray:
     if isinstance(text, os.PathLike):
         try:
             text = files.read_bytes(os.fspath(text)).decode("utf-8")
@@ -58,6 +58,10 @@ def _read_document(name: str, text: Any, tokenizer: Any) -> np.ndarray:
     ids = np.asarray(text)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise TypeError(f"{name} has shape {ids.shape} of {ids.dtype}; expected token ids, a string or a path")
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
+        raise ValueError(
+            f"{name} has ids from {ids.min()} to {ids.max()}; expected those of {vocabulary} tokens, from 0"
+        )
     return ids.astype(np.int64)
 
 
@@ -81,7 +85,7 @@ class Layout:
     def draw(self, document: np.ndarray, rng: np.random.Generator, length: int | None = None) -> tuple[Any, ...]:
         """Return ids, positions and what counts of a window with random gaps, its first chunk at position 0.
 
-        Tokens are those that stand at the positions where the document has so many, else neighbours.
+        Tokens are those that stand at the positions, from anywhere in a document that has so many, else neighbours.
         """
         length = self.context if length is None else length
         cuts = np.sort(rng.choice(np.arange(1, self.window), self.chunks - 1, replace=False))
@@ -98,8 +102,9 @@ class Layout:
     def _taken(self, document: np.ndarray, rng: np.random.Generator, cuts: Any, gaps: Any) -> tuple[Any, ...]:
         places = np.arange(self.window)
         positions = places + np.append(0, gaps)[np.searchsorted(cuts, places, side="right")]
-        begin = rng.integers(0, len(document) - self.window + 1)  # drawn always: the next draws are the same
-        ids = document[positions] if len(document) >= self.context else document[begin : begin + self.window]
+        has_all = len(document) >= self.context
+        begin = rng.integers(0, len(document) - (self.context if has_all else self.window) + 1)
+        ids = document[begin + (positions if has_all else places)]
         return ids, positions, np.diff(positions) == 1
 
     def whole(self, document: np.ndarray, length: int, first: int) -> tuple[Any, ...]:

@@ -36,6 +36,10 @@ def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
     ValueError, TypeError
         For weights that are not positive numbers with sum 1, and kernels that are fewer or more, or of other axes.
 
+    See Also
+    --------
+    kernels.axes, kernel
+
     Examples
     --------
     >>> from rfrope.kernels import kernel
@@ -61,6 +65,10 @@ def axes(*kernels: Kernel) -> Kernel:
     ------
     TypeError
         For anything but kernels.
+
+    See Also
+    --------
+    kernels.mixture, kernel
 
     Examples
     --------

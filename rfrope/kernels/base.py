@@ -76,6 +76,17 @@ class Kernel(ABC):
     ``_phi(lags, xp)`` on arrays ``(..., k)`` of any library. To be sampled it needs `n_columns` and ``_transport(u)``
     from NumPy arrays ``(..., n_columns)`` to ``(..., k)``, whose law must be centrally symmetric. It may state a
     ``_density(omega, xp)``, and by ``_law()`` the transport as data, for compiled loops.
+
+    See Also
+    --------
+    kernel, kernels.parse, kernels.mixture
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> law = rfrope.kernel("gaussian", scale=8.0) * rfrope.kernel("cauchy", scale=64.0)
+    >>> round(float(law(4.0)), 4), law.ndim, law.n_columns
+    (0.8791, 1, 2)
     """
 
     name: ClassVar[str]

@@ -56,12 +56,16 @@ def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
     TypeError
         For anything but real numbers, or arrays of several libraries.
 
+    See Also
+    --------
+    kernels.transport_points, kernel
+
     Notes
     -----
-    Matern with nu among the values is the mean of a Gaussian kernel over a Gamma variable g, ``Phi = E exp(-nu t^2 / (2
-    g))`` with the shape nu and the rate 1. As ``nu (1 - Phi)`` it is integrated by parts and summed over a grid of
-    ``log g``, where sums converge like exponentials: for nu from 0.05 to 32 to about 1e-13, at lags from 1e-12 of the
-    scale on. Values are not checked to be positive, so that what is being traced is welcome.
+    Matern with nu among the values is the mean of a Gaussian kernel over a Gamma variable g, ``Phi = E
+    exp(-nu t^2 / (2 g))`` with the shape nu and the rate 1. As ``nu (1 - Phi)`` it is integrated by parts and summed
+    over a grid of ``log g``, where sums converge like exponentials: for nu from 0.05 to 32 to about 1e-13, at lags from
+    1e-12 of the scale on. Values are not checked to be positive, so that what is being traced is welcome.
 
     Examples
     --------
@@ -109,10 +113,14 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     TypeError
         As `rfrope.kernels.evaluate_phi`.
 
+    See Also
+    --------
+    kernels.evaluate_phi, sample
+
     Notes
     -----
-    At fixed points a frequency is a smooth function of the parameters (a path of the law): ``sample`` with these
-    points, and its derivative is an unbiased estimate of that of any mean over the law.
+    At fixed points a frequency is a smooth function of the parameters (a path of the law): ``sample`` with
+    these points, and its derivative is an unbiased estimate of that of any mean over the law.
 
     Examples
     --------

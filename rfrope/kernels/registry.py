@@ -39,6 +39,17 @@ class Record:
         A specification at non-unit scale, which `rfrope validate` uses when no kernel is named.
     aliases : tuple of str
         Other names.
+
+    See Also
+    --------
+    kernels.register, kernels.records
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> record = next(one for one in rfrope.kernels.records() if one.name == "matern")
+    >>> record.parameters, record.example
+    ({'nu': 1.5, 'scale': 1.0, 'ndim': 1}, 'matern(nu=1.5, scale=16.0)')
     """
 
     name: str
@@ -95,6 +106,10 @@ def records() -> tuple[Record, ...]:
     -------
     tuple of Record
 
+    See Also
+    --------
+    kernels.Record, kernels.register
+
     Examples
     --------
     >>> records()[0].formula
@@ -111,6 +126,10 @@ def names() -> tuple[str, ...]:
     Returns
     -------
     tuple of str
+
+    See Also
+    --------
+    kernels.records, kernel
 
     Examples
     --------
@@ -156,6 +175,10 @@ def register(
     TypeError
         If `factory` cannot be called, or has a parameter without default.
 
+    See Also
+    --------
+    kernels.Record, kernels.records
+
     Examples
     --------
     A name is given once; ``docs/kernels.rst`` shows a family of one's own.
@@ -192,6 +215,10 @@ def kernel(name: str, **parameters: Any) -> Kernel:
         For an unknown kernel, or a value that the family does not allow.
     TypeError
         For an unknown parameter, or one that is not a number.
+
+    See Also
+    --------
+    kernels.parse, kernels.names, design, sample
 
     Examples
     --------

@@ -35,6 +35,10 @@ def parse(text: str) -> Kernel:
     TypeError
         As `kernel`.
 
+    See Also
+    --------
+    kernel, kernels.names
+
     Examples
     --------
     >>> parse("matern(nu=1.5, scale=(8, 4), ndim=2)")

@@ -25,6 +25,7 @@ LEARNABLE = {
     "temperature": "log_temperature",
 }
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
+POLAR_VERSION = 2  # of the states of polar modules; PyTorch writes 1 for those that say nothing
 _ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
 _DONE = "_is_hf_initialized"  # the mark of transformers
 
@@ -134,7 +135,18 @@ class LearningModule(LaunchingModule):
             self._start(tuple(one for one in self._learned if not getattr(getattr(self, one), _DONE, False)))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
-        """Accept what other rotary modules have in their states, and keep to the Rope."""
+        """Accept what other rotary modules have in their states, and keep to the Rope.
+
+        A state whose version is that of the other kind of module, RoPE or polar, is refused: shapes may agree.
+        """
+        version = others[0].get("version")
+        has = [name for name in LEARNABLE.values() if f"{prefix}{name}" in state_dict]
+        if has and version is not None and (version == POLAR_VERSION) != (self._version == POLAR_VERSION):
+            kinds = ("a PolarEmbedding", "a RotaryEmbedding")
+            kind, other = kinds if version == POLAR_VERSION else kinds[::-1]
+            raise ValueError(
+                f"{prefix}{has[0]} of the state is of {kind}, and this is {other}; expected one of {other}"
+            )
         given = {name: state_dict.pop(f"{prefix}{name}", None) for name in _OTHERS}["inv_freq"]
         if given is not None and "frequencies" in self._learned:
             if given.numel() != self.frequencies.numel():

@@ -20,7 +20,8 @@ Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 Module: TypeAlias = Any
 Loss: TypeAlias = Callable[[Any], Tensor]
 
-GOING, WAITED, BROKEN = 0, 1, 2  # how the learning from a start ended, if it did
+GOING, WAITED, BROKEN, DROPPED = 0, 1, 2, 3  # how the learning from a start ended, if it did
+AS_IT_IS, LEARNED = "as it is", "learned"  # what is read beside the starts: the model's own rotation, and the result
 _SAMPLED = 16  # numbers of each parameter that a checkpoint knows a model by
 
 
@@ -42,6 +43,8 @@ class Course:
     rate, penalty : float
         Of Adam at the first step, from where it falls to 0; and of the squares of log-factors and log-temperature,
         added up and divided by the number of sets.
+    about : Any
+        What a function that makes batches makes them of: a checkpoint is known by it.
     """
 
     loss: Loss
@@ -54,6 +57,7 @@ class Course:
     patience: int
     rate: float
     penalty: float
+    about: Any = None
 
     def batch(self, step: int) -> Any:
         """Return the batch of a step."""
@@ -133,23 +137,30 @@ class Race:
     def __init__(self, places: Places, course: Course, starts: Mapping[str, Sequence[Rope]], checkpoint: Any) -> None:
         self.places, self.course = places, course
         self.names, self.starts = [*starts], [*starts.values()]
-        sizes = {sum(one.numel() for one in parameters_of(places.make(ropes))) for ropes in self.starts}
+        if LEARNED in self.names:
+            raise ValueError(f"starts has {LEARNED!r}, the name of what is learned; expected another name")
+        made = [places.make(ropes) for ropes in self.starts]
+        sizes = {sum(one.numel() for one in parameters_of(modules)) for modules in made}
         if len(sizes) > 1:
             raise ValueError("starts have Ropes of different shapes; expected frequencies of one shape")
         self.state = State.empty(len(self.starts), sizes.pop(), len(course.validation))
         self._kept = None
         if checkpoint is not None:
-            self._kept = Checkpoint(checkpoint, self._question())
+            self._kept = Checkpoint(checkpoint, self._question([*made[0][0].learnable]))
             self.state = self._kept.restored(State, np.zeros(())) or self.state
 
-    def _question(self) -> dict[str, Any]:
+    def _question(self, learned: list[str]) -> dict[str, Any]:
         """Return what decides all bits of the answer, for a checkpoint."""
         course, model = self.course, self.places.model
         ropes = [[np.asarray(one.frequencies), one.attention_factor] for ropes in self.starts for one in ropes]
-        kept = ("loss", "learning", "validation", "held_out")
+        kept = ("loss", "learning", "validation", "held_out", "about")
         numbers = {one.name: getattr(course, one.name) for one in fields(course) if one.name not in kept}
-        batches = [course.validation, course.held_out, course.batch(0), course.batch(course.steps - 1)]
-        return numbers | {"starts": [*self.names, ropes], "batches": _plain(batches), "model": _fingerprint(model)}
+        learning = course.learning
+        if callable(learning):
+            learning = [course.about, course.batch(0), course.batch(course.steps - 1)]
+        batches = [course.validation, course.held_out, learning]
+        numbers |= {"starts": [*self.names, ropes], "learnable": learned}
+        return numbers | {"batches": _plain(batches), "model": _fingerprint(model)}
 
     @property
     def winner(self) -> int:
@@ -172,17 +183,20 @@ class Race:
 
     def _steps(self) -> Generator[None]:
         """Do what is left to do, a step at a time."""
-        if len(self.starts) > 1:
-            for number in range(len(self.starts)):
-                yield from self._learn(number, self.course.race)
-        elif not np.isfinite(self.state.loss[0]):
-            yield from self._learn(0, 0)
+        for number in range(len(self.starts)):
+            yield from self._learn(number, self.course.race if len(self.starts) > 1 else 0)
         if not np.isfinite(self.state.loss).any():
             raise ValueError(
                 "loss is NaN or infinite on the validation from every start, before anything was learned; expected "
                 "finite numbers"
             )
-        yield from self._learn(self.winner, self.course.steps)
+        going = np.flatnonzero(self.state.ended == GOING)
+        if going.size:
+            best = int(going[np.argmin(self.state.loss[going])])
+            ended = np.where(self.state.ended == GOING, DROPPED, self.state.ended)
+            ended[best] = GOING
+            self.state = replace(self.state, ended=ended)  # whoever goes on from here chooses the same
+            yield from self._learn(best, self.course.steps)
         yield from self._read()
 
     # -- learning ------------------------------------------------------------------------------------------------------
@@ -214,11 +228,12 @@ class Race:
                 optimiser.state[parameter] = {"step": torch.tensor(float(step)), "exp_avg": m, "exp_avg_sq": v}
         return optimiser
 
+    @torch.enable_grad()
     def _step(self, number: int, parameters: list[Tensor], optimiser: Any) -> None:
         """Do one step, and after some of them look at the validation."""
         course, step = self.course, int(self.state.at[number])
         loss = _checked(course.loss(course.batch(step))).mean()
-        squares = sum(one.square().sum() for one in parameters) / len(self.starts[number])
+        squares = sum(one.square().sum() for one in parameters) / sum(map(_count_sets, self.starts[number]))
         total = loss + (course.penalty * squares).to(loss.device, loss.dtype)
         gradients = torch.autograd.grad(total, parameters, allow_unused=True) if loss.requires_grad else None
         if gradients is None or all(one is None for one in gradients):
@@ -259,7 +274,7 @@ class Race:
     @torch.no_grad()
     def _losses(self, batches: Sequence[Any]) -> np.ndarray:
         """Return the loss of each document."""
-        found = [_checked(self.course.loss(batch)).detach().double().reshape(-1).cpu().numpy() for batch in batches]
+        found = [_checked(self.course.loss(batch)).detach().cpu().double().reshape(-1).numpy() for batch in batches]
         return np.concatenate(found)
 
     # -- what was held out ---------------------------------------------------------------------------------------------
@@ -267,7 +282,7 @@ class Race:
     @property
     def methods(self) -> list[str]:
         """Return the names of what is read: the model's own rotation, the starts, and what was learned."""
-        return ["as it is", *(name for name in self.names if name != "as it is"), "learned"]
+        return [AS_IT_IS, *(name for name in self.names if name != AS_IT_IS), LEARNED]
 
     def learned(self) -> list[Module]:
         """Return modules that turn by what was learned."""
@@ -276,9 +291,9 @@ class Race:
         return modules
 
     def _modules_of(self, method: str) -> list[Module] | None:
-        if method == "learned":
+        if method == LEARNED:
             return self.learned()
-        return None if method == "as it is" else self.places.make(self.starts[self.names.index(method)])
+        return None if method == AS_IT_IS else self.places.make(self.starts[self.names.index(method)])
 
     def _read(self) -> Iterator[None]:
         """Read what was held out by every method."""
@@ -315,7 +330,12 @@ def parameters_of(modules: Sequence[Module]) -> list[Tensor]:
 
 def joined(tensors: Sequence[Tensor]) -> np.ndarray:
     """Return the numbers of tensors in a row."""
-    return np.concatenate([one.detach().double().reshape(-1).cpu().numpy() for one in tensors])
+    return np.concatenate([one.detach().cpu().double().reshape(-1).numpy() for one in tensors])
+
+
+def _count_sets(rope: Rope) -> int:
+    """Return how many sets of frequencies a Rope has."""
+    return len(rope.frequencies) if rope.frequencies.ndim > 2 else 1
 
 
 def parted(row: np.ndarray, like: Sequence[Tensor]) -> list[Tensor]:

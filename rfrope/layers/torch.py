@@ -19,7 +19,7 @@ try:
     import torch
 
     from rfrope.layers.launching import has_device
-    from rfrope.layers.learning import read_learnable
+    from rfrope.layers.learning import POLAR_VERSION, read_learnable
     from rfrope.layers.turning import ORDERS, TurningModule
 except ImportError as error:
     raise ImportError("rfrope.layers.torch needs PyTorch: pip install 'rfrope[torch]'") from error
@@ -35,23 +35,23 @@ Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 class RotaryEmbedding(TurningModule):
     """Rotate queries and keys by position.
 
-    Its frequencies stay exact under ``half()``, ``bfloat16()``, ``to(dtype)``, autocast and mixed precision, are made
-    anew from the Rope after the meta device, and are not part of the state, unless they are learned.
+    Its frequencies stay exact under ``half()``, ``bfloat16()``, ``to(dtype)``, autocast and mixed precision, and after
+    the meta device they need no initialisation. They are not part of the state dict unless they are learned.
 
     Parameters
     ----------
     rope : Rope, array_like or int
-        Frequencies ``(D,)``, or of their own for each head and of several axes ``(*H, D, k)``; with its pairing,
-        attention factor and sections. An array is paired ``"half"``. An even number of features 2D, as other libraries
-        take it, stands for the ladder of base 10000, ``rfrope.geometric(D)``.
+        Frequencies ``(D,)``, or ``(*H, D, k)`` for several heads or axes; a Rope brings its pairing, attention factor
+        and sections, and an array is paired ``"half"``. An even number 2D, the width of a head, stands for RoPE of base
+        10000, ``rfrope.geometric(D)``.
     learnable : bool, str or sequence of str
-        What is a parameter: nothing, or some of ``"frequencies"`` (also True), ``"factors"`` that these are multiplied
-        by, ``"phases"`` in radians that are added to those of the keys, and ``"temperature"``, one number that scores
-        are multiplied by; ``"both"`` is frequencies and phases. Of factors and temperature it is the logarithm, so that
-        they stay positive. Parameters are float64, or float32 if the Rope's frequencies are.
+        What is learned: nothing, or some of ``"frequencies"`` (also True), ``"factors"`` of the frequencies,
+        ``"phases"`` in radians that are added to those of the keys, and ``"temperature"``, a factor of all scores;
+        ``"both"`` means frequencies and phases. Factors and temperature are stored as logarithms, so that they stay
+        positive. Parameters are float64, or float32 if the Rope's frequencies are.
     max_positions : int, optional
-        Rotate by tables of cos and sin in float32 for so many positions, with torch's own operators alone: for graphs
-        that are to run without rfrope. Positions are then integers from 0 to ``max_positions - 1``.
+        Rotate by float32 tables of cos and sin for this many positions, with torch's own operators only, for graphs
+        that run without rfrope. Positions are then integers from 0 to ``max_positions - 1``.
     head_dim : int, optional
         Features of a query or key, of which the first 2D are turned; that of the Rope, or 2D, unless given. Features of
         another width are refused, but for the 2D that turn, taken by themselves.
@@ -63,8 +63,8 @@ class RotaryEmbedding(TurningModule):
     start : Rope
         As given; what is learned starts from it.
     rope : Rope
-        What the module turns by now: `start`, with the frequencies, factors and temperature that were learned, as NumPy
-        has them; ``rope.source.scaled_by`` ends with what they are. Phases have no place in a Rope.
+        The current Rope, as NumPy arrays: `start` with the learned frequencies, factors and temperature, which
+        ``rope.source.scaled_by`` records. It does not contain learned phases.
     head_dim, layout
         As above.
     axes : int
@@ -80,6 +80,10 @@ class RotaryEmbedding(TurningModule):
         several axes or heads, or for what is learned.
     ImportError
         From the module, where PyTorch is missing; the message names the extra to install.
+
+    See Also
+    --------
+    rotate, layers.torch.PolarEmbedding, integrations.transformers.replace_rotary
 
     Notes
     -----
@@ -253,8 +257,7 @@ class RotaryEmbedding(TurningModule):
             self._constants["frequencies"] = turns.place_words(self._host, array.named_namespace(torch), host)
         self._placed = {}
         self._place(torch.get_default_device(), *(getattr(self, name).device for name in self._learned))
-        by_loops = self.max_positions is None and not self.start.polar
-        self._backend = dispatch.find(dispatch.CPU.rotation) if by_loops else None
+        self._backend = dispatch.find(dispatch.CPU.rotation) if self.max_positions is None else None
         self._last_plans = [(None, None), (None, None)]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -350,6 +353,8 @@ class PolarEmbedding(RotaryEmbedding):
     (torch.Size([1, 8, 16, 128]), torch.Size([1, 2, 16, 128]))
     >>> weights = torch.softmax(polar.score_scale * q[:, :2] @ k.mT, -1)
     """
+
+    _version = POLAR_VERSION
 
     def __init__(
         self,

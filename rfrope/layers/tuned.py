@@ -38,6 +38,23 @@ class Tuning(Result):
         before, None at the first) and ``validation``, the loss of each part.
     losses : dict of str to dict of str to ndarray
         Loss of each document that was held out, by method ("as it is", the starts, "learned") and by part.
+
+    See Also
+    --------
+    layers.tuning.tune_modules, integrations.transformers.tune
+
+    Examples
+    --------
+    >>> import rfrope, torch
+    >>> from rfrope.layers.torch import RotaryEmbedding
+    >>> from rfrope.layers.tuning import tune_modules
+    >>> model, x = torch.nn.ModuleList([RotaryEmbedding(rfrope.geometric(4))]), torch.randn(1, 1, 6, 8)
+    >>> wanted = rfrope.rotate(x, torch.arange(6), 0.9 * rfrope.geometric(4))
+    >>> def loss(batch):
+    ...     return (model[0](x, x)[0] - wanted).square().mean()
+    >>> tuning = tune_modules(model, loss, [None], {"all": [None]}, {"all": [None]}, steps=60, learnable="factors")
+    >>> tuning.steps > 0, tuning.rope.n_blocks
+    (True, 4)
     """
 
     rope: Rope | tuple[Rope, ...]

@@ -16,7 +16,7 @@ from rfrope.rotation.rope import Rope
 try:
     import torch
 
-    from rfrope.layers.racing import BROKEN, WAITED, Course, Places, Race, frozen
+    from rfrope.layers.racing import AS_IT_IS, BROKEN, WAITED, Course, Places, Race, frozen
     from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
     from rfrope.layers.tuned import Tuning
 except ImportError as error:
@@ -75,7 +75,8 @@ def tune_modules(
     heads : int, optional
         Heads of keys, for sets of their own.
     learnable : str or sequence of str
-        "factors", "temperature" or both, as of `layers.torch.RotaryEmbedding`. A temperature is one for the model, or for a layer.
+        "factors", "temperature" or both, as of `rfrope.layers.torch.RotaryEmbedding`. A temperature is one for the
+        model, or for a layer.
     steps : int
         Most steps of Adam from the best start.
     rate : float
@@ -108,6 +109,10 @@ def tune_modules(
     TypeError
         For arguments and losses of another kind.
 
+    See Also
+    --------
+    layers.tuning.Tuning, integrations.transformers.tune
+
     Notes
     -----
     A loss that is NaN or infinite ends the learning from that start, and the best so far is kept. Rotation is exact at
@@ -139,10 +144,7 @@ def tune_modules(
         raise ValueError(f"heads is {show(heads)} and per is {per!r}; expected heads with per='head', and only then")
     if heads is not None:
         sets = whole("heads", heads, 1)
-    ropes = {
-        name: read_start(name, one, len(found), per, sets)
-        for name, one in ({"as it is": own} if starts is None else starts).items()
-    }
+    ropes = read_starts({AS_IT_IS: own} if starts is None else starts, own, per, sets)
     course = read_course(
         loss, learning, validation, held_out, steps=steps, rate=rate, penalty=penalty, race=race,
         check_every=check_every, patience=patience,
@@ -210,13 +212,23 @@ def read_course(
     )
 
 
-def read_start(name: str, start: Any, layers: int, per: str, sets: int | None) -> tuple[Rope, ...]:
-    """Return the Ropes of a start: one, or one for each layer, with as many sets as there are to be."""
-    one = start if isinstance(start, Rope) or not isinstance(start, list | tuple) else None
-    ropes = [start] * layers if one is not None else [*start]
+def read_starts(starts: Any, own: Sequence[Rope], per: str, sets: int | None) -> dict[str, tuple[Rope, ...]]:
+    """Return the Ropes of each start: one, or one for each layer, with as many sets as there are to be."""
+    if not isinstance(starts, Mapping) or not starts:
+        raise TypeError(f"starts is {show(starts)}; expected a dict of Ropes by their names")
+    return {name: _read_start(name, one, own, per, sets) for name, one in starts.items()}
+
+
+def _read_start(name: str, start: Any, own: Sequence[Rope], per: str, sets: int | None) -> tuple[Rope, ...]:
+    layers = len(own)
+    ropes = [*start] if isinstance(start, list | tuple) and not np.isscalar(start[0]) else [start] * layers
     if len(ropes) != layers:
         raise ValueError(f"starts[{name!r}] has {len(ropes)} Ropes; expected one, or {layers}: one for each layer")
     ropes = [rope if isinstance(rope, Rope) else Rope(rope) for rope in ropes]
+    if name == AS_IT_IS and not all(map(_are_alike, ropes, own)):
+        raise ValueError(
+            f"starts[{name!r}] is not what the model turns by, which is read under that name; expected another name"
+        )
     if per == "model":
         first = ropes[0]
         if any(not _are_alike(first, rope) for rope in ropes):

@@ -89,6 +89,8 @@ class TurningModule(LearningModule):
         if self._backend is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
             return None
         recorded = _RECORDING and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
+        if recorded and self.start.polar:
+            return None  # a softplus has gradients of its own
         x, y = (q.detach(), k.detach()) if recorded else (q, k)
         if not TORCH.are_memory(x, y) or (at := self._read_quickly(q, positions, offset)) is None:
             return None
@@ -105,7 +107,7 @@ class TurningModule(LearningModule):
             plans = None
             if self._belong(q, k) and self._fits(at, q):
                 frequencies = self._read_frequencies(q.shape[-3])
-                found = self._backend.plans_of_both(q, k, at.shape, frequencies, self._turn.pairing, inverse)
+                found = self._backend.plans_of_both(q, k, at.shape, frequencies, self._turn, inverse)
                 plans = None if found is None else (found, frequencies)
             self._last_plans[inverse] = key, plans
         if plans is None:

@@ -4,12 +4,11 @@ from rfrope.models.auditing import Audit, Finding, audit
 from rfrope.models.comparing import Comparison, EngineReport, RopeComparison, compare
 from rfrope.models.configs import from_config
 from rfrope.models.conformance import conformance
-from rfrope.models.differing import Change, Diff, LayerDiff, diff
+from rfrope.models.diffing import Change, Diff, LayerDiff, diff
 from rfrope.models.layering import LayerKind, Layers, list_layers
-from rfrope.models.probing import Probe, probe
+from rfrope.models.probing import Probe, Rotation, probe
 from rfrope.models.relocating import Relocation, RopeRelocation, can_relocate
 from rfrope.models.rope_parameters import from_rope_parameters
-from rfrope.models.verdicts import Rotation
 
 __all__ = [
     "Audit",

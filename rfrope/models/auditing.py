@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,16 +14,19 @@ from rfrope._core import array
 from rfrope._core.arguments import whole
 from rfrope._core.results import Result
 from rfrope.models import tables
-from rfrope.models.attention_switches import check_switches
 from rfrope.models.buffers import Buffer, find_buffers
-from rfrope.models.configs import from_config
-from rfrope.models.differences import describe_difference, describe_factor, describe_width
+from rfrope.models.configs import from_config, perceives
+from rfrope.models.layering import list_layers, show_layers
+from rfrope.models.mistakes import describe_difference, describe_factor, describe_width
 from rfrope.models.tables import HALVES, ROUNDED, bits
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _EXCEEDS = 1e-3  # error of cos and sin
 _UNBOUNDED = 2**24  # positions that frequencies are followed for where there is no context
 _TABLES = "the tables of a model are for blocks of two features"
+_NUMBER = re.compile(r"\.(\d+)\.")
+_SWITCH = "use_rope"  # of the attention of Llama 4, SmolLM3 and Mistral Large 4 in transformers
+_UNSEEN = "which layers turn{}; rfrope.models.probe of the model runs them"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,18 @@ class Finding(Result):
     position : int or None
         The first position at which a cos or sin is off by more than 1e-3; None if there is none within the context,
         or below 2^24 where there is no context. Of `probe` the first of those that it measured.
+
+    See Also
+    --------
+    models.audit, models.probe
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rope = rfrope.Rope(rfrope.geometric(8), context=64)
+    >>> found = rfrope.models.audit(rfrope.geometric(8, base=1e5), rope)
+    >>> found.findings[0].kind, found.findings[0].where, found.findings[0].position
+    ('frequencies', 'frequencies', 1)
     """
 
     kind: str
@@ -72,6 +88,18 @@ class Audit(Result):
         a fault or by rounding to float32; None if there is none within the context, or below 2^24 where there is none.
     unchecked : str
         What the config says and buffers do not show: which layers turn, where these differ; else "".
+
+    See Also
+    --------
+    models.audit, models.Finding
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rope = rfrope.Rope(rfrope.geometric(8), context=64)
+    >>> found = rfrope.models.audit(rope.frequencies, rope)
+    >>> found.passed, found.findings, found.checked
+    (True, (), ('frequencies',))
     """
 
     findings: tuple[Finding, ...]
@@ -134,6 +162,10 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     TypeError
         For arrays of other kinds, and as `from_config`.
 
+    See Also
+    --------
+    models.Audit, models.probe, models.compare
+
     Notes
     -----
     What rounding to float32 does to frequencies and phases is no finding; ``exceeds`` says from which position on it
@@ -169,7 +201,7 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     if not checked:
         raise ValueError("what holds nothing that rope says anything of; expected a Rope or config of the same model")
     asked = length if length is not None else max((_context(one) or 0 for one in meant), default=0) or None
-    switches, seen, unchecked = check_switches(what, rope)
+    switches, seen, unchecked = _check_switches(what, rope)
     found += [Finding("layers", "use_rope", text) for text in switches]
     return Audit(merge_shared(found), (*checked, *seen), asked, min(exceeds, default=None), unchecked)
 
@@ -204,12 +236,8 @@ def _candidates(buffer: Buffer, meant: tuple[Rope, ...]) -> tuple[Rope, ...]:
     if meant[0].source.model.pairing_from is None:  # not of a config
         return meant
     turning = [one for one in meant if one.source.rope_parameters["rope_type"] != "axial"]
-    alike = [one for one in turning if _perceives(buffer.name) == _perceives(one.source.model.name)]
+    alike = [one for one in turning if perceives(buffer.name) == perceives(one.source.model.name)]
     return tuple(one for one in alike if one.source.model.name.endswith(buffer.layer))
-
-
-def _perceives(name: str) -> bool:
-    return any(word in name for word in ("vision", "visual", "audio"))
 
 
 def _context(rope: Rope) -> int | None:
@@ -321,3 +349,41 @@ def _check_rows(
         yield from describe_difference(reading.frequencies, rope, reading.allowed, "")
     elif unlike := tables.rows_unlike(buffer, reading, noise):
         yield unlike
+
+
+# -- layers that turn --------------------------------------------------------------------------------------------------
+
+
+def _check_switches(what: Any, config: Any) -> tuple[list[str], list[str], str]:
+    """Return faults of switches, what was looked at, and in words what a config says of layers that was not."""
+    config = getattr(what, "config", None) if config is None else config
+    has_layers = isinstance(config, Mapping | str | os.PathLike) or hasattr(config, "to_dict")
+    if not has_layers or not hasattr(what, "named_modules"):
+        return [], [], ""
+    layers = list_layers(config)
+    meant = layers.ropes_by_layer
+    if meant is None:
+        return [], [], _UNSEEN.format(" by which RoPE") if len(layers.ropes) > 1 else ""
+    found = _find_switches(what)
+    wrong = {
+        turns: tuple(i for i in sorted(found) if i < len(meant) and found[i] == turns != (meant[i] is not None))
+        for turns in (True, False)
+    }
+    faults = [f"on in {show_layers(wrong[True])}, which the config has without RoPE"] if wrong[True] else []
+    faults += [f"off in {show_layers(wrong[False])}, which the config has with RoPE"] if wrong[False] else []
+    unseen = ""
+    if len(layers.ropes) > 1:
+        unseen = _UNSEEN.format(" by which RoPE")
+    elif None in meant and {*range(len(meant))} - found.keys():
+        unseen = _UNSEEN.format("")
+    return faults, [_SWITCH] if found else [], unseen
+
+
+def _find_switches(model: Any) -> dict[int, bool]:
+    """Return what attention says of itself, by the number of its layer; nothing of parts that see or hear."""
+    found: dict[int, bool] = {}
+    for path, part in model.named_modules():
+        value, number = vars(part).get(_SWITCH), _NUMBER.search(f".{path}.")
+        if number and isinstance(value, bool | int | np.integer) and not perceives(path):
+            found[int(number[1])] = bool(value)
+    return found

@@ -18,10 +18,10 @@ from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read, read_parts
 from rfrope.models.layering import show_layers
+from rfrope.models.parts import first
 from rfrope.models.rewriting import rewrites
 from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
-from rfrope.models.scoring import SHARE, choose_lengths, first_difference, score
-from rfrope.models.values import first
+from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error, score
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _SAME = 1e-12  # relative; rules are evaluated in float64
@@ -55,6 +55,18 @@ class EngineReport(Result):
         True where frequencies, attention factor, pairing and layers, where these are known, are those of the reference.
     findings : tuple of str
         In words: differences from the reference, and tables that end before the text.
+
+    See Also
+    --------
+    models.RopeComparison, engines.EngineRope
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> (rope,) = rfrope.models.compare(config, engines=["transformers", "vllm"]).ropes
+    >>> [(one.engine, one.status) for one in rope.engines]
+    [('transformers', 'known'), ('vLLM', 'known')]
     """
 
     engine: str
@@ -104,6 +116,18 @@ class RopeComparison(Result):
         Names of the engines after that change.
     layers : tuple of int or None
         The layers that turn by this RoPE; None where the config does not determine them.
+
+    See Also
+    --------
+    models.Comparison, models.EngineReport
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> (rope,) = rfrope.models.compare(config, engines=["transformers", "vllm"]).ropes
+    >>> rope.agree, rope.verdict
+    (True, ('They agree.',))
     """
 
     name: str
@@ -168,6 +192,18 @@ class Comparison(Result):
     ----------
     ropes : tuple of RopeComparison
         One for each RoPE of the config, as in `from_config`, and for each length of a text.
+
+    See Also
+    --------
+    models.compare, models.RopeComparison
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.compare(config, engines=["transformers", "vllm"])
+    >>> found.agree, len(found.ropes), found.findings
+    (True, 1, ())
     """
 
     ropes: tuple[RopeComparison, ...]
@@ -222,6 +258,10 @@ def compare(
         For an unknown engine, a config without ``max_position_embeddings``, and as `from_config`.
     TypeError, OSError
         As `from_config`.
+
+    See Also
+    --------
+    models.Comparison, models.audit, exports.export
 
     Notes
     -----
@@ -342,7 +382,7 @@ def _report(
     pairs, same = _count_pairs(config), _is_same(made, standard)
     ratio = score(made, pairs) / score(standard, pairs)
     distance = None if same else _find_difference(made, standard, config)
-    error = _relative_error(made.frequencies, standard.frequencies)
+    error = relative_error(made.frequencies, standard.frequencies)
     findings = _list_differences(made, reference, standard, (error, ratio, distance))
     if findings and made.ignored_keys:
         findings[-1] += f"; it does not read {', '.join(made.ignored_keys)}"
@@ -351,17 +391,11 @@ def _report(
     return EngineReport(*about, "known", "", made, error, ratio, distance, same, tuple(findings))
 
 
-def _relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    if found.shape != expected.shape:
-        return math.inf
-    return float(np.max(np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected))))
-
-
 def _is_same(one: EngineRope | RefusedError | UnknownError, other: EngineRope) -> bool:
     if not isinstance(one, EngineRope) or one.pairing != other.pairing or _turn_other_layers(one, other):
         return False
     factors = abs(one.attention_factor - other.attention_factor)
-    return max(factors, _relative_error(one.frequencies, other.frequencies)) <= _SAME
+    return max(factors, relative_error(one.frequencies, other.frequencies)) <= _SAME
 
 
 def _turn_other_layers(one: EngineRope, other: EngineRope) -> bool:

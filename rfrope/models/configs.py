@@ -15,9 +15,9 @@ from rfrope._core.arguments import flag, path_of, printable, show, whole
 from rfrope._core.array import place_for_caller
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
-from rfrope.models import patterns
+from rfrope.models import layer_patterns
+from rfrope.models.parts import NAMES, Part
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
-from rfrope.models.values import NAMES, Part
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import ladder
@@ -68,9 +68,9 @@ def from_config(
     config : dict, path, or object with to_dict()
         A Hugging Face config: the content of its config.json, that file or its folder, or a config of transformers.
     seq_len : int, optional
-        Positions in the sequence at hand, on which the schemes dynamic and longrope depend; None is a short one.
+        Length of the text, on which the schemes dynamic and longrope depend; None means a short text.
     pairing : {"half", "interleaved"}, optional
-        The two features that make a block, for model types that the table of transformers' classes does not have, or
+        Which two features form a block, for model types that are missing from the table of transformers' classes, or
         for weights whose features were reordered.
     xp, device, dtype
         As in `geometric`.
@@ -94,9 +94,13 @@ def from_config(
     TypeError
         For a config of another kind, and as `from_rope_parameters`.
     FileNotFoundError
-        If there is no such file or folder. Names of models mean nothing here: nothing is downloaded.
+        If there is no such file or folder. Model names are not accepted, because nothing is downloaded.
     OSError
         If a file cannot be read, or is not a regular one.
+
+    See Also
+    --------
+    models.from_rope_parameters, models.compare, analysis.summarise
 
     Notes
     -----
@@ -166,6 +170,11 @@ def read_file(path: str) -> tuple[dict[str, Any], str]:
     """Return the config of a file or folder, and the path of the file."""
     if os.path.isdir(path):
         path = os.path.join(path, "config.json")
+    if path.lower().endswith(".gguf"):
+        raise ValueError(
+            f"{path} is a GGUF file; expected a config.json, its folder, or a config object: that of a GGUF is "
+            "transformers.AutoConfig.from_pretrained(folder, gguf_file=name)"
+        )
     try:
         content = files.read_bytes(path, files.LONGEST_JSON)
     except FileNotFoundError:
@@ -322,7 +331,7 @@ def _read_ropes(name: str, part: Part, reading: _Reading) -> list[Rope]:
     described = _layers(part)
     split = described
     if "" in described:  # one dict, from which the layers of some classes take several bases
-        split = patterns.split_parameters(part.held, part.table.get("layers", {}), described[""])
+        split = layer_patterns.split_parameters(part.held, part.table.get("layers", {}), described[""])
     reading.place = name
     by_layer, found = part.layers([*split]), []
     for layer, parameters in split.items():

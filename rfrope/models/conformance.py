@@ -49,6 +49,10 @@ def conformance(folder: str | os.PathLike[str] | None = None) -> tuple[dict[str,
     OSError
         If it cannot be written.
 
+    See Also
+    --------
+    models.compare, from_config
+
     Notes
     -----
     Frequencies are those of transformers' formulas in float64; cos and sin are those of the exact phase to 1e-15, at

@@ -10,7 +10,7 @@ from typing import Any
 from rfrope._core.arguments import printable, show
 from rfrope._core.results import Result
 from rfrope.models.configs import PartLayers, perceives, read_parts
-from rfrope.models.patterns import NO_ATTENTION
+from rfrope.models.layer_patterns import NO_ATTENTION
 from rfrope.rotation.rope import Rope
 
 
@@ -35,6 +35,18 @@ class LayerKind(Result):
         True where that window reaches as far to the other side, in encoders: it holds ``2 window - 1`` positions.
     rope_name : str
         Of the Rope within its part, whatever Rope stands there: its key in `Layers.ropes`; "" where there is one.
+
+    See Also
+    --------
+    models.Layers
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> (kind,) = rfrope.models.list_layers(config | {"num_hidden_layers": 2}).kinds
+    >>> kind.layers, kind.rope.n_blocks, kind.window
+    ((0, 1), 8, None)
     """
 
     part: str
@@ -87,6 +99,18 @@ class Layers(Result):
     ----------
     kinds : tuple of LayerKind
         In the order of their first layers, part by part.
+
+    See Also
+    --------
+    models.list_layers, models.LayerKind
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> layers = rfrope.models.list_layers(config | {"num_hidden_layers": 2})
+    >>> [(one.kind, one.layers) for one in layers.kinds]
+    [('', (0, 1))]
     """
 
     kinds: tuple[LayerKind, ...]
@@ -170,6 +194,10 @@ def list_layers(
         If lists of a config have not one entry for each layer, and as `from_config`.
     TypeError, OSError
         As `from_config`.
+
+    See Also
+    --------
+    models.Layers, from_config
 
     Notes
     -----

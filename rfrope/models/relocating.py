@@ -41,6 +41,18 @@ class RopeRelocation(Result):
         they are the same at every length.
     layers : tuple of int or None
         The layers whose keys it turned; None where the config does not determine them.
+
+    See Also
+    --------
+    models.Relocation
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> (one,) = rfrope.models.can_relocate(config).ropes
+    >>> one.possible, one.rope.n_blocks
+    (True, 8)
     """
 
     name: str
@@ -83,6 +95,18 @@ class Relocation(Result):
         One for each RoPE of the config, as in `from_config`.
     still : tuple of LayerKind
         Layers without RoPE, as in `list_layers`: a move leaves their keys, or their state, as it is.
+
+    See Also
+    --------
+    models.can_relocate, models.RopeRelocation
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.can_relocate(config)
+    >>> bool(found), found.reasons
+    (True, ())
     """
 
     ropes: tuple[RopeRelocation, ...]
@@ -141,6 +165,10 @@ def can_relocate(
     ValueError, TypeError, OSError
         As `from_config`.
 
+    See Also
+    --------
+    models.Relocation, rotation.relocate
+
     Notes
     -----
     Nothing is known of a scheme by its name: frequencies and attention factors are computed at both lengths and
@@ -179,7 +207,7 @@ def can_relocate(
         before, after = (
             ropes(default if n is None else n)[i] for n, default in zip(lengths, (1, longest), strict=True)
         )
-        found.append(_judge(before, after, constant))
+        found.append(_judge(before, after, constant, _describe_chunks(raw)))
     still = (one for one in list_layers(raw, pairing=pairing).kinds if one.rope is None)
     return Relocation(tuple(found), tuple(still))
 
@@ -202,7 +230,7 @@ def _find_last_same(ropes: Callable[[int], tuple[Rope, ...]], which: int) -> int
     return low
 
 
-def _judge(before: Rope, after: Rope, constant: int | None) -> RopeRelocation:
+def _judge(before: Rope, after: Rope, constant: int | None, chunks: str) -> RopeRelocation:
     """Return what is known of keys that one Rope has turned and another is to have turned."""
     model = after.source.model
     changed = tuple(np.flatnonzero(np.asarray(before.frequencies) != np.asarray(after.frequencies)).tolist())
@@ -223,13 +251,27 @@ def _judge(before: Rope, after: Rope, constant: int | None) -> RopeRelocation:
             f"transformers caches them paired {model.cached_pairing!r}, an engine that turns them in place "
             f"{after.pairing!r}"
         )
-    facts += [model.note] if model.note else []
+    facts += [note for note in (model.note, chunks) if note]
     if known(model.model_type).get("sections") == "own":
         facts.append("its sections are dealt out in an order of its own, so keys move by one number for all axes")
     facts += [f"in texts of up to {constant} positions; beyond, frequencies depend on the length"] if constant else []
     reason = obstacle or "; ".join(facts)
     moved_by = None if same else before
     return RopeRelocation(model.name, not obstacle, reason, after, moved_by, changed, constant, model.layers)
+
+
+def _describe_chunks(raw: Mapping[str, Any]) -> str:
+    """Return how vLLM and SGLang count positions of keys with dual chunk attention, or ""."""
+    about, key = raw.get("dual_chunk_attention_config"), "dual_chunk_attention_config"
+    if not isinstance(about, Mapping):
+        return ""
+    size, near = (
+        whole(f"{key}.{name}", about.get(name, usual)) for name, usual in (("chunk_size", 8192), ("local_size", 1000))
+    )
+    return (
+        f"with dual chunk attention vLLM and SGLang turn them by positions modulo {size - near}, so old and new "
+        "positions are taken modulo that; transformers leaves it out"
+    )
 
 
 def _find_obstacle(rope: Rope) -> str:

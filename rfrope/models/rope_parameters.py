@@ -70,6 +70,10 @@ def from_rope_parameters(
     TypeError
         For values of another kind, and as `geometric`.
 
+    See Also
+    --------
+    from_config, scaling.records
+
     Notes
     -----
     Values are those of transformers 5 evaluated in float64, to 1e-14, and its attention factor exactly. It warns of a

@@ -26,6 +26,14 @@ def choose_lengths(rope: Rope) -> tuple[int, ...]:
     return (context,)
 
 
+def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    """Return the largest relative difference of frequencies; infinity where they are not as many."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.shape != expected.shape:
+        return math.inf
+    return float(np.max(np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected)), initial=0.0))
+
+
 def score(rope: Any, n_pairs: float, cos: Any = 1.0) -> Any:
     """Return scores of equal content, summed over all pairs of a head, by the mean cosine of those that turn."""
     turning = rope.frequencies.size

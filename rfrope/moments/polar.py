@@ -45,6 +45,10 @@ def polar_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift:
     TypeError
         For magnitudes that are not real floating, or arrays of several libraries.
 
+    See Also
+    --------
+    moments.polar_variance, rotation.rotate_polar
+
     Notes
     -----
     It needs the kernel's law for each block alone: independent draws and every randomised design have it. Statement
@@ -87,6 +91,10 @@ def polar_variance(
         As `polar_score`; for a design of which no exact form is known, with those of which one is; and for another
         number of frequencies than of magnitudes.
 
+    See Also
+    --------
+    moments.polar_score, moments.polar_error
+
     Notes
     -----
     With ``A_i = q_i k_i`` and independent blocks ``Var S = sum_i A_i^2 ((1 + Phi_2 cos 2 delta_i)/2 - Phi^2 cos^2
@@ -127,6 +135,10 @@ def polar_error(
     ------
     ValueError, TypeError
         As `polar_variance`.
+
+    See Also
+    --------
+    moments.polar_variance, moments.polar_tail
 
     Notes
     -----
@@ -172,6 +184,10 @@ def polar_tail(
     ------
     ValueError, TypeError
         As `polar_score`, and for negative distances.
+
+    See Also
+    --------
+    moments.polar_error
 
     Notes
     -----
@@ -230,6 +246,10 @@ def effective_blocks(q: Array, k: Array) -> Array:
     ------
     ValueError, TypeError
         As `polar_score`.
+
+    See Also
+    --------
+    blocks_for_error, moments.relative_error
 
     Examples
     --------

@@ -49,6 +49,17 @@ class Band(Result):
     lower, upper : array
         An interval, within -1 and 1, that holds it at any one lag with probability `confidence`.
     confidence : float
+
+    See Also
+    --------
+    moments.mean_kernel_band
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> band = rfrope.moments.mean_kernel_band([0.0, 8.0], "gaussian(scale=8)", n_blocks=32)
+    >>> band.value.round(3), band.stderr.round(3)
+    (array([1.   , 0.607]), array([0.   , 0.079]))
     """
 
     value: Array
@@ -83,6 +94,10 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     ------
     ValueError, TypeError
         For shapes that do not fit, features that are not real floating, or a kernel that cannot be read.
+
+    See Also
+    --------
+    score_variance, estimate_scores, scores
 
     Notes
     -----
@@ -121,6 +136,10 @@ def score_variance(
     ------
     ValueError, TypeError
         As `expected_score`, and for a design of which no exact form is known, with those of which one is.
+
+    See Also
+    --------
+    expected_score, blocks_for_error
 
     Notes
     -----
@@ -161,6 +180,10 @@ def relative_error(
     ------
     ValueError, TypeError
         As `expected_score`.
+
+    See Also
+    --------
+    score_variance, blocks_for_error
 
     Examples
     --------
@@ -206,12 +229,16 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
     TypeError
         For arguments of another kind.
 
+    See Also
+    --------
+    score_variance, moments.mean_kernel_band
+
     Notes
     -----
-    The mean kernel of D blocks has the variance ``v / D + (1 - 1 / D) c``, with v that of one cosine and c this: a
-    negative c is why a design is good, and c near v says that all blocks err together. "shifted" does so at lags on the
-    dual lattice of its points (`rfrope.designs.dual_lattice`): there the lattice does not see a wave of the cosine.
-    docs/proofs.rst has the forms.
+    The mean kernel of D blocks has the variance ``v / D + (1 - 1 / D) c``, with v that of one cosine and c
+    this: a negative c is why a design is good, and c near v says that all blocks err together. "shifted" does so at
+    lags on the dual lattice of its points (`rfrope.designs.dual_lattice`): there the lattice does not see a wave of the
+    cosine. docs/proofs.rst has the forms.
 
     Examples
     --------
@@ -258,6 +285,10 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
     ------
     ValueError, TypeError
         For a kernel, lags or numbers that are not as above.
+
+    See Also
+    --------
+    moments.Band, analysis.mean_kernel, plotting.kernel
 
     Notes
     -----
@@ -323,11 +354,15 @@ def blocks_for_error(
         For a kernel or numbers that are not as above; with real lags for a kernel whose frequencies have no finite
         variance.
 
+    See Also
+    --------
+    score_variance, moments.relative_error
+
     Notes
     -----
-    Whole lags: ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag (Hoeffding's
-    inequality and the union bound; section 2 of the mathematics page). It is safe, not sharp: within some scales of the
-    kernel the designs "stratified" and "optimised" need far fewer blocks (docs/designs.rst).
+    Whole lags: ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag
+    (Hoeffding's inequality and the union bound; section 2 of the mathematics page). It is safe, not sharp: within some
+    scales of the kernel the designs "stratified" and "optimised" need far fewer blocks (docs/designs.rst).
 
     Real lags: with l the length of the vector of largest lags, ``sigma^2 = E |omega|^2`` and k axes, ``P(sup > error)
     <= beta (sigma l / error)^(2k/(k+2)) exp(-D error^2 / (4 (k+2) alpha))``, ``beta = ((k/2)^(-k/(k+2)) +

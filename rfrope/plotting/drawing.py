@@ -101,10 +101,15 @@ def heads_in_colours(ax: Any, count: int) -> list[dict[str, Any]]:
     return [{"color": shades.to_rgba(number), "ls": "-", "label": None} for number in range(count)]
 
 
-def label(ax: Any, artists: Sequence[Any]) -> None:
-    """Name artists below the axes, those that have a name."""
+def label(ax: Any, artists: Sequence[Any], *, inside: bool = False) -> None:
+    """Name artists, those that have a name: below the axes, or inside, at the right of the top, in their colours."""
     named = [one for one in artists if one.get_label() and not str(one.get_label()).startswith("_")]
-    if named:
+    if not named:
+        return
+    if inside:
+        made = ax.legend(handles=named, loc="upper right", labelcolor="linecolor", framealpha=0.8)
+        made.get_frame().set_linewidth(0.0)
+    else:
         ax.legend(handles=named, loc="upper left", bbox_to_anchor=(0.0, -0.14), frameon=False, fontsize="small")
 
 

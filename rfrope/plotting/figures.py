@@ -63,6 +63,10 @@ def kernel(
     ValueError, TypeError
         For a kernel, frequencies or numbers that are not as above.
 
+    See Also
+    --------
+    plotting.mean_kernels, moments.mean_kernel_band
+
     Notes
     -----
     Only whole lags are drawn: of Phi all up to 2048, and some 2048 beyond. The mean kernel of frequencies, which
@@ -124,6 +128,10 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
     ValueError, TypeError
         For frequencies that are not as above.
 
+    See Also
+    --------
+    plotting.wavelengths
+
     Examples
     --------
     >>> import rfrope
@@ -173,10 +181,15 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     ValueError, TypeError
         For lags of several axes, and for another kind of result.
 
+    See Also
+    --------
+    heads.positional_attention, heads.profile
+
     Notes
     -----
-    One line for each head. For a `Profile` the band is one standard deviation of the score over the pairs, drawn for a
-    single head. From 100 lags on, the axis of the lags is logarithmic on both sides of 0.
+    One line for each head; the attention of a single one is drawn as stems, since it is there at whole lags alone. For
+    a `Profile` the band is one standard deviation of the score over the pairs, drawn for a single head. From 100 lags
+    on, the axis of the lags is logarithmic on both sides of 0.
 
     Examples
     --------
@@ -202,11 +215,15 @@ def attention(result: Any, *, ax: Any = None) -> Any:
         ax.fill_between(lags, *edges, label=about, **style)
     for curve, style in zip(curves, drawing.heads_in_colours(ax, len(curves)), strict=True):
         style |= {"label": what} if len(curves) == 1 else {}
-        ax.plot(lags, curve, marker="." if few else "", ms=3, lw=1.0, **style)
+        if not real and len(curves) == 1:
+            ax.vlines(lags, 0.0, curve, color=style["color"], lw=1.2)
+            style["ls"] = ""
+        ax.plot(lags, curve, marker="." if few or not style["ls"] else "", ms=5 if few else 3, lw=1.0, **style)
     ax.set(xlabel="lag, key minus query (positions)", ylabel=what)
     if not few:
         ax.set_xscale("symlog", linthresh=1.0)
-    drawing.label(ax, [*ax.collections, *ax.lines] if len(curves) == 1 else ax.lines)
+    if real or len(curves) > 1:  # the axis names a single one
+        drawing.label(ax, [*ax.collections, *ax.lines] if real and len(curves) == 1 else ax.lines)
     return ax
 
 
@@ -235,6 +252,10 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     ValueError, TypeError
         For sets or numbers that are not as above.
 
+    See Also
+    --------
+    analysis.mean_kernel, plotting.kernel
+
     Notes
     -----
     Every whole lag counts (up to 2^20, beyond at equal ratios): up to 1024 they are drawn as a line, beyond as the
@@ -260,7 +281,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
         values = _diagonal_mean_kernel(omega, lags)
         drawn.append(drawing.curve(ax, lags, values, number, label=drawing.plain(label)))
     ax.set(xlabel="lag (positions)", ylabel="mean kernel")
-    drawing.label(ax, drawn)
+    drawing.label(ax, drawn, inside=True)
     return ax
 
 
@@ -288,6 +309,14 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
     ValueError, TypeError
         For sets or numbers that are not as above.
 
+    See Also
+    --------
+    analysis.wavelengths, plotting.frequencies
+
+    Notes
+    -----
+    Blocks whose wavelengths rise or fall from one to the next are joined by a line; those in no order are points.
+
     Examples
     --------
     >>> import rfrope
@@ -301,7 +330,9 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
     for number, (label, omega) in enumerate(checked.items()):
         lengths = analysis.wavelengths(omega)
         seen, style = np.where(np.isfinite(lengths), lengths, np.nan), drawing.colour(number)
-        drawn += ax.plot(np.arange(len(lengths)), seen, marker=".", ms=3, lw=1.0, label=drawing.plain(label), **style)
+        steps = np.diff(seen[np.isfinite(seen)])
+        style |= {"ms": 3} if np.all(steps >= 0.0) or np.all(steps <= 0.0) else {"ms": 6, "ls": ""}
+        drawn += ax.plot(np.arange(len(lengths)), seen, marker=".", lw=1.0, label=drawing.plain(label), **style)
     for one in dict.fromkeys(contexts.values()):
         drawn.append(ax.axhline(one, color="0.35", ls=(0, (6, 3)), lw=1.0, label=f"context {one}"))
     if any(np.any(omega) for omega in checked.values()):
@@ -331,6 +362,10 @@ def validation(result: Any, *, ax: Any = None) -> Any:
         Without matplotlib.
     TypeError
         For another kind of result.
+
+    See Also
+    --------
+    validate
 
     Examples
     --------

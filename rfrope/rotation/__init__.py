@@ -5,6 +5,7 @@ Conventions: a block is two features, paired ``"half"`` (i, i + D, as Hugging Fa
 first 2D features are turned, the others pass through. A lag is KEY minus QUERY position.
 """
 
+from rfrope.rotation.cumulative import cumulative_phases
 from rfrope.rotation.pairings import block_coefficients, convert_pairing, from_complex, to_complex
 from rfrope.rotation.polar import rotate_polar
 from rfrope.rotation.positions import (
@@ -28,6 +29,7 @@ __all__ = [
     "Rope",
     "block_coefficients",
     "convert_pairing",
+    "cumulative_phases",
     "dequantise",
     "from_complex",
     "graph_positions",

@@ -37,6 +37,10 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
     ValueError
         For an unknown pairing, an axis that `x` lacks, or a width that is odd or too large.
 
+    See Also
+    --------
+    rotate, from_config
+
     Examples
     --------
     >>> convert_pairing([0, 1, 2, 3], "half", "interleaved")
@@ -84,6 +88,10 @@ def to_complex(x: Array, *, pairing: str = "half") -> Array:
     ValueError, TypeError
         As `rotate`.
 
+    See Also
+    --------
+    rotation.from_complex, convert_pairing
+
     Notes
     -----
     The score is ``Re sum z_q conj(z_k)`` (section 7 of the mathematics page, which corrects Stratos).
@@ -122,6 +130,10 @@ def from_complex(z: Array, *, pairing: str = "half") -> Array:
     TypeError
         If `z` is not complex.
 
+    See Also
+    --------
+    rotation.to_complex, convert_pairing
+
     Examples
     --------
     >>> from_complex([1 + 3j, 2 + 4j], pairing="interleaved")
@@ -158,6 +170,10 @@ def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Ar
     ------
     ValueError, TypeError
         As `rotate`, and if q and k differ in width or dtype.
+
+    See Also
+    --------
+    scores, expected_score, heads.shifted_terms
 
     Notes
     -----

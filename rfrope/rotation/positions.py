@@ -46,6 +46,10 @@ def packed_positions(cu_seqlens: Array, *, starts: Array | int = 0) -> Array:
     TypeError
         For numbers that are not whole.
 
+    See Also
+    --------
+    rotation.mrope_positions, rotate
+
     Examples
     --------
     >>> packed_positions([0, 3, 3, 5])
@@ -112,6 +116,10 @@ def mrope_positions(
         `after_video`.
     TypeError
         For sizes that are not whole numbers.
+
+    See Also
+    --------
+    rotation.grid_positions, mrope
 
     Notes
     -----
@@ -204,6 +212,10 @@ def grid_positions(
     TypeError
         For sizes that are not whole numbers.
 
+    See Also
+    --------
+    rotation.mrope_positions, axial, mixed
+
     Examples
     --------
     >>> grid_positions((2, 2)).tolist()
@@ -250,12 +262,16 @@ def sphere_positions(latitude: Array, longitude: Array) -> Array:
     TypeError
         For anything but integers and real floats.
 
+    See Also
+    --------
+    rotation.grid_positions, rotation.graph_positions
+
     Notes
     -----
-    The length of a lag is the chord ``2 sin(gamma / 2)``, gamma being the angle between the points. With frequencies of
-    an isotropic kernel of three axes the mean score is ``(q . k) Phi(2 sin(gamma / 2))``, which turns of the sphere do
-    not change: the restriction of a positive definite function to the sphere. Blocks turn along lines through space, so
-    that they commute; the representations of the rotation group, Wigner's matrices, do not.
+    The length of a lag is the chord ``2 sin(gamma / 2)``, gamma being the angle between the points. With
+    frequencies of an isotropic kernel of three axes the mean score is ``(q . k) Phi(2 sin(gamma / 2))``, which turns of
+    the sphere do not change: the restriction of a positive definite function to the sphere. Blocks turn along lines
+    through space, so that they commute; the representations of the rotation group, Wigner's matrices, do not.
 
     Examples
     --------
@@ -305,15 +321,20 @@ def graph_positions(
     TypeError
         For anything but real numbers, or a number of waves that is not whole.
 
+    See Also
+    --------
+    rotation.grid_positions, rotation.sphere_positions
+
     Notes
     -----
-    As in WIRE (Reid et al., "Rotary position encodings for graphs", 2025) phases are ``positions @ frequencies^T``: a
-    rotation by coordinates, so scores depend on the difference of two nodes' coordinates alone, and with frequencies of
-    a kernel the mean score is ``(q . k) Phi(difference)``. It says nothing on how far nodes are apart in the graph
-    beyond these waves. An eigenvalue that occurs several times has no unique waves: those that come are a choice, which
-    another numbering of the nodes may make differently. On a path of n nodes the first wave is ``cos(pi (i + 1/2) /
-    n)``, monotone in i, so that its arc cosine gives plain positions back; on a grid the first wave of each side
-    depends on the place along that side alone: an axial set (`axial`) on them is one on rows and columns.
+    As in WIRE (Reid et al., "Rotary position encodings for graphs", 2025) phases are ``positions @
+    frequencies^T``: a rotation by coordinates, so scores depend on the difference of two nodes' coordinates alone, and
+    with frequencies of a kernel the mean score is ``(q . k) Phi(difference)``. It says nothing on how far nodes are
+    apart in the graph beyond these waves. An eigenvalue that occurs several times has no unique waves: those that come
+    are a choice, which another numbering of the nodes may make differently. On a path of n nodes the first wave is
+    ``cos(pi (i + 1/2) / n)``, monotone in i, so that its arc cosine gives plain positions back; on a grid the first
+    wave of each side depends on the place along that side alone: an axial set (`axial`) on them is one on rows and
+    columns.
 
     Examples
     --------
@@ -396,6 +417,10 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "half", d
     ValueError, TypeError
         As `rotation_table`, and for an unknown pairing.
 
+    See Also
+    --------
+    rotation.shift_matrix, geometric
+
     Notes
     -----
     ``E(s) . E(t) = sum_i cos((s - t) . theta_i)``, which is D times `rfrope.analysis.mean_kernel` at ``s - t``: the
@@ -438,6 +463,10 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "half", dt
     ------
     ValueError, TypeError
         As `sinusoidal`.
+
+    See Also
+    --------
+    sinusoidal, rotation.phases
 
     Notes
     -----

@@ -49,6 +49,18 @@ class ModelPart:
     softmax_factor : float or None
         What the class multiplies its softmax scale by beside the attention factor, as those of DeepSeek's models do
         with ``mscale_all_dim``; None where it does not.
+
+    See Also
+    --------
+    rotation.Provenance, from_config
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> (rope,) = rfrope.from_config(config)
+    >>> rope.source.model.model_type, rope.source.model.window
+    ('llama', None)
     """
 
     name: str = ""
@@ -89,6 +101,10 @@ class Provenance:
         The schemes of ``rfrope.scaling`` that have changed the frequencies, in order, with their arguments.
     extra : dict
         Whatever else the maker of the frequencies says, under names of its own.
+
+    See Also
+    --------
+    Rope, rotation.ModelPart
 
     Examples
     --------

@@ -63,6 +63,10 @@ def quantise(x: Array, layout: str) -> Array:
     TypeError
         For `x` that is not real floating.
 
+    See Also
+    --------
+    rotation.dequantise, rotation.relocate_quantised
+
     Notes
     -----
     As ``quantize_row_q8_0_ref`` and ``quantize_row_q4_0_ref`` in ggml-quants.c, in float32. What was in blocks before
@@ -108,6 +112,10 @@ def dequantise(k: Array, layout: str) -> Array:
         For another layout, and for a number of bytes that is not that of whole blocks.
     TypeError
         For an array of another dtype.
+
+    See Also
+    --------
+    rotation.quantise
 
     Examples
     --------
@@ -157,6 +165,10 @@ def relocate_quantised(
     ------
     ValueError, TypeError
         As `rotation.relocate`, `quantise` and `dequantise`.
+
+    See Also
+    --------
+    rotation.relocate, rotation.relocation_bound, rotation.quantise
 
     Notes
     -----
@@ -223,6 +235,10 @@ def relocation_bound(storage: str, moves: int = 1) -> float:
     ------
     ValueError, TypeError
         For another storage, and a number that is not whole or negative.
+
+    See Also
+    --------
+    rotation.relocate_quantised, rotation.quantise
 
     Notes
     -----

@@ -49,6 +49,10 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     TypeError
         As `rotate`.
 
+    See Also
+    --------
+    rotation.relocate, models.can_relocate
+
     Notes
     -----
     Where both have one pairing and frequencies of one shape, every block is turned once, by ``p new - p old``, with

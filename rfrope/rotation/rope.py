@@ -33,32 +33,36 @@ class Rope:
     frequencies : array, radians per unit of position
         ``(D,)`` for scalar positions, or ``(*H, D, k)`` for positions ``(*P, k)``.
     pairing : {"half", "interleaved"} or None
-        The two features that make a block. None says that neither is right, as for a few model types: such a Rope can
-        be read and saved, but not rotate.
+        Which two features form a block. None means neither, as for a few model types: such a Rope can be read and
+        saved, but it cannot rotate.
     head_dim : int
-        Features of a query or key, at least 2D: those beyond 2D are not turned. Where it is given, features of another
-        width are refused, but for the 2D that turn, taken by themselves. 2D unless given; features may then be wider.
-        Of a polar Rope it is D.
+        Features of a query or key, at least 2D; those beyond 2D are not rotated. If it is given, only features of this
+        width are accepted, or the 2D rotated features alone. The default is 2D, and features may then be wider. For a
+        polar Rope it is D.
     attention_factor : float
         Positive; multiplies cos and sin of queries and of keys, and so scores by its square.
     sections : tuple of int or None
-        How many of the blocks ``(D,)`` each position axis gets, as `mrope` deals them out; positions are then
-        ``(*P, len(sections))``. None where the frequencies say all themselves.
+        How many of the blocks ``(D,)`` belong to each position axis, in the order of `mrope`; positions are then
+        ``(*P, len(sections))``. None if the frequencies themselves determine the axes.
     interleaved : bool
-        Whether sections are dealt out in turn (Qwen3-VL) or one after the other (Qwen2-VL).
+        Whether sections alternate (Qwen3-VL) or follow one after the other (Qwen2-VL).
     context : int, tuple of int or None
         Positions that the frequencies are made for, one number or one for each axis.
     polar : bool
         Whether features are magnitudes with one frequency each, D of them, which become 2D features
         ``(m cos u, m sin u)``, as `rfrope.rotation.rotate_polar` makes them.
     source : Provenance
-        Where they came from: the kernel's text, design and seed; or the model type and scheme. A dict that is given is
-        made into one (`Provenance.from_dict`).
+        The origin: the kernel's text, design and seed; or the model type and scheme. A dict is converted
+        (`Provenance.from_dict`).
 
     Raises
     ------
     ValueError, TypeError
         For values that are not as above.
+
+    See Also
+    --------
+    design, from_config, rotate, save
 
     Notes
     -----
@@ -440,8 +444,8 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
     """Frequencies as they came, NumPy's as a copy, lists and integers as floats; and how many blocks a head has."""
     if isinstance(value, _CheckedFrequencies):
         return value
-    if isinstance(value, Rope):
-        raise TypeError("frequencies is a Rope; expected an array: dataclasses.replace(rope, ...) changes other fields")
+    if any(isinstance(one, Rope) for one in (value[:1] if isinstance(value, list | tuple) else [value])):
+        raise TypeError("frequencies is a Rope, or several; expected an array: dataclasses.replace changes others")
     if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and 0 < value.size <= 2**16:
         if not np.vdot(value, value) < LARGEST * LARGEST:  # NaN and infinity too
             angles.check_values("frequencies", value, np)

@@ -56,6 +56,10 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
     TypeError
         For arrays of different libraries, or of a dtype that is not integer or real floating.
 
+    See Also
+    --------
+    rotate_by_phases, rotation_table
+
     Examples
     --------
     >>> phases([0, 1, 2], [1.0, 0.5])
@@ -90,16 +94,16 @@ def rotate(
     x : array_like, (..., d)
         Features of a real floating dtype, d even.
     positions : array_like
-        Integers or floats, negative ones and gaps included: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for
-        frequencies ``(*H, D, k)``. Integers count exactly up to 2**53. Floats of 16 bits raise a warning where they
-        lack whole numbers, and wherever values are not looked at.
+        Integers or floats, in any order: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for frequencies
+        ``(*H, D, k)``. Integers are exact up to 2**53. 16-bit floats raise a warning if they are too large to represent
+        every whole number, and always where values are not read (devices, compiled graphs).
     frequencies : array_like, radians per unit of position
-        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d, and features beyond 2D are not turned. Those of a
-        Rope that was given its `head_dim` turn features of that width, or 2D, alone. The phases, ``P + (D,)`` or what
+        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d, and features beyond 2D are not rotated. A Rope with a
+        given `head_dim` rotates only features of that width, or of width 2D. The phases, ``P + (D,)`` or what
         ``positions @ frequencies^T`` broadcasts to, broadcast against the leading axes of `x`, which they may not
         enlarge.
     pairing, out_pairing : {"half", "interleaved"}
-        The two features that make a block, in `x` and in the result (the same unless given).
+        Which two features form a block, in `x` and in the result (by default the same).
     shift : array_like, radians, optional
         Added to the phases; broadcasts against them. Triton's kernel gives NaN for 2**53 and more.
     scale : float or array_like
@@ -248,6 +252,10 @@ def rotate_by_phases(
     ValueError, TypeError
         As `rotate`.
 
+    See Also
+    --------
+    rotate, rotation.phases
+
     Examples
     --------
     >>> import numpy as np
@@ -294,6 +302,10 @@ def rotate_by_table(
     ValueError, TypeError
         As `rotate`, and if `cos` and `sin` differ in shape.
 
+    See Also
+    --------
+    rotate, rotation_table
+
     Examples
     --------
     >>> rotate_by_table([[1.0, 2.0]], [[0.0]], [[1.0]])
@@ -336,6 +348,10 @@ def rotation_table(
     ------
     ValueError, TypeError
         As `rotate`.
+
+    See Also
+    --------
+    rotate_by_table, rotation.phases
 
     Examples
     --------
@@ -391,6 +407,10 @@ def scores(
     ------
     ValueError, TypeError
         As `rotate`, and if q and k differ in width or dtype.
+
+    See Also
+    --------
+    block_coefficients, expected_score, rotate
 
     Examples
     --------

@@ -46,6 +46,17 @@ class Scheme:
         Other names.
     by_length : bool
         Whether the frequencies depend on the length of the text.
+
+    See Also
+    --------
+    scaling.records, models.from_rope_parameters
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> yarn = next(one for one in rfrope.scaling.records() if one.name == "yarn")
+    >>> yarn.required, yarn.by_length
+    ((), False)
     """
 
     name: str
@@ -280,6 +291,10 @@ def records() -> tuple[Scheme, ...]:
     -------
     tuple of Scheme
 
+    See Also
+    --------
+    scaling.Scheme, scaling.names
+
     Examples
     --------
     >>> [record.name for record in records() if record.by_length]
@@ -294,6 +309,10 @@ def names() -> tuple[str, ...]:
     Returns
     -------
     tuple of str
+
+    See Also
+    --------
+    scaling.records
 
     Examples
     --------

@@ -45,6 +45,10 @@ def linear(frequencies: Array, factor: float) -> Rope:
     TypeError
         If they are not numbers.
 
+    See Also
+    --------
+    scaling.ntk, scaling.yarn, analysis.plan
+
     Notes
     -----
     Source: section 5 of the mathematics page; kaiokendev; Chen et al. 2023 (arXiv 2306.15595).
@@ -80,6 +84,10 @@ def ntk(frequencies: Array, factor: float) -> Rope:
         If there are fewer than two frequencies, and as `linear`.
     TypeError
         As `linear`.
+
+    See Also
+    --------
+    scaling.dynamic_ntk, scaling.linear, analysis.plan
 
     Notes
     -----
@@ -128,6 +136,10 @@ def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_p
         As `ntk`, and if a length is not positive.
     TypeError
         As `linear`, and if a length is not a whole number.
+
+    See Also
+    --------
+    scaling.ntk, analysis.plan
 
     Notes
     -----
@@ -202,6 +214,10 @@ def yarn(
     TypeError
         As `linear`, and if `truncate` is neither True nor False.
 
+    See Also
+    --------
+    scaling.llama3, scaling.ntk, analysis.plan
+
     Notes
     -----
     As in transformers, `mscale` alone has no effect. Source: section 5 of the mathematics page; Peng et al. 2023
@@ -271,6 +287,10 @@ def longrope(
         If the three arrays differ in length, numbers are not positive, and as `linear`.
     TypeError
         As `linear`, and for arrays of different libraries.
+
+    See Also
+    --------
+    scaling.yarn, analysis.plan
 
     Notes
     -----
@@ -343,6 +363,10 @@ def llama3(
     TypeError
         As `linear`.
 
+    See Also
+    --------
+    scaling.yarn, analysis.plan
+
     Notes
     -----
     Source: section 5 of the mathematics page; Meta's Llama 3.1. The sign of a frequency does not matter.
@@ -394,6 +418,10 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
         If `partial_rotary_factor` is not from 0 to 1, and as `linear`.
     TypeError
         As `linear`.
+
+    See Also
+    --------
+    geometric, scaling.linear
 
     Notes
     -----

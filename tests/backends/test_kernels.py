@@ -145,20 +145,57 @@ def test_features_of_any_strides(name, pairings):
     check(x, AT, frequencies(BLOCKS, 1), pairing=pairings[0], out_pairing=pairings[1])
 
 
-@pytest.mark.parametrize("name", ["features", "tokens"])
+FAR_APART = {  # of which tensor a step along which axis is so long, and the pairing
+    "features": ("x", 3, "half"),
+    "pairs of features": ("x", 3, "interleaved"),
+    "tokens": ("x", 2, "half"),
+    "heads": ("x", 1, "half"),
+    "sequences": ("x", 0, "half"),
+    "positions of heads": ("positions", 1, "half"),
+    "sets": ("frequencies", 1, "half"),
+    "frequencies": ("frequencies", 2, "half"),
+    "shifts of heads": ("shift", 1, "half"),
+    "shifts": ("shift", 3, "half"),
+    "scales of heads": ("scale", 1, "half"),
+    "scales": ("scale", 3, "half"),
+}
+
+
+def far_apart(values, axis, folder):
+    """Numbers with more than 2**31 elements between them, in a file with holes: only pages that are touched are there.
+
+    So is what steps of 32 bits would reach.
+    """
+    length = values.shape[axis]
+    step = 2**29 + 8 if length < 9 else 2**28 + 8
+    steps = [step if i == axis else old for i, old in enumerate(values.select(axis, 0).unsqueeze(axis).stride())]
+    memory = torch.from_file(str(folder / "sparse"), shared=True, size=2**31 + step * length, dtype=values.dtype)
+    return memory.as_strided(values.shape, steps, 2**31).copy_(values)
+
+
+@pytest.mark.parametrize("name", FAR_APART)
 def test_steps_between_more_than_2_to_the_31_elements(name, tmp_path):
-    """Of a file with holes: only pages that are touched are there."""
-    step, shape = 2**28 + 8, (1, 1, TOKENS - 3, 2 * BLOCKS)
-    steps = (1, 1, 1, step) if name == "features" else (1, 1, step, 1)
-    length = step * (shape[3] if name == "features" else shape[2]) + 2**32
-    memory = torch.from_file(str(tmp_path / "sparse"), shared=True, size=length, dtype=torch.float16)
-    x = memory.as_strided(shape, steps, 2**31)  # what steps of 32 bits would reach is there, too
-    x.copy_(uniform(*shape).half())
-    omega, turn = frequencies(BLOCKS, 1), TurnOptions("half", "half")
-    angles = Angles(AT[: shape[2]], omega, None, XP)
-    exact = rotated.generic(x.double(), angles, turn, None)
-    found = rotation._turned(x, angles, turn, x)
-    assert_rounded(found, exact, ERROR)
+    which, axis, pairing = FAR_APART[name]
+    shape = [1, 9 if which != "x" else 1, 1, 2 * BLOCKS]
+    if which == "x" and axis < 3:
+        shape[axis] = 9
+    heads = shape[1]
+    given = {
+        "x": uniform(*shape).half(),
+        "positions": torch.randint(0, 99, (shape[0], heads if which == "positions" else 1, shape[2], 1)),
+        "frequencies": frequencies(1, heads if which == "frequencies" else 1, BLOCKS, 1),
+        "shift": uniform(1, heads, 1, BLOCKS) if which == "shift" else None,
+        "scale": uniform(1, heads, 1, BLOCKS) + 1.0 if which == "scale" else None,
+    }
+    phases = given["positions"] * given["frequencies"][..., 0][:, :, None]
+    phases = phases if given["shift"] is None else phases + given["shift"]
+    scale = 1.0 if given["scale"] is None else given["scale"]
+    exact = rfrope.rotate_by_phases(given["x"].double(), phases, pairing=pairing, scale=scale)
+    given[which] = far_apart(given[which], axis, tmp_path)
+    x, *others = given.values()
+    options = launches.Options(1.0, 0, False, pairing, pairing, False, False, False)
+    rotation.turn_both_(x, None, *others, *options)
+    assert_rounded(x, exact, ERROR)
 
 
 SHAPES = [
@@ -354,7 +391,19 @@ MISTAKES = {  # of the text: what a person might write instead
     ),
     "far word": ("+ (position >> 26) * far", "+ (position >> 25) * far"),
     "cosine's polynomial": ("1.0 - 0.5 * z", "1.0 + 0.5 * z"),
-    "set of frequencies": ("set_of, head = head // group,", "set_of, head = head,"),
+    "bits below 2**-32": ("rest += tl.where(negative, -fine, fine)", "rest += 0.0 * tl.where(negative, -fine, fine)"),
+    "heads of 32 bits": ("number = (head + member).to(tl.int64)", "number = head + member"),
+    "sequences of 32 bits": ("(pid // tiles // chunks).to(tl.int64)", "pid // tiles // chunks"),
+    "tokens of 32 bits": (
+        "row = tl.arange(0, TOKENS)[None, :, None].to(tl.int64)",
+        "row = tl.arange(0, TOKENS)[None, :, None]",
+    ),
+    "heads of angles in 32 bits": ("head.to(tl.int64)  #", "head  #"),
+    "sets of 32 bits": ("(head // group).to(tl.int64)", "head // group"),
+    "frequencies of 32 bits": ("column.to(tl.int64) * f_steps[2]", "column * f_steps[2]"),
+    "shifts of 32 bits": ("column.to(tl.int64) * s_steps[3]", "column * s_steps[3]"),
+    "scales of 32 bits": ("column.to(tl.int64) * e_steps[3]", "column * e_steps[3]"),
+    "set of frequencies": ("(head // group).to(tl.int64), head", "head.to(tl.int64), head"),
     "scale divides": ("factor / e if DIVIDED else factor * e", "factor * e"),
     "shift's tokens": ("(token + row) * s_steps[2]", "row * s_steps[2]"),
     "counted tokens": ("found = token + row + offset", "found = row + offset"),
@@ -393,7 +442,8 @@ def everything(rooms):
     test_frequencies_of_any_size()
     test_a_carry_between_words()
     with tempfile.TemporaryDirectory() as folder:
-        test_steps_between_more_than_2_to_the_31_elements("features", pathlib.Path(folder))
+        for name in FAR_APART:
+            test_steps_between_more_than_2_to_the_31_elements(name, pathlib.Path(folder))
     check(
         -30.0 - uniform(2, 3, 4, BLOCKS).float(),
         at[:4],

@@ -229,17 +229,17 @@ CEILINGS = {
 # The same of what calls have less often, and most bytes of stack and spills on any: for compute capability 12.0 the
 # assembler puts one number of gradients of magnitudes on the stack. A head of one token is loaded by single features.
 RARE = {
-    "queries alone": (64, 750, 80, 1000, 0),
+    "queries alone": (64, 800, 80, 1000, 0),
     "phases": (64, 1300, 80, 1650, 0),
     "one token": (32, 800, 16, 400, 0),
-    "in place": (64, 1020, 80, 1480, 0),
+    "in place": (64, 1060, 80, 1480, 0),
     "turned back, by a scale": (64, 1280, 104, 1720, 0),
-    "counted from a tensor": (64, 1030, 80, 1500, 0),
-    "sets of heads": (64, 990, 80, 1440, 0),
-    "int32 positions": (64, 1030, 80, 1480, 0),
+    "counted from a tensor": (64, 1070, 80, 1500, 0),
+    "sets of heads": (64, 1040, 80, 1440, 0),
+    "int32 positions": (64, 1070, 80, 1480, 0),
     "float32 positions": (64, 1800, 128, 2330, 0),
     "bits of float64": (64, 1800, 128, 2330, 0),
-    "part of a head": (80, 1110, 88, 1570, 0),
+    "part of a head": (80, 1160, 88, 1570, 0),
     "gradients of magnitudes": (168, 3750, 192, 4550, 8),
     "gradients of sets": (128, 2680, 160, 3350, 0),
 }
@@ -252,6 +252,7 @@ GRAPHS = {
     "polar prefill": 2,
     "decode": 2,
     "decode after a cache": 2,
+    "decode without a place": 2,
 }
 TARGETS = ("cuda 80", "cuda 90", "cuda 100", "cuda 120", "hip gfx942", "hip gfx1100")
 
@@ -304,7 +305,10 @@ def test_rare_variants_compile_too_within_their_ceilings(target):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++, which makes the stand-in for a device's guard")
 @pytest.mark.parametrize("name", sparse(GRAPHS, lambda name: name in ("prefill", "decode")))
 def test_a_compiled_layer_launches_the_kernel_once_or_turns_among_its_neighbours(name, tmp_path):
-    """And none of Inductor's own kernels computes in float64 or takes a sine."""
+    """None of Inductor's own kernels computes in float64 or takes a sine, and it would record all in a CUDA graph.
+
+    By its own checks (``mode="reduce-overhead"``); not of a graph that copies words from the host at every call.
+    """
     kind = "decode" if "decode" in name else "prefill"
     beside = f"{name if 'length' in name else kind} without rotation"
     found = said_by("triton_graphs.py", tmp_path, name, beside)
@@ -312,7 +316,8 @@ def test_a_compiled_layer_launches_the_kernel_once_or_turns_among_its_neighbours
     assert still["turn"] == 0
     assert turned["turn"] == (kind == "prefill")
     assert turned["fused"] == still["fused"] + GRAPHS[name]
-    assert turned["float64"] == turned["sines"] == []
+    assert turned["float64"] == turned["sines"] == still["refused"] == []
+    assert ["cpu device" in one for one in turned["refused"]] == ([True] if "without a place" in name else [])
 
 
 def test_a_compiled_step_of_training_is_one_launch_each_way(tmp_path):

@@ -53,16 +53,16 @@ def test_the_text_the_tables_and_the_page_have_every_head_with_errors(run, folde
     for row in table:
         assert all(float(row[f"{name}_stderr"]) >= 0.0 for name in ("variance", "lag_explained", "sink", "change_half"))
     report = json.loads(re.search(r'id="report">(.*?)</script>', paths[2].read_text("utf-8"), re.DOTALL)[1])
-    kinds = [part["kind"] for part in report["parts"]]
+    kinds = [part["kind"] for part in report["choices"][0]["parts"]]
     assert kinds == ["words", "lines", "lines", "lines", "table", "copyable"]
-    curves = report["parts"][1]
+    curves = report["choices"][0]["parts"][1]
     assert len(curves["groups"]) == 8
     assert curves["x"][:3] == [0, 1, 2]
     for one in curves["sets"]:
         assert np.shape(one["mid"]) == np.shape(one["low"]) == (8, len(curves["x"]))
         assert np.all(np.asarray(one["low"], float) <= np.asarray(one["mid"], float))
         assert np.all(np.asarray(one["mid"], float) <= np.asarray(one["high"], float))
-    assert len(report["parts"][4]["rows"]) == 9
+    assert len(report["choices"][0]["parts"][4]["rows"]) == 9
     assert float(table[curves["group"]]["lag_explained"]) == max(float(row["lag_explained"]) for row in table)
 
 

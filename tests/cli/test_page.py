@@ -55,15 +55,21 @@ def made(run, config, tmp_path):
 
 def parts(path, kind):
     """Parts of one kind of a page."""
+    return [one for one in parts_of(path) if one["kind"] == kind]
+
+
+def parts_of(path):
+    """All parts of a page."""
     report = re.search(r'id="report">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)[1]
-    return [one for one in json.loads(report)["parts"] if one["kind"] == kind]
+    (choice,) = json.loads(report)["choices"]
+    return choice["parts"]
 
 
 # -- what is in a page -------------------------------------------------------------------------------------------------
 
 
 VERDICTS = {
-    "inspect": r"^\S+: 16 frequencies for 32 features .* In short: equal content averages ",
+    "inspect": r"^In short: equal content averages .* \S+: 16 frequencies for 32 features ",
     "validate": r"^PASSED: largest \|z\| \S+ \(.*\); bound \S+ \(Bonferroni",
     "compare": r"^They agree\.$",
     "plan": r"^The config is stretched already, by yarn with factor 4, .*\. From 128 trained positions to 1024, 8 ",
@@ -107,7 +113,7 @@ def test_text_cannot_leave_its_place():
     content = page.rendered(hostile, [page.copyable(hostile, hostile)], hostile)
     assert content.count("<script>alert") == 0
     report = re.search(r'id="report">(.*?)</script>', content, re.DOTALL)[1]
-    assert json.loads(report)["parts"][0]["text"] == hostile
+    assert json.loads(report)["choices"][0]["parts"][0]["text"] == hostile
 
 
 def test_each_table_of_inspect_stands_below_its_title(made):
@@ -229,3 +235,52 @@ def test_a_head_is_chosen_and_its_kernel_with_it(made):
     middle = (np.asarray(figure["starts"]) + figure["ends"]) // 2
     law = rfrope.kernel("matern", nu=1.5, scale=64.0)
     np.testing.assert_allclose(figure["phi"][2]["mid"], law(middle), atol=1e-6)
+
+
+@campaign
+def test_one_of_several_is_shown_at_a_time(made, config, tmp_path):
+    """The verdict of the first stands above; a radio button shows another, by the keyboard as by a pointer."""
+    names = {"first": parts_of(made("inspect", *LADDER)[0]), "second": parts_of(made("inspect", config)[0])}
+    path = tmp_path / "both.html"
+    path.write_text(page.rendered("Two", names, "text"), "utf-8")
+    script = """
+      const seen = () => [document.getElementById("verdict").innerText, document.querySelectorAll("section").length,
+        rfrope.drawn.length, document.activeElement.checked];
+      const radios = [...document.querySelectorAll("fieldset input")], found = [seen()];
+      radios[1].focus(); radios[1].click(); await wait(10); found.push(seen());
+      return {found, named: radios.map((one) => one.parentElement.innerText.trim())};"""
+    found, console = browser.run(path, script, width=390)
+    assert console == []
+    assert found["named"] == [*names]
+    for (verdict, sections, drawn, _), kept in zip(found["found"], names.values(), strict=True):
+        assert verdict == next(one for one in kept if one["kind"] == "words")["paragraphs"][0]
+        assert verdict.startswith("In short: ")
+        assert sections == drawn == len(kept)
+    assert found["found"][0][0] != found["found"][1][0]
+    assert found["found"][1][3] is True
+
+
+@campaign
+def test_arrow_keys_read_a_figure_aloud(made):
+    path, _ = made("inspect", *LADDER)
+    script = """
+      const box = document.querySelector(".chart"), seen = [];
+      box.focus();
+      for (const key of ["End", "Home", "ArrowRight", "PageDown"]) {
+        box.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+        seen.push(box.getAttribute("aria-valuetext"));
+      }
+      return {seen, focus: document.activeElement === box, role: box.getAttribute("role"),
+        scrolled: [...document.querySelectorAll(".scroll")].every((one) => one.tabIndex === 0 && one.ariaLabel),
+        named: [...document.querySelectorAll("input, select, button")].every((one) => !one.offsetParent || one.ariaLabel
+          || one.labels?.length || one.innerText)};"""
+    found, console = browser.run(path, script)
+    assert console == []
+    assert found["focus"]
+    assert found["role"] == "slider"
+    assert found["scrolled"]
+    assert found["named"]
+    lags = [re.match(r"lags? (\d+)", one)[1] for one in found["seen"]]
+    assert (int(lags[0]) > 450, lags[1:]) == (True, ["1", "2", "1"])
+    (figure,) = parts(path, "curves")
+    assert f": {figure['sets'][0]['mid'][figure['ends'].index(2)]:.4f}" in found["seen"][2]

@@ -30,7 +30,7 @@ def test_text_and_json(run):
     text, name, config = config_in(out)
     assert (code, err) == (0, "")
     assert text.startswith(f"{plan}\n\nNone of this has read a text with your model.")
-    assert text.endswith("\nrfrope tune MODEL --texts FILE ... --context 1024 --trained 256 -o rope.npz\n\n")
+    assert text.endswith("\nrfrope tune MODEL --texts FILE ... --context 1024 -o rope.npz\n\n")
     assert name == plan.methods[0].name == "yarn"
     assert config == {"rope_parameters": plan.methods[0].rope_parameters, "max_position_embeddings": 1024}
     told = json.loads(run("plan", "config.json", "--context", 1024, "--json", "--method", "yarn")[1])
@@ -55,6 +55,7 @@ def test_a_config_that_is_stretched_already(run, config, key):
     first, second, *_ = out.split("\n")
     assert first == "The frequencies were scaled before, by yarn, and are taken as those of training."
     assert second.startswith("From 1024 trained positions to 2048, 2 times as many. ")
+    assert "--context 2048 --trained 1024 -o rope.npz" in out
 
 
 def test_long_lists_of_divisors_are_in_short(run, config):

@@ -44,7 +44,13 @@ def test_the_text_the_rope_and_the_page(run, folder, tmp_path):
     assert rope.source.scaled_by[-1]["scheme"] == "learned"
     assert rope.context == 64
     report = json.loads(re.search(r'id="report">(.*?)</script>', paths[1].read_text("utf-8"), re.DOTALL)[1])
-    assert [part["kind"] for part in report["parts"]] == ["words", "table", "table", "copyable", "copyable"]
+    assert [part["kind"] for part in report["choices"][0]["parts"]] == [
+        "words",
+        "table",
+        "table",
+        "copyable",
+        "copyable",
+    ]
     code, out, err = run(*line(folder, *options, "--force", "--json"))
     assert (code, err) == (0, "")
     found = json.loads(out)

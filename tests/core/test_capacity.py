@@ -14,7 +14,20 @@ import pytest
 from test_public_api import OFFERED
 
 import rfrope
-from rfrope import analysis, bochner, designs, exports, heads, kernels, models, moments, plotting, rotation, scaling
+from rfrope import (
+    analysis,
+    bochner,
+    designs,
+    exports,
+    features,
+    heads,
+    kernels,
+    models,
+    moments,
+    plotting,
+    rotation,
+    scaling,
+)
 from rfrope._core import array, capacity
 
 
@@ -176,6 +189,30 @@ GREEDY = {
     ),
     "frequencies.xpos_scales": (lambda: rfrope.frequencies.xpos_scales([0, 1], MOST), "n_blocks"),
     "frequencies.xpos_scales: positions": (lambda: rfrope.frequencies.xpos_scales(np.zeros(10**5), 10**6), "either"),
+    "rotation.cumulative_phases": (lambda: rotation.cumulative_phases(many(MANY, 4)), "the size of rates"),
+    **{
+        f"frequencies.{name}": (
+            lambda name=name: getattr(rfrope.frequencies, name)(many(2**15, 2**15, value=0.0)),
+            "the size of generators",
+        )
+        for name in ("relative_commutator", "nearest_commuting")
+    },
+    "frequencies.fold": (lambda: rfrope.frequencies.fold(many(MANY, 4), np.eye(4)), "the size of weight"),
+    "frequencies.fold_gains": (lambda: rfrope.frequencies.fold_gains(many(MANY), np.eye(4)), "the size of gains"),
+    "analysis.toeplitz_defect": (lambda: rfrope.analysis.toeplitz_defect(many(SIDE, SIDE)), "the size of values"),
+    "analysis.fourier_two_point": (
+        lambda: rfrope.analysis.fourier_two_point(np.zeros(SIDE), np.zeros(SIDE), [1.0], np.eye(1), np.eye(1)),
+        "the size of q_positions or k_positions",
+    ),
+    "heads.lag_bias": (lambda: heads.lag_bias(np.zeros((SIDE, 1)), np.ones(SIDE)), "the size of lags, weight or shape"),
+    "heads.t5_bias": (
+        lambda: heads.t5_bias(np.zeros(SIDE, int), np.zeros((SIDE, 2)), max_distance=3),
+        "the size of lags or table",
+    ),
+    "heads.fire_bias": (
+        lambda: heads.fire_bias(np.zeros(SIDE), np.zeros(SIDE), abs, c=1.0, threshold=1.0),
+        "the size of q_positions or k_positions",
+    ),
     "frequencies.from_generators": (
         lambda: rfrope.frequencies.from_generators(many(2**15, 2**15, value=0.0)),
         "the size of generators",
@@ -324,6 +361,29 @@ GREEDY = {
     ),
     "bochner.from_autocorrelation": (lambda: bochner.from_autocorrelation(many(MANY)), "the size of values"),
     "bochner.from_series": (lambda: bochner.from_series(many(MANY)), "the size of x"),
+    "features.positive": (lambda: features.positive(many(MANY, 8), X), "the size of x"),
+    "features.positive: projections": (
+        lambda: features.positive(np.ones((SIDE, 8)), np.ones((SIDE, 8))),
+        "the size of x or projections",
+    ),
+    "features.hyperbolic": (lambda: features.hyperbolic(many(MANY, 8), X), "the size of x"),
+    "features.trigonometric": (lambda: features.trigonometric(many(MANY, 8), X), "the size of x"),
+    "features.variance": (
+        lambda: features.variance(np.ones((SIDE, 1, 8)), np.ones((SIDE, 8)), 3),
+        "the size of x or y",
+    ),
+    "features.linear_attention": (
+        lambda: features.linear_attention(np.ones((SIDE, 1, 1, 8)), *np.ones((2, SIDE, 1, 8))),
+        "the size of q, k or v",
+    ),
+    "features.stochastic": (
+        lambda: features.stochastic(np.ones((2**15, 64)), np.arange(2**15), LADDER, np.ones((64, 8, 2**12))),
+        "the size of projections or positions",
+    ),
+    "features.stochastic_variance": (
+        outer(features.stochastic_variance, np.zeros(SIDE), "gaussian", 3),
+        "the size of q, k or lags",
+    ),
     "plotting.frequencies": (lambda: plotting.frequencies(many(MANY)), "the size of rope"),
     "plotting.kernel": (lambda: plotting.kernel("gaussian", 64, frequencies=many(MANY)), "the size of frequencies"),
     "plotting.mean_kernels": (lambda: plotting.mean_kernels({"a": many(MANY)}, 8), "the size of sets['a']"),

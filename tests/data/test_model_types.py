@@ -38,7 +38,7 @@ def test_every_entry_is_well_formed():
         assert name
         assert set(entry) <= DEFAULTS | PAIRING | set(PECULIAR) | {"source"}
         assert set(entry.get("layers", {})) <= LAYERS
-        assert set(entry.get("names", {})) <= set(rfrope.models.values.NAMES)
+        assert set(entry.get("names", {})) <= set(rfrope.models.parts.NAMES)
         assert all(entry[key] in values for key, values in PECULIAR.items() if key in entry)
         if has_defaults(entry):
             assert entry.get("axial", "halves") in ("halves", "alternating", "turns", "unknown")

@@ -164,3 +164,19 @@ def test_rotation(kind):
         exported["freqs"] = mx.array(exported["freqs"])
         rows = [mx.fast.rope(mx.array(x[None, :, [i]]), **exported, offset=int(p)) for i, p in enumerate(positions)]
         check(np.concatenate([np.asarray(row)[0] for row in rows], axis=1), x, positions, rope, "MLX")
+
+
+@pytest.mark.parametrize("kind", carried_by("MLX-LM"))
+def test_exported_configs(kind):
+    """The class of Llama, made from the config, turns queries by the Rope, its attention factor included."""
+    mx, module = installed("mlx.core"), installed("mlx_lm.models.llama")
+    for seed in SEEDS:
+        rope = KINDS[kind](seed)
+        x, positions = features(rope)
+        width = int(rope.head_dim)
+        made = {"model_type": "llama", "hidden_size": 2 * width, "num_attention_heads": 2, "vocab_size": 8}
+        made |= {"num_hidden_layers": 1, "intermediate_size": 8, "rms_norm_eps": 1e-6, "head_dim": width}
+        args = module.ModelArgs.from_dict(made | exports.export(rope, "MLX-LM"))
+        turn = module.Attention(args).rope
+        rows = [np.asarray(turn(mx.array(x[None, :, i : i + 1]), offset=int(p))) for i, p in enumerate(positions)]
+        check(np.concatenate([row[0] for row in rows], axis=1), x, positions, rope, "MLX-LM")

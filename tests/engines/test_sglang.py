@@ -1,13 +1,17 @@
-"""SGLang's ``get_rope`` against the rule."""
+"""SGLang's ``get_rope`` against the rule, and with exported frequencies."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 from engine_configs import CASES, CONTEXT, check_table, is_refused, read_by_transformers, report
 from packages import installed
+from ropes import KINDS, SEEDS, carried_by
+
+from rfrope import exports
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -34,3 +38,20 @@ def test_configs(made, monkeypatch):
         check_table(rotary.short_cos_sin_cache.numpy(), report("SGLang", made, original), original)
     else:
         check_table(rotary.cos_sin_cache.numpy(), found, len(rotary.cos_sin_cache))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", carried_by("SGLang"))
+def test_exported_tables(kind, monkeypatch):
+    torch = installed("torch")
+    sglang = installed("sglang.srt.layers.rotary_embedding.factory")
+    monkeypatch.setattr(sglang, "_ROPE_DICT", {})
+    for seed in SEEDS:
+        rope = KINDS[kind](seed)
+        made, told = exports.export(rope, "SGLang"), exports.rounding(rope, "SGLang")
+        parameters, context = made["rope_parameters"], made["max_position_embeddings"]
+        theta, sizes = parameters["rope_theta"], (int(rope.head_dim), rope.rotary_dim)
+        rotary = sglang.get_rope(*sizes, context, theta, True, parameters, torch.float32)
+        wanted = np.concatenate(rope.table(np.arange(context)), axis=-1)
+        for table in (rotary.short_cos_sin_cache, rotary.long_cos_sin_cache):
+            assert np.max(np.abs(table.numpy()[:context] - wanted)) < rope.attention_factor * told.table

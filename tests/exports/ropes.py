@@ -22,12 +22,21 @@ def plain(seed: int) -> Rope:
     return Rope(omega, context=CONTEXT, attention_factor=float(rng.uniform(0.7, 1.6)))
 
 
+def learned(seed: int) -> Rope:
+    """A ladder with factors and a temperature, as `integrations.transformers.tune` returns them."""
+    rng, ladder = np.random.default_rng(seed), rfrope.geometric(BLOCKS)
+    step = {"scheme": "learned", "learned": ["factors", "temperature"], "temperature": float(rng.uniform(1.0, 1.5))}
+    omega, factor = ladder * np.exp(rng.normal(scale=0.3, size=BLOCKS)), step["temperature"] ** 0.5
+    return Rope(omega, context=CONTEXT, attention_factor=factor, source={"scaled_by": [step]})
+
+
 KINDS = {
     "plain": plain,
     "no factor": lambda seed: replace(plain(seed), attention_factor=1.0),
     "interleaved": lambda seed: replace(plain(seed), pairing="interleaved"),
     "interleaved, no factor": lambda seed: replace(plain(seed), pairing="interleaved", attention_factor=1.0),
     "partial": lambda seed: replace(plain(seed), head_dim=2 * BLOCKS + 8),
+    "learned": learned,
     "ladder": lambda seed: Rope(rfrope.geometric(BLOCKS, base=1e4 * 1.7**seed), context=CONTEXT),
 }
 SEEDS = range(10)

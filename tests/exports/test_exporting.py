@@ -17,7 +17,7 @@ from rfrope import Rope, engines, exports
 NAMES = [name for name in exports.names() if name != "PyTorch"]  # takes nothing until it is released: test_pytorch.py
 FORMATS = {engine.name: engine.format for engine in exports.records()}
 ROPE = KINDS["no factor"](1)
-DICTS = ("transformers", "vLLM", "SGLang", "TensorRT-LLM")
+DICTS = ("transformers", "vLLM", "SGLang", "MLX-LM", "TensorRT-LLM")
 ANY = ("json", "npz")
 
 
@@ -47,6 +47,28 @@ def test_attention_factors_are_where_each_engine_looks():
     assert "attention_factor" not in exports.export(ROPE, "TensorRT-LLM")["rope_scaling"]  # it has no such key
     assert exports.export(rope, "llama.cpp")["keys"]["llama.rope.scaling.attn_factor"] == 1.25
     np.testing.assert_array_equal(exports.export(rope, "ONNX")["cos_cache"][0], np.full(8, 1.25, np.float32))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.0693147180559945, 1.25])
+def test_the_contexts_of_mlx_lm_say_the_attention_factor(factor, tmp_path):
+    """By our rule for its classes, and in a copy of a config; what whole positions lose is stated."""
+    rope, path = replace(LLAMA, attention_factor=factor, context=16384), tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "llama", "head_dim": 16, "rope_theta": 5e5, "vocab_size": 8}))
+    exports.write(path, rope, "MLX-LM", model=path, overwrite=True)
+    (found,) = rfrope.models.compare(path, ["MLX-LM", "transformers"], seq_len=16384).ropes
+    for engine in found.engines:
+        np.testing.assert_allclose(engine.rope.frequencies, rope.frequencies, rtol=1e-6)
+        assert engine.rope.attention_factor == pytest.approx(factor, rel=2e-5)
+    lost = (
+        exports.rounding(rope, "MLX-LM").table - exports.rounding(replace(rope, attention_factor=1.0), "MLX-LM").table
+    )
+    assert abs(found.engines[0].rope.attention_factor / factor - 1.0) == pytest.approx(lost, abs=1e-12)
+
+
+def test_ropes_of_layers_are_no_rope():
+    for engine in ("transformers", "llama.cpp", "MLX"):
+        with pytest.raises(ValueError, match="rope has 2 Ropes, as of each layer, and engines turn all layers"):
+            exports.export([ROPE, ROPE], engine)
 
 
 @pytest.mark.parametrize(("rotary", "head"), [(16, 24), (16, 100), (12, 17), (2, 7)])
@@ -176,12 +198,14 @@ HEADS = Rope(np.ones((2, 8, 1)), context=8)
 AXES = rfrope.mrope(rfrope.geometric(8), (4, 2, 2))
 GLM = next(iter(rfrope.from_config({"model_type": "glm4", "head_dim": 32})))
 (LLAMA,) = rfrope.from_config({"model_type": "llama", "head_dim": 16})
+(GEMMA,) = rfrope.from_config({"model_type": "gemma", "head_dim": 16, "max_position_embeddings": 300})
 CARRIED = {
-    **{key: {"plain", "no factor", "partial", "ladder"} for key in ("transformers", "vLLM", "SGLang")},
+    **{key: {"plain", "no factor", "partial", "ladder", "learned"} for key in ("transformers", "vLLM", "SGLang")},
     "TensorRT-LLM": {"no factor", "ladder"},
-    "llama.cpp": {"plain", "no factor", "interleaved", "interleaved, no factor", "ladder"},
+    "MLX-LM": {"no factor", "ladder", "learned"},
+    "llama.cpp": {"plain", "no factor", "interleaved", "interleaved, no factor", "ladder", "learned"},
     "DeepSpeed": {"no factor", "ladder"},
-    "Liger-Kernel": {"plain", "no factor", "ladder"},
+    "Liger-Kernel": {"plain", "no factor", "ladder", "learned"},
     "diffusers": set(KINDS) - {"partial"},
     **{key: {"no factor", "interleaved, no factor", "ladder"} for key in ("MLX", "TransformerEngine")},
     **{key: set(KINDS) for key in ("exllamav3", "flash-attn", "FlashInfer", "LMCache", "ONNX", "vLLM operator", *ANY)},
@@ -192,6 +216,18 @@ REFUSED = [
     (Rope(np.ones(4), pairing=None, context=8), None, "its pairing is None"),
     (replace(ROPE, pairing="interleaved"), "vLLM", "it pairs 'interleaved', the engine 'half' alone"),
     (replace(ROPE, attention_factor=1.1), "MLX", "its attention factor 1.1 would be dropped"),
+    (
+        replace(ROPE, attention_factor=0.9),
+        "MLX-LM",
+        "its attention factor is 0.9, and what MLX-LM makes of a config is 1",
+    ),
+    (
+        replace(ROPE, attention_factor=2.0),
+        "MLX-LM",
+        "its attention factor 2.0 needs an original context below 8 positions",
+    ),
+    (replace(ROPE, head_dim=24), "MLX-LM", "its classes turn whole heads, the Rope 16 features of 24"),
+    (replace(GEMMA, pairing="half"), "MLX-LM", "its class of 'gemma' was not seen to read divisors"),
     (replace(ROPE, pairing="interleaved"), "transformers", "most classes of transformers pair halves"),
     (replace(GLM, pairing="half"), "transformers", "the class of 'glm4' pairs 'interleaved', the Rope 'half'"),
     (replace(LLAMA, head_dim=24), "transformers", "the class of 'llama' turns whole heads, the Rope 16 features"),
@@ -231,7 +267,7 @@ def test_a_class_that_pairs_as_the_rope_does():
     ("call", "message"),
     [
         (lambda: exports.export(ROPE, "vlm"), r"engine is 'vlm'; did you mean 'vLLM'\? Expected one of 'transformers'"),
-        (lambda: exports.export(ROPE, "mlx-lm"), r"engine is 'mlx-lm'; did you mean 'MLX'\?"),
+        (lambda: exports.export(ROPE, "mlxx"), r"engine is 'mlxx'; did you mean 'MLX'\?"),
         (lambda: exports.export(ROPE, 3), "engine is 3; expected one of 'transformers'"),
         (lambda: exports.export(ROPE.frequencies, "onnx"), "context is None, and so is the Rope's; ONNX needs it"),
         (lambda: exports.rounding(ROPE.frequencies, "mlx"), "context is None, and so is the Rope's; MLX needs it"),

@@ -8,13 +8,11 @@ import math
 import mpmath
 import numpy as np
 import pytest
-import scipy.linalg
 from campaign import campaign
 from conftest import library
 
 import rfrope
 from rfrope import analysis, geometric
-from rfrope.frequencies import from_generators
 
 RNG = np.random.default_rng(6)
 
@@ -230,56 +228,6 @@ def test_jax_compiles_the_sets_and_torch_differentiates_them():
     assert w.grad.tolist() == [4.0] * 4
 
 
-# -- generators --------------------------------------------------------------------------------------------------------
-
-
-def rotated_generators(omega, d, seed):
-    """Commuting generators of some frequencies ``(D, k)`` in a random basis of d features; the others stand still."""
-    rng = np.random.default_rng(seed)
-    mixer = np.linalg.qr(rng.standard_normal((d, d)))[0]
-    blocks = np.zeros((omega.shape[1], d, d))
-    for i, vector in enumerate(omega):
-        blocks[:, 2 * i + 1, 2 * i], blocks[:, 2 * i, 2 * i + 1] = vector, -vector
-    return mixer @ blocks @ mixer.T
-
-
-@pytest.mark.parametrize("noise", [0.0, 1e-12])
-@pytest.mark.parametrize("omega", [[[1.0, 0.0], [0.0, 0.3]], [[2.0, 0.1]], [[0.5, 0.5]] * 2, np.zeros((0, 2))], ids=str)
-def test_from_generators_with_features_that_stand_still(omega, noise):
-    """Rounding in what should be 0 turns nothing: the basis stays orthogonal, and there are D blocks."""
-    omega, d = np.reshape(np.asarray(omega), (-1, 2)), 12
-    made = rotated_generators(omega, d, seed=4)
-    shaken = np.random.default_rng(5).standard_normal(made.shape) * noise * (1.0 if len(omega) else 0.0)
-    made += shaken - np.swapaxes(shaken, 1, 2)
-    made = 0.5 * (made - np.swapaxes(made, 1, 2))
-    rope, basis = from_generators(made)
-    np.testing.assert_allclose(basis.T @ basis, np.eye(d), atol=1e-12)
-    assert rope.frequencies.shape == (d // 2, 2)
-    sizes = np.sort(np.linalg.norm(rope.frequencies, axis=-1))
-    expected = np.sort(np.append(np.linalg.norm(omega, axis=-1), np.zeros(d // 2 - len(omega))))
-    np.testing.assert_allclose(sizes, expected, atol=1e-9)
-    x, p = np.random.default_rng(6).standard_normal(d), np.array([3.0, -2.0])
-    turned = scipy.linalg.expm(np.tensordot(p, made, axes=1)) @ x
-    np.testing.assert_allclose(rope.rotate(x @ basis, p) @ basis.T, turned, atol=1e-8)
-
-
-@pytest.mark.parametrize("size", [1e-300, 1.0, 2.0**490])
-def test_from_generators_of_a_full_matrix(size):
-    made = np.random.default_rng(7).standard_normal((40, 40))
-    made = (made - made.T) * size
-    rope, basis = from_generators(made)
-    np.testing.assert_allclose(basis.T @ basis, np.eye(40), atol=1e-13)
-    blocks = np.zeros((40, 40))
-    first = np.arange(0, 40, 2)
-    blocks[first + 1, first], blocks[first, first + 1] = rope.frequencies, -rope.frequencies
-    np.testing.assert_allclose(basis.T @ (made / size) @ basis, blocks / size, atol=1e-12)
-    assert np.all(np.diff(rope.frequencies) > 0.0)
-
-
-SKEW = np.random.default_rng(0).standard_normal((2, 4, 4))
-SKEW -= np.swapaxes(SKEW, 1, 2)
-
-
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 GATE = {"n_blocks": 4, "low": 1.0, "high": 2.0}
@@ -303,16 +251,6 @@ REFUSED = [
     (golden_gate, (), GATE | {"zero_blocks": 5}, "zero_blocks is 5; expected at most n_blocks, 4"),
     (golden_gate, (), GATE | {"xp": "numpy"}, "xp is 'numpy'"),
     (golden_gate, (), GATE | {"dtype": "int32"}, "dtype is"),
-    (
-        from_generators,
-        (np.zeros((3, 3)),),
-        {},
-        r"generators has shape \(3, 3\); expected \(k, d, d\), or \(d, d\), with",
-    ),
-    (from_generators, (np.full((2, 2), np.nan),), {}, "generators holds NaN or infinity"),
-    (from_generators, (np.eye(2),), {}, "generators holds a matrix that is not skew-symmetric"),
-    (from_generators, (SKEW,), {}, "generators 0 and 1 do not commute"),
-    (from_generators, (1j * np.eye(2),), {}, "generators has dtype complex128"),
     (mrope, ([1.0] * 4, (2, 1)), {}, r"sections \(2, 1\) sum to 3; expected D = 4"),
     (mrope, ([1.0] * 4, (2.0, 2)), {}, r"sections\[0\] is 2.0"),
     (mrope, ([1.0] * 4, "22"), {}, "sections is '22'; expected a whole number for each"),

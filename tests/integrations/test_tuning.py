@@ -54,7 +54,7 @@ def test_it_learns_what_the_weights_were_made_for(model):
 
 @pytest.mark.parametrize(("per", "shape"), [("model", (8,)), ("layer", (8,)), ("head", (1, 8, 1))])
 def test_what_was_learned_goes_into_the_model(model, per, shape):
-    found = tuned(model, starts="ntk", per=per)
+    found = tuned(model, starts="ntk", per=per, steps=16, batch=4, window=24)
     ropes = found.rope if isinstance(found.rope, tuple) else (found.rope,)
     assert len(ropes) == (1 if per == "model" else 2)
     assert all(one.frequencies.shape == shape for one in ropes)
@@ -72,6 +72,27 @@ def test_what_was_learned_goes_into_the_model(model, per, shape):
     with replace_rotary(model, list(ropes) if len(ropes) > 1 else ropes[0]), torch.no_grad():
         read = [windows.document_losses(model, one) for one in parts["beyond"]]
     torch.testing.assert_close(torch.cat(read).double(), losses[:, TRAINED - 1 :].mean(1), rtol=1e-5, atol=1e-5)
+
+
+def test_what_was_learned_is_a_config(model, tmp_path):
+    """As divisors of longrope by `exports.write`, and as plain frequencies by `save_pretrained`: equal logits."""
+    tuning = tuned(model, starts="ntk", steps=16, batch=4, window=24)
+    assert tuning.rope.attention_factor != 1.0
+    ids = torch.from_numpy(np.stack(texts(2)))
+    with replace_rotary(model, tuning.rope):
+        wanted = logits(model, ids)
+        model.save_pretrained(tmp_path / "plain")
+    model.save_pretrained(tmp_path / "divisors")
+    config = tmp_path / "divisors" / "config.json"
+    rfrope.exports.write(config, tuning.rope, "transformers", model=config, overwrite=True)
+    scale = wanted.abs().max()
+    assert (logits(model, ids) - wanted).abs().max() > 0.01 * scale, "it makes a difference"
+    for name in ("plain", "divisors"):
+        loaded = type(model).from_pretrained(tmp_path / name)
+        assert loaded.config.max_position_embeddings == (CONTEXT if name == "divisors" else TRAINED)
+        assert (logits(loaded, ids) - wanted).abs().max() < 2e-5 * scale
+        (read,) = rfrope.from_config(loaded.config)
+        assert read.attention_factor == pytest.approx(tuning.rope.attention_factor, rel=1e-12)
 
 
 def test_layers_turn_by_ropes_of_their_own(model):
@@ -102,6 +123,10 @@ def test_windows_have_gaps_and_stay_below_the_context():
     again = windows.learning_batch(3, [document], layout, 5, 200, 0.0)
     np.testing.assert_array_equal(batch.positions, again.positions)
     assert not np.array_equal(batch.positions, windows.learning_batch(4, [document], layout, 5, 200, 0.0).positions)
+    longer = windows.learning_batch(3, [np.arange(96 + 50)], layout, 5, 200, 0.0)
+    begins = longer.ids - longer.positions
+    assert (begins == begins[:, :1]).all()
+    assert (begins.min(), begins.max()) == (0, 50)
     short = windows.learning_batch(3, [document[:40]], layout, 5, 200, 0.0)
     assert (np.diff(short.ids) == 1).all()
     assert short.positions.max() > 90
@@ -161,6 +186,27 @@ def test_the_same_seed_gives_the_same_bits_and_a_checkpoint_goes_on(model, tmp_p
         tuned(model, texts(seed=3), checkpoint=tmp_path / "kept.npz", per="layer")
 
 
+def test_the_context_is_that_which_was_asked_for(model):
+    found = tuned(model, starts={"mine": rfrope.Rope(rfrope.geometric(8, base=99.0))}, steps=1)
+    assert found.rope.context == CONTEXT
+    assert [*found.losses] == ["as it is", "mine", "learned"]
+
+
+def test_a_checkpoint_knows_every_document(model, tmp_path):
+    from rfrope.integrations import tuning
+
+    given = {"starts": "ntk", "steps": 1, "checkpoint": tmp_path / "kept.npz"}
+    tuned(model, **given)
+    learning, _, _ = tuning.split(texts(), 0.25, 0, 16)
+    taught = [i for i, one in enumerate(texts()) if any(np.array_equal(one, other) for other in learning)]
+    assert len(taught) == 5
+    for i in taught:
+        changed = texts()
+        changed[i][50] = 3 + (changed[i][50] - 2) % 29
+        with pytest.raises(ValueError, match="batches differ"):
+            tuned(model, changed, **given)
+
+
 def test_checkpointed_activations_give_the_same(model):
     plain, less = (tuned(model, starts="ntk", steps=3, activation_checkpointing=one) for one in (False, True))
     np.testing.assert_allclose(plain.rope.frequencies, less.rope.frequencies, rtol=1e-6)
@@ -195,6 +241,15 @@ BAD = {
     "whole": ({"documents": texts(9, 50), "whole_windows": 0.5}, ValueError, "whole_windows asks for texts of 96"),
     "reading": ({"documents": texts(9, 50), "reading": "whole"}, ValueError, "reading asks for texts of 96 tokens"),
     "window": ({"window": 64}, ValueError, "window is 64; expected"),
+    "gaps alone": ({"chunks": 16}, ValueError, "chunks is 16; expected"),
+    "short window": ({"window": 2}, ValueError, "window is 2; expected"),
+    "again": ({"documents": texts()[:6] * 2}, ValueError, r"texts\[6\] is texts\[0\] again"),
+    "vocabulary": (
+        {"documents": [one + 20 for one in texts()]},
+        ValueError,
+        r"texts\[0\] has ids from .* to .*32 tokens",
+    ),
+    "own": ({"starts": {"as it is": rfrope.geometric(8, base=3.0)}}, ValueError, r"starts\['as it is'\] is not what"),
     "part": ({"part": "full"}, ValueError, "part is 'full'"),
 }
 
@@ -213,6 +268,13 @@ def test_models_that_cannot_be_tuned_are_refused():
         tune(3, texts(), CONTEXT)
     with pytest.raises(ValueError, match=r"has no rotary module|RoPE"):
         tune(made("gpt2"), texts(), CONTEXT)
+    with pytest.raises(ValueError, match="model is a LlamaModel, which has no logits; expected a causal"):
+        tune(made(hidden_size=32, max_position_embeddings=TRAINED).model, texts(), CONTEXT)
+    near = made("mistral", max_position_embeddings=TRAINED, sliding_window=8)
+    with pytest.raises(
+        ValueError, match="the model's layers see 8 positions alone; expected layers that see the context"
+    ):
+        tuned(near)
     broken = made(hidden_size=32, max_position_embeddings=TRAINED)
     with torch.no_grad():
         broken.lm_head.weight.fill_(np.nan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 
 import numpy as np
@@ -225,3 +226,45 @@ def test_it_prints_what_it_is():
 def test_what_is_refused(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+@pytest.mark.parametrize("rope", [ONE, SETS], ids=["one set", "a set for each head"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_small_calls_run_one_loop_with_the_same_bits(rope, dtype, pairing):
+    rope = dataclasses.replace(rope, pairing=pairing, attention_factor=1.25)
+    polar, slow = PolarEmbedding(rope), PolarEmbedding(rope)
+    if polar._backend is None:
+        pytest.skip("compiled loops are off")
+    slow._backend = None
+    for q, k in (
+        (features(4, 1, dtype), features(2, 1, dtype, seed=1)),
+        (features(4, 3, dtype), features(2, 3, dtype)),
+    ):
+        for at in ({"offset": 1000}, {"positions": torch.arange(q.shape[2]) * 7}):
+            assert polar.turn_at_once(q, k, at.get("positions"), at.get("offset", 0)) is not None
+            for found, wanted in zip(polar(q, k, **at), slow(q, k, **at), strict=True):
+                assert found.shape == (*q.shape[:1], found.shape[1], q.shape[2], 2 * WIDTH)
+                assert torch.equal(found, wanted)
+        turned, k_turned = polar(q.transpose(0, 1).contiguous().transpose(0, 1), k)
+        assert torch.equal(turned, slow(q, k)[0])
+        assert torch.equal(k_turned, slow(q, k)[1])
+    q, k = features(4, 1, dtype).requires_grad_(), features(2, 1, dtype)
+    grad, wanted = (torch.autograd.grad(one(q, k, offset=5)[0].square().sum(), q)[0] for one in (polar, slow))
+    assert torch.equal(grad, wanted)
+
+
+@pytest.mark.parametrize("kind", ["RotaryEmbedding", "PolarEmbedding"])
+def test_states_of_the_other_kind_are_refused_where_shapes_agree(kind, tmp_path):
+    made = PolarEmbedding(WIDTH, "both"), RotaryEmbedding(2 * WIDTH, "both")
+    one, other = made if kind == "RotaryEmbedding" else made[::-1]
+    torch.save(other.state_dict(), tmp_path / "state.pt")
+    held = torch.nn.ModuleDict({"a": one})
+    given = {f"a.{name}": value for name, value in other.state_dict().items()}
+    states = (other.state_dict(), torch.load(tmp_path / "state.pt"))
+    pairs = [(one, state) for state in states] + [(held, torch.nn.ModuleDict({"a": other}).state_dict())]
+    for module, state in pairs:
+        with pytest.raises(ValueError, match=f"frequencies of the state is of a {kind}, and this is"):
+            module.load_state_dict(state)
+    one.load_state_dict(one.state_dict())
+    held.load_state_dict(given)  # without PyTorch's notes nothing says what they are

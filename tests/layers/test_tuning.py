@@ -218,6 +218,53 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
         tuned((model, *rest), **options)
     with pytest.raises(ValueError, match=r"another estimate \(rate differ\)"):
         tuned(**options, rate=0.02)
+    with pytest.raises(ValueError, match=r"another estimate \(learnable differ\)"):
+        tuned(**options, learnable="factors")
+    model, loss, _, *rest = problem()
+    options["checkpoint"] = tmp_path / "listed.npz"
+    tuned((model, loss, [batch(i) for i in range(3)], *rest), **options)
+    with pytest.raises(ValueError, match=r"another estimate \(batches differ\)"):
+        tuned((model, loss, [batch(i) for i in (0, 1, 3)], *rest), **options)
+
+
+def test_a_start_that_breaks_leaves_the_others_to_learn():
+    starts = {"near": STARTS["near"], "other": rfrope.Rope(rfrope.geometric(WIDTH // 2, base=150.0))}
+    model, loss, *rest = problem()
+
+    def breaks(x):
+        is_near = np.array_equal(model.rotaries[0].start.frequencies, STARTS["near"].frequencies)
+        return loss(x) * math.nan if torch.is_grad_enabled() and is_near else loss(x)
+
+    with torch.no_grad():  # around the call, as in a notebook
+        found = tuned((model, breaks, *rest), starts=starts, steps=20, check_every=5)
+    steps = {name: max(line["step"] for line in found.history if line["start"] == name) for name in starts}
+    assert steps == {"near": 0, "other": 20}
+    assert found.start == "other"
+    assert found.mean("learned", "beyond")[0] < found.mean("near", "beyond")[0]
+
+
+def test_a_dropped_start_stays_dropped(tmp_path):
+    """The leader ends after the others were dropped; a call that goes on from there learns from none of them."""
+    starts = {"best": rfrope.Rope(TRUE), "far": STARTS["far"]}
+    options = {"starts": starts, "steps": 12, "check_every": 3, "patience": 2, "checkpoint": tmp_path / "kept.npz"}
+    model, loss, *rest = problem()
+    readings = 0
+
+    def ends(x):
+        nonlocal readings
+        readings += torch.equal(x, rest[2]["within"][0])
+        if readings == 2:
+            raise _StopError
+        return loss(x)
+
+    with pytest.raises(_StopError):
+        tuned((model, ends, *rest), **options)
+    found = tuned((model, ends, *rest), **options)
+    assert {name: max(line["step"] for line in found.history if line["start"] == name) for name in starts} == {
+        "best": 6,
+        "far": 3,
+    }
+    assert found.history == tuned(**options | {"checkpoint": None}).history
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -286,6 +333,17 @@ BAD = {
     "validation": ({"validation": [1]}, TypeError, r"validation is \[1\]; expected a dict"),
     "starts": ({"starts": {"near": [STARTS["near"]]}}, ValueError, r"starts\['near'\] has 1 Ropes; expected one, or 2"),
     "shapes": ({"starts": STARTS | {"wide": TRUE[:2]}}, ValueError, "starts have Ropes of different shapes"),
+    "no dict": ({"starts": STARTS["near"]}, TypeError, r"starts is Rope\(.*; expected a dict of Ropes"),
+    "learned": (
+        {"starts": {"learned": STARTS["near"]}},
+        ValueError,
+        "starts has 'learned', the name of what is learned",
+    ),
+    "own": (
+        {"starts": {"as it is": STARTS["far"]}},
+        ValueError,
+        r"starts\['as it is'\] is not what the model turns by",
+    ),
     "layers": ({"starts": {"both": [*STARTS.values()]}}, ValueError, r"differ by layer; expected per='layer'"),
     "per": ({"per": "token"}, ValueError, "per is 'token'; "),
     "heads": ({"per": "head"}, ValueError, "heads is None and per is 'head'"),

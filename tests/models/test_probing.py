@@ -16,6 +16,7 @@ from blind_wrong import WRONG as BLIND_WRONG
 from campaign import campaign, sparse
 from conftest import library
 from constructed_models import (
+    BF16,
     CONTEXT,
     LISTS,
     LLAMA3_OMEGA,
@@ -27,10 +28,14 @@ from constructed_models import (
     WRONG,
     Constructed,
     W,
+    axis_by_sections,
     config,
+    cos_and_sin,
+    in_bf16,
     ladder,
     model,
     mrope,
+    one_of_both,
     scores_of,
 )
 from published import PUBLISHED
@@ -133,6 +138,143 @@ def crosses_blocks(q, k, positions):
 
 def counted(positions_of):
     return model(PLAIN, positions_of=positions_of)
+
+
+def by_key_head(apply):
+    """Key head h by a function of its number and positions, queries as they should be."""
+
+    def turn(q, k, positions):
+        turned = [apply(h)(q, k[:, h : h + 1], positions)[1] for h in range(k.shape[1])]
+        return model(PLAIN)(q, k, positions)[0], np.concatenate(turned, axis=1)
+
+    return turn
+
+
+def second(positions_of, first=lambda positions: positions):
+    """The second key head by positions of its own."""
+    return by_key_head(lambda h: counted(positions_of if h else first))
+
+
+def turns_from_new(q, k, positions):
+    """The first feature is made from the second one after that was turned."""
+    cos, sin = cos_and_sin(positions, PLAIN)
+
+    def turn(x):
+        a, b = x[..., : W // 2], x[..., W // 2 :]
+        new = a * sin + b * cos
+        return np.concatenate([a * cos - new * sin, new], axis=-1)
+
+    return turn(q), turn(k)
+
+
+OTHERS = {  # one head, one row or one side is wrong: the function, the kind, and words
+    "a key head one off": (
+        second(lambda p: p + 1),
+        "positions",
+        "keys: head 1: they turn by positions that are 1 more",
+    ),
+    "a key head by its place": (
+        second(lambda p: np.broadcast_to(np.arange(p.shape[1]), p.shape)),
+        *("positions", "keys: head 1: positions are not used"),
+    ),
+    "a key head in bfloat16": (
+        second(lambda p: p.astype(BF16).astype(np.float32)),
+        *("half precision", "keys: head 1: positions rounded to bfloat16"),
+    ),
+    "a key head of neighbours": (
+        by_key_head(lambda h: model(PLAIN, "interleaved" if h else "half")),
+        *("heads", "keys: head 1 turns by pairing 'interleaved', and head 0 by 'half'"),
+    ),
+    "a key head with a part": (
+        by_key_head(lambda h: model(PLAIN if h else PLAIN[:8])),
+        *("heads", "keys: head 1 turns 64 features, and head 0 16"),
+    ),
+    "a part of keys": (keys_by(model(PLAIN[:8])), "width", "queries turn 64 features and keys turn 16"),
+    "keys at half the positions": (keys_by(model(PLAIN / 2.0)), "frequencies", "keys: frequencies are not those meant"),
+    "queries by a table in bfloat16": (
+        one_of_both(model(PLAIN, changed=in_bf16), model(PLAIN)),
+        *("half precision", "queries: cos and sin are rounded to bfloat16"),
+    ),
+    "the second row": (
+        counted(lambda p: p + np.arange(len(p))[:, None]),
+        *("positions", "the second row of the batch turns by positions that are 1 more than its own"),
+    ),
+    "in reverse": (counted(lambda p: p[:, ::-1]), "positions", "in the reverse order"),
+    "the token before": (counted(lambda p: np.roll(p, 1, axis=1)), "positions", "of the one before them"),
+    "the token after": (counted(lambda p: np.roll(p, -1, axis=1)), "positions", "of the one after them"),
+    "cos for sin": (model(PLAIN, changed=lambda cos, sin: (sin, cos)), "pairing", "in each other's place"),
+    "the new second feature": (turns_from_new, "pairing", "the first feature is made from the second"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_wrong_in_one_head_row_or_side_alone(name):
+    apply, kind, says = OTHERS[name]
+    finding, *_ = models.probe(apply, rfrope.Rope(PLAIN, context=CONTEXT), heads=4, kv_heads=2).findings
+    assert (finding.kind, says in finding.text) == (kind, True), str(finding)
+
+
+def test_a_factor_that_depends_on_the_position():
+    """As Llama 4 has for queries of layers without RoPE."""
+
+    def apply(q, k, positions):
+        turned_q, turned_k = model(PLAIN)(q, k, positions)
+        return turned_q * (1.0 + 0.1 * np.log1p(positions // 1024))[:, None, :, None].astype(np.float32), turned_k
+
+    (finding,) = models.probe(apply, head_dim=W).findings
+    assert (finding.kind, "queries: lengths depend on the position: times 1 to 1.13" in finding.text) == (
+        "attention factor",
+        True,
+    )
+
+
+@pytest.mark.parametrize("which", ["keys", "a key head"])
+def test_axes_of_keys_are_followed_too(which):
+    time = mrope(lambda i: 0)
+
+    def of_head(q, k, positions):
+        right, wrong = mrope(axis_by_sections)(q, k, positions), time(q, k, positions)[1]
+        return right[0], np.concatenate([right[1][:, :1], wrong[:, 1:]], axis=1)
+
+    apply = one_of_both(mrope(axis_by_sections), time) if which == "keys" else of_head
+    options = {"head_dim": W, "heads": 2, "axes": 3}
+    for expected in (QWEN2_VL, None):
+        (finding,) = models.probe(apply, expected, **options).findings
+        assert finding.kind == "sections"
+        head = 0 if which == "keys" else 1
+        assert finding.text == f"keys, head {head}: positions along axes 1, 2 are given and never used"
+
+
+def test_sets_of_heads_along_axes():
+    sets = np.stack([np.stack([PLAIN, PLAIN / 2.0, PLAIN / 3.0], -1), np.stack([PLAIN, PLAIN / 3.0, PLAIN / 2.0], -1)])
+    meant, swapped = (rfrope.Rope(one, context=CONTEXT) for one in (sets, sets[:, :, [0, 2, 1]]))
+
+    def turn_by(rope):
+        return lambda q, k, positions: tuple(rope.rotate(x, positions[:, None]) for x in (q, k))
+
+    options = {"heads": 2, "axes": 3, "dtype": np.float64}
+    assert models.probe(turn_by(meant), meant, **options).passed
+    (finding,) = models.probe(turn_by(swapped), meant, **options).findings
+    assert (finding.kind, "axes of positions are swapped" in finding.text) == ("sections", True)
+
+
+def test_blocks_that_stand_still_in_one_head_are_those_meant():
+    sets = np.stack([np.where(np.arange(W // 2) < 8, PLAIN, 0.0), PLAIN])
+    rope = rfrope.Rope(sets[..., None], context=CONTEXT, pairing="interleaved")
+
+    def turn(q, k, positions):
+        return tuple(rope.rotate(x, positions[:, None, :, None]) for x in (q, k))
+
+    assert models.probe(turn, rope, heads=2, dtype=np.float64).passed
+
+
+def test_scores_behind_a_mask_are_said_to_be_that():
+    def apply(q, k, positions):
+        is_seen = positions[:, None, :, None] >= positions[:, None, None, :]
+        return np.where(is_seen, scores_of(model(PLAIN))(q, k, positions), -np.inf)
+
+    (finding,) = models.probe(apply, head_dim=W, gives="scores").findings
+    assert "or a mask: expected scores before it" in finding.text
 
 
 STRANGE = {  # small or rare faults: the function, the kind, and words
@@ -418,7 +560,7 @@ def test_the_position_from_which_precision_is_lost():
 
 
 def _measured(context):
-    from rfrope.models.measuring import choose_positions
+    from rfrope.models.probing.measurements import choose_positions
 
     return choose_positions(context)
 

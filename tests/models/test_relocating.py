@@ -234,6 +234,9 @@ def test_reasons():
         "the model type 'made_up' is not in the table, so that its pairing would be a guess; give pairing=",
     )
     assert reason(unknown, pairing="interleaved") == (True, "16 features of a key turn")
+    chunks = {"chunk_size": 262144, "local_size": 8192}  # of Qwen2.5-7B-Instruct-1M
+    possible, text = reason(LLAMA | {"model_type": "qwen2", "dual_chunk_attention_config": chunks})
+    assert (possible, "by positions modulo 253952, so old and new positions are" in text) == (True, True)
     growing = reason(DYNAMIC)[1]
     assert growing.endswith("in texts of up to 2048 positions; beyond, frequencies depend on the length")
 

@@ -171,6 +171,11 @@ def test_attention_by_lag(ax):
     assert np.array_equal(np.sort(held.lags), line.get_xdata())
     assert line.get_xdata()[np.argmax(line.get_ydata())] == -1.0
     assert np.sum(line.get_ydata()) == pytest.approx(1.0)
+    (stems,) = ax.collections
+    ends = np.stack(stems.get_segments())
+    assert np.array_equal(ends[:, 1], np.stack(line.get_data(), axis=-1))
+    assert not np.any(ends[:, 0, 1])
+    assert line.get_linestyle() == "None"
 
 
 def test_the_mean_score_of_a_real_head(ax):
@@ -202,6 +207,8 @@ def test_wavelengths_of_several_sets(ax):
     assert np.isnan(drawn["with zeros"][1])
     assert set(drawn["context 512"]) == {512}
     assert ax.get_yscale() == "log"
+    joined = plotting.wavelengths({"up": [0.5, 0.4, 0.0, 0.4], "no order": [0.5, 0.4, 0.6]}, ax=ax.figure.add_subplot())
+    assert [line.get_linestyle() for line in joined.lines] == ["-", "None"]
     plotting.wavelengths({"none": [0.0]}, ax=ax.figure.add_subplot())
     ax.figure.canvas.draw()
 

@@ -279,7 +279,8 @@ BAD = [
     ({"context": "4k"}, TypeError, "context is '4k'"),
     ({"context": ()}, ValueError, "context is empty"),
     ({"interleaved": True}, ValueError, "interleaved is True, but sections is None"),
-    ({"frequencies": Rope(LADDER)}, TypeError, r"frequencies is a Rope; expected an array: dataclasses\.replace"),
+    ({"frequencies": Rope(LADDER)}, TypeError, r"frequencies is a Rope, or several; expected an array: "),
+    ({"frequencies": [Rope(LADDER)] * 2}, TypeError, "frequencies is a Rope, or several; expected an array: "),
     ({"source": "a paper"}, TypeError, "source is 'a paper'; expected a Provenance, a dict or None"),
 ]
 

@@ -116,7 +116,7 @@ class Rotator:
             is_dense = x.flags.carray
         elif type(positions) is type(x):
             is_dense = TORCH.are_memory(x, positions) and x.is_contiguous()
-            positions = _view_of_memory(positions) if is_dense else None
+            positions = view_of_memory(positions) if is_dense else None
         else:
             is_dense, positions = TORCH.are_memory(x) and x.is_contiguous(), view_in_numpy(positions)
         at_hand = type(positions) is np.ndarray and positions.flags.carray
@@ -152,10 +152,11 @@ def view_in_numpy(value: Any) -> Any:
     if type(value) is np.ndarray or not TORCH.are_memory(value):
         is_wide = value > _MOST if type(value) is int else getattr(value, "dtype", None) == _UNSIGNED
         return None if is_wide else value  # torch has no such integers
-    return _view_of_memory(value)
+    return view_of_memory(value)
 
 
-def _view_of_memory(value: Any) -> Any:
+def view_of_memory(value: Any) -> Any:
+    """Return the array of NumPy that views a tensor which is memory of the CPU; the tensor where there is none."""
     try:
         return (value.detach() if value.requires_grad else value).numpy()
     except TypeError:  # NumPy has no bfloat16
@@ -165,9 +166,8 @@ def _view_of_memory(value: Any) -> Any:
 def _dense_places(positions: Any) -> np.ndarray | None:
     """Return an integer, or a dense array of numbers, as such an array; None for anything else."""
     positions = np.array(positions) if type(positions) is int else positions
-    if type(positions) is np.ndarray and positions.dtype in _PLACES and positions.flags.carray:
-        return positions
-    return None
+    is_dense = type(positions) is np.ndarray and positions.dtype in _PLACES and positions.flags.carray
+    return positions if is_dense else None
 
 
 def _dense_call(
@@ -225,7 +225,7 @@ def _addresses(*tensors: Any) -> list[int] | None:
 
 
 def plans_of_both(
-    q: Any, k: Any, places: tuple[int, ...], frequencies: tuple[Frequencies, Frequencies], pairing: str, inverse: bool
+    q: Any, k: Any, places: tuple[int, ...], frequencies: tuple[Frequencies, Frequencies], turn: Any, inverse: bool
 ) -> tuple[Plan, Plan] | None:
     """Return plans of tensors of queries and keys at positions of a dense shape; None where they are not small.
 
@@ -235,11 +235,11 @@ def plans_of_both(
     if dtype not in DTYPES or k.dtype != q.dtype:
         return None
     for x, read in ((q, frequencies[0]), (k, frequencies[1])):
-        size = x.element_size()
-        at = x.shape, tuple([size * step for step in x.stride()])
+        at = x.shape, tuple([x.element_size() * step for step in x.stride()])
         a, b = (places, None), read.layout
-        plan = plan_of(dtype, at, None, loops.POSITIONS, a, b, None, None, pairing, pairing, inverse)
-        if not (plan.is_fit and plan.is_small and plan.elements):
+        plan = plan_of(dtype, at, None, loops.POSITIONS, a, b, None, None, *turn[:2], inverse, turn.softplus)
+        is_fit = plan.is_fit or (turn.softplus and plan.shape == turn.shape(x.shape, x.shape[-1:]))
+        if not (is_fit and plan.is_small and plan.elements):
             return None
         found.append(plan)
     return found[0], found[1]
@@ -255,7 +255,7 @@ def rotated_both(
 ) -> tuple[Any, Any] | None:
     """Return queries and keys turned by one call of a loop, at positions ``(*P, k)``, dense and float64."""
     of_q, of_k = plans
-    y_q, y_k = TORCH.empty_like(q), TORCH.empty_like(k)
+    y_q, y_k = q.new_empty(of_q.shape), k.new_empty(of_k.shape)
     at = _addresses(q, y_q, k, y_k)
     if at is None:
         return None

@@ -248,12 +248,12 @@ def _form_cos_sin(
     inside = (column < D) & (token + row < tokens)
     units, rest = tl.zeros((1, TOKENS, BLOCKS), tl.int64), tl.zeros((1, TOKENS, BLOCKS), tl.float32)
     PARTS: tl.constexpr = 1 if frequencies is None else 2 if frequencies.dtype.element_ty == tl.int64 else 1
-    set_of, head = head // group, head.to(tl.int64)  # whose products with strides may not fit in 32 bits
+    set_of, head = (head // group).to(tl.int64), head.to(tl.int64)  # 32 bits may not hold their products with strides
     for axis in tl.static_range(AXES):
         at = batch * p_steps[0] + head * p_steps[1] + axis * p_steps[3]
         position = _load_position(positions, at, p_steps[2], row, token, tokens, offset, COUNTED)
         at = batch * f_steps[0] + set_of * f_steps[1] + axis * PARTS * f_steps[3]
-        at = frequencies + at + column * f_steps[2]
+        at = frequencies + at + column.to(tl.int64) * f_steps[2]
         units, rest = _add_product(units, rest, position, at, f_steps[3], column < D)
     if shift is not None:
         at = batch * s_steps[0] + head * s_steps[1] + (token + row) * s_steps[2] + column.to(tl.int64) * s_steps[3]

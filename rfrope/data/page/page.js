@@ -2,10 +2,11 @@
 // Draws a page of `rfrope ... --html`. Python has computed all numbers, which are in the element "report".
 (() => {
   const report = JSON.parse(document.getElementById("report").textContent);
-  const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"]; // Okabe and Ito
-  const DASHES = [[], [8, 4], [8, 3, 2, 3], [2, 3]];
+    const DASHES = [[], [8, 4], [8, 3, 2, 3], [2, 3]];
   const style = getComputedStyle(document.documentElement);
-  const ink = () => style.getPropertyValue("--ink").trim(), line = () => style.getPropertyValue("--line").trim();
+  const held = (name) => () => style.getPropertyValue(name).trim(); // as the page is by then, light or dark
+  const ink = held("--ink"), line = held("--line");
+  const COLOURS = [0, 1, 2, 3, 4, 5].map((i) => held(`--line-${i}`)); // Okabe and Ito; lighter on a dark page
   const digits = (value, n = 4) => (value == null ? "" : String(+value.toPrecision(n)));
 
   // -- elements ------------------------------------------------------------------------------------------------------
@@ -51,12 +52,15 @@
   }
 
   function table(parent, rows, left) {
-    const scroll = element("div", "", parent, {className: "scroll"}), made = element("table", "", scroll);
+    const scroll = element("div", "", parent, {className: "scroll", tabIndex: 0}), made = element("table", "", scroll);
+    scroll.setAttribute("role", "region"); // which the keyboard can scroll
+    scroll.setAttribute("aria-label", "table: " + rows[0].filter(Boolean).join(", "));
     rows.forEach((row, number) => {
       const line = element("tr", "", made);
       row.forEach((cell, i) => {
         const one = element(number ? "td" : "th", cell, line);
         if (left.includes(i)) one.className = "left";
+        if (!number) one.scope = "col";
       });
     });
     return scroll;
@@ -68,7 +72,7 @@
     const buttons = lines.map((one, number) => {
       const button = element("button", "", element("li", "", list), {type: "button"});
       button.innerHTML = `<svg width="28" height="8" aria-hidden="true"><line x1="0" y1="4" x2="28" y2="4"
-        stroke="${one.colour}" stroke-width="3" stroke-dasharray="${one.dash.join(" ")}"/></svg><span></span>`;
+        style="stroke: var(${one.named})" stroke-width="3" stroke-dasharray="${one.dash.join(" ")}"/></svg><span></span>`;
       button.setAttribute("aria-pressed", "true");
       button.addEventListener("click", () => {
         const on = button.getAttribute("aria-pressed") !== "true";
@@ -83,18 +87,32 @@
     };
   }
 
-  const look = (number) => ({colour: COLOURS[number % 6], dash: DASHES[Math.floor(number / 6) % 4]});
+  const look = (number) => ({colour: COLOURS[number % 6], named: `--line-${number % 6}`, dash: DASHES[Math.floor(number / 6) % 4]});
   const charts = [];
 
   function chart(parent, name, options, data) {
-    const box = element("div", "", parent, {className: "chart"});
-    box.setAttribute("role", "img");
-    box.setAttribute("aria-label", name);
+    const box = element("div", "", parent, {className: "chart", tabIndex: 0});
+    box.setAttribute("role", "slider"); // arrows move along the axis, and what the lines have there is read out
+    box.setAttribute("aria-label", name + ", figure");
+    box.setAttribute("aria-valuenow", 0);
+    box.setAttribute("aria-valuetext", "use the arrow keys to read the figure");
     const axis = {stroke: ink, grid: {stroke: line, width: 0.5}, ticks: {stroke: line, width: 0.5}};
     options.axes.forEach((one) => Object.assign(one, axis, one));
     const size = () => ({width: Math.max(box.clientWidth, 200), height: 380});
     const made = new uPlot({...size(), legend: {show: false}, cursor: {drag: {x: false, y: false}}, ...options}, data, box);
     charts.push(() => made.setSize(size()));
+    box.addEventListener("keydown", (event) => {
+      const x = made.data[0], low = made.scales.x.min, high = made.scales.x.max, now = made.cursor.idx;
+      const seen = x.flatMap((value, i) => (value >= low && value <= high ? [i] : [])), at = seen.indexOf(now);
+      const step = {ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 20, PageDown: -20}[event.key];
+      const next = event.key === "Home" ? 0 : event.key === "End" ? seen.length - 1 : step && (at < 0 ? 0 : at + step);
+      if (next === undefined || !seen.length) return;
+      event.preventDefault();
+      const i = seen[Math.min(Math.max(next, 0), seen.length - 1)];
+      made.setCursor({left: made.valToPos(x[i], "x"), top: 10});
+      box.setAttribute("aria-valuenow", x[i]);
+      box.setAttribute("aria-valuetext", [...parent.querySelectorAll(".where, .legend li:not([hidden])")].map((one) => one.textContent).join("; "));
+    });
     return made;
   }
 
@@ -137,15 +155,15 @@
     const phi = () => given.phi[several ? +group.value : 0];
 
     const names = Array.from({length: slots + 1}, (_, i) => look(i));
-    if (phi()) names.push({colour: ink(), dash: []});
+    if (phi()) names.push({colour: ink, named: "--ink", dash: []});
     element("p", given.caption, parent, {className: "note"});
     const series = [{}], bands = [];
     names.forEach((one, i) => {
       const at = series.length, isPhi = i > slots, hidden = {stroke: "transparent", points: {show: false}};
       series.push({stroke: isPhi ? ink : one.colour, dash: one.dash, width: 1.6, points: {show: false}}, hidden, {...hidden});
-      bands.push({series: [at + 2, at + 1], fill: isPhi ? "#7f7f7f40" : one.colour + "38"});
+      bands.push({series: [at + 2, at + 1], fill: isPhi ? "#7f7f7f40" : () => one.colour() + "38"});
     });
-    const where = element("p", "", parent, {className: "note"});
+    const where = element("p", "", parent, {className: "note where"});
     const middles = given.starts.map((first, i) => (first + given.ends[i]) >> 1);
     let ready = false;
     const kernelPlot = chart(parent, given.title, {
@@ -216,12 +234,12 @@
     const controls = element("div", "", parent, {className: "controls"});
     const group = chooser(controls, "head", given.groups.map((name, i) => [i, name]), given.group, () => draw());
     element("p", given.caption, parent, {className: "note"});
-    const where = element("p", "", parent, {className: "note"});
+    const where = element("p", "", parent, {className: "note where"});
     const names = given.sets.map((_, i) => look(i)), series = [{}], bands = [];
     names.forEach((one) => {
       const at = series.length, hidden = {stroke: "transparent", points: {show: false}};
       series.push({stroke: one.colour, dash: one.dash, width: 1.6, points: {show: false}}, hidden, {...hidden});
-      bands.push({series: [at + 2, at + 1], fill: one.colour + "38"});
+      bands.push({series: [at + 2, at + 1], fill: () => one.colour() + "38"});
     });
     let ready = false;
     const made = chart(parent, given.title, {
@@ -260,7 +278,7 @@
     const choice = chooser(controls, "kernel", given.results.map((one, i) => [i, one.label]), given.start, () => draw());
     element("p", given.caption, parent, {className: "note"});
     let ready = false;
-    const where = element("p", "", parent, {className: "note"});
+    const where = element("p", "", parent, {className: "note where"});
     const series = given.quantities.map((quantity, i) => ({stroke: COLOURS[i % 6], fill: COLOURS[i % 6], width: 0, paths: () => null,
       points: {show: true, size: 6, fill: COLOURS[i % 6]}}));
     const bound = {stroke: ink, dash: [6, 3], width: 1, points: {show: false}};
@@ -269,7 +287,7 @@
       axes: [{label: given.xlabel, values: (u, splits) => splits.map(() => "")}, {label: given.ylabel, size: 56}],
       series: [{}, ...series, bound, bound], hooks: {setCursor: [() => read()]},
     }, [[0], ...Array(given.quantities.length + 2).fill([null])]);
-    const name = legend(parent, given.quantities.map((_, i) => ({colour: COLOURS[i % 6], dash: []})),
+    const name = legend(parent, given.quantities.map((_, i) => ({...look(i), dash: []})),
       (number, on) => made.setSeries(number + 1, {show: on}));
     given.quantities.forEach((quantity, i) => name(i, quantity));
     const drawn = {};
@@ -309,14 +327,36 @@
     });
   }
 
-  const kinds = {curves, lines, points, table: (parent, one) => table(parent, one.rows, one.left),
-    words: (parent, one) => one.paragraphs.forEach((text) => element("p", text, parent)), copyable: (parent, one) => copyable(parent, one.text)};
-  const body = document.getElementById("body"), drawn = [];
-  for (const part of report.parts) {
-    const section = element("section", "", body);
-    if (part.title) element("h2", part.title, section);
-    if (part.note) element("p", part.note, section, {className: "note"});
-    drawn.push(kinds[part.kind](section, part));
+  // The first sentence of all is the verdict, which stands above what is shown, and is read out when it changes.
+  function words(parent, part) {
+    const [verdict, ...others] = part.paragraphs, place = document.getElementById("verdict");
+    if (!parent.previousSibling) place.textContent = verdict;
+    else others.unshift(verdict);
+    others.forEach((text) => element("p", text, parent));
   }
+
+  const kinds = {curves, lines, points, words, table: (parent, one) => table(parent, one.rows, one.left),
+    copyable: (parent, one) => copyable(parent, one.text)};
+  const body = document.getElementById("body"), drawn = [];
+  function show(choice) {
+    body.replaceChildren();
+    charts.length = drawn.length = 0;
+    for (const part of choice.parts) {
+      const section = element("section", "", body);
+      if (part.title) element("h2", part.title, section);
+      if (part.note) element("p", part.note, section, {className: "note"});
+      drawn.push(kinds[part.kind](section, part));
+    }
+  }
+  if (report.choices.length > 1) {
+    const set = element("fieldset", "", document.getElementById("choices"));
+    element("legend", "Look at", set);
+    report.choices.forEach((one, i) => {
+      const label = element("label", "", set), radio = element("input", "", label, {type: "radio", name: "choice", checked: !i});
+      label.append(one.name);
+      radio.addEventListener("change", () => show(one));
+    });
+  }
+  show(report.choices[0]);
   window.rfrope = {report, drawn}; // what is drawn, for the console and for tests
 })();

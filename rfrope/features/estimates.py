@@ -1,0 +1,258 @@
+"""Features whose products estimate ``exp(x . y)``, and how far these are off."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+from rfrope._core import array
+from rfrope._core.arguments import choice, whole
+from rfrope._core.array import Array
+
+_KINDS = ("positive", "hyperbolic", "trigonometric")
+_COMPUTED = ("float32", "float64")  # as they are; 16 bits in float32
+
+
+@array.select_device
+def positive(x: Array, projections: Array, *, stabilise: str | None = None) -> Array:
+    """Positive random features of ``exp(x . y)`` (FAVOR+): ``exp(w . x - |x|^2 / 2) / sqrt(m)`` for m projections w.
+
+    Parameters
+    ----------
+    x : array_like, (..., d)
+        Queries or keys. For softmax attention divide both by d^(1/4), which divides their product by sqrt(d).
+    projections : array_like, (m, d), or (H, m, d) beside x (..., H, L, d)
+        Standard normal, each alone: those of `rfrope.sample` with the kernel "gaussian(ndim=d)" and any randomised
+        design.
+    stabilise : {"token", "all"}, optional
+        Divide the features of each token, or those of all tokens (the last axis but one), by the largest of them, so
+        that none overflows. In the ratio that `linear_attention` forms these numbers cancel if queries are divided by
+        "token" and keys by "all". Not at all unless given; else ``sqrt(m)`` does not divide either.
+
+    Returns
+    -------
+    array, (..., m)
+        The dtype and device of `x`; computed in float32 where `x` has 16 bits.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit.
+    TypeError
+        For arguments of another kind.
+
+    See Also
+    --------
+    features.variance : how far the product of two features is from what it estimates.
+
+    Notes
+    -----
+    ``positive(x) . positive(y)`` has the mean ``exp(x . y)`` over the projections. Source: Choromanski et al. (2021),
+    Lemma 1.
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> w = rfrope.sample("gaussian(ndim=4)", 4096, design="orthogonal", rng=0)
+    >>> x, y = np.array([0.5, 0.1, -0.2, 0.3]), np.array([0.2, -0.4, 0.1, 0.6])
+    >>> float((positive(x, w) @ positive(y, w)).round(2)), float(np.exp(x @ y).round(2))
+    (1.24, 1.25)
+    """
+    x, w, xp = _read(x, projections)
+    return _exponentials(xp.matmul(x[0], w), x, stabilise, xp)
+
+
+@array.select_device
+def hyperbolic(x: Array, projections: Array, *, stabilise: str | None = None) -> Array:
+    """Positive random features of ``exp(x . y)`` in pairs: ``exp(w . x - |x|^2 / 2)`` and ``exp(-w . x - |x|^2 / 2)``.
+
+    Parameters
+    ----------
+    x, projections, stabilise
+        As in `positive`.
+
+    Returns
+    -------
+    array, (..., 2m)
+        Divided by ``sqrt(2m)``; those of w come before those of -w. The dtype and device of `x`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `positive`.
+
+    See Also
+    --------
+    features.positive : one feature for each projection.
+
+    Notes
+    -----
+    At equal width their variance is ``1 - exp(-|x + y|^2)`` times that of `positive` for independent projections.
+    Source: Choromanski et al. (2021), Lemma 1.
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> w = rfrope.sample("gaussian(ndim=4)", 2048, design="orthogonal", rng=0)
+    >>> x, y = np.array([0.5, 0.1, -0.2, 0.3]), np.array([0.2, -0.4, 0.1, 0.6])
+    >>> float((hyperbolic(x, w) @ hyperbolic(y, w)).round(2)), float(np.exp(x @ y).round(2))
+    (1.24, 1.25)
+    """
+    x, w, xp = _read(x, projections)
+    along = xp.matmul(x[0], w)
+    return _exponentials(xp.concat([along, -along], axis=-1), x, stabilise, xp)
+
+
+@array.select_device
+def trigonometric(x: Array, projections: Array) -> Array:
+    """Random Fourier features of ``exp(x . y)``: ``exp(|x|^2 / 2)`` times cosines and sines of ``w . x``.
+
+    Parameters
+    ----------
+    x, projections
+        As in `positive`. With ``stabilise`` of the others in mind: here nothing but ``exp(|x|^2 / 2)`` may be large.
+
+    Returns
+    -------
+    array, (..., 2m)
+        Divided by ``sqrt(m)``; cosines come before sines. The dtype and device of `x`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As `positive`.
+
+    See Also
+    --------
+    features.hyperbolic : features that are positive.
+
+    Notes
+    -----
+    Estimates may be negative, and so may the sum by which attention divides. Where the product is small, positive
+    features err less. Source: Rahimi and Recht (2007); Choromanski et al. (2021).
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> w = rfrope.sample("gaussian(ndim=4)", 2048, design="sobol", rng=0)
+    >>> x, y = np.array([0.5, 0.1, -0.2, 0.3]), np.array([0.2, -0.4, 0.1, 0.6])
+    >>> float((trigonometric(x, w) @ trigonometric(y, w)).round(2)), float(np.exp(x @ y).round(2))
+    (1.25, 1.25)
+    """
+    (x, dtype), w, xp = _read(x, projections)
+    along, size = xp.matmul(x, w), xp.exp(0.5 * xp.sum(x * x, axis=-1, keepdims=True))
+    waves = xp.concat([xp.cos(along), xp.sin(along)], axis=-1)
+    return array.astype(waves * size * float(w.shape[-1]) ** -0.5, dtype, xp)
+
+
+@array.select_device
+def variance(x: Array, y: Array, n_projections: int, *, features: str = "positive") -> Array:
+    """Variance of the product of two features of independent projections, whose mean is ``exp(x . y)``.
+
+    Parameters
+    ----------
+    x, y : array_like, (..., d)
+    n_projections : int
+        m, at least 1. `hyperbolic` and `trigonometric` make two features of each.
+    features : {"positive", "hyperbolic", "trigonometric"}
+        Which of the functions makes them.
+
+    Returns
+    -------
+    array, float64 where the library has it
+        The broadcast shape, without the last axis.
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, and other features.
+    TypeError
+        For arguments of another kind.
+
+    See Also
+    --------
+    features.positive, features.hyperbolic, features.trigonometric : what makes the features.
+
+    Notes
+    -----
+    With ``s = |x + y|^2``, ``t = |x - y|^2`` and ``E = exp(x . y)``: ``E^2 (exp(s) - 1) / m`` for positive features,
+    ``E^2 exp(s) (1 - exp(-s))^2 / (2m)`` for hyperbolic and ``exp(|x|^2 + |y|^2) (1 - exp(-t))^2 / (2m)`` for
+    trigonometric ones. Source: Choromanski et al. (2021), Lemma 2.
+
+    Examples
+    --------
+    >>> [float(variance([1.0, 0.5], [-0.5, 0.2], 64, features=kind).round(4))
+    ...  for kind in ("positive", "hyperbolic", "trigonometric")]
+    [0.0077, 0.002, 0.0298]
+    """
+    xp, device = array.shared(x=x, y=y)
+    x, y = (array.widen(read_vectors(name, one, xp, device), xp) for name, one in (("x", x), ("y", y)))
+    check_widths("x", x, "y", y)
+    array.check_memory(
+        32.0, (*array.broadcast_shapes({"x": x.shape[:-1], "y": y.shape[:-1]}), x.shape[-1]), x, "x or y"
+    )
+    m = float(whole("n_projections", n_projections, 1))
+    choice("features", features, _KINDS)
+    if features == "trigonometric":
+        size = xp.exp(xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1))
+        return size * xp.expm1(-xp.sum((x - y) ** 2, axis=-1)) ** 2 * (0.5 / m)
+    apart, square = xp.sum((x + y) ** 2, axis=-1), xp.exp(2.0 * xp.sum(x * y, axis=-1))
+    if features == "positive":
+        return square * xp.expm1(apart) / m
+    return square * xp.exp(apart) * xp.expm1(-apart) ** 2 * (0.5 / m)
+
+
+def _read(x: Any, projections: Any) -> tuple[tuple[Array, Any], Array, ModuleType]:
+    """Read vectors, in the type to compute in and beside their own, and projections as columns of that type."""
+    xp, device = array.shared({"projections": projections}, x=x)
+    x, w = read_vectors("x", x, xp, device), read_vectors("projections", projections, xp, device, 2)
+    check_widths("x", x, "projections", w)
+    array.check_memory(24.0, (*x.shape[:-1], w.shape[-2]), x, "x or projections")
+    y = to_computable(x, xp)
+    return (y, x.dtype), xp.matrix_transpose(array.astype(w, y.dtype, xp)), xp
+
+
+def _exponentials(along: Array, x: tuple[Array, Any], stabilise: str | None, xp: ModuleType) -> Array:
+    values, dtype = x
+    if stabilise is not None and choice("stabilise", stabilise, ("token", "all")) == "all" and along.ndim < 2:
+        raise ValueError(f"stabilise is 'all', but x has shape {tuple(values.shape)}; expected (..., tokens, d)")
+    if stabilise == "token":  # what the token has in common cancels
+        exponents = along - xp.max(along, axis=-1, keepdims=True)
+    else:
+        size = 0.5 * xp.sum(values * values, axis=-1, keepdims=True)
+        exponents = along - (size if stabilise else size + 0.5 * math.log(along.shape[-1]))
+        if stabilise:
+            exponents = exponents - xp.max(exponents, axis=(-2, -1), keepdims=True)
+    return array.astype(xp.exp(exponents), dtype, xp)
+
+
+# -- arguments, of the other modules here, too -------------------------------------------------------------------------
+
+
+def read_vectors(name: str, value: Any, xp: ModuleType, device: Any, axes: int = 1) -> Array:
+    """Return an array of real floats with so many axes at least."""
+    value = array.asarray(value, xp, name=name, device=device)
+    if not array.is_real_floating(value):
+        raise TypeError(
+            f"{name} has dtype {array.dtype_name(value)}; expected real floating numbers: convert to float32 or float64"
+        )
+    if value.ndim < axes or 0 in value.shape[value.ndim - axes :]:
+        raise ValueError(
+            f"{name} has shape {tuple(value.shape)}; expected {axes} axes or more, the last ones not empty"
+        )
+    array.check_memory(8.0, value.shape, value, name)
+    return value
+
+
+def check_widths(name: str, x: Array, other: str, y: Array) -> None:
+    """Say that two arrays differ in the number of features."""
+    if x.shape[-1] != y.shape[-1]:
+        raise ValueError(
+            f"{name} has shape {tuple(x.shape)} but {other} has {tuple(y.shape)}; expected the same number of features"
+        )
+
+
+def to_computable(x: Array, xp: ModuleType) -> Array:
+    """Return an array in the type to compute in: float32 where it has 16 bits."""
+    return x if array.dtype_name(x) in _COMPUTED else array.astype(x, xp.float32, xp)

@@ -1,0 +1,244 @@
+"""Biases that relatives of RoPE add to a score that position does not touch, beside the kernels that they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from rfrope._core import array
+from rfrope._core.angles import check_values
+from rfrope._core.arguments import choice, finite, flag, positive, show, whole
+from rfrope._core.array import Array
+
+FORMS = ("power", "log")
+
+
+@array.select_device
+def lag_bias(lags: Array, weight: Array, *, shape: Array = 1.0, form: str = "power") -> Array:
+    """Bias of ALiBi, ``-weight |lag|``, or of KERPLE: what is added to the score ``q . k / sqrt(d)``.
+
+    Parameters
+    ----------
+    lags : array_like, in units of position
+        Key minus query, any shape.
+    weight : float or array_like
+        KERPLE's r1, not negative; ALiBi's slope, ``2 ** (-8 h / H)`` for head h = 1, ..., H where H is a power of two.
+        Broadcasts against the lags.
+    shape : float or array_like
+        KERPLE's r2: the exponent of "power", above 0 and at most 2; the factor of "log", positive.
+    form : {"power", "log"}
+        ``-weight |lag| ** shape``, or ``-weight log(1 + shape |lag|)``.
+
+    Returns
+    -------
+    array
+        What the arguments broadcast to; float64 where the library has it. Gradients reach all of them.
+
+    Raises
+    ------
+    ValueError
+        For numbers out of these ranges, where looking costs nothing, and an unknown form.
+    TypeError
+        For anything but real numbers.
+
+    See Also
+    --------
+    kernel : the kernels that are named below.
+    heads.t5_bias, heads.fire_bias : biases that are learned functions.
+
+    Notes
+    -----
+    The bias is no kernel: it is 0 at 0 and negative elsewhere, so only conditionally positive definite (Chi et al.,
+    2022). After softmax a weight is ``exp(q . k / sqrt(d)) exp(bias)``, and ``exp(bias)`` is a kernel by Schoenberg's
+    theorem:
+
+    - ALiBi: ``exp(-m |lag|)``, the kernel ``exponential(scale=1/m)``;
+    - "power": ``exp(-(|lag| / l) ** shape)``, ``power_exponential(exponent=shape, scale=weight ** (-1 / shape))``;
+    - "log": ``(1 + shape |lag|) ** -weight``, a mixture of exponentials, whose rates over `shape` follow a gamma law
+      with exponent `weight`.
+
+    So a head decays with distance whatever its contents are, and there is no theorem of RoPE to lose: scores are exact
+    functions of ``q . k`` and the lag. But contents cannot ask for a distance. Exports refuse nothing here, as there is
+    no Rope: engines have switches of their own for ALiBi. Source: Press et al. (2022); Chi et al. (2022).
+
+    Examples
+    --------
+    >>> lag_bias([0, -1, -8], 0.5)
+    array([-0. , -0.5, -4. ])
+    >>> lag_bias([0, -1, -8], 0.5, shape=3.0, form="log").round(4)
+    array([-0.    , -0.6931, -1.6094])
+    """
+    choice("form", form, FORMS)
+    xp, device = array.shared({"lags": lags, "weight": weight, "shape": shape})
+    named = {"lags": lags, "weight": weight, "shape": shape}
+    read: dict[str, Any] = {}
+    for name, value in named.items():
+        if name != "lags" and type(value) in (int, float):
+            read[name] = finite(name, value)
+            continue
+        read[name] = array.widen(array.numbers(value, xp, name=name, device=device), xp)
+        check_values(name, read[name], xp)
+    lags, weight, shape = read.values()
+    if not _holds(weight >= 0.0, xp):
+        raise ValueError(f"weight is {show(weight)}; expected numbers of 0 or more")
+    if not (_holds(shape > 0.0, xp) and (form == "log" or _holds(shape <= 2.0, xp))):
+        bound = "positive numbers up to 2" if form == "power" else "positive numbers"
+        raise ValueError(f"shape is {show(shape)}; expected {bound}")
+    made = array.broadcast_shapes({name: tuple(getattr(value, "shape", ())) for name, value in read.items()})
+    array.check_memory(40.0, made, lags, "lags, weight or shape")
+    distance = xp.abs(lags)
+    if form == "log":
+        return -weight * xp.log1p(shape * distance)
+    apart = distance > 0.0  # whose logarithm has a slope
+    power = xp.exp(shape * xp.log(xp.where(apart, distance, xp.ones_like(distance))))
+    return -weight * xp.where(apart, power, xp.zeros_like(power))
+
+
+@array.select_device
+def t5_bias(lags: Array, table: Array, *, max_distance: int = 128, bidirectional: bool = False) -> Array:
+    """Learned bias of T5, one number for each bucket of lags, which is added to the score ``q . k``.
+
+    Parameters
+    ----------
+    lags : array_like of integers
+        Key minus query, any shape ``P``.
+    table : array_like, (..., n_buckets)
+        For each head what a bucket adds; at least 2 buckets, and an even number of at least 4 if `bidirectional`.
+    max_distance : int
+        From here on all lags share a bucket; above the number of buckets.
+    bidirectional : bool
+        Whether keys after the query have the second half of the buckets, as in encoders. They share that of lag 0
+        otherwise, as in decoders, where they are masked.
+
+    Returns
+    -------
+    array
+        ``(..., *P)``, in the dtype of the table. Gradients reach it.
+
+    Raises
+    ------
+    ValueError
+        For numbers of buckets or a distance that are not as above.
+    TypeError
+        For lags that are not integers, and a table that is not real floating.
+
+    See Also
+    --------
+    heads.lag_bias : a bias that is a formula.
+
+    Notes
+    -----
+    Half of the buckets are lags of their own, the others grow in geometric steps up to `max_distance`. A table may be
+    any function of the bucket, so ``exp(bias)`` is no kernel in general: it need not fall with distance, or be even.
+    It is a function of the lag, and scores are T5's ``q . k`` without ``1 / sqrt(d)``. Source: Raffel et al. (2020).
+
+    Examples
+    --------
+    >>> t5_bias([0, -1, -2, -3, -9, 1], [0.0, -1.0, -2.0, -3.0], max_distance=8)
+    array([ 0., -1., -2., -2., -3.,  0.])
+    """
+    most, bidirectional = whole("max_distance", max_distance, 1), flag("bidirectional", bidirectional)
+    xp, device = array.shared({"lags": lags}, table=table)
+    table = array.numbers(table, xp, name="table", device=device)
+    lags = array.numbers(lags, xp, name="lags", device=array.device(table))
+    if not array.is_real_floating(table) or table.ndim == 0 or not array.is_integer(lags):
+        raise TypeError(
+            f"table has dtype {array.dtype_name(table)} and shape {tuple(table.shape)}, lags {array.dtype_name(lags)}; "
+            "expected real floating numbers (..., n_buckets), and integers"
+        )
+    n = table.shape[-1] // 2 if bidirectional else table.shape[-1]
+    if n < 2 or n >= most or (bidirectional and table.shape[-1] % 2):
+        raise ValueError(
+            f"table has {table.shape[-1]} buckets and max_distance is {most}; expected at least 2 (or an even number "
+            "of at least 4 if bidirectional), and a larger distance"
+        )
+    array.check_memory(16.0, (*table.shape[:-1], *lags.shape), table, "lags or table")
+    lags, shape = xp.reshape(lags, (-1,)), lags.shape
+    distance = xp.abs(lags) if bidirectional else xp.where(lags < 0, -lags, xp.zeros_like(lags))
+    found = _find_buckets(distance, n, most, xp)
+    if bidirectional:
+        found = found + xp.where(lags > 0, xp.full_like(found, n), xp.zeros_like(found))
+    return xp.reshape(xp.take(table, found, axis=-1), (*table.shape[:-1], *shape))
+
+
+@array.select_device
+def fire_bias(
+    q_positions: Array, k_positions: Array, function: Callable[[Array], Array], *, c: float, threshold: float
+) -> Array:
+    """Bias of FIRE, a learned function of the share of its past at which a query finds a key.
+
+    Parameters
+    ----------
+    q_positions, k_positions : array_like
+        ``(M,)`` and ``(N,)``; 0 or more.
+    function : callable
+        Maps shares in [0, 1], ``(M, N)``, to what is added to scores: a small network in the published models.
+    c : float
+        Positive; how much near distances are spread: shares are of ``log(1 + c x)``.
+    threshold : float
+        Positive; before this position a query's share is of the threshold.
+
+    Returns
+    -------
+    array
+        What the function returns for ``log(1 + c (m - n)) / log(1 + c max(m, threshold))``; keys after the query count
+        as its own.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For arguments that are not as above.
+
+    See Also
+    --------
+    heads.lag_bias : a bias of the lag alone.
+    analysis.toeplitz_defect : how far this one is from that.
+
+    Notes
+    -----
+    Up to the threshold it is a function of the lag, and with ``-r1 x`` KERPLE's logarithm. Beyond it is none: a lag
+    means another share to each query (`analysis.toeplitz_defect`), so there is no kernel. Source: Li et al. (2024),
+    who learn c and the threshold.
+
+    Examples
+    --------
+    >>> fire_bias([4, 8], [4, 2], lambda share: -share, c=1.0, threshold=4).round(4)
+    array([[-0.    , -0.6826],
+           [-0.7325, -0.8856]])
+    """
+    if not callable(function):
+        raise TypeError(f"function is {show(function)}; expected one that takes shares")
+    c, threshold = positive("c", c), positive("threshold", threshold)
+    xp, device = array.shared({"q_positions": q_positions, "k_positions": k_positions})
+    read = []
+    for name, value in (("q_positions", q_positions), ("k_positions", k_positions)):
+        value = array.widen(array.numbers(value, xp, name=name, device=device), xp)
+        check_values(name, value, xp)
+        if value.ndim != 1:
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected one position each, of one axis")
+        read.append(value)
+    array.check_memory(48.0, (read[0].shape[0], read[1].shape[0]), read[0], "q_positions or k_positions")
+    queries, keys = read[0][:, None], read[1][None, :]
+    past = xp.where(queries > keys, queries - keys, xp.zeros_like(queries - keys))
+    whole_past = xp.where(queries > threshold, queries, xp.full_like(queries, threshold))
+    return function(xp.log1p(c * past) / xp.log1p(c * whole_past))
+
+
+# -- the mathematics ---------------------------------------------------------------------------------------------------
+
+
+def _holds(condition: Any, xp: ModuleType) -> bool:
+    """Return whether a condition holds everywhere, as far as looking costs nothing."""
+    return condition if type(condition) is bool else not array.has_host_values(condition) or bool(xp.all(condition))
+
+
+def _find_buckets(distance: Array, n: int, most: int, xp: ModuleType) -> Array:
+    """Buckets of distances, by logarithms of float32 as in the published code."""
+    exact = n // 2
+    near = distance < exact
+    far = array.astype(xp.where(near, xp.full_like(distance, exact), distance), xp.float32, xp)
+    steps = xp.floor(xp.log(far / exact) / math.log(most / exact) * (n - exact))
+    steps = xp.where(steps < n - 1 - exact, steps, xp.full_like(steps, n - 1 - exact))
+    return xp.where(near, distance, exact + array.astype(steps, distance.dtype, xp))

@@ -1,0 +1,446 @@
+"""Two configs in terms of their RoPE: what changed in which layers, and the distance from which scores differ."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.arguments import path_of, positive, printable, show, whole
+from rfrope._core.results import Result
+from rfrope.models.configs import perceives
+from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
+from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error
+from rfrope.rotation.rope import Rope, refuse_polar
+from rfrope.storage import SUFFIXES, load
+
+_SAME = 1e-12  # relative; frequencies are evaluated in float64
+_FIELDS = ("pairing", "head_dim", "rotary_dim", "qk_head_dim", "sections", "interleaved", "context")
+_COMES = {"RoPE", "part", "layers"}
+_OF_AXES = {"sections", "interleaved", "mrope_section", "mrope_interleaved"}
+_OF_MODEL = ("turns_last", "model_type", "softmax_factor")
+
+
+@dataclass(frozen=True)
+class Change(Result):
+    """One thing that is not what it was.
+
+    Attributes
+    ----------
+    what : str
+        Its name: a key of ``rope_parameters``, a field of a Rope, "RoPE", "kind", "window", "layers" or "part".
+    old, new : object
+        Plain values; None where there was or is none.
+
+    See Also
+    --------
+    models.LayerDiff
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.diff(config, config | {"rope_theta": 500000.0})
+    >>> found.layers[0].changes[0]
+    Change(what='rope_theta', old=10000.0, new=500000.0)
+    """
+
+    what: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{printable(self.what)} {_shorten(self.old)} -> {_shorten(self.new)}"
+
+
+@dataclass(frozen=True, eq=False)
+class LayerDiff(Result):
+    """Layers that are alike in the old model and alike in the new one.
+
+    Attributes
+    ----------
+    part, kind : str
+        In the new config, or where it has none in the old one.
+    layers : tuple of int or None
+        Their numbers; None where a config does not number its layers.
+    changes : tuple of Change
+    frequency_error : float or None
+        Largest relative difference of the new frequencies; infinite where their number differs, None without RoPE in
+        either.
+    differs_from : int or None
+        The first distance, of those that the layers see, at which scores of equal content differ by the tolerance;
+        1 where features pair otherwise; None if there is none.
+    seq_len : int or None
+        Positions in the text where that is; None without a distance.
+    is_compared : bool
+        Whether scores were compared: not where only one of the models has RoPE there, for the axes of pictures, and
+        where nothing says how long a text is.
+
+    See Also
+    --------
+    models.Diff, models.Change
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.diff(config, config | {"rope_theta": 500000.0})
+    >>> found.layers[0].layers, len(found.layers[0].changes)
+    (None, 1)
+    """
+
+    part: str
+    kind: str
+    layers: tuple[int, ...] | None
+    changes: tuple[Change, ...]
+    frequency_error: float | None = None
+    differs_from: int | None = None
+    seq_len: int | None = None
+    is_compared: bool = True
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON."""
+        plain = {**vars(self), "changes": [asdict(one) for one in self.changes]}
+        plain["layers"] = None if self.layers is None else list(self.layers)
+        return plain | {"frequency_error": None if self.frequency_error == math.inf else self.frequency_error}
+
+    def __str__(self) -> str:
+        label = ".".join(word for word in (self.part, self.kind) if word)
+        numbered = "" if self.layers is None else show_layers(self.layers)
+        lines = [": ".join(word for word in (label, numbered) if word) or "all layers"]
+        lines += [f"  {change}" for change in self.changes]
+        if self.frequency_error == math.inf:
+            lines.append("  turns another number of features")
+        elif self.frequency_error is not None and self.frequency_error > _SAME:
+            error = self.frequency_error
+            size = f"{error + 1.0:.3g} times" if error >= 1.0 else f"{100.0 * error:.3g} %"
+            lines.append(f"  frequencies differ by up to {size}")
+        if self.differs_from is not None:
+            lines.append(
+                f"  scores differ first at distance {self.differs_from}, in a text of {self.seq_len} positions"
+            )
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False)
+class Diff(Result):
+    """Everything that changed in the RoPE of a model.
+
+    Attributes
+    ----------
+    layers : tuple of LayerDiff
+        Those with changes.
+    n_same : int
+        Kinds of layers without any.
+    tolerance : float
+        Part of the score at distance 0 from which on scores count as different.
+    differs_from : int or None
+        The first distance at which any of the layers differs; None where none does, or a part or its layers are new.
+
+    See Also
+    --------
+    models.diff, models.LayerDiff
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> new = config | {"rope_theta": 500000.0}
+    >>> found = rfrope.models.diff(config, new)
+    >>> found.same, found.differs_from
+    (False, 2)
+    """
+
+    layers: tuple[LayerDiff, ...]
+    n_same: int
+    tolerance: float
+    differs_from: int | None = None
+
+    @property
+    def same(self) -> bool:
+        """True if nothing changed."""
+        return not self.layers
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        """Each change in words."""
+        return tuple(str(one) for one in self.layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON."""
+        about = {"same": self.same, "n_same": self.n_same, "tolerance": self.tolerance}
+        return {**about, "differs_from": self.differs_from, "layers": [one.to_dict() for one in self.layers]}
+
+    def __str__(self) -> str:
+        if self.same:
+            return "The RoPE is the same."
+        return "\n".join([*self.findings, *self._conclude()])
+
+    def _conclude(self) -> Iterator[str]:
+        """Yield sentences on the scores that were compared, and on what was not."""
+        share, whats = f"by {100.0 * self.tolerance:g} %", {each.what for one in self.layers for each in one.changes}
+        last = f"no score of equal content differs {share} within the text."
+        if self.differs_from is not None:
+            last = f"scores of equal content differ {share} first at distance {self.differs_from}."
+        comes = bool(whats & _COMES)
+        has_scores = self.n_same > 0 or any(one.is_compared for one in self.layers)
+        if comes:
+            yield "Layers turn that did not, or no longer turn" + (f"; elsewhere: {last}" if has_scores else ".")
+        elif has_scores:
+            yield last[0].upper() + last[1:]
+        if any(not one.is_compared and not {each.what for each in one.changes} & _COMES for one in self.layers):
+            yield (
+                "Scores were not compared where positions have several axes, or nothing says how long a text is; "
+                "seq_len would say it."
+            )
+        elif whats & _OF_AXES:
+            yield "That is for text: scores of positions whose axes differ, as those of pictures, were not compared."
+
+
+@array.select_device
+def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = SHARE) -> Diff:
+    """Return what changed in the RoPE of a model, from one config to another.
+
+    Parameters
+    ----------
+    old, new : dict, path, object with to_dict(), Rope or frequencies
+        Configs as in `from_config`, files that `rfrope.save` wrote, or a Rope with frequencies ``(D,)``.
+    seq_len : int, optional
+        Positions in the text at hand, on which the schemes dynamic and longrope depend. Unless given the contexts, and
+        where a scheme depends on the length texts on either side of where it changes, as in `compare`.
+    tolerance : float
+        Part of the old score at distance 0 by which scores must differ to count.
+
+    Returns
+    -------
+    Diff
+        True for its ``same`` if nothing changed; ``layers`` has what changed for layers that are alike, ``str`` the
+        words, ``to_dict`` plain data.
+
+    Raises
+    ------
+    ValueError
+        For sets for each head, several axes, polar Ropes, and as `from_config`.
+    TypeError, OSError
+        As `from_config`.
+
+    See Also
+    --------
+    models.Diff, models.compare
+
+    Notes
+    -----
+    Layers are held against those with the same number, where both configs number them (`list_layers`); else kinds
+    against kinds of the same name. A Rope stands for all layers. The score of equal content at a distance is
+    ``a^2 sum_i cos(distance omega_i)`` over the blocks that turn, and 1 for each other block, divided by their number,
+    a the attention factor, times what the class multiplies its softmax scale by (``mscale_all_dim``). It does not
+    depend on which features pair: another pairing counts from distance 1 on. Sections do not count, as all axes are
+    alike in text; where positions have axes in every case, and where neither side has a context and `seq_len` is not
+    given, no scores are compared, and the text says so.
+
+    Examples
+    --------
+    A base that a converter dropped, so that the default takes its place:
+
+    >>> old = {"model_type": "llama", "num_hidden_layers": 2, "head_dim": 128, "max_position_embeddings": 8192,
+    ...        "rope_theta": 500000.0}
+    >>> new = {key: value for key, value in old.items() if key != "rope_theta"}
+    >>> print(diff(old, new))
+    layers 0-1
+      rope_theta 500000.0 -> 10000.0
+      frequencies differ by up to 47 times
+      scores differ first at distance 2, in a text of 8192 positions
+    Scores of equal content differ by 1 % first at distance 2.
+    """
+    share = positive("tolerance", tolerance)
+    given = None if seq_len is None else whole("seq_len", seq_len, 1)
+    short = tuple(_read(name, one, given) for name, one in (("old", old), ("new", new)))
+    ropes = [kind.rope for side in short for kind in side.kinds if kind.rope is not None]
+    lengths = sorted({n for rope in ropes for n in choose_lengths(rope)} or {1}) if given is None else [given]
+    sides = {n: tuple(_read(name, one, n) for name, one in (("old", old), ("new", new))) for n in lengths}
+    pairs = {n: _match(*both) for n, both in sides.items()}
+    found = [
+        _compare([pairs[n][i] for n in lengths], lengths, share, has_length=given is not None)
+        for i in range(len(pairs[lengths[0]]))
+    ]
+    changed = tuple(one for one in found if one.changes or one.frequency_error or one.differs_from is not None)
+    first = min((one.differs_from for one in changed if one.differs_from is not None), default=None)
+    return Diff(changed, len(found) - len(changed), share, first)
+
+
+def _read(name: str, what: Any, seq_len: int | None) -> Layers:
+    """Return the layers of a config, or a Rope as that of all layers; errors say which of the two it is."""
+    if what is None or isinstance(what, int | float):
+        raise TypeError(f"{name} is {show(what)}; expected a config, its path, a Rope, or frequencies (D,)")
+    try:
+        found = _read_layers(what, seq_len)
+    except (ValueError, TypeError) as error:
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}") from None
+    for one in found.kinds:
+        refuse_polar(one.rope, name, "scores of equal content are those of blocks of two features")
+        if one.rope is not None and one.rope.frequencies.ndim != 1:
+            raise ValueError(f"{name} has frequencies {tuple(one.rope.frequencies.shape)}; expected (D,)")
+    return found
+
+
+def _read_layers(what: Any, seq_len: int | None) -> Layers:
+    if isinstance(what, str | os.PathLike) and path_of("path", what).lower().endswith(SUFFIXES):
+        what = load(what)
+    if isinstance(what, Mapping | str | os.PathLike) or (hasattr(what, "to_dict") and not isinstance(what, Rope)):
+        return list_layers(what, seq_len=seq_len)
+    rope = what if isinstance(what, Rope) else Rope(what)
+    host = array.to_host(rope.frequencies, "frequencies").astype(np.float64)
+    return Layers((LayerKind("", "", None, replace(rope, frequencies=host)),))
+
+
+# -- layers that belong together ---------------------------------------------------------------------------------------
+
+_Pair = tuple[tuple[int, ...] | None, LayerKind | None, LayerKind | None]
+
+
+def _match(old: Layers, new: Layers) -> list[_Pair]:
+    """Return groups of layers: their numbers, and what they are in the old and in the new model."""
+    before, after = _group_by_part(old), _group_by_part(new)
+    alone = [[name for name in one if name not in other] for one, other in ((before, after), (after, before))]
+    text = [[name for name in names if not perceives(name)] for names in alone]
+    renamed = {text[1][0]: text[0][0]} if len(text[0]) == len(text[1]) == 1 else {}
+    pairs = [
+        pair for name, kinds in after.items() for pair in _match_part(before.get(renamed.get(name, name), []), kinds)
+    ]
+    gone = [name for name in alone[0] if name not in renamed.values()]
+    return [*pairs, *((kind.layers, kind, None) for name in gone for kind in before[name])]
+
+
+def _group_by_part(layers: Layers) -> dict[str, list[LayerKind]]:
+    found: dict[str, list[LayerKind]] = {}
+    for one in layers.kinds:
+        found.setdefault(one.part, []).append(one)
+    return found
+
+
+def _match_part(old: list[LayerKind], new: list[LayerKind]) -> list[_Pair]:
+    old, new = ([one for one in kinds if one.layers != ()] for kinds in (old, new))
+    if not old or any(one.layers is None for one in (*old, *new)):
+        return [*_match_by_name(old, new)]
+    sides = [{i: one for one in kinds for i in one.layers or ()} for kinds in (old, new)]
+    groups: dict[tuple[int, int], list[int]] = {}
+    for i in sorted(sides[0].keys() | sides[1].keys()):
+        key = tuple(id(side.get(i)) for side in sides)
+        groups.setdefault((key[0], key[1]), []).append(i)
+    return [(tuple(at), sides[0].get(at[0]), sides[1].get(at[0])) for at in groups.values()]
+
+
+def _match_by_name(old: list[LayerKind], new: list[LayerKind]) -> Iterator[_Pair]:
+    """Yield kinds that have the same name, a single one with any, and what is left."""
+    if len(old) == 1 or len(new) == 1:
+        for other in new:
+            yield from ((None, one, other) for one in old) if old else iter([(None, None, other)])
+        return
+    rest = {(one.kind, one.rope is None): one for one in old}
+    for other in new:
+        yield None, rest.pop((other.kind, other.rope is None), None), other
+    yield from ((None, one, None) for one in rest.values())
+
+
+# -- one group of layers -----------------------------------------------------------------------------------------------
+
+
+def _compare(pairs: list[_Pair], lengths: list[int], share: float, *, has_length: bool) -> LayerDiff:
+    """Return what changed in layers that are alike, by the pair of them in texts of several lengths."""
+    layers, old, new = pairs[0]
+    named = new if new is not None else old
+    assert named is not None
+    label = (named.part, named.kind, layers)
+    if old is None or new is None:
+        what = "layers" if layers is not None else "part"
+        appears = Change(what, *(None if one is None else one.about for one in (old, new)))
+        return LayerDiff(*label, (appears,), is_compared=False)
+    changes = [*_list_changes(old, new)]
+    if old.rope is None or new.rope is None:
+        return LayerDiff(*label, tuple(changes), is_compared=old.rope is new.rope)
+    error, found, is_compared = 0.0, None, _is_text(old.rope, new.rope, has_length=has_length)
+    for (_, one, other), length in zip(pairs, lengths, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.rope is not None
+        assert other.rope is not None
+        error = max(error, relative_error(other.rope.frequencies, one.rope.frequencies))
+        lag = _find_lag(one, other, length, share) if is_compared else None
+        found = (lag, length) if lag is not None and (found is None or lag < found[0]) else found
+    factors = [pairs[-1][i].rope.attention_factor for i in (1, 2)]  # type: ignore[union-attr]
+    if abs(factors[1] / factors[0] - 1.0) > _SAME and not any(one.what == "attention_factor" for one in changes):
+        changes.append(Change("attention_factor", *factors))
+    about = (error if error > _SAME else None, *(found or (None, None)), is_compared)
+    return LayerDiff(*label, tuple(changes), *about)
+
+
+def _is_text(old: Rope, new: Rope, *, has_length: bool) -> bool:
+    """Return whether two Ropes turn tokens of a text whose length is known."""
+    if any(one.source.rope_parameters.get("rope_type") == "axial" for one in (old, new)):
+        return False
+    return has_length or bool(choose_lengths(old) or choose_lengths(new))
+
+
+def _list_changes(old: LayerKind, new: LayerKind) -> Iterator[Change]:
+    """Yield what differs, beside the values of frequencies."""
+    for what in ("kind", "window", "both_sides"):
+        yield from _compare_values(what, getattr(old, what) or None, getattr(new, what) or None)
+    if old.rope is not None and new.rope is not None:
+        yield from _compare_ropes(old.rope, new.rope)
+    elif old.rope is not new.rope:
+        yield Change("RoPE", *(None if one.rope is None else one.about for one in (old, new)))
+
+
+def _compare_ropes(old: Rope, new: Rope) -> Iterator[Change]:
+    """Yield changes of parameters, where both are of configs, and of fields."""
+    before, after = old.source, new.source
+    are_read = bool(before.rope_parameters and after.rope_parameters)
+    for key in dict.fromkeys((*before.rope_parameters, *after.rope_parameters)) if are_read else ():
+        yield from _compare_values(key, before.rope_parameters.get(key), after.rope_parameters.get(key))
+    for name in _FIELDS:
+        values = [getattr(one, name) for one in (old, new)]
+        if name != "context":
+            yield from _compare_values(name, *values)
+        elif are_read or None not in values:  # frequencies alone say nothing of it
+            yield from _compare_values("max_position_embeddings", *values)
+    for name in _OF_MODEL:
+        values = [getattr(one.model, name) for one in (before, after)]
+        if are_read or name == "turns_last":
+            yield from _compare_values(name, *values)
+
+
+def _compare_values(what: str, old: Any, new: Any) -> Iterator[Change]:
+    if old != new:
+        yield Change(what, old, new)
+
+
+def _find_lag(old: LayerKind, new: LayerKind, length: int, share: float) -> int | None:
+    """Return the first distance at which scores differ, of those that the layers of either model see."""
+    before, after = old.rope, new.rope
+    assert before is not None
+    assert after is not None
+    windows = [one.window or length for one in (old, new)]
+    end = min(length, max(windows))
+    pairs = (after.qk_head_dim / 2, before.qk_head_dim / 2)
+    scales = (after.source.model.softmax_factor or 1.0, before.source.model.softmax_factor or 1.0)
+    found = first_difference(after, before, pairs, end, share, scales)
+    turned = [(one.pairing, one.source.model.turns_last) for one in (before, after)]
+    if turned[0] != turned[1] and end > 1:
+        found = 1 if found is None else min(found, 1)
+    return found
+
+
+def _shorten(value: Any) -> str:
+    """Return a value as JSON has it, long lists cut."""
+    if isinstance(value, list | tuple) and len(value) > 4:
+        first, second, last = (json.dumps(value[i], default=show) for i in (0, 1, -1))
+        return f"[{first}, {second}, ... {last}]"
+    if isinstance(value, str):
+        return printable(value)
+    return "none" if value is None else json.dumps(value, default=show)

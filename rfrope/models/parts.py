@@ -1,0 +1,343 @@
+"""Values of one part of a model's config: the names that models have for them, and what they leave out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from rfrope._core.arguments import fraction, show, whole
+from rfrope.data.model_types import known
+from rfrope.models import layer_patterns
+from rfrope.models.rope_parameters import DEFAULT_THETA, join_dicts
+from rfrope.scaling.schemes import positive
+
+# Names that models have for one thing, the usual one first. The first that a config holds counts, of those that its
+# class reads where the class is known (`Part.names`).
+NAMES = {
+    "rope_theta": ("rope_theta", "rotary_emb_base", "global_rope_theta", "rotary_embedding_base"),
+    "local_theta": ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta"),
+    "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_pct"),
+    "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
+    "qk_rope_head_dim": ("qk_rope_head_dim",),
+    "qk_nope_head_dim": ("qk_nope_head_dim",),
+    "hidden_size": ("hidden_size", "n_embd", "d_model", "embed_dim"),
+    "num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "max_position_embeddings": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "n_ctx"),
+}
+_USUAL = {what: names[:1] for what, names in NAMES.items()}
+_SIZES = ("head_dim", "hidden_size", "num_attention_heads")
+_BESIDE = ("rope_theta", "partial_rotary_factor")  # may stand beside the dict
+_WINDOWED = ("sliding", "chunked")  # beginnings of the names of kinds of layers
+_MOVED = ("llama3", "yarn", "longrope", "su")  # these take original_max_position_embeddings from beside the dict
+
+
+def first(held: Mapping[str, Any], what: str) -> Any:
+    """Return the value of the first of a thing's names that a config holds, or None."""
+    for name in NAMES[what]:
+        if held.get(name) is not None:
+            return held[name]
+    return None
+
+
+class Part:
+    """One part of a model's config, read as the class of its model type reads it.
+
+    Attributes
+    ----------
+    held : mapping
+        What the config says.
+    model_type : str
+        As the config gives it, or "".
+    entry : mapping
+        The table's entry of that type (`data.model_types`).
+    table : mapping
+        The entry that has what such a config may leave out: that of the type, or of what the part is called in its
+        parent's; empty if there is none.
+    is_known : bool
+        False for an empty one.
+    usual : mapping
+        The table's ``rope_parameters``, one dict or one for each kind of layer.
+    has_usual_layers : bool
+        True if it is one for each kind of layer.
+    names : mapping
+        The names of each thing that the class of a known type reads, else all that models have for it.
+    """
+
+    def __init__(self, held: Mapping[str, Any], model_type: str, table: Mapping[str, Any]) -> None:
+        self.held, self.model_type, self.entry, self.table = held, model_type, known(model_type), table
+        self.is_known = bool(table)
+        self.usual: Mapping[str, Any] = table.get("rope_parameters", {})
+        self.has_usual_layers = MappingProxyType in map(type, self.usual.values())
+        self.names: Mapping[str, tuple[str, ...]] = {**_USUAL, **table.get("names", {})} if table else NAMES
+
+    @cached_property
+    def parameters(self) -> dict[str, Any]:
+        """``rope_parameters`` and ``rope_scaling`` of the config in one."""
+        return join_dicts(self.held)
+
+    def first(self, what: str) -> Any:
+        """Return the value of the first of a thing's names that the config holds, else the usual one, else None.
+
+        A known class has these for one field, and takes what a file has last; so they must be equal.
+        """
+        _, found = self._pick(self.names[what], must_agree=self.is_known and what in _SIZES)
+        return self.table.get(what) if found is None else found
+
+    def base(self, names: tuple[str, ...]) -> float | None:
+        """Return a base that stands beside the dict, under one of some names; if under several they must agree."""
+        name, value = self._pick(names, must_agree=True)
+        return None if value is None else positive(name, value)
+
+    def _pick(self, names: tuple[str, ...], *, must_agree: bool) -> tuple[str, Any]:
+        """Return the first of some names that the config holds, and its value."""
+        first, found = "", None
+        for name in names:
+            value = self.held.get(name)
+            if found is None:
+                first, found = name, value
+            elif must_agree and value not in (None, found):
+                raise ValueError(f"{first} is {show(found)}, {name} is {show(value)}; expected one of them, or equal")
+        return first, found
+
+    # -- widths of heads -----------------------------------------------------------------------------------------------
+
+    def head_dim(self, layer: str, parameters: Mapping[str, Any]) -> int:
+        """Return the width of a head; with latent attention of the part that carries positions.
+
+        Where a fraction of latent features turns, it is the width of all of them.
+        """
+        held, table = self.held, self.table
+        if table.get("head_dim") == "quotient" or "qk_rope_head_dim" in table:  # its class sets it itself
+            latent = self._latent(layer)
+            if latent is None:
+                return self._quotient()
+            return sum(latent) if table.get("partial") == "latent" else latent[0]
+        found = self._value_of_layer(layer, "head_dim") if "per_layer_config" in held else None
+        key = {"full_attention": "global_head_dim", "sliding_attention": "swa_head_dim"}.get(layer, "")
+        if found is None and key and (key in table or not self.is_known or not self.has_usual_layers):
+            found = held.get(key) if held.get(key) is not None else table.get(key)
+        if found is None and not self.is_known:
+            found = self._unknown_latent_width(has_fraction=parameters.get("partial_rotary_factor") is not None)
+        if found is None:
+            names = self.names["head_dim"]
+            _, found = self._pick(names, must_agree=self.is_known)
+            if found is None and held.keys().isdisjoint(names):  # null is the quotient, whatever the type has
+                found = table.get("head_dim")
+        return self._quotient() if found is None else whole("head_dim", found, 1)
+
+    def _unknown_latent_width(self, *, has_fraction: bool) -> int | None:
+        """Return the width of a head with latent attention, in a type of which nothing is known, or None."""
+        latent = self.held.get("qk_rope_head_dim") if self.held.get("use_mla") is not False else None
+        if not latent or not has_fraction:
+            return latent or None
+        found, other = self.first("head_dim"), self.held.get("qk_nope_head_dim")
+        if found is None and other is None:
+            raise ValueError(
+                "qk_nope_head_dim is missing; expected it or head_dim beside qk_rope_head_dim and partial_rotary_factor"
+            )
+        return found or whole("qk_nope_head_dim", other) + whole("qk_rope_head_dim", latent, 1)
+
+    def _latent(self, layer: str) -> tuple[int, int] | None:
+        """Return widths with and without positions of a query of a known type; None without latent attention."""
+        if "qk_rope_head_dim" not in self.table or self.held.get("use_mla") is False:
+            return None
+        keys = ("qk_rope_head_dim", "qk_nope_head_dim")
+        found, usual = {key: self._value_of_layer(layer, key) for key in keys}, self.table.get("swa", {})
+        if usual and layer == "sliding_attention" and None in found.values():
+            sizes = {key: whole(f"swa_{key}", self.held.get(f"swa_{key}", value)) for key, value in usual.items()}
+            rest = sizes["head_dim"] - sizes["qk_nope_head_dim"]
+            found = sizes | {"qk_rope_head_dim": self.held.get("swa_qk_rope_head_dim", rest)}
+        rope, other = (whole(key, self.first(key) if found[key] is None else found[key]) for key in keys)
+        return (rope, other) if rope else None
+
+    def _quotient(self) -> int:
+        width, heads = self.first("hidden_size"), self.first("num_attention_heads")
+        if width is None or heads is None:
+            raise ValueError("head_dim is missing; expected it, or hidden_size and num_attention_heads")
+        width, heads = whole("hidden_size", width, 1), whole("num_attention_heads", heads, 1)
+        if width < heads:
+            raise ValueError(
+                f"hidden_size is {width}, num_attention_heads {heads}; expected at least one feature a head"
+            )
+        for name in self.table.get("alike", ()):  # its class has one head_dim for all layers
+            if (other := self.held.get(name, self.table["num_attention_heads"])) != heads:
+                usual = self.names["num_attention_heads"][0]
+                raise ValueError(f"{name} is {show(other)} and {usual} {heads}; expected the same number")
+        return int(self.table.get("quotient", 1)) * width // heads
+
+    def qk_head_dim(self, layer: str, width: int) -> int:
+        """Return the width of a score; latent attention adds features without positions to those with."""
+        if self.is_known:
+            return sum(self._latent(layer) or (width,)) if "qk_rope_head_dim" in self.table else width
+        other = self.held.get("qk_nope_head_dim")
+        is_apart = self.held.get("qk_rope_head_dim") == width and other is not None
+        return width + whole("qk_nope_head_dim", other) if is_apart else width
+
+    def _value_of_layer(self, layer: str, key: str) -> Any:
+        """Return what transformers 5 saves of a kind's first layer, where layers differ in more than their RoPE."""
+        apart, kinds = self.held.get("per_layer_config"), self.held.get("layer_types")
+        if not isinstance(apart, Mapping) or not isinstance(kinds, list | tuple) or layer not in kinds:
+            return None
+        at = kinds.index(layer)
+        found: Any = next((entry for index, entry in apart.items() if str(index).isdecimal() and int(index) == at), {})
+        return found.get(key, self.held.get(key)) if isinstance(found, Mapping) else None
+
+    # -- windows of attention ------------------------------------------------------------------------------------------
+
+    def windows(self, layer: str) -> dict[str, int | None]:
+        """Return windows of the layers that a RoPE turns, by kind: the first distance that they do not see, or None.
+
+        One entry, under the name of the RoPE's own kind, where all see as far. What the table has under ``window`` says
+        how a known class reads its config; of an unknown type, layers with a window are those that ``layer_types``
+        calls so.
+        """
+        if "window" not in self.table and self.is_known:
+            return {layer: None}
+        about = self.table.get("window", {})
+        length, kinds = self._window_length(about), [layer] if layer else self._layer_kinds(about)
+        usual = [kind for kind in kinds if kind.startswith(_WINDOWED) or kind.endswith("_sliding")]
+        windowed = about.get("windowed", usual)
+        found = {kind: length if kind in windowed else None for kind in kinds if length or kind == layer}
+        found = found or {layer: None}
+        return found if len(set(found.values())) > 1 else {layer: next(iter(found.values()))}
+
+    def _window_length(self, about: Mapping[str, Any]) -> int | None:
+        held, key = self.held, about.get("key", "sliding_window")
+        length, apart = held.get(key, about.get("length")), held.get("per_layer_config")
+        if held.get("use_sliding_window", about.get("used")) is False or not length:
+            return None
+        length = whole(key, length, 1)
+        if isinstance(apart, Mapping):  # transformers 5, where layers differ in more than their RoPE
+            others = [one.get(key) for one in apart.values() if isinstance(one, Mapping)]
+            length = max([length, *(whole(key, one, 1) for one in others if one)])
+        else:
+            length = max(length, about.get("longest", 0))
+        length = length // 2 if self._is_encoder or "half" in about else length
+        return length + 1 if self.sees_both_sides else length
+
+    @property
+    def _is_encoder(self) -> bool:
+        return self.held.get("use_bidirectional_attention") is True  # Gemma 3
+
+    @property
+    def sees_both_sides(self) -> bool:
+        """True where windows reach as far to both sides of a token."""
+        return self._is_encoder or "both" in self.table.get("window", {})
+
+    def _layer_kinds(self, about: Mapping[str, Any]) -> list[str]:
+        """Return the kinds of layers, of a config with one RoPE, that it turns."""
+        if about.get("windowed") == ("",):
+            return [""]
+        kinds: Any = layer_patterns.read_names(self.held)
+        if kinds is None:
+            kinds = about.get("layers", ("",))
+            start, layers = self.held.get("max_window_layers", about.get("first")), self.held.get("num_hidden_layers")
+            if "first" in about and (layers is None or start is None or start < layers):
+                kinds = ("full_attention", "sliding_attention") if start != 0 else ("sliding_attention",)
+        still = (*about.get("still", ()), *layer_patterns.NO_ATTENTION)
+        return [kind for kind in dict.fromkeys(kinds) if kind not in still]
+
+    # -- layers --------------------------------------------------------------------------------------------------------
+
+    def layers(self, names: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
+        """Return for each layer its kind and which of the part's RoPEs it turns by, None for none; empty if unknown."""
+        about = self.table.get("layers", {}) if self.is_known else None
+        window = self.table.get("window", {})
+        length = self._window_length(window) if window else None
+        start = self.held.get("max_window_layers", window.get("first")) if "first" in window and length else None
+        kinds = layer_patterns.list_kinds(self.held, about, windowed_from=start)
+        if kinds is None:
+            return ()
+        still = [
+            *window.get("still", ()),
+            *(about or {}).get("still", ()),
+            *(kind for kind, one in self.usual.items() if one is None),
+        ]
+        ropes = layer_patterns.assign_ropes(self.held, about, kinds, names, still, has_window=bool(length))
+        return () if ropes is None else tuple(zip(kinds, ropes, strict=True))
+
+    def window_of(self, kind: str) -> int | None:
+        """Return the first distance that layers of a kind do not see, or None."""
+        everywhere, ropes = (
+            self.table.get("window", {}).get("windowed") == ("",),
+            self.table.get("layers", {}).get("ropes", {}),
+        )
+        name = "" if everywhere else ropes.get(kind, ropes.get("", kind))
+        return next(iter(self.windows(name).values()))
+
+    # -- rotary parameters ---------------------------------------------------------------------------------------------
+
+    def fill(self, parameters: Mapping[str, Any], width: int, layer: str) -> dict[str, Any]:
+        """Return the dict of a layer with what the config says beside it, under the names of transformers 5."""
+        held, table, has_dict = self.held, self.table, bool(self.parameters)
+        usual = self.usual.get(layer) or {} if self.has_usual_layers else self.usual
+        lacking = {**usual, **(table.get("beside", {}) if has_dict else {})}
+        stands_alone = "whole" in table and not has_dict
+        read = {what: self.names[what] for what in _BESIDE if not (stands_alone and what in usual)}
+        theta = self.base(read.get("rope_theta", ()))
+        # the base beside the dict is for all kinds of layer, except where the type's local layers have their own
+        if layer == "sliding_attention" and usual.get("rope_theta") == DEFAULT_THETA:
+            theta = None
+        theta = held.get(f"{layer}_rope_theta", lacking.get("rope_theta", DEFAULT_THETA) if theta is None else theta)
+        values = {key: value for key, value in parameters.items() if value is not None}
+        values.setdefault("rope_theta", theta)
+        scheme = values.get("rope_type", values.get("type"))
+        if scheme == "yarn" and "short_factor" in values:  # Phi-3's second name for it
+            values.pop("type", None)
+            scheme = values["rope_type"] = "longrope"
+        if scheme == "ntk" and self.entry.get("ntk") == "own":
+            raise ValueError(
+                f"the scheme 'ntk' of {show(held['model_type'])} is not that of rfrope: its code also divides all "
+                "frequencies by factor ** (2 / head_dim); use rfrope.scaling.ntk and rfrope.scaling.linear"
+            )
+        if scheme in (None, "default", "mrope") and table and "partial" not in table:
+            values["partial_rotary_factor"] = 1.0  # the classes of these models ignore it there
+        beside = self._rotated_fraction(width, read.get("partial_rotary_factor", ()), layer)
+        if table.get("partial") == "latent":  # their classes overwrite what a dict has
+            values["partial_rotary_factor"] = beside
+        usual_fraction = lacking.get("partial_rotary_factor", 1.0) if beside is None else beside
+        values.setdefault("partial_rotary_factor", usual_fraction)
+        if layer != "sliding_attention" and self.is_known:
+            self._check_unread(parameters, values, read)
+        if scheme in _MOVED and held.get("original_max_position_embeddings") is not None:
+            values["original_max_position_embeddings"] = held["original_max_position_embeddings"]
+        return values
+
+    def _check_unread(
+        self, parameters: Mapping[str, Any], values: Mapping[str, Any], read: Mapping[str, tuple[str, ...]]
+    ) -> None:
+        """Refuse a base, or a part of a head, that the class of a known type passes over beside the dict."""
+        for what in _BESIDE if self.table.get("partial") is True else _BESIDE[:1]:
+            if parameters.get(what) is not None:
+                continue
+            for name in NAMES[what]:
+                if name not in read.get(what, ()) and self.held.get(name) not in (None, values[what]):
+                    raise ValueError(
+                        f"{name} is {show(self.held[name])}, which this model_type does not read beside "
+                        f"rope_parameters; expected {what} in that dict"
+                    )
+
+    def _rotated_fraction(self, width: int, read: tuple[str, ...], layer: str) -> float | None:
+        """Return the part of a head that is rotated, as given beside the dict, or None."""
+        key = self.table.get("partial") if self.is_known else "rotary_dim"
+        if key == "latent":
+            latent = self._latent(layer)
+            return None if latent is None else _round_fraction(latent[0], width)
+        for name in read:
+            if self.held.get(name) is not None:
+                return fraction(name, self.held[name])
+        if not isinstance(key, str) or self.held.get(key) is None or self.held.get("rope_parameters") is not None:
+            return None
+        rotated = whole(key, self.held[key], 1)
+        if rotated > width:
+            raise ValueError(f"{key} is {rotated}; expected at most head_dim = {width}")
+        return _round_fraction(rotated, width)
+
+
+def _round_fraction(rotated: int, width: int) -> float:
+    """Return the fraction of a head whose product with its width, rounded down, is so many features."""
+    found = rotated / width
+    return found if int(width * found) == rotated else math.nextafter(found, 1.0)

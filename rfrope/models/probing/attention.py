@@ -1,0 +1,191 @@
+"""Attention of a model of transformers: what of its rotation reaches it, and its softmax scale."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope.models.probing.measurements import noise_of
+from rfrope.rotation.rope import Rope
+
+_NEAR = 1e-3  # of a softmax scale
+_OFF = 0.02  # of the largest value: half precision is no other tensor
+_SIDES = ("queries", "keys")
+_ELSEWHERE = ("gemma3n", "gemma4", "t5gemma")  # norms of queries and keys, or weights, hold the scale
+
+
+@dataclass
+class Reached:
+    """Queries and keys that attention of one layer was given.
+
+    Attributes
+    ----------
+    factors : dict
+        By side, what the result of the rotation was multiplied by on its way.
+    faults : list of str
+        What became of it otherwise.
+    scaling : float
+        What scores are multiplied by before softmax.
+    width : int
+        Features of a head of the queries.
+    config : Any
+        That of the module.
+    dtype : str
+    """
+
+    factors: dict[str, float]
+    faults: list[str]
+    scaling: float
+    width: int
+    config: Any
+    dtype: str
+
+
+@dataclass
+class Trace:
+    """Random numbers in place of the results of rotations, and what attention is given of them.
+
+    Attributes
+    ----------
+    planted : dict
+        By layer, for each result its side, "" where it is turned alone, its values ``(B, H, T, d)``, and those that
+        norms made of them.
+    reached : dict
+        By layer.
+    twice : set
+        Layers that turn what was turned.
+    """
+
+    planted: dict[str, list[tuple[str, list[np.ndarray]]]] = field(default_factory=dict)
+    reached: dict[str, Reached] = field(default_factory=dict)
+    twice: set[str] = field(default_factory=set)
+
+    def plant(self, layer: str, given: list[Any], turned: tuple[Any, ...], axes: list[int]) -> tuple[Any, ...]:
+        """Return random numbers in place of what a rotation gave."""
+        results = self.planted.setdefault(layer, [])
+        before = [_to_heads(one, axis) for one, axis in zip(given, axes, strict=True)]
+        if any(_is_same(one, made) for one in before for _, made in results):
+            self.twice.add(layer)
+        planted = []
+        for one, axis, name in zip(turned, axes, _SIDES if len(turned) > 1 else ("",), strict=True):
+            values = np.random.default_rng(len(results) + 29).standard_normal(tuple(one.shape))
+            planted.append(one.new_tensor(values))
+            results.append((name, [_to_heads(planted[-1], axis)]))
+        return tuple(planted)
+
+    def follow_norm(self, layer: str, given: Any, made: Any, axis: int) -> None:
+        """Take what a norm makes of a planted result for that result."""
+        for _, result in self.planted.get(layer, []):
+            if _is_same(_to_heads(given, axis), result):
+                result.append(_to_heads(made, axis))
+
+    def attend(self, layer: str, module: Any, query: Any, key: Any, scaling: float | None) -> None:
+        """Compare what attention is given with what was planted."""
+        results, faults, factors = self.planted.get(layer, []), [], {}
+        if len(results) < 2:
+            return
+        given = {name: _host(one) for name, one in zip(_SIDES, (query, key), strict=True)}
+        for name, x in given.items():
+            candidates = [made for side, result in results if side in (name, "") for made in result]
+            found = [factor for made in candidates if (factor := _read_factor(x, made)) is not None]
+            if found:
+                factors[name] = found[-1]
+            else:
+                faults.append(
+                    f"{name} that attention is given are not those that were turned: {_describe(x, candidates)}"
+                )
+        width = given["queries"].shape[-1]
+        scale = width**-0.5 if scaling is None else float(scaling)
+        dtype, config = array.dtype_name(query), getattr(module, "config", None)
+        self.reached[layer] = Reached(factors, faults, scale, width, config, dtype)
+
+    def find(self, layer: str, ropes: tuple[Rope, ...]) -> Iterator[tuple[str, str]]:
+        """Yield kinds and texts of the faults of a layer that is meant to turn by one of several Ropes."""
+        if layer in self.twice:
+            yield "attention", "the result of the rotation is turned a second time"
+            return
+        one = self.reached.get(layer)
+        if one is None:
+            return
+        if one.faults:
+            yield from (("attention", text) for text in one.faults)
+            return
+        room, total = 8.0 * noise_of(one.dtype), one.scaling * math.prod(one.factors.values())
+        wanted = _choose_scale(one, ropes)
+        if wanted is not None and abs(total / wanted - 1.0) <= max(_NEAR, room):
+            return
+        off = {name: factor for name, factor in one.factors.items() if abs(factor - 1.0) > room}
+        for name, factor in off.items():
+            yield "attention", f"{name} are multiplied by {factor:.6g} between the rotation and attention"
+        if wanted is not None and not off:
+            yield "softmax scale", _describe_scale(total, wanted, _read_mscale(ropes))
+
+
+def _host(x: Any) -> np.ndarray:
+    return array.to_host(x.detach().float()).astype(np.float64)
+
+
+def _to_heads(x: Any, axis: int) -> np.ndarray:
+    """Return features as (B, H, T, d), of a tensor with its tokens on some axis."""
+    host = _host(x)
+    if host.ndim == 3:
+        return host[:, None]
+    return host if axis == 2 else np.moveaxis(host, axis, 2)
+
+
+def _is_same(x: np.ndarray, made: list[np.ndarray]) -> bool:
+    return any(x.shape == one.shape and np.array_equal(x, one) for one in made)
+
+
+def _read_factor(x: np.ndarray, made: np.ndarray) -> float | None:
+    """Return what the first or the last features of x (B, H, T, d) are of made (B, h, T, w), if a multiple."""
+    heads, width = made.shape[1], made.shape[-1]
+    if x.ndim != 4 or x.shape[1] % heads or x.shape[2] != made.shape[2] or x.shape[-1] < width:
+        return None
+    times = x.shape[1] // heads
+    repeated = (np.repeat(made, times, axis=1), np.tile(made, (1, times, 1, 1)))
+    for part, wanted in itertools.product((x[..., :width], x[..., x.shape[-1] - width :]), repeated):
+        factor = float(np.sum(part * wanted) / np.sum(wanted * wanted))
+        if factor and np.max(np.abs(part / factor - wanted)) <= _OFF * np.max(np.abs(wanted)):
+            return factor
+    return None
+
+
+def _describe(x: np.ndarray, candidates: list[np.ndarray]) -> str:
+    """Say what became of results that attention is not given as they were."""
+    values = np.sort(x.ravel())
+    if any(one.size == x.size and np.array_equal(np.sort(one.ravel()), values) for one in candidates):
+        return "they are reordered"
+    return "the result of the rotation is dropped, or changed"
+
+
+# -- softmax scale -------------------------------------------------------------------------------------------------
+
+
+def _choose_scale(one: Reached, ropes: tuple[Rope, ...]) -> float | None:
+    """Return what scores are to be multiplied by, where the config says it."""
+    kind = str(getattr(one.config, "model_type", ""))
+    if not any(rope.source.rope_parameters for rope in ropes) or one.config is None or kind.startswith(_ELSEWHERE):
+        return None
+    if (multiplier := getattr(one.config, "attention_multiplier", None)) is not None:
+        return float(multiplier)
+    scalar = getattr(one.config, "query_pre_attn_scalar", None)
+    return float(one.width if scalar is None else scalar) ** -0.5 * _read_mscale(ropes) ** 2
+
+
+def _read_mscale(ropes: tuple[Rope, ...]) -> float:
+    """Return the factor whose square multi-head latent attention takes into its softmax scale."""
+    return math.sqrt(next((known for rope in ropes if (known := rope.source.model.softmax_factor)), 1.0))
+
+
+def _describe_scale(found: float, wanted: float, mscale: float) -> str:
+    text = f"scores are multiplied by {found:.6g} before softmax, and {wanted:.6g} is meant"
+    ways = {"left out": mscale**-2, "taken once, and its square is meant": 1.0 / mscale, "squared twice": mscale**2}
+    like = [name for name, ratio in ways.items() if mscale > 1.0 and abs(found / wanted / ratio - 1.0) < _NEAR]
+    return text + "".join(f": the factor of mscale_all_dim, {mscale:.6g}, was {name}" for name in like[:1])

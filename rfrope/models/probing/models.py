@@ -1,0 +1,309 @@
+"""Layers of a model of transformers as black boxes: its own function of rotation is called with unit vectors."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array, libraries
+from rfrope._core.arguments import show
+from rfrope.models.configs import perceives
+from rfrope.models.layering import list_layers
+from rfrope.models.probing.attention import Trace
+from rfrope.models.probing.measurements import Box, find_places, noise_of, unit, usual_length
+from rfrope.rotation.rope import Rope
+
+_ROTATION = re.compile("apply_.*(rotary|rope)")
+_TABLES = re.compile("cos|sin|freqs|position|emb")  # parameters that are no features
+_INDEX = re.compile(r"\.(\d+)\.")
+_PADDED, _HIDDEN = 37, 5  # tokens, and those of them that are padding
+_INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+_FIRST = 11  # tokens of the first forward, by which layers are found
+
+
+@dataclass
+class _Calls:
+    """Features that layers were given in one forward, and what they made of them."""
+
+    features: Mapping[str, np.ndarray]
+    found: dict[str, dict[str, np.ndarray]]
+    widths: dict[str, int]
+    dtypes: dict[str, str]
+    trace: Trace | None = None
+
+
+class ModelLayers:
+    """Source that runs a model once for each measurement, and all its layers in it.
+
+    Attributes
+    ----------
+    calls : int
+        Forwards.
+    axes : int
+        Axes of positions that the model takes.
+    kinds : tuple of LayerKind
+        Layers by what is meant to turn them.
+    still : tuple of str
+        Attention that calls no function of rotation.
+    trace : Trace
+        What attention is given of the rotation's results.
+    """
+
+    def __init__(self, model: Any, meant: tuple[Rope, ...], config: Any) -> None:
+        self.model, self.calls = model, 0
+        listed = () if config is None else list_layers(config).kinds
+        self.kinds = tuple(one for one in listed if not perceives(one.part))
+        self.axes = max([1, *(len(one.sections) for one in meant if one.sections is not None)])
+        self.functions = [*_find_functions(model)]
+        if not self.functions:
+            raise ValueError(
+                f"{type(model).__name__} has no function apply_rotary_... in its module; expected such a model, or a "
+                "function (q, k, positions)"
+            )
+        self.attention = {id(part): path for path, part in model.named_modules() if "Attention" in type(part).__name__}
+        self._path: list[str] = []
+        self._visited: list[str] = []
+        self._is_inside = False
+        calls = self._run({}, _count(_FIRST, self.axes))
+        self._widths, self._dtypes = calls.widths, calls.dtypes
+        self.trace = Trace()
+        if not self._widths:
+            names = ", ".join(sorted({name for _, name in self.functions}))
+            raise ValueError(
+                f"{type(model).__name__} called none of {names} in its forward; expected one in each layer"
+            )
+        visited = dict.fromkeys(self._visited)
+        self._run({}, _count(_FIRST, self.axes), trace=self.trace)
+        self.still = tuple(one for one in visited if one not in self._widths and not _has_inner(one, visited))
+
+    def widths(self) -> dict[str, int]:
+        """Return the features that each layer gives to its function."""
+        return self._widths
+
+    def rounding(self, name: str) -> tuple[float, bool]:
+        """Return the error of cos and sin by the dtype of a layer, and whether that is wider than half precision."""
+        dtype = self._dtypes[name]
+        return noise_of(dtype), dtype in ("float32", "float64")
+
+    def measure(self, features: Mapping[str, np.ndarray], positions: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
+        """Run the model once."""
+        return self._run(features, positions).found
+
+    def choose(self, name: str, meant: tuple[Rope, ...]) -> tuple[tuple[Rope, ...], bool | None]:
+        """Return the Ropes that a layer may turn by, and whether it is meant to turn, if that is known."""
+        numbers = _INDEX.findall(f".{name}.")
+        index = int(numbers[0]) if numbers else -1
+        alike = [one for one in self.kinds if one.layers is not None and index in one.layers]
+        if len(alike) != 1:
+            return meant, None
+        rope = alike[0].rope
+        if rope is None:
+            return meant, False
+        return tuple(one for one in meant if one.source.model.name == rope.source.model.name) or meant, True
+
+    def counts_padding(self, box: Box, frequencies: np.ndarray) -> bool | None:
+        """Return whether tokens that a mask hides on the left count as positions, if that is known.
+
+        Parameters
+        ----------
+        box : Box
+            A layer whose queries turn.
+        frequencies : ndarray (D,)
+            By these.
+        """
+        if "attention_mask" not in inspect.signature(self.model.forward).parameters:
+            return None
+        blocks = unit(box.structure().first, box.width, _PADDED)
+        found = self._run({box.name: blocks}, np.zeros((2, _PADDED, self.axes), dtype=np.int64), hidden=_HIDDEN).found
+        z = box.blocks_of(found[box.name]["queries"])[1, box.sides["queries"].head, _HIDDEN:]
+        places, _ = find_places(z / usual_length(z), frequencies, 0, _PADDED)
+        ways = {True: np.arange(_HIDDEN, _PADDED), False: np.arange(_PADDED - _HIDDEN)}
+        return next((counts for counts, at in ways.items() if np.array_equal(places, at)), None)
+
+    # -- one forward ---------------------------------------------------------------------------------------------------
+
+    def _run(
+        self, features: Mapping[str, np.ndarray], positions: np.ndarray, hidden: int = 0, trace: Trace | None = None
+    ) -> _Calls:
+        torch: Any = libraries.imported("torch")
+        parameter = next(self.model.parameters())
+        calls = _Calls(features, {}, {}, {}, trace)
+        at = torch.from_numpy(np.ascontiguousarray(positions)).to(parameter.device)
+        at = at.movedim(-1, 0) if self.axes > 1 else at[..., 0]
+        ids = torch.zeros(positions.shape[:2], dtype=torch.int64, device=parameter.device)
+        options: dict[str, Any] = {"position_ids": at}
+        if hidden:
+            mask = torch.ones_like(ids)
+            mask[1:, :hidden] = 0
+            options = {"attention_mask": mask}
+        self._visited = []
+        was_training = self.model.training
+        with ExitStack() as undo, torch.no_grad():
+            undo.enter_context(self._watch(calls))
+            undo.callback(self.model.train, was_training)
+            self.model.eval()
+            self.model(input_ids=ids, use_cache=False, **options)
+        self.calls += 1
+        return calls
+
+    @contextmanager
+    def _watch(self, calls: _Calls) -> Iterator[None]:
+        """Let attention say when it runs, and functions of rotation what they do."""
+        with ExitStack() as undo:
+            for _, part in self.model.named_modules():
+                if path := self.attention.get(id(part)):
+                    undo.callback(part.register_forward_pre_hook(self._entering(path)).remove)
+                    undo.callback(part.register_forward_hook(self._leaving).remove)
+            for module, name in self.functions:
+                original = getattr(module, name)
+                undo.callback(setattr, module, name, original)
+                setattr(module, name, self._wrapped(original, calls))
+            if calls.trace is not None:
+                self._watch_attention(undo, calls.trace)
+            yield
+
+    def _watch_attention(self, undo: ExitStack, trace: Trace) -> None:
+        """Let functions of attention, and norms before them, say what they are given."""
+        for module in dict.fromkeys(module for module, _ in self.functions):
+            if (original := getattr(module, _INTERFACE, None)) is not None:
+                undo.callback(setattr, module, _INTERFACE, original)
+                setattr(module, _INTERFACE, _Interface(original, self._attending(trace)))
+
+        def leave_norm(part: Any, given: Any, made: Any) -> None:
+            if self._path and given and getattr(given[0], "ndim", 0) in (3, 4) and hasattr(made, "shape"):
+                axes = [axis for axis in range(given[0].ndim - 2, 0, -1) if given[0].shape[axis] == _FIRST]
+                if axes:
+                    trace.follow_norm(self._layer, given[0], made, axes[0])
+
+        for part in self.model.modules():
+            if "norm" in type(part).__name__.lower():
+                undo.callback(part.register_forward_hook(leave_norm).remove)
+
+    def _attending(self, trace: Trace) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+            def attend(module: Any, query: Any, key: Any, *rest: Any, **options: Any) -> Any:
+                trace.attend(self._layer, module, query, key, options.get("scaling"))
+                return function(module, query, key, *rest, **options)
+
+            return attend
+
+        return watched
+
+    @property
+    def _layer(self) -> str:
+        return self._path[-1] if self._path else type(self.model).__name__
+
+    def _entering(self, path: str) -> Callable[..., None]:
+        def enter(*_: Any) -> None:
+            self._path.append(path)
+            self._visited.append(path)
+
+        return enter
+
+    def _leaving(self, *_: Any) -> None:
+        self._path.pop()
+
+    def _wrapped(self, original: Callable[..., Any], calls: _Calls) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+        names = [*signature.parameters]
+        names = names[: 2 if len(names) > 1 and not _TABLES.search(names[1]) else 1]
+
+        def rotate(*arguments: Any, **options: Any) -> Any:
+            if self._is_inside:  # one such function may call another
+                return original(*arguments, **options)
+            self._is_inside = True
+            try:
+                result = original(*arguments, **options)
+                bound = signature.bind(*arguments, **options)
+                given = [bound.arguments[name] for name in names]
+                self._follow(original, bound, names, calls)
+                return result if calls.trace is None else self._plant(given, result, calls.trace)
+            finally:
+                self._is_inside = False
+
+        return rotate
+
+    def _plant(self, given: list[Any], result: Any, trace: Trace) -> Any:
+        """Return random numbers in place of what a function gave."""
+        turned = result if isinstance(result, tuple | list) else (result,)
+        planted = trace.plant(self._layer, given, tuple(turned), [_axis_of_tokens(one, _FIRST) for one in given])
+        return planted if isinstance(result, tuple | list) else planted[0]
+
+    def _follow(
+        self, original: Callable[..., Any], bound: inspect.BoundArguments, names: list[str], calls: _Calls
+    ) -> None:
+        """Call a function once more, with unit vectors in place of queries and keys."""
+        layer = self._layer
+        given = [bound.arguments[name] for name in names]
+        calls.widths.setdefault(layer, int(given[0].shape[-1]))
+        calls.dtypes.setdefault(layer, array.dtype_name(given[0]))
+        if layer not in calls.features:
+            return
+        features = calls.features[layer]
+        axes = [_axis_of_tokens(one, len(features)) for one in given]
+        for name, one, axis in zip(names, given, axes, strict=True):
+            shape = [1] * one.ndim
+            shape[axis], shape[-1] = features.shape
+            bound.arguments[name] = one.new_tensor(features.reshape(shape)).expand(one.shape).contiguous()
+        turned = original(*bound.args, **bound.kwargs)
+        sides = calls.found.setdefault(layer, {})
+        turned = turned if len(names) > 1 else (turned,)
+        for one, axis in zip(turned, axes, strict=True):
+            host = array.to_host(one.detach().float()).astype(np.float64)
+            if host.ndim == 3:  # one head, without an axis of its own
+                host, axis = host[:, None], axis + 1
+            side = "keys" if sides else "queries"
+            sides.setdefault(side, host if axis == 2 else np.moveaxis(host, axis, 2))
+
+
+class _Interface:
+    """The table of functions of attention of transformers, each watched."""
+
+    def __init__(self, original: Any, watched: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        self.original, self.watched = original, watched
+
+    def get_interface(self, *arguments: Any) -> Callable[..., Any]:
+        return self.watched(self.original.get_interface(*arguments))
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        return self.watched(self.original[name])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+
+def _count(tokens: int, axes: int) -> np.ndarray:
+    """Return positions (1, T, k) that count from 0."""
+    return np.repeat(np.arange(tokens)[None, :, None], axes, axis=-1)
+
+
+def _axis_of_tokens(x: Any, tokens: int) -> int:
+    axes = [axis for axis in range(x.ndim - 2, 0, -1) if x.shape[axis] == tokens]
+    if not axes:
+        raise ValueError(
+            f"a function of rotation is given features of shape {tuple(x.shape)} for {tokens} tokens; expected an axis "
+            "of tokens after that of the batch"
+        )
+    return axes[0]
+
+
+def _has_inner(path: str, visited: Mapping[str, Any]) -> bool:
+    return any(other.startswith(f"{path}.") for other in visited)
+
+
+def _find_functions(model: Any) -> Iterator[tuple[Any, str]]:
+    """Yield modules of Python with the names of their functions of rotation."""
+    if not callable(model):
+        raise TypeError(f"apply is {show(model)}; expected a model that can be called")
+    for name in dict.fromkeys(type(part).__module__ for part in model.modules()):
+        module = sys.modules.get(name)
+        for function in [*vars(module or object)]:
+            if _ROTATION.match(function) and callable(getattr(module, function)):
+                yield module, function

@@ -1,0 +1,391 @@
+"""Audit of a rotation from outside: a black box is given unit vectors at chosen positions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.arguments import choice, positive, show, whole
+from rfrope._core.results import Result
+from rfrope.data.model_types import known
+from rfrope.models.auditing import Finding, merge_shared
+from rfrope.models.configs import from_config
+from rfrope.models.probing.faults import judge, judge_still
+from rfrope.models.probing.measurements import Box, Function, Side, choose_positions, choose_single, choose_steps, unit
+from rfrope.models.probing.models import ModelLayers
+from rfrope.models.probing.rotations import Rotation
+from rfrope.rotation.rope import Rope, refuse_polar
+
+_Source: TypeAlias = Function | ModelLayers
+_CONTEXT = 4096  # positions that are measured where nothing says how many there are
+_ORIGIN = 3  # position of the queries in a second measurement of scores
+_ROUNDED = 1e-6  # factors as near to 1 are 1
+_MOST_AXES = 16
+_LARGEST = 2**24  # positions that float32 holds
+_GIVES = ("rotated", "scores")
+_POLAR = "probe follows blocks of two features"
+
+
+@dataclass(frozen=True, eq=False)
+class Probe(Result):
+    """Rotations of a function or of a model's layers, as found from outside, and their faults.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+    rotations : tuple of Rotation
+        One for each layer; one for a function.
+    calls : int
+        How often the function or the model was called.
+    context : int
+        Positions that were measured are below it.
+    counts_padding : bool or None
+        Whether a model that is given a mask and no positions counts tokens of padding on the left; None for a function,
+        and where that is not known.
+
+    See Also
+    --------
+    models.probe, models.Rotation
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> rope = rfrope.Rope(rfrope.geometric(8), pairing="half")
+    >>> found = rfrope.models.probe(lambda q, k, at: tuple(rope.rotate(x, at[:, None]) for x in (q, k)), head_dim=16)
+    >>> found.passed, found.rope.pairing
+    (True, 'half')
+    """
+
+    findings: tuple[Finding, ...]
+    rotations: tuple[Rotation, ...]
+    calls: int
+    context: int
+    counts_padding: bool | None = None
+
+    @property
+    def passed(self) -> bool:
+        """True if nothing is wrong."""
+        return not self.findings
+
+    @property
+    def rope(self) -> Rope:
+        """The Rope of the first layer that turns, as it was found.
+
+        Its attention factor is the root of the product of those of queries and keys.
+
+        Raises
+        ------
+        ValueError
+            If nothing turns, features do not turn in pairs or are not the first ones of a head, or heads, or queries
+            and keys, do not turn alike.
+        """
+        for one in self.rotations:
+            if one.pairing in ("half", "interleaved") and np.all(np.isfinite(one.frequencies)):
+                return self._make(one)
+        raise ValueError("no layer turns pairs of features, so there is no Rope; expected findings to be read")
+
+    def _make(self, one: Rotation) -> Rope:
+        reasons = {
+            f"features from {one.first} on turn": one.first > 0,
+            "not all heads turn": not all(all(turning) for turning in one.turning_heads.values()),
+            "heads, or queries and keys, turn by different frequencies": one.sets_differ,
+        }
+        if reason := next((text for text, holds in reasons.items() if holds), ""):
+            raise ValueError(f"{one.name}: {reason}, and no Rope does; expected rotations to be read")
+        factors = [*one.attention_factor.values()]
+        sides = 2 if "scores" in one.attention_factor else len(factors)
+        factor = float(np.prod(factors) ** (1.0 / sides))
+        factor = 1.0 if abs(factor - 1.0) < _ROUNDED else factor
+        about: dict[str, Any] = {"pairing": one.pairing, "head_dim": one.head_dim, "context": self.context}
+        return Rope(one.frequencies, attention_factor=factor, **about)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, strings and lists, ready for JSON."""
+        plain = {"passed": self.passed, "findings": [asdict(one) for one in self.findings]}
+        return plain | {
+            "rotations": [_plain(asdict(one)) for one in self.rotations],
+            "calls": self.calls,
+            "context": self.context,
+            "counts_padding": self.counts_padding,
+        }
+
+    def __str__(self) -> str:
+        lines = ["PASSED" if self.passed else "FAILED"]
+        groups: dict[str, list[str]] = {}
+        for one in self.rotations:
+            groups.setdefault(str(one).removeprefix(one.name), []).append(one.name)
+        for text, names in groups.items():
+            lines.append(f"  {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}{text}")
+        return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value
+
+
+def probe(
+    apply: Callable[..., Any],
+    expected: Any = None,
+    *,
+    head_dim: int | None = None,
+    heads: int = 1,
+    kv_heads: int | None = None,
+    axes: int | None = None,
+    gives: str = "rotated",
+    score_scale: float = 1.0,
+    context: int | None = None,
+    xp: Any = None,
+    device: Any = None,
+    dtype: Any = None,
+) -> Probe:
+    """Find out what a rotation does from its outputs alone, and which known mistake it looks like.
+
+    Parameters
+    ----------
+    apply : callable, or a model of transformers
+        ``apply(q, k, positions)`` is given queries ``(batch, heads, tokens, head_dim)``, keys of ``kv_heads`` and
+        positions ``(batch, tokens)``, or ``(batch, tokens, axes)`` for several axes, as int64. It returns both turned,
+        or the scores ``(batch, heads, tokens, tokens)`` of all queries and keys, before softmax.
+
+        A model is run on tokens 0 at such positions. In each layer its own function of rotation is called once more,
+        with unit vectors in place of queries and keys.
+    expected : Rope, frequencies, or config, optional
+        What is meant; a config as in `from_config`. Unless given, that of a model's ``config``; a function is then
+        judged by itself: what it turns by is reported, and what no RoPE does is a finding.
+    head_dim : int, optional
+        Features of a head; those of `expected` unless given.
+    heads, kv_heads : int
+        Heads of the queries, and of the keys: as many unless given.
+    axes : int, optional
+        Axes of positions, three for M-RoPE; those of `expected` unless given.
+    gives : {"rotated", "scores"}
+        What a function returns.
+    score_scale : float
+        What scores are multiplied by beside the rotation, as ``head_dim ** -0.5``.
+    context : int, optional
+        Positions are below it; the context of `expected` unless given, else 4096.
+    xp, device, dtype
+        The library, device and dtype of `q` and `k`, as in `geometric`: NumPy and float32 unless given.
+
+    Returns
+    -------
+    Probe
+        With ``passed``, ``findings``, ``rotations``, ``rope``, a text by ``str`` and plain data by ``to_dict``.
+
+    Raises
+    ------
+    ValueError
+        If there is no width to go by, for results of other shapes, for a model whose rotation is no function of its
+        module, and as `from_config`.
+    TypeError
+        For what cannot be called, for results of other kinds, and as `from_config`.
+
+    See Also
+    --------
+    models.Probe, models.audit
+
+    Notes
+    -----
+    Six calls, one more for scores, and one for each of several axes: unit vectors of every feature at five positions,
+    and twice those, which give pairs, width and factors; then all blocks at once at up to 160 positions below the
+    context, in an order that is not theirs and in two rows that differ. Phases at 1, 2, 4, ... give frequencies, the
+    others the position that each token turns by. Every axis is followed by itself, and the blocks once more at the end,
+    for what a first call leaves behind; then two calls of one token in each row, as in decoding, where features have
+    another length in every head and row. A model is run twice before, to find its layers and what reaches attention of
+    them, and once after, with padding. Positions of findings are the first of those measured. A config is read at the
+    length `context`.
+
+    Whole positions tell frequencies but for whole turns. Scores tell the square of the attention factor, and no start
+    of counting. A factor that is left out and weights that make up for it look the same.
+
+    Examples
+    --------
+    >>> import numpy as np, rfrope
+    >>> config = {"model_type": "llama", "hidden_size": 256, "num_attention_heads": 4, "rope_theta": 500000.0,
+    ...           "max_position_embeddings": 4096}
+    >>> wrong = rfrope.Rope(rfrope.geometric(32))  # base 10000
+    >>> def apply(q, k, positions):
+    ...     return wrong.rotate(q, positions[:, None]), wrong.rotate(k, positions[:, None])
+    >>> print(probe(apply, config))  # doctest: +ELLIPSIS
+    FAILED
+      apply: pairing 'half', 64 features, 32 frequencies, 1 to 0.0001334; queries x 1, keys x 1
+      apply: frequencies are not those meant (...): they are those of base 10000 instead of 500000; off by more ...
+    """
+    if hasattr(apply, "named_modules") and expected is None:
+        expected = getattr(apply, "config", None)
+    meant = () if expected is None else _read_meant(expected)
+    length = _choose_context(context, meant)
+    if _is_config(expected):
+        meant = _read_meant(expected, length)
+    source: _Source
+    if hasattr(apply, "named_modules"):
+        source = ModelLayers(apply, meant, expected if _is_config(expected) else None)
+    else:
+        source = _read_function(
+            apply,
+            meant,
+            {"head_dim": head_dim, "heads": heads, "kv_heads": kv_heads, "axes": axes},
+            choice("gives", gives, _GIVES),
+            positive("score_scale", score_scale),
+            (xp, device, dtype),
+        )
+    boxes = _measure(source, length)
+    verdicts = [judge(box, *source.choose(name, meant)) for name, box in boxes.items()]
+    verdicts += [judge_still(name, source.choose(name, meant)[1]) for name in source.still]
+    faults = [one for _, found in verdicts for one in found]
+    if isinstance(source, ModelLayers):
+        for name in boxes:
+            found = source.trace.find(name, source.choose(name, meant)[0])
+            faults += [Finding(kind, name, text) for kind, text in found]
+    findings = merge_shared(faults)
+    padding = _count_padding(source, boxes, verdicts)
+    return Probe(findings, tuple(one for one, _ in verdicts), source.calls, length, padding)
+
+
+def _count_padding(source: _Source, boxes: dict[str, Box], verdicts: list[tuple[Rotation, Any]]) -> bool | None:
+    """Return whether the first layer that turns counts padding, if it is known by what."""
+    turning = (one for one, _ in verdicts if one.pairing in ("half", "interleaved") and one.frequencies.ndim == 1)
+    one = next(turning, None)
+    if one is None or not isinstance(source, ModelLayers) or not boxes[one.name].sides["queries"].turning:
+        return None
+    return source.counts_padding(boxes[one.name], one.frequencies)
+
+
+def _read_meant(expected: Any, length: int | None = None) -> tuple[Rope, ...]:
+    """Return the Ropes that are meant, also those of several axes or heads; those of a config for a length."""
+    if not _is_config(expected):
+        made = expected if isinstance(expected, Rope) else Rope(expected)
+        refuse_polar(made, "expected", _POLAR)
+        return (replace(made, frequencies=array.to_host(made.frequencies, "expected").astype(np.float64)),)
+    found = from_config(expected, seq_len=length)
+    for one in found:
+        refuse_polar(one, "expected", _POLAR)
+    text = [one for one in found if one.source.rope_parameters["rope_type"] != "axial"]
+    return tuple(_turn_back(one) if known(one.source.model.model_type).get("negated") else one for one in text or found)
+
+
+def _turn_back(rope: Rope) -> Rope:
+    """Return the Rope of a model whose class negates every angle."""
+    return replace(rope, frequencies=-np.asarray(rope.frequencies))
+
+
+def _is_config(expected: Any) -> bool:
+    return isinstance(expected, Mapping | str | os.PathLike) or hasattr(expected, "to_dict")
+
+
+def _choose_context(context: int | None, meant: tuple[Rope, ...]) -> int:
+    if context is not None:
+        return whole("context", context, 2, _LARGEST)
+    known = [one.context for one in meant if isinstance(one.context, int)]
+    return max(2, min(_LARGEST, *known)) if known else _CONTEXT
+
+
+def _read_function(
+    apply: Any, meant: tuple[Rope, ...], sizes: dict[str, Any], gives: str, scale: float, place: tuple[Any, Any, Any]
+) -> Function:
+    if not callable(apply):
+        raise TypeError(f"apply is {show(apply)}; expected a function (q, k, positions), or a model of transformers")
+    width = sizes["head_dim"]
+    if width is None and not meant:
+        raise ValueError("head_dim is None; expected the features of a head, or expected= to take them from")
+    width = int(meant[0].head_dim or 0) if width is None else whole("head_dim", width, 2)
+    if width % 2:
+        raise ValueError(f"head_dim is {width}; expected an even number of features")
+    heads = whole("heads", sizes["heads"], 1)
+    kv_heads = heads if sizes["kv_heads"] is None else whole("kv_heads", sizes["kv_heads"], 1)
+    if heads % kv_heads:
+        raise ValueError(f"kv_heads is {kv_heads}; expected a number that divides heads = {heads}")
+    axes = _choose_axes(sizes["axes"], meant)
+    array.check_memory(300.0, (heads, width, width), np.zeros(0), "head_dim and heads")
+    space = array.named_namespace(place[0])
+    asked = space.float32 if place[2] is None else array.check_float_dtype(place[2], space)
+    return Function(apply, width, heads, kv_heads, axes, gives, scale, (space, place[1], asked))
+
+
+def _choose_axes(axes: int | None, meant: tuple[Rope, ...]) -> int:
+    wanted = max((_count_axes(one) for one in meant), default=1)
+    if axes is None:
+        return wanted
+    given = whole("axes", axes, 1, _MOST_AXES)
+    if meant and given != wanted:
+        raise ValueError(
+            f"axes is {given}, and expected turns by {wanted}; expected {wanted}, or a Rope of its frequencies alone"
+        )
+    return given
+
+
+def _count_axes(rope: Rope) -> int:
+    vectors = np.asarray(rope.vectors)
+    return len(rope.sections) if rope.sections is not None else int(vectors.shape[-1]) if vectors.ndim > 1 else 1
+
+
+def _measure(source: _Source, context: int) -> dict[str, Box]:
+    """Give a source all that it is asked, and return what came back."""
+    steps, at = choose_steps(context), choose_positions(context)
+    widths = source.widths()
+    widest = max(widths.values())
+    followed = np.tile(np.eye(widest), (len(steps), 1))
+    places = _spread([np.repeat(steps, widest)], source.axes)
+    once, twice = (
+        source.measure({name: times * followed[:, :d] for name, d in widths.items()}, places) for times in (1.0, 2.0)
+    )
+    rows = np.stack([at, np.roll(at[::-1], len(at) // 3)])  # not in the reverse order either
+    boxes = {}
+    for name, sides in once.items():
+        kv_heads = source.kv_heads if isinstance(source, Function) else 0
+        boxes[name] = box = Box(name, widths[name], steps, rows, *source.rounding(name), {}, context, kv_heads)
+        for side in sides:
+            cubes = [
+                one[name][side][0].reshape(-1, len(steps), widest, widths[name])[:, :, : widths[name]]
+                for one in (once, twice)
+            ]
+            box.sides[side] = Side(*cubes)
+        box.follow()
+    blocks = {name: unit(box.structure().first, widths[name], len(at)) for name, box in boxes.items()}
+    _follow_blocks(source, boxes, blocks, rows)
+    return boxes
+
+
+def _follow_blocks(source: _Source, boxes: dict[str, Box], blocks: dict[str, np.ndarray], rows: np.ndarray) -> None:
+    """Measure blocks at all positions, along each axis, of scores with other queries, and again."""
+
+    def read(positions: np.ndarray) -> dict[tuple[str, str], np.ndarray]:
+        found = source.measure(blocks, positions)
+        return {(name, side): boxes[name].blocks_of(z) for name, sides in found.items() for side, z in sides.items()}
+
+    for (name, side), z in read(_spread(rows, source.axes)).items():
+        boxes[name].sides[side].z = z
+    for axis in range(source.axes if source.axes > 1 else 0):
+        alone = np.zeros((1, rows.shape[1], source.axes), dtype=rows.dtype)
+        alone[0, :, axis] = rows[0]
+        for (name, side), z in read(alone).items():
+            boxes[name].sides[side].along.append(z[0])
+    if isinstance(source, Function) and source.gives == "scores":
+        source.origin = _ORIGIN
+        for (name, side), z in read(_spread(rows[:1], source.axes)).items():
+            boxes[name].sides[side].lagged = z[0]
+        source.origin = 0
+    for (name, side), z in read(_spread(rows, source.axes)).items():
+        boxes[name].sides[side].again = z
+    if isinstance(source, Function):
+        source.marks_heads = True
+    blocks = {name: x[:1] for name, x in blocks.items()}
+    single = [read(_spread(at[:, None], source.axes)) for at in choose_single(next(iter(boxes.values())).context)]
+    for name, side in single[0]:
+        boxes[name].sides[side].single = np.stack([found[name, side][:, :, 0] for found in single])
+
+
+def _spread(rows: Any, axes: int) -> np.ndarray:
+    """Return positions (B, T, k) that are the same on all axes."""
+    return np.repeat(np.asarray(rows, dtype=np.int64)[..., None], axes, axis=-1)

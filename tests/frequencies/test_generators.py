@@ -1,0 +1,427 @@
+"""Generators: their basis, how far they are from commuting, the nearest that do, and weights in their basis."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.optimize
+from conftest import library
+
+import rfrope
+from rfrope import exports
+from rfrope.frequencies import fold, fold_gains, from_generators, nearest_commuting, relative_commutator
+
+TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
+
+
+def skew(rng, *shape):
+    made = rng.standard_normal(shape)
+    return made - np.swapaxes(made, -1, -2)
+
+
+def orthogonal(rng, d):
+    return np.linalg.qr(rng.standard_normal((d, d)))[0]
+
+
+def turned(generators, positions, x):
+    """Turn features by the matrix exponential, as the papers do."""
+    phases = np.tensordot(np.asarray(positions, np.float64), np.asarray(generators, np.float64), axes=([-1], [0]))
+    return np.stack([scipy.linalg.expm(one) @ row for one, row in zip(phases, x, strict=True)])
+
+
+def rotated_generators(omega, d, seed):
+    """Commuting generators of some frequencies ``(D, k)`` in a random basis of d features; the others stand still."""
+    rng = np.random.default_rng(seed)
+    mixer = np.linalg.qr(rng.standard_normal((d, d)))[0]
+    blocks = np.zeros((omega.shape[1], d, d))
+    for i, vector in enumerate(omega):
+        blocks[:, 2 * i + 1, 2 * i], blocks[:, 2 * i, 2 * i + 1] = vector, -vector
+    return mixer @ blocks @ mixer.T
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-12])
+@pytest.mark.parametrize("omega", [[[1.0, 0.0], [0.0, 0.3]], [[2.0, 0.1]], [[0.5, 0.5]] * 2, np.zeros((0, 2))], ids=str)
+def test_from_generators_with_features_that_stand_still(omega, noise):
+    """Rounding in what should be 0 turns nothing: the basis stays orthogonal, and there are D blocks."""
+    omega, d = np.reshape(np.asarray(omega), (-1, 2)), 12
+    made = rotated_generators(omega, d, seed=4)
+    shaken = np.random.default_rng(5).standard_normal(made.shape) * noise * (1.0 if len(omega) else 0.0)
+    made += shaken - np.swapaxes(shaken, 1, 2)
+    made = 0.5 * (made - np.swapaxes(made, 1, 2))
+    rope, basis = from_generators(made)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(d), atol=1e-12)
+    assert rope.frequencies.shape == (d // 2, 2)
+    sizes = np.sort(np.linalg.norm(rope.frequencies, axis=-1))
+    expected = np.sort(np.append(np.linalg.norm(omega, axis=-1), np.zeros(d // 2 - len(omega))))
+    np.testing.assert_allclose(sizes, expected, atol=1e-9)
+    x, p = np.random.default_rng(6).standard_normal(d), np.array([3.0, -2.0])
+    turned = scipy.linalg.expm(np.tensordot(p, made, axes=1)) @ x
+    np.testing.assert_allclose(rope.rotate(x @ basis, p) @ basis.T, turned, atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1.0, 2.0**490])
+def test_from_generators_of_a_full_matrix(size):
+    made = np.random.default_rng(7).standard_normal((40, 40))
+    made = (made - made.T) * size
+    rope, basis = from_generators(made)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(40), atol=1e-13)
+    blocks = np.zeros((40, 40))
+    first = np.arange(20)
+    blocks[first + 20, first], blocks[first, first + 20] = rope.frequencies, -rope.frequencies
+    np.testing.assert_allclose(basis.T @ (made / size) @ basis, blocks / size, atol=1e-12)
+    assert np.all(np.diff(rope.frequencies) > 0.0)
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_a_basis_on_every_library(xp, pairing):
+    made = rotated_generators(np.array([[1.0, 0.5], [0.3, -2.0], [0.0, 0.7]]), 6, seed=9)
+    rope, basis = from_generators(xp(made), pairing=pairing)
+    assert xp.owns(rope.frequencies)
+    assert xp.owns(basis)
+    assert rope.pairing == pairing
+    omega, basis = xp.host(rope.frequencies), xp.host(basis)
+    rng = np.random.default_rng(1)
+    x, p = rng.standard_normal((5, 6)), rng.integers(-9, 9, (5, 2))
+    found = rfrope.rotate(x @ basis, p, omega, pairing=pairing) @ basis.T
+    np.testing.assert_allclose(found, turned(made, p, x), atol=1e-12)
+
+
+# -- what relatives are ------------------------------------------------------------------------------------------------
+
+
+def test_a_circulant_string_has_one_still_block():
+    """The vectors of ones and of alternating signs stand still: 1 block of 8 at d = 16, on any number of axes."""
+    rng = np.random.default_rng(2)
+    made = np.stack([scipy.linalg.circulant(row) for row in rng.standard_normal((2, 16))])
+    made = made - np.swapaxes(made, 1, 2)
+    rope, _ = from_generators(made)
+    sizes = np.sort(np.linalg.norm(rope.frequencies, axis=-1))
+    assert sizes[0] < 1e-12 < 0.1 < sizes[1]
+    assert relative_commutator(made) < 1e-14
+
+
+def test_comrope_ld_sees_no_displacement_across():
+    """One matrix times a number for each axis: frequency vectors of a block are collinear."""
+    rng = np.random.default_rng(3)
+    share = np.array([0.6, -0.8])
+    made = share[:, None, None] * skew(rng, 8, 8)
+    rope, _ = from_generators(made)
+    omega = rope.frequencies
+    np.testing.assert_allclose(omega, np.outer(omega @ share, share), atol=1e-12)
+    assert np.linalg.matrix_rank(omega, tol=1e-9) == 1
+    q, k = rng.standard_normal((2, 1, 8))
+    across = np.array([[0.8, 0.6]])
+    scores = [float(rope.scores(q, k, 0 * across, far * across)[0, 0]) for far in (0.0, 1.0, 100.0)]
+    np.testing.assert_allclose(scores, scores[0], atol=1e-9)
+    assert abs(float(rope.scores(q, k, 0 * across, share[None])[0, 0]) - scores[0]) > 0.1
+
+
+def test_comrope_ap_is_axial():
+    """A matrix of its own for each axis in blocks of its own: every frequency vector lies along an axis."""
+    rng = np.random.default_rng(4)
+    made = np.zeros((2, 8, 8))
+    made[0, :4, :4], made[1, 4:, 4:] = skew(rng, 4, 4), skew(rng, 4, 4)
+    omega = from_generators(made)[0].frequencies
+    np.testing.assert_allclose(np.min(np.abs(omega), axis=-1), 0.0, atol=1e-12)
+    assert np.count_nonzero(np.abs(omega) > 1e-9, axis=0).tolist() == [2, 2]
+
+
+def test_grape_of_rank_two_has_one_frequency():
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((2, 12))
+    rope, _ = from_generators(np.outer(a, b) - np.outer(b, a))
+    frequency = math.sqrt(a @ a * (b @ b) - (a @ b) ** 2)
+    np.testing.assert_allclose(np.sort(np.abs(rope.frequencies)), [0.0] * 5 + [frequency], atol=1e-12)
+
+
+def test_a_single_generator_is_exactly_relative():
+    rng = np.random.default_rng(6)
+    made = skew(rng, 6, 6)
+    q, k = rng.standard_normal((2, 6))
+    scores = [scipy.linalg.expm(m * made) @ q @ (scipy.linalg.expm((m + 3) * made) @ k) for m in (-2.0, 0.0, 0.7, 40.0)]
+    np.testing.assert_allclose(scores, scores[0], atol=1e-11)
+    assert float(relative_commutator(made)) == 0.0
+
+
+def published_liere(rng, d):
+    """Two generators as LieRE draws them: uniform on [0, 2 pi) above the diagonal."""
+    upper = np.triu(rng.uniform(0.0, 2.0 * math.pi, (2, d, d)), 1)
+    return upper - np.swapaxes(upper, 1, 2)
+
+
+@pytest.mark.parametrize(("d", "mean"), [(8, 0.307), (16, 0.223), (64, 0.119)])
+def test_liere_is_not_relative(d, mean):
+    """Means of 400 draws; the bound is more than six of their standard errors, which is 0.0029 for d = 8."""
+    rng = np.random.default_rng(7)
+    draws = [float(relative_commutator(published_liere(rng, d))) for _ in range(400)]
+    assert abs(np.mean(draws) - mean) < 0.018
+
+
+def test_what_a_commutator_costs():
+    """To second order features turn by the displacement, less half the commutator times an area."""
+    made = 0.01 * published_liere(np.random.default_rng(8), 16)
+    commutator = made[0] @ made[1] - made[1] @ made[0]
+    first, second = np.array([0.3, -0.2]), np.array([0.1, 0.5])
+    area = first[0] * second[1] - first[1] * second[0]
+    between = scipy.linalg.expm(-np.tensordot(first, made, 1)) @ scipy.linalg.expm(np.tensordot(second, made, 1))
+    plain = scipy.linalg.expm(np.tensordot(second - first, made, 1))
+    better = scipy.linalg.expm(np.tensordot(second - first, made, 1) - 0.5 * area * commutator)
+    assert np.linalg.norm(between - better) < 0.1 * np.linalg.norm(between - plain)
+
+
+# -- commutators, and the nearest set that commutes --------------------------------------------------------------------
+
+
+def test_relative_commutators_on_every_library(xp):
+    rng = np.random.default_rng(10)
+    made = skew(rng, 3, 6, 6)
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    wanted = max(
+        np.linalg.norm(made[a] @ made[b] - made[b] @ made[a]) / np.linalg.norm(made[a]) / np.linalg.norm(made[b])
+        for a, b in pairs
+    )
+    for size in (1.0, 1e-200, 1e140):
+        found = relative_commutator(xp(made * size))
+        assert xp.owns(found)
+        np.testing.assert_allclose(float(xp.host(found)), wanted, rtol=1e-12)
+    assert float(xp.host(relative_commutator(xp(0.0 * made)))) == 0.0
+    left = np.kron(np.eye(2), TURN), np.kron(TURN, np.diag([1.0, -1.0]))  # quaternions i and j: the bound is reached
+    np.testing.assert_allclose(float(xp.host(relative_commutator(xp(np.stack(left))))), 1.0, rtol=1e-12)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3, 0.1])
+def test_what_nearly_commutes_is_found_again(xp, noise):
+    rng = np.random.default_rng(11)
+    made = rotated_generators(rng.standard_normal((4, 3)), 8, seed=12)
+    shaken = made + noise * skew(rng, 3, 8, 8)
+    near = nearest_commuting(xp(shaken))
+    assert xp.owns(near)
+    near = xp.host(near)
+    assert relative_commutator(near) < 1e-13
+    assert np.linalg.norm(near - shaken) <= np.linalg.norm(made - shaken) + 1e-13
+    from_generators(near)
+
+
+def blocks_kept(basis, made):
+    """Sum of squares of generators that stays in the blocks of a basis."""
+    form = np.swapaxes(basis, -1, -2) @ made @ basis
+    return np.sum(np.diagonal(form, 1, 1, 2)[:, ::2] ** 2) * 2.0
+
+
+def test_no_commuting_set_is_nearer_with_four_features():
+    """Any basis of 4 features is a rotation of space for each half of the quaternions; none of many is better."""
+    rng = np.random.default_rng(13)
+    for _ in range(3):
+        made = skew(rng, 3, 4, 4)
+        near = nearest_commuting(made)
+        kept = np.sum(near**2)
+        assert abs(np.sum(made**2) - kept - np.sum((made - near) ** 2)) < 1e-12
+        best = 0.0
+        for _ in range(20):
+            found = scipy.optimize.minimize(
+                lambda v, made=made: (
+                    -blocks_kept(scipy.linalg.expm(v.reshape(4, 4) - v.reshape(4, 4).T) @ np.eye(4), made)
+                ),
+                rng.standard_normal(16),
+            )
+            best = max(best, -found.fun)
+        assert best < kept + 1e-9
+        assert best > kept - 1e-5  # they find it, too
+
+
+def test_more_features_end_where_no_small_turn_helps():
+    rng = np.random.default_rng(14)
+    made = skew(rng, 2, 8, 8)
+    near = nearest_commuting(made)
+    rope, basis = from_generators(near, pairing="interleaved")
+    assert rope.frequencies.shape == (4, 2)
+    kept = blocks_kept(basis, made)
+    np.testing.assert_allclose(kept, np.sum(near**2), rtol=1e-9)
+    for _ in range(50):
+        assert blocks_kept(basis @ scipy.linalg.expm(1e-3 * skew(rng, 8, 8)), made) < kept + 1e-9
+
+
+def test_gradients():
+    torch = library("torch").module
+    rng = np.random.default_rng(15)
+    made = torch.tensor(skew(rng, 2, 6, 6), requires_grad=True)
+    change = skew(rng, 2, 6, 6)
+
+    def along(function, step=1e-5):
+        above, below = (function(made.detach() + sign * step * torch.tensor(change)) for sign in (1, -1))
+        return float((above - below) / (2 * step))
+
+    slope = torch.autograd.grad(relative_commutator(made), made)[0]
+    np.testing.assert_allclose((slope.numpy() * change).sum(), along(relative_commutator), rtol=1e-6)
+
+    def distance(g):
+        return ((g - nearest_commuting(g)) ** 2).sum()
+
+    slope = torch.autograd.grad(distance(made), made)[0]
+    np.testing.assert_allclose(slope, 2 * (made - nearest_commuting(made)).detach(), atol=1e-7)
+    np.testing.assert_allclose((slope.numpy() * change).sum(), along(distance), rtol=1e-4)
+    one = made.detach()[0].requires_grad_()
+    slope = torch.autograd.grad((from_generators(one)[0].frequencies ** 3).sum(), one)[0]
+    step = 1e-5 * torch.tensor(change[0])
+    cubes = [(from_generators(one.detach() + sign * step)[0].frequencies ** 3).sum() for sign in (1, -1)]
+    np.testing.assert_allclose((slope.numpy() * change[0]).sum(), float(cubes[0] - cubes[1]) / 2e-5, rtol=1e-6)
+    jax = library("jax")
+    import jax as transforms
+
+    for function in (
+        relative_commutator,
+        lambda g: ((g - nearest_commuting(g)) ** 2).sum(),
+        lambda g: (from_generators(g[0])[0].frequencies ** 3).sum(),
+    ):
+        wanted = torch.autograd.grad(function(made), made)[0]
+        found = transforms.jit(transforms.grad(function))(jax(made.detach().numpy()))
+        np.testing.assert_allclose(found, wanted, atol=1e-9)
+
+
+# -- weights in the basis ----------------------------------------------------------------------------------------------
+
+
+def normed(x):
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + 1e-6)
+
+
+@pytest.mark.parametrize("kind", ["circulant STRING", "Cayley STRING", "ComRoPE-LD", "ComRoPE-AP", "GRAPE"])
+def test_a_checkpoint_becomes_a_plain_rope(kind):
+    """Weights of float32, an RMSNorm without gains, biases and heads: scores are those of the model to 1e-6."""
+    rng = np.random.default_rng(16)
+    d, heads, axes = 16, 3, 1 if kind == "GRAPE" else 2
+    if kind == "circulant STRING":
+        made = np.stack([scipy.linalg.circulant(row) for row in rng.standard_normal((2, d))])
+        made = 0.1 * (made - np.swapaxes(made, 1, 2))
+    elif kind == "Cayley STRING":  # P and frequencies of two axes
+        s = skew(rng, d, d)
+        made = rotated_generators(rng.standard_normal((d // 2, 2)), d, 0)
+        cayley = np.linalg.solve(np.eye(d) + s, np.eye(d) - s)
+        made = cayley @ made @ cayley.T
+    elif kind == "ComRoPE-LD":
+        made = rng.standard_normal((2, 1, 1)) * 0.3 * skew(rng, d, d)
+    elif kind == "ComRoPE-AP":
+        made = np.zeros((2, d, d))
+        made[0, :8, :8], made[1, 8:, 8:] = skew(rng, 8, 8), skew(rng, 8, 8)
+    else:
+        a, b = 0.3 * rng.standard_normal((2, d))
+        made = (np.outer(a, b) - np.outer(b, a))[None]
+    made = made.astype(np.float32)
+    w_q, w_k = rng.standard_normal((2, heads * d, 24)).astype(np.float32) / np.float32(5.0)
+    bias = rng.standard_normal(heads * d).astype(np.float32)
+    x = rng.standard_normal((9, 24)).astype(np.float32)
+    grid = rfrope.rotation.grid_positions((3, 3))[:, :axes]
+
+    def split(y):
+        return np.swapaxes(y.reshape(9, heads, d), 0, 1)
+
+    q, k = (split(x.astype(np.float64) @ w.T.astype(np.float64) + bias) for w in (w_q, w_k))
+    old = np.stack([turned(made, grid, normed(a)) @ turned(made, grid, normed(b)).T for a, b in zip(q, k, strict=True)])
+    rope, basis = from_generators(made)
+    assert fold(w_q, basis).dtype == np.float32
+    q, k = (split(x @ fold(w, basis).T + fold(bias, basis)) for w in (w_q, w_k))
+    new = rope.scores(normed(q.astype(np.float64)), normed(k.astype(np.float64)), grid, grid)
+    assert np.max(np.abs(new - old)) < 1e-6 * np.max(np.abs(old))
+
+
+def exported(rope, engine):
+    """Keys of what an engine is given, or why it is not."""
+    form = next(one.format for one in exports.records() if one.name == engine)
+    needs = {"context": 64} if "context" in form.options else {}
+    try:
+        return sorted(exports.export(rope, engine, **needs))
+    except ValueError as refusal:
+        return str(refusal)
+
+
+@pytest.mark.parametrize("engine", exports.names())
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_a_folded_string_goes_wherever_a_rope_goes(engine, pairing):
+    """A circulant one, whose first block is still: an engine takes it, or refuses it as any Rope that is no ladder."""
+    made = scipy.linalg.circulant(np.random.default_rng(17).standard_normal(64))
+    rope, _ = from_generators(made - made.T, pairing=pairing)
+    found = exported(rope, engine)
+    assert found == exported(rfrope.Rope([0.0, *np.linspace(1.0, 3.0, 31)], pairing=pairing), engine)
+    assert isinstance(found, list) or pairing == "interleaved" or engine == "PyTorch", found
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+def test_folding_on_every_library(xp, per_head):
+    rng = np.random.default_rng(18)
+    bases = np.stack([orthogonal(rng, 4) for _ in range(3)])
+    weight = rng.standard_normal((12, 5))
+    wanted = np.concatenate(
+        [(bases[h] if per_head else bases[0]).T @ weight[4 * h : 4 * h + 4] for h in range(3)], axis=0
+    )
+    basis = xp(bases if per_head else bases[0])
+    found = fold(xp(weight), basis)
+    assert xp.owns(found)
+    np.testing.assert_allclose(xp.host(found), wanted, atol=1e-14)
+    np.testing.assert_allclose(xp.host(fold(xp(weight[:, 0]), basis)), wanted[:, 0], atol=1e-14)
+
+
+def test_folding_passes_gradients_and_16_bits():
+    torch = library("torch").module
+    basis = torch.tensor(orthogonal(np.random.default_rng(19), 4))
+    weight = torch.ones((8, 2), dtype=torch.bfloat16, requires_grad=True)
+    folded = fold(weight, basis)
+    assert folded.dtype == torch.bfloat16
+    folded.float().sum().backward()
+    np.testing.assert_allclose(weight.grad.float()[:4, 0], basis.sum(1), atol=0.02)
+
+
+def test_gains_pass_where_they_are_equal_or_only_exchanged(xp):
+    rng = np.random.default_rng(20)
+    mixer = scipy.linalg.block_diag(orthogonal(rng, 3), orthogonal(rng, 2))
+    gains = np.array([0.5, 0.5, 0.5, 2.0, 2.0])
+    order = np.array([3, 0, 4, 1, 2])
+    basis = mixer[:, order]
+    found = fold_gains(xp(gains), xp(basis))
+    assert xp.owns(found)
+    np.testing.assert_allclose(xp.host(found), gains[order], rtol=1e-12)
+    x = rng.standard_normal(5)
+    np.testing.assert_allclose(basis.T @ (gains * x), xp.host(found) * (basis.T @ x), atol=1e-12)
+
+
+def test_gains_of_a_trained_norm_are_refused():
+    basis = orthogonal(np.random.default_rng(21), 8)
+    gains = np.ones(8)
+    np.testing.assert_allclose(fold_gains(gains, basis), 1.0, atol=1e-12)
+    gains[3] = 1.01
+    with pytest.raises(ValueError, match=r"gains differ \(1 and 1.01\) between features that column \d of basis mixes"):
+        fold_gains(gains, basis)
+
+
+SKEW = skew(np.random.default_rng(0), 2, 4, 4)
+REFUSED = [
+    (from_generators, (np.zeros((3, 3)),), ValueError, r"generators has shape \(3, 3\); expected \(k, d, d\), or \(d"),
+    (from_generators, (np.full((2, 2), np.nan),), ValueError, "generators holds NaN or infinity"),
+    (from_generators, (np.eye(2),), ValueError, "generators holds a matrix that is not skew-symmetric"),
+    (from_generators, (SKEW,), ValueError, r"generators 0 and 1 do not commute: their relative commutator is 0\.\d+"),
+    (from_generators, (1j * np.eye(2),), TypeError, "generators has dtype complex128"),
+    (relative_commutator, (np.eye(2),), ValueError, "not skew-symmetric"),
+    (nearest_commuting, (np.zeros((2, 3, 3)),), ValueError, r"generators has shape \(2, 3, 3\)"),
+    (fold, (np.ones((5, 2)), np.eye(4)), ValueError, r"weight has shape \(5, 2\), but basis \(4, 4\); expected d = 4"),
+    (fold, (np.ones((4, 2)), np.stack([np.eye(4)] * 2)), ValueError, "expected d = 4 rows a head"),
+    (fold, (np.ones((4, 2)), 2.0 * np.eye(4)), ValueError, "basis is not orthogonal"),
+    (fold, (np.ones((4, 2)), np.ones(4)), ValueError, r"basis has shape \(4,\)"),
+    (fold, (np.ones((4, 2), int), np.eye(4)), TypeError, "weight has shape .* int64"),
+    (fold_gains, (np.ones(3), np.eye(4)), ValueError, r"gains has shape \(3,\) and basis \(4, 4\)"),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "error", "message"), REFUSED)
+def test_refused(function, arguments, error, message):
+    with pytest.raises(error, match=message):
+        function(*arguments)
+
+
+def test_generators_of_float32_may_miss_their_last_digits():
+    made = rotated_generators(np.random.default_rng(22).standard_normal((4, 2)), 8, seed=23)
+    made = 0.5 * (made - np.swapaxes(made, 1, 2))
+    from_generators(made.astype(np.float32))
+    with pytest.raises(ValueError, match="do not commute"):
+        from_generators(made.astype(np.float32).astype(np.float64))

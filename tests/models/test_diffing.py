@@ -1,0 +1,284 @@
+"""What changed in the RoPE of a model: which layers, which parameters, and the distance from which scores differ."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope.models import diff
+
+LLAMA = {"model_type": "llama", "head_dim": 64, "num_hidden_layers": 4, "max_position_embeddings": 4096}
+LLAMA |= {"rope_theta": 5e5}
+GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+GEMMA |= {"max_position_embeddings": 8192, "sliding_window": 512}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+
+
+def changes(one):
+    return {change.what: (change.old, change.new) for change in one.changes}
+
+
+def scores(rope, lags):
+    """Mean score of equal content, by the formula."""
+    turning = np.cos(np.multiply.outer(lags, rope.frequencies)).sum(-1)
+    return (rope.attention_factor**2 * turning + rope.qk_head_dim / 2 - rope.n_blocks) / (rope.qk_head_dim / 2)
+
+
+def test_nothing_changed():
+    found = diff(LLAMA, dict(LLAMA))
+    assert (found.same, found.layers, found.n_same, found.differs_from) == (True, (), 1, None)
+    assert str(found) == "The RoPE is the same."
+    assert diff(GEMMA, GEMMA).n_same == 2
+
+
+def test_the_same_in_other_words_is_the_same():
+    new = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
+    assert diff(LLAMA, new | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}).same
+    assert diff({"model_type": "smollm3", "num_hidden_layers": 8}, _smollm3([1, 1, 1, 0] * 2)).same
+
+
+def _smollm3(flags):
+    return {"model_type": "smollm3", "num_hidden_layers": len(flags), "no_rope_layers": flags}
+
+
+@pytest.mark.parametrize("tolerance", [0.001, 0.01, 0.1])
+def test_another_base_with_the_distance_from_which_scores_part(tolerance):
+    new = LLAMA | {"rope_theta": 1e4}
+    found = diff(LLAMA, new, tolerance=tolerance)
+    (one,), (old,), (other,) = found.layers, rfrope.from_config(LLAMA), rfrope.from_config(new)
+    assert changes(one) == {"rope_theta": (5e5, 1e4)}
+    lags = np.arange(4096)
+    apart = np.abs(scores(other, lags) - scores(old, lags)) >= tolerance
+    assert found.differs_from == one.differs_from == int(np.argmax(apart)) > 0
+    assert one.frequency_error == pytest.approx(np.max(other.frequencies / old.frequencies) - 1.0)
+    assert (one.layers, one.seq_len) == ((0, 1, 2, 3), 4096)
+
+
+def test_windows_and_contexts_bound_the_distance():
+    new = LLAMA | {"rope_theta": 505000.0}
+    far = diff(LLAMA, new).differs_from
+    assert far > 64
+    assert diff(LLAMA, new, seq_len=far).differs_from is None
+    assert diff(LLAMA, new, seq_len=far + 1).differs_from == far
+    for window, expected in ((far, None), (far + 1, far)):
+        sides = ({**one, "model_type": "mistral", "sliding_window": window} for one in (LLAMA, new))
+        assert diff(*sides).differs_from == expected
+
+
+def test_a_scheme_its_parameters_and_the_attention_factor():
+    found = diff(LLAMA, LLAMA | {"rope_scaling": YARN})
+    (one,) = found.layers
+    held = changes(one)
+    assert held["rope_type"] == ("default", "yarn")
+    assert held["factor"] == (None, 4.0)
+    assert held["attention_factor"] == (1.0, pytest.approx(0.1 * math.log(4.0) + 1.0))
+    assert found.differs_from == 0
+    (kept,) = diff(LLAMA | {"rope_scaling": YARN}, LLAMA | {"rope_scaling": YARN | {"factor": 8.0}}).layers
+    assert set(changes(kept)) == {"factor", "attention_factor"}
+
+
+def test_a_context_alone_changes_no_score():
+    found = diff(LLAMA, LLAMA | {"max_position_embeddings": 8192})
+    assert changes(found.layers[0]) == {"max_position_embeddings": (4096, 8192)}
+    assert (found.same, found.differs_from) == (False, None)
+    assert str(found).endswith("No score of equal content differs by 1 % within the text.")
+
+
+def test_a_scheme_that_depends_on_the_length_is_looked_at_at_several():
+    old = LLAMA | {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
+    found = diff(LLAMA, old)
+    assert found.layers[0].seq_len == 4 * 4096
+    assert diff(LLAMA, old, seq_len=4096).differs_from is None
+
+
+def test_layers_that_no_longer_turn_and_others_that_do():
+    found = diff(_smollm3([1, 1, 1, 0]), _smollm3([1, 0, 1, 1]))
+    held = {one.layers: changes(one)["RoPE"] for one in found.layers}
+    about = "default, base 2e+06, 128 of 128 features"
+    assert held == {(1,): (about, None), (3,): (None, about)}
+    assert (found.n_same, found.differs_from) == (1, None)
+    assert "Layers turn that did not, or no longer turn" in str(found)
+
+
+def test_another_pattern_of_kinds():
+    found = diff(GEMMA, GEMMA | {"sliding_window_pattern": 3})
+    (one,) = found.layers
+    assert one.layers == (2,)
+    assert changes(one)["rope_theta"] == (1e4, 1e6)
+    assert changes(one)["window"] == (512, None)
+    assert changes(one)["kind"] == ("sliding_attention", "full_attention")
+    assert one.differs_from > 0
+
+
+def test_a_base_of_one_kind():
+    found = diff(GEMMA, GEMMA | {"rope_local_base_freq": 1e5})
+    (one,) = found.layers
+    assert (one.kind, one.layers, found.n_same) == ("sliding_attention", (0, 1, 2, 3, 4), 1)
+    assert changes(one) == {"rope_theta": (1e4, 1e5)}
+
+
+def test_layers_that_came_and_went():
+    longer = LLAMA | {"num_hidden_layers": 6}
+    (one,) = diff(LLAMA, longer).layers
+    assert (one.layers, [*changes(one)]) == ((4, 5), ["layers"])
+    (one,) = diff(longer, LLAMA).layers
+    assert changes(one)["layers"][1] is None
+
+
+def test_the_top_is_held_against_a_text_part():
+    whole = {"model_type": "gemma3", "text_config": GEMMA}
+    assert {change.what for one in diff(GEMMA, whole).layers for change in one.changes} <= {"model_type"}
+    other = {"model_type": "gemma3", "text_config": GEMMA | {"rope_local_base_freq": 1e5}}
+    assert [one.layers for one in diff(whole, other).layers] == [(0, 1, 2, 3, 4)]
+    assert diff(whole, other).layers[0].part == "text_config"
+
+
+def test_without_numbers_kinds_are_held_against_kinds():
+    old = {key: value for key, value in GEMMA.items() if key != "num_hidden_layers"}
+    (one,) = diff(old, GEMMA | {"rope_theta": 5e5}).layers
+    assert (one.kind, one.layers) == ("full_attention", None)
+    assert changes(one) == {"rope_theta": (1e6, 5e5)}
+
+
+def test_another_pairing_counts_from_distance_1():
+    (rope,) = rfrope.from_config(LLAMA)
+    found = diff(rope, rfrope.Rope(rope.frequencies, pairing="interleaved", head_dim=64, context=4096))
+    assert changes(found.layers[0]) == {"pairing": ("half", "interleaved")}
+    assert found.differs_from == 1
+
+
+def test_configs_and_ropes_and_files(tmp_path):
+    (rope,) = rfrope.from_config(LLAMA)
+    rfrope.save(tmp_path / "rope.npz", rope)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    for new in (rope, tmp_path / "rope.npz", tmp_path, str(tmp_path / "config.json")):
+        assert diff(LLAMA, new).same
+    bare = diff(LLAMA, rope.frequencies * (1.0 + 1e-9))
+    assert bare.layers[0].frequency_error == pytest.approx(1e-9, rel=1e-3)
+    assert bare.layers[0].changes == ()
+
+
+def test_another_number_of_blocks():
+    found = diff(LLAMA, LLAMA | {"head_dim": 32})
+    (one,) = found.layers
+    assert one.frequency_error == math.inf
+    assert changes(one)["rotary_dim"] == (64, 32)
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert plain["layers"][0]["frequency_error"] is None
+    assert plain["layers"][0]["changes"][0].keys() == {"what", "old", "new"}
+    assert "turns another number of features" in str(found)
+
+
+def yarn_with(scale):
+    latent = {"model_type": "deepseek_v3", "num_hidden_layers": 2, "qk_rope_head_dim": 16, "qk_nope_head_dim": 16}
+    scaling = {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 1024}
+    scaling |= {"mscale": scale, "mscale_all_dim": scale}
+    return latent | {"max_position_embeddings": 40960, "rope_scaling": scaling}
+
+
+def test_the_factor_of_the_softmax_scale():
+    found = diff(yarn_with(1.0), yarn_with(0.5))
+    factors = [(0.1 * scale * math.log(40.0) + 1.0) ** 2 for scale in (1.0, 0.5)]
+    assert changes(found.layers[0])["softmax_factor"] == pytest.approx(tuple(factors))
+    assert found.differs_from == 0
+    most = 1.0 - factors[1] / factors[0]
+    assert diff(yarn_with(1.0), yarn_with(0.5), tolerance=most + 1e-9).differs_from is None
+    assert diff(yarn_with(1.0), yarn_with(0.5), tolerance=most - 1e-9).differs_from == 0
+    plain = [{**yarn_with(scale), "model_type": "llama", "head_dim": 16} for scale in (1.0, 0.5)]
+    assert diff(*plain).differs_from is None  # its class reads the ratio alone
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"sections": (12, 10, 10)}, {"sections": (12, 10, 10), "interleaved": True}),
+        ({"head_dim": 64}, {"head_dim": 128}),
+        ({"context": 1000}, {"context": 2000}),
+        ({}, {"source": {"turns_last": True}}),
+    ],
+)
+def test_fields_of_ropes_that_change_alone(old, new):
+    (field,) = {**new, **new.get("source", {})}.keys() - old.keys() - {"source"} or new.keys()
+    sides = [rfrope.Rope(rfrope.geometric(32), **{"context": 1000, "head_dim": 64} | one) for one in (old, new)]
+    found = diff(*sides)
+    assert not found.same
+    assert {"context": "max_position_embeddings"}.get(field, field) in changes(found.layers[0])
+    assert diff(sides[0], sides[0]).same
+    assert diff(sides[1], sides[1]).same
+
+
+def test_a_wider_head_counts_the_blocks_that_stand_still():
+    sides = [rfrope.Rope(rfrope.geometric(16), head_dim=width, context=1000) for width in (32, 128)]
+    lags = np.arange(1000)
+    apart = np.abs(scores(sides[1], lags) - scores(sides[0], lags)) >= 0.01
+    assert diff(*sides).differs_from == int(np.argmax(apart)) > 0
+
+
+def test_without_a_length_nothing_is_said_of_scores():
+    old, new = rfrope.geometric(32), rfrope.geometric(32, base=5e5)
+    found = diff(old, new)
+    assert (found.same, found.differs_from, found.layers[0].is_compared) == (False, None, False)
+    assert "No score" not in str(found)
+    assert "seq_len would say it" in str(found)
+    assert diff(old, new, seq_len=1000).differs_from == diff(rfrope.Rope(old, context=1000), new).differs_from > 0
+    assert not diff(old, new).to_dict()["layers"][0]["is_compared"]
+
+
+MROPE = {"rope_type": "default", "mrope_section": [8, 12, 12]}
+PICTURES = {"model_type": "qwen2_5_vl", "vision_config": {"hidden_size": 1280, "num_heads": 16}}
+PICTURES |= {"text_config": {**LLAMA, "model_type": "qwen2_5_vl_text", "rope_scaling": MROPE}}
+
+
+def test_the_top_is_held_against_the_text_part_beside_one_that_sees():
+    assert len(rfrope.from_config(PICTURES)) == 2
+    text = LLAMA | {"model_type": "qwen2", "rope_theta": 1e4}
+    for sides in ((PICTURES, text), (text, PICTURES)):
+        found = diff(*sides)
+        (one,) = (one for one in found.layers if "rope_theta" in changes(one))
+        assert one.frequency_error > 0.5
+        assert found.differs_from == one.differs_from == diff(LLAMA, LLAMA | {"rope_theta": 1e4}).differs_from
+    assert [one.is_compared for one in diff(PICTURES, text).layers if one.part == "vision_config"] == [False]
+
+
+def test_nothing_is_said_of_an_elsewhere_that_is_not_there():
+    flags = [[1, 1, 1, 1], [0, 0, 0, 0]]
+    assert "elsewhere" not in str(diff(*map(_smollm3, flags)))
+    assert "elsewhere: no score" in str(diff(_smollm3([1, 1, 1, 0]), _smollm3([1, 0, 1, 0])))
+
+
+def test_sections_are_for_positions_that_text_does_not_have():
+    text = PICTURES["text_config"]
+    new = text | {"rope_scaling": MROPE | {"mrope_section": [12, 10, 10]}}
+    found = diff(text, new)
+    assert (found.differs_from, "mrope_section" in changes(found.layers[0])) == (None, True)
+    assert str(found).endswith("as those of pictures, were not compared.")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "options", "message"),
+    [
+        (np.ones((2, 4, 1)), LLAMA, {}, r"old has frequencies \(2, 4, 1\); expected \(D,\)"),
+        (LLAMA, LLAMA, {"tolerance": 0.0}, "tolerance is 0.0"),
+        (LLAMA, LLAMA, {"seq_len": 0}, "seq_len is 0; expected a whole number from 1"),
+        (LLAMA, {"model_type": "bert"}, {}, "describes no RoPE"),
+        (LLAMA, rfrope.Rope(np.ones(4), polar=True), {}, "new is polar"),
+    ],
+)
+def test_bad_input(old, new, options, message):
+    with pytest.raises(ValueError, match=message):
+        diff(old, new, **options)
+
+
+@pytest.mark.parametrize("what", [None, 3, 2.5])
+def test_what_is_no_config_is_refused(what):
+    with pytest.raises(TypeError, match=f"new is {what}; expected a config, its path, a Rope, or frequencies"):
+        diff(LLAMA, what)
+
+
+def test_a_gguf_is_refused_with_what_reads_its_config():
+    with pytest.raises(ValueError, match=r"old: model\.gguf is a GGUF file; expected .* gguf_file=name"):
+        diff("model.gguf", LLAMA)

@@ -1,0 +1,306 @@
+"""Kinds of layers, and which of them turn: against the config classes of transformers, and against its models, run."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import re
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from campaign import sparse
+
+import rfrope
+from rfrope.data.model_types import model_types
+from rfrope.models.layer_patterns import NO_ATTENTION, assign_ropes, count_layers, list_kinds
+
+with warnings.catch_warnings():  # importing them raises a few of their own
+    warnings.simplefilter("ignore")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    from tools import pairing_layers
+
+pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User")]
+transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+TABLE = model_types()
+PATTERNED = [name for name, entry in TABLE.items() if "layers" in entry]
+SMALL = {
+    **{"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "num_hidden_layers": 13},
+    **{"intermediate_size": 32, "moe_intermediate_size": 16, "vocab_size": 50, "max_position_embeddings": 64},
+    **{"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0},
+    **{"bos_token_id": 0, "eos_token_id": 1, "cls_token_id": 0, "sep_token_id": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def classes():
+    return pairing_layers.config_classes()
+
+
+def made(classes: dict[str, Any], model_type: str, **values: Any) -> Any:
+    if model_type not in classes:
+        pytest.skip(f"this transformers, {transformers.__version__}, has no {model_type}")
+    return classes[model_type](**TABLE[model_type].get("needs", {}), **values)
+
+
+def kinds(told: dict[str, Any]) -> tuple[str, ...]:
+    (part,) = rfrope.models.configs.read_parts(told)[:1]
+    return tuple(kind for kind, _ in part.layers)
+
+
+# -- what attention multiplies its softmax scale by --------------------------------------------------------------------
+
+
+def test_softmax_factors_are_of_the_classes_that_have_them():
+    files = Path(transformers.__file__).parent.glob("models/*/modeling_*.py")
+    made = {file.parent.name for file in files if "self.scaling = yarn_apply_mscale(" in file.read_text("utf-8")}
+    listed = {name.removesuffix("_text") for name, entry in TABLE.items() if entry.get("softmax") == "mscale_all_dim"}
+    assert listed - {"kimi_k2"} == made
+
+
+# -- configs as DeepSeek publishes them --------------------------------------------------------------------------------
+
+SHIPPED = {"model_type": "deepseek_v4", "num_hidden_layers": 4, "head_dim": 512, "qk_rope_head_dim": 64}
+SHIPPED |= {"rope_theta": 20000.0, "compress_rope_theta": 150000.0, "compress_ratios": [0, 0, 4, 128, 0]}
+SHIPPED_SCALING = {"type": "yarn", "factor": 16, "original_max_position_embeddings": 65536, "beta_fast": 32}
+
+
+@pytest.mark.parametrize("scaling", [None, SHIPPED_SCALING, SHIPPED_SCALING | {"attention_factor": 1.5}])
+def test_one_scheme_is_for_compressed_keys_alone(scaling, classes):
+    values = {key: value for key, value in SHIPPED.items() if key != "model_type"}
+    config = made(classes, "deepseek_v4", **values, rope_scaling=copy.deepcopy(scaling))
+    told = rfrope.models.list_layers(SHIPPED | {"rope_scaling": scaling})
+    own = rfrope.models.list_layers(json.loads(json.dumps(config.to_dict(), default=str)))
+    assert told.ropes_by_layer == own.ropes_by_layer == ("main", "main", "compress", "compress")
+    for name, rope in told.ropes.items():
+        assert list(rope.frequencies) == list(own.ropes[name].frequencies)
+        assert rope.attention_factor == own.ropes[name].attention_factor
+    assert told.ropes["compress"].attention_factor == (scaling or {}).get("attention_factor", 1.0)
+
+
+# -- the kind of each layer, as config classes have it -----------------------------------------------------------------
+
+
+def expected_kinds(config: Any) -> tuple[str, ...] | None:
+    listed = getattr(config, "layer_types", None)
+    return tuple(listed) if isinstance(listed, list | tuple) else None
+
+
+NAMED_OTHERWISE = {
+    "recurrent": "linear_attention",
+    "attention": "sliding_attention",
+}  # by recurrent_gemma's block_types
+
+
+@pytest.mark.parametrize("count", [None, 4, 7, 26])
+@pytest.mark.parametrize("model_type", PATTERNED)
+def test_kinds_are_those_of_the_config_class(model_type, count, classes):
+    if "names" in TABLE[model_type]["layers"] and count is not None and model_type == "zamba2":
+        pytest.skip("its class has one list, of 54 layers")
+    config = made(classes, model_type, **({} if count is None else {"num_hidden_layers": count}))
+    expected, needs = expected_kinds(config), TABLE[model_type].get("needs", {})
+    saved = json.loads(json.dumps(config.to_dict(), default=str)) | needs
+    if TABLE[model_type]["layers"].get("explicit"):
+        assert kinds(saved) == ()
+        return
+    told = {"model_type": model_type, "num_hidden_layers": config.num_hidden_layers, **needs}
+    assert len(kinds(told)) == config.num_hidden_layers
+    for one in (saved, told):
+        found = tuple(NAMED_OTHERWISE.get(kind, kind) for kind in kinds(one))
+        if expected is None:
+            assert set(found) <= {"", "full_attention", "cross_attention"}
+        else:
+            assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("model_type", "values"),
+    [
+        ("gemma3_text", {"sliding_window_pattern": 3}),
+        ("cohere2", {"sliding_window_pattern": 3}),
+        ("modernbert", {"global_attn_every_n_layers": 4}),
+        ("qwen3_next", {"full_attention_interval": 3}),
+        ("afmoe", {"global_attn_every_n_layers": 2}),
+        ("bailing_hybrid", {"layer_group_size": 3}),
+        ("llama4_text", {"no_rope_layer_interval": 3}),
+        ("llama4_text", {"no_rope_layers": [1, 0] * 6}),
+        ("qwen2", {"use_sliding_window": True, "max_window_layers": 5}),
+        ("qwen2", {"use_sliding_window": False, "max_window_layers": 5}),
+        ("qwen3", {"use_sliding_window": True, "max_window_layers": 0}),
+        ("lfm2", {"full_attn_idxs": [1, 5]}),
+        ("bamba", {"attn_layer_indices": [2, 7]}),
+        ("deepseek_v4", {"compress_ratios": [0, 128, 4] * 4}),
+        ("gemma4_text", {"layer_types": ["full_attention", "sliding_attention"] * 6}),
+        ("gpt_oss", {"layer_types": ["full_attention"] * 12}),
+    ],
+)
+def test_other_patterns_are_those_of_the_config_class(model_type, values, classes):
+    expected = expected_kinds(made(classes, model_type, num_hidden_layers=12, **values))
+    assert kinds({"model_type": model_type, "num_hidden_layers": 12, **values}) == expected
+
+
+# -- layers that turn, in models that run ------------------------------------------------------------------------------
+
+_TURNS = re.compile(r"_?apply_\w*(rot|rope)\w*|\w*rotary\w*")
+
+
+def _tables(arguments: list[Any]) -> Any:
+    """Table of cos, or of complex numbers, among arguments of a function that turns."""
+    tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
+    pair = len(tensors) == 3 and tensors[1].shape == tensors[2].shape
+    found = tensors[2] if len(tensors) > 3 else tensors[-2] if pair else tensors[-1]
+    return torch.view_as_real(found) if found.is_complex() else found
+
+
+def measured(model: Any) -> dict[int, tuple[float, ...]]:
+    """For each layer with attention a mark of the tables that it turns by; empty where it does not turn."""
+    found: dict[int, set[float]] = {}
+    running: list[int] = []
+    with ExitStack() as undo:
+        for module in model.modules():
+            index = getattr(module, "layer_idx", None)
+            if isinstance(index, int) and re.search("Att", type(module).__name__):
+                found.setdefault(index, set())
+                hooks = [
+                    module.register_forward_pre_hook(lambda *_, index=index: running.append(index)),
+                    module.register_forward_hook(lambda *_: (running.pop(), None)[1]),
+                ]
+                for hook in hooks:
+                    undo.callback(hook.remove)
+        for code in {importlib.import_module(type(one).__module__) for one in model.modules()}:
+            for name, function in [*vars(code).items()]:
+                if not _TURNS.fullmatch(name) or isinstance(function, type) or "modeling" not in code.__name__:
+                    continue
+                if getattr(function, "__module__", "") == code.__name__:
+
+                    def turn(*given: Any, own: Any = function, **named: Any) -> Any:
+                        if running:
+                            marks = _tables([*given, *named.values()]).double().abs().sum()
+                            found[running[-1]].add(round(float(marks), 4))
+                        return own(*given, **named)
+
+                    undo.callback(setattr, code, name, function)
+                    setattr(code, name, turn)
+        with torch.no_grad():
+            model(torch.randint(2, 50, (1, 20)))
+    return {index: tuple(sorted(marks)) for index, marks in found.items()}
+
+
+def run(config: Any) -> dict[int, tuple[float, ...]]:
+    torch.manual_seed(0)
+    return measured(transformers.AutoModel.from_config(config, attn_implementation="eager").eval())
+
+
+def check_layers(config: Any, found: dict[int, tuple[float, ...]]) -> None:
+    layers = rfrope.models.list_layers(config).kinds_by_layer()
+    assert len(layers) == config.num_hidden_layers
+    turning = {i for i, one in enumerate(layers) if one.rope is not None}
+    assert turning == {i for i, marks in found.items() if marks}
+    assert {i for i, one in enumerate(layers) if one.has_keys} <= set(found)
+    ropes = {
+        i: layers[i].rope.frequencies.tobytes() for i in turning
+    }  # layers of one Rope turn by one table, and no others
+    assert len({(ropes[i], found[i]) for i in turning}) == len(set(ropes.values())) == len({found[i] for i in turning})
+
+
+RUN = (  # types whose small models run on tokens alone
+    "afmoe", "axk2", "cohere2", "cohere2_moe", "cwm", "exaone4", "exaone_moe", "flint", "gemma2", "gemma3_text",
+    "gemma4_unified_text", "gpt_oss", "granite_swa", "granitemoe_swa", "kolibri1", "laguna", "llama", "llama4_text",
+    "lfm2", "minimax", "ministral", "mistral", "mistral_large4_text", "modernbert", "modernbert-decoder",
+    "muse_glimmer_text", "muse_spark_text", "neomme", "olmo3", "qwen2", "qwen3", "qwen3_next", "smollm3", "ultrabert",
+    "vaultgemma", "molmo2_text", "olmo_hybrid", "recurrent_gemma", "embedding_gemma2_text", "mellum", "lfm3",
+)  # fmt: skip
+SHORT = ("gemma3_text", "llama4_text", "smollm3", "modernbert", "gpt_oss", "muse_glimmer_text")
+
+
+@pytest.mark.parametrize("model_type", sparse(RUN, lambda name: name in SHORT))
+def test_layers_turn_as_those_of_the_model_do(model_type, classes):
+    own = made(classes, model_type).to_dict()
+    config = made(classes, model_type, **{name: value for name, value in SMALL.items() if name in own})
+    check_layers(config, run(config))
+
+
+VARIANTS = [
+    ("llama4_text", {"no_rope_layers": [1, 0, 0, 1, 1, 1, 0, 1]}),
+    ("smollm3", {"no_rope_layer_interval": 3}),
+    ("smollm3", {"no_rope_layers": [0, 1] * 4}),
+    ("granite_swa", {"layer_rope_theta": [1e4, 0, 5e5, 5e5] * 2}),
+    ("granite_swa", {"layer_rope_theta": [5e5, 0] * 4}),
+    ("muse_spark_text", {"layer_rope_theta": [0, 1e4, 1e4, 1e4] * 2}),
+    ("molmo2_text", {"rope_scaling_layers": [0, 3], "rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
+    ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 8}),
+    ("cohere2", {"layer_types": ["full_attention", "sliding_attention"] * 4}),
+    ("qwen3_next", {"layer_types": ["full_attention", "linear_attention"] * 4}),
+]
+
+
+@pytest.mark.parametrize("variant", sparse(VARIANTS, lambda one: one[0] in ("llama4_text", "granite_swa")))
+def test_lists_of_a_config_say_which_layers_turn(variant, classes):
+    model_type, values = variant
+    own = made(classes, model_type).to_dict()
+    sizes = {name: value for name, value in SMALL.items() if name in own} | {"num_hidden_layers": 8}
+    config = made(classes, model_type, **sizes | values)
+    check_layers(config, run(config))
+
+
+def test_a_layer_that_turns_and_should_not_is_noticed(classes):
+    config = made(classes, "smollm3", **SMALL | {"num_hidden_layers": 4})
+    found = run(config)
+    check_layers(config, found)
+    for wrong in (found | {3: found[0]}, found | {0: ()}, found | {1: (1.0,)}):
+        with pytest.raises(AssertionError):
+            check_layers(config, wrong)
+
+
+# -- what is not known -------------------------------------------------------------------------------------------------
+
+
+def test_numbers_of_layers_have_several_names():
+    assert [count_layers({name: 3}) for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers")] == [3] * 4
+    assert count_layers({}) is None
+    with pytest.raises(ValueError, match="n_layer is -1; expected a whole number from 0"):
+        count_layers({"n_layer": -1})
+
+
+def test_of_a_type_that_is_not_known_only_what_the_config_says():
+    listed = {"layer_types": ["a", "b", "conv"], "num_hidden_layers": 3}
+    assert list_kinds(listed, None) == ("a", "b", "conv")
+    assert list_kinds({"num_hidden_layers": 3}, None) is None
+    assert assign_ropes(listed, None, ("a", "b", "conv"), ["a", "b"], (), has_window=False) == ("a", "b", None)
+    assert assign_ropes(listed, None, ("a", "b", "conv"), ["a"], (), has_window=False) is None
+    assert assign_ropes(listed, None, ("a", "b", "conv"), [""], (), has_window=False) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (
+            {"model_type": "gpt_oss", "num_hidden_layers": 3, "layer_types": ["full_attention"]},
+            "layer_types has 1 entries",
+        ),
+        (
+            {"model_type": "gemma3_text", "num_hidden_layers": 3, "sliding_window_pattern": 0},
+            "sliding_window_pattern is 0",
+        ),
+        (
+            {"model_type": "llama4_text", "num_hidden_layers": 3, "no_rope_layers": [1]},
+            "no_rope_layers is \\[1\\]; expected",
+        ),
+        ({"model_type": "lfm2", "num_hidden_layers": 3, "full_attn_idxs": [-1]}, "full_attn_idxs\\[0\\] is -1"),
+        ({"model_type": "deepseek_v4", "compress_ratios": [7]}, "compress_ratios holds 7; expected one of 0, 128, 4"),
+        ({"model_type": "gpt_oss", "layer_types": [1]}, "layer_types holds 1; expected names"),
+    ],
+)
+def test_lists_that_do_not_fit(told, message):
+    with pytest.raises(ValueError, match=message):
+        rfrope.models.list_layers(told)
+
+
+def test_no_kind_without_attention_turns():
+    for name, entry in TABLE.items():
+        about = entry.get("layers", {})
+        assert {about.get("kind"), about.get("other")} & set(NO_ATTENTION) <= {"linear_attention", "conv"}, name

@@ -1,0 +1,198 @@
+"""Running sums of rates: exact sums, every split of a text, gradients, and the kernel that independent rates have."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+
+import mpmath
+import numpy as np
+import pytest
+from conftest import library
+
+import rfrope
+from rfrope.rotation import cumulative_phases
+
+RNG = np.random.default_rng(31)
+RATES = RNG.normal(size=(2, 9, 3)) * 3.0
+
+
+def distance(a, b):
+    """Angle between angles."""
+    return np.abs(np.angle(np.exp(1j * (np.asarray(a, np.float64) - np.asarray(b, np.float64)))))
+
+
+def exact(numerators, denominator):
+    """Reduce exact sums of ``numerator / denominator`` to [-pi, pi]."""
+    with mpmath.workdps(60):
+        turn = 2 * mpmath.pi
+        sums = [mpmath.mpf(int(k)) / denominator for k in numerators]
+        return np.array([float(s - turn * mpmath.nint(s / turn)) for s in sums])
+
+
+def test_sums_on_every_library(xp):
+    phases, last = cumulative_phases(xp(RATES))
+    assert xp.owns(phases)
+    assert xp.owns(last)
+    np.testing.assert_allclose(distance(xp.host(phases), np.cumsum(RATES, axis=1)), 0.0, atol=1e-14)
+    assert np.max(np.abs(xp.host(phases))) <= math.pi
+    by_token = cumulative_phases(xp(np.moveaxis(RATES, 1, 0)), axis=0)
+    np.testing.assert_array_equal(np.moveaxis(xp.host(by_token[0]), 0, 1), xp.host(phases))
+    np.testing.assert_array_equal(xp.host(by_token[1]), xp.host(last))
+    start = np.array([0.5, -4.0, 1e6])
+    moved = xp.host(cumulative_phases(xp(RATES), offset=xp(start))[0])
+    np.testing.assert_allclose(distance(moved, np.cumsum(RATES, axis=1) + start), 0.0, atol=3e-10)
+
+
+@pytest.mark.parametrize("cuts", [(1, 2, 3, 4, 5, 6, 7, 8), (4,), (0, 8), (3, 3, 9)], ids=str)
+def test_any_split_of_a_text_gives_the_same_bits(xp, cuts):
+    whole, last = cumulative_phases(xp(RATES), offset=xp([0.1, 0.2, 0.3]))
+    found, kept = [], xp([0.1, 0.2, 0.3])
+    for start, end in itertools.pairwise((0, *cuts, 9)):
+        part, kept = cumulative_phases(xp(RATES[:, start:end]), offset=kept)
+        found.append(xp.host(part))
+    np.testing.assert_array_equal(np.concatenate(found, axis=1), xp.host(whole))
+    np.testing.assert_array_equal(xp.host(kept), xp.host(last))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_a_million_steps_from_16_bits_are_exact(dtype):
+    """Rates that 8 bits hold have sums that integers hold; a plain sum in float32 is off by radians."""
+    torch = library("torch").module
+    whole = np.random.default_rng(5).integers(-100, 129, size=(2**20, 2))  # of mean 14 / 32
+    rates = torch.tensor(whole / 32.0, dtype=getattr(torch, dtype))
+    assert np.array_equal(rates.double().numpy() * 32.0, whole)
+    at = np.unique(np.append(np.random.default_rng(6).integers(0, 2**20, 200), [0, 1, 2**20 - 2, 2**20 - 1]))
+    wanted = exact(np.cumsum(whole, axis=0)[at, 1], 32)
+    phases, last = cumulative_phases(rates)
+    np.testing.assert_allclose(distance(phases[at, 1], wanted), 0.0, atol=7e-16)
+    np.testing.assert_array_equal(cumulative_phases(rates[:1] * 0, offset=last)[0][0], phases[-1])
+    rough = np.cumsum(rates.float().numpy()[:, 1] * np.float32(math.pi), dtype=np.float32)
+    assert np.max(distance(rough, np.cumsum(whole[:, 1] / 32.0 * float(np.float32(math.pi))))) > 0.1
+
+
+def test_one_token_is_its_rate_to_the_last_bit():
+    rates = np.array([[1e-30, -1e-9, 0.1, 3.0, -3.14159, 2.0**-60, 6.0, 1e5]])
+    found = cumulative_phases(rates)[0][0]
+    wanted = exact(np.array([int(mpmath.mpf(float(r)) * 2**150) for r in rates[0]], object), 2**150)
+    np.testing.assert_allclose(found, wanted, atol=5e-16, rtol=0)
+
+
+def test_without_64_bits():
+    """Run in a process of its own: JAX has 64 bits here, once and for all."""
+    library("jax")
+    code = """
+import jax, jax.numpy as jnp, numpy as np
+from rfrope.rotation import cumulative_phases
+whole = np.random.default_rng(5).integers(-100, 129, size=(2**20, 2))
+rates = jnp.asarray(whole / 32.0, dtype=jnp.bfloat16)
+phases, last = cumulative_phases(rates)
+assert (phases.dtype, last.dtype, last.shape) == (jnp.float32, jnp.int32, (5, 2)), (phases.dtype, last.dtype)
+exact = np.cumsum(whole, axis=0) / 32.0
+error = np.abs(np.angle(np.exp(1j * (np.asarray(phases, np.float64) - exact))))
+assert error.max() < 5e-7, error.max()
+first, kept = cumulative_phases(rates[:12345])
+second, end = cumulative_phases(rates[12345:], offset=kept)
+assert np.array_equal(np.concatenate([first, second]), phases) and np.array_equal(end, last)
+assert np.array_equal(jax.jit(cumulative_phases)(rates)[0], phases)
+slope = jax.grad(lambda r: cumulative_phases(r)[0][:, 1].sum())(rates[:7].astype(jnp.float32))
+assert np.array_equal(slope[:, 1], np.arange(7, 0, -1)) and not slope[:, 0].any()
+started = cumulative_phases(rates[:3], offset=jnp.asarray([-2.5, 100.0]))[0]
+assert np.abs(np.angle(np.exp(1j * (np.asarray(started, float) - exact[:3] - [-2.5, 100.0])))).max() < 1e-6
+try:
+    cumulative_phases(jnp.zeros((2**20 + 1, 1)))
+except ValueError as error:
+    assert "2**20" in str(error)
+else:
+    raise AssertionError
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_gradients_are_those_of_a_sum():
+    torch = library("torch").module
+    rates = torch.tensor(RATES, requires_grad=True)
+    offset = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64, requires_grad=True)
+    weights = torch.tensor(RNG.normal(size=RATES.shape))
+    (cumulative_phases(rates, offset=offset)[0] * weights).sum().backward()
+    wanted = np.flip(np.cumsum(np.flip(weights.numpy(), 1), axis=1), 1)
+    np.testing.assert_allclose(rates.grad, wanted, atol=1e-13)
+    np.testing.assert_allclose(offset.grad, weights.numpy().sum((0, 1)), atol=1e-13)
+    assert torch.autograd.gradgradcheck(
+        lambda r: cumulative_phases(r)[0].sin(), rates.detach()[:1, :3].requires_grad_()
+    )
+    jax = library("jax")
+    import jax as transforms
+
+    def loss(r, o):
+        return jax.module.sum(cumulative_phases(r, offset=o)[0] * jax(weights.numpy()))
+
+    slopes = transforms.jit(transforms.grad(loss, argnums=(0, 1)))(jax(RATES), jax([0.1, 0.2, 0.3]))
+    np.testing.assert_allclose(slopes[0], wanted, atol=1e-13)
+    np.testing.assert_allclose(slopes[1], weights.numpy().sum((0, 1)), atol=1e-13)
+    turned = transforms.vmap(lambda r: cumulative_phases(r)[0])(jax(RATES))
+    np.testing.assert_array_equal(turned, cumulative_phases(RATES)[0])
+
+
+def test_constant_rates_are_rope(xp):
+    """Token t has turned t + 1 times: with the first rate taken off, scores and features are those of positions."""
+    omega = rfrope.geometric(4)
+    x = np.random.default_rng(0).normal(size=(6, 8))
+    phases, _ = cumulative_phases(xp(np.tile(omega, (6, 1))), offset=xp(-omega))
+    turned = rfrope.rotate_by_phases(xp(x), phases)
+    np.testing.assert_allclose(xp.host(turned), rfrope.rotate(x, np.arange(6), omega), atol=1e-14)
+
+
+def test_heads_have_their_own_rates_and_a_decoded_token_scores_as_in_the_text():
+    """Mamba-3's rates, ``dt pi tanh(a)``: dt for each head, a for each block, over half of the features."""
+    rng = np.random.default_rng(3)
+    dt, a = rng.uniform(0.0, 1.0, (7, 4)), rng.normal(size=(7, 1, 8))
+    rates = dt[..., None] * math.pi * np.tanh(a)
+    x = rng.normal(size=(7, 4, 32))
+    phases, _ = cumulative_phases(rates, axis=0)
+    whole = rfrope.rotate_by_phases(x, phases)
+    np.testing.assert_array_equal(whole[..., 16:], x[..., 16:])
+    _, kept = cumulative_phases(rates[:6], axis=0)
+    last = rfrope.rotate_by_phases(x[6:], cumulative_phases(rates[6:], offset=kept, axis=0)[0])
+    np.testing.assert_array_equal(last, whole[6:])
+    between = np.sum(rates[3:7], axis=0)  # after token 2, up to token 6
+    score = np.sum(whole[6] * whole[2], axis=-1)
+    wanted = rfrope.rotate_by_phases(x[6], between)
+    np.testing.assert_allclose(score, np.sum(wanted * x[2], axis=-1), atol=1e-12)
+
+
+def test_independent_rates_have_a_kernel_in_the_mean():
+    """Over all texts of two rates: ``E cos(u_n - u_m) = |c|^|lag| cos(lag arg c)``, c the mean of ``exp(i rate)``."""
+    values, chances = np.array([0.3, 1.7]), np.array([0.75, 0.25])
+    c = np.sum(chances * np.exp(1j * values))
+    texts = np.array(list(itertools.product((0, 1), repeat=9)))
+    weight = np.prod(chances[texts], axis=1)
+    phases = cumulative_phases(values[texts][..., None])[0][..., 0]
+    for m, n in ((2, 2), (2, 3), (0, 8), (8, 3)):
+        mean = np.sum(weight * np.cos(phases[:, n] - phases[:, m]))
+        assert abs(mean - abs(c) ** abs(n - m) * np.cos((n - m) * np.angle(c))) < 1e-13
+    spread = np.sum(weight * np.sin(phases[:, 5] - phases[:, 2]))
+    assert abs(spread - abs(c) ** 3 * np.sin(3 * np.angle(c))) < 1e-13
+
+
+REFUSED = [
+    ((RATES,), {"axis": 3}, ValueError, r"axis is 3, but rates has shape \(2, 9, 3\)"),
+    ((RATES,), {"axis": None}, ValueError, "axis is None"),
+    ((RATES[0, 0],), {}, ValueError, r"axis is -2, but rates has shape \(3,\)"),
+    ((RATES * math.nan,), {}, ValueError, "rates holds NaN"),
+    ((RATES * 1j,), {}, TypeError, "rates has dtype complex128"),
+    ((RATES,), {"offset": 3}, TypeError, "offset is 3; expected radians as floats, or integers of shape"),
+    ((RATES,), {"offset": np.zeros(3, int)}, TypeError, r"integers of shape \(2, 2, 3\) that an earlier"),
+    ((RATES,), {"offset": np.zeros((4, 2, 3))}, ValueError, r"offset has shape \(4, 2, 3\); expected \(2, 3\)"),
+    ((RATES,), {"offset": np.zeros(2)}, ValueError, "do not broadcast"),
+    ((RATES,), {"offset": [math.inf] * 3}, ValueError, "offset holds NaN or infinity"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "options", "error", "message"), REFUSED)
+def test_refused(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        cumulative_phases(*arguments, **options)

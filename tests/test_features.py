@@ -1,0 +1,347 @@
+"""Random features against their formulas and draws, linear attention against the sums that it leaves out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from conftest import library
+
+import rfrope
+from rfrope import features
+
+RNG = np.random.default_rng(0)
+X, Y = np.array([0.5, 0.3, -0.4]), np.array([0.1, -0.3, 0.6])
+KINDS = ("positive", "hyperbolic", "trigonometric")
+LIMIT = 5.0  # standard errors: passed by chance once in 1.7e6
+DESIGNS = ("iid", "stratified", "shifted", "sobol", "halton", "orthogonal", "antithetic")
+
+
+def drawn(kind, x, y, n_sets, m=1, design="iid", seed=0):
+    """Products of the features of two vectors, one for each set of projections."""
+    w = rfrope.sample(f"gaussian(ndim={len(x)})", m, heads=n_sets, design=design, rng=seed)
+    make = getattr(features, kind)
+    return np.sum(make(x[None], w) * make(y[None], w), axis=(-2, -1))
+
+
+def of_mean(values, mean):
+    """Distance of a mean from what it should be, in standard errors."""
+    return (values.mean() - mean) / (values.std() / math.sqrt(values.size))
+
+
+def attention(q, k, v, causal, below=None):
+    """Attention by all pairs."""
+    weights = np.matmul(q, np.swapaxes(k, -1, -2))
+    sums = weights if below is None else np.matmul(below[0], np.swapaxes(below[1], -1, -2))
+    weights, sums = (np.tril(one) if causal else one for one in (weights, sums))
+    return np.matmul(weights, v) / np.sum(sums, axis=-1, keepdims=True)
+
+
+# -- features ----------------------------------------------------------------------------------------------------------
+
+
+def test_features_are_those_of_the_formulas(xp):
+    x, w = RNG.standard_normal((2, 5, 3)), RNG.standard_normal((4, 3))
+    along, size = x @ w.T, np.sum(x * x, axis=-1, keepdims=True)
+    up, down = (np.exp(sign * along - size / 2) for sign in (1.0, -1.0))
+    waves = np.exp(size / 2) * np.concatenate([np.cos(along), np.sin(along)], axis=-1)
+    wanted = (up / 2.0, np.concatenate([up, down], axis=-1) / math.sqrt(8.0), waves / 2.0)
+    for kind, one in zip(KINDS, wanted, strict=True):
+        for dtype, within in (("float64", 1e-14), ("float32", 3e-6)):
+            found = getattr(features, kind)(xp(x, dtype), w)  # NumPy's projections fit beside any library
+            assert xp.owns(found)
+            assert xp.host(found).dtype == dtype
+            np.testing.assert_allclose(xp.host(found), one, rtol=within)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mean_and_variance_of_products_are_those_of_lemma_2(kind):
+    values, mean = drawn(kind, X, Y, 200_000), math.exp(X @ Y)
+    assert abs(of_mean(values, mean)) < LIMIT
+    variance = features.variance(X, Y, 1, features=kind)
+    assert abs(of_mean((values - mean) ** 2, variance)) < LIMIT
+    assert abs(of_mean((values - mean) ** 2, 1.1 * variance)) > LIMIT
+    assert features.variance(X, Y, 7, features=kind) == pytest.approx(variance / 7.0, rel=1e-14)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_variance_of_lemma_2_is_that_of_a_normal_integral(kind):
+    """By quadrature: w . x and w . y are normal numbers with the products of x and y as covariances."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    weights = weights / math.sqrt(2.0 * math.pi)
+    factor = np.linalg.cholesky(np.array([[X @ X, X @ Y], [X @ Y, Y @ Y]]))
+    a, b = np.tensordot(factor, np.stack(np.meshgrid(nodes, nodes)), axes=1)
+    size = math.exp(0.5 * (X @ X + Y @ Y))
+    value = {
+        "positive": np.exp(a + b) / size,
+        "hyperbolic": np.cosh(a + b) / size,
+        "trigonometric": np.cos(a - b) * size,
+    }[kind]
+    weights = weights[:, None] * weights
+    mean = np.sum(weights * value)
+    assert mean == pytest.approx(math.exp(X @ Y), rel=1e-12)
+    assert features.variance(X, Y, 1, features=kind) == pytest.approx(np.sum(weights * (value - mean) ** 2), rel=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("design", DESIGNS)
+def test_the_mean_is_right_by_every_randomised_design(design, kind):
+    assert abs(of_mean(drawn(kind, X, Y, 4000, 8, design, seed=1), math.exp(X @ Y))) < LIMIT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_orthogonal_projections_lower_the_variance(kind):
+    """Choromanski et al. (2021), theorem 2, for positive features; the others are measured."""
+    q, k = RNG.standard_normal((2, 8)) / 2.0
+    squares = (drawn(kind, q, k, 20_000, 8, "orthogonal") - math.exp(q @ k)) ** 2
+    assert of_mean(squares, features.variance(q, k, 8, features=kind)) < -LIMIT
+
+
+def test_a_set_of_projections_for_each_head():
+    x, w = RNG.standard_normal((2, 5, 3)), RNG.standard_normal((2, 4, 3))
+    found = features.positive(x, w)
+    for head in range(2):
+        np.testing.assert_array_equal(found[head], features.positive(x[head], w[head]))
+
+
+@pytest.mark.parametrize("kind", ["positive", "hyperbolic"])
+def test_stabilised_features_of_long_vectors_give_the_same_attention(kind):
+    """In float32 `exp` of what they stand for overflows or vanishes."""
+    make = getattr(features, kind)
+    q, k, v = RNG.standard_normal((3, 40, 8))
+    q, k = 6.0 * q, 4.0 * k
+    w = RNG.standard_normal((16, 8))
+    wanted = attention(make(q, w), make(k, w), v, True)
+    with np.errstate(all="ignore"):
+        assert not np.all(np.isfinite(attention(make(q.astype("f4"), w), make(k.astype("f4"), w), v, True)))
+    one, other = make(q, w, stabilise="token"), make(k, w, stabilise="all")
+    assert np.all(np.max(one, axis=-1) == 1.0)
+    assert np.max(other) == 1.0
+    np.testing.assert_allclose(features.linear_attention(one, other, v, causal=True), wanted, rtol=1e-9)
+
+
+def test_half_precision_is_computed_in_float32_and_kept():
+    torch = library("torch").module
+    x, w = torch.asarray(RNG.standard_normal((6, 4)) / 2.0), RNG.standard_normal((8, 4))
+    x = x.to(torch.bfloat16)
+    for kind in KINDS:
+        found = getattr(features, kind)(x, w)
+        assert found.dtype == torch.bfloat16
+        np.testing.assert_allclose(found.double(), getattr(features, kind)(x.double(), w), rtol=2.0**-8)
+    one = features.positive(x, w)
+    sums = features.linear_attention(one, one, x, causal=True)
+    assert sums.dtype == torch.bfloat16
+    wide = one.double().numpy()
+    np.testing.assert_allclose(sums.double(), attention(wide, wide, x.double().numpy(), True), atol=2.0**-8)
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [1, 3, 4, 11, 12, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_linear_attention_is_the_sum_over_all_pairs(xp, causal, block):
+    q, k = RNG.uniform(0.1, 1.0, (2, 2, 12, 5))
+    v = RNG.standard_normal((1, 12, 3))  # one head for all queries
+    below = RNG.uniform(0.1, 1.0, (2, 2, 12, 7))
+    for others in (None, below):
+        given = None if others is None else tuple(map(xp, others))
+        found = features.linear_attention(xp(q), xp(k), xp(v), causal=causal, block=block, denominator=given)
+        assert xp.owns(found)
+        np.testing.assert_allclose(xp.host(found), attention(q, k, v, causal, others), rtol=1e-12)
+
+
+def test_queries_may_be_fewer_than_keys():
+    q, k, v = RNG.uniform(size=(3, 4)), RNG.uniform(size=(9, 4)), RNG.standard_normal((9, 2))
+    np.testing.assert_allclose(features.linear_attention(q, k, v), attention(q, k, v, False), rtol=1e-12)
+
+
+def test_it_comes_to_softmax_attention_as_projections_become_many():
+    q, k, v = RNG.standard_normal((3, 128, 8)) / 3.0
+    v = v + 1.0
+    exact, errors = attention(np.exp(q @ k.T), np.eye(128), v, True), []
+    for m in (64, 1024, 16384):
+        w = rfrope.sample("gaussian(ndim=8)", m, design="orthogonal", rng=0)
+        one, other = features.positive(q, w, stabilise="token"), features.positive(k, w, stabilise="all")
+        errors.append(np.sqrt(np.mean((features.linear_attention(one, other, v, causal=True) - exact) ** 2)))
+    assert errors[2] < 0.005
+    assert all(2.0 < a / b < 8.0 for a, b in itertools.pairwise(errors))  # 4 by the square root of m
+
+
+def test_memory_is_that_of_some_copies_of_the_arguments(peak):
+    for length in (2**12, 2**15):  # for the latter all pairs are 8.6e9 bytes
+        q, k, v = (RNG.uniform(0.1, 1.0, (length, width)) for width in (64, 64, 16))
+        peak(anew=True)
+        start = peak()
+        features.linear_attention(q, k, v, causal=True, block=128)
+        assert peak() - start < 1.3 * q.nbytes + 1e6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_and_compilation(kind):
+    torch, jax = library("torch").module, library("jax").module
+    import jax as whole_jax
+
+    q, k, v = RNG.standard_normal((3, 6, 3)) / 2.0
+    w = RNG.standard_normal((4, 3))
+    make = getattr(features, kind)
+    options = {} if kind == "trigonometric" else {"stabilise": "token"}
+
+    def call(*arrays):
+        x, y, z, projections = arrays
+        return features.linear_attention(make(x, projections, **options), make(y, projections), z, causal=True, block=4)
+
+    tensors = [torch.tensor(one, requires_grad=True) for one in (q, k, v, w)]
+    assert torch.autograd.gradcheck(call, tensors)
+    wanted = torch.autograd.grad(call(*tensors).square().sum(), tensors)
+    arrays = [jax.asarray(one) for one in (q, k, v, w)]
+    loss = whole_jax.jit(whole_jax.grad(lambda *a: jax.sum(call(*a) ** 2), argnums=(0, 1, 2, 3)))
+    for one, other in zip(loss(*arrays), wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+# -- stochastic positional encoding ------------------------------------------------------------------------------------
+
+
+def written_down(x, positions, omega, z, shift=0.0):
+    """SineSPE feature by feature, token by token (Liutkus et al., 2021, section 2.2); omega (d, K)."""
+    length, d = x.shape
+    n, r = omega.shape[-1], z.shape[-1]
+    found = np.zeros((length, r))
+    for token in range(length):
+        for c in range(d):
+            for i in range(n):
+                phase = positions[token] * omega[c, i] + shift
+                found[token] += x[token, c] * (math.cos(phase) * z[c, i] + math.sin(phase) * z[c, n + i])
+    return found / math.sqrt(n * r)
+
+
+def test_stochastic_features_are_those_of_the_paper(xp):
+    x, at = RNG.standard_normal((4, 3)), np.array([0, 1, 5, 9])
+    omega, z = RNG.standard_normal((3, 2)), RNG.standard_normal((3, 4, 5))
+    for frequencies, positions, rows in (
+        (omega[..., None], at[:, None], omega),
+        (omega[0], at, omega[:1].repeat(3, 0)),
+    ):
+        found = features.stochastic(xp(x), positions, frequencies, z, shift=0.3)
+        assert xp.owns(found)
+        np.testing.assert_allclose(xp.host(found), written_down(x, at, rows, z, 0.3), rtol=1e-11, atol=1e-12)
+
+
+def test_heads_share_projections_or_have_their_own():
+    x, at = RNG.standard_normal((2, 4, 3)), np.arange(4)
+    omega, z = RNG.standard_normal((2, 3, 2, 1)), RNG.standard_normal((2, 3, 4, 5))
+    for frequencies, noise in ((omega, z), (omega, z[:1].repeat(2, 0)), (omega[:1].repeat(2, 0), z)):
+        found = features.stochastic(x, at[:, None], frequencies, noise)
+        for head in range(2):
+            alone = features.stochastic(x[head], at[:, None], frequencies[head], noise[head])
+            np.testing.assert_allclose(found[head], alone, rtol=1e-13)
+    np.testing.assert_allclose(
+        features.stochastic(x, at, omega[0, 0, :, 0], z[0])[1], features.stochastic(x[1], at, omega[0, 0, :, 0], z[0])
+    )
+
+
+@pytest.mark.parametrize("axes", [1, 2])
+def test_mean_and_variance_of_stochastic_products(axes):
+    """Over projections and frequencies; with two axes positions are what F-StrIPE calls structure."""
+    law, n, r, lag = rfrope.kernel("gaussian", scale=4.0, ndim=axes), 3, 2, np.full(axes, 3.0)
+    q, k, at = np.array([[0.8, -0.4]]), np.array([[0.7, -0.5]]), np.arange(1.0, 1.0 + axes)
+    trials = 40_000
+    omega = np.reshape(rfrope.sample(law, n, heads=trials, rng=0), (trials, 1, n, axes))
+    z = rfrope.sample(f"gaussian(ndim={r})", 2 * n, heads=2 * trials, rng=1).reshape(trials, 2, 2 * n, r)
+    one, other = (features.stochastic(x[None], p[None], omega, z) for x, p in ((q, at), (k, at + lag)))
+    values = np.sum(one * other, axis=(-2, -1))
+    bare = 3.0 if axes == 1 else lag
+    mean, options = float((q @ k.T)[0, 0] * law(bare)), {"n_frequencies": n}
+    assert abs(of_mean(values, mean)) < LIMIT
+    variance = features.stochastic_variance(q[0], k[0], bare, law, r, **options)
+    assert abs(of_mean((values - mean) ** 2, variance)) < LIMIT
+    assert abs(of_mean((values - mean) ** 2, 1.1 * variance)) > LIMIT
+
+
+def test_frequencies_without_end_have_the_exact_kernel():
+    q, k, law = np.array([0.8, -0.4]), np.array([0.5, 0.9]), "gaussian(scale=4)"
+    exact = features.stochastic_variance(q, k, 3.0, law, 5)
+    assert features.stochastic_variance(q, k, 3.0, law, 5, n_frequencies=2**31) == pytest.approx(exact, rel=1e-8)
+    phi = math.exp(-9.0 / 32.0)
+    assert exact == pytest.approx(((q @ q) * (k @ k) + (q @ k) ** 2 * phi**2) / 5.0, rel=1e-14)
+
+
+@pytest.mark.parametrize("lag", [0.0, 1.0, 8.0, 1000.0])
+def test_balanced_contents_vary_less_when_rotated_and_concentrated_ones_more(lag):
+    """At equal width, for a Gaussian kernel: the statement of docs/features.rst, and its counterexample."""
+    law, blocks = "gaussian(scale=8)", 16
+    angles = RNG.uniform(0.0, 2.0 * math.pi, (2, 500, blocks))
+    q, k = (np.concatenate([np.cos(one), np.sin(one)], axis=-1) for one in angles)
+    rotated = rfrope.score_variance(q, k, lag, law)
+    assert np.all(rotated <= (1.0 + 1e-12) * features.stochastic_variance(q, k, lag, law, 2 * blocks))
+    q = k = np.eye(2 * blocks)[0]
+    ratio = rfrope.score_variance(q, k, lag, law) / features.stochastic_variance(q, k, lag, law, 2 * blocks)
+    phi = math.exp(-(lag**2) / 128.0)
+    assert ratio == pytest.approx(blocks * (1.0 - phi**2) ** 2 / (1.0 + phi**2), abs=1e-12)
+
+
+# -- rotation beside features ------------------------------------------------------------------------------------------
+
+
+def test_features_of_rotated_vectors_are_those_of_the_rotated_score():
+    """What is random is the estimate alone: its mean is exp of RoPE's score, and all weights are positive."""
+    q, k, omega = *RNG.standard_normal((2, 8)) / 3.0, rfrope.geometric(4)
+    one, other = rfrope.rotate(q, 5, omega), rfrope.rotate(k, 2, omega)
+    score = float(rfrope.scores(q[None], k[None], [5], [2], omega)[0, 0])
+    values = drawn("positive", one, other, 50_000, seed=3)
+    assert abs(of_mean(values, math.exp(score))) < LIMIT
+    assert abs(of_mean(values, math.exp(q @ k))) > LIMIT
+    assert np.all(values > 0.0)
+
+
+def test_rotated_features_have_the_kernel_times_the_product_as_their_mean():
+    """Over frequencies; polar features, whose blocks have no sine part, vary less than rotated ones."""
+    q, k = features.positive(RNG.standard_normal((2, 8)) / 3.0, rfrope.sample("gaussian(ndim=8)", 64, rng=0))
+    law, trials = "gaussian(scale=8)", 4000
+    wanted = float(rfrope.kernel("gaussian", scale=8.0)(6.0)) * (q @ k)
+    found = {}
+    for name, turn, blocks in (("rotated", rfrope.rotate, 32), ("polar", rfrope.rotation.rotate_polar, 64)):
+        omega = rfrope.sample(law, blocks, heads=trials, rng=4)
+        one, other = (turn(np.tile(x, (trials, 1, 1)), np.array([[p]]), omega) for x, p in ((q, 0.0), (k, 6.0)))
+        found[name] = np.sum(one * other, axis=-1).ravel()
+        assert abs(of_mean(found[name], wanted)) < LIMIT
+    assert found["polar"].std() < found["rotated"].std()
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+F = np.ones((4, 3))
+REFUSED = {
+    "x has shape (4, 3) but projections has (5, 2); expected": lambda: features.positive(F, np.ones((5, 2))),
+    "x has shape (); expected 1 axes or more": lambda: features.positive(np.array(1.0), F),
+    "x has dtype int64; expected real floating": lambda: features.positive(np.ones((4, 3), "int64"), F),
+    "stabilise is 'key'; expected one of 'token', 'all'": lambda: features.positive(F, F, stabilise="key"),
+    "stabilise is 'all', but x has shape (3,)": lambda: features.positive(F[0], F, stabilise="all"),
+    "features is 'relu'; expected one of": lambda: features.variance(F, F, 3, features="relu"),
+    "n_projections is 0; expected": lambda: features.variance(F, F, 0),
+    "q has shape (4, 3) but k has (4, 2)": lambda: features.linear_attention(F, F[:, :2], F),
+    "expected a value for each key": lambda: features.linear_attention(F, F, F[:2]),
+    "causal is True, but q has 2 tokens and k 4": lambda: features.linear_attention(F[:2], F, F, causal=True),
+    "denominator is 3; expected features of queries and of keys": lambda: features.linear_attention(
+        F, F, F, denominator=3
+    ),
+    "denominator[0] has shape (4, 3) but denominator[1] has (4, 2)": lambda: features.linear_attention(
+        F, F, F, denominator=(F, F[:, :2])
+    ),
+    "block is 0; expected": lambda: features.linear_attention(F, F, F, causal=True, block=0),
+    "expected (3, 4, R)": lambda: features.stochastic(F, np.arange(4), [1.0, 0.5], np.ones((3, 3, 5))),
+    "positions are of shape (3,), but x has 4 tokens": lambda: features.stochastic(
+        F, np.arange(3), [1.0], np.ones((3, 2, 5))
+    ),
+    "n_features is 0; expected": lambda: features.stochastic_variance(F, F, 1.0, "gaussian", 0),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_wrong_arguments_are_named(message):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        REFUSED[message]()
+    assert message in str(caught.value)

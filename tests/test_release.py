@@ -1,0 +1,59 @@
+"""One version everywhere, and files of the release that say the same as pyproject.toml."""
+
+import datetime
+import pathlib
+import re
+import tomllib
+
+import pytest
+
+import rfrope
+
+ROOT = pathlib.Path(__file__).parents[1]
+needs_tree = pytest.mark.skipif(not (ROOT / "CITATION.cff").is_file(), reason="the source tree is not here")
+
+
+@needs_tree
+def test_the_version_is_the_same_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    version = rfrope.__version__
+    assert project["version"] == version
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
+    assert f'{{% set version = "{version}" %}}' in (ROOT / "conda" / "meta.yaml").read_text("utf-8")
+    if (ROOT / "docs" / "cite.rst").is_file():
+        assert f"version = {{{version}}}" in (ROOT / "docs" / "cite.rst").read_text("utf-8")
+
+
+@needs_tree
+def test_the_changelog_has_the_version_with_the_date_of_the_citation():
+    text = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    (date,) = re.findall(r"^date-released: (\S+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
+    assert f"\n{rfrope.__version__} ({datetime.date.fromisoformat(date).isoformat()})\n---" in text
+    assert text.index("\nUnreleased\n---") < text.index(f"\n{rfrope.__version__} (")
+
+
+@needs_tree
+def test_the_recipe_of_conda_has_the_dependencies_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    run = (ROOT / "conda" / "meta.yaml").read_text("utf-8").partition("  run:\n")[2].partition("\n\n")[0]
+    wanted = [f"python {project['requires-python']}", *(one.replace(">=", " >=") for one in project["dependencies"])]
+    assert [line.strip(" -") for line in run.splitlines()] == wanted
+
+
+@needs_tree
+def test_links_that_lead_nowhere_in_a_wheel_become_paths():
+    pytest.importorskip("hatchling", reason="hatchling is not installed")
+    names = {}
+    exec(compile((ROOT / "hatch_build.py").read_text("utf-8"), "hatch_build.py", "exec"), names)
+    given = '<picture>\n<img src="a.svg">\n</picture>\n\n[Start](docs/a.rst), [away](https://example.org/x), [up](#top)'
+    expected = "Start (`docs/a.rst`), [away](https://example.org/x), [up](#top)"
+    assert names["without_relative_links"](given) == expected
+
+
+@pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason="the repository is not here")
+def test_workflow_and_hooks_call_what_ci_calls():
+    assert "- run: .ci/run\n" in (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
+    lint = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]["lint"]
+    (ruff,) = (one for one in lint if one.startswith("ruff"))
+    assert (ROOT / ".pre-commit-config.yaml").read_text("utf-8").count(f'"{ruff}"') == 2
+    assert "extra_requirements: [docs]" in (ROOT / ".readthedocs.yaml").read_text("utf-8")

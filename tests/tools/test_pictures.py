@@ -1,0 +1,51 @@
+"""Pictures of the README and of pages: each is there in both themes, small, and drawn by its function."""
+
+import re
+
+import pytest
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+
+from tools import pictures
+
+FOLDER = pictures.DOCS / "pictures"
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="docs/ is not here")
+def test_pictures_are_there_light_and_dark_and_small():
+    names = {f"{name}{suffix}.svg" for name in pictures.PICTURES for suffix in pictures.THEMES}
+    assert {path.name for path in FOLDER.iterdir()} == names
+    for path in FOLDER.iterdir():
+        assert path.stat().st_size < 200_000
+        text = path.read_text("utf-8").lower()
+        other = pictures.THEMES["" if "-dark" in path.name else "-dark"]
+        assert other.blue not in text
+        assert other.ink not in text
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="docs/ is not here")
+@pytest.mark.parametrize("name", ["block", "scales", "extension", "designs"])
+def test_a_picture_is_what_its_function_draws(name, tmp_path):
+    pictures.main([name, "--folder", str(tmp_path)])
+    for suffix in pictures.THEMES:
+        new, old = ((where / f"{name}{suffix}.svg").read_text("utf-8") for where in (tmp_path, FOLDER))
+        paths = [re.findall(r'<path d="([^"]*)"', text) for text in (new, old)]
+        counts = [[len(path.split()) for path in one] for one in paths]
+        assert counts[0] == counts[1]
+        numbers = [[float(number) for path in one for number in re.findall(r"-?\d+\.?\d*", path)] for one in paths]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-3, abs=0.05)
+
+
+def test_the_error_of_float32_is_drawn_as_it_is():
+    """The first line rises to 0.3 of a cosine at position 10^7; the second stays at half a unit in the last place."""
+    figure = pictures.Figure()
+    pictures.draw_phase_error(figure, pictures.THEMES[""])
+    naive, ours = (line.get_ydata() for line in figure.axes[0].lines)
+    assert 0.1 < naive[-1] < 2.0
+    assert max(ours) < 6e-8
+
+
+def test_a_picture_that_is_not_there_is_named(capsys):
+    with pytest.raises(SystemExit):
+        pictures.main(["nothing"])
+    assert "no picture ['nothing']; there are phase_error" in capsys.readouterr().err
