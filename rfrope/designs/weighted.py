@@ -10,6 +10,7 @@ import numpy as np
 
 from rfrope._core import angles, blocks, capacity
 from rfrope._core.arguments import choice, whole
+from rfrope._core.results import Result
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 
@@ -24,7 +25,7 @@ _WRONG = 1e-12  # of Phi at whole lags, in a law that stands for it
 
 
 @dataclass(frozen=True, eq=False)
-class Quadrature:
+class Quadrature(Result):
     """Frequencies with a weight each: ``sum_i w_i cos(lag omega_i)`` is nearly Phi.
 
     Attributes
