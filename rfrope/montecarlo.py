@@ -221,7 +221,7 @@ def estimate_scores(
     progress: Any = None,
     checkpoint: Any = None,
 ) -> ScoreEstimate:
-    """Estimate mean and variance of the attention score over random frequencies, for given q and k.
+    """Return estimates of the mean and variance of the score of q and k over random frequencies.
 
     Every trial draws D frequencies, one for each block, which serve all lags and all pairs of q and k.
 

@@ -164,7 +164,7 @@ def validate(
     executor: Any = None,
     progress: Any = None,
 ) -> Validation:
-    """Check a kernel's sampler against its closed forms, and the score's moments against theory on given q and k.
+    """Return a report that checks a kernel's sampler and the moments of the score of q and k against theory.
 
     Compares ``mean cos u`` with Phi, ``mean cos 2u`` with Phi_2, ``mean sin u`` with 0 (Lemma 1), and over repeated
     draws of all frequencies the score's mean with ``(q . k) Phi`` (Theorem 2) and its variance with Proposition 4, or

@@ -110,7 +110,7 @@ def sample(
     max_lag: int | Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:
-    """Frequencies of a kernel: with a randomised design the expected score is ``(q . k) Phi(lag)``.
+    """Return frequencies of a kernel; randomised designs make the expected score ``(q . k) Phi(lag)``.
 
     The set of head h depends on the seed, h and the design alone: the same bits on every library (with one build of
     NumPy and SciPy, which evaluate the quantile functions, on one kind of processor). With "iid" a shorter sample is

@@ -71,7 +71,7 @@ class Band(Result):
 
 @array.select_device
 def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
-    """Expected attention score ``E S = (q . k) Phi(lag)``, before softmax and without its scale.
+    """Return the expected attention score ``E S = (q . k) Phi(lag)``, before scale and softmax.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
 def score_variance(
     q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half", design: Any = "iid"
 ) -> Array:
-    """Variance of the attention score over the frequencies of a design, one for each block.
+    """Return the variance of the attention score over the frequencies of a design, one for each block.
 
     Parameters
     ----------

@@ -380,7 +380,7 @@ def scores(
     pairing: str = "half",
     shift: Array | None = None,
 ) -> Array:
-    """Attention scores before softmax and without its scale: rotated q dot rotated k, for every query and key.
+    """Return attention scores before scale and softmax: rotated q dot rotated k, for every query and key.
 
     Parameters
     ----------

@@ -155,7 +155,17 @@ def test_examples_of_the_page_run():
     assert len(examples) == 2
     for example in examples:
         exec(compile(example, "performance.md", "exec"), {})
-    assert "```{include} performance_table.md" in text
+    details = (ROOT / "docs" / "performance_details.md").read_text("utf-8")
+    assert "```{include} performance_table.md" in details
+
+
+def test_the_ten_figures_are_those_of_the_table():
+    rows = re.findall(
+        r"^\| (?!Job|---)(.+?) \| (.+?) \| (.+?) \|$", (ROOT / "docs" / "performance.md").read_text("utf-8"), re.M
+    )
+    assert len(rows) == 10
+    for job, measured, target in rows:
+        assert f"| {target} | {measured} |" in TABLE.read_text("utf-8"), job
 
 
 # -- on a device: all but its clock, run on NumPy and on torch's CPU tensors -------------------------------------------
