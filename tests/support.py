@@ -22,7 +22,7 @@ READING = {f"integrations.transformers.{name}" for name in ("atlas", "read_heads
 MODELS = {f"integrations.transformers.{name}" for name in ("register", "replace_rotary", "tune", "use_polar")} | READING
 MODELS |= {"layers.torch.RotaryEmbedding", "layers.tuning.tune_modules"}
 MOST = 12  # results of a call that are looked at
-STAYS, DRAWN, HOST = "stays there", "draws come from the host", "uses the host"
+STAYS, DRAWN, HOST = "stays there", "numbers come from the host", "uses the host"
 BOTH = f"{STAYS}; {HOST} by some options"
 
 

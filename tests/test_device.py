@@ -233,10 +233,10 @@ def score_estimates(a: Place, executor: Any = None) -> Iterator[Any]:
 
 
 TAKING = {name for name, function in public_functions().items() if takes_arrays(name, function)}
-FROM_HOST = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estimates}
+ESTIMATES = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estimates}
+FROM_HOST = ESTIMATES | {"isotropic": functools.partial(call_once, "isotropic")}
 OF_THE_HOST = {  # as the table in docs/precision.rst says
     *(
-        "isotropic",
         "kernels.transport_points",
         "designs.directional_error",
         "designs.directional_bound",
@@ -384,7 +384,7 @@ def test_nothing_crosses_to_or_from_the_host(name, second, refusing, monkeypatch
 
 
 @pytest.mark.parametrize("name", FROM_HOST)
-def test_draws_cross_to_the_device_and_nothing_comes_back(name, second, refusing, monkeypatch):
+def test_draws_and_directions_cross_to_the_device_and_nothing_comes_back(name, second, refusing, monkeypatch):
     forbid(monkeypatch, "to_host")
     for result in FROM_HOST[name](second):
         assert result.device == second(0.0).device
@@ -745,11 +745,11 @@ def test_the_module_turns_on_a_device_and_in_its_graphs_as_on_the_cpu(learnable,
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", FROM_HOST)
+@pytest.mark.parametrize("name", ESTIMATES)
 def test_estimates_come_from_a_device(name, cuda):
     with ThreadPoolExecutor(2) as pool:
         for executor in (None, pool):
-            calls = functools.partial(FROM_HOST[name], executor=executor)
+            calls = functools.partial(ESTIMATES[name], executor=executor)
             host = calls(lambda values: np.array(values))
             for result, reference in zip(calls(lambda values: cuda.asarray(np.array(values))), host, strict=True):
                 np.testing.assert_allclose(result.get(), reference, rtol=1e-9, atol=1e-12)

@@ -12,7 +12,7 @@ from campaign import campaign
 from test_public_api import FUNCTIONS
 
 import rfrope
-from rfrope import Rope, analysis, exports, frequencies, heads, models, rotation, scaling
+from rfrope import Rope, analysis, designs, exports, features, frequencies, heads, models, rotation, scaling
 
 pytestmark = pytest.mark.usefixtures("quick_fits")
 
@@ -28,10 +28,13 @@ WORKS = {  # functions of frequencies alone: with those of a polar Rope they do 
     "analysis.density_of_states": lambda w: analysis.density_of_states(w),
     "analysis.first_negative_lag": lambda w: analysis.first_negative_lag(w, 99),
     "analysis.fit_kernel": lambda w: analysis.fit_kernel(w, 20),
+    "analysis.fourier_two_point": lambda w: analysis.fourier_two_point(AT, AT, w, np.ones((4, 4)), np.eye(4)),
     "analysis.mean_kernel": lambda w: analysis.mean_kernel(LAGS, w),
     "analysis.scaling_effect": lambda w: analysis.scaling_effect(LAGS, w, 0.5 * OMEGA),
     "analysis.turns": lambda w: analysis.turns(w, 9),
     "analysis.wavelengths": lambda w: analysis.wavelengths(w),
+    "designs.directional_error": lambda w: designs.directional_error(rfrope.axial(w, w), [1.0, 4.0]),
+    "features.stochastic": lambda w: features.stochastic(WIDE, AT, w, np.ones((8, 8, 3))),
     "heads.aligned_shift": lambda w: heads.aligned_shift(-1.0, w, np.ones(4)),
     "heads.alignment": lambda w: heads.alignment(-1.0, w, np.ones(4)),
     "heads.offset_of": lambda w: heads.offset_of(w, OMEGA, low=-5.0),

@@ -78,5 +78,6 @@ def test_rows_of_the_table_name_what_there_is():
         for name in re.findall(r"`([a-z_]+\.?[a-z_0-9]+)`", row[2]):
             owner, _, function = name.rpartition(".")
             assert callable(getattr(getattr(rfrope, owner) if owner else rfrope, function)), name
-        for author, year in re.findall(r"([A-Z]\w+) et al\. \((\d{4})\)", row[5]):
-            assert re.search(rf"^- {author} et al\. \({year}\):", references, re.MULTILINE), (author, year)
+        for work, years in re.findall(r"([A-Z][\w-]+(?: et al\.)?) \((\d[^)]*)\)", row[5]):
+            for year in years.split(", "):
+                assert f"\n- {work} ({year}): " in references, (work, year)

@@ -283,8 +283,7 @@ def lags(value: Any, axes: int, name: str = "lags", law: Any = None, **arrays: A
 
 def checked_lags(value: Any, axes: int, xp: ModuleType, device: Any, name: str, law: Any) -> Array:
     """Read lags as `lags` does, where it is known what the arrays of the call share."""
-    value = array.widen(array.numbers(value, xp, name=name, device=device), xp)
-    check_values(name, value, xp)
+    value = read_numbers(name, value, xp, device)
     return to_vectors_of(law, value, axes, name)
 
 
@@ -368,6 +367,13 @@ def check_values(name: str, value: Array, xp: ModuleType) -> None:
     """Refuse NaN, infinity and magnitudes that could overflow, where looking is free (see `array.has_host_values`)."""
     if not array.is_integer(value) and not array.all_within(value, LARGEST, xp):
         raise ValueError(f"{name} holds NaN or infinity, or magnitudes above 2**500; expected finite numbers")
+
+
+def read_numbers(name: str, value: Any, xp: ModuleType, device: Any = None) -> Array:
+    """Return finite real numbers in the widest float."""
+    read = array.widen(array.numbers(value, xp, name=name, device=device), xp)
+    check_values(name, read, xp)
+    return read
 
 
 def rows(values: Array | None, span: slice) -> Array | None:

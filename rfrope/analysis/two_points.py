@@ -28,7 +28,7 @@ def toeplitz_defect(values: Array) -> Array:
     Raises
     ------
     ValueError
-        For less than two axes.
+        For less than two axes, and for NaN, infinity or magnitudes above 2**500, where looking is free.
     TypeError
         For anything but real numbers.
 
@@ -53,7 +53,7 @@ def toeplitz_defect(values: Array) -> Array:
     0.3222
     """
     xp, device = array.shared(values=values)
-    values = array.widen(array.numbers(values, xp, name="values", device=device), xp)
+    values = angles.read_numbers("values", values, xp, device)
     if values.ndim < 2 or 0 in values.shape[-2:]:
         raise ValueError(f"values has shape {tuple(values.shape)}; expected (..., queries, keys)")
     by_lag = _align_lags(values, xp)
@@ -130,7 +130,7 @@ def fourier_two_point(
     positions = {"q_positions": q_positions, "k_positions": k_positions}
     xp, device = array.shared({**positions, "frequencies": frequencies, "cosine": cosine, "sine": sine})
     read = {"cosine": cosine, "sine": sine}
-    read = {name: array.widen(array.numbers(v, xp, name=name, device=device), xp) for name, v in read.items()}
+    read = {name: angles.read_numbers(name, v, xp, device) for name, v in read.items()}
     angles_read = [angles.checked(value, frequencies, None, xp, device, name) for name, value in positions.items()]
     waves = [turns.cos_sin(one) for one in angles_read]
     shapes = {name: tuple(value.shape) for name, value in read.items()}

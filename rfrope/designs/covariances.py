@@ -18,9 +18,9 @@ from scipy import interpolate, special
 from rfrope._core import capacity, quantiles
 from rfrope.designs.sampling import check_design
 from rfrope.designs.sets import checked_isotropy, lattice
+from rfrope.designs.weighted import NODES, place_nodes
 from rfrope.kernels import Kernel
 
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _MOST_NODES = 2**22  # of an integral over the law
 _TOLERANCE = 1e-11  # between one number of intervals and twice as many
 _TAIL_PHASES = 2.0**12  # radians of a tail that are followed
@@ -186,7 +186,7 @@ def _orthogonal(kernel: Kernel, n: int, lags: np.ndarray) -> Form:
     def product(at: np.ndarray, panels: int) -> np.ndarray:
         """Mean over the directions of the product of both falls, which exchanges them at an angle of pi/4."""
         ends = np.interp(np.arange((_GRADES - 1) * panels + 1) / panels, np.arange(float(_GRADES)), grades)
-        place, weight = _panels(ends)
+        place, weight = place_nodes(ends)
         angle, length, share = 0.25 * math.pi * (1.0 - place), np.ones(1), np.ones(1)
         if k > 2:
             length, share = np.sqrt(1.0 - place * place), weight * (k - 2.0) * place ** (k - 3.0)
@@ -246,7 +246,7 @@ class _Line(NamedTuple):
         grades = 0.5 ** np.arange(1.0, _TAIL_PANELS)
         grades = np.concatenate([[0.0], grades[::-1], 1.0 - grades[1:], [1.0]])
         finer = np.interp(np.arange(panels * (grades.size - 1) + 1) / panels, np.arange(float(grades.size)), grades)
-        places, weights = zip(*(_panels(a + (b - a) * finer) for a, b in itertools.pairwise(ends)), strict=True)
+        places, weights = zip(*(place_nodes(a + (b - a) * finer) for a, b in itertools.pairwise(ends)), strict=True)
         place, weight = np.concatenate(places), np.concatenate(weights)
         size = [self.frequencies(p % 1.0, half=half) for p in (place, place + step)]
         apart, together = (np.exp(1j * along[:, None] * (size[1] + sign * size[0])) @ weight for sign in (-1.0, 1.0))
@@ -280,7 +280,7 @@ class _Line(NamedTuple):
         return np.concatenate([inside, cells * fall[:, None] - np.sum(inside, axis=1, keepdims=True)], axis=1), fall
 
     def _inner_means(self, along: np.ndarray, cells: int, panels: int) -> np.ndarray:
-        place, weight = _panels(np.linspace(0.0, 1.0, panels + 1))
+        place, weight = place_nodes(np.linspace(0.0, 1.0, panels + 1))
         size = self.magnitudes((np.arange(cells - 1)[:, None] + place) / cells)
         return np.stack([_falls(x * size) @ weight for x in along])
 
@@ -312,14 +312,14 @@ class _Line(NamedTuple):
         ends = 1.0 - 0.5 ** np.arange(_TAIL_PANELS + 1.0)
         phases = x * self.magnitudes((cells - 1.0 + ends) / cells)
         ends = ends[: max(2, int(np.sum(phases <= _TAIL_PHASES)))]
-        counts = panels * np.ceil(1.0 + np.diff(phases[: len(ends)]) / _NODES.size)
+        counts = panels * np.ceil(1.0 + np.diff(phases[: len(ends)]) / NODES.size)
         _check_nodes(cells * float(np.sum(counts)), x)
         parts = [
             np.linspace(a, b, n, endpoint=False)
             for a, b, n in zip(ends, ends[1:], counts.astype(int).tolist(), strict=False)
         ]
-        place, weight = _panels(np.append(np.concatenate(parts), ends[-1]))
-        beyond, share = _panels(np.array([ends[-1], 1.0]))
+        place, weight = place_nodes(np.append(np.concatenate(parts), ends[-1]))
+        beyond, share = place_nodes(np.array([ends[-1], 1.0]))
         others = _falls(x * self.magnitudes((np.arange(cells - 1)[:, None] + np.append(place, beyond)) / cells))
         last = _falls(x * self.magnitudes((cells - 1.0 + place) / cells))
         both = np.append(weight, share)
@@ -391,7 +391,7 @@ def _radial_fall(kernel: Kernel, r: np.ndarray) -> Callable[[np.ndarray], np.nda
     if law.radius is None or not np.any(r > 0.0):
         return lambda t: _normal_fall(0.5 * t * t, k)
     quantile, parameters = law.radius
-    v, weight = _panels(0.5 ** np.arange(_TAIL_PANELS + 1.0, 0.0, -1.0))
+    v, weight = place_nodes(0.5 ** np.arange(_TAIL_PANELS + 1.0, 0.0, -1.0))
     sizes = np.concatenate([quantile(*parameters, v, upper=upper) for upper in (False, True)])
     low, high = math.log(_NEAREST * np.min(r[r > 0.0])), math.log(np.max(r)) + 1e-9
     at = np.linspace(low, high, 8 + math.ceil(_PER_E_FOLD * (high - low)))
@@ -402,8 +402,8 @@ def _radial_fall(kernel: Kernel, r: np.ndarray) -> Callable[[np.ndarray], np.nda
 
 def _ball_fall(t: np.ndarray, k: int) -> np.ndarray:
     """``1 - E cos(t R)`` where R is the k-th root of a uniform."""
-    panels = 1 + int(np.max(t, initial=0.0) / _NODES.size)
-    radius, weight = _panels(np.linspace(0.0, 1.0, panels + 1))
+    panels = 1 + int(np.max(t, initial=0.0) / NODES.size)
+    radius, weight = place_nodes(np.linspace(0.0, 1.0, panels + 1))
     return _falls(t[..., None] * radius) @ (weight * k * radius ** (k - 1.0))
 
 
@@ -434,12 +434,6 @@ def _normal_fall(y: np.ndarray, k: int) -> np.ndarray:
 # -- quadrature --------------------------------------------------------------------------------------------------------
 
 
-def _panels(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of Gauss's rule on each of the intervals between some ends."""
-    half = 0.5 * np.diff(ends)[:, None]
-    return (ends[:-1, None] + half * (1.0 + _NODES)).reshape(-1), (half * _WEIGHTS).reshape(-1)
-
-
 def _refined(
     find: Callable[[np.ndarray, int], np.ndarray], lags: np.ndarray, cells: int, least: float = 0.0
 ) -> np.ndarray:
@@ -459,7 +453,7 @@ def _refined(
 
 
 def _check_nodes(intervals: float, lag: float) -> None:
-    if intervals * _NODES.size > _MOST_NODES:
+    if intervals * NODES.size > _MOST_NODES:
         raise ValueError(
             f"lags reach {lag}; expected lags at which the phases of the kernel's law can be followed: nearer ones, or "
             "fewer blocks"

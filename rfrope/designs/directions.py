@@ -150,7 +150,8 @@ def directional_bound(n_blocks: int, phases: Array, *, ndim: int = 2) -> np.ndar
     e')``, a sum with positive coefficients of ``cos 2m(theta - theta')`` (those are ``2 J_2m(z)^2``) or of Legendre's
     ``P_2m(e . e')`` (``(4m + 1) j_2m(z)^2``), m >= 1. Let h <= g be such a sum with any constant term and no other
     negative coefficient: pairs of different blocks have at least ``D^2 h_0 - D h(1)``, so that the mean square is at
-    least ``h_0 + (g(1) - h(1)) / D``. The best h is a linear program (Delsarte 1972; Yudin 1992).
+    least ``h_0 + (g(1) - h(1)) / D``. The best h is a linear program (Delsarte 1972; Yudin 1992). At some phases no h
+    is near, and what is found there is far below every set that is known.
 
     Two axes: D equal angles have ``2 sum_l J_2Dl(z)^2``. A set of D blocks can have no dependence up to degree 2t in
     the lag only if ``D >= (t + k - 1)! / (t! (k - 1)!)`` (Delsarte, Goethals and Seidel 1977): t + 1 blocks in two
@@ -158,7 +159,7 @@ def directional_bound(n_blocks: int, phases: Array, *, ndim: int = 2) -> np.ndar
 
     Examples
     --------
-    Equal angles are at the bound for phases up to about 2D, and the axes of the icosahedron are, too:
+    Equal angles and the axes of the icosahedron are at the bound here:
 
     >>> import rfrope
     >>> from rfrope.designs import directional_bound, directional_error

@@ -10,13 +10,14 @@ import numpy as np
 
 from rfrope._core import angles, blocks, capacity
 from rfrope._core.arguments import choice, whole
+from rfrope._core.results import Result
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 
 _HALVINGS = 900  # of the interval of uniforms, towards the tail
 _FINE = 40.0  # the last of them are divided further
 _FAR = 1e8  # means away from 0 at which a tail is too heavy
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
+NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 _CIRCLE = 2**16  # points of the circle on which whole lags see a law
 _MOST = 256
 _LEAST = 1e-13  # part of the largest coefficient of the recurrence below which a law has no more points
@@ -24,7 +25,7 @@ _WRONG = 1e-12  # of Phi at whole lags, in a law that stands for it
 
 
 @dataclass(frozen=True, eq=False)
-class Quadrature:
+class Quadrature(Result):
     """Frequencies with a weight each: ``sum_i w_i cos(lag omega_i)`` is nearly Phi.
 
     Attributes
@@ -210,9 +211,14 @@ def _magnitudes(law: Kernel, n: int) -> tuple[np.ndarray, np.ndarray] | None:
         ]
     )
     ends = np.concatenate([[0.0], ends, [0.5]])
-    half = 0.5 * np.diff(ends)[:, None]
-    u, weight = (ends[:-1, None] + half * (1.0 + _NODES)).reshape(-1), (half * _WEIGHTS).reshape(-1)
+    u, weight = place_nodes(ends)
     return np.abs(law.transport_points(u[:, None])[:, 0]), 2.0 * weight
+
+
+def place_nodes(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights of Gauss's rule on each of the intervals between some ends."""
+    half = 0.5 * np.diff(ends)[:, None]
+    return (ends[:-1, None] + half * (1.0 + NODES)).reshape(-1), (half * _WEIGHTS).reshape(-1)
 
 
 def _gauss(points: np.ndarray, weights: np.ndarray, n: int, law: Kernel) -> tuple[np.ndarray, np.ndarray, float]:

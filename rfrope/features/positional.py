@@ -64,6 +64,7 @@ def stochastic(
     >>> float(found[0, 0].round(2)), float((q @ k.T)[0, 0] * np.exp(-0.5).round(2))
     (0.89, 0.915)
     """
+    frequencies = angles.frequencies_of(frequencies)
     xp, device = array.shared(
         {"positions": positions, "frequencies": frequencies, "projections": projections, "shift": shift}, x=x
     )

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, capacity
-from rfrope._core.angles import check_values, frequencies_of
 from rfrope._core.angles import frequencies as read_frequencies
+from rfrope._core.angles import frequencies_of, read_numbers
 from rfrope._core.arguments import LARGEST, choice, flag, positive, whole
 from rfrope._core.array import Array, place_for_caller
 from rfrope._core.quantiles import normal_quantile
@@ -144,8 +144,7 @@ def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
     if n_blocks % 2:
         raise ValueError(f"n_blocks is {n_blocks}; expected an even number: half of the blocks for each direction")
     xp, _ = array.shared(angles=angles)
-    angles = array.widen(array.numbers(angles, xp, name="angles"), xp)
-    check_values("angles", angles, xp)
+    angles = read_numbers("angles", angles, xp)
     array.check_memory(64.0, (*angles.shape, n_blocks), angles, "angles, or n_blocks")
     half = n_blocks // 2
     index = xp.arange(half, dtype=angles.dtype, device=array.device(angles))

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 
 from rfrope._core import array, capacity
-from rfrope._core.angles import check_values
+from rfrope._core.angles import read_numbers
 from rfrope._core.arguments import whole
 from rfrope._core.array import Array
 from rfrope.rotation.provenance import Provenance
@@ -53,7 +53,7 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
     On two axes they are the angles ``pi (i + j / M) / n``, i = 0, ..., n - 1, for magnitude j: equal steps,
     each ring a little further than the last. By the Jacobi-Anger expansion a ring of n equal steps has the mean kernel
     ``J_0(z) + 2 sum_l (+-1) J_(2nl)(z) cos(2nl phi)``, z the magnitude times the length of the lag: direction counts
-    from the order 2n on, and no n directions do better (`rfrope.designs.directional_bound`).
+    from the order 2n on, and no n directions put that off further (`rfrope.designs.directional_bound`).
 
     On three axes they are a minimum of the even part of Poisson's kernel over pairs, found by descent from a spiral, in
     the same orientation for every magnitude. Three are the axes of the octahedron and six those of the icosahedron, the
@@ -78,8 +78,7 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
     if ndim == 3 and n > _MOST_LINES:
         raise ValueError(f"n_directions is {n}; expected at most {_MOST_LINES} in three axes")
     xp, device = array.shared(magnitudes=magnitudes)
-    sizes = array.widen(array.numbers(magnitudes, xp, name="magnitudes"), xp)
-    check_values("magnitudes", sizes, xp)
+    sizes = read_numbers("magnitudes", magnitudes, xp)
     if sizes.ndim != 1:
         raise ValueError(f"magnitudes has shape {tuple(sizes.shape)}; expected (M,)")
     rings = sizes.shape[0]

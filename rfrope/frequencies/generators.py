@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.angles import check_values, from_vectors, numbers_on_host
+from rfrope._core.angles import from_vectors, numbers_on_host, read_numbers
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing
 from rfrope.rotation.provenance import Provenance
@@ -223,7 +223,8 @@ def fold(weight: Array, basis: Array) -> Array:
     weight : array_like, (H d, n), or a bias (H d,)
         Of a linear layer ``y = weight @ x``, as PyTorch keeps it: features of all heads, then of the input.
     basis : array_like, (d, d), or (H, d, d) for a set of each head
-        Orthogonal. Where groups of queries share a key (GQA), the basis is that of the key's head.
+        Orthogonal. Where groups of queries share a key (GQA) these are the heads of keys, and each basis is that of as
+        many heads of queries in a row.
 
     Returns
     -------
@@ -267,12 +268,12 @@ def fold(weight: Array, basis: Array) -> Array:
         )
     basis = _read_basis(basis, xp, array.device(weight))
     d, heads = basis.shape[-1], basis.shape[0] if basis.ndim == 3 else 1
-    if weight.shape[0] % (d * heads) or (basis.ndim == 3 and weight.shape[0] != d * heads):
+    if weight.shape[0] % (d * heads):
         raise ValueError(
             f"weight has shape {tuple(weight.shape)}, but basis {tuple(basis.shape)}; expected d = {d} rows a head"
         )
-    rows = xp.reshape(array.astype(weight, basis.dtype, xp), (weight.shape[0] // d, d, -1))
-    folded = xp.matmul(xp.matrix_transpose(basis), rows)
+    rows = xp.reshape(array.astype(weight, basis.dtype, xp), (heads, weight.shape[0] // (d * heads), d, -1))
+    folded = xp.matmul(xp.matrix_transpose(xp.reshape(basis, (heads, 1, d, d))), rows)
     return array.astype(xp.reshape(folded, weight.shape), weight.dtype, xp)
 
 
@@ -442,11 +443,10 @@ def _read(generators: Any, on_host: bool = True) -> tuple[Array, int, Any]:
     They are looked at where that costs nothing, or where they come to the host anyway.
     """
     xp, device = array.shared(generators=generators)
-    given = array.widen(array.numbers(generators, xp, name="generators", device=device), xp)
+    given = read_numbers("generators", generators, xp, device)
     shape = tuple(given.shape)
     if len(shape) not in (2, 3) or shape[-1] != shape[-2] or shape[-1] % 2 or 0 in shape:
         raise ValueError(f"generators has shape {shape}; expected (k, d, d), or (d, d), with an even d")
-    check_values("generators", given, xp)
     if array.has_host_values(given) or (on_host and not array.is_traced(given)):
         host = numbers_on_host(given, "generators")
         if np.any(np.abs(host + np.swapaxes(host, -1, -2)) > _ROUNDED * np.max(np.abs(host))):

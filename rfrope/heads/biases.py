@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from rfrope._core import array
-from rfrope._core.angles import check_values
-from rfrope._core.arguments import choice, finite, flag, positive, show, whole
+from rfrope._core.angles import read_numbers
+from rfrope._core.arguments import choice, finite, flag, show, whole
 from rfrope._core.array import Array
 
 FORMS = ("power", "log")
@@ -71,15 +71,9 @@ def lag_bias(lags: Array, weight: Array, *, shape: Array = 1.0, form: str = "pow
     array([-0.    , -0.6931, -1.6094])
     """
     choice("form", form, FORMS)
-    xp, device = array.shared({"lags": lags, "weight": weight, "shape": shape})
     named = {"lags": lags, "weight": weight, "shape": shape}
-    read: dict[str, Any] = {}
-    for name, value in named.items():
-        if name != "lags" and type(value) in (int, float):
-            read[name] = finite(name, value)
-            continue
-        read[name] = array.widen(array.numbers(value, xp, name=name, device=device), xp)
-        check_values(name, read[name], xp)
+    xp, device = array.shared(named)
+    read = _read_numbers(named, ("weight", "shape"), xp, device)
     lags, weight, shape = read.values()
     if not _holds(weight >= 0.0, xp):
         raise ValueError(f"weight is {show(weight)}; expected numbers of 0 or more")
@@ -156,6 +150,8 @@ def t5_bias(lags: Array, table: Array, *, max_distance: int = 128, bidirectional
         )
     array.check_memory(16.0, (*table.shape[:-1], *lags.shape), table, "lags or table")
     lags, shape = xp.reshape(lags, (-1,)), lags.shape
+    if not array.dtype_name(lags).endswith(("32", "64")):  # whose least number has no magnitude, or buckets do not fit
+        lags = array.astype(lags, xp.int32, xp)
     distance = xp.abs(lags) if bidirectional else xp.where(lags < 0, -lags, xp.zeros_like(lags))
     found = _find_buckets(distance, n, most, xp)
     if bidirectional:
@@ -165,7 +161,7 @@ def t5_bias(lags: Array, table: Array, *, max_distance: int = 128, bidirectional
 
 @array.select_device
 def fire_bias(
-    q_positions: Array, k_positions: Array, function: Callable[[Array], Array], *, c: float, threshold: float
+    q_positions: Array, k_positions: Array, function: Callable[[Array], Array], *, c: Array, threshold: Array
 ) -> Array:
     """Bias of FIRE, a learned function of the share of its past at which a query finds a key.
 
@@ -175,16 +171,16 @@ def fire_bias(
         ``(M,)`` and ``(N,)``; 0 or more.
     function : callable
         Maps shares in [0, 1], ``(M, N)``, to what is added to scores: a small network in the published models.
-    c : float
-        Positive; how much near distances are spread: shares are of ``log(1 + c x)``.
-    threshold : float
-        Positive; before this position a query's share is of the threshold.
+    c : float or array_like
+        A positive number; how much near distances are spread: shares are of ``log(1 + c x)``.
+    threshold : float or array_like
+        A positive number; before this position a query's share is of the threshold.
 
     Returns
     -------
     array
         What the function returns for ``log(1 + c (m - n)) / log(1 + c max(m, threshold))``; keys after the query count
-        as its own.
+        as its own. Gradients reach positions, c and threshold.
 
     Raises
     ------
@@ -210,23 +206,35 @@ def fire_bias(
     """
     if not callable(function):
         raise TypeError(f"function is {show(function)}; expected one that takes shares")
-    c, threshold = positive("c", c), positive("threshold", threshold)
-    xp, device = array.shared({"q_positions": q_positions, "k_positions": k_positions})
-    read = []
-    for name, value in (("q_positions", q_positions), ("k_positions", k_positions)):
-        value = array.widen(array.numbers(value, xp, name=name, device=device), xp)
-        check_values(name, value, xp)
-        if value.ndim != 1:
-            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected one position each, of one axis")
-        read.append(value)
-    array.check_memory(48.0, (read[0].shape[0], read[1].shape[0]), read[0], "q_positions or k_positions")
-    queries, keys = read[0][:, None], read[1][None, :]
+    named = {"q_positions": q_positions, "k_positions": k_positions, "c": c, "threshold": threshold}
+    xp, device = array.shared(named)
+    read = _read_numbers(named, ("c", "threshold"), xp, device)
+    for name, axes in (("q_positions", 1), ("k_positions", 1), ("c", 0), ("threshold", 0)):
+        shape = tuple(getattr(read[name], "shape", ()))
+        if len(shape) != axes:
+            wanted = "one position each, of one axis" if axes else "one number"
+            raise ValueError(f"{name} has shape {shape}; expected {wanted}")
+        if not axes and not _holds(read[name] > 0.0, xp):
+            raise ValueError(f"{name} is {show(named[name])}; expected a positive number")
+    rows, columns, c, threshold = read.values()
+    array.check_memory(48.0, (rows.shape[0], columns.shape[0]), rows, "q_positions or k_positions")
+    queries, keys = rows[:, None], columns[None, :]
     past = xp.where(queries > keys, queries - keys, xp.zeros_like(queries - keys))
-    whole_past = xp.where(queries > threshold, queries, xp.full_like(queries, threshold))
+    whole_past = xp.where(queries > threshold, queries, xp.zeros_like(queries) + threshold)
     return function(xp.log1p(c * past) / xp.log1p(c * whole_past))
 
 
 # -- the mathematics ---------------------------------------------------------------------------------------------------
+
+
+def _read_numbers(named: dict[str, Any], plain: tuple[str, ...], xp: ModuleType, device: Any) -> dict[str, Any]:
+    """Read arguments as finite arrays in the widest float; some of them may be plain numbers, and stay these."""
+    return {
+        name: finite(name, value)
+        if name in plain and type(value) in (int, float)
+        else read_numbers(name, value, xp, device)
+        for name, value in named.items()
+    }
 
 
 def _holds(condition: Any, xp: ModuleType) -> bool:

@@ -215,8 +215,7 @@ def check_paired(paired: Any, tokens: Tokens) -> None:
 def _shift_keys(tokens: Tokens, shift: Any, read: Angles) -> Tokens:
     """Turn keys by phases of their blocks, ``(..., D)``; those that do not turn stay."""
     xp = read.xp
-    phases = array.widen(array.numbers(shift, xp, name="shift", device=read.device), xp)
-    angles.check_values("shift", phases, xp)
+    phases = angles.read_numbers("shift", shift, xp, read.device)
     if phases.ndim == 0 or phases.shape[-1] != read.blocks:
         raise ValueError(f"shift has shape {tuple(phases.shape)}; expected (..., {read.blocks})")
     phases = array.astype(phases, tokens.k_1.dtype, xp)[..., None, :]

@@ -301,7 +301,9 @@ def _move_power_exponential(law: Kernel, u: np.ndarray, values: Values, xp: Modu
     half, like = 0.5 * values["exponent"], values["exponent"]
     p, waiting = _constant(u[..., :1], like, xp), _constant(np.log(-np.log1p(-u[..., 1:2])), like, xp)
     log_s = xp.log(xp.sin(math.pi * half * p)) - xp.log(_constant(np.sin(math.pi * u[..., :1]), like, xp)) / half
-    log_s = log_s + (1.0 - half) / half * (xp.log(xp.sin(math.pi * (1.0 - half) * p)) - waiting)
+    rest = 1.0 - half  # 0 for a Gaussian law, where what it multiplies is infinite
+    inner = xp.log(xp.sin(math.pi * xp.where(rest > 0.0, rest, xp.full_like(rest, 0.5)) * p)) - waiting
+    log_s = log_s + rest / half * inner
     return xp.exp(0.5 * (math.log(2.0) + log_s)) * _constant(quantiles.normal_quantile(u[..., 2:]), like, xp)
 
 

@@ -207,8 +207,7 @@ def polar_tail(
     """
     content, law = _read(q, k, lags, kernel, shift, distance=distance)
     xp = content.xp
-    distance = array.widen(array.numbers(distance, xp, name="distance", device=array.device(content.lags)), xp)
-    angles.check_values("distance", distance, xp)
+    distance = angles.read_numbers("distance", distance, xp, array.device(content.lags))
     if array.has_host_values(distance) and bool(xp.any(distance < 0.0)):
         raise ValueError("distance holds negative numbers; expected how far the score is from its mean, 0 or more")
     scores = array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "lags": content.lags.shape[:-1]})
@@ -274,8 +273,7 @@ def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any, **beside: Any) -> 
     if shift is None:
         content = Content(product, xp.zeros_like(product), vectors, xp)
     else:
-        delta = array.widen(array.numbers(shift, xp, name="shift", device=device), xp)
-        angles.check_values("shift", delta, xp)
+        delta = angles.read_numbers("shift", shift, xp, device)
         if delta.ndim and delta.shape[-1] not in (1, product.shape[-1]):
             raise ValueError(
                 f"shift has shape {tuple(delta.shape)}, but q and k have {product.shape[-1]} magnitudes; expected "

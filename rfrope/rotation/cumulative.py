@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, turns
-from rfrope._core.angles import check_values
+from rfrope._core.angles import check_values, read_numbers
 from rfrope._core.arguments import show
 from rfrope._core.array import Array
 
@@ -89,9 +89,8 @@ def cumulative_phases(rates: Array, *, offset: Array | None = None, axis: int = 
     array([[-0.2832,  0.6   ]])
     """
     xp, device = array.shared({"offset": offset}, rates=rates)
-    rates = array.widen(array.numbers(rates, xp, name="rates", device=device), xp)
+    rates = read_numbers("rates", rates, xp, device)
     axis = _check_axis(axis, rates.shape)
-    check_values("rates", rates, xp)
     array.check_memory(64.0, rates.shape, rates, "rates")
     wide = array.has_float64(xp, array.device(rates))
     if not wide and rates.shape[axis] > _STEPS:

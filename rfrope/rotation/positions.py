@@ -281,10 +281,8 @@ def sphere_positions(latitude: Array, longitude: Array) -> Array:
            [0., 0., 1.]])
     """
     xp, device = array.shared(latitude=latitude, longitude=longitude)
-    given = {}
-    for name, value in (("latitude", latitude), ("longitude", longitude)):
-        given[name] = array.widen(array.numbers(value, xp, name=name, device=device), xp)
-        angles.check_values(name, given[name], xp)
+    named = {"latitude": latitude, "longitude": longitude}
+    given = {name: angles.read_numbers(name, value, xp, device) for name, value in named.items()}
     shape = array.broadcast_shapes({name: tuple(value.shape) for name, value in given.items()})
     array.check_memory(64.0, shape, given["latitude"], "latitude or longitude")
     lat, lon = (xp.broadcast_to(value, shape) for value in given.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.linalg
 from conftest import library
 
 import rfrope
@@ -31,7 +32,22 @@ def test_the_nearest_toeplitz_matrix(xp, shape):
     np.testing.assert_allclose(xp.host(found), wanted, atol=1e-13)
 
 
-def test_rotations_have_no_defect_and_lie_re_has():
+def test_generators_that_do_not_commute_have_a_defect():
+    """LieRE along a line of patches that does not go through the origin; its size by the matrices themselves."""
+    rng = np.random.default_rng(1)
+    made = rng.standard_normal((2, 8, 8))
+    made = 0.1 * (made - np.swapaxes(made, 1, 2))
+    x = rng.standard_normal(8)
+
+    def scores(generators):
+        turned = np.stack([scipy.linalg.expm(3.0 * generators[0] + p * generators[1]) @ x for p in AT])
+        return turned @ turned.T
+
+    assert toeplitz_defect(scores(made)) > 1e-3
+    assert toeplitz_defect(scores(np.stack([2.0 * made[1], made[1]]))) < 1e-25
+
+
+def test_rotations_have_no_defect():
     rng = np.random.default_rng(1)
     omega = rng.standard_normal(5)
     q, k = rng.standard_normal((2, 1, 10))
@@ -114,6 +130,8 @@ def test_gradients_of_fope():
 
 REFUSED = [
     (toeplitz_defect, (AT,), ValueError, r"values has shape \(9,\); expected \(..., queries, keys\)"),
+    (toeplitz_defect, (np.array([[0.0, -np.inf], [1.0, 0.0]]),), ValueError, "values holds NaN or infinity"),
+    (toeplitz_defect, (np.full((2, 2), 1e200),), ValueError, "magnitudes above 2"),
     (toeplitz_defect, (np.ones((2, 0)),), ValueError, r"values has shape \(2, 0\)"),
     (toeplitz_defect, (1j * np.ones((2, 2)),), TypeError, "values has dtype complex128"),
     (fourier_two_point, (AT, AT, OMEGA, np.eye(2), np.eye(3)), ValueError, r"shapes \(2, 2\) and \(3, 3\), and there"),

@@ -363,6 +363,24 @@ def test_folding_on_every_library(xp, per_head):
     np.testing.assert_allclose(xp.host(fold(xp(weight[:, 0]), basis)), wanted[:, 0], atol=1e-14)
 
 
+def test_groups_of_queries_have_the_basis_of_their_key():
+    """GQA: four heads of queries, two of keys; scores stay those of the generators."""
+    rng = np.random.default_rng(24)
+    made = skew(rng, 2, 4, 4)
+    found = [from_generators(one) for one in made]
+    bases = np.stack([basis for _, basis in found])
+    w_q, w_k = rng.standard_normal((16, 3)), rng.standard_normal((8, 3))
+    x, y = rng.standard_normal((2, 3))
+    queries, keys = (fold(w_q, bases) @ x).reshape(4, 4), (fold(w_k, bases) @ y).reshape(2, 4)
+    for head in range(4):
+        own = head // 2
+        rope = found[own][0]
+        old = (scipy.linalg.expm(3.0 * made[own]) @ w_q[4 * head : 4 * head + 4] @ x) @ (
+            scipy.linalg.expm(2.0 * made[own]) @ w_k[4 * own : 4 * own + 4] @ y
+        )
+        np.testing.assert_allclose(rope.rotate(queries[head], 3) @ rope.rotate(keys[own], 2), old, rtol=1e-10)
+
+
 def test_folding_passes_gradients_and_16_bits():
     torch = library("torch").module
     basis = torch.tensor(orthogonal(np.random.default_rng(19), 4))

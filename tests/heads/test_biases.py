@@ -108,6 +108,16 @@ def test_t5_on_every_library(xp):
     np.testing.assert_array_equal(xp.host(found), table[:, buckets])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "uint8"])
+def test_t5_lags_may_be_narrow(dtype):
+    lags = np.array([-128, -100, 0, 5, 127] if dtype != "uint8" else [0, 5, 255], dtype)
+    for bidirectional in (False, True):
+        found = t5_bias(lags, np.arange(400.0), max_distance=1000, bidirectional=bidirectional)
+        wide = t5_bias(lags.astype("int64"), np.arange(400.0), max_distance=1000, bidirectional=bidirectional)
+        np.testing.assert_array_equal(found, wide)
+    assert t5_bias(np.array([-128], "int8"), np.arange(32.0))[0] == 31.0
+
+
 def test_a_table_of_t5_need_not_be_a_kernel():
     bias = t5_bias(AT - AT[:, None], [0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0], bidirectional=True)
     np.testing.assert_array_equal(bias, bias.T)
@@ -128,6 +138,18 @@ def test_fire_is_kerple_up_to_its_threshold_and_then_no_function_of_the_lag(xp):
     assert toeplitz_defect(near) < 1e-28 < 1e-5 < toeplitz_defect(far)
 
 
+def test_gradients_reach_what_fire_learns():
+    torch = library("torch").module
+    at, c, threshold = (torch.tensor(x, dtype=torch.float64) for x in ([1.0, 4.0, 9.5], 0.7, 5.0))
+    c.requires_grad_(), threshold.requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda c, t: fire_bias(at, at, lambda share: -2.0 * share.sin(), c=c, threshold=t), (c, threshold)
+    )
+    plain = fire_bias(at, at, lambda share: -2.0 * share.sin(), c=0.7, threshold=5.0)
+    found = fire_bias(at, at, lambda share: -2.0 * share.sin(), c=c, threshold=threshold)
+    torch.testing.assert_close(found, plain, rtol=1e-14, atol=0.0)
+
+
 REFUSED = [
     (lag_bias, (LAGS, -1.0), {}, ValueError, "weight is -1.0; expected numbers of 0 or more"),
     (lag_bias, (LAGS, 1.0), {"shape": 2.5}, ValueError, "shape is 2.5; expected positive numbers up to 2"),
@@ -141,6 +163,13 @@ REFUSED = [
     (t5_bias, (AT, np.ones(8)), {"max_distance": 8}, ValueError, "and a larger distance"),
     (fire_bias, (AT, AT, 3.0), {"c": 1.0, "threshold": 1.0}, TypeError, "function is 3.0; expected one that takes"),
     (fire_bias, (AT, AT, abs), {"c": 0.0, "threshold": 1.0}, ValueError, "c is 0.0; expected a positive"),
+    (
+        fire_bias,
+        (AT, AT, abs),
+        {"c": 1.0, "threshold": np.ones(3)},
+        ValueError,
+        r"threshold has shape \(3,\); expected one",
+    ),
     (fire_bias, (AT, 3.0, abs), {"c": 1.0, "threshold": 1.0}, ValueError, r"k_positions has shape \(\)"),
 ]
 

@@ -89,6 +89,14 @@ def test_the_transport_is_that_of_the_kernel_and_its_gradient_that_of_difference
     np.testing.assert_allclose(tensor.grad.numpy(), expected, rtol=1e-6, atol=1e-8)
 
 
+def test_the_transport_of_a_power_exponential_kernel_goes_on_to_its_end():
+    """With exponent 2 it is Gaussian."""
+    law = kernels.parse("power_exponential(exponent=2, scale=3)")
+    u = points(law, 8, rng=0)
+    found = transport_points(u, law, exponent=np.asarray(2.0))
+    np.testing.assert_allclose(found, law.transport(u), rtol=1e-12)
+
+
 @pytest.mark.parametrize("nu", [0.05, 0.5, 1.0, 2.5, 12.0, 31.0])
 def test_matern_by_its_integral_is_matern_by_bessels_function(nu):
     t = np.array([0.0, 1e-9, 1e-4, 0.1, 1.0, 3.0, 9.0])
