@@ -43,6 +43,10 @@ _EVIDENCE = (
     "The order is that of perplexity, which was measured for one model, without training, at twice its context.\n"
     "The rest is geometry: angles, and what equal content scores, averaged over contents."
 )
+_NOT_ADVISED = (
+    "It is not the recommended config: it is made for the geometry alone, and where it was measured yarn, ntk and\n"
+    "llama3 had a lower perplexity."
+)
 _NOTES = """\
 perplexity: that of SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 16384, and of nothing else.
 departure: root mean square change of the mean kernel at the trained lags. unseen: blocks that completed no
@@ -236,6 +240,7 @@ class Plan(Result):
         lines += ["", _NOTES, *(f"{name} is left out: {reason}." for name, reason in self.left_out.items()), ""]
         kept = f"blocks of {KEPT_TURNS:.0f} turns or more stay"
         lines.append(f"optimised: divisors from 1 to {self._factor}, none above that of a slower block; {kept}.")
+        lines.append(_NOT_ADVISED)
         if _YARN not in self.left_out:
             compared = [f"{kind} in {_MEASURES[name]}" for name, kind in self.compare(OPTIMISED, _YARN).items()]
             lines.append(f"optimised against yarn: {', '.join(compared)}.")

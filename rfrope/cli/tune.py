@@ -16,6 +16,7 @@ from rfrope.cli.shared import add_command, add_files, check_files, naming, read_
 from rfrope.layers.tuned import Tuning
 
 _STARTS = ("yarn", "llama3", "ntk")
+_LEARNABLE = ("factors", "temperature")
 _LEAST = 5  # documents: two choose, two are held out
 
 
@@ -41,8 +42,10 @@ def add(commands: Any) -> None:
     option("--documents", type=whole, metavar="N", default=8, help="documents of one text (default: 8)")
     option("--starts", nargs="+", metavar="NAME", default=_STARTS, help="methods (default: yarn llama3 ntk)")
     option("--part", metavar="NAME", help="kind of layer that learns, as full_attention")
+    option("--learnable", nargs="+", metavar="NAME", default=_LEARNABLE, help="factors, temperature (default: both)")
     option("--window", type=whole, metavar="N", help="tokens of a window (default: the trained ones, at most 1024)")
     option("--batch", type=whole, metavar="N", default=1, help="windows of a step (default: 1)")
+    option("--whole-windows", type=float, metavar="P", default=0.0, help="part of the steps that read all positions")
     option("--steps", type=whole, metavar="N", default=200, help="most steps from the best start (default: 200)")
     option("--rate", type=float, metavar="R", default=0.01, help="of the first step, falling to 0 (default: 0.01)")
     option("--seed", type=whole, metavar="N", default=0, help="of windows, and of what is held out (default: 0)")
@@ -65,8 +68,19 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"rfrope tune needs more: {error}") from None
     with naming("MODEL", options.model):
         model, tokenizer = loading.load(options.model)
-    names = ("trained", "starts", "part", "window", "batch", "steps", "rate", "checkpoint", "activation_checkpointing")
-    given = {name: getattr(options, name) for name in names}
+    names = (
+        "trained",
+        "starts",
+        "part",
+        "learnable",
+        "window",
+        "batch",
+        "whole_windows",
+        "steps",
+        "rate",
+        "checkpoint",
+    )
+    given = {name: getattr(options, name) for name in (*names, "activation_checkpointing")}
     with naming("--texts", ", ".join(options.texts)):
         documents = loading.cut_text(tokenizer, texts[0], options.documents) if len(texts) == 1 else texts
     found = transformers.tune(model, documents, options.context, tokenizer=tokenizer, rng=options.seed, **given)

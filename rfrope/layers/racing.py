@@ -22,6 +22,7 @@ Loss: TypeAlias = Callable[[Any], Tensor]
 
 GOING, WAITED, BROKEN, DROPPED = 0, 1, 2, 3  # how the learning from a start ended, if it did
 AS_IT_IS, LEARNED = "as it is", "learned"  # what is read beside the starts: the model's own rotation, and the result
+_FARTHEST = 64.0  # log-factors and log-temperatures; beyond, exponentials leave what float32 holds
 _SAMPLED = 16  # numbers of each parameter that a checkpoint knows a model by
 
 
@@ -250,6 +251,9 @@ class Race:
         rows["second"] = [one["exp_avg_sq"] for one in held]
         running = self.state.running[number] + (float(loss.detach()), 1.0)
         made = {name: joined(tensors) for name, tensors in rows.items()}
+        if not (np.abs(made["values"]) <= _FARTHEST).all():
+            self.state = self.state.changed(number, ended=BROKEN)
+            return
         after = self.state.changed(number, **made, at=step + 1, running=running)
         if (step + 1) % course.check_every and step + 1 != course.steps:
             self.state = after

@@ -115,7 +115,8 @@ def tune_modules(
 
     Notes
     -----
-    A loss that is NaN or infinite ends the learning from that start, and the best so far is kept. Rotation is exact at
+    A loss that is NaN or infinite, or a factor beyond ``exp(64)`` or ``exp(-64)``, as a `rate` that is far too large
+    makes, ends the learning from that start, and the best so far is kept. Rotation is exact at
     any position, and so are its gradients. The model's weights have none: a step takes the memory of one of training,
     less that of the gradients and moments of weights. The same arguments give the same bits on one machine, with as
     many threads.
@@ -273,7 +274,8 @@ def finish(race: Race, progress: Any) -> Tuning:
     looks = [line for line in history if line["start"] == race.names[number]]
     best = min(looks, key=lambda line: _key(np.mean([*line["validation"].values()])))
     ended = {
-        BROKEN: f"the loss was NaN or infinite after {state.at[number]} of {race.course.steps} steps, the best is kept",
+        BROKEN: f"the loss was NaN or infinite, or a factor too large, after {state.at[number]} of {race.course.steps} "
+        "steps, the best is kept",
         WAITED: f"the validation fell no further, {state.at[number]} of {race.course.steps} steps were done",
     }.get(int(state.ended[number]), f"all {race.course.steps} steps were done")
     rope = ropes[0] if len(race.starts[number]) == 1 else ropes

@@ -293,6 +293,7 @@ def test_the_text_holds_the_measures(made):
             str(len(method.unseen)),
             str(method.first_negative_lag or "never"),
         )
+    assert lines[-3].startswith("It is not the recommended config: it is made for the geometry alone")
     assert lines[-1].startswith("optimised against yarn: better in departure, even in unseen angles, ")
     never = str(analysis.plan(rfrope.geometric(64, base=1e9), 200, trained_context=100))
     assert "and the trained mean kernel is nowhere below 0.\n" in never

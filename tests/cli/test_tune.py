@@ -72,6 +72,8 @@ def test_one_text_is_cut(run, folder):
         (["--starts", "yawn"], "--starts is 'yawn'; did you mean 'yarn'"),
         (["--window", "65"], "--window is 65; expected"),
         (["--steps", "0"], "--steps is 0; expected"),
+        (["--learnable", "phases"], "--learnable is 'phases'; expected"),
+        (["--whole-windows", "1.5"], "--whole-windows is 1.5; expected"),
         (["--rate", "-1"], "--rate is -1.0; expected"),
         (["--context", "32"], "--context is 32; expected more than the 32 trained positions"),
         (["-o", "rope.txt"], "-o rope.txt: "),

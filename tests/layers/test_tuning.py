@@ -277,13 +277,20 @@ def test_a_loss_that_is_not_finite_keeps_the_best_so_far(bad):
 
     found = tuned((model, breaks, lambda step: batch(step, 1 if step == 10 else 3), *rest), steps=20, check_every=5)
     wanted = tuned(steps=20, check_every=5)
-    assert "NaN or infinite after 10 of 20 steps" in found.ended
+    assert "NaN or infinite, or a factor too large, after 10 of 20 steps" in found.ended
     assert found.steps == 10
     assert [line["step"] for line in found.history] == [0, 5, 10]
     assert found.history == wanted.history[:3]
     assert np.isfinite(found.rope.frequencies).all()
     with pytest.raises(ValueError, match="loss is NaN or infinite on the validation from every start"):
         tuned((model, lambda x: loss(x) * bad, learning, *rest))
+
+
+def test_a_rate_far_too_large_keeps_the_start():
+    found, start = tuned(steps=20, check_every=5, rate=2.0**32), STARTS["near"]
+    assert "a factor too large, after 0 of 20 steps" in found.ended
+    assert [line["step"] for line in found.history] == [0]
+    np.testing.assert_array_equal(found.rope.frequencies, start.frequencies)
 
 
 def test_it_stops_where_the_validation_falls_no_further_and_never_says_that_it_helps():

@@ -75,7 +75,7 @@ def turn_gradients(plan, x, y, a, b, c, e, scale, like, target, radial, found, p
     tables = wide_cos.ctypes.data, wide_sin.ctypes.data, scratch.ctypes.data, 0
     dots, crosses = np.empty(most * blocks), np.empty(most * blocks)
     at, row_at = np.empty(layout.COLUMNS, np.int64), np.empty(layout.COLUMNS, np.int64)
-    done, x_row, y_row = 0, header[rotation.ROW_AXIS + layout.X], header[rotation.ROW_AXIS + layout.Y]
+    done, x_row, y_row = np.int64(0), header[rotation.ROW_AXIS + layout.X], header[rotation.ROW_AXIS + layout.Y]
     for item in range(first, last):
         done, n_rows = rotation.fill_tile(
             header, plan, item, (a, b, c, e), scale, done, turns, wide_cos, wide_sin, tables, at, 0.0

@@ -307,7 +307,7 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ign
     n_outer, n_inner = outer.shape[1], inner.shape[1]
     asked = 0 < ahead <= n_inner
     start = (buffer + features * 8 + 127) & -64  # what is written out ends with 64 bytes
-    first, gathered, kept, filled = -1, 0, start, -1  # no row follows that
+    first, gathered, kept, filled = np.int64(-1), np.int64(0), start, np.int64(-1)  # no row follows that
     for i in range(n_outer):
         x_outer, y_outer, table_outer = outer[0, i], outer[1, i], outer[2, i]
         following = outer[0, i + 1] if i + 1 < n_outer else x_outer
@@ -324,7 +324,7 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ign
             if most > 1:
                 if y_row != first + gathered:
                     _leave(first, kept, gathered, np.int64(1), like)
-                    first, gathered, kept = y_row, 0, start + (y_row & 63)
+                    first, gathered, kept = y_row, np.int64(0), start + (y_row & 63)
                 elif gathered + written * size > most:
                     left = _leave(first, kept, gathered, np.int64(0), like)
                     first, gathered = first + left, gathered - left
@@ -362,7 +362,7 @@ def fill_tile(header, plan, index, operands, scale, last, turns, wide_cos, wide_
     n_rows = min(n_rows, header[ROW_AXIS] - first_row)
     for operand in range(COLUMNS):
         at[operand] = first_row * header[ROW_AXIS + operand]
-    find_offsets(header, 0, header[OUTER_AXES], index, at)
+    find_offsets(header, np.int64(0), header[OUTER_AXES], index, at)
     a, b, c, e = operands[0] + at[A], operands[1] + at[B], operands[2] + at[C], operands[3] + at[E]
     if header[SOURCE] == POSITIONS and b != last:
         step, axes = header[BLOCK_STRIDES + B], header[POSITION_AXES]
@@ -386,53 +386,47 @@ def fill_tile(header, plan, index, operands, scale, last, turns, wide_cos, wide_
     return b, n_rows
 
 
-@njit(inline="always")
-def _turn_tile(header, plan, item, x, y, operands, scale, last, turns, waves, tables, shared, tile, at, like):  # type: ignore[no-untyped-def]
-    """One item of work: a tile of rows of phases, and all rows of x (or one group of them) that share it."""
-    blocks, row_axis = header[BLOCKS], header[ROW_AXIS:]
-    group, index = item % header[GROUPS], item // header[GROUPS]
-    b, n_rows = fill_tile(header, plan, index, operands, scale, last, turns, waves[0], waves[1], tables, at, like)
-    x, y = x + at[X], y + at[Y]
-    cos, sin, _, buffer = tables
-    for r in range(n_rows):
-        tile[0, r] = r * row_axis[X]
-        tile[1, r] = r * row_axis[Y]
-        tile[2, r] = r * blocks * sizes(like)[1]
-    first_shared = group * header[GROUP]
-    n_shared = min(header[GROUP], header[SHARED] - first_shared)
-    for s in range(n_shared):
-        for operand in range(COLUMNS):
-            at[operand] = 0
-        find_offsets(header, header[OUTER_AXES], header[SHARED_AXES], first_shared + s, at)
-        shared[0, s], shared[1, s], shared[2, s] = at[X], at[Y], 0
-    inner, outer = tile[:, :n_rows], shared[:, :n_shared]
-    if header[ROWS_INSIDE] == 0:
-        inner, outer = outer, inner
-    _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like)
-    return b
-
-
 @compiled
 def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-untyped-def]
-    """Items first, ..., last - 1 of a plan's work. All but `scale` and `like` are addresses and integers."""
+    """Items first, ..., last - 1 of a plan's work. All but `scale` and `like` are addresses and integers.
+
+    An item is a tile of rows of phases, and all rows of x (or one group of them) that share it.
+    """
     widest()
     header = carray(integers(plan), (1 << 16,))
-    blocks, n_rows = header[BLOCKS], header[TILE]
+    blocks, row_axis, n_rows = header[BLOCKS], header[ROW_AXIS:], header[TILE]
     turns = np.empty((2, header[POSITION_AXES] * blocks))
     storage = np.empty((2 * n_rows + 3) * blocks + header[FEATURES] + header[STREAMING] // 8 + 32)
     cos = storage.ctypes.data
     sin = cos + n_rows * blocks * 8
     scratch = sin + n_rows * blocks * 8
-    tables = (cos, sin, scratch, scratch + 3 * blocks * 8)
-    waves = carray(wide(cos, like), (n_rows * blocks,)), carray(wide(sin, like), (n_rows * blocks,))
-    shared = np.empty((3, header[GROUP]), np.int64)
-    tile = np.empty((3, n_rows), np.int64)
+    buffer = scratch + 3 * blocks * 8
+    tables = (cos, sin, scratch, buffer)
+    wide_cos, wide_sin = carray(wide(cos, like), (n_rows * blocks,)), carray(wide(sin, like), (n_rows * blocks,))
+    shared, tile = np.empty((3, header[GROUP]), np.int64), np.empty((3, n_rows), np.int64)
     at = np.empty(COLUMNS, np.int64)
-    done = 0  # no address of frequencies
+    done = np.int64(0)  # no address of frequencies
     for item in range(first, last):
-        done = _turn_tile(
-            header, plan, item, x, y, (a, b, c, e), scale, done, turns, waves, tables, shared, tile, at, like
+        group, index = item % header[GROUPS], item // header[GROUPS]
+        done, n_rows = fill_tile(
+            header, plan, index, (a, b, c, e), scale, done, turns, wide_cos, wide_sin, tables, at, like
         )
+        x_tile, y_tile = x + at[X], y + at[Y]
+        for r in range(n_rows):
+            tile[0, r] = r * row_axis[X]
+            tile[1, r] = r * row_axis[Y]
+            tile[2, r] = r * blocks * sizes(like)[1]
+        first_shared = group * header[GROUP]
+        n_shared = min(header[GROUP], header[SHARED] - first_shared)
+        for s in range(n_shared):
+            for operand in range(COLUMNS):
+                at[operand] = 0
+            find_offsets(header, header[OUTER_AXES], header[SHARED_AXES], first_shared + s, at)
+            shared[0, s], shared[1, s], shared[2, s] = at[X], at[Y], 0
+        inner, outer = tile[:, :n_rows], shared[:, :n_shared]
+        if header[ROWS_INSIDE] == 0:
+            inner, outer = outer, inner
+        _turn_rows(header, x_tile, y_tile, cos, sin, outer, inner, buffer, like)
     if header[STREAMING] != 0:
         fence()
     return storage.size + turns.size  # they live until here
