@@ -190,7 +190,11 @@ tuned((model, slow, *rest), starts=STARTS, steps=100, per="layer", checkpoint={f
 def test_an_interrupt_keeps_what_was_done(tmp_path):
     file, here = str(tmp_path / "kept.npz"), os.path.dirname(__file__)
     script = SCRIPT.format(path=[here, os.path.dirname(here)], file=file)
-    code, _, error = interrupted([sys.executable, "-c", script])
+    for _ in range(3):  # Python drops an interrupt that comes while it frees an object or runs a callback
+        code, _, error = interrupted([sys.executable, "-c", script])
+        if code:
+            break
+        os.remove(file)
     assert code != 0
     assert "KeyboardInterrupt" in error
     options = {"starts": STARTS, "steps": 100, "per": "layer"}
