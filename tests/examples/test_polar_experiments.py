@@ -489,16 +489,17 @@ def test_the_page_says_what_the_code_does(script):
     for name in arms.ARMS:
         plain = name.removesuffix(", no bias").removesuffix(", iid")
         assert plain in page, plain
-    for name in recall.ARMS_HERE:
-        assert name in arms.ARMS
+    code, chain = (recall.ARMS_OF[task] for task in ("code", "chain"))
+    assert set(chain) < set(code) < set(arms.ARMS)
+    assert all(name in page.partition("(b) has seven arms")[2].partition("6 comparisons")[0] for name in chain[:5])
     near, far = recall.NEAR, recall.FAR
     runs = 3 + len(tuned.APART) - 1 + tuned.SEEDS  # where three rates do
-    every, some = (runs * len(names) for names in (arms.ARMS, recall.ARMS_HERE))
+    every, some, few = (runs * len(names) for names in (arms.ARMS, code, chain))
     for sentence in (
-        f"The first makes about {every} runs of about a minute, the others about {some} each ",
+        f"The first makes about {every} runs of about a minute, the second about {few} and the third about {some} of about three,",
         f"(a) has all {len(arms.ARMS)} arms",
-        f"the drawn sets, and the ladders without bias: {len(recall.ARMS_HERE)}.",
-        f"{len(arms.ARMS) - 1} comparisons in (a) and {len(recall.ARMS_HERE) - 1} in (b) and in (c)",
+        f"the drawn sets, and the ladders without bias: {len(code)}; (b) has seven of them",
+        f"{len(arms.ARMS) - 1} comparisons in (a), {len(chain) - 1} in (b) and {len(code) - 1} in (c)",
         "**every** arm, with seed 100, rates 0.008 and 0.016 are tried, then twice and half the best so far",
         "runs with seeds 100 and 101, read on validation alone, and with seeds 0 to 4",
         f"bytes of the library. {lm.STEPS} steps of {lm.BATCH} windows",
@@ -515,4 +516,5 @@ def test_the_page_says_what_the_code_does(script):
         for name, arm in arms.ARMS.items()
         if arm.heads == 2 and not name.endswith((", iid", ", no bias", "of one scale"))
     }
-    assert plain == set(recall.ARMS_HERE)
+    assert plain == set(code)
+    assert len(chain) == 7
