@@ -496,7 +496,7 @@ def test_the_page_says_what_the_code_does(script):
     runs = 3 + len(tuned.APART) - 1 + tuned.SEEDS  # where three rates do
     every, some, few = (runs * len(names) for names in (arms.ARMS, code, chain))
     for sentence in (
-        f"The first makes about {every} runs of about a minute, the second about {few} and the third about {some} of about three,",
+        f"The first makes about {every} runs of about a minute, the second about {few} and the third about {some} of ",
         f"(a) has all {len(arms.ARMS)} arms",
         f"the drawn sets, and the ladders without bias: {len(code)}; (b) has seven of them",
         f"{len(arms.ARMS) - 1} comparisons in (a), {len(chain) - 1} in (b) and {len(code) - 1} in (c)",
