@@ -6,7 +6,7 @@ drawn from a chain whose next symbol depends on two of those before it; with ``-
 A model is trained on 128 tokens and read on 2048, at the distances of training and beyond them.
 
 Each run takes about three minutes of one core. The file keeps what is done: the same command goes on after an
-interruption. Beside it comes a table (``.inc``).
+interruption. Beside it come a table (``.inc``) and a figure (``.svg``).
 """
 
 from __future__ import annotations
@@ -235,7 +235,8 @@ def main(arguments: list[str] | None = None) -> int:
     task.add_argument("--task", choices=sorted(ARMS_OF), required=True, help="what notes are put into")
     columns = ["within", "beyond", "text within", "text beyond", "recall within", "recall beyond"]
     arms = ARMS_OF[task.parse_known_args(arguments)[0].task]
-    own = dict(parts=columns, arms=arms, parser=task, taken=("task",))
+    drawn = {f"right to {most}": most for most in DISTANCES[1:]}, "largest distance (tokens)", "share of right answers"
+    own = dict(parts=columns, drawn=drawn, arms=arms, parser=task, taken=("task",))
     return tuned(__doc__, "train_recall.py", arguments, run, **own)
 
 

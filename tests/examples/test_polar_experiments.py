@@ -462,7 +462,7 @@ def test_the_short_form_goes_on_where_it_was_interrupted(script, tmp_path, capsy
     for name, value in (("RATES", (0.004,)), ("LEAST", 0.004), ("MOST", 0.004)):
         monkeypatch.setattr(script("tuned"), name, value)
     more = [*call[1:], "--output", str(path), "--short", "--workers", "0"]
-    pair = ["--arms", "RoPE, window", "polar, gaussian and constant"]
+    pair = ["--arms", "RoPE with window, and none", "polar, gaussian and constant"]
     assert module.main([*more, *pair, "--seeds", "1"]) == 0
     first = rows_of(path)
     assert [(row["encoding"], row["seed"]) for row in first] == [
@@ -480,6 +480,8 @@ def test_the_short_form_goes_on_where_it_was_interrupted(script, tmp_path, capsy
     table = path.with_suffix(".inc").read_text("utf-8")
     assert f"python examples/{call[0]}.py {call[1]}" in table
     assert table.count("   * - ") == 1 + 2
+    drawn = path.with_suffix(".svg").read_text("utf-8")
+    assert all(f">{name}<" in drawn for name in pair[1:])
     assert "best polar less best baseline, over seeds and texts: " in capsys.readouterr().out
 
 
