@@ -53,7 +53,7 @@ class DirectionalBound(NamedTuple):
     Attributes
     ----------
     rms : ndarray
-        Root mean square, over lags of the normal law, of what the mean kernel differs from its mean over the directions.
+        Root mean square, over lags of the normal law, of what the mean kernel differs from its mean over directions.
     bound : ndarray
         What no set of the same magnitudes falls below, whatever its directions.
 
@@ -66,7 +66,7 @@ class DirectionalBound(NamedTuple):
     >>> import rfrope
     >>> found = rfrope.designs.directional_bound(rfrope.golden_gate(16, low=0.1, high=1.0), 8.0)
     >>> round(float(found.rms / found.bound), 2)
-    1.06
+    1.05
     """
 
     rms: np.ndarray
@@ -147,8 +147,8 @@ def directional_bound(frequencies: Array, scales: Array) -> DirectionalBound:
     Returns
     -------
     DirectionalBound
-        Arrays of NumPy with the shape of `scales`. Rounding makes ``rms`` wrong by up to 1e-7 where it is near 0, and the
-        bound has that taken off.
+        Arrays of NumPy with the shape of `scales`. Rounding makes ``rms`` wrong by up to 1e-7 where it is near 0, and
+        the bound has that taken off.
 
     Raises
     ------
@@ -166,13 +166,13 @@ def directional_bound(frequencies: Array, scales: Array) -> DirectionalBound:
     -----
     With a and b the magnitudes of two blocks, w and v their frequencies and S(x) the mean of ``cosh(x e . e')`` over
     directions (I_0(x) in two axes, sinh(x)/x in three), the mean square is the mean over all pairs of blocks of
-    ``exp(-s^2 (a^2 + b^2) / 2) (cosh(s^2 w . v) - S(s^2 a b))``. Each even power of the cosine between w and v has a lower
-    bound by a quadrature with the weight 1/N at 1, where N is the effective number of blocks at this power (Borodachov et
-    al. 2024). The proof is in :doc:`/directions`.
+    ``exp(-s^2 (a^2 + b^2) / 2) (cosh(s^2 w . v) - S(s^2 a b))``. Each even power of the cosine between w and v has a
+    lower bound by a quadrature with the weight 1/N at 1, where N is the effective number of blocks at this power
+    (Borodachov et al. 2024). The proof is in :doc:`/directions`.
 
-    Equal magnitudes are at the bound with equal angles in two axes, for every D and every scale, and with the 1, 2, 3, 4
-    and 6 lines of `frequencies.isotropic` in three (Cohn and Kumar 2007). Since a mean is at most the largest value, each
-    set also has lengths at which ``Directions.rms`` is at least the bound.
+    Equal magnitudes are at the bound with equal angles in two axes, for every D and every scale, and with the 1, 2, 3,
+    4 and 6 lines of `frequencies.isotropic` in three (Cohn and Kumar 2007). Since a mean is at most the largest value,
+    each set also has lengths at which ``Directions.rms`` is at least the bound.
 
     Examples
     --------

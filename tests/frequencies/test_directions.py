@@ -96,22 +96,21 @@ def test_the_means_over_lines_of_few_cosines():
         assert math.isclose(directional_bound(isotropic([1.0], n, ndim=3), 1.5).bound ** 2, math.exp(-s2) * even)
 
 
+@pytest.mark.parametrize("scale", [1.5, 4.0])
 @pytest.mark.parametrize("ndim", [2, 3])
 @pytest.mark.parametrize("magnitudes", [(1.0, 0.5), (1.0, 0.6, 0.3), (1.0,) * 5, (1.0, 1.0, 0.5, 0.5), (1.0, 0.0, 0.9)])
-def test_no_directions_are_below_the_bound_and_the_best_are_near(ndim, magnitudes):
-    rng, sizes = np.random.default_rng(1), np.array(magnitudes)[:, None]
+def test_no_directions_are_below_the_bound_and_the_best_are_near(magnitudes, ndim, scale):
+    sizes = np.array(magnitudes)[:, None]
 
-    def found(flat, scale):
+    def found(flat):
         units = flat.reshape(-1, ndim)
         return directional_bound(sizes * units / np.linalg.norm(units, axis=1, keepdims=True), scale)
 
-    for scale in (1.5, 4.0):
-        starts = rng.normal(size=(20, sizes.size * ndim))
-        assert all(float(one.rms) >= float(one.bound) > 0.0 for one in (found(start, scale) for start in starts))
-        descents = (optimize.minimize(lambda x: float(found(x, scale).rms), x, method="BFGS") for x in starts[:3])
-        best = min(float(one.fun) for one in descents)
-        bound = float(found(starts[0], scale).bound)
-        assert bound <= best <= {2: 1.4, 3: 1.2}[ndim] * bound
+    starts = np.random.default_rng(1).normal(size=(20, sizes.size * ndim))
+    assert all(float(one.rms) >= float(one.bound) > 0.0 for one in map(found, starts))
+    best = min(optimize.minimize(lambda x: float(found(x).rms), start, method="BFGS").fun for start in starts[:3])
+    bound = float(found(starts[0]).bound)
+    assert bound <= best <= {2: 1.4, 3: 1.2}[ndim] * bound
 
 
 def test_rings_far_apart_and_the_sets_of_the_table_are_near_the_bound():
