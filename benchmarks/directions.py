@@ -64,6 +64,16 @@ def scheme_rows() -> Iterator[tuple[str, ...]]:
                     largest = np.max(directional_error(omega, LENGTHS).sup)
                     cells += [f"{rms:.4f}", f"{bound:.4f}", f"{largest:.3f}"]
                 yield (str(ndim), name, *cells)
+        cells = [cell for n_blocks in (16, 32) for cell in independent(n_blocks, ndim)]
+        yield (str(ndim), "independent directions, expected", *cells)
+
+
+def independent(n_blocks: int, ndim: int) -> tuple[str, str, str]:
+    """Square root of the expected mean square of independent directions: pairs of blocks have the mean 0."""
+    omega = np.asarray(rfrope.geometric(n_blocks, base=10.0))[:, None] * np.eye(ndim)[0]
+    alone = [float(directional_bound(one[None], SCALE).rms) for one in omega]
+    expected = math.sqrt(np.mean(np.square(alone)) / n_blocks)
+    return f"{expected:.4f}", f"{directional_bound(omega, SCALE).bound:.4f}", "n/a"
 
 
 def one_magnitude_rows() -> Iterator[tuple[str, ...]]:
