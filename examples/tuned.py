@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from arms import ARMS, BASELINES
+from arms import ARMS, BASELINES, LAGS
 from scipy.stats import t as student
-from trained import Row, command, complete, read, show, stated
+from trained import LAYERS, Row, command, complete, include, read, show, stated
 
 RATES = (0.008, 0.016)  # tried first; then twice and half the best, until a best one lies between two others
 LEAST, MOST = 0.001, 0.064  # no rate beyond these is tried
 SEEDS = 5
 APART = (100, 101)  # seeds for what is chosen: the rate with the first, the arm with all
 KEYS = ("encoding", "rate", "seed")
+HEADS = ("first kernels", "kernels", "bias", "blocks", "magnitudes")  # columns of `arms.written`
+SHOWN_LAGS = (1, 16, 128, 1024)
 PANELS = {  # of a figure, with the arms in each, in the order of their colours
     "no turn, or a window": (
         "none", "none, polar contents", "ALiBi", "RoPE, window", "RoPE with window, and none",
@@ -216,6 +218,33 @@ def planned(rows: list[Row], column: str, pairs: Iterable[tuple[str, str]]) -> l
     ]
 
 
+def trained_kernels(rows: list[Row]) -> list[Row]:
+    """Return a table of the heads of polar arms: kernels before training and after it, and what moved.
+
+    Each value is a mean over layers; over seeds it has its standard error. See `arms.recovered` and `arms.written`.
+    """
+    table = []
+    for name in dict.fromkeys(row["encoding"] for row in rows if row.get("kernels")):
+        own = [row for row in rows if row["encoding"] == name and int(row["seed"]) not in APART]
+        found = {
+            part: np.asarray([_heads(row[part]) for row in own]) for part in HEADS if own
+        }  # (seeds, layers, heads)
+        for head in range(ARMS[name].heads if own else 0):
+            line = {"arm": name, "head": str(head)}
+            for lag in SHOWN_LAGS:
+                first, last = (found[part][..., head, LAGS.index(lag)].mean(1) for part in HEADS[:2])
+                line[f"kernel at {lag}"] = f"{first.mean():.2f}, then {stated(last, '.2f')}"
+            line |= {part: stated(found[part][..., head, 0].mean(1), ".2f") for part in HEADS[2:]}
+            table.append(line)
+    return table
+
+
+def _heads(text: str) -> np.ndarray:
+    """Return the numbers of a column of `arms.written` ``(layers, heads, numbers)``."""
+    heads = np.asarray([[float(one) for one in head.split()] for head in text.split(";")])
+    return heads.reshape(LAYERS, -1, heads.shape[-1])
+
+
 def draw(rows: list[Row], path: pathlib.Path, columns: Mapping[str, float], x: str, y: str) -> None:
     """Draw columns of the rows over numbers: means over seeds with their standard errors, the best baseline in black.
 
@@ -308,6 +337,9 @@ def main(
     rows = tune(options.output, options.arms, options.seeds, work, options.workers)
     table, primary = compare(rows, parts)
     show(table, options.output, command(script, arguments))
+    if kernels := trained_kernels(rows):
+        made_by = include(kernels, command(script, arguments))
+        options.output.with_name(f"{options.output.stem}_kernels.inc").write_text(made_by, "utf-8")
     draw(rows, options.output.with_suffix(".svg"), *drawn)
     if primary is not None:
         print(f"best polar less best baseline, over seeds and texts: {primary}")

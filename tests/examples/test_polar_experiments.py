@@ -480,9 +480,34 @@ def test_the_short_form_goes_on_where_it_was_interrupted(script, tmp_path, capsy
     table = path.with_suffix(".inc").read_text("utf-8")
     assert f"python examples/{call[0]}.py {call[1]}" in table
     assert table.count("   * - ") == 1 + 2
+    kernels = path.with_name("runs_kernels.inc").read_text("utf-8")
+    assert kernels.count("   * - polar, gaussian and constant\n") == 2, "a row for each head"
     drawn = path.with_suffix(".svg").read_text("utf-8")
     assert all(f">{name}<" in drawn for name in pair[1:])
     assert "best polar less best baseline, over seeds and texts: " in capsys.readouterr().out
+
+
+def test_the_kernels_of_trained_heads_are_averaged_over_layers(script):
+    tuned, arms = script("tuned"), script("arms")
+
+    def heads(layers):  # first layer and second, two heads each, at the twelve lags
+        lags = range(len(arms.LAGS))
+        return "; ".join(" ".join(f"{value + 0.01 * lag:.4f}" for lag in lags) for layer in layers for value in layer)
+
+    def row(seed, trained):
+        row = {"encoding": "PoPE", "seed": str(seed), "first kernels": heads([(0.5, 0.1), (0.7, 0.3)])}
+        row |= {"kernels": heads(trained), "bias": "0.1; 0.2; 0.3; 0.6"}
+        return row | {"blocks": "1; 1; 0.5; 1", "magnitudes": "0; 0; 0; 2"}
+
+    rows = [row(100, [(9, 9), (9, 9)]), row(0, [(0.2, 0.1), (0.4, 0.1)]), row(1, [(0.4, 0.1), (0.6, 0.1)])]
+    rows.append({"encoding": "RoPE", "seed": "0", "kernels": ""})
+    first, second = tuned.trained_kernels(rows)
+    assert (first["arm"], first["head"], second["head"]) == ("PoPE", "0", "1")
+    assert first["kernel at 1"] == "0.61, then 0.41 ± 0.10"
+    assert first["kernel at 128"] == "0.68, then 0.48 ± 0.10", "the eighth lag after 0"
+    assert second["kernel at 1"] == "0.21, then 0.11 ± 0.00"
+    assert (first["bias"], first["blocks"], first["magnitudes"]) == ("0.20 ± 0.00", "0.75 ± 0.00", "0.00 ± 0.00")
+    assert (second["bias"], second["blocks"], second["magnitudes"]) == ("0.40 ± 0.00", "1.00 ± 0.00", "1.00 ± 0.00")
 
 
 def test_the_page_says_what_the_code_does(script):
