@@ -285,13 +285,12 @@ def compare(
     raw, _ = read(config)
     readings = _choose_readings(engines)
     length = None if seq_len is None else whole("seq_len", seq_len, 1)
-    found = from_config(raw)
-    for rope in found:
+    found = [(rope, part.part.held) for part in read_parts(raw) for rope in part.ropes.values()]
+    for rope, _ in found:
         refuse_polar(rope, "config", "no engine has polar attention")
-    held = {rope.source.model.name: part.part.held for part in read_parts(raw) for rope in part.ropes.values()}
     ropes = [
-        _compare_rope(_describe(rope, raw, held.get(rope.source.model.name, raw), one), readings)
-        for rope in found
+        _compare_rope(_describe(rope, raw, held, one), readings)
+        for rope, held in found
         for one in (choose_lengths(rope) or (1,) if length is None else (length,))
     ]
     return Comparison(tuple(ropes))

@@ -160,8 +160,7 @@ def split_parameters(
         if len(found) == 1:
             return {"": {**parameters, "rope_theta": found[0]}}
         return {_name_base(one): {**parameters, "rope_theta": one} for one in found}
-    count = count_layers(held)
-    if isinstance(scaled, list | tuple) and count is not None and not {*range(count)} <= {*scaled}:
+    if isinstance(scaled, list | tuple) and not {*range(count_layers(held) or 0)} <= {*scaled}:
         kept = ("rope_theta", "partial_rotary_factor")
         plain = {key: value for key, value in parameters.items() if key in kept}
         return {"scaled": dict(parameters), "unscaled": {**plain, "rope_type": "default"}}

@@ -275,8 +275,9 @@ class Part:
         held, table, has_dict = self.held, self.table, bool(self.parameters)
         usual = self.usual.get(layer) or {} if self.has_usual_layers else self.usual
         lacking = {**usual, **(table.get("beside", {}) if has_dict else {})}
-        stands_alone = "whole" in table and not has_dict
-        read = {what: self.names[what] for what in _BESIDE if not (stands_alone and what in usual)}
+        read = self.names
+        if "whole" in table and not has_dict:  # it stands alone
+            read = {what: names for what, names in read.items() if what not in usual}
         theta = self.base(read.get("rope_theta", ()))
         # the base beside the dict is for all kinds of layer, except where the type's local layers have their own
         if layer == "sliding_attention" and usual.get("rope_theta") == DEFAULT_THETA:
