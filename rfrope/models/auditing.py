@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import whole
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope.models import tables
 from rfrope.models.buffers import Buffer, find_buffers
 from rfrope.models.configs import from_config, perceives
@@ -115,11 +115,7 @@ class Audit(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        return asdict(self) | {
-            "passed": self.passed,
-            "findings": [asdict(one) for one in self.findings],
-            "checked": list(self.checked),
-        }
+        return plain({**vars(self), "passed": self.passed})
 
     def __str__(self) -> str:
         lines = ["PASSED" if self.passed else "FAILED", f"  looked at {', '.join(self.checked)}"]

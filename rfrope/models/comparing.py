@@ -13,7 +13,7 @@ import numpy as np
 
 from rfrope import engines as registry
 from rfrope._core.arguments import listed, show, whole
-from rfrope._core.results import Result
+from rfrope._core.results import Result, align, plain
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read, read_parts
@@ -83,12 +83,9 @@ class EngineReport(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; the fields of its RoPE beside its own."""
-        plain = {name: value for name, value in vars(self).items() if name != "rope"}
-        plain |= dict.fromkeys(field.name for field in fields(EngineRope)) if self.rope is None else vars(self.rope)
-        plain["frequencies"] = None if self.rope is None else self.rope.frequencies.tolist()
-        if self.frequency_error == math.inf:
-            plain["frequency_error"] = None
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+        held = {name: value for name, value in vars(self).items() if name != "rope"}
+        rope = dict.fromkeys(field.name for field in fields(EngineRope)) if self.rope is None else vars(self.rope)
+        return plain(held | rope)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,9 +159,7 @@ class RopeComparison(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
-        plain["engines"] = [one.to_dict() for one in self.engines]
-        return plain | {"findings": list(self.findings), "agree": self.agree}
+        return plain({**vars(self), "findings": self.findings, "agree": self.agree})
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
@@ -177,8 +172,7 @@ class RopeComparison(Result):
         kind = f"{self.model_type or 'a model without a type'}, scheme {self.scheme}"
         where = f", {show_layers(self.layers)}" if self.name and self.layers is not None else ""
         lines = [f"{label}{kind}{where}, a text of {self.seq_len} positions, held against {self.reference}", ""]
-        widths = [max(map(len, column)) for column in zip(*self.table, strict=True)]
-        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in self.table]
+        lines += align(self.table)
         remarks = [f"{one.engine}: {remark}" for one in self.engines for remark in _list_remarks(one)]
         lines += ["", *remarks] if remarks else []
         return "\n".join([*lines, "", *self.verdict, *_list_advice(self)])
@@ -220,8 +214,7 @@ class Comparison(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        ropes = [one.to_dict() for one in self.ropes]
-        return {"agree": self.agree, "findings": list(self.findings), "ropes": ropes}
+        return plain({"agree": self.agree, "findings": self.findings, "ropes": self.ropes})
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.ropes))

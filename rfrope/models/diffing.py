@@ -6,14 +6,14 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import path_of, positive, printable, show, whole
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope.models.configs import perceives
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
 from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error
@@ -106,9 +106,7 @@ class LayerDiff(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        plain = {**vars(self), "changes": [asdict(one) for one in self.changes]}
-        plain["layers"] = None if self.layers is None else list(self.layers)
-        return plain | {"frequency_error": None if self.frequency_error == math.inf else self.frequency_error}
+        return plain(vars(self))
 
     def __str__(self) -> str:
         label = ".".join(word for word in (self.part, self.kind) if word)
@@ -174,8 +172,7 @@ class Diff(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        about = {"same": self.same, "n_same": self.n_same, "tolerance": self.tolerance}
-        return {**about, "differs_from": self.differs_from, "layers": [one.to_dict() for one in self.layers]}
+        return plain({"same": self.same, **vars(self)})
 
     def __str__(self) -> str:
         if self.same:

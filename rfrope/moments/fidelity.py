@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rfrope._core import angles
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope.designs.errors import error, mean_kernel
 from rfrope.kernels import Kernel
 from rfrope.moments.scores import blocks_for_error, hoeffding, mean_kernel_band
@@ -100,10 +100,7 @@ class Fidelity(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; None for an infinite wavelength."""
-        plain = asdict(self) | {"mean": dict(zip(("rms", "sup"), self.mean, strict=True))}
-        for head in plain["heads"]:
-            head |= {name: v if math.isfinite(v := head[name]) else None for name in ("shortest", "longest")}
-        return plain
+        return plain({**vars(self), "mean": dict(zip(("rms", "sup"), self.mean, strict=True))})
 
 
 def fidelity(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import choice, positive, show, whole
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope.data.model_types import known
 from rfrope.models.auditing import Finding, merge_shared
 from rfrope.models.configs import from_config
@@ -106,13 +106,7 @@ class Probe(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        plain = {"passed": self.passed, "findings": [asdict(one) for one in self.findings]}
-        return plain | {
-            "rotations": [_plain(asdict(one)) for one in self.rotations],
-            "calls": self.calls,
-            "context": self.context,
-            "counts_padding": self.counts_padding,
-        }
+        return plain({"passed": self.passed, **vars(self)})
 
     def __str__(self) -> str:
         lines = ["PASSED" if self.passed else "FAILED"]
@@ -122,16 +116,6 @@ class Probe(Result):
         for text, names in groups.items():
             lines.append(f"  {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}{text}")
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value
 
 
 def probe(
