@@ -55,18 +55,7 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def check(parameters: Mapping[str, Any]) -> None:
-    """Refuse a dict that says too little, or two things.
-
-    Parameters
-    ----------
-    parameters : mapping
-        ``rope_parameters`` of a config; keys that hold None count as absent.
-
-    Raises
-    ------
-    ValueError, TypeError
-        Also for values that cannot be read.
-    """
+    """Refuse a dict that says too little, two things, or what cannot be read; keys that hold None count as absent."""
     has = {key for key, value in parameters.items() if value is not None}
     if ("kernel" in has) == ("frequencies" in has):
         raise ValueError(f"rope_parameters of rope_type {NAME!r} needs either 'kernel' or 'frequencies'")

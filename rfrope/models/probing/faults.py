@@ -303,16 +303,7 @@ def _find_order(box: Box) -> str:
 
 
 def _describe_rest(box: Box, noise: float, usual: Mapping[str, float]) -> Iterator[str]:
-    """Yield what became of features that do not turn, of the first head of a side where they do not pass.
-
-    Parameters
-    ----------
-    box : Box
-    noise : float
-        Error of factors by rounding.
-    usual : mapping
-        By side, the factor of what turns, which is spoken of elsewhere.
-    """
+    """Yield what became of features that do not turn, where they neither pass nor have the usual factor of a side."""
     for name, side in box.sides.items():
         for h in side.turning:
             one = side.structures[h]

@@ -40,24 +40,10 @@ class _Calls:
 
 
 class ModelLayers:
-    """Source that runs a model once for each measurement, and all its layers in it.
-
-    Attributes
-    ----------
-    calls : int
-        Forwards.
-    axes : int
-        Axes of positions that the model takes.
-    kinds : tuple of LayerKind
-        Layers by what is meant to turn them.
-    still : tuple of str
-        Attention that calls no function of rotation.
-    trace : Trace
-        What attention is given of the rotation's results.
-    """
+    """Source that runs a model once for each measurement, and all its layers in it."""
 
     def __init__(self, model: Any, meant: tuple[Rope, ...], config: Any) -> None:
-        self.model, self.calls = model, 0
+        self.model, self.calls = model, 0  # forwards
         listed = () if config is None else list_layers(config).kinds
         self.kinds = tuple(one for one in listed if not perceives(one.part))
         self.axes = max([1, *(len(one.sections) for one in meant if one.sections is not None)])
@@ -73,7 +59,7 @@ class ModelLayers:
         self._is_inside = False
         calls = self._run({}, _count(_FIRST, self.axes))
         self._widths, self._dtypes = calls.widths, calls.dtypes
-        self.trace = Trace()
+        self.trace = Trace()  # what attention is given of the rotation's results
         if not self._widths:
             names = ", ".join(sorted({name for _, name in self.functions}))
             raise ValueError(
@@ -109,15 +95,7 @@ class ModelLayers:
         return tuple(one for one in meant if one.source.model.name == rope.source.model.name) or meant, True
 
     def counts_padding(self, box: Box, frequencies: np.ndarray) -> bool | None:
-        """Return whether tokens that a mask hides on the left count as positions, if that is known.
-
-        Parameters
-        ----------
-        box : Box
-            A layer whose queries turn.
-        frequencies : ndarray (D,)
-            By these.
-        """
+        """Return whether tokens that a mask hides on the left count, by the frequencies (D,) of a layer, or None."""
         if "attention_mask" not in inspect.signature(self.model.forward).parameters:
             return None
         blocks = unit(box.structure().first, box.width, _PADDED)

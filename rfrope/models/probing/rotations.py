@@ -89,25 +89,13 @@ class Rotation(Result):
 
 
 class Reading:
-    """A box as a rotation, beside the Rope that is meant, or none.
-
-    Attributes
-    ----------
-    box : Box
-    rope : Rope or None
-    phases : dict of Phases
-        By side, of those that turn.
-    narrow : dict of str
-        By side, the name of the half precision of cos and sin.
-    noise : float
-        Error of cos and sin by rounding.
-    """
+    """A box as a rotation, beside the Rope that is meant, or none."""
 
     def __init__(self, box: Box, rope: Rope | None) -> None:
         self.box, self.rope = box, rope
-        self.narrow: dict[str, str] = {}
-        self.phases: dict[str, Phases] = {}
-        self.noise = box.noise
+        self.narrow: dict[str, str] = {}  # by side, the name of the half precision of cos and sin
+        self.phases: dict[str, Phases] = {}  # by side, of those that turn
+        self.noise = box.noise  # error of cos and sin by rounding
 
     def finding(self, kind: str, text: str, position: int | None = None) -> Finding:
         """Return a fault of this box."""
