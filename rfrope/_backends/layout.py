@@ -21,24 +21,12 @@ Row = tuple[tuple[int, ...], Strides, int]  # leading axes of an operand, their 
 
 
 class Operands(NamedTuple):
-    """Arrays that say how to turn.
+    """Arrays that say how to turn."""
 
-    Attributes
-    ----------
-    rows : tuple
-        Those of a, b, c and e; they broadcast against the leading axes of x.
-    blocks : int
-        D.
-    axes : int
-        How many positions have, and frequencies.
-    axis_steps : tuple of int
-        Those of positions and frequencies from an axis to the next.
-    """
-
-    rows: tuple[Row, ...]
-    blocks: int
-    axes: int
-    axis_steps: tuple[int, int]
+    rows: tuple[Row, ...]  # those of a, b, c and e; they broadcast against the leading axes of x
+    blocks: int  # D
+    axes: int  # how many positions have, and frequencies
+    axis_steps: tuple[int, int]  # those of positions and frequencies from an axis to the next
 
 
 def operands_of(are_positions: bool, a: Layout, b: Layout | None, c: Layout | None, e: Layout | None) -> Operands:

@@ -35,24 +35,14 @@ class PrecisionWarning(UserWarning):
 
 
 class Angles(NamedTuple):
-    """Checked positions, frequencies and shift of the phases ``positions . frequencies + shift``.
+    """Checked positions, frequencies and shift of the phases ``positions . frequencies + shift``."""
 
-    Attributes
-    ----------
-    positions : array, (*P, k)
-        Integers or floats.
-    frequencies : array, (*H, D, k), radians per unit of position
-        The widest float of `xp`; of NumPy where they were given as numbers that `xp` could not hold.
-    shift : array, radians, or None
-        Broadcasts against the phases.
-    xp : module
-        The namespace of the positions.
-    """
-
-    positions: Array
+    positions: Array  # (*P, k): integers or floats
+    # (*H, D, k), radians per unit of position: the widest float of `xp`; of NumPy where they were given as numbers that
+    # `xp` could not hold
     frequencies: Array
-    shift: Array | None
-    xp: ModuleType
+    shift: Array | None  # radians, or None: broadcasts against the phases
+    xp: ModuleType  # the namespace of the positions
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -109,20 +109,11 @@ class _Jax(_Lazy):
 
 
 class Constant(NamedTuple):
-    """An array of NumPy that broadcasts against some leading axes of features.
+    """An array of NumPy that broadcasts against some leading axes of features."""
 
-    Attributes
-    ----------
-    values : numpy.ndarray, (*leading, *own)
-    own : int
-        How many of its last axes are its own.
-    before : int
-        How many of the features' last axes its leading axes end before: 1 for tokens, 2 for heads.
-    """
-
-    values: np.ndarray
-    own: int = 1
-    before: int = 1
+    values: np.ndarray  # (*leading, *own)
+    own: int = 1  # how many of its last axes are its own
+    before: int = 1  # how many of the features' last axes its leading axes end before: 1 for tokens, 2 for heads
 
 
 @dataclass(frozen=True)

@@ -25,36 +25,16 @@ _EXACT = 1e-15  # of rfrope
 
 @dataclass(frozen=True)
 class _Form:
-    """Arithmetic of one way to form cos and sin.
+    """Arithmetic of one way to form cos and sin."""
 
-    Attributes
-    ----------
-    phases : str
-        How a phase is formed.
-    table : str
-        Type of the table that a kernel reads; "" where it forms cos and sin itself.
-    used_by : str
-        Engines that do so.
-    frequency : float
-        Largest relative error of a frequency, the same wherever it is used, ...
-    exponent : float
-        ... and beside that for each unit of its logarithm, where it is a power of a base.
-    phase : float
-        Largest relative error of a product beside that.
-    position : float
-        Relative error of a position, from `whole_positions` on.
-    whole_positions : int
-        Positions up to which every whole number exists.
-    """
-
-    phases: str
-    table: str = ""
-    used_by: str = ""
-    frequency: float = 0.0
-    exponent: float = 0.0
-    phase: float = 0.0
-    position: float = 0.0
-    whole_positions: int = 2**53
+    phases: str  # how a phase is formed
+    table: str = ""  # type of the table that a kernel reads; "" where it forms cos and sin itself
+    used_by: str = ""  # engines that do so
+    frequency: float = 0.0  # largest relative error of a frequency, the same wherever it is used
+    exponent: float = 0.0  # and beside that for each unit of its logarithm, where it is a power of a base
+    phase: float = 0.0  # largest relative error of a product beside that
+    position: float = 0.0  # relative error of a position, from `whole_positions` on
+    whole_positions: int = 2**53  # positions up to which every whole number exists
 
     @property
     def name(self) -> str:

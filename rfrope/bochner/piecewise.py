@@ -73,18 +73,10 @@ class Sealed:
 
 @dataclass(frozen=True, eq=False)
 class Pieces(Sealed):
-    """Legendre series on adjacent panels; 0 outside. Equal, and hashed, by content.
+    """Legendre series on adjacent panels; 0 outside. Equal, and hashed, by content."""
 
-    Attributes
-    ----------
-    edges : ndarray, (n + 1,)
-        Ascending, from 0 or more.
-    series : ndarray, (n, order)
-        Coefficients of each panel, in the variable that runs over (-1, 1) there.
-    """
-
-    edges: np.ndarray
-    series: np.ndarray
+    edges: np.ndarray  # (n + 1,): ascending, from 0 or more
+    series: np.ndarray  # (n, order): coefficients of each panel, in the variable that runs over (-1, 1) there
 
     @cached_property
     def halves(self) -> np.ndarray:

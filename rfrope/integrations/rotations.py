@@ -37,31 +37,16 @@ _HELD = "embed_positions"  # the buffer of attention that holds its own table
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
-    """A module that makes or holds tables of cos and sin.
+    """A module that makes or holds tables of cos and sin."""
 
-    Attributes
-    ----------
-    parent : Module
-        The module that it is a part of; for attention with a table of its own, that attention.
-    path, name : str
-        Where the parent is, and what the module in it is called.
-    module : Module
-        The module itself.
-    is_text : bool
-        True if it counts tokens of text.
-    gives_tables : bool
-        True if it makes tables from positions; False for attention with a table of its own.
-    is_replaced : bool
-        True if a Rope takes its place.
-    """
-
-    parent: Module
+    parent: Module  # the module that it is a part of; for attention with a table of its own, that attention
+    # where the parent is, and what the module in it is called
     path: str
     name: str
-    module: Module
-    is_text: bool
-    gives_tables: bool = True
-    is_replaced: bool = True
+    module: Module  # the module itself
+    is_text: bool  # true if it counts tokens of text
+    gives_tables: bool = True  # true if it makes tables from positions; False for attention with a table of its own
+    is_replaced: bool = True  # true if a Rope takes its place
 
 
 def rotaries(model: Module) -> list[Rotary]:

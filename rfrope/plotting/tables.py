@@ -26,29 +26,14 @@ _FACTORS = (2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Frequencies whose mean kernel a page draws.
-
-    Attributes
-    ----------
-    label : str
-    frequencies : ndarray (D,) or (D, k)
-        Radians per position; with several axes, lags run along the diagonal.
-    last : int
-        The largest lag.
-    still : int
-        Blocks of the head that stand still, beside these.
-    gain : float
-        Weight of the blocks that turn: the square of an attention factor.
-    group : int
-        The choice that it belongs to, where there are several.
-    """
+    """Frequencies whose mean kernel a page draws."""
 
     label: str
-    frequencies: np.ndarray
-    last: int
-    still: int = 0
-    gain: float = 1.0
-    group: int = 0
+    frequencies: np.ndarray  # (D,) or (D, k): radians per position; with several axes, lags run along the diagonal
+    last: int  # the largest lag
+    still: int = 0  # blocks of the head that stand still, beside these
+    gain: float = 1.0  # weight of the blocks that turn: the square of an attention factor
+    group: int = 0  # the choice that it belongs to, where there are several
 
 
 def lag_bins(last: int) -> tuple[np.ndarray, np.ndarray]:
