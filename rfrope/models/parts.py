@@ -48,7 +48,7 @@ class Part:
     def __init__(self, held: Mapping[str, Any], model_type: str, table: Mapping[str, Any]) -> None:
         self.held, self.model_type = held, model_type  # what the config says
         self.entry = known(model_type)  # the table's entry of that type
-        # the entry that has what such a config may leave out: of the type, or of what the part is called in its parent's
+        # the entry that has what such a config may leave out: that of the type, or of what the part is in its parent
         self.table = table
         self.is_known = bool(table)
         # the table's rope_parameters, one dict or one for each kind of layer
