@@ -228,9 +228,9 @@ def frequencies(
     return _allowed(value, xp, device, name, least, sets)
 
 
-def read_on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets: str = "any") -> np.ndarray:
+def read_on_host(value: Any, name: str = "frequencies", *, sets: str = "any") -> np.ndarray:
     """Check frequencies that stand alone, or those of a Rope, and bring them to NumPy as ``(*H, D, k)`` float64."""
-    return frequencies(numbers_on_host(frequencies_of(value), name), np, name=name, least=least, sets=sets)
+    return frequencies(numbers_on_host(frequencies_of(value), name), np, name=name, least=1, sets=sets)
 
 
 def numbers_on_host(value: Any, name: str) -> np.ndarray:

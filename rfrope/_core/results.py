@@ -92,7 +92,8 @@ def align(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
     """Return rows of text as lines, columns under each other; all but the first to the right, if that is wanted."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     pads = [str.ljust, *[str.rjust if right else str.ljust] * (len(widths) - 1)]
-    return ["  ".join([pad(*cell) for pad, *cell in zip(pads, row, widths, strict=True)]).rstrip() for row in rows]
+    cells = ([pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)] for row in rows)
+    return ["  ".join(one).rstrip() for one in cells]
 
 
 def table(rows: Sequence[tuple[str, ...]], *, head: bool = True) -> str:

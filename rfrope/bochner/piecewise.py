@@ -238,22 +238,7 @@ def build(
 
 
 def refine(edges: np.ndarray, judge: Callable[[np.ndarray, np.ndarray], Judgement], budget: int) -> Pieces:
-    """Split panels until all are good.
-
-    Parameters
-    ----------
-    edges : ndarray
-        Where to begin, ascending.
-    judge : callable
-        From the ends of panels to their series, whether each is good, and where to split those that are not.
-    budget : int
-        Most panels.
-
-    Raises
-    ------
-    Unresolved
-        If `budget` panels are not enough.
-    """
+    """Split panels until all are good, as a judge says of their ends; raises `Unresolved` beyond a budget of panels."""
     low, high = np.asarray(edges[:-1], dtype=np.float64), np.asarray(edges[1:], dtype=np.float64)
     done: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     while low.size:

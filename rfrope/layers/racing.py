@@ -193,7 +193,8 @@ class Race:
         """Do one step, and after some of them look at the validation."""
         course, step = self.course, int(self.state.at[number])
         loss = _checked(course.loss(course.batch(step))).mean()
-        squares = sum(one.square().sum() for one in parameters) / sum(map(_count_sets, self.starts[number]))
+        sets = sum(len(one.frequencies) if one.frequencies.ndim > 2 else 1 for one in self.starts[number])
+        squares = sum(one.square().sum() for one in parameters) / sets
         total = loss + (course.penalty * squares).to(loss.device, loss.dtype)
         gradients = torch.autograd.grad(total, parameters, allow_unused=True) if loss.requires_grad else None
         if gradients is None or all(one is None for one in gradients):
@@ -253,11 +254,6 @@ class Race:
         write(parameters_of(modules), self.state.best[self.winner])
         return modules
 
-    def _modules_of(self, method: str) -> list[Module] | None:
-        if method == LEARNED:
-            return self.learned()
-        return None if method == AS_IT_IS else self.places.make(self.starts[self.names.index(method)])
-
     def _read(self) -> Iterator[None]:
         """Read what was held out by every method."""
         for i, method in enumerate(self.methods):
@@ -265,7 +261,8 @@ class Race:
             done = {(int(j), int(k)) for m, j, k, _ in self.state.readings if m == i}
             if done.issuperset(wanted):
                 continue
-            with self.places.put_in(self._modules_of(method)):
+            modules = None if method in (AS_IT_IS, LEARNED) else self.places.make(self.starts[self.names.index(method)])
+            with self.places.put_in(self.learned() if method == LEARNED else modules):
                 for j, k in wanted:
                     if (j, k) not in done:
                         losses = self._losses([[*self.course.held_out.values()][j][k]])
@@ -294,11 +291,6 @@ def parameters_of(modules: Sequence[Module]) -> list[Tensor]:
 def joined(tensors: Sequence[Tensor]) -> np.ndarray:
     """Return the numbers of tensors in a row."""
     return np.concatenate([one.detach().cpu().double().reshape(-1).numpy() for one in tensors])
-
-
-def _count_sets(rope: Rope) -> int:
-    """Return how many sets of frequencies a Rope has."""
-    return len(rope.frequencies) if rope.frequencies.ndim > 2 else 1
 
 
 def parted(row: np.ndarray, like: Sequence[Tensor]) -> list[Tensor]:

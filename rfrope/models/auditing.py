@@ -15,7 +15,7 @@ from rfrope._core.arguments import whole
 from rfrope._core.results import Result, plain
 from rfrope.models import tables
 from rfrope.models.buffers import Buffer, find_buffers
-from rfrope.models.configs import from_config, perceives
+from rfrope.models.configs import from_config, is_config, perceives, read_rope
 from rfrope.models.layering import list_layers, show_layers
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_width
 from rfrope.models.tables import HALVES, ROUNDED, bits
@@ -210,7 +210,7 @@ def read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
     rope = getattr(what, "config", None) if rope is None else rope
     if rope is None:
         raise ValueError("rope is None, and what has no config; expected a Rope, frequencies, or a config")
-    if isinstance(rope, Mapping | str | os.PathLike) or hasattr(rope, "to_dict"):
+    if is_config(rope):
         short = from_config(rope)
         for one in short:
             refuse_polar(one, "rope", _TABLES)
@@ -220,11 +220,10 @@ def read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
             key = (one.source.model.name, np.asarray(one.frequencies).tobytes(), one.attention_factor)
             distinct.setdefault(key, one)
         return tuple(distinct.values())
-    made = rope if isinstance(rope, Rope) else Rope(rope)
-    refuse_polar(made, "rope", _TABLES)
+    made = read_rope("rope", rope, _TABLES)
     if made.frequencies.ndim != 1:
-        raise ValueError(f"rope has frequencies {tuple(made.frequencies.shape)}; expected (D,): one axis and one head")
-    return (replace(made, frequencies=array.to_host(made.frequencies, "rope").astype(np.float64)),)
+        raise ValueError(f"rope has frequencies {made.frequencies.shape}; expected (D,): one axis and one head")
+    return (made,)
 
 
 def _candidates(buffer: Buffer, meant: tuple[Rope, ...]) -> tuple[Rope, ...]:

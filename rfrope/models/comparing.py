@@ -371,9 +371,10 @@ def _report(
     about: tuple[str, str, tuple[str, ...]], made: EngineRope, reference: str, standard: EngineRope, config: ConfigRope
 ) -> EngineReport:
     """Return what is known of an engine, its differences from the reference, and where its tables end."""
-    pairs, same = _count_pairs(config), _is_same(made, standard)
+    pairs, same = (config.rope.head_dim or 0) / 2, _is_same(made, standard)
     ratio = score(made, pairs) / score(standard, pairs)
-    distance = None if same else _find_difference(made, standard, config)
+    end = min(config.seq_len, config.rope.source.model.window or config.seq_len)
+    distance = None if same else first_difference(made, standard, (pairs, pairs), end)
     error = relative_error(made.frequencies, standard.frequencies)
     findings = _list_differences(made, reference, standard, (error, ratio, distance))
     if findings and made.ignored_keys:
@@ -392,16 +393,6 @@ def _is_same(one: EngineRope | RefusedError | UnknownError, other: EngineRope) -
 
 def _turn_other_layers(one: EngineRope, other: EngineRope) -> bool:
     return None not in (one.layers, other.layers) and one.layers != other.layers
-
-
-def _count_pairs(config: ConfigRope) -> float:
-    return (config.rope.head_dim or 0) / 2
-
-
-def _find_difference(made: EngineRope, standard: EngineRope, config: ConfigRope) -> int | None:
-    """Return the first distance at which scores differ by a share of that at distance 0."""
-    end = min(config.seq_len, config.rope.source.model.window or config.seq_len)
-    return first_difference(made, standard, (_count_pairs(config),) * 2, end)
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import files
+from rfrope._core import array, files
 from rfrope._core.arguments import flag, path_of, printable, show, whole
 from rfrope._core.array import place_for_caller
 from rfrope._core.blocks import check_pairing
@@ -19,7 +19,7 @@ from rfrope.models import layer_patterns
 from rfrope.models.parts import NAMES, Part
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
 from rfrope.rotation.provenance import ModelPart, Provenance
-from rfrope.rotation.rope import Rope
+from rfrope.rotation.rope import Rope, refuse_polar
 from rfrope.scaling.registry import ladder
 from rfrope.scaling.schemes import positive
 
@@ -146,6 +146,19 @@ def read_parts(
             f"{printable(', '.join(reading.looked))}"
         )
     return found
+
+
+def is_config(value: Any) -> bool:
+    """Return whether a value is what `from_config` reads, and not a Rope or frequencies."""
+    return isinstance(value, Mapping | str | os.PathLike) or hasattr(value, "to_dict")
+
+
+def read_rope(name: str, value: Any, reason: str = "") -> Rope:
+    """Return a Rope, or that of frequencies, with float64 on the host; a polar one is refused if there is a reason."""
+    rope = value if isinstance(value, Rope) else Rope(value)
+    if reason:
+        refuse_polar(rope, name, reason)
+    return replace(rope, frequencies=array.to_host(rope.frequencies, name).astype(np.float64))
 
 
 def read(config: Any) -> tuple[Mapping[str, Any], str]:

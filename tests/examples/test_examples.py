@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from campaign import HANGS, campaign
 from conftest import library
+from packages import script_at
 from scipy.stats import t as student
 
 import rfrope
@@ -31,15 +32,11 @@ if not (ROOT / "examples").is_dir():
 def learned():
     """Return the module examples/learned_offset.py."""
     torch = library("torch").module
-    spec = importlib.util.spec_from_file_location("learned_offset", ROOT / "examples" / "learned_offset.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield module
+    with script_at(ROOT / "examples" / "learned_offset.py") as module:
+        yield module
     torch.set_num_threads(threads)
-    del sys.modules[spec.name]
 
 
 @pytest.fixture
@@ -53,12 +50,8 @@ def script(monkeypatch):
 @pytest.fixture(scope="module")
 def on_a_cluster():
     """Return the module examples/cluster.py."""
-    spec = importlib.util.spec_from_file_location("cluster", ROOT / "examples" / "cluster.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with script_at(ROOT / "examples" / "cluster.py") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")

@@ -42,6 +42,7 @@ class Function:
     dtype: str = ""
     still: tuple[str, ...] = ()
 
+    @property
     def widths(self) -> dict[str, int]:
         """Return the one width, under the name of a function."""
         return {"apply": self.head_dim}

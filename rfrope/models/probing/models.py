@@ -58,20 +58,17 @@ class ModelLayers:
         self._visited: list[str] = []
         self._is_inside = False
         calls = self._run({}, _count(_FIRST, self.axes))
-        self._widths, self._dtypes = calls.widths, calls.dtypes
+        self.widths, self._dtypes = calls.widths, calls.dtypes  # features that each layer gives to its function
         self.trace = Trace()  # what attention is given of the rotation's results
-        if not self._widths:
+        if not self.widths:
             names = ", ".join(sorted({name for _, name in self.functions}))
             raise ValueError(
                 f"{type(model).__name__} called none of {names} in its forward; expected one in each layer"
             )
         visited = dict.fromkeys(self._visited)
         self._run({}, _count(_FIRST, self.axes), trace=self.trace)
-        self.still = tuple(one for one in visited if one not in self._widths and not _has_inner(one, visited))
-
-    def widths(self) -> dict[str, int]:
-        """Return the features that each layer gives to its function."""
-        return self._widths
+        inner = {one for one in visited if any(other.startswith(f"{one}.") for other in visited)}
+        self.still = tuple(one for one in visited if one not in self.widths and one not in inner)
 
     def rounding(self, name: str) -> tuple[float, bool]:
         """Return the error of cos and sin by the dtype of a layer, and whether that is wider than half precision."""
@@ -270,10 +267,6 @@ def _axis_of_tokens(x: Any, tokens: int) -> int:
             "of tokens after that of the batch"
         )
     return axes[0]
-
-
-def _has_inner(path: str, visited: Mapping[str, Any]) -> bool:
-    return any(other.startswith(f"{path}.") for other in visited)
 
 
 def _find_functions(model: Any) -> Iterator[tuple[Any, str]]:
