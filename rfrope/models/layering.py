@@ -166,10 +166,7 @@ class Layers(Result):
 
 
 def list_layers(
-    config: Mapping[str, Any] | str | os.PathLike[str] | Any,
-    *,
-    seq_len: int | None = None,
-    pairing: str | None = None,
+    config: Mapping[str, Any] | str | os.PathLike[str] | Any, *, seq_len: int | None = None, pairing: str | None = None
 ) -> Layers:
     """Return the layers of a model by kind, each with the Rope that turns it, or none.
 

@@ -312,12 +312,7 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
 
 
 def blocks_for_error(
-    kernel: Kernel | str,
-    *,
-    max_lag: int | Sequence[int],
-    error: float,
-    confidence: float = 0.95,
-    lags: str = "whole",
+    kernel: Kernel | str, *, max_lag: int | Sequence[int], error: float, confidence: float = 0.95, lags: str = "whole"
 ) -> int:
     """Blocks with which the mean kernel of independent draws stays within `error` of Phi, at all lags of a range.
 

@@ -124,13 +124,7 @@ def dequantise(k: Array, layout: str) -> Array:
 
 @array.select_device
 def relocate_quantised(
-    k: Array,
-    old_positions: Array,
-    new_positions: Array,
-    rope: Rope | Array,
-    layout: str,
-    *,
-    out: Array | None = None,
+    k: Array, old_positions: Array, new_positions: Array, rope: Rope | Array, layout: str, *, out: Array | None = None
 ) -> Array:
     """Move cached keys in blocks of 8 or 4 bits, as `rotation.relocate` moves others.
 

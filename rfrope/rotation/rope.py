@@ -198,13 +198,7 @@ class Rope:
         """
         if self.polar:
             return rotate_polar(
-                x,
-                positions,
-                self,
-                pairing=_known_pairing(self),
-                scale=self.attention_factor,
-                inverse=inverse,
-                out=out,
+                x, positions, self, pairing=_known_pairing(self), scale=self.attention_factor, inverse=inverse, out=out
             )
         if type(x) is np.ndarray or libraries.may_reach_loops(x):
             rotator = find_rotator(self)

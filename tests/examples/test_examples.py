@@ -401,7 +401,7 @@ def test_what_is_said_of_the_language_model_that_was_trained():
     said(
         f"for the Gaussian {np.mean(worse['gaussian']):.2f} bits worse (t = {t_of(worse['gaussian']):.1f}), for the "
         f"Matérn kernel as much (t = {t_of(worse['matern']):.1f}), for the log-uniform law "
-        f"{np.mean(worse['log_uniform']):.2f} (t = {t_of(worse['log_uniform']):.1f})",
+        f"{np.mean(worse['log_uniform']):.2f} (t = {t_of(worse['log_uniform']):.1f})"
     )
     learned = [lost["learned from RoPE"][part] for part in parts]
     assert chance(t_of(learned[0]), 5) > 0.05
@@ -458,9 +458,7 @@ def test_what_is_said_of_the_digits():
     placed = {name: columns for name, columns in found.items() if name != "none"}
     helped = [np.mean(columns[between] - columns[further]) for columns in placed.values()]
     assert np.array_equal(found["none"][between], found["none"][further])
-    said(
-        f"each encoding that has positions**, by {min(helped):.0f} to {max(helped):.0f} points",
-    )
+    said(f"each encoding that has positions**, by {min(helped):.0f} to {max(helped):.0f} points")
     spread = [[np.std(columns[way], ddof=1) for columns in placed.values()] for way in (further, between)]
     said(
         f"from seed to seed is {min(spread[0]):.0f} to {max(spread[0]):.0f} points where positions go on counting and "
