@@ -30,20 +30,10 @@ class Operands(NamedTuple):
 
 
 def operands_of(are_positions: bool, a: Layout, b: Layout | None, c: Layout | None, e: Layout | None) -> Operands:
-    """Describe operands by their layouts.
+    """Describe operands by their layouts, and a shift and a scale if they are arrays; refuse what does not fit.
 
-    Parameters
-    ----------
-    are_positions : bool
-        Whether `a` and `b` are positions and frequencies, in their user's form or ``(*P, k)`` and ``(*H, D, k)``; else
-        they are phases ``(..., D)`` in `a`, or tables ``(..., D)`` of cos and sin.
-    a, b, c, e : layouts
-        Of those, and of a shift and a scale if they are arrays. Positions without strides are dense float64.
-
-    Raises
-    ------
-    ValueError
-        Where shapes do not fit together.
+    `a` and `b` are positions and frequencies, in their user's form or ``(*P, k)`` and ``(*H, D, k)``; else phases
+    ``(..., D)`` in `a`, or tables of cos and sin. Positions without strides are dense float64.
     """
     axes, steps = 0, (0, 0)
     if are_positions and b is not None:

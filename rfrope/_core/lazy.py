@@ -88,12 +88,7 @@ class _Jax(_Lazy):
     ) -> Callable[..., tuple[Array, Array]]:
         """Return ``turn(*arrays) -> (cos, sin)`` of a phase with a derivative of its own.
 
-        Parameters
-        ----------
-        turn : callable
-            Its arithmetic, which no derivative need be taken of.
-        slope : callable
-            ``slope(arrays, changes)``: by how much the phase changes, for changes of the arrays that may be None.
+        ``slope(arrays, changes)`` is by how much the phase changes, for changes of the arrays that may be None.
         """
         jax = imported("jax")
         stated = jax.custom_jvp(turn)

@@ -63,11 +63,6 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
 
     Where `thorough` every octave of the frequency is begun with as many panels as the lags could make it need, and next
     to the edges of panels is looked at too. It takes a few times as long.
-
-    Raises
-    ------
-    UndecidedError
-        If the spectrum is too rough.
     """
     factor = 2.0 / math.pi
     moments = measure.radial(lags.pieces)
@@ -183,19 +178,7 @@ def continue_tail(whole: Pieces, noise: Function, search: Search) -> Spectrum:
 
 
 def resolve_octaves(law: Function, noise: Function, search: Search) -> Pieces:
-    """Resolve a spectrum octave by octave until it drowns in noise.
-
-    Parameters
-    ----------
-    law, noise : callable
-        The spectrum q and the size of its errors at frequencies w > 0.
-    search : Search
-
-    Raises
-    ------
-    UndecidedError
-        If the spectrum is too rough.
-    """
+    """Resolve a spectrum q at frequencies above 0, octave by octave, until it drowns in noise of a size."""
     measure = search.measure
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:

@@ -199,25 +199,8 @@ def build(
 ) -> Pieces:
     """Resolve a function on panels, halving each until the last coefficients of its series have died away.
 
-    Parameters
-    ----------
-    function : callable
-        From points (n,) to values (n,).
-    edges : ndarray
-        Where to begin, ascending.
-    level : callable
-        ``level(centres, halves)``: absolute error that is good enough on a panel.
-    tolerance : float
-        Error that is good enough relative to the largest value on the panel.
-    budget : int
-        Most panels.
-    at_ends : bool
-        Look at the function next to the edges of a panel too, where something narrow may lie beyond the nodes.
-
-    Raises
-    ------
-    Unresolved
-        If `budget` panels are not enough.
+    ``level(centres, halves)`` is the absolute error that is good enough on a panel, `tolerance` that relative to its
+    largest value. With `at_ends` it is looked at next to the edges too, where something narrow may lie.
     """
     end = edges[-1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rfrope._core import angles, array
 from rfrope._core.arguments import whole
 from rfrope._core.array import Array
-from rfrope.features.estimates import check_widths, read_vectors, to_computable
+from rfrope.features.estimates import read_vectors, read_wide, to_computable
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 from rfrope.rotation import rotation_table
@@ -136,8 +136,7 @@ def stochastic_variance(
     """
     law = read_kernel(kernel)
     xp, device = array.shared({"lags": lags}, q=q, k=k)
-    q, k = (array.widen(read_vectors(name, one, xp, device), xp) for name, one in (("q", q), ("k", k)))
-    check_widths("q", q, "k", k)
+    q, k = read_wide("q", q, "k", k, xp, device)
     lags = angles.checked_lags(lags, law.ndim, xp, device, "lags", law)
     shape = array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1], "lags": lags.shape[:-1]})
     array.check_memory(32.0, shape, q, "q, k or lags")

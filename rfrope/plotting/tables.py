@@ -106,17 +106,7 @@ def _rows(values: np.ndarray, terms: np.ndarray, still: int, lasts: Sequence[int
 
 
 def alternatives(curve: Curve, base: float | None, original: int) -> Iterator[tuple[str, list[Curve]]]:
-    """Yield what else the blocks of a curve could be, by name: curves with other bases, and of schemes with factors.
-
-    Parameters
-    ----------
-    curve : Curve
-        Its frequencies are stretched where there is no ladder.
-    base : float or None
-        That of the ladder that the schemes change.
-    original : int
-        Positions in training.
-    """
+    """Yield what else blocks could be, by name: curves with other bases, and of schemes with factors."""
     n_blocks = len(curve.frequencies)
     curve = replace(curve, gain=1.0)
     if base is None or n_blocks < 2 or not 1.0 < base < math.inf:
