@@ -48,10 +48,8 @@ def linear_attention(
 
     Raises
     ------
-    ValueError
-        For shapes that do not fit.
-    TypeError
-        For arguments of another kind.
+    ValueError, TypeError
+        For shapes that do not fit, and arguments of another kind.
 
     See Also
     --------

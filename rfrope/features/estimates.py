@@ -37,10 +37,8 @@ def positive(x: Array, projections: Array, *, stabilise: str | None = None) -> A
 
     Raises
     ------
-    ValueError
-        For shapes that do not fit.
-    TypeError
-        For arguments of another kind.
+    ValueError, TypeError
+        For shapes that do not fit, and arguments of another kind.
 
     See Also
     --------
@@ -165,10 +163,8 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
 
     Raises
     ------
-    ValueError
-        For shapes that do not fit, and other features.
-    TypeError
-        For arguments of another kind.
+    ValueError, TypeError
+        For shapes that do not fit, other features, and arguments of another kind.
 
     See Also
     --------

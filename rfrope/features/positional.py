@@ -39,10 +39,8 @@ def stochastic(
 
     Raises
     ------
-    ValueError
-        For shapes that do not fit, and as `rfrope.rotation_table`.
-    TypeError
-        For arguments of another kind.
+    ValueError, TypeError
+        For shapes that do not fit, arguments of another kind, and as `rfrope.rotation_table`.
 
     See Also
     --------
@@ -114,10 +112,8 @@ def stochastic_variance(
 
     Raises
     ------
-    ValueError
-        For shapes that do not fit, lags that are not finite, or a kernel that cannot be read.
-    TypeError
-        For arguments of another kind.
+    ValueError, TypeError
+        For shapes that do not fit, lags that are not finite, a kernel that is not one, and arguments of another kind.
 
     See Also
     --------
