@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -352,8 +351,7 @@ def _check_rows(
 def _check_switches(what: Any, config: Any) -> tuple[list[str], list[str], str]:
     """Return faults of switches, what was looked at, and in words what a config says of layers that was not."""
     config = getattr(what, "config", None) if config is None else config
-    has_layers = isinstance(config, Mapping | str | os.PathLike) or hasattr(config, "to_dict")
-    if not has_layers or not hasattr(what, "named_modules"):
+    if not is_config(config) or not hasattr(what, "named_modules"):
         return [], [], ""
     layers = list_layers(config)
     meant = layers.ropes_by_layer
