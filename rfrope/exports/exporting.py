@@ -17,7 +17,7 @@ from rfrope.analysis import mean_kernel
 from rfrope.engines.record import Engine, ExportRequest, Format
 from rfrope.exports.files import make_content
 from rfrope.exports.gguf import read_architecture
-from rfrope.models import LayerKind, Layers
+from rfrope.models import Layers
 from rfrope.rotation.rope import Rope
 
 _FLAGGED = ("smollm3", "llama4_text")  # whose classes read no_rope_layers
@@ -317,7 +317,7 @@ def _export_layers(layers: Layers, engine: str, options: dict[str, Any]) -> dict
         raise ValueError("rope has no layers with RoPE; expected at least one")
     if len(ropes) == 1 and all(one.rope is not None for one in kinds):
         return export(next(iter(ropes.values())), name, **options)
-    if reason := _find_layered_obstacle(kinds, ropes, form):
+    if reason := _find_layered_obstacle(ropes, form):
         said = "; ".join(map(str, kinds))
         raise ValueError(
             f"rope has layers of {len(kinds)} kinds ({said}), which cannot be exported to {name} in one: {reason}; "
@@ -334,7 +334,7 @@ def _export_layers(layers: Layers, engine: str, options: dict[str, Any]) -> dict
     return found
 
 
-def _find_layered_obstacle(kinds: tuple[LayerKind, ...], ropes: dict[str, Rope], form: Format) -> str:
+def _find_layered_obstacle(ropes: dict[str, Rope], form: Format) -> str:
     """Return why a format cannot hold the Ropes of several kinds of layers; or ""."""
     if not form.layered:
         return "it takes one RoPE"

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from rfrope.designs.covariances import pair_covariances
 from rfrope.designs.optimising import read_range
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
-from rfrope.moments.spreads import Content, content_mean, spread
+from rfrope.moments.spreads import Content, content_mean, relative_spread, spread
 
 __all__ = [
     "Band",
@@ -108,8 +107,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     >>> expected_score([1.0, 2.0], [3.0, 1.0], [0.0, 32.0], "gaussian(scale=32)").round(4)
     array([5.    , 3.0327])
     """
-    a, _, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    return content_mean(a, kernel, lags, xp)
+    return content_mean(*_read(q, k, lags, kernel, pairing))
 
 
 @array.select_device
@@ -153,8 +151,7 @@ def score_variance(
     >>> score_variance([1.0, 2.0], [3.0, 1.0], [0.0, 1000.0], "gaussian(scale=32)").round(4)
     array([ 0., 25.])
     """
-    a, b, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    return spread(Content(a, b, lags, xp), kernel, design)[0]
+    return spread(*_read(q, k, lags, kernel, pairing), design)[0]
 
 
 @array.select_device
@@ -190,13 +187,7 @@ def relative_error(
     >>> relative_error([1.0, 2.0], [3.0, 1.0], [0.0, 32.0], "gaussian(scale=32)").round(4)
     array([0.    , 1.3108])
     """
-    a, b, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    mean = content_mean(a, kernel, lags, xp)
-    variance, own = spread(Content(a, b, lags, xp), kernel, design)
-    deviation = sums.root(variance if own is None else variance + (own - mean) ** 2, xp)
-    none = mean == 0.0
-    ratio = deviation / xp.abs(xp.where(none, xp.ones_like(mean), mean))
-    return xp.where(none & (deviation > 0.0), xp.full_like(ratio, math.inf), ratio)
+    return relative_spread(*_read(q, k, lags, kernel, pairing), design)
 
 
 @array.select_device
@@ -321,12 +312,7 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
 
 
 def blocks_for_error(
-    kernel: Kernel | str,
-    *,
-    max_lag: int | Sequence[int],
-    error: float,
-    confidence: float = 0.95,
-    lags: str = "whole",
+    kernel: Kernel | str, *, max_lag: int | Sequence[int], error: float, confidence: float = 0.95, lags: str = "whole"
 ) -> int:
     """Blocks with which the mean kernel of independent draws stays within `error` of Phi, at all lags of a range.
 
@@ -435,13 +421,11 @@ def _mean_square_frequency(kernel: Kernel) -> float:
     return total
 
 
-def _prepare(
-    q: Array, k: Array, lags: Array, kernel: Kernel | str, pairing: str
-) -> tuple[Array, Array, Kernel, Array, ModuleType]:
-    """Block coefficients in float64, a kernel and its lags ``(..., ndim)``, of one library and broadcastable."""
+def _read(q: Array, k: Array, lags: Array, kernel: Kernel | str, pairing: str) -> tuple[Content, Kernel]:
+    """Read the contents of a call, and its kernel."""
     kernel = read_kernel(kernel)
     vectors, xp, device = angles.lags(lags, kernel.ndim, law=kernel, q=q, k=k)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "lags": vectors.shape[:-1]})
     array.check_memory(48.0, shape, vectors, "q, k or lags")
-    return a, b, kernel, vectors, xp
+    return Content(a, b, vectors, xp), kernel

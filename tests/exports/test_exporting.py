@@ -311,8 +311,7 @@ def test_a_context_of_several_axes_has_to_be_said(engine):
 
 
 @pytest.mark.parametrize(
-    ("engine", "suffix"),
-    [(name, suffix) for name in NAMES for suffix in FORMATS[name].suffixes if suffix != ".gguf"],
+    ("engine", "suffix"), [(name, suffix) for name in NAMES for suffix in FORMATS[name].suffixes if suffix != ".gguf"]
 )
 def test_files_hold_the_export(engine, suffix, tmp_path):
     path, made = tmp_path / f"rope{suffix}", exports.export(ROPE, engine)

@@ -328,10 +328,7 @@ def test_a_band_is_never_narrower_than_rounding():
     ("call", "message"),
     [
         (lambda: blocks_for_error("gaussian", max_lag=0, error=0.1), "max_lag is 0; expected a whole number from 1"),
-        (
-            lambda: blocks_for_error("gaussian", max_lag=(1, 2), error=0.1),
-            r"max_lag is \(1, 2\); expected one",
-        ),
+        (lambda: blocks_for_error("gaussian", max_lag=(1, 2), error=0.1), r"max_lag is \(1, 2\); expected one"),
         (lambda: blocks_for_error("gaussian", max_lag=16, error=1e-200), r"error is 1e-200; .* 2\*\*62 blocks"),
         (lambda: mean_kernel_band(1.0, "gaussian", n_blocks=4, confidence=2), "confidence is 2; expected"),
         (lambda: mean_kernel_band(1.0, "gaussian", n_blocks=0), "n_blocks is 0; expected a whole number from 1"),
