@@ -213,8 +213,8 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
         D, at least 2.
     design : str
         "iid", where it is 0; "antithetic"; "stratified" and "shifted" where each axis is a function of a uniform of its
-        own; "sobol" and "halton" where one uniform makes a frequency; "orthogonal" where the law of radii is stated.
-        With one axis "auto" is one of these.
+        own; "sobol" where each uniform adds a term to a frequency, as in these and in products of them; "halton" where
+        one uniform makes a frequency; "orthogonal" where the law of radii is stated. "auto" is one of these.
 
     Returns
     -------
