@@ -102,7 +102,7 @@ def test_scores_see_the_rates_between_two_tokens_and_nothing_else(scheme, xp, rn
 
 
 def test_content_that_is_the_same_everywhere_gives_rope_back(rng):
-    """CARoPE's powers are a ladder then, Selective RoPE's rates frequencies; GRAPE's content is a speed along the text."""
+    """CARoPE's powers are a ladder then, Selective RoPE's rates frequencies; GRAPE's content is a speed of its own."""
     x, w, q = np.tile(rng.standard_normal(3), (5, 1)), rng.standard_normal((3, 4)), rng.standard_normal((5, 8))
     powers, ladder = 1.0 / (1.0 + softplus(x[0] @ w[:, 0], np)), CONTENT["carope"](x, w, np)[0]
     np.testing.assert_allclose(ladder, powers * rfrope.geometric(4, base=powers**-4.0), rtol=1e-12)
