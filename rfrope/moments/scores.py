@@ -440,10 +440,11 @@ def _mean_square_frequency(kernel: Kernel) -> float:
 
 
 def _limit(ratios: np.ndarray, rounding: float) -> float | None:
-    """Limit of numbers that grow, from the last of them that hardly do; None where they would go on.
+    """Bound of the limit of numbers that grow, from the last of them that hardly do; None where they would go on.
 
-    What they grow by in two halves of these is a geometric series where they converge. Growth within the rounding is
-    none: of a millionth it may also be that of frequencies beyond those at which draws are cut.
+    Where they converge they grow less in the second half of these than in the first; if half as much, then no more
+    beyond than in the second. Growth within the rounding is none: of a millionth it may also be that of frequencies
+    beyond those at which draws are cut.
     """
     still = (np.abs(np.diff(ratios)) <= _SETTLED * ratios[1:]) & (ratios[1:] > 0.0)
     ends = np.flatnonzero(np.diff(np.concatenate([[False], still, [False]])))
@@ -454,7 +455,7 @@ def _limit(ratios: np.ndarray, rounding: float) -> float | None:
     early, late = np.diff(ratios[[first + (last - first) % 2, (first + last + 1) // 2, last]])
     if late <= rounding * ratios[last]:
         return float(ratios[last])
-    return float(ratios[last] + late * late / (early - late)) if late < 0.5 * early else None
+    return float(ratios[last] + late) if late < 0.5 * early else None
 
 
 def _prepare(

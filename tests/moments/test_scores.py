@@ -516,6 +516,13 @@ def test_real_lags_know_the_variance_of_frequencies_from_small_lags_alone(law, s
     assert blocks_for_error(law, **far) == pytest.approx(smooth, rel=0.01)
 
 
+def test_a_variance_that_is_slow_to_come_is_not_taken_too_low():
+    """``E omega^2`` is 101 here; at the smallest lags the ratio still lacks a thousandth of it."""
+    far = {"max_lag": 64, "error": 0.003, "lags": "real"}
+    least = blocks_for_error(rfrope.kernel("gaussian", scale=101.0**-0.5), **far)
+    assert least <= blocks_for_error("matern(nu=1.01)", **far) < 1.001 * least
+
+
 def test_real_lags_that_are_short_against_the_scale_still_ask_for_confidence():
     """There the slope counts no more than at lags of error over sigma, and what is left depends on the confidence."""
     few, more = (
