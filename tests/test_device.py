@@ -297,7 +297,7 @@ QUEUED = {
     "abs", "all", "any", "arange", "argmin", "astype", "atan2", "broadcast_to", "concat", "cos", "cumulative_sum",
     "empty", "exp", "expand_dims", "expm1", "finfo", "floor", "full", "full_like", "imag", "isfinite", "isinf",
     "log", "log1p", "logaddexp", "matmul", "matrix_transpose", "max", "mean", "moveaxis", "ones_like", "prod",
-    "real", "remainder", "reshape", "round", "sin", "sqrt", "squeeze", "stack", "sum", "take", "where",
+    "real", "remainder", "reshape", "round", "sin", "sqrt", "squeeze", "stack", "sum", "take", "tril", "where",
     "zeros_like", "__array_namespace_info__", "int32", "int64", "uint8", "float32", "float64", "complex64",
     "complex128",
 }

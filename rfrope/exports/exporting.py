@@ -404,8 +404,14 @@ def _read_rope(rope: Any) -> Rope:
 
 def _find_obstacle(rope: Rope, shape: tuple[int, ...], form: Format) -> str:
     """Return why a format, which takes one axis, cannot hold a Rope with vectors of that shape; or ""."""
-    if rope.sections is not None or shape[-1] > 1:
+    if rope.sections is not None:
         return f"it turns by {shape[-1]} position axes; for text alone, replace(rope, sections=None) has one"
+    if shape[-1] > 1:
+        return (
+            f"it turns by {shape[-1]} position axes, and the engine by one; 'json' and 'npz' hold its frequencies, "
+            "rope.table is that of a grid's places, layers.torch.RotaryEmbedding runs it, and where all axes have the "
+            "same position, as in text, frequencies.sum(-1) do"
+        )
     if len(shape) > (3 if form.heads else 2):
         return f"its frequencies have shape {tuple(rope.frequencies.shape)}, a set for each head, and heads share one"
     if rope.pairing is None:

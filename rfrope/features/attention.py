@@ -101,9 +101,7 @@ def _summed(q: Array, k: Array, v: Array, causal: bool, block: int, xp: ModuleTy
     for start in range(0, q.shape[-2], block):
         span = slice(start, min(start + block, q.shape[-2]))
         queries, keys, values = (one[..., span, :] for one in (q, k, v))
-        weights = xp.matmul(queries, xp.matrix_transpose(keys))
-        places = xp.arange(queries.shape[-2], device=array.device(q))
-        weights = xp.where(places[:, None] >= places, weights, xp.zeros_like(weights))
+        weights = xp.tril(xp.matmul(queries, xp.matrix_transpose(keys)))
         sums = xp.matmul(weights, values)
         found.append(sums if state is None else sums + xp.matmul(queries, state))
         more = xp.matmul(xp.matrix_transpose(keys), values)
