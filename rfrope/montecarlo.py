@@ -233,14 +233,14 @@ def estimate_scores(
         Lags, KEY minus QUERY: ``(...)`` for a kernel with one axis, ``(..., ndim)`` with more. Their shape broadcasts
         against the leading axes of q and k.
     kernel, rng, executor, progress, checkpoint
-        As in `estimate_kernel`.
+        See `estimate_kernel`.
     n_trials : int
         How many independent draws of all frequencies, at least 4. Trial t uses the frequencies of head t of `sample`.
     design : str
         "iid" or another randomised design of `sample`, or "auto". A trial is one randomised set, so mean and variance
         have standard errors for every design; only for "iid" is the variance that of `score_variance`.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
 
     Returns
     -------
@@ -250,7 +250,7 @@ def estimate_scores(
     Raises
     ------
     ValueError, TypeError
-        As `estimate_kernel`, and for q and k as `rotate`.
+        See `estimate_kernel`. Also for q and k as `rotate`.
 
     See Also
     --------

@@ -99,7 +99,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     path : str or path
         The file; its first bytes say which of the two formats it has.
     xp, device, dtype
-        Array library (a module; NumPy unless given), where to put the frequencies, and their dtype (as they were
+        Array library (a module; default: NumPy), where to put the frequencies, and their dtype (as they were
         saved unless given).
 
     Returns

@@ -184,7 +184,7 @@ def validate(
     n_samples, n_trials : int
         Frequencies for Phi, Phi_2 and the sine; draws of all frequencies for the score.
     n_blocks : int, optional
-        Use the first so many blocks of q and k; all unless given.
+        Use the first so many blocks of q and k. Default: all.
     rng : None, int, sequence of ints or numpy.random.Generator
         Seed, as in SPEC 7; None draws fresh entropy.
     alpha : float
@@ -196,7 +196,7 @@ def validate(
     shift : array_like, radians, (D,) or (n, D), optional
         Bias of the keys, with `polar` alone.
     executor, progress
-        As in `estimate_kernel`.
+        See `estimate_kernel`.
 
     Returns
     -------

@@ -459,7 +459,7 @@ def special_functions(xp: ModuleType) -> Any:
 
 
 def map_blocks(function: Callable[[Array, ModuleType], Array], x: Array, xp: ModuleType) -> Array:
-    """Return ``function(x, xp)`` for an elementwise function of many operations: one task a block for Dask."""
+    """Return ``function(x, xp)`` for an elementwise function of many operations: one task per block for Dask."""
     if library_of(xp) is not DASK:
         return function(x, xp)
     return x.map_blocks(lambda block: function(block, namespace(block=block)), dtype=x.dtype)

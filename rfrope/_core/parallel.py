@@ -409,7 +409,7 @@ def run_chunks(
     executor : concurrent.futures.Executor, callable like map, or None
         None means threads of our own, or this one alone unless `threaded`.
     progress : None, bool or callable
-        As in `show_progress`.
+        See `show_progress`.
     threaded : bool
         Whether the task releases the interpreter.
     kept : Checkpoint, optional

@@ -34,7 +34,7 @@ def share(task: Callable[[Any], Any], items: Sequence[Any], n_threads: int, are_
     Parameters
     ----------
     task, items, n_threads
-        As in `parallel.ordered_map`.
+        See `parallel.ordered_map`.
     are_tensors : bool
         Whether it works on tensors of PyTorch.
     """

@@ -125,9 +125,9 @@ def turns(frequencies: Array, context: float) -> Array:
     Raises
     ------
     ValueError
-        As `wavelengths`, and if `context` is not positive and finite.
+        See `wavelengths`. Also if `context` is not positive and finite.
     TypeError
-        As `wavelengths`, and if `context` is not a number.
+        See `wavelengths`. Also if `context` is not a number.
 
     See Also
     --------
@@ -175,7 +175,7 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
     ValueError
         As `wavelengths`, for no blocks, and for `n_bins` below 1.
     TypeError
-        As `wavelengths`, and if `n_bins` is not a whole number.
+        See `wavelengths`. Also if `n_bins` is not a whole number.
 
     See Also
     --------

@@ -103,7 +103,7 @@ def sine_share(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: 
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
 
     Returns
     -------
@@ -242,7 +242,7 @@ def departure(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: s
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(D, k)``.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
 
     Returns
     -------

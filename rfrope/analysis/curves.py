@@ -265,9 +265,9 @@ def aliasing_distance(frequencies: Array, max_lag: int, *, threshold: float = 0.
     Raises
     ------
     ValueError
-        As `first_negative_lag`, and if `threshold` is not between 0 and 1.
+        See `first_negative_lag`. Also if `threshold` is not between 0 and 1.
     TypeError
-        As `first_negative_lag`, and for a `threshold` that is not a number.
+        See `first_negative_lag`. Also for a `threshold` that is not a number.
 
     See Also
     --------

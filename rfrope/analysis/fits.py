@@ -130,7 +130,7 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
     max_lag : int
         Largest lag that matters, at least 1, in units of position.
     names : sequence of str, optional
-        Families to try; see below for what they are unless given.
+        Families to try. Default: see below for what they are.
 
     Returns
     -------

@@ -239,7 +239,7 @@ def precision_budget(
         The rotation that is meant. Bare frequencies, in radians per unit of position, are a Rope with the pairing
         "half".
     context : int, optional
-        Positions, from 0 on each axis; that of the Rope unless given.
+        Positions, from 0 on each axis. Default: that of the Rope.
     dtype : {"float32", "float64", "float16", "bfloat16"}
         Type of queries and keys, in which the engine rotates them.
     below : float, optional

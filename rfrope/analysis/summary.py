@@ -204,7 +204,7 @@ def summarise(
     context : int or sequence of int, optional
         Number of positions, at least 2, or one for each axis. May be left out for a Rope that has it.
     attention_factor : float, optional
-        Positive; that of `frequencies` or 1 unless given.
+        Positive. Default: that of `frequencies` or 1.
     head_dim : int, optional
         Features that a score compares; those beyond 2D are not rotated, and count as blocks of frequency 0. That of
         `frequencies` or 2D unless given; of a polar Rope D.

@@ -94,7 +94,7 @@ def fourier_two_point(
     ValueError
         For shapes that do not fit, or no block at all.
     TypeError
-        As `rotate`.
+        See `rotate`.
 
     See Also
     --------

@@ -55,7 +55,7 @@ def from_density(
     ndim : int
         Number of position axes, 1 to 3.
     support : tuple of two floats, optional
-        Lengths between which the law lies; all lengths unless given.
+        Lengths between which the law lies. Default: all lengths.
     frequency : float, optional
         A frequency inside a band that is too narrow to be found. Octaves that are looked at are counted from it.
     normalise : bool
@@ -76,7 +76,7 @@ def from_density(
     ValueError
         If it does not integrate to 1, is not even or not finite.
     TypeError
-        As `from_function`.
+        See `from_function`.
 
     See Also
     --------

@@ -51,7 +51,7 @@ def from_function(
     ndim : int
         Number of position axes, 1 to 3. Leave it out for a sequence.
     scale : float, optional
-        A lag, in units of position, about where phi has fallen half-way to its limit; found unless given.
+        A lag, in units of position, about where phi has fallen half-way to its limit. Default: found.
     tolerance : float
         Negative spectral mass that passes for rounding (or the errors of phi as seen in the computation, if larger).
 

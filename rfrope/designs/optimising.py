@@ -55,7 +55,7 @@ def optimise(
     Parameters
     ----------
     kernel, n_blocks, xp, device, dtype
-        As in `sample`.
+        See `sample`.
     max_lag : int or sequence of int
         Largest lag in units of position, one number or one for each axis. Beyond it the error is not looked at, and
         grows.

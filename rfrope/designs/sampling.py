@@ -261,13 +261,13 @@ def design(
     ladder : (first, last), optional
         Scales of the kernel from the first head to the last, at equal ratios; with one kernel and several heads.
     norm : {"rms", "sup"}, optional
-        The error that the design "optimised" lowers; "rms" unless given.
+        The error that the design "optimised" lowers. Default: "rms".
     pairing : {"half", "interleaved"}
         Which two features of the model form a block.
     polar : bool
         Make a frequency for each feature of a head, not for each pair: a Rope for `rfrope.rotation.rotate_polar`.
     xp, device, dtype
-        As in `sample`.
+        See `sample`.
 
     Returns
     -------
@@ -352,7 +352,7 @@ def points(
     kernel : Kernel or str
         It says how many columns the cube has (`Kernel.n_columns`) and which of them carry a sign.
     n_blocks, rng, heads
-        As in `sample`.
+        See `sample`.
     design : {"iid", "stratified", "shifted", "sobol", "halton"}
         Those of `sample` that are point sets.
 

@@ -130,12 +130,12 @@ def export(
     engine : str
         One of `names`, in any spelling.
     context : int, optional
-        Positions of tables and configs; that of the Rope unless given.
+        Positions of tables and configs. Default: that of the Rope.
     base : float, optional
         Base of the ladder that divisors refer to, which the engine multiplies back: that of the Rope's ``source``, or
         10000, unless given. It changes nothing but the rounding.
     dtype : {"float16", "float32", "float64"}, optional
-        Type of tables; "float32" unless given.
+        Type of tables. Default: "float32".
     architecture : str, optional
         Architecture of llama.cpp: "llama" unless given, "phi3" or "gemma4".
 
@@ -199,7 +199,7 @@ def rounding(
     Raises
     ------
     ValueError, TypeError
-        As `export`.
+        See `export`.
 
     See Also
     --------
@@ -269,10 +269,10 @@ def write(
     OSError
         If a folder or the model is missing, or cannot be written to or read.
     ValueError
-        As `export`, and for another suffix, a model that is damaged, of another architecture, or of another width
+        See `export`. Also for another suffix, a model that is damaged, of another architecture, or of another width
         or pairing; a config with the Rope in it is read again and compared before it is written.
     TypeError
-        As `export`.
+        See `export`.
     ModuleNotFoundError
         Without the package gguf or onnx, where it is needed.
 

@@ -184,7 +184,7 @@ def golden_gate(
     zero_blocks : int
         How many blocks, the first of each head, do not turn; at most D.
     xp, device, dtype
-        As in `geometric`.
+        See `geometric`.
 
     Returns
     -------

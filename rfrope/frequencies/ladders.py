@@ -25,7 +25,7 @@ def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: 
     base : float
         Positive; 10000 in the first models, 500000 in Llama 3.
     xp, device, dtype
-        Array library (a module; NumPy unless given), where to put the result, and its dtype (float64 where the library
+        Array library (a module; default: NumPy), where to put the result, and its dtype (float64 where the library
         has it unless given). The frequencies are computed on the host and copied to the device.
 
     Returns
@@ -67,7 +67,7 @@ def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None
     step : float, radians per position
         Positive.
     xp, device, dtype
-        As in `geometric`.
+        See `geometric`.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None
     ValueError
         If `n_blocks` is negative or `step` is not positive and finite.
     TypeError
-        As `geometric`.
+        See `geometric`.
 
     See Also
     --------
@@ -103,7 +103,7 @@ def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any 
     max_freq : float
         Positive. From one edge of the image to the other, a distance of 2, the last block makes ``max_freq / 2`` turns.
     xp, device, dtype
-        As in `geometric`.
+        See `geometric`.
 
     Returns
     -------
@@ -115,7 +115,7 @@ def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any 
     ValueError
         If `n_blocks` is negative or `max_freq` is not positive and finite.
     TypeError
-        As `geometric`.
+        See `geometric`.
 
     See Also
     --------

@@ -233,7 +233,7 @@ def atlas(
         Frequencies of all heads, one set; with sections for text, whose axes count alike. Features of `q` and `k`
         beyond 2D count unrotated.
     scale : float, optional
-        Positive; multiplies q . k, beside the square of the attention factor. ``1 / sqrt(d)`` unless given.
+        Positive; multiplies q . k, beside the square of the attention factor. Default: ``1 / sqrt(d)``.
     skip : int
         So many first tokens are left out of all but the sinks: in most models the first key is unlike any other.
     context : int, optional
@@ -343,7 +343,7 @@ class AtlasBuilder:
         Raises
         ------
         ValueError, TypeError
-            As `heads.atlas`.
+            See `heads.atlas`.
         """
         q, k = (self._checked(name, x) for name, x in (("q", q), ("k", k)))
         if q.shape[1:] != k.shape[1:] or not len(k) or len(q) % len(k):
@@ -385,7 +385,7 @@ class AtlasBuilder:
         Parameters
         ----------
         heads : iterable of (int, int), optional
-            Layer and number of each head; layer 0 unless given.
+            Layer and number of each head. Default: layer 0.
 
         Raises
         ------

@@ -158,11 +158,11 @@ def effective_offset(
     max_lag : int, optional
         Furthest lag that is looked at, at least 1: as far as the given tokens reach, unless given.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
     causal : bool
         Whether only lags from -max_lag to 0 count, else those to max_lag too.
     scale : float, optional
-        Positive; multiplies the scores. ``1 / sqrt(d)`` unless given.
+        Positive; multiplies the scores. Default: ``1 / sqrt(d)``.
     paired : bool
         Whether row i of q and row i of k are of the same token, so that they are drawn together; they are as many then.
     n_resamples : int
@@ -179,7 +179,7 @@ def effective_offset(
     ValueError
         As `heads.profile`, for fewer than two tokens, and where no block with a score turns: all lags are alike then.
     TypeError
-        As `heads.profile`.
+        See `heads.profile`.
 
     See Also
     --------
@@ -262,11 +262,11 @@ def offset_from_weights(
         and `mean`, which is the same as ``mean mean^T``; the identity unless one is given: a query and a key of equal
         content, any direction of which is as likely.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
     causal : bool
         Whether only lags from -max_lag to 0 count, else those to max_lag too.
     scale : float, optional
-        Positive; multiplies the scores. ``1 / sqrt(d)`` unless given.
+        Positive; multiplies the scores. Default: ``1 / sqrt(d)``.
 
     Returns
     -------

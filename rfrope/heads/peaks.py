@@ -98,14 +98,14 @@ def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array
     Parameters
     ----------
     offset : array_like, in units of position
-        As in `rfrope.heads.phase_shift`.
+        See `rfrope.heads.phase_shift`.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``, with at least one block.
     shift : array_like, radians
         One for each block, measured or learned; broadcasts against the phases of `offset`.
     weights : array_like, optional
         How much each block counts, not negative: for instance the amplitude ``sqrt(C^2 + E^2)`` of its part of the
-        score. True and False do, too. Broadcasts against the phases of `offset`. All count the same unless given.
+        score. True and False do, too. Broadcasts against the phases of `offset`. Default: all count the same.
 
     Returns
     -------

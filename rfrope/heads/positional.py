@@ -112,7 +112,7 @@ def positional_weights(
         Width of the head, even, at least 2D; that of the Rope, or 2D, unless given. Features beyond 2D are not rotated,
         and get zeros.
     dtype : dtype of the caller's library, optional
-        Dtype of the result: float64 where the library has it, unless given.
+        Dtype of the result. Default: float64 where the library has it.
 
     Returns
     -------
@@ -194,7 +194,7 @@ def positional_scores(
     lags : array_like, in units of position
         Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` otherwise.
     frequencies, offset, temperature, offset_weights, head_dim
-        As in `positional_weights`.
+        See `positional_weights`.
     scaled : bool
         Divide by ``sqrt(head_dim)``, as attention does before its softmax.
 
@@ -206,7 +206,7 @@ def positional_scores(
     Raises
     ------
     ValueError, TypeError
-        As `positional_weights`.
+        See `positional_weights`.
 
     See Also
     --------
@@ -252,7 +252,7 @@ def positional_attention(
     Parameters
     ----------
     frequencies, offset, temperature, offset_weights, head_dim
-        As in `positional_weights`.
+        See `positional_weights`.
     context : int or sequence of int
         Number of keys, at positions 0, 1, ...; for k axes the number along each.
     scaled : bool
@@ -271,7 +271,7 @@ def positional_attention(
     Raises
     ------
     ValueError, TypeError
-        As `positional_weights`, and for a context, window or position that are not whole numbers or do not fit.
+        See `positional_weights`. Also for a context, window or position that are not whole numbers or do not fit.
 
     See Also
     --------

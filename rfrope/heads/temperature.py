@@ -39,7 +39,7 @@ def temperature_for_mass(
     frequencies : array_like, radians per position
         One set: ``(D,)`` or ``(D, k)``, with at least one block.
     context, causal, window, query_position, scaled, head_dim
-        As in `positional_attention`.
+        See `positional_attention`.
     offset : int, or sequence of int for k axes
         Lag of a key that the query sees.
 

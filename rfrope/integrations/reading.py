@@ -69,7 +69,7 @@ def read_heads(
     documents : iterable of sequences of int
         Token ids, ``(tokens,)``. Positions are 0, 1, ...
     layers : iterable of int, optional
-        Only these; all that turn unless given.
+        Only these. Default: all that turn.
 
     Yields
     ------
@@ -249,7 +249,7 @@ def atlas(
         atlas does not describe: documents longer than a window, learned sinks, capped logits, both directions, norms
         after the rotation, another rotation than that of the config.
     TypeError
-        As `read_heads`.
+        See `read_heads`.
 
     See Also
     --------

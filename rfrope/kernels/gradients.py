@@ -97,7 +97,7 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     kernel : Kernel or str
         A family of the registry, as in `rfrope.kernels.evaluate_phi`.
     **values : array_like
-        As in `rfrope.kernels.evaluate_phi`.
+        See `rfrope.kernels.evaluate_phi`.
 
     Returns
     -------
@@ -111,7 +111,7 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
         differentiated: nu and alpha, whose quantile functions have no such form here, and the weights of a mixture or
         the scale of a periodic kernel, which choose among whole numbers; and for points as `Kernel.transport`.
     TypeError
-        As `rfrope.kernels.evaluate_phi`.
+        See `rfrope.kernels.evaluate_phi`.
 
     See Also
     --------

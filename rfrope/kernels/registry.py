@@ -160,7 +160,7 @@ def register(
     formula, law, dimensions : str
         For people: Phi, the distribution of omega, the allowed numbers of axes.
     example : str, optional
-        A specification that `rfrope validate` checks; ``name`` unless given.
+        A specification that `rfrope validate` checks. Default: ``name``.
     aliases : tuple of str
         Other names.
 

@@ -33,7 +33,7 @@ def parse(text: str) -> Kernel:
     ValueError
         If the text is not of that form, longer than 65536 characters or nested more than 40 deep, or as `kernel`.
     TypeError
-        As `kernel`.
+        See `kernel`.
 
     See Also
     --------

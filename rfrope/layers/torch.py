@@ -172,7 +172,7 @@ class RotaryEmbedding(TurningModule):
             queries, which then share them in groups of neighbours.
         positions : tensor or array_like, optional
             Those of the tokens: ``(tokens,)`` for all sequences or ``(batch, tokens)``, and with a last axis k for
-            several axes of positions. Ragged and packed sequences say theirs. Consecutive from 0 unless given.
+            several axes of positions. Ragged and packed sequences say theirs. Default: consecutive from 0.
         offset : int or tensor
             Added to the positions: how many tokens a cache holds.
         k_positions : tensor or array_like, optional
@@ -209,7 +209,7 @@ class RotaryEmbedding(TurningModule):
             As in `forward`. Where each head has frequencies of its own, as many heads as there are sets, or some for
             each.
         positions, offset
-            As in `forward`.
+            See `forward`.
         keys : bool
             Add the phases that are learned, which belong to keys.
 
@@ -221,7 +221,7 @@ class RotaryEmbedding(TurningModule):
         Raises
         ------
         ValueError, TypeError
-            As `forward`.
+            See `forward`.
         """
         keys = flag("keys", keys)
         if self.layout == "bhtd":

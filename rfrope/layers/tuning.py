@@ -93,7 +93,7 @@ def tune_modules(
         A file that appears whole, about once a second: the same call goes on from it, however it was ended, and gives
         the same bits as one that was not.
     progress : None, bool or callable
-        As in `rfrope.estimate_kernel`.
+        See `rfrope.estimate_kernel`.
 
     Returns
     -------

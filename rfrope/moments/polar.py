@@ -72,7 +72,7 @@ def polar_variance(
     Parameters
     ----------
     q, k, lags, kernel, shift
-        As in `polar_score`.
+        See `polar_score`.
     design : str, Rope or array_like
         Any name that `sample` takes, if its pairs of blocks have an exact covariance: "iid", "antithetic";
         "stratified" where each axis is a function of a uniform of its own; "shifted", "sobol" and "halton" where one
@@ -134,7 +134,7 @@ def polar_error(
     Raises
     ------
     ValueError, TypeError
-        As `polar_variance`.
+        See `polar_variance`.
 
     See Also
     --------
@@ -171,7 +171,7 @@ def polar_tail(
     Parameters
     ----------
     q, k, lags, kernel, shift
-        As in `polar_score`.
+        See `polar_score`.
     distance : array_like
         Not negative, in units of the score; it broadcasts against the scores.
 
@@ -183,7 +183,7 @@ def polar_tail(
     Raises
     ------
     ValueError, TypeError
-        As `polar_score`, and for negative distances.
+        See `polar_score`. Also for negative distances.
 
     See Also
     --------
@@ -244,7 +244,7 @@ def effective_blocks(q: Array, k: Array) -> Array:
     Raises
     ------
     ValueError, TypeError
-        As `polar_score`.
+        See `polar_score`.
 
     See Also
     --------

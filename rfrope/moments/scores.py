@@ -83,7 +83,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     kernel : Kernel or str
         Law of the frequencies; a string is read by `rfrope.kernels.parse`.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
 
     Returns
     -------
@@ -121,7 +121,7 @@ def score_variance(
     Parameters
     ----------
     q, k, lags, kernel, pairing
-        As in `expected_score`.
+        See `expected_score`.
     design : str, Rope or array_like
         Any name that `sample` takes, if its pairs of blocks have an exact covariance (`rfrope.moments.pair_covariance`
         lists them), or the frequencies ``(D,)`` or ``(D, ndim)`` of one set, which are then dealt to the blocks at
@@ -135,7 +135,7 @@ def score_variance(
     Raises
     ------
     ValueError, TypeError
-        As `expected_score`, and for a design of which no exact form is known, with those of which one is.
+        See `expected_score`. Also for a design of which no exact form is known, with those of which one is.
 
     See Also
     --------
@@ -179,7 +179,7 @@ def relative_error(
     Raises
     ------
     ValueError, TypeError
-        As `expected_score`.
+        See `expected_score`.
 
     See Also
     --------

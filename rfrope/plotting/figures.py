@@ -47,10 +47,10 @@ def kernel(
     frequencies : Rope or array_like, radians per unit of position, optional
         ``(D,)`` or ``(*H, D, k)``: one curve for each head.
     n_blocks : int, optional
-        D of the band, one standard deviation to either side of Phi at each lag; that of `frequencies` unless given.
+        D of the band, one standard deviation to either side of Phi at each lag. Default: that of `frequencies`.
         Without either there is no band.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of pyplot unless given.
+        Axes to draw in. Default: those of a new pyplot figure.
 
     Returns
     -------
@@ -115,7 +115,7 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
     rope : Rope or array_like, radians per unit of position
         Frequencies ``(D,)`` or ``(*H, D, k)``, with at least one block.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of pyplot unless given.
+        Axes to draw in. Default: those of a new pyplot figure.
 
     Returns
     -------
@@ -168,7 +168,7 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     result : PositionalAttention or Profile
         What `heads.positional_attention` or `heads.profile` returned, for lags along one axis.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of pyplot unless given.
+        Axes to draw in. Default: those of a new pyplot figure.
 
     Returns
     -------
@@ -239,7 +239,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     max_lag : int or mapping of str to int
         Largest lag, at least 1, in units of position; or one for each label.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of pyplot unless given.
+        Axes to draw in. Default: those of a new pyplot figure.
 
     Returns
     -------
@@ -296,7 +296,7 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
     context : int or mapping of str to int, optional
         Drawn as a line: blocks above it complete no turn within so many positions. One for each label, or one for all.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of pyplot unless given.
+        Axes to draw in. Default: those of a new pyplot figure.
 
     Returns
     -------
@@ -350,7 +350,7 @@ def validation(result: Any, *, ax: Any = None) -> Any:
     result : Validation
         What `rfrope.validate` returned.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of pyplot unless given.
+        Axes to draw in. Default: those of a new pyplot figure.
 
     Returns
     -------

@@ -83,7 +83,7 @@ def ntk(frequencies: Array, factor: float) -> Rope:
     ValueError
         If there are fewer than two frequencies, and as `linear`.
     TypeError
-        As `linear`.
+        See `linear`.
 
     See Also
     --------
@@ -128,14 +128,14 @@ def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_p
     Returns
     -------
     Rope
-        As `ntk`.
+        See `ntk`.
 
     Raises
     ------
     ValueError
-        As `ntk`, and if a length is not positive.
+        See `ntk`. Also if a length is not positive.
     TypeError
-        As `linear`, and if a length is not a whole number.
+        See `linear`. Also if a length is not a whole number.
 
     See Also
     --------
@@ -212,7 +212,7 @@ def yarn(
         If `base` is needed and missing or not above 1, if numbers are not positive (`mscale` and `mscale_all_dim`: are
         negative), if `beta_fast` is below `beta_slow`, and as `linear`.
     TypeError
-        As `linear`, and if `truncate` is neither True nor False.
+        See `linear`. Also if `truncate` is neither True nor False.
 
     See Also
     --------
@@ -286,7 +286,7 @@ def longrope(
     ValueError
         If the three arrays differ in length, numbers are not positive, and as `linear`.
     TypeError
-        As `linear`, and for arrays of different libraries.
+        See `linear`. Also for arrays of different libraries.
 
     See Also
     --------
@@ -361,7 +361,7 @@ def llama3(
     ValueError
         If numbers are not positive, if `low_freq_factor` is above `high_freq_factor`, and as `linear`.
     TypeError
-        As `linear`.
+        See `linear`.
 
     See Also
     --------
@@ -417,7 +417,7 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
     ValueError
         If `partial_rotary_factor` is not from 0 to 1, and as `linear`.
     TypeError
-        As `linear`.
+        See `linear`.
 
     See Also
     --------
