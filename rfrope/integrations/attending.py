@@ -1,4 +1,4 @@
-"""Attention that an atlas describes: causal, over all tokens, of rotated queries and keys alone; others are refused."""
+"""Attention that an atlas can describe: causal, over all tokens, of rotated queries and keys alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ROUNDED, _ROUNDED_16 = 1e-5, 0.02  # relative error of a weight by the dtype of
 
 
 def check_windows(kinds: list[LayerKind], tokens: int) -> None:
-    """Refuse documents in which some layers do not see all tokens before them."""
+    """Refuse documents in which some layers do not see all earlier tokens."""
     for kind in kinds:
         if kind.window is not None and kind.window < tokens:
             where = "its layers" if kind.layers is None else show_layers(kind.layers)
@@ -34,12 +34,12 @@ def check_windows(kinds: list[LayerKind], tokens: int) -> None:
 
 
 def check_module(path: str, attention: Module, rope: Rope) -> None:
-    """Refuse attention that is something else by what its module or the table of model types says.
+    """Refuse attention that an atlas cannot describe, by its module and the table of model types.
 
     Raises
     ------
     ValueError
-        For both directions, learned sinks, logits that are capped, and features that change after their rotation.
+        If attention is bidirectional, has learned sinks or capped logits, or changes features after their rotation.
     """
     other = ""
     if rope.source.model.unmovable:
@@ -58,7 +58,7 @@ def check_module(path: str, attention: Module, rope: Rope) -> None:
 
 
 def compute_weights(model: Module, undo: ExitStack) -> None:
-    """Let attention give its weights until undone."""
+    """Make attention return its weights, until undone."""
     configs = {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}
     for config in configs.values():
         if hasattr(config, "_attn_implementation"):
@@ -75,7 +75,7 @@ def comparing(
     scale: Callable[[str, Module, np.ndarray], float],
     rope: Rope,
 ) -> Callable[..., None]:
-    """Return a hook of an attention module that holds its weights against those of what it turned."""
+    """Return a hook that compares an attention module's weights with those of its rotated queries and keys."""
 
     def compare(_: Module, __: Any, given: Any) -> None:
         if path not in kept:

@@ -1,4 +1,4 @@
-"""Rotary modules and attention of models of transformers, and replacements that turn by positions."""
+"""Rotary modules and attention of transformers models, and their replacements, which rotate by positions."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ _HELD = "embed_positions"  # the buffer of attention that holds its own table
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
-    """A module that makes or holds tables of cos and sin.
+    """A module that makes or holds cos/sin tables.
 
     Attributes
     ----------
     parent : Module
-        The module that it is a part of; for attention with a table of its own, that attention.
+        The module that contains it; for attention with a table of its own, that attention.
     path, name : str
-        Where the parent is, and what the module in it is called.
+        Path of the parent, and name of the module in it.
     module : Module
         The module itself.
     is_text : bool
-        True if it counts tokens of text.
+        Whether it counts text tokens.
     gives_tables : bool
-        True if it makes tables from positions; False for attention with a table of its own.
+        Whether it makes tables from positions; False for attention with a table of its own.
     is_replaced : bool
-        True if a Rope takes its place.
+        Whether a Rope replaces it.
     """
 
     parent: Module
@@ -65,14 +65,14 @@ class Rotary:
 
 
 def rotaries(model: Module) -> list[Rotary]:
-    """Find what a Rope can take the place of in a model, with those of parts that see or hear.
+    """Find what a Rope can replace in a model, including vision and audio parts.
 
     Raises
     ------
     ValueError
-        If there is nothing.
+        If there is nothing to replace.
     TypeError
-        If it is no model.
+        If `model` is not a model.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
@@ -116,7 +116,7 @@ def _perceives(path: str, rotary: Module) -> bool:
 
 
 def nearest(path: str, found: list[Rotary]) -> Rotary:
-    """The rotary module of a module's own sub-model: that of the nearest part around it, of text if it has several."""
+    """Return the rotary module of the nearest sub-model around a module: that for text, if it has several."""
     steps = path.split(".")
 
     def nearness(rotary: Rotary) -> tuple[bool, int, bool]:
@@ -138,20 +138,20 @@ class _Tag(torch.Tensor):
 
 
 class Positions(torch.nn.Module):
-    """Replacement of a rotary module, which gives positions ``(batch, tokens, k)`` in place of a table.
+    """Replacement of a rotary module that returns positions ``(batch, tokens, k)`` instead of a table.
 
     Attributes
     ----------
     turning : torch.nn.ModuleDict
-        The modules that turn, by kind of layer.
+        The rotary embeddings, by kind of layer.
     turns_last : bool
-        True if the features of the model that turn are the last of a head.
+        Whether the model rotates the last features of a head.
     turns_back : bool
-        True if its attention undoes rotations, too.
+        Whether its attention also undoes rotations.
     is_complex : bool
-        True if its attention takes one table, of complex numbers.
+        Whether its attention takes one table of complex numbers.
     is_by_layer : bool
-        True if each layer turns by a module of its own, whose name is the layer's number.
+        Whether each layer has its own rotary embedding, named by the layer's number.
     """
 
     def __init__(self, rotary: Rotary, turning: Mapping[str, Module], *, is_by_layer: bool = False) -> None:
@@ -194,7 +194,7 @@ class Positions(torch.nn.Module):
             return getattr(self.__dict__["rotary"].module, name)
 
     def forward(self, x: Any, position_ids: Any, layer_type: str | None = None) -> Any:
-        """Positions in place of cos, and in place of sin which kind of layer they are for, if there are several."""
+        """Return positions in place of cos, and in place of sin the kind of layer, if there are several."""
         if layer_type not in self.turning and self.has_kinds:
             raise ValueError(f"layer_type is {show(layer_type)}; expected one of {', '.join(self.turning)}")
         index = [*self.turning].index(layer_type) if layer_type in self.turning else 0
@@ -206,12 +206,12 @@ class Positions(torch.nn.Module):
 
     @property
     def has_kinds(self) -> bool:
-        """True if layers of several kinds turn by other modules."""
+        """Whether several kinds of layers have their own rotary embeddings."""
         return not self.is_by_layer and len({*self.turning.values()}) > 1
 
     @property
     def is_tagged(self) -> bool:
-        """True if positions come with a tensor that says for which kind of layer they are."""
+        """Whether positions come with a tensor that names their kind of layer."""
         return not self.is_complex and (self.turns_back or self.has_kinds)
 
     def _split_axes(self, position_ids: Any, axes: int) -> Any:
@@ -228,12 +228,12 @@ class Positions(torch.nn.Module):
         return position_ids[-axes:].movedim(0, -1)
 
     def turning_module(self, index: int) -> Module:
-        """Return the module that turns in a kind of layer, by its number."""
+        """Return the rotary embedding of a kind of layer, by its number."""
         return [*self.turning.values()][index]
 
 
 def positions_for(rotary: Rotary, rope: Any) -> Positions:
-    """Return what takes the place of a rotary module, by a Rope, one for each kind of layer, or one for each layer."""
+    """Return the replacement of a rotary module for a Rope, or for one per kind of layer or per layer."""
     if not isinstance(rope, list | tuple) or not rope or not all(hasattr(one, "rotate") for one in rope):
         return Positions(rotary, turning_modules(rotary.module, rope))
     config = getattr(rotary.module, "config", None)
@@ -246,7 +246,7 @@ def positions_for(rotary: Rotary, rope: Any) -> Positions:
 
 
 def turning_modules(module: Module, rope: Any) -> dict[str, Module]:
-    """The modules that turn, by kind of layer ("all" where there is one), checked against that of the model."""
+    """Return the rotary embeddings by kind of layer ("all" if there is one), checked against the model's own."""
     from rfrope.layers.torch import RotaryEmbedding
 
     widths = _widths(module)
@@ -331,7 +331,7 @@ def _pairing(config: Any) -> str | None:
 
 
 def swap(names: dict[str, Any], name: str, value: Any, undo: ExitStack) -> None:
-    """Put a value in a dict, and note how to undo that."""
+    """Put a value in a dict, and register how to undo that."""
     if name in names:
         undo.callback(names.__setitem__, name, names[name])
     else:
@@ -340,7 +340,7 @@ def swap(names: dict[str, Any], name: str, value: Any, undo: ExitStack) -> None:
 
 
 def rotating_methods(attention: Module) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Methods of an attention module that call functions of cos and sin: name, function, and those functions."""
+    """Yield methods of an attention module that call functions of cos and sin: name, function, and those functions."""
     for kind in type(attention).__mro__:
         if kind is torch.nn.Module:
             break
@@ -359,7 +359,7 @@ def _takes_tables(function: Any) -> bool:
 
 
 def redirect(attention: Module, positions: Positions, undo: ExitStack) -> bool:
-    """Let the methods of an attention module that call a function of cos and sin call one of positions."""
+    """Replace the functions of cos and sin that an attention module calls by functions of positions."""
     found = False
     for name, function, called in rotating_methods(attention):
         if name in vars(attention):
@@ -378,7 +378,7 @@ def redirect(attention: Module, positions: Positions, undo: ExitStack) -> bool:
 
 
 def calling(function: Any, replaced: Mapping[str, Any]) -> Any:
-    """Return a copy of a function that finds other functions under some global names."""
+    """Return a copy of a function with some of its global names replaced."""
     names = function.__globals__ | replaced
     names.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
     made: Any = types.FunctionType(function.__code__, names, closure=function.__closure__)
@@ -449,7 +449,7 @@ def _read_positions(arguments: Mapping[str, Any], positions: Positions) -> tuple
 
 
 def has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
-    """Return True if a function takes ``(..., tokens, heads, d)``, found by calling it on two tokens of three heads."""
+    """Return whether a function takes ``(..., tokens, heads, d)``, found by calling it on two tokens of three heads."""
     parameters = inspect.signature(rotation).parameters.values()
     needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
     tables = [name for name in needed if name in ("cos", "sin", "freqs_cis")]

@@ -1,4 +1,4 @@
-"""The config of a saved model whose rotation was replaced: the frequencies that it turns by."""
+"""Write the frequencies of a replaced rotation into the config of a saved model."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ KEPT = ("rope_theta", "partial_rotary_factor")  # of a config's own parameters
 
 
 def watch_saving(register: Callable[[], None]) -> None:
-    """Let models look for replaced rotations when they are saved: a part that was given alone is saved by the whole."""
+    """Make models look for replaced rotations when saved, also those of a part replaced on its own."""
     kept = PreTrainedModel.save_pretrained
     if getattr(kept, "__module__", "") == __name__:
         return
 
     def save_pretrained(self: Module, *arguments: Any, **options: Any) -> Any:
-        """Save a model, whose config says in the meantime by what it turns."""
+        """Save a model with a config that describes its current rotation."""
         replaced = [one for one in self.modules() if isinstance(one, rotations.Positions)]
         with ExitStack() as undo:
             for lost in dict.fromkeys(filter(None, [_written(self, one, undo, register) for one in replaced])):

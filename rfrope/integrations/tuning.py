@@ -1,4 +1,4 @@
-"""The rotation of a model of transformers, learned for a longer context with its weights frozen."""
+"""Learn the rotation of a frozen transformers model for a longer context."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _READINGS = ("auto", "whole", "windows")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Target:
-    """The part of a model's rotation that is learned.
+    """The learned part of a model's rotation.
 
     Attributes
     ----------
@@ -38,9 +38,9 @@ class Target:
         The model's own.
     layers : int
     heads : int
-        Heads of the keys.
+        Number of key heads.
     kind : str or None
-        Kind of layer, where there are several; `others` are the Ropes of the others, which stay.
+        Kind of layer, if there are several; `others` are the Ropes of the other kinds, which stay.
     """
 
     model: Module
@@ -51,14 +51,14 @@ class Target:
     others: dict[str, Rope]
 
     def make(self, ropes: Sequence[Rope], learnable: tuple[str, ...]) -> list[Module]:
-        """Return modules that learn, on the model's device."""
+        """Return learning modules, on the model's device."""
         made = [RotaryEmbedding(rope, learnable) for rope in ropes]
         for one in made:
             one.head_dim = None if isinstance(one.start.head_dim, Assumed) else one.head_dim
         return [one.to(next(self.model.parameters()).device) for one in made]
 
     def put_in(self, replace: Any, modules: list[Module] | None) -> AbstractContextManager[Any]:
-        """Return a context in which the model turns by modules, or by its own rotation."""
+        """Return a context in which the model uses `modules`, or its own rotation."""
         if modules is None:
             return nullcontext()
         given: Any = modules[0] if len(modules) == 1 else modules
@@ -69,7 +69,7 @@ class Target:
 
 
 def read_target(model: Module, part: str | None, per: str, trained: int | None) -> Target:
-    """Return what is learned of a model: its Rope, or that of the layers that see far."""
+    """Return what a model can learn: its Rope, or that of the layers that see far."""
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
     if model.get_output_embeddings() is None or model.get_input_embeddings() is None:
@@ -97,7 +97,7 @@ def read_target(model: Module, part: str | None, per: str, trained: int | None) 
 
 
 def read_starts(starts: Any, plan: analysis.Plan) -> dict[str, Any]:
-    """Return Ropes to start from by their names, of the plan for a longer context where they are names."""
+    """Return the Ropes to start from, by name; names alone are methods of the plan for a longer context."""
     if isinstance(starts, Mapping):
         found = dict(starts)
     else:
@@ -114,7 +114,7 @@ def read_starts(starts: Any, plan: analysis.Plan) -> dict[str, Any]:
 
 
 def split(documents: Sequence[np.ndarray], share: float, seed: int, least: int) -> list[list[np.ndarray]]:
-    """Return documents that are learned from, those that choose, and those that are held out."""
+    """Return the documents that teach, those that choose, and held-out ones."""
     seen: dict[bytes, int] = {}
     for i, one in enumerate(documents):
         if (first := seen.setdefault(one.tobytes(), i)) != i:
@@ -192,7 +192,7 @@ def tune(
     progress: Any = None,
     **course: Any,
 ) -> Tuning:
-    """Return what `rfrope.integrations.transformers.tune` does, by a function that replaces a rotation."""
+    """Return `rfrope.integrations.transformers.tune`, with `replace` as the function that replaces a rotation."""
     per, names = choice("per", per, tuning.PER), tuning.read_learnable(learnable)
     target = read_target(model, part, per, trained)
     replace(model, target.others | {target.kind: target.rope} if target.kind else target.rope).undo()

@@ -1,4 +1,4 @@
-"""Parameters of the module for PyTorch: how they start, move and are loaded, and the Rope that they make."""
+"""Parameters of the PyTorch module: their start, moves and loading, and the Rope that they make."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DONE = "_is_hf_initialized"  # the mark of transformers
 
 
 def read_learnable(learnable: Any) -> tuple[str, ...]:
-    """Return the names of the parameters that hold what is learned."""
+    """Return the names of the learned parameters."""
     if isinstance(learnable, bool):
         return ("frequencies",) if learnable else ()
     names = (learnable,) if isinstance(learnable, str) else listed("learnable", learnable, "names of what is learned")
@@ -48,14 +48,14 @@ class LearningModule(LaunchingModule):
 
     @property
     def learnable(self) -> tuple[str, ...]:
-        """Return the names of what is learned."""
+        """Return the names of the learned parameters."""
         return tuple(name for name, parameter in LEARNABLE.items() if parameter in self._learned)
 
     @property
     def rope(self) -> Rope:
-        """Return the Rope that the module turns by: as given, or with what was learned by now, but for phases.
+        """Return the current Rope: as given, or with the parameters learned so far, except phases.
 
-        What was learned is read from its device: inside a model's step take `start`, which has all but the numbers.
+        Parameters are read from their device: inside a model's step use `start`, which has all but their values.
         """
         learned = [name for name in self.learnable if name != "phases"]
         if not learned:
@@ -79,7 +79,7 @@ class LearningModule(LaunchingModule):
         return np.asarray(parameter.cpu().numpy())
 
     def reset_parameters(self) -> None:
-        """Let what is learned start anew: frequencies from the Rope, factors and temperature from 1, phases from 0."""
+        """Reset the parameters: frequencies to the Rope's, factors and temperature to 1, phases to 0."""
         self._start(self._learned)
 
     def _register(self, shapes: dict[str, tuple[int, ...]], dtype: Any) -> None:

@@ -1,4 +1,4 @@
-"""Learn rotation from several starts: a race of a few steps, then the best alone; every step can be gone on from."""
+"""Learn a rotation from several starts: a race of a few steps, then the best alone; resumable after every step."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ _SAMPLED = 16  # numbers of each parameter that a checkpoint knows a model by
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """The loss and the batches of a race, and its options.
+    """Loss, batches and options of a race.
 
     Attributes
     ----------
     loss : callable
-        Of a batch: the loss of each document ``(documents,)``, or of one.
+        Maps a batch to the loss of each document ``(documents,)``, or to one loss.
     learning : callable or sequence
-        The batch of each step, or batches that are taken in turn.
+        Batch of each step, or batches used in turn.
     validation, held_out : dict of str to sequence
         Batches of each part, as within and beyond a trained context: those that choose, and those that judge.
     steps, race, check_every, patience : int
-        Steps from the best start, and from every start before the others are dropped; steps between two looks at the
-        validation, and looks without gain after which learning ends.
+        Steps of the best start, and of every start in the race; steps between validations, and validations without gain
+        before learning ends.
     rate, penalty : float
-        Of Adam at the first step, from where it falls to 0; and of the squares of log-factors and log-temperature,
-        added up and divided by the number of sets.
+        Learning rate of Adam at the first step, falling to 0; and factor of the squared log-factors and
+        log-temperature, summed and divided by the number of sets.
     about : Any
-        What a function that makes batches makes them of: a checkpoint is known by it.
+        Data of a function that makes batches, by which a checkpoint is recognised.
     """
 
     loss: Loss
@@ -67,22 +67,22 @@ class Course:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """All that was done: of each start, in a row, what is learned, and its moments as Adam has them.
+    """Progress of a race: for each start, one row of parameters and their Adam moments.
 
     Attributes
     ----------
     n : int
-        Steps, looks and readings so far.
+        Steps, validations and readings so far.
     values, first, second, best : ndarray (starts, parameters)
-        What is learned now, both moments, and what was learned at the best look.
+        Current parameters, both moments, and the parameters at the best validation.
     loss, at, waited, ended : ndarray (starts,)
-        Loss at the best look, steps done, looks since the best one, and how it ended.
+        Loss at the best validation, steps done, validations since then, and how it ended.
     history : ndarray (looks, 3 + parts)
-        Start, step, mean loss of the steps before, and loss of each part of the validation.
+        Start, step, mean loss since the last validation, and loss of each part of the validation.
     running : ndarray (starts, 2)
-        Sum and number of the losses of steps since the last look.
+        Sum and number of the losses since the last validation.
     readings : ndarray (documents, 4)
-        Method, part, batch and loss of what was held out.
+        Method, part, batch and loss of held-out documents.
     """
 
     n: int
@@ -100,14 +100,14 @@ class State:
 
     @classmethod
     def empty(cls, starts: int, parameters: int, parts: int) -> State:
-        """Return the state before anything was done."""
+        """Return the state before the first step."""
         rows = {name: np.zeros((starts, parameters)) for name in ("values", "first", "second", "best")}
         numbers = {name: np.zeros(starts, np.int64) for name in ("at", "waited", "ended")}
         lists = {"history": np.zeros((0, 3 + parts)), "running": np.zeros((starts, 2)), "readings": np.zeros((0, 4))}
         return cls(n=0, loss=np.full(starts, math.inf), **rows, **numbers, **lists)
 
     def changed(self, row: int, **rows: Any) -> State:
-        """Return a copy with other values in the row of a start."""
+        """Return a copy with new values in the row of a start."""
         copies = {name: getattr(self, name).copy() for name in rows}
         for name, value in rows.items():
             copies[name][row] = value
@@ -116,15 +116,15 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The places of a model where it turns.
+    """The rotary modules of a model.
 
     Attributes
     ----------
     model : torch.nn.Module
     make : callable
-        Of the Ropes of a start: the modules that learn from them, made for this model.
+        Maps the Ropes of a start to learning modules for this model.
     put_in : callable
-        Of such modules, or of None for the rotation that the model has: a context in which the model turns by them.
+        Maps such modules, or None for the model's own rotation, to a context in which the model uses them.
     """
 
     model: Module
@@ -133,7 +133,7 @@ class Places:
 
 
 class Race:
-    """The learning from all starts, whose state is whole after every step."""
+    """Learning from all starts; its state is complete after every step."""
 
     def __init__(self, places: Places, course: Course, starts: Mapping[str, Sequence[Rope]], checkpoint: Any) -> None:
         self.places, self.course = places, course
@@ -165,11 +165,11 @@ class Race:
 
     @property
     def winner(self) -> int:
-        """Return the number of the start with the least loss so far."""
+        """Return the number of the start with the lowest loss so far."""
         return int(np.argmin(self.state.loss))
 
     def run(self, progress: Any) -> None:
-        """Learn, and read what was held out; what was done is kept in the checkpoint, however this ends."""
+        """Learn, and evaluate the held-out documents; the checkpoint keeps the progress however this ends."""
         more, readings = len(self.starts) - 1, sum(map(len, self.course.held_out.values()))
         total = len(self.starts) + more * self.course.race + self.course.steps + len(self.methods) * readings
         steps = self._steps()
@@ -285,11 +285,11 @@ class Race:
 
     @property
     def methods(self) -> list[str]:
-        """Return the names of what is read: the model's own rotation, the starts, and what was learned."""
+        """Return the names of the methods compared: the model's own rotation, the starts, and the learned one."""
         return [AS_IT_IS, *(name for name in self.names if name != AS_IT_IS), LEARNED]
 
     def learned(self) -> list[Module]:
-        """Return modules that turn by what was learned."""
+        """Return modules with the learned rotation."""
         modules = self.places.make(self.starts[self.winner])
         write(parameters_of(modules), self.state.best[self.winner])
         return modules
@@ -316,7 +316,7 @@ class Race:
                         yield
 
     def losses(self) -> dict[str, dict[str, np.ndarray]]:
-        """Return the loss of each document that was held out, by method and part."""
+        """Return the loss of each held-out document, by method and part."""
         held, parts = self.state.readings, [*self.course.held_out]
         return {
             method: {part: held[(held[:, 0] == i) & (held[:, 1] == j), 3] for j, part in enumerate(parts)}
@@ -328,12 +328,12 @@ class Race:
 
 
 def parameters_of(modules: Sequence[Module]) -> list[Tensor]:
-    """Return the parameters of modules, each once where several share it."""
+    """Return the parameters of modules, shared ones once."""
     return [*dict.fromkeys(one for module in modules for one in module.parameters())]
 
 
 def joined(tensors: Sequence[Tensor]) -> np.ndarray:
-    """Return the numbers of tensors in a row."""
+    """Return the values of tensors as one row."""
     return np.concatenate([one.detach().cpu().double().reshape(-1).numpy() for one in tensors])
 
 
@@ -343,7 +343,7 @@ def _count_sets(rope: Rope) -> int:
 
 
 def parted(row: np.ndarray, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors of the shapes of others from a row of numbers."""
+    """Return tensors of the shapes of others from a row of values."""
     sizes = np.cumsum([one.numel() for one in like])[:-1]
     pairs = zip(np.split(row, sizes), like, strict=True)
     return [torch.tensor(part, dtype=one.dtype, device=one.device).reshape(one.shape) for part, one in pairs]
@@ -351,7 +351,7 @@ def parted(row: np.ndarray, like: Sequence[Tensor]) -> list[Tensor]:
 
 @torch.no_grad()
 def write(parameters: Sequence[Tensor], row: np.ndarray) -> None:
-    """Put the numbers of a row into parameters."""
+    """Write a row of values into parameters."""
     for parameter, values in zip(parameters, parted(row, parameters), strict=True):
         parameter.copy_(values)
 
@@ -394,7 +394,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def frozen(model: Module, *, training: bool = False) -> Iterator[None]:
-    """Let no parameter of a model ask for gradients, and no module drop out; at the end all is as it was."""
+    """Disable gradients and dropout of a model; restore both at the end."""
     wanted = [(one, one.requires_grad) for one in model.parameters()]
     modes = [(one, one.training) for one in model.modules()]
     try:

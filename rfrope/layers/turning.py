@@ -1,7 +1,7 @@
-"""Calls of the module for PyTorch: turned at once, in a compiled graph, or with all checks.
+"""Calls of the PyTorch module: rotation at once, in a compiled graph, or with all checks.
 
-Functions, constants and modules that are met while a graph is traced are looked at again before every call of it,
-methods are not: hence methods, and those of tensors in place of functions.
+Functions, constants and modules met while a graph is traced are guarded before every call, methods are not: hence
+methods, and those of tensors in place of functions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # wh
 
 
 class TurningModule(LearningModule):
-    """A module as its calls see it; `rfrope.layers.torch` has what it is made of, learns and stores."""
+    """The calls of a module; `rfrope.layers.torch` has its construction, learning and storage."""
 
     _last_plans: list[tuple[Any, Any]]  # the last layout forwards and back, and what the backend made of it
 
@@ -85,7 +85,7 @@ class TurningModule(LearningModule):
     # -- at once -------------------------------------------------------------------------------------------------------
 
     def turn_at_once(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
-        """Turn small tensors of the CPU by one call, by the plans of the last layout, or leave it to a closer look."""
+        """Rotate small CPU tensors in one call, with the plan of the last layout, or leave them to the checks."""
         if self._backend is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
             return None
         recorded = _RECORDING and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
@@ -155,7 +155,7 @@ class TurningModule(LearningModule):
     # -- in a graph ----------------------------------------------------------------------------------------------------
 
     def turn_in_graph(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
-        """Turn at integer positions, or return None where that takes all checks, and for what is refused."""
+        """Rotate at integer positions, or return None for what needs all checks or is refused."""
         known = q.is_cpu or q.is_cuda or q.is_meta or q.is_xpu
         if q.device != k.device or not known or q.is_sparse or not self._belong(q, k):
             return None
@@ -275,7 +275,7 @@ class TurningModule(LearningModule):
     def turn_checked(
         self, q: Tensor, k: Tensor, positions: Any, offset: Any, k_positions: Any
     ) -> tuple[Tensor, Tensor]:
-        """Turn with all checks."""
+        """Rotate with all checks."""
         both = None if k_positions is not None else self.turn_on_device(q, k, positions, offset)
         if both is not None:
             return both
@@ -292,7 +292,7 @@ class TurningModule(LearningModule):
         return first, second
 
     def turn_alone(self, x: Tensor, positions: Any, offset: Any, keys: bool) -> Tensor:
-        """Turn queries or keys alone, with all checks."""
+        """Rotate queries or keys alone, with all checks."""
         self._check("x", x)
         if self._sets and x.shape[-3] % self._sets:
             raise ValueError(

@@ -397,9 +397,9 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "half", d
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
     pairing : {"half", "interleaved"}
-        Where the two features of a block go: all sines and then all cosines, as in tensor2tensor, fairseq and diffusion
         Order of the features: all sines and then all cosines, as in tensor2tensor, fairseq and diffusion models, or
         ``sin_0, cos_0, sin_1, cos_1, ...``, as in the paper.
+    dtype : dtype of the caller's library, optional
         Dtype of the result. Default: float64 where the library has it. Values are rounded once, at the end.
 
     Returns
