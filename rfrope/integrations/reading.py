@@ -92,6 +92,7 @@ def read_heads(
     The model runs in evaluation mode, without dropout, and its mode is restored. While it runs, the function of q, k,
     cos and sin in its attention is watched, in this model alone: it sees queries and keys after the model's own norms,
     in any layout, which is converted to that of the result.
+
     Examples
     --------
     >>> import torch, transformers

@@ -1,4 +1,4 @@
-"""A set of frequencies against its kernel: errors of its mean kernel over a context, and bounds beside them."""
+"""Errors of a set of frequencies against its kernel over a context, with bounds for comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = 7  # lags of a set that a reader sees
 
 @dataclass(frozen=True)
 class HeadError(Result):
-    """One head: errors of its mean kernel ``(1/D) sum_i cos(lag . omega_i)`` against Phi, and its wavelengths.
+    """Errors of one head's mean kernel ``(1/D) sum_i cos(lag . omega_i)`` against Phi, and its wavelengths.
 
     Attributes
     ----------
@@ -28,9 +28,9 @@ class HeadError(Result):
     rms, sup : float
         Root mean square and largest error.
     sup_lag : tuple of int
-        Where the largest is, one number for each axis.
+        Lag of the largest error, one number for each axis.
     shortest, longest : float, in units of position
-        Wavelengths; infinite for a frequency of 0.
+        Wavelengths; infinite for frequency 0.
     """
 
     kernel: str
@@ -43,13 +43,13 @@ class HeadError(Result):
 
 @dataclass(frozen=True)
 class LagError(Result):
-    """One lag, for the head with the largest error.
+    """Values at one lag, for the head with the largest error.
 
     Attributes
     ----------
     lag : tuple of int
     phi, mean_kernel : float
-        What was asked for, and what these frequencies give.
+        Kernel, and mean kernel of the frequencies.
     stderr : float
         Standard deviation of the mean kernel of as many independent draws.
     """
@@ -62,9 +62,9 @@ class LagError(Result):
 
 @dataclass(frozen=True)
 class Fidelity(Result):
-    """Errors of a set over the whole lags of a context: below it in size on every axis, one of each pair +-lag.
+    """Errors of a set over the whole lags below a context on every axis, one of each pair +-lag.
 
-    Beyond 2**20 lags only a subset is looked at: the smaller ones, and a spread over the rest.
+    Beyond 2**20 lags only a subset is used: the smaller ones, and a spread over the rest.
 
     Attributes
     ----------
@@ -72,16 +72,16 @@ class Fidelity(Result):
         One number for each axis.
     heads : tuple of HeadError
     worst : int
-        The head with the largest error.
+        Index of the head with the largest error.
     lags : tuple of LagError
-        A few lags, with several axes on the diagonal.
+        Some lags; with several axes, on the diagonal.
     confidence : float
-        That of the two bounds below. They hold for one head of independent draws and, with several axes, all lags of
-        the box.
+        Confidence of the two bounds below. They hold for one head of independent draws and, with several axes, for all
+        lags of the box.
     bound : float
         Hoeffding's bound for as many blocks.
     blocks : int or None
-        Blocks with which Hoeffding's bound is the worst head's largest error; None if that is 0.
+        Number of blocks for which Hoeffding's bound equals the worst head's largest error; None if that is 0.
     """
 
     context: tuple[int, ...]
@@ -94,12 +94,12 @@ class Fidelity(Result):
 
     @property
     def mean(self) -> tuple[float, float]:
-        """Means over the heads of `HeadError.rms` and `HeadError.sup`."""
+        """Return the means over heads of `HeadError.rms` and `HeadError.sup`."""
         n = len(self.heads)
         return math.fsum(h.rms for h in self.heads) / n, math.fsum(h.sup for h in self.heads) / n
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON; None for an infinite wavelength."""
+        """Return plain numbers, strings and lists for JSON, with None for an infinite wavelength."""
         plain = asdict(self) | {"mean": dict(zip(("rms", "sup"), self.mean, strict=True))}
         for head in plain["heads"]:
             head |= {name: v if math.isfinite(v := head[name]) else None for name in ("shortest", "longest")}
@@ -109,7 +109,7 @@ class Fidelity(Result):
 def fidelity(
     kernels: Sequence[Kernel], frequencies: np.ndarray, context: tuple[int, ...], *, confidence: float = 0.95
 ) -> Fidelity:
-    """Judge frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` against one kernel, or one for each head."""
+    """Compare frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` with one kernel, or one for each head."""
     omega = angles.frequencies(frequencies, np)
     sets = omega.reshape(-1, *omega.shape[-2:])
     copies = len(sets) if len(kernels) == 1 and np.all(sets == sets[0]) else 1  # the design is deterministic

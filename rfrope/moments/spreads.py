@@ -24,12 +24,12 @@ class Content(NamedTuple):
 
 
 def content_mean(a: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
-    """Expected score of block coefficients A ``(..., D)`` at lags ``(..., ndim)``."""
+    """Return the expected score of block coefficients A ``(..., D)`` at lags ``(..., ndim)``."""
     return xp.sum(a, axis=-1) * kernel.phi_of_vectors(lags, xp)
 
 
 def content_variance(a: Array, b: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
-    """Variance of the score of block coefficients A and B over independent frequencies."""
+    """Return the variance of the score of block coefficients A and B over independent frequencies."""
     a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
     fall, square = kernel.deficits(lags, xp)
     variance = a_squared * (square - fall * fall) + b_squared * (2.0 * fall - square)
@@ -37,7 +37,7 @@ def content_variance(a: Array, b: Array, kernel: Kernel, lags: Array, xp: Module
 
 
 def spread(content: Content, law: Kernel, design: Any) -> tuple[Array, Array | None]:
-    """Variance of the score over the frequencies of a design, and its mean where that is not the kernel's."""
+    """Return the variance of the score over the frequencies of a design, and its mean if that is not the kernel's."""
     xp = content.xp
     if not isinstance(design, str):
         return _dealt_spread(content, law, design)
