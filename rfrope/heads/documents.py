@@ -1,8 +1,8 @@
-"""Sums over the pairs of one document, for every head: what an atlas averages over documents.
+"""Sums over the pairs of one document, for every head, which an atlas averages over documents.
 
 A score of a query at position m and a key at position n is a sum over blocks, ``S = sum_i p_i`` with
-``p_i = A_i cos u_i + B_i sin u_i`` and ``u_i = (n - m) omega_i``. A block that is stilled adds ``A_i`` instead, so its
-change is ``A_i - p_i``. Pairs are those that a causal mask leaves, ``n <= m``.
+``p_i = A_i cos u_i + B_i sin u_i`` and ``u_i = (n - m) omega_i``. A stilled block adds ``A_i`` instead, so its change
+is ``A_i - p_i``. Pairs are those of a causal mask, ``n <= m``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PRODUCTS = 2**18  # multiplications at once: beyond, linear algebra starts thre
 
 
 class Setting(NamedTuple):
-    """Shared by all heads of all documents: frequencies ``(D,)``, pairing, what multiplies q . k, tokens left out."""
+    """Constants of all heads and documents: frequencies ``(D,)``, pairing, scale, skipped tokens."""
 
     omega: np.ndarray
     pairing: str
@@ -30,19 +30,19 @@ class Setting(NamedTuple):
 
 
 class Lags(NamedTuple):
-    """Sums that depend on the number of tokens and the frequencies alone.
+    """Sums that depend only on the number of tokens and the frequencies.
 
     Attributes
     ----------
     cos, sin : ndarray, (tokens, D)
-        Those of position times frequency.
+        Cos and sin of position times frequency.
     distance : ndarray of int, (n, n)
-        Distance of each pair of the n tokens that are not skipped; n for those that the mask hides.
+        Distance of each pair of the n tokens that are not skipped; n for masked pairs.
     counts : ndarray, (n,)
         Pairs at each distance.
     varied, centred : tuple of ndarray, (D, D)
         Sums over pairs of products of ``1 - cos u_i`` and ``sin u_i`` (both first, mixed, both second): for keys that
-        vary from token to token, and for a key that is the same, less the mean of each query.
+        vary from token to token, and for a constant key, less the mean of each query.
     """
 
     cos: np.ndarray
@@ -54,7 +54,7 @@ class Lags(NamedTuple):
 
     @classmethod
     def from_setting(cls, setting: Setting, tokens: int) -> Lags:
-        """Those of documents of so many tokens."""
+        """Return the sums for documents of `tokens` tokens."""
         wave = Waves.from_angles(angles_at(np.arange(tokens, dtype=np.float64), setting.omega))
         n = tokens - setting.skip
         distance = np.subtract.outer(np.arange(n), np.arange(n))
@@ -76,18 +76,18 @@ class Sums(NamedTuple):
     Attributes
     ----------
     centre_q, centre_k : complex, (heads, D + rest)
-        Mean of each block, first feature real; features that are not turned follow as blocks of their own.
+        Mean of each block, first feature real; unrotated features follow as blocks of their own.
     power_q, power_k, norm_q, norm_k : (heads, D)
         Mean squared length, and mean length, of each block.
     covariance : (heads, D + rest)
         Covariance, over pairs, of each block's part with the whole score.
     by_lag : (heads, n)
-        Mean score at each lag less the mean over all pairs.
+        Mean score at each lag, less the mean over all pairs.
     level : (heads,)
         Mean score over all pairs.
     predicted, measured : (heads, D, D)
-        Mean product of the changes of two blocks, each less its mean over the keys of a query: as means and covariances
-        of q and k alone have it, and over the pairs themselves.
+        Mean product of the changes of two blocks, each less its mean over the keys of a query: predicted from means and
+        covariances of q and k, and measured over the pairs.
     sink : (heads, 5)
         Attention on the first token; parts of its advantage: key, slow blocks, fast blocks, content.
     """
@@ -107,7 +107,7 @@ class Sums(NamedTuple):
 
 
 def sum_document(q: np.ndarray, k: np.ndarray, setting: Setting, lags: Lags) -> Sums:
-    """Sums of one document, from float64 ``(heads, tokens, d)`` and ``(key heads, tokens, d)`` before rotation."""
+    """Return the sums of one document, from float64 ``(heads, tokens, d)`` and ``(key heads, tokens, d)``."""
     group = len(q) // len(k)
     heads = [_sum_head(q[head], k[head // group], setting, lags) for head in range(len(q))]
     return Sums(*(np.stack(column) for column in zip(*heads, strict=True)))

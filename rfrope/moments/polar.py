@@ -117,8 +117,7 @@ def polar_variance(
 def polar_error(
     q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift: Array | None = None, design: Any = "iid"
 ) -> Array:
-    """Return the root mean square of ``S - E S`` over ``abs(E S)`` for polar scores: how far one draw is from the
-    kernel.
+    """Return the root mean square of ``S - E S`` over ``abs(E S)`` for polar scores: the relative error of one draw.
 
     Parameters
     ----------
