@@ -22,11 +22,10 @@ _OPTIONS |= {"n_blocks": "blocks"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``rfrope``.
+    """Run ``rfrope``; without a command, print the help.
 
-    Returns the exit code: 0 for success, 1 for a failed validation or audit or for a difference, 2 for bad input, 130
-    after Ctrl-C.
-    Without a command it prints the help.
+    Returns the exit code: 0 for success, 1 for a failed validation or audit or a difference, 2 for bad input, 130 after
+    Ctrl-C.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters is not a reason to stop

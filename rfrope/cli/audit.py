@@ -1,4 +1,4 @@
-"""``rfrope audit``: whether frequencies or tables that a model holds are those that its config means."""
+"""``rfrope audit``: compare the frequencies or tables of a model with those of its config."""
 
 from __future__ import annotations
 

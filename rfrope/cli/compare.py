@@ -1,4 +1,4 @@
-"""``rfrope compare``: what engines make of the RoPE of one config."""
+"""``rfrope compare``: compare how engines read the RoPE of one config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rfrope design``: the frequencies of a kernel, how well they realise it, and a file of them."""
+"""``rfrope design``: make frequencies of a kernel, report their error, and write them to a file."""
 
 from __future__ import annotations
 

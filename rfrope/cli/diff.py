@@ -1,4 +1,4 @@
-"""``rfrope diff``: what changed in the RoPE of a model, from one config to another."""
+"""``rfrope diff``: compare the RoPE of two configs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rfrope doctor``: what is active on this machine, and for the rest why not."""
+"""``rfrope doctor``: report which backends are active on this machine, and why others are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rfrope export``: a Rope in the format of another engine, and vectors that hold an engine to its configs."""
+"""``rfrope export``: write a Rope in the format of another engine, and conformance vectors for engines."""
 
 from __future__ import annotations
 

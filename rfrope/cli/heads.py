@@ -1,4 +1,4 @@
-"""``rfrope heads``: what every head of a model does with position, on some texts."""
+"""``rfrope heads``: report how every head of a model uses position, on some texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rfrope inspect``: what the RoPE of a model, a base or a file of frequencies does over its context."""
+"""``rfrope inspect``: report on the RoPE of a model, a base or a file of frequencies over its context."""
 
 from __future__ import annotations
 

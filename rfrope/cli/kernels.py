@@ -1,4 +1,4 @@
-"""``rfrope kernels``: the registry."""
+"""``rfrope kernels``: list the registry."""
 
 from __future__ import annotations
 

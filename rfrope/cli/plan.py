@@ -1,4 +1,4 @@
-"""``rfrope plan``: methods for a longer context for a trained model, and the config of one of them."""
+"""``rfrope plan``: compare methods for a longer context of a trained model, and write the config of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rfrope tune``: frequencies for a longer context of a model, learned by its loss on some texts."""
+"""``rfrope tune``: learn frequencies for a longer context of a model from its loss on some texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rfrope validate``: kernels against their closed forms."""
+"""``rfrope validate``: check kernels against their closed forms."""
 
 from __future__ import annotations
 

@@ -65,16 +65,16 @@ class Architecture:
     Attributes
     ----------
     tensors : tuple of str
-        All those that hold them; a loader refuses any other.
+        All tensors that hold them; a loader refuses others.
     pairings : tuple of str
-        Those of the Rope that it turns: the converter reorders the rows of llama's queries and keys from halves to
+        Accepted pairings of the Rope: for llama the converter reorders the rows of queries and keys from halves to
         neighbours.
     partial : bool
-        Whether ``rope.dimension_count`` may be less than a head.
+        Whether ``rope.dimension_count`` may be smaller than a head.
     own_factor : bool
-        Whether the attention factor, which is one for the whole model, multiplies these rotations alone.
+        Whether the attention factor, one for the whole model, applies to these rotations alone.
     needs_original : bool
-        Whether its loader wants the context before the scheme.
+        Whether its loader requires the context before the scheme.
     """
 
     tensors: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The figures: what is drawn, from kernels, frequencies and results."""
+"""Figures drawn from kernels, frequencies and results."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def kernel(
     n_blocks: int | None = None,
     ax: Any = None,
 ) -> Any:
-    """Draw Phi over lags, the mean kernel of given frequencies, and the band of independent draws.
+    """Draw Phi over lags, with the mean kernel of frequencies and the band of independent draws.
 
     Parameters
     ----------
     law : Kernel or str
-        The kernel that was asked for; a string is read by `rfrope.kernels.parse`. With several axes the lags run along
-        the diagonal ``(1, 1, ...)``.
+        The kernel; a string is read by `rfrope.kernels.parse`. With several axes lags run along the diagonal
+        ``(1, 1, ...)``.
     max_lag : int
         Largest lag, at least 1, in units of position.
     frequencies : Rope or array_like, radians per unit of position, optional
-        ``(D,)`` or ``(*H, D, k)``: one curve for each head.
+        ``(D,)`` or ``(*H, D, k)``: one curve per head.
     n_blocks : int, optional
-        D of the band, one standard deviation to either side of Phi at each lag. Default: that of `frequencies`.
-        Without either there is no band.
+        D of the band, one standard deviation around Phi at each lag. Default: that of `frequencies`; without either, no
+        band.
     ax : matplotlib.axes.Axes, optional
         Axes to draw in. Default: those of a new pyplot figure.
 
@@ -59,9 +59,9 @@ def kernel(
     Raises
     ------
     ModuleNotFoundError
-        Without matplotlib.
+        If matplotlib is missing.
     ValueError, TypeError
-        For a kernel, frequencies or numbers that are not as above.
+        If the kernel, frequencies or a number is not as described above.
 
     See Also
     --------
@@ -69,10 +69,10 @@ def kernel(
 
     Notes
     -----
-    Only whole lags are drawn: of Phi all up to 2048, and some 2048 beyond. The mean kernel of frequencies, which
-    oscillates, is taken at every lag (up to 2^20 in all, beyond at equal ratios): drawn as a line up to 1024 lags, and
-    beyond as the range and the median of neighbouring lags. More than four heads are drawn as their range and median.
-    The band is that of `rfrope.moments.mean_kernel_band`.
+    Phi is drawn at whole lags: all up to 2048, and some 2048 beyond. Mean kernels are computed at every lag (up to
+    2^20, beyond at equal ratios), and drawn as a line up to 1024 lags, otherwise as range and median of neighbouring
+    lags. More than four heads are drawn as their range and median. The band is that of
+    `rfrope.moments.mean_kernel_band`.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def kernel(
 
 @array.select_device
 def frequencies(rope: Array, *, ax: Any = None) -> Any:
-    """Draw frequencies: in two axes as points of the plane, else their magnitudes in order, one line for each head.
+    """Draw frequencies: as points of the plane for two axes, otherwise as sorted magnitudes, one line per head.
 
     Parameters
     ----------
@@ -124,9 +124,9 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
     Raises
     ------
     ModuleNotFoundError
-        Without matplotlib.
+        If matplotlib is missing.
     ValueError, TypeError
-        For frequencies that are not as above.
+        If frequencies are not as described above.
 
     See Also
     --------
@@ -161,12 +161,12 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
 
 @array.select_device
 def attention(result: Any, *, ax: Any = None) -> Any:
-    """Draw what a head attends to by lag, or the mean score of a real one with its spread.
+    """Draw a head's attention by lag, or the mean score of a real head with its spread.
 
     Parameters
     ----------
     result : PositionalAttention or Profile
-        What `heads.positional_attention` or `heads.profile` returned, for lags along one axis.
+        Result of `heads.positional_attention` or `heads.profile`, for lags along one axis.
     ax : matplotlib.axes.Axes, optional
         Axes to draw in. Default: those of a new pyplot figure.
 
@@ -177,9 +177,9 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     Raises
     ------
     ModuleNotFoundError
-        Without matplotlib.
+        If matplotlib is missing.
     ValueError, TypeError
-        For lags of several axes, and for another kind of result.
+        If lags have several axes, or the result is of another type.
 
     See Also
     --------
@@ -187,9 +187,9 @@ def attention(result: Any, *, ax: Any = None) -> Any:
 
     Notes
     -----
-    One line for each head; the attention of a single one is drawn as stems, since it is there at whole lags alone. For
-    a `Profile` the band is one standard deviation of the score over the pairs, drawn for a single head. From 100 lags
-    on, the axis of the lags is logarithmic on both sides of 0.
+    One line per head; the attention of a single head is drawn as stems, as it exists at whole lags only. For a
+    `Profile` of a single head, the band is one standard deviation of the score over the pairs. From 100 lags on, the
+    lag axis is logarithmic on both sides of 0.
 
     Examples
     --------
@@ -248,9 +248,9 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     Raises
     ------
     ModuleNotFoundError
-        Without matplotlib.
+        If matplotlib is missing.
     ValueError, TypeError
-        For sets or numbers that are not as above.
+        If sets or numbers are not as described above.
 
     See Also
     --------
@@ -258,8 +258,8 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
 
     Notes
     -----
-    Every whole lag counts (up to 2^20, beyond at equal ratios): up to 1024 they are drawn as a line, beyond as the
-    range and the median of neighbouring lags.
+    All whole lags are used (up to 2^20, beyond at equal ratios); up to 1024 are drawn as a line, more as range and
+    median of neighbouring lags.
 
     Examples
     --------
@@ -287,14 +287,14 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
 
 @array.select_device
 def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] | None = None, ax: Any = None) -> Any:
-    """Draw the wavelengths of the blocks of several sets of frequencies, and the context beyond which none completes.
+    """Draw the wavelengths of the blocks of several sets, and the contexts beyond which no block completes a turn.
 
     Parameters
     ----------
     sets : mapping of str to Rope or array_like, radians per unit of position
         ``(D,)`` or ``(D, k)`` for each label, with at least one block. Blocks of frequency 0 are left out.
     context : int or mapping of str to int, optional
-        Drawn as a line: blocks above it complete no turn within so many positions. One for each label, or one for all.
+        Drawn as a line: blocks above it complete no turn within it. One for each label, or one for all.
     ax : matplotlib.axes.Axes, optional
         Axes to draw in. Default: those of a new pyplot figure.
 
@@ -305,9 +305,9 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
     Raises
     ------
     ModuleNotFoundError
-        Without matplotlib.
+        If matplotlib is missing.
     ValueError, TypeError
-        For sets or numbers that are not as above.
+        If sets or numbers are not as described above.
 
     See Also
     --------
@@ -315,7 +315,7 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
 
     Notes
     -----
-    Blocks whose wavelengths rise or fall from one to the next are joined by a line; those in no order are points.
+    Blocks with monotone wavelengths are joined by a line; others are points.
 
     Examples
     --------
@@ -343,12 +343,12 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
 
 
 def validation(result: Any, *, ax: Any = None) -> Any:
-    """Draw the z of every comparison of `rfrope.validate`, and the bound that they must keep.
+    """Draw the z of every comparison of `rfrope.validate`, and their bound.
 
     Parameters
     ----------
     result : Validation
-        What `rfrope.validate` returned.
+        Result of `rfrope.validate`.
     ax : matplotlib.axes.Axes, optional
         Axes to draw in. Default: those of a new pyplot figure.
 
@@ -359,9 +359,9 @@ def validation(result: Any, *, ax: Any = None) -> Any:
     Raises
     ------
     ModuleNotFoundError
-        Without matplotlib.
+        If matplotlib is missing.
     TypeError
-        For another kind of result.
+        If the result is of another type.
 
     See Also
     --------

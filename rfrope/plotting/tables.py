@@ -36,11 +36,11 @@ class Curve:
     last : int
         The largest lag.
     still : int
-        Blocks of the head that stand still, beside these.
+        Further blocks of the head, of frequency 0.
     gain : float
-        Weight of the blocks that turn: the square of an attention factor.
+        Weight of the rotated blocks: the square of an attention factor.
     group : int
-        The choice that it belongs to, where there are several.
+        The choice to which it belongs, if there are several.
     """
 
     label: str
@@ -52,7 +52,7 @@ class Curve:
 
 
 def lag_bins(last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return first and last lags of the bins in which lags 1 to `last` are drawn: those of the figures."""
+    """Return first and last lags of the bins for lags 1 to `last`, as in figures."""
     edges = Bins.edges(last)
     starts: np.ndarray = edges[(edges >= 1) & (edges <= last)].astype(np.int64)
     starts = starts if starts.size else np.ones(1, np.int64)
@@ -60,7 +60,7 @@ def lag_bins(last: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def contexts_around(context: int) -> list[int]:
-    """Return contexts from 2 to four times the given one, half an octave apart, the given one among them."""
+    """Return contexts from 2 to four times `context`, half an octave apart, including `context`."""
     most = min(_FURTHER * context, max(_LONGEST, context))
     octaves = np.arange(math.floor(-2 * math.log2(context / 2)), 2 * math.log2(_FURTHER) + 1) / 2
     around = np.rint(context * 2.0**octaves).astype(np.int64)
@@ -74,14 +74,14 @@ def tabulated(curve: Curve, contexts: Sequence[int]) -> dict[str, Any]:
     ----------
     curve : Curve
     contexts : sequence of int
-        As `contexts_around` gives them.
+        Result of `contexts_around`.
 
     Returns
     -------
     dict
         ``label``, ``group``; ``low``, ``mid``, ``high``: smallest, median and largest value in each bin of lags;
-        ``wavelengths``, None for a block that stands still; ``rows``: for each context up to 2^18 the first lags below
-        1/2 and below 0, the lowest value, its lag, and the number of blocks that never turn.
+        ``wavelengths``, None for frequency 0; ``rows``: for each context up to 2^18 the first lags below 1/2 and below
+        0, the lowest value, its lag, and the number of blocks that complete no turn.
     """
     terms = np.sum(angles.read_on_host(curve.frequencies).astype(np.float64), axis=-1)
     starts, ends = lag_bins(contexts[-1] - 1)
@@ -121,14 +121,14 @@ def _rows(values: np.ndarray, terms: np.ndarray, still: int, lasts: Sequence[int
 
 
 def alternatives(curve: Curve, base: float | None, original: int) -> Iterator[tuple[str, list[Curve]]]:
-    """Yield what else the blocks of a curve could be, by name: curves with other bases, and of schemes with factors.
+    """Yield alternatives to the blocks of a curve, by name: curves with other bases, and of schemes with factors.
 
     Parameters
     ----------
     curve : Curve
-        Its frequencies are stretched where there is no ladder.
+        Its frequencies are stretched if there is no ladder.
     base : float or None
-        That of the ladder that the schemes change.
+        Base of the ladder that the schemes change.
     original : int
         Positions in training.
     """
