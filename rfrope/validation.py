@@ -123,7 +123,7 @@ class Validation(Result):
 
     @property
     def passed(self) -> bool:
-        """Whether every abs(z) is below the bound."""
+        """True if every abs(z) is below the bound."""
         return all(abs(row.z) < self.bound for row in self.rows)
 
     @property

@@ -207,7 +207,7 @@ class ExportRequest:
 
     @property
     def interleaved(self) -> bool:
-        """Whether neighbouring features form a block."""
+        """True if neighbouring features form a block."""
         return self.rope.pairing == "interleaved"
 
     @property

@@ -206,12 +206,12 @@ class Positions(torch.nn.Module):
 
     @property
     def has_kinds(self) -> bool:
-        """Whether several kinds of layers have their own rotary embeddings."""
+        """True if several kinds of layers have their own rotary embeddings."""
         return not self.is_by_layer and len({*self.turning.values()}) > 1
 
     @property
     def is_tagged(self) -> bool:
-        """Whether positions come with a tensor that names their kind of layer."""
+        """True if positions come with a tensor that names their kind of layer."""
         return not self.is_complex and (self.turns_back or self.has_kinds)
 
     def _split_axes(self, position_ids: Any, axes: int) -> Any:

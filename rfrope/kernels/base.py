@@ -100,7 +100,7 @@ class Kernel(ABC):
 
     @property
     def signed_columns(self) -> tuple[bool, ...]:
-        """Which columns of the cube carry the sign: replacing u by 1 - u in all of them turns omega into -omega.
+        """True for the columns of the cube that carry the sign: 1 - u for u in all of them turns omega into -omega.
 
         Designs spread the magnitude, the other half of such a column, evenly. All False if no such columns are known.
         Default: the last ndim columns.

@@ -354,7 +354,7 @@ class Stretched:
 
     @property
     def names_original(self) -> bool:
-        """Whether the scheme names its original context; otherwise it is the context of the config."""
+        """True if the scheme names its original context; otherwise it is the context of the config."""
         return self.scheme in _NAMES_ORIGINAL
 
     def to_dict(self) -> dict[str, Any]:
