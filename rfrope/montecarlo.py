@@ -501,7 +501,7 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None, kernel: Kernel) -
     """Number of sets of a design that make so many draws; 0 for independent draws."""
     if design == "iid":
         if n_blocks is not None:
-            raise ValueError(f"n_blocks is {show(n_blocks)} but design is 'iid'; expected it with other designs alone")
+            raise ValueError(f"n_blocks is {show(n_blocks)} but design is 'iid'; expected it only with other designs")
         return 0
     if n_blocks is None:
         raise ValueError(f"n_blocks is None; expected the number of frequencies in one set, for design {design!r}")

@@ -288,7 +288,7 @@ def _read_fields(path: str, text: str, frequencies: np.ndarray) -> dict[str, Any
     if read is None:
         raise ValueError(f"{path} has format {show(number)}; expected at most {_FORMAT}: a newer rfrope may read it")
     if number == _FORMAT and digest != _digest(json.dumps(metadata), frequencies):
-        raise _damaged(path, "its content is not that of its digest")
+        raise _damaged(path, "its content does not match its digest")
     found = (_UNITS, frequencies.shape, frequencies.dtype.name)
     if said != found:
         raise ValueError(f"{path} says that it holds {show(said)}, but holds {found}; expected what rfrope.save writes")

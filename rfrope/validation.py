@@ -301,12 +301,10 @@ def _read_contents(q: Any, k: Any, n_blocks: int | None, pairing: str, polar: bo
     q, k = _pairs(q, k, polar)
     if not polar:
         if shift is not None:
-            raise ValueError("shift was given, but polar is False; expected a bias of keys with polar=True alone")
+            raise ValueError("shift was given, but polar is False; expected a bias of keys only with polar=True")
         return _Contents(*_first_blocks(q, k, n_blocks, pairing))
     if pairing != "half":
-        raise ValueError(
-            f"pairing is {pairing!r}, but polar contents have one magnitude for each block; expected 'half'"
-        )
+        raise ValueError(f"pairing is {pairing!r}, but polar contents have one magnitude per block; expected 'half'")
     delta = angles.numbers_on_host([0.0] if shift is None else shift, "shift").astype(np.float64)
     angles.check_values("shift", delta, np)
     if (

@@ -482,7 +482,7 @@ def map_on_host(
     if isinstance(x, np.ndarray):
         return function(x)
     if needs_gradient(x):
-        raise TypeError(f"{name} asks for a gradient, which SciPy on the host has not; expected {name}.detach()")
+        raise TypeError(f"{name} requires a gradient, which SciPy does not compute; expected {name}.detach()")
     if (lazy := library(x)) in (JAX, DASK):
         return lazy.map_on_host(function, x, last_axis)
     host = np.asarray(function(to_host(x, name)))

@@ -208,7 +208,7 @@ def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Simil
     array([1.   , 0.97 , 0.477, 0.159])
     """
     cosine = finite("cosine", cosine, least=-1.0, most=1.0)
-    refuse_polar(frequencies, "frequencies", "polar contents have no direction: analysis.mean_kernel has their scores")
+    refuse_polar(frequencies, "frequencies", "polar contents have no direction (use analysis.mean_kernel)")
     read = angles.read(lags, frequencies, name="lags", least=1)
     xp = read.xp
     total, squares = sums.deficits(read, 2)

@@ -223,7 +223,7 @@ class Plan(Result):
             names = ", then ".join(str(step["scheme"]) for step in steps if step.get("factor") != 1.0)
             told = f"The frequencies were scaled before, by {names}, and are taken as those of training."
             return [told] if names else []
-        enough = f"It reaches the {self.context} positions that were asked for without a change."
+        enough = f"It reaches the requested {self.context} positions unchanged."
         return [
             f"The config is {self.stretched}.",
             *([enough] if self.context <= self.stretched.reach else []),
@@ -327,7 +327,7 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     trained = trained if before is None else before.rope
     omega = np.asarray(angles.read_on_host(trained.frequencies, "rope", sets="one axis")[:, 0])
     if not np.any(omega):
-        raise ValueError("rope holds no frequency but 0; expected a block that turns")
+        raise ValueError("all frequencies of rope are 0; expected at least one other")
     trained = replace(trained, frequencies=omega)
     if trained_context is None:
         trained_context = max(trained.context) if isinstance(trained.context, tuple) else trained.context

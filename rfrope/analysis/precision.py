@@ -288,7 +288,7 @@ def precision_budget(
     'exact, float32 table'
     """
     rope = rope if isinstance(rope, Rope) else Rope(rope)
-    refuse_polar(rope, "rope", "the contents of polar attention are magnitudes, and no engine has it")
+    refuse_polar(rope, "rope", "no engine supports polar attention")
     choice("dtype", dtype, tuple(_ROUNDING))
     length = _context_of(rope, context)
     below = None if below is None else positive("below", below)

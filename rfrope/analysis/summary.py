@@ -169,9 +169,9 @@ class Summary(Result):
             f"{' x '.join(map(str, np.atleast_1d(self.context)))} positions."
         ]
         if partial:
-            lines.append("The other features are not turned; below they count as blocks that stand still.")
+            lines.append("The other features are not rotated; below they count as blocks of frequency 0.")
         if self.attention_factor != 1.0:
-            part = "what turned features add to a score" if partial else "every score"
+            part = "the part of a score from rotated features" if partial else "every score"
             lines.append(
                 f"cos and sin are multiplied by {self.attention_factor:.6g}, so {part} by "
                 f"{self.attention_factor**2:.6g}; the scores below are without it."
@@ -398,6 +398,6 @@ def _nearest(fit: KernelFit | None) -> str:
     """Words on a kernel and on how near to the curve it is."""
     if fit is None:
         return "none"
-    limits = f" (sought no further in {', '.join(fit.at_limit)})" if fit.at_limit else ""
+    limits = f" (limit of the search: {', '.join(fit.at_limit)})" if fit.at_limit else ""
     far = ": not near" if fit.rms > _FAR else ""
     return f"{fit.label}, rms error {fit.rms:.2g}, largest {fit.sup:.2g}{limits}{far}"

@@ -143,18 +143,18 @@ def read_range(kernel: Kernel, value: Any, name: str = "max_lag", least: int = 1
 def read_fit(kernel: Kernel, design: str, n_blocks: int, max_lag: Any, norm: str | None) -> tuple[int, ...] | None:
     """Return the largest lag on each axis for a design that is fitted to a range; None for the others."""
     if norm is not None and design != "optimised":
-        raise ValueError(f"norm is {show(norm)} but design is {show(design)}; expected it with 'optimised' alone")
+        raise ValueError(f"norm is {show(norm)} but design is {show(design)}; expected it only with 'optimised'")
     if design not in FITTED:
         if max_lag is not None:
-            alone = "expected it with 'optimised' or 'balanced' alone"
+            alone = "expected it only with 'optimised' or 'balanced'"
             raise ValueError(f"max_lag is {show(max_lag)} but design is {show(design)}; {alone}")
         return None
     choice("norm", norm or "rms", NORMS)
     if max_lag is None:
-        raise ValueError(f"max_lag is None; expected the largest lag that counts, for design {show(design)}")
+        raise ValueError(f"max_lag is None; expected the largest lag, for design {show(design)}")
     reach = read_range(kernel, max_lag)
     if math.prod(2 * m + 1 for m in reach) > _MOST_LAGS:
-        raise ValueError(f"max_lag is {show(max_lag)}; expected a range of at most 2**52 lags")
+        raise ValueError(f"max_lag is {show(max_lag)}; expected at most 2**52 lags")
     if design == "optimised" and n_blocks * kernel.ndim > _MOST_UNKNOWNS:
         most = f"at most {_MOST_UNKNOWNS} unknowns with design 'optimised', or design 'quantile'"
         raise ValueError(f"n_blocks is {n_blocks} with {kernel.ndim} axes; expected {most}")

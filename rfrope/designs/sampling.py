@@ -450,7 +450,7 @@ def _read_widths(head_dim: Any, rotary_dim: Any, polar: bool) -> tuple[int, int]
         width = even("head_dim", head_dim)
         return width, (width if rotary_dim is None else even("rotary_dim", rotary_dim, most=width)) // 2
     if rotary_dim is not None:
-        raise ValueError(f"rotary_dim is {show(rotary_dim)}, but polar features are all turned; expected None")
+        raise ValueError(f"rotary_dim is {show(rotary_dim)}, but all polar features are rotated; expected None")
     width = whole("head_dim", head_dim, 1)
     return width, width
 
@@ -463,9 +463,9 @@ def _read_kernels_of_heads(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]
     if ladder is None:
         return chosen
     if len(chosen) > 1 or heads is None:
-        raise ValueError(f"ladder is {show(ladder)}; expected one kernel with it, and heads")
+        raise ValueError(f"ladder is {show(ladder)}; expected a single kernel and heads with it")
     if not isinstance(ladder, list | tuple) or len(ladder) != 2:
-        raise TypeError(f"ladder is {show(ladder)}; expected two scales, those of the first and the last head")
+        raise TypeError(f"ladder is {show(ladder)}; expected the scales of the first and the last head")
     heads = capacity.count("heads", heads, 1, each=2000.0)
     first, last = (positive(f"ladder[{i}]", value) for i, value in enumerate(ladder))
     return [_rescale(chosen[0], scale) for scale in np.geomspace(first, last, heads).tolist()]
@@ -474,7 +474,7 @@ def _read_kernels_of_heads(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]
 def _rescale(kernel: Kernel, scale: float) -> Kernel:
     """Return a kernel of another scale, of so few digits that its text is the kernel."""
     if not isinstance(getattr(kernel, "scale", None), float) or not dataclasses.is_dataclass(kernel):
-        raise ValueError(f"kernel is {kernel!r}, which has no single scale; expected one as gaussian() with a ladder")
+        raise ValueError(f"kernel is {kernel!r}, which has no single scale; expected one, as gaussian(), with a ladder")
     return dataclasses.replace(kernel, scale=float(f"{scale:.6g}"))
 
 

@@ -23,10 +23,7 @@ from rfrope.rotation.rope import Rope
 _FLAGGED = ("smollm3", "llama4_text")  # whose classes read no_rope_layers
 _DTYPES = ("float16", "float32", "float64")
 _MOST_LAGS = 2**20
-_POLAR = (
-    "it is polar, and no engine has such attention, whose queries and keys are magnitudes that become twice as many "
-    "features; layers.torch.PolarEmbedding runs it"
-)
+_POLAR = "it is polar, and no engine supports polar attention; layers.torch.PolarEmbedding runs it"
 
 
 @dataclass(frozen=True)
@@ -292,11 +289,11 @@ def write(
     if not path.endswith(form.suffixes):
         raise ValueError(f"path is {path!r}; expected for {name} a name that ends in {' or '.join(form.suffixes)}")
     if model is not None and not form.copies_model:
-        raise ValueError(f"model is {show(model)}, but nothing is copied for {name}; expected no model")
+        raise ValueError(f"model is {show(model)}, but nothing is copied for {name}; expected None")
     if not (part is None or isinstance(part, str)):
         raise TypeError(f"part is {show(part)}; expected the name of a part of a config, such as 'text_config'")
     if part is not None and model is None:
-        raise ValueError(f"part is {show(part)}, but model is None; expected the config of which a part is replaced")
+        raise ValueError(f"part is {show(part)}, but model is None; expected the config to change")
     if model is not None and architecture is None and "architecture" in form.options:
         architecture = read_architecture(model)
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
@@ -363,7 +360,7 @@ def _read_request(
     rope = _read_rope(rope)
     for option, value in options.items():
         if value is not None and option not in form.options and not (needs_context and option == "context"):
-            raise ValueError(f"{option} is {show(value)}, for which {name} has no use; expected no {option}")
+            raise ValueError(f"{option} is {show(value)}, which {name} does not use; expected no {option}")
     vectors = angles.read_on_host(rope.vectors)
     if reason := _POLAR if rope.polar else "" if form.any_rope else _find_obstacle(rope, vectors.shape, form):
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
@@ -394,10 +391,10 @@ def _read_request(
 
 def _read_rope(rope: Any) -> Rope:
     if isinstance(rope, Layers):
-        raise TypeError("rope is the layers of a model, which export alone takes; expected one of their ropes")
+        raise TypeError("rope is the layers of a model, which only export accepts; expected one of its ropes")
     if isinstance(rope, list | tuple) and any(isinstance(one, Rope) for one in rope):
         raise ValueError(
-            f"rope has {len(rope)} Ropes, as of each layer, and engines turn all layers of a kind by one; expected one"
+            f"rope has {len(rope)} Ropes, one per layer, but engines use one for all layers of a kind; expected one"
         )
     return rope if isinstance(rope, Rope) else Rope(rope)
 
@@ -407,7 +404,7 @@ def _find_obstacle(rope: Rope, shape: tuple[int, ...], form: Format) -> str:
     if rope.sections is not None or shape[-1] > 1:
         return f"it turns by {shape[-1]} position axes; for text alone, replace(rope, sections=None) has one"
     if len(shape) > (3 if form.heads else 2):
-        return f"its frequencies have shape {tuple(rope.frequencies.shape)}, a set for each head, and heads share one"
+        return f"its frequencies have shape {tuple(rope.frequencies.shape)}, one set per head, but heads share one"
     if rope.pairing is None:
         return "its pairing is None, a way of its own"
     if rope.pairing not in form.pairings:

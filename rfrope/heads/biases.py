@@ -205,7 +205,7 @@ def fire_bias(
            [-0.7325, -0.8856]])
     """
     if not callable(function):
-        raise TypeError(f"function is {show(function)}; expected one that takes shares")
+        raise TypeError(f"function is {show(function)}; expected a function of shares")
     named = {"q_positions": q_positions, "k_positions": k_positions, "c": c, "threshold": threshold}
     xp, device = array.shared(named)
     read = _read_numbers(named, ("c", "threshold"), xp, device)

@@ -242,7 +242,8 @@ def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: 
     fastest = float(np.max(np.abs(omega) * (amplitude > 0.0), initial=0.0))
     if fastest == 0.0:
         raise ValueError(
-            "no block that counts turns, so all offsets are alike; expected frequencies and weights that are not all 0"
+            "no block with a weight has a nonzero frequency, so all offsets are alike; expected frequencies and "
+            "weights that are not all 0"
         )
     turns = (high - low) * fastest / (2.0 * math.pi)
     if not turns * _GRID < _POINTS:

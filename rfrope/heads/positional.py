@@ -336,7 +336,7 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
             f"(J, k) or (*H, J, k) for frequencies (*H, D, k)"
         )
     if offset_weights is not None and rows is not read:
-        raise ValueError("offset_weights was given for a single offset; expected None: use temperature")
+        raise ValueError("offset_weights was given for a single offset; expected None (use temperature)")
     array.check_memory(96.0, rows.shape, rows.positions, "offset or frequencies")
     cos, sin = turns.cos_sin.generic(rows)  # a call too small for compiled loops
     if offset_weights is not None:
@@ -475,7 +475,7 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
 
 def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
     """Return the width of a head: the given one, if the blocks fit; otherwise that of the Rope, or 2D."""
-    refuse_polar(frequencies, "frequencies", "polar contents cannot turn a query to an offset: a bias of keys does")
+    refuse_polar(frequencies, "frequencies", "polar contents cannot look at an offset; use a bias of the keys")
     head_dim = getattr(frequencies, "head_dim", 2 * blocks) if head_dim is None else head_dim
     width = whole("head_dim", head_dim)
     if width % 2 or width < 2 * blocks:

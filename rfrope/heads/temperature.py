@@ -92,8 +92,8 @@ def temperature_for_mass(
     for lag, (start, stop) in zip(target.tolist(), ranges, strict=True):
         if not start <= lag < stop:
             raise ValueError(
-                f"offset is {show(offset)}, but by context, window and query_position the query sees lags from {start} "
-                f"to {stop - 1} alone"
+                f"offset is {show(offset)}, but with this context, window and query_position the query sees only "
+                f"lags from {start} to {stop - 1}"
             )
     lags = lags_of_keys(ranges, omega, np)
     steps = (lags - target)[np.any(lags != target, axis=1)]

@@ -45,7 +45,7 @@ def check_module(path: str, attention: Module, rope: Rope) -> None:
     if rope.source.model.unmovable:
         other = rope.source.model.unmovable.partition(":")[0]
     elif getattr(attention, "is_causal", True) is False:
-        other = "its queries see the keys after them, too"
+        other = "it is bidirectional"
     elif isinstance(getattr(attention, "sinks", None), torch.Tensor):
         other = "its softmax has a learned sink beside the keys"
     else:
@@ -54,7 +54,7 @@ def check_module(path: str, attention: Module, rope: Rope) -> None:
             if cap:
                 other = f"its logits are capped at {cap:g}"
     if other:
-        raise ValueError(f"{path} has attention that an atlas does not describe: {other}; {_INSTEAD}")
+        raise ValueError(f"{path} has attention that an atlas cannot describe: {other}; {_INSTEAD}")
 
 
 def compute_weights(model: Module, undo: ExitStack) -> None:
@@ -119,11 +119,11 @@ def _compare(path: str, weights: np.ndarray, logits: np.ndarray, is_narrow: bool
     worst = int(np.argmax(error - like * spread))
     hidden = np.max(np.where(is_seen, 0.0, weights), initial=0.0)
     if hidden > _SEEN:
-        what = "its queries see the keys after them, too"
+        what = "it is bidirectional"
     elif not error[worst] > like * spread[worst] + rounded:
         return
     elif np.any((weights == 0.0) & counts):
-        what = "some keys before a query are hidden from it"
+        what = "some keys before a query are masked"
     elif np.min(np.sum(weights, axis=-1)) < 0.99:
         what = "attention on all keys is less than 1, as with a learned sink"
     else:
@@ -131,4 +131,4 @@ def _compare(path: str, weights: np.ndarray, logits: np.ndarray, is_narrow: bool
             f"logits of head {worst} are {error[worst]:.2g} away from those of the config's RoPE (root mean square; "
             f"they vary by {spread[worst]:.2g}), as where the config was changed, or something follows the rotation"
         )
-    raise ValueError(f"{path} has attention that an atlas does not describe: {what}; {_INSTEAD}")
+    raise ValueError(f"{path} has attention that an atlas cannot describe: {what}; {_INSTEAD}")

@@ -152,7 +152,7 @@ def _watch(model: Module, kept: dict[str, tuple[Any, Any]], undo: ExitStack) -> 
             continue
         for name, function, called in rotations.rotating_methods(attention):
             if name in vars(attention):
-                raise ValueError(f"{type(attention).__name__} was changed already; expected a model as it was loaded")
+                raise ValueError(f"{type(attention).__name__} was already modified; expected a freshly loaded model")
             keeping = {one: _keeping(turn, kept, path) for one, turn in called.items()}
             method = types.MethodType(rotations.calling(function, keeping), attention)
             rotations.swap(attention.__dict__, name, method, undo)
@@ -173,7 +173,7 @@ def _keeping(turn: Callable[..., Any], kept: dict[str, tuple[Any, Any]], path: s
         named = dict(zip(parameters, arguments, strict=False)) | options
         last = heads_last if usual is None else named.get("unsqueeze_dim", usual.default) in (2, -2)
         if path in kept or names[1] in ("cos", "sin", "freqs_cis"):
-            raise ValueError(f"{path} turns queries and keys apart; expected attention that turns both by one call")
+            raise ValueError(f"{path} rotates queries and keys in separate calls; expected one call for both")
         both = (named[name].detach().float()[0].cpu() for name in names)
         q, k = ((x.transpose(0, 1) if last else x).numpy() for x in both)
         kept[path] = q, k

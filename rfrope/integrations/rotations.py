@@ -77,13 +77,11 @@ def rotaries(model: Module) -> list[Rotary]:
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
     if any(isinstance(one, Positions) for one in model.modules()):
-        raise ValueError(
-            f"the rotation of this {type(model).__name__} was replaced already; expected undo() of that before"
-        )
+        raise ValueError(f"the rotation of this {type(model).__name__} was replaced already; expected undo() first")
     found = [*_makers_of_tables(model)]
     if not found:
         makers = [type(one).__name__ for one in model.modules() if re.search("Rotary|RopePosition", type(one).__name__)]
-        why = f"its {makers[0]} makes positions from pictures by itself" if makers else "it has no rotary module"
+        why = f"its {makers[0]} computes positions from images itself" if makers else "it has no rotary module"
         raise ValueError(
             f"{type(model).__name__}: {why}; expected a model that makes tables of cos and sin from positions"
         )
@@ -170,7 +168,7 @@ class Positions(torch.nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse: the attention that goes with it would come back as it was, and take positions for tables."""
         raise TypeError(
-            "a model whose rotation was replaced cannot be pickled; expected its state_dict or save_pretrained, or "
+            "a model with a replaced rotation cannot be pickled; expected its state_dict or save_pretrained, or "
             "undo() before, and replace_rotary again after loading"
         )
 
@@ -222,7 +220,7 @@ class Positions(torch.nn.Module):
             return position_ids[..., None]
         if axes == 1 and position_ids.stride(0) and bool((position_ids != position_ids[-1:]).any()):
             raise ValueError(
-                f"position_ids have {len(position_ids)} axes that differ, as M-RoPE has them for pictures, but the "
+                f"position_ids have {len(position_ids)} axes that differ, as in M-RoPE for images, but the "
                 f"Rope has one; expected a Rope with sections, or of {len(position_ids)} axes"
             )
         return position_ids[-axes:].movedim(0, -1)
@@ -428,7 +426,7 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, l
         given = tuple(named[name] for name in features[:2] if named.get(name) is not None)
         if len(given) == 1 and rotary.phases is not None:
             raise ValueError(
-                "phases are learned, but this model turns queries as it does keys; expected frequencies alone"
+                "phases are learned, but this model rotates queries and keys alike; expected frequencies alone"
             )
         found = _rotate(rotary, positions.turns_last, given, -places if back else places, heads_last)
         return found if len(given) == 2 else found[0]

@@ -59,9 +59,9 @@ def _written(model: Module, positions: rotations.Positions, undo: ExitStack, reg
         rotations.swap(config.__dict__, "rope_parameters", nested or told, undo)
         return ""
     if positions.is_by_layer:
-        return "a config holds one line of frequencies for all layers"
+        return "a config holds one set of frequencies for all layers"
     if any(one.phases is not None or one.start.vectors.ndim > 1 for one in positions.turning.values()):
-        return "a config holds one line of frequencies for all heads, and no phases"
+        return "a config holds one set of frequencies for all heads, and no phases"
     told = {
         name: _parameters(one, before if name == "all" else before[name]) for name, one in positions.turning.items()
     }
@@ -72,7 +72,7 @@ def _written(model: Module, positions: rotations.Positions, undo: ExitStack, reg
         if all(_turns_by(made, "" if name == "all" else f"{name}_", parameters) for name, parameters in told.items()):
             undo.push(changed.pop_all())
             return ""
-    return f"{kind.__name__} does not turn by the frequencies of a config"
+    return f"{kind.__name__} does not rotate by the frequencies of its config"
 
 
 def _configs(config: Any) -> Iterator[Any]:

@@ -123,7 +123,7 @@ def _watch_making() -> None:
         if not any("Rotary" in type(one).__name__ for one in self.modules()):  # it may be a part without attention
             return
         if any({key: one.get(key) for key in _SAID} != {key: kinds[0].get(key) for key in _SAID} for one in kinds):
-            raise ValueError("rope_parameters say another polar rotation for each kind of layer; expected one for all")
+            raise ValueError("rope_parameters have different polar rotations for kinds of layers; expected one for all")
         asked = polar.PolarAttention.read_parameters(_rope_of(self.config, kinds[0]), kinds[0])
         _put_in(self, asked.positions, asked.put_in)
 

@@ -82,13 +82,13 @@ def read_target(model: Module, part: str | None, per: str, trained: int | None) 
     }
     if part is None and not far:
         seen = ", ".join(f"{one.source.model.window} positions" for one in ropes.values())
-        raise ValueError(f"part is None, but the model's layers see {seen} alone; expected layers that see the context")
+        raise ValueError(f"part is None, but all layers see only {seen}; expected layers that see the context")
     if part is None and len(far) != 1:
         raise ValueError(f"part is None, but the model has Ropes for {', '.join(map(repr, far))}; expected one of them")
     name = choice("part", next(iter(far)) if part is None else part, [*ropes])
     config = model.config.get_text_config()
     if len(ropes) > 1 and per != "model":
-        raise ValueError(f"per is {per!r}, but the model has kinds of layers; expected 'model'")
+        raise ValueError(f"per is {per!r}, but the model has several kinds of layers; expected 'model'")
     kinds = {one.rpartition(".")[2]: rope for one, rope in ropes.items()}
     kind = name.rpartition(".")[2] if len(ropes) > 1 else None
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
@@ -118,9 +118,7 @@ def split(documents: Sequence[np.ndarray], share: float, seed: int, least: int) 
     seen: dict[bytes, int] = {}
     for i, one in enumerate(documents):
         if (first := seen.setdefault(one.tobytes(), i)) != i:
-            raise ValueError(
-                f"texts[{i}] is texts[{first}] again; expected documents that do not teach what they judge"
-            )
+            raise ValueError(f"texts[{i}] is texts[{first}] again; expected different documents")
     for i, one in enumerate(documents):
         if len(one) < least:
             raise ValueError(f"texts[{i}] has {len(one)} tokens; expected at least {least}, those of a window")
@@ -151,7 +149,9 @@ def _stop_dropout(model: Module) -> Iterator[None]:
 def _checkpointed(model: Module) -> Iterator[None]:
     """Let a model keep activations between layers alone, and compute the others anew."""
     if not getattr(model, "supports_gradient_checkpointing", False):
-        raise ValueError(f"{type(model).__name__} has no activation checkpointing; expected it to be False")
+        raise ValueError(
+            f"{type(model).__name__} cannot checkpoint activations; expected activation_checkpointing=False"
+        )
     had = any(getattr(one, "gradient_checkpointing", False) for one in model.modules())
     kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # as releases name it
     getattr(model, f"{kind}_checkpointing_enable")(**{f"{kind}_checkpointing_kwargs": {"use_reentrant": False}})

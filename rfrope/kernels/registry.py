@@ -259,7 +259,7 @@ def _add(record: Record) -> Record:
         raise TypeError(f"factory is {show(record.factory)}; expected a callable that returns a Kernel")
     bare = [p for p, default in record.parameters.items() if default is inspect.Parameter.empty]
     if bare:
-        raise TypeError(f"factory of {record.name!r} has parameter {bare[0]!r} without default; expected one")
+        raise TypeError(f"factory of {record.name!r} has parameter {bare[0]!r} without a default; expected one")
     _RECORDS.append(record)
     return record
 

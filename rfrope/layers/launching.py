@@ -113,8 +113,8 @@ class LaunchingModule(torch.nn.Module):
         parameter = getattr(self, name)
         if parameter.dtype not in (torch.float32, torch.float64):
             raise TypeError(
-                f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: leave this "
-                "module out of mixed precision (fully_shard it by itself, before the model), and load it again"
+                f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: exclude "
+                "this module from mixed precision (fully_shard it by itself, before the model), and load it again"
             )
         return self._widened(parameter, True)
 

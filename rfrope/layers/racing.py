@@ -139,7 +139,7 @@ class Race:
         self.places, self.course = places, course
         self.names, self.starts = [*starts], [*starts.values()]
         if LEARNED in self.names:
-            raise ValueError(f"starts has {LEARNED!r}, the name of what is learned; expected another name")
+            raise ValueError(f"starts has {LEARNED!r}, the name of the learned rotation; expected another name")
         made = [places.make(ropes) for ropes in self.starts]
         sizes = {sum(one.numel() for one in parameters_of(modules)) for modules in made}
         if len(sizes) > 1:
@@ -238,7 +238,7 @@ class Race:
         total = loss + (course.penalty * squares).to(loss.device, loss.dtype)
         gradients = torch.autograd.grad(total, parameters, allow_unused=True) if loss.requires_grad else None
         if gradients is None or all(one is None for one in gradients):
-            raise ValueError("loss has no gradient by what is learned; expected a loss of a model that turns by it")
+            raise ValueError("loss has no gradient for the learned parameters; expected a loss of the given model")
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = torch.zeros_like(parameter) if gradient is None else gradient
         if not all(bool(torch.isfinite(one).all()) for one in (total.detach(), *(one.grad for one in parameters))):

@@ -123,7 +123,7 @@ class RotaryEmbedding(TurningModule):
         self._host = angles.read_on_host(self.start)  # (D, k) or (heads, D, k)
         if self._host.ndim > 3:
             raise ValueError(
-                f"the Rope has frequencies of shape {self._host.shape}; expected one axis of heads at most"
+                f"the Rope has frequencies of shape {self._host.shape}; expected at most one axis of heads"
             )
         self._sets = len(self._host) if self._host.ndim == 3 else 0
         self._blocks, self.axes = self._host.shape[-2:]
@@ -382,8 +382,8 @@ class PolarEmbedding(RotaryEmbedding):
         rope = rope if isinstance(rope, Rope) else Rope(rope, polar=True)
         if not rope.polar:
             raise ValueError(
-                "rope is not polar: it has a frequency for two features; expected one for each, as "
-                "rfrope.design(..., polar=True) makes"
+                "rope is not polar: it has one frequency per two features; expected one per feature, as from "
+                "rfrope.design(..., polar=True)"
             )
         return rope
 

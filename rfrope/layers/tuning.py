@@ -226,7 +226,7 @@ def _read_start(name: str, start: Any, own: Sequence[Rope], per: str, sets: int 
     ropes = [rope if isinstance(rope, Rope) else Rope(rope) for rope in ropes]
     if name == AS_IT_IS and not all(map(_are_alike, ropes, own)):
         raise ValueError(
-            f"starts[{name!r}] is not what the model turns by, which is read under that name; expected another name"
+            f"starts[{name!r}] differs from the model's own Rope, which has that name; expected another name"
         )
     if per == "model":
         first = ropes[0]

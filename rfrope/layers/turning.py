@@ -388,7 +388,7 @@ class TurningModule(LearningModule):
         found = self._widened(numbers, False)
         angles.warn_of_positions_of_16_bits(numbers, xp, name)
         if numbers.dtype == torch.uint64 and array.has_host_values(found) and bool((found < 0).any()):
-            raise ValueError(f"{name} holds integers from 2**63 on; expected smaller ones")
+            raise ValueError(f"{name} holds integers above 2**63 - 1; expected smaller ones")
         return found
 
     def _turned(self, places: str, at: Tensor, *features: tuple[str, Tensor, bool]) -> list[Tensor]:

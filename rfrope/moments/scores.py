@@ -385,7 +385,7 @@ def blocks_for_error(
         (hoeffding(reach, confidence) if lags == "whole" else _net(kernel, reach, error, confidence)) / error / error
     )
     if not blocks < 2.0**62:
-        raise ValueError(f"error is {error}; expected one that fewer than 2**62 blocks can reach")
+        raise ValueError(f"error is {error}; expected an error that fewer than 2**62 blocks reach")
     return max(1, math.ceil(blocks))
 
 

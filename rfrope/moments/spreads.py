@@ -54,7 +54,7 @@ def spread(content: Content, law: Kernel, design: Any) -> tuple[Array, Array | N
 def _host_lags(content: Content) -> np.ndarray:
     lags = content.lags
     if array.needs_gradient(lags):
-        raise TypeError("lags need a gradient, which another design than 'iid' does not have; expected plain lags")
+        raise TypeError("lags require a gradient, which only design 'iid' has; expected lags without")
     return array.to_host(lags, "lags").astype(np.float64, copy=False)
 
 

@@ -401,7 +401,7 @@ def _sets(name: str, value: Any) -> np.ndarray:
 def _checked_sets(sets: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Sets of frequencies ``(D, k)`` by their labels."""
     if not isinstance(sets, Mapping) or not sets:
-        raise TypeError(f"sets is {show(sets)}; expected labels with frequencies: {{'base 10000': frequencies}}")
+        raise TypeError(f"sets is {show(sets)}; expected frequencies by label, such as {{'base 10000': frequencies}}")
     held = {str(label): _sets(f"sets[{show(label)}]", omega) for label, omega in sets.items()}
     for label, omega in held.items():
         if len(omega) != 1:

@@ -103,7 +103,7 @@ def rotate_polar(
     pairings = (pairing, MAGNITUDES) if flag("inverse", inverse) else (MAGNITUDES, pairing)
     blocks.check_pairing(pairing)
     if flag("softplus", softplus) and inverse:
-        raise ValueError("softplus is True in the inverse, which gives magnitudes; expected one of both")
+        raise ValueError("softplus is True in the inverse, which gives magnitudes; expected at most one of them")
     frequencies = angles.frequencies_of(frequencies, pairing, scale, magnitudes, "magnitudes", polar=True)
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, magnitudes=magnitudes, out=out)
@@ -127,8 +127,8 @@ def check_polar_width(x: Array, n_frequencies: int, name: str, inverse: bool = F
     """Refuse features that do not have one frequency per magnitude."""
     wanted = (2 if inverse else 1) * n_frequencies
     if x.shape[-1] != wanted:
-        what = "features: its inverse takes two for each frequency" if inverse else "magnitudes"
+        what = "features: the inverse takes two per frequency" if inverse else "magnitudes"
         raise ValueError(
             f"frequencies has D = {n_frequencies}, but {name} has shape {tuple(x.shape)}; expected (..., {wanted}) "
-            f"{what}: polar rotation takes one frequency for each magnitude, rotate takes one for two features"
+            f"{what}: rotate_polar takes one frequency per magnitude, rotate one per two features"
         )

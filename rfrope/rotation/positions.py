@@ -66,7 +66,7 @@ def packed_positions(cu_seqlens: Array, *, starts: Array | int = 0) -> Array:
     lengths = np.diff(ends)
     first = _whole_numbers("starts", starts)
     if first.ndim and first.shape != lengths.shape:
-        raise ValueError(f"starts has shape {first.shape}; expected one number, or {lengths.size}, one a sequence")
+        raise ValueError(f"starts has shape {first.shape}; expected one number, or {lengths.size}, one per sequence")
     capacity.check(24.0 * int(ends[-1]), f"{ends[-1]} positions", "cu_seqlens")
     found = np.arange(ends[-1]) - np.repeat(ends[:-1] - first, lengths)
     return array.from_host(found, xp, device=device)
@@ -228,13 +228,13 @@ def grid_positions(
     choice("resized", resized, tuple(RESIZED))
     sizes = _read_sizes("shape", shape)
     if not sizes:
-        raise ValueError("shape is empty; expected how many patches there are on each axis")
+        raise ValueError("shape is empty; expected the number of patches on each axis")
     if (trained is None) == resized.startswith("interpolate"):
-        wanted = "how many patches there were in training" if trained is None else "none, since nothing is interpolated"
+        wanted = "the number of patches in training" if trained is None else "none, since nothing is interpolated"
         raise ValueError(f"trained is {show(trained)} with resized={resized!r}; expected {wanted}")
     before = sizes if trained is None else _read_sizes("trained", trained)
     if len(before) != len(sizes):
-        raise ValueError(f"trained is {show(trained)}; expected {len(sizes)} numbers, as many as shape has")
+        raise ValueError(f"trained is {show(trained)}; expected {len(sizes)} numbers, like shape")
     capacity.check(16.0 * (1 + len(sizes)) * math.prod(sizes), f"shape={show(shape)}", "shape")
     axes = [RESIZED[resized](np.arange(n), n, m) for n, m in zip(sizes, before, strict=True)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(math.prod(sizes), len(sizes))

@@ -191,7 +191,7 @@ def relocate_quantised(
         array.shared(k=k, out=out)
         blocks.check_out(out, k, tuple(k.shape), "k", needs_gradient=False)
     if rope.polar:
-        raise ValueError("rope is polar; expected a Rope with polar=False: no engine has such keys in blocks")
+        raise ValueError("rope is polar; expected a Rope with polar=False: no engine stores polar keys in blocks")
     check_head_width("k", width, rope, None if rope.head_dim == rope.rotary_dim else rope.head_dim)
     if rope.rotary_dim > width:
         raise ValueError(
@@ -291,7 +291,7 @@ def _read_bytes(k: Any, layout: Any) -> tuple[Array, ModuleType, int]:
     k = array.asarray(k, xp, name="k", device=device)
     if array.dtype_name(k) != "uint8":
         raise TypeError(
-            f"k has dtype {array.dtype_name(k)}; expected the bytes of blocks, uint8: as rotation.quantise makes them, "
+            f"k has dtype {array.dtype_name(k)}; expected uint8, the bytes returned by rotation.quantise, "
             "or k.view(numpy.uint8)"
         )
     if k.ndim == 0 or k.shape[-1] % n_bytes:

@@ -244,8 +244,8 @@ def _alike(old: Array, new: Array) -> tuple[Array, Array]:
         old, new = (angles.to_vectors(one, one) for one in (old, new))
     if old.shape[-1] != new.shape[-1]:
         raise ValueError(
-            f"old turns by {old.shape[-1]} position axes and new by {new.shape[-1]}; expected as many, since the "
-            "positions are the same"
+            f"old turns by {old.shape[-1]} position axes and new by {new.shape[-1]}; expected the same number, since "
+            "the positions are the same"
         )
     return old, new
 

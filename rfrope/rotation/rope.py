@@ -103,7 +103,7 @@ class Rope:
         assumed = self.head_dim is None or (isinstance(self.head_dim, Assumed) and width == turned)
         if polar and width != turned:
             raise ValueError(
-                f"head_dim is {width}, but a polar Rope has one frequency for each feature; expected D = {turned}"
+                f"head_dim is {width}, but a polar Rope has one frequency per feature; expected D = {turned}"
             )
         if width < turned:
             raise ValueError(f"head_dim is {width}; expected at least 2D = {turned}")
@@ -112,12 +112,10 @@ class Rope:
         if sections is not None and frequencies.ndim > 1:
             raise ValueError(
                 f"sections is {sections}, but frequencies have shape {tuple(frequencies.shape)}; expected (D,) with "
-                "sections, which are dealt out"
+                "sections"
             )
         if interleaved and sections is None:
-            raise ValueError(
-                "interleaved is True, but sections is None; expected the lengths that are dealt out in turn"
-            )
+            raise ValueError("interleaved is True, but sections is None; expected sections")
         checked = {
             "frequencies": frequencies,
             "pairing": self.pairing if self.pairing is None else blocks.check_pairing(self.pairing),
@@ -301,9 +299,9 @@ class Rope:
         """
         if self.polar != polar and (polar or pairing is not None):
             expected = (
-                "rotation.rotate_polar for it, whose features are magnitudes"
+                "rotation.rotate_polar for it"
                 if self.polar
-                else "a Rope with polar=True, which has a frequency for each magnitude"
+                else "a Rope with polar=True, with one frequency per magnitude"
             )
             raise ValueError(f"the Rope has polar={self.polar}; expected {expected}")
         known = self.source.model.pairing_from == "known"  # else "interleaved" is as good as the Rope's default
@@ -402,8 +400,8 @@ def _known_pairing(rope: Rope) -> str:
     if rope.pairing is None:
         note = f" ({printable(rope.source.model.note)})" if rope.source.model.note else ""
         raise ValueError(
-            f"rope.pairing is None: this model pairs features in a way of its own{note}; expected a Rope with a "
-            "pairing, as dataclasses.replace(rope, pairing='half') makes"
+            f"rope.pairing is None: this model pairs features in its own way{note}; expected a Rope with a "
+            "pairing, such as dataclasses.replace(rope, pairing='half')"
         )
     return rope.pairing
 
@@ -431,7 +429,7 @@ def check_head_width(name: str, width: int, rope: Rope, head_dim: int | None) ->
     part = "" if turning == head_dim else f", or the {turning} that turn"
     raise ValueError(
         f"{name} has {width} features, but head_dim is {head_dim}; expected {head_dim}{part}: for heads of {width} "
-        f"features of which {turning} turn, give head_dim={width} to the Rope"
+        f"features of which {turning} are rotated, give head_dim={width} to the Rope"
     )
 
 
@@ -443,7 +441,9 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
     if isinstance(value, _CheckedFrequencies):
         return value
     if any(isinstance(one, Rope) for one in (value[:1] if isinstance(value, list | tuple) else [value])):
-        raise TypeError("frequencies is a Rope, or several; expected an array: dataclasses.replace changes others")
+        raise TypeError(
+            "frequencies is a Rope, or several; expected an array (dataclasses.replace changes other fields)"
+        )
     if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and 0 < value.size <= 2**16:
         if not np.vdot(value, value) < LARGEST * LARGEST:  # NaN and infinity too
             angles.check_values("frequencies", value, np)
@@ -467,7 +467,7 @@ def _seal(frequencies: Array) -> Array:
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:
     if context is not None and type(context) is not int and is_several(context):
         if not len(context):
-            raise ValueError("context is empty; expected a number, one number for each axis, or None")
+            raise ValueError("context is empty; expected one number, one for each axis, or None")
         return tuple(whole(f"context[{axis}]", length, 1) for axis, length in enumerate(context))
     return None if context is None else whole("context", context, 1)
 

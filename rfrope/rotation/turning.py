@@ -268,7 +268,7 @@ def rotate_by_phases(
     phases = array.numbers(phases, xp, name="phases", device=array.device(x))
     phases = (array.widen if array.dtype_name(x) == "float64" else array.widen_on_host)(phases, xp)
     if phases.ndim == 0:
-        raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
+        raise ValueError("phases is a single number; expected an array (..., D) with one phase per block")
     scale, shape = checked_scale(scale, phases.shape, x, xp, "phases")
     blocks.check_width(x, shape[-1], "phases")
     out_pairing = blocks.check_rotation(x, shape, pairing, out_pairing, out, ("x", "phases", "scale"), phases, scale)

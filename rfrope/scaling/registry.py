@@ -164,7 +164,7 @@ def _ntk(values: dict[str, Any], head_dim: int, context: int | None, seq_len: in
 
 def _dynamic(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     if context is None:
-        raise ValueError("max_position_embeddings is None; 'dynamic' needs it: the context the model was trained with")
+        raise ValueError("max_position_embeddings is None; 'dynamic' needs it: the context in training")
     return _ntk(values | {"factor": schemes.stretch(values["factor"], seq_len, context)}, head_dim, context, seq_len)
 
 

@@ -288,7 +288,7 @@ THREE = rfrope.Rope(np.ones((3, 16, 1)), polar=True)
 @pytest.mark.parametrize(
     ("rope", "options", "message"),
     [
-        (rfrope.Rope(rfrope.geometric(8)), {}, "rope is not polar: it has a frequency for two features"),
+        (rfrope.Rope(rfrope.geometric(8)), {}, "rope is not polar: it has one frequency per two features"),
         (NARROW, {}, "the Rope has 8 frequencies, but heads of LlamaAttention have 16 features; expected one for each"),
         (THREE, {}, "the Rope has 3 sets of frequencies, but LlamaAttention has 2 heads of keys"),
         (PLANE, {}, "the Rope has 2 axes; expected one"),
