@@ -33,8 +33,8 @@ def add(commands: Any) -> None:
         commands,
         "design",
         _run,
-        "Make the frequencies of a kernel for a head, or for each of several, and write them to a file. Say how far "
-        "their mean kernel (1/D) Σ cos(lag ω) is from Φ over a context.",
+        "Make the frequencies of a kernel for one head or several, write them to a file, and report how far their mean "
+        "kernel (1/D) Σ cos(lag ω) is from Φ over a context.",
         example='rfrope design "gaussian(scale=32)" --head-dim 64 --heads 8 --context 4096 -o gaussian.npz',
     )
     option, names = command.add_argument, (*designs.names(), "auto")

@@ -29,8 +29,8 @@ def add(commands: Any) -> None:
         commands,
         "export",
         _run,
-        "Write the frequencies of a file or of a model's config in the format that another engine reads, and say what "
-        "that loses over the context.",
+        "Write the frequencies of a file or of a model's config in the format of another engine, and report the "
+        "rounding error over the context.",
         example='rfrope design "gaussian(scale=32)" --head-dim 64 --context 4096 -o rope.npz && '
         "rfrope export rope.npz --to vllm --model config.json -o new.json",
         codes="0, or 2 for bad input and for what an engine cannot carry",

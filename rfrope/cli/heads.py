@@ -23,10 +23,10 @@ def add(commands: Any) -> None:
         commands,
         "heads",
         _run,
-        "Say what every head of a model does with position: how much of the variance of its logits the lag alone "
-        "explains, which frequencies have it, where its mean curve peaks, whether it looks at the first token and why, "
-        "which pairs of features are outliers, and which blocks can do without rotation. Every number has its error "
-        "over documents. Needs PyTorch and transformers; nothing is fetched.",
+        "Report how every head of a model uses position: how much of the variance of its logits the lag alone "
+        "explains, which frequencies carry it, where its mean curve peaks, whether and why it attends to the first "
+        "token, which pairs of features are outliers, and which blocks need no rotation, with errors over documents. "
+        "Needs PyTorch and transformers; uses no network.",
         example="rfrope heads SmolLM2-135M --texts *.txt --html heads.html --table heads.csv",
     )
     option = command.add_argument

@@ -26,11 +26,11 @@ def add(commands: Any) -> None:
         commands,
         "tune",
         _run,
-        "Learn factors of a model's frequencies and a temperature for a longer context, all weights frozen, by the "
-        "loss on some texts. Several methods of `rfrope plan` start, the best goes on. Some texts are held out: the "
-        "table has their loss within the trained context and beyond, for the model as it is, every start and what was "
-        "learned, with standard errors, and says where nothing was won. Needs PyTorch and transformers; nothing is "
-        "fetched.",
+        "Learn factors of a model's frequencies and a temperature for a longer context, with all weights frozen, "
+        "from the loss on some texts. Several methods of `rfrope plan` start, and the best continues. The table has "
+        "the loss on held-out texts within the trained context and beyond, for the model as it is, every start and "
+        "the learned rotation, with standard errors, and says where nothing was gained. Needs PyTorch and "
+        "transformers; uses no network.",
         example="rfrope tune SmolLM2-135M --texts *.txt --context 16384 --checkpoint tuning.npz -o rope.npz",
     )
     option = command.add_argument
