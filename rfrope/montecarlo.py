@@ -28,9 +28,9 @@ from rfrope.kernels.text import read_kernel
 __all__ = ["Estimate", "ScoreEstimate", "estimate_kernel", "estimate_scores"]
 
 _ROUNDING = 1e-13  # part of the largest possible value
-_SHARE = 0.02  # part of the squared sum of squares that fourth powers may be: 50 draws that are far off, or more
+_SHARE = 0.02  # largest ratio of fourth powers to the squared sum of squares: 50 outlying draws or more
 _FEW_DRAWS = 256
-_LOOKED_AT = 2**14  # lags of which fourth moments are looked at
+_LOOKED_AT = 2**14  # lags with computed fourth moments
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ def _is_held_by_many(found: PowerSums, share: float) -> Array:
 
 
 def _summed(task: Any, total: int, length: int, executor: Any, progress: Any, threaded: bool, checkpoint: Any) -> Any:
-    """Run a task on all of its chunks, or on those that a checkpoint does not hold."""
+    """Run a task on all of its chunks, except those in a checkpoint."""
     if checkpoint is None:
         return parallel.run_chunks(task, total, length, executor, progress, threaded)
     question = {("rng" if one.name == "key" else one.name): getattr(task, one.name) for one in fields(task)}
@@ -444,7 +444,7 @@ def _kernel_moments(omega: Array, lags: Array, quantity: str) -> tuple[Array, Ar
 
 
 def _floored(variance: Array, lags: Array, size: Array | float) -> Array:
-    """Standard error from its square: it does not claim more than rounding leaves, but at lag 0."""
+    """Return a standard error from its square, at least the rounding except at lag 0."""
     xp = array.namespace(lags=lags)
     stderr = sums.root(variance, xp)
     rounded = xp.all(lags == 0.0, axis=-1) | (stderr >= _ROUNDING * size)

@@ -146,7 +146,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
         raise FileNotFoundError(
             f"{path}: there is no such file; expected one that `rfrope design -o` or rfrope.save wrote"
         ) from None
-    # after eight bytes, the length of its header, a safetensors file begins with JSON
+    # a safetensors file has JSON after eight bytes for the length of its header
     frequencies, text = _from_safetensors(path) if beginning[8:] == b"{" else _from_npz(path)
     fields = _read_fields(path, text, frequencies)
     if dtype is None and space is not np:
@@ -172,7 +172,7 @@ def packed(path: str, rope: Rope) -> bytes:
     host = _storable(rope.frequencies)
     metadata = {
         "format": _FORMAT,
-        "rfrope": sys.modules["rfrope"].__version__,  # the package stands above this module, which may not import it
+        "rfrope": sys.modules["rfrope"].__version__,  # this module may not import the package above it
         "units": _UNITS,
         "shape": list(host.shape),
         "dtype": host.dtype.name,
@@ -213,7 +213,7 @@ def _storable(frequencies: Any) -> np.ndarray:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has no kind for as text or lists."""
+    """Return values without a JSON type as text or lists."""
     if isinstance(value, Kernel):
         return repr(value)
     if isinstance(value, np.generic | np.ndarray):

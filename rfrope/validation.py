@@ -36,7 +36,7 @@ QUANTITIES = ("Φ", "Φ₂", "E sin", "E S", "Var S")
 _LAGS = (0.25, 0.5, 1.0, 2.0, 4.0)  # default lags, in units of the lag where Phi falls to one half
 _LARGEST_FEATURE = 1e30  # fourth powers of scores stay finite
 _ROUNDING = 1e-13  # differences below this part of the largest possible value are rounding, not evidence
-_UNKNOWN = 2.0**-50  # what a variance lacks, as a part of its largest value: what rounding of Phi leaves unknown
+_UNKNOWN = 2.0**-50  # relative error of a variance from the rounding of Phi
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from rfrope.frequencies.ladders import geometric
 _TOP = 2e5, 4096  # the grid's top, and the context that it is for
 _LARGEST_TOP = 1e15
 _WIDTH = 1e-6  # relative width to which the ends of islands are refined
-_DOUBT = 1e-12  # what sums at long lags may miss, in plain arithmetic
-_FOLLOWED, _STEPS, _LONGEST = 4, 64, 50.0  # lags of either order that are followed, steps, and how far in ln base
+_DOUBT = 1e-12  # error of sums at long lags in plain arithmetic
+_FOLLOWED, _STEPS, _LONGEST = 4, 64, 50.0  # number of lags followed in each order, steps, and distance in ln base
 _SHOWN = 12  # islands in the text
 _ZERO_OF_CI = 0.6165054856207163  # the first zero of the cosine integral
 

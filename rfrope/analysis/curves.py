@@ -16,7 +16,7 @@ from rfrope._core.array import Array
 from rfrope._core.special import log_uniform_mean_cos
 from rfrope._core.sums import Waves
 
-_ROUNDED = 1e-15  # what the direct sum of a mean cosine leaves unknown
+_ROUNDED = 1e-15  # rounding of the direct sum of a mean cosine
 _FREQUENCIES = 2**12  # frequencies whose tables are held at once
 _COLUMNS = 512  # lags of a row of a scan, at most
 _ROWS = (8, 128)  # rows in the first and in the largest parts of a scan: these fit into a core's cache
@@ -379,7 +379,7 @@ def _reduced(lags: Array, step: float, xp: ModuleType) -> Array:
     device = array.device(lags)
     if xp is np or array.is_lazy(lags):
         frequency: Any = np.asarray([step])
-    else:  # a copy from the host would make some libraries wait for the device
+    else:  # some libraries wait for the device if copied from the host
         frequency = xp.full((1,), step, dtype=array.widest_float(xp, device), device=device)
     cos, sin = turns.cos_sin(Angles(lags[..., None], frequency[:, None], None, xp))
     return xp.atan2(sin[..., 0], cos[..., 0])

@@ -315,7 +315,7 @@ def _range(sought: SearchRange, points: int, max_lag: int, magnitudes: np.ndarra
 
 
 def _fitted(record: kernels.Record, curve: _Curve, magnitudes: np.ndarray) -> KernelFit:
-    """Best kernel of one family: from the best points of a grid, first on a few of the lags, which are spread."""
+    """Return the best kernel of one family: from the best points of a grid, first on some of the lags."""
     few = np.unique(np.linspace(0, curve.lags.size - 1, _COARSE).round().astype(np.int64))
     coarse, searched = _Curve(curve.lags[few], curve.target[few]), record.search_ranges
     points = _POINTS.get(len(searched), _SHAPE_POINTS)
@@ -390,7 +390,7 @@ class _Search(NamedTuple):
 
 
 def _records(names: Sequence[str] | None) -> list[kernels.Record]:
-    """Families to try, or say why one cannot be."""
+    """Return the families to try; refuse those that cannot be fitted."""
     if names is None:
         return [r for r in kernels.records() if r.name not in _LEFT_OUT and not _obstacle(r)]
     chosen = []
@@ -404,7 +404,7 @@ def _records(names: Sequence[str] | None) -> list[kernels.Record]:
 
 
 def _obstacle(record: kernels.Record) -> str:
-    """Why a family cannot be fitted; empty where it can."""
+    """Return why a family cannot be fitted, or ""."""
     if unknown := [name for name, sought in record.search_ranges.items() if sought is None]:
         return f"a parameter {unknown[0]!r} for which no search is known"
     return "" if record.factory().ndim == 1 else "several axes"

@@ -217,7 +217,7 @@ class Plan(Result):
         return f"{self.context / self.trained_context:.4g}"
 
     def _done_before(self) -> list[str]:
-        """Lines on what was done to the ladder before, and on what the plan starts from."""
+        """Return lines on earlier changes of the ladder, and on the start of the plan."""
         if self.stretched is None:
             steps = self.method(_AS_IT_IS).rope.source.scaled_by
             names = ", then ".join(str(step["scheme"]) for step in steps if step.get("factor") != 1.0)
@@ -405,7 +405,7 @@ def ladder_base(trained: Rope) -> float | None:
 
 
 def _optimised(trained: Rope, given: Stretch, methods: list[Method], progress: Any) -> Method:
-    """The best of a few local minima: as good as YaRN in as many measures as can be, then the least departure."""
+    """Return the best of a few local minima: as good as YaRN in most measures, then with the least departure."""
     by_name = {method.name: method for method in methods}
     reference = by_name.get(_YARN, by_name[_LLAMA3])
     starts = [given.stepped, *(_sizes(by_name[name].rope, given) for name in (_LLAMA3, _YARN) if name in by_name)]

@@ -15,7 +15,7 @@ from rfrope._core.results import Result
 from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
 
 _ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # relative
-_FUNCTIONS = 2.0**-23  # what cos and sin of a float32 may be off by, in good libraries: two units in the last place
+_FUNCTIONS = 2.0**-23  # error of cos and sin of a float32 in good libraries: two units in the last place
 _INTRINSIC = (
     (2.0 * math.pi, 2.0**-20.5),
     (100.0 * math.pi, 2.0**-14.7),

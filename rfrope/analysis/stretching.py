@@ -13,7 +13,7 @@ from rfrope.analysis.curves import scan_lags
 
 KEPT_TURNS = 32.0  # blocks with so many turns in the trained context stay, as in YaRN
 _ROUNDS, _WORST = 12, 16  # rounds of a search that add lags where the kernel is negative; how many each
-_MARGIN = 1e-6  # the mean kernel above 0, so that rounding does not bring it below
+_MARGIN = 1e-6  # margin above 0 of the mean kernel, against rounding
 _SCALE = 1e3  # factor of a mean square error, for a solver that stops at absolute differences
 _STEPS = 200
 

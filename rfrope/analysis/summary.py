@@ -395,7 +395,7 @@ def _first(lag: int | None) -> str:
 
 
 def _nearest(fit: KernelFit | None) -> str:
-    """Words on a kernel and on how near to the curve it is."""
+    """Return a kernel and its error in words."""
     if fit is None:
         return "none"
     limits = f" (limit of the search: {', '.join(fit.at_limit)})" if fit.at_limit else ""

@@ -25,7 +25,7 @@ WINDOWS = {  # tapers, of the lag as a part of the first where they are 0
 _SINGULAR = 1e-12  # prediction error at which autocorrelations are those of spectral lines
 _LARGEST_MATRIX = 1024  # values whose eigenvalues are all computed
 _PANELS = {False: 1000, True: 10**5}  # at most, by whether rounding is allowed for
-_REPRODUCED = 1e-13  # by how much a table may miss them before it is corrected
+_REPRODUCED = 1e-13  # error of a table above which it is corrected
 _SHARP = 0.9  # magnitude of a zero from which on it may be a line
 _ROUNDED = 2.0**-48  # error of a polynomial, relative to the sum of the magnitudes of its terms
 

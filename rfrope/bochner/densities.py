@@ -17,7 +17,7 @@ from rfrope.bochner.tabulated import MEASURES, Certificate, Measure, read_measur
 from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError
 from rfrope.kernels import Kernel
 
-_MASS = 1e-6  # by how much the integral may differ from 1
+_MASS = 1e-6  # tolerance of the integral
 _NEGATIVE = 1e-12  # part of the largest density: what passes for rounding
 _SURVEYED = 256  # frequencies in each of all octaves that there are, for an idea of where the mass lies
 _FAINT = 1e-25  # part of the mass in an octave, from which on nothing is resolved
@@ -30,7 +30,7 @@ _OVERLOOKED = 1e-13  # mass between two points, from which on the table lacks so
 _RELATIVE = 1e-8  # part of the density: so much may be rounding
 _LOOKS = 4
 _ROUNDING = 2.0**-52  # part of a panel's mass, and of all
-_STAYS = (0.7, 1.4)  # parts of a difference that may be left of it, or come of it, ever closer to a jump
+_STAYS = (0.7, 1.4)  # fractions of a difference that may remain, or appear, ever closer to a jump
 _ALONE = 2.0  # times the next largest difference, from which on one may be of a jump
 _LEAST = 2.0**-50  # width of a panel, as a part of where it ends
 _MOST_BISECTIONS = 200

@@ -23,14 +23,14 @@ NODES, WEIGHTS = legendre.leggauss(ORDER)
 TO_SERIES = legendre.legvander(NODES, ORDER - 1) * WEIGHTS[:, None] * (np.arange(ORDER) + 0.5)
 _ENDS = np.array([-1.0, 1.0]) * (1.0 - 2.0**-12)
 _AT_ENDS = legendre.legvander(_ENDS, ORDER - 1).T
-LOOSER = 100.0  # by how much a series may be worse between its nodes
-LAST = 4  # coefficients that must have died away: two even ones and two odd ones
-_CELLS = 2**19  # entries of the largest temporary matrix
+LOOSER = 100.0  # factor of the error between nodes
+LAST = 4  # coefficients that must be negligible: two even and two odd ones
+_CELLS = 2**19  # maximum entries of a temporary matrix
 _SMALL = 2.0**-6  # arguments below which spherical Bessel functions come from their power series
 _MILLER = 36  # steps above the highest order from which the downward recurrence starts
 _EXACT_BELOW = 64.0  # phases up to which a rounded product of lag and frequency is exact enough
 _NOTHING = 1e-19  # part of the mass of all panels
-_TINY = 1e-6  # angles whose sine is themselves, to rounding
+_TINY = 1e-6  # angles equal to their sine, to rounding
 
 Function = Callable[[np.ndarray], np.ndarray]
 Level = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -51,7 +51,7 @@ class Sealed:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if field.type == "np.ndarray":
                 host = np.asarray(getattr(self, field.name), dtype=np.float64)
-                # a copy that nobody can write to: bytes, which no flag opens
+                # an immutable copy: bytes, which no flag makes writable
                 object.__setattr__(self, field.name, np.ndarray(host.shape, host.dtype, host.tobytes()))
 
     def _values(self) -> tuple[Any, ...]:

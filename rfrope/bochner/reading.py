@@ -25,10 +25,10 @@ _ROUNDING = 1.5e-15  # error of phi and its transform, relative to the largest v
 _LARGEST_MOMENT = 1e5  # moment of r phi, in units of the scale
 _LAG_PANELS = 12000
 _FINE_PANELS = 1e-15  # size of the upper coefficients of panels that could be wider
-_CUT_OFF = 1e-15  # what of phi, or r phi, may be left where a taper ends
+_CUT_OFF = 1e-15  # rest of phi, or r phi, at the end of a taper
 _NOISE_SEEN = 4.0  # scales from which the noise of phi is taken
 _FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
-_OVERLOOKED = 1e-9  # by how much phi may differ from its panels at whole lags
+_OVERLOOKED = 1e-9  # tolerance between phi and its panels at whole lags
 _CLUSTERS = 64  # how many, of such lags
 
 
@@ -55,7 +55,7 @@ def check_values(name: str, function: Any, measure: Measure, *, bounded: bool) -
                 f"{name} returned shape {found.shape} for arguments of shape {x.shape}; expected the same shape"
                 + (of_length if measure.ndim > 1 else "")
             )
-        found = found.astype(np.float64)  # a copy, whatever the function does with its array afterwards
+        found = found.astype(np.float64)  # a copy, as the function may change its array later
         if not np.all(np.isfinite(found)) and not (bounded and np.all(~np.isnan(found))):
             at = int(np.argmin(np.isfinite(found)))
             raise ValueError(f"{name}(x) is {found[at]} at x = {x[at]:.6g}; expected finite numbers")

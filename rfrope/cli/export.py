@@ -85,7 +85,7 @@ def _export(options: argparse.Namespace) -> tuple[str, Any]:
             exports.write(
                 options.output, rope, options.to, model=options.model, part=part, overwrite=options.force, **chosen
             )
-    known = isinstance(rope.context, int) or options.context is not None  # else there is no length to tell it over
+    known = isinstance(rope.context, int) or options.context is not None  # otherwise there is no length
     lost = exports.rounding(rope, options.to, **chosen) if known else None
     told = f"Written: {printable(options.output)}" if made is None else json.dumps(made, indent=1)
     found = {"engine": options.to, "output": options.output, "rounding": None if lost is None else vars(lost)}

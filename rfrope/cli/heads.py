@@ -129,7 +129,7 @@ predicted to matter least, and those with the least |q| |k|. All ± are standard
 
 
 def _parts(found: Atlas) -> Iterator[page.Part]:
-    """Yield what was found in words, curves, shares and changes of each head, and a table of all."""
+    """Yield the findings in words, curves, shares and changes of each head, and a table of all."""
     yield page.words(*str(found).split("\n"))
     names = [f"{layer}.{head}" for layer, head in zip(found.layer, found.head, strict=True)]
     first = int(np.argmax(np.nan_to_num(found.lag_explained.value)))

@@ -247,7 +247,7 @@ def _list_scheme(one: _Set) -> dict[str, Any]:
 
 
 def _explain(summaries: list[analysis.Summary]) -> str:
-    """Return what the first table says."""
+    """Return the data of the first table."""
     return _FOUND + (_POLAR if any(one.polar for one in summaries) else "")
 
 

@@ -16,7 +16,7 @@ from rfrope.kernels import Kernel
 
 NEGLIGIBLE = 1e-9  # root mean square error that ends a search
 _ROUNDS, _PATIENCE, _WORTH = 24, 3, 5e-3  # rounds of jumps; how many in a row may gain less than that share
-_MOST_LAGS = 2**14  # lags that a fit sees, unless there are fewer
+_MOST_LAGS = 2**14  # maximum number of lags of a fit
 _SERIES = 1e-2  # phase at the longest lag below which Dirichlet's kernel is its series
 
 Draw = Callable[[int], np.ndarray]

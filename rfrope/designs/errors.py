@@ -17,10 +17,10 @@ from rfrope._core.angles import Angles
 from rfrope._core.sums import mean_cos
 from rfrope.kernels import Kernel
 
-_MOST_LAGS = 2**20  # lags over which an error is taken, unless there are fewer
-_MANY_PHASES = 2**22  # from which on it pays to import Numba and finufft
+_MOST_LAGS = 2**20  # maximum number of lags of an error
+_MANY_PHASES = 2**22  # size from which importing Numba and finufft pays
 
-_BOUND_LAGS = 2**12 - 1  # lags that the bound sees: the others can only add to the error
+_BOUND_LAGS = 2**12 - 1  # lags of the bound; others could only add to the error
 _OVER, _FINE = 4, 4  # grid points for each lag, and how much finer the grid is on which a bound is certified
 # where a tail begins, and which part of the lags smooths its edge: the more, the less counts of the repulsion
 _TAILS = ((0.6, 1.5), (0.7, 2.0), (0.6, 3.0), (0.8, 5.0), (0.8, 8.0))

@@ -479,7 +479,7 @@ def _rescale(kernel: Kernel, scale: float) -> Kernel:
 
 
 def _seed(rng: Any) -> Any:
-    """Return a seed that can be written down: what came, or fresh entropy; None for a generator, which has a state."""
+    """Return a seed that can be recorded: the given one, or fresh entropy; None for a Generator."""
     if rng is None:
         return int(np.random.SeedSequence().entropy)  # type: ignore[arg-type]
     if isinstance(rng, list | tuple):

@@ -19,7 +19,7 @@ from rfrope._core import parallel, quantiles, random
 from rfrope.designs.descent import inner
 from rfrope.kernels import Kernel
 
-_MANY = 2**15  # uniforms from which on it pays to import Numba
+_MANY = 2**15  # uniforms from which importing Numba pays
 _BITS = 52  # random bits of a uniform
 _AT_ONCE = 2**16  # numbers of candidates
 _TABULATED = 2**16  # points from which the law of abs(omega) is tabulated where it has no quantile function
@@ -93,7 +93,7 @@ def strata_of_magnitude(
     each, columns = max(1, min(_DRAWN, _MOST_DRAWN // max(n, 1))), kernel.n_columns
     count, found = n * each, np.empty((streams, n, columns))
     start = lattice(kernel, count) if moved else np.empty((0, columns))
-    length = max(1, _AT_ONCE // max(count * columns, 1))  # so many streams stay in the processor's caches
+    length = max(1, _AT_ONCE // max(count * columns, 1))  # streams that fit in the processor's caches
     for part in [slice(at, at + length) for at in range(0, streams, length)]:
         first, some = stream + part.start, len(found[part])
         if moved:
@@ -382,5 +382,5 @@ def half_covered(kernel: Kernel, cube: np.ndarray, minus: np.ndarray) -> np.ndar
 
 
 def _inside(cube: np.ndarray) -> np.ndarray:
-    """Move what rounding put on the faces of the cube inside."""
+    """Move points that rounding put on the faces of the cube inside."""
     return np.clip(cube, 2.0**-54, 1.0 - 2.0**-53)

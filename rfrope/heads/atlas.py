@@ -19,7 +19,7 @@ from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
 
 _OUTLIER = 5.0  # times the median of a head's blocks: a pair of features that is this strong is an outlier
 _LARGEST = 1e50  # features and scales, whose products are squared
-_FEWEST = 3  # documents: a document left out must leave two, whose product has no bias
+_FEWEST = 3  # documents: without one, two must remain for an unbiased product
 
 
 @dataclass(frozen=True, eq=False)

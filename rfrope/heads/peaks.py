@@ -18,10 +18,10 @@ from rfrope._core.sums import Waves
 from rfrope.heads.shifts import per_block, read_shifted
 
 _GRID = 16  # points of the first grid to a turn of the fastest block
-_FINER = 16  # by how much each of the later grids is finer
+_FINER = 16  # refinement of each later grid
 _LEVELS = 4  # such grids; from there Newton's steps on the slope gain what values cannot show
 _POINTS = 2**24  # points of the first grid, at most
-_APART = 0.01  # steps of the grid between two peaks; nearer ones are one, up to rounding
+_APART = 0.01  # steps of the grid between two distinct peaks
 _EQUAL = 1e-13  # peaks whose values differ by less, as a part of all weights, are equally high
 
 

@@ -21,8 +21,8 @@ from rfrope._core.array import Array
 from rfrope._core.results import Result
 from rfrope.rotation.rope import refuse_polar
 
-_EQUAL = 64.0  # units in the last place of the highest score by which rounding may tell equal scores apart
-_LEAST_TEMPERATURE = 2.0**-1000  # scores are divided by it, and stay finite
+_EQUAL = 64.0  # units in the last place of the highest score within which scores count as equal
+_LEAST_TEMPERATURE = 2.0**-1000  # smallest temperature with finite scores
 
 
 @dataclass(frozen=True, eq=False)

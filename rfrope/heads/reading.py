@@ -283,7 +283,7 @@ def _average_all_pairs(sides: Sides, waves: Waves) -> tuple[Array, ...]:
     """As `_collect_by_lags`, at waves ``(L, blocks)``."""
     xp, (n, m) = waves.xp, sides.sizes
     joint = _joint_variance(sides.apart, waves)
-    # what each token adds to the mean, as a query and as a key
+    # effect of each token on the mean, as a query and as a key
     as_q, as_k = (waves.total(a[..., None, :], b[..., None, :]) for a, b in (sides.queries, sides.keys))
     of_q, of_k = (xp.sum(side * side, axis=-2) for side in (as_q, as_k))
     variance = of_q / float(n) + of_k / float(m) + joint
@@ -382,7 +382,7 @@ def _error_of_pairs(
 
 
 def _row_pairs(q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens) -> Callable[[slice], Pairs]:
-    """Return a function that finds the rows of q and k that are at some of the lags, on the host."""
+    """Return a function that finds the rows of q and k at some of the lags, on the host."""
     steps = array.to_host(lags, "lags")
     q = _host_positions("q_positions", q_positions, tokens.q_1.shape[-2], steps.shape[-1])
     k = _host_positions("k_positions", k_positions, tokens.k_1.shape[-2], steps.shape[-1])

@@ -16,7 +16,7 @@ from rfrope.rotation.rope import Rope
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
 _INSTEAD = "read_heads and rfrope.heads.atlas read its queries and keys as if that were not so"
-_SEEN = 1e-6  # attention on a key that rounding does not hide
+_SEEN = 1e-6  # attention on a key above rounding
 _LIKE = 0.01  # of the spread of a row's logits: what float32 leaves, tables of float32 included
 _LIKE_16 = 0.05
 _ROUNDED, _ROUNDED_16 = 1e-5, 0.02  # relative error of a weight by the dtype of the model

@@ -33,7 +33,7 @@ def load(path: str) -> tuple[Any, Any]:
     transformers.logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # those of other projects, while files are read
+            warnings.simplefilter("ignore")  # warnings of other projects, while files are read
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
             model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
     except Exception as error:  # whatever libraries raise for files that are not what they say

@@ -65,7 +65,7 @@ def _written(model: Module, positions: rotations.Positions, undo: ExitStack, reg
     told = {
         name: _parameters(one, before if name == "all" else before[name]) for name, one in positions.turning.items()
     }
-    with ExitStack() as changed, suppress(Exception):  # whatever a class of a model raises, that cannot do it
+    with ExitStack() as changed, suppress(Exception):  # a model class may raise anything
         rotations.swap(config.__dict__, "rope_parameters", told.get("all", {**before, **told}), changed)
         config.validate()
         made = kind(config)

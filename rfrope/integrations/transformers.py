@@ -96,7 +96,7 @@ def _initialised(
         parameters = parameters[layer_type]
         config = config.per_layer_config[layer_type] if getattr(config, "is_heterogeneous", False) else config
     rope = _rope_of(config, parameters)
-    if rope.polar:  # for `use_polar`, which puts another module there
+    if rope.polar:  # replaced by `use_polar`
         return torch.full((rope.n_blocks // 2,), math.nan, device=device), rope.attention_factor
     return torch.tensor(rope.frequencies.tolist(), dtype=torch.float32, device=device), rope.attention_factor
 
@@ -107,7 +107,7 @@ def _rope_of(config: Any, parameters: Mapping[str, Any]) -> Any:
 
 
 def _watch_making() -> None:
-    """Let models whose config says so have polar attention from the start."""
+    """Give models polar attention on construction if their config says so."""
     kept = PreTrainedModel.post_init
     if getattr(kept, "__module__", "") == __name__:
         return
@@ -131,7 +131,7 @@ def _watch_making() -> None:
 
 
 def _validated(config: Any, rope_parameters: Mapping[str, Any], ignore_keys: set[str] | None = None) -> None:
-    """Refuse a dict that says too little, too much, or something that cannot be read."""
+    """Refuse a dict with missing, unknown or unreadable entries."""
     has = {key for key, value in rope_parameters.items() if value is not None}
     if unknown := has - _KEYS - set(ignore_keys or ()):
         raise ValueError(
@@ -240,7 +240,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
 def _check_layers(model: Module, layers: Layers) -> None:
     """Refuse layers of which others turn, or by a Rope of another name, than those of a model."""
     given, config = layers.ropes_by_layer, getattr(model, "config", None)
-    if given is None or config is None:  # without numbers they say nothing of single layers
+    if given is None or config is None:  # without numbers they do not describe single layers
         return
     own = list_layers(config).ropes_by_layer
     if own is None:
@@ -446,7 +446,7 @@ def use_polar(
 def _put_in(
     model: Module, replace: Callable[[rotations.Rotary], rotations.Positions], redirect: Callable[..., bool]
 ) -> Replacement:
-    """Let rotary modules give positions, and attention modules turn by them."""
+    """Make rotary modules return positions, and attention modules rotate by them."""
     done = Replacement()
     watch_saving(register)
     rotaries = rotations.rotaries(model)

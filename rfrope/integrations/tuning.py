@@ -23,7 +23,7 @@ from rfrope.rotation.rope import Assumed, Rope
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
-_WINDOW = 1024  # tokens of a window, unless the model was trained with less
+_WINDOW = 1024  # default tokens of a window, at most the trained context
 _READINGS = ("auto", "whole", "windows")
 
 
@@ -134,7 +134,7 @@ def split(documents: Sequence[np.ndarray], share: float, seed: int, least: int) 
 
 @contextmanager
 def _stop_dropout(model: Module) -> Iterator[None]:
-    """Let attention of a model drop nothing, in training mode either."""
+    """Disable attention dropout of a model, also in training mode."""
     with ExitStack() as undo:
         for one in model.modules():
             for name in ("attention_dropout", "dropout", "p"):
@@ -147,7 +147,7 @@ def _stop_dropout(model: Module) -> Iterator[None]:
 
 @contextmanager
 def _checkpointed(model: Module) -> Iterator[None]:
-    """Let a model keep activations between layers alone, and compute the others anew."""
+    """Make a model checkpoint activations between layers."""
     if not getattr(model, "supports_gradient_checkpointing", False):
         raise ValueError(
             f"{type(model).__name__} cannot checkpoint activations; expected activation_checkpointing=False"
@@ -237,7 +237,7 @@ def tune(
 
 
 def _check_whole(name: str, are_whole: bool, documents: Sequence[np.ndarray], context: int, enough: Any) -> None:
-    """Refuse documents that are too short to be read whole."""
+    """Refuse documents too short to be read whole."""
     if are_whole and not enough(len(one) >= context for one in documents):
         longest = max(map(len, documents))
         raise ValueError(

@@ -32,9 +32,7 @@ Atoms = tuple[np.ndarray, np.ndarray]  # frequencies (n, k) and their probabilit
 
 _HELD = 128.0  # bytes that formulas hold for each number of their argument, about: 25 to 150
 _MOST_ATOMS = 2**12  # atoms of a factor, in the density of a product
-_EXTREME = (
-    1e100  # factors of a law beyond it, or below its inverse, are left to the transport, which cuts what overflows
-)
+_EXTREME = 1e100  # factors of a law beyond it, or below its inverse, go through the transport, which cuts overflows
 _LAW = {"_law", "_line", "_radius"}
 _PHI = {"phi", "_phi"}
 _TRANSPORT = {"transport", "n_columns", "transport_points", "_transport", "_unit_transport"}
@@ -91,7 +89,7 @@ class Kernel(ABC):
 
     name: ClassVar[str]
     ndim: int
-    is_one: ClassVar[bool] = False  # Phi = 1: it may be left out of products
+    is_one: ClassVar[bool] = False  # Phi = 1, which products may omit
 
     @property
     def n_columns(self) -> int:
@@ -248,7 +246,7 @@ class Kernel(ABC):
         return None
 
     def _law(self) -> Law | None:
-        """State the transport as data, if it is simple enough: compiled loops then need not call it."""
+        """Return the transport as data for compiled loops, if it is simple enough."""
         return None
 
     def deficits(self, lags: Array, xp: ModuleType) -> Deficits:
@@ -265,7 +263,7 @@ class Kernel(ABC):
         return self._law() if self._owner(_LAW) <= self._owner(_TRANSPORT) else None
 
     def _owner(self, names: set[str]) -> int:
-        """Place of the class that says one of these last, in the order of inheritance."""
+        """Return the index, in the order of inheritance, of the first class that defines one of these names."""
         return next(place for place, owner in enumerate(type(self).__mro__) if not names.isdisjoint(vars(owner)))
 
     def transport_points(self, u: np.ndarray) -> np.ndarray:

@@ -79,8 +79,8 @@ class Record:
         return {name: known.get(name) for name in self.parameters if name != "ndim"}
 
 
-_RECORDS: list[Record] = []  # those of this package in the order of its modules, then others
-_loading = threading.RLock()  # a plug-in may ask for records while it is loaded, another thread waits
+_RECORDS: list[Record] = []  # this package's in the order of its modules, then others
+_loading = threading.RLock()  # a plug-in may call `records` while loading; other threads wait
 _plugins_are_read = False
 
 
@@ -282,9 +282,9 @@ def _read_plugins() -> list[str]:
                         raise TypeError(f"it is a {type(record).__name__}; expected a rfrope.kernels.Record")
                     if record not in _RECORDS:
                         _add(record)
-                except (Exception, SystemExit) as error:  # a broken plug-in must not take the library with it
+                except (Exception, SystemExit) as error:  # a broken plug-in must not break the library
                     left_out.append(f"kernel plug-in {point.name!r} ({point.value}) was left out: {error}")
-        except BaseException:  # interrupted: what was loaded stays, the next call goes on
+        except BaseException:  # interrupted: the next call continues
             _plugins_are_read = False
             raise
     return left_out

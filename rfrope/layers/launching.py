@@ -53,7 +53,7 @@ class LaunchingModule(torch.nn.Module):
     """A module whose features may be on a device; `rfrope.layers.turning` has its other calls."""
 
     start: Rope
-    frequencies: Tensor  # these four are None where they are not learned
+    frequencies: Tensor  # None where not learned
     log_factors: Tensor
     phases: Tensor
     log_temperature: Tensor

@@ -17,7 +17,7 @@ from rfrope.rotation.rope import Rope
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
-# what is learned, and the parameter that has it: factors and the temperature by their logarithms, so they stay positive
+# each option and its parameter; logarithms of factors and temperature keep these positive
 LEARNABLE = {
     "frequencies": "frequencies",
     "factors": "log_factors",
@@ -25,8 +25,8 @@ LEARNABLE = {
     "temperature": "log_temperature",
 }
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
-POLAR_VERSION = 2  # of the states of polar modules; PyTorch writes 1 for those that say nothing
-_ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
+POLAR_VERSION = 2  # version of a polar module's state; PyTorch's default is 1
+_ROUNDED = 0.01  # relative, above the rounding of a frequency to bfloat16
 _DONE = "_is_hf_initialized"  # the mark of transformers
 
 
@@ -83,7 +83,7 @@ class LearningModule(LaunchingModule):
         self._start(self._learned)
 
     def _register(self, shapes: dict[str, tuple[int, ...]], dtype: Any) -> None:
-        """Make the parameters of what is learned, None for the others, and let them start."""
+        """Make and initialise the learned parameters; the others are None."""
         for name in LEARNABLE.values():
             learned = torch.nn.Parameter(torch.empty(shapes[name], dtype=dtype)) if name in self._learned else None
             self.register_parameter(name, learned)
@@ -93,7 +93,7 @@ class LearningModule(LaunchingModule):
     # -- how it starts, moves and is loaded ----------------------------------------------------------------------------
 
     def _apply(self, fn: Any, recurse: bool = True) -> LearningModule:
-        """Move what is learned, and never narrow it; what comes from the meta device starts anew."""
+        """Move learned parameters without narrowing them; initialise those from the meta device."""
         empty = any(getattr(self, name).is_meta for name in self._learned)
 
         def moved(tensor: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class LearningModule(LaunchingModule):
                 parameter = getattr(self, name)
                 values = np.broadcast_to(np.asarray(starts.get(name, 0.0), np.float64), tuple(parameter.shape))
                 start = torch.from_numpy(values.copy())
-                if hasattr(parameter, "placements"):  # a part of it is here, as fully_shard leaves it
+                if hasattr(parameter, "placements"):  # fully_shard left only a part of it here
                     from torch.distributed.tensor import distribute_tensor
 
                     like = parameter.device_mesh, parameter.placements
@@ -135,7 +135,7 @@ class LearningModule(LaunchingModule):
             self._start(tuple(one for one in self._learned if not getattr(getattr(self, one), _DONE, False)))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
-        """Accept what other rotary modules have in their states, and keep to the Rope.
+        """Accept the states of other rotary modules, but keep the Rope.
 
         A state whose version is that of the other kind of module, RoPE or polar, is refused: shapes may agree.
         """

@@ -20,10 +20,10 @@ Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 Module: TypeAlias = Any
 Loss: TypeAlias = Callable[[Any], Tensor]
 
-GOING, WAITED, BROKEN, DROPPED = 0, 1, 2, 3  # how the learning from a start ended, if it did
-AS_IT_IS, LEARNED = "as it is", "learned"  # what is read beside the starts: the model's own rotation, and the result
-_FARTHEST = 64.0  # log-factors and log-temperatures; beyond, exponentials leave what float32 holds
-_SAMPLED = 16  # numbers of each parameter that a checkpoint knows a model by
+GOING, WAITED, BROKEN, DROPPED = 0, 1, 2, 3  # how learning from a start ended, if it did
+AS_IT_IS, LEARNED = "as it is", "learned"  # methods beside the starts: the model's own rotation, and the result
+_FARTHEST = 64.0  # largest log-factor or log-temperature, within the range of float32
+_SAMPLED = 16  # values per parameter by which a checkpoint recognises a model
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ class Race:
             self.state = self._kept.restored(State, np.zeros(())) or self.state
 
     def _question(self, learned: list[str]) -> dict[str, Any]:
-        """Return what decides all bits of the answer, for a checkpoint."""
+        """Return everything that determines the result, for a checkpoint."""
         course, model = self.course, self.places.model
         ropes = [[np.asarray(one.frequencies), one.attention_factor] for ropes in self.starts for one in ropes]
         kept = ("loss", "learning", "validation", "held_out", "about")
@@ -183,7 +183,7 @@ class Race:
                 self._kept.keep(self.state, self.state.n, now=True)
 
     def _steps(self) -> Generator[None]:
-        """Do what is left to do, a step at a time."""
+        """Do the remaining steps."""
         for number in range(len(self.starts)):
             yield from self._learn(number, self.course.race if len(self.starts) > 1 else 0)
         if not np.isfinite(self.state.loss).any():
@@ -196,7 +196,7 @@ class Race:
             best = int(going[np.argmin(self.state.loss[going])])
             ended = np.where(self.state.ended == GOING, DROPPED, self.state.ended)
             ended[best] = GOING
-            self.state = replace(self.state, ended=ended)  # whoever goes on from here chooses the same
+            self.state = replace(self.state, ended=ended)  # a resumed run chooses the same
             yield from self._learn(best, self.course.steps)
         yield from self._read()
 
@@ -221,7 +221,7 @@ class Race:
                 yield
 
     def _optimiser(self, number: int, parameters: list[Tensor]) -> Any:
-        """Return Adam as it was after the last step."""
+        """Return Adam in its state after the last step."""
         optimiser = torch.optim.Adam(parameters, lr=self.course.rate)
         if step := int(self.state.at[number]):
             first, second = (parted(getattr(self.state, name)[number], parameters) for name in ("first", "second"))
@@ -231,7 +231,7 @@ class Race:
 
     @torch.enable_grad()
     def _step(self, number: int, parameters: list[Tensor], optimiser: Any) -> None:
-        """Do one step, and after some of them look at the validation."""
+        """Do one step, and validate after some of them."""
         course, step = self.course, int(self.state.at[number])
         loss = _checked(course.loss(course.batch(step))).mean()
         squares = sum(one.square().sum() for one in parameters) / sum(map(_count_sets, self.starts[number]))
@@ -300,7 +300,7 @@ class Race:
         return None if method == AS_IT_IS else self.places.make(self.starts[self.names.index(method)])
 
     def _read(self) -> Iterator[None]:
-        """Read what was held out by every method."""
+        """Evaluate every method on the held-out batches."""
         for i, method in enumerate(self.methods):
             wanted = [(j, k) for j, part in enumerate(self.course.held_out.values()) for k in range(len(part))]
             done = {(int(j), int(k)) for m, j, k, _ in self.state.readings if m == i}
@@ -357,7 +357,7 @@ def write(parameters: Sequence[Tensor], row: np.ndarray) -> None:
 
 
 def _checked(loss: Any) -> Tensor:
-    """Return what a loss gave, if it is a number or one for each document."""
+    """Return a checked loss: one number, or one per document."""
     if not isinstance(loss, torch.Tensor) or loss.ndim > 1 or not loss.numel() or not loss.is_floating_point():
         what = f"a tensor of {loss.dtype} with shape {tuple(loss.shape)}" if hasattr(loss, "dtype") else show(loss)
         raise TypeError(f"loss gave {what}; expected a tensor of floats, one number or one for each document")
@@ -368,7 +368,7 @@ def _checked(loss: Any) -> Tensor:
 
 
 def _fingerprint(model: Module) -> list[Any]:
-    """Return a few numbers of each parameter: whoever trained a model further changed them."""
+    """Return a few values of each parameter, which further training changes."""
     found: list[Any] = []
     for name, one in model.named_parameters():
         flat = one.detach().reshape(-1)
@@ -378,7 +378,7 @@ def _fingerprint(model: Module) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return batches with arrays of NumPy in the place of tensors."""
+    """Return batches with tensors as NumPy arrays."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         return (value.double() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy()

@@ -26,7 +26,7 @@ except ImportError as error:
 
 __all__ = ["PolarEmbedding", "RotaryEmbedding"]
 
-_LOWEST = -2.0 * math.pi  # radians: of the phases of a polar module
+_LOWEST = -2.0 * math.pi  # lower bound of the phases of a polar module, in radians
 _SPREAD = 0.6531  # standard deviation of a product of two independent softplus of standard normal numbers
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
@@ -102,7 +102,7 @@ class RotaryEmbedding(TurningModule):
     (torch.Size([1, 8, 1, 64]), torch.Size([1, 2, 1, 64]))
     """
 
-    _bias_heads: int | None = None  # heads of keys with phases of their own, where all have one set of frequencies
+    _bias_heads: int | None = None  # key heads with their own phases that share one set of frequencies
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class RotaryEmbedding(TurningModule):
         self._forget()
 
     def _read_rope(self, rope: Any) -> Rope:
-        """Return the Rope that a caller gave, or gave the frequencies or the width of."""
+        """Return the Rope of a Rope, frequencies or a width."""
         if isinstance(rope, int | np.integer):
             if whole("rope", rope, 2) % 2:
                 raise ValueError(f"rope is {rope}; expected an even number of features, or a Rope or frequencies")
@@ -273,7 +273,7 @@ class RotaryEmbedding(TurningModule):
 
 
 class _Bounded(torch.autograd.Function):
-    """The nearest phase from -2 pi to 0, with a gradient beyond where a step against it leads back.
+    """Return the nearest phase in [-2 pi, 0], with a gradient beyond where a step against it leads back.
 
     Phases start at a bound. With the gradient of a clamp, which is 0 beyond, one that steps over it would stay there.
     """

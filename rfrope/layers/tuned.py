@@ -180,7 +180,7 @@ def _mean(values: np.ndarray) -> tuple[float, float]:
 
 
 def _reach(documents: int) -> float:
-    """Return how many standard errors of so many documents a difference is to exceed."""
+    """Return the number of standard errors that a difference must exceed, for a number of documents."""
     from scipy import special
 
     return max(2.0, float(special.stdtrit(documents - 1, 0.975))) if documents > 1 else math.inf

@@ -314,7 +314,7 @@ def _twin(module: Module, rope: Rope, learnable: tuple[str, ...]) -> Module:
 
 @contextmanager
 def _swapped(model: Module, found: Sequence[Module], made: Sequence[Module] | None) -> Iterator[None]:
-    """Let other modules stand where some stand."""
+    """Replace some modules by others."""
     new = {} if made is None else {id(old): one for old, one in zip(found, made, strict=True)}
     device = next((one.device for one in model.parameters()), None)
     places = [

@@ -27,7 +27,7 @@ Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
 ORDERS = {"bhtd": "heads, tokens", "bthd": "tokens, heads"}
 _XP = array.named_namespace(torch)
-# its operators are then known: saved graphs that hold them can be loaded
+# registers the operators, so that saved graphs can be loaded
 _OPERATOR = dispatch.backend_function(rotated, "torch")
 _RECORDING: Any = dispatch.find(dispatch.TORCH_RECORDING)
 _UNIT = 3.4061215800865545e-19  # radians: 2 pi 2^-64
@@ -40,7 +40,7 @@ _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # wh
 class TurningModule(LearningModule):
     """The calls of a module; `rfrope.layers.torch` has its construction, learning and storage."""
 
-    _last_plans: list[tuple[Any, Any]]  # the last layout forwards and back, and what the backend made of it
+    _last_plans: list[tuple[Any, Any]]  # plans of the last layout, forwards and back
 
     def exchanged(self, x: Any) -> Any:
         """Exchange the axes of heads and tokens."""
@@ -100,7 +100,7 @@ class TurningModule(LearningModule):
         return _RECORDING.record(turned, partial(self._turn_back, torch.from_numpy(at)), q, k)
 
     def _turn_small(self, q: Tensor, k: Tensor, at: np.ndarray, inverse: bool) -> tuple[Tensor, Tensor] | None:
-        """Turn what is no more than memory, if it is small and fits; back without undoing the scale, if `inverse`."""
+        """Rotate small plain tensors; backwards, but with the same scale, if `inverse`."""
         key = q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, at.shape
         last, plans = self._last_plans[inverse]
         if key != last:
@@ -248,7 +248,7 @@ class TurningModule(LearningModule):
         return rows[..., : self._blocks], rows[..., self._blocks :]
 
     def _turn_both_by_rows(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn by rows of cos and sin, which those of the heads of keys may have for themselves."""
+        """Rotate by rows of cos and sin; key heads may have their own."""
         turned = self._turn_by_rows(k, cos, sin)
         if self._sets and (group := q.shape[-3] // k.shape[-3]) > 1:
             cos, sin = cos.repeat_interleave(group, -3), sin.repeat_interleave(group, -3)
@@ -306,11 +306,11 @@ class TurningModule(LearningModule):
         return turned
 
     def _origin(self, offset: Any) -> str:
-        """Names of what the places of tokens come from, as errors have them; a plain offset changes no shape."""
+        """Return the names of the arguments that give positions, for errors; a plain offset changes no shape."""
         return "positions" if type(offset) is int else "positions and offset"
 
     def _check(self, name: str, x: Tensor) -> None:
-        """Refuse what are no features, in the layout bhtd, of the heads that this module turns."""
+        """Refuse anything but features, in layout bhtd, of the heads of this module."""
         if not isinstance(x, torch.Tensor):
             raise TypeError(
                 f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch"
@@ -375,7 +375,7 @@ class TurningModule(LearningModule):
         if not plain or offset:
             total = positions + offset
             if not total.is_floating_point() and array.has_host_values(total):
-                wrapped = (positions ^ total) & (offset ^ total)  # below 0 where the sign is that of neither part
+                wrapped = (positions ^ total) & (offset ^ total)  # negative where the sum overflowed
                 if bool((wrapped < 0).any()):
                     raise ValueError(f"{name} and offset add up to more than 64 bits; expected -2**63 to 2**63 - 1")
             positions = total
@@ -407,7 +407,7 @@ class TurningModule(LearningModule):
         found = []
         for name, x, are_keys in features:
             bias = shift if are_keys else None
-            heads = x.shape[-3]  # operators need no more than the shape of sets for each
+            heads = x.shape[-3]  # operators need only the shape of sets per head
             as_shaped = by_operators and self._sets and isinstance(omega, torch.Tensor)
             sets = omega[:1].expand(heads, -1, -1) if as_shaped else self._repeat_for_heads(omega, heads)
             angle = Angles(at, sets, bias, _XP)
@@ -426,7 +426,7 @@ class TurningModule(LearningModule):
     # -- by torch's own operators, each a launch -----------------------------------------------------------------------
 
     def _runs_operators(self, x: Tensor) -> bool:
-        """Return whether nothing but torch's operators serves features, which are then to be few; not in a graph."""
+        """Return whether only torch's operators can rotate the features, which must then be few; not in a graph."""
         no = torch.compiler.is_compiling() or self.start.polar or x.dtype == torch.float64
         if no or not dispatch.takes_words(x):
             return False
@@ -447,7 +447,7 @@ class TurningModule(LearningModule):
         return rotated_by_table(grouped, cos[..., None, :, :], sin[..., None, :, :], turn, None, _XP).flatten(-4, -3)
 
     def _check_rows(self, name: str, at: Tensor, count: int) -> None:
-        """Refuse positions that are not rows of tables."""
+        """Refuse positions beyond the tables."""
         if at.is_floating_point():
             raise TypeError(f"{name} are floats; expected integers, as max_positions is given")
         if array.has_host_values(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:

@@ -365,7 +365,7 @@ def graph_positions(
         raise ValueError("adjacency falls into parts without an edge between them; expected a connected graph")
     waves = waves[:, 1 : n_axes + 1]
     size = np.abs(waves)
-    first = np.argmax(size > np.max(size, axis=0) - 1e-9, axis=0)  # of several as large, that of the first node
+    first = np.argmax(size > np.max(size, axis=0) - 1e-9, axis=0)  # of several maxima, the first node's
     waves = waves * np.sign(waves[first, np.arange(n_axes)])
     return array.place_for_caller(waves, xp, device, dtype)
 
@@ -505,6 +505,6 @@ def _table(
 
 
 def _diagonal(values: Array, own: Array, xp: ModuleType) -> Array:
-    """Diagonal matrices ``(..., D, D)``; a NaN stays in its row."""
+    """Return diagonal matrices ``(..., D, D)``; a NaN stays in its row."""
     row = values[..., None, :]
     return xp.where(own, row, xp.zeros_like(row))

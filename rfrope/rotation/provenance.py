@@ -179,7 +179,7 @@ def read_provenance(source: Any) -> Provenance:
             raise TypeError(f"source is {show(source)}; expected a Provenance, a dict or None")
         return Provenance.from_dict(source) if source else Provenance()
     held, made = {**vars(source)}, object.__new__(Provenance)
-    for name in ("error", "rope_parameters", "extra"):  # no two Ropes share what can be written to
+    for name in ("error", "rope_parameters", "extra"):  # Ropes must not share mutable dicts
         if not isinstance(held[name], Mapping):
             raise TypeError(f"source.{name} is {show(held[name])}; expected a dict")
         held[name] = {**held[name]}
@@ -205,7 +205,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def _is_empty(value: Any) -> bool:
-    """Say whether a field is one that a file leaves out; a seed or a bound of 0 is not."""
+    """Return whether a file leaves a field out; a seed or a bound of 0 stays."""
     return value is None or value is False or (isinstance(value, str | dict | tuple) and not value)
 
 

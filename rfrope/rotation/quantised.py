@@ -15,7 +15,7 @@ from rfrope.rotation.rope import Rope, check_head_width
 
 VALUES = 32  # in a block
 _LARGEST = 65504.0  # of float16, which scales have
-_TURNED = 2.0**-21  # what one call may be off by in float32, beside rounding to narrower types
+_TURNED = 2.0**-21  # error of one call in float32, beside rounding to narrower types
 
 
 @dataclass(frozen=True)
@@ -270,12 +270,12 @@ def relocation_bound(storage: str, moves: int = 1) -> float:
 
 
 def _error_of_call(storage: str) -> float:
-    """Return the largest part of the norm that one call loses."""
+    """Return the largest relative error of one call."""
     if storage == "float64":
         return (1.0 + math.sqrt(2.0)) * 2.0**-53 + math.sqrt(2.0) * 1e-15
     if storage in _ROUNDING:
         return _TURNED + _ROUNDING[storage]
-    half = 0.5 + 2.0**-14  # a step, and what float32 loses of the number of steps
+    half = 0.5 + 2.0**-14  # a step, and the float32 error of the number of steps
     others = (VALUES - 1) * half**2
     rounded = math.sqrt(others / (_LAYOUTS[storage].steps ** 2 + others))
     return (1.0 + _TURNED) * (rounded * (1.0 + 2.0**-11) + 2.0**-11) + _TURNED
@@ -309,7 +309,7 @@ def _encode(x: Array, layout: str, xp: ModuleType, name: str) -> Array:
     sizes = xp.abs(x)
     if layout == "q8_0":
         scale = xp.max(sizes, axis=-1, keepdims=True) / steps
-    else:  # with the sign of the first of the largest
+    else:  # with the sign of the first maximum
         largest = xp.argmin(-sizes, axis=-1, keepdims=True)
         first = xp.arange(VALUES, device=array.device(x)) == largest
         scale = xp.sum(xp.where(first, x, xp.zeros_like(x)), axis=-1, keepdims=True) / -steps

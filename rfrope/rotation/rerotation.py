@@ -78,13 +78,13 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     constants = {"positions": positions, "old": before, "new": after}
     xp, device = array.shared(constants, k=k, out=out)
     xp = array.space_of_constants(xp, constants)
-    # one line beside frequencies of axes takes positions as these do
+    # one axis beside several takes positions of the same form
     which, one = max((("old", old.vectors), ("new", new.vectors)), key=lambda named: named[1].ndim)
     read = angles.checked(positions, one, None, xp, device, frequencies_name=f"frequencies of {which}")
     at = read.positions
     blocks.check_rotation(k, read.shape, pairings[0], None, out, ("k", "positions", "old", "new"), at, before, after)
     if pairings[0] != pairings[1] or before.shape != after.shape:
-        same = pairings[1] if old.polar else None  # magnitudes go where the new pairing has them
+        same = pairings[1] if old.polar else None  # magnitudes in the order of the new pairing
         features = rotate(
             k, at, before, pairing=pairings[0], out_pairing=same, scale=old.attention_factor, inverse=True
         )
@@ -190,7 +190,7 @@ def _read_and_relocated(k: Array, old_positions: Array, new_positions: Array, ro
 
 
 def _relocated_at_once(k: Any, old: Any, new: Any, rope: Any, out: Any) -> Any:
-    """Move small dense keys by whole positions in one pass; None for whatever takes a closer look, or has an error."""
+    """Move small dense keys by whole positions in one pass; return None where all checks are needed."""
     if not (type(k) is np.ndarray or libraries.may_reach_loops(k)) or not isinstance(rope, Rope) or rope.polar:
         return None
     mover, backend = find_rotator(rope, "_mover"), _load_differences()
@@ -200,12 +200,12 @@ def _relocated_at_once(k: Any, old: Any, new: Any, rope: Any, out: Any) -> Any:
 
 @cache
 def _load_differences() -> Any:
-    """Return the backend that subtracts whole positions, if there is one."""
+    """Return the backend that subtracts whole positions, or None."""
     return dispatch.find(dispatch.Backend("cpu", "relocation"))
 
 
 def _check_differences(new: Array, old: Array) -> None:
-    """Refuse whole positions that are too far from each other for an exact phase, where looking at them is free."""
+    """Refuse whole positions too far apart for an exact phase, where checking is free."""
     if not array.has_host_values(new) or not array.has_host_values(old) or 0 in new.shape:
         return
     ends = [array.to_host(one) for one in (new, old)]

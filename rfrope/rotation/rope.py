@@ -304,7 +304,7 @@ class Rope:
                 else "a Rope with polar=True, with one frequency per magnitude"
             )
             raise ValueError(f"the Rope has polar={self.polar}; expected {expected}")
-        known = self.source.model.pairing_from == "known"  # else "interleaved" is as good as the Rope's default
+        known = self.source.model.pairing_from == "known"  # otherwise "interleaved" is as good as the Rope's default
         if pairing is not None and self.pairing != pairing and (known or pairing == "half" or self.pairing is None):
             wanted = "neither is right for it" if self.pairing is None else f"expected pairing={self.pairing!r}"
             raise ValueError(
@@ -396,7 +396,7 @@ def pairing_for(rope: Rope, x: Any, name: str = "x") -> str:
 
 
 def _known_pairing(rope: Rope) -> str:
-    """The pairing of a Rope, or an error that says why there is none."""
+    """Return the pairing of a Rope; say why if it has none."""
     if rope.pairing is None:
         note = f" ({printable(rope.source.model.note)})" if rope.source.model.note else ""
         raise ValueError(
@@ -458,7 +458,7 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
 
 
 def _seal(frequencies: Array) -> Array:
-    """Make an array of NumPy that nobody else holds read-only: what was prepared from it stays right."""
+    """Make a NumPy array that nobody else holds read-only, so that prepared data stays valid."""
     if isinstance(frequencies, np.ndarray):
         frequencies.flags.writeable = False
     return frequencies

@@ -477,7 +477,7 @@ def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: A
 
 
 def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, Array]:
-    """Multiply by the scale, or prepare to undo all."""
+    """Multiply by the scale, or prepare the inverse."""
     if inverse:
         sin = -sin
     if isinstance(scale, float) and scale == 1.0:

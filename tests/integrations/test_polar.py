@@ -196,7 +196,7 @@ def test_without_register_a_saved_model_is_not_taken_for_another(tmp_path):
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"frequencies": [1.0] * 8, "polar": True}, "head_dim is 16, but a polar Rope has one frequency for each"),
+        ({"frequencies": [1.0] * 8, "polar": True}, "head_dim is 16, but a polar Rope has one frequency per feature"),
         ({"frequencies": [1.0] * 8, "score_scale": 2.0}, "score_scale, but not polar=True"),
         ({"frequencies": [[[1.0]] * 16] * 2}, "frequencies"),
         ({"kernel": "gaussian", "polar": 1}, "polar"),

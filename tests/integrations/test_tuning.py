@@ -249,7 +249,7 @@ BAD = {
         ValueError,
         r"texts\[0\] has ids from .* to .*32 tokens",
     ),
-    "own": ({"starts": {"as it is": rfrope.geometric(8, base=3.0)}}, ValueError, r"starts\['as it is'\] is not what"),
+    "own": ({"starts": {"as it is": rfrope.geometric(8, base=3.0)}}, ValueError, r"starts\['as it is'\] differs from"),
     "part": ({"part": "full"}, ValueError, "part is 'full'"),
 }
 
