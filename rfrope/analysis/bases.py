@@ -240,7 +240,7 @@ class _Search:
         return base
 
     def _next_base(self, base: float) -> float:
-        """Return a base above one that fails, all between them failing but for the last `_WIDTH`.
+        """Return a base above one that fails; all between fail, except the last `_WIDTH`.
 
         Lags that fail most, or most for how fast they change, are followed to where they cease to, while any fails.
         """

@@ -81,7 +81,6 @@ class Method(Result):
         better. No other model or length was measured.
     places : int
         Sum of its ranks in the four measures, each 1 for the best.
-        Sum of its places in the four measures, 1 for the best.
 
     See Also
     --------

@@ -62,7 +62,6 @@ def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 
         those of a few spectral lines, which have no density.
     TypeError
         If a value is not a real number.
-        For anything but real numbers.
 
     See Also
     --------

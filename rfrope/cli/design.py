@@ -169,7 +169,7 @@ def _error_rows(found: Fidelity) -> list[tuple[str, ...]]:
 
 
 def _lag_rows(found: Fidelity) -> list[tuple[str, ...]]:
-    """A few lags: what was asked for, what is there, and what independent draws would give."""
+    """Return rows of some lags: Phi, the mean kernel, and the error of independent draws."""
     rows: list[tuple[str, ...]] = [("lag", "Φ", "these frequencies", "error", "independent draws")]
     for at in found.lags:
         numbers = (f"{at.phi:.4f}", f"{at.mean_kernel:.4f}", f"{at.mean_kernel - at.phi:+.4f}")

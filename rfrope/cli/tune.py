@@ -48,7 +48,7 @@ def add(commands: Any) -> None:
     option("--whole-windows", type=float, metavar="P", default=0.0, help="part of the steps that read all positions")
     option("--steps", type=whole, metavar="N", default=200, help="most steps from the best start (default: 200)")
     option("--rate", type=float, metavar="R", default=0.01, help="of the first step, falling to 0 (default: 0.01)")
-    option("--seed", type=whole, metavar="N", default=0, help="of windows, and of what is held out (default: 0)")
+    option("--seed", type=whole, metavar="N", default=0, help="of windows and held-out documents (default: 0)")
     option("--checkpoint", metavar="FILE", help="a file from which the same command goes on, however it ended")
     option("--activation-checkpointing", action="store_true", help="less memory, more time")
     add_files(command, "output", "html")

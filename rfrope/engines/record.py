@@ -92,7 +92,6 @@ class EngineRope:
     ----------
     frequencies : ndarray (D,), radians per position
     attention_factor : float
-        Multiplies cos and sin.
         Factor of cos and sin.
     length : str
         Effect of the length of the text.

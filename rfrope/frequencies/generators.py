@@ -1,4 +1,4 @@
-"""Generators of rotations: those that are RoPE in another basis, the distance of others, and folding into weights."""
+"""Generators of rotations: bases in which they are RoPE, their distance from it, and folding into weights."""
 
 from __future__ import annotations
 

@@ -202,7 +202,6 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
         that a mapping lacks, or if ``Layers`` rotate other layers. The model is then unchanged.
     TypeError
         If `model` is not a model.
-        For what is no model.
 
     See Also
     --------
@@ -238,7 +237,7 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
 
 
 def _check_layers(model: Module, layers: Layers) -> None:
-    """Refuse layers of which others turn, or by a Rope of another name, than those of a model."""
+    """Refuse layers that do not match the model's: other layers rotate, or by a Rope of another name."""
     given, config = layers.ropes_by_layer, getattr(model, "config", None)
     if given is None or config is None:  # without numbers they do not describe single layers
         return

@@ -294,7 +294,7 @@ def _evaluate_vectors(formula: Formula, vectors: Array, xp: ModuleType, name: st
 
 
 def check_kernels(kernels: Any, *, same_axes: bool = True) -> None:
-    """Refuse what is not a tuple of kernels, or kernels of different ndim."""
+    """Refuse anything but a tuple of kernels, and kernels of different ndim."""
     if not isinstance(kernels, tuple) or not kernels or not all(isinstance(k, Kernel) for k in kernels):
         raise TypeError(f"kernels is {show(kernels)}; expected one or more kernels")
     if same_axes and len({k.ndim for k in kernels}) > 1:

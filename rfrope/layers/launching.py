@@ -109,7 +109,7 @@ class LaunchingModule(torch.nn.Module):
         return numbers.to(wide if numbers.is_floating_point() else torch.int64, copy=copied)
 
     def _read_learned(self, name: str) -> Tensor:
-        """Return a copy of what is learned, or refuse what something has narrowed."""
+        """Return a copy of a learned parameter; refuse one that was narrowed."""
         parameter = getattr(self, name)
         if parameter.dtype not in (torch.float32, torch.float64):
             raise TypeError(

@@ -352,7 +352,7 @@ class TurningModule(LearningModule):
             raise ValueError(f"heads is {self._bias_heads}, but k has {shared} heads {where}; expected the same")
 
     def _read(self, name: str, x: Tensor, positions: Any, offset: Any) -> Tensor:
-        """Positions of the tokens of x, checked, and consecutive unless given, after an offset.
+        """Return checked positions of the tokens of x after an offset; by default consecutive.
 
         They are ``(*P, k)`` in int64 or float64, with an axis for the heads where there are several sequences.
         """
