@@ -20,18 +20,10 @@ _STEPS = 200
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """Trained frequencies, their context, and the context to reach.
+    """Trained frequencies, their context, and the context to reach."""
 
-    Attributes
-    ----------
-    trained : array, (D,), radians per position
-        Nonnegative.
-    trained_context, context : int
-        Numbers of positions.
-    """
-
-    trained: np.ndarray
-    trained_context: int
+    trained: np.ndarray  # (D,), radians per position: not negative
+    trained_context: int  # positions
     context: int
 
     @property

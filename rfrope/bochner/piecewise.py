@@ -73,18 +73,10 @@ class Sealed:
 
 @dataclass(frozen=True, eq=False)
 class Pieces(Sealed):
-    """Legendre series on adjacent panels; 0 outside. Equal, and hashed, by content.
+    """Legendre series on adjacent panels; 0 outside. Equal, and hashed, by content."""
 
-    Attributes
-    ----------
-    edges : ndarray, (n + 1,)
-        Ascending, from 0 or more.
-    series : ndarray, (n, order)
-        Coefficients of each panel, in a variable from -1 to 1.
-    """
-
-    edges: np.ndarray
-    series: np.ndarray
+    edges: np.ndarray  # (n + 1,): ascending, from 0 or more
+    series: np.ndarray  # (n, order): coefficients of each panel, in the variable that runs over (-1, 1) there
 
     @cached_property
     def halves(self) -> np.ndarray:
@@ -207,25 +199,8 @@ def build(
 ) -> Pieces:
     """Resolve a function on panels, halving each until the last coefficients of its series are negligible.
 
-    Parameters
-    ----------
-    function : callable
-        Maps points (n,) to values (n,).
-    edges : ndarray
-        Initial edges, ascending.
-    level : callable
-        ``level(centres, halves)`` returns the absolute tolerance on a panel.
-    tolerance : float
-        Tolerance relative to the largest value on the panel.
-    budget : int
-        Maximum number of panels.
-    at_ends : bool
-        Also check the function next to the edges of a panel, where something narrow may lie beyond the nodes.
-
-    Raises
-    ------
-    Unresolved
-        If `budget` panels are not enough.
+    ``level(centres, halves)`` is the absolute error that is good enough on a panel, `tolerance` that relative to its
+    largest value. With `at_ends` it is looked at next to the edges too, where something narrow may lie.
     """
     end = edges[-1]
 
@@ -246,22 +221,7 @@ def build(
 
 
 def refine(edges: np.ndarray, judge: Callable[[np.ndarray, np.ndarray], Judgement], budget: int) -> Pieces:
-    """Split panels until all are good.
-
-    Parameters
-    ----------
-    edges : ndarray
-        Initial edges, ascending.
-    judge : callable
-        Maps the ends of panels to their series, whether each is good, and where to split the others.
-    budget : int
-        Maximum number of panels.
-
-    Raises
-    ------
-    Unresolved
-        If `budget` panels are not enough.
-    """
+    """Split panels until all are good."""
     low, high = np.asarray(edges[:-1], dtype=np.float64), np.asarray(edges[1:], dtype=np.float64)
     done: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     while low.size:

@@ -227,20 +227,7 @@ def lines(
 ) -> Part:
     """Return lines with bands of two standard errors, one group at a time, starting with number `group`.
 
-    Parameters
-    ----------
-    title, caption : str
-    labels : tuple of str
-        Labels of both axes.
-    x : ndarray, (n,)
-        Nonnegative.
-    groups : sequence of str
-        Names of groups of lines, such as heads.
-    group : int
-    sets : dict of HeadEstimate
-        Values and errors ``(groups, n)`` by the names of the lines.
-    squeezed : bool
-        Whether the axis of x is compressed as x grows.
+    The sets are a `HeadEstimate` of ``(groups, n)`` by the name of a line; with `squeezed` x gets narrower as it grows.
     """
 
     def listed(values: np.ndarray) -> list[list[float | None]]:

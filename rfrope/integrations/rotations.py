@@ -37,43 +37,20 @@ _HELD = "embed_positions"  # the buffer of attention that holds its own table
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
-    """A module that makes or holds cos/sin tables.
+    """A module that makes or holds cos/sin tables."""
 
-    Attributes
-    ----------
-    parent : Module
-        The module that contains it; for attention with a table of its own, that attention.
-    path, name : str
-        Path of the parent, and name of the module in it.
-    module : Module
-        The module itself.
-    is_text : bool
-        Whether it counts text tokens.
-    gives_tables : bool
-        Whether it makes tables from positions; False for attention with a table of its own.
-    is_replaced : bool
-        Whether a Rope replaces it.
-    """
-
-    parent: Module
+    parent: Module  # the module that it is a part of; for attention with a table of its own, that attention
+    # where the parent is, and what the module in it is called
     path: str
     name: str
-    module: Module
-    is_text: bool
-    gives_tables: bool = True
-    is_replaced: bool = True
+    module: Module  # the module itself
+    is_text: bool  # true if it counts tokens of text
+    gives_tables: bool = True  # true if it makes tables from positions; False for attention with a table of its own
+    is_replaced: bool = True  # true if a Rope takes its place
 
 
 def rotaries(model: Module) -> list[Rotary]:
-    """Find what a Rope can replace in a model, including vision and audio parts.
-
-    Raises
-    ------
-    ValueError
-        If there is nothing to replace.
-    TypeError
-        If `model` is not a model.
-    """
+    """Find what a Rope can replace in a model, including vision and audio parts."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
     if any(isinstance(one, Positions) for one in model.modules()):
@@ -136,21 +113,7 @@ class _Tag(torch.Tensor):
 
 
 class Positions(torch.nn.Module):
-    """Replacement of a rotary module that returns positions ``(batch, tokens, k)`` instead of a table.
-
-    Attributes
-    ----------
-    turning : torch.nn.ModuleDict
-        The rotary embeddings, by kind of layer.
-    turns_last : bool
-        Whether the model rotates the last features of a head.
-    turns_back : bool
-        Whether its attention also undoes rotations.
-    is_complex : bool
-        Whether its attention takes one table of complex numbers.
-    is_by_layer : bool
-        Whether each layer has its own rotary embedding, named by the layer's number.
-    """
+    """Replacement of a rotary module that returns positions ``(batch, tokens, k)`` instead of a table."""
 
     def __init__(self, rotary: Rotary, turning: Mapping[str, Module], *, is_by_layer: bool = False) -> None:
         super().__init__()
@@ -159,11 +122,12 @@ class Positions(torch.nn.Module):
                 f"{type(rotary.parent).__name__} turns its class token by angles that it learned, and not by a "
                 "position; expected a model that does not"
             )
-        self.turning = torch.nn.ModuleDict(turning)
+        self.turning = torch.nn.ModuleDict(turning)  # by kind of layer
         self.__dict__["rotary"] = rotary  # no part of the model any more
+        # its attention turns the last features of a head, undoes rotations, too, takes one table of complex numbers
         self.turns_last = known(_model_type(rotary.module)).get("rotated") == "last"
         self.turns_back = self.is_complex = False
-        self.is_by_layer = is_by_layer
+        self.is_by_layer = is_by_layer  # each layer turns by a module of its own, whose name is the layer's number
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse: the attention that goes with it would come back as it was, and take positions for tables."""
