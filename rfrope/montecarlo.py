@@ -1,7 +1,7 @@
 """Estimates from random frequencies, each with its standard error.
 
-Work is cut into fixed chunks that are merged in their order, so a result is bit-identical for every number of workers,
-and memory is that of a chunk.
+Work is cut into fixed chunks, merged in order, so a result is bit-identical for every number of workers, and needs the
+memory of one chunk.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from rfrope.kernels.text import read_kernel
 __all__ = ["Estimate", "ScoreEstimate", "estimate_kernel", "estimate_scores"]
 
 _ROUNDING = 1e-13  # part of the largest possible value
-_SHARE = 0.02  # part of the squared sum of squares that fourth powers may be: 50 draws that are far off, or more
+_SHARE = 0.02  # largest ratio of fourth powers to the squared sum of squares: 50 outlying draws or more
 _FEW_DRAWS = 256
-_LOOKED_AT = 2**14  # lags of which fourth moments are looked at
+_LOOKED_AT = 2**14  # lags with computed fourth moments
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,13 @@ class Estimate(Result):
     ----------
     value : array, float64 where the library has it
     stderr : array
-        Standard error of `value`, estimated from the same draws; at least 1e-13 of the largest possible value, which is
-        rounding, but at lag 0.
+        Standard error of `value`, estimated from the same draws; except at lag 0, at least 1e-13 of the largest
+        possible value, to cover rounding.
     n : int
     trusted : array of bool
-        Whether the moments of the draws bear the standard error out. Where a few draws hold most of the variance, as
-        those of a heavy-tailed law do at lags small against its scale, another sample would have another: errors of
-        three times `stderr` are then common. It is found out when it is first read. See the notes of
-        `estimate_kernel`.
+        Whether the moments of the draws support the standard error. If a few draws hold most of the variance, as for a
+        heavy-tailed law at lags small against its scale, another sample would give another one, and errors of three
+        times `stderr` are common. Computed when first read; see the notes of `estimate_kernel`.
 
     See Also
     --------
@@ -79,7 +78,7 @@ class ScoreEstimate(Result):
     ----------
     mean : Estimate
     variance : Estimate
-        The unbiased sample variance; its standard error comes from the fourth moment.
+        Unbiased sample variance; its standard error comes from the fourth moment.
     n_trials : int
 
     See Also
@@ -113,7 +112,7 @@ def estimate_kernel(
     progress: Any = None,
     checkpoint: Any = None,
 ) -> Estimate:
-    """Estimate Phi, Phi_2 or the sine that must vanish, from draws of the kernel's frequencies.
+    """Return a Monte Carlo estimate of Phi, Phi_2 or the expected sine (0 in theory) of a kernel.
 
     Parameters
     ----------
@@ -122,41 +121,39 @@ def estimate_kernel(
     kernel : Kernel or str
         Law of the frequencies; a string is read by `rfrope.kernels.parse`.
     n_samples : int
-        How many frequencies, at least 2.
+        Number of frequencies, at least 2.
     rng : None, int, sequence of ints or numpy.random.Generator
-        Seed, as in SPEC 7.
+        Seed; None draws fresh entropy.
     design : str
-        How frequencies are drawn: "iid" or another randomised design of `sample`, or "auto". Frequencies of one set are
-        then not independent, so the mean is over independent sets of `n_blocks`: `Estimate.n` of them, and their
-        spread, ``stderr * n ** 0.5``, is the error of one set.
+        "iid", another randomised design of `sample`, or "auto". Frequencies of one set are then not independent, so the
+        mean is over `Estimate.n` independent sets of `n_blocks`; ``stderr * n ** 0.5`` is the error of one set.
     n_blocks : int, optional
-        D of one set, for all designs but "iid". `n_samples` is a multiple of it, at least twice as large.
+        D of one set, for all designs except "iid". `n_samples` must be a multiple of it, at least twice as large.
     quantity : {"phi", "phi2", "sin"}
-        Average ``cos u``, ``cos 2u`` or ``sin u``, u = lag . omega.
+        Average ``cos u``, ``cos 2u`` or ``sin u``, with u = lag . omega.
     executor : concurrent.futures.Executor or callable, optional
-        Where chunks are worked on: anything with a ``map`` method, or a callable like ``map``. Arrays on a device need
-        none, as their work is queued on the current stream. Current streams belong to threads, in CuPy and in PyTorch,
-        and so the threads of an executor queue on streams of their own: that is safe as long as the caller's is the
-        default stream.
+        Runs the chunks: anything with a ``map`` method, or a callable like ``map``. Arrays on a device need none, as
+        their work is queued on the current stream. Threads have their own current stream in CuPy and PyTorch, so an
+        executor of threads is safe only if the caller's stream is the default one.
     progress : None, bool or callable
-        True shows a bar on stderr (tqdm); None shows one after two seconds, if stderr is a terminal; False none. A
+        True shows a bar on stderr (tqdm), False none; None shows one after two seconds if stderr is a terminal. A
         callable wraps the iterable of chunks: ``progress(iterable, total=n_chunks)``.
     checkpoint : str or os.PathLike, optional
-        A file that keeps the sums of finished chunks, written about once a second and when something fails. The same
-        call finds it and goes on, also after the process was killed, with the same bits in the end; `rng` must be a
-        seed for that. It stays there when all is done.
+        File for the sums of finished chunks, written about once a second and on failure, and kept at the end. The same
+        call resumes from it, even if the process was killed, with the same bits in the end; `rng` must be a seed.
 
     Returns
     -------
     Estimate
-        With the shape of the lags, in the library of `lags`.
+        With the shape of the lags, in their library.
 
     Raises
     ------
     ValueError, TypeError
-        For a kernel, lags, design, quantity or numbers that are not as above, and a `checkpoint` of something else.
+        If the kernel, lags, design, quantity or a number is not as described above, or `checkpoint` belongs to another
+        call.
     Exception
-        What the executor raises, as where a worker dies, with a note that says what is finished, and how to go on.
+        Any exception of the executor, as when a worker dies, with a note on what is finished and how to resume.
 
     See Also
     --------
@@ -164,17 +161,16 @@ def estimate_kernel(
 
     Notes
     -----
-    At many lags of a NumPy array or a torch tensor on the CPU the sums are a non-uniform fast Fourier transform
-    (finufft: type 1 where the lags are on a uniform grid, type 3 elsewhere, up to three axes), if that is cheaper than
-    the direct sum: values are then within 1e-9 of it, and standard errors within 1e-4 of theirs (where the variance of
-    a single draw is below 1e-6, a series or the direct sum takes over). So it is on a CUDA device, with cufinufft, for
-    very many lags. Otherwise, and wherever finufft or Numba is missing, the sum is direct, and phases are accurate to
-    ``1.1e-16 |u|``.
+    For many lags in a NumPy array or a CPU torch tensor the sums use a non-uniform fast Fourier transform (finufft:
+    type 1 for lags on a uniform grid, else type 3, up to three axes) if that is cheaper than the direct sum. Values are
+    then within 1e-9 of it, and standard errors within 1e-4 (where the variance of a single draw is below 1e-6, a series
+    or the direct sum is used). On a CUDA device, cufinufft is used for very many lags. Otherwise, and without finufft
+    or Numba, the sum is direct, and phases are accurate to ``1.1e-16 |u|``.
 
-    `Estimate.trusted` says where the variance is that of many draws: where it is so large that no 256 draws could hold
-    it, or where the sum of fourth powers of the deviations is below 2 % of the squared sum of their squares. The latter
-    is looked at where values are at hand, in NumPy and torch on the CPU, for up to 2**14 lags and 2**14 draws, and for
-    sets of draws. Draws so rare that none was met cannot show.
+    `Estimate.trusted` is True where the variance is too large for 256 draws to hold it, or where the sum of fourth
+    powers of the deviations is below 2 % of the squared sum of their squares. The latter is checked in NumPy and CPU
+    torch, for up to 2**14 lags and 2**14 draws, and for sets of draws. Draws too rare to have occurred cannot be
+    detected.
 
     Examples
     --------
@@ -223,7 +219,7 @@ def estimate_scores(
 ) -> ScoreEstimate:
     """Return estimates of the mean and variance of the score of q and k over random frequencies.
 
-    Every trial draws D frequencies, one for each block, which serve all lags and all pairs of q and k.
+    Every trial draws D frequencies, one per block, shared by all lags and all pairs of q and k.
 
     Parameters
     ----------
@@ -233,14 +229,14 @@ def estimate_scores(
         Lags, KEY minus QUERY: ``(...)`` for a kernel with one axis, ``(..., ndim)`` with more. Their shape broadcasts
         against the leading axes of q and k.
     kernel, rng, executor, progress, checkpoint
-        As in `estimate_kernel`.
+        See `estimate_kernel`.
     n_trials : int
-        How many independent draws of all frequencies, at least 4. Trial t uses the frequencies of head t of `sample`.
+        Number of independent draws of all frequencies, at least 4. Trial t uses the frequencies of head t of `sample`.
     design : str
-        "iid" or another randomised design of `sample`, or "auto". A trial is one randomised set, so mean and variance
-        have standard errors for every design; only for "iid" is the variance that of `score_variance`.
+        "iid", another randomised design of `sample`, or "auto". Each trial draws one set, so mean and variance have
+        standard errors for every design; only for "iid" is the variance that of `score_variance`.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
 
     Returns
     -------
@@ -250,7 +246,7 @@ def estimate_scores(
     Raises
     ------
     ValueError, TypeError
-        As `estimate_kernel`, and for q and k as `rotate`.
+        See `estimate_kernel`, and `rotate` for q and k.
 
     See Also
     --------
@@ -260,10 +256,9 @@ def estimate_scores(
     -----
     Source: the decomposition ``S = sum_i A_i cos u_i + B_i sin u_i`` of the RF-RoPE paper, exact for every draw.
 
-    For NumPy arrays and torch tensors on the CPU the trials are worked on in one compiled loop, where Numba may be
-    used, and on a CUDA device in one kernel. Their quantile functions are accurate to 2e-15, where SciPy's are
-    (Student's t near its median is not), and so their results agree with those elsewhere to 1e-9, as long as nearly all
-    phases are below 1e5.
+    On the CPU, trials of NumPy arrays and torch tensors run in one compiled loop if Numba is available; on a CUDA
+    device, in one kernel. Their quantile functions are accurate to 2e-15, unlike SciPy's for Student's t near its
+    median, so results agree with those elsewhere to 1e-9, as long as nearly all phases are below 1e5.
 
     Examples
     --------
@@ -314,7 +309,7 @@ def _is_held_by_many(found: PowerSums, share: float) -> Array:
 
 
 def _summed(task: Any, total: int, length: int, executor: Any, progress: Any, threaded: bool, checkpoint: Any) -> Any:
-    """Run a task on all of its chunks, or on those that a checkpoint does not hold."""
+    """Run a task on all of its chunks, except those in a checkpoint."""
     if checkpoint is None:
         return parallel.run_chunks(task, total, length, executor, progress, threaded)
     question = {("rng" if one.name == "key" else one.name): getattr(task, one.name) for one in fields(task)}
@@ -449,7 +444,7 @@ def _kernel_moments(omega: Array, lags: Array, quantity: str) -> tuple[Array, Ar
 
 
 def _floored(variance: Array, lags: Array, size: Array | float) -> Array:
-    """Standard error from its square: it does not claim more than rounding leaves, but at lag 0."""
+    """Return a standard error from its square, at least the rounding except at lag 0."""
     xp = array.namespace(lags=lags)
     stderr = sums.root(variance, xp)
     rounded = xp.all(lags == 0.0, axis=-1) | (stderr >= _ROUNDING * size)
@@ -506,7 +501,7 @@ def _n_sets(design: str, n_samples: int, n_blocks: int | None, kernel: Kernel) -
     """Number of sets of a design that make so many draws; 0 for independent draws."""
     if design == "iid":
         if n_blocks is not None:
-            raise ValueError(f"n_blocks is {show(n_blocks)} but design is 'iid'; expected it with other designs alone")
+            raise ValueError(f"n_blocks is {show(n_blocks)} but design is 'iid'; expected it only with other designs")
         return 0
     if n_blocks is None:
         raise ValueError(f"n_blocks is None; expected the number of frequencies in one set, for design {design!r}")

@@ -1,4 +1,4 @@
-"""A Rope on disk: its frequencies, what belongs to them, and where they came from."""
+"""Save and load Ropes: frequencies, their fields, and their origin."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ _FIELDS = ("pairing", "head_dim", "attention_factor", "sections", "interleaved",
 
 @array.select_device
 def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool = False, source: Any = None) -> None:
-    """Write a Rope, or bare frequencies, to a file, together with their origin.
+    """Write a Rope, or bare frequencies, to a file, with their origin.
 
-    The file appears complete or not at all: it is written under another name in the same folder, and then renamed.
+    The file appears complete or not at all: it is written under a temporary name in the same folder, then renamed.
 
     Parameters
     ----------
     path : str or path
-        A name that ends in ``.npz`` (NumPy's archive), or in ``.safetensors`` where that package is installed.
+        Ends in ``.npz`` (NumPy's archive), or in ``.safetensors`` if that package is installed.
     rope : Rope or array_like, radians per unit of position
         Frequencies ``(D,)`` or ``(*H, D, k)``, of float16, float32 or float64; bfloat16 is stored as float32.
     overwrite : bool
         Replace an existing file.
     source : Provenance or dict, optional
-        Added to the origin that the Rope records (``kernel``, ``design``, ``seed``, or any other name):
-        numbers, strings, None, and lists and dicts of these; a kernel is stored as its text.
+        Added to the origin recorded in the Rope (``kernel``, ``design``, ``seed``, or any other name): numbers,
+        strings, None, and lists and dicts of these; a kernel is stored as its text.
 
     Returns
     -------
@@ -54,14 +54,14 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     FileExistsError
         If the file exists, unless `overwrite` is True.
     OSError
-        If the folder is missing or cannot be written to.
+        If the folder is missing or not writable.
     ValueError
-        For another suffix, frequencies that are not finite or have no axis, and numbers in the source that are not
+        If the suffix is another one, frequencies are not finite or have no axis, or a number in the source is not
         finite.
     TypeError
-        For frequencies, fields or a source of another kind.
+        If frequencies, a field or the source is of another type.
     ModuleNotFoundError
-        For ``.safetensors`` without that package.
+        If the file is ``.safetensors`` and that package is missing.
 
     See Also
     --------
@@ -69,10 +69,10 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
 
     Notes
     -----
-    Inside are two arrays, neither pickled: ``frequencies``, and ``metadata``, a string of JSON with the format's
-    number, the version of rfrope, units, shape, dtype, the Rope's other fields, its source, and a digest (SHA-256) of
-    all these and of the frequencies, which `load` checks. There is no time of writing: the same arguments give the same
-    bytes. Safetensors files hold the same string among their metadata, under ``rfrope``.
+    The file holds two arrays, neither pickled: ``frequencies``, and ``metadata``, a JSON string with the format number,
+    the version of rfrope, units, shape, dtype, the Rope's other fields, its source, and a SHA-256 digest of all these
+    and of the frequencies, which `load` checks. No time is stored: the same arguments give the same bytes. Safetensors
+    files hold the same string in their metadata, under ``rfrope``.
 
     Examples
     --------
@@ -92,20 +92,19 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
 
 
 def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dtype: Any = None) -> Rope:
-    """Return the Rope in a file that `save` wrote.
+    """Load a Rope from a file written by `save`.
 
     Parameters
     ----------
     path : str or path
-        The file; its first bytes say which of the two formats it has.
+        The file; its first bytes determine the format.
     xp, device, dtype
-        Array library (a module; NumPy unless given), where to put the frequencies, and their dtype (as they were
-        saved unless given).
+        Array library (a module; default: NumPy), device and dtype of the frequencies (default: as saved).
 
     Returns
     -------
     Rope
-        As it was saved; files of version 0.1 hold frequencies and their source alone.
+        As saved; files of version 0.1 hold only frequencies and their source.
 
     Raises
     ------
@@ -114,10 +113,10 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
     OSError
         If it cannot be read, or is not a regular file.
     ValueError
-        If it is damaged (its digest is checked), compressed, of another kind, of a later format, or does not fit into
+        If it is damaged (its digest is checked), compressed, of another kind or a later format, or does not fit into
         memory.
     ModuleNotFoundError
-        For a safetensors file without that package.
+        If the file is safetensors and that package is missing.
     TypeError
         If `xp` is not an array library, or `dtype` not one of its real floating types.
 
@@ -127,8 +126,8 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
 
     Notes
     -----
-    Nothing in a file is executed: pickled arrays are refused. Reading takes at most twice the file's length of memory.
-    Files of version 0.1, which have no digest, load.
+    Nothing in a file is executed: pickled arrays are refused. Reading takes at most twice the length of the file in
+    memory. Files of version 0.1 load, without a digest.
 
     Examples
     --------
@@ -147,7 +146,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
         raise FileNotFoundError(
             f"{path}: there is no such file; expected one that `rfrope design -o` or rfrope.save wrote"
         ) from None
-    # after eight bytes, the length of its header, a safetensors file begins with JSON
+    # a safetensors file has JSON after eight bytes for the length of its header
     frequencies, text = _from_safetensors(path) if beginning[8:] == b"{" else _from_npz(path)
     fields = _read_fields(path, text, frequencies)
     if dtype is None and space is not np:
@@ -160,7 +159,7 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
 
 
 def check_target(path: str, *, overwrite: bool = False) -> None:
-    """Say before the work why a file could not be written: its name, what is there, its folder."""
+    """Raise if a file cannot be written: wrong name, existing file, missing folder."""
     if not path.endswith(SUFFIXES):
         raise ValueError(f"path is {path!r}; expected a name that ends in {' or '.join(SUFFIXES)}")
     if path.endswith(SUFFIXES[1]):
@@ -169,11 +168,11 @@ def check_target(path: str, *, overwrite: bool = False) -> None:
 
 
 def packed(path: str, rope: Rope) -> bytes:
-    """Content of a file: frequencies, and a JSON text that describes them."""
+    """Return the content of a file: frequencies, and a JSON text that describes them."""
     host = _storable(rope.frequencies)
     metadata = {
         "format": _FORMAT,
-        "rfrope": sys.modules["rfrope"].__version__,  # the package stands above this module, which may not import it
+        "rfrope": sys.modules["rfrope"].__version__,  # this module may not import the package above it
         "units": _UNITS,
         "shape": list(host.shape),
         "dtype": host.dtype.name,
@@ -214,7 +213,7 @@ def _storable(frequencies: Any) -> np.ndarray:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has no kind for as text or lists."""
+    """Return values without a JSON type as text or lists."""
     if isinstance(value, Kernel):
         return repr(value)
     if isinstance(value, np.generic | np.ndarray):
@@ -289,7 +288,7 @@ def _read_fields(path: str, text: str, frequencies: np.ndarray) -> dict[str, Any
     if read is None:
         raise ValueError(f"{path} has format {show(number)}; expected at most {_FORMAT}: a newer rfrope may read it")
     if number == _FORMAT and digest != _digest(json.dumps(metadata), frequencies):
-        raise _damaged(path, "its content is not that of its digest")
+        raise _damaged(path, "its content does not match its digest")
     found = (_UNITS, frequencies.shape, frequencies.dtype.name)
     if said != found:
         raise ValueError(f"{path} says that it holds {show(said)}, but holds {found}; expected what rfrope.save writes")

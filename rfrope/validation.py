@@ -1,4 +1,4 @@
-"""Closed forms of `moments` and kernels compared with the draws of `montecarlo`."""
+"""Comparison of the closed forms of kernels and `moments` with the draws of `montecarlo`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ QUANTITIES = ("Φ", "Φ₂", "E sin", "E S", "Var S")
 _LAGS = (0.25, 0.5, 1.0, 2.0, 4.0)  # default lags, in units of the lag where Phi falls to one half
 _LARGEST_FEATURE = 1e30  # fourth powers of scores stay finite
 _ROUNDING = 1e-13  # differences below this part of the largest possible value are rounding, not evidence
-_UNKNOWN = 2.0**-50  # what a variance lacks, as a part of its largest value: what rounding of Phi leaves unknown
+_UNKNOWN = 2.0**-50  # relative error of a variance from the rounding of Phi
 
 
 @dataclass(frozen=True)
 class Row(Result):
-    """One comparison.
+    """One comparison of a closed form with an estimate.
 
     Attributes
     ----------
@@ -43,11 +43,11 @@ class Row(Result):
     quantity : str
         One of `QUANTITIES`.
     pair : int or None
-        Number of the pair of q and k, for the score's moments.
+        Index of the pair of q and k, for moments of the score.
     closed_form, estimate, stderr, z : float
         ``z = (estimate - closed_form) / stderr``. The standard error is exact for independent draws: it comes from Phi
-        at one to four times the lag, not from the draws, of which a few may hold most of the variance. Where it is so
-        small that a single draw could exceed `Validation.bound` of it, Bernstein's inequality widens it.
+        at one to four times the lag, not from the draws, a few of which may hold most of the variance. Where a single
+        draw could exceed `Validation.bound` standard errors, Bernstein's inequality widens it.
 
     See Also
     --------
@@ -72,7 +72,7 @@ class Row(Result):
 
 @dataclass(frozen=True)
 class Validation(Result):
-    """The comparisons for one kernel.
+    """All comparisons for one kernel.
 
     Attributes
     ----------
@@ -80,15 +80,15 @@ class Validation(Result):
     lags : tuple of tuple of float
     rows : tuple of Row
     alpha : float
-        Chance that a right implementation fails somewhere among the rows, as far as sums of many bounded terms are
-        normal: with fewer than about 1000 trials sample variances are not quite, and it fails more often.
+        Probability that a correct implementation fails in some row, as far as sums of many bounded terms are normal:
+        below about 1000 trials sample variances are not, and it fails more often.
     bound : float
-        Every abs(z) must lie below: Bonferroni's bound for `alpha` over all rows.
+        Bound for every abs(z): Bonferroni's for `alpha` over all rows.
     n_samples, n_trials, n_blocks, n_pairs : int
     spread : tuple of float
-        For each lag the score's standard deviation over its mean's magnitude, the median over pairs, in closed form.
+        Standard deviation of the score over the magnitude of its mean, for each lag, in closed form; median over pairs.
     polar : bool
-        True if scores are those of polar contents.
+        Whether scores are polar.
 
     See Also
     --------
@@ -116,7 +116,7 @@ class Validation(Result):
 
     @property
     def passed(self) -> bool:
-        """True if every abs(z) lies below the bound."""
+        """True if every abs(z) is below the bound."""
         return all(abs(row.z) < self.bound for row in self.rows)
 
     @property
@@ -134,7 +134,7 @@ class Validation(Result):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON; None where the spread is infinite."""
+        """Return plain numbers, strings and lists for JSON, with None for an infinite spread."""
         return plain({**vars(self), "passed": self.passed, "worst": self.worst})
 
 
@@ -156,39 +156,38 @@ def validate(
     executor: Any = None,
     progress: Any = None,
 ) -> Validation:
-    """Return a report that checks a kernel's sampler and the moments of the score of q and k against theory.
+    """Check a kernel's sampler, and the moments of the score of q and k, against theory.
 
     Compares ``mean cos u`` with Phi, ``mean cos 2u`` with Phi_2, ``mean sin u`` with 0 (Lemma 1), and over repeated
-    draws of all frequencies the score's mean with ``(q . k) Phi`` (Theorem 2) and its variance with Proposition 4, or
-    those of polar contents with `moments.polar_score` and `moments.polar_variance`.
+    draws of all frequencies the score's mean with ``(q . k) Phi`` (Theorem 2) and its variance with Proposition 4; for
+    polar scores, with `moments.polar_score` and `moments.polar_variance`.
 
     Parameters
     ----------
     kernel : Kernel or str
-        What to check; a string is read by `rfrope.kernels.parse`.
+        Kernel to check; a string is read by `rfrope.kernels.parse`.
     q, k : array_like, (d,) or (n, d), optional
-        Pairs of query and key before rotation, row by row; with `polar` magnitudes ``(D,)`` or ``(n, D)``. Eight real
-        pairs of SmolLM2 unless given, with `polar` their features after softplus. Arrays on a device are copied to
-        the host, where all is computed.
+        Pairs of query and key before rotation, row by row; with `polar` magnitudes ``(D,)`` or ``(n, D)``. Default:
+        eight real pairs of SmolLM2, with `polar` after softplus. Arrays on a device are copied to the host.
     lags : array_like, in units of position, optional
-        Lags ``(m,)``, or ``(m, ndim)`` for a kernel with several axes. Unless given, five from a quarter to four times
-        the lag at which Phi falls to one half.
+        Lags ``(m,)``, or ``(m, ndim)`` for a kernel with several axes. Default: five from a quarter to four times the
+        lag at which Phi falls to one half.
     n_samples, n_trials : int
-        Frequencies for Phi, Phi_2 and the sine; draws of all frequencies for the score.
+        Number of frequencies for Phi, Phi_2 and the sine; number of draws of all frequencies for the score.
     n_blocks : int, optional
-        Use the first so many blocks of q and k; all unless given.
+        Use only the first blocks of q and k. Default: all.
     rng : None, int, sequence of ints or numpy.random.Generator
-        Seed, as in SPEC 7; None draws fresh entropy.
+        Seed; None draws fresh entropy.
     alpha : float
-        Chance that a right implementation fails; see `Validation`.
+        Probability that a correct implementation fails; see `Validation`.
     pairing : {"half", "interleaved"}
-        The two features of q and k that make a block; polar contents have none.
+        Which two features of q and k form a block; leave it "half" with `polar`.
     polar : bool
-        Whether q and k are magnitudes of polar contents, one for each block.
+        Whether q and k are magnitudes of polar scores, one per block.
     shift : array_like, radians, (D,) or (n, D), optional
-        Bias of the keys, with `polar` alone.
+        Bias of the keys; only with `polar`.
     executor, progress
-        As in `estimate_kernel`.
+        See `estimate_kernel`.
 
     Returns
     -------
@@ -197,7 +196,7 @@ def validate(
     Raises
     ------
     ValueError, TypeError
-        For arguments that are not as above.
+        If an argument is not as described above.
 
     See Also
     --------
@@ -253,7 +252,7 @@ def validate(
 
 
 def default_lags(kernel: Kernel) -> np.ndarray:
-    """Five lags ``(5, ndim)`` around the one where Phi first falls to one half, along a direction off the axes."""
+    """Return five lags ``(5, ndim)`` around the one where Phi first falls to one half, in a direction off the axes."""
     direction = np.asarray([(-0.5) ** axis for axis in range(kernel.ndim)])
 
     def phi(length: float) -> float:
@@ -294,12 +293,10 @@ def _read_contents(q: Any, k: Any, n_blocks: int | None, pairing: str, polar: bo
     q, k = _pairs(q, k, polar)
     if not polar:
         if shift is not None:
-            raise ValueError("shift was given, but polar is False; expected a bias of keys with polar=True alone")
+            raise ValueError("shift was given, but polar is False; expected a bias of keys only with polar=True")
         return _Contents(*_first_blocks(q, k, n_blocks, pairing))
     if pairing != "half":
-        raise ValueError(
-            f"pairing is {pairing!r}, but polar contents have one magnitude for each block; expected 'half'"
-        )
+        raise ValueError(f"pairing is {pairing!r}, but polar contents have one magnitude per block; expected 'half'")
     delta = angles.numbers_on_host([0.0] if shift is None else shift, "shift").astype(np.float64)
     angles.check_values("shift", delta, np)
     if (
@@ -342,7 +339,7 @@ def _pairs(q: Array | None, k: Array | None, polar: bool) -> tuple[np.ndarray, n
 
 
 def example_pairs() -> tuple[np.ndarray, np.ndarray]:
-    """Eight real pairs, q and k ``(8, 64)`` float64: four of each SmolLM2 head, at the lag it attends to.
+    """Return eight real pairs, q and k ``(8, 64)`` float64: four of each SmolLM2 head, at the lag it attends to.
 
     See Also
     --------

@@ -149,7 +149,7 @@ def test_a_pool_that_breaks_says_how_to_go_on_and_does(engine, tmp_path, serial)
     with ENGINES[engine](1) as pool, pytest.raises(broken) as error:
         estimate(killing(pool, tmp_path / "killed", 6 * 2**16), checkpoint=tmp_path / "work.npz")
     (note,) = error.value.__notes__
-    assert "work.npz: the same call goes on from there" in note
+    assert "work.npz: the same call resumes from there" in note
     assert (tmp_path / "work.npz").is_file() == ("after 0 of" not in note)
     with ENGINES[engine](1) as pool:
         assert estimate(pool, checkpoint=tmp_path / "work.npz") == serial
@@ -170,5 +170,5 @@ def test_futures_are_refused_with_what_to_type():
         def map(self, task, spans):
             return [concurrent.futures.Future() for _ in spans]
 
-    with pytest.raises(TypeError, match=r"executor gave back <Future.*pass client\.get_executor\(\) of a Dask client"):
+    with pytest.raises(TypeError, match=r"executor returned <Future.*pass client\.get_executor\(\) of a Dask client"):
         estimate(Client())

@@ -415,7 +415,7 @@ def test_executors_give_the_same_bits(name, executors):
 
 def test_another_order_of_merging_is_noticed():
     """A map that hands results back in another order would change the last bits: order of completion may not."""
-    with pytest.raises(ValueError, match="executor gave back the chunk from draw"):
+    with pytest.raises(ValueError, match="executor returned the chunk from draw"):
         score_job(executor=lambda function, items: list(reversed(list(map(function, items)))))
 
 
@@ -593,7 +593,7 @@ def test_bad_sets_are_named(options, message):
     "lost", [lambda task, spans: [], lambda task, spans: list(map(task, spans))[:-1]], ids=["all", "one"]
 )
 def test_an_executor_that_loses_work_is_named(lost):
-    with pytest.raises(ValueError, match=r"executor gave back \d+ of 200000 draws"):
+    with pytest.raises(ValueError, match=r"executor returned \d+ of 200000 draws"):
         rfrope.estimate_kernel([1.0], "gaussian", n_samples=200_000, rng=0, executor=lost)
 
 

@@ -74,18 +74,21 @@ REFUSED = {
     "analysis.plan": (lambda w: analysis.plan(w, 128), "rope is polar, but the methods for longer contexts"),
     "analysis.precision_budget": (
         lambda w: analysis.precision_budget(WIDE, WIDE, w, 64),
-        "rope is polar, but the contents of polar attention are magnitudes",
+        "rope is polar, but no engine supports polar attention",
     ),
     "analysis.similarity": (lambda w: analysis.similarity(LAGS, w), "polar contents have no direction"),
-    "exports.export": (lambda w: exports.export(w, "transformers"), "no engine has such attention"),
-    "exports.rounding": (lambda w: exports.rounding(w, "vllm"), "no engine has such attention"),
-    "exports.write": (lambda w: exports.write("/nowhere/x.json", w, "transformers"), "no engine has such attention"),
+    "exports.export": (lambda w: exports.export(w, "transformers"), "no engine supports polar attention"),
+    "exports.rounding": (lambda w: exports.rounding(w, "vllm"), "no engine supports polar attention"),
+    "exports.write": (
+        lambda w: exports.write("/nowhere/x.json", w, "transformers"),
+        "no engine supports polar attention",
+    ),
     "heads.atlas": (lambda w: heads.atlas(WIDE, WIDE, w), "an atlas is of queries and keys that turn"),
-    "heads.positional_attention": (lambda w: heads.positional_attention(w, 9), "cannot turn a query to an offset"),
-    "heads.positional_scores": (lambda w: heads.positional_scores(LAGS, w), "cannot turn a query to an offset"),
+    "heads.positional_attention": (lambda w: heads.positional_attention(w, 9), "cannot look at an offset"),
+    "heads.positional_scores": (lambda w: heads.positional_scores(LAGS, w), "cannot look at an offset"),
     "heads.temperature_for_mass": (
         lambda w: heads.temperature_for_mass(0.9, w, context=9),
-        "cannot turn a query to an offset",
+        "cannot look at an offset",
     ),
     "rotation.relocate_quantised": (
         lambda w: rotation.relocate_quantised(np.zeros((6, 34), np.uint8), AT, AT, w, "q8_0"),

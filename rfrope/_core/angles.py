@@ -135,7 +135,7 @@ def read(
     Raises
     ------
     ValueError, TypeError
-        As `checked`, and for arrays of several libraries or devices.
+        See `checked`. Also for arrays of several libraries or devices.
     """
     frequencies = frequencies_of(frequencies, pairing, None if pairing is None else 1.0, arrays.get("q"))
     constants = {name: positions, "frequencies": frequencies, "shift": shift, **(beside or {})}
@@ -265,7 +265,7 @@ def lags(value: Any, axes: int, name: str = "lags", law: Any = None, **arrays: A
     Raises
     ------
     ValueError, TypeError
-        As `read`.
+        See `read`.
     """
     xp, device = array.shared({name: value}, **arrays)
     return checked_lags(value, axes, xp, device, name, law), xp, device

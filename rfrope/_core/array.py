@@ -459,7 +459,7 @@ def special_functions(xp: ModuleType) -> Any:
 
 
 def map_blocks(function: Callable[[Array, ModuleType], Array], x: Array, xp: ModuleType) -> Array:
-    """Return ``function(x, xp)`` for an elementwise function of many operations: one task a block for Dask."""
+    """Return ``function(x, xp)`` for an elementwise function of many operations: one task per block for Dask."""
     if library_of(xp) is not DASK:
         return function(x, xp)
     return x.map_blocks(lambda block: function(block, namespace(block=block)), dtype=x.dtype)
@@ -482,7 +482,7 @@ def map_on_host(
     if isinstance(x, np.ndarray):
         return function(x)
     if needs_gradient(x):
-        raise TypeError(f"{name} asks for a gradient, which SciPy on the host has not; expected {name}.detach()")
+        raise TypeError(f"{name} requires a gradient, which SciPy does not compute; expected {name}.detach()")
     if (lazy := library(x)) in (JAX, DASK):
         return lazy.map_on_host(function, x, last_axis)
     host = np.asarray(function(to_host(x, name)))

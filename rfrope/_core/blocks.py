@@ -26,7 +26,7 @@ MAGNITUDES = "magnitudes"  # the layout of blocks without second features: they 
 _MANY = 2**16  # numbers that need no look at the memory there is
 _HINTS = {  # where there are as many columns as features
     "cos": "; if cos repeats its columns, pass the first half",
-    "frequencies": "; one frequency for each feature is for polar features, which rotate_polar makes",
+    "frequencies": "; one frequency per feature is for polar features (rotate_polar)",
 }
 
 
@@ -66,7 +66,7 @@ def features(x: Any, xp: ModuleType, name: str = "x", device: Any = None, layout
             f"{name} has dtype {array.dtype_name(x)}; expected real floating features: convert to float32 or float64"
         )
     if layout == MAGNITUDES and x.ndim == 0:
-        raise ValueError(f"{name} is a single number; expected (..., D) with one magnitude for each frequency")
+        raise ValueError(f"{name} is a single number; expected (..., D) with one magnitude per frequency")
     if x.ndim == 0 or x.shape[-1] % width_of(layout):
         raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., d) with an even number d of features")
     return x
@@ -466,7 +466,7 @@ def check_out(out: Array, x: Array, shape: tuple[int, ...], name: str, needs_gra
         raise TypeError(f"out has dtype {out.dtype!r}; expected the dtype of {name}, {x.dtype!r}")
     if needs_gradient:
         raise TypeError(
-            "out was given, but gradients are asked for, which writing in place would lose; expected out=None"
+            "out was given, but gradients are recorded, which writing in place would lose; expected out=None"
         )
     if not array.library(out).is_writable(out) or has_shared_elements(out):
         raise ValueError(

@@ -70,7 +70,7 @@ def read_bytes(path: str, most: int | None = None) -> bytes:
             capacity.check(2.0 * most, path, "the arrays in it")
         held = file.read(most + 1)
     if len(held) > most:
-        raise ValueError(f"{path} has more than {most} bytes; expected at most so many, and a file that does not grow")
+        raise ValueError(f"{path} has more than {most} bytes; expected a smaller file that does not grow")
     return held
 
 
@@ -231,9 +231,9 @@ def _checked(listed: list[zipfile.ZipInfo], size: int, compressed: bool) -> int:
     """Bytes of all members, if each is of a kind that is read."""
     kinds = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) if compressed else (zipfile.ZIP_STORED,)
     if any(info.compress_type not in kinds for info in listed):
-        raise DamagedError("it has compressed members, which could become far larger than the file")
+        raise DamagedError("it has compressed members, which may be far larger than the file")
     if len({info.filename for info in listed}) < len(listed):
-        raise DamagedError("it has two members of one name")
+        raise DamagedError("it has two members with the same name")
     total = sum(info.file_size for info in listed)
     if not compressed and total > size:
         raise DamagedError(f"its members claim {total} bytes, but the file has {size}")
@@ -257,9 +257,7 @@ def _parsed_array(content: bytes, name: str) -> np.ndarray:
     try:
         shape, fortran, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
     except Exception:  # whatever the reader of a header raises on bytes that nobody wrote
-        raise DamagedError(
-            f"{name} is {describe_content(content[:8])}, with no header of an array that can be read"
-        ) from None
+        raise DamagedError(f"{name} is {describe_content(content[:8])}, without a readable array header") from None
     if dtype.kind not in _KINDS:
         raise DamagedError(f"{name} holds {dtype}, expected plain numbers or text: pickled objects are never loaded")
     held, order = len(content) - file.tell(), "F" if fortran else "C"
@@ -322,7 +320,7 @@ class Checkpoint:
             other = ", ".join(sorted(k for k in keys if asked.get(k) != self._question.get(k))) or "format"
             raise ValueError(f"{self.path} is the checkpoint of another estimate ({other} differ); expected a new name")
         if not isinstance(done, int) or done < 1 or about["digest"] != _digest_of_all(found):
-            raise ValueError(f"{self.path} is damaged; remove it to begin again")
+            raise ValueError(f"{self.path} is damaged; remove it to start again")
         return done, found
 
     def restored(self, kind: Any, like: Any) -> Any:
@@ -352,7 +350,7 @@ class Checkpoint:
 def check_seed(rng: Any, checkpoint: Any) -> None:
     """Refuse a checkpoint that no other call could go on from."""
     if checkpoint is not None and rng is None:
-        raise ValueError("rng is None; expected a seed with checkpoint, so that the same call can go on")
+        raise ValueError("rng is None; expected a seed with checkpoint, so that the same call can resume")
 
 
 def _digest(value: Any) -> str:

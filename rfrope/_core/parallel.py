@@ -313,7 +313,7 @@ def show_progress(items: Iterable[Item], total: int, progress: Any, done: int = 
                 f"progress is {show(progress)}, called as progress(iterable, total=...): {error}"
             ) from error
         if not isinstance(wrapped, Iterable):
-            raise TypeError(f"progress gave back {show(wrapped)}; expected an iterable, as tqdm.tqdm gives it")
+            raise TypeError(f"progress returned {show(wrapped)}; expected an iterable, as from tqdm.tqdm")
         return wrapped
     if progress is False or (progress is None and not _is_terminal()):
         return items
@@ -409,7 +409,7 @@ def run_chunks(
     executor : concurrent.futures.Executor, callable like map, or None
         None means threads of our own, or this one alone unless `threaded`.
     progress : None, bool or callable
-        As in `show_progress`.
+        See `show_progress`.
     threaded : bool
         Whether the task releases the interpreter.
     kept : Checkpoint, optional
@@ -452,7 +452,7 @@ def run_chunks(
 
 
 def _wrong(found: str, total: int, who: str = "executor") -> ValueError:
-    return ValueError(f"{who} gave back {found} of {total} draws; expected all, once and in order")
+    return ValueError(f"{who} returned {found} of {total} draws; expected all, once and in order")
 
 
 def _from(executor: Any, task: Any, spans: Spans, kept: Checkpoint | None) -> Iterator[tuple[int, Any]]:
@@ -461,19 +461,17 @@ def _from(executor: Any, task: Any, spans: Spans, kept: Checkpoint | None) -> It
     try:
         results = apply(task, spans)
         if not isinstance(results, Iterable):
-            raise TypeError(f"executor gave back {show(results)}; expected the results, in order, as map gives them")
+            raise TypeError(f"executor returned {show(results)}; expected the results in order, as from map")
         for result in results:
             if not (isinstance(result, tuple) and len(result) == 2):
                 future = callable(getattr(result, "result", None))
                 hint = ": pass client.get_executor() of a Dask client" if future else ""
-                raise TypeError(
-                    f"executor gave back {show(result)}; expected what the function that it maps returns{hint}"
-                )
+                raise TypeError(f"executor returned {show(result)}; expected the result of the mapped function{hint}")
             yield result
             done += 1
     except Exception as error:
-        lost = "which are lost: with checkpoint=PATH they would be kept, and the same call would go on"
-        where = f"which are in {kept.path}: the same call goes on from there" if kept else lost
+        lost = "which are lost; with checkpoint=PATH they are kept, and the same call resumes"
+        where = f"which are in {kept.path}: the same call resumes from there" if kept else lost
         error.add_note(f"The executor failed after {done} of {len(spans)} chunks, {where}.")
         raise
 

@@ -1,4 +1,4 @@
-"""Reads given frequencies and reports: nothing here draws or assumes a law."""
+"""Reports on given frequencies: nothing here draws or assumes a law."""
 
 from rfrope.analysis.bases import BaseForContext, base_for_context
 from rfrope.analysis.blocks import DensityOfStates, density_of_states, turns, wavelengths

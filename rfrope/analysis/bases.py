@@ -1,4 +1,4 @@
-"""The bases of standard RoPE that keep the mean kernel from turning negative inside a context."""
+"""Bases of standard RoPE whose mean kernel does not turn negative inside a context."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from rfrope.frequencies.ladders import geometric
 _TOP = 2e5, 4096  # the grid's top, and the context that it is for
 _LARGEST_TOP = 1e15
 _WIDTH = 1e-6  # relative width to which the ends of islands are refined
-_DOUBT = 1e-12  # what sums at long lags may miss, in plain arithmetic
-_FOLLOWED, _STEPS, _LONGEST = 4, 64, 50.0  # lags of either order that are followed, steps, and how far in ln base
+_DOUBT = 1e-12  # error of sums at long lags in plain arithmetic
+_FOLLOWED, _STEPS, _LONGEST = 4, 64, 50.0  # number of lags followed in each order, steps, and distance in ln base
 _SHOWN = 12  # islands in the text
 _ZERO_OF_CI = 0.6165054856207163  # the first zero of the cosine integral
 
 
 @dataclass(frozen=True)
 class BaseForContext(Result):
-    """Bases that keep the mean kernel of `geometric` from turning negative inside a context.
+    """Bases for which the mean kernel of `geometric` does not turn negative inside a context.
 
-    `integral_rule` is about the continuum of frequencies, everything else about the sum over D blocks: two different
-    questions. For 64 blocks the answers differ by a factor of 4 at 4096 positions, and of 40 at 131072.
+    `integral_rule` is about the continuum of frequencies, all else about the sum over D blocks. For 64 blocks these
+    differ by a factor of 4 at 4096 positions, and of 40 at 131072.
 
     Attributes
     ----------
@@ -39,19 +39,19 @@ class BaseForContext(Result):
     n_blocks : int
         D.
     integral_rule : float
-        The base at which the continuum's leading term Ci(context / base) is 0: ``context / 0.6165``. NOT sufficient for
-        D blocks.
+        Base at which the continuum's leading term Ci(context / base) is 0: ``context / 0.6165``. NOT sufficient for D
+        blocks.
     smallest : float or None
-        The smallest base whose mean kernel is nowhere negative: the low end of the first island. Larger bases may fail
-        again. None if no base holds.
+        Smallest base whose mean kernel is never negative, the low end of the first island; larger bases may fail again.
+        None if no base holds.
     islands : tuple of (low, high)
-        Ranges in which the bases hold, in order; between them the mean kernel turns negative. The ends are bases that
-        hold. No range wider than a relative 1e-6 is missed; inside one, gaps narrower than the grid's spacing may be.
-        The last may end at the grid's top, and is then ``(always_above, top)``.
+        Ranges of bases that hold, in order; between them the mean kernel turns negative. The ends are bases that hold.
+        No range wider than a relative 1e-6 is missed; gaps narrower than the spacing of the grid may be. The last range
+        may end at the top of the grid, and is then ``(always_above, top)``.
     always_above : float or None
-        The base above which every one on the grid holds. None if the grid's top itself does not hold.
+        Base above which every base of the grid holds. None if the top of the grid does not hold.
     grid : tuple of (low, high, n)
-        The bases that were looked at: n of them, logarithmically spaced.
+        The bases examined: n of them, logarithmically spaced.
 
     See Also
     --------
@@ -85,10 +85,10 @@ class BaseForContext(Result):
                 f"Bases for a context of {self.context} positions with {self.n_blocks} blocks (head width "
                 f"{2 * self.n_blocks}).",
                 "A base holds if the mean over the blocks of cos(lag * frequency) is nowhere negative inside the",
-                "context; where it is negative, a token that far away scores the lower the more alike it is.",
+                "context; where it is negative, similar tokens at that distance score less than others.",
                 f"  integral rule      {_text(self.integral_rule)}, for infinitely many blocks: it does not decide",
                 f"  smallest found     {_text(self.smallest)}",
-                f"  all hold from      {_text(self.always_above)} (the largest base looked at is {_text(high)})",
+                f"  all hold from      {_text(self.always_above)} (the largest base tested is {_text(high)})",
                 *(f"  hold               {_text(low)} to {_text(high)}" for low, high in self.islands[:_SHOWN]),
                 *([f"                     and {more} more ranges"] if more > 0 else []),
                 f"  looked at          {n} bases from {_text(low)} to {_text(high)}, at equal ratios, and all between "
@@ -101,7 +101,7 @@ class BaseForContext(Result):
 def base_for_context(
     context: int, n_blocks: int, *, max_base: float | None = None, n_grid: int = 1200
 ) -> BaseForContext:
-    """Bases of standard RoPE whose mean kernel is nowhere negative inside a context: the integral rule and the truth.
+    """Find the bases of standard RoPE whose mean kernel is never negative inside a context.
 
     Parameters
     ----------
@@ -110,23 +110,22 @@ def base_for_context(
     n_blocks : int
         D, half the rotated width, at least 1.
     max_base : float, optional
-        Top of the grid of bases. Unless given it is 200000 for contexts up to 4096 and grows with the power 1.5 of
-        longer ones; then it is multiplied by 4, up to 1e15, until all bases on the upper half of the grid hold (those
-        above half its top).
+        Top of the grid of bases. Default: 200000 for contexts up to 4096, growing with the power 1.5 of longer ones,
+        then multiplied by 4, up to 1e15, until all bases above half the top hold.
     n_grid : int
-        Number of bases on the grid, at least 2. It begins at half the integral rule, or at 1 if that is more.
+        Number of bases of the grid, at least 2. It begins at half the integral rule, or at 1 if that is more.
 
     Returns
     -------
     BaseForContext
-        ``print`` it for a text.
+        ``print`` it to read the result.
 
     Raises
     ------
     ValueError
         If `context` or `n_blocks` is below 1, `n_grid` below 2, or `max_base` not above the low end of the grid.
     TypeError
-        For numbers of another kind.
+        If an argument is of another type.
 
     See Also
     --------
@@ -135,15 +134,15 @@ def base_for_context(
     Notes
     -----
     The mean kernel of `geometric` has the continuum ``[Ci(m) - Ci(m / base)] / ln base`` (`log_uniform_kernel`), which
-    turns negative near ``m = 0.6165 base``: the integral rule ``base >= context / 0.6165`` asks that this lie outside
-    the context. The sum over D blocks swings about the continuum and is negative far earlier; the bases that hold for
+    turns negative near ``m = 0.6165 base``; the integral rule ``base >= context / 0.6165`` puts that outside the
+    context. The sum over D blocks oscillates about the continuum and is negative far earlier; the bases that hold for
     it form islands (section 5 of the mathematics page).
 
-    Where a base fails, at some lag, the sum at that lag stays negative up to a root as the base grows. The root is
-    followed in steps that its curvature bounds: ``|f''| <= mean (i/D)^2 (u + u^2)`` over ln base, with u = m omega_i.
-    So all bases between islands are shown to fail, but for stretches of a relative 1e-6 after each root, and `smallest`
-    is a property of the sum. Inside islands the bases of the grid are decided, as by `first_negative_lag`: gaps
-    narrower than its spacing may be missed, and `always_above` depends on it.
+    Where a base fails at some lag, the sum at that lag stays negative up to a root as the base grows. The root is
+    followed in steps bounded by curvature: ``|f''| <= mean (i/D)^2 (u + u^2)`` over ln base, with u = m omega_i. So all
+    bases between islands are proven to fail, except for a relative 1e-6 after each root, and `smallest` is a property
+    of the sum. Inside islands only the bases of the grid are tested, as by `first_negative_lag`: narrower gaps may be
+    missed, and `always_above` depends on the grid.
 
     Examples
     --------
@@ -176,7 +175,7 @@ def base_for_context(
 
 
 def integral_rule(context: int) -> float:
-    """Base at which the cosine integral of ``context / base`` is 0; it says nothing certain about a sum over blocks."""
+    """Return the base at which Ci(context / base) is 0, which does not suffice for a sum over blocks."""
     return context / _ZERO_OF_CI
 
 
@@ -240,7 +239,7 @@ class _Search:
         return base
 
     def _next_base(self, base: float) -> float:
-        """Return a base above one that fails, all between them failing but for the last `_WIDTH`.
+        """Return a base above one that fails; all between fail, except the last `_WIDTH`.
 
         Lags that fail most, or most for how fast they change, are followed to where they cease to, while any fails.
         """
@@ -285,9 +284,9 @@ def _text(base: float | None) -> str:
 
 
 def ladder_base(omega: np.ndarray, tolerance: float, known: float = 0.0) -> float | None:
-    """Base of which frequencies, but for zeros at their end, are the ladder ``base ** (-i / D)``, or None.
+    """Return the base for which the frequencies, up to zeros at their end, are ``base ** (-i / D)``, or None.
 
-    It is the one that is known, or else as round as the tolerance, relative to each frequency, allows.
+    It is `known` if that fits, otherwise as round as the tolerance, relative to each frequency, allows.
     """
     n = int(np.count_nonzero(omega))
     if n < 2 or omega[0] != 1.0 or not 1.0 > omega[n - 1] > 0.0:

@@ -1,4 +1,4 @@
-"""Speeds of the blocks: wavelengths, turns over a context, and the spread of the frequencies."""
+"""Wavelengths of blocks, their turns over a context, and the distribution of the frequencies."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from rfrope.kernels.parameters import radius
 
 @dataclass(frozen=True, eq=False)
 class DensityOfStates(Result):
-    """Spread of frequencies over the logarithm of their magnitude, and the log-uniform band that fits them best.
+    """Distribution of frequencies over the logarithm of their magnitude, and the best-fitting log-uniform band.
 
     Attributes
     ----------
     magnitudes : ndarray, (N,) float64, radians per unit of position
-        All magnitudes that are not 0, in rising order. The j-th of them (from 1) is the ``j / N`` quantile.
+        Nonzero magnitudes in ascending order. The j-th (from 1) is the ``j / N`` quantile.
     zeros : int
-        Blocks of frequency 0, which never turn. They are left out of all else here.
+        Number of blocks of frequency 0, which all other fields leave out.
     edges : ndarray, (n_bins + 1,) float64, radians per unit of position
-        Ends of the bins, rising.
+        Ends of the bins, ascending.
     share : ndarray, (n_bins,) float64
-        Part of the N magnitudes in each bin, its upper end included and its lower end not (that of the first bin of
-        `n_bins` it is). The sum is 1.
+        Fraction of the N magnitudes in each bin, with sum 1. A bin includes its upper end but not its lower one; with
+        `n_bins` given, the first bin includes both.
     low, high : float, radians per unit of position
-        The fitted band; NaN where all frequencies are 0.
+        The fitted band; NaN if all frequencies are 0.
     distance : float
-        Kolmogorov's distance of the magnitudes from the fitted law, between 0 and 1. It is 1/N for an exact ladder, as
-        that of `rfrope.geometric`; NaN where all frequencies are 0.
+        Kolmogorov distance of the magnitudes from the fitted law, between 0 and 1: 1/N for an exact ladder, such as
+        `rfrope.geometric`; NaN if all frequencies are 0.
 
     See Also
     --------
@@ -60,7 +60,7 @@ class DensityOfStates(Result):
 
 @array.select_device
 def wavelengths(frequencies: Array) -> Array:
-    """Wavelength of each block, ``2 pi / |omega|``: how many positions it takes to turn once.
+    """Return the wavelength of each block, ``2 pi / |omega|``: the distance in which it turns once.
 
     Parameters
     ----------
@@ -70,8 +70,8 @@ def wavelengths(frequencies: Array) -> Array:
     Returns
     -------
     array, units of position, float64 where the library has it
-        ``(D,)`` or ``(*H, D)``. With k axes it is the distance from crest to crest, across the wave. Infinite for
-        frequency 0.
+        ``(D,)`` or ``(*H, D)``. With k axes, the distance from crest to crest, across the wave. Infinite for frequency
+        0.
 
     Raises
     ------
@@ -86,8 +86,8 @@ def wavelengths(frequencies: Array) -> Array:
 
     Notes
     -----
-    Source: section 5 of the mathematics page. A common period of all blocks, which Zhao speaks of, does not
-    exist in general: ratios of wavelengths are irrational, and sums over blocks are quasi-periodic.
+    Source: section 5 of the mathematics page. Blocks have no common period in general, despite Zhao: ratios of
+    wavelengths are irrational, and sums over blocks are quasi-periodic.
 
     Examples
     --------
@@ -103,11 +103,10 @@ def wavelengths(frequencies: Array) -> Array:
 
 @array.select_device
 def turns(frequencies: Array, context: float) -> Array:
-    """Number of turns of each block over a context, ``context |omega| / (2 pi)``.
+    """Return the number of turns of each block over a context, ``context |omega| / (2 pi)``.
 
-    A block that makes less than one turn never completes its circle inside the context: a "dead channel". Training at
-    that context has shown the model only a part of the circle, so angles that come with longer texts are new to it. A
-    block far below one turn hardly moves at all: between any two tokens it acts nearly as a constant, and carries
+    A block with less than one turn is a "dead channel": training at that context has shown only a part of its circle,
+    and longer texts bring new angles. Far below one turn a block hardly rotates between any two tokens: it carries
     content but no position.
 
     Parameters
@@ -115,19 +114,19 @@ def turns(frequencies: Array, context: float) -> Array:
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
     context : float, units of position
-        Positive, such as the number of tokens that the model was trained on.
+        Positive, such as the number of tokens in training.
 
     Returns
     -------
     array, float64 where the library has it
-        ``(D,)`` or ``(*H, D)``. With k axes, turns over so many positions across the wave.
+        ``(D,)`` or ``(*H, D)``. With k axes, turns over that distance across the wave.
 
     Raises
     ------
     ValueError
-        As `wavelengths`, and if `context` is not positive and finite.
+        See `wavelengths`. Also if `context` is not positive and finite.
     TypeError
-        As `wavelengths`, and if `context` is not a number.
+        See `wavelengths`. Also if `context` is not a number.
 
     See Also
     --------
@@ -135,7 +134,7 @@ def turns(frequencies: Array, context: float) -> Array:
 
     Examples
     --------
-    A quarter of the blocks of Llama 2 are dead at the 4096 positions that it was trained on:
+    A quarter of the blocks of Llama 2 are dead over its 4096 positions of training:
 
     >>> import rfrope
     >>> made = turns(rfrope.geometric(64, base=10_000.0), 4096)
@@ -152,19 +151,19 @@ def turns(frequencies: Array, context: float) -> Array:
 
 @array.select_device
 def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> DensityOfStates:
-    """Spread of frequencies over ``ln |omega|``, and its distance from a log-uniform law.
+    """Return the distribution of frequencies over ``ln |omega|``, and its distance from a log-uniform law.
 
-    Standard RoPE has equally many frequencies in every octave of a band, from one over the base to 1. A set that was
-    scaled for a longer context, or learned, departs from that; `distance` says how far.
+    Standard RoPE has equally many frequencies in every octave between one over the base and 1. `distance` measures how
+    far a scaled or learned set departs from that.
 
     Parameters
     ----------
     frequencies : array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``, with at least one block. Those of all heads are taken together, and with k axes
-        their magnitudes. Arrays on a device are copied to the host, where all is computed.
+        ``(D,)`` or ``(*H, D, k)``, with at least one block. All heads are pooled, and with k axes magnitudes are used.
+        Arrays on a device are copied to the host.
     n_bins : int, optional
-        Count in so many bins, equally wide in the logarithm, from the least magnitude to the largest. Unless given, in
-        octaves from the largest magnitude downwards.
+        Number of bins, equally wide in the logarithm, from the smallest magnitude to the largest. Default: octaves from
+        the largest magnitude downwards.
 
     Returns
     -------
@@ -173,9 +172,9 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
     Raises
     ------
     ValueError
-        As `wavelengths`, for no blocks, and for `n_bins` below 1.
+        See `wavelengths`. Also if there are no blocks, or `n_bins` is below 1.
     TypeError
-        As `wavelengths`, and if `n_bins` is not a whole number.
+        See `wavelengths`. Also if `n_bins` is not a whole number.
 
     See Also
     --------
@@ -183,10 +182,10 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
 
     Notes
     -----
-    The band is fitted to the logarithms in falling order, ``y_0 >= y_1 >= ...``, by a least-squares line ``a - h j``,
-    j = 0, ..., N - 1; then ``high = exp(a)`` and ``low = exp(a - N h)``, one step below the last. So a geometric ladder
-    ``base ** (-i / D)``, which is the left-end quantile design of the law (section 5 of the mathematics page), gives
-    1/base and 1. The density of states is that of the RF-RoPE paper, "an approximately log-uniform spacing".
+    The band is a least-squares line ``a - h j``, j = 0, ..., N - 1, fitted to the logarithms in descending order; then
+    ``high = exp(a)`` and ``low = exp(a - N h)``, one step below the last. So a geometric ladder ``base ** (-i / D)``,
+    the left-end quantile design of the law (section 5 of the mathematics page), gives 1/base and 1. The density of
+    states is that of the RF-RoPE paper, "an approximately log-uniform spacing".
 
     Examples
     --------
@@ -197,7 +196,7 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
     >>> states.edges[-3:], (64 * states.share[-2:]).round().astype(int)
     (array([0.25, 0.5 , 1.  ]), array([5, 5]))
 
-    With the slower half of the frequencies divided by 8, as a scheme for longer contexts may do, it is not a ladder:
+    With the slower half of the frequencies divided by 8, as by a scheme for longer contexts, it is not a ladder:
 
     >>> scaled = rfrope.geometric(64) / ([1.0] * 32 + [8.0] * 32)
     >>> round(density_of_states(scaled).distance, 3)

@@ -1,4 +1,4 @@
-"""Scores of content under given frequencies: the part that no kernel explains, for given q and k or random tokens."""
+"""Scores of content that no kernel explains, for given q and k or random tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rfrope.rotation.rope import refuse_polar
 
 @dataclass(frozen=True, eq=False)
 class Similarity(Result):
-    """Score of a random unit token and a unit key that resembles it, by lag.
+    """Score of a random unit token and a similar unit key, by lag.
 
     Attributes
     ----------
@@ -27,11 +27,10 @@ class Similarity(Result):
     std : array
         Its standard deviation over tokens.
     random_std : float
-        Standard deviation of the score of a wholly random unit key, ``1/sqrt(d)``; the mean of that score is 0 at every
-        lag.
+        Standard deviation of the score of an independent random unit key, ``1/sqrt(d)``; its mean is 0 at every lag.
     radius : array
-        How far from the token itself a key may lie, as a distance in the space of features, and still be sure to score
-        above a random key in the mean: the mean kernel, or 0 where it is negative.
+        Distance within which every key has a positive expected score, above that of a random key: the mean kernel, or 0
+        where it is negative.
 
     See Also
     --------
@@ -53,15 +52,15 @@ class Similarity(Result):
 
 @dataclass(frozen=True, eq=False)
 class Departure(Result):
-    """Distance of scores from content times one kernel.
+    """Distance of scores from content times a single kernel.
 
     Attributes
     ----------
     phi : array
-        At each lag, the number Phi for which ``(q . k) Phi`` is nearest to the scores; 0 where all q . k are 0.
+        Number Phi at each lag for which ``(q . k) Phi`` is nearest to the scores; 0 where all q . k are 0.
     residual : array
-        At each lag, what is left over: the norm of ``S - (q . k) Phi`` over the pairs, as a part of the norm of S. It
-        lies between 0, where one kernel says all, and 1, where it says nothing; 0 where all scores are 0.
+        Relative residual at each lag: the norm of ``S - (q . k) Phi`` over the norm of S, over the pairs. 0 if one
+        number explains all scores, 1 if it explains nothing; 0 where all scores are 0.
     overall : array, ()
         The same over all pairs and lags together.
 
@@ -86,34 +85,33 @@ class Departure(Result):
 
 @array.select_device
 def sine_share(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: str = "half") -> Array:
-    """Part of the score that comes from sines, ``|sum B sin u| / (|sum A cos u| + |sum B sin u|)``, by pair and lag.
+    """Return the part of the score that comes from sines, ``|sum B sin u| / (|sum A cos u| + |sum B sin u|)``.
 
-    The cosines are what a kernel averages; the sines have opposite signs at opposite lags and do not cancel, because
-    standard RoPE has positive frequencies only.
+    A kernel averages the cosines; the sines have opposite signs at opposite lags, and do not cancel because standard
+    RoPE has only positive frequencies.
 
     Parameters
     ----------
     q, k : array_like, (..., d)
-        Query and key before rotation, d even and at least 2D. Features beyond 2D are not turned, and count among the
-        cosines.
+        Query and key before rotation, d even and at least 2D. Features beyond 2D are not rotated, and count as cosines.
     lags : array_like, in units of position
-        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise. What
-        ``lags @ frequencies^T`` broadcasts to, without the axis of the blocks, broadcasts against the leading axes of
-        q and k: for n pairs at m lags give q and k as ``(n, 1, d)``.
+        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise. The shape of
+        ``lags @ frequencies^T`` without its last axis broadcasts against the leading axes of q and k: for n pairs at m
+        lags give q and k as ``(n, 1, d)``.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
 
     Returns
     -------
     array, float64 where the library has it
-        The broadcast shape, values between 0 and 1; 0 where both parts vanish.
+        Broadcast shape, with values between 0 and 1; 0 where both parts vanish.
 
     Raises
     ------
     ValueError, TypeError
-        For shapes that do not fit, features that are not real floating, and NaN or infinite lags or frequencies.
+        If shapes do not fit, features are not real floating, or a lag or frequency is NaN or infinite.
 
     See Also
     --------
@@ -121,19 +119,19 @@ def sine_share(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: 
 
     Notes
     -----
-    ``S = sum_i A_i cos u_i + B_i sin u_i``, with `rfrope.block_coefficients` A and B and exact phases ``u_i``: section
-    1 of the mathematics page. That the sines do not cancel: the RF-RoPE paper, on deterministic RoPE.
+    ``S = sum_i A_i cos u_i + B_i sin u_i``, with A and B from `rfrope.block_coefficients` and exact phases ``u_i``:
+    section 1 of the mathematics page. The RF-RoPE paper shows that the sines of deterministic RoPE do not cancel.
 
     Examples
     --------
-    A query and key of equal direction have no sines, at a right angle in the block nothing else:
+    Query and key in the same direction have no sines; at a right angle in the block they have nothing else:
 
     >>> import rfrope
     >>> q, k = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]
     >>> sine_share(q, k, -5, [0.1]).round(3)
     array([0., 1.])
 
-    Each token before the one that looks at it, in the previous-token head of SmolLM2; and put further back:
+    Each token and the one before it, in the previous-token head of SmolLM2, at lags -1, -8 and -64:
 
     >>> import numpy as np
     >>> from rfrope.data import smollm2_heads
@@ -152,7 +150,7 @@ def sine_share(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: 
 
 @array.select_device
 def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Similarity:
-    """Score of a unit token, in a random direction, and a unit key that resembles it.
+    """Return the score of a unit token in a random direction and a similar unit key.
 
     The token q is uniform on the unit sphere in d = 2D features. The key k has ``q . k = cosine`` and is otherwise in
     a uniformly random direction. All d features are rotated.
@@ -164,20 +162,19 @@ def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Simil
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``, with at least one block.
     cosine : float
-        Between -1 and 1; 1 for a key that is the token itself.
+        Between -1 and 1; 1 if the key is the token itself.
 
     Returns
     -------
     Similarity
-        Arrays of shape ``P``, or what ``lags @ frequencies^T`` broadcasts to without the axis of the blocks; float64
-        where the library has it.
+        Arrays of shape ``P``, or of ``lags @ frequencies^T`` without its last axis; float64 where the library has it.
 
     Raises
     ------
     ValueError
-        For shapes that do not fit together, no blocks, NaN or infinite values, and a `cosine` outside [-1, 1].
+        If shapes do not fit, there are no blocks, a value is NaN or infinite, or `cosine` is outside [-1, 1].
     TypeError
-        For arrays of different libraries or of a dtype that is not integer or real floating.
+        If arrays are of different libraries, or a dtype is neither integer nor real floating.
 
     See Also
     --------
@@ -192,13 +189,13 @@ def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Simil
 
         mean = cosine C,    variance = cosine^2 v + (1 - cosine^2) (1 - C^2 - v) / (d - 1)
 
-    Over all keys this is a variance of 1/d and a mean of 0 at every lag, `random_std`.
+    Over all keys the score has mean 0 and variance 1/d at every lag: `random_std`.
 
-    Zhao asks that nearby tokens beat random ones: for every unit key with ``|k - q| < eps``,
-    ``E (R q) . k >= C - eps``, so a C above 0 leaves a positive `radius`. This is a statement about the mean, and about
-    the worst key, one that leans the wrong way for every q: a key that is only somewhat like q, as above, has the mean
-    ``cosine C``, which is positive whenever C is. It says nothing of one token and one key, whose score varies by
-    `std`: where `mean` is not several times `random_std` a random key often scores higher.
+    Zhao requires that nearby tokens beat random ones: for every unit key with ``|k - q| < eps``,
+    ``E (R q) . k >= C - eps``, so a positive C leaves a positive `radius`. This is about the mean, and about the worst
+    key, which deviates in the wrong direction for every q; a merely similar key, as above, has mean ``cosine C``, which
+    is positive whenever C is. A single score varies by `std`: unless `mean` is several times `random_std`, a random key
+    often scores higher.
 
     Examples
     --------
@@ -211,7 +208,7 @@ def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Simil
     array([1.   , 0.97 , 0.477, 0.159])
     """
     cosine = finite("cosine", cosine, least=-1.0, most=1.0)
-    refuse_polar(frequencies, "frequencies", "polar contents have no direction: analysis.mean_kernel has their scores")
+    refuse_polar(frequencies, "frequencies", "polar contents have no direction (use analysis.mean_kernel)")
     read = angles.read(lags, frequencies, name="lags", least=1)
     xp = read.xp
     total, squares = sums.deficits(read, 2)
@@ -225,11 +222,10 @@ def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Simil
 
 @array.select_device
 def departure(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: str = "half") -> Departure:
-    """Distance of the scores of given pairs from ``(q . k) Phi(lag)``, whatever the kernel Phi.
+    """Return the distance of the scores of given pairs from ``(q . k) Phi(lag)``, for the best kernel Phi.
 
-    At each lag the best number Phi is found by least squares over the pairs, and what is left over is reported. Random
-    frequencies have a kernel on average, over their draws; one set of frequencies, such as standard RoPE, need not have
-    any.
+    At each lag the best number Phi is found by least squares over the pairs. Random frequencies have a kernel on
+    average over their draws; a single set of frequencies, such as standard RoPE, need not have one.
 
     Parameters
     ----------
@@ -237,12 +233,11 @@ def departure(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: s
         n pairs of query and key before rotation, row by row, d even and at least 2D. Features beyond 2D count
         unrotated.
     lags : array_like, in units of position
-        Lags, KEY minus QUERY, at which every pair is scored: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)``
-        otherwise.
+        Lags, KEY minus QUERY, for every pair: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(D, k)``.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
 
     Returns
     -------
@@ -252,8 +247,8 @@ def departure(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: s
     Raises
     ------
     ValueError, TypeError
-        For shapes that do not fit, no pairs, features that are not real floating, and NaN or infinite lags or
-        frequencies.
+        If shapes do not fit, there are no pairs, features are not real floating, or a lag or frequency is NaN or
+        infinite.
 
     See Also
     --------
@@ -261,14 +256,14 @@ def departure(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: s
 
     Notes
     -----
-    ``Phi = sum (q . k) S / sum (q . k)^2`` over the pairs, and ``|S - (q . k) Phi| / |S|``. Source: the RF-RoPE paper,
-    on deterministic RoPE. For independent normal features the best number is the mean kernel C in the limit of many
-    pairs, and ``sqrt(1 - C^2)`` is left over. In real heads all pairs may share a few large features; then one number
-    fits them, Phi need not be the mean kernel, and it may exceed 1. A number always fits a single pair: give many.
+    ``Phi = sum (q . k) S / sum (q . k)^2`` over the pairs, with residual ``|S - (q . k) Phi| / |S|``. Source: the
+    RF-RoPE paper, on deterministic RoPE. For independent normal features and many pairs, the best number is the mean
+    kernel C, with residual ``sqrt(1 - C^2)``. In real heads all pairs may share a few large features; one number then
+    fits them, need not be the mean kernel, and may exceed 1. A single pair is always fitted exactly: give many.
 
     Examples
     --------
-    Pairs of neighbours in the previous-token head of SmolLM2, put at other lags too. No kernel has the best numbers:
+    Neighbours in the previous-token head of SmolLM2, also at other lags. No kernel has the best numbers:
 
     >>> from rfrope.data import smollm2_heads
     >>> heads = smollm2_heads()

@@ -1,4 +1,4 @@
-"""Curves over lags: the mean kernel of given frequencies, what it is compared with, and where it turns."""
+"""Curves over lags: mean kernels, their closed forms, and the lags where they fall and return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rfrope._core.array import Array
 from rfrope._core.special import log_uniform_mean_cos
 from rfrope._core.sums import Waves
 
-_ROUNDED = 1e-15  # what the direct sum of a mean cosine leaves unknown
+_ROUNDED = 1e-15  # rounding of the direct sum of a mean cosine
 _FREQUENCIES = 2**12  # frequencies whose tables are held at once
 _COLUMNS = 512  # lags of a row of a scan, at most
 _ROWS = (8, 128)  # rows in the first and in the largest parts of a scan: these fit into a core's cache
@@ -25,9 +25,9 @@ _SERIES = 0.02  # D times the angle up to which Dirichlet's quotient is summed a
 
 @array.select_device
 def mean_kernel(lags: Array, frequencies: Array) -> Array:
-    """Mean kernel of given frequencies: the mean over the blocks of ``cos(lag . omega)``.
+    """Return the mean kernel of frequencies: the mean over the blocks of ``cos(lag . omega)``.
 
-    It is the expected score of unit content that all blocks share equally, and what `estimate_kernel` averages.
+    It is the expected score of unit content that all blocks share equally, and its expectation is Phi.
 
     Parameters
     ----------
@@ -40,15 +40,14 @@ def mean_kernel(lags: Array, frequencies: Array) -> Array:
     Returns
     -------
     array
-        ``P``, or what ``lags @ frequencies^T`` broadcasts to, without the axis of the blocks; float64 where the
-        library has it.
+        ``P``, or the shape of ``lags @ frequencies^T`` without its last axis; float64 where the library has it.
 
     Raises
     ------
     ValueError
-        For shapes that do not fit together, no blocks, and for NaN or infinite values.
+        If shapes do not fit, there are no blocks, or a value is NaN or infinite.
     TypeError
-        For arrays of different libraries or of a dtype that is not integer or real floating.
+        If arrays are of different libraries, or a dtype is neither integer nor real floating.
 
     See Also
     --------
@@ -57,9 +56,9 @@ def mean_kernel(lags: Array, frequencies: Array) -> Array:
     Notes
     -----
     ``C(lag) = (1/D) sum_i cos(lag . omega_i)``: section 5 of the mathematics page, and the score of identical unit
-    tokens in Zhao. Phases are exact, so the direct sum is within 1e-15 or so for ``|lag . omega| <= 2**53``
-    (see `rotate` for libraries without float64). Where a non-uniform fast Fourier transform is cheaper (many blocks at
-    many lags, in up to three axes, on the CPU or a CUDA device) the result is within 1e-9.
+    tokens in Zhao. Phases are exact, so the direct sum is within about 1e-15 for ``|lag . omega| <= 2**53`` (see
+    `rotate` for libraries without float64). If a non-uniform fast Fourier transform is cheaper (many blocks at many
+    lags, in up to three axes, on the CPU or a CUDA device) the result is within 1e-9.
 
     The curve of `geometric` is not that of its continuum: it turns negative far earlier.
 
@@ -75,7 +74,7 @@ def mean_kernel(lags: Array, frequencies: Array) -> Array:
 
 @array.select_device
 def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | None = None) -> Array:
-    """Continuum of standard RoPE, ``[Ci(m) - Ci(m / base)] / ln base``: its mean kernel with infinitely many blocks.
+    """Return the continuum of standard RoPE, ``[Ci(m) - Ci(m / base)] / ln base``: its mean kernel for D to infinity.
 
     Parameters
     ----------
@@ -84,20 +83,20 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
     base : float
         Above 1.
     n_blocks : int, optional
-        D. With it the end correction ``(cos m - cos(m / base)) / (2 D)`` is added, which brings the curve nearer to
-        that of `geometric` with D blocks, for lags up to about ``3 D / ln base``.
+        D. If given, adds the end correction ``(cos m - cos(m / base)) / (2 D)``, which brings the curve nearer to that
+        of `geometric` with D blocks, for lags up to about ``3 D / ln base``.
 
     Returns
     -------
     array
-        The shape of `lags`; float64 where the library has it. Even in m, and 1 at 0.
+        Same shape as `lags`; float64 where the library has it. Even in m, and 1 at 0.
 
     Raises
     ------
     ValueError
         If `base` is not above 1 and finite, `n_blocks` is below 1, or lags are NaN, infinite or above 2**500.
     TypeError
-        For lags or numbers of another kind, and for a torch tensor that asks for gradients on a device without float64.
+        If an argument is of another type, or a torch tensor requires gradients on a device without float64.
 
     See Also
     --------
@@ -106,14 +105,13 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
     Notes
     -----
     Source: section 5 of the mathematics page; it is Phi of the kernel ``log_uniform(low=1/base, high=1)``. The
-    frequencies of `geometric` are one end of each of D equal shares of that law, the end with the larger frequency, and
-    the correction is the first term of the Euler-Maclaurin formula for such a sum. It takes the largest error at
-    lags up to 16 from 0.016 to 0.003, for 64 blocks and base 10000; where neighbouring blocks are more than half a turn
-    apart, which is from lag ``pi D / ln base`` on, no term of that formula helps. The closed form itself is within
-    1e-13 for bases of at least 1.0001.
+    frequencies of `geometric` are the upper ends of D equal shares of that law, and the correction is the first term of
+    the Euler-Maclaurin formula for such a sum. It reduces the largest error at lags up to 16 from 0.016 to 0.003, for
+    64 blocks and base 10000. From lag ``pi D / ln base`` on, where neighbouring blocks are more than half a turn apart,
+    no term of that formula helps. The closed form itself is within 1e-13 for bases of at least 1.0001.
 
-    For ``1 << m << base`` it is ``1 - (gamma + ln m) / ln base``, gamma = 0.5772. It is not the mean kernel of D
-    blocks: at large lags that one swings about it, and it turns negative far earlier (see `first_negative_lag`).
+    For ``1 << m << base`` it is ``1 - (gamma + ln m) / ln base``, gamma = 0.5772. The mean kernel of D blocks
+    oscillates about it at large lags, and turns negative far earlier (see `first_negative_lag`).
 
     Examples
     --------
@@ -139,7 +137,7 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
 
 @array.select_device
 def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
-    """Mean kernel of equally spaced frequencies, ``(1/D) sum_{i=1..D} cos(i step lag)``, in closed form.
+    """Return the mean kernel of equally spaced frequencies, ``(1/D) sum_{i=1..D} cos(i step lag)``, in closed form.
 
     Parameters
     ----------
@@ -153,14 +151,14 @@ def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     Returns
     -------
     array
-        The shape of `lags`; float64 where the library has it. Even, 1 at 0, and of period ``2 pi / step``.
+        Same shape as `lags`; float64 where the library has it. Even, 1 at 0, with period ``2 pi / step``.
 
     Raises
     ------
     ValueError
         If `n_blocks` is below 1, `step` is not positive and at most 2**500, or lags are NaN, infinite or above 2**500.
     TypeError
-        For lags or numbers of another kind.
+        If an argument is of another type.
 
     See Also
     --------
@@ -168,13 +166,13 @@ def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
 
     Notes
     -----
-    With x = step lag it is ``[sin((D + 1/2) x) / (2 sin(x/2)) - 1/2] / D`` (section 5 of the mathematics page), taken
-    in the equal form ``sin(D x/2) cos((D + 1) x/2) / (D sin(x/2))``, in which nothing cancels. x is the exact product
-    of the given numbers, reduced exactly to (-pi, pi) for ``|x| <= 2**53``, so the error is below 1e-12 near multiples
-    of 2 pi as elsewhere, for up to 1e6 blocks.
+    With x = step lag it is ``[sin((D + 1/2) x) / (2 sin(x/2)) - 1/2] / D`` (section 5 of the mathematics page),
+    computed as ``sin(D x/2) cos((D + 1) x/2) / (D sin(x/2))``, in which nothing cancels. x is the exact product,
+    reduced exactly to (-pi, pi) for ``|x| <= 2**53``, so the error is below 1e-12 everywhere, also near multiples of 2
+    pi, for up to 1e6 blocks.
 
-    It is the mean kernel of `arithmetic` but for one thing: there each ``i * step`` is rounded to a float, which moves
-    the phases at lag m by up to ``1e-16 D step m``.
+    It differs from the mean kernel of `arithmetic` only in that there each ``i * step`` is rounded to a float, which
+    changes the phases at lag m by up to ``1e-16 D step m``.
 
     Examples
     --------
@@ -195,17 +193,17 @@ def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
 
 @array.select_device
 def first_negative_lag(frequencies: Array, max_lag: int) -> int | None:
-    """Smallest whole lag at which the mean kernel is negative.
+    """Return the smallest whole lag at which the mean kernel is negative.
 
-    There two tokens of the same content score less than two that have nothing in common, averaged over contents; at the
-    lags before it they do not. Single contents differ from the average.
+    At this lag, and at none before it, two tokens of the same content score less than two unrelated ones, averaged over
+    contents. Single contents differ from the average.
 
     Parameters
     ----------
     frequencies : array_like, radians per position
         One set: ``(D,)``, or ``(D, 1)``, with at least one block.
     max_lag : int, in positions
-        The largest lag to look at.
+        Largest lag to examine.
 
     Returns
     -------
@@ -215,9 +213,10 @@ def first_negative_lag(frequencies: Array, max_lag: int) -> int | None:
     Raises
     ------
     ValueError
-        For several heads or axes (call it for each), no blocks, NaN or infinite frequencies, or a negative `max_lag`.
+        If there are several heads or axes (call it for each), there are no blocks, a frequency is NaN or infinite, or
+        `max_lag` is negative.
     TypeError
-        For a `max_lag` that is not a whole number, or frequencies that are not real numbers.
+        If `max_lag` is not a whole number, or a frequency is not a real number.
 
     See Also
     --------
@@ -225,9 +224,9 @@ def first_negative_lag(frequencies: Array, max_lag: int) -> int | None:
 
     Notes
     -----
-    The sign is that of the exact sum: lags are scanned by matrix products, and a value too close to 0 to tell is summed
-    again directly. A mean within 1e-15 of 0, which rounding leaves unknown even then, counts as 0 and not as negative.
-    Phases are exact for ``lag * frequency <= 2**53``.
+    The sign is that of the exact sum: lags are scanned by matrix products, and values too close to 0 are summed again
+    directly. A mean within 1e-15 of 0, which even then is lost in rounding, counts as 0. Phases are exact for
+    ``lag * frequency <= 2**53``.
 
     The integral rule ``base = 1.622 max_lag`` promises far more than the sum keeps: see `base_for_context`.
 
@@ -244,16 +243,16 @@ def first_negative_lag(frequencies: Array, max_lag: int) -> int | None:
 
 @array.select_device
 def aliasing_distance(frequencies: Array, max_lag: int, *, threshold: float = 0.9) -> int | None:
-    """First whole lag at which the mean kernel is as high as `threshold` again, after it has been below.
+    """Return the first whole lag at which the mean kernel returns to `threshold` after falling below it.
 
-    There a token far away looks as if it were near: two positions that far apart are nearly the same to the head.
+    A token at that distance looks near: two positions that far apart are nearly the same to the head.
 
     Parameters
     ----------
     frequencies : array_like, radians per position
         One set: ``(D,)``, or ``(D, 1)``, with at least one block.
     max_lag : int, in positions
-        The largest lag to look at.
+        Largest lag to examine.
     threshold : float
         Between 0 and 1.
 
@@ -265,9 +264,9 @@ def aliasing_distance(frequencies: Array, max_lag: int, *, threshold: float = 0.
     Raises
     ------
     ValueError
-        As `first_negative_lag`, and if `threshold` is not between 0 and 1.
+        See `first_negative_lag`. Also if `threshold` is not between 0 and 1.
     TypeError
-        As `first_negative_lag`, and for a `threshold` that is not a number.
+        See `first_negative_lag`. Also if `threshold` is not a number.
 
     See Also
     --------
@@ -276,8 +275,8 @@ def aliasing_distance(frequencies: Array, max_lag: int, *, threshold: float = 0.
     Notes
     -----
     As exact as `first_negative_lag`: a mean within 1e-15 of `threshold` counts as equal to it. A lattice of
-    frequencies, as `arithmetic` makes, returns to 1 after each ``2 pi / step``; frequencies with irrational ratios, as
-    `geometric` makes, come near to 1 again only after very long distances.
+    frequencies, as from `arithmetic`, returns to 1 after each ``2 pi / step``; frequencies with irrational ratios, as
+    from `geometric`, come near 1 again only after very long distances.
 
     Examples
     --------
@@ -294,10 +293,10 @@ def aliasing_distance(frequencies: Array, max_lag: int, *, threshold: float = 0.
 
 
 def first_lag(omega: np.ndarray, start: int, stop: int, level: float, *, below: bool) -> int | None:
-    """First of the lags from `start` to `stop` at which the mean kernel is below a level, or is not; None if none is.
+    """Return the first lag from `start` to `stop` with a mean kernel below a level, or not below it, or None.
 
-    `omega` is ``(D,)`` of NumPy. Values within 1e-15 of the level count as equal to it. Lags are scanned in parts that
-    grow, by matrix products; within some 1e-14, where these cannot tell, the direct sum decides.
+    `omega` is ``(D,)`` of NumPy. Values within 1e-15 of the level count as equal to it. Lags are scanned in growing
+    parts by matrix products; where these are too close to tell, within some 1e-14, the direct sum decides.
     """
     level -= _ROUNDED
     doubt = 1e-14 + 4e-16 * len(omega)  # every term of a product is rounded, and so is each partial sum of them
@@ -318,9 +317,9 @@ def first_lag(omega: np.ndarray, start: int, stop: int, level: float, *, below: 
 
 
 def scan_lags(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Parts of the lags from `start` to `stop`: first lag, and mean kernel, which is kept until the next is asked for.
+    """Yield parts of the lags from `start` to `stop`: first lag, and mean kernel, valid until the next part.
 
-    On a terminal a bar shows how many lags were scanned, after two seconds.
+    On a terminal a bar shows the number of scanned lags, after two seconds.
     """
     return parallel.show_sizes(_scanned(omega, start, stop), max(0, stop - start + 1), lambda part: len(part[1]))
 
@@ -351,7 +350,7 @@ def _table(lags: np.ndarray, omega: np.ndarray) -> Waves:
 
 
 def one_set(frequencies: Any) -> np.ndarray:
-    """Return one set of frequencies in one axis as ``(D,)`` of NumPy."""
+    """Return one set of frequencies of one axis as a NumPy array ``(D,)``."""
     return np.asarray(angles.read_on_host(frequencies, sets="one axis")[:, 0])
 
 
@@ -380,7 +379,7 @@ def _reduced(lags: Array, step: float, xp: ModuleType) -> Array:
     device = array.device(lags)
     if xp is np or array.is_lazy(lags):
         frequency: Any = np.asarray([step])
-    else:  # a copy from the host would make some libraries wait for the device
+    else:  # some libraries wait for the device if copied from the host
         frequency = xp.full((1,), step, dtype=array.widest_float(xp, device), device=device)
     cos, sin = turns.cos_sin(Angles(lags[..., None], frequency[:, None], None, xp))
     return xp.atan2(sin[..., 0], cos[..., 0])

@@ -1,4 +1,4 @@
-"""Frequencies beside others: the registry's kernel that is nearest to them, and what a scaling scheme does to them."""
+"""Comparison of frequencies: with the nearest kernel of the registry, and before and after a scaling scheme."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NONE = 1e300  # error where there is no such kernel
 
 @dataclass(frozen=True)
 class KernelFit(Result):
-    """A kernel of the registry, fitted to the mean kernel of given frequencies.
+    """A kernel of the registry fitted to the mean kernel of frequencies.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class KernelFit(Result):
     rms, sup : float
         Root mean square and largest difference between the mean kernel and Phi over the lags of the fit.
     at_limit : tuple of str
-        Parameters that ended where the search ends; beyond it the fit might be better.
+        Parameters at a limit of the search, beyond which the fit might be better.
 
     See Also
     --------
@@ -73,27 +73,27 @@ class KernelFit(Result):
 
     @property
     def label(self) -> str:
-        """The kernel's text with its parameters to four digits, for people."""
+        """The kernel's text with parameters to four digits."""
         return re.sub(r"\d+\.\d+(e[+-]?\d+)?", lambda number: f"{float(number[0]):.4g}", repr(self.kernel))
 
 
 @dataclass(frozen=True, eq=False)
 class ScalingEffect(Result):
-    """Effect of a change of frequencies on the mean kernel and on the wavelengths.
+    """Effect of a change of frequencies on mean kernel and wavelengths.
 
     Attributes
     ----------
     before, after : array
-        Mean kernels over the given lags, times the square of the attention factor, as scores have it.
+        Mean kernels at the given lags, times the square of the attention factor, as in scores.
     change : array
         ``after - before``.
     largest : array, ()
-        The largest magnitude of `change`.
+        Largest magnitude of `change`.
     largest_at : array, (), units of position
-        The lag where it is; the least of them if there are several.
+        Its lag; the smallest if there are several.
     wavelength_ratio : array, (D,), or None
-        Wavelength after over wavelength before, block by block: 1 where nothing changed, blocks that never turn
-        included. None where the number of blocks changed.
+        Wavelength after over wavelength before, for each block; 1 for blocks of frequency 0 before and after. None if
+        the number of blocks changed.
 
     See Also
     --------
@@ -118,33 +118,32 @@ class ScalingEffect(Result):
 
 @array.select_device
 def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None = None) -> tuple[KernelFit, ...]:
-    """Kernels of the registry that come nearest to the mean kernel of given frequencies, best first.
+    """Return the kernels of the registry nearest to the mean kernel of frequencies, best first.
 
-    The first one says in a word what a list of frequencies does, and its `rms` how far to trust that word.
+    The first one describes the frequencies in a word, and its `rms` says how far to trust it.
 
     Parameters
     ----------
     frequencies : array_like, radians per unit of position
-        One set: ``(D,)``, or ``(D, 1)``, with at least one block. Arrays on a device are copied to the host, where all
-        is computed.
+        One set: ``(D,)``, or ``(D, 1)``, with at least one block. Arrays on a device are copied to the host.
     max_lag : int
-        Largest lag that matters, at least 1, in units of position.
+        Largest lag of the fit, at least 1, in units of position.
     names : sequence of str, optional
-        Families to try; see below for what they are unless given.
+        Families to try. Default: see Notes.
 
     Returns
     -------
     tuple of KernelFit
-        One for each family. Errors that agree in two significant digits, or are below 1e-6, count as equal; then those
-        come first that did not end where the search ends, those with fewer parameters, and the order of the registry.
+        One for each family. Errors equal in two significant digits, or below 1e-6, count as equal; ties are broken by
+        fewer parameters at a limit, fewer parameters, and the order of the registry.
 
     Raises
     ------
     ValueError
-        For several heads or axes (call it for each), no blocks, NaN or infinite frequencies, `max_lag` below 1, and
-        families that are unknown, have several axes only, or parameters that this search does not know.
+        If there are several heads or axes (call it for each), there are no blocks, a frequency is NaN or infinite,
+        `max_lag` is below 1, or a family is unknown, has only several axes, or parameters unknown to this search.
     TypeError
-        For frequencies that are not real numbers, and a `max_lag` that is not a whole number.
+        If a frequency is not a real number, or `max_lag` not a whole number.
 
     See Also
     --------
@@ -152,24 +151,23 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
 
     Notes
     -----
-    Least squares in all parameters, each lag with equal weight: the whole lags from 0 to 256, and 128 in each octave
-    beyond up to `max_lag`, so that every scale of a long context counts.
+    Least squares in all parameters, with equal weights for the whole lags from 0 to 256, and 128 in each octave beyond
+    up to `max_lag`, so that every scale of a long context counts.
 
-    Lengths are sought from 0.1 to 100 `max_lag` (periods from 2), frequencies from 0.01/`max_lag` to 10, ``nu`` from
-    0.05 to 30, ``alpha`` from 0.02 to 100, ``exponent`` from 0.05 to 2 and the scale of a periodic kernel from 0.05 to
-    20. The search starts from the best points of a grid, for single frequencies and periods also from those of the
-    given list, and is SciPy's Nelder-Mead method. Equal calls give equal results.
-    Where the error has several minima of nearly one depth, as for few frequencies over a long context, another one may
-    be a little deeper.
+    The search covers lengths from 0.1 to 100 `max_lag` (periods from 2), frequencies from 0.01/`max_lag` to 10, ``nu``
+    from 0.05 to 30, ``alpha`` from 0.02 to 100, ``exponent`` from 0.05 to 2 and the scale of a periodic kernel from
+    0.05 to 20. It uses SciPy's Nelder-Mead method from the best points of a grid and, for single frequencies and
+    periods, of the given list. Equal calls give equal results. Where the error has several minima of almost equal
+    depth, as for few frequencies over a long context, another one may be slightly deeper.
 
-    All families of the registry with such parameters are tried, those of plug-ins included. Not tried: ``ball``, which
-    in one axis is ``sinc``; ``spectral_mixture``, mixtures and products, which with enough parts represent anything.
+    Default families are all of the registry with such parameters, plug-ins included, except ``ball``, which in one axis
+    is ``sinc``, and ``spectral_mixture``, mixtures and products, which with enough parts represent anything.
     ``gaussian`` and ``exponential`` are also members of ``power_exponential`` and ``matern``.
 
     Examples
     --------
-    Standard RoPE is log-uniform, from one over the base to 1. How near one comes is a matter of the number of blocks:
-    64 of them are off by 0.05, and a stretched exponential does nearly as well; with 512 it can be distinguished.
+    Standard RoPE is log-uniform, from one over the base to 1. How clearly depends on the number of blocks: 64 of them
+    are off by 0.05, and a stretched exponential fits nearly as well; 512 distinguish the two.
 
     >>> import rfrope
     >>> for blocks in (64, 512):
@@ -191,14 +189,14 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
 
 @array.select_device
 def scaling_effect(lags: Array, before: Array, after: Array) -> ScalingEffect:
-    """Effect of a scheme that changes frequencies, such as YaRN, on the mean kernel and on the wavelengths.
+    """Return the effect of a scheme that changes frequencies, such as YaRN, on mean kernel and wavelengths.
 
     Parameters
     ----------
     lags : array_like, in units of position
         Lags, any shape, at least one.
     before, after : Rope or array_like, (D,), radians per unit of position
-        Before and after, with the attention factor of a Rope; that of an array is 1. The two may differ in D.
+        With the attention factor of a Rope; that of an array is 1. They may differ in D.
 
     Returns
     -------
@@ -208,10 +206,10 @@ def scaling_effect(lags: Array, before: Array, after: Array) -> ScalingEffect:
     Raises
     ------
     ValueError
-        For frequencies that are not ``(D,)``, no blocks or lags, NaN or infinite values, and attention factors that are
-        not positive.
+        If frequencies are not ``(D,)``, there are no blocks or lags, a value is NaN or infinite, or an attention factor
+        is not positive.
     TypeError
-        For arrays of different libraries or of a dtype that is not integer or real floating.
+        If arrays are of different libraries, or a dtype is neither integer nor real floating.
 
     See Also
     --------
@@ -219,8 +217,8 @@ def scaling_effect(lags: Array, before: Array, after: Array) -> ScalingEffect:
 
     Notes
     -----
-    An attention factor multiplies cos and sin of both query and key, so scores by its square: section 5 of the
-    mathematics page.
+    An attention factor multiplies cos and sin of both query and key, so scores are multiplied by its square: section 5
+    of the mathematics page.
 
     Examples
     --------
@@ -317,7 +315,7 @@ def _range(sought: SearchRange, points: int, max_lag: int, magnitudes: np.ndarra
 
 
 def _fitted(record: kernels.Record, curve: _Curve, magnitudes: np.ndarray) -> KernelFit:
-    """Best kernel of one family: from the best points of a grid, first on a few of the lags, which are spread."""
+    """Return the best kernel of one family: from the best points of a grid, first on some of the lags."""
     few = np.unique(np.linspace(0, curve.lags.size - 1, _COARSE).round().astype(np.int64))
     coarse, searched = _Curve(curve.lags[few], curve.target[few]), record.search_ranges
     points = _POINTS.get(len(searched), _SHAPE_POINTS)
@@ -392,7 +390,7 @@ class _Search(NamedTuple):
 
 
 def _records(names: Sequence[str] | None) -> list[kernels.Record]:
-    """Families to try, or say why one cannot be."""
+    """Return the families to try; refuse those that cannot be fitted."""
     if names is None:
         return [r for r in kernels.records() if r.name not in _LEFT_OUT and not _obstacle(r)]
     chosen = []
@@ -406,7 +404,7 @@ def _records(names: Sequence[str] | None) -> list[kernels.Record]:
 
 
 def _obstacle(record: kernels.Record) -> str:
-    """Why a family cannot be fitted; empty where it can."""
+    """Return why a family cannot be fitted, or ""."""
     if unknown := [name for name, sought in record.search_ranges.items() if sought is None]:
         return f"a parameter {unknown[0]!r} for which no search is known"
     return "" if record.factory().ndim == 1 else "several axes"

@@ -1,4 +1,4 @@
-"""Methods for a longer context for a trained model, measured by what they do to angles and to the mean kernel."""
+"""Methods to extend the context of a trained model, measured by their angles and mean kernels."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ class Method(Result):
     rope : Rope
         The frequencies, with their attention factor and the longer context.
     rope_parameters : dict or None
-        What gives them in a config, under the names of transformers 5; None where no scheme does.
+        Equivalent entry of a config, with the names of transformers 5; None if no scheme makes these frequencies.
     departure : float
         Root mean square difference between its mean kernel and the trained one, at the trained lags.
     unseen : tuple of int
-        Blocks that completed no turn in training and turn further over the longer context.
+        Blocks that completed no turn in training and rotate further over the longer context.
     first_negative_lag : int or None
-        First lag in the longer context at which the mean kernel is negative.
+        First lag of the longer context with a negative mean kernel.
     resolution : float
-        ``1 - C(1)``, how far the mean kernel falls from a position to the next, as a part of that in training.
+        ``1 - C(1)``, the fall of the mean kernel between neighbouring positions, relative to training.
     perplexity : float
-        What was measured: that of SmolLM2-135M-Instruct from its 8192 positions to 16384, without training; the less
-        the better. No other model and no other length was measured.
+        Measured perplexity of SmolLM2-135M-Instruct, extended from 8192 to 16384 positions without training; lower is
+        better. No other model or length was measured.
     places : int
-        Sum of its places in the four measures, 1 for the best.
+        Sum of its ranks in the four measures, each 1 for the best.
 
     See Also
     --------
@@ -106,7 +106,7 @@ class Method(Result):
     places: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
+        """Return plain numbers, strings and lists for JSON."""
         held = {name: value for name, value in vars(self).items() if name != "rope"}
         frequencies = array.to_host(self.rope.frequencies)
         return plain(held | {"frequencies": frequencies, "attention_factor": self.rope.attention_factor})
@@ -114,7 +114,7 @@ class Method(Result):
 
 @dataclass(frozen=True, eq=False)
 class Plan(Result):
-    """Methods for a longer context, in order; ``str(plan)`` says it in plain words.
+    """Methods for a longer context, in order; ``str(plan)`` explains them.
 
     Attributes
     ----------
@@ -123,16 +123,16 @@ class Plan(Result):
     n_blocks : int
         D.
     n_dead : int
-        Blocks that completed no turn in the trained context.
+        Blocks that complete no turn in the trained context.
     trained_negative_lag : int or None
-        First lag in the trained context at which the trained mean kernel is negative.
+        First lag of the trained context at which the trained mean kernel is negative.
     methods : tuple of Method
-        By their perplexity, the best first.
+        By perplexity, best first.
     left_out : dict of str to str
-        Methods that these frequencies do not allow, and why.
+        Methods that do not apply to these frequencies, and why.
     stretched : Stretched or None
-        What the scheme of a config had done already, where the plan starts from the ladder before it: ``scheme``,
-        ``factor``, ``original_context`` and ``reach``.
+        Scheme already applied by the config, if the plan starts from the ladder before it: ``scheme``, ``factor``,
+        ``original_context`` and ``reach``.
 
     See Also
     --------
@@ -156,7 +156,7 @@ class Plan(Result):
     stretched: Stretched | None = None
 
     def method(self, name: str) -> Method:
-        """Return the method of that name, in any spelling."""
+        """Return the method of a name; case and punctuation are ignored."""
         by_name = {one.name: one for one in self.methods}
         name = named("name", name, (*by_name, *self.left_out))
         if name in self.left_out:
@@ -164,13 +164,13 @@ class Plan(Result):
         return by_name[name]
 
     def compare(self, name: str, other: str) -> dict[str, str]:
-        """Return "better", "even" or "worse" for each measure: one method beside another."""
+        """Return "better", "even" or "worse" for each measure of one method against another."""
         first, second = _keys(self.method(name)), _keys(self.method(other))
         return {measure: _KINDS[1 + (first[measure] > key) - (first[measure] < key)] for measure, key in second.items()}
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
-        """The measures of each method, as rows of text below a head; `notes` says what they are."""
+        """Return the measures of each method as rows of text below a header; `notes` explains them."""
         head = ("method", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor", "places")
         rows = [
             (
@@ -189,17 +189,17 @@ class Plan(Result):
 
     @property
     def notes(self) -> str:
-        """Explanation of the measures in `table`."""
+        """Return an explanation of the measures in `table`."""
         return _NOTES
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
+        """Return plain numbers, strings and lists for JSON."""
         compared = None if _YARN in self.left_out else self.compare(OPTIMISED, _YARN)
         return plain({**vars(self), "optimised_against_yarn": compared})
 
     @property
     def preface(self) -> str:
-        """Starting point of the plan, and the order of its methods."""
+        """Return sentences on the start of the plan and the order of its methods."""
         lag, blocks = self.trained_negative_lag, f"{self.n_blocks} block{'' if self.n_blocks == 1 else 's'}"
         lines = [
             f"From {self.trained_context} trained positions to {self.context}, {self._factor} times as many. "
@@ -213,13 +213,13 @@ class Plan(Result):
         return f"{self.context / self.trained_context:.4g}"
 
     def _done_before(self) -> list[str]:
-        """Lines on what was done to the ladder before, and on what the plan starts from."""
+        """Return lines on earlier changes of the ladder, and on the start of the plan."""
         if self.stretched is None:
             steps = self.method(_AS_IT_IS).rope.source.scaled_by
             names = ", then ".join(str(step["scheme"]) for step in steps if step.get("factor") != 1.0)
             told = f"The frequencies were scaled before, by {names}, and are taken as those of training."
             return [told] if names else []
-        enough = f"It reaches the {self.context} positions that were asked for without a change."
+        enough = f"It reaches the requested {self.context} positions unchanged."
         return [
             f"The config is {self.stretched}.",
             *([enough] if self.context <= self.stretched.reach else []),
@@ -241,36 +241,36 @@ class Plan(Result):
 
 @array.select_device
 def plan(rope: Any, context: int, *, trained_context: int | None = None, progress: Any = None) -> Plan:
-    """List methods for a longer context than a model was trained with: what was measured of each, and its geometry.
+    """Compare methods that extend the context of a trained model: measured perplexity and geometry.
 
-    The measured perplexity is that of one small model at twice its context; nothing here has seen yours.
+    The perplexity was measured on one small model at twice its context, not on yours.
 
     Parameters
     ----------
     rope : Rope or array_like, (D,), radians per position
-        The trained frequencies. Where the config that they are from has a scheme with a factor above 1 it is stretched
-        already: the plan starts from the ladder before it and from the original context. Blocks of a head that do not
-        turn count, as in `summarise`; sections do not: all axes move together, as along text.
+        The trained frequencies. If their config has a scheme with a factor above 1, the plan starts from the ladder
+        before that scheme, and from the original context. Unrotated blocks of a head count, as in `summarise`; sections
+        do not: all axes advance together, as in text.
     context : int
         Positions to reach, more than the trained ones.
     trained_context : int, optional
-        Positions in training, at least 2; the Rope's context unless given. More than a scheme's original context
-        (linear, ntk and proportional, which name none: at least the config's own) says that the model was trained with
-        it: the frequencies are then taken as they are, of dynamic and longrope those at the trained context.
+        Positions in training, at least 2. Default: the Rope's context. A value above a scheme's original context (for
+        linear, ntk and proportional, which name none, at least the config's own) means that the model was trained with
+        the scheme: its frequencies are then the start, for dynamic and longrope those at the trained context.
     progress : None, bool or callable
-        Shows the starts of the optimisation that are done, as in `rfrope.estimate_kernel`.
+        Shows the finished starts of the optimisation; see `rfrope.estimate_kernel`.
 
     Returns
     -------
     Plan
-        ``print`` it, or take its ``methods``, each with its ``rope``.
+        ``print`` it, or use its ``methods``, each with its ``rope``.
 
     Raises
     ------
     ValueError
-        For contexts that are missing or not as above, several heads or axes, and frequencies of which none turns.
+        If a context is missing or not as described above, there are several heads or axes, or all frequencies are 0.
     TypeError
-        For values of another kind.
+        If an argument is of another type.
 
     See Also
     --------
@@ -278,26 +278,25 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
 
     Notes
     -----
-    With s the ratio of the contexts, the methods are the trained frequencies as they are; `linear`, `ntk` and `yarn`
-    with the factor s; `llama3` with s and the bands of Llama 3.1; and a set of divisors of rfrope's own, "optimised".
-    YaRN is left out where the trained frequencies are not a geometric ladder. Attention factors are not part of the
-    measures:
+    With s the ratio of the contexts, the methods are the trained frequencies unchanged; `linear`, `ntk` and `yarn` with
+    factor s; `llama3` with s and the bands of Llama 3.1; and "optimised", a set of divisors found by rfrope. YaRN is
+    left out if the trained frequencies are not a geometric ladder. Measures ignore attention factors:
 
     - departure: the root mean square of ``C'(m) - C(m)`` over all trained lags m, with C the mean kernel;
-    - unseen: a block that completed less than a turn in training showed the angles up to ``trained_context theta``, and
-      meets others if ``context theta'`` is more. One that completed a turn showed all;
-    - first negative lag of C' within the context, later is better;
-    - resolution: ``(1 - C'(1)) / (1 - C(1))``, more is better.
+    - unseen: a block with less than a turn in training showed angles up to ``trained_context theta``, and meets new
+      ones if ``context theta'`` is larger; one with a turn or more showed all;
+    - first negative lag of C' within the context; later is better;
+    - resolution: ``(1 - C'(1)) / (1 - C(1))``; more is better.
 
-    Departures and resolutions that are equal in three digits share a place, counts and lags that are equal. Places in
-    the four measures are added. They do not order the methods: on the one model that was read with them the set that is
-    first by geometry, "optimised", came after YaRN, ntk and llama3.
+    Departures and resolutions equal in three digits share a rank, as do equal counts and lags. Ranks in the four
+    measures are added, but do not order the methods: on the one model measured, the best by geometry, "optimised", came
+    after YaRN, ntk and llama3.
 
-    The optimised set has divisors from 1 to s, none above that of a slower block. Blocks that completed no turn are
-    divided by s, so that no block meets unseen angles, and those with 32 turns or more stay, as in YaRN. The others are
-    where the departure is least, by sequential quadratic programming (SciPy's SLSQP) from four starts, with a
-    resolution and a first negative lag at least those of YaRN (of llama3 where YaRN is left out) as constraints. Where
-    no set does all this `Plan.compare` and the text say where it falls behind. Its attention factor is the trained one.
+    The optimised set has divisors from 1 to s that do not decrease towards slower blocks. Blocks with no full turn are
+    divided by s, so that none meets unseen angles, and those with 32 turns or more stay, as in YaRN. The others
+    minimise the departure by sequential quadratic programming (SciPy's SLSQP) from four starts, with a resolution and a
+    first negative lag at least those of YaRN (of llama3 if YaRN is left out) as constraints. If no set satisfies all,
+    `Plan.compare` and the text say where it falls behind. Its attention factor is the trained one.
 
     Examples
     --------
@@ -319,7 +318,7 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     trained = trained if before is None else before.rope
     omega = np.asarray(angles.read_on_host(trained.frequencies, "rope", sets="one axis")[:, 0])
     if not np.any(omega):
-        raise ValueError("rope holds no frequency but 0; expected a block that turns")
+        raise ValueError("all frequencies of rope are 0; expected at least one other")
     trained = replace(trained, frequencies=omega)
     if trained_context is None:
         trained_context = max(trained.context) if isinstance(trained.context, tuple) else trained.context
@@ -390,14 +389,14 @@ def _parameters(
 
 
 def ladder_base(trained: Rope) -> float | None:
-    """Base of the geometric ladder that the trained frequencies are, or None."""
+    """Return the base of the trained frequencies if they are a geometric ladder, or None."""
     if not np.all(trained.frequencies):
         return None
     return bases.ladder_base(trained.frequencies, _LADDER, trained.source.rope_parameters.get("rope_theta", 0.0))
 
 
 def _optimised(trained: Rope, given: Stretch, methods: list[Method], progress: Any) -> Method:
-    """The best of a few local minima: as good as YaRN in as many measures as can be, then the least departure."""
+    """Return the best of a few local minima: as good as YaRN in most measures, then with the least departure."""
     by_name = {method.name: method for method in methods}
     reference = by_name.get(_YARN, by_name[_LLAMA3])
     starts = [given.stepped, *(_sizes(by_name[name].rope, given) for name in (_LLAMA3, _YARN) if name in by_name)]

@@ -1,4 +1,4 @@
-"""Bounds of what an engine's phases and tables do to logits, and the cheapest that stay below a given one."""
+"""Bounds on the logit errors of an engine's phases and tables, and the cheapest below a given error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rfrope._core.results import Result, align, plain
 from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
 
 _ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # relative
-_FUNCTIONS = 2.0**-23  # what cos and sin of a float32 may be off by, in good libraries: two units in the last place
+_FUNCTIONS = 2.0**-23  # error of cos and sin of a float32 in good libraries: two units in the last place
 _INTRINSIC = (
     (2.0 * math.pi, 2.0**-20.5),
     (100.0 * math.pi, 2.0**-14.7),
@@ -85,24 +85,24 @@ _FORMS = (  # the cheapest first
 
 @dataclass(frozen=True)
 class Representation(Result):
-    """One way to form cos and sin, and what it may do to logits.
+    """A way to compute cos and sin, and its possible effect on logits.
 
     Attributes
     ----------
     name : str
-        How phases are formed, and the type of the table, if there is one.
+        Computation of the phases, and the type of the table, if any.
     n_bytes : int
-        Bytes of cos and sin that a kernel reads for each block of a token; 0 where it forms them itself.
+        Bytes of cos and sin that a kernel reads per block of a token; 0 if it computes them itself.
     used_by : str
-        Engines that do so, where that is known.
+        Engines known to do so.
     error : float
-        Bound of the error of a logit; infinite where nothing is promised.
+        Bound on the error of a logit; infinite if there is none.
     drift : float
-        Bound of the change of a logit when all positions move by the same number, within the context: the error
-        without that of the frequencies, which does not depend on where the text stands, twice.
+        Bound on the change of a logit when all positions move by the same number, within the context: twice the error
+        without the part of the frequencies, which is the same everywhere.
     frequency, phase, entry, rounding : float
         Parts of the error: rounded frequencies, rounded products with positions, cos and sin and their table, and the
-        arithmetic of the rotation in the dtype of queries and keys. The error has their products, too.
+        arithmetic of the rotation in the dtype of queries and keys. The error also includes their products.
 
     See Also
     --------
@@ -132,16 +132,16 @@ class Representation(Result):
 
 @dataclass(frozen=True)
 class PrecisionBudget(Result):
-    """Representations of a rotation, the cheapest first, with bounds of what each may do to logits.
+    """Representations of a rotation, cheapest first, with bounds on their effect on logits.
 
     Attributes
     ----------
     context : int
-        Positions.
+        Number of positions.
     dtype : str
-        That of queries and keys.
+        Dtype of queries and keys.
     below : float or None
-        The bound that was asked for.
+        The requested bound.
     representations : tuple of Representation
 
     See Also
@@ -165,17 +165,17 @@ class PrecisionBudget(Result):
 
     @property
     def cheapest(self) -> Representation | None:
-        """The first whose error is below the bound that was asked for; None where none is, or none was asked for."""
+        """The first representation with an error below the requested bound, or None."""
         found = (one for one in self.representations if self.below is not None and one.error < self.below)
         return next(found, None)
 
     def representation(self, name: str) -> Representation:
-        """Return the representation of that name, in any spelling."""
+        """Return the representation of a name; case and punctuation are ignored."""
         by_name = {one.name: one for one in self.representations}
         return by_name[named("name", name, tuple(by_name))]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists; infinity is None, so that JSON can hold it."""
+        """Return plain numbers, strings and lists for JSON, with None for infinity."""
         return plain({**vars(self), "cheapest": None if self.cheapest is None else self.cheapest.name})
 
     def __str__(self) -> str:
@@ -202,35 +202,33 @@ def precision_budget(
     dtype: str = "float32",
     below: float | None = None,
 ) -> PrecisionBudget:
-    """Return what each representation of cos and sin may do to logits, and the cheapest below a bound.
+    """Return bounds on the logit errors of each representation of cos and sin, and the cheapest below a bound.
 
     Parameters
     ----------
     q, k : array_like, (..., M, d) and (..., N, d)
-        Queries and keys, rotated or not, d even and at least 2D: what counts is the norm of each block. Every query is
-        held against every key, and the largest bound is reported.
+        Queries and keys, rotated or not, d even and at least 2D: only norms of blocks matter. The largest bound over
+        all pairs of a query and a key is reported.
     rope : Rope or array_like
-        The rotation that is meant. Bare frequencies, in radians per unit of position, are a Rope with the pairing
-        "half".
+        The intended rotation. Bare frequencies, in radians per unit of position, are a Rope with pairing "half".
     context : int, optional
-        Positions, from 0 on each axis; that of the Rope unless given.
+        Number of positions, from 0 on each axis. Default: that of the Rope.
     dtype : {"float32", "float64", "float16", "bfloat16"}
         Type of queries and keys, in which the engine rotates them.
     below : float, optional
-        Positive; the largest error that is allowed.
+        Positive; largest allowed error.
 
     Returns
     -------
     PrecisionBudget
-        ``str`` gives a table, ``cheapest`` the first representation whose error is below `below`.
+        ``print`` it for a table; ``cheapest`` is the first representation with an error below `below`.
 
     Raises
     ------
     ValueError
-        For shapes that do not fit, without a context, for an unknown dtype, for a Rope that is polar, and for a `below`
-        that is not positive.
+        If shapes do not fit, there is no context, the dtype is unknown, the Rope is polar, or `below` is not positive.
     TypeError
-        For features that are not real floating, and values of another kind.
+        If features are not real floating, or an argument is of another type.
 
     See Also
     --------
@@ -238,20 +236,19 @@ def precision_budget(
 
     Notes
     -----
-    A logit is ``a^2 / sqrt(d)`` times the score, a the attention factor, d the features that a score compares. Where a
-    block's frequency is off by the part f, its phase by the part r of itself, an entry of the table by e and arithmetic
-    by g, rotated features are off by the factor ``1 + t`` with ``t = h + g + h g``, ``h = min(2, P r) + sqrt(2) e``, P
-    the phase at the last position. A score is then off by at most ``sum |q_i| |k_i| (min(2, P f) + 2 t + t^2)``, and
-    changes by twice ``sum |q_i| |k_i| (2 t + t^2)`` where all positions move, since frequencies are the same wherever
-    they are used. For arithmetic in a type of unit roundoff u, g is ``(1 + sqrt 2) u``. The sum over features in the
-    attention itself is not counted.
+    A logit is ``a^2 / sqrt(d)`` times the score, with the attention factor a and d features in the score. With relative
+    errors f of a block's frequency and r of its phase, e of a table entry and g of the arithmetic, rotated features are
+    off by the factor ``1 + t`` with ``t = h + g + h g``, ``h = min(2, P r) + sqrt(2) e``, and P the phase at the last
+    position. A score is then off by at most ``sum |q_i| |k_i| (min(2, P f) + 2 t + t^2)``, and changes by twice
+    ``sum |q_i| |k_i| (2 t + t^2)`` if all positions move, since frequencies are the same everywhere. For arithmetic in
+    a type of unit roundoff u, g is ``(1 + sqrt 2) u``. Rounding of the sum over features in attention is not counted.
 
-    The bound holds for every position and every rounding; errors that are met are some ten times less. The page on
-    precision has a model's. Cos, sin and powers of float32 are taken to be within two units in the last place. A
-    frequency ``base ** -e`` in float32 is then within ``2^-21 + |log frequency| 2^-24`` of the exact one, the
-    second part for the rounded exponent; of 64 or 128 features, whose exponents are exact, within ``2^-23``.
-    ``__sincosf`` of CUDA is ``sin.approx.f32``, which the PTX ISA bounds by 2^-20.5 for phases up to 2 pi, by
-    2^-14.7 up to 100 pi, and not beyond.
+    The bound holds for every position and every rounding; actual errors are some ten times smaller. The page on
+    precision has those of a model. Cos, sin and powers of float32 are assumed to be within two units in the last place.
+    A frequency ``base ** -e`` in float32 is then within ``2^-21 + |log frequency| 2^-24`` of the exact one, where the
+    second term is the rounded exponent; for 64 or 128 features, whose exponents are exact, within ``2^-23``.
+    ``__sincosf`` of CUDA is ``sin.approx.f32``, which the PTX ISA bounds by 2^-20.5 for phases up to 2 pi, by 2^-14.7
+    up to 100 pi, and not beyond.
 
     Examples
     --------
@@ -265,7 +262,7 @@ def precision_budget(
     'exact, float32 table'
     """
     rope = rope if isinstance(rope, Rope) else Rope(rope)
-    refuse_polar(rope, "rope", "the contents of polar attention are magnitudes, and no engine has it")
+    refuse_polar(rope, "rope", "no engine supports polar attention")
     choice("dtype", dtype, tuple(_ROUNDING))
     length = _context_of(rope, context)
     below = None if below is None else positive("below", below)

@@ -1,4 +1,4 @@
-"""Frequencies for a longer context that keep the trained mean kernel and meet no angle that training did not show."""
+"""Frequencies for a longer context that keep the trained mean kernel and meet no unseen angle."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rfrope.analysis.curves import scan_lags
 
 KEPT_TURNS = 32.0  # blocks with so many turns in the trained context stay, as in YaRN
 _ROUNDS, _WORST = 12, 16  # rounds of a search that add lags where the kernel is negative; how many each
-_MARGIN = 1e-6  # the mean kernel above 0, so that rounding does not bring it below
+_MARGIN = 1e-6  # margin above 0 of the mean kernel, against rounding
 _SCALE = 1e3  # factor of a mean square error, for a solver that stops at absolute differences
 _STEPS = 200
 
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """Trained frequencies, how far they were trained, and how far they are to reach."""
+    """Trained frequencies, their context, and the context to reach."""
 
     trained: np.ndarray  # (D,), radians per position: not negative
     trained_context: int  # positions
@@ -28,35 +28,35 @@ class Stretch:
 
     @property
     def factor(self) -> float:
-        """Ratio of the longer context to the trained one."""
+        """Return the ratio of the longer context to the trained one."""
         return self.context / self.trained_context
 
     @property
     def turns(self) -> np.ndarray:
-        """Turns of each block in the trained context."""
+        """Return the turns of each block in the trained context."""
         return self.trained * (self.trained_context / (2.0 * math.pi))
 
     @property
     def stepped(self) -> np.ndarray:
-        """Blocks that completed a turn as they were, the others divided by the factor: all angles were seen."""
+        """Return frequencies of which all angles were seen: blocks with no full turn are divided by the factor."""
         return np.where(self.turns < 1.0, self.trained / self.factor, self.trained)
 
     @property
     def free(self) -> np.ndarray:
-        """Indices of the blocks that completed a turn and less than `KEPT_TURNS`, the fastest first."""
+        """Return the indices of blocks with at least one turn and less than `KEPT_TURNS`, fastest first."""
         found = np.flatnonzero((self.turns >= 1.0) & (self.turns < KEPT_TURNS))
         return found[np.argsort(-self.trained[found], kind="stable")]
 
     def unseen(self, omega: np.ndarray) -> np.ndarray:
-        """Return True for each block that meets angles which training did not show."""
+        """Return True for each block that meets angles not seen in training."""
         reach, seen = omega * self.context, self.trained * self.trained_context
         return (self.turns < 1.0) & (reach > (1.0 + 1e-9) * seen)
 
 
 def mean_square(omega: np.ndarray, trained: np.ndarray, n_lags: int) -> tuple[float, np.ndarray]:
-    """Mean square difference of two mean kernels over the lags 0, ..., n_lags - 1, and its gradient in `omega`.
+    """Return the mean square difference of two mean kernels over lags 0, ..., n_lags - 1, and its gradient in `omega`.
 
-    In closed form, from products of two cosines: no lag is left out, however many there are.
+    In closed form, from products of two cosines: all lags count, however many there are.
     """
     own, own_slope = _paired(omega, omega, n_lags)
     both, both_slope = _paired(omega, trained, n_lags)
@@ -67,12 +67,12 @@ def mean_square(omega: np.ndarray, trained: np.ndarray, n_lags: int) -> tuple[fl
 
 
 def stretched(given: Stretch, start: np.ndarray, *, resolution: float, positive_until: int) -> np.ndarray:
-    """Frequencies whose mean kernel departs least from the trained one over the trained lags, from some start.
+    """Return frequencies whose mean kernel departs least from the trained one over the trained lags.
 
-    Blocks that completed no turn are divided by the factor, those with `KEPT_TURNS` stay. Divisors of the others lie
-    between, and no block is divided by more than a slower one. The mean of ``1 - cos(omega)`` is at least
-    `resolution`, and the mean kernel is not negative at the lags before `positive_until`, where that can be had: lags
-    where it is negative become constraints, round after round.
+    Blocks with no full turn are divided by the factor, those with `KEPT_TURNS` stay. Divisors of the others lie between
+    and do not decrease towards slower blocks. The mean of ``1 - cos(omega)`` is at least `resolution`, and the mean
+    kernel is not negative before `positive_until`, where that is possible: lags where it is negative become
+    constraints, round after round.
     """
     problem, lags = _Problem(given, resolution), np.empty(0)
     first = problem.allowed(np.log(start[given.free] / given.trained[given.free]))
@@ -147,7 +147,7 @@ class _Problem:
 
 
 def neighbours(omega: np.ndarray) -> float:
-    """``1 - C(1)``: how far the mean kernel falls from a position to the next."""
+    """Return ``1 - C(1)``, the fall of the mean kernel between neighbouring positions."""
     return float(sums.deficits(Angles(np.ones(1), omega[:, None], None, np))[0]) / omega.size
 
 

@@ -1,4 +1,4 @@
-"""Everything that given frequencies say over a context, in one result and in plain words."""
+"""A summary of frequencies over a context, as one result and in words."""
 
 from __future__ import annotations
 
@@ -34,36 +34,36 @@ class AxisSummary(Result):
     ----------
     axis : int
     n_turning : int
-        Blocks that turn on this axis; the others have frequency 0 on it.
+        Blocks with nonzero frequency on this axis.
     shortest, longest : float, in positions
-        Wavelengths of the blocks that turn; infinite if none does.
+        Wavelengths of these blocks; infinite if there are none.
     n_dead : int
-        How many of the blocks that turn complete no turn within the context ("dead channels").
+        Number of these blocks that complete no turn within the context ("dead channels").
     n_still : int
-        How many of those complete not even a quarter of one.
+        Number of these that complete less than a quarter of a turn.
     base : float or None
-        Base of the geometric ladder that the frequencies are, 1 first; None for other sets.
+        Base, if the frequencies are a geometric ladder that starts at 1; otherwise None.
     curve : tuple of (int, float)
-        The mean kernel at a few lags: the expected score of a unit vector with itself, attention factor left out.
-        Features of the head that are not rotated are blocks of frequency 0 in it.
+        Mean kernel at some lags: the expected score of a unit vector with itself, without attention factor. Unrotated
+        features of the head count as blocks of frequency 0.
     half_lag : int or None
-        The first lag at which the mean kernel is below 1/2; None if there is none within the context.
+        First lag with mean kernel below 1/2; None if there is none within the context.
     first_negative_lag : int or None
-        The first lag at which it is below 0, what content without any likeness scores on average.
+        First lag with mean kernel below 0, the mean score of unrelated content.
     negative_share : float
-        Share of the lags 1, ..., context - 1 at which it is below 0.
+        Fraction of the lags 1, ..., context - 1 with mean kernel below 0.
     lowest, lowest_lag : float, int
-        Its smallest value, and where.
+        Smallest value of the mean kernel, and its lag.
     found_less : float
-        Probability that a random unit token scores less with its own like at `lowest_lag` than with a random other, as
-        far as both scores are normal: within 0.01 from some ten blocks on. None for a polar Rope, with which every
-        pair of tokens follows the mean kernel.
+        Probability that a random unit token scores less with itself at `lowest_lag` than with a random other one, if
+        both scores are normal: accurate to 0.01 from some ten blocks on. None for a polar Rope, with which every pair
+        of tokens follows the mean kernel.
     aliasing_distance : int or None
-        The first lag at which it is 0.9 or more again, having been below.
+        First lag at which the mean kernel is 0.9 or more again, after being below.
     integral_rule : float
-        The base that the integral rule asks for the context. The sum over few blocks mostly asks for a larger one.
+        Base required by the integral rule for the context. The sum over few blocks usually needs a larger one.
     fit : KernelFit or None
-        The registered kernel whose Phi is nearest to the mean kernel of the blocks that turn; None if none does.
+        Registered kernel nearest to the mean kernel of the blocks that turn; None if there are none.
     context : int
         Positions along the axis; lags are 0, ..., context - 1.
 
@@ -101,7 +101,7 @@ class AxisSummary(Result):
 
 @dataclass(frozen=True)
 class Summary(Result):
-    """Effects of given frequencies over a context; ``str(summary)`` says it in plain words.
+    """Effects of frequencies over a context; ``str(summary)`` explains them in words.
 
     Attributes
     ----------
@@ -109,19 +109,19 @@ class Summary(Result):
     n_blocks : int
         D; 2D features of a head are rotated, or D magnitudes.
     head_dim : int
-        Features of a query and a key that a score compares, 2D or more; for a polar Rope D.
+        Number of features in a score, 2D or more; for a polar Rope D.
     context : int or tuple of int
-        Positions; lags are 0, ..., context - 1. One for each axis where they differ.
+        Number of positions, one for each axis where they differ; lags are 0, ..., context - 1.
     attention_factor : float
-        Multiplies cos and sin, and so scores by its square.
+        Factor of cos and sin; scores are multiplied by its square.
     random_std : float
-        Standard deviation of the score of a unit query with a random unit key, ``1/sqrt(head_dim)`` at every lag; its
-        mean is 0. For a polar Rope that of the score of one pair of tokens at lag 0, where its mean is 1, for contents
-        that are softplus of independent standard normal numbers; at other lags it is smaller.
+        Standard deviation of the score of a unit query with a random unit key, ``1/sqrt(head_dim)`` at every lag, with
+        mean 0. For a polar Rope, that of a score at lag 0, with mean 1, for contents that are softplus of independent
+        standard normal numbers; it is smaller at other lags.
     axes : tuple of AxisSummary
-        One for each axis of the positions, for lags along that axis.
+        One for each position axis, for lags along that axis.
     polar : bool
-        True for a polar Rope, whose blocks are magnitudes.
+        Whether the Rope is polar, with magnitudes as blocks.
 
     See Also
     --------
@@ -146,11 +146,11 @@ class Summary(Result):
 
     @property
     def slots(self) -> int:
-        """Blocks that a head has room for: those beyond D stand still."""
+        """Number of blocks that fit in a head; those beyond D are not rotated."""
         return self.head_dim if self.polar else (self.head_dim + 1) // 2
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON: kernels as text, None for an infinite wavelength."""
+        """Return plain numbers, strings and lists for JSON: kernels as text, None for an infinite wavelength."""
         axes = [
             vars(axis) | ({} if axis.fit is None else {"fit": vars(axis.fit) | {"kernel": repr(axis.fit.kernel)}})
             for axis in self.axes
@@ -167,9 +167,9 @@ class Summary(Result):
             f"{' x '.join(map(str, np.atleast_1d(self.context)))} positions."
         ]
         if partial:
-            lines.append("The other features are not turned; below they count as blocks that stand still.")
+            lines.append("The other features are not rotated; below they count as blocks of frequency 0.")
         if self.attention_factor != 1.0:
-            part = "what turned features add to a score" if partial else "every score"
+            part = "the part of a score from rotated features" if partial else "every score"
             lines.append(
                 f"cos and sin are multiplied by {self.attention_factor:.6g}, so {part} by "
                 f"{self.attention_factor**2:.6g}; the scores below are without it."
@@ -192,35 +192,35 @@ def summarise(
     head_dim: int | None = None,
     name: str | None = None,
 ) -> Summary:
-    """Read frequencies over a context: wavelengths, dead channels, mean kernel, base, and the kernel nearest to it.
+    """Summarise frequencies over a context: wavelengths, dead channels, mean kernel, base, and nearest kernel.
 
     Parameters
     ----------
     frequencies : Rope or array_like, radians per unit of position
-        ``(D,)`` or ``(D, k)``, with at least one block. A Rope's attention factor and the width of its head count
-        too; sections do not: all axes move together, as they do along text.
+        ``(D,)`` or ``(D, k)``, with at least one block. A Rope's attention factor and head width count; its sections do
+        not: all axes advance together, as in text.
     context : int or sequence of int, optional
-        Number of positions, at least 2, or one for each axis. May be left out for a Rope that has it.
+        Number of positions, at least 2, or one for each axis. Default: that of the Rope.
     attention_factor : float, optional
-        Positive; that of `frequencies` or 1 unless given.
+        Positive. Default: that of `frequencies`, or 1.
     head_dim : int, optional
-        Features that a score compares; those beyond 2D are not rotated, and count as blocks of frequency 0. That of
-        `frequencies` or 2D unless given; of a polar Rope D.
+        Number of features in a score; those beyond 2D are not rotated, and count as blocks of frequency 0. Default:
+        that of `frequencies`, or 2D; for a polar Rope D.
     name : str, optional
-        For the text.
+        Name to print.
 
     Returns
     -------
     Summary
-        ``print`` it, or take its fields.
+        ``print`` it, or read its fields.
 
     Raises
     ------
     ValueError
-        For NaN or infinite frequencies, no blocks, more axes of the array than two, a context below 2, a head narrower
-        than 2D, or not of D magnitudes, or an attention factor that is not positive and finite.
+        If a frequency is NaN or infinite, there are no blocks, the array has more than two axes, the context is below
+        2, the head is narrower than 2D or not D for a polar Rope, or the attention factor is not positive and finite.
     TypeError
-        For anything but an array of numbers, and for numbers that are not whole.
+        If frequencies are not an array of numbers, or a number is not whole.
 
     See Also
     --------
@@ -228,11 +228,11 @@ def summarise(
 
     Notes
     -----
-    All whole lags 0, ..., context - 1 are looked at: positions are tokens or patches, one apart. The mean kernel
-    ``C(lag) = (1/D) sum cos(lag theta)`` is the score of a unit vector in a random direction with itself
-    (Zhao): what equal content scores, averaged over contents. Trained queries and keys weigh the blocks
-    unequally; `sine_share` and `departure` read those. With a polar Rope it is the score of any two tokens, over that
-    at lag 0, averaged over contents whose magnitudes are alike.
+    All whole lags 0, ..., context - 1 are used: positions are tokens or patches, one apart. The mean kernel
+    ``C(lag) = (1/D) sum cos(lag theta)`` is the score of a unit vector in a random direction with itself (Zhao), that
+    is, of equal content averaged over contents. Trained queries and keys weigh the blocks unequally; see `sine_share`
+    and `departure`. For a polar Rope it is the score of any two tokens, relative to lag 0, averaged over contents of
+    similar magnitudes.
 
     Examples
     --------
@@ -393,9 +393,9 @@ def _first(lag: int | None) -> str:
 
 
 def _nearest(fit: KernelFit | None) -> str:
-    """Words on a kernel and on how near to the curve it is."""
+    """Return a kernel and its error in words."""
     if fit is None:
         return "none"
-    limits = f" (sought no further in {', '.join(fit.at_limit)})" if fit.at_limit else ""
+    limits = f" (limit of the search: {', '.join(fit.at_limit)})" if fit.at_limit else ""
     far = ": not near" if fit.rms > _FAR else ""
     return f"{fit.label}, rms error {fit.rms:.2g}, largest {fit.sup:.2g}{limits}{far}"

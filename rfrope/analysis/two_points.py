@@ -1,4 +1,4 @@
-"""Scores as functions of two positions: how far they are from a function of the lag, and those of FoPE."""
+"""Scores as functions of two positions: their distance from functions of the lag, and those of FoPE."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from rfrope._core.array import Array
 
 @array.select_device
 def toeplitz_defect(values: Array) -> Array:
-    """Share of a matrix's squares that no function of the lag explains: 0 if it depends on the lag alone.
+    """Return the fraction of a matrix's squared norm that no function of the lag explains: 0 if it is Toeplitz.
 
     Parameters
     ----------
     values : array_like, (..., M, N)
-        Scores, or what they are made of, at positions in equal steps: rows are queries, columns are keys. Leave masked
-        ones out.
+        Scores, or other values, at equally spaced positions: rows are queries, columns are keys. Leave masked ones out.
 
     Returns
     -------
@@ -28,20 +27,21 @@ def toeplitz_defect(values: Array) -> Array:
     Raises
     ------
     ValueError
-        For less than two axes, and for NaN, infinity or magnitudes above 2**500, where looking is free.
+        If there are less than two axes, or a value is NaN, infinite or above 2**500 in magnitude (checked where that is
+        free).
     TypeError
-        For anything but real numbers.
+        If a value is not a real number.
 
     See Also
     --------
-    scores : those of a Rope, of which none is lost.
-    analysis.fourier_two_point : those of FoPE.
+    scores : the scores of a Rope, for which it is 0.
+    analysis.fourier_two_point : the scores of FoPE.
 
     Notes
     -----
-    The nearest matrix whose entries depend on the lag has their mean along each diagonal. Rotations by position have
-    none of it, for any frequencies. For queries and keys of the same content it is what a scheme loses first: without
-    it there is no Phi for theorem 2 and Bochner's theorem to speak about.
+    The nearest Toeplitz matrix has the mean along each diagonal. For rotations by position the defect is 0, with any
+    frequencies. With queries and keys of the same content, a scheme with a defect has no Phi, and Theorem 2 and
+    Bochner's theorem do not apply to it.
 
     Examples
     --------
@@ -68,20 +68,19 @@ def toeplitz_defect(values: Array) -> Array:
 def fourier_two_point(
     q_positions: Array, k_positions: Array, frequencies: Array, cosine: Array, sine: Array, *, n_padded: int = 0
 ) -> Array:
-    """Score that FoPE gives equal contents at two positions: a function of both, and not of the lag.
+    """Return the FoPE score of equal contents at two positions, which is not a function of the lag.
 
     Parameters
     ----------
     q_positions, k_positions : array_like
         ``(M,)`` and ``(N,)``.
     frequencies : array_like, (n,), radians per position
-        Those that are kept.
+        The frequencies that are kept.
     cosine, sine : array_like, (..., n, n_blocks)
-        Coefficients of each wave in the place of each block's cos and of its sin, apart; leading axes are heads. RoPE
-        has two identity matrices.
+        Coefficients of each wave in each block's cos and sin; leading axes are heads. For RoPE both are the identity.
     n_padded : int
-        Blocks whose frequency was removed. Their cos and sin are both 1 in the published code, so that they do not
-        turn, and count twice.
+        Number of blocks with removed frequency. In the published code their cos and sin are both 1, so they are not
+        rotated, and count twice.
 
     Returns
     -------
@@ -92,29 +91,29 @@ def fourier_two_point(
     Raises
     ------
     ValueError
-        For shapes that do not fit, or no block at all.
+        If shapes do not fit, or there is no block.
     TypeError
-        As `rotate`.
+        See `rotate`.
 
     See Also
     --------
     analysis.mean_kernel : the same for RoPE, a function of the lag.
-    analysis.toeplitz_defect : how far this one is from that.
+    analysis.toeplitz_defect : the distance from a function of the lag.
 
     Notes
     -----
-    A block is multiplied by ``F + i G``, which has another modulus at each position: nothing is turned, and norms
-    change. The result is positive definite, as products of a function with itself are, but no function of the lag. Over
-    long texts with distinct frequencies `toeplitz_defect` of it tends, without padded blocks, to ``1 - sum_l (A_ll +
-    B_ll)^2 / (2 |A|^2 + 2 |B|^2)`` with ``A = cosine @ cosine.T``, ``B = sine @ sine.T``.
+    A block is multiplied by ``F + i G``, whose modulus depends on the position: this is not a rotation, and norms
+    change. The result is positive definite, as a sum of products of functions with themselves, but not a function of
+    the lag. Over long texts, with distinct frequencies and no padded blocks, its `toeplitz_defect` tends to
+    ``1 - sum_l (A_ll + B_ll)^2 / (2 |A|^2 + 2 |B|^2)`` with ``A = cosine @ cosine.T``, ``B = sine @ sine.T``.
 
-    In the mean over coefficients as published, the identity and independent normal numbers of variance ``s^2 / n``, it
-    is a kernel: ``mean_kernel(lag, frequencies) (1 + s^2)``. Only one draw of them is made, and then kept. No export
-    holds it: engines take frequencies, and a table of turns has modulus 1. Source: Hua et al. (2024).
+    On average over the published coefficients, the identity plus independent normal numbers of variance ``s^2 / n``, it
+    is a kernel, ``mean_kernel(lag, frequencies) (1 + s^2)``; but a model draws them once and keeps them. No export can
+    hold it: engines take frequencies, and the entries of a rotation table have modulus 1. Source: Hua et al. (2024).
 
     Examples
     --------
-    Without coefficients of other waves it is RoPE:
+    Without coefficients of other waves it equals RoPE:
 
     >>> import numpy as np
     >>> plain = fourier_two_point([0, 1], [0, 5], [1.0, 0.1], np.eye(2), np.eye(2))

@@ -1,8 +1,8 @@
-"""Inverse design: a kernel from a function Phi, from a table of autocorrelations, from data, or from a density.
+"""Inverse design: kernels from a function Phi, a table of autocorrelations, data, or a density.
 
-Bochner's theorem: Phi is positive definite exactly when it is the mean cosine of a law of frequencies. The law is found
-by quadrature, kept as a table (Legendre series on panels), and judged: every kernel made here carries a `Certificate`.
-Phi of such a kernel is the cosine transform of the table, its draws come from the inverse distribution function.
+Bochner's theorem: Phi is positive definite exactly if it is the mean cosine of a law of frequencies. The law is found
+by quadrature, stored as a table (Legendre series on panels), and compared: every kernel made here has a `Certificate`.
+Its Phi is the cosine transform of the table; draws come from the inverse distribution function.
 """
 
 from rfrope.bochner.data import from_autocorrelation, from_series

@@ -1,4 +1,4 @@
-"""Kernels from tables and from data: autocorrelations and the series they are estimated from."""
+"""Kernels from autocorrelations, and from the series they are estimated from."""
 
 from __future__ import annotations
 
@@ -25,43 +25,43 @@ WINDOWS = {  # tapers, of the lag as a part of the first where they are 0
 _SINGULAR = 1e-12  # prediction error at which autocorrelations are those of spectral lines
 _LARGEST_MATRIX = 1024  # values whose eigenvalues are all computed
 _PANELS = {False: 1000, True: 10**5}  # at most, by whether rounding is allowed for
-_REPRODUCED = 1e-13  # by how much a table may miss them before it is corrected
+_REPRODUCED = 1e-13  # error of a table above which it is corrected
 _SHARP = 0.9  # magnitude of a zero from which on it may be a line
 _ROUNDED = 2.0**-48  # error of a polynomial, relative to the sum of the magnitudes of its terms
 
 
 @array.select_device
 def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 0.0) -> Kernel:
-    """Make a kernel from its values at lags 0, spacing, 2 spacing, ...
+    """Return a kernel with given values at lags 0, spacing, 2 spacing, ...
 
-    The law is the one of largest entropy among those that reproduce the values: the spectrum of an autoregression
-    (Burg 1967), on frequencies up to pi/spacing. Between the given lags Phi is band-limited interpolation, beyond them
-    it follows the autoregression.
+    Its law has maximum entropy among those with these values: the spectrum of an autoregression (Burg 1967), on
+    frequencies up to pi/spacing. Between the given lags Phi is band-limited interpolation; beyond, it follows the
+    autoregression.
 
     Parameters
     ----------
     values : array_like, (n + 1,)
-        Autocorrelations, or autocovariances, which are divided by the first value.
+        Autocorrelations, or autocovariances, which are divided by the first one.
     spacing : float
         Distance between lags, in units of position.
     ridge : float
-        White noise added, as a part of the variance: values at lags other than 0 are divided by 1 + ridge.
+        White noise to add, as a fraction of the variance: values at lags other than 0 are divided by 1 + ridge.
 
     Returns
     -------
     Kernel
-        With one axis, and ``.certificate``, whose `sup_error` compares at the given lags.
+        With one axis, and ``.certificate``, whose `sup_error` is over the given lags.
 
     Raises
     ------
     NotPositiveDefiniteError
-        If no law has such autocorrelations (Herglotz; Caratheodory and Toeplitz). Frequency, density and mass are
+        If no law has these autocorrelations (Herglotz; Caratheodory and Toeplitz). Frequency, density and mass are
         those of the sequence continued by zeros.
     ValueError
-        For fewer than two values, a first one that is not positive, NaN; and for values that are, to rounding, those of
-        a few spectral lines, which have no density.
+        If there are fewer than two values, the first is not positive, a value is NaN, or the values are, to rounding,
+        those of a few spectral lines, which have no density.
     TypeError
-        For anything but real numbers.
+        If a value is not a real number.
 
     See Also
     --------
@@ -97,24 +97,24 @@ def from_series(
     remove_mean: bool = True,
     ridge: float = 0.0,
 ) -> Kernel:
-    """Make a kernel from data: the autocorrelation along an axis, averaged over all others.
+    """Return a kernel from data: the autocorrelation along one axis, averaged over all others.
 
     Parameters
     ----------
     x : array_like
         Real numbers; an embedded text ``(tokens, features)`` with ``axis=0``, rows of an image, audio.
     axis : int
-        Along which positions run.
+        Axis of the positions.
     spacing : float
-        Distance of neighbours, in units of position.
+        Distance between neighbours, in units of position.
     max_lag : int, optional
-        Largest lag, in samples; ``10 log10(n)`` unless given, at most n - 1.
+        Largest lag, in samples, at most n - 1. Default: ``10 log10(n)``.
     window : {None, "bartlett", "parzen"}
-        Taper of the autocorrelations, positive definite and 0 at lag max_lag + 1.
+        Positive definite taper of the autocorrelations, 0 at lag max_lag + 1.
     remove_mean : bool
-        Subtract each series' own mean.
+        Subtract the mean of each series.
     ridge : float
-        As for `from_autocorrelation`.
+        See `from_autocorrelation`.
 
     Returns
     -------
@@ -124,9 +124,9 @@ def from_series(
     Raises
     ------
     ValueError
-        For series that are too short, constant or not finite, and arguments out of range.
+        If a series is too short, constant or not finite, or an argument is out of range.
     TypeError
-        For anything but real numbers.
+        If a value is not a real number.
 
     See Also
     --------
@@ -134,10 +134,10 @@ def from_series(
 
     Notes
     -----
-    Autocovariances are sums over n - m products, divided by n: they are positive semi-definite, and biased by the
-    factor 1 - m/n. Removing an estimated mean biases them by another -1/n or so of the long-run variance. A window
-    multiplies them by its value. Standard errors come from the spread between the series where there are eight or
-    more (taken as independent), else from Bartlett's formula (1946) for linear processes.
+    Autocovariances are sums over n - m products, divided by n: positive semi-definite, and biased by the factor
+    1 - m/n. Removing an estimated mean adds a bias of about -1/n of the long-run variance. A window multiplies them by
+    its value. Standard errors come from the spread between series, assumed independent, if there are eight or more;
+    otherwise from Bartlett's formula (1946) for linear processes.
 
     Examples
     --------

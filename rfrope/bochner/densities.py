@@ -1,4 +1,4 @@
-"""Kernels from densities of the frequencies, on panels that agree with every value seen and that end where it jumps."""
+"""Kernels from densities of the frequencies, on panels that match every value seen and end at jumps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rfrope.bochner.tabulated import MEASURES, Certificate, Measure, read_measur
 from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError
 from rfrope.kernels import Kernel
 
-_MASS = 1e-6  # by how much the integral may differ from 1
+_MASS = 1e-6  # tolerance of the integral
 _NEGATIVE = 1e-12  # part of the largest density: what passes for rounding
 _SURVEYED = 256  # frequencies in each of all octaves that there are, for an idea of where the mass lies
 _FAINT = 1e-25  # part of the mass in an octave, from which on nothing is resolved
@@ -30,7 +30,7 @@ _OVERLOOKED = 1e-13  # mass between two points, from which on the table lacks so
 _RELATIVE = 1e-8  # part of the density: so much may be rounding
 _LOOKS = 4
 _ROUNDING = 2.0**-52  # part of a panel's mass, and of all
-_STAYS = (0.7, 1.4)  # parts of a difference that may be left of it, or come of it, ever closer to a jump
+_STAYS = (0.7, 1.4)  # fractions of a difference that may remain, or appear, ever closer to a jump
 _ALONE = 2.0  # times the next largest difference, from which on one may be of a jump
 _LEAST = 2.0**-50  # width of a panel, as a part of where it ends
 _MOST_BISECTIONS = 200
@@ -44,23 +44,23 @@ def from_density(
     frequency: float | None = None,
     normalise: bool = False,
 ) -> Kernel:
-    """Make a kernel whose frequencies have a given probability density.
+    """Return a kernel whose frequencies have a given probability density.
 
     Parameters
     ----------
     density : callable
         Takes a NumPy array of frequencies (radians per unit of position, float64, one axis), elementwise. For ndim = 1
-        it must be even and integrate to 1 over the line; for more axes it is called with the length of omega and is the
+        it must be even and integrate to 1 over the line; for more axes it takes the length of omega and returns the
         density in k axes.
     ndim : int
         Number of position axes, 1 to 3.
     support : tuple of two floats, optional
-        Lengths between which the law lies; all lengths unless given.
+        Range of the length of omega. Default: all lengths.
     frequency : float, optional
-        A frequency inside a band that is too narrow to be found. Octaves that are looked at are counted from it.
+        A frequency inside a band that is too narrow to be found; the search starts there.
     normalise : bool
-        Divide the density by its integral, as far as it was found: the certificate then cannot say whether there is
-        more, and has ``unaccounted`` and ``bound`` infinite. If you know the integral, divide by it yourself.
+        Divide the density by its integral, as far as found. The certificate then cannot exclude further mass, and its
+        ``unaccounted`` and ``bound`` are infinite. If you know the integral, divide by it yourself.
 
     Returns
     -------
@@ -72,11 +72,11 @@ def from_density(
     NotPositiveDefiniteError
         If the density is negative somewhere.
     UndecidedError
-        If it is too rough: its integral is not known to 1e-6.
+        If it is too rough for its integral to be known to 1e-6.
     ValueError
-        If it does not integrate to 1, is not even or not finite.
+        If it does not integrate to 1, or is not even or not finite.
     TypeError
-        As `from_function`.
+        See `from_function`.
 
     See Also
     --------
@@ -240,7 +240,7 @@ def _ends(support: Any) -> tuple[float, float]:
 
 
 class Seen:
-    """A function, times a power of two, and all values that it was seen to take."""
+    """A function, times a power of two, that records all values it has returned."""
 
     def __init__(self, function: Function) -> None:
         self._function, self.factor = function, 1.0
@@ -259,15 +259,15 @@ class Seen:
         return len(self._points)
 
     def since(self, calls: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """Points and values of all calls but the first few."""
+        """Return points and values of all calls but the first few."""
         return np.concatenate(self._points[calls:]), self.factor * np.concatenate(self._values[calls:])
 
 
 def resolve(function: Seen, edges: np.ndarray, level: Level, *, tolerance: float, budget: int, least: float) -> Pieces:
-    """Resolve a function as `piecewise.build` does, in agreement with all values that it was seen to take.
+    """Resolve a function as `piecewise.build` does, in agreement with all values it has returned.
 
-    A panel is split at its jump if it has one, or else halved, until the last coefficients of its series have died away
-    and the series is what was seen. A panel that ends below `least` may hold a cusp at 0.
+    A panel is split at its jump if it has one, otherwise halved, until the last coefficients of its series are
+    negligible and the series matches the values. A panel that ends below `least` may hold a cusp at 0.
     """
     x, seen = function.since()
     inside = (x > edges[0]) & (x <= edges[-1])

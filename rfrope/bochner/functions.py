@@ -40,20 +40,20 @@ def from_function(
     scale: float | None = None,
     tolerance: float = 1e-9,
 ) -> Kernel:
-    """Make a kernel whose Phi is a given function.
+    """Return a kernel with a given function Phi.
 
     Parameters
     ----------
     phi : callable, or sequence of callables
         Takes a NumPy array of lags (float64, one axis) and returns Phi elementwise, with Phi(0) = 1. For ndim = 1 it
-        must be even; for more axes it is called with the LENGTH of the lag, and the kernel is isotropic. A sequence of
-        functions of one lag gives the product over as many axes.
+        must be even; for more axes it takes the LENGTH of the lag, and the kernel is isotropic. A sequence of functions
+        of one lag gives their product over as many axes.
     ndim : int
         Number of position axes, 1 to 3. Leave it out for a sequence.
     scale : float, optional
-        A lag, in units of position, about where phi has fallen half-way to its limit; found unless given.
+        A lag, in units of position, near which phi has fallen half-way to its limit. Default: found.
     tolerance : float
-        Negative spectral mass that passes for rounding (or the errors of phi as seen in the computation, if larger).
+        Negative spectral mass that counts as rounding (or the errors of phi observed in the computation, if larger).
 
     Returns
     -------
@@ -63,12 +63,12 @@ def from_function(
     Raises
     ------
     NotPositiveDefiniteError
-        If the spectral density is negative somewhere; it says where, and carries a `Witness`.
+        If the spectral density is negative somewhere; says where, and carries a `Witness`.
     UndecidedError
         If phi does not settle at large lags, is too rough, or has spectral mass that is not found: neither a kernel nor
         a witness against one.
     ValueError
-        If Phi(0) is not 1, phi is not even, not finite or not continuous at 0; and for arguments out of range.
+        If Phi(0) is not 1, phi is not even, not finite or not continuous at 0, or an argument is out of range.
     TypeError
         If phi is not callable, does not take arrays, or returns anything but real numbers.
 
@@ -78,14 +78,14 @@ def from_function(
 
     Notes
     -----
-    Source: Corollary 3 of the RF-RoPE paper. No number of values proves a function positive definite; the certificate
-    states that at the lags that were compared, all whole ones up to its ``whole_lags`` among them, phi is within
-    ``sup_error`` of a function that is. Before anything is accepted quadratic forms are taken on grids of phi itself.
+    Source: Corollary 3 of the RF-RoPE paper. No number of values proves a function positive definite. The certificate
+    states that phi is within ``sup_error`` of a positive definite function at the compared lags, which include all
+    whole ones up to its ``whole_lags``. Quadratic forms on grids of phi itself are checked first.
 
-    phi is resolved as Legendre series on panels, whose Fourier integrals are exact; in more axes this is the Hankel
-    transform. What is smooth but for a cusp at 0 comes out to 1e-10 or so. A kink at another lag makes the spectrum
-    oscillate without end; it is cut after some 2000 periods, which leaves an error of about 4e-5 near the kink. A phi
-    that still oscillates after as many periods is multiplied by a wide gaussian. A limit above 0 becomes an atom at
+    phi is resolved as Legendre series on panels, whose Fourier integrals (for more axes, Hankel transforms) are exact.
+    A function that is smooth except for a cusp at 0 comes out to about 1e-10. A kink at another lag makes the spectrum
+    oscillate without end; it is cut after some 2000 periods, with an error of about 4e-5 near the kink. A phi that
+    still oscillates after as many periods is multiplied by a wide gaussian. A positive limit becomes an atom at
     frequency 0, and the kernel has no density.
 
     Examples
@@ -116,7 +116,7 @@ def from_function(
 def nearest(
     phi: Callable[[np.ndarray], Any], *, ndim: int = 1, scale: float | None = None, tolerance: float = 1e-9
 ) -> tuple[Kernel, float]:
-    """Find the positive definite kernel closest to a function, in L2 of the density (which is L2 of Phi).
+    """Return the positive definite kernel nearest to a function, in L2 of the density (which is L2 of Phi).
 
     Parameters
     ----------
@@ -124,18 +124,18 @@ def nearest(
     ndim : int
     scale : float, optional
     tolerance : float
-        As for `from_function`.
+        See `from_function`.
 
     Returns
     -------
     kernel : Kernel
     sup_error : float
-        Largest difference between its Phi and the given one; also in its certificate.
+        Largest difference between its Phi and the given one, also in its certificate.
 
     Raises
     ------
     ValueError, TypeError
-        As `from_function`, positive definiteness aside.
+        See `from_function`, except for positive definiteness.
 
     See Also
     --------
@@ -143,9 +143,9 @@ def nearest(
 
     Notes
     -----
-    The density closest to f among those that are nonnegative and integrate to 1 is ``max(f - c, 0)``, with the constant
-    c that makes the mass 1. To clip f at 0 and renormalise is not closest, and cannot be done for a box, whose f has a
-    positive part of infinite mass. A negative limit of phi (a negative atom) is dropped.
+    Of the nonnegative densities that integrate to 1, the nearest to f is ``max(f - c, 0)``, with the constant c that
+    makes the mass 1. Clipping f at 0 and renormalising is not nearest, and impossible for a box, whose f has a positive
+    part of infinite mass. A negative limit of phi (a negative atom) is dropped.
 
     Examples
     --------

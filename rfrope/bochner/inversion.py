@@ -1,7 +1,7 @@
-"""From a kernel function of the lag to its spectral law, by adaptive Fourier and Hankel quadrature.
+"""From a function of the lag to its spectral law, by adaptive Fourier and Hankel quadrature.
 
-`reading.read_lags` resolves phi as Legendre series on panels, `transform` turns these into the radial law. In k axes
-the law of the length rho of omega is kept as ``q(rho)``: its density p for k = 1 and ``p / rho`` above. With
+`reading.read_lags` resolves phi as Legendre series on panels, and `transform` turns these into the radial law. In k
+axes the law of the length rho of omega is stored as ``q(rho)``: its density p for k = 1 and ``p / rho`` above. With
 ``s(w) = (2/pi) int r phi(r) sin(w r) dr`` it is ``q = s`` for k = 3, and for k = 2 the Abel transform of s, because a
 kernel's density in two axes is the marginal of the one in three. These are the Hankel transforms.
 """
@@ -41,7 +41,7 @@ _STEEPEST = 400.0  # exponent of a tail
 
 @dataclass(frozen=True)
 class Spectrum:
-    """A radial law, not yet normalised and possibly negative, that a power law continues beyond what was computed."""
+    """A radial law, not yet normalised and possibly negative, with a power-law tail beyond the computed part."""
 
     pieces: Pieces  # q, see the module
     start: float  # frequency from which the tail holds
@@ -54,15 +54,15 @@ class Spectrum:
 
     @property
     def known(self) -> Pieces:
-        """Computed part, without the tail."""
+        """Return the computed part, without the tail."""
         return self.pieces.until(self.start)
 
 
 def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectrum:
-    """The radial law of a resolved kernel function: its Fourier transform, or its Hankel transform.
+    """Return the radial law of a resolved kernel function: its Fourier transform, or its Hankel transform.
 
-    Where `thorough` every octave of the frequency is begun with as many panels as the lags could make it need, and next
-    to the edges of panels is looked at too. It takes a few times as long.
+    If `thorough`, every octave of the frequency starts with as many panels as the lags could require, and the edges of
+    panels are checked too. It takes a few times as long.
     """
     factor = 2.0 / math.pi
     moments = measure.radial(lags.pieces)
@@ -109,10 +109,10 @@ class Search:
     thorough: Lags | None = None
 
     def count_starts(self, w: float) -> int:
-        """Return with how many panels to begin the octave above a frequency; 0 where nothing is expected from there on.
+        """Return the number of panels with which to start the octave above a frequency; 0 if nothing is expected there.
 
-        Lags make it need as many whose panels are fine enough to hold such frequencies. Panels that are graded towards
-        a kink do not count: what they hold is smooth in the frequency.
+        It is that of the panels of the lags fine enough for such frequencies. Panels graded towards a kink do not
+        count: what they hold is smooth in the frequency.
         """
         if self.thorough is None:
             return 0
@@ -127,8 +127,8 @@ class Search:
     def first_edges(self) -> np.ndarray:
         """Return edges between 0 and the unit.
 
-        Octaves are begun down to the frequency below which no more than a negligible mass can hide: phi has died away
-        at lags of its inverse.
+        Octaves go down to the frequency below which only negligible mass can hide, as phi has vanished at lags of its
+        inverse.
         """
         edges = [np.array([0.0, self.unit])]
         if self.thorough is not None:
@@ -157,7 +157,7 @@ def _build(function: Function, edges: np.ndarray, level: Level, budget: int, *, 
 
 
 def continue_tail(whole: Pieces, noise: Function, search: Search) -> Spectrum:
-    """Cut a spectrum where it drowns in noise, and continue it by a power law."""
+    """Cut a spectrum where noise dominates, and continue it by a power law."""
     measure = search.measure
     for trusted in dict.fromkeys(search.trusted):
         found = _fit_tail(_cut(whole, noise, trusted), noise, search)
@@ -178,7 +178,7 @@ def continue_tail(whole: Pieces, noise: Function, search: Search) -> Spectrum:
 
 
 def resolve_octaves(law: Function, noise: Function, search: Search) -> Pieces:
-    """Resolve a spectrum q at frequencies above 0, octave by octave, until it drowns in noise of a size."""
+    """Resolve a spectrum octave by octave until noise dominates."""
     measure = search.measure
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
@@ -252,7 +252,7 @@ def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
 
 @dataclass(frozen=True)
 class Negative:
-    """The negative part of a spectrum: its mass with that of a negative atom, and where the density is lowest."""
+    """The negative part of a spectrum, including a negative atom, and the lowest density."""
 
     # the mass, and what passes for rounding
     mass: float
@@ -265,10 +265,9 @@ class Negative:
 
 
 def measure_negative(spectrum: Spectrum, measure: Measure, atom: float, limit: float) -> Negative:
-    """Return the negative part of what was computed, without the tail, and of the atom at frequency 0.
+    """Return the negative part of the computed spectrum, without the tail, and of the atom at frequency 0.
 
-    It is taken at the nodes of the panels, and on a grid about where the density is lowest, which sees what lies
-    between nodes.
+    It is evaluated at the nodes of the panels, and on a grid around the lowest density, to see between nodes.
     """
     known = spectrum.known
     nodes = known.nodes
@@ -306,7 +305,7 @@ def _heaviest_run(nodes: np.ndarray, masses: np.ndarray) -> tuple[float, float]:
 
 
 def find_extents(spectrum: Spectrum, measure: Measure) -> tuple[float, ...]:
-    """Lengths of omega below which nine tenths, 99 in a hundred, ... of the mass lie."""
+    """Return lengths of omega below which 90 %, 99 %, ... of the mass lie."""
     pieces = measure.radial(spectrum.pieces)
     masses = np.cumsum(np.abs(pieces.masses))
     shares = 1.0 - 10.0 ** -np.array([1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 7.0, 9.0])
@@ -314,10 +313,10 @@ def find_extents(spectrum: Spectrum, measure: Measure) -> tuple[float, ...]:
 
 
 def project(spectrum: Spectrum, measure: Measure, mass: float) -> Spectrum:
-    """Return the nonnegative law of a given mass whose density is closest in L2.
+    """Return the nonnegative law of a given mass whose density is nearest in L2.
 
-    By the conditions of Karush, Kuhn and Tucker it is ``max(f - level, 0)`` with the level that makes the mass right.
-    To clip at 0 and renormalise is not closest, and impossible where the positive part has no finite mass (a box).
+    By the Karush-Kuhn-Tucker conditions it is ``max(f - level, 0)``, with the level that makes the mass right. Clipping
+    at 0 and renormalising is not nearest, and impossible if the positive part has infinite mass (a box).
     """
     from scipy.optimize import brentq
 

@@ -1,8 +1,8 @@
 """Functions on a half-line as Legendre series on panels: built adaptively, transformed exactly, inverted.
 
-It is what `rfrope.bochner` computes with. The Fourier integral of a Legendre series over a panel is a finite sum of
+`rfrope.bochner` computes with these. The Fourier integral of a Legendre series over a panel is a finite sum of
 spherical Bessel functions, ``int_-1^1 P_n(t) exp(i z t) dt = 2 i^n j_n(z)`` (DLMF 18.17.19; Bakhvalov and Vasil'eva
-1968), so that a function is resolved once, by its own smoothness, and then transformed at any frequency, high or low.
+1968), so a function is resolved once, by its own smoothness, and then transformed at any frequency.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ NODES, WEIGHTS = legendre.leggauss(ORDER)
 TO_SERIES = legendre.legvander(NODES, ORDER - 1) * WEIGHTS[:, None] * (np.arange(ORDER) + 0.5)
 _ENDS = np.array([-1.0, 1.0]) * (1.0 - 2.0**-12)
 _AT_ENDS = legendre.legvander(_ENDS, ORDER - 1).T
-LOOSER = 100.0  # by how much a series may be worse between its nodes
-LAST = 4  # coefficients that must have died away: two even ones and two odd ones
-_CELLS = 2**19  # entries of the largest temporary matrix
+LOOSER = 100.0  # factor of the error between nodes
+LAST = 4  # coefficients that must be negligible: two even and two odd ones
+_CELLS = 2**19  # maximum entries of a temporary matrix
 _SMALL = 2.0**-6  # arguments below which spherical Bessel functions come from their power series
 _MILLER = 36  # steps above the highest order from which the downward recurrence starts
 _EXACT_BELOW = 64.0  # phases up to which a rounded product of lag and frequency is exact enough
 _NOTHING = 1e-19  # part of the mass of all panels
-_TINY = 1e-6  # angles whose sine is themselves, to rounding
+_TINY = 1e-6  # angles equal to their sine, to rounding
 
 Function = Callable[[np.ndarray], np.ndarray]
 Level = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -38,20 +38,20 @@ Judgement = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class Unresolved(ArithmeticError):
-    """More panels than allowed would be needed; public functions say so in their own words."""
+    """More panels than allowed are needed; public functions translate this."""
 
 
 class Sealed:
-    """Base of dataclasses that hold arrays: these are read-only, and compared and hashed by content.
+    """Base of dataclasses with array fields, which are read-only, and compared and hashed by content.
 
-    Arrays are the annotated fields that come as such; others are compared as they are.
+    Array fields are recognised by their annotation; others are compared as usual.
     """
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             if field.type == "np.ndarray":
                 host = np.asarray(getattr(self, field.name), dtype=np.float64)
-                # a copy that nobody can write to: bytes, which no flag opens
+                # an immutable copy: bytes, which no flag makes writable
                 object.__setattr__(self, field.name, np.ndarray(host.shape, host.dtype, host.tobytes()))
 
     def _values(self) -> tuple[Any, ...]:
@@ -80,12 +80,12 @@ class Pieces(Sealed):
 
     @cached_property
     def halves(self) -> np.ndarray:
-        """Half the widths of the panels."""
+        """Half-widths of the panels."""
         return 0.5 * np.diff(self.edges)
 
     @cached_property
     def centres(self) -> np.ndarray:
-        """Middles of the panels."""
+        """Centres of the panels."""
         return self.edges[:-1] + self.halves
 
     @cached_property
@@ -117,7 +117,7 @@ class Pieces(Sealed):
         return np.where(inside, legendre.legval(t, np.moveaxis(self.series[panel], -1, 0), tensor=False), 0.0)
 
     def until(self, end: float) -> Pieces:
-        """Return the function up to a point, exactly: a panel that is cut has the series of its part."""
+        """Return the function up to a point, exactly; a cut panel gets the series of its part."""
         n = max(1, int(np.searchsorted(self.edges, end, side="left")))
         edges, series = np.append(self.edges[:n], end), self.series[:n]
         if end < self.edges[n]:
@@ -126,13 +126,13 @@ class Pieces(Sealed):
         return Pieces(edges, series)
 
     def followed_by(self, other: Pieces) -> Pieces:
-        """Append panels that begin where these end."""
+        """Return the function with panels appended that begin at its end."""
         order = max(self.series.shape[1], other.series.shape[1])
         both = [np.pad(series, ((0, 0), (0, order - series.shape[1]))) for series in (self.series, other.series)]
         return Pieces(np.append(self.edges, other.edges[1:]), np.concatenate(both))
 
     def times_argument(self) -> Pieces:
-        """Multiply by x, exactly: one coefficient more."""
+        """Return the function times x, exactly, with one more coefficient."""
         n = np.arange(self.series.shape[1])  # x P_n = ((n + 1) P_(n+1) + n P_(n-1)) / (2n + 1)
         scaled = self.halves[:, None] * self.series / (2 * n + 1)
         wide = np.zeros((self.halves.size, n.size + 1))
@@ -142,16 +142,16 @@ class Pieces(Sealed):
         return Pieces(self.edges, wide)
 
     def integral_above(self) -> Pieces:
-        """The function ``x -> int_x^end``, exactly: one coefficient more."""
+        """Return ``x -> int_x^end``, exactly, with one more coefficient."""
         wide = -self.halves[:, None] * legendre.legint(self.series, axis=1)
         above = np.append(np.cumsum(self.masses[::-1])[::-1][1:], 0.0)
         wide[:, 0] += above - wide.sum(axis=1)  # a Legendre series is the sum of its coefficients at the right edge
         return Pieces(self.edges, wide)
 
     def fourier(self, x: np.ndarray, *, sine: bool = False, tails: bool = False) -> np.ndarray:
-        """``int f(w) cos(w x) dw``, or with the sine, exact for the series.
+        """Return ``int f(w) cos(w x) dw``, or with the sine, exact for the series.
 
-        With `tails` it is exact also where panels cancel to almost nothing.
+        With `tails`, accurate even where panels cancel almost entirely.
         """
         flat = np.ravel(np.asarray(x, dtype=np.float64))
         step = max(1, _CELLS // max(ORDER, max((c.size for _, c, _ in self._groups), default=1)))
@@ -197,7 +197,7 @@ class Pieces(Sealed):
 def build(
     function: Function, edges: np.ndarray, level: Level, *, tolerance: float, budget: int, at_ends: bool = False
 ) -> Pieces:
-    """Resolve a function on panels, halving each until the last coefficients of its series have died away.
+    """Resolve a function on panels, halving each until the last coefficients of its series are negligible.
 
     ``level(centres, halves)`` is the absolute error that is good enough on a panel, `tolerance` that relative to its
     largest value. With `at_ends` it is looked at next to the edges too, where something narrow may lie.
@@ -221,7 +221,7 @@ def build(
 
 
 def refine(edges: np.ndarray, judge: Callable[[np.ndarray, np.ndarray], Judgement], budget: int) -> Pieces:
-    """Split panels until all are good, as a judge says of their ends; raises `Unresolved` beyond a budget of panels."""
+    """Split panels until all are good."""
     low, high = np.asarray(edges[:-1], dtype=np.float64), np.asarray(edges[1:], dtype=np.float64)
     done: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     while low.size:
@@ -237,7 +237,7 @@ def refine(edges: np.ndarray, judge: Callable[[np.ndarray, np.ndarray], Judgemen
 
 
 def abel(pieces: Pieces, w: np.ndarray) -> np.ndarray:
-    """``int_0^inf f(w cosh s) ds = int_w^inf f(v) / sqrt(v^2 - w^2) dv`` at points w > 0, with Gauss nodes in s.
+    """Return ``int_0^inf f(w cosh s) ds = int_w^inf f(v) / sqrt(v^2 - w^2) dv`` for w > 0, with Gauss nodes in s.
 
     On panels that at most double their argument the integrand is smooth in s; the first panel is halved towards 0.
     """
@@ -275,10 +275,10 @@ def _cos_sin_of_products(x: np.ndarray, m: np.ndarray, exact: bool) -> tuple[np.
 
 
 def spherical_bessel(count: int, z: np.ndarray) -> np.ndarray:
-    """Spherical Bessel functions j_0, ..., j_(count-1) at points z >= 0 of shape (n,): (n, count).
+    """Return spherical Bessel functions j_0, ..., j_(count-1) at points z >= 0 of shape (n,): (n, count).
 
-    By the recurrence of DLMF 10.51.1, upwards where z exceeds the order and downwards (Miller) where it does not;
-    `scipy.special.spherical_jn` takes them one order at a time, and 50 times as long.
+    By the recurrence of DLMF 10.51.1, upwards where z exceeds the order and downwards (Miller) elsewhere;
+    `scipy.special.spherical_jn` does one order at a time and takes 50 times as long.
     """
     found = np.zeros((count, z.size))
     small, large = z < _SMALL, z >= count

@@ -1,6 +1,6 @@
-"""Functions that users give: checked whenever they are called, and a function of the lag resolved.
+"""Functions given by users: checked at every call, and functions of the lag resolved.
 
-That is Legendre series on panels, octave by octave, with its scale, limit and errors.
+That is, as Legendre series on panels, octave by octave, with scale, limit and errors.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _ROUNDING = 1.5e-15  # error of phi and its transform, relative to the largest v
 _LARGEST_MOMENT = 1e5  # moment of r phi, in units of the scale
 _LAG_PANELS = 12000
 _FINE_PANELS = 1e-15  # size of the upper coefficients of panels that could be wider
-_CUT_OFF = 1e-15  # what of phi, or r phi, may be left where a taper ends
+_CUT_OFF = 1e-15  # rest of phi, or r phi, at the end of a taper
 _NOISE_SEEN = 4.0  # scales from which the noise of phi is taken
 _FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
-_OVERLOOKED = 1e-9  # by how much phi may differ from its panels at whole lags
+_OVERLOOKED = 1e-9  # tolerance between phi and its panels at whole lags
 _CLUSTERS = 64  # how many, of such lags
 
 
 def check_values(name: str, function: Any, measure: Measure, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the user's function so that its values are checked whenever it is called."""
+    """Return the user's function with its values checked at every call."""
     if not callable(function):
         raise TypeError(f"{name} is {show(function)}; expected a function of an array")
     of_length = f": with ndim={measure.ndim} it is a function of the length r of a vector"
@@ -55,7 +55,7 @@ def check_values(name: str, function: Any, measure: Measure, *, bounded: bool) -
                 f"{name} returned shape {found.shape} for arguments of shape {x.shape}; expected the same shape"
                 + (of_length if measure.ndim > 1 else "")
             )
-        found = found.astype(np.float64)  # a copy, whatever the function does with its array afterwards
+        found = found.astype(np.float64)  # a copy, as the function may change its array later
         if not np.all(np.isfinite(found)) and not (bounded and np.all(~np.isnan(found))):
             at = int(np.argmin(np.isfinite(found)))
             raise ValueError(f"{name}(x) is {found[at]} at x = {x[at]:.6g}; expected finite numbers")
@@ -87,9 +87,9 @@ def _refuse_beyond_1(x: np.ndarray, found: np.ndarray) -> NotPositiveDefiniteErr
 def check_even(
     name: str, values: Function, measure: Measure, scale: float, ends: tuple[float, float] = (0.0, math.inf)
 ) -> np.ndarray:
-    """Refuse a function of x that is not even between two ends, and return where it was looked at.
+    """Refuse a function of x that is not even between two ends, and return the points of the check.
 
-    A function of a length has no other side, and is not looked at.
+    Functions of a length have no other side, and are not checked.
     """
     looked = [np.empty(0)]
     near = np.array([0.07, 0.31, 0.83, 1.37, 2.9, 11.0])  # first: what is not even may be no number farther out
@@ -115,7 +115,7 @@ def check_even(
 
 @dataclass(frozen=True)
 class Lags:
-    """A kernel function, resolved."""
+    """A resolved kernel function."""
 
     pieces: Pieces  # phi - atom, times the taper
     scale: float  # a power of two near the lag where phi has fallen half-way
@@ -127,12 +127,12 @@ class Lags:
 
     @property
     def noise(self) -> float:
-        """Typical error of phi: kinks, on panels that are tiny, do not count."""
+        """Typical error of phi, without kinks on tiny panels."""
         close = self.pieces.centres < max(_NOISE_SEEN * self.scale, float(self.pieces.edges[1]))
         return float(np.average(self.errors[close], weights=self.pieces.halves[close]))
 
     def find_overlooked(self, whole: np.ndarray) -> np.ndarray:
-        """Return lags where phi, given at whole ones, is not what its panels say, or not yet its limit beyond them."""
+        """Return lags at which phi, given at whole ones, differs from its panels, or from its limit beyond them."""
         if self.taper < math.inf:
             return np.empty(0)
         x = np.arange(whole.size, dtype=np.float64)
@@ -151,7 +151,7 @@ def read_lags(phi: Function, measure: Measure, scale: float | None, overlooked: 
     measure : Measure
     scale : float or None
     overlooked : ndarray, optional
-        Whole lags, ascending, where phi has something that panels would overlook: edges are placed about them.
+        Whole lags, ascending, with details of phi that panels would miss: edges are placed around them.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def read_lags(phi: Function, measure: Measure, scale: float | None, overlooked: 
 
 
 def find_scale(phi: Function, hint: float | None) -> float:
-    """Return a power of two near the lag where phi has fallen half-way, or near the hint."""
+    """Return a power of two near the lag where phi has fallen half-way, or near `hint`."""
     if hint is not None:
         return 2.0 ** round(math.log2(hint))
     lags = 2.0 ** np.arange(-_PROBED, _PROBED + 1.0)
@@ -274,7 +274,7 @@ def _resolve(
 
 
 def count_starting_panels(before: Pieces) -> int:
-    """Return with how many panels to begin an octave: as many as an even one before it needed, or half of them."""
+    """Return the number of panels with which to start an octave: as many as the one before it needed, or half."""
     count = before.halves.size
     if count <= 2 or not np.all(before.halves == before.halves[0]):
         return 1

@@ -1,4 +1,4 @@
-"""Kernels that are held as a table of their spectral law, in one, two or three axes, and their certificates."""
+"""Kernels stored as a table of their spectral law, in one, two or three axes, and their certificates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Resolved = TypeVar("_Resolved")
 
 @dataclass(frozen=True)
 class Measure:
-    """Radial laws in k axes, kept as ``q(rho)``: the density p of the length rho of omega, over ``rho^moment``."""
+    """Radial laws in k axes, stored as ``q(rho)``: the density p of the length rho of omega, over ``rho^moment``."""
 
     ndim: int  # k
     surface: float  # surface of the unit sphere
@@ -42,21 +42,21 @@ class Measure:
     rise: int  # power of the length in the q of a constant density
 
     def ground(self, w: np.ndarray) -> np.ndarray:
-        """The q of the constant density 1."""
+        """Return the q of the constant density 1."""
         return np.asarray(self.surface * w**self.rise)
 
     def radial(self, pieces: Pieces) -> Pieces:
-        """Density p of the length of omega, from q; and what is transformed, from phi."""
+        """Return the density p of the length of omega, from q; or the function to transform, from phi."""
         return pieces.times_argument() if self.moment else pieces
 
     def transform(self, moments: Pieces, w: np.ndarray) -> np.ndarray:
-        """Cosine transform, or sine transform of a function that was multiplied by its argument."""
+        """Return the cosine transform, or the sine transform of a function times its argument."""
         return moments.fourier(w, sine=self.ndim > 1, tails=True)
 
     def marginal(self, q: Pieces) -> tuple[Pieces, float]:
-        """Density on the half-line of the magnitude of one component of omega, whose mean cosine is Phi in any k.
+        """Return the density of the magnitude of one component of omega, whose mean cosine is Phi in any k.
 
-        The second is the mass that its panels may be wrong by.
+        The second result is the mass that errors of its panels may amount to.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class Measure:
 
 
 def resolve_to_a_floor(resolve: Callable[[float], _Resolved], what: str, budget: int) -> _Resolved:
-    """Return what is resolved with the least mass by which a panel may be wrong: few poles need more than the least."""
+    """Return the result of `resolve` for the smallest mass of panel errors that it allows."""
     for floor in (1e-16, 1e-12, 1e-10):  # where a density has a pole its values are rounded
         with contextlib.suppress(Unresolved):
             return resolve(floor)
@@ -102,7 +102,7 @@ MEASURES = {
 
 
 def read_measure(ndim: Any) -> Measure:
-    """Return the measure for a number of axes, read from the argument."""
+    """Return the measure for a number of axes."""
     ndim = whole("ndim", ndim, 1, MOST)
     if ndim not in MEASURES:
         raise ValueError(f"ndim is {ndim}; expected 1, 2 or 3: transforms in more axes are not provided")
@@ -116,45 +116,43 @@ def read_measure(ndim: Any) -> Measure:
 class Certificate(Result):
     """Accuracy with which a tabulated law realises a function or data, at stated lags.
 
-    The kernel is positive definite by construction, a nonnegative table of its law. So ``sup_error`` says that the
-    given function, at the lags that were compared, differs from a positive definite function by at most that. No number
-    of values says anything about a function between them; ``bound`` holds there as well for functions that have no
-    mass, and no detail, besides what was seen.
+    The kernel is positive definite by construction, as its law is a nonnegative table. So ``sup_error`` bounds the
+    distance of the given function from a positive definite one at the compared lags. No number of values determines a
+    function between them; ``bound`` holds there as well for functions without further mass or detail.
 
     Attributes
     ----------
     sup_error : float
-        Largest difference between the kernel's Phi and the given one at the lags that were compared. For `from_density`
-        an estimate of the integral of the density's error at the frequencies that were looked at.
+        Largest difference between the kernel's Phi and the given one at the compared lags. For `from_density` an
+        estimate of the integral of the density's error at the sampled frequencies.
     lag : float
-        Where it is.
+        Its lag.
     reach : float
-        The largest lag that was compared; infinite for `from_density`, where no lag is.
+        Largest compared lag; infinite for `from_density`, which compares none.
     n_lags : int
-        How many.
+        Number of compared lags.
     mass : float
-        Mass of the law as computed, before it is made 1: atom, what was captured, and the fitted tail.
+        Mass of the law as computed, before normalisation: atom, computed part, and fitted tail.
     negative_mass : float
-        Removed by `nearest`; what is within the tolerance elsewhere.
+        Removed by `nearest`; elsewhere within the tolerance.
     atom : float
         Probability of frequency 0, the limit of Phi at large lags.
     tail_start, tail_exponent, tail_mass : float
         Beyond ``tail_start`` (radians per unit of position) the density of the length of omega is a power law.
     bias : str
-        What is known to differ from the truth, for estimates from data.
+        Known differences from the truth, for estimates from data.
     standard_errors : tuple of float
         Standard errors of the autocorrelations at lags 1, 2, ..., for estimates from data.
     whole_lags : int
-        Every whole lag 1, 2, ..., ``whole_lags`` is among those compared.
+        All whole lags 1, 2, ..., ``whole_lags`` were compared.
     unaccounted : float
-        Spectral mass whose place is not known: by how much what was found differs from 1, and what the errors of the
-        computation may amount to. Infinite, which is to say unknown, for a density that was normalised: where no total
-        is given, nothing says whether there is mass that no frequency met.
+        Spectral mass in unknown places: the difference of the mass found from 1, and possible errors of the
+        computation. Infinite for a density that was normalised, whose true total is unknown.
     tolerance : float
-        Negative mass that passes for rounding: what was asked for, or the errors of the given function if larger.
+        Negative mass that counts as rounding: as requested, or the errors of the given function if larger.
     n_frequencies : int
-        For `from_density`, at how many frequencies the density was compared with the table: a feature that lies between
-        two of them is not seen.
+        For `from_density`, number of frequencies at which the density was compared with the table; features between two
+        of them are not seen.
 
     See Also
     --------
@@ -187,9 +185,9 @@ class Certificate(Result):
 
     @property
     def bound(self) -> float:
-        """Bound on the error of Phi, mass that is unaccounted for included: ``sup_error + 2 unaccounted``.
+        """Bound on the error of Phi, including unaccounted mass: ``sup_error + 2 unaccounted``.
 
-        Mass m that the table lacks changes Phi by m, and once more when the rest is divided by 1 - m. Infinite where
+        Mass m missing in the table changes Phi by m, and again when the rest is divided by 1 - m. Infinite if
         ``unaccounted`` is.
         """
         return self.sup_error + 2.0 * self.unaccounted
@@ -210,7 +208,7 @@ class Certificate(Result):
 
 @dataclass(frozen=True, repr=False)
 class Tabulated(Kernel):
-    """A spherically symmetric law of frequencies, held as a table; made by the functions of this module.
+    """A spherically symmetric law of frequencies, stored as a table; made by the functions of this package.
 
     Phi and the density are evaluated by NumPy on the host for every library.
     """
@@ -225,7 +223,7 @@ class Tabulated(Kernel):
 
     @property
     def n_columns(self) -> int:
-        """One in one axis, else one for the length and one for each axis of the direction."""
+        """One in one axis, else one for the length plus one for each axis of the direction."""
         return 1 if self.ndim == 1 else 1 + self.ndim
 
     def __repr__(self) -> str:
@@ -276,7 +274,7 @@ class Tabulated(Kernel):
 
 
 class Inverse:
-    """Inverse of the distribution function of a nonnegative density (a `Pieces` of mass 1) on the half-line."""
+    """Inverse distribution function of a nonnegative density (a `Pieces` of mass 1) on the half-line."""
 
     def __init__(self, density: Pieces) -> None:
         masses = np.maximum(density.masses, 0.0)
@@ -324,7 +322,7 @@ class Inverse:
 
 @dataclass(frozen=True, repr=False)
 class Separable(Axes):
-    """Kernels from functions, one for each axis; as `kernels.axes`, with a certificate."""
+    """Product of kernels from functions, one for each axis; `kernels.axes` with a certificate."""
 
     @property
     def certificate(self) -> Certificate:
@@ -345,7 +343,7 @@ _JOINED: dict[str, Callable[[list[Any]], Any]] = {  # fields of the certificate 
 
 
 def tabulate(pieces: Pieces, measure: Measure, atom: float, origin: str, certificate: Certificate) -> Tabulated:
-    """Normalise a law and add what Phi is computed from."""
+    """Normalise a law, and add what Phi is computed from."""
     law = Pieces(pieces.edges, pieces.series * (1.0 / measure.radial(pieces).mass))
     component, error = measure.marginal(law)
     certificate = dataclasses.replace(certificate, sup_error=certificate.sup_error + error)
@@ -354,13 +352,13 @@ def tabulate(pieces: Pieces, measure: Measure, atom: float, origin: str, certifi
 
 
 def compare(kernel: Tabulated, values: np.ndarray, x: np.ndarray, *, whole: int = 0) -> tuple[Tabulated, np.ndarray]:
-    """Compare Phi with values at lags x, whole ones up to `whole` among them; the certificate then says how far it is.
+    """Compare Phi with values at lags x, which include whole ones up to `whole`, and record it in the certificate.
 
     Returns
     -------
     kernel : Tabulated
     error : ndarray
-        At each lag.
+        Error at each lag.
     """
     error = np.abs(kernel._mean_cosine(x) - values)
     at = int(np.argmax(error))

@@ -1,9 +1,9 @@
 """Refusals: their errors, the witness that proves one, and the search for it on grids of the function itself.
 
-No quadrature takes part in the search. With gaussian weights of width s about a point, turned by an angle theta from
-one point of a grid to the next, the form ``sum_jk c_j conj(c_k) phi(x_j - x_k)`` is the mean of the spectrum over a
-window about theta (Herglotz). One FFT gives it for every theta. Where it is negative beyond rounding, the real or the
-imaginary part of the weights is a witness.
+The search uses no quadrature. With gaussian weights of width s around a point, rotated by an angle theta from one point
+of a grid to the next, the form ``sum_jk c_j conj(c_k) phi(x_j - x_k)`` is the mean of the spectrum over a window around
+theta (Herglotz). One FFT gives it for every theta. Where it is negative beyond rounding, the real or imaginary part of
+the weights is a witness.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _LONGEST = 2**15  # points of a grid whose quadratic forms are taken
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Witness(Sealed, Result):
-    """Points and weights whose quadratic form is negative: a proof that a function is not positive definite.
+    """Points and weights with a negative quadratic form: a proof that a function is not positive definite.
 
-    ``sum_ij w_i w_j phi(x_i - x_j)`` is at least 0 for every positive definite phi. As the weights' magnitudes sum to
-    1, no positive definite function comes closer than ``-value`` to phi at all the lags ``x_i - x_j``, and the negative
-    spectral mass of phi is at least ``-value``.
+    ``sum_ij w_i w_j phi(x_i - x_j)`` is nonnegative for every positive definite phi. As the magnitudes of the weights
+    sum to 1, no positive definite function is closer than ``-value`` to phi at all lags ``x_i - x_j``, and the
+    negative spectral mass of phi is at least ``-value``.
 
     Attributes
     ----------
@@ -80,12 +80,12 @@ class Witness(Sealed, Result):
         return f"<witness of {self.weights.size} points, quadratic form {self.value:.3g}>"
 
     def quadratic_form(self, phi: Callable[[np.ndarray], Any]) -> float:
-        """``sum_ij w_i w_j phi(x_i - x_j)``, or of ``phi(length of x_i - x_j)`` for several axes.
+        """Return ``sum_ij w_i w_j phi(x_i - x_j)``, for several axes with the length of ``x_i - x_j``.
 
         Parameters
         ----------
         phi : callable
-            As for `from_function`.
+            See `from_function`.
 
         Returns
         -------
@@ -113,15 +113,14 @@ class NotPositiveDefiniteError(ValueError):
     Attributes
     ----------
     frequency : float
-        Where the density is lowest, radians per unit of position (the length of omega for more axes); where only the
-        witness is known, the frequency that it looks at.
+        Frequency of the lowest density, in radians per unit of position (for more axes, the length of omega); with only
+        a witness, the frequency that it examines.
     density : float
-        The density there; -inf for a negative atom, NaN where only the witness is known.
+        The density there; -inf for a negative atom, NaN with only a witness.
     negative_mass : float
-        The integral of the negative part of the density, as far as it was computed; with a witness alone, at least
-        that.
+        Integral of the negative part of the density, as far as computed; with only a witness, a lower bound.
     witness : Witness or None
-        Points and weights whose quadratic form is negative. None for a density, which is negative at `frequency`.
+        Points and weights with a negative quadratic form. None for a density, which is negative at `frequency`.
 
     See Also
     --------
@@ -156,7 +155,7 @@ class UndecidedError(ValueError):
     Attributes
     ----------
     reason : str
-        What could not be settled.
+        What remained open.
     decides : str
         What would decide it.
 
@@ -185,13 +184,13 @@ Grid = tuple[float, np.ndarray]  # a spacing, and values at 0, spacing, 2 spacin
 
 
 def survey(phi: Function, scale: float) -> list[Grid]:
-    """Return values of phi on grids in units of its scale and, the last, at whole lags."""
+    """Return phi on grids in units of its scale and, last, at whole lags."""
     fine = [(h, phi(h * np.arange(_FINE))) for h in (scale * _SPACINGS).tolist()]
     return [*fine, (1.0, phi(np.arange(WHOLE + 1.0)))]
 
 
 def search(grids: Iterable[Grid], level: float) -> Witness | None:
-    """Return a quadratic form on the first of the grids that has one below ``-level``."""
+    """Return a quadratic form below ``-level`` on the first grid that has one."""
     for spacing, values in grids:
         last = int(np.max(np.nonzero(np.abs(values) > _NEGLIGIBLE)[0], initial=0))
         witness = search_grid(values[: max(64, min(2 * last, _LONGEST))], spacing, level)
@@ -201,7 +200,7 @@ def search(grids: Iterable[Grid], level: float) -> Witness | None:
 
 
 def search_grid(values: np.ndarray, spacing: float, level: float) -> Witness | None:
-    """Return the witness with the fewest points of phi (n,) on a grid, at least half as negative as any; or None."""
+    """Look for a witness on a grid of one axis."""
     found = [_test_increments(values, spacing, level), _test_limit(values, spacing, level)]
     for stride, widths in ((1, _WIDTHS), *((stride, _STRIDE_WIDTHS) for stride in _STRIDES)):
         part = values[::stride]
@@ -294,7 +293,7 @@ Stretch = tuple[float, float]  # lengths of omega
 def search_stretch(
     phi: Function, ndim: int, stretch: Stretch, extents: tuple[float, ...], level: float
 ) -> Witness | None:
-    """Look for a witness where the spectrum is known to be negative.
+    """Look for a witness near frequencies where the spectrum is negative.
 
     Parameters
     ----------
@@ -304,7 +303,7 @@ def search_stretch(
     stretch : tuple of two floats
         Lengths of omega between which the density is negative.
     extents : tuple of floats
-        Lengths of omega below which more and more of the mass lies.
+        Lengths of omega below which increasing parts of the mass lie.
     level : float
 
     Returns

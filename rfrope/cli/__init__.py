@@ -22,14 +22,13 @@ _OPTIONS |= {"n_blocks": "blocks"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``rfrope``.
+    """Run ``rfrope``; without a command, print the help.
 
-    Returns the exit code: 0 for success, 1 for a failed validation or audit or for a difference, 2 for bad input, 130
-    after Ctrl-C.
-    Without a command it prints the help.
+    Returns the exit code: 0 for success, 1 for a failed validation or audit or a difference, 2 for bad input, 130 after
+    Ctrl-C.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without Greek letters is not a reason to stop
+        sys.stdout.reconfigure(errors="replace")  # terminals without Greek letters must not fail
     command, options = "rfrope", argparse.Namespace()
     try:
         parser = _parser()
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _message_of(error: Exception) -> str:
-    """Return what an error says, without the number that the system has for it."""
+    """Return the message of an error, without the system's error number."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

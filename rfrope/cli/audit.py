@@ -1,4 +1,4 @@
-"""``rfrope audit``: whether frequencies or tables that a model holds are those that its config means."""
+"""``rfrope audit``: compare the frequencies or tables of a model with those of its config."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def add(commands: Any) -> None:
         commands,
         "audit",
         _run,
-        "Say whether what a running model holds is what its config means: frequencies (inv_freq) or tables of cos and "
-        "sin that are uninitialised memory, in half precision, end too early, have the wrong pairing, width, attention "
-        "factor, scheme or factor, the known mistake that it looks like, and the position from which it counts. "
-        "FILE is an .npy with frequencies or a table, or an .npz whose arrays have the names of a model's buffers "
-        "(inv_freq, cos_cached, sin_cached, cos_sin_cache, freqs_cis).",
+        "Compare the frequencies or cos/sin tables of a running model with its config. Reports uninitialised memory, "
+        "half precision, tables that end too early, wrong pairing, width, attention factor, scheme or factor, the "
+        "most similar known mistake, and the position from which it matters. FILE is an .npy with frequencies or a "
+        "table, or an .npz whose arrays have the names of a model's buffers (inv_freq, cos_cached, sin_cached, "
+        "cos_sin_cache, freqs_cis).",
         example="rfrope audit buffers.npz config.json",
         codes="0 if nothing is wrong, 1 if something is, or 2 for bad input",
     )

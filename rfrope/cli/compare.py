@@ -1,4 +1,4 @@
-"""``rfrope compare``: what engines make of the RoPE of one config."""
+"""``rfrope compare``: compare how engines read the RoPE of one config."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def add(commands: Any) -> None:
         commands,
         "compare",
         _run,
-        "Say what engines make of the RoPE of one config.json, and where they disagree: by the rules in each engine's "
-        "source, frequencies, pairing, attention factor, how the length of the text counts; by how much they disagree, "
-        "from which distance on a score differs by 1 %, and what to write into the config so that they agree. Engines: "
-        f"{', '.join(names)}. An engine whose code for a model was not read is listed as unknown.",
+        "Compare how engines read the RoPE of one config.json, by the rules in each engine's source: frequencies, "
+        "pairing, attention factor, and the effect of the length of the text. Reports the size of disagreements, the "
+        "first distance at which a score differs by 1 %, and what to write into the config to make them agree. "
+        f"Engines: {', '.join(names)}. Engines whose code for a model was not read are listed as unknown.",
         example="rfrope compare config.json --engine transformers --engine llama.cpp",
     )
     option, length = command.add_argument, "length of the text (default: the context, and where a scheme changes)"

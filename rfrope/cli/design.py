@@ -1,4 +1,4 @@
-"""``rfrope design``: the frequencies of a kernel, how well they realise it, and a file of them."""
+"""``rfrope design``: make frequencies of a kernel, report their error, and write them to a file."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def add(commands: Any) -> None:
         commands,
         "design",
         _run,
-        "Make the frequencies of a kernel for a head, or for each of several, and write them to a file. Say how far "
-        "their mean kernel (1/D) Σ cos(lag ω) is from Φ over a context.",
+        "Make the frequencies of a kernel for one head or several, write them to a file, and report how far their mean "
+        "kernel (1/D) Σ cos(lag ω) is from Φ over a context.",
         example='rfrope design "gaussian(scale=32)" --head-dim 64 --heads 8 --context 4096 -o gaussian.npz',
     )
     option, names = command.add_argument, (*designs.names(), "auto")
@@ -161,7 +161,7 @@ def _error_rows(found: Fidelity) -> list[tuple[str, ...]]:
 
 
 def _lag_rows(found: Fidelity) -> list[tuple[str, ...]]:
-    """A few lags: what was asked for, what is there, and what independent draws would give."""
+    """Return rows of some lags: Phi, the mean kernel, and the error of independent draws."""
     rows: list[tuple[str, ...]] = [("lag", "Φ", "these frequencies", "error", "independent draws")]
     for at in found.lags:
         numbers = (f"{at.phi:.4f}", f"{at.mean_kernel:.4f}", f"{at.mean_kernel - at.phi:+.4f}")

@@ -1,4 +1,4 @@
-"""``rfrope diff``: what changed in the RoPE of a model, from one config to another."""
+"""``rfrope diff``: compare the RoPE of two configs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def add(commands: Any) -> None:
         commands,
         "diff",
         _run,
-        "Say what changed in the RoPE of a model between two configs: base, scheme and its parameters, rotated width, "
-        "pairing, attention factor, windows, and which layers turn by what; by how much frequencies differ, and the "
-        "first distance at which scores do. Layers are held against those with the same number.",
+        "Compare the RoPE of two configs: base, scheme and its parameters, rotated width, pairing, attention factor, "
+        "windows, and the RoPE of each layer. Reports the differences of frequencies, and the first distance at "
+        "which scores differ.",
         example="rfrope diff before/config.json after/config.json",
         codes="0 if the RoPE is the same, 1 if it is not, or 2 for bad input",
     )

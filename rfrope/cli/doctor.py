@@ -1,4 +1,4 @@
-"""``rfrope doctor``: what is active on this machine, and for the rest why not."""
+"""``rfrope doctor``: report which backends are active on this machine, and why others are not."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def add(commands: Any) -> None:
         commands,
         "doctor",
         _run,
-        "Say which array libraries and accelerators are active here, and for the rest why not and what to type next. "
-        "Each is imported in a process of its own, which takes some seconds.",
+        "List the array libraries and accelerators that are active here and, for the others, the reason and the "
+        "command to type next. Each is imported in its own process, which takes some seconds.",
         example="rfrope doctor --json",
         codes="0, whatever is found",
     )

@@ -1,4 +1,4 @@
-"""``rfrope export``: a Rope in the format of another engine, and vectors that hold an engine to its configs."""
+"""``rfrope export``: write a Rope in the format of another engine, and conformance vectors for engines."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def add(commands: Any) -> None:
         commands,
         "export",
         _run,
-        "Write the frequencies of a file or of a model's config in the format that another engine reads, and say what "
-        "that loses over the context.",
+        "Write the frequencies of a file or of a model's config in the format of another engine, and report the "
+        "rounding error over the context.",
         example='rfrope design "gaussian(scale=32)" --head-dim 64 --context 4096 -o rope.npz && '
         "rfrope export rope.npz --to vllm --model config.json -o new.json",
         codes="0, or 2 for bad input and for what an engine cannot carry",
@@ -85,7 +85,7 @@ def _export(options: argparse.Namespace) -> tuple[str, Any]:
             exports.write(
                 options.output, rope, options.to, model=options.model, part=part, overwrite=options.force, **chosen
             )
-    known = isinstance(rope.context, int) or options.context is not None  # else there is no length to tell it over
+    known = isinstance(rope.context, int) or options.context is not None  # otherwise there is no length
     lost = exports.rounding(rope, options.to, **chosen) if known else None
     told = f"Written: {printable(options.output)}" if made is None else json.dumps(made, indent=1)
     found = {"engine": options.to, "output": options.output, "rounding": None if lost is None else vars(lost)}

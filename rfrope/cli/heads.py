@@ -1,4 +1,4 @@
-"""``rfrope heads``: what every head of a model does with position, on some texts."""
+"""``rfrope heads``: report how every head of a model uses position, on some texts."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def add(commands: Any) -> None:
         commands,
         "heads",
         _run,
-        "Say what every head of a model does with position: how much of the variance of its logits the lag alone "
-        "explains, which frequencies have it, where its mean curve peaks, whether it looks at the first token and why, "
-        "which pairs of features are outliers, and which blocks can do without rotation. Every number has its error "
-        "over documents. Needs PyTorch and transformers; nothing is fetched.",
+        "Report how every head of a model uses position: how much of the variance of its logits the lag alone "
+        "explains, which frequencies carry it, where its mean curve peaks, whether and why it attends to the first "
+        "token, which pairs of features are outliers, and which blocks need no rotation, with errors over documents. "
+        "Needs PyTorch and transformers; uses no network.",
         example="rfrope heads SmolLM2-135M --texts *.txt --html heads.html --table heads.csv",
     )
     option = command.add_argument
@@ -132,7 +132,7 @@ predicted to matter least, and those with the least |q| |k|. All ± are standard
 
 
 def _parts(found: Atlas) -> Iterator[page.Part]:
-    """Yield what was found in words, curves, shares and changes of each head, and a table of all."""
+    """Yield the findings in words, curves, shares and changes of each head, and a table of all."""
     yield page.words(*str(found).split("\n"))
     names = [f"{layer}.{head}" for layer, head in zip(found.layer, found.head, strict=True)]
     first = int(np.argmax(np.nan_to_num(found.lag_explained.value)))

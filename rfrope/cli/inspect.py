@@ -1,4 +1,4 @@
-"""``rfrope inspect``: what the RoPE of a model, a base or a file of frequencies does over its context."""
+"""``rfrope inspect``: report on the RoPE of a model, a base or a file of frequencies over its context."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def add(commands: Any) -> None:
         commands,
         "inspect",
         _run,
-        "Say what the frequencies of a model, of a base or of a file do over a context: wavelengths, channels that "
-        "never turn, the score of equal content against distance, the base they imply and the kernel they are nearest "
-        "to. Several are put side by side.",
+        "Report on the frequencies of a model, a base or a file over a context: wavelengths, channels that complete "
+        "no turn, the score of equal content by distance, the base they imply and the nearest kernel. Several are "
+        "shown side by side.",
         example="rfrope inspect config.json; rfrope inspect --base 500000 --head-dim 128 --context 131072",
     )
     option, source = command.add_argument, "a Hugging Face config.json, its folder, or a file that rfrope.save wrote"
@@ -247,7 +247,7 @@ def _list_scheme(one: _Set) -> dict[str, Any]:
 
 
 def _explain(summaries: list[analysis.Summary]) -> str:
-    """Return what the first table says."""
+    """Return the data of the first table."""
     return _FOUND + (_POLAR if any(one.polar for one in summaries) else "")
 
 

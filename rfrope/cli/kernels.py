@@ -1,4 +1,4 @@
-"""``rfrope kernels``: the registry."""
+"""``rfrope kernels``: list the registry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
         commands,
         "kernels",
         _run,
-        "List the registered kernels, or show some of them.",
+        "List the registered kernels, or describe some of them.",
         example="rfrope kernels; rfrope kernels matern; rfrope kernels gaussian cauchy --json",
         codes="0, or 2 for an unknown name",
     )

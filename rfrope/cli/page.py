@@ -1,7 +1,7 @@
-"""``--html``: what a command found as one file, with figures that follow the pointer and choices of curves.
+"""``--html``: the result of a command as one file, with interactive figures and a choice of curves.
 
 The page holds the numbers of the records that the text form prints, and tables of the curves that it can show; it
-computes nothing itself. Figures are drawn by uPlot, which lies beside the other files of the page in `rfrope.data`.
+computes nothing itself. Figures are drawn by uPlot, in `rfrope.data` with the other files of the page.
 """
 
 from __future__ import annotations
@@ -59,18 +59,18 @@ def report(
     data: Callable[[], dict[str, Any]],
     **contents: Callable[[str], bytes],
 ) -> None:
-    """Write the files that options ask for, all or none, and print the result as JSON or as text.
+    """Write all files that options request, or none, and print the result as JSON or text.
 
     Parameters
     ----------
     options : Namespace
     title : str
     parts : iterable of Part
-        What the page of ``--html`` has, beside the text and the command.
+        Content of the page of ``--html``, beside the text and the command.
     describe, data : callable
-        Give the result as text, and as data.
+        Return the result as text, and as data.
     **contents : callable
-        By their names in `FILES`: give the content of a file of some name.
+        Return the content of a file, given its name; keys as in `FILES`.
     """
     paths = {name: getattr(options, name) for name in FILES if hasattr(options, name)}
     wanted = {name: path for name, path in paths.items() if path is not None}
@@ -91,7 +91,7 @@ def report(
 
 
 def draw(path: str, figure: Any) -> bytes:
-    """Return a figure as the content of a file of such a name."""
+    """Return a figure as the content of a file, by its suffix."""
     file = io.BytesIO()
     figure.savefig(file, format=os.path.splitext(path)[1][1:].lower())
     return file.getvalue()
@@ -111,7 +111,7 @@ def draw_curves(path: str, sets: Sequence[Curve]) -> bytes:
 
 
 def rendered(title: str, parts: Iterable[Part] | Mapping[str, Iterable[Part]], text: str) -> str:
-    """Return a page as HTML, which asks for nothing else; of parts with names it shows those of one at a time."""
+    """Return a self-contained HTML page; named groups of parts are shown one at a time."""
     folder = resources("rfrope.data").joinpath("page")
     held = {name: folder.joinpath(name).read_text("utf-8") for name in _FILES}
     named = parts.items() if isinstance(parts, Mapping) else [("", parts)]
@@ -130,7 +130,7 @@ def rendered(title: str, parts: Iterable[Part] | Mapping[str, Iterable[Part]], t
 
 
 def words(*paragraphs: str) -> Part:
-    """Return what was found in sentences, which a reader sees first; the first of them is the verdict."""
+    """Return the findings as sentences, shown first; the first sentence is the verdict."""
     return {"kind": "words", "title": "", "note": "", "paragraphs": [" ".join(one.split()) for one in paragraphs]}
 
 
@@ -144,12 +144,12 @@ def _printable(value: Any) -> Any:
 
 
 def table(title: str, rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0,), note: str = "") -> Part:
-    """Return a table whose first row is its head; columns are right-aligned but for those `left`."""
+    """Return a table with a header row; columns are right-aligned except `left`."""
     return {"kind": "table", "title": title, "note": note, "rows": [list(row) for row in rows], "left": list(left)}
 
 
 def copyable(title: str, content: Any, note: str = "") -> Part:
-    """Return text, or data as JSON, with a button that copies it."""
+    """Return text, or data as JSON, with a copy button."""
     text = content if isinstance(content, str) else json.dumps(content, indent=1)
     text = re.sub(r"\[[^\[\]{}]*\]", lambda held: re.sub(r"\s+", " ", held[0]), text)  # a list on one line
     return {"kind": "copyable", "title": title, "note": note, "text": text}
@@ -166,21 +166,21 @@ def curves(
     phi: Callable[[np.ndarray, int], tuple[np.ndarray, np.ndarray]] | None = None,
     stretched: int = 0,
 ) -> Part:
-    """Return mean kernels and wavelengths of blocks, with a choice of contexts, and of one more line beside them.
+    """Return mean kernels and wavelengths of blocks, with a choice of contexts and of one more line.
 
     Parameters
     ----------
     title : str
     sets : sequence of Curve
     context : int
-        That of the command; curves that reach its end go on beyond it.
+        Context of the command; curves that reach its end continue beyond it.
     ladder : tuple, optional
-        Base, and positions in training, of the ladder that other bases and schemes change. Without it the set of number
-        `stretched` is drawn once more with longer wavelengths, but not beside several groups.
+        Base, and positions in training, of the ladder that other bases and schemes change. Without it, set number
+        `stretched` is also drawn with longer wavelengths, unless there are several groups.
     groups : sequence of str
-        Names of heads, one of which is shown at a time, number `group` first.
+        Names of heads, shown one at a time, starting with number `group`.
     phi : callable, optional
-        Gives for lags and the number of a group what the kernel asks for there, and its standard deviation.
+        Maps lags and the number of a group to the kernel's Phi and its standard deviation.
     stretched : int
     """
     contexts = contexts_around(context)
@@ -225,7 +225,7 @@ def lines(
     *,
     squeezed: bool = False,
 ) -> Part:
-    """Return lines with bands of two standard errors, those of one group at a time, number `group` first.
+    """Return lines with bands of two standard errors, one group at a time, starting with number `group`.
 
     The sets are a `HeadEstimate` of ``(groups, n)`` by the name of a line; with `squeezed` x gets narrower as it grows.
     """
@@ -252,7 +252,7 @@ def lines(
 
 
 def points(title: str, results: Sequence[Validation]) -> Part:
-    """Return the z of every comparison of some validations, one of which is shown at a time, the worst first."""
+    """Return the z of every comparison of some validations, shown one at a time, the worst first."""
 
     def point(row: Row) -> list[Any]:
         numbers = (row.z, row.closed_form, row.estimate, row.stderr)

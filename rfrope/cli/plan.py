@@ -1,4 +1,4 @@
-"""``rfrope plan``: methods for a longer context for a trained model, and the config of one of them."""
+"""``rfrope plan``: compare methods for a longer context of a trained model, and write the config of one."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def add(commands: Any) -> None:
         commands,
         "plan",
         _run,
-        "List methods for a longer context than a model was trained with: YaRN, NTK, llama3, a set of rfrope's own "
-        "whose blocks meet only angles seen in training, linear, and as it is; in the order of the perplexity that was "
-        "measured for one small model, with their geometry. A config that is stretched already is planned from the "
-        "ladder before that. Then print the config of the first, or of --method.",
+        "Compare methods for a longer context of a trained model: YaRN, NTK, llama3, linear, unchanged, and a set by "
+        "rfrope whose blocks meet only angles seen in training; ordered by the perplexity measured on one small "
+        "model, with their geometry. A config that is already stretched is planned from the ladder before that. "
+        "Prints the config of the first method, or of --method.",
         example="rfrope plan config.json --context 131072 -o rope.npz && "
         "rfrope export rope.npz --to vllm --model config.json -o new.json",
     )

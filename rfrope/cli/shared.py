@@ -1,4 +1,4 @@
-"""Shared by commands: types of arguments, sources of Ropes, files to write, tables, and errors of files."""
+"""Shared by commands: argument types, sources of Ropes, output files, tables, and file errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def add_command(
     example: str,
     codes: str = "0, or 2 for bad input",
 ) -> Any:
-    """Return the parser of a new command, which can print JSON; the first sentence on it stands in the list of all."""
+    """Return the parser of a new command, with --json; help lists the first sentence of `description`."""
     texts = {"description": f"{description} Exit code: {codes}.", "epilog": f"Example: {example}"}
     command = commands.add_parser(name, help=re.split(r"[.:]( |$)", description)[0], **texts)
     command.add_argument("--json", action="store_true", help="print JSON instead of text")
@@ -50,7 +50,7 @@ def add_command(
 
 
 def add_files(command: Any, *names: str) -> None:
-    """Add the options of files that a command writes, by their names in `FILES`."""
+    """Add the options for files that a command writes, by their names in `FILES`."""
     for name in names:
         options, suffixes, what = FILES[name]
         command.add_argument(*options, metavar="FILE", help=f"{what} ({', '.join(suffixes)})")
@@ -58,7 +58,7 @@ def add_files(command: Any, *names: str) -> None:
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """Say before the work why a file could not be written."""
+    """Raise before the work starts if a file cannot be written."""
     for name, (spelling, suffixes, _) in FILES.items():
         path = getattr(options, name, None)
         if path is None:
@@ -90,7 +90,7 @@ def naming(option: str, path: str) -> Iterator[None]:
 
 
 def table_file(path: str, columns: dict[str, np.ndarray]) -> bytes:
-    """Return a table as the content of a file of such a name: Parquet or CSV, whose first line has the names."""
+    """Return a table as the content of a file, by its suffix: Parquet, or CSV with a header line."""
     if path.lower().endswith(".parquet"):
         import pyarrow
         from pyarrow import parquet
@@ -106,7 +106,7 @@ def table_file(path: str, columns: dict[str, np.ndarray]) -> bytes:
 
 
 def whole(text: str) -> int:
-    """Argument type: a whole number; whoever takes it knows its bounds."""
+    """Argument type: a whole number, without bounds."""
     try:
         return int(text)
     except ValueError:
@@ -114,7 +114,7 @@ def whole(text: str) -> int:
 
 
 def lengths(text: str) -> tuple[int, ...]:
-    """Argument type: one whole number, or one for each axis with commas between them."""
+    """Argument type: one whole number, or one for each axis separated by commas."""
     return tuple(map(whole, text.split(",")))
 
 
@@ -158,14 +158,14 @@ def load_model(options: argparse.Namespace) -> tuple[Any, Any, list[str]]:
 
 
 def is_saved(source: str) -> bool:
-    """Return whether a name is that of a file of frequencies, and not of a config."""
+    """Return whether a name is that of a file of frequencies, not of a config."""
     return source.lower().endswith(storage.SUFFIXES)
 
 
 def read_ropes(source: str, part: str | None = None, seq_len: int | None = None) -> dict[str, rfrope.Rope]:
-    """Return the Ropes of a config by their names, or that of a file of frequencies; one of them where a part is named.
+    """Return the Ropes of a config by name, or that of a file of frequencies; only one if `part` is given.
 
-    Schemes that depend on the length of the text are read for one of `seq_len` positions.
+    Schemes that depend on the length of the text are read for `seq_len` positions.
     """
     found = [rfrope.load(source)] if is_saved(source) else rfrope.from_config(source, seq_len=seq_len)
     ropes = {rope.source.model.name: rope for rope in found}
@@ -177,7 +177,7 @@ def read_ropes(source: str, part: str | None = None, seq_len: int | None = None)
 
 
 def list_names(ropes: dict[str, rfrope.Rope]) -> str:
-    """Return the names of the Ropes of a config, as an error shows them."""
+    """Return the names of the Ropes of a config, for an error message."""
     return ", ".join(repr(name) if name else "the whole model" for name in ropes)
 
 
@@ -185,7 +185,7 @@ def list_names(ropes: dict[str, rfrope.Rope]) -> str:
 
 
 def print_text(text: Any, file: TextIO | None = None) -> None:
-    """Print a text, with verdicts in colour on a terminal; what would act on that stands as an escape."""
+    """Print a text, with verdicts in colour on a terminal and control characters escaped."""
     shown = printable(str(text), "\n")
     if is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":  # https://no-color.org
         shown = re.sub(
@@ -195,14 +195,14 @@ def print_text(text: Any, file: TextIO | None = None) -> None:
 
 
 def is_terminal() -> bool:
-    """Return whether stdout is read by a person, and not by a file or another program."""
+    """Return whether stdout is a terminal, not a file or another program."""
     return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
 
 
 def format_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2)) -> str:
-    """Return a table whose first row is its head; columns are right-aligned but for those `left`.
+    """Return a table with a header row; columns are right-aligned except `left`.
 
-    On a terminal too narrow for it, the cells of the widest columns that are `left` go on in further lines.
+    On a narrow terminal, cells of the widest `left` columns are wrapped.
     """
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -1,4 +1,4 @@
-"""``rfrope tune``: frequencies for a longer context of a model, learned by its loss on some texts."""
+"""``rfrope tune``: learn frequencies for a longer context of a model from its loss on some texts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def add(commands: Any) -> None:
         commands,
         "tune",
         _run,
-        "Learn factors of a model's frequencies and a temperature for a longer context, all weights frozen, by the "
-        "loss on some texts. Several methods of `rfrope plan` start, the best goes on. Some texts are held out: the "
-        "table has their loss within the trained context and beyond, for the model as it is, every start and what was "
-        "learned, with standard errors, and says where nothing was won. Needs PyTorch and transformers; nothing is "
-        "fetched.",
+        "Learn factors of a model's frequencies and a temperature for a longer context, with all weights frozen, "
+        "from the loss on some texts. Several methods of `rfrope plan` start, and the best continues. The table has "
+        "the loss on held-out texts within the trained context and beyond, for the model as it is, every start and "
+        "the learned rotation, with standard errors, and says where nothing was gained. Needs PyTorch and "
+        "transformers; uses no network.",
         example="rfrope tune SmolLM2-135M --texts *.txt --context 16384 --checkpoint tuning.npz -o rope.npz",
     )
     option = command.add_argument
@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
     option("--whole-windows", type=float, metavar="P", default=0.0, help="part of the steps that read all positions")
     option("--steps", type=whole, metavar="N", default=200, help="most steps from the best start (default: 200)")
     option("--rate", type=float, metavar="R", default=0.01, help="of the first step, falling to 0 (default: 0.01)")
-    option("--seed", type=whole, metavar="N", default=0, help="of windows, and of what is held out (default: 0)")
+    option("--seed", type=whole, metavar="N", default=0, help="of windows and held-out documents (default: 0)")
     option("--checkpoint", metavar="FILE", help="a file from which the same command goes on, however it ended")
     option("--activation-checkpointing", action="store_true", help="less memory, more time")
     add_files(command, "output", "html")

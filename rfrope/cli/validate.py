@@ -1,4 +1,4 @@
-"""``rfrope validate``: kernels against their closed forms."""
+"""``rfrope validate``: check kernels against their closed forms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
         commands,
         "validate",
         _run,
-        "Check kernels, and the attention scores they give, against closed forms: draw frequencies and compare Φ, Φ₂, "
+        "Check kernels and their attention scores against closed forms: draw frequencies and compare Φ, Φ₂, "
         "E sin, E S and Var S.",
         example='rfrope validate "matern(nu=1.5, scale=16)" gaussian --full; rfrope validate --qk yours.npz --json',
         codes="0 when every |z| lies under the Bonferroni bound, 1 when one does not, 2 for bad input",

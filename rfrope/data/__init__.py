@@ -1,4 +1,4 @@
-"""Real query and key vectors that ship with the package; README.md beside this file says where they come from."""
+"""Real query and key vectors shipped with the package; README.md in this folder gives their origin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def smollm2_heads() -> dict[str, np.ndarray]:
-    """Queries and keys, before rotation, of two attention heads of SmolLM2-135M-Instruct.
+    """Return queries and keys, before rotation, of two attention heads of SmolLM2-135M-Instruct.
 
     Returns
     -------

@@ -104,7 +104,7 @@ def known(model_type: Any) -> Mapping[str, Any]:
     Returns
     -------
     mapping
-        As in `model_types`.
+        See `model_types`.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def has_defaults(entry: Mapping[str, Any]) -> bool:
     Parameters
     ----------
     entry : mapping
-        As in `model_types`.
+        See `model_types`.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Designs: ways to make frequencies from a kernel."""
+"""Designs: methods that turn a kernel into frequencies."""
 
 from rfrope.designs.directions import DirectionalBound, Directions, directional_bound, directional_error
 from rfrope.designs.lattices import dual_lattice

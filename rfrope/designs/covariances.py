@@ -1,8 +1,8 @@
-"""Covariances of the blocks of a design, two by two: all that its variance of a score has beside that of one block.
+"""Covariances of pairs of blocks of a design, which independent blocks do not have.
 
-A block of a randomised design has the kernel's law, so only pairs of blocks tell designs apart. Where blocks have signs
-of their own, cosines of a pair have a covariance and sines have none. Integrals are taken to about 1e-10; a tail
-without end is never cut: what is left over is what the closed form of the whole says.
+Each block of a randomised design has the kernel's law, so only pairs tell designs apart. If blocks have independent
+signs, the cosines of a pair have a covariance and the sines have none. Integrals are accurate to about 1e-10; infinite
+tails are not truncated but taken from the closed form of the whole.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _NEAREST, _PER_E_FOLD = 1e-8, 100.0  # part of a length from which a table begin
 
 
 class Pairs(NamedTuple):
-    """Covariances of blocks: for i != j those of cosines are ``sum_r cosine_r rows_ri rows_rj``, likewise of sines.
+    """Covariances of blocks i != j: ``sum_r cosine_r rows_ri rows_rj`` for cosines, likewise for sines.
 
     Attributes
     ----------
     rows : ndarray, (R, D)
     cosine, sine : ndarray, (L, R)
-        At each of L lags; 0 on the rows where a block stands alone.
+        At each of L lags; 0 on the row of a block that stands alone.
     """
 
     rows: np.ndarray
@@ -42,12 +42,12 @@ class Pairs(NamedTuple):
 
 
 def pair_covariances(kernel: Kernel, design: str, n: int, lags: np.ndarray) -> Pairs | None:
-    """Covariances of n blocks at lags ``(L, k)``; None where blocks are independent.
+    """Return covariances of n blocks at lags ``(L, k)``; None if blocks are independent.
 
     Raises
     ------
     ValueError
-        For a design whose covariances have no exact form here, with the designs that have one.
+        If no exact form is known for the design; the message lists those with one.
     """
     name = check_design(design, kernel)
     if name == "iid":

@@ -1,7 +1,7 @@
-"""Frequencies ``(n, k)`` of least mean square error over whole lags: downhill to a minimum, and jumps to lower ones.
+"""Frequencies ``(n, k)`` of least mean square error over whole lags: descent to a minimum, and jumps to lower ones.
 
-A lag is ``left_p + right_q``: in one axis the start of a run of lags and a place in it, in more axes the other axes and
-the last one. So ``exp(i lag . omega)`` is a product of few waves, and a sum over all lags is a product of matrices.
+A lag is ``left_p + right_q``: in one axis, the start of a run of lags and an offset in it; in more axes, the other axes
+and the last one. So ``exp(i lag . omega)`` factors, and a sum over all lags is a product of matrices.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rfrope.kernels import Kernel
 
 NEGLIGIBLE = 1e-9  # root mean square error that ends a search
 _ROUNDS, _PATIENCE, _WORTH = 24, 3, 5e-3  # rounds of jumps; how many in a row may gain less than that share
-_MOST_LAGS = 2**14  # lags that a fit sees, unless there are fewer
+_MOST_LAGS = 2**14  # maximum number of lags of a fit
 _SERIES = 1e-2  # phase at the longest lag below which Dirichlet's kernel is its series
 
 Draw = Callable[[int], np.ndarray]
@@ -24,12 +24,12 @@ Waves = tuple[np.ndarray, np.ndarray]  # exp(i left . omega), exp(i right . omeg
 
 
 def descend(lags: Lags, omega: np.ndarray, steps: int, gain: float) -> tuple[np.ndarray, float]:
-    """Frequencies of a local minimum and their mean square error.
+    """Return frequencies at a local minimum, and their mean square error.
 
-    Newton's method, damped as Levenberg and Marquardt do: the Hessian is that of Gauss and Newton, in closed form, and
-    on its diagonal what the errors add, because each block enters the mean alone. It ends after `steps`, or when two
-    in a row gain less than the share `gain`. Not SciPy's: the last bits of its MINPACK differ from call to call, and a
-    fit with more unknowns than its errors determine grows them to differences that everybody sees.
+    Newton's method with Levenberg-Marquardt damping. The Hessian is Gauss-Newton's in closed form, plus the terms of
+    the errors on its diagonal, as each block enters the mean alone. Stops after `steps`, or when two steps in a row
+    gain less than the fraction `gain`. SciPy's MINPACK is not used: its last bits differ between calls, and a fit with
+    more unknowns than its errors determine amplifies them visibly.
     """
     waves = lags.waves(omega)
     errors = lags.errors(waves)
@@ -64,7 +64,7 @@ def descend(lags: Lags, omega: np.ndarray, steps: int, gain: float) -> tuple[np.
 def search(
     lags: Lags, omega: np.ndarray, draw: Draw, candidates: int, steps: int, gain: float
 ) -> tuple[np.ndarray, float]:
-    """Downhill from some frequencies, then by turns: jumps of single blocks to where they are needed, and downhill."""
+    """Return the result of descent and jumps of single blocks, in turn."""
     omega, value = descend(lags, omega, steps, gain)
     stalled = 0
     for _ in range(_ROUNDS):
@@ -82,10 +82,10 @@ def search(
 
 
 def exchange(lags: Lags, omega: np.ndarray, candidates: np.ndarray, most: int) -> np.ndarray | None:
-    """Put up to `most` blocks, one after another, where a candidate ``(c, k)`` lowers the mean square error most.
+    """Move up to `most` blocks, one after another, to the candidate ``(c, k)`` that lowers the mean square error most.
 
-    All pairs of a block that goes and a candidate that comes are compared, exactly where the fit sees all lags of its
-    range. None if no pair lowers it.
+    Compares all pairs of a block and a candidate, exactly if the fit uses all lags of its range. Returns None if no
+    pair lowers the error.
     """
     omega, n, found = omega.copy(), len(omega), False
     mixed = inner(lags.reach, omega[:, None], candidates)
@@ -138,7 +138,7 @@ def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray | None:
 
 
 class Lags:
-    """Whole lags up to some size on every axis, one of each pair +-lag, and Phi there.
+    """Whole lags of a range, one of each pair +-lag, and Phi there.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class Lags:
         Largest lag on each axis.
     vectors : ndarray, (P, Q, k)
     weights, target : ndarray, (P, Q)
-        How much a lag counts, with sum 1, and Phi.
+        Weight of each lag, with sum 1, and Phi.
     """
 
     def __init__(self, kernel: Kernel, reach: tuple[int, ...]) -> None:
@@ -157,25 +157,25 @@ class Lags:
         self.target = np.asarray(kernel.phi(kernel.restore_shape(self.vectors)))
 
     def waves(self, omega: np.ndarray) -> Waves:
-        """Waves of frequencies ``(n, k)``."""
+        """Return the waves of frequencies ``(n, k)``."""
         return _wave(omega, self._left), _wave(omega, self._right)
 
     def errors(self, waves: Waves) -> np.ndarray:
-        """Mean kernel less Phi ``(P, Q)``."""
+        """Return the mean kernel minus Phi, ``(P, Q)``."""
         return sums.sum_phasors(*waves) / len(waves[0]) - self.target
 
     def mean_square(self, errors: np.ndarray) -> float:
-        """Weighted mean of the squares of errors."""
+        """Return the weighted mean of squared errors."""
         return float(np.sum(self.weights * errors * errors))
 
     def projected(self, waves: Waves, values: np.ndarray) -> np.ndarray:
-        """Weighted sums of values times ``exp(i lag . omega)`` for each frequency."""
+        """Return weighted sums of values times ``exp(i lag . omega)`` for each frequency."""
         left, right = waves
         found: np.ndarray = np.sum((left @ (self.weights * values)) * right, axis=-1)
         return found
 
     def slopes_product(self, omega: np.ndarray) -> np.ndarray:
-        """Mean of ``lag_j lag_l sin(lag . a) sin(lag . b)`` for all pairs of frequencies ``(n k, n k)``."""
+        """Return the mean of ``lag_j lag_l sin(lag . a) sin(lag . b)`` for all pairs of frequencies ``(n k, n k)``."""
         n, k = omega.shape
         found = np.zeros((n, k, n, k))
         for sign in (1.0, -1.0):  # for angles a + b, a - b
@@ -188,7 +188,7 @@ class Lags:
 
 
 def inner(reach: tuple[int, ...], a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Mean of ``cos(lag . a) cos(lag . b)`` over all lags of a range, in closed form, for ``(..., k)``."""
+    """Return the mean of ``cos(lag . a) cos(lag . b)`` over all lags of a range, in closed form, for ``(..., k)``."""
     found = np.zeros(np.broadcast_shapes(a.shape, b.shape)[:-1])
     for angle in (a - b, a + b):
         found += math.prod(_dirichlet(m, angle[..., j], values_only=True)[0] for j, m in enumerate(reach))

@@ -1,7 +1,7 @@
-"""Error of a mean kernel over the whole lags of a range, and a bound that no equal blocks fall below.
+"""Error of a mean kernel over the whole lags of a range, and a lower bound for any set of equal blocks.
 
-For the bound frequencies lie on a grid of the circle of length 2 pi, which is all that whole lags see, and functions of
-them are even; they are held as values on that grid, or as coefficients of cosines, one for each lag from 0 to half the
+For the bound, frequencies lie on a grid of the circle of length 2 pi, which is all that whole lags can distinguish.
+Functions of them are even, and are stored as values on that grid or as cosine coefficients for lags from 0 to half the
 grid.
 """
 
@@ -17,10 +17,10 @@ from rfrope._core.angles import Angles
 from rfrope._core.sums import mean_cos
 from rfrope.kernels import Kernel
 
-_MOST_LAGS = 2**20  # lags over which an error is taken, unless there are fewer
-_MANY_PHASES = 2**22  # from which on it pays to import Numba and finufft
+_MOST_LAGS = 2**20  # maximum number of lags of an error
+_MANY_PHASES = 2**22  # size from which importing Numba and finufft pays
 
-_BOUND_LAGS = 2**12 - 1  # lags that the bound sees: the others can only add to the error
+_BOUND_LAGS = 2**12 - 1  # lags of the bound; others could only add to the error
 _OVER, _FINE = 4, 4  # grid points for each lag, and how much finer the grid is on which a bound is certified
 # where a tail begins, and which part of the lags smooths its edge: the more, the less counts of the repulsion
 _TAILS = ((0.6, 1.5), (0.7, 2.0), (0.6, 3.0), (0.8, 5.0), (0.8, 8.0))
@@ -29,7 +29,7 @@ _STEPS, _LOOK = 120, 30  # in the descent for each pair of these; steps between 
 
 
 class Error(NamedTuple):
-    """Root mean square and largest error, and the lag where the largest is."""
+    """Root mean square error, largest error, and the lag of the largest."""
 
     rms: float
     sup: float
@@ -37,7 +37,7 @@ class Error(NamedTuple):
 
 
 def error(kernel: Kernel, omega: np.ndarray, max_lag: tuple[int, ...]) -> Error:
-    """Error of the mean kernel over the whole lags up to `max_lag`, one of each pair +-lag."""
+    """Return the error of the mean kernel over the whole lags up to `max_lag`, one of each pair +-lag."""
     lags, weights = lags_within(max_lag, _MOST_LAGS)
     errors = np.abs(mean_kernel(omega, lags) - kernel.phi(kernel.restore_shape(lags)))
     largest = int(np.argmax(errors))
@@ -46,17 +46,17 @@ def error(kernel: Kernel, omega: np.ndarray, max_lag: tuple[int, ...]) -> Error:
 
 
 def mean_kernel(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
-    """Mean kernel of frequencies ``(D, k)`` at lags ``(L, k)``."""
+    """Return the mean kernel of frequencies ``(D, k)`` at lags ``(L, k)``."""
     mean = mean_cos if omega.size * len(lags) >= _MANY_PHASES else mean_cos.generic
     found: np.ndarray = mean(Angles(lags, omega.astype(np.float64, copy=False), None, np))
     return found
 
 
 def lags_within(max_lag: tuple[int, ...], most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whole lags up to max_lag in size on every axis, one of each pair +-lag, and how many each of them stands for.
+    """Return whole lags up to max_lag on every axis, one of each pair +-lag, and the number of lags each represents.
 
-    All of them if there are no more than `most`; else about half of these are the smallest ones, and the others are
-    spread over the rest by multiples of the golden section.
+    These are all lags if there are at most `most`; otherwise about half are the smallest lags, and half are spread over
+    the rest by multiples of the golden section.
     """
     total = _count_half(max_lag)
     if total <= most:
@@ -86,15 +86,15 @@ def _half_of_box(max_lag: tuple[int, ...], index: np.ndarray) -> np.ndarray:
 
 
 def lower_bound(kernel: Kernel, n: int, max_lag: tuple[int, ...]) -> float:
-    """Root mean square error that no n equal blocks fall below; 0 where none is known, as in several axes.
+    """Return a root mean square error that no n equal blocks can beat; 0 where none is known, as in several axes.
 
-    With ``K(a, b) = sum_x cos(a x) cos(b x)`` the summed square error of n blocks is a quadratic form in their measure
-    nu, and blocks repel each other. Let G be a part of K that is nowhere negative, so small that K - G stays positive
-    semi-definite. Then, as pairs of blocks add nothing negative, ``nu G nu >= diag(G) nu / n``, and the error is at
-    least the minimum of ``nu (K - G) nu + (diag(G)/n - 2 h) nu + const`` over all probability measures: a convex
-    problem, which the gap of conditional gradients bounds from below whatever nu has been found. (The method of
-    Yudin's bounds for energies, 1992.) Here ``G = share u(a) u(b) F(a - b)``, folded, with Fejer's kernel F and a
-    polynomial u between 0 and 1 that is near 1 where the kernel's law has less than a block to each resolved cell.
+    With ``K(a, b) = sum_x cos(a x) cos(b x)``, the summed square error of n blocks is a quadratic form in their measure
+    nu, and blocks repel each other. Let G be a nonnegative part of K, small enough for K - G to stay positive
+    semi-definite. As pairs of blocks add nothing negative, ``nu G nu >= diag(G) nu / n``, and the error is at least the
+    minimum of ``nu (K - G) nu + (diag(G)/n - 2 h) nu + const`` over all probability measures: a convex problem, whose
+    conditional-gradient gap gives a lower bound at any nu. (The method of Yudin's bounds for energies, 1992.) Here
+    ``G = share u(a) u(b) F(a - b)``, folded, with Fejer's kernel F and a polynomial u between 0 and 1 that is near 1
+    where the kernel's law has less than one block per resolved cell.
     """
     if len(max_lag) > 1 or not n:
         return 0.0

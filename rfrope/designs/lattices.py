@@ -1,4 +1,4 @@
-"""Waves to which the points of a lattice are blind."""
+"""Waves that the points of a lattice cannot see."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from rfrope.kernels.text import read_kernel
 def dual_lattice(
     kernel: Kernel | str, n_blocks: int, *, most: int = 8, least: float = 0.5
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Waves of the cube that the points of the design "shifted" do not see, or hardly: where it resonates.
+    """Return the waves of the cube that the points of the design "shifted" cannot see, or hardly: its resonances.
 
     Parameters
     ----------
     kernel : Kernel or str
-        It says how many columns the cube has, and which of them is spread evenly.
+        Determines the number of columns of the cube, and which of them is evenly spaced.
     n_blocks : int
         D, at least 1.
     most : int
-        Largest number of turns on a column that is looked at; the evenly spread column is looked at up to ``most D``.
+        Largest number of turns on a column; on the evenly spaced one ``most D``.
     least : float
-        Between 0 and 1: how much of a wave must be left.
+        Smallest value of `left` to return, between 0 and 1.
 
     Returns
     -------
     waves : ndarray of int, (n, columns)
-        Numbers of turns h, not all 0, one of each pair +-h, those of fewest turns first.
+        Numbers of turns h, not all 0, one of each pair +-h, fewest turns first.
     left : ndarray, (n,)
-        ``abs(mean_i exp(2 pi i h . p_i))`` over the points: 1 where all of them have the same phase.
+        ``abs(mean_i exp(2 pi i h . p_i))`` over the points: 1 if all have the same phase.
 
     Raises
     ------
     ValueError
-        For numbers that are not as above, more waves than fit in memory, or a kernel that cannot be read.
+        If a number is not as described above, there are more waves than fit in memory, or the kernel is invalid.
     TypeError
-        For arguments of another kind.
+        If an argument is of another type.
 
     See Also
     --------
@@ -49,11 +49,11 @@ def dual_lattice(
 
     Notes
     -----
-    A random shift of the points turns every wave by a phase of its own: the variance of the mean kernel is
-    ``sum_h |f_h|^2 left_h^2`` over all h but 0, f being the Fourier coefficients of ``cos(lag . omega)`` as a function
-    of the cube. Independent points have ``1 / D`` for ``left^2``. With one column the waves are the multiples of D;
-    with more, those of ``h_1 / D + h_2 / g + ... = 0 mod 1`` or nearly so. Where the cosine is such a wave, as that of
-    ``sinc`` is at lags ``2 pi h / bandwidth``, all blocks err together.
+    A random shift of the points multiplies every wave by an independent phase, so the variance of the mean kernel is
+    ``sum_h |f_h|^2 left_h^2`` over h other than 0, with f the Fourier coefficients of ``cos(lag . omega)`` on the cube.
+    For independent points ``left^2`` is ``1 / D``. With one column the waves are the multiples of D; with more, the
+    solutions, or near solutions, of ``h_1 / D + h_2 / g + ... = 0 mod 1``. Where the cosine is such a wave, as for
+    ``sinc`` at lags ``2 pi h / bandwidth``, all blocks err together.
 
     Examples
     --------

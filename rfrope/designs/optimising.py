@@ -1,4 +1,4 @@
-"""Frequencies ``(n, k)`` fitted to a kernel over a range of lags, from several starts, and the error they reach."""
+"""Frequencies ``(n, k)`` fitted to a kernel over a range of lags from several starts, and the error they reach."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MOST_STARTS = 2**16
 _MOST_LAGS = 2**52  # lags that a range may hold
 _MOST_UNKNOWNS = 2**10  # unknowns of a fit: its time grows with their square
 _KEY = random.key_from_rng(0)  # all starts and jumps are drawn with it: a fit has no seed
-_WORK = 2**9  # unknowns times starts, unless a number of starts is given
+_WORK = 2**9  # unknowns times starts, by default
 _USUAL_STARTS = 16  # at most
 _QUICK, _LAST = (60, 1e-5), (500, 1e-7)  # steps at most and least gain of descents in between, and of the last one
 _CANDIDATES = 2**10  # places that a block may jump to in one round
-_SUP_LAGS = 2**13  # lags that minimax sees, unless there are fewer
+_SUP_LAGS = 2**13  # maximum number of lags of minimax
 _FIRST_STEP, _LEAST_GAIN = 0.1, 1e-3  # phase at the largest lag, gain that ends minimax
 _LARGE = 0.7  # share of the largest error from which on a programme bounds one
 _REFINED = ((6, 2), (40, 1))  # steps of minimax that fits go, and how many of them are kept
@@ -47,46 +47,44 @@ def optimise(
     device: Any = None,
     dtype: Any = None,
 ) -> Rope:
-    """Fit frequencies to a kernel over whole lags from -max_lag to max_lag, and say what they reach.
+    """Return frequencies fitted to a kernel over whole lags from -max_lag to max_lag, with the error they reach.
 
-    Deterministic: it goes downhill from the design "quantile" and from random sets that are always the same, lets
-    blocks jump to where they are needed, and keeps the best.
+    Deterministic: descends from the design "quantile" and from fixed random sets, lets blocks jump, and keeps the best.
 
     Parameters
     ----------
     kernel, n_blocks, xp, device, dtype
-        As in `sample`.
+        See `sample`.
     max_lag : int or sequence of int
-        Largest lag in units of position, one number or one for each axis. Beyond it the error is not looked at, and
-        grows.
+        Largest lag in units of position, one for all axes or one for each. Beyond it the error is ignored, and grows.
     norm : {"rms", "sup"}
-        Minimise the root mean square of the error, or go on from there to lower the largest error.
+        Minimise the root mean square of the error, or continue from there to lower the largest error.
     starts : int, optional
-        How many sets the search begins with, at least 1. Unless given 16 of up to 32 unknowns (D k), fewer of more: 8
-        of 64, one of 512. More take longer, on as many cores as `rfrope.threads` allows, and seldom gain much.
+        Number of starting sets, at least 1. Default: 16 for up to 32 unknowns (D k), 8 for 64, down to one for 512.
+        More take longer, on as many cores as `rfrope.threads` allows, and rarely gain much.
     progress : None, bool or callable
-        Shows the starts that are done, as in `rfrope.estimate_kernel`.
+        Shows the finished starts; see `rfrope.estimate_kernel`.
 
     Returns
     -------
     Rope
         Frequencies (D,) or (D, k), ``context = max_lag + 1``, and in its ``source``
 
-        - ``norm``: what was minimised;
+        - ``norm``: the minimised error;
         - ``error``: ``rms`` and ``sup``, the root mean square and the largest ``abs(Phi_D - Phi)`` over the whole lags
-          of the range, one of each pair +-lag; beyond 2**20, over the smaller ones and a spread over the rest;
-        - ``lower_bound``: a root mean square error that no set of so many blocks falls below, whatever its frequencies,
-          so that nobody looks for less; 0 where none is known (smooth kernels, and more than one axis);
+          of the range, one of each pair +-lag; beyond 2**20 lags, over the smaller ones and a spread over the rest;
+        - ``lower_bound``: a root mean square error that no set of D frequencies can beat; 0 where none is known (smooth
+          kernels, several axes);
         - ``extra``: ``max_lag``, the range, one number for each axis; ``starts``; and ``start``, the errors of the
           design "quantile".
 
     Raises
     ------
     ValueError
-        For a range, norm or number of starts that is not as above, for more than 1024 unknowns (D k), and as
-        `sample`.
+        If the range, norm or number of starts is not as described above, or there are more than 1024 unknowns (D k);
+        see also `sample`.
     TypeError
-        For arguments of another kind.
+        If an argument is of another type.
 
     See Also
     --------
@@ -95,10 +93,10 @@ def optimise(
     Notes
     -----
     Source: section 4 of the mathematics page. The error is that of the mean kernel ``(1/D) sum_i cos(lag . omega_i)``.
-    Only whole lags count, and there omega matters modulo 2 pi: at positions that are not whole such a set is no better
-    than its start. Beyond 2**14 lags the fit sees the smaller ones and a spread over the rest ("sup": beyond 2**13);
-    the figures are over all. Descent is Newton's method; a jump moves the block to the place that lowers the error
-    most among all blocks and 1024 places, half of them drawn by the kernel's law. docs/designs.rst has times.
+    Only whole lags count, where omega matters modulo 2 pi: at fractional positions the result is no better than its
+    start. Beyond 2**14 lags ("sup": 2**13) the fit uses the smaller ones and a spread over the rest; the reported
+    errors use all. Descent is Newton's method; a jump moves the block that lowers the error most to the best of 1024
+    places, half of them drawn from the kernel's law. docs/designs.rst has times.
 
     Examples
     --------
@@ -130,12 +128,12 @@ def optimise(
 
 
 def usual_starts(kernel: Kernel, n_blocks: int) -> int:
-    """Return the number of starts that a fit takes unless one is given: fewer where each takes long."""
+    """Return the default number of starts of a fit: fewer where each takes longer."""
     return min(_USUAL_STARTS, max(1, _WORK // max(n_blocks * kernel.ndim, 1)))
 
 
 def read_range(kernel: Kernel, value: Any, name: str = "max_lag", least: int = 1) -> tuple[int, ...]:
-    """Largest lag, or length, on each axis, from one number or one for each."""
+    """Return the largest lag, or length, on each axis, from one number or one for each."""
     each = tuple(value) if is_several(value) else (value,) * kernel.ndim
     if len(each) != kernel.ndim:
         raise ValueError(f"{name} is {show(value)}; expected one number or {kernel.ndim}, one for each axis")
@@ -143,20 +141,20 @@ def read_range(kernel: Kernel, value: Any, name: str = "max_lag", least: int = 1
 
 
 def read_fit(kernel: Kernel, design: str, n_blocks: int, max_lag: Any, norm: str | None) -> tuple[int, ...] | None:
-    """Largest lag on each axis for a design that is fitted to a range; None for the others."""
+    """Return the largest lag on each axis for a design that is fitted to a range; None for the others."""
     if norm is not None and design != "optimised":
-        raise ValueError(f"norm is {show(norm)} but design is {show(design)}; expected it with 'optimised' alone")
+        raise ValueError(f"norm is {show(norm)} but design is {show(design)}; expected it only with 'optimised'")
     if design not in FITTED:
         if max_lag is not None:
-            alone = "expected it with 'optimised' or 'balanced' alone"
+            alone = "expected it only with 'optimised' or 'balanced'"
             raise ValueError(f"max_lag is {show(max_lag)} but design is {show(design)}; {alone}")
         return None
     choice("norm", norm or "rms", NORMS)
     if max_lag is None:
-        raise ValueError(f"max_lag is None; expected the largest lag that counts, for design {show(design)}")
+        raise ValueError(f"max_lag is None; expected the largest lag, for design {show(design)}")
     reach = read_range(kernel, max_lag)
     if math.prod(2 * m + 1 for m in reach) > _MOST_LAGS:
-        raise ValueError(f"max_lag is {show(max_lag)}; expected a range of at most 2**52 lags")
+        raise ValueError(f"max_lag is {show(max_lag)}; expected at most 2**52 lags")
     if design == "optimised" and n_blocks * kernel.ndim > _MOST_UNKNOWNS:
         most = f"at most {_MOST_UNKNOWNS} unknowns with design 'optimised', or design 'quantile'"
         raise ValueError(f"n_blocks is {n_blocks} with {kernel.ndim} axes; expected {most}")
@@ -169,9 +167,9 @@ def read_fit(kernel: Kernel, design: str, n_blocks: int, max_lag: Any, norm: str
 def fit(
     kernel: Kernel, n: int, max_lag: tuple[int, ...], norm: str, *, starts: int | None = None, progress: Any = None
 ) -> np.ndarray:
-    """Frequencies that minimise the error of their mean kernel over whole lags, the best that several starts lead to.
+    """Return frequencies that minimise the error of their mean kernel over whole lags, the best of several starts.
 
-    Norm "rms" is least squares; norm "sup" goes on from there.
+    Norm "rms" is least squares; norm "sup" continues from there.
     """
     if not n:
         return quantile(kernel, n)

@@ -1,4 +1,4 @@
-"""Designs by name: frequencies of a kernel, the points of the cube behind them, and the rotation of a model's heads."""
+"""Designs by name: frequencies of a kernel, the underlying points of the cube, and Ropes for a model's heads."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from rfrope.rotation.rope import Rope
 
 @dataclass(frozen=True)
 class Design:
-    """One way to make the frequencies of a kernel; `sample` describes each.
+    """A method that makes the frequencies of a kernel; `sample` describes each.
 
     Attributes
     ----------
     name : str
-        What ``design=`` takes.
+        Value of ``design=``.
     randomised : bool
-        True if there is a seed; each block, taken alone, then has exactly the kernel's law.
+        Whether it takes a seed; each block alone then has exactly the kernel's law.
     fitted : bool
-        True if frequencies depend on a range of lags, ``max_lag``.
+        Whether frequencies depend on a range of lags, ``max_lag``.
 
     See Also
     --------
@@ -60,7 +60,7 @@ _BY_NAME = {record.name: record for record in _RECORDS}
 
 
 def records() -> tuple[Design, ...]:
-    """Return the designs, as records.
+    """Return the designs as records.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def records() -> tuple[Design, ...]:
 
 
 def names() -> tuple[str, ...]:
-    """Names of the designs; ``design=`` also takes "auto", which chooses one of them.
+    """Return the names of the designs; ``design=`` also accepts "auto", which chooses one of them.
 
     Returns
     -------
@@ -110,62 +110,60 @@ def sample(
     max_lag: int | Sequence[int] | None = None,
     norm: str | None = None,
 ) -> Array:
-    """Return frequencies of a kernel; randomised designs make the expected score ``(q . k) Phi(lag)``.
+    """Return frequencies of a kernel; with randomised designs the expected score is ``(q . k) Phi(lag)``.
 
-    The set of head h depends on the seed, h and the design alone: the same bits on every library (with one build of
-    NumPy and SciPy, which evaluate the quantile functions, on one kind of processor). With "iid" a shorter sample is
-    the beginning of a longer one.
+    The set of head h depends only on the seed, h and the design: the same bits on every library (for one build of NumPy
+    and SciPy, which evaluate the quantile functions, on one kind of processor). With "iid" a shorter sample is the
+    beginning of a longer one.
 
     Parameters
     ----------
     kernel : Kernel or str, or a sequence of them
-        What to realise; a string is read by `rfrope.kernels.parse`. A sequence has one kernel for each head.
+        Kernel of all heads, or one for each; strings are read by `rfrope.kernels.parse`.
     n_blocks : int
         D, half the rotated width.
     rng : None, int, sequence of ints or numpy.random.Generator
-        Seed, as in SPEC 7; None draws fresh entropy. A Generator is advanced by eight bytes. Deterministic designs
-        do not look at it.
+        Seed; None draws fresh entropy. A Generator advances by eight bytes. Deterministic designs ignore it.
     design : str
         "iid", independent draws, or one of the following (docs/designs.rst compares them).
 
-        - "stratified": one uniform in each of D strata of every column of the cube, the strata permuted at random. A
-          column that carries a sign has strata of its magnitude and independent signs. In one axis the strata are those
-          of abs(omega), however many columns there are, and the variance of the mean kernel is at any lag at most 33/32
-          of that of independent draws, for up to 32768 blocks (docs/proofs.rst).
-        - "shifted": the points of "quantile" moved by one random shift, in random order, with independent signs. At
-          some far lags all blocks return together: the variance is up to D times that of independent draws.
-        - "sobol", "halton": scrambled points of low discrepancy.
-        - "orthogonal" (two axes or more, isotropic kernels and linear maps of them): uniform directions that are
-          orthogonal within groups of k, times independent radii.
-        - "balanced": shifted points of the law, dealt out to eight sets so that each errs little over ``max_lag``, and
-          one of these sets.
-        - "antithetic": pairs (omega, -omega); an odd last one is alone. Sines of a pair with equal content cancel, but
-          cosines are equal, which doubles the variance of their mean: rarely what one wants.
+        - "stratified": one uniform in each of D strata of every column of the cube, the strata permuted at random. If a
+          column carries a sign, its magnitude is stratified and its sign independent. In one axis the strata are those
+          of abs(omega), for any number of columns, and the variance of the mean kernel is at most 33/32 of that of
+          independent draws, at any lag and for up to 32768 blocks (docs/proofs.rst).
+        - "shifted": the points of "quantile" under one random shift, in random order, with independent signs. At some
+          far lags all blocks return together: the variance is up to D times that of independent draws.
+        - "sobol", "halton": scrambled low-discrepancy points.
+        - "orthogonal" (two axes or more; isotropic kernels and linear maps of them): uniform directions, orthogonal
+          within groups of k, times independent radii.
+        - "balanced": one of eight sets into which shifted points of the law are divided so that each has a small error
+          over ``max_lag``.
+        - "antithetic": pairs (omega, -omega); an odd last one is alone. With equal content the sines of a pair cancel,
+          but its cosines are equal, which doubles the variance of their mean: rarely useful.
         - "quantile", deterministic: abs(omega) at probabilities (i + 1/2)/D with alternating signs; a lattice of the
           cube in more than one axis.
-        - "optimised", deterministic: `optimise`, which also reports what was reached.
+        - "optimised", deterministic: `optimise`, which also reports the error reached.
         - "auto": "stratified" in one axis, else "sobol".
     heads : int, optional
-        Number of heads, each with an independent set. Head 0 is the set without ``heads``. Deterministic designs
-        give all heads the same set.
+        Number of heads, each with an independent set; head 0 has the set returned without ``heads``. Deterministic
+        designs give all heads the same set.
     xp, device, dtype
-        Array library (a module such as ``torch``; NumPy unless given), where to put the result, and its dtype (float64
-        where the library has it unless given). The draw itself is made by NumPy in float64 on the host, and copied to
-        the device.
+        Array library (a module such as ``torch``; default: NumPy), device and dtype of the result (default: float64
+        where the library has it). The draw is made by NumPy in float64 on the host, and copied to the device.
     max_lag, norm
-        For the designs "optimised" and "balanced": as in `optimise`; "balanced" has no norm.
+        For the designs "optimised" and "balanced"; see `optimise`. "balanced" has no norm.
 
     Returns
     -------
     array, radians per unit of position
-        ``(D,)`` for a kernel with one axis and ``(D, k)`` with k; with heads ``(H, D, k)``, k = 1 included.
+        ``(D,)`` for a kernel with one axis and ``(D, k)`` with k; with heads ``(H, D, k)``, also for k = 1.
 
     Raises
     ------
     ValueError
-        For an unknown design or one that the kernel does not allow, negative numbers, or a kernel that cannot be read.
+        If the design is unknown or does not suit the kernel, a number is negative, or the kernel is invalid.
     TypeError
-        For arguments of another kind.
+        If an argument is of another type.
 
     See Also
     --------
@@ -173,11 +171,11 @@ def sample(
 
     Notes
     -----
-    Source: Corollary 3 and Theorem 2 of the RF-RoPE paper, which needs the kernel's law for every block alone, not
-    independence; sections 3 and 4 of the mathematics page. Every block of a randomised design has the kernel's law
-    exactly, so the mean score is exact; the variance of Proposition 4 holds for "iid" only: `estimate_scores` measures
-    that of the others. A deterministic design has no expectation: its mean kernel is near Phi, and a score is near
-    ``(q . k) Phi`` as far as blocks share the content.
+    Source: Corollary 3 and Theorem 2 of the RF-RoPE paper; sections 3 and 4 of the mathematics page. Each block of a
+    randomised design has exactly the kernel's law, which is all that Theorem 2 needs, so the expected score is exact.
+    The variance of Proposition 4 holds for "iid" only; `estimate_scores` measures that of the others. A deterministic
+    design has no expectation: its mean kernel is near Phi, and a score is near ``(q . k) Phi`` as far as blocks share
+    the content.
 
     Examples
     --------
@@ -186,7 +184,7 @@ def sample(
     >>> sample("gaussian(scale=32, ndim=2)", 4, rng=0, heads=8).shape
     (8, 4, 2)
 
-    A ladder of scales, one for each head:
+    A ladder of scales, one per head:
 
     >>> import rfrope
     >>> ladder = [rfrope.kernel("gaussian", scale=s) for s in np.geomspace(8.0, 512.0, 4)]
@@ -239,35 +237,34 @@ def design(
     device: Any = None,
     dtype: Any = None,
 ) -> Rope:
-    """Make frequencies for a kernel, for one head or several, and measure their error over the context.
+    """Return a Rope of a kernel's frequencies for one head or several, with their error over the context.
 
     Parameters
     ----------
     kernel : Kernel or str, or a sequence of them
-        What to realise; a string is read by `rfrope.kernels.parse`. A sequence has one kernel for each head.
+        Kernel of all heads, or one for each; strings are read by `rfrope.kernels.parse`.
     head_dim : int
-        Features of a head, even; any number of magnitudes if `polar`.
+        Number of features of a head, even; any number of magnitudes if `polar`.
     context : int or sequence of int
-        Number of positions, at least 2; one number or one for each axis.
+        Number of positions, at least 2; one for all axes or one for each.
     heads : int, optional
-        Number of heads, each with its own frequencies. By default all heads share one set.
+        Number of heads, each with its own frequencies. Default: all heads share one set.
     design : str
-        How frequencies are made; see `sample`.
+        Method that makes the frequencies; see `sample`.
     rng : None, int, sequence of ints or numpy.random.Generator
-        Seed of the randomised designs. None takes fresh entropy, which `source` then holds, so that the set can be made
-        again.
+        Seed of the randomised designs. None draws fresh entropy, which `source` records to reproduce the set.
     rotary_dim : int, optional
-        Number of features of a head that are rotated, even. By default all are.
+        Number of rotated features of a head, even. Default: all.
     ladder : (first, last), optional
-        Scales of the kernel from the first head to the last, at equal ratios; with one kernel and several heads.
+        Scales of the kernel from the first head to the last, at equal ratios; for one kernel and several heads.
     norm : {"rms", "sup"}, optional
-        The error that the design "optimised" lowers; "rms" unless given.
+        Error that the design "optimised" minimises. Default: "rms".
     pairing : {"half", "interleaved"}
         Which two features of the model form a block.
     polar : bool
-        Make a frequency for each feature of a head, not for each pair: a Rope for `rfrope.rotation.rotate_polar`.
+        Make one frequency per feature instead of one per pair, for `rfrope.rotation.rotate_polar`.
     xp, device, dtype
-        As in `sample`.
+        See `sample`.
 
     Returns
     -------
@@ -275,20 +272,20 @@ def design(
         Frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)``; in its ``source``
 
         - ``kernel``: its text, or one for each head;
-        - ``design``: the design's own name where "auto" chose it; ``norm``; ``seed``, if the design is randomised and
-          it was not a Generator;
+        - ``design``: the name of the design, also if "auto" chose it; ``norm``; ``seed``, if the design is randomised
+          and the seed was not a Generator;
         - ``error``: ``rms`` and ``sup`` of the worst head's mean kernel against Phi, over the whole lags below the
           context on every axis;
-        - ``lower_bound``, of the design "optimised": the root mean square error that no set of so many blocks falls
-          below for that head's kernel, 0 where none is known; see `rfrope.designs.optimise`.
+        - ``lower_bound``, for the design "optimised": a root mean square error that no set of D frequencies can beat
+          for that head's kernel, 0 where none is known; see `rfrope.designs.optimise`.
 
     Raises
     ------
     ValueError
-        For widths that are odd or do not fit, a context below 2, numbers of heads and kernels that differ, and as
+        If a width is odd or does not fit, the context is below 2, or numbers of heads and kernels differ; see also
         `sample`.
     TypeError
-        For arguments of another kind.
+        If an argument is of another type.
 
     See Also
     --------
@@ -345,16 +342,16 @@ def design(
 def points(
     kernel: Kernel | str, n_blocks: int, *, design: str = "stratified", rng: Any = None, heads: int | None = None
 ) -> np.ndarray:
-    """Points of the unit cube that a design sends through a kernel's transport.
+    """Return the points of the unit cube that a design passes to a kernel's transport.
 
     Parameters
     ----------
     kernel : Kernel or str
-        It says how many columns the cube has (`Kernel.n_columns`) and which of them carry a sign.
+        Determines the number of columns (`Kernel.n_columns`) and which of them carry a sign.
     n_blocks, rng, heads
-        As in `sample`.
+        See `sample`.
     design : {"iid", "stratified", "shifted", "sobol", "halton"}
-        Those of `sample` that are point sets.
+        A design of `sample` that is a set of points.
 
     Returns
     -------
@@ -364,9 +361,9 @@ def points(
     Raises
     ------
     ValueError
-        For another design, negative numbers, or a kernel that cannot be read.
+        If the design is another one, a number is negative, or the kernel is invalid.
     TypeError
-        For arguments of another kind.
+        If an argument is of another type.
 
     See Also
     --------
@@ -374,7 +371,7 @@ def points(
 
     Examples
     --------
-    One point in each eighth of the column, which here is the magnitude's:
+    One point in each eighth of the column, here of the magnitude:
 
     >>> u = points("gaussian(scale=32)", 8, design="stratified", rng=0)
     >>> sorted((abs(2.0 * u - 1.0) * 8).astype(int)[:, 0].tolist())
@@ -389,14 +386,14 @@ def points(
 
 
 def draw(kernel: Kernel, key: random.Key, start: int, n_draws: int, *, stream: int = 0, streams: int = 1) -> np.ndarray:
-    """Draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws, k)``."""
+    """Return draws start, ..., start + n_draws - 1 of some streams: ``(streams, n_draws, k)``."""
     return sets.transport(kernel, sets.uniforms(key, start, n_draws, kernel.n_columns, stream, streams))
 
 
 def draw_sets(
     kernel: Kernel, design: str, key: random.Key, n_blocks: int, stream: int = 0, streams: int = 1, n_threads: int = 1
 ) -> np.ndarray:
-    """Sets of a randomised design, one for each stream: ``(streams, n_blocks, k)``."""
+    """Return sets of a randomised design, one per stream: ``(streams, n_blocks, k)``."""
     if design in sets.FREQUENCIES:
         return sets.FREQUENCIES[design](kernel, key, n_blocks, stream, streams)
     if design == "iid":
@@ -410,7 +407,7 @@ def _check_size(kernel: Kernel, n_blocks: int, heads: int) -> None:
 
 
 def check_design(design: str, kernel: Kernel) -> str:
-    """Return the name of a design that the kernel allows, "auto" resolved, or say which designs there are."""
+    """Return the name of a design, "auto" resolved; refuse one that the kernel does not allow."""
     choice("design", design, (*_BY_NAME, "auto"))
     if design == "auto":
         return "sobol" if kernel.ndim > 1 else "stratified"
@@ -420,7 +417,7 @@ def check_design(design: str, kernel: Kernel) -> str:
 
 
 def check_randomised(design: str, kernel: Kernel) -> str:
-    """As `check_design`, and refuse a design without randomness, which has nothing to estimate, or with a range."""
+    """Return the name as `check_design`; refuse a design without randomness, or one fitted to a range."""
     record = _BY_NAME[check_design(design, kernel)]
     if record.fitted or not record.randomised:
         free = ", ".join(repr(each.name) for each in _RECORDS if each.randomised and not each.fitted)
@@ -453,7 +450,7 @@ def _read_widths(head_dim: Any, rotary_dim: Any, polar: bool) -> tuple[int, int]
         width = even("head_dim", head_dim)
         return width, (width if rotary_dim is None else even("rotary_dim", rotary_dim, most=width)) // 2
     if rotary_dim is not None:
-        raise ValueError(f"rotary_dim is {show(rotary_dim)}, but polar features are all turned; expected None")
+        raise ValueError(f"rotary_dim is {show(rotary_dim)}, but all polar features are rotated; expected None")
     width = whole("head_dim", head_dim, 1)
     return width, width
 
@@ -466,9 +463,9 @@ def _read_kernels_of_heads(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]
     if ladder is None:
         return chosen
     if len(chosen) > 1 or heads is None:
-        raise ValueError(f"ladder is {show(ladder)}; expected one kernel with it, and heads")
+        raise ValueError(f"ladder is {show(ladder)}; expected a single kernel and heads with it")
     if not isinstance(ladder, list | tuple) or len(ladder) != 2:
-        raise TypeError(f"ladder is {show(ladder)}; expected two scales, those of the first and the last head")
+        raise TypeError(f"ladder is {show(ladder)}; expected the scales of the first and the last head")
     heads = capacity.count("heads", heads, 1, each=2000.0)
     first, last = (positive(f"ladder[{i}]", value) for i, value in enumerate(ladder))
     return [_rescale(chosen[0], scale) for scale in np.geomspace(first, last, heads).tolist()]
@@ -477,12 +474,12 @@ def _read_kernels_of_heads(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]
 def _rescale(kernel: Kernel, scale: float) -> Kernel:
     """Return a kernel of another scale, of so few digits that its text is the kernel."""
     if not isinstance(getattr(kernel, "scale", None), float) or not dataclasses.is_dataclass(kernel):
-        raise ValueError(f"kernel is {kernel!r}, which has no single scale; expected one as gaussian() with a ladder")
+        raise ValueError(f"kernel is {kernel!r}, which has no single scale; expected one, as gaussian(), with a ladder")
     return dataclasses.replace(kernel, scale=float(f"{scale:.6g}"))
 
 
 def _seed(rng: Any) -> Any:
-    """Return a seed that can be written down: what came, or fresh entropy; None for a generator, which has a state."""
+    """Return a seed that can be recorded: the given one, or fresh entropy; None for a Generator."""
     if rng is None:
         return int(np.random.SeedSequence().entropy)  # type: ignore[arg-type]
     if isinstance(rng, list | tuple):

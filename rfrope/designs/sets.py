@@ -1,10 +1,10 @@
-"""Designs: sets of points of the unit cube, and what they become through a kernel's transport.
+"""Designs: sets of points of the unit cube, mapped to frequencies by a kernel's transport.
 
-A randomised design gives every block, taken alone, exactly the law of the kernel: each of its points is uniform in the
-cube, whatever the other points do. All randomness is Philox's, by key and stream, so that a seed means the same set in
-every version of SciPy, and any number of sets is made in one call.
+Each block of a randomised design alone has exactly the kernel's law: each of its points is uniform in the cube. All
+randomness is Philox's, by key and stream, so a seed gives the same set with every version of SciPy, and one call makes
+any number of sets.
 
-Below, points are ``(sets, n, draws)`` and frequencies ``(sets, n, k)``, k = 1 included.
+Below, points are ``(sets, n, draws)`` and frequencies ``(sets, n, k)``, also for k = 1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rfrope._core import parallel, quantiles, random
 from rfrope.designs.descent import inner
 from rfrope.kernels import Kernel
 
-_MANY = 2**15  # uniforms from which on it pays to import Numba
+_MANY = 2**15  # uniforms from which importing Numba pays
 _BITS = 52  # random bits of a uniform
 _AT_ONCE = 2**16  # numbers of candidates
 _TABULATED = 2**16  # points from which the law of abs(omega) is tabulated where it has no quantile function
@@ -32,7 +32,7 @@ _NO_GAIN = 1e-9  # part of a point's own square
 
 
 def uniforms(key: random.Key, start: int, n: int, columns: int, stream: int, streams: int) -> np.ndarray:
-    """Philox's uniforms ``(streams, n, columns)``, by the compiled loop where they are many."""
+    """Return Philox's uniforms ``(streams, n, columns)``, from the compiled loop if there are many."""
     make = random.uniforms if streams * n * columns >= _MANY else random.uniforms.generic
     return make(key, start, n, columns, stream=stream, streams=streams)
 
@@ -41,15 +41,15 @@ def uniforms(key: random.Key, start: int, n: int, columns: int, stream: int, str
 
 
 def iid(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
-    """Independent points."""
+    """Return independent points."""
     return uniforms(key, 0, n, kernel.n_columns, stream, streams)
 
 
 def stratified(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
-    """One point in each of n strata of every column, the strata permuted at random: a Latin hypercube.
+    """Return one point in each of n strata of every column, the strata permuted at random: a Latin hypercube.
 
-    Strata of a column that carries a sign are those of its magnitude, and its sign is drawn independently. In one axis
-    the strata are those of abs(omega), also where a frequency takes several columns.
+    If a column carries a sign, its magnitude is stratified and its sign independent. In one axis the strata are those
+    of abs(omega), even if a frequency takes several columns.
     """
     if needs_table(kernel):
         return strata_of_magnitude(kernel, key, n, stream, streams)
@@ -61,10 +61,10 @@ def stratified(kernel: Kernel, key: random.Key, n: int, stream: int, streams: in
 
 
 def shifted(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
-    """Points of `quantile` moved by one random shift, in random order and with independent signs.
+    """Return the points of `quantile` under one random shift, in random order and with independent signs.
 
-    In one axis magnitudes are at probabilities (i + U)/n, with one uniform U for all (systematic sampling); in more a
-    lattice is moved in every column, modulo 1 (Cranley and Patterson's rotation).
+    In one axis magnitudes are at probabilities (i + U)/n, with one uniform U for all (systematic sampling); in more
+    axes a lattice is shifted in every column, modulo 1 (Cranley-Patterson rotation).
     """
     if needs_table(kernel):
         return strata_of_magnitude(kernel, key, n, stream, streams, moved=True, shared=True)
@@ -76,24 +76,24 @@ def shifted(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) 
 
 
 def needs_table(kernel: Kernel) -> bool:
-    """Return True where abs(omega), in one axis, is no function of one column: its strata are runs of candidates."""
+    """Return whether abs(omega), in one axis, depends on several columns, so that its strata are runs of candidates."""
     return kernel.ndim == 1 and kernel.n_columns > 1
 
 
 def strata_of_magnitude(
     kernel: Kernel, key: random.Key, n: int, stream: int, streams: int, *, moved: bool = False, shared: bool = False
 ) -> np.ndarray:
-    """One point of each of n strata of abs(omega) in one axis, for a transport of several columns.
+    """Return one point in each of n strata of abs(omega) in one axis, for a transport of several columns.
 
-    Candidates, as many for each stratum, are sorted by abs(omega); a stratum is a run of them and gives the one at a
-    random place, one place for all if `shared`. Candidates are independent, each uniform in a box of its own; if
-    `moved` they are a lattice under one random shift. A block gets a stratum at random, and so any candidate with equal
-    probability: its law is the kernel's, exactly, however many candidates there are.
+    Candidates, equally many per stratum, are sorted by abs(omega). A stratum is a run of them and returns the one at a
+    random place, the same in all strata if `shared`. Candidates are independent, each uniform in its own box, or if
+    `moved` a lattice under one random shift. Each block gets a random stratum, so every candidate is equally likely and
+    its law is exactly the kernel's, for any number of candidates.
     """
     each, columns = max(1, min(_DRAWN, _MOST_DRAWN // max(n, 1))), kernel.n_columns
     count, found = n * each, np.empty((streams, n, columns))
     start = lattice(kernel, count) if moved else np.empty((0, columns))
-    length = max(1, _AT_ONCE // max(count * columns, 1))  # so many streams stay in the processor's caches
+    length = max(1, _AT_ONCE // max(count * columns, 1))  # streams that fit in the processor's caches
     for part in [slice(at, at + length) for at in range(0, streams, length)]:
         first, some = stream + part.start, len(found[part])
         if moved:
@@ -128,7 +128,7 @@ def _squeeze_into_boxes(kernel: Kernel, u: np.ndarray) -> np.ndarray:
 
 
 def sobol(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
-    """First n of the next power of two Sobol' points (SciPy's), scrambled: random lower triangular matrices and shifts.
+    """Return the first n of the next power of two Sobol' points (SciPy's), scrambled.
 
     Matousek's linear scrambling with a digital shift, as in `scipy.stats.qmc.Sobol`, but with Philox's bits.
     """
@@ -151,9 +151,9 @@ def sobol(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) ->
 
 
 def halton(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
-    """First n Halton points (SciPy's), scrambled: digits permuted at random, and a random place in the cell they name.
+    """Return the first n Halton points (SciPy's), with permuted digits and a random place in the cell they name.
 
-    Every digit of every column has a permutation of its own (Owen, "A randomized Halton algorithm in R", 2017).
+    Every digit of every column has its own permutation (Owen, "A randomized Halton algorithm in R", 2017).
     """
     from scipy.stats import qmc
 
@@ -181,7 +181,7 @@ POINTS = {"iid": iid, "stratified": stratified, "shifted": shifted, "sobol": sob
 
 
 def transport(kernel: Kernel, points: np.ndarray, n_threads: int = 1) -> np.ndarray:
-    """Frequencies ``(..., k)`` from points ``(..., draws)``, in parts, which threads share."""
+    """Return frequencies ``(..., k)`` of points ``(..., draws)``, computed in parts by several threads."""
     count = math.prod(points.shape[:-1])
     if count <= _ROWS or not kernel.n_columns:
         return np.reshape(kernel.transport(points), (*points.shape[:-1], kernel.ndim))
@@ -191,7 +191,7 @@ def transport(kernel: Kernel, points: np.ndarray, n_threads: int = 1) -> np.ndar
 
 
 def independent(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int, n_threads: int) -> np.ndarray:
-    """Frequencies of the points of `iid`; of many, nothing is held but the frequencies and some points at a time."""
+    """Return the frequencies of the points of `iid`; if there are many, only some points are in memory at a time."""
     if n <= _ROWS or not kernel.n_columns:
         return transport(kernel, iid(kernel, key, n, stream, streams), n_threads)
 
@@ -219,14 +219,14 @@ def _transport_parts(
 
 
 def antithetic(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
-    """Pairs (omega, -omega) of the first n/2 independent draws; of an odd number the last one is alone."""
+    """Return pairs (omega, -omega) of the first n/2 independent draws; of an odd number the last one is alone."""
     drawn = transport(kernel, iid(kernel, key, (n + 1) // 2, stream, streams))
     pairs = np.repeat(drawn, 2, axis=1)[:, :n]
     return pairs * np.where(np.arange(n) % 2, -1.0, 1.0)[:, None]
 
 
 def orthogonal(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
-    """Groups of k orthogonal directions, each of them uniform, times independent radii of the kernel's law.
+    """Return groups of k orthogonal directions, each of them uniform, times independent radii of the kernel's law.
 
     Directions are the rows of Q from the QR decomposition of a normal matrix, its columns times the signs of R's
     diagonal: without these signs Q is not uniform.
@@ -243,7 +243,7 @@ def orthogonal(kernel: Kernel, key: random.Key, n: int, stream: int, streams: in
 
 
 def checked_isotropy(kernel: Kernel) -> np.ndarray:
-    """Return the linear map under which a law is spherically symmetric, or say why "orthogonal" is not for it."""
+    """Return the linear map under which a law is spherically symmetric; refuse other laws for "orthogonal"."""
     if kernel.ndim == 1:
         raise ValueError(f"design is 'orthogonal' but {kernel!r} has one axis; expected 2 or more, or another design")
     isotropy = kernel.isotropy()
@@ -264,13 +264,13 @@ FREQUENCIES = {"antithetic": antithetic, "orthogonal": orthogonal}
 def balanced(
     kernel: Kernel, key: random.Key, n: int, reach: tuple[int, ...], stream: int = 0, streams: int = 1
 ) -> np.ndarray:
-    """Frequencies of some streams, ``(streams, n, k)``: of many points of the law, one of several disjoint sets.
+    """Return frequencies of some streams, ``(streams, n, k)``: one of several disjoint sets of many points of the law.
 
-    Each of the points of "shifted" has the kernel's law and belongs to one set, and a block gets any of them with equal
-    probability, whatever the others are. The sets' errors sum to that of all points together, which is small, so that
-    only their differences are left to choose: a descent exchanges points between two sets as long as that lowers the
-    squared errors of both, summed over all whole lags of the range in closed form. More than 512 blocks are those of
-    "shifted".
+    Each of the points of "shifted" has the kernel's law and belongs to one set, and each block gets any of them with
+    equal probability, whatever the others are. The errors of the sets sum to that of all points together, which is
+    small, so only their differences remain to be chosen: a descent exchanges points between two sets as long as that
+    lowers the squared errors of both, summed in closed form over all whole lags of the range. Above 512 blocks the
+    points are those of "shifted".
     """
     each = max(1, min(_SETS, _MOST_POINTS // max(n, 1)))
     found = np.empty((streams, n, kernel.ndim))
@@ -317,9 +317,9 @@ def _exchange_points(found: np.ndarray, sums: np.ndarray, products: np.ndarray, 
 
 
 def quantile(kernel: Kernel, n: int) -> np.ndarray:
-    """Magnitudes at probabilities (i + 1/2)/n in one axis, signs alternating; a lattice of n points in more.
+    """Return magnitudes at probabilities (i + 1/2)/n in one axis, signs alternating; a lattice of n points in more.
 
-    Where one uniform makes a frequency this is the quantile function of abs(omega); elsewhere (products, mixtures) its
+    If one uniform makes a frequency this is the quantile function of abs(omega); otherwise (products, mixtures) its
     values come from a table of 2**16 or more points of the law.
     """
     sign = np.where(np.arange(n) % 2, -1.0, 1.0)
@@ -336,10 +336,10 @@ def quantile(kernel: Kernel, n: int) -> np.ndarray:
 
 
 def lattice(kernel: Kernel, n: int) -> np.ndarray:
-    """Points of the cube ``(n, draws)``: equally spaced in one column, multiples of irrational numbers in the others.
+    """Return points of the cube ``(n, draws)``: equally spaced in one column, multiples of irrationals in the others.
 
-    Column j after the first has the steps ``g**-j`` with ``g**draws = g + 1``: the golden section for two columns, and
-    its generalisation (Roberts's R sequence) for more. The equally spaced column is the first that carries a sign.
+    Column j after the first has steps ``g**-j`` with ``g**draws = g + 1``: the golden section for two columns, its
+    generalisation (Roberts's R sequence) for more. The equally spaced column is the first that carries a sign.
     """
     columns = kernel.n_columns
     g = 1.5
@@ -369,7 +369,7 @@ def _first_signed(kernel: Kernel) -> int | None:
 def half_covered(kernel: Kernel, cube: np.ndarray, minus: np.ndarray) -> np.ndarray:
     """Squeeze points into the half of the cube that makes all cosines, and mirror some of them.
 
-    The cosine of -omega is that of omega, so points spread over half of a column that carries a sign are twice as dense
+    omega and -omega have the same cosine, so points spread over half of a column that carries a sign are twice as dense
     where it matters. With a fair sign for each, a uniform point stays uniform.
     """
     first = _first_signed(kernel)
@@ -382,5 +382,5 @@ def half_covered(kernel: Kernel, cube: np.ndarray, minus: np.ndarray) -> np.ndar
 
 
 def _inside(cube: np.ndarray) -> np.ndarray:
-    """Move what rounding put on the faces of the cube inside."""
+    """Move points that rounding put on the faces of the cube inside."""
     return np.clip(cube, 2.0**-54, 1.0 - 2.0**-53)

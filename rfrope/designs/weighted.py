@@ -1,4 +1,4 @@
-"""Frequencies with unequal weights: Gauss's quadrature of a law of one axis, and gains that make it an attention."""
+"""Frequencies with unequal weights: Gauss quadrature of a law of one axis, and gains that build it into attention."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _WRONG = 1e-12  # of Phi at whole lags, in a law that stands for it
 
 @dataclass(frozen=True, eq=False)
 class Quadrature(Result):
-    """Frequencies with a weight each: ``sum_i w_i cos(lag omega_i)`` is nearly Phi.
+    """Frequencies with weights: ``sum_i w_i cos(lag omega_i)`` is nearly Phi.
 
     Attributes
     ----------
     frequencies : ndarray, (D,), radians per unit of position
-        Not negative, in order.
+        Nonnegative, in ascending order.
     weights : ndarray, (D,)
         Positive, with sum 1.
     lags : {"real", "whole"}
-        Which lags it was made for.
+        Lags that it was made for.
     log_remainder : float
         Logarithm of the factor of ``lag^(4D)`` in the bound for real lags.
 
@@ -58,17 +58,17 @@ class Quadrature(Result):
 
     @property
     def effective_blocks(self) -> float:
-        """``1 / sum w^2``: how many equal blocks vary as little over contents of no order."""
+        """Return ``1 / sum w^2``, the number of equal blocks with the same variance over random content."""
         return float(1.0 / np.sum(self.weights**2))
 
     def mean_kernel(self, lags: Any) -> np.ndarray:
-        """``sum_i w_i cos(lag omega_i)`` at lags of any shape."""
+        """Return ``sum_i w_i cos(lag omega_i)`` at lags of any shape."""
         host = angles.numbers_on_host(lags, "lags").astype(np.float64)
         capacity.check(24.0 * host.size * len(self.weights), f"lags of shape {host.shape}", "the size of lags")
         return np.cos(host[..., None] * self.frequencies) @ self.weights
 
     def error_bound(self, lags: Any) -> np.ndarray:
-        """Bound of what ``mean_kernel`` is off Phi by, beside some 1e-13 of rounding.
+        """Return a bound on the error of ``mean_kernel``, up to rounding of about 1e-13.
 
         Parameters
         ----------
@@ -78,7 +78,7 @@ class Quadrature(Result):
         Returns
         -------
         ndarray
-            At most 2. For whole lags it is 0 up to 2D - 1 and says nothing beyond.
+            At most 2. For whole lags 0 up to 2D - 1, and no information beyond.
         """
         host = np.abs(angles.numbers_on_host(lags, "lags").astype(np.float64))
         if self.lags == "whole":
@@ -89,15 +89,15 @@ class Quadrature(Result):
             return np.minimum(np.exp(np.minimum(order * np.log(host) + self.log_remainder, 1.0)), 2.0)
 
     def gains(self, *, pairing: str = "half") -> np.ndarray:
-        """Factors ``(2D,)`` of the features of a query: D times the weight of their block.
+        """Return the factors ``(2D,)`` of a query's features: D times the weight of their block.
 
         ``rotate(gains * q, m, frequencies) @ rotate(k, n, frequencies)`` is the score ``sum_i D w_i (A_i cos u_i + B_i
-        sin u_i)``; they may go into W_q for good.
+        sin u_i)``; they may be multiplied into W_q once.
 
         Parameters
         ----------
         pairing : {"half", "interleaved"}
-            That of the rotation.
+            Pairing of the rotation.
         """
         blocks.check_pairing(pairing)
         each = len(self.weights) * self.weights
@@ -105,16 +105,16 @@ class Quadrature(Result):
 
 
 def quadrature(kernel: Kernel | str, n_blocks: int, *, lags: str = "real") -> Quadrature:
-    """Gauss's quadrature of a kernel's law: as many frequencies as blocks, with weights, and a bound of the error.
+    """Return the Gauss quadrature of a kernel's law: D frequencies with weights, and an error bound.
 
     Parameters
     ----------
     kernel : Kernel or str
-        One axis; with real lags one whose magnitude is a function of one uniform and has light tails.
+        One axis; for real lags, a kernel whose magnitude is a function of one uniform, with light tails.
     n_blocks : int
         D, from 1 to 256.
     lags : {"real", "whole"}
-        Take powers of omega^2, for a law of light tails, or of cos omega, for any law at whole lags.
+        Use powers of omega^2, for laws with light tails, or of cos omega, for any law at whole lags.
 
     Returns
     -------
@@ -122,11 +122,10 @@ def quadrature(kernel: Kernel | str, n_blocks: int, *, lags: str = "real") -> Qu
 
     Raises
     ------
-    ValueError
-        For several axes, a law that has no more than D magnitudes, or one that real lags do not allow; and for numbers
-        that are not as above.
+        If the kernel has several axes, no more than D magnitudes, or a law that real lags do not allow, or a number is
+        not as described above.
     TypeError
-        For arguments of another kind.
+        If an argument is of another type.
 
     See Also
     --------
@@ -134,19 +133,19 @@ def quadrature(kernel: Kernel | str, n_blocks: int, *, lags: str = "real") -> Qu
 
     Notes
     -----
-    With D points in ``omega^2`` the rule is the positive half of Gauss's rule with 2D points of the
-    symmetric law, exact for polynomials up to the degree 4D - 1, so that the error is at most ``lag^(4D) / (4D)!``
-    times the square of the norm of the monic orthogonal polynomial of degree 2D, the product of its recurrence
-    coefficients. Of a Gaussian law these are Hermite's. Nothing of the law is cut but 2**-900 of its tail; under tails
-    that are heavy the bound is true and useless, or they are refused.
+    With D points in ``omega^2`` the rule is the positive half of the Gauss rule with 2D points of the symmetric law. It
+    is exact for polynomials up to degree 4D - 1, so the error is at most ``lag^(4D) / (4D)!`` times the squared norm of
+    the monic orthogonal polynomial of degree 2D, the product of its recurrence coefficients. For a Gaussian law these
+    are Hermite's. Only 2**-900 of the tail is cut. For heavy tails the bound is true but useless, or the kernel is
+    refused.
 
-    With D points in ``cos omega`` it is exact at the whole lags up to 2D - 1, for every law: cosines of lags are
-    polynomials (Chebyshev's). Beyond, nothing is known; frequencies lie in [0, pi], which whole positions cannot tell
-    from others.
+    With D points in ``cos omega`` it is exact at the whole lags up to 2D - 1 for every law, as cosines of lags are
+    Chebyshev polynomials. Beyond, nothing is known; frequencies lie in [0, pi], which whole positions cannot
+    distinguish from others.
 
-    Equal weights are what RoPE has: the gains are fixed numbers beside it, and contents of no order vary as with
-    ``effective_blocks`` equal blocks. Source: Golub and Welsch (1969); recurrence coefficients are those of
-    Lanczos's process on a discretised law (Gautschi 2004).
+    RoPE has equal weights: the gains are constants beside it, and random content varies as with ``effective_blocks``
+    equal blocks. Source: Golub and Welsch (1969); recurrence coefficients from Lanczos's process on a discretised law
+    (Gautschi 2004).
 
     Examples
     --------
@@ -216,7 +215,7 @@ def _magnitudes(law: Kernel, n: int) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def place_nodes(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights of Gauss's rule on each of the intervals between some ends."""
+    """Return nodes and weights of the Gauss rule on each of the intervals between `ends`."""
     half = 0.5 * np.diff(ends)[:, None]
     return (ends[:-1, None] + half * (1.0 + NODES)).reshape(-1), (half * _WEIGHTS).reshape(-1)
 

@@ -1,7 +1,7 @@
-"""The engines that run models: one file for each, with what they read and what they are given.
+"""The engines that run models: one file each, with how it reads configs and which exports it takes.
 
-`records` looks through the modules of this package for every `Engine`. So a new file is a new engine: nothing else
-names it, and `rfrope.models.compare`, `rfrope.exports`, the command line and the documentation follow.
+`records` collects every `Engine` in the modules of this package, so a new file is a new engine: nothing else names it,
+and `rfrope.models.compare`, `rfrope.exports`, the command line and the documentation follow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REFERENCE = "transformers"  # what the others are held against, and the first of
 
 
 def names() -> list[str]:
-    """Names of all engines.
+    """Return the names of all engines.
 
     Returns
     -------
@@ -40,7 +40,7 @@ def names() -> list[str]:
 
 @cache
 def records() -> tuple[Engine, ...]:
-    """Everything that is known of each engine.
+    """Return the records of all engines.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def records() -> tuple[Engine, ...]:
 
 
 def find_engine(argument: str, value: Any, field: str) -> tuple[str, Any]:
-    """Return the name of the engine that a text means in any spelling, and its `field`, "reading" or "format"."""
+    """Return the name of an engine, given in any spelling, and its `field`, "reading" or "format"."""
     found = {one.name: getattr(one, field) for one in records() if getattr(one, field) is not None}
     name = named(argument, value, tuple(found))
     return name, found[name]

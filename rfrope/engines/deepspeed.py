@@ -1,4 +1,4 @@
-"""DeepSpeed inference (its second version, with a blocked cache): a base alone, or frequencies that were trained."""
+"""DeepSpeed inference (version 2, with a blocked cache): only a base, or trained frequencies."""
 
 from __future__ import annotations
 

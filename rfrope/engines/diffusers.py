@@ -1,4 +1,4 @@
-"""diffusers: ``apply_rotary_emb`` of its transformers, given tables of cos and sin, a row for each token."""
+"""diffusers: ``apply_rotary_emb`` of its transformers, with cos/sin tables of one row per token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""exllamav3: its rule for configs, and its kernel, which takes phases for each position."""
+"""exllamav3: its reading of configs, and its kernel, which takes phases for each position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""flash-attention: ``apply_rotary_emb``, given tables of cos and sin."""
+"""flash-attention: ``apply_rotary_emb``, with cos/sin tables."""
 
 from __future__ import annotations
 

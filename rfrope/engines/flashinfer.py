@@ -1,4 +1,4 @@
-"""FlashInfer: ``apply_rope_with_cos_sin_cache``, given one table of cos beside sin."""
+"""FlashInfer: ``apply_rope_with_cos_sin_cache``, with one table of cos and sin side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data that several engines are given: divisors of a ladder in the keys of longrope, tables, phases; their errors."""
+"""Formats shared by several engines: ladder divisors in longrope's keys, tables, phases; and their errors."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _ROUNDING = {"float16": 2.0**-11, "float32": ULP, "float64": 2.0**-53}
 
 
 def make_divisors(request: ExportRequest, ladder: np.ndarray) -> np.ndarray:
-    """Return the factors by which an engine divides its own ladder ``(D,)``; 1e30 where a frequency is 0."""
+    """Return the factors by which an engine divides its own ladder ``(D,)``; 1e30 for frequency 0."""
     with np.errstate(divide="ignore", over="ignore"):
         found = ladder / request.rope.frequencies
     return np.where(np.abs(found) < STILL, found, np.copysign(STILL, request.rope.frequencies))
 
 
 def make_longrope(request: ExportRequest) -> dict[str, Any]:
-    """Return ``rope_parameters`` of transformers 5: a divisor for each frequency, in the keys of longrope.
+    """Return ``rope_parameters`` of transformers 5 with a divisor for each frequency, in longrope's keys.
 
-    Equal lists for short and long texts, and a context that is its own original, leave nothing that could switch while
-    keys are cached.
+    The lists for short and long texts are equal, and the context is its own original, so nothing switches while keys
+    are cached.
     """
     factors = make_divisors(request, 1.0 / _powers(request)).tolist()
     parameters: dict[str, Any] = {"rope_type": "longrope", "rope_theta": request.base}
@@ -44,7 +44,7 @@ def make_longrope(request: ExportRequest) -> dict[str, Any]:
 
 
 def make_longrope_with_mscales(request: ExportRequest) -> dict[str, Any]:
-    """Return the same for engines that read the attention factor under the names of Phi-3.5-MoE."""
+    """Return the same for engines that read the attention factor from the keys of Phi-3.5-MoE."""
     made = make_longrope(request)
     factor = request.rope.attention_factor
     made["rope_parameters"] |= {"short_mscale": factor, "long_mscale": factor}
@@ -67,7 +67,7 @@ def config_format(
     compute: Callable[[ExportRequest, dict[str, Any]], Arithmetic] = compute_longrope,
     **limits: Any,
 ) -> Format:
-    """Return the format of an engine that reads such keys in a model's config.json."""
+    """Return the format of an engine that reads these keys from a model's config.json."""
     return Format(
         carries,
         "divisors to float64, which the engine reads in float32; positions times frequencies in float32",
@@ -82,19 +82,19 @@ def config_format(
 
 
 def round_once(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
-    """Return the error of a table of cos and sin that was rounded once."""
+    """Return the error of a cos/sin table that was rounded once."""
     return Arithmetic(None, 0.0, _ROUNDING[request.dtype])
 
 
 def make_cache(request: ExportRequest) -> dict[str, Any]:
-    """Return one table of cos beside sin, as vLLM has it; with a set for each head, the row at which each begins."""
+    """Return one table of cos and sin side by side, as in vLLM; with one set per head, also each head's first row."""
     made: dict[str, Any] = {"cos_sin_cache": np.concatenate(request.table(), axis=-1)}
     made |= {} if request.heads is None else {"heads": request.heads, "first_rows": request.first_rows}
     return made | {"head_size": request.rope.head_dim, "is_neox": not request.interleaved}
 
 
 def make_phases(request: ExportRequest) -> np.ndarray:
-    """Return phases less whole turns ``(rows, D)``, which float32 holds at far positions too."""
+    """Return phases without whole turns, ``(rows, D)``, which float32 resolves at far positions, too."""
     cos, sin = request.exact_table()
     return np.arctan2(sin, cos).astype(np.float32)
 

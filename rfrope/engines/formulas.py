@@ -1,4 +1,4 @@
-"""Formulas and errors of several engines' rules: YaRN, longrope, Llama 3's and NTK's, each with its own keys."""
+"""Formulas shared by several engines: YaRN, longrope, Llama 3 and NTK, each with its own keys."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ _RAMP = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # of YaRN, with wha
 
 
 class RefusedError(ValueError):
-    """The engine stops at such a config."""
+    """The engine refuses this config."""
 
 
 class UnknownError(ValueError):
-    """The engine's source for such a config was not read."""
+    """The engine's source for this config was not read."""
 
 
 def require_key(values: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a key without which an engine stops."""
+    """Return the value of a key; refuse a config without it, as the engine does."""
     if values.get(key) is None:
         raise RefusedError(f"stops with an error: {key} missing")
     return values[key]
 
 
 def require_float(factor: Any) -> float:
-    """Return a factor that an engine takes as a float alone: 4 is an error there, 4.0 is not."""
+    """Return a factor; refuse 4 instead of 4.0, as engines do that accept only floats."""
     if not isinstance(factor, float):
         raise RefusedError(f"stops with an error: factor is {show(factor)}, and it wants a float, {float(factor)!r}")
     return factor
 
 
 def find_ignored(values: Mapping[str, Any], usual: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys that are given with another value than the one that counts without them."""
+    """Return the keys whose values differ from those used without them."""
     return tuple(name for name, value in usual.items() if values.get(name) not in (None, value))
 
 
 def divide_ladder(base: np.ndarray, factors: Any) -> np.ndarray:
-    """Return each frequency of a ladder divided by a factor of its own."""
+    """Return a ladder with each frequency divided by its own factor."""
     divisors = np.asarray(factors, dtype=np.float64)
     if divisors.shape != base.shape:
         raise RefusedError(f"stops with an error: {divisors.size} factors for {base.size} frequencies")
@@ -51,12 +51,12 @@ def divide_ladder(base: np.ndarray, factors: Any) -> np.ndarray:
 
 
 def scale_yarn(factor: float, coefficient: float = 1.0) -> float:
-    """Return YaRN's attention factor (Peng et al. 2023), its logarithm times a coefficient."""
+    """Return YaRN's attention factor (Peng et al. 2023), with its logarithm times a coefficient."""
     return 1.0 if factor <= 1.0 else 0.1 * coefficient * math.log(factor) + 1.0
 
 
 def divide_scales(factor: float, mscale: float, mscale_all_dim: float) -> float:
-    """Return the ratio of two such factors, which DeepSeek's configs have instead of one."""
+    """Return the ratio of two such factors, as in DeepSeek's configs."""
     return scale_yarn(factor, mscale) / scale_yarn(factor, mscale_all_dim)
 
 
@@ -69,7 +69,7 @@ def yarn(
     reads: tuple[str, ...] = tuple(_RAMP),
     theta: float | None = None,
 ) -> EngineRope:
-    """Return YaRN's RoPE with those keys of its ramp that an engine reads, and the attention factor that it takes."""
+    """Return YaRN's RoPE with the keys of its ramp that an engine reads, and the engine's attention factor."""
     ramp = {key: values[key] for key in reads if values.get(key) is not None}
     theta = values["rope_theta"] if theta is None else theta
     made = schemes.yarn(base, factor, original_max_position_embeddings=original, base=theta, **ramp)
@@ -79,7 +79,7 @@ def yarn(
 
 
 def proportional(config: ConfigRope, part: float, theta: float | None = None) -> np.ndarray:
-    """Return the ladder of a whole head, of which only the first part turns; Gemma 4's."""
+    """Return the ladder of a whole head with only the first part rotated, as in Gemma 4."""
     whole = config.ladder(base=theta)
     return np.where(np.arange(whole.size) < int(part * 2 * whole.size) // 2, whole, 0.0)
 
@@ -91,14 +91,14 @@ def llama3(base: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
 
 
 def ntk(config: ConfigRope, factor: float, part: float = 1.0, theta: float | None = None) -> np.ndarray:
-    """Return the ladder of a base that stretches its slowest wavelength by a factor."""
+    """Return the ladder of the base that stretches the slowest wavelength by a factor."""
     width = 2 * config.ladder(part).size
     base = config.values["rope_theta"] if theta is None else theta
     return config.ladder(part, base * float(factor) ** (width / (width - 2)))
 
 
 def scale_longrope(config: ConfigRope, original: float) -> float:
-    """Return longrope's attention factor by the ratio of the contexts, whatever ``factor`` says."""
+    """Return longrope's attention factor from the ratio of the contexts, ignoring ``factor``."""
     ratio = config.context / original
     return 1.0 if ratio <= 1.0 else math.sqrt(1.0 + math.log(ratio) / math.log(original))
 
@@ -112,7 +112,7 @@ def longrope(
     *,
     mscales: bool = False,
 ) -> EngineRope:
-    """Return the frequencies of one of the two lists, and by `mscales` the attention factor of that list."""
+    """Return the frequencies of one of the two lists, and with `mscales` the attention factor of that list."""
     kind = "long" if config.seq_len > original else "short"
     scale = config.values.get(f"{kind}_mscale") if mscales else None
     return EngineRope(

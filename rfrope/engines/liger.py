@@ -1,4 +1,4 @@
-"""Liger-Kernel: ``liger_rotary_pos_emb``, given tables of cos and sin for each text of a batch."""
+"""Liger-Kernel: ``liger_rotary_pos_emb``, with cos/sin tables for each text of a batch."""
 
 from __future__ import annotations
 

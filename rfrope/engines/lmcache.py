@@ -1,4 +1,4 @@
-"""LMCache: cached keys moved from their positions to others, with the table that vLLM turned them with."""
+"""LMCache: cached keys moved to other positions, with vLLM's table."""
 
 from __future__ import annotations
 

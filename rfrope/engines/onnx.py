@@ -1,4 +1,4 @@
-"""ONNX: the operator RotaryEmbedding, given tables of cos and sin."""
+"""ONNX: the operator RotaryEmbedding, with cos/sin tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files for everyone else: frequencies and all that belongs to them, as JSON or as NumPy's arrays."""
+"""Plain files: a Rope's frequencies and fields, as JSON or NumPy arrays."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""PyTorch's own ``nn.functional.rotary_embedding`` and ``nn.RotaryEmbedding``, where they are released.
+"""PyTorch's own ``nn.functional.rotary_embedding`` and ``nn.RotaryEmbedding``, once they are released.
 
-Both are proposed by pull request 187286 of pytorch/pytorch; what is written here is as that has it, by its description
-and its ``torch/nn/modules`` file. Until a torch is installed that has them, nothing is exported.
+Both are proposed in pull request 187286 of pytorch/pytorch; this module follows its description and its
+``torch/nn/modules`` file. Without an installed torch that has them, nothing is exported.
 """
 
 from __future__ import annotations

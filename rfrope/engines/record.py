@@ -1,4 +1,4 @@
-"""The record of an engine: how it reads a config, what it is given, what it cannot carry, and where that was read."""
+"""The record of an engine: its reading of configs, its exports, their limits, and the sources that were read."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rfrope.scaling.registry import ladder, rotated_width
 
 @dataclass(frozen=True, eq=False)
 class ConfigRope:
-    """One RoPE as a config describes it: the argument of an engine's rule.
+    """One RoPE as described by a config: the argument of an engine's rule.
 
     Attributes
     ----------
     rope : Rope
-        As `from_config` reads it, for a text of `seq_len` positions.
+        Result of `from_config` for a text of `seq_len` positions.
     values : mapping
-        ``rope_parameters`` as transformers 5 holds them after reading the config: names and defaults filled in.
+        ``rope_parameters`` as read by transformers 5, with its names and defaults.
     written : mapping
-        ``rope_parameters`` and ``rope_scaling`` in one, as the config has them.
+        ``rope_parameters`` and ``rope_scaling`` of the config, merged.
     raw : mapping
-        The config itself, or the part of it that describes this RoPE.
+        The config, or the part of it that describes this RoPE.
     seq_len : int
-        Positions in the longest text; engines that must choose when they start are started for it.
+        Positions of the longest text, for which engines that choose at start are started.
 
     See Also
     --------
@@ -60,26 +60,26 @@ class ConfigRope:
 
     @property
     def kind(self) -> str:
-        """Kind of layers that it turns, where the config has several RoPEs."""
+        """Kind of layers that it rotates, if the config has several RoPEs."""
         return self.rope.source.model.name.rpartition(".")[2]
 
     @property
     def scheme(self) -> str:
-        """Name of the scheme, as transformers 5 has it."""
+        """Name of the scheme in transformers 5."""
         return str(self.values["rope_type"])
 
     @property
     def context(self) -> int:
-        """``max_position_embeddings``, an int wherever a rule is asked."""
+        """``max_position_embeddings``, always an int in a rule."""
         return self.rope.context  # type: ignore[return-value]
 
     @property
     def part(self) -> float:
-        """``partial_rotary_factor`` in the dict or beside it, which classes of some model types do not read."""
+        """``partial_rotary_factor``, in the dict or beside it; classes of some model types ignore it."""
         return float(self.values.get("partial_rotary_factor", 1.0))
 
     def ladder(self, part: float = 1.0, base: float | None = None) -> np.ndarray:
-        """Return the ladder over a part of the head, with the config's own base unless given."""
+        """Return the ladder over a part of the head. Default: the config's base."""
         assert self.rope.head_dim is not None  # set by every Rope
         return ladder(rotated_width(self.rope.head_dim, part), self.values["rope_theta"] if base is None else base)
 
@@ -92,19 +92,19 @@ class EngineRope:
     ----------
     frequencies : ndarray (D,), radians per position
     attention_factor : float
-        Multiplies cos and sin.
+        Factor of cos and sin.
     length : str
-        How the length of the text counts.
+        Effect of the length of the text.
     pairing : {"half", "interleaved"} or None
-        The two features that make a block, in the order of the config's own weights.
+        Which two features form a block, in the order of the config's own weights.
     positions : int or None
-        Where tables of cos and sin end, if there are such.
+        Length of the cos/sin tables, if there are any.
     ignored_keys : tuple of str
-        Keys of the config that are not read, though they would count.
+        Keys of the config that are not read although they matter.
     note : str
-        What else must be known.
+        Anything else to know.
     layers : tuple of int or None
-        The layers that it turns so; None where that was not read, or the config does not number its layers.
+        Layers rotated this way; None if that was not read, or the config does not number its layers.
 
     See Also
     --------
@@ -130,21 +130,21 @@ class EngineRope:
 
 @dataclass(frozen=True)
 class Reading:
-    """An engine's reading of a config's RoPE, as its source says.
+    """An engine's reading of a config's RoPE, according to its source.
 
     Attributes
     ----------
     version : str
-        Version of the source that was read: a release, or a commit and its date.
+        Version of the source: a release, or a commit and its date.
     sources : tuple of str
         The files, and the functions or classes in them.
     rule : callable
         ``rule(config)`` takes a `ConfigRope` and returns the `EngineRope`. It raises ``formulas.RefusedError`` where
         the engine would stop, and ``formulas.UnknownError`` where its source was not read: a rule never guesses.
     model_types : tuple of str
-        Those whose code was read, for which the rule holds; empty for all that `rfrope.from_config` knows.
+        Model types whose code was read, for which the rule holds; empty for all that `rfrope.from_config` knows.
     layered : tuple of str
-        Those of them with a RoPE for each kind of layers, which the rule finds in the config's ``kind``.
+        Of these, model types with a RoPE for each kind of layer, found by the rule in the config's ``kind``.
 
     See Also
     --------
@@ -175,9 +175,9 @@ class ExportRequest:
     Attributes
     ----------
     rope : Rope
-        With frequencies on the host: ``(D,)``, or where the engine takes a set for each head ``(H, D, 1)``, or any.
+        With frequencies on the host: ``(D,)``; ``(H, D, 1)`` if the engine takes one set per head; or any shape.
     context : int or None
-        Positions for which tables are made and roundings given.
+        Number of positions for tables and rounding errors.
     base : float
         Base of the ladder that divisors refer to.
     dtype : str
@@ -206,21 +206,21 @@ class ExportRequest:
 
     @property
     def interleaved(self) -> bool:
-        """True where neighbours pair."""
+        """True if neighbouring features form a block."""
         return self.rope.pairing == "interleaved"
 
     @property
     def heads(self) -> int | None:
-        """The number of heads that have a set of their own; None where all share one."""
+        """Number of heads with their own sets; None if all share one."""
         return None if self.rope.frequencies.ndim < 3 else int(self.rope.frequencies.shape[0])
 
     @property
     def first_rows(self) -> np.ndarray:
-        """The row of a table at which each head begins, ``(H,)``: that of position p is ``first_rows[h] + p``."""
+        """First row of each head in a table, ``(H,)``: position p is row ``first_rows[h] + p``."""
         return np.arange(self.heads or 1, dtype=np.int32) * np.int32(self.context or 0)
 
     def exact_table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return cos and sin at all positions of the context, ``(S, D)`` in float64; of H heads ``(H S, D)``."""
+        """Return cos and sin at all positions of the context, ``(S, D)`` in float64; for H heads ``(H S, D)``."""
         length = self.context or 0
         n_rows = length * (self.heads or 1)
         capacity.check(32.0 * n_rows * max(1, self.rope.rotary_dim), f"a table of context={length}", "context")
@@ -229,21 +229,21 @@ class ExportRequest:
         return cos.reshape(n_rows, -1), sin.reshape(n_rows, -1)
 
     def table(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return cos and sin at all positions of the context, as `exact_table`, rounded once to the type asked for."""
+        """Return `exact_table`, rounded once to the requested type."""
         cos, sin = self.exact_table()
         return cos.astype(self.dtype), sin.astype(self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Arithmetic:
-    """An engine's arithmetic with the data that it was given.
+    """An engine's arithmetic with exported data.
 
     Attributes
     ----------
     frequencies : array, (D,), or None
-        As the engine has them; None where it is given a table.
+        Frequencies as the engine computes them; None if it is given a table.
     phase_error : array, (D,), or float
-        Largest relative error of a phase beside that of its frequency, from the engine's own arithmetic.
+        Largest relative error of a phase in the engine's own arithmetic, beside that of its frequency.
     entry_error : float
         Largest error of an entry of cos or sin, of size 1, beside that of its phase.
 
@@ -269,38 +269,38 @@ class Arithmetic:
 
 @dataclass(frozen=True)
 class Format:
-    """The form in which an engine is given frequencies.
+    """The form in which an engine takes frequencies.
 
     Attributes
     ----------
     carries : str
-        The data, in the engine's own words.
+        The data, in the engine's own terms.
     exact : str
-        Values that round.
+        Which values round.
     source : str
         Files of the engine that were read, with its version, and whether a test runs it.
     make : callable
-        `ExportRequest` to plain data.
+        Maps an `ExportRequest` to plain data.
     arithmetic : callable
-        `ExportRequest` and that data to `Arithmetic`.
+        Maps an `ExportRequest` and that data to `Arithmetic`.
     suffixes : tuple of str
-        Endings of the files in which it is written.
+        Suffixes of its files.
     copies_model : bool
         Whether a file may be a copy of a model's, with its RoPE replaced.
     pairings : tuple of str
-        Those that it can turn.
+        Accepted pairings.
     factor : bool
         Whether it keeps an attention factor.
     any_rope : bool
-        Whether a set for each head and several axes fit in.
+        Whether it accepts one set per head, and several axes.
     heads : str
-        How a set for each head fits in, in words; "" where heads share one.
+        Layout of one set per head, in words; "" if heads share one set.
     layered : tuple of str
-        Model types of which it takes the Ropes of all kinds of layers in one export.
+        Model types whose Ropes of all kinds of layers go into one export.
     options : tuple of str
-        Those of context, base, dtype and architecture that it uses.
+        Which of context, base, dtype and architecture it uses.
     refusal : callable or None
-        `ExportRequest` to a reason against it that the fields above do not say, or "".
+        Maps an `ExportRequest` to a reason against it beyond the fields above, or "".
     cannot : str
         The same in words, for the documentation.
 
@@ -344,16 +344,16 @@ class Format:
 
 @dataclass(frozen=True)
 class Engine:
-    """Everything that is known of one engine.
+    """The record of one engine.
 
     Attributes
     ----------
     name : str
-        As its makers write it; it is found in any spelling.
+        Its own spelling; any other is accepted, too.
     reading : Reading or None
-        How it reads a config's RoPE, where that is known: `rfrope.models.compare` asks it.
+        Its reading of a config's RoPE, if known, for `rfrope.models.compare`.
     format : Format or None
-        How it is given frequencies, where it takes them: ``rfrope.exports`` writes it.
+        The form in which it takes frequencies, if it does, for ``rfrope.exports``.
 
     See Also
     --------

@@ -1,4 +1,4 @@
-"""SGLang: ``get_rope`` with ``rope_parameters`` as transformers holds them."""
+"""SGLang: ``get_rope`` with ``rope_parameters`` of transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorRT-LLM, by its PyTorch classes, which read ``rope_theta`` and ``rope_scaling``."""
+"""TensorRT-LLM: its PyTorch classes, which read ``rope_theta`` and ``rope_scaling``."""
 
 from __future__ import annotations
 

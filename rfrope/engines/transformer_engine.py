@@ -1,4 +1,4 @@
-"""TransformerEngine: ``apply_rotary_pos_emb`` and ``apply_fused_qkv_rotary_pos_emb``, given phases."""
+"""TransformerEngine: ``apply_rotary_pos_emb`` and ``apply_fused_qkv_rotary_pos_emb``, with phases."""
 
 from __future__ import annotations
 

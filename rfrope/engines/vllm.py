@@ -1,4 +1,4 @@
-"""vLLM: ``get_rope`` with ``rope_parameters`` as transformers holds them, and its operator, given a table."""
+"""vLLM: ``get_rope`` with ``rope_parameters`` of transformers, and its operator, with a table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""A Rope in the formats of other engines; what each takes stands in `rfrope.engines`.
+"""Ropes in the formats of other engines, which `rfrope.engines` describes.
 
-`export` gives plain data, `write` a file, `rounding` the error, `names` and `records` the engines.
+`export` returns plain data, `write` writes a file, `rounding` returns the error, `names` and `records` list the
+engines.
 """
 
 from rfrope.exports.exporting import Rounding, export, names, records, rounding, write

@@ -1,4 +1,4 @@
-"""A Rope in the formats of other engines: plain data, a file, and the rounding that the engine forces."""
+"""Ropes in the formats of other engines: plain data, files, and rounding errors."""
 
 from __future__ import annotations
 
@@ -23,28 +23,25 @@ from rfrope.rotation.rope import Rope
 _FLAGGED = ("smollm3", "llama4_text")  # whose classes read no_rope_layers
 _DTYPES = ("float16", "float32", "float64")
 _MOST_LAGS = 2**20
-_POLAR = (
-    "it is polar, and no engine has such attention, whose queries and keys are magnitudes that become twice as many "
-    "features; layers.torch.PolarEmbedding runs it"
-)
+_POLAR = "it is polar, and no engine supports polar attention; layers.torch.PolarEmbedding runs it"
 
 
 @dataclass(frozen=True)
 class Rounding(Result):
-    """The error of an export over the positions of its context.
+    """Error of an export over the positions of its context.
 
     Attributes
     ----------
     frequency : float
-        Largest relative error of a frequency as the engine has it, to those above 1e-30; 0 where it is given tables.
+        Largest relative error of the engine's frequencies, of those above 1e-30; 0 if it is given tables.
     kernel : float
-        Largest error of the mean kernel ``(1/D) sum_i cos(lag omega_i)`` for those frequencies, or for that table, at
-        lags 0 to ``context - 1``.
+        Largest error of the mean kernel ``(1/D) sum_i cos(lag omega_i)`` with these frequencies, or this table, at lags
+        0 to ``context - 1``.
     table : float
-        Bound of the error of an entry of cos or sin at any position, the engine's own float32 phases included, in units
+        Bound on the error of an entry of cos or sin at any position, the engine's own float32 phases included, in units
         of the attention factor. A rotated feature is off by at most ``table * (|x_1| + |x_2|)`` times that factor.
     context : int
-        How many positions.
+        Number of positions.
 
     See Also
     --------
@@ -72,7 +69,7 @@ class Rounding(Result):
 
 
 def names() -> list[str]:
-    """Engines that a Rope can be exported to.
+    """Return the names of the engines that a Rope can be exported to.
 
     Returns
     -------
@@ -91,12 +88,12 @@ def names() -> list[str]:
 
 
 def records() -> tuple[Engine, ...]:
-    """Everything that is known of each engine that a Rope can be exported to.
+    """Return the records of the engines that a Rope can be exported to.
 
     Returns
     -------
     tuple of Engine
-        Those of `rfrope.engines.records` that have a ``format``.
+        Records of `rfrope.engines.records` with a ``format``.
 
     See Also
     --------
@@ -120,41 +117,41 @@ def export(
     dtype: str | None = None,
     architecture: str | None = None,
 ) -> dict[str, Any]:
-    """Return a Rope as plain data, in the form in which an engine takes it.
+    """Return a Rope as plain data, in the form that an engine takes.
 
     Parameters
     ----------
     rope : Rope, array_like or `rfrope.models.Layers`
-        Bare frequencies, in radians per unit of position, are a Rope with the pairing "half". Layers are those of a
-        model, of whose kinds each has its own Rope or none.
+        Bare frequencies, in radians per unit of position, are a Rope with pairing "half". ``Layers`` are those of a
+        model with one Rope, or none, for each kind of layer.
     engine : str
         One of `names`, in any spelling.
     context : int, optional
-        Positions of tables and configs; that of the Rope unless given.
+        Number of positions for tables and configs. Default: that of the Rope.
     base : float, optional
-        Base of the ladder that divisors refer to, which the engine multiplies back: that of the Rope's ``source``, or
-        10000, unless given. It changes nothing but the rounding.
+        Base of the ladder that divisors refer to, which the engine multiplies back; it affects only the rounding.
+        Default: that of the Rope's ``source``, or 10000.
     dtype : {"float16", "float32", "float64"}, optional
-        Type of tables; "float32" unless given.
-    architecture : str, optional
-        Architecture of llama.cpp: "llama" unless given, "phi3" or "gemma4".
+        Type of tables. Default: "float32".
+    architecture : {"llama", "phi3", "gemma4"}, optional
+        Architecture of llama.cpp. Default: "llama".
 
     Returns
     -------
     dict
-        Numbers, strings, lists and NumPy arrays: for transformers, vLLM and SGLang ``rope_parameters`` and
-        ``max_position_embeddings``; for llama.cpp ``tensors`` and ``keys``; for the others arguments by their names.
-        With a set for each of H heads, tables have a row for each head and position, in the order that the engine's
-        record states: ``exports.records()``, ``format.heads``. Of layers, ``rope_parameters`` with a dict for each
-        kind, and beside them ``layer_types``, or ``no_rope_layers`` for the models that read it.
+        Numbers, strings, lists and NumPy arrays. For transformers, vLLM and SGLang ``rope_parameters`` and
+        ``max_position_embeddings``; for llama.cpp ``tensors`` and ``keys``; for the others arguments by name. With one
+        set per head, tables have a row for each head and position, in the order of ``format.heads`` in
+        ``exports.records()``. For ``Layers``, ``rope_parameters`` has a dict for each kind, with ``layer_types``, or
+        ``no_rope_layers`` for models that read it.
 
     Raises
     ------
     ValueError
-        For an unknown engine; for a Rope that it cannot carry, with the reason; without a context where one is needed;
-        for an option that the engine has no use for.
+        If the engine is unknown or cannot carry the Rope (the message says why), a required context is missing, or the
+        engine does not use an option.
     TypeError
-        For values of another kind.
+        If an argument is of another type.
 
     See Also
     --------
@@ -185,12 +182,12 @@ def rounding(
     dtype: str | None = None,
     architecture: str | None = None,
 ) -> Rounding:
-    """Return the error of an export, by what the engine computes in float32 and by the dtype of tables.
+    """Return the error of an export, from the engine's float32 arithmetic and the dtype of tables.
 
     Parameters
     ----------
     rope, engine, context, base, dtype, architecture
-        As in `export`; a context is needed for every engine.
+        See `export`; a context is needed for every engine.
 
     Returns
     -------
@@ -199,7 +196,7 @@ def rounding(
     Raises
     ------
     ValueError, TypeError
-        As `export`.
+        See `export`.
 
     See Also
     --------
@@ -207,9 +204,9 @@ def rounding(
 
     Notes
     -----
-    Frequencies are those that the engine's own arithmetic makes of the export. The error of an entry of cos or sin is
-    bounded by that of its phase at the last position, ``(context - 1) |omega| (error of the frequency + float32)``, and
-    grows so with the position; tables that are written whole have none of it.
+    Frequencies are those that the engine computes from the export. The error of an entry of cos or sin is bounded by
+    that of its phase at the last position, ``(context - 1) |omega| (error of the frequency + float32)``; exported
+    tables do not have this error.
 
     Examples
     --------
@@ -248,13 +245,13 @@ def write(
         ``.json`` for transformers, vLLM, SGLang, MLX-LM and TensorRT-LLM, ``.gguf`` for llama.cpp, ``.onnx`` or
         ``.npz`` for ONNX, ``.npz`` for the others that take arrays.
     rope, engine, context, base, dtype, architecture
-        As in `export`. The architecture of llama.cpp is that of `model` unless given.
+        See `export`. Default for llama.cpp: the architecture of `model`.
     model : str or path, optional
-        What to copy, with its RoPE replaced: a config.json or its folder, where the engine reads configs; for llama.cpp
-        the GGUF, which must be given.
+        Model to copy, with its RoPE replaced: a config.json or its folder, if the engine reads configs; required for
+        llama.cpp, as a GGUF.
     part : str, optional
-        The RoPE of the config to replace, as ``"text_config"`` or ``"full_attention"``: that which the Rope came from
-        unless given.
+        RoPE of the config to replace, as ``"text_config"`` or ``"full_attention"``. Default: the one that the Rope came
+        from.
     overwrite : bool
         Replace an existing file.
 
@@ -265,16 +262,16 @@ def write(
     Raises
     ------
     FileExistsError
-        If there is such a file, unless it may be overwritten.
+        If the file exists, unless `overwrite` is True.
     OSError
-        If a folder or the model is missing, or cannot be written to or read.
+        If a folder or the model is missing, or cannot be read or written.
     ValueError
-        As `export`, and for another suffix, a model that is damaged, of another architecture, or of another width
-        or pairing; a config with the Rope in it is read again and compared before it is written.
+        See `export`. Also if the suffix is another one, or the model is damaged, or of another architecture, width or
+        pairing. A config is read back and compared before it is written.
     TypeError
-        As `export`.
+        See `export`.
     ModuleNotFoundError
-        Without the package gguf or onnx, where it is needed.
+        If the package gguf or onnx is needed and missing.
 
     See Also
     --------
@@ -292,11 +289,11 @@ def write(
     if not path.endswith(form.suffixes):
         raise ValueError(f"path is {path!r}; expected for {name} a name that ends in {' or '.join(form.suffixes)}")
     if model is not None and not form.copies_model:
-        raise ValueError(f"model is {show(model)}, but nothing is copied for {name}; expected no model")
+        raise ValueError(f"model is {show(model)}, but nothing is copied for {name}; expected None")
     if not (part is None or isinstance(part, str)):
         raise TypeError(f"part is {show(part)}; expected the name of a part of a config, such as 'text_config'")
     if part is not None and model is None:
-        raise ValueError(f"part is {show(part)}, but model is None; expected the config of which a part is replaced")
+        raise ValueError(f"part is {show(part)}, but model is None; expected the config to change")
     if model is not None and architecture is None and "architecture" in form.options:
         architecture = read_architecture(model)
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
@@ -363,7 +360,7 @@ def _read_request(
     rope = _read_rope(rope)
     for option, value in options.items():
         if value is not None and option not in form.options and not (needs_context and option == "context"):
-            raise ValueError(f"{option} is {show(value)}, for which {name} has no use; expected no {option}")
+            raise ValueError(f"{option} is {show(value)}, which {name} does not use; expected no {option}")
     vectors = angles.read_on_host(rope.vectors)
     if reason := _POLAR if rope.polar else "" if form.any_rope else _find_obstacle(rope, vectors.shape, form):
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
@@ -394,10 +391,10 @@ def _read_request(
 
 def _read_rope(rope: Any) -> Rope:
     if isinstance(rope, Layers):
-        raise TypeError("rope is the layers of a model, which export alone takes; expected one of their ropes")
+        raise TypeError("rope is the layers of a model, which only export accepts; expected one of its ropes")
     if isinstance(rope, list | tuple) and any(isinstance(one, Rope) for one in rope):
         raise ValueError(
-            f"rope has {len(rope)} Ropes, as of each layer, and engines turn all layers of a kind by one; expected one"
+            f"rope has {len(rope)} Ropes, one per layer, but engines use one for all layers of a kind; expected one"
         )
     return rope if isinstance(rope, Rope) else Rope(rope)
 
@@ -413,7 +410,7 @@ def _find_obstacle(rope: Rope, shape: tuple[int, ...], form: Format) -> str:
             "same position, as in text, frequencies.sum(-1) do"
         )
     if len(shape) > (3 if form.heads else 2):
-        return f"its frequencies have shape {tuple(rope.frequencies.shape)}, a set for each head, and heads share one"
+        return f"its frequencies have shape {tuple(rope.frequencies.shape)}, one set per head, but heads share one"
     if rope.pairing is None:
         return "its pairing is None, a way of its own"
     if rope.pairing not in form.pairings:

@@ -1,4 +1,4 @@
-"""Exports as files: JSON, a model's config, arrays, a graph of ONNX, a GGUF."""
+"""Exports as files: JSON, a model's config, arrays, an ONNX graph, a GGUF."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ORIGINAL = "original_max_position_embeddings"
 
 
 def make_content(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
-    """Return the content of a file with such a name: the export itself, or a copy of a model with it."""
+    """Return the content of a file, by its suffix: the export itself, or a copy of a model with it."""
     if path.endswith(".npz"):
         return _pack_arrays(made)
     if path.endswith(".onnx"):

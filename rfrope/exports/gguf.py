@@ -17,12 +17,12 @@ _UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, MemoryError, A
 
 
 def copy(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, Any]) -> None:
-    """Write a copy of a GGUF, with the tensors and keys of an export in place of its own.
+    """Write a copy of a GGUF, with its tensors and keys replaced by those of an export.
 
     Parameters
     ----------
     file : binary file
-        An empty one with a name.
+        An empty file with a name.
     model : str or path
         The GGUF to copy.
     made : mapping
@@ -31,9 +31,9 @@ def copy(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, Any])
     Raises
     ------
     ModuleNotFoundError
-        Without the package gguf.
+        If the package gguf is missing.
     ValueError
-        If the model is not a GGUF, is truncated, is a part of several, has another architecture or another width.
+        If the model is not a GGUF, is truncated, is split, or has another architecture or width.
     """
     library, path = _library(), path_of("model", model)
     reader = _read(library, path)
@@ -63,7 +63,7 @@ def copy(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, Any])
 
 
 def read_architecture(model: str | os.PathLike[str]) -> str:
-    """Return the name of the architecture of a GGUF."""
+    """Return the name of a GGUF's architecture."""
     path = path_of("model", model)
     return str(_value(_read(_library(), path), path, "general.architecture"))
 

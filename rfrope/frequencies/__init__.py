@@ -1,4 +1,4 @@
-"""Frequency sets made without data or chance: ladders of one axis, sets of several axes, generators of rotations."""
+"""Deterministic frequency sets: ladders on one axis, sets for several axes, and generators of rotations."""
 
 from rfrope.frequencies.axes import axial, golden_gate, mixed, mrope
 from rfrope.frequencies.directions import isotropic

@@ -1,7 +1,7 @@
 """Frequency sets for several position axes: images, video and volumes.
 
-Each is a Rope whose frequencies are ``(D, k)``, or ``(H, D, k)`` with a set of its own for each head: row i is the
-direction along which block i turns, and how fast. Phases are ``positions @ frequencies^T``.
+Each is a Rope with frequencies ``(D, k)``, or ``(H, D, k)`` with one set per head: row i is the direction and speed of
+block i. Phases are ``positions @ frequencies^T``.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ ORDERS = ("chunked", "interleaved")
 
 @array.select_device
 def axial(*sets: Array, order: str = "chunked") -> Rope:
-    """Join sets so that each has position axes, and blocks, of its own.
+    """Return a Rope that gives each set its own position axes and blocks.
 
     Parameters
     ----------
     *sets : Rope or array_like, radians per unit of position
         ``(D_j,)`` for one axis, ``(*H, D_j, k_j)`` for several; leading axes (heads) broadcast.
     order : {"chunked", "interleaved"}
-        All blocks of the first set, then all of the second, and so on; or one block of each set in turn, for as long
-        as each lasts.
+        All blocks of the first set, then all of the second, and so on; or one block of each set in turn, as long as
+        each lasts.
 
     Returns
     -------
     Rope
-        Frequencies ``(*H, sum D_j, sum k_j)``, float64 where the library has it. Zeros where a block belongs to another
-        set. Positions have their coordinates in the order of the sets.
+        Frequencies ``(*H, sum D_j, sum k_j)``, float64 where the library has it, with zeros where a block belongs to
+        another set. Positions have coordinates in the order of the sets.
 
     Raises
     ------
     ValueError
-        For no set, a set that is a single number, leading axes that do not broadcast, or an unknown order.
+        If there is no set, a set is a single number, leading axes do not broadcast, or the order is unknown.
     TypeError
-        For sets of different libraries, or of a dtype that is not integer or real floating.
+        If sets are of different libraries, or a dtype is neither integer nor real floating.
 
     See Also
     --------
@@ -57,9 +57,8 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
 
     Notes
     -----
-    The mean kernel of the result is the mean of those of the sets, weighted by their blocks: along one axis the blocks
-    of the others stand still. It is not a product: for two tokens in a row of an image, however far apart, blocks of
-    the other axis see no distance at all.
+    The mean kernel is the mean of those of the sets, weighted by their blocks, not their product: between two tokens in
+    the same row of an image, however far apart, the blocks of the other axis do not turn.
 
     Examples
     --------
@@ -98,23 +97,23 @@ def axial(*sets: Array, order: str = "chunked") -> Rope:
 
 @array.select_device
 def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
-    """Frequency vectors of RoPE-ViT's mixed kind at initialisation: two perpendicular directions for each head.
+    """Return a Rope like RoPE-ViT's mixed one at initialisation: two perpendicular directions per head.
 
     Parameters
     ----------
     n_blocks : int
         D, half the rotated width; even.
     angles : array_like, radians
-        Direction of the first half of the blocks, one for each head: ``(H,)``, or any shape. The published models draw
-        them uniformly from a turn, and then learn the vectors; nothing is drawn here.
+        Direction of the first half of the blocks, one per head: ``(H,)``, or any shape. The published models draw them
+        uniformly from a full turn, and then learn the vectors; nothing is drawn here.
     base : float
-        Positive; 10 in the published models, 100 in their axial ones (which are `axial` of two `geometric` sets).
+        Positive; 10 in the published models, 100 in their axial ones (`axial` of two `geometric` sets).
 
     Returns
     -------
     Rope
         Frequencies (H, D, 2), float64 where the library has it. Blocks i < D/2 point along the angle, the others a
-        quarter turn further, both with magnitudes ``base ** (-4i / d)``, i = 0, ..., D/2 - 1, d = 2D.
+        quarter turn further, with magnitudes ``base ** (-4i / d)``, i = 0, ..., D/2 - 1, d = 2D, in each half.
 
     Raises
     ------
@@ -166,10 +165,9 @@ def golden_gate(
     device: Any = None,
     dtype: Any = None,
 ) -> Rope:
-    """Golden gate RoPE: magnitudes equally spaced in their logarithm, directions spread evenly over all blocks.
+    """Return a golden gate Rope: log-spaced magnitudes, and directions spread evenly over all blocks.
 
-    No axis is special, and with two axes or more no two blocks of any head share a direction: few blocks see an image
-    from many sides.
+    No axis is special, and with two axes or more no two blocks of any head share a direction.
 
     Parameters
     ----------
@@ -180,21 +178,21 @@ def golden_gate(
     ndim : int
         k, the number of position axes, at least 1.
     heads : int, optional
-        H: the directions are counted on through the heads, the magnitudes are the same in each.
+        H. Directions continue from head to head; magnitudes are the same in each.
     zero_blocks : int
-        How many blocks, the first of each head, do not turn; at most D.
+        Number of blocks, the first of each head, with frequency 0; at most D.
     xp, device, dtype
-        As in `geometric`.
+        See `geometric`.
 
     Returns
     -------
     Rope
-        Frequencies (D, k), or (H, D, k) with heads given.
+        Frequencies (D, k), or (H, D, k) if `heads` is given.
 
     Raises
     ------
     ValueError
-        If a count is negative or too large, or `low` and `high` are not as above.
+        If a count is negative or too large, or `low` and `high` are not as described above.
     TypeError
         If a count is not a whole number, `low` or `high` not a number, or `xp` not an array library.
 
@@ -205,16 +203,16 @@ def golden_gate(
     Notes
     -----
     Magnitudes are ``low (high / low)^(i / (m - 1))``, i = 0, ..., m - 1, with m = D - zero_blocks. Block n, counted
-    from 0 through the blocks of the first head and on through the others, zero blocks included, has
+    from 0 through all heads, zero blocks included, has
 
-    - for two axes the angle ``n pi (sqrt(5) - 1) / 2``: opposite directions are the same to a cosine, so half a turn is
+    - for two axes the angle ``n pi (sqrt(5) - 1) / 2``: opposite directions have the same cosine, so half a turn is
       divided by the golden ratio;
     - for any other number of axes the direction of a normal vector: quantiles of the normal law at the fractional
-      parts of ``(n + 1) g^-j``, j = 1, ..., k, where g is the positive root of ``g^(k+1) = g + 1`` (the golden ratio
-      for k = 1, 1.2207 for k = 3).
+      parts of ``(n + 1) g^-j``, j = 1, ..., k, with g the positive root of ``g^(k+1) = g + 1`` (the golden ratio for
+      k = 1, 1.2207 for k = 3).
 
-    Source: Xiong, "On n-dimensional rotary positional embeddings" (2025, https://jerryxio.ng/posts/nd-rope/), which has
-    both formulas; the published code iterates ten times for g, which is solved here to float64.
+    Source: Xiong, "On n-dimensional rotary positional embeddings" (2025, https://jerryxio.ng/posts/nd-rope/), for both
+    formulas; the published code iterates ten times for g, which is solved here to float64.
 
     Examples
     --------
@@ -243,34 +241,34 @@ def golden_gate(
 
 @array.select_device
 def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = False) -> Rope:
-    """Multimodal RoPE: one ladder of frequencies, of which each position axis gets some blocks.
+    """Return a multimodal Rope, which divides the blocks of one ladder among the position axes.
 
     Parameters
     ----------
     frequencies : Rope or array_like, (D,), radians per unit of position
-        The ladder, `geometric` or a scaled one.
+        The ladder: `geometric`, or a scaled one.
     sections : sequence of int
-        How many blocks each axis gets, in sum D: ``mrope_section`` of a published config, whose axes are time, height
+        Number of blocks of each axis, with sum D: ``mrope_section`` of a published config, where axes are time, height
         and width.
     interleaved : bool
         False, as in Qwen2-VL: the blocks of an axis are neighbours, so time turns fastest. True, as in Qwen3-VL
-        (``mrope_interleaved``): block i belongs to axis ``i mod k`` where that is not 0 and has blocks left, ``i < k *
-        sections[axis]``, and else to axis 0. Each axis then has fast and slow blocks.
+        (``mrope_interleaved``): block i belongs to axis ``i mod k`` if that is not 0 and ``i < k * sections[axis]``,
+        otherwise to axis 0, so each axis has fast and slow blocks.
 
     Returns
     -------
     Rope
-        Frequencies (D, len(sections)), float64 where the library has it: one number of each row is not 0. What else a
-        Rope holds that was given stays.
+        Frequencies (D, len(sections)), float64 where the library has it, with one nonzero number in each row. Other
+        fields of a given Rope are kept.
 
     Raises
     ------
     ValueError
-        If frequencies are not (D,), sections do not sum to D, or leave some axis fewer blocks than its section when
-        interleaved.
+        If frequencies are not (D,), sections do not sum to D, or, when interleaved, an axis gets fewer blocks than its
+        section.
     TypeError
-        If a section is not a whole number, `interleaved` is not True or False, or frequencies are neither integers
-        nor real floats.
+        If a section is not a whole number, `interleaved` is not a bool, or frequencies are neither integers nor real
+        floats.
 
     See Also
     --------
@@ -278,7 +276,7 @@ def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = Fa
 
     Notes
     -----
-    With all coordinates of a position equal, as in text, the phases are those of the ladder itself.
+    If all coordinates of a position are equal, as in text, the phases are those of the ladder itself.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Directions in two and three axes that are as even as so many can be."""
+"""Evenly spread directions in two and three axes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MOST_LINES = 1024  # in three axes: all pairs are looked at, some hundred times
 
 @array.select_device
 def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
-    """Every magnitude along the same number of directions, which are as even as so many can be.
+    """Return a Rope with every magnitude along the same number of evenly spread directions.
 
     Parameters
     ----------
     magnitudes : array_like, (M,), radians per unit of position
-        As a rule a ladder (`geometric`), or radii of a kernel.
+        Usually a ladder (`geometric`), or radii of a kernel.
     n_directions : int
-        Directions of each magnitude, at least 1; opposite ones are the same to a cosine.
+        Directions of each magnitude, at least 1; opposite ones have the same cosine.
     ndim : {2, 3}
         k, the number of position axes.
 
@@ -39,10 +39,10 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
     Raises
     ------
     ValueError
-        For magnitudes that are not (M,) or not finite, no direction, more than 1024 of them in three axes, or another
-        number of axes.
+        If magnitudes are not (M,) or not finite, there is no direction, or more than 1024 in three axes, or `ndim` is
+        neither 2 nor 3.
     TypeError
-        For counts that are not whole, or magnitudes that are neither integers nor real floats.
+        If a count is not whole, or magnitudes are neither integers nor real floats.
 
     See Also
     --------
@@ -50,16 +50,16 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
 
     Notes
     -----
-    On two axes they are the angles ``pi (i + j / M) / n``, i = 0, ..., n - 1, for magnitude j: equal steps,
-    each ring a little further than the last. By the Jacobi-Anger expansion a ring of n equal steps has the mean kernel
-    ``J_0(z) + 2 sum_l (+-1) J_(2nl)(z) cos(2nl phi)``, z the magnitude times the length of the lag: direction counts
-    from the order 2n on. Over lags of a normal law no n directions of one magnitude do better
+    In two axes, magnitude j has the angles ``pi (i + j / M) / n``, i = 0, ..., n - 1: equal steps, each ring rotated a
+    little from the last. By the Jacobi-Anger expansion a ring of n equal steps has the mean kernel
+    ``J_0(z) + 2 sum_l (+-1) J_(2nl)(z) cos(2nl phi)``, with z the magnitude times the length of the lag, so direction
+    matters from order 2n on. For normally distributed lags no n directions of one magnitude do better
     (`rfrope.designs.directional_bound`).
 
-    On three axes they are a minimum of the even part of Poisson's kernel over pairs, found by descent from a spiral, in
-    the same orientation for every magnitude. Three are the axes of the octahedron and six those of the icosahedron, the
-    spherical designs with as few lines as the bound of Delsarte, Goethals and Seidel (1977) allows; they are given in
-    closed form. Gradients reach the magnitudes.
+    In three axes, they minimise the even part of Poisson's kernel over pairs, by descent from a spiral, in the same
+    orientation for every magnitude. Three are the axes of the octahedron and six those of the icosahedron, in closed
+    form: spherical designs with as few lines as the bound of Delsarte, Goethals and Seidel (1977) allows. Gradients
+    reach the magnitudes.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
 
 @lru_cache(maxsize=64)
 def even_lines(n: int) -> np.ndarray:
-    """Unit vectors ``(n, 3)`` of n lines that repel each other by the even part of a Poisson kernel."""
+    """Return unit vectors ``(n, 3)`` of n lines that repel each other by the even part of a Poisson kernel."""
     from scipy.optimize import minimize
 
     golden = 0.5 * (1.0 + math.sqrt(5.0))

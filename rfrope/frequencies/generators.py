@@ -1,4 +1,4 @@
-"""Generators of rotations: which of them are RoPE in another basis, how far others are from it, and weights in it."""
+"""Generators of rotations: bases in which they are RoPE, their distance from it, and folding into weights."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _SWEEPS = 100
 
 @array.select_device
 def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, Array]:
-    """Frequencies and basis of the rotations ``expm(sum_a p_a G_a)`` of given commuting generators.
+    """Return frequencies and basis of the rotations ``expm(sum_a p_a G_a)`` of commuting generators.
 
-    Any rotation of features that depends on the difference of positions alone is of this kind, and in a basis of its
-    own it turns blocks of two features, as RoPE does. `fold` takes the basis into the weights.
+    Every rotation of features that depends on the difference of positions alone has this form; in a suitable basis it
+    rotates blocks of two features, like RoPE. `fold` multiplies the basis into the weights.
 
     Parameters
     ----------
     generators : array_like, (k, d, d), or (d, d) for one axis
         Skew-symmetric, commuting, d even; radians per unit of position.
     pairing : {"half", "interleaved"}
-        Which two columns of the basis, and so features after `fold`, make a block.
+        Which two columns of the basis, and so features after `fold`, form a block.
 
     Returns
     -------
     rope : Rope
-        Frequencies ``(D, k)``, D = d/2, or ``(D,)`` for a single matrix, with that pairing.
+        Frequencies ``(D, k)``, D = d/2, or ``(D,)`` for a single matrix, with this pairing.
     basis : array, (d, d)
         Orthogonal: columns i and i + D, or 2i and 2i + 1, span block i. ``rope.rotate(x @ basis, p) @ basis.T`` is
         ``x @ expm(sum p_a G_a).T``.
@@ -44,34 +44,34 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
     Raises
     ------
     ValueError
-        For another shape, and for matrices that are not skew-symmetric or do not commute, to 1e-9 of their size (1e-6
-        if given in float32 or less).
+        If shapes do not fit, or matrices are not skew-symmetric or do not commute, to 1e-9 of their size (1e-6 if given
+        in float32 or less).
     TypeError
-        For anything but real numbers.
+        If a value is not a real number.
 
     See Also
     --------
-    frequencies.fold : weights in the basis.
-    frequencies.nearest_commuting : for generators that do not commute, or not to all digits.
-    frequencies.relative_commutator : how far they are from that.
+    frequencies.fold : multiplies the basis into weights.
+    frequencies.nearest_commuting : for generators that do not commute, or only nearly.
+    frequencies.relative_commutator : measures how far they are from commuting.
 
     Notes
     -----
-    Commuting skew-symmetric matrices have a common orthogonal basis in which each is a row of 2 x 2 blocks
-    ``omega [[0, -1], [1, 0]]``. It is found from the tridiagonal form of a random combination of them, in which no two
-    blocks that differ on some axis have the same frequency; directions with frequency 0 on all axes are paired as they
-    come. The basis is computed on the host in float64. Gradients reach the frequencies, exactly where they are distinct
-    and the generators go on commuting; the basis has none.
+    Commuting skew-symmetric matrices have a common orthogonal basis in which each consists of 2 x 2 blocks
+    ``omega [[0, -1], [1, 0]]``. It is found from the tridiagonal form of a random combination, in which blocks that
+    differ on some axis have different frequencies; directions with frequency 0 on all axes are paired arbitrarily. The
+    basis is computed on the host in float64. Gradients reach the frequencies, and are exact where these are distinct
+    and the generators keep commuting; the basis has none.
 
     A single generator commutes with itself: STRING (Schenck et al., 2025) and GRAPE (Zhang et al., 2025) on one axis
-    are RoPE in another basis. GRAPE's ``a b^T - b a^T`` has one frequency, ``sqrt(|a|^2 |b|^2 - (a . b)^2)``, and
-    otherwise stands still; a circulant one, ``C - C^T``, has one block that stands still. ComRoPE-LD (Yu et al., 2025)
-    multiplies one matrix by a number for each axis: the frequency vectors of its block are collinear, and blind to
-    displacements across them.
+    are RoPE in another basis. GRAPE's ``a b^T - b a^T`` has one nonzero frequency,
+    ``sqrt(|a|^2 |b|^2 - (a . b)^2)``; a circulant generator, ``C - C^T``, has one block of frequency 0. ComRoPE-LD (Yu
+    et al., 2025) multiplies one matrix by a number for each axis, so the frequency vectors of a block are collinear and
+    do not see displacements across them.
 
     Examples
     --------
-    Turns of a plane, written in another basis:
+    Rotations of a plane, in another basis:
 
     >>> turn = np.array([[0.0, -0.5], [0.5, 0.0]])
     >>> mixer = np.array([[0.6, -0.8], [0.8, 0.6]])
@@ -94,7 +94,7 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
 
 @array.select_device
 def relative_commutator(generators: Array) -> Array:
-    """Largest relative commutator of generators: 0 if all commute, so that scores depend on the lag alone.
+    """Return the largest relative commutator: 0 if all generators commute, so that scores depend on the lag alone.
 
     Parameters
     ----------
@@ -110,23 +110,23 @@ def relative_commutator(generators: Array) -> Array:
     Raises
     ------
     ValueError, TypeError
-        As `from_generators`, but for matrices that do not commute; values are looked at only where that costs nothing.
+        See `from_generators`, except that matrices need not commute. Values are checked only where that is free.
 
     See Also
     --------
-    frequencies.nearest_commuting : the nearest generators of which it is 0.
-    analysis.toeplitz_defect : what it does to scores.
+    frequencies.nearest_commuting : returns the nearest generators that commute.
+    analysis.toeplitz_defect : measures the effect on scores.
 
     Notes
     -----
-    It is at most 1 for skew-symmetric matrices (Bloch and Iserles, 2005). LieRE (Ostmeier et al., 2024) draws entries
-    above the diagonal uniformly from [0, 2 pi): 0.31 in the mean for d = 8, 0.22 for 16, 0.12 for 64. Its scores depend
-    on where two patches are, and not on the displacement alone: to second order, from p to p' features turn by
-    ``expm(displacement . G - area [G_1, G_2] / 2)``, where the area is ``p_1 p'_2 - p_2 p'_1``.
+    At most 1 for skew-symmetric matrices (Bloch and Iserles, 2005). LieRE (Ostmeier et al., 2024) draws entries above
+    the diagonal uniformly from [0, 2 pi), which gives on average 0.31 for d = 8, 0.22 for 16, 0.12 for 64. Its scores
+    depend on both positions, not only on their displacement: to second order, from p to p' features are rotated by
+    ``expm(displacement . G - area [G_1, G_2] / 2)``, with area ``p_1 p'_2 - p_2 p'_1``.
 
     Examples
     --------
-    Quarter turns about two axes of space, and about one:
+    Quarter turns about two axes of space, and about a single one:
 
     >>> about = np.zeros((2, 4, 4))
     >>> about[0, 1, 0], about[0, 0, 1], about[1, 2, 1], about[1, 1, 2] = 1.0, -1.0, 1.0, -1.0
@@ -154,7 +154,7 @@ def relative_commutator(generators: Array) -> Array:
 
 @array.select_device
 def nearest_commuting(generators: Array) -> Array:
-    """Commuting generators near to given ones, by joint block diagonalisation.
+    """Return commuting generators near the given ones, by joint block diagonalisation.
 
     Parameters
     ----------
@@ -164,28 +164,28 @@ def nearest_commuting(generators: Array) -> Array:
     Returns
     -------
     array, (k, d, d) or (d, d)
-        Of generators that commute the nearest in the common basis that is found, by the sum of squares of all
-        differences; float64 where the library has it. `from_generators` takes it.
+        The nearest commuting generators in the common basis found, by the sum of squared differences; float64 where the
+        library has it. Pass them to `from_generators`.
 
     Raises
     ------
     ValueError, TypeError
-        As `from_generators`, but for matrices that do not commute.
+        See `from_generators`, except that matrices need not commute.
 
     See Also
     --------
-    frequencies.from_generators : the Rope of the result.
-    frequencies.relative_commutator : how far generators are from commuting.
+    frequencies.from_generators : returns the Rope of the result.
+    frequencies.relative_commutator : measures how far generators are from commuting.
 
     Notes
     -----
-    In a common basis commuting generators are blocks of two features, so the nearest ones are what is left of the given
-    ones in these blocks: with P such a basis, ``P blocks(P^T G P) P^T``. Of all P that with the largest blocks is
-    sought by turns of two blocks at a time. Those of four features are solved exactly: skew-symmetric 4 x 4 matrices
-    are pairs of vectors of space, which turn independently, and the best axis of each is a principal one. With d = 4
-    this is the nearest set of all; with more features no turn of two blocks finds a nearer one.
+    In a common basis P commuting generators are 2 x 2 blocks, so the nearest ones keep just these blocks of the given
+    ones: ``P blocks(P^T G P) P^T``. The P with the largest blocks is sought by rotating two blocks at a time. These
+    problems of four features are solved exactly: skew-symmetric 4 x 4 matrices are pairs of vectors in space, which
+    rotate independently, and the best axis of each is a principal one. For d = 4 the result is the nearest of all; for
+    more features, no rotation of two blocks finds a nearer one.
 
-    The given basis being held, gradients of the squared distance to the result are exact: ``2 (G - result)``, a
+    With the given basis held fixed, gradients of the squared distance to the result are exact, ``2 (G - result)``: a
     penalty for training. Computed on the host in float64.
 
     Examples
@@ -213,18 +213,18 @@ def nearest_commuting(generators: Array) -> Array:
 
 @array.select_device
 def fold(weight: Array, basis: Array) -> Array:
-    """Weights that make queries or keys in the basis of `from_generators`, so that a plain Rope turns them.
+    """Return weights that make queries or keys in the basis of `from_generators`, so that a plain Rope rotates them.
 
-    Fold the weights of queries and of keys, and their biases: their scores stay what they were, and the model runs with
-    the Rope wherever RoPE does. Values stay as they are.
+    Fold the weights of queries and of keys, and their biases: scores are unchanged, and the model runs wherever RoPE
+    does. Values need no folding.
 
     Parameters
     ----------
     weight : array_like, (H d, n), or a bias (H d,)
-        Of a linear layer ``y = weight @ x``, as PyTorch keeps it: features of all heads, then of the input.
-    basis : array_like, (d, d), or (H, d, d) for a set of each head
-        Orthogonal. Where groups of queries share a key (GQA) these are the heads of keys, and each basis is that of as
-        many heads of queries in a row.
+        Weight of a linear layer ``y = weight @ x``, as in PyTorch: features of all heads, then of the input.
+    basis : array_like, (d, d), or (H, d, d) with one per head
+        Orthogonal. If groups of queries share a key (GQA), one basis per key head, each used for a group of consecutive
+        query heads.
 
     Returns
     -------
@@ -234,18 +234,18 @@ def fold(weight: Array, basis: Array) -> Array:
     Raises
     ------
     ValueError
-        For shapes that do not fit, and for a basis that is not orthogonal to 1e-5, where looking costs nothing.
+        If shapes do not fit, or a basis is not orthogonal to 1e-5 (checked where that is free).
     TypeError
-        For weights that are not real floating.
+        If weights are not real floating.
 
     See Also
     --------
-    frequencies.from_generators : frequencies and basis.
-    frequencies.fold_gains : what becomes of a norm between the weights and the rotation.
+    frequencies.from_generators : returns frequencies and basis.
+    frequencies.fold_gains : for a norm between the weights and the rotation.
 
     Examples
     --------
-    A circulant STRING becomes a Rope:
+    A circulant STRING as a Rope:
 
     >>> import scipy.linalg
     >>> rng = np.random.default_rng(0)
@@ -279,16 +279,16 @@ def fold(weight: Array, basis: Array) -> Array:
 
 @array.select_device
 def fold_gains(gains: Array, basis: Array) -> Array:
-    """Gains of a norm of queries or keys in the basis of `from_generators`, where there are such gains.
+    """Return the gains of a query or key norm in the basis of `from_generators`, if they exist.
 
-    A norm that divides by the root mean square (RMSNorm) passes any basis, as that has the same norm. Gains of features
-    pass it where features with different gains are not mixed: where all are equal, or the basis only exchanges them.
+    Dividing by the root mean square (RMSNorm) commutes with any basis. Gains do if features with different gains are
+    not mixed: all gains are equal, or the basis only permutes features.
 
     Parameters
     ----------
     gains : array_like, (d,)
-        What the norm multiplies features by, one for each, such as ``q_norm.weight`` of Qwen3; ``1 + weight`` in models
-        that keep it so (Gemma).
+        Factors of the features in the norm, such as ``q_norm.weight`` of Qwen3, or ``1 + weight`` in models that store
+        it so (Gemma).
     basis : array_like, (d, d)
         Orthogonal.
 
@@ -300,11 +300,10 @@ def fold_gains(gains: Array, basis: Array) -> Array:
     Raises
     ------
     ValueError
-        If that matrix is not diagonal, to 1e-6 of the largest gain: no gains do the same in that basis. Fold the model
-        before gains are trained, or keep its own rotation. Also for shapes that do not fit, and a basis that is not
-        orthogonal.
+        If that matrix is not diagonal, to 1e-6 of the largest gain, so that no gains are equivalent: fold the model
+        before gains are trained, or keep its own rotation. Also if shapes do not fit, or the basis is not orthogonal.
     TypeError
-        For anything but real numbers.
+        If a value is not a real number.
 
     See Also
     --------
@@ -312,8 +311,8 @@ def fold_gains(gains: Array, basis: Array) -> Array:
 
     Notes
     -----
-    A LayerNorm over the features of a head passes no basis but those that keep the vector of ones: it takes the mean
-    off. Values are looked at on the host.
+    A LayerNorm over the features of a head subtracts the mean, so it only commutes with a basis that keeps the vector
+    of ones. Values are read on the host.
 
     Examples
     --------

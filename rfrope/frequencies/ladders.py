@@ -1,4 +1,4 @@
-"""Frequency sets of one axis made without data or chance, and the scales of xPos that go with them."""
+"""Deterministic frequency sets of one axis, and the scales of xPos that go with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BYTES = 24  # bytes that a frequency takes while it is made
 
 
 def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: Any = None, dtype: Any = None) -> Array:
-    """Frequencies of standard RoPE: ``base ** (-i / D)`` for i = 0, ..., D - 1, which is ``base ** (-2i / d)``.
+    """Return the frequencies of standard RoPE, ``base ** (-i / D)`` for i = 0, ..., D - 1 (``base ** (-2i / d)``).
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: 
     base : float
         Positive; 10000 in the first models, 500000 in Llama 3.
     xp, device, dtype
-        Array library (a module; NumPy unless given), where to put the result, and its dtype (float64 where the library
-        has it unless given). The frequencies are computed on the host and copied to the device.
+        Array library (a module; default: NumPy), device and dtype of the result (default: float64 where the library has
+        it). The frequencies are computed on the host and copied to the device.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: 
 
 
 def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None, dtype: Any = None) -> Array:
-    """Equally spaced frequencies ``i * step`` for i = 1, ..., D, whose mean kernel is Dirichlet's.
+    """Return equally spaced frequencies ``i * step`` for i = 1, ..., D; their mean kernel is Dirichlet's.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None
     step : float, radians per position
         Positive.
     xp, device, dtype
-        As in `geometric`.
+        See `geometric`.
 
     Returns
     -------
@@ -78,7 +78,7 @@ def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None
     ValueError
         If `n_blocks` is negative or `step` is not positive and finite.
     TypeError
-        As `geometric`.
+        See `geometric`.
 
     See Also
     --------
@@ -94,16 +94,16 @@ def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None
 
 
 def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any = None, dtype: Any = None) -> Array:
-    """Equally spaced frequencies from pi to ``max_freq * pi / 2``, for coordinates between -1 and 1.
+    """Return equally spaced frequencies from pi to ``max_freq * pi / 2``, for coordinates between -1 and 1.
 
     Parameters
     ----------
     n_blocks : int
-        D, half the rotated width; for several axes (`axial`) that of one axis.
+        D, half the rotated width; for several axes (`axial`), of one axis.
     max_freq : float
-        Positive. From one edge of the image to the other, a distance of 2, the last block makes ``max_freq / 2`` turns.
+        Positive. Over the whole image, a distance of 2, the last block makes ``max_freq / 2`` turns.
     xp, device, dtype
-        As in `geometric`.
+        See `geometric`.
 
     Returns
     -------
@@ -115,7 +115,7 @@ def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any 
     ValueError
         If `n_blocks` is negative or `max_freq` is not positive and finite.
     TypeError
-        As `geometric`.
+        See `geometric`.
 
     See Also
     --------
@@ -137,25 +137,25 @@ def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any 
 
 @array.select_device
 def from_wavelengths(wavelengths: Array) -> Array:
-    """Frequencies from wavelengths: ``2 pi / wavelength``, for positions in any unit.
+    """Return the frequencies ``2 pi / wavelength``, for positions in any unit.
 
     Parameters
     ----------
     wavelengths : array_like, in units of position
-        Any shape: how far it is until a block has made one turn. Positive; infinity gives frequency 0.
+        Any shape: distance in which a block makes one turn. Positive; infinity gives frequency 0.
 
     Returns
     -------
     array, radians per unit of position
-        The shape of `wavelengths`, float64 where the library has it.
+        Same shape as `wavelengths`, float64 where the library has it.
 
     Raises
     ------
     ValueError
-        For wavelengths that are zero, negative, NaN or below 2**-497. Values are looked at only where that costs
-        nothing: not on devices, in JAX or in Dask.
+        If a wavelength is zero, negative, NaN or below 2**-497. Values are checked only where that is free: not on
+        devices, in JAX or in Dask.
     TypeError
-        For a dtype that is not integer or real floating.
+        If the dtype is neither integer nor real floating.
 
     See Also
     --------
@@ -163,7 +163,7 @@ def from_wavelengths(wavelengths: Array) -> Array:
 
     Notes
     -----
-    Vision models often give a block's period for coordinates between -1 and 1 and have the 2 pi in their code (DINOv3:
+    Vision models often specify a block's period for coordinates between -1 and 1, with the 2 pi in their code (DINOv3:
     periods ``base ** (4j / d)`` on each axis of an image).
 
     Examples
@@ -182,37 +182,37 @@ def from_wavelengths(wavelengths: Array) -> Array:
 
 @array.select_device
 def xpos_scales(positions: Array, n_blocks: int, *, scale_base: float = 512.0, centre: float = 0.0) -> Array:
-    """Scales of xPos: with them the score of a block decays exponentially with the lag.
+    """Return the scales of xPos, with which the score of a block decays exponentially with the lag.
 
-    Turn queries with ``scale=s`` and keys with ``scale=1 / s`` (the argument of `rotate` and `rotation_table`), s being
-    the result at their own positions. The centre cancels from the score, but only if both sides have the same.
+    Rotate queries with ``scale=s`` and keys with ``scale=1 / s`` (in `rotate` or `rotation_table`), with s for their
+    own positions. The centre cancels from the score if both sides use the same.
 
     Parameters
     ----------
     positions : array_like
-        Integers or floats of any shape ``P``: those that are rotated. For frequencies of several axes choose the
-        positions, such as time, along which scores shall decay.
+        Integers or floats of any shape ``P``: the positions of the rotation. For frequencies of several axes choose
+        those, such as time, along which scores should decay.
     n_blocks : int
         D, half the rotated width.
     scale_base : float, in units of position
-        Positive; the decay takes place over lags of this order.
+        Positive; the order of the lags over which scores decay.
     centre : float, in units of position
-        Where all scales are 1. Queries and keys must share it: a centre that follows the length of a text, as in some
-        implementations, makes cached keys wrong.
+        Position where all scales are 1. Queries and keys must share it: a centre that follows the length of a text, as
+        in some implementations, makes cached keys wrong.
 
     Returns
     -------
     array, ``P + (D,)``
         ``zeta_i ** ((position - centre) / scale_base)`` with ``zeta_i = (2i + 0.4 r) / (1.4 r)``, ``r = 2D``; float64
-        where the library has it. With frequencies ``(*H, D, k)`` it broadcasts against the phases as they are.
+        where the library has it. For frequencies ``(*H, D, k)`` it broadcasts against the phases.
 
     Raises
     ------
     ValueError
         If `n_blocks` is negative, `scale_base` not positive and finite, `centre` not finite, or a position is not
-        finite or more than 565 `scale_base` from the centre, where the scales leave the range of float64 (in a library
-        without float64, 69 `scale_base`: beyond that the result of lazy arrays is infinite or 0). Positions
-        are looked at only where that costs nothing: not on devices, in JAX or in Dask.
+        finite or more than 565 `scale_base` from the centre, beyond which scales leave the range of float64 (without
+        float64, 69 `scale_base`; lazy arrays then get infinity or 0). Positions are checked only where that is free:
+        not on devices, in JAX or in Dask.
     TypeError
         If `n_blocks` is not a whole number, or positions are neither integers nor real floats.
 
@@ -223,7 +223,7 @@ def xpos_scales(positions: Array, n_blocks: int, *, scale_base: float = 512.0, c
     Notes
     -----
     The score of q at m and k at n is ``sum_i zeta_i^((m - n) / scale_base) (A_i cos u_i + B_i sin u_i)``: it depends on
-    the lag alone, falls where the key comes before the query, and grows where it comes after. Source: Sun et al., "A
+    the lag alone, decays if the key comes before the query, and grows if it comes after. Source: Sun et al., "A
     length-extrapolatable transformer" (2022); section 5 of the mathematics page.
 
     Examples

@@ -1,4 +1,4 @@
-"""Heads: attention by position alone, learned shifts, and what real heads do."""
+"""Attention heads: attention by position alone, learned shifts, and analysis of real heads."""
 
 from rfrope.heads.atlas import Atlas, AtlasBuilder, HeadEstimate, atlas
 from rfrope.heads.biases import fire_bias, lag_bias, t5_bias

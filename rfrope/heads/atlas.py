@@ -1,4 +1,4 @@
-"""Every head of a model at once: which frequencies move its scores, what position alone explains, sinks, and blocks."""
+"""Readings of every head of a model: the blocks that move its scores, the effect of position alone, and sinks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
 
 _OUTLIER = 5.0  # times the median of a head's blocks: a pair of features that is this strong is an outlier
 _LARGEST = 1e50  # features and scales, whose products are squared
-_FEWEST = 3  # documents: a document left out must leave two, whose product has no bias
+_FEWEST = 3  # documents: without one, two must remain for an unbiased product
 
 
 @dataclass(frozen=True, eq=False)
 class HeadEstimate(Result):
-    """Numbers and their standard errors.
+    """Estimates and their standard errors.
 
     Attributes
     ----------
     value, stderr : ndarray
-        Of one shape. The errors are those of a jackknife over documents.
+        Of one shape. Errors are from a jackknife over documents.
 
     See Also
     --------
@@ -54,34 +54,33 @@ class Atlas(Result):
     Attributes
     ----------
     layer, head : ndarray of int, (H,)
-        Where each head is; layers are 0 where none were named.
+        Layer and number of each head; layers are 0 unless given.
     frequencies : ndarray, (D,), radians per position
-        Those of all heads.
+        Frequencies of all heads.
     lags : ndarray, (n,), in units of position
-        ``0, -1, ..., 1 - n``: KEY minus QUERY, for n tokens that are not skipped.
+        ``0, -1, ..., 1 - n``: KEY minus QUERY, for the n tokens that are not skipped.
     documents, tokens, skip, context : int
-        How many documents, of how many tokens, of which so many were skipped; positions that `partial` and `one_sign`
-        are about.
+        Number of documents, of tokens of each, and of skipped tokens; positions for `partial` and `one_sign`.
     variance : HeadEstimate, (H,)
         Variance of the score over the pairs of a document, averaged over documents.
     share : HeadEstimate, (H, D)
-        Covariance of a block's part with the score, over `variance`. With `unturned` it sums to 1; a share below 0 is
+        Covariance of a block's part with the score, over `variance`. With `unturned` the sum is 1; a negative share is
         of a block that works against the others.
     unturned : HeadEstimate, (H,)
-        Share of all features that are not turned.
+        Share of all unrotated features.
     curve : HeadEstimate, (H, n)
         Score of the mean query and the mean key at each lag.
     by_lag : HeadEstimate, (H, n)
-        Mean score at each lag over the pairs that are at it.
+        Mean score at each lag over the pairs that occur at it.
     offset : HeadEstimate, (H,), in units of position
-        Real lag at which `curve` is highest; NaN where no block counts.
+        Real lag at the maximum of `curve`; NaN if no block contributes.
     lag_explained : HeadEstimate, (H,)
-        Part of `variance` that the lag alone explains.
+        Fraction of `variance` that the lag alone explains.
     curve_explained : HeadEstimate, (H,)
-        Part of `variance` that `curve` explains, up to a constant; below 0 where it is worse than a constant.
-        NaN, as shares, where scores do not vary.
+        Fraction of `variance` that `curve` explains, up to a constant; negative if it is worse than a constant. NaN,
+        like shares, if scores do not vary.
     concentration_q, concentration_k : HeadEstimate, (H, D)
-        ``|E z|^2 / E |z|^2`` of each block as a complex number: 1 for one that is the same in all tokens.
+        ``|E z|^2 / E |z|^2`` of each block as a complex number: 1 if it is the same in all tokens.
     strength : HeadEstimate, (H, D)
         Mean length of the query's block times that of the key's, with the scale.
     angle : HeadEstimate, (H, D), radians
@@ -95,14 +94,14 @@ class Atlas(Result):
     sink : HeadEstimate, (H,)
         Attention on the first token, averaged over the later half of the queries.
     sink_key, sink_slow, sink_fast, sink_content : HeadEstimate, (H,)
-        Parts of the advantage of the first key over the mean of the others, for these queries: what the key itself
-        differs by, what the mean key gets from its lag by blocks that complete no turn in a document, by the others,
-        and what is left.
+        Parts of the first key's advantage over the mean of the others, for these queries: the difference of the key
+        itself, the effect of its lag on the mean key through blocks that complete no turn in a document, through the
+        other blocks, and the rest.
     order, norm_order : ndarray of int, (H, D)
-        Blocks in the order in which they are stilled: by `predicted`, and by rising `strength`.
+        Order in which blocks are stilled (their rotation is removed): by `predicted`, and by ascending `strength`.
     predicted, change, norm_change : HeadEstimate, (H, D + 1)
         Root mean square change of a logit, less its mean over the keys of a query, with the first 0, 1, ..., D blocks
-        of `order` stilled, as predicted from means and covariances and as measured, and with those of `norm_order`.
+        stilled: predicted from means and covariances for `order`, measured for it, and measured for `norm_order`.
 
     See Also
     --------
@@ -152,9 +151,9 @@ class Atlas(Result):
     norm_change: HeadEstimate
 
     def stillable(self, tolerance: float = 0.1) -> np.ndarray:
-        """Return which blocks can be stilled together: bool ``(H, D)``.
+        """Return which blocks can be stilled together, as bool ``(H, D)``.
 
-        They are the first of `order` for which the measured change, and twice its error more, is at most `tolerance`.
+        They are the first of `order` for which the measured change plus twice its error is at most `tolerance`.
         """
         tolerance = positive("tolerance", tolerance)
         small = self.change.value + 2.0 * self.change.stderr <= tolerance
@@ -164,7 +163,7 @@ class Atlas(Result):
         return found
 
     def head_table(self) -> dict[str, np.ndarray]:
-        """Return one row for each head, as columns by name; each estimate is followed by its error, ``_stderr``."""
+        """Return one row per head, as columns by name; each estimate is followed by its error, ``_stderr``."""
         half, table = self.order.shape[1] // 2, {"layer": self.layer, "head": self.head}
         for name in _OF_HEADS:
             table |= _columns(name, getattr(self, name))
@@ -174,7 +173,7 @@ class Atlas(Result):
         return table | {"stillable": np.sum(self.stillable(), axis=1), "outliers": np.sum(self.outlier, axis=1)}
 
     def block_table(self) -> dict[str, np.ndarray]:
-        """Return one row for each block of each head, as columns by name."""
+        """Return one row per block of each head, as columns by name."""
         heads, blocks = self.order.shape
         table = {name: np.repeat(getattr(self, name), blocks) for name in ("layer", "head")}
         table |= {"block": np.tile(np.arange(blocks), heads), "frequency": np.tile(self.frequencies, heads)}
@@ -216,22 +215,22 @@ def _columns(name: str, estimate: HeadEstimate) -> dict[str, np.ndarray]:
 def atlas(
     q: Array, k: Array, rope: Any, *, scale: float | None = None, skip: int = 1, context: int | None = None
 ) -> Atlas:
-    """Readings of every head from its queries and keys on some documents, each with an error over the documents.
+    """Return readings of every head from its queries and keys on some documents, with errors over the documents.
 
     Parameters
     ----------
     q, k : array_like, (documents, H, tokens, d) and (documents, G, tokens, d)
-        Queries and keys before rotation, of the tokens at positions 0, 1, ...; H is a multiple of G, and H / G heads in
-        a row share keys. At least 3 documents.
+        Queries and keys before rotation, of tokens at positions 0, 1, ...; each key head is shared by H / G consecutive
+        query heads. At least 3 documents.
     rope : Rope or array_like
-        Frequencies of all heads, one set; with sections for text, whose axes count alike. Features of `q` and `k`
-        beyond 2D count unrotated.
+        Frequencies of all heads, in one set; with sections for text, whose axes are equal. Features beyond 2D count
+        unrotated.
     scale : float, optional
-        Positive; multiplies q . k, beside the square of the attention factor. ``1 / sqrt(d)`` unless given.
+        Positive factor of q . k, beside the square of the attention factor. Default: ``1 / sqrt(d)``.
     skip : int
-        So many first tokens are left out of all but the sinks: in most models the first key is unlike any other.
+        Number of first tokens to exclude from all but the sinks: in most models the first key is unlike any other.
     context : int, optional
-        Positions that `partial` and `one_sign` are about: those of the Rope, or the tokens of a document.
+        Positions for `partial` and `one_sign`. Default: those of the Rope, or the tokens of a document.
 
     Returns
     -------
@@ -240,10 +239,10 @@ def atlas(
     Raises
     ------
     ValueError
-        For shapes that do not fit, fewer than 3 documents, too few tokens, NaN or infinite features, a polar Rope, and
-        frequencies of several heads or axes.
+        If shapes do not fit, there are fewer than 3 documents or too few tokens, a feature is NaN or infinite, the Rope
+        is polar, or frequencies are of several heads or axes.
     TypeError
-        For features that are not real floating, or arrays of different libraries.
+        If features are not real floating, or arrays are of different libraries.
 
     See Also
     --------
@@ -251,25 +250,25 @@ def atlas(
 
     Notes
     -----
-    Pairs are those that occur under a causal mask, and the variance is that within documents. A score is the sum of its
-    blocks, so the shares sum to 1 to rounding, whatever blocks have in common.
+    Pairs are those under a causal mask, and the variance is that within documents. A score is the sum of its blocks, so
+    shares sum to 1, to rounding, even if blocks are correlated.
 
-    `lag_explained` is the variance between the lags over that of the scores. Means over few pairs vary by themselves,
-    so the square of a mean would be too large: it is the product of the means of two documents, averaged over all pairs
-    of documents, which has no such bias where documents are independent, and may fall below 0. `curve_explained` is
-    ``(2 Cov(S, c) - Var c) / Var S`` for the curve c. TriAttention (arXiv:2604.04921) reads heads by that curve; it is
-    `heads.recentred_kernel` with the amplitudes and phases of a head.
+    `lag_explained` is the variance between lags over that of the scores. The square of a mean over few pairs is biased
+    upwards, so the product of the means of two documents is averaged over all pairs of documents: unbiased for
+    independent documents, and possibly negative. `curve_explained` is ``(2 Cov(S, c) - Var c) / Var S`` for the curve
+    c, by which TriAttention (arXiv:2604.04921) reads heads: `heads.recentred_kernel` with the amplitudes and phases of
+    a head.
 
-    Outlier pairs: Rotary Offset Features (arXiv:2503.01832) finds that they are at frequencies that complete no turn,
-    `partial`. `one_sign`, derived here, asks for more: scores ``cos(angle + u)`` keep their sign for u from
-    ``-omega (context - 1)`` to 0, which needs ``omega (context - 1)`` of at most pi.
+    Outlier pairs: Rotary Offset Features (arXiv:2503.01832) finds them at frequencies that complete no turn, `partial`.
+    `one_sign`, derived here, is stricter: scores ``cos(angle + u)`` keep their sign for u from ``-omega (context - 1)``
+    to 0, which requires ``omega (context - 1)`` of at most pi.
 
-    A stilled block is one whose rotation is stopped. A softmax does not see what all keys of a query gain alike, so
-    changes are less their mean over these. `order` adds, one after the other, the block which the prediction says adds
-    least, with what blocks do together; MHA2MLA (arXiv:2502.14837) stops those with the least ``|q| |k|``. The
-    prediction takes queries and keys of a document as independent of one another and of their positions.
+    A softmax ignores what all keys of a query gain alike, so changes are less their mean over these. `order` adds the
+    block with the smallest predicted increase at each step, joint effects included; MHA2MLA (arXiv:2502.14837) orders
+    by ``|q| |k|``. The prediction assumes that queries and keys of a document are independent of each other and of
+    their positions.
 
-    The jackknife leaves out one document at a time; `order` and `norm_order` stay. It takes documents as independent.
+    The jackknife leaves out one document at a time, assumed independent; `order` and `norm_order` are kept.
 
     Examples
     --------
@@ -297,12 +296,12 @@ def atlas(
 
 
 class AtlasBuilder:
-    """An atlas from documents that come one at a time; what is kept of each is ``H (2 D^2 + 2 tokens)`` numbers, or so.
+    """Build an atlas from documents that come one at a time, keeping about ``H (2 D^2 + 2 tokens)`` numbers of each.
 
     Parameters
     ----------
     rope, scale, skip, context
-        As of `heads.atlas`.
+        See `heads.atlas`.
 
     See Also
     --------
@@ -332,12 +331,12 @@ class AtlasBuilder:
         self._lags: Lags | None = None
 
     def add(self, q: Array, k: Array) -> None:
-        """Read one document: queries ``(H, tokens, d)`` and keys ``(G, tokens, d)``, all of the same shapes.
+        """Read one document: queries ``(H, tokens, d)`` and keys ``(G, tokens, d)``, of the same shapes for all.
 
         Raises
         ------
         ValueError, TypeError
-            As `heads.atlas`.
+            See `heads.atlas`.
         """
         q, k = (self._checked(name, x) for name, x in (("q", q), ("k", k)))
         if q.shape[1:] != k.shape[1:] or not len(k) or len(q) % len(k):
@@ -374,17 +373,17 @@ class AtlasBuilder:
         return host
 
     def finish(self, heads: Iterable[tuple[int, int]] | None = None) -> Atlas:
-        """Return the atlas of the documents so far.
+        """Return the atlas of the documents read so far.
 
         Parameters
         ----------
         heads : iterable of (int, int), optional
-            Layer and number of each head; layer 0 unless given.
+            Layer and number of each head. Default: layer 0.
 
         Raises
         ------
         ValueError
-            For fewer than 3 documents, or another number of heads.
+            If there are fewer than 3 documents, or another number of heads.
         """
         count = len(self._documents)
         if count < _FEWEST or self._lags is None:
@@ -501,7 +500,7 @@ def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 
 def greedy_order(products: np.ndarray) -> np.ndarray:
-    """Order in which blocks are added, each time that which adds least to ``sum_ij products_ij`` over the set."""
+    """Return the order of blocks in which each adds least to ``sum_ij products_ij`` over the set so far."""
     order: list[int] = []
     added = np.diagonal(products).copy()
     for _ in range(len(products)):

@@ -1,4 +1,4 @@
-"""Biases that relatives of RoPE add to a score that position does not touch, beside the kernels that they are."""
+"""Score biases of relatives of RoPE, and the kernels that they correspond to."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FORMS = ("power", "log")
 
 @array.select_device
 def lag_bias(lags: Array, weight: Array, *, shape: Array = 1.0, form: str = "power") -> Array:
-    """Bias of ALiBi, ``-weight |lag|``, or of KERPLE: what is added to the score ``q . k / sqrt(d)``.
+    """Return the bias of ALiBi, ``-weight |lag|``, or KERPLE, to add to the score ``q . k / sqrt(d)``.
 
     Parameters
     ----------
     lags : array_like, in units of position
         Key minus query, any shape.
     weight : float or array_like
-        KERPLE's r1, not negative; ALiBi's slope, ``2 ** (-8 h / H)`` for head h = 1, ..., H where H is a power of two.
+        KERPLE's r1, nonnegative; ALiBi's slope, ``2 ** (-8 h / H)`` for head h = 1, ..., H if H is a power of two.
         Broadcasts against the lags.
     shape : float or array_like
         KERPLE's r2: the exponent of "power", above 0 and at most 2; the factor of "log", positive.
@@ -34,34 +34,34 @@ def lag_bias(lags: Array, weight: Array, *, shape: Array = 1.0, form: str = "pow
     Returns
     -------
     array
-        What the arguments broadcast to; float64 where the library has it. Gradients reach all of them.
+        Broadcast shape of the arguments; float64 where the library has it. Gradients reach all of them.
 
     Raises
     ------
     ValueError
-        For numbers out of these ranges, where looking costs nothing, and an unknown form.
+        If a number is out of range (checked where that is free), or the form is unknown.
     TypeError
-        For anything but real numbers.
+        If a value is not a real number.
 
     See Also
     --------
-    kernel : the kernels that are named below.
-    heads.t5_bias, heads.fire_bias : biases that are learned functions.
+    kernel : makes the kernels named below.
+    heads.t5_bias, heads.fire_bias : learned biases.
 
     Notes
     -----
-    The bias is no kernel: it is 0 at 0 and negative elsewhere, so only conditionally positive definite (Chi et al.,
+    The bias is 0 at 0 and negative elsewhere, so it is not a kernel, only conditionally positive definite (Chi et al.,
     2022). After softmax a weight is ``exp(q . k / sqrt(d)) exp(bias)``, and ``exp(bias)`` is a kernel by Schoenberg's
     theorem:
 
     - ALiBi: ``exp(-m |lag|)``, the kernel ``exponential(scale=1/m)``;
     - "power": ``exp(-(|lag| / l) ** shape)``, ``power_exponential(exponent=shape, scale=weight ** (-1 / shape))``;
-    - "log": ``(1 + shape |lag|) ** -weight``, a mixture of exponentials, whose rates over `shape` follow a gamma law
+    - "log": ``(1 + shape |lag|) ** -weight``, a mixture of exponentials whose rates over `shape` follow a gamma law
       with exponent `weight`.
 
-    So a head decays with distance whatever its contents are, and there is no theorem of RoPE to lose: scores are exact
-    functions of ``q . k`` and the lag. But contents cannot ask for a distance. Exports refuse nothing here, as there is
-    no Rope: engines have switches of their own for ALiBi. Source: Press et al. (2022); Chi et al. (2022).
+    So a head decays with distance whatever its contents are: scores are exact functions of ``q . k`` and the lag, but
+    contents cannot select a distance. Engines have their own switches for ALiBi. Source: Press et al. (2022); Chi et
+    al. (2022).
 
     Examples
     --------
@@ -92,41 +92,41 @@ def lag_bias(lags: Array, weight: Array, *, shape: Array = 1.0, form: str = "pow
 
 @array.select_device
 def t5_bias(lags: Array, table: Array, *, max_distance: int = 128, bidirectional: bool = False) -> Array:
-    """Learned bias of T5, one number for each bucket of lags, which is added to the score ``q . k``.
+    """Return the learned bias of T5, one number per bucket of lags, to add to the score ``q . k``.
 
     Parameters
     ----------
     lags : array_like of integers
         Key minus query, any shape ``P``.
     table : array_like, (..., n_buckets)
-        For each head what a bucket adds; at least 2 buckets, and an even number of at least 4 if `bidirectional`.
+        Bias of each bucket, for each head; at least 2 buckets, and an even number of at least 4 if `bidirectional`.
     max_distance : int
-        From here on all lags share a bucket; above the number of buckets.
+        Distance from which on all lags share a bucket; above the number of buckets.
     bidirectional : bool
-        Whether keys after the query have the second half of the buckets, as in encoders. They share that of lag 0
-        otherwise, as in decoders, where they are masked.
+        Whether keys after the query use the second half of the buckets, as in encoders. Otherwise they share the bucket
+        of lag 0, as in decoders, where they are masked.
 
     Returns
     -------
     array
-        ``(..., *P)``, in the dtype of the table. Gradients reach it.
+        ``(..., *P)``, in the dtype of the table, with gradients.
 
     Raises
     ------
     ValueError
-        For numbers of buckets or a distance that are not as above.
+        If the number of buckets or the distance is not as described above.
     TypeError
-        For lags that are not integers, and a table that is not real floating.
+        If lags are not integers, or the table is not real floating.
 
     See Also
     --------
-    heads.lag_bias : a bias that is a formula.
+    heads.lag_bias : biases with a formula.
 
     Notes
     -----
-    Half of the buckets are lags of their own, the others grow in geometric steps up to `max_distance`. A table may be
-    any function of the bucket, so ``exp(bias)`` is no kernel in general: it need not fall with distance, or be even.
-    It is a function of the lag, and scores are T5's ``q . k`` without ``1 / sqrt(d)``. Source: Raffel et al. (2020).
+    Half of the buckets are single lags, the others grow geometrically up to `max_distance`. A table may be any function
+    of the bucket, so ``exp(bias)`` need not be a kernel: it may grow with distance, or not be even. Scores are T5's
+    ``q . k`` without ``1 / sqrt(d)``. Source: Raffel et al. (2020).
 
     Examples
     --------
@@ -163,40 +163,40 @@ def t5_bias(lags: Array, table: Array, *, max_distance: int = 128, bidirectional
 def fire_bias(
     q_positions: Array, k_positions: Array, function: Callable[[Array], Array], *, c: Array, threshold: Array
 ) -> Array:
-    """Bias of FIRE, a learned function of the share of its past at which a query finds a key.
+    """Return the bias of FIRE: a learned function of the lag relative to the query's position.
 
     Parameters
     ----------
     q_positions, k_positions : array_like
         ``(M,)`` and ``(N,)``; 0 or more.
     function : callable
-        Maps shares in [0, 1], ``(M, N)``, to what is added to scores: a small network in the published models.
+        Maps shares in [0, 1], ``(M, N)``, to the bias: a small network in the published models.
     c : float or array_like
-        A positive number; how much near distances are spread: shares are of ``log(1 + c x)``.
+        A positive number, which spreads near distances: shares use ``log(1 + c x)``.
     threshold : float or array_like
-        A positive number; before this position a query's share is of the threshold.
+        A positive number; queries before this position use it in place of their own.
 
     Returns
     -------
     array
-        What the function returns for ``log(1 + c (m - n)) / log(1 + c max(m, threshold))``; keys after the query count
-        as its own. Gradients reach positions, c and threshold.
+        The function's value at ``log(1 + c (m - n)) / log(1 + c max(m, threshold))``; keys after the query count as its
+        own. Gradients reach positions, c and threshold.
 
     Raises
     ------
     ValueError, TypeError
-        For arguments that are not as above.
+        If an argument is not as described above.
 
     See Also
     --------
     heads.lag_bias : a bias of the lag alone.
-    analysis.toeplitz_defect : how far this one is from that.
+    analysis.toeplitz_defect : the distance from a function of the lag.
 
     Notes
     -----
-    Up to the threshold it is a function of the lag, and with ``-r1 x`` KERPLE's logarithm. Beyond it is none: a lag
-    means another share to each query (`analysis.toeplitz_defect`), so there is no kernel. Source: Li et al. (2024),
-    who learn c and the threshold.
+    Up to the threshold it is a function of the lag, and with ``-r1 x`` KERPLE's logarithm. Beyond, each query sees
+    another share at the same lag (`analysis.toeplitz_defect`), so there is no kernel. Source: Li et al. (2024), who
+    learn c and the threshold.
 
     Examples
     --------
@@ -205,7 +205,7 @@ def fire_bias(
            [-0.7325, -0.8856]])
     """
     if not callable(function):
-        raise TypeError(f"function is {show(function)}; expected one that takes shares")
+        raise TypeError(f"function is {show(function)}; expected a function of shares")
     named = {"q_positions": q_positions, "k_positions": k_positions, "c": c, "threshold": threshold}
     xp, device = array.shared(named)
     read = _read_numbers(named, ("c", "threshold"), xp, device)

@@ -1,8 +1,8 @@
-"""Sums over the pairs of one document, for every head: what an atlas averages over documents.
+"""Sums over the pairs of one document, for every head, which an atlas averages over documents.
 
 A score of a query at position m and a key at position n is a sum over blocks, ``S = sum_i p_i`` with
-``p_i = A_i cos u_i + B_i sin u_i`` and ``u_i = (n - m) omega_i``. A block that is stilled adds ``A_i`` instead, so its
-change is ``A_i - p_i``. Pairs are those that a causal mask leaves, ``n <= m``.
+``p_i = A_i cos u_i + B_i sin u_i`` and ``u_i = (n - m) omega_i``. A stilled block adds ``A_i`` instead, so its change
+is ``A_i - p_i``. Pairs are those of a causal mask, ``n <= m``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PRODUCTS = 2**18  # multiplications at once: beyond, linear algebra starts thre
 
 
 class Setting(NamedTuple):
-    """Shared by all heads of all documents: frequencies ``(D,)``, pairing, what multiplies q . k, tokens left out."""
+    """Constants of all heads and documents: frequencies ``(D,)``, pairing, scale, skipped tokens."""
 
     omega: np.ndarray
     pairing: str
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
 
 
 class Lags(NamedTuple):
-    """Sums that depend on the number of tokens and the frequencies alone."""
+    """Sums that depend only on the number of tokens and the frequencies."""
 
     # (tokens, D): those of position times frequency
     cos: np.ndarray
@@ -45,7 +45,7 @@ class Lags(NamedTuple):
 
     @classmethod
     def from_setting(cls, setting: Setting, tokens: int) -> Lags:
-        """Those of documents of so many tokens."""
+        """Return the sums for documents of `tokens` tokens."""
         wave = Waves.from_angles(angles_at(np.arange(tokens, dtype=np.float64), setting.omega))
         n = tokens - setting.skip
         distance = np.subtract.outer(np.arange(n), np.arange(n))
@@ -85,7 +85,7 @@ class Sums(NamedTuple):
 
 
 def sum_document(q: np.ndarray, k: np.ndarray, setting: Setting, lags: Lags) -> Sums:
-    """Sums of one document, from float64 ``(heads, tokens, d)`` and ``(key heads, tokens, d)`` before rotation."""
+    """Return the sums of one document, from float64 ``(heads, tokens, d)`` and ``(key heads, tokens, d)``."""
     group = len(q) // len(k)
     heads = [_sum_head(q[head], k[head // group], setting, lags) for head in range(len(q))]
     return Sums(*(np.stack(column) for column in zip(*heads, strict=True)))

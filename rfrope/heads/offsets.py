@@ -1,7 +1,7 @@
 """The offset that a trained head prefers, read from its queries and keys, or from its weights.
 
-A score depends on two contents and one lag. Averaged over contents it is a sum of waves of the lag, one for each block,
-and what a head does by position is in that sum. `offset` is the lag, key minus query, of its peak: -1 is the previous
+A score depends on two contents and one lag. Averaged over contents it is a sum of waves of the lag, one per block,
+which shows the effect of position in a head. `offset` is the lag, key minus query, of its peak: -1 is the previous
 token.
 """
 
@@ -30,28 +30,28 @@ _GRID = (8, 32)  # points to a position, and to a turn of the fastest block, whe
 
 @dataclass(frozen=True, eq=False)
 class EffectiveOffset(Result):
-    """The lag that a head prefers, content averaged; see `effective_offset`.
+    """The lag that a head prefers, averaged over content; see `effective_offset`.
 
-    NumPy arrays of the shape of the leading axes of q and k.
+    Fields are NumPy arrays of the shape of the leading axes of q and k.
 
     Attributes
     ----------
     offset : ndarray, in units of position
-        Real lag, KEY minus QUERY, at which the mean score over all pairs of contents peaks.
+        Real lag, KEY minus QUERY, at the peak of the mean score over all pairs of contents.
     stderr : ndarray
-        Its standard error, as long as the peak stays the highest: the delta method, tokens being taken as independent
-        draws. NaN where the peak is at an end of the range.
+        Its standard error, as long as the peak stays the highest, by the delta method for independent tokens. NaN if
+        the peak is at an end of the range.
     confidence : ndarray
-        Part, from 0 to 1, of resamples of the tokens in which the peak stays within half a position of `offset`. It is
-        looked for on a grid of 8 points to a position, or 32 to a turn of the fastest block where that is finer.
+        Fraction of resamples of the tokens in which the peak stays within half a position of `offset`, on a grid of 8
+        points per position, or 32 per turn of the fastest block where that is finer.
     value : ndarray
         Mean score at the offset, with the scale.
     runner_up, runner_up_value : ndarray
-        Where the next local maximum is, and how high; NaN if there is none.
+        Lag and value of the second-highest local maximum; NaN if there is none.
     lag : ndarray of int
-        The whole lag with the highest mean score.
+        Whole lag with the highest mean score.
     mass : ndarray
-        Attention that position alone puts on `lag`: the softmax of the mean scores at all whole lags of the range.
+        Attention on `lag` by position alone: the softmax of the mean scores at all whole lags of the range.
 
     See Also
     --------
@@ -81,31 +81,31 @@ class EffectiveOffset(Result):
 class WeightOffset(Result):
     """The lag that a head's weights prefer; see `offset_from_weights`.
 
-    NumPy arrays of the shape of the leading axes of the weights, those of the blocks with an axis ``(D,)`` more.
+    Fields are NumPy arrays of the shape of the leading axes of the weights; those of blocks have another axis ``(D,)``.
 
     Attributes
     ----------
     offset : ndarray, in units of position
-        Real lag, KEY minus QUERY, at which the expected score peaks.
+        Real lag, KEY minus QUERY, at the peak of the expected score.
     confidence : ndarray
-        From 0 to 1: at least so likely is it that blocks with random angles would not make any whole lag of the range
-        stand out as much.
+        Lower bound, from 0 to 1, on the probability that blocks with random angles would not make any whole lag of the
+        range stand out as much.
     value : ndarray
         Expected score at the offset, with the scale.
     runner_up, runner_up_value : ndarray
-        Where the next local maximum is, and how high; NaN if there is none.
+        Lag and value of the second-highest local maximum; NaN if there is none.
     lag : ndarray of int
-        The whole lag with the highest expected score.
+        Whole lag with the highest expected score.
     mass : ndarray
-        Attention that position alone puts on `lag`: the softmax of the expected scores at all whole lags of the range.
+        Attention on `lag` by position alone: the softmax of the expected scores at all whole lags of the range.
     angle : ndarray, (..., D), radians
-        By how much the key's side of each block is turned against the query's, between -pi and pi: the block's learned
-        shift. Its part of the score is ``weight cos(u + angle)``.
+        Rotation of each block of the key's weights against the query's, between -pi and pi: the learned shift. Its part
+        of the score is ``weight cos(u + angle)``.
     weight : ndarray, (..., D)
-        Amplitude of each block's part, not negative, with the scale.
+        Amplitude of each block's part, nonnegative, with the scale.
     quality : ndarray, (..., D)
-        How much of the key's rows of each block is the query's rows, turned by `angle` and stretched: from 0, nothing,
-        to 1, all. 0 where one of them vanishes.
+        Fraction of the key's rows of each block explained by the query's rows, rotated by `angle` and scaled, from 0 to
+        1. 0 if one of them vanishes.
 
     See Also
     --------
@@ -147,28 +147,29 @@ def effective_offset(
     n_resamples: int = 1000,
     rng: Any = 0,
 ) -> EffectiveOffset:
-    """Lag that a head prefers by position, from its queries and keys on some text, and how sure that is.
+    """Return the lag that a head prefers by position, from its queries and keys on some text, with its confidence.
 
     Parameters
     ----------
     q, k : array_like, (..., n, d) and (..., m, d)
-        As in `heads.profile`: before rotation.
+        Queries and keys before rotation; see `heads.profile`.
     frequencies : array_like, radians per position
         One set: ``(D,)`` or ``(D, 1)``.
     max_lag : int, optional
-        Furthest lag that is looked at, at least 1: as far as the given tokens reach, unless given.
+        Largest distance to examine, at least 1. Default: that of the given tokens.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
     causal : bool
-        Whether only lags from -max_lag to 0 count, else those to max_lag too.
+        Examine only lags from -max_lag to 0, not those to max_lag.
     scale : float, optional
-        Positive; multiplies the scores. ``1 / sqrt(d)`` unless given.
+        Positive factor of the scores. Default: ``1 / sqrt(d)``.
     paired : bool
-        Whether row i of q and row i of k are of the same token, so that they are drawn together; they are as many then.
+        Whether row i of q and row i of k belong to the same token, so that they are resampled together; they must then
+        be equally many.
     n_resamples : int
-        How many times the tokens are drawn anew, with replacement, for `confidence`.
+        Number of resamples of the tokens, with replacement, for `confidence`.
     rng : None, int or numpy.random.Generator
-        Where these draws come from; the same on every call unless given otherwise.
+        Seed of the resamples; the default gives the same on every call.
 
     Returns
     -------
@@ -177,9 +178,10 @@ def effective_offset(
     Raises
     ------
     ValueError
-        As `heads.profile`, for fewer than two tokens, and where no block with a score turns: all lags are alike then.
+        See `heads.profile`. Also if there are fewer than two tokens, or no block with a score has a nonzero frequency,
+        so that all lags are alike.
     TypeError
-        As `heads.profile`.
+        See `heads.profile`.
 
     See Also
     --------
@@ -188,13 +190,13 @@ def effective_offset(
     Notes
     -----
     The mean score over all pairs, `heads.profile`, is ``f(x) = sum_i A_i cos(omega_i x) + B_i sin(omega_i x)`` with the
-    coefficients of the mean query and the mean key; its peak over real x is found globally. The `offset` is what
-    position does, and only that: a head that looks for content, such as an induction head, has a peak too, which does
-    not say where the head looks. `mass` tells these apart: it is near 1 only if position alone is enough.
+    coefficients of the mean query and the mean key; its peak over real x is found globally. `offset` is the effect of
+    position alone: a head that follows content, such as an induction head, has a peak too, which does not say where it
+    looks. `mass` tells these apart: it is near 1 only if position alone is enough.
 
-    `confidence` is a bootstrap over tokens: it says whether other tokens of the same kind would have given the same
-    offset. It knows nothing of another kind of text, and takes tokens as independent. It says nothing of how much the
-    head cares for that offset: `mass` does, and heads are to be ranked by it.
+    `confidence` is a bootstrap over tokens, assumed independent: whether other tokens of the same kind would give the
+    same offset. It says nothing about other kinds of text, nor how much the head cares for that offset: rank heads by
+    `mass`.
 
     Examples
     --------
@@ -206,7 +208,7 @@ def effective_offset(
     >>> round(float(found.mass), 2)
     0.91
 
-    An induction head follows content, and what it does by position is next to nothing:
+    An induction head follows content, and position has almost no effect:
 
     >>> found = effective_offset(heads["induction_q"], heads["induction_k"], heads["inv_freq"])
     >>> round(float(found.mass), 2)
@@ -241,32 +243,31 @@ def offset_from_weights(
     causal: bool = True,
     scale: float | None = None,
 ) -> WeightOffset:
-    """Lag that a head prefers by position, from its weights alone or with what is known of its input.
+    """Return the lag that a head prefers by position, from its weights and, if known, moments of its input.
 
     Parameters
     ----------
     w_q, w_k : array_like, (..., d, d_model)
-        Weights of one head, or with leading axes that broadcast of several: queries are ``w_q @ x`` and keys
+        Weights of one head, or of several with leading axes that broadcast: queries are ``w_q @ x`` and keys
         ``w_k @ x``, before rotation. d is even and at least 2D. In Hugging Face models head h has the rows
-        ``[h * d : (h + 1) * d]`` of ``q_proj.weight``, and x comes out of the layer's norm, its gain included. A bias
-        is one more column, for a feature of x that is 1. Heads with a norm of their own on q and k are not linear.
+        ``[h * d : (h + 1) * d]`` of ``q_proj.weight``, and x is the output of the layer's norm, with its gain. A bias
+        is one more column, for a feature of x that is 1. Heads with their own norm on q and k are not linear.
     frequencies : array_like, radians per position
         One set: ``(D,)`` or ``(D, 1)``.
     max_lag : int
-        Furthest lag that is looked at, at least 1.
+        Largest distance to examine, at least 1.
     mean : array_like, (..., d_model), optional
-        Mean input x. Queries and keys are then those of the mean input, which is what scores are on average over tokens
-        that have nothing to do with each other.
+        Mean input x, which gives the average score over unrelated tokens.
     second_moment : array_like, (..., d_model, d_model), optional
-        ``E x x^T`` over tokens x, each compared with its like: symmetric, and no ``v^T M v`` is negative. Not both this
-        and `mean`, which is the same as ``mean mean^T``; the identity unless one is given: a query and a key of equal
-        content, any direction of which is as likely.
+        ``E x x^T`` over tokens x, each compared with itself: symmetric, positive semi-definite. Not with `mean`, which
+        is equivalent to ``mean mean^T``. Default: the identity, for query and key of equal content in a uniformly
+        random direction.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
     causal : bool
-        Whether only lags from -max_lag to 0 count, else those to max_lag too.
+        Examine only lags from -max_lag to 0, not those to max_lag.
     scale : float, optional
-        Positive; multiplies the scores. ``1 / sqrt(d)`` unless given.
+        Positive factor of the scores. Default: ``1 / sqrt(d)``.
 
     Returns
     -------
@@ -275,12 +276,11 @@ def offset_from_weights(
     Raises
     ------
     ValueError
-        For shapes that do not fit, NaN or infinite values, both of `mean` and `second_moment`, a second moment that is
-        not symmetric or has a negative eigenvalue (both to 1e-6 of its largest, as moments are often in float32), and
-        where no block with a weight turns, so that all lags are alike.
+        If shapes do not fit, a value is NaN or infinite, both `mean` and `second_moment` are given, the second moment
+        is not symmetric or has a negative eigenvalue (both to 1e-6 of its largest, as moments are often in float32), or
+        no block with a weight has a nonzero frequency, so that all lags are alike.
     TypeError
-        For weights that are not real floating, a `mean` or `second_moment` that is not real, or arrays of different
-        libraries.
+        If weights are not real floating, `mean` or `second_moment` is not real, or arrays are of different libraries.
 
     See Also
     --------
@@ -291,19 +291,19 @@ def offset_from_weights(
     Let ``Q_b`` and ``K_b`` be a block's two rows of weights as one complex row, first feature real, and M the second
     moment. The expected score at lag x is ``sum_b Re(c_b exp(i x omega_b))`` with ``c_b = conj(Q_b) M K_b^T``: `weight`
     and `angle` are its magnitude and angle. ``c_b / (conj(Q_b) M Q_b^T)`` is also the complex number z for which
-    ``z Q_b`` is nearest to ``K_b`` by least squares in the metric M, and `quality` is the part of ``K_b`` that is
-    explained, ``|c_b|^2 / ((conj(Q_b) M Q_b^T) (conj(K_b) M K_b^T))``; with `mean` it is 1. For random rows, about
-    ``1 / d_model`` is explained.
+    ``z Q_b`` is nearest to ``K_b`` by least squares in the metric M, and `quality` is the fraction of ``K_b`` that it
+    explains, ``|c_b|^2 / ((conj(Q_b) M Q_b^T) (conj(K_b) M K_b^T))``: 1 with `mean`, about ``1 / d_model`` for random
+    rows.
 
-    `confidence` compares the score at `lag` with its mean over all whole lags of the range, so that blocks that hardly
-    turn, whose part is nearly constant, count for nothing. The difference is a sum of terms ``Re(c_b y_b)``, one for
-    each block; with random angles it is above t with probability ``exp(-t^2 / sum_b |c_b y_b|^2)`` at most, as a cosine
-    is sub-Gaussian with variance 1/2. `confidence` is 1 minus that bound times the number of lags, or 0. It does
-    not rank heads: a few strong blocks may make a head that chance could have made as well.
+    `confidence` compares the score at `lag` with its mean over all whole lags of the range, so nearly constant blocks
+    do not count. The difference is a sum of terms ``Re(c_b y_b)``, one per block; with random angles it exceeds t with
+    probability at most ``exp(-t^2 / sum_b |c_b y_b|^2)``, as a cosine is sub-Gaussian with variance 1/2. `confidence`
+    is 1 minus that bound times the number of lags, or 0. It does not rank heads: with a few strong blocks, chance could
+    have made the same head.
 
-    The right input depends on the head. One that compares equal contents at an offset shows with the identity. One
-    that looks at position alone acts through what all inputs share, as in `rfrope.heads.positional_weights`, and that
-    is `mean`: a single direction, which the identity counts no more than any other.
+    The right input depends on the head. A head that compares equal contents at an offset shows with the identity. One
+    that attends by position alone acts through what all inputs share, as in `rfrope.heads.positional_weights`: that is
+    `mean`, a single direction, which the identity weighs like any other.
 
     Examples
     --------

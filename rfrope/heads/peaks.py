@@ -1,4 +1,4 @@
-"""The offset that shifts point at, and how well: the highest place of a sum of waves."""
+"""The offset that shifts point at, and their agreement with it: peaks of sums of waves."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rfrope._core.sums import Waves
 from rfrope.heads.shifts import per_block, read_shifted
 
 _GRID = 16  # points of the first grid to a turn of the fastest block
-_FINER = 16  # by how much each of the later grids is finer
+_FINER = 16  # refinement of each later grid
 _LEVELS = 4  # such grids; from there Newton's steps on the slope gain what values cannot show
 _POINTS = 2**24  # points of the first grid, at most
-_APART = 0.01  # steps of the grid between two peaks; nearer ones are one, up to rounding
+_APART = 0.01  # steps of the grid between two distinct peaks
 _EQUAL = 1e-13  # peaks whose values differ by less, as a part of all weights, are equally high
 
 
@@ -32,12 +32,12 @@ class Alignment(Result):
     Attributes
     ----------
     overall : array
-        The weighted mean of `blocks`, from -1 to 1: the score at the offset as a part of ``sum weights``, the highest
-        that any shifts can reach. 0 where all weights are 0.
+        Weighted mean of `blocks`, from -1 to 1: the score at the offset over ``sum weights``, the most that any shifts
+        can reach. 0 if all weights are 0.
     blocks : array, (..., D)
-        ``cos(shift_i + offset . omega_i)``: 1 for a block that peaks at the offset, -1 for one that is lowest there.
+        ``cos(shift_i + offset . omega_i)``: 1 for a block that peaks at the offset, -1 for one with a minimum there.
     angles : array, (..., D), radians
-        ``shift_i + offset . omega_i`` between -pi and pi, by which each block misses.
+        Error of each block, ``shift_i + offset . omega_i`` between -pi and pi.
 
     See Also
     --------
@@ -59,18 +59,18 @@ class Alignment(Result):
 
 @dataclass(frozen=True, eq=False)
 class Peak(Result):
-    """The highest place of a sum of waves over a range of offsets.
+    """Maximum of a sum of waves over a range of offsets.
 
     Attributes
     ----------
     offset : float or array, in units of position
-        Where it is.
+        Its offset.
     value : float or array
-        How high it is.
+        Its value.
     runner_up : float or array
-        Where the highest of the other local maxima is (an end of the range counts); NaN if there is none.
+        Offset of the second-highest local maximum (ends of the range count); NaN if there is none.
     runner_up_value : float or array
-        How high that one is; NaN if there is none.
+        Its value; NaN if there is none.
 
     See Also
     --------
@@ -93,19 +93,19 @@ class Peak(Result):
 
 @array.select_device
 def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array | None = None) -> Alignment:
-    """Agreement of shifts with an offset, when some blocks follow it and some do not.
+    """Return how well shifts agree with an offset, for all blocks and for each.
 
     Parameters
     ----------
     offset : array_like, in units of position
-        As in `rfrope.heads.phase_shift`.
+        See `rfrope.heads.phase_shift`.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``, with at least one block.
     shift : array_like, radians
-        One for each block, measured or learned; broadcasts against the phases of `offset`.
+        One per block, measured or learned; broadcasts against the phases of `offset`.
     weights : array_like, optional
-        How much each block counts, not negative: for instance the amplitude ``sqrt(C^2 + E^2)`` of its part of the
-        score. True and False do, too. Broadcasts against the phases of `offset`. All count the same unless given.
+        Nonnegative weight, or bool, of each block: for instance the amplitude ``sqrt(C^2 + E^2)`` of its part of the
+        score. Broadcasts against the phases of `offset`. Default: equal weights.
 
     Returns
     -------
@@ -115,10 +115,10 @@ def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array
     Raises
     ------
     ValueError
-        For shapes that do not fit, no blocks, NaN or infinite values, and weights that are negative. Values are looked
-        at only where that costs nothing: not on devices, in JAX or in Dask.
+        If shapes do not fit, there are no blocks, a value is NaN or infinite, or a weight is negative. Values are
+        checked only where that is free: not on devices, in JAX or in Dask.
     TypeError
-        For arrays of different libraries, or of a dtype that is not integer or real floating.
+        If arrays are of different libraries, or a dtype is neither integer nor real floating.
 
     See Also
     --------
@@ -126,13 +126,13 @@ def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array
 
     Notes
     -----
-    With weights ``w_i`` the score at the offset is ``sum_i w_i cos(shift_i + offset . omega_i)``, and no shifts reach
-    more than ``sum_i w_i``. If blocks with a part f of the weight follow, and the angles of the others are random, it
+    With weights ``w_i`` the score at the offset is ``sum_i w_i cos(shift_i + offset . omega_i)``, at most
+    ``sum_i w_i``. If blocks with a fraction f of the weight agree, and the angles of the others are random, `overall`
     is f on average.
 
     Examples
     --------
-    The 16 fastest of 64 blocks follow, the others stay where they were:
+    The 16 fastest of 64 blocks are shifted, the others are not:
 
     >>> import numpy as np, rfrope
     >>> from rfrope import heads
@@ -159,32 +159,32 @@ def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array
 
 @array.select_device
 def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0, weights: Array | None = None) -> Peak:
-    """Real offset that given shifts point at best: the peak of ``sum_i w_i cos(shift_i + offset omega_i)``.
+    """Return the real offset that shifts point at: the peak of ``sum_i w_i cos(shift_i + offset omega_i)``.
 
     Parameters
     ----------
     frequencies : array_like, radians per unit of position
         One set: ``(D,)``, or ``(D, 1)``.
     shift : array_like, radians, (..., D)
-        Measured or learned ones; leading axes are separate problems, such as heads.
+        Measured or learned; leading axes are separate problems, such as heads.
     low, high : float, in units of position
-        Range of offsets, ``low < high``. Up to 0 unless given, as behind a causal mask.
+        Range of offsets, ``low < high``; by default up to 0, as under a causal mask.
     weights : array_like, (..., D), optional
-        As in `alignment`; broadcasts against `shift`.
+        See `alignment`; broadcasts against `shift`.
 
     Returns
     -------
     Peak
-        NumPy arrays of the leading shape. The values are those of ``alignment(...).overall``. If peaks are equally
-        high, to 1e-13, the offset nearest to 0 is taken.
+        NumPy arrays of the leading shape, with the values of ``alignment(...).overall``. Of equally high peaks, to
+        1e-13, the offset nearest to 0 is returned.
 
     Raises
     ------
     ValueError
-        For shapes that do not fit, NaN or infinite values, negative weights, an empty range or one of more than 2**20
-        turns of the fastest block, and where no block with a weight turns, so that all offsets are alike.
+        If shapes do not fit, a value is NaN or infinite, a weight is negative, the range is empty or longer than 2**20
+        turns of the fastest block, or no block with a weight has a nonzero frequency, so that all offsets are alike.
     TypeError
-        For arrays of different libraries, or of a dtype that is not integer or real floating.
+        If arrays are of different libraries, or a dtype is neither integer nor real floating.
 
     See Also
     --------
@@ -192,10 +192,10 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
 
     Notes
     -----
-    The search is global: a grid of 16 points to a turn of the fastest block, finer grids about all of its local maxima
-    that might be the highest or the second, and Newton's method on the slope. A lower maximum nearer to higher values
-    than a step of the first grid may be missed as the runner-up. Frequencies on a lattice have many equal
-    peaks; slow blocks alone have a broad one.
+    The search is global: a grid of 16 points per turn of the fastest block, finer grids around all local maxima that
+    might be the highest or second-highest, and Newton's method on the slope. A runner-up closer to higher values than
+    one step of the first grid may be missed. Frequencies on a lattice have many equal peaks; slow blocks alone have a
+    broad one.
 
     Examples
     --------
@@ -233,16 +233,17 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
 
 
 def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: float, high: float) -> Peak:
-    """Peak of ``f(x) = sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` for real x from low to high.
+    """Return the peak of ``f(x) = sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` for real x from low to high.
 
-    All arrays are ``(D,)``, float64 and of NumPy. Raises ValueError where no wave with an amplitude turns, and for too
-    long a range.
+    All arrays are NumPy float64 ``(D,)``. Raises ValueError if no wave has both amplitude and frequency, or the range
+    is too long.
     """
     amplitude = np.hypot(cosine, sine)
     fastest = float(np.max(np.abs(omega) * (amplitude > 0.0), initial=0.0))
     if fastest == 0.0:
         raise ValueError(
-            "no block that counts turns, so all offsets are alike; expected frequencies and weights that are not all 0"
+            "no block with a weight has a nonzero frequency, so all offsets are alike; expected frequencies and "
+            "weights that are not all 0"
         )
     turns = (high - low) * fastest / (2.0 * math.pi)
     if not turns * _GRID < _POINTS:
@@ -302,12 +303,12 @@ def _climb(
 
 
 def angles_at(x: np.ndarray, omega: np.ndarray) -> Angles:
-    """Angles of real lags of any shape and frequencies ``(D,)``."""
+    """Return the angles of real lags of any shape and frequencies ``(D,)``."""
     return Angles(x[..., None], omega[:, None], None, np)
 
 
 def values_at(x: np.ndarray, omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
-    """``sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` at real lags; coefficients ``(..., D)``."""
+    """Return ``sum_i cosine_i cos(omega_i x) + sine_i sin(omega_i x)`` at real lags; coefficients ``(..., D)``."""
     cosines, sines = sums.sum_blocks(angles_at(x, omega), cosine, sine)
     total: np.ndarray = cosines + sines
     return total

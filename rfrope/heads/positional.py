@@ -1,6 +1,6 @@
-"""Heads that look at position alone: their weights and their attention.
+"""Weights and attention of heads that attend by position alone.
 
-`offset` is the lag, key minus query, that the head looks at: -1 is the previous token.
+`offset` is the lag, key minus query, that the head attends to: -1 is the previous token.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rfrope._core.array import Array
 from rfrope._core.results import Result
 from rfrope.rotation.rope import refuse_polar
 
-_EQUAL = 64.0  # units in the last place of the highest score by which rounding may tell equal scores apart
-_LEAST_TEMPERATURE = 2.0**-1000  # scores are divided by it, and stay finite
+_EQUAL = 64.0  # units in the last place of the highest score within which scores count as equal
+_LEAST_TEMPERATURE = 2.0**-1000  # smallest temperature with finite scores
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,21 +32,20 @@ class PositionalAttention(Result):
     Attributes
     ----------
     lags : array
-        Key minus query position of each key that the mask leaves, whole numbers in ascending order: ``(n,)``, or
-        ``(n, k)`` for k axes, the last axis running fastest.
+        Key minus query position of each unmasked key, whole numbers in ascending order: ``(n,)``, or ``(n, k)`` for k
+        axes, the last axis fastest.
     scores : array, ``(*H, n)``
         Before softmax, divided by ``temperature`` and, if scaled, by ``sqrt(d)``.
     weights : array, ``(*H, n)``
         Attention: softmax of the scores.
     mass : array, ``(*H,)``
-        Attention on the keys at an offset; 0 where no key is there.
+        Attention on the keys at an offset; 0 if there are none.
     rival : array, ``(*H,)`` or ``(*H, k)``
-        Lag of the tightest rival: the key with the highest score among those at no offset; of scores that are equal,
-        but for rounding, that of the key nearest to the query.
+        Lag of the closest rival: the key with the highest score among those at no offset; of equal scores, to rounding,
+        the key nearest to the query.
     gap : array, ``(*H,)``
-        Margin to it: the score at the offset (the lowest, if there are several) minus that of the rival. Infinite if
-        there is no other key, and then `rival` says nothing. Where the mask leaves no key at an offset it is by how
-        much a key there would win, and says nothing of the attention.
+        Score at the offset (the lowest, if there are several) minus that of the rival. Infinite if there is no other
+        key, and `rival` is then meaningless. If no key is at an offset, the margin that one would have.
 
     See Also
     --------
@@ -82,10 +81,10 @@ def positional_weights(
     head_dim: int | None = None,
     dtype: Any = None,
 ) -> tuple[Array, Array]:
-    """Weights of a head whose scores depend on the lag alone and are highest at `offset`.
+    """Return weights of a head whose scores depend on the lag alone and are highest at `offset`.
 
-    They need one feature of the token vectors to be the same number everywhere, and read no other: ``q = W_q x`` and
-    ``k = W_k x`` are then the same for all tokens, and only the rotation by position tells them apart.
+    One feature of the token vectors must be the same number everywhere; the weights read no other. ``q = W_q x`` and
+    ``k = W_k x`` are then the same for all tokens, and only the rotation distinguishes them.
 
     Parameters
     ----------
@@ -94,39 +93,36 @@ def positional_weights(
     d_model : int
         Length of the token vectors x.
     offset : array_like, in units of position
-        The lag to look at, KEY minus QUERY, or several, among which the head splits its attention: ``()`` or ``(J,)``
-        for frequencies ``(D,)``; ``(k,)``, ``(J, k)`` or, for each head its own, ``(*H, J, k)`` otherwise. Negative and
-        fractional ones too.
+        Lag to attend to, KEY minus QUERY, or several, which share the attention: ``()`` or ``(J,)`` for frequencies
+        ``(D,)``; ``(k,)``, ``(J, k)`` or, per head, ``(*H, J, k)`` otherwise. May be negative or fractional.
     temperature : float
-        Positive: all scores are divided by it, so that the lower it is, the sharper the head. See
-        `temperature_for_mass`. A number, not an array: it has no gradient.
+        Positive divisor of all scores: the lower, the sharper; see `temperature_for_mass`. A number without gradient.
     offset_weights : array_like, (..., J), optional
-        Factor of each of several offsets, 1 unless given.
+        Factor of each of several offsets. Default: 1.
     pairing : {"half", "interleaved"}
-        The two features of the head that make a block.
+        Which two features of the head form a block.
     constant_index : int
-        The entry of x that is the same everywhere.
+        Index of the constant feature of x.
     constant : float
         Its value, not 0.
     head_dim : int, optional
-        Width of the head, even, at least 2D; that of the Rope, or 2D, unless given. Features beyond 2D are not rotated,
-        and get zeros.
+        Width of the head, even, at least 2D. Features beyond 2D are not rotated, and get zeros. Default: that of the
+        Rope, or 2D.
     dtype : dtype of the caller's library, optional
-        Dtype of the result: float64 where the library has it, unless given.
+        Dtype of the result. Default: float64 where the library has it.
 
     Returns
     -------
     W_q, W_k : arrays, ``(*H, head_dim, d_model)``
-        To be used as ``x @ W.T``, the layout of a linear layer in PyTorch. Rotate q and k by position afterwards.
+        For ``x @ W.T``, the layout of a linear layer in PyTorch. Rotate q and k by position afterwards.
 
     Raises
     ------
     ValueError
-        For shapes that do not fit, no blocks, NaN or infinite values, an index outside x, a constant of 0, a
-        temperature that is not positive, a width that is odd or too small, or an unknown pairing.
+        If shapes do not fit, there are no blocks, a value is NaN or infinite, the index is outside x, the constant is
+        0, the temperature is not positive, the width is odd or too small, or the pairing is unknown.
     TypeError
-        For arrays of different libraries, or not integer or real floating, and for a `dtype` that is not real
-        floating.
+        If arrays are of different libraries, or not integer or real floating, or `dtype` is not real floating.
 
     See Also
     --------
@@ -134,12 +130,11 @@ def positional_weights(
 
     Notes
     -----
-    W_k writes (1, 0) into every block, and ``W_q = R(offset) W_k / temperature``, so that the score at a lag is
-    ``sum_i cos((lag - offset) . omega_i) / temperature``, at most ``D / temperature`` and that at the offset; see
+    W_k writes (1, 0) into every block, and ``W_q = R(offset) W_k / temperature``, so the score at a lag is
+    ``sum_i cos((lag - offset) . omega_i) / temperature``, with the maximum ``D / temperature`` at the offset; see
     `positional_scores`. With several offsets W_q is the SUM of those for each, times their weights, and so are the
-    scores: at an offset stands what it would have alone plus what the others add. Weights multiply scores; the
-    attention depends on them exponentially. Source: Wendler's notes on RoPE, whose "i even" is i odd, counted from 1;
-    section 6 of the mathematics page.
+    scores. Weights multiply scores; the attention depends on them exponentially. Source: Wendler's notes on RoPE, whose
+    "i even" is i odd, counted from 1; section 6 of the mathematics page.
 
     Examples
     --------
@@ -187,26 +182,26 @@ def positional_scores(
     scaled: bool = True,
     head_dim: int | None = None,
 ) -> Array:
-    """Scores of a positional head by lag, in closed form: ``sum_i cos((lag - offset) . omega_i) / temperature``.
+    """Return scores of a positional head by lag, ``sum_i cos((lag - offset) . omega_i) / temperature``.
 
     Parameters
     ----------
     lags : array_like, in units of position
         Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` otherwise.
     frequencies, offset, temperature, offset_weights, head_dim
-        As in `positional_weights`.
+        See `positional_weights`.
     scaled : bool
         Divide by ``sqrt(head_dim)``, as attention does before its softmax.
 
     Returns
     -------
     array, float64 where the library has it
-        ``P``, or what ``lags @ frequencies^T`` broadcasts to, without the axis of the blocks.
+        ``P``, or the shape of ``lags @ frequencies^T`` without its last axis.
 
     Raises
     ------
     ValueError, TypeError
-        As `positional_weights`.
+        See `positional_weights`.
 
     See Also
     --------
@@ -214,8 +209,8 @@ def positional_scores(
 
     Notes
     -----
-    At a single offset it is ``D / temperature``, before ``sqrt(head_dim)``. With exact phases it is good to some 1e-15
-    of that for ``|lag . omega|`` up to 2**53. Source: Wendler's notes on RoPE; section 6 of the mathematics page.
+    At a single offset it is ``D / temperature``, before ``sqrt(head_dim)``. Phases are exact, so the error is about
+    1e-15 of that for ``|lag . omega|`` up to 2**53. Source: Wendler's notes on RoPE; section 6 of the mathematics page.
 
     Examples
     --------
@@ -247,12 +242,12 @@ def positional_attention(
     query_position: int | Sequence[int] | None = None,
     head_dim: int | None = None,
 ) -> PositionalAttention:
-    """Attention of a positional head: the closed form, the mask and the softmax, for one query in a context.
+    """Return the attention of a positional head for one query: closed form, mask and softmax.
 
     Parameters
     ----------
     frequencies, offset, temperature, offset_weights, head_dim
-        As in `positional_weights`.
+        See `positional_weights`.
     context : int or sequence of int
         Number of keys, at positions 0, 1, ...; for k axes the number along each.
     scaled : bool
@@ -262,7 +257,7 @@ def positional_attention(
     window : int, optional
         Sliding window: hide keys whose distance from the query is `window` or more, on any axis.
     query_position : int or sequence of int, optional
-        Where the query is: the last position unless given.
+        Position of the query. Default: the last one.
 
     Returns
     -------
@@ -271,7 +266,7 @@ def positional_attention(
     Raises
     ------
     ValueError, TypeError
-        As `positional_weights`, and for a context, window or position that are not whole numbers or do not fit.
+        See `positional_weights`. Also if a context, window or position is not whole or does not fit.
 
     See Also
     --------
@@ -279,13 +274,13 @@ def positional_attention(
 
     Notes
     -----
-    Source: Wendler's notes on RoPE, which leave out ``1/sqrt(d)`` and compare the previous token with keys further back
-    alone: under a causal mask the token itself is there too, and is as tight a rival as the key at lag -2, to which it
-    is the mirror image. Section 6 of the mathematics page.
+    Source: Wendler's notes on RoPE, which leave out ``1/sqrt(d)`` and compare the previous token only with keys further
+    back: under a causal mask the token itself, at lag 0, is as close a rival as its mirror image at lag -2. Section 6
+    of the mathematics page.
 
     Examples
     --------
-    A previous-token head in a context of 1024, of width 128 with base 10000:
+    A previous-token head of width 128 with base 10000, in a context of 1024:
 
     >>> import rfrope
     >>> omega = rfrope.geometric(64)
@@ -341,7 +336,7 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
             f"(J, k) or (*H, J, k) for frequencies (*H, D, k)"
         )
     if offset_weights is not None and rows is not read:
-        raise ValueError("offset_weights was given for a single offset; expected None: use temperature")
+        raise ValueError("offset_weights was given for a single offset; expected None (use temperature)")
     array.check_memory(96.0, rows.shape, rows.positions, "offset or frequencies")
     cos, sin = turns.cos_sin.generic(rows)  # a call too small for compiled loops
     if offset_weights is not None:
@@ -400,10 +395,10 @@ def _place_column(values: Array, width: int, d_model: int, index: int, dtype: An
 def map_spans(
     call: Callable[[slice], Array], count: int, like: Array, xp: ModuleType, *, each: int = 1, axis: int = -1
 ) -> Array:
-    """Return what a call gives for spans of `count` things, joined along the first axis or the last (`axis` 0 or -1).
+    """Return the results of `call` for spans of `count` items, joined along the first or last axis.
 
-    The result must not depend on how it is cut. Where there are many, of `each` numbers, no call into a library takes
-    long, so that interrupts are seen; arrays `like` those of lazy libraries are not cut.
+    The result must not depend on the spans. Long work, of `each` numbers per item, is cut so that no library call takes
+    long and interrupts are seen; lazy arrays are not cut.
     """
     cuts = [slice(0, count)] if array.is_lazy(like) else list(capacity.spans(count, each))
     if len(cuts) == 1:
@@ -444,7 +439,7 @@ def _nearest(hits: Array, vectors: Array, each: Callable[..., Array], xp: Module
 
 
 def ranges_of_lags(context: Any, axes: int, causal: Any, window: Any, query_position: Any) -> list[tuple[int, int]]:
-    """First lag that the query sees and the one after the last, for each axis."""
+    """Return the first visible lag and the one after the last, for each axis."""
     if (causal := flag("causal", causal)) and axes > 1:
         raise ValueError(
             f"causal is True, but frequencies have k = {axes} axes, which have no order; expected causal=False"
@@ -460,7 +455,7 @@ def ranges_of_lags(context: Any, axes: int, causal: Any, window: Any, query_posi
 
 
 def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> Array:
-    """All lags in the ranges, the last axis running fastest, as ``(n, k)`` integers beside an array."""
+    """Return all lags in the ranges, the last axis fastest, as ``(n, k)`` integers like an array."""
     dtype = xp.int64 if array.has_float64(xp, array.device(like)) else xp.int32
     total = math.prod(stop - start for start, stop in ranges)
     if total >= 2**31:
@@ -479,8 +474,8 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
 
 
 def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
-    """Width of a head: the given one, if it has room for the blocks; else that of the Rope, or 2D."""
-    refuse_polar(frequencies, "frequencies", "polar contents cannot turn a query to an offset: a bias of keys does")
+    """Return the width of a head: the given one, if the blocks fit; otherwise that of the Rope, or 2D."""
+    refuse_polar(frequencies, "frequencies", "polar contents cannot look at an offset; use a bias of the keys")
     head_dim = getattr(frequencies, "head_dim", 2 * blocks) if head_dim is None else head_dim
     width = whole("head_dim", head_dim)
     if width % 2 or width < 2 * blocks:
@@ -489,7 +484,7 @@ def head_width(head_dim: Any, blocks: int, frequencies: Any) -> int:
 
 
 def softmax_scale(scaled: Any, head_dim: Any, blocks: int, frequencies: Any) -> float:
-    """Factor of the scores before softmax: ``1 / sqrt(d)``, or 1; latent attention compares more features than turn."""
+    """Return the factor of the scores before softmax, ``1 / sqrt(d)`` or 1, with d the features in a score."""
     if head_dim is None and hasattr(frequencies, "source"):  # a Rope
         head_dim = frequencies.source.model.qk_head_dim
     width = head_width(head_dim, blocks, frequencies)
@@ -497,7 +492,7 @@ def softmax_scale(scaled: Any, head_dim: Any, blocks: int, frequencies: Any) -> 
 
 
 def whole_numbers(name: str, value: Any, axes: int, *, least: int = -(2**32) + 1, kinds: str = "iu") -> list[int]:
-    """Return one whole number for each axis, or say what came instead; kinds "iuf" takes floats that are whole."""
+    """Return one whole number for each axis; kinds "iuf" accepts floats that are whole."""
     listed = isinstance(value, list | tuple | int | float | np.ndarray | np.integer)
     host = array.host_numbers(value, name) if listed else None
     if host is None or host.dtype.kind not in kinds:

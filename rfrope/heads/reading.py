@@ -1,4 +1,4 @@
-"""Mean scores of real queries and keys by lag: what is left of a head when contents are averaged out."""
+"""Mean scores of real queries and keys by lag, averaged over content."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _PAIRS = ("all", "occurring")
 class Profile(Result):
     """Mean scores by lag, before softmax; see `heads.profile`.
 
-    For lags of shape P (for k axes without the last one) and q and k with leading axes, such as heads, all but `lags`
-    and `count` have the shape ``(..., *P)``. Everything contains the `scale` that was given.
+    For lags of shape P (for k axes without the last one) and q and k with leading axes, such as heads, all fields
+    except `lags` and `count` have the shape ``(..., *P)``. All scores include the given `scale`.
 
     Attributes
     ----------
     lags : array, in units of position
-        The lags that were asked for, KEY minus QUERY.
+        The given lags, KEY minus QUERY.
     mean : array
         Mean score: ``cosine + sine``.
     spread : array
         Standard deviation of the score over the pairs.
     stderr : array
-        Standard error of the mean, tokens being taken as independent draws; NaN for fewer than two.
+        Standard error of the mean, for independent tokens; NaN for fewer than two.
     count : array, P
-        How many pairs the mean is over, as floats.
+        Number of pairs in the mean, as floats.
     cosine, sine : array
-        Mean of ``sum_i A_i cos u_i`` and of ``sum_i B_i sin u_i``. Features that are not turned are among the cosines.
+        Mean of ``sum_i A_i cos u_i`` and of ``sum_i B_i sin u_i``. Unrotated features count as cosines.
     blocks : array, ``(..., D, *P)``
         Mean of ``A_i cos u_i + B_i sin u_i`` for each block.
 
@@ -69,7 +69,7 @@ class Profile(Result):
 
 
 class Pairs(NamedTuple):
-    """Rows of q and k at each of some lags: ``i[first[lag]:first[lag + 1]]`` in ascending order, and j alike."""
+    """Rows of q and k at each lag: ``i[first[lag]:first[lag + 1]]`` in ascending order, and the same for j."""
 
     first: np.ndarray
     i: np.ndarray
@@ -91,34 +91,34 @@ def profile(
     paired: bool = True,
     scale: float = 1.0,
 ) -> Profile:
-    """Mean score by lag of given queries and keys, with its spread, its cosines and sines, and its blocks.
+    """Return the mean score by lag of queries and keys, with its spread, cosine and sine parts, and blocks.
 
     Parameters
     ----------
     q, k : array_like, (..., n, d) and (..., m, d)
         Queries and keys before rotation, of one head or, with leading axes that broadcast, of several. d is even and at
-        least 2D; features beyond 2D count unrotated. With a polar Rope magnitudes, ``(..., n, D)`` and ``(..., m, D)``.
+        least 2D; features beyond 2D count unrotated. For a polar Rope magnitudes, ``(..., n, D)`` and ``(..., m, D)``.
     lags : array_like, in units of position
         Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise.
     frequencies : array_like, radians per unit of position
         One set: ``(D,)`` or ``(D, k)``.
     shift : array_like, radians, optional
-        Phases that a head has learned for its keys, as the bias of polar attention: ``(D,)``, or one for each head with
-        the leading axes of `k`. A and B are those of the keys so turned.
+        Learned phases of the keys, such as the bias of polar attention: ``(D,)``, or one set per head with the leading
+        axes of `k`. A and B are then those of the shifted keys.
     pairing : {"half", "interleaved"}
-        The two features that make a block; magnitudes have none.
+        Which two features form a block; ignored for magnitudes.
     pairs : {"all", "occurring"}
-        The pairs that a mean is over. "all": every query with every key, put at that lag, whatever their own positions:
-        what the lag does, content averaged. "occurring": those pairs that are at that lag, ``k_position - q_position ==
-        lags``: what the head sees in this text, where lag and content go together.
+        Pairs to average over. "all": every query with every key, put at that lag whatever their positions, which shows
+        the effect of the lag. "occurring": the pairs at that lag, ``k_position - q_position == lags``, which shows what
+        the head sees in this text, where lag and content go together.
     q_positions, k_positions : array_like, optional
-        For "occurring" pairs: ``(n,)`` and ``(m,)``, or ``(n, k)`` and ``(m, k)``. ``0, 1, 2, ...`` unless given, for
-        one axis.
+        For "occurring" pairs: ``(n,)`` and ``(m,)``, or ``(n, k)`` and ``(m, k)``. Default for one axis:
+        ``0, 1, 2, ...``
     paired : bool
-        Whether row i of q and row i of k are of the same token, as in self-attention, so that they vary together; they
-        are as many then. It changes `stderr` alone.
+        Whether row i of q and row i of k belong to the same token, as in self-attention; they must then be equally
+        many. Affects only `stderr`.
     scale : float
-        Positive; multiplies all scores. Models have ``1 / sqrt(d)`` before their softmax.
+        Positive factor of all scores. Models use ``1 / sqrt(d)`` before their softmax.
 
     Returns
     -------
@@ -128,13 +128,12 @@ def profile(
     Raises
     ------
     ValueError
-        For shapes that do not fit, no tokens, no blocks, more than one set of frequencies, negative magnitudes, NaN or
-        infinite features,
-        lags or positions (features are looked at only where that costs nothing: not on devices, in JAX or in Dask),
-        unequal numbers of q and k that are paired, positions that are given for all pairs or lacking for several axes,
-        and unknown options.
+        If shapes do not fit, there are no tokens or blocks, frequencies are more than one set, a magnitude is negative,
+        a feature, lag or position is NaN or infinite (features are checked only where that is free: not on devices, in
+        JAX or in Dask), q and k are paired but differ in number, positions are given for all pairs or missing for
+        several axes, or an option is unknown.
     TypeError
-        For features that are not real floating, or arrays of different libraries.
+        If features are not real floating, or arrays are of different libraries.
 
     See Also
     --------
@@ -143,23 +142,24 @@ def profile(
     Notes
     -----
     ``S = sum_i A_i cos u_i + B_i sin u_i`` is bilinear in q and k, so its mean over all pairs is the score of the mean
-    query and the mean key, whatever the number of pairs. Its variance is that of its parts: the mean key with what
-    queries vary by, the mean query with what keys vary by, and both together.
+    query and the mean key. Its variance has three parts: the mean key with the variation of queries, the mean query
+    with that of keys, and both together.
 
-    `stderr` adds up what each token does to the mean, as a query and as a key in all of its pairs, and then what is
-    left of each pair: pairs that have a token in common are not independent draws, tokens are taken to be. It is too
-    small for text whose neighbouring tokens resemble each other.
+    `stderr` sums the effects of each token on the mean, as a query and as a key in all of its pairs, and the rest of
+    each pair: pairs that share a token are not independent draws, tokens are assumed to be. It is too small for text
+    whose neighbouring tokens resemble each other.
 
-    `positional_scores` has the scores of a head that looks at position alone, without queries and keys.
+    `positional_scores` returns the scores of a head that attends by position alone, without queries and keys.
 
-    With a polar Rope ``A_i = m_i m'_i cos(shift_i)`` and ``B_i = -m_i m'_i sin(shift_i)``: `mean`, over its value at
-    lag 0, is the kernel that a trained head of polar attention has come to.
+    For a polar Rope ``A_i = m_i m'_i cos(shift_i)`` and ``B_i = -m_i m'_i sin(shift_i)``: `mean`, over its value at
+    lag 0, is the kernel that a trained polar head has arrived at.
 
-    Source: the exact decomposition of the RF-RoPE paper. With "occurring" pairs lags and positions come to the host.
+    Source: the exact decomposition of the RF-RoPE paper. With "occurring" pairs lags and positions are copied to the
+    host.
 
     Examples
     --------
-    The previous-token head of SmolLM2: 169 tokens, all pairs at each lag. The peak is at -1:
+    The previous-token head of SmolLM2, all pairs of 169 tokens at each lag. The peak is at -1:
 
     >>> from rfrope.data import smollm2_heads
     >>> heads = smollm2_heads()
@@ -168,7 +168,7 @@ def profile(
     >>> found.mean.round(1), found.spread.round(1), found.stderr.round(2)
     (array([-2.2,  2.7,  0.2, -7.5]), array([0.9, 0.9, 1.1, 1.6]), array([0.05, 0.08, 0.08, 0.12]))
 
-    A peak off lag 0 needs sines, and pairs that are neighbours score as any others do there:
+    A peak off lag 0 needs sines, and neighbouring pairs score there like any others:
 
     >>> found.cosine.round(1), found.sine.round(1)
     (array([ -2.2,  -4. ,  -7.9, -11.1]), array([0. , 6.7, 8.1, 3.6]))
@@ -203,7 +203,7 @@ def profile(
 
 
 def check_paired(paired: Any, tokens: Tokens) -> None:
-    """Say what is wrong where queries and keys cannot be of the same tokens but are said to be."""
+    """Raise if queries and keys are said to be of the same tokens but cannot be."""
     n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
     if flag("paired", paired) and n != m:
         raise ValueError(
@@ -228,9 +228,9 @@ def _shift_keys(tokens: Tokens, shift: Any, read: Angles) -> Tokens:
 
 
 class Sides(NamedTuple):
-    """Queries and keys, what is left of each beside their means, and coefficients ``(..., tokens, blocks)``.
+    """Queries and keys, their deviations from the mean, and coefficients ``(..., tokens, blocks)``.
 
-    Those of a side are of what it varies by with the mean of the other, `mean` those of the two means.
+    Those of a side combine its deviations with the mean of the other; `mean` has those of the two means.
     """
 
     tokens: Tokens
@@ -243,7 +243,7 @@ class Sides(NamedTuple):
 
     @classmethod
     def split(cls, tokens: Tokens, paired: bool, turned: int, xp: ModuleType) -> Sides:
-        """Those of tokens, of which so many blocks turn."""
+        """Return the sides of tokens with `turned` rotated blocks."""
         mean, apart = centred(tokens, xp)
         queries = Tokens(apart.q_1, apart.q_2, mean.k_1, mean.k_2).coefficients()
         keys = Tokens(mean.q_1, mean.q_2, apart.k_1, apart.k_2).coefficients()
@@ -251,7 +251,7 @@ class Sides(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Numbers of queries and of keys."""
+        """Return the numbers of queries and of keys."""
         return self.tokens.q_1.shape[-2], self.tokens.k_1.shape[-2]
 
 
@@ -283,7 +283,7 @@ def _average_all_pairs(sides: Sides, waves: Waves) -> tuple[Array, ...]:
     """As `_collect_by_lags`, at waves ``(L, blocks)``."""
     xp, (n, m) = waves.xp, sides.sizes
     joint = _joint_variance(sides.apart, waves)
-    # what each token adds to the mean, as a query and as a key
+    # effect of each token on the mean, as a query and as a key
     as_q, as_k = (waves.total(a[..., None, :], b[..., None, :]) for a, b in (sides.queries, sides.keys))
     of_q, of_k = (xp.sum(side * side, axis=-2) for side in (as_q, as_k))
     variance = of_q / float(n) + of_k / float(m) + joint
@@ -302,7 +302,7 @@ def _average_all_pairs(sides: Sides, waves: Waves) -> tuple[Array, ...]:
 
 
 def centred(tokens: Tokens, xp: ModuleType) -> tuple[Tokens, Tokens]:
-    """Means over the tokens, and what is left of each."""
+    """Return the means over the tokens, and the deviations from them."""
     parts = (tokens.q_1, tokens.q_2, tokens.k_1, tokens.k_2)
     means = [xp.mean(part, axis=-2, keepdims=True) for part in parts]
     return Tokens(*means), Tokens(*(part - mean for part, mean in zip(parts, means, strict=True)))
@@ -382,7 +382,7 @@ def _error_of_pairs(
 
 
 def _row_pairs(q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens) -> Callable[[slice], Pairs]:
-    """Return a function that finds the rows of q and k that are at some of the lags, on the host."""
+    """Return a function that finds the rows of q and k at some of the lags, on the host."""
     steps = array.to_host(lags, "lags")
     q = _host_positions("q_positions", q_positions, tokens.q_1.shape[-2], steps.shape[-1])
     k = _host_positions("k_positions", k_positions, tokens.k_1.shape[-2], steps.shape[-1])

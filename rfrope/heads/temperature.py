@@ -1,4 +1,4 @@
-"""Temperature with which a head that looks at position alone puts a wanted mass on its offset."""
+"""Temperature at which a positional head puts a given mass on its offset."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def temperature_for_mass(
     query_position: int | Sequence[int] | None = None,
     head_dim: int | None = None,
 ) -> float:
-    """Temperature with which a positional head puts a wanted part of its attention on its offset.
+    """Return the temperature at which a positional head puts a given part of its attention on its offset.
 
     Parameters
     ----------
     mass : float
-        The part, above one over the number of keys and below 1.
+        This part, above one over the number of keys and below 1.
     frequencies : array_like, radians per position
         One set: ``(D,)`` or ``(D, k)``, with at least one block.
     context, causal, window, query_position, scaled, head_dim
-        As in `positional_attention`.
+        See `positional_attention`.
     offset : int, or sequence of int for k axes
         Lag of a key that the query sees.
 
@@ -51,11 +51,11 @@ def temperature_for_mass(
     Raises
     ------
     ValueError
-        If there is none: other lags score as much as the offset, whatever the temperature, or no key is at the offset
-        (it is masked, outside the context, or not whole). The message says which. And for frequencies or numbers that
-        are not as above.
+        If no temperature does, because other lags score as much as the offset, or no key is at the offset (it is
+        masked, outside the context, or not whole); the message says which. Also if frequencies or numbers are not as
+        described above.
     TypeError
-        For arguments of another kind.
+        If an argument is of another type.
 
     See Also
     --------
@@ -64,14 +64,13 @@ def temperature_for_mass(
     Notes
     -----
     With the deficits ``d = sum_i 1 - cos((lag - offset) . omega_i)`` of the other keys the mass is
-    ``1 / (1 + sum exp(-d / temperature))``. All deficits are at least 0, so it falls with the temperature, strictly if
-    one is positive: there is one solution, which lies between bounds that the smallest deficit gives. If m keys have no
-    deficit, the offset itself among them, the mass stays below 1/m. That happens where every frequency is 0, where all
-    blocks make whole turns over a distance within the context (a lattice, such as `arithmetic`, after ``2 pi / step``),
-    and where an axis has no frequency. A deficit that is smaller than what rounding the frequencies to their dtype
-    could make counts as none, and so does one below 1e-290. Computed on the host, in deficits that keep all their
-    digits. For a mass very near its lower limit the temperature goes to infinity, and depends on the last digits of
-    the mass.
+    ``1 / (1 + sum exp(-d / temperature))``. Deficits are nonnegative, so it decreases with the temperature, strictly if
+    one is positive: there is one solution, bracketed by the smallest deficit. If m keys have no deficit, including the
+    offset itself, the mass stays below 1/m. That happens if every frequency is 0, if all blocks make whole turns over a
+    distance within the context (a lattice, such as `arithmetic`, after ``2 pi / step``), or if an axis has no
+    frequency. A deficit counts as none if rounding of the frequencies could cause it, or if it is below 1e-290.
+    Computed on the host, from deficits accurate to all digits. For a mass very near its lower limit the temperature
+    goes to infinity, and depends on the last digits of the mass.
 
     Examples
     --------
@@ -93,8 +92,8 @@ def temperature_for_mass(
     for lag, (start, stop) in zip(target.tolist(), ranges, strict=True):
         if not start <= lag < stop:
             raise ValueError(
-                f"offset is {show(offset)}, but by context, window and query_position the query sees lags from {start} "
-                f"to {stop - 1} alone"
+                f"offset is {show(offset)}, but with this context, window and query_position the query sees only "
+                f"lags from {start} to {stop - 1}"
             )
     lags = lags_of_keys(ranges, omega, np)
     steps = (lags - target)[np.any(lags != target, axis=1)]

@@ -1,4 +1,4 @@
-"""Attention that an atlas describes: causal, over all tokens, of rotated queries and keys alone; others are refused."""
+"""Attention that an atlas can describe: causal, over all tokens, of rotated queries and keys alone."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rfrope.rotation.rope import Rope
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
 _INSTEAD = "read_heads and rfrope.heads.atlas read its queries and keys as if that were not so"
-_SEEN = 1e-6  # attention on a key that rounding does not hide
+_SEEN = 1e-6  # attention on a key above rounding
 _LIKE = 0.01  # of the spread of a row's logits: what float32 leaves, tables of float32 included
 _LIKE_16 = 0.05
 _ROUNDED, _ROUNDED_16 = 1e-5, 0.02  # relative error of a weight by the dtype of the model
 
 
 def check_windows(kinds: list[LayerKind], tokens: int) -> None:
-    """Refuse documents in which some layers do not see all tokens before them."""
+    """Refuse documents in which some layers do not see all earlier tokens."""
     for kind in kinds:
         if kind.window is not None and kind.window < tokens:
             where = "its layers" if kind.layers is None else show_layers(kind.layers)
@@ -34,18 +34,18 @@ def check_windows(kinds: list[LayerKind], tokens: int) -> None:
 
 
 def check_module(path: str, attention: Module, rope: Rope) -> None:
-    """Refuse attention that is something else by what its module or the table of model types says.
+    """Refuse attention that an atlas cannot describe, by its module and the table of model types.
 
     Raises
     ------
     ValueError
-        For both directions, learned sinks, logits that are capped, and features that change after their rotation.
+        If attention is bidirectional, has learned sinks or capped logits, or changes features after their rotation.
     """
     other = ""
     if rope.source.model.unmovable:
         other = rope.source.model.unmovable.partition(":")[0]
     elif getattr(attention, "is_causal", True) is False:
-        other = "its queries see the keys after them, too"
+        other = "it is bidirectional"
     elif isinstance(getattr(attention, "sinks", None), torch.Tensor):
         other = "its softmax has a learned sink beside the keys"
     else:
@@ -54,11 +54,11 @@ def check_module(path: str, attention: Module, rope: Rope) -> None:
             if cap:
                 other = f"its logits are capped at {cap:g}"
     if other:
-        raise ValueError(f"{path} has attention that an atlas does not describe: {other}; {_INSTEAD}")
+        raise ValueError(f"{path} has attention that an atlas cannot describe: {other}; {_INSTEAD}")
 
 
 def compute_weights(model: Module, undo: ExitStack) -> None:
-    """Let attention give its weights until undone."""
+    """Make attention return its weights, until undone."""
     configs = {id(one.config): one.config for one in model.modules() if hasattr(one, "config")}
     for config in configs.values():
         if hasattr(config, "_attn_implementation"):
@@ -75,7 +75,7 @@ def comparing(
     scale: Callable[[str, Module, np.ndarray], float],
     rope: Rope,
 ) -> Callable[..., None]:
-    """Return a hook of an attention module that holds its weights against those of what it turned."""
+    """Return a hook that compares an attention module's weights with those of its rotated queries and keys."""
 
     def compare(_: Module, __: Any, given: Any) -> None:
         if path not in kept:
@@ -119,11 +119,11 @@ def _compare(path: str, weights: np.ndarray, logits: np.ndarray, is_narrow: bool
     worst = int(np.argmax(error - like * spread))
     hidden = np.max(np.where(is_seen, 0.0, weights), initial=0.0)
     if hidden > _SEEN:
-        what = "its queries see the keys after them, too"
+        what = "it is bidirectional"
     elif not error[worst] > like * spread[worst] + rounded:
         return
     elif np.any((weights == 0.0) & counts):
-        what = "some keys before a query are hidden from it"
+        what = "some keys before a query are masked"
     elif np.min(np.sum(weights, axis=-1)) < 0.99:
         what = "attention on all keys is less than 1, as with a learned sink"
     else:
@@ -131,4 +131,4 @@ def _compare(path: str, weights: np.ndarray, logits: np.ndarray, is_narrow: bool
             f"logits of head {worst} are {error[worst]:.2g} away from those of the config's RoPE (root mean square; "
             f"they vary by {spread[worst]:.2g}), as where the config was changed, or something follows the rotation"
         )
-    raise ValueError(f"{path} has attention that an atlas does not describe: {what}; {_INSTEAD}")
+    raise ValueError(f"{path} has attention that an atlas cannot describe: {what}; {_INSTEAD}")

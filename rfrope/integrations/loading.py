@@ -14,12 +14,12 @@ from rfrope._core.arguments import printable
 
 
 def load(path: str) -> tuple[Any, Any]:
-    """Return a model in float32 and its tokenizer, from a folder or a GGUF file; nothing is fetched.
+    """Load a model in float32 and its tokenizer from a folder or a GGUF file, without the network.
 
     Raises
     ------
     ValueError
-        For what is no such folder or file, or what transformers cannot load, with its reason.
+        If there is no such folder or file, or transformers cannot load it, with its reason.
     """
     if not os.path.exists(path):
         raise ValueError(f"{printable(path)} does not exist; expected a folder with a model, or a GGUF file")
@@ -33,7 +33,7 @@ def load(path: str) -> tuple[Any, Any]:
     transformers.logging.disable_progress_bar()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # those of other projects, while files are read
+            warnings.simplefilter("ignore")  # warnings of other projects, while files are read
             tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **options)
             model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options)
     except Exception as error:  # whatever libraries raise for files that are not what they say
@@ -43,12 +43,12 @@ def load(path: str) -> tuple[Any, Any]:
 
 
 def cut_documents(tokenizer: Any, texts: Sequence[str], count: int, tokens: int) -> list[list[int]]:
-    """Return documents of so many tokens: the beginning of each text, or of one text as many stretches, far apart.
+    """Return documents of `tokens` tokens: the beginning of each text, or `count` separate stretches of a single text.
 
     Raises
     ------
     ValueError
-        For texts that are too short.
+        If the texts are too short.
     """
     ids = [tokenizer(text, verbose=False)["input_ids"] for text in texts]
     if len(ids) == 1:
@@ -68,7 +68,7 @@ def cut_documents(tokenizer: Any, texts: Sequence[str], count: int, tokens: int)
 
 
 def cut_text(tokenizer: Any, text: str, count: int) -> list[list[int]]:
-    """Return a text as so many documents of as many tokens each, one after the other."""
+    """Return a text as `count` consecutive documents of equal length."""
     ids = tokenizer(text, verbose=False)["input_ids"]
     if count < 1 or len(ids) < count:
         raise ValueError(f"the text has {len(ids)} tokens; expected more than the {count} documents of it")

@@ -1,4 +1,4 @@
-"""Polar attention in models of transformers: each attention module with magnitudes and directions of its own."""
+"""Polar attention in transformers models: each attention module has its own polar embedding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WIDEST = 256  # features that kernels of flash attention take
 
 @dataclass(frozen=True, eq=False)
 class PolarAttention:
-    """Polar attention as a caller asks for it."""
+    """The options of polar attention."""
 
     rope: Any  # as of `PolarEmbedding`
     learnable: Any  # parameters of each attention module
@@ -38,7 +38,7 @@ class PolarAttention:
         Raises
         ------
         ValueError
-            For a Rope that is not polar, and for several axes.
+            If the Rope is not polar, or has several axes.
         """
         found = PolarEmbedding(self.rope)
         if found.axes != 1:
@@ -47,12 +47,12 @@ class PolarAttention:
 
     @classmethod
     def read_parameters(cls, rope: Any, parameters: Mapping[str, Any]) -> PolarAttention:
-        """Read what `rope_parameters` of a config say beside the Rope."""
+        """Return the options that the `rope_parameters` of a config give beside the Rope."""
         return cls(rope, parameters.get("learnable", "phases"), parameters.get("score_scale"))
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Return `rope_parameters` of a config that says the same."""
+        """Return these options as `rope_parameters` of a config."""
         module = PolarEmbedding(self.rope, self.learnable)
         about: dict[str, Any] = {"rope_type": NAME, "polar": True, "learnable": [*module.learnable]}
         about |= {"frequencies": array.to_host(module.start.frequencies).tolist()}
@@ -60,18 +60,18 @@ class PolarAttention:
         return about if self.score_scale is None else about | {"score_scale": self.score_scale}
 
     def positions(self, rotary: Rotary) -> Positions:
-        """Return what takes the place of a rotary module."""
+        """Return the replacement of a rotary module."""
         made = Positions(rotary, self.read())
         made.__dict__["asked"] = self
         return made
 
     def put_in(self, attention: Module, positions: Positions, undo: ExitStack) -> bool:
-        """Let an attention module turn by a polar module of its own, if it turns at all.
+        """Give an attention module a polar embedding of its own, if it rotates at all.
 
         Raises
         ------
         ValueError
-            For attention that is not written as Llama's, and for another width or other heads than the Rope's.
+            If attention is not written as Llama's, or has another width or other heads than the Rope.
         """
         methods = [*rotating_methods(attention)]
         if not methods:

@@ -1,4 +1,4 @@
-"""Queries and keys of a model of transformers, as they go into its rotation."""
+"""Queries and keys of a transformers model, before their rotation."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
 @dataclass(frozen=True, eq=False)
 class HeadFeatures:
-    """Queries and keys of all heads of a model that turn, on one text, before rotation.
+    """Queries and keys of all rotary heads of a model on one text, before rotation.
 
     Attributes
     ----------
     q, k : ndarray, (H, tokens, d) and (G, tokens, d), float32
-        H / G heads in a row share keys.
+        Each key head is shared by H / G consecutive query heads.
     heads : list of (int, int)
         Layer and number of each of the H heads.
     scale : ndarray, (H,)
-        What q . k is multiplied by before the softmax, beside the attention factor.
+        Factor of q . k before the softmax, beside the attention factor.
 
     See Also
     --------
@@ -65,11 +65,11 @@ def read_heads(
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        With attention that turns all features of queries and keys by a function of both.
+        A model whose attention rotates all features of queries and keys in one function.
     documents : iterable of sequences of int
         Token ids, ``(tokens,)``. Positions are 0, 1, ...
     layers : iterable of int, optional
-        Only these; all that turn unless given.
+        Layers to read. Default: all that rotate.
 
     Yields
     ------
@@ -78,10 +78,10 @@ def read_heads(
     Raises
     ------
     ValueError
-        If no attention turns q and k by one function, if features are split off before it, as in MLA, or for token ids
-        beyond the vocabulary.
+        If no attention rotates q and k in one function, if features are split off before it, as in MLA, or if a token
+        id is beyond the vocabulary.
     TypeError
-        For what is no model, and token ids that are not whole numbers.
+        If `model` is not a model, or a token id is not a whole number.
 
     See Also
     --------
@@ -89,9 +89,9 @@ def read_heads(
 
     Notes
     -----
-    The model runs as in evaluation, without dropout, and is afterwards in the mode that it was in. The function of q,
-    k, cos and sin that attention calls is watched while the model runs, in this model alone. What it is given is what a
-    model's norms of queries and keys have made, and in any layout is put into that of the result.
+    The model runs in evaluation mode, without dropout, and its mode is restored. While it runs, the function of q, k,
+    cos and sin in its attention is watched, in this model alone: it sees queries and keys after the model's own norms,
+    in any layout, which is converted to that of the result.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def _watch(model: Module, kept: dict[str, tuple[Any, Any]], undo: ExitStack) -> 
             continue
         for name, function, called in rotations.rotating_methods(attention):
             if name in vars(attention):
-                raise ValueError(f"{type(attention).__name__} was changed already; expected a model as it was loaded")
+                raise ValueError(f"{type(attention).__name__} was already modified; expected a freshly loaded model")
             keeping = {one: _keeping(turn, kept, path) for one, turn in called.items()}
             method = types.MethodType(rotations.calling(function, keeping), attention)
             rotations.swap(attention.__dict__, name, method, undo)
@@ -173,7 +173,7 @@ def _keeping(turn: Callable[..., Any], kept: dict[str, tuple[Any, Any]], path: s
         named = dict(zip(parameters, arguments, strict=False)) | options
         last = heads_last if usual is None else named.get("unsqueeze_dim", usual.default) in (2, -2)
         if path in kept or names[1] in ("cos", "sin", "freqs_cis"):
-            raise ValueError(f"{path} turns queries and keys apart; expected attention that turns both by one call")
+            raise ValueError(f"{path} rotates queries and keys in separate calls; expected one call for both")
         both = (named[name].detach().float()[0].cpu() for name in names)
         q, k = ((x.transpose(0, 1) if last else x).numpy() for x in both)
         kept[path] = q, k
@@ -225,18 +225,18 @@ def atlas(
     skip: int = 1,
     context: int | None = None,
 ) -> Atlas:
-    """Return `rfrope.heads.atlas` of a loaded model: readings of every head that turns, with errors over documents.
+    """Return `rfrope.heads.atlas` of a loaded model: readings of every rotary head, with errors over documents.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        As of `read_heads`; its config says the Rope.
+        See `read_heads`. Its config determines the Rope.
     documents : iterable of sequences of int
-        Token ids of at least 3 documents, as many of each.
+        Token ids of at least 3 documents of equal length.
     part : str, optional
-        Kind of layer as in ``config.layer_types``: needed where kinds have Ropes of their own; else all that turn.
+        Kind of layer as in ``config.layer_types``; required if kinds have their own Ropes. Default: all that rotate.
     skip, context : int
-        As of `rfrope.heads.atlas`.
+        See `rfrope.heads.atlas`.
 
     Returns
     -------
@@ -245,11 +245,11 @@ def atlas(
     Raises
     ------
     ValueError
-        As `read_heads` and `rfrope.heads.atlas`, for a model of several Ropes without `part`, and for attention that an
-        atlas does not describe: documents longer than a window, learned sinks, capped logits, both directions, norms
-        after the rotation, another rotation than that of the config.
+        See `read_heads` and `rfrope.heads.atlas`. Also for a model of several Ropes without `part`, and for attention
+        that an atlas cannot describe: documents longer than a window, learned sinks, capped logits, both directions,
+        norms after the rotation, another rotation than the config's.
     TypeError
-        As `read_heads`.
+        See `read_heads`.
 
     See Also
     --------
@@ -257,9 +257,9 @@ def atlas(
 
     Notes
     -----
-    One document is held at a time, and of each about ``2 D^2`` numbers a head. The model's own attention on the first
-    document is compared with the softmax of the logits that the readings are of, head by head: in float32 logits may be
-    1 % of their spread apart, in 16 bits 5 %.
+    One document is held at a time, and about ``2 D^2`` numbers per head of each. The model's own attention on the first
+    document is compared, head by head, with the softmax of the logits read: these may differ by 1 % of their spread in
+    float32, by 5 % in 16 bits.
 
     Examples
     --------

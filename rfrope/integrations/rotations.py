@@ -1,4 +1,4 @@
-"""Rotary modules and attention of models of transformers, and replacements that turn by positions."""
+"""Rotary modules and attention of transformers models, and their replacements, which rotate by positions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HELD = "embed_positions"  # the buffer of attention that holds its own table
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
-    """A module that makes or holds tables of cos and sin."""
+    """A module that makes or holds cos/sin tables."""
 
     parent: Module  # the module that it is a part of; for attention with a table of its own, that attention
     # where the parent is, and what the module in it is called
@@ -50,17 +50,15 @@ class Rotary:
 
 
 def rotaries(model: Module) -> list[Rotary]:
-    """Find what a Rope can take the place of in a model, also in parts that see or hear; refuse one without."""
+    """Find what a Rope can replace in a model, including vision and audio parts."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
     if any(isinstance(one, Positions) for one in model.modules()):
-        raise ValueError(
-            f"the rotation of this {type(model).__name__} was replaced already; expected undo() of that before"
-        )
+        raise ValueError(f"the rotation of this {type(model).__name__} was replaced already; expected undo() first")
     found = [*_makers_of_tables(model)]
     if not found:
         makers = [type(one).__name__ for one in model.modules() if re.search("Rotary|RopePosition", type(one).__name__)]
-        why = f"its {makers[0]} makes positions from pictures by itself" if makers else "it has no rotary module"
+        why = f"its {makers[0]} computes positions from images itself" if makers else "it has no rotary module"
         raise ValueError(
             f"{type(model).__name__}: {why}; expected a model that makes tables of cos and sin from positions"
         )
@@ -93,7 +91,7 @@ def _perceives(path: str, rotary: Module) -> bool:
 
 
 def nearest(path: str, found: list[Rotary]) -> Rotary:
-    """The rotary module of a module's own sub-model: that of the nearest part around it, of text if it has several."""
+    """Return the rotary module of the nearest sub-model around a module: that for text, if it has several."""
     steps = path.split(".")
 
     def nearness(rotary: Rotary) -> tuple[bool, int, bool]:
@@ -115,7 +113,7 @@ class _Tag(torch.Tensor):
 
 
 class Positions(torch.nn.Module):
-    """Replacement of a rotary module, which gives positions ``(batch, tokens, k)`` in place of a table."""
+    """Replacement of a rotary module that returns positions ``(batch, tokens, k)`` instead of a table."""
 
     def __init__(self, rotary: Rotary, turning: Mapping[str, Module], *, is_by_layer: bool = False) -> None:
         super().__init__()
@@ -134,7 +132,7 @@ class Positions(torch.nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse: the attention that goes with it would come back as it was, and take positions for tables."""
         raise TypeError(
-            "a model whose rotation was replaced cannot be pickled; expected its state_dict or save_pretrained, or "
+            "a model with a replaced rotation cannot be pickled; expected its state_dict or save_pretrained, or "
             "undo() before, and replace_rotary again after loading"
         )
 
@@ -158,7 +156,7 @@ class Positions(torch.nn.Module):
             return getattr(self.__dict__["rotary"].module, name)
 
     def forward(self, x: Any, position_ids: Any, layer_type: str | None = None) -> Any:
-        """Positions in place of cos, and in place of sin which kind of layer they are for, if there are several."""
+        """Return positions in place of cos, and in place of sin the kind of layer, if there are several."""
         if layer_type not in self.turning and self.has_kinds:
             raise ValueError(f"layer_type is {show(layer_type)}; expected one of {', '.join(self.turning)}")
         index = [*self.turning].index(layer_type) if layer_type in self.turning else 0
@@ -170,12 +168,12 @@ class Positions(torch.nn.Module):
 
     @property
     def has_kinds(self) -> bool:
-        """True if layers of several kinds turn by other modules."""
+        """True if several kinds of layers have their own rotary embeddings."""
         return not self.is_by_layer and len({*self.turning.values()}) > 1
 
     @property
     def is_tagged(self) -> bool:
-        """True if positions come with a tensor that says for which kind of layer they are."""
+        """True if positions come with a tensor that names their kind of layer."""
         return not self.is_complex and (self.turns_back or self.has_kinds)
 
     def _split_axes(self, position_ids: Any, axes: int) -> Any:
@@ -186,18 +184,18 @@ class Positions(torch.nn.Module):
             return position_ids[..., None]
         if axes == 1 and position_ids.stride(0) and bool((position_ids != position_ids[-1:]).any()):
             raise ValueError(
-                f"position_ids have {len(position_ids)} axes that differ, as M-RoPE has them for pictures, but the "
+                f"position_ids have {len(position_ids)} axes that differ, as in M-RoPE for images, but the "
                 f"Rope has one; expected a Rope with sections, or of {len(position_ids)} axes"
             )
         return position_ids[-axes:].movedim(0, -1)
 
     def turning_module(self, index: int) -> Module:
-        """Return the module that turns in a kind of layer, by its number."""
+        """Return the rotary embedding of a kind of layer, by its number."""
         return [*self.turning.values()][index]
 
 
 def positions_for(rotary: Rotary, rope: Any) -> Positions:
-    """Return what takes the place of a rotary module, by a Rope, one for each kind of layer, or one for each layer."""
+    """Return the replacement of a rotary module for a Rope, or for one per kind of layer or per layer."""
     if not isinstance(rope, list | tuple) or not rope or not all(hasattr(one, "rotate") for one in rope):
         return Positions(rotary, turning_modules(rotary.module, rope))
     config = getattr(rotary.module, "config", None)
@@ -210,7 +208,7 @@ def positions_for(rotary: Rotary, rope: Any) -> Positions:
 
 
 def turning_modules(module: Module, rope: Any) -> dict[str, Module]:
-    """The modules that turn, by kind of layer ("all" where there is one), checked against that of the model."""
+    """Return the rotary embeddings by kind of layer ("all" if there is one), checked against the model's own."""
     from rfrope.layers.torch import RotaryEmbedding
 
     widths = _widths(module)
@@ -295,7 +293,7 @@ def _pairing(config: Any) -> str | None:
 
 
 def swap(names: dict[str, Any], name: str, value: Any, undo: ExitStack) -> None:
-    """Put a value in a dict, and note how to undo that."""
+    """Put a value in a dict, and register how to undo that."""
     if name in names:
         undo.callback(names.__setitem__, name, names[name])
     else:
@@ -304,7 +302,7 @@ def swap(names: dict[str, Any], name: str, value: Any, undo: ExitStack) -> None:
 
 
 def rotating_methods(attention: Module) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Methods of an attention module that call functions of cos and sin: name, function, and those functions."""
+    """Yield methods of an attention module that call functions of cos and sin: name, function, and those functions."""
     for kind in type(attention).__mro__:
         if kind is torch.nn.Module:
             break
@@ -323,7 +321,7 @@ def _takes_tables(function: Any) -> bool:
 
 
 def redirect(attention: Module, positions: Positions, undo: ExitStack) -> bool:
-    """Let the methods of an attention module that call a function of cos and sin call one of positions."""
+    """Replace the functions of cos and sin that an attention module calls by functions of positions."""
     found = False
     for name, function, called in rotating_methods(attention):
         if name in vars(attention):
@@ -342,7 +340,7 @@ def redirect(attention: Module, positions: Positions, undo: ExitStack) -> bool:
 
 
 def calling(function: Any, replaced: Mapping[str, Any]) -> Any:
-    """Return a copy of a function that finds other functions under some global names."""
+    """Return a copy of a function with some of its global names replaced."""
     names = function.__globals__ | replaced
     names.pop("__name__", None)  # by which PyTorch's compiler would find those of the module itself
     made: Any = types.FunctionType(function.__code__, names, closure=function.__closure__)
@@ -392,7 +390,7 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, l
         given = tuple(named[name] for name in features[:2] if named.get(name) is not None)
         if len(given) == 1 and rotary.phases is not None:
             raise ValueError(
-                "phases are learned, but this model turns queries as it does keys; expected frequencies alone"
+                "phases are learned, but this model rotates queries and keys alike; expected frequencies alone"
             )
         found = _rotate(rotary, positions.turns_last, given, -places if back else places, heads_last)
         return found if len(given) == 2 else found[0]
@@ -413,7 +411,7 @@ def _read_positions(arguments: Mapping[str, Any], positions: Positions) -> tuple
 
 
 def has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
-    """Return True if a function takes ``(..., tokens, heads, d)``, found by calling it on two tokens of three heads."""
+    """Return whether a function takes ``(..., tokens, heads, d)``, found by calling it on two tokens of three heads."""
     parameters = inspect.signature(rotation).parameters.values()
     needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
     tables = [name for name in needed if name in ("cos", "sin", "freqs_cis")]

@@ -1,4 +1,4 @@
-"""The config of a saved model whose rotation was replaced: the frequencies that it turns by."""
+"""Write the frequencies of a replaced rotation into the config of a saved model."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ KEPT = ("rope_theta", "partial_rotary_factor")  # of a config's own parameters
 
 
 def watch_saving(register: Callable[[], None]) -> None:
-    """Let models look for replaced rotations when they are saved: a part that was given alone is saved by the whole."""
+    """Make models look for replaced rotations when saved, also those of a part replaced on its own."""
     kept = PreTrainedModel.save_pretrained
     if getattr(kept, "__module__", "") == __name__:
         return
 
     def save_pretrained(self: Module, *arguments: Any, **options: Any) -> Any:
-        """Save a model, whose config says in the meantime by what it turns."""
+        """Save a model with a config that describes its current rotation."""
         replaced = [one for one in self.modules() if isinstance(one, rotations.Positions)]
         with ExitStack() as undo:
             for lost in dict.fromkeys(filter(None, [_written(self, one, undo, register) for one in replaced])):
@@ -59,20 +59,20 @@ def _written(model: Module, positions: rotations.Positions, undo: ExitStack, reg
         rotations.swap(config.__dict__, "rope_parameters", nested or told, undo)
         return ""
     if positions.is_by_layer:
-        return "a config holds one line of frequencies for all layers"
+        return "a config holds one set of frequencies for all layers"
     if any(one.phases is not None or one.start.vectors.ndim > 1 for one in positions.turning.values()):
-        return "a config holds one line of frequencies for all heads, and no phases"
+        return "a config holds one set of frequencies for all heads, and no phases"
     told = {
         name: _parameters(one, before if name == "all" else before[name]) for name, one in positions.turning.items()
     }
-    with ExitStack() as changed, suppress(Exception):  # whatever a class of a model raises, that cannot do it
+    with ExitStack() as changed, suppress(Exception):  # a model class may raise anything
         rotations.swap(config.__dict__, "rope_parameters", told.get("all", {**before, **told}), changed)
         config.validate()
         made = kind(config)
         if all(_turns_by(made, "" if name == "all" else f"{name}_", parameters) for name, parameters in told.items()):
             undo.push(changed.pop_all())
             return ""
-    return f"{kind.__name__} does not turn by the frequencies of a config"
+    return f"{kind.__name__} does not rotate by the frequencies of its config"
 
 
 def _configs(config: Any) -> Iterator[Any]:

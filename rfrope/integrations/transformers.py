@@ -1,4 +1,4 @@
-"""Frequencies of rfrope in the models of transformers: by the config alone, or in place of a model's own rotation."""
+"""rfrope's frequencies in transformers models: through the config, or by replacing a model's own rotation."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ _KEYS = {"rope_type", "type", *KEPT, *_SAID}
 
 
 def register() -> None:
-    """Make rope_type "rfrope" known to transformers, with its validation.
+    """Register rope_type "rfrope" with transformers, including its validation.
 
-    A config then decides the frequencies by its ``rope_parameters``, through save and load, `generate` and training:
+    The ``rope_parameters`` of a config then determine the frequencies, through save and load, `generate` and training:
 
-    - ``{"rope_type": "rfrope", "kernel": "matern(nu=1.5, scale=64.0)", "design": "optimised", "seed": 3}``: what
-      `rfrope.design` makes of the kernel's text. Unless given, ``design`` is "auto", ``seed`` 0, and ``context`` the
-      config's ``max_position_embeddings``.
-    - ``{"rope_type": "rfrope", "frequencies": [...]}``: radians per position, one for each block.
+    - ``{"rope_type": "rfrope", "kernel": "matern(nu=1.5, scale=64.0)", "design": "optimised", "seed": 3}``: the result
+      of `rfrope.design` for the kernel. Default: ``design`` "auto", ``seed`` 0, ``context`` the config's
+      ``max_position_embeddings``.
+    - ``{"rope_type": "rfrope", "frequencies": [...]}``: radians per position, one per block.
 
-    With ``"polar": True`` attention is polar, as `use_polar` makes it: frequencies are then one for each feature of a
-    head, or lists of the shape of a Rope's, and ``learnable`` and ``score_scale`` are those of `use_polar`.
+    With ``"polar": True`` attention is polar, as with `use_polar`: frequencies are then one per feature of a head, or
+    nested lists of a Rope's shape, and ``learnable`` and ``score_scale`` are those of `use_polar`.
 
-    Both may have an ``attention_factor``; ``rope_theta`` means nothing here. Models with kinds of layers have one such
-    dict for each, as transformers has it. To be called once in a process, before such a config is loaded.
+    Both accept an ``attention_factor``; ``rope_theta`` has no effect. Models with several kinds of layers have one such
+    dict for each kind. Call this once per process, before loading such a config.
 
     Raises
     ------
     ImportError
-        From the module, where PyTorch or transformers is missing; the message names the extra to install.
+        On import of the module if PyTorch or transformers is missing; the message names the extra to install.
 
     See Also
     --------
@@ -72,8 +72,8 @@ def register() -> None:
 
     Notes
     -----
-    The rotation stays transformers' own, with frequencies in float32 and tables in the dtype of the model;
-    `replace_rotary` makes it exact, and takes sets for each head and of several axes.
+    The rotation is still transformers' own, with float32 frequencies and tables in the dtype of the model.
+    `replace_rotary` makes it exact, and supports sets per head and several axes.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def _initialised(
         parameters = parameters[layer_type]
         config = config.per_layer_config[layer_type] if getattr(config, "is_heterogeneous", False) else config
     rope = _rope_of(config, parameters)
-    if rope.polar:  # for `use_polar`, which puts another module there
+    if rope.polar:  # replaced by `use_polar`
         return torch.full((rope.n_blocks // 2,), math.nan, device=device), rope.attention_factor
     return torch.tensor(rope.frequencies.tolist(), dtype=torch.float32, device=device), rope.attention_factor
 
@@ -107,7 +107,7 @@ def _rope_of(config: Any, parameters: Mapping[str, Any]) -> Any:
 
 
 def _watch_making() -> None:
-    """Let models whose config says so have polar attention from the start."""
+    """Give models polar attention on construction if their config says so."""
     kept = PreTrainedModel.post_init
     if getattr(kept, "__module__", "") == __name__:
         return
@@ -123,7 +123,7 @@ def _watch_making() -> None:
         if not any("Rotary" in type(one).__name__ for one in self.modules()):  # it may be a part without attention
             return
         if any({key: one.get(key) for key in _SAID} != {key: kinds[0].get(key) for key in _SAID} for one in kinds):
-            raise ValueError("rope_parameters say another polar rotation for each kind of layer; expected one for all")
+            raise ValueError("rope_parameters have different polar rotations for kinds of layers; expected one for all")
         asked = polar.PolarAttention.read_parameters(_rope_of(self.config, kinds[0]), kinds[0])
         _put_in(self, asked.positions, asked.put_in)
 
@@ -131,7 +131,7 @@ def _watch_making() -> None:
 
 
 def _validated(config: Any, rope_parameters: Mapping[str, Any], ignore_keys: set[str] | None = None) -> None:
-    """Refuse a dict that says too little, too much, or something that cannot be read."""
+    """Refuse a dict with missing, unknown or unreadable entries."""
     has = {key for key, value in rope_parameters.items() if value is not None}
     if unknown := has - _KEYS - set(ignore_keys or ()):
         raise ValueError(
@@ -144,14 +144,14 @@ def _validated(config: Any, rope_parameters: Mapping[str, Any], ignore_keys: set
 
 
 class Replacement(ExitStack):
-    """A rotation that was put in the place of a model's own; also a context manager, which takes it out at the end.
+    """A replaced rotation of a model; as a context manager, it restores the model's own at the end.
 
     Attributes
     ----------
     attentions : int
-        How many attention modules turn by it.
+        Number of attention modules that use it.
     rotaries : int
-        How many modules of the model gave tables of cos and sin, and now give positions.
+        Number of modules that made cos/sin tables and now return positions.
 
     See Also
     --------
@@ -173,36 +173,35 @@ class Replacement(ExitStack):
     attentions = rotaries = 0
 
     def undo(self) -> None:
-        """Give the model its own rotation back. A second call does nothing."""
+        """Restore the model's own rotation. A second call does nothing."""
         self.close()
 
 
 def replace_rotary(model: Module, rope: Any) -> Replacement:
-    """Turn the queries and keys of a loaded model by a Rope, exactly, in place of its own rotation.
+    """Replace the rotation of a loaded model by a Rope, applied exactly.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        With a rotary module that makes tables from positions, as most have, or with tables in its attention. Parts
-        that see or hear keep their own rotation, unless such a part is given alone.
+        With a rotary module that makes tables from positions, as most have, or with tables in its attention. Vision and
+        audio parts keep their own rotation, unless such a part is passed alone.
     rope : Rope, array_like, `rfrope.layers.torch.RotaryEmbedding`, mapping of str to these, or `rfrope.models.Layers`
-        For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. ``Layers``
-        with numbers must turn the layers that the model's config does. With sets
-        for each head of the keys, or several axes of positions, too; with a module, what it learns is trained with the
-        model.
+        For all layers, or by kind of layer, as in ``config.layer_types``; layers without RoPE stay without. May have
+        sets for each key head, or several axes. A module is trained with the model. ``Layers`` with numbers must rotate
+        the same layers as the config.
 
     Returns
     -------
     Replacement
-        With ``undo()``; also a context manager.
+        Call its ``undo()``, or use it as a context manager, to restore the model's own rotation.
 
     Raises
     ------
     ValueError
-        If the model has no such module, pairs features in another way than the Rope, turns another number of blocks,
-        or has kinds of layers that a mapping lacks, or where ``Layers`` turn other layers. The model is then as it was.
+        If the model has no such module, has another pairing or number of blocks than the Rope, or has kinds of layers
+        that a mapping lacks, or if ``Layers`` rotate other layers. The model is then unchanged.
     TypeError
-        For what is no model.
+        If `model` is not a model.
 
     See Also
     --------
@@ -210,15 +209,14 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
 
     Notes
     -----
-    The rotary module gives positions in place of tables, and the attention modules, which pass them on to their
-    function of q, k, cos and sin, get a function of q, k and positions instead: this model's alone, nothing of its
-    class is changed but that `save_pretrained` looks for a replacement. A Rope of one axis in a model of M-RoPE is for
-    text: position ids whose axes differ are refused. Caches hold turned keys, as ever, so a cache must not be used
-    across a replacement.
+    The rotary module returns positions instead of tables, and attention modules, which pass them to their function of
+    q, k, cos and sin, get a function of q, k and positions. Only this model changes; of its class, only
+    `save_pretrained` does, which looks for a replacement. A Rope of one axis in an M-RoPE model is for text: position
+    ids whose axes differ are refused. Caches hold rotated keys, so do not use a cache across a replacement.
 
-    ``save_pretrained`` of the model, of a part of it or of what holds it writes the frequencies, as they are then, into
-    the config, in the form that `register` reads. What a config cannot hold is not saved, with a warning: phases, sets
-    for each head, several axes, and frequencies of classes that do not read them from a config.
+    ``save_pretrained`` of the model, a part of it, or what contains it writes the current frequencies into the config,
+    in the form that `register` reads. What a config cannot hold is left out with a warning: phases, sets per head,
+    several axes, and frequencies of classes that do not read them from a config.
 
     Examples
     --------
@@ -239,9 +237,9 @@ def replace_rotary(model: Module, rope: Any) -> Replacement:
 
 
 def _check_layers(model: Module, layers: Layers) -> None:
-    """Refuse layers of which others turn, or by a Rope of another name, than those of a model."""
+    """Refuse layers that do not match the model's: other layers rotate, or by a Rope of another name."""
     given, config = layers.ropes_by_layer, getattr(model, "config", None)
-    if given is None or config is None:  # without numbers they say nothing of single layers
+    if given is None or config is None:  # without numbers they do not describe single layers
         return
     own = list_layers(config).ropes_by_layer
     if own is None:
@@ -289,59 +287,59 @@ def tune(
     checkpoint: Any = None,
     progress: Any = None,
 ) -> Tuning:
-    """Learn factors of the frequencies, and a temperature, for a longer context of a model whose weights are frozen.
+    """Learn factors of a frozen model's frequencies, and a temperature, for a longer context.
 
-    Documents are divided, by `rng`, into those that are learned from, those that choose between starts and stop the
-    learning, and those that are held out, which `rfrope.layers.tuning.Tuning` reports on.
+    Documents are divided, by `rng`, into those that teach, those that choose the start and stop the learning, and
+    held-out ones, on which the returned `rfrope.layers.tuning.Tuning` reports.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        A causal language model, as `replace_rotary` takes it. Afterwards it is as it was.
+        A causal language model that `replace_rotary` accepts. Left unchanged.
     texts : iterable
-        Documents, at least 5, no two alike: token ids, strings, or files of text as ``pathlib.Path``.
+        At least 5 different documents: token ids, strings, or ``pathlib.Path`` of text files.
     context : int
         Positions to reach.
     trained : int, optional
-        Positions in training, as ``trained_context`` of `rfrope.analysis.plan`.
+        Positions in training; ``trained_context`` of `rfrope.analysis.plan`.
     starts : str, sequence of str or mapping
-        Methods of `rfrope.analysis.plan`, or Ropes by names of their own; as of `layers.tuning.tune_modules`.
+        Methods of `rfrope.analysis.plan`, or Ropes by name, as in `layers.tuning.tune_modules`.
     per : {"model", "layer", "head"}
-        What has factors of its own; a temperature is one for the model, or for each layer.
+        Unit with its own factors; there is one temperature for the model, or one for each layer.
     part : str, optional
-        Kind of layers that learn, where several see far. The others keep their own Rope.
+        Kind of layers that learn, if several kinds see far. The others keep their Rope.
     tokenizer : callable, optional
-        The model's, for strings and files.
+        The model's tokenizer, for strings and files.
     window, chunks : int
-        Tokens of a window, at least 3, the trained context and at most 1024 unless given; and parts of it that lie
-        together, with random gaps between them, so that a short window reaches positions of the whole context.
+        Tokens of a window, at least 3 (default: the trained context, at most 1024), and the number of its chunks.
+        Chunks are separated by random gaps, so that a short window reaches positions of the whole context.
     batch : int
-        Windows of a step.
+        Windows per step.
     whole_windows : float
-        Part of the steps that reads a whole context in place of windows.
+        Part of the steps that reads a whole context instead of windows.
     held_out : float
         Part of the documents that is held out, at least 2; as many choose.
     reading : {"auto", "whole", "windows"}
-        How documents that are held out are read: whole, in chunks with a cache, or by windows. Whole, unless one is
+        Read held-out documents whole, in chunks with a cache, or by windows. "auto" reads them whole unless one is
         shorter than the context.
     rng : int
         Seed of the division and the windows.
     learnable, steps, rate, penalty, race, check_every, patience, checkpoint, progress
-        As of `rfrope.layers.tuning.tune_modules`.
+        See `rfrope.layers.tuning.tune_modules`.
     activation_checkpointing : bool
-        Keep activations between layers alone, and compute the others anew for gradients.
+        Keep only the activations between layers, and recompute the others for gradients.
 
     Returns
     -------
     layers.tuning.Tuning
-        Its ``rope`` is a tuple with one for each layer where `per` is not "model"; `replace_rotary` takes both.
+        Its ``rope`` is a tuple with one Rope per layer if `per` is not "model"; `replace_rotary` accepts both.
 
     Raises
     ------
     ValueError, TypeError
-        For a model whose rotation cannot be replaced, texts that are too short or too few, a context that is not above
-        the trained one, names that are no methods, a loss that is not finite from any start, options that are not as
-        above, and a `checkpoint` of something else.
+        If the rotation of the model cannot be replaced, texts are too short or too few, `context` is not above the
+        trained one, a start is unknown, the loss is not finite from any start, an option is not as described above, or
+        `checkpoint` belongs to another call.
 
     See Also
     --------
@@ -349,10 +347,10 @@ def tune(
 
     Notes
     -----
-    Windows are those of PoSE (Zhu et al. 2023): the first chunk begins at position 0, the others are moved on. Where a
-    document has the whole context, tokens are those at these positions, else neighbours. The loss is that of the next
-    token, in nats, and does not count across gaps: "within" the trained context, and "beyond" it. Layers with a window,
-    where there are such beside those that learn, count tokens and not positions: they see across gaps.
+    Windows are those of PoSE (Zhu et al. 2023): the first chunk begins at position 0, the others are shifted. If a
+    document is as long as the context, tokens are those at these positions, otherwise consecutive ones. The loss, in
+    nats, is that of the next token, not counted across gaps: "within" the trained context, and "beyond" it. Layers with
+    a window, beside those that learn, count tokens and not positions: they see across gaps.
 
     Examples
     --------
@@ -389,46 +387,45 @@ def use_polar(
 ) -> Replacement:
     """Give a model polar attention, for training: magnitudes by softplus, directions by position alone.
 
-    The weights of a model that was trained with RoPE are not made for that: it is for a model that is trained from the
-    start, or trained further at length.
+    Weights trained with RoPE do not fit it: use it to train from scratch, or further at length.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        Llama, or one whose attention is written as Llama's between projections and attention function, as that of
-        Mistral, Qwen 2 and 3, Gemma 1 to 3, OLMo, Cohere, GLM 4, Granite and gpt-oss.
+        Llama, or a model whose attention is written as Llama's between projections and attention function: Mistral,
+        Qwen 2 and 3, Gemma 1 to 3, OLMo, Cohere, GLM 4, Granite, gpt-oss.
     rope : Rope, array_like or int
-        A polar Rope for all layers, as of `rfrope.layers.torch.PolarEmbedding`: a frequency for each feature of a head,
-        one set or one for each head of the keys.
+        A polar Rope for all layers; see `rfrope.layers.torch.PolarEmbedding`. One frequency per feature of a head, in
+        one set or one per key head.
     learnable : bool, str or sequence of str
-        As of `PolarEmbedding`: the bias of keys unless said otherwise, each layer and each head its own.
+        See `PolarEmbedding`. Default: the bias of keys, for each layer and head.
     score_scale : float, optional
-        Positive; what scores are multiplied by. Unless given, logits spread at the start as those of the model with
-        RoPE would: `PolarEmbedding.score_scale`, for a model that divides by ``sqrt(head_dim)``.
+        Positive factor of the scores. Default: `PolarEmbedding.score_scale`, with which initial logits spread as those
+        of the model with RoPE would, if it divides by ``sqrt(head_dim)``.
 
     Returns
     -------
     Replacement
-        With ``undo()``; also a context manager.
+        Call its ``undo()``, or use it as a context manager, to restore the model's own attention.
 
     Raises
     ------
     ValueError
-        For a Rope that is not polar, or has other heads, another width or several axes; for a model whose attention is
-        written otherwise; and for flash attention where ``2 head_dim`` is above 256. The model is then as it was.
+        If the Rope is not polar, or has other heads, another width or several axes; if the attention is written
+        otherwise; or if ``2 head_dim`` is above 256 with flash attention. The model is then unchanged.
     TypeError
-        For what is no model.
+        If `model` is not a model.
 
     See Also
     --------
-    rfrope.layers.torch.PolarEmbedding : what each attention module gets, under the name ``polar``.
+    rfrope.layers.torch.PolarEmbedding : the module in each attention module, named ``polar``.
 
     Notes
     -----
-    Queries and keys become twice as wide before the cache holds the keys, values stay as they are.
-    ``model.state_dict()`` has what was learned, under ``polar``. ``save_pretrained`` writes it with the weights, and
-    the Rope into the config, in the form that `register` reads: ``from_pretrained``, after ``register()``, gives the
-    model back, and without it transformers says that it does not know the type.
+    Queries and keys become twice as wide before the cache holds the keys; values are unchanged. ``model.state_dict()``
+    holds learned parameters under ``polar``. ``save_pretrained`` writes them with the weights, and the Rope into the
+    config, in the form that `register` reads: ``from_pretrained`` after ``register()`` restores the model, and without
+    it transformers reports an unknown type.
 
     Examples
     --------
@@ -448,7 +445,7 @@ def use_polar(
 def _put_in(
     model: Module, replace: Callable[[rotations.Rotary], rotations.Positions], redirect: Callable[..., bool]
 ) -> Replacement:
-    """Let rotary modules give positions, and attention modules turn by them."""
+    """Make rotary modules return positions, and attention modules rotate by them."""
     done = Replacement()
     watch_saving(register)
     rotaries = rotations.rotaries(model)

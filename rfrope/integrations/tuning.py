@@ -1,4 +1,4 @@
-"""The rotation of a model of transformers, learned for a longer context with its weights frozen."""
+"""Learn the rotation of a frozen transformers model for a longer context."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rfrope.rotation.rope import Assumed, Rope
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
-_WINDOW = 1024  # tokens of a window, unless the model was trained with less
+_WINDOW = 1024  # default tokens of a window, at most the trained context
 _READINGS = ("auto", "whole", "windows")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Target:
-    """The part of a model's rotation that is learned."""
+    """The learned part of a model's rotation."""
 
     model: Module
     rope: Rope  # the model's own
@@ -39,14 +39,14 @@ class Target:
     others: dict[str, Rope]
 
     def make(self, ropes: Sequence[Rope], learnable: tuple[str, ...]) -> list[Module]:
-        """Return modules that learn, on the model's device."""
+        """Return learning modules, on the model's device."""
         made = [RotaryEmbedding(rope, learnable) for rope in ropes]
         for one in made:
             one.head_dim = None if isinstance(one.start.head_dim, Assumed) else one.head_dim
         return [one.to(next(self.model.parameters()).device) for one in made]
 
     def put_in(self, replace: Any, modules: list[Module] | None) -> AbstractContextManager[Any]:
-        """Return a context in which the model turns by modules, or by its own rotation."""
+        """Return a context in which the model uses `modules`, or its own rotation."""
         if modules is None:
             return nullcontext()
         given: Any = modules[0] if len(modules) == 1 else modules
@@ -57,7 +57,7 @@ class Target:
 
 
 def read_target(model: Module, part: str | None, per: str, trained: int | None) -> Target:
-    """Return what is learned of a model: its Rope, or that of the layers that see far."""
+    """Return what a model can learn: its Rope, or that of the layers that see far."""
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
     if model.get_output_embeddings() is None or model.get_input_embeddings() is None:
@@ -70,13 +70,13 @@ def read_target(model: Module, part: str | None, per: str, trained: int | None) 
     }
     if part is None and not far:
         seen = ", ".join(f"{one.source.model.window} positions" for one in ropes.values())
-        raise ValueError(f"part is None, but the model's layers see {seen} alone; expected layers that see the context")
+        raise ValueError(f"part is None, but all layers see only {seen}; expected layers that see the context")
     if part is None and len(far) != 1:
         raise ValueError(f"part is None, but the model has Ropes for {', '.join(map(repr, far))}; expected one of them")
     name = choice("part", next(iter(far)) if part is None else part, [*ropes])
     config = model.config.get_text_config()
     if len(ropes) > 1 and per != "model":
-        raise ValueError(f"per is {per!r}, but the model has kinds of layers; expected 'model'")
+        raise ValueError(f"per is {per!r}, but the model has several kinds of layers; expected 'model'")
     kinds = {one.rpartition(".")[2]: rope for one, rope in ropes.items()}
     kind = name.rpartition(".")[2] if len(ropes) > 1 else None
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
@@ -85,7 +85,7 @@ def read_target(model: Module, part: str | None, per: str, trained: int | None) 
 
 
 def read_starts(starts: Any, plan: analysis.Plan) -> dict[str, Any]:
-    """Return Ropes to start from by their names, of the plan for a longer context where they are names."""
+    """Return the Ropes to start from, by name; names alone are methods of the plan for a longer context."""
     if isinstance(starts, Mapping):
         found = dict(starts)
     else:
@@ -102,13 +102,11 @@ def read_starts(starts: Any, plan: analysis.Plan) -> dict[str, Any]:
 
 
 def split(documents: Sequence[np.ndarray], share: float, seed: int, least: int) -> list[list[np.ndarray]]:
-    """Return documents that are learned from, those that choose, and those that are held out."""
+    """Return the documents that teach, those that choose, and held-out ones."""
     seen: dict[bytes, int] = {}
     for i, one in enumerate(documents):
         if (first := seen.setdefault(one.tobytes(), i)) != i:
-            raise ValueError(
-                f"texts[{i}] is texts[{first}] again; expected documents that do not teach what they judge"
-            )
+            raise ValueError(f"texts[{i}] is texts[{first}] again; expected different documents")
     for i, one in enumerate(documents):
         if len(one) < least:
             raise ValueError(f"texts[{i}] has {len(one)} tokens; expected at least {least}, those of a window")
@@ -124,7 +122,7 @@ def split(documents: Sequence[np.ndarray], share: float, seed: int, least: int) 
 
 @contextmanager
 def _stop_dropout(model: Module) -> Iterator[None]:
-    """Let attention of a model drop nothing, in training mode either."""
+    """Disable attention dropout of a model, also in training mode."""
     with ExitStack() as undo:
         for one in model.modules():
             for name in ("attention_dropout", "dropout", "p"):
@@ -137,9 +135,11 @@ def _stop_dropout(model: Module) -> Iterator[None]:
 
 @contextmanager
 def _checkpointed(model: Module) -> Iterator[None]:
-    """Let a model keep activations between layers alone, and compute the others anew."""
+    """Make a model checkpoint activations between layers."""
     if not getattr(model, "supports_gradient_checkpointing", False):
-        raise ValueError(f"{type(model).__name__} has no activation checkpointing; expected it to be False")
+        raise ValueError(
+            f"{type(model).__name__} cannot checkpoint activations; expected activation_checkpointing=False"
+        )
     had = any(getattr(one, "gradient_checkpointing", False) for one in model.modules())
     kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # as releases name it
     getattr(model, f"{kind}_checkpointing_enable")(**{f"{kind}_checkpointing_kwargs": {"use_reentrant": False}})
@@ -180,7 +180,7 @@ def tune(
     progress: Any = None,
     **course: Any,
 ) -> Tuning:
-    """Return what `rfrope.integrations.transformers.tune` does, by a function that replaces a rotation."""
+    """Return `rfrope.integrations.transformers.tune`, with `replace` as the function that replaces a rotation."""
     per, names = choice("per", per, tuning.PER), tuning.read_learnable(learnable)
     target = read_target(model, part, per, trained)
     replace(model, target.others | {target.kind: target.rope} if target.kind else target.rope).undo()
@@ -225,7 +225,7 @@ def tune(
 
 
 def _check_whole(name: str, are_whole: bool, documents: Sequence[np.ndarray], context: int, enough: Any) -> None:
-    """Refuse documents that are too short to be read whole."""
+    """Refuse documents too short to be read whole."""
     if are_whole and not enough(len(one) >= context for one in documents):
         longest = max(map(len, documents))
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Short windows of texts at long positions, whole readings, and their losses, for models of transformers."""
+"""Short windows of texts at long positions, whole readings, and their losses, for transformers models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EVALUATED = 4  # windows of each document and part that are read
 
 
 class Batch(NamedTuple):
-    """Windows, each a row."""
+    """Windows, one per row."""
 
     ids: np.ndarray  # (windows, tokens), of int64
     positions: np.ndarray  # of the same
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
 
 
 def read_documents(texts: Any, tokenizer: Any, vocabulary: int) -> list[np.ndarray]:
-    """Return token ids of texts, below a number of tokens: ids, strings, or files of text as paths."""
+    """Return token ids, below `vocabulary`, of texts: ids, strings, or paths of text files."""
     if isinstance(texts, str | bytes | os.PathLike) or not hasattr(texts, "__iter__"):
         raise TypeError(f"texts is {show(texts)}; expected a sequence of texts, each a document")
     return [_read_document(f"texts[{i}]", one, tokenizer, vocabulary) for i, one in enumerate(texts)]
@@ -60,7 +60,7 @@ def _read_document(name: str, text: Any, tokenizer: Any, vocabulary: int) -> np.
 
 @dataclass(frozen=True)
 class Layout:
-    """Lengths that say where windows may lie in a context."""
+    """Lengths that determine where windows lie in a context."""
 
     # positions that the model was trained with, and those to reach
     trained: int
@@ -70,9 +70,9 @@ class Layout:
     chunks: int
 
     def draw(self, document: np.ndarray, rng: np.random.Generator, length: int | None = None) -> tuple[Any, ...]:
-        """Return ids, positions and what counts of a window with random gaps, its first chunk at position 0.
+        """Return ids, positions and counted losses of a window with random gaps, its first chunk at position 0.
 
-        Tokens are those that stand at the positions, from anywhere in a document that has so many, else neighbours.
+        Tokens are those at the positions, from anywhere in a document that is long enough, otherwise consecutive.
         """
         length = self.context if length is None else length
         cuts = np.sort(rng.choice(np.arange(1, self.window), self.chunks - 1, replace=False))
@@ -80,7 +80,7 @@ class Layout:
         return self._taken(document, rng, cuts, gaps)
 
     def draw_beyond(self, document: np.ndarray, rng: np.random.Generator) -> tuple[Any, ...]:
-        """Return the same of a window whose second half lies beyond the trained positions; that alone counts."""
+        """Return the same for a window whose second half, which alone counts, is beyond the trained positions."""
         cut, most = self.window // 2, self.context - self.window
         gap = rng.integers(min(max(self.trained - cut, 0), most), most + 1)
         ids, positions, counted = self._taken(document, rng, np.asarray([cut]), np.asarray([gap]))
@@ -95,7 +95,7 @@ class Layout:
         return ids, positions, np.diff(positions) == 1
 
     def whole(self, document: np.ndarray, length: int, first: int) -> tuple[Any, ...]:
-        """Return the same of the beginning of a document; what counts are tokens from a position on."""
+        """Return the same for the beginning of a document; losses count from position `first` on."""
         positions = np.arange(length)
         return document[:length], positions, positions[1:] >= first
 
@@ -103,7 +103,7 @@ class Layout:
 def learning_batch(
     step: int, documents: Sequence[np.ndarray], layout: Layout, seed: int, windows: int, whole: float
 ) -> Batch:
-    """Return the windows of a step, which depend on the seed and the step alone, or a whole one for a part of steps."""
+    """Return the windows of a step, or a whole context in part of the steps; determined by seed and step alone."""
     rng = np.random.default_rng([seed, step])
     if rng.random() < whole:
         long = [one for one in documents if len(one) >= layout.context]
@@ -115,7 +115,7 @@ def learning_batch(
 def read_parts(
     documents: Sequence[np.ndarray], layout: Layout, seed: int, *, are_whole: bool
 ) -> dict[str, tuple[Batch, ...]]:
-    """Return a batch for each document within the trained positions, and one beyond: whole readings, or windows."""
+    """Return one batch per document within the trained positions, and one beyond: whole readings, or windows."""
     found: dict[str, list[Batch]] = {"within": [], "beyond": []}
     for number, document in enumerate(documents):
         rng = np.random.default_rng([seed, number])

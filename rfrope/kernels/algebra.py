@@ -1,4 +1,4 @@
-"""Kernels made of several: mixtures, and kernels of separate axes; exact in Phi and in the law of frequencies."""
+"""Mixtures of kernels, and kernels of separate axes, exact in Phi and in the law of frequencies."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rfrope.kernels.deficits import Deficits
 
 
 def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
-    """Mix kernels: ``sum_j w_j Phi_j``; each frequency comes from one component, picked with probability w_j.
+    """Return a mixture, ``sum_j w_j Phi_j``: each frequency comes from component j with probability w_j.
 
     Parameters
     ----------
     weights : sequence of float
         Positive, with sum 1.
     kernels : list or tuple of Kernel
-        As many, with one ndim.
+        Components, one per weight, with the same ndim.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
     Raises
     ------
     ValueError, TypeError
-        For weights that are not positive numbers with sum 1, and kernels that are fewer or more, or of other axes.
+        If weights are not positive numbers with sum 1, or kernels differ from them in number, or in ndim.
 
     See Also
     --------
@@ -50,12 +50,12 @@ def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
 
 
 def axes(*kernels: Kernel) -> Kernel:
-    """Combine kernels of separate axes: ``Phi(lag) = Phi_1(first axes) Phi_2(next axes) ...``.
+    """Return the product of kernels on separate axes: ``Phi(lag) = Phi_1(first axes) Phi_2(next axes) ...``.
 
     Parameters
     ----------
     *kernels : Kernel
-        In the order of the axes; the result has the sum of their ndim, and their frequencies side by side.
+        In the order of the axes. The ndim of the result is their sum; frequencies are concatenated.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def axes(*kernels: Kernel) -> Kernel:
     Raises
     ------
     TypeError
-        For anything but kernels.
+        If an argument is not a kernel.
 
     See Also
     --------
@@ -81,7 +81,7 @@ def axes(*kernels: Kernel) -> Kernel:
 
 @dataclass(frozen=True, repr=False)
 class Mixture(Kernel):
-    """Phi = weighted sum of the components' Phi; the first column picks the component."""
+    """Phi is the weighted sum of the components' Phi; the first column picks the component."""
 
     name: ClassVar[str] = "mixture"
     weights: tuple[float, ...]
@@ -99,7 +99,7 @@ class Mixture(Kernel):
 
     @property
     def signed_columns(self) -> tuple[bool, ...]:
-        """The components' columns where these agree, else none; the choice carries no sign."""
+        """The components' signed columns if they agree, else none; the column that picks carries no sign."""
         columns = [set(c) - {None} for c in itertools.zip_longest(*(k.signed_columns for k in self.kernels))]
         agree = all(len(c) == 1 for c in columns)
         return (False, *(agree and True in c for c in columns))
@@ -122,7 +122,7 @@ class Mixture(Kernel):
         return np.select([(chosen == j)[..., None] for j in range(len(options))], options)
 
     def isotropy(self) -> np.ndarray | None:
-        """As `Kernel.isotropy`."""
+        """See `Kernel.isotropy`."""
         return parameters.common_shape([k.isotropy() for k in self.kernels if not k.is_one], self.ndim)
 
     def __repr__(self) -> str:
@@ -131,7 +131,7 @@ class Mixture(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class Axes(Kernel):
-    """Phi = product over groups of axes; omega = the groups' frequencies side by side."""
+    """Phi is the product over groups of axes; omega concatenates the groups' frequencies."""
 
     name: ClassVar[str] = "axes"
     kernels: tuple[Kernel, ...]

@@ -1,7 +1,7 @@
 """Kernels, and what their operations return: products, rescaled and warped kernels.
 
-A kernel is a transport map: `Kernel.transport` sends `Kernel.n_columns` columns of the unit cube to a frequency, so
-that every design of sampling is only another set of points, and algebra closes. Its ``phi`` is the expected cosine,
+A kernel is a transport map: `Kernel.transport` maps `Kernel.n_columns` columns of the unit cube to a frequency, so
+every sampling design is just a set of points, and algebra closes. Its ``phi`` is the expected cosine,
 ``Phi(lag) = E cos(lag . omega)``. The two share no code: their agreement is evidence.
 """
 
@@ -32,9 +32,7 @@ Atoms = tuple[np.ndarray, np.ndarray]  # frequencies (n, k) and their probabilit
 
 _HELD = 128.0  # bytes that formulas hold for each number of their argument, about: 25 to 150
 _MOST_ATOMS = 2**12  # atoms of a factor, in the density of a product
-_EXTREME = (
-    1e100  # factors of a law beyond it, or below its inverse, are left to the transport, which cuts what overflows
-)
+_EXTREME = 1e100  # factors of a law beyond it, or below its inverse, go through the transport, which cuts overflows
 _LAW = {"_law", "_line", "_radius"}
 _PHI = {"phi", "_phi"}
 _TRANSPORT = {"transport", "n_columns", "transport_points", "_transport", "_unit_transport"}
@@ -42,7 +40,7 @@ _TRANSPORT = {"transport", "n_columns", "transport_points", "_transport", "_unit
 
 @dataclass(frozen=True)
 class Law:
-    """A transport as data, for compiled loops: component j is ``factors[j] * radius(u_0) * quantile(u_j)``.
+    """A transport as data for compiled loops: component j is ``factors[j] * radius(u_0) * quantile(u_j)``.
 
     Attributes
     ----------
@@ -53,7 +51,7 @@ class Law:
         One for each axis.
     radius : tuple or None
         ``(quantile, parameters)``: positive, ``quantile(*parameters, v, upper=False)`` at v, and with ``upper=True`` at
-        1 - v. It takes the first column of uniforms. Without it the columns are the components.
+        1 - v. It takes the first column; without it, all columns are components.
     """
 
     component: tuple[str | Callable[..., np.ndarray], tuple[float, ...]]
@@ -61,7 +59,7 @@ class Law:
     radius: Quantile | None = None
 
     def scaled(self, divisor: float | tuple[float, ...]) -> Law | None:
-        """Return the law of frequencies over `divisor`, or None where that needs more care than a product."""
+        """Return the law of frequencies divided by `divisor`, or None if that needs more care than a product."""
         divisors = np.broadcast_to(divisor, len(self.factors))
         with np.errstate(over="ignore"):
             factors = tuple((np.asarray(self.factors) / divisors).tolist())
@@ -70,12 +68,12 @@ class Law:
 
 
 class Kernel(ABC):
-    """A shift-invariant positive definite kernel Phi with Phi(0) = 1, and the law of frequencies behind it.
+    """A shift-invariant positive definite kernel Phi with Phi(0) = 1, and the law of its frequencies.
 
-    A family is a frozen dataclass of its parameters and `ndim`, the number k of position axes. It must state
-    ``_phi(lags, xp)`` on arrays ``(..., k)`` of any library. To be sampled it needs `n_columns` and ``_transport(u)``
-    from NumPy arrays ``(..., n_columns)`` to ``(..., k)``, whose law must be centrally symmetric. It may state a
-    ``_density(omega, xp)``, and by ``_law()`` the transport as data, for compiled loops.
+    A family is a frozen dataclass of its parameters and `ndim`, the number k of position axes. It must define
+    ``_phi(lags, xp)`` for arrays ``(..., k)`` of any library. To be sampled it needs `n_columns` and ``_transport(u)``,
+    which maps NumPy arrays ``(..., n_columns)`` to ``(..., k)`` with a centrally symmetric law. Optional are
+    ``_density(omega, xp)``, and ``_law()``, the transport as data for compiled loops.
 
     See Also
     --------
@@ -91,19 +89,19 @@ class Kernel(ABC):
 
     name: ClassVar[str]
     ndim: int
-    is_one: ClassVar[bool] = False  # Phi = 1: it may be left out of products
+    is_one: ClassVar[bool] = False  # Phi = 1, which products may omit
 
     @property
     def n_columns(self) -> int:
-        """Number of uniforms that make one frequency; one for each axis unless a family says otherwise."""
+        """Number of uniforms per frequency. Default: one for each axis."""
         return self.ndim
 
     @property
     def signed_columns(self) -> tuple[bool, ...]:
-        """The columns of the cube that carry the sign: with 1 - u for u in all of them, omega turns into -omega.
+        """True for the columns of the cube that carry the sign: 1 - u for u in all of them turns omega into -omega.
 
-        Designs spread the other half of such a column, the magnitude, evenly. None do for a law of which no such
-        columns are known. Unless a family says otherwise: the last ndim columns.
+        Designs spread the magnitude, the other half of such a column, evenly. All False if no such columns are known.
+        Default: the last ndim columns.
         """
         return tuple(j >= self.n_columns - self.ndim for j in range(self.n_columns))
 
@@ -113,7 +111,7 @@ class Kernel(ABC):
 
     @array.select_device
     def phi(self, lags: Array) -> Array:
-        """Expected cosine ``Phi(lag) = E cos(lag . omega)``, in closed form.
+        """Return the expected cosine ``Phi(lag) = E cos(lag . omega)``, in closed form.
 
         Parameters
         ----------
@@ -123,27 +121,27 @@ class Kernel(ABC):
         Returns
         -------
         array, float64 where the library has it
-            The shape of the lags.
+            Same shape as the lags.
 
         Raises
         ------
         ValueError, TypeError
-            If the last axis of `lags` is not `ndim` long (for ndim > 1), or they are not real numbers.
+            If the last axis of `lags` does not have length `ndim` (for ndim > 1), or a lag is not a real number.
         """
         return self._evaluate(self._phi, lags, "lags")
 
     def phi_of_vectors(self, lags: Array, xp: ModuleType) -> Array:
-        """Return Phi at lags ``(..., ndim)`` that are read already."""
+        """Return Phi at checked lags ``(..., ndim)``."""
         return _evaluate_vectors(self._phi, lags, xp, "lags")
 
     @array.select_device
     def phi2(self, lags: Array) -> Array:
-        """Second harmonic ``Phi_2(lag) = E cos(2 lag . omega) = Phi(2 lag)``; see `phi`."""
+        """Return the second harmonic ``Phi_2(lag) = E cos(2 lag . omega) = Phi(2 lag)``; see `phi`."""
         return self._evaluate(lambda vectors, xp: self._phi(2.0 * vectors, xp), lags, "lags")
 
     @array.select_device
     def density(self, omega: Array) -> Array:
-        """Probability density of the frequencies.
+        """Return the probability density of the frequencies.
 
         Parameters
         ----------
@@ -158,22 +156,22 @@ class Kernel(ABC):
         Raises
         ------
         ValueError, TypeError
-            If the law has no density in closed form, and for `omega` as `phi` does for lags.
+            If the density has no closed form; for `omega` as `phi` for lags.
         """
         return self._evaluate(self._density, omega, "omega")
 
     @array.select_device
     def transport(self, u: Array) -> Array:
-        """Frequencies from points of the unit cube; for ndim = 1 and n_columns = 1 the quantile function.
+        """Return frequencies of points of the unit cube; for ndim = 1 and n_columns = 1 the quantile function.
 
-        Evaluated by NumPy and SciPy on the host for every library, so that equal points give equal bits: points on a
-        device are copied to the host, which waits for them, and frequencies back.
+        Evaluated by NumPy and SciPy on the host for every library, so equal points give equal bits: points on a device
+        are copied to the host, and frequencies back.
 
         Parameters
         ----------
         u : array_like, in (0, 1)
-            ``(..., n_columns)``. With n_columns = 1 an array whose last axis is not 1 is taken element by element; a
-            last axis of 1 is dropped.
+            ``(..., n_columns)``. With n_columns = 1, elementwise for an array whose last axis is not 1; a last axis of
+            1 is dropped.
 
         Returns
         -------
@@ -183,7 +181,7 @@ class Kernel(ABC):
         Raises
         ------
         ValueError
-            If the last axis of `u` is not `n_columns` long, or a value lies outside (0, 1).
+            If the last axis of `u` does not have length `n_columns`, or a value is outside (0, 1).
         """
         xp = array.namespace(u=u)
         u = array.widen(array.numbers(u, xp, name="u"), xp)
@@ -199,11 +197,11 @@ class Kernel(ABC):
         return self.restore_shape(array.map_on_host(self.transport_points, u, xp, "u", last_axis=self.ndim))
 
     def rescale(self, scale: float | Sequence[float]) -> Kernel:
-        """Stretch to ``Phi(lag / scale)``: frequencies divided by `scale`, a number or one for each axis."""
+        """Return ``Phi(lag / scale)``: frequencies divided by `scale`, a number or one for each axis."""
         return Rescaled(self, scale)  # type: ignore[arg-type]
 
     def warp(self, matrix: Any) -> Kernel:
-        """Warp to ``Phi(M lag)``: frequencies ``M^T omega``, for an invertible (ndim, ndim) matrix M."""
+        """Return ``Phi(M lag)``: frequencies ``M^T omega``, for an invertible (ndim, ndim) matrix M."""
         return Warped(self, matrix)
 
     def __mul__(self, other: object) -> Kernel:
@@ -244,37 +242,37 @@ class Kernel(ABC):
         return None
 
     def isotropy(self) -> np.ndarray | None:
-        """Matrix A, (ndim, ndim), for which omega = A w and the law of w is spherically symmetric, if one is known."""
+        """Return a matrix A, (ndim, ndim), with omega = A w and a spherically symmetric law of w, or None."""
         return None
 
     def _law(self) -> Law | None:
-        """State the transport as data, if it is simple enough: compiled loops then need not call it."""
+        """Return the transport as data for compiled loops, if it is simple enough."""
         return None
 
     def deficits(self, lags: Array, xp: ModuleType) -> Deficits:
-        """Return ``E (1 - cos u)`` and ``E (1 - cos u)^2`` at lags ``(..., k)``, with their digits at small lags.
+        """Return ``E (1 - cos u)`` and ``E (1 - cos u)^2`` at lags ``(..., k)``, accurate at small lags.
 
-        Small lags of a kernel that states nothing but Phi have the digits of ``1 - Phi``.
+        If a kernel defines nothing but Phi, small lags have the digits of ``1 - Phi``.
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             stated = self._owner({"_deficits"}) <= self._owner(_PHI)
             return self._deficits(lags, xp) if stated else Kernel._deficits(self, lags, xp)
 
     def stated_law(self) -> Law | None:
-        """Law that stands for the transport; None where there is none, or where a subclass changed only the other."""
+        """Return the law behind the transport; None if there is none, or if a subclass changed only the transport."""
         return self._law() if self._owner(_LAW) <= self._owner(_TRANSPORT) else None
 
     def _owner(self, names: set[str]) -> int:
-        """Place of the class that says one of these last, in the order of inheritance."""
+        """Return the index, in the order of inheritance, of the first class that defines one of these names."""
         return next(place for place, owner in enumerate(type(self).__mro__) if not names.isdisjoint(vars(owner)))
 
     def transport_points(self, u: np.ndarray) -> np.ndarray:
-        """Vectors of frequencies ``(..., k)`` from points ``(..., n_columns)`` of NumPy, cut at 2**500."""
+        """Return frequencies ``(..., k)`` of NumPy points ``(..., n_columns)``, cut at 2**500."""
         with np.errstate(over="ignore"):
             return np.clip(self._transport(np.asarray(u, dtype=np.float64)), -LARGEST, LARGEST)
 
     def restore_shape(self, vectors: Array) -> Array:
-        """Lags or frequencies ``(..., ndim)`` in the shape that users give and get: ``(...)`` for ndim = 1."""
+        """Return lags or frequencies ``(..., ndim)`` in the user's shape: ``(...)`` for ndim = 1."""
         return angles.from_vectors(vectors, self.ndim)
 
     def _evaluate(self, formula: Formula, value: Array, name: str) -> Array:
@@ -296,7 +294,7 @@ def _evaluate_vectors(formula: Formula, vectors: Array, xp: ModuleType, name: st
 
 
 def check_kernels(kernels: Any, *, same_axes: bool = True) -> None:
-    """Refuse what is not a tuple of kernels, or not of one number of axes."""
+    """Refuse anything but a tuple of kernels, and kernels of different ndim."""
     if not isinstance(kernels, tuple) or not kernels or not all(isinstance(k, Kernel) for k in kernels):
         raise TypeError(f"kernels is {show(kernels)}; expected one or more kernels")
     if same_axes and len({k.ndim for k in kernels}) > 1:
@@ -305,7 +303,7 @@ def check_kernels(kernels: Any, *, same_axes: bool = True) -> None:
 
 @dataclass(frozen=True, repr=False)
 class Product(Kernel):
-    """Phi = product of the factors' Phi; omega = sum of independent frequencies."""
+    """Phi is the product of the factors' Phi; omega is the sum of independent frequencies."""
 
     name: ClassVar[str] = "product"
     factors: tuple[Kernel, ...]
@@ -344,7 +342,7 @@ class Product(Kernel):
         return np.sum(transport_parts(self.factors, u), axis=0)
 
     def isotropy(self) -> np.ndarray | None:
-        """As `Kernel.isotropy`."""
+        """See `Kernel.isotropy`."""
         return parameters.common_shape([k.isotropy() for k in self.factors if not k.is_one], self.ndim)
 
     def __repr__(self) -> str:
@@ -390,7 +388,7 @@ class _Mapped(Kernel):
 
 @dataclass(frozen=True, repr=False)
 class Rescaled(_Mapped):
-    """Phi(lag / scale); omega / scale."""
+    """``Phi(lag / scale)``; frequencies ``omega / scale``."""
 
     name: ClassVar[str] = "rescaled"
     scale: Lengths
@@ -419,7 +417,7 @@ class Rescaled(_Mapped):
 
 @dataclass(frozen=True, repr=False)
 class Warped(_Mapped):
-    """Phi(M lag); M^T omega."""
+    """``Phi(M lag)``; frequencies ``M^T omega``."""
 
     name: ClassVar[str] = "warped"
     matrix: tuple[tuple[float, ...], ...]
@@ -446,13 +444,13 @@ class Warped(_Mapped):
 
 
 def join_signed(kernels: Iterable[Kernel]) -> tuple[bool, ...]:
-    """Return the signed columns of kernels side by side; none where a kernel has none, whose part would stay."""
+    """Return the signed columns of kernels side by side; none if any kernel has none, as its part would not change."""
     columns = [k.signed_columns for k in kernels]
     known = all(map(any, columns))
     return tuple(signed and known for each in columns for signed in each)
 
 
 def transport_parts(kernels: Sequence[Kernel], u: np.ndarray) -> list[np.ndarray]:
-    """Return the frequencies of kernels whose columns lie side by side."""
+    """Return the frequencies of kernels with columns side by side."""
     parts = parameters.split(u, [k.n_columns for k in kernels])
     return [k.transport_points(part) for k, part in zip(kernels, parts, strict=True)]

@@ -1,8 +1,8 @@
 """Mean and mean square of ``1 - cos u``, without the cancellation of ``1 - Phi`` at small lags.
 
-For the phase u of a random frequency at a lag these deficits are ``f = E (1 - cos u) = 1 - Phi`` and
-``g = E (1 - cos u)^2 = 2 f - (1 - Phi_2)/2``; the variance of the cosine is ``g - f^2``. A smooth kernel has f of the
-second order of a small lag and g of the fourth.
+For the phase u of a random frequency at a lag, the deficits are ``f = E (1 - cos u) = 1 - Phi`` and
+``g = E (1 - cos u)^2 = 2 f - (1 - Phi_2)/2``; the variance of the cosine is ``g - f^2``. For a smooth kernel and a
+small lag, f is of second order and g of fourth.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _SHARE = 2.0**-5  # z = t^2/4 as a part of nu, up to which it is small for large
 
 
 def subtract_phi(phi: Array, phi2: Array) -> Deficits:
-    """Return deficits from Phi at a lag and at twice the lag, where Phi is not near 1."""
+    """Return deficits from Phi at a lag and at twice the lag, for Phi not near 1."""
     deficit = 1.0 - phi
     return deficit, 2.0 * deficit - 0.5 * (1.0 - phi2)
 
 
 def add_independent(parts: Iterable[Deficits]) -> Deficits:
-    """Return deficits of a sum of independent phases, whose Phi is the product."""
+    """Return deficits of a sum of independent phases, whose Phi is the product of theirs."""
     return reduce(_add_two, parts)
 
 
@@ -41,13 +41,13 @@ def _add_two(one: Deficits, other: Deficits) -> Deficits:
 
 
 def mix(weights: Sequence[float], parts: Sequence[Deficits]) -> Deficits:
-    """Return deficits of a phase that is one of several, with their probabilities."""
+    """Return deficits of a phase that is one of several, with given probabilities."""
     f, g = (sum(w * part[i] for w, part in zip(weights, parts, strict=True)) for i in range(2))
     return f, g
 
 
 def wave(phase: Array, cos: Array, xp: ModuleType) -> Deficits:
-    """Return deficits of a phase of one magnitude, given with its cosine."""
+    """Return deficits of a phase of one magnitude, given its cosine."""
     near = xp.abs(phase) < 1.0
     sine = xp.sin(0.5 * xp.where(near, phase, xp.zeros_like(phase)))
     deficit = xp.where(near, 2.0 * sine * sine, 1.0 - cos)
@@ -66,9 +66,9 @@ def exponential(exponent: Array, twice: Array, excess: Array, near: Array, xp: M
     Parameters
     ----------
     exponent, twice, excess : arrays
-        That at the lag and at twice the lag, and ``2 exponent - twice/2``, exact where `near`.
+        Exponent at the lag and at twice the lag, and ``2 exponent - twice/2``, exact where `near`.
     near : array of bool
-        Where the exponents are to be expanded if they are small.
+        Where to expand small exponents in a series.
     """
     near = near & (twice < 1.0)
     small, both, rest = (xp.where(near, value, xp.zeros_like(value)) for value in (exponent, twice, excess))
@@ -84,7 +84,7 @@ def _bend(x: Array) -> Array:
 
 
 def series(coefficients: Sequence[float], square: Array, far: Deficits, xp: ModuleType) -> Deficits:
-    """Return deficits for a Phi that is a power series of a square, up to 1/4, and `far` beyond."""
+    """Return deficits for a Phi that is a power series of a square up to 1/4, and `far` beyond."""
     return _near_or_far(square < _SQUARE, coefficients, square, 4.0, far, xp)
 
 

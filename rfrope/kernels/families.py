@@ -1,7 +1,7 @@
 """Isotropic kernel families: parameters, Phi, the law of the frequencies, and how they are drawn.
 
-``scale`` is a length in units of position, one number or one for each axis; frequencies are radians per unit of
-position. ``t`` below is the lag in units of the scale, ``w`` the frequency times the scale, z standard normal.
+``scale`` is a length in units of position, one for all axes or one for each; frequencies are radians per unit of
+position. Below, ``t`` is the lag in units of the scale, ``w`` the frequency times the scale, z standard normal.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Cauchy(NormalScale):
 class Matern(NormalScale):
     """Matérn kernel: ``Phi = 2^(1-nu)/Gamma(nu) s^nu K_nu(s)``, ``s = sqrt(2 nu) t``; w is multivariate Student t.
 
-    The law has 2 nu degrees of freedom, and one chi-square shared by all axes. Below nu = 0.02 more than 1e-6 of it
-    lies beyond 2**500, where frequencies are cut.
+    The law has 2 nu degrees of freedom, and one chi-square shared by all axes. Frequencies are cut at 2**500, beyond
+    which lies more than 1e-6 of the law for nu below 0.02.
     """
 
     nu: float = shape(1.5, least=0.05, most=30.0)
@@ -182,8 +182,8 @@ class RationalQuadratic(NormalScale):
 class PowerExponential(Isotropic):
     """Power exponential kernel: ``Phi = exp(-t^exponent)``, exponent in (0, 2]; w is ``sqrt(2S) z``, S positive stable.
 
-    S has ``E exp(-x S) = exp(-x^(exponent/2))`` and is shared by all axes. Below exponent = 0.04 more than 1e-6 of the
-    law lies beyond 2**500, where frequencies are cut. The density has a closed form for the exponents 1 and 2.
+    S has ``E exp(-x S) = exp(-x^(exponent/2))`` and is shared by all axes. Frequencies are cut at 2**500, beyond which
+    lies more than 1e-6 of the law for exponents below 0.04. The density has a closed form for exponents 1 and 2.
     """
 
     exponent: float = shape(1.0, least=0.05, most=2.0, ends=True)
@@ -197,7 +197,7 @@ class PowerExponential(Isotropic):
 
     @property
     def n_columns(self) -> int:
-        """Two for the shared stable variable and one for each axis."""
+        """Two for the shared stable variable, and one for each axis."""
         return 2 + self.ndim
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:

@@ -1,8 +1,8 @@
-"""Phi and the transport as functions of a family's parameters too, so that gradients reach these.
+"""Phi and the transport as functions of a family's parameters, with gradients.
 
-A `Kernel` holds plain numbers; here they may be arrays. A length or a frequency that is the unit of a law only divides
-lags, or multiplies frequencies; what bends the law itself has its formula below, and where there is none that can be
-differentiated it is refused.
+A `Kernel` holds plain numbers; here parameters may be arrays. A length or frequency that is the unit of a law only
+divides lags or multiplies frequencies. Parameters that change the shape of the law have their formulas below; those
+without a differentiable formula are refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _TAIL_BYTES = 32.0 * _NEWTON_STEPS * _TAIL_GRID.size  # for each point, all step
 
 @array.select_device
 def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
-    """Phi of a kernel's family with some parameters given as arrays, which gradients reach.
+    """Return Phi of a kernel's family, with some parameters given as arrays that gradients reach.
 
     Parameters
     ----------
@@ -44,22 +44,22 @@ def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
     kernel : Kernel or str
         A family of the registry, with its other parameters; a string is read by `rfrope.kernels.parse`.
     **values : array_like
-        Parameters by name, as a rule tensors that ask for gradients: single numbers, or ``(ndim,)`` for a length or a
+        Parameters by name, usually tensors that require gradients: single numbers, or ``(ndim,)`` for a length or
         frequency of each axis; ``(J,)`` for the weights of a ``spectral_mixture``, ``(J, ndim)`` or, in one axis,
         ``(J,)`` for its means and scales.
 
     Returns
     -------
     array, float64 where the library has it
-        As `Kernel.phi`. For equal numbers it is the same to about 1e-13.
+        See `Kernel.phi`, which it matches to about 1e-13 for equal numbers.
 
     Raises
     ------
     ValueError
-        For a kernel that is not one family (multiply or mix the values of its parts), a parameter that it has not, or
-        values of another shape.
+        If the kernel is not a single family (multiply or mix the values of its parts), has no such parameter, or a
+        value has another shape.
     TypeError
-        For anything but real numbers, or arrays of several libraries.
+        If a value is not a real number, or arrays are of several libraries.
 
     See Also
     --------
@@ -67,10 +67,10 @@ def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
 
     Notes
     -----
-    Matern with nu among the values is the mean of a Gaussian kernel over a Gamma variable g, ``Phi = E
-    exp(-nu t^2 / (2 g))`` with the shape nu and the rate 1. As ``nu (1 - Phi)`` it is integrated by parts and summed
-    over a grid of ``log g``, where sums converge like exponentials: for nu from 0.05 to 32 to about 1e-13, at lags from
-    1e-12 of the scale on. Values are not checked to be positive, so that what is being traced is welcome.
+    For Matern with nu among the values, Phi is the mean of a Gaussian kernel over a Gamma variable g of shape nu and
+    rate 1, ``Phi = E exp(-nu t^2 / (2 g))``. ``nu (1 - Phi)`` is integrated by parts and summed over a grid of
+    ``log g``, which converges exponentially: to about 1e-13 for nu from 0.05 to 32, at lags above 1e-12 of the scale.
+    Values are not checked to be positive, so traced arrays are accepted.
 
     Examples
     --------
@@ -92,17 +92,16 @@ def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
 
 @array.select_device
 def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Array:
-    """Frequencies of points of the unit cube, with some parameters of the kernel as arrays, which gradients reach.
+    """Return frequencies of points of the unit cube, with some parameters given as arrays that gradients reach.
 
     Parameters
     ----------
     points : array_like, in (0, 1)
-        ``(..., n_columns)``: those of `rfrope.designs.points`, which stay as they are while the parameters are learned.
-        They are read on the host.
+        ``(..., n_columns)``: points of `rfrope.designs.points`, fixed while parameters are learned. Read on the host.
     kernel : Kernel or str
         A family of the registry, as in `rfrope.kernels.evaluate_phi`.
     **values : array_like
-        As in `rfrope.kernels.evaluate_phi`.
+        See `rfrope.kernels.evaluate_phi`.
 
     Returns
     -------
@@ -112,11 +111,11 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     Raises
     ------
     ValueError
-        As `rfrope.kernels.evaluate_phi`; for a parameter of which frequencies are no function that could be
-        differentiated: the weights of a mixture and the scale of a periodic kernel, with which a frequency jumps from
-        one component or whole number to the next; and for points as `Kernel.transport`.
+        See `rfrope.kernels.evaluate_phi` and, for points, `Kernel.transport`. Also for parameters in which frequencies
+        are not differentiable: the weights of a mixture and the scale of a periodic kernel, with which a frequency
+        jumps from one component or whole number to the next.
     TypeError
-        As `rfrope.kernels.evaluate_phi`.
+        See `rfrope.kernels.evaluate_phi`.
 
     See Also
     --------
@@ -124,8 +123,8 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
 
     Notes
     -----
-    At fixed points a frequency is a smooth function of the parameters (a path of the law): ``sample`` with
-    these points, and its derivative is an unbiased estimate of that of any mean over the law.
+    At fixed points a frequency is a smooth function of the parameters. This is ``sample`` with these points, and its
+    derivative is an unbiased estimate of the derivative of any mean over the law.
 
     nu and alpha move a quantile x of Student's t or of a Gamma law, ``F(x; nu) = u``: the derivative is ``-(dF/dnu) /
     F'(x)`` (Figurnov et al., 2018, who have both laws among their examples). Here x comes from Newton's steps for the

@@ -1,4 +1,4 @@
-"""Families in units of a length, and those whose law is spherically symmetric in them: the machinery behind the tables.
+"""Base classes of families in units of a length, and of those with a spherically symmetric law in these units.
 
 ``t`` is the length of the lag in units of the scale, ``w`` the frequency times the scale.
 """
@@ -23,7 +23,7 @@ _DISTANT = 1e150  # in units of the scale: its square is finite
 
 
 class Family(Kernel):
-    """A kernel of the registry, whose parameters are checked by what their fields say that they are."""
+    """A kernel of the registry, with parameters checked as their fields declare."""
 
     most_axes: ClassVar[int] = MOST
 
@@ -39,7 +39,7 @@ class Family(Kernel):
 
 
 class Scaled(Family):
-    """A family whose formulas are in units of `unit`: a length, or a frequency that is one over the length."""
+    """A family with formulas in units of `unit`: a length, or a frequency, which is one over a length."""
 
     unit: ClassVar[str] = "scale"
 
@@ -79,7 +79,7 @@ class Scaled(Family):
 
 
 class Isotropic(Scaled):
-    """A law of w that is spherically symmetric."""
+    """A family with a spherically symmetric law of w."""
 
     def _radial(self, lags: Array, far: Function, xp: ModuleType, near: Function = flat, bound: float = 0.0) -> Array:
         """Return a function of t, stated as one of its square up to a bound, where it is smooth; see `radial`."""
@@ -95,17 +95,17 @@ class Isotropic(Scaled):
         return array.clip(t, 0.0, min(_DISTANT, 0.25 * float(xp.finfo(t.dtype).max) ** 0.5), xp)
 
     def isotropy(self) -> np.ndarray:
-        """As `Kernel.isotropy`."""
+        """See `Kernel.isotropy`."""
         unit = np.broadcast_to(self._unit, self.ndim)
         return np.diag(1.0 / unit if self.unit == "scale" else unit)
 
 
 class NormalScale(Isotropic):
-    """A law of normal w times a radius that all axes share; in one axis it may be stated directly."""
+    """A family whose w is normal times a radius shared by all axes; in one axis its law may be given directly."""
 
     @property
     def n_columns(self) -> int:
-        """One for each axis, and one for a radius that they share."""
+        """One for each axis, and one for the shared radius."""
         return self.ndim + (self._factors()[1] is not None)
 
     def _line(self) -> Quantile | None:

@@ -1,4 +1,4 @@
-"""Parameters of kernels: checked, in one normal form, and spread over the axes; and lengths of vectors."""
+"""Parameters of kernels: checked, normalised, and broadcast over the axes; and lengths of vectors."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class SearchRange:
     Attributes
     ----------
     kind : {"length", "frequency", "shape"}
-        In positions, in radians per position, or a number without unit.
+        Its unit: positions, radians per position, or none.
     least, most : float
-        Bounds: of a shape, and of a length that cannot be shorter.
+        Bounds of a shape; lower bound of a length.
     single : bool
-        The parameter is one frequency, or its period: a fit has as many minima as there are turns in its range.
+        Whether the parameter is one frequency or its period: a fit then has as many minima as turns in its range.
     ends : bool
-        The family itself ends at `most`, and not only the search.
+        Whether `most` bounds the family itself, not only the search.
     """
 
     kind: str
@@ -54,7 +54,7 @@ shape = partial(_searched, "shape")
 
 
 def positive(name: str, value: Any) -> float:
-    """Return a length, a frequency or a shape, from 2**-500 to 2**500: beyond, draws are cut or NaN, and not of Phi."""
+    """Return a length, frequency or shape from 2**-500 to 2**500, beyond which draws are cut or NaN."""
     return arguments.positive(name, value, least=1.0 / LARGEST, most=LARGEST)
 
 
@@ -64,7 +64,7 @@ def finite(name: str, value: Any) -> float:
 
 
 def per_axis(name: str, value: Any, ndim: int, check: Callable[[str, Any], float] = positive) -> Lengths:
-    """Return a length, or what else passes `check`, that is one number or one for each axis, in its normal form."""
+    """Return a value, or one for each axis, that passes `check`, in its normal form."""
     if not arguments.is_several(value):
         return check(name, value)
     if any(isinstance(v, list | tuple | np.ndarray) for v in value):
@@ -76,7 +76,7 @@ def per_axis(name: str, value: Any, ndim: int, check: Callable[[str, Any], float
 
 
 def shares(name: str, values: Any) -> tuple[float, ...]:
-    """Return positive weights whose sum is 1 to rounding, as those it returns are, which it returns unchanged."""
+    """Return positive weights with sum 1 to rounding; its own result is returned unchanged."""
     if isinstance(values, np.ndarray):
         array.check_memory(120.0, values.shape, values, name)
     values = arguments.listed(name, values, "a sequence of positive numbers with sum 1")
@@ -88,7 +88,7 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
 
 
 def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
-    """Return an invertible matrix, or say what is wrong with it."""
+    """Return an invertible matrix; refuse others."""
     host = angles.numbers_on_host(matrix, name).astype(np.float64)
     if host.shape != (size, size):
         raise ValueError(f"{name} has shape {host.shape}; expected ({size}, {size})")
@@ -98,15 +98,15 @@ def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
 
 
 def spread(value: Lengths, like: Array, xp: ModuleType) -> float | Array:
-    """Return a parameter so that it broadcasts against vectors ``(..., k)`` such as `like`."""
+    """Return a parameter in a form that broadcasts against vectors ``(..., k)`` such as `like`."""
     return value if isinstance(value, float) else make_vector(value, like, xp)
 
 
 def make_vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
-    """Return a few numbers as an array of the dtype and on the device of another.
+    """Return a few numbers as an array of the dtype and on the device of `like`.
 
-    On a device they are filled in one by one: a copy from the host would make some libraries wait for the device, and
-    could not be recorded in a CUDA graph.
+    On a device they are filled in one by one: a copy from the host makes some libraries wait for the device, and cannot
+    be recorded in a CUDA graph.
     """
     if xp is np or array.is_lazy(like):
         return array.from_host(np.asarray(values), xp, dtype=like.dtype)
@@ -114,7 +114,7 @@ def make_vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
 
 
 def volume(scale: Lengths, ndim: int) -> float:
-    """Product of a length over the axes."""
+    """Return the product of a length over the axes."""
     return math.prod((scale,) * ndim if isinstance(scale, float) else scale)
 
 
@@ -122,14 +122,14 @@ def volume(scale: Lengths, ndim: int) -> float:
 
 
 def square(vectors: Array, xp: ModuleType) -> Array:
-    """Square of the Euclidean length along the last axis, smooth at zero."""
+    """Return the square of the Euclidean length along the last axis, smooth at zero."""
     if vectors.shape[-1] == 1 and isinstance(vectors, np.ndarray):
         return vectors[..., 0] * vectors[..., 0]
     return radial(vectors, lambda square, _: square, lambda length, _: length * length, 1.0, xp)
 
 
 def radius(vectors: Array, xp: ModuleType) -> Array:
-    """Euclidean length along the last axis; components so large or small that squares fail are divided before.
+    """Return the Euclidean length along the last axis, safe for components whose squares overflow or underflow.
 
     Its gradient is 0 at zero, where the length has a kink.
     """
@@ -140,23 +140,23 @@ def radius(vectors: Array, xp: ModuleType) -> Array:
 
 
 def flat(square: Array, xp: ModuleType) -> Array:
-    """Return 1: a function with a kink at 0 is flat there, as the mean of its two sides."""
+    """Return 1, with gradient 0: a function with a kink at 0 is flat there, as the mean of its two sides."""
     return xp.ones_like(square)
 
 
 def radial(vectors: Array, near: Function, far: Function, bound: float, xp: ModuleType) -> Array:
-    """Evaluate a function of the length of vectors, stated by its square up to a bound and by the length beyond.
+    """Evaluate a function of the length of vectors: by its square up to a bound, by the length beyond.
 
-    A smooth function of vectors is one of the square: by way of the length, whose derivatives fail at zero, it would
-    lose its own there.
+    A smooth function of vectors is one of the square; through the length, whose derivatives fail at zero, it would lose
+    its own there.
 
     Parameters
     ----------
     vectors : array, (..., k)
     near, far : callable
-        The function of the square, and of the length; both are given the arguments that are theirs alone.
+        The function of the square, and of the length; each gets only its own arguments.
     bound : float
-        Squares up to which `near` holds; with 0 it is taken at zero alone.
+        Largest square for `near`; with 0 it is used at zero alone.
     """
     axes = vectors.shape[-1]
     if axes == 1 and isinstance(vectors, np.ndarray):  # the same numbers, without what gradients need
@@ -188,18 +188,18 @@ def _length_of_nonzero(vectors: Array, xp: ModuleType) -> Array:
 
 
 def split(vectors: Array, widths: Sequence[int]) -> list[Array]:
-    """Return parts of the last axis, one after the other."""
+    """Return consecutive parts of the last axis."""
     return [vectors[..., end - width : end] for width, end in zip(widths, itertools.accumulate(widths), strict=True)]
 
 
 def multiply(vectors: Array, matrix: np.ndarray, xp: ModuleType) -> Array:
-    """Return ``vectors @ matrix`` without a copy of the matrix to the device."""
+    """Return ``vectors @ matrix`` without copying the matrix to the device."""
     columns = [sum(vectors[..., i] * entry for i, entry in enumerate(column)) for column in matrix.T.tolist()]
     return xp.stack(columns, axis=-1)
 
 
 def common_shape(maps: Sequence[np.ndarray | None], ndim: int) -> np.ndarray | None:
-    """Return the first of several maps of the unit ball, if all make similar ellipsoids of it and none is None."""
+    """Return the first of several maps of the unit ball if their ellipsoids are similar and none is None."""
     first = maps[0] if maps else np.eye(ndim)
     with np.errstate(all="ignore"):
         for other in maps:

@@ -21,22 +21,22 @@ _Class = TypeVar("_Class", bound=type)
 
 @dataclass(frozen=True)
 class Record:
-    """A kernel family, as the registry describes it.
+    """Registry entry of a kernel family.
 
     Attributes
     ----------
     name : str
-        How it is asked for.
+        Its name.
     factory : callable
         Returns a `Kernel` from keyword parameters, all with defaults; usually the class itself.
     formula : str
-        Phi, for people; r is the lag's length, s the scale.
+        Readable formula of Phi; r is the length of the lag, s the scale.
     law : str
-        How omega is distributed, for people.
+        Readable distribution of omega.
     dimensions : str
-        The numbers k of axes it is defined for.
+        Allowed numbers k of axes.
     example : str
-        A specification at non-unit scale, which `rfrope validate` uses when no kernel is named.
+        A specification at non-unit scale, used by `rfrope validate` if no kernel is named.
     aliases : tuple of str
         Other names.
 
@@ -62,14 +62,15 @@ class Record:
 
     @functools.cached_property  # 10 us of the 60 of `kernel`
     def parameters(self) -> dict[str, Any]:
-        """Parameter names and their defaults, in order."""
+        """Return parameter names and their defaults, in order."""
         return {p.name: p.default for p in inspect.signature(self.factory).parameters.values()}
 
     @property
     def search_ranges(self) -> dict[str, SearchRange | None]:
-        """Parameters but ndim, and where a fit searches for them.
+        """Return where a fit searches for each parameter except ndim.
 
-        What the factory's fields do not say is taken from a built-in family's parameter of that name, or None.
+        A parameter that the factory's fields do not describe takes the range of the same name in a built-in family, or
+        None.
         """
         known: dict[str, SearchRange] = {}
         for record in (*reversed(_RECORDS), self):
@@ -78,8 +79,8 @@ class Record:
         return {name: known.get(name) for name in self.parameters if name != "ndim"}
 
 
-_RECORDS: list[Record] = []  # those of this package in the order of its modules, then others
-_loading = threading.RLock()  # a plug-in may ask for records while it is loaded, another thread waits
+_RECORDS: list[Record] = []  # this package's in the order of its modules, then others
+_loading = threading.RLock()  # a plug-in may call `records` while loading; other threads wait
 _plugins_are_read = False
 
 
@@ -87,7 +88,7 @@ _plugins_are_read = False
 def family(
     name: str, formula: str, law: str, example: str, *, aliases: tuple[str, ...] = ()
 ) -> Callable[[_Class], _Class]:
-    """Make a class of this package a frozen dataclass, in the registry with what `Record` says of it."""
+    """Register a class of this package as a frozen dataclass, described as in `Record`."""
 
     def enter(kind: _Class) -> _Class:
         kind.name = name  # type: ignore[attr-defined]
@@ -100,7 +101,7 @@ def family(
 
 
 def records() -> tuple[Record, ...]:
-    """All records, those of installed plug-ins (entry-point group ``rfrope.kernels``) included.
+    """Return all records, including those of installed plug-ins (entry-point group ``rfrope.kernels``).
 
     Returns
     -------
@@ -121,7 +122,7 @@ def records() -> tuple[Record, ...]:
 
 
 def names() -> tuple[str, ...]:
-    """Names of the registered kernels.
+    """Return the names of the registered kernels.
 
     Returns
     -------
@@ -149,18 +150,18 @@ def register(
     example: str | None = None,
     aliases: tuple[str, ...] = (),
 ) -> Record:
-    """Add a kernel family, for this process; a package does it for good with an entry point that names a `Record`.
+    """Register a kernel family for this process; an entry point that names a `Record` does so permanently.
 
     Parameters
     ----------
     name : str
-        A Python identifier that no family has.
+        A Python identifier that is not taken.
     factory : callable
         Returns a `Kernel` from keyword parameters, all with defaults; usually a frozen dataclass.
     formula, law, dimensions : str
-        For people: Phi, the distribution of omega, the allowed numbers of axes.
+        Readable formula of Phi, distribution of omega, and allowed numbers of axes.
     example : str, optional
-        A specification that `rfrope validate` checks; ``name`` unless given.
+        A specification that `rfrope validate` checks. Default: ``name``.
     aliases : tuple of str
         Other names.
 
@@ -181,7 +182,7 @@ def register(
 
     Examples
     --------
-    A name is given once; ``docs/kernels.rst`` shows a family of one's own.
+    A name can be registered once; ``docs/kernels.rst`` defines a new family.
 
     >>> from rfrope.kernels.families import Gaussian
     >>> register("rbf", Gaussian, formula="exp(-r^2/2)", law="normal")
@@ -195,15 +196,15 @@ def register(
 
 
 def kernel(name: str, **parameters: Any) -> Kernel:
-    """Make a registered kernel.
+    """Return a registered kernel.
 
     Parameters
     ----------
     name : str
-        One of `names`, or an alias, in any spelling.
+        One of `names`, or an alias; case and punctuation are ignored.
     **parameters
-        As the family names them: ``scale`` (units of position, a number or one for each axis), ``nu``, ``bandwidth``,
-        ``low`` and ``high`` (radians per unit of position), ``ndim`` (axes); `records` lists them.
+        Parameters of the family: ``scale`` (units of position, one for all axes or one for each), ``nu``,
+        ``bandwidth``, ``low`` and ``high`` (radians per unit of position), ``ndim`` (axes); `records` lists them.
 
     Returns
     -------
@@ -212,9 +213,9 @@ def kernel(name: str, **parameters: Any) -> Kernel:
     Raises
     ------
     ValueError
-        For an unknown kernel, or a value that the family does not allow.
+        If the kernel is unknown, or the family does not allow a value.
     TypeError
-        For an unknown parameter, or one that is not a number.
+        If a parameter is unknown, or not a number.
 
     See Also
     --------
@@ -237,7 +238,7 @@ def kernel(name: str, **parameters: Any) -> Kernel:
 
 
 def find(name: str) -> Record:
-    """Return the record that has a name or alias, or say which names there are."""
+    """Return the record of a name or alias; list the names if it is unknown."""
     if not isinstance(name, str):
         raise TypeError(f"name is {show(name)}; expected the name of a kernel, one of {', '.join(names())}")
     known = {one: record for record in records() for one in (record.name, *record.aliases)}
@@ -258,7 +259,7 @@ def _add(record: Record) -> Record:
         raise TypeError(f"factory is {show(record.factory)}; expected a callable that returns a Kernel")
     bare = [p for p, default in record.parameters.items() if default is inspect.Parameter.empty]
     if bare:
-        raise TypeError(f"factory of {record.name!r} has parameter {bare[0]!r} without default; expected one")
+        raise TypeError(f"factory of {record.name!r} has parameter {bare[0]!r} without a default; expected one")
     _RECORDS.append(record)
     return record
 
@@ -281,9 +282,9 @@ def _read_plugins() -> list[str]:
                         raise TypeError(f"it is a {type(record).__name__}; expected a rfrope.kernels.Record")
                     if record not in _RECORDS:
                         _add(record)
-                except (Exception, SystemExit) as error:  # a broken plug-in must not take the library with it
+                except (Exception, SystemExit) as error:  # a broken plug-in must not break the library
                     left_out.append(f"kernel plug-in {point.name!r} ({point.value}) was left out: {error}")
-        except BaseException:  # interrupted: what was loaded stays, the next call goes on
+        except BaseException:  # interrupted: the next call continues
             _plugins_are_read = False
             raise
     return left_out

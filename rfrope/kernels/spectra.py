@@ -1,7 +1,7 @@
-"""Kernel families given by their spectrum: bands, balls, spheres, lines and lumps of frequencies.
+"""Kernel families given by their spectrum: bands, balls, spheres, lines and Gaussian components.
 
-``bandwidth``, ``radius``, ``low``, ``high`` and a spectral mixture's ``means`` and ``scales`` are frequencies, radians
-per unit of position; ``period`` is a length. ``w`` below is the frequency over the bandwidth, or radius.
+``bandwidth``, ``radius``, ``low``, ``high`` and a spectral mixture's ``means`` and ``scales`` are frequencies in
+radians per unit of position; ``period`` is a length. Below, ``w`` is the frequency over the bandwidth or radius.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ def _flat(inside: Array, height: float, vectors: Array, xp: ModuleType) -> Array
 class LogUniform(Family):
     """Log-uniform kernel: ``Phi = [Ci(high x) - Ci(low x)]/ln(high/low)``; omega is a random sign times a frequency.
 
-    The frequency is log-uniform on (low, high), radians per unit of position: the continuum of standard RoPE, whose
-    low is one over the base and whose high is 1. There is one axis only.
+    The frequency is log-uniform on (low, high), in radians per unit of position: the continuum of standard RoPE, with
+    low = 1 / base and high = 1. One axis only.
     """
 
     most_axes: ClassVar[int] = 1
@@ -154,7 +154,7 @@ class _Spherical(Isotropic):
 class Ball(_Spherical):
     """Ball kernel: ``Phi = Gamma(k/2+1) (2/t)^(k/2) J_(k/2)(t)``, t = W r; omega is uniform in the ball of radius W.
 
-    One bandwidth for each axis makes it an ellipsoid.
+    With one bandwidth for each axis, an ellipsoid.
     """
 
     unit: ClassVar[str] = "bandwidth"
@@ -164,7 +164,7 @@ class Ball(_Spherical):
 
     @property
     def n_columns(self) -> int:
-        """One in one axis, else one for the radius and one for each axis."""
+        """One in one axis, else one for the radius plus one for each axis."""
         return 1 if self.ndim == 1 else 1 + self.ndim
 
     def _unit_density(self, w: Array, xp: ModuleType) -> Array:
@@ -189,8 +189,8 @@ class Ball(_Spherical):
 class Shell(_Spherical):
     """Shell kernel: ``Phi = Gamma(k/2) (2/t)^(k/2-1) J_(k/2-1)(t)``, t = W r; omega is uniform on a sphere, radius W.
 
-    In one axis these are the two frequencies -W and W, and ``Phi = cos t``. One radius for each axis makes it the image
-    of the unit sphere, stretched along the axes. There is no density.
+    In one axis the frequencies are -W and W, and ``Phi = cos t``. With one radius for each axis, the image of the unit
+    sphere stretched along the axes. There is no density.
     """
 
     unit: ClassVar[str] = "radius"
@@ -244,7 +244,7 @@ def _wave(mean: tuple[float, ...], lags: Array, xp: ModuleType) -> Array:
 class Periodic(Family):
     """Periodic kernel: ``Phi = exp((cos(2 pi x/period) - 1)/scale^2)``; omega is ``2 pi n/period``, n a whole number.
 
-    n has probability ``exp(-1/scale^2) I_n(1/scale^2)``. There is one axis only, and no density.
+    n has probability ``exp(-1/scale^2) I_n(1/scale^2)``. One axis only; there is no density.
     """
 
     most_axes: ClassVar[int] = 1
@@ -295,8 +295,8 @@ class Periodic(Family):
 class SpectralMixture(Family):
     """Spectral mixture: ``Phi = sum_j w_j exp(-sum_a s_ja^2 x_a^2/2) cos(mu_j . x)``; omega is ``+-mu_j + s_j z``.
 
-    Component j is taken with probability ``weights[j]``. ``means[j]`` and ``scales[j]``, one number or one for each
-    axis, are the mean and the standard deviation of its frequencies, in radians per unit of position.
+    Component j has probability ``weights[j]``. ``means[j]`` and ``scales[j]``, one for all axes or one for each, are
+    the mean and standard deviation of its frequencies, in radians per unit of position.
     """
 
     weights: tuple[float, ...] = (1.0,)
@@ -362,7 +362,7 @@ class SpectralMixture(Family):
 
 @family("constant", "1", "0", "constant()")
 class Constant(Family):
-    """Constant kernel: ``Phi = 1``, no position at all; omega is 0. There is no density."""
+    """Constant kernel: ``Phi = 1``, independent of position; omega is 0. There is no density."""
 
     is_one: ClassVar[bool] = True
     ndim: int = 1

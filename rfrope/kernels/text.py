@@ -15,7 +15,7 @@ _DEEPEST = 40  # operations of the algebra inside one another
 
 
 def parse(text: str) -> Kernel:
-    """Make a kernel from a specification such as ``"matern(nu=1.5, scale=64)"``; nothing is evaluated.
+    """Return the kernel of a specification such as ``"matern(nu=1.5, scale=64)"``; nothing is evaluated.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ def parse(text: str) -> Kernel:
     Raises
     ------
     ValueError
-        If the text is not of that form, longer than 65536 characters or nested more than 40 deep, or as `kernel`.
+        See `kernel`. Also if the text has another form, more than 65536 characters, or more than 40 levels.
     TypeError
-        As `kernel`.
+        See `kernel`.
 
     See Also
     --------

@@ -1,4 +1,4 @@
-"""Layers for training frameworks: `rfrope.layers.torch`, and `rfrope.layers.tuning`. Each is imported by name."""
+"""Layers for training frameworks: `rfrope.layers.torch` and `rfrope.layers.tuning`, each imported by name."""
 
 import lazy_loader  # type: ignore[import-untyped]
 

@@ -1,4 +1,4 @@
-"""Calls of the module for PyTorch on a device where one launch turns queries and keys."""
+"""Calls of the PyTorch module on a device where one launch rotates both queries and keys."""
 
 from __future__ import annotations
 
@@ -30,30 +30,30 @@ def rotated_both(
     counted: int | None,
     turn: TurnOptions,
 ) -> tuple[Array, Array] | None:
-    """Turn queries and keys at once, or return None where no backend does, and they are to be turned one by one.
+    """Rotate queries and keys in one launch, or return None where no backend can.
 
     Parameters
     ----------
     q, k : arrays, (..., heads, tokens, d)
         Of one dtype, with the same axes but for the heads and d.
     positions : array, (tokens, k) or (..., 1, tokens, k), or None
-    frequencies : array, (D, k), or (sets, D, k) of which heads share each in groups of neighbours
-        Or their words ``(..., D, 2 k)`` in int64 (`turns.turn_words`), for positions that are integers; or the bits of
-        their float64, in uint64.
+    frequencies : array, (D, k), or (sets, D, k), each shared by a group of neighbouring heads
+        Or their words ``(..., D, 2 k)`` in int64 (`turns.turn_words`), for integer positions; or the bits of their
+        float64, in uint64.
     shift : array, (D,) or (heads, 1, D), or None
-        Of the keys.
+        Added to the phases of the keys.
     counted : int or None
-        If given, tokens are counted from it, and positions are added to that, if there are any.
+        If given, token positions count from it, plus `positions` if given.
     turn : TurnOptions
     """
     return None
 
 
 class LaunchingModule(torch.nn.Module):
-    """A module whose features may be on a device; `rfrope.layers.turning` has what else its calls do."""
+    """A module whose features may be on a device; `rfrope.layers.turning` has its other calls."""
 
     start: Rope
-    frequencies: Tensor  # these four are None where they are not learned
+    frequencies: Tensor  # None where not learned
     log_factors: Tensor
     phases: Tensor
     log_temperature: Tensor
@@ -109,12 +109,12 @@ class LaunchingModule(torch.nn.Module):
         return numbers.to(wide if numbers.is_floating_point() else torch.int64, copy=copied)
 
     def _read_learned(self, name: str) -> Tensor:
-        """Return a copy of what is learned, or refuse what something has narrowed."""
+        """Return a copy of a learned parameter; refuse one that was narrowed."""
         parameter = getattr(self, name)
         if parameter.dtype not in (torch.float32, torch.float64):
             raise TypeError(
-                f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: leave this "
-                "module out of mixed precision (fully_shard it by itself, before the model), and load it again"
+                f"{name} is a parameter of {parameter.dtype}, which rounds it; expected float32 or float64: exclude "
+                "this module from mixed precision (fully_shard it by itself, before the model), and load it again"
             )
         return self._widened(parameter, True)
 
@@ -153,7 +153,7 @@ class LaunchingModule(torch.nn.Module):
     # -- by one launch -------------------------------------------------------------------------------------------------
 
     def turn_on_device(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
-        """Turn by one launch, or return None where none does it, and for whatever takes all checks."""
+        """Rotate in one launch, or return None if no launch can or all checks are needed."""
         if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
             return None
         device = q.device
@@ -207,7 +207,7 @@ def _moved_from(device: Any, moves: Any) -> Any:
 
 
 def has_device(name: str) -> bool:
-    """Return whether tensors can be on a device here."""
+    """Return whether tensors can be on such a device here."""
     device = torch.device(name)
     kind: Any = getattr(torch, device.type, None)
     return device.type == "meta" or bool(kind and kind.is_available() and (device.index or 0) < kind.device_count())

@@ -1,4 +1,4 @@
-"""Parameters of the module for PyTorch: how they start, move and are loaded, and the Rope that they make."""
+"""Parameters of the PyTorch module: their start, moves and loading, and the Rope that they make."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rfrope.rotation.rope import Rope
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
-# what is learned, and the parameter that has it: factors and the temperature by their logarithms, so they stay positive
+# each option and its parameter; logarithms of factors and temperature keep these positive
 LEARNABLE = {
     "frequencies": "frequencies",
     "factors": "log_factors",
@@ -25,13 +25,13 @@ LEARNABLE = {
     "temperature": "log_temperature",
 }
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
-POLAR_VERSION = 2  # of the states of polar modules; PyTorch writes 1 for those that say nothing
-_ROUNDED = 0.01  # relative: further than bfloat16 takes a frequency
+POLAR_VERSION = 2  # version of a polar module's state; PyTorch's default is 1
+_ROUNDED = 0.01  # relative, above the rounding of a frequency to bfloat16
 _DONE = "_is_hf_initialized"  # the mark of transformers
 
 
 def read_learnable(learnable: Any) -> tuple[str, ...]:
-    """Return the names of the parameters that hold what is learned."""
+    """Return the names of the learned parameters."""
     if isinstance(learnable, bool):
         return ("frequencies",) if learnable else ()
     names = (learnable,) if isinstance(learnable, str) else listed("learnable", learnable, "names of what is learned")
@@ -48,14 +48,14 @@ class LearningModule(LaunchingModule):
 
     @property
     def learnable(self) -> tuple[str, ...]:
-        """Return the names of what is learned."""
+        """Return the names of the learned parameters."""
         return tuple(name for name, parameter in LEARNABLE.items() if parameter in self._learned)
 
     @property
     def rope(self) -> Rope:
-        """Return the Rope that the module turns by: as given, or with what was learned by now, but for phases.
+        """Return the current Rope: as given, or with the parameters learned so far, except phases.
 
-        What was learned is read from its device: inside a model's step take `start`, which has all but the numbers.
+        Parameters are read from their device: inside a model's step use `start`, which has all but their values.
         """
         learned = [name for name in self.learnable if name != "phases"]
         if not learned:
@@ -79,11 +79,11 @@ class LearningModule(LaunchingModule):
         return np.asarray(parameter.cpu().numpy())
 
     def reset_parameters(self) -> None:
-        """Let what is learned start anew: frequencies from the Rope, factors and temperature from 1, phases from 0."""
+        """Reset the parameters: frequencies to the Rope's, factors and temperature to 1, phases to 0."""
         self._start(self._learned)
 
     def _register(self, shapes: dict[str, tuple[int, ...]], dtype: Any) -> None:
-        """Make the parameters of what is learned, None for the others, and let them start."""
+        """Make and initialise the learned parameters; the others are None."""
         for name in LEARNABLE.values():
             learned = torch.nn.Parameter(torch.empty(shapes[name], dtype=dtype)) if name in self._learned else None
             self.register_parameter(name, learned)
@@ -93,7 +93,7 @@ class LearningModule(LaunchingModule):
     # -- how it starts, moves and is loaded ----------------------------------------------------------------------------
 
     def _apply(self, fn: Any, recurse: bool = True) -> LearningModule:
-        """Move what is learned, and never narrow it; what comes from the meta device starts anew."""
+        """Move learned parameters without narrowing them; initialise those from the meta device."""
         empty = any(getattr(self, name).is_meta for name in self._learned)
 
         def moved(tensor: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class LearningModule(LaunchingModule):
                 parameter = getattr(self, name)
                 values = np.broadcast_to(np.asarray(starts.get(name, 0.0), np.float64), tuple(parameter.shape))
                 start = torch.from_numpy(values.copy())
-                if hasattr(parameter, "placements"):  # a part of it is here, as fully_shard leaves it
+                if hasattr(parameter, "placements"):  # fully_shard left only a part of it here
                     from torch.distributed.tensor import distribute_tensor
 
                     like = parameter.device_mesh, parameter.placements
@@ -135,7 +135,7 @@ class LearningModule(LaunchingModule):
             self._start(tuple(one for one in self._learned if not getattr(getattr(self, one), _DONE, False)))
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
-        """Accept what other rotary modules have in their states, and keep to the Rope.
+        """Accept the states of other rotary modules, but keep the Rope.
 
         A state whose version is that of the other kind of module, RoPE or polar, is refused: shapes may agree.
         """

@@ -1,4 +1,4 @@
-"""Learn rotation from several starts: a race of a few steps, then the best alone; every step can be gone on from."""
+"""Learn a rotation from several starts: a race of a few steps, then the best alone; resumable after every step."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 Module: TypeAlias = Any
 Loss: TypeAlias = Callable[[Any], Tensor]
 
-GOING, WAITED, BROKEN, DROPPED = 0, 1, 2, 3  # how the learning from a start ended, if it did
-AS_IT_IS, LEARNED = "as it is", "learned"  # what is read beside the starts: the model's own rotation, and the result
-_FARTHEST = 64.0  # log-factors and log-temperatures; beyond, exponentials leave what float32 holds
-_SAMPLED = 16  # numbers of each parameter that a checkpoint knows a model by
+GOING, WAITED, BROKEN, DROPPED = 0, 1, 2, 3  # how learning from a start ended, if it did
+AS_IT_IS, LEARNED = "as it is", "learned"  # methods beside the starts: the model's own rotation, and the result
+_FARTHEST = 64.0  # largest log-factor or log-temperature, within the range of float32
+_SAMPLED = 16  # values per parameter by which a checkpoint recognises a model
 
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """The loss and the batches of a race, and its options."""
+    """Loss, batches and options of a race."""
 
     loss: Loss  # of a batch: the loss of each document (documents,), or of one
     learning: Any  # the batch of each step by a function, or batches that are taken in turn
@@ -49,7 +49,7 @@ class Course:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """All that was done: of each start, in a row, what is learned, and its moments as Adam has them."""
+    """Progress of a race: for each start, one row of parameters and their Adam moments."""
 
     n: int  # steps, looks and readings so far
     values: np.ndarray  # (starts, parameters), what is learned now
@@ -67,14 +67,14 @@ class State:
 
     @classmethod
     def empty(cls, starts: int, parameters: int, parts: int) -> State:
-        """Return the state before anything was done."""
+        """Return the state before the first step."""
         rows = {name: np.zeros((starts, parameters)) for name in ("values", "first", "second", "best")}
         numbers = {name: np.zeros(starts, np.int64) for name in ("at", "waited", "ended")}
         lists = {"history": np.zeros((0, 3 + parts)), "running": np.zeros((starts, 2)), "readings": np.zeros((0, 4))}
         return cls(n=0, loss=np.full(starts, math.inf), **rows, **numbers, **lists)
 
     def changed(self, row: int, **rows: Any) -> State:
-        """Return a copy with other values in the row of a start."""
+        """Return a copy with new values in the row of a start."""
         copies = {name: getattr(self, name).copy() for name in rows}
         for name, value in rows.items():
             copies[name][row] = value
@@ -83,7 +83,7 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The places of a model where it turns."""
+    """The rotary modules of a model."""
 
     model: Module
     make: Callable[[Sequence[Rope]], list[Module]]  # the modules that learn from the Ropes of a start
@@ -92,13 +92,13 @@ class Places:
 
 
 class Race:
-    """The learning from all starts, whose state is whole after every step."""
+    """Learning from all starts; its state is complete after every step."""
 
     def __init__(self, places: Places, course: Course, starts: Mapping[str, Sequence[Rope]], checkpoint: Any) -> None:
         self.places, self.course = places, course
         self.names, self.starts = [*starts], [*starts.values()]
         if LEARNED in self.names:
-            raise ValueError(f"starts has {LEARNED!r}, the name of what is learned; expected another name")
+            raise ValueError(f"starts has {LEARNED!r}, the name of the learned rotation; expected another name")
         made = [places.make(ropes) for ropes in self.starts]
         sizes = {sum(one.numel() for one in parameters_of(modules)) for modules in made}
         if len(sizes) > 1:
@@ -110,7 +110,7 @@ class Race:
             self.state = self._kept.restored(State, np.zeros(())) or self.state
 
     def _question(self, learned: list[str]) -> dict[str, Any]:
-        """Return what decides all bits of the answer, for a checkpoint."""
+        """Return everything that determines the result, for a checkpoint."""
         course, model = self.course, self.places.model
         ropes = [[np.asarray(one.frequencies), one.attention_factor] for ropes in self.starts for one in ropes]
         kept = ("loss", "learning", "validation", "held_out", "about")
@@ -124,11 +124,11 @@ class Race:
 
     @property
     def winner(self) -> int:
-        """Return the number of the start with the least loss so far."""
+        """Return the number of the start with the lowest loss so far."""
         return int(np.argmin(self.state.loss))
 
     def run(self, progress: Any) -> None:
-        """Learn, and read what was held out; what was done is kept in the checkpoint, however this ends."""
+        """Learn, and evaluate the held-out documents; the checkpoint keeps the progress however this ends."""
         more, readings = len(self.starts) - 1, sum(map(len, self.course.held_out.values()))
         total = len(self.starts) + more * self.course.race + self.course.steps + len(self.methods) * readings
         steps = self._steps()
@@ -142,7 +142,7 @@ class Race:
                 self._kept.keep(self.state, self.state.n, now=True)
 
     def _steps(self) -> Generator[None]:
-        """Do what is left to do, a step at a time."""
+        """Do the remaining steps."""
         for number in range(len(self.starts)):
             yield from self._learn(number, self.course.race if len(self.starts) > 1 else 0)
         if not np.isfinite(self.state.loss).any():
@@ -155,7 +155,7 @@ class Race:
             best = int(going[np.argmin(self.state.loss[going])])
             ended = np.where(self.state.ended == GOING, DROPPED, self.state.ended)
             ended[best] = GOING
-            self.state = replace(self.state, ended=ended)  # whoever goes on from here chooses the same
+            self.state = replace(self.state, ended=ended)  # a resumed run chooses the same
             yield from self._learn(best, self.course.steps)
         yield from self._read()
 
@@ -180,7 +180,7 @@ class Race:
                 yield
 
     def _optimiser(self, number: int, parameters: list[Tensor]) -> Any:
-        """Return Adam as it was after the last step."""
+        """Return Adam in its state after the last step."""
         optimiser = torch.optim.Adam(parameters, lr=self.course.rate)
         if step := int(self.state.at[number]):
             first, second = (parted(getattr(self.state, name)[number], parameters) for name in ("first", "second"))
@@ -190,7 +190,7 @@ class Race:
 
     @torch.enable_grad()
     def _step(self, number: int, parameters: list[Tensor], optimiser: Any) -> None:
-        """Do one step, and after some of them look at the validation."""
+        """Do one step, and validate after some of them."""
         course, step = self.course, int(self.state.at[number])
         loss = _checked(course.loss(course.batch(step))).mean()
         sets = sum(len(one.frequencies) if one.frequencies.ndim > 2 else 1 for one in self.starts[number])
@@ -198,7 +198,7 @@ class Race:
         total = loss + (course.penalty * squares).to(loss.device, loss.dtype)
         gradients = torch.autograd.grad(total, parameters, allow_unused=True) if loss.requires_grad else None
         if gradients is None or all(one is None for one in gradients):
-            raise ValueError("loss has no gradient by what is learned; expected a loss of a model that turns by it")
+            raise ValueError("loss has no gradient for the learned parameters; expected a loss of the given model")
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = torch.zeros_like(parameter) if gradient is None else gradient
         if not all(bool(torch.isfinite(one).all()) for one in (total.detach(), *(one.grad for one in parameters))):
@@ -245,17 +245,17 @@ class Race:
 
     @property
     def methods(self) -> list[str]:
-        """Return the names of what is read: the model's own rotation, the starts, and what was learned."""
+        """Return the names of the methods compared: the model's own rotation, the starts, and the learned one."""
         return [AS_IT_IS, *(name for name in self.names if name != AS_IT_IS), LEARNED]
 
     def learned(self) -> list[Module]:
-        """Return modules that turn by what was learned."""
+        """Return modules with the learned rotation."""
         modules = self.places.make(self.starts[self.winner])
         write(parameters_of(modules), self.state.best[self.winner])
         return modules
 
     def _read(self) -> Iterator[None]:
-        """Read what was held out by every method."""
+        """Evaluate every method on the held-out batches."""
         for i, method in enumerate(self.methods):
             wanted = [(j, k) for j, part in enumerate(self.course.held_out.values()) for k in range(len(part))]
             done = {(int(j), int(k)) for m, j, k, _ in self.state.readings if m == i}
@@ -272,7 +272,7 @@ class Race:
                         yield
 
     def losses(self) -> dict[str, dict[str, np.ndarray]]:
-        """Return the loss of each document that was held out, by method and part."""
+        """Return the loss of each held-out document, by method and part."""
         held, parts = self.state.readings, [*self.course.held_out]
         return {
             method: {part: held[(held[:, 0] == i) & (held[:, 1] == j), 3] for j, part in enumerate(parts)}
@@ -284,17 +284,17 @@ class Race:
 
 
 def parameters_of(modules: Sequence[Module]) -> list[Tensor]:
-    """Return the parameters of modules, each once where several share it."""
+    """Return the parameters of modules, shared ones once."""
     return [*dict.fromkeys(one for module in modules for one in module.parameters())]
 
 
 def joined(tensors: Sequence[Tensor]) -> np.ndarray:
-    """Return the numbers of tensors in a row."""
+    """Return the values of tensors as one row."""
     return np.concatenate([one.detach().cpu().double().reshape(-1).numpy() for one in tensors])
 
 
 def parted(row: np.ndarray, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors of the shapes of others from a row of numbers."""
+    """Return tensors of the shapes of others from a row of values."""
     sizes = np.cumsum([one.numel() for one in like])[:-1]
     pairs = zip(np.split(row, sizes), like, strict=True)
     return [torch.tensor(part, dtype=one.dtype, device=one.device).reshape(one.shape) for part, one in pairs]
@@ -302,13 +302,13 @@ def parted(row: np.ndarray, like: Sequence[Tensor]) -> list[Tensor]:
 
 @torch.no_grad()
 def write(parameters: Sequence[Tensor], row: np.ndarray) -> None:
-    """Put the numbers of a row into parameters."""
+    """Write a row of values into parameters."""
     for parameter, values in zip(parameters, parted(row, parameters), strict=True):
         parameter.copy_(values)
 
 
 def _checked(loss: Any) -> Tensor:
-    """Return what a loss gave, if it is a number or one for each document."""
+    """Return a checked loss: one number, or one per document."""
     if not isinstance(loss, torch.Tensor) or loss.ndim > 1 or not loss.numel() or not loss.is_floating_point():
         what = f"a tensor of {loss.dtype} with shape {tuple(loss.shape)}" if hasattr(loss, "dtype") else show(loss)
         raise TypeError(f"loss gave {what}; expected a tensor of floats, one number or one for each document")
@@ -319,7 +319,7 @@ def _checked(loss: Any) -> Tensor:
 
 
 def _fingerprint(model: Module) -> list[Any]:
-    """Return a few numbers of each parameter: whoever trained a model further changed them."""
+    """Return a few values of each parameter, which further training changes."""
     found: list[Any] = []
     for name, one in model.named_parameters():
         flat = one.detach().reshape(-1)
@@ -329,7 +329,7 @@ def _fingerprint(model: Module) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return batches with arrays of NumPy in the place of tensors."""
+    """Return batches with tensors as NumPy arrays."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         return (value.double() if value.dtype in (torch.bfloat16, torch.float16) else value).numpy()
@@ -345,7 +345,7 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def frozen(model: Module, *, training: bool = False) -> Iterator[None]:
-    """Let no parameter of a model ask for gradients, and no module drop out; at the end all is as it was."""
+    """Disable gradients and dropout of a model; restore both at the end."""
     wanted = [(one, one.requires_grad) for one in model.parameters()]
     modes = [(one, one.training) for one in model.modules()]
     try:

@@ -1,4 +1,4 @@
-"""Rotary embedding as a module of PyTorch: exact wherever it is moved or cast, learnable, compiled, exported."""
+"""Rotary embedding as a PyTorch module: exact in every dtype and on every device, learnable, compilable, exportable."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ except ImportError as error:
 
 __all__ = ["PolarEmbedding", "RotaryEmbedding"]
 
-_LOWEST = -2.0 * math.pi  # radians: of the phases of a polar module
+_LOWEST = -2.0 * math.pi  # lower bound of the phases of a polar module, in radians
 _SPREAD = 0.6531  # standard deviation of a product of two independent softplus of standard normal numbers
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
@@ -35,51 +35,51 @@ Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 class RotaryEmbedding(TurningModule):
     """Rotate queries and keys by position.
 
-    Its frequencies stay exact under ``half()``, ``bfloat16()``, ``to(dtype)``, autocast and mixed precision, and after
-    the meta device they need no initialisation. They are not part of the state dict unless they are learned.
+    Frequencies stay exact under ``half()``, ``bfloat16()``, ``to(dtype)``, autocast and mixed precision, and need no
+    initialisation after the meta device. The state dict has them only if they are learned.
 
     Parameters
     ----------
     rope : Rope, array_like or int
-        Frequencies ``(D,)``, or ``(*H, D, k)`` for several heads or axes; a Rope brings its pairing, attention factor
-        and sections, and an array is paired ``"half"``. An even number 2D, the width of a head, stands for RoPE of base
-        10000, ``rfrope.geometric(D)``.
+        Frequencies ``(D,)``, or ``(*H, D, k)`` for several heads or axes. A Rope also sets pairing, attention factor
+        and sections; an array is paired ``"half"``. An even int 2D, the width of a head, means RoPE of base 10000,
+        ``rfrope.geometric(D)``.
     learnable : bool, str or sequence of str
-        What is learned: nothing, or some of ``"frequencies"`` (also True), ``"factors"`` of the frequencies,
-        ``"phases"`` in radians that are added to those of the keys, and ``"temperature"``, a factor of all scores;
-        ``"both"`` means frequencies and phases. Factors and temperature are stored as logarithms, so that they stay
-        positive. Parameters are float64, or float32 if the Rope's frequencies are.
+        Parameters to learn: ``"frequencies"`` (or True), ``"factors"`` of the frequencies, ``"phases"`` added to those
+        of the keys, in radians, and ``"temperature"``, a factor of all scores; ``"both"`` means frequencies and phases.
+        Factors and temperature are stored as logarithms, so they stay positive. Parameters are float64, or float32 if
+        the Rope's frequencies are.
     max_positions : int, optional
-        Rotate by float32 tables of cos and sin for this many positions, with torch's own operators only, for graphs
-        that run without rfrope. Positions are then integers from 0 to ``max_positions - 1``.
+        Rotate by float32 cos/sin tables of this many positions, using only torch's own operators, for graphs that run
+        without rfrope. Positions must then be integers from 0 to ``max_positions - 1``.
     head_dim : int, optional
-        Features of a query or key, of which the first 2D are turned; that of the Rope, or 2D, unless given. Features of
-        another width are refused, but for the 2D that turn, taken by themselves.
+        Number of features of a query or key; the first 2D are rotated. Features must have this width, or be the 2D
+        rotated ones alone. Default: that of the Rope, or 2D.
     layout : {"bhtd", "bthd"}
-        The order of batch, heads, tokens and features: as attention takes them, or as projections leave them.
+        Order of batch, heads, tokens and features: as attention expects it, or as projections return it.
 
     Attributes
     ----------
     start : Rope
-        As given; what is learned starts from it.
+        The given Rope, from which learning starts.
     rope : Rope
         The current Rope, as NumPy arrays: `start` with the learned frequencies, factors and temperature, which
-        ``rope.source.scaled_by`` records. It does not contain learned phases.
+        ``rope.source.scaled_by`` records. Learned phases are not included.
     head_dim, layout
-        As above.
+        As given.
     axes : int
-        How many axes positions have.
+        Number of position axes.
     frequencies, log_factors, phases, log_temperature : torch.nn.Parameter or None
-        What is learned: two of the shape of ``start.frequencies``, one phase for each block, and one number t. Queries
-        and keys are multiplied by ``exp(t / 2)`` each, as by the attention factor.
+        Learned parameters: two of the shape of ``start.frequencies``, one phase per block, and one number t. Queries
+        and keys are each multiplied by ``exp(t / 2)``, like an attention factor.
 
     Raises
     ------
     ValueError, TypeError
-        For a Rope without a pairing, or of another `head_dim`, an unknown ``learnable`` or `layout`, and tables for
-        several axes or heads, or for what is learned.
+        If the Rope has no pairing or another `head_dim`, `learnable` or `layout` is unknown, or `max_positions` is
+        combined with several axes or heads, or with learned parameters.
     ImportError
-        From the module, where PyTorch is missing; the message names the extra to install.
+        On import of the module if PyTorch is missing; the message names the extra to install.
 
     See Also
     --------
@@ -87,9 +87,9 @@ class RotaryEmbedding(TurningModule):
 
     Notes
     -----
-    On the CPU a call without gradients runs compiled loops at once, and a decode loop holds the plan of its layout.
-    With gradients, under ``torch.compile`` and in ``torch.export`` it is one operator for each of q and k
-    (`rfrope::turn`), which runs the same loops forwards and backwards.
+    On the CPU, calls without gradients run compiled loops, and a decode loop reuses the plan of its layout. With
+    gradients, under ``torch.compile`` and in ``torch.export``, q and k are each one operator (`rfrope::turn`), which
+    runs the same loops forwards and backwards.
 
     Examples
     --------
@@ -102,7 +102,7 @@ class RotaryEmbedding(TurningModule):
     (torch.Size([1, 8, 1, 64]), torch.Size([1, 2, 1, 64]))
     """
 
-    _bias_heads: int | None = None  # heads of keys with phases of their own, where all have one set of frequencies
+    _bias_heads: int | None = None  # key heads with their own phases that share one set of frequencies
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class RotaryEmbedding(TurningModule):
         self._host = angles.read_on_host(self.start)  # (D, k) or (heads, D, k)
         if self._host.ndim > 3:
             raise ValueError(
-                f"the Rope has frequencies of shape {self._host.shape}; expected one axis of heads at most"
+                f"the Rope has frequencies of shape {self._host.shape}; expected at most one axis of heads"
             )
         self._sets = len(self._host) if self._host.ndim == 3 else 0
         self._blocks, self.axes = self._host.shape[-2:]
@@ -141,7 +141,7 @@ class RotaryEmbedding(TurningModule):
         self._forget()
 
     def _read_rope(self, rope: Any) -> Rope:
-        """Return the Rope that a caller gave, or gave the frequencies or the width of."""
+        """Return the Rope of a Rope, frequencies or a width."""
         if isinstance(rope, int | np.integer):
             if whole("rope", rope, 2) % 2:
                 raise ValueError(f"rope is {rope}; expected an even number of features, or a Rope or frequencies")
@@ -163,31 +163,31 @@ class RotaryEmbedding(TurningModule):
         offset: int | Tensor = 0,
         k_positions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Turn queries and keys.
+        """Rotate queries and keys.
 
         Parameters
         ----------
         q, k : tensors, (..., heads, tokens, d)
-            Or ``(..., tokens, heads, d)``, as `layout` says. They have one dtype; keys may have fewer heads than
-            queries, which then share them in groups of neighbours.
+            Or ``(..., tokens, heads, d)``, according to `layout`. Of one dtype; keys may have fewer heads, each shared
+            by a group of neighbouring query heads.
         positions : tensor or array_like, optional
-            Those of the tokens: ``(tokens,)`` for all sequences or ``(batch, tokens)``, and with a last axis k for
-            several axes of positions. Ragged and packed sequences say theirs. Consecutive from 0 unless given.
+            ``(tokens,)`` for all sequences, or ``(batch, tokens)``, with a last axis k for several position axes.
+            Required for ragged and packed sequences. Default: consecutive from 0.
         offset : int or tensor
-            Added to the positions: how many tokens a cache holds.
+            Added to the positions: the number of tokens in a cache.
         k_positions : tensor or array_like, optional
-            Those of the keys where they are others, or as many as there are other keys; `offset` is not added.
+            Positions of the keys, if different or of another number; `offset` is not added.
 
         Returns
         -------
         q, k : tensors
-            Turned, with the shape, dtype and device of those given.
+            Rotated, with the shape, dtype and device of the input.
 
         Raises
         ------
         ValueError, TypeError
-            As `rfrope.rotate`, for heads that do not fit in groups or are of another width, and for positions of more
-            than 64 bits.
+            See `rfrope.rotate`. Also if heads do not fit in groups or have another width, or positions have more than
+            64 bits.
         """
         x, y = (q, k) if self.layout == "bhtd" else (self.exchanged(q), self.exchanged(k))
         turned = None
@@ -201,27 +201,27 @@ class RotaryEmbedding(TurningModule):
     def rotate(
         self, x: Tensor, positions: Tensor | None = None, offset: int | Tensor = 0, *, keys: bool = False
     ) -> Tensor:
-        """Turn queries or keys alone.
+        """Rotate queries or keys alone.
 
         Parameters
         ----------
         x : tensor, (..., heads, tokens, d)
-            As in `forward`. Where each head has frequencies of its own, as many heads as there are sets, or some for
-            each.
+            See `forward`. If each head has its own frequencies, the number of heads must be a multiple of the number of
+            sets.
         positions, offset
-            As in `forward`.
+            See `forward`.
         keys : bool
-            Add the phases that are learned, which belong to keys.
+            Add the learned phases, which apply to keys.
 
         Returns
         -------
         tensor
-            Turned, with the shape, dtype and device of x.
+            Rotated, with the shape, dtype and device of x.
 
         Raises
         ------
         ValueError, TypeError
-            As `forward`.
+            See `forward`.
         """
         keys = flag("keys", keys)
         if self.layout == "bhtd":
@@ -273,7 +273,7 @@ class RotaryEmbedding(TurningModule):
 
 
 class _Bounded(torch.autograd.Function):
-    """The nearest phase from -2 pi to 0, with a gradient beyond where a step against it leads back.
+    """Return the nearest phase in [-2 pi, 0], with a gradient beyond where a step against it leads back.
 
     Phases start at a bound. With the gradient of a clamp, which is 0 beyond, one that steps over it would stay there.
     """
@@ -299,36 +299,36 @@ class _Bounded(torch.autograd.Function):
 
 
 class PolarEmbedding(RotaryEmbedding):
-    """Make magnitudes and directions by position of queries and keys: polar contents, whose scores a kernel governs.
+    """Turn queries and keys into polar features, whose scores follow a kernel.
 
     Queries and keys x become magnitudes ``m = log(1 + exp(x))`` and then features ``(m cos u, m sin u)``, twice as
-    many. A score is ``sum_i m_i m'_i cos(lag omega_i + delta_i)``: every term has the sign of its cosine, so that the
-    scores of every pair follow the kernel of the frequencies, and not their mean alone (see the page of proofs).
+    wide. A score is ``sum_i m_i m'_i cos(lag omega_i + delta_i)``: no weight is negative, so every score follows the
+    kernel of the frequencies, not only the mean score (see the page of proofs).
 
     Parameters
     ----------
     rope : Rope, array_like or int
-        A polar Rope, as ``rfrope.design(..., polar=True)`` makes; or frequencies, one for each feature of a head; or
-        how many features a head has, for the ladder of base 10000.
+        A polar Rope, as returned by ``rfrope.design(..., polar=True)``; or frequencies, one per feature of a head; or
+        the number of features of a head, for the ladder of base 10000.
     learnable : bool, str or sequence of str
-        As of `RotaryEmbedding`. Phases are the bias delta of keys; they start at 0 and count as the nearest number
-        from -2 pi to 0. Beyond they have a gradient where a step against it leads back; that of a clamp would be 0.
+        See `RotaryEmbedding`. Phases are the bias delta of keys. They start at 0 and are clamped to [-2 pi, 0], with a
+        gradient beyond where a step against it leads back, instead of a clamp's 0.
     heads : int, optional
-        Heads of keys, each with phases of its own, where all share one set of frequencies.
+        Number of key heads, each with its own phases, if all share one set of frequencies.
     layout : {"bhtd", "bthd"}
-        As of `RotaryEmbedding`.
+        See `RotaryEmbedding`.
 
     Attributes
     ----------
     start, rope, head_dim, layout, axes, frequencies, log_factors, phases, log_temperature
-        As of `RotaryEmbedding`; `head_dim` is the number of magnitudes.
+        See `RotaryEmbedding`; `head_dim` is the number of magnitudes.
     score_scale : float
-        What attention is to multiply scores by, so that they spread as RoPE's do at the start; see Notes.
+        Scale to pass to attention, so that initial scores spread as RoPE's do; see Notes.
 
     Raises
     ------
     ValueError, TypeError
-        As `RotaryEmbedding`, for a Rope that is not polar, and for `heads` beside frequencies for each head.
+        See `RotaryEmbedding`. Also for a Rope that is not polar, and for `heads` with frequencies per head.
 
     See Also
     --------
@@ -336,11 +336,11 @@ class PolarEmbedding(RotaryEmbedding):
 
     Notes
     -----
-    Attention divides by the root of a width that it sees, which is now ``2 head_dim``: give it a scale. For contents
-    of independent standard normal numbers, RoPE's logits ``q . k / sqrt(head_dim)`` have standard deviation 1 at every
-    lag, and polar ones with ``scale=score_scale`` have 1 at lag 0, about a mean of ``0.99 sqrt(head_dim) Phi(lag)``:
-    from the start, attention looks where the kernel does. PoPE's own, ``head_dim ** -0.5``, gives 0.65 of both.
-    Source: Gopalakrishnan et al. (2025).
+    Attention divides by the root of the width it sees, now ``2 head_dim``, so pass it a scale. With independent
+    standard normal content, RoPE's logits ``q . k / sqrt(head_dim)`` have standard deviation 1 at every lag; polar
+    logits with ``scale=score_scale`` have 1 at lag 0, around a mean of ``0.99 sqrt(head_dim) Phi(lag)``: attention
+    follows the kernel from the start. PoPE's scale, ``head_dim ** -0.5``, gives 0.65 times both. Source: Gopalakrishnan
+    et al. (2025).
 
     Examples
     --------
@@ -373,7 +373,7 @@ class PolarEmbedding(RotaryEmbedding):
 
     @property
     def score_scale(self) -> float:
-        """Return the factor that attention is to multiply scores by."""
+        """Return the scale to pass to attention."""
         return 1.0 / (_SPREAD * self._blocks**0.5)
 
     def _read_rope(self, rope: Any) -> Rope:
@@ -382,8 +382,8 @@ class PolarEmbedding(RotaryEmbedding):
         rope = rope if isinstance(rope, Rope) else Rope(rope, polar=True)
         if not rope.polar:
             raise ValueError(
-                "rope is not polar: it has a frequency for two features; expected one for each, as "
-                "rfrope.design(..., polar=True) makes"
+                "rope is not polar: it has one frequency per two features; expected one per feature, as from "
+                "rfrope.design(..., polar=True)"
             )
         return rope
 

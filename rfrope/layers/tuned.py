@@ -1,4 +1,4 @@
-"""The record of a rotation that was learned: Ropes, history, and losses on documents that neither taught nor chose."""
+"""`Tuning`, the record of a learned rotation: Ropes, history, and losses on held-out documents."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _DIGITS = 4
 
 @dataclass(frozen=True, eq=False)
 class Tuning(Result):
-    """A rotation that was learned with all weights frozen; ``str(tuning)`` says whether it helps.
+    """A rotation learned with all weights frozen; ``str(tuning)`` says whether it helps.
 
     Attributes
     ----------
     rope : Rope or tuple of Rope
-        What was learned: one for all layers, or one for each layer that turns.
+        The learned Rope of all layers, or one for each layer that rotates.
     start : str
-        Name of the start that it was learned from, the best of the race.
+        Name of its start, the best of the race.
     steps : int
-        Steps after which the validation was best; 0 if no step lowered it.
+        Steps up to the best validation; 0 if no step lowered it.
     ended : str
-        Why it ended.
+        Why learning ended.
     history : tuple of dict
-        A line for each look at the validation: ``start``, ``step``, ``learning`` (mean loss of the steps since the look
-        before, None at the first) and ``validation``, the loss of each part.
+        One entry per validation: ``start``, ``step``, ``learning`` (mean loss of the steps since the last one, None at
+        the first) and ``validation``, the loss of each part.
     losses : dict of str to dict of str to ndarray
-        Loss of each document that was held out, by method ("as it is", the starts, "learned") and by part.
+        Loss of each held-out document, by method ("as it is", the starts, "learned") and by part.
 
     See Also
     --------
@@ -66,7 +66,7 @@ class Tuning(Result):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Parts of what was held out, as "within" and "beyond"."""
+        """Parts of the held-out documents, as "within" and "beyond"."""
         return tuple(self.losses[_LEARNED])
 
     def mean(self, method: str, part: str) -> tuple[float, float]:
@@ -74,14 +74,14 @@ class Tuning(Result):
         return _mean(self.losses[method][part])
 
     def difference(self, method: str, part: str) -> tuple[float, float]:
-        """Return how much the learned rotation's loss is above that of a method, and the error of paired documents."""
+        """Return how much the learned rotation's mean loss exceeds a method's, and the standard error over pairs."""
         return _mean(self.losses[_LEARNED][part] - self.losses[method][part])
 
     def verdict(self, method: str, part: str) -> str:
-        """Return "better" or "worse" of the learned rotation against a method, or "even" within two standard errors.
+        """Return "better" or "worse" for the learned rotation against a method, or "even" within two standard errors.
 
-        With few documents two errors are too few: the quantile of Student's distribution for 95 % is taken where it is
-        more. What is not finite is "worse", or "better" where only the method's loss is not.
+        For few documents, the 95 % quantile of Student's t is used where it is larger than two. A loss that is not
+        finite is "worse", or "better" if only the method's is not.
         """
         own, others = (np.isfinite(self.losses[name][part]) for name in (_LEARNED, method))
         if not own.all():
@@ -95,7 +95,7 @@ class Tuning(Result):
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
-        """Mean losses with standard errors, and what the learned rotation's are less each, as rows below a head."""
+        """Return mean losses with standard errors, and their differences to the learned one, as rows below a header."""
         head = ("method", *self.parts, *(f"learned less it, {part}" for part in self.parts))
         rows = [head]
         for name in self.losses:
@@ -106,7 +106,7 @@ class Tuning(Result):
 
     @property
     def summary(self) -> str:
-        """Sentences on where the learned rotation is better than the others, where worse, and where neither."""
+        """Return sentences that say where the learned rotation is better than others, worse, or even."""
         if not self.steps:
             return f"No step lowered the loss of the validation: what is called learned is {self.start} as it was."
         return "\n".join(self._sentences())
@@ -123,7 +123,7 @@ class Tuning(Result):
             yield f"{part}: the learned rotation is {'; '.join(told)}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON, which has no NaN: it is None."""
+        """Return plain numbers, strings and lists for JSON, with None for NaN."""
         ropes = self.rope if isinstance(self.rope, tuple) else (self.rope,)
         losses = {
             method: {
@@ -142,7 +142,7 @@ class Tuning(Result):
 
     @property
     def preface(self) -> str:
-        """Sentences on the start, and on how it ended."""
+        """Return sentences on the start and the end of learning."""
         count = ", ".join(f"{len(values)} {part}" for part, values in self.losses[_LEARNED].items())
         steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
         return (
@@ -163,7 +163,7 @@ def _mean(values: np.ndarray) -> tuple[float, float]:
 
 
 def _reach(documents: int) -> float:
-    """Return how many standard errors of so many documents a difference is to exceed."""
+    """Return the number of standard errors that a difference must exceed, for a number of documents."""
     from scipy import special
 
     return max(2.0, float(special.stdtrit(documents - 1, 0.975))) if documents > 1 else math.inf

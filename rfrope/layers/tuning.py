@@ -50,64 +50,63 @@ def tune_modules(
     checkpoint: Any = None,
     progress: Any = None,
 ) -> Tuning:
-    """Learn the rotation of any model of PyTorch that turns by `rfrope.layers.torch.RotaryEmbedding`, weights frozen.
+    """Learn the rotation of a PyTorch model that uses `rfrope.layers.torch.RotaryEmbedding`, with its weights frozen.
 
-    From every start a part of the steps is done; the start that is then best on the validation goes on, the others are
-    dropped. What was held out is read at the end, by the model as it is, by every start and by what was learned.
+    Every start runs a part of the steps; the best on the validation continues alone. At the end, the held-out batches
+    compare the model as it is, every start, and the learned rotation.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Afterwards it is as it was: weights to the bit, its rotation, ``requires_grad`` and the mode of every module.
+        Left unchanged: weights to the bit, rotation, ``requires_grad`` and the mode of every module.
     loss : callable
-        ``loss(batch)`` runs the model and gives a tensor: a loss for each document (picture, recording) of the batch,
-        ``(documents,)``, or one number, which counts as one document. Its mean is learned from.
+        ``loss(batch)`` runs the model and returns the loss of each document (picture, recording) of the batch,
+        ``(documents,)``, or one number, which counts as one document. Learning minimises its mean.
     learning : sequence or callable
-        Batches, taken in turn, or ``learning(step)``, which gives the batch of a step, the same whenever it is asked.
+        Batches, used in turn, or ``learning(step)``, which must return the same batch whenever called for a step.
     validation, held_out : dict of str to sequence
-        Batches of each part, as ``{"within": [...], "beyond": [...]}``. The validation chooses between starts and stops
-        the learning, by the mean of its parts; what was held out does neither, and should share no document with it.
+        Batches of each part, as ``{"within": [...], "beyond": [...]}``. The mean of the validation's parts chooses the
+        start and stops the learning; held-out batches do neither, and should share no document with it.
     starts : dict of str to Rope or sequence of Rope, optional
-        Where to start from: a Rope for all layers, or one for each, in the order of ``model.modules()``. The model's
-        own, "as it is", unless given.
+        Ropes to start from: one for all layers, or one for each, in the order of ``model.modules()``. Default: the
+        model's own, named "as it is".
     per : {"model", "layer", "head"}
-        What has a set of factors of its own: the model, each layer, or each head of the keys in each layer.
+        Unit with its own set of factors: the model, each layer, or each key head of each layer.
     heads : int, optional
-        Heads of keys, for sets of their own.
+        Number of key heads, for ``per="head"``.
     learnable : str or sequence of str
-        "factors", "temperature" or both, as of `rfrope.layers.torch.RotaryEmbedding`. A temperature is one for the
-        model, or for a layer.
+        "factors", "temperature" or both; see `rfrope.layers.torch.RotaryEmbedding`. There is one temperature for the
+        model, or one for each layer.
     steps : int
-        Most steps of Adam from the best start.
+        Maximum number of Adam steps from the best start.
     rate : float
-        Of Adam at the first step; it falls linearly to 0 at the last. In trials 0.05 was too much.
+        Learning rate of Adam at the first step; it falls linearly to 0. In trials 0.05 was too large.
     penalty : float
-        What the squares of the log-factors and of the log-temperature of a set, added up, add to the loss: a pull
-        towards the start.
+        Weight, in the loss, of the squared log-factors and log-temperature of a set, summed: a pull towards the start.
     race : float
-        Part of the steps that every start gets.
+        Part of the steps that every start runs.
     check_every, patience : int
-        Steps between looks at the validation, a twentieth of all unless given; looks without a lower loss after which
-        learning stops. The best is kept.
+        Steps between validations (default: a twentieth of all), and validations without a lower loss before learning
+        stops. The best parameters are kept.
     checkpoint : str or os.PathLike, optional
-        A file that appears whole, about once a second: the same call goes on from it, however it was ended, and gives
-        the same bits as one that was not.
+        File to resume from, written atomically about once a second: the same call continues from it after any
+        interruption, with the same bits as an uninterrupted one.
     progress : None, bool or callable
-        As in `rfrope.estimate_kernel`.
+        See `rfrope.estimate_kernel`.
 
     Returns
     -------
     Tuning
-        ``print`` it. The Ropes go wherever Ropes go.
+        ``print`` it to see whether it helps.
 
     Raises
     ------
     ValueError
-        For a model without such modules, or with polar ones or ones that learn phases, for starts of other shapes or of
-        another number, parts without batches, a loss that is not finite from any start or has no gradient, options that
-        are not as above, and a `checkpoint` of something else.
+        If the model has no such module, or polar ones, or ones that learn phases; if starts differ in shape or number;
+        if a part has no batches; if the loss is not finite from any start or has no gradient; if an option is not as
+        described above; or if `checkpoint` belongs to another call.
     TypeError
-        For arguments and losses of another kind.
+        If an argument or a loss is of another type.
 
     See Also
     --------
@@ -115,11 +114,10 @@ def tune_modules(
 
     Notes
     -----
-    A loss that is NaN or infinite, or a factor beyond ``exp(64)`` or ``exp(-64)``, as a `rate` that is far too large
-    makes, ends the learning from that start, and the best so far is kept. Rotation is exact at
-    any position, and so are its gradients. The model's weights have none: a step takes the memory of one of training,
-    less that of the gradients and moments of weights. The same arguments give the same bits on one machine, with as
-    many threads.
+    A loss that is not finite, or a factor beyond ``exp(64)`` or ``exp(-64)``, as from a `rate` that is far too large,
+    ends the learning from that start, and its best so far is kept. Rotations and their gradients are exact at any
+    position. A step takes the memory of a training step, less the gradients and moments of the weights. On one machine,
+    with the same number of threads, the same arguments give the same bits.
 
     Examples
     --------
@@ -165,7 +163,7 @@ def tune_modules(
 
 
 def read_learnable(learnable: Any) -> tuple[str, ...]:
-    """Return names of what is learned."""
+    """Return the names of the parameters to learn."""
     names = (learnable,) if isinstance(learnable, str) else listed("learnable", learnable, "names of what is learned")
     for name in names:
         choice("learnable", name, _LEARNABLE)
@@ -187,7 +185,7 @@ def read_course(
     check_every: Any,
     patience: Any,
 ) -> Course:
-    """Return what is learned from and how, checked."""
+    """Return the checked loss, batches and options."""
     if not callable(loss):
         raise TypeError(f"loss is {show(loss)}; expected a function of a batch")
     if not callable(learning) and not len(listed("learning", learning, "batches, or a function of the step")):
@@ -214,7 +212,7 @@ def read_course(
 
 
 def read_starts(starts: Any, own: Sequence[Rope], per: str, sets: int | None) -> dict[str, tuple[Rope, ...]]:
-    """Return the Ropes of each start: one, or one for each layer, with as many sets as there are to be."""
+    """Return the Ropes of each start, one or one per layer, with the number of sets that will be learned."""
     if not isinstance(starts, Mapping) or not starts:
         raise TypeError(f"starts is {show(starts)}; expected a dict of Ropes by their names")
     return {name: _read_start(name, one, own, per, sets) for name, one in starts.items()}
@@ -228,7 +226,7 @@ def _read_start(name: str, start: Any, own: Sequence[Rope], per: str, sets: int 
     ropes = [rope if isinstance(rope, Rope) else Rope(rope) for rope in ropes]
     if name == AS_IT_IS and not all(map(_are_alike, ropes, own)):
         raise ValueError(
-            f"starts[{name!r}] is not what the model turns by, which is read under that name; expected another name"
+            f"starts[{name!r}] differs from the model's own Rope, which has that name; expected another name"
         )
     if per == "model":
         first = ropes[0]
@@ -254,14 +252,14 @@ def _repeat_for_heads(name: str, rope: Rope, sets: int) -> Rope:
 
 
 def share(modules: Sequence[Module]) -> None:
-    """Let modules learn one set of parameters."""
+    """Make modules share one set of parameters."""
     for other in modules[1:]:
         for name, parameter in modules[0].named_parameters():
             setattr(other, name, parameter)
 
 
 def finish(race: Race, progress: Any) -> Tuning:
-    """Run a race, and return what came out of it."""
+    """Run a race, and return its result."""
     race.run(progress)
     state, number = race.state, race.winner
     modules, parts = race.learned(), [*race.course.validation]
@@ -316,7 +314,7 @@ def _twin(module: Module, rope: Rope, learnable: tuple[str, ...]) -> Module:
 
 @contextmanager
 def _swapped(model: Module, found: Sequence[Module], made: Sequence[Module] | None) -> Iterator[None]:
-    """Let other modules stand where some stand."""
+    """Replace some modules by others."""
     new = {} if made is None else {id(old): one for old, one in zip(found, made, strict=True)}
     device = next((one.device for one in model.parameters()), None)
     places = [

@@ -1,7 +1,7 @@
-"""Calls of the module for PyTorch: turned at once, in a compiled graph, or with all checks.
+"""Calls of the PyTorch module: rotation at once, in a compiled graph, or with all checks.
 
-Functions, constants and modules that are met while a graph is traced are looked at again before every call of it,
-methods are not: hence methods, and those of tensors in place of functions.
+Functions, constants and modules met while a graph is traced are guarded before every call, methods are not: hence
+methods, and those of tensors in place of functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
 ORDERS = {"bhtd": "heads, tokens", "bthd": "tokens, heads"}
 _XP = array.named_namespace(torch)
-# its operators are then known: saved graphs that hold them can be loaded
+# registers the operators, so that saved graphs can be loaded
 _OPERATOR = dispatch.backend_function(rotated, "torch")
 _RECORDING: Any = dispatch.find(dispatch.TORCH_RECORDING)
 _UNIT = 3.4061215800865545e-19  # radians: 2 pi 2^-64
@@ -38,9 +38,9 @@ _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # wh
 
 
 class TurningModule(LearningModule):
-    """A module as its calls see it; `rfrope.layers.torch` has what it is made of, learns and stores."""
+    """The calls of a module; `rfrope.layers.torch` has its construction, learning and storage."""
 
-    _last_plans: list[tuple[Any, Any]]  # the last layout forwards and back, and what the backend made of it
+    _last_plans: list[tuple[Any, Any]]  # plans of the last layout, forwards and back
 
     def exchanged(self, x: Any) -> Any:
         """Exchange the axes of heads and tokens."""
@@ -85,7 +85,7 @@ class TurningModule(LearningModule):
     # -- at once -------------------------------------------------------------------------------------------------------
 
     def turn_at_once(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
-        """Turn small tensors of the CPU by one call, by the plans of the last layout, or leave it to a closer look."""
+        """Rotate small CPU tensors in one call, with the plan of the last layout, or leave them to the checks."""
         if self._backend is None or not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
             return None
         recorded = _RECORDING and torch.is_grad_enabled() and (q.requires_grad or k.requires_grad)
@@ -100,7 +100,7 @@ class TurningModule(LearningModule):
         return _RECORDING.record(turned, partial(self._turn_back, torch.from_numpy(at)), q, k)
 
     def _turn_small(self, q: Tensor, k: Tensor, at: np.ndarray, inverse: bool) -> tuple[Tensor, Tensor] | None:
-        """Turn what is no more than memory, if it is small and fits; back without undoing the scale, if `inverse`."""
+        """Rotate small plain tensors; backwards, but with the same scale, if `inverse`."""
         key = q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, at.shape
         last, plans = self._last_plans[inverse]
         if key != last:
@@ -155,7 +155,7 @@ class TurningModule(LearningModule):
     # -- in a graph ----------------------------------------------------------------------------------------------------
 
     def turn_in_graph(self, q: Tensor, k: Tensor, positions: Any, offset: Any) -> tuple[Tensor, Tensor] | None:
-        """Turn at integer positions, or return None where that takes all checks, and for what is refused."""
+        """Rotate at integer positions, or return None for what needs all checks or is refused."""
         known = q.is_cpu or q.is_cuda or q.is_meta or q.is_xpu
         if q.device != k.device or not known or q.is_sparse or not self._belong(q, k):
             return None
@@ -248,7 +248,7 @@ class TurningModule(LearningModule):
         return rows[..., : self._blocks], rows[..., self._blocks :]
 
     def _turn_both_by_rows(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn by rows of cos and sin, which those of the heads of keys may have for themselves."""
+        """Rotate by rows of cos and sin; key heads may have their own."""
         turned = self._turn_by_rows(k, cos, sin)
         if self._sets and (group := q.shape[-3] // k.shape[-3]) > 1:
             cos, sin = cos.repeat_interleave(group, -3), sin.repeat_interleave(group, -3)
@@ -275,7 +275,7 @@ class TurningModule(LearningModule):
     def turn_checked(
         self, q: Tensor, k: Tensor, positions: Any, offset: Any, k_positions: Any
     ) -> tuple[Tensor, Tensor]:
-        """Turn with all checks."""
+        """Rotate with all checks."""
         both = None if k_positions is not None else self.turn_on_device(q, k, positions, offset)
         if both is not None:
             return both
@@ -292,7 +292,7 @@ class TurningModule(LearningModule):
         return first, second
 
     def turn_alone(self, x: Tensor, positions: Any, offset: Any, keys: bool) -> Tensor:
-        """Turn queries or keys alone, with all checks."""
+        """Rotate queries or keys alone, with all checks."""
         self._check("x", x)
         if self._sets and x.shape[-3] % self._sets:
             raise ValueError(
@@ -306,11 +306,11 @@ class TurningModule(LearningModule):
         return turned
 
     def _origin(self, offset: Any) -> str:
-        """Names of what the places of tokens come from, as errors have them; a plain offset changes no shape."""
+        """Return the names of the arguments that give positions, for errors; a plain offset changes no shape."""
         return "positions" if type(offset) is int else "positions and offset"
 
     def _check(self, name: str, x: Tensor) -> None:
-        """Refuse what are no features, in the layout bhtd, of the heads that this module turns."""
+        """Refuse anything but features, in layout bhtd, of the heads of this module."""
         if not isinstance(x, torch.Tensor):
             raise TypeError(
                 f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch"
@@ -352,7 +352,7 @@ class TurningModule(LearningModule):
             raise ValueError(f"heads is {self._bias_heads}, but k has {shared} heads {where}; expected the same")
 
     def _read(self, name: str, x: Tensor, positions: Any, offset: Any) -> Tensor:
-        """Positions of the tokens of x, checked, and consecutive unless given, after an offset.
+        """Return checked positions of the tokens of x after an offset; by default consecutive.
 
         They are ``(*P, k)`` in int64 or float64, with an axis for the heads where there are several sequences.
         """
@@ -375,7 +375,7 @@ class TurningModule(LearningModule):
         if not plain or offset:
             total = positions + offset
             if not total.is_floating_point() and array.has_host_values(total):
-                wrapped = (positions ^ total) & (offset ^ total)  # below 0 where the sign is that of neither part
+                wrapped = (positions ^ total) & (offset ^ total)  # negative where the sum overflowed
                 if bool((wrapped < 0).any()):
                     raise ValueError(f"{name} and offset add up to more than 64 bits; expected -2**63 to 2**63 - 1")
             positions = total
@@ -388,7 +388,7 @@ class TurningModule(LearningModule):
         found = self._widened(numbers, False)
         angles.warn_of_positions_of_16_bits(numbers, xp, name)
         if numbers.dtype == torch.uint64 and array.has_host_values(found) and bool((found < 0).any()):
-            raise ValueError(f"{name} holds integers from 2**63 on; expected smaller ones")
+            raise ValueError(f"{name} holds integers above 2**63 - 1; expected smaller ones")
         return found
 
     def _turned(self, places: str, at: Tensor, *features: tuple[str, Tensor, bool]) -> list[Tensor]:
@@ -404,7 +404,7 @@ class TurningModule(LearningModule):
         found = []
         for name, x, are_keys in features:
             bias = shift if are_keys else None
-            heads = x.shape[-3]  # operators need no more than the shape of sets for each
+            heads = x.shape[-3]  # operators need only the shape of sets per head
             as_shaped = by_operators and self._sets and isinstance(omega, torch.Tensor)
             sets = omega[:1].expand(heads, -1, -1) if as_shaped else self._repeat_for_heads(omega, heads)
             angle = Angles(at, sets, bias, _XP)
@@ -423,7 +423,7 @@ class TurningModule(LearningModule):
     # -- by torch's own operators, each a launch -----------------------------------------------------------------------
 
     def _runs_operators(self, x: Tensor) -> bool:
-        """Return whether nothing but torch's operators serves features, which are then to be few; not in a graph."""
+        """Return whether only torch's operators can rotate the features, which must then be few; not in a graph."""
         no = torch.compiler.is_compiling() or self.start.polar or x.dtype == torch.float64
         if no or not dispatch.takes_words(x):
             return False
@@ -444,7 +444,7 @@ class TurningModule(LearningModule):
         return rotated_by_table(grouped, cos[..., None, :, :], sin[..., None, :, :], turn, None, _XP).flatten(-4, -3)
 
     def _check_rows(self, name: str, at: Tensor, count: int) -> None:
-        """Refuse positions that are not rows of tables."""
+        """Refuse positions beyond the tables."""
         if at.is_floating_point():
             raise TypeError(f"{name} are floats; expected integers, as max_positions is given")
         if array.has_host_values(at) and at.numel() and not 0 <= int(at.min()) <= int(at.max()) < count:

@@ -1,4 +1,4 @@
-"""Closed forms: mean, variance and concentration of scores over random frequencies."""
+"""Closed forms of mean, variance and concentration of scores over random frequencies."""
 
 from rfrope.moments.polar import effective_blocks, polar_error, polar_score, polar_tail, polar_variance
 from rfrope.moments.scores import (

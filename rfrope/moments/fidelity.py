@@ -1,4 +1,4 @@
-"""A set of frequencies against its kernel: errors of its mean kernel over a context, and bounds beside them."""
+"""Errors of a set of frequencies against its kernel over a context, with bounds for comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = 7  # lags of a set that a reader sees
 
 @dataclass(frozen=True)
 class HeadError(Result):
-    """One head: errors of its mean kernel ``(1/D) sum_i cos(lag . omega_i)`` against Phi, and its wavelengths."""
+    """Errors of one head's mean kernel ``(1/D) sum_i cos(lag . omega_i)`` against Phi, and its wavelengths."""
 
     kernel: str
     # root mean square and largest error
@@ -34,7 +34,7 @@ class HeadError(Result):
 
 @dataclass(frozen=True)
 class LagError(Result):
-    """One lag, for the head with the largest error."""
+    """Values at one lag, for the head with the largest error."""
 
     lag: tuple[int, ...]
     # what was asked for, and what these frequencies give
@@ -45,9 +45,9 @@ class LagError(Result):
 
 @dataclass(frozen=True)
 class Fidelity(Result):
-    """Errors of a set over the whole lags of a context: below it in size on every axis, one of each pair +-lag.
+    """Errors of a set over the whole lags below a context on every axis, one of each pair +-lag.
 
-    Beyond 2**20 lags only a subset is looked at: the smaller ones, and a spread over the rest.
+    Beyond 2**20 lags only a subset is used: the smaller ones, and a spread over the rest.
     """
 
     context: tuple[int, ...]  # one number for each axis
@@ -62,19 +62,19 @@ class Fidelity(Result):
 
     @property
     def mean(self) -> tuple[float, float]:
-        """Means over the heads of `HeadError.rms` and `HeadError.sup`."""
+        """Return the means over heads of `HeadError.rms` and `HeadError.sup`."""
         n = len(self.heads)
         return math.fsum(h.rms for h in self.heads) / n, math.fsum(h.sup for h in self.heads) / n
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON; None for an infinite wavelength."""
+        """Return plain numbers, strings and lists for JSON, with None for an infinite wavelength."""
         return plain({**vars(self), "mean": dict(zip(("rms", "sup"), self.mean, strict=True))})
 
 
 def fidelity(
     kernels: Sequence[Kernel], frequencies: np.ndarray, context: tuple[int, ...], *, confidence: float = 0.95
 ) -> Fidelity:
-    """Judge frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` against one kernel, or one for each head."""
+    """Compare frequencies ``(D,)``, ``(D, k)`` or ``(H, D, k)`` with one kernel, or one for each head."""
     omega = angles.frequencies(frequencies, np)
     sets = omega.reshape(-1, *omega.shape[-2:])
     copies = len(sets) if len(kernels) == 1 and np.all(sets == sets[0]) else 1  # the design is deterministic

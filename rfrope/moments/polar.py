@@ -1,7 +1,7 @@
-"""Scores of polar contents ``sum_i m_i m'_i cos(lag . omega_i + delta_i)``: mean, variance and concentration of each.
+"""Polar scores ``sum_i m_i m'_i cos(lag . omega_i + delta_i)``: mean, variance and concentration.
 
-Coefficients are products of magnitudes, none of them negative, so the mean over frequencies grows with the number of
-blocks and the deviation with its root: one draw is near the mean for every pair of contents (docs/limits.rst).
+Coefficients are products of magnitudes, so none is negative: the mean over frequencies grows with the number of blocks
+and the deviation with its root, and one draw is near the mean for every pair of contents (docs/limits.rst).
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from rfrope.moments.spreads import Content, content_mean, content_variance, rela
 
 @array.select_device
 def polar_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift: Array | None = None) -> Array:
-    """Expected score of polar contents, ``Phi(lag) sum_i q_i k_i cos(shift_i)``, before softmax and without its scale.
+    """Return the expected polar score, ``Phi(lag) sum_i q_i k_i cos(shift_i)``, before scaling and softmax.
 
     Parameters
     ----------
     q, k : array_like, (..., D)
-        Magnitudes of query and key, not negative, one for each block: what `rotation.rotate_polar` takes.
+        Magnitudes of query and key, nonnegative, one per block, as for `rotation.rotate_polar`.
     lags : array_like, in units of position
         Lags, KEY minus QUERY: ``(...)`` for a kernel with one axis, ``(..., ndim)`` with more. Their shape broadcasts
         against the leading axes of q and k.
     kernel : Kernel or str
         Law of the frequencies; a string is read by `rfrope.kernels.parse`.
     shift : array_like, radians, optional
-        Delta, the bias of the keys; it broadcasts to ``(..., D)``.
+        Bias delta of the keys; broadcasts to ``(..., D)``.
 
     Returns
     -------
     array, float64 where the library has it
-        The broadcast shape.
+        Broadcast shape of the arguments.
 
     Raises
     ------
     ValueError
-        For negative magnitudes where looking is free, shapes that do not fit, or a kernel that cannot be read.
+        If a magnitude is negative (checked where that is free), shapes do not fit, or the kernel is invalid.
     TypeError
-        For magnitudes that are not real floating, or arrays of several libraries.
+        If magnitudes are not real floating, or arrays are of several libraries.
 
     See Also
     --------
@@ -50,8 +50,8 @@ def polar_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift:
 
     Notes
     -----
-    It needs the kernel's law for each block alone: independent draws and every randomised design have it. Statement
-    and proof are in docs/proofs.rst.
+    This requires the kernel's law for each block alone, which independent draws and every randomised design have;
+    docs/proofs.rst has statement and proof.
 
     Examples
     --------
@@ -66,29 +66,28 @@ def polar_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift:
 def polar_variance(
     q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift: Array | None = None, design: Any = "iid"
 ) -> Array:
-    """Variance of the score of polar contents over the frequencies of a design.
+    """Return the variance of the polar score over the frequencies of a design.
 
     Parameters
     ----------
     q, k, lags, kernel, shift
-        As in `polar_score`.
+        See `polar_score`.
     design : str, Rope or array_like
-        Any name that `sample` takes, if its pairs of blocks have an exact covariance: "iid", "antithetic";
-        "stratified" where each axis is a function of a uniform of its own; "shifted", "sobol" and "halton" where one
-        uniform makes a frequency; "orthogonal" where the law of radii is stated. With one axis "auto" is one of these.
-        Or the frequencies ``(D,)`` or ``(D, ndim)`` of one set, such as that of `rfrope.designs.optimise`, which are
-        then dealt to the blocks at random, each order being equally likely.
+        A name that `sample` accepts, if its pairs of blocks have an exact covariance: "iid", "antithetic"; "stratified"
+        if each axis is a function of its own uniform; "shifted", "sobol" and "halton" if one uniform makes a frequency;
+        "orthogonal" if the law of radii is known. With one axis "auto" is one of these. Or the frequencies ``(D,)`` or
+        ``(D, ndim)`` of one set, as from `rfrope.designs.optimise`, assigned to the blocks in random order.
 
     Returns
     -------
     array, float64 where the library has it
-        The broadcast shape. That of another design than "iid" is computed on the host at the values of the lags.
+        Broadcast shape of the arguments. For designs other than "iid", computed on the host.
 
     Raises
     ------
     ValueError, TypeError
-        As `polar_score`; for a design of which no exact form is known, with those of which one is; and for another
-        number of frequencies than of magnitudes.
+        See `polar_score`. Also if no exact form is known for the design (the message lists those with one), or there is
+        not one frequency per magnitude.
 
     See Also
     --------
@@ -97,8 +96,8 @@ def polar_variance(
     Notes
     -----
     With ``A_i = q_i k_i`` and independent blocks ``Var S = sum_i A_i^2 ((1 + Phi_2 cos 2 delta_i)/2 - Phi^2 cos^2
-    delta_i)``. Other designs add the covariances of pairs; docs/proofs.rst has all of them. Their integrals are taken
-    to about 1e-10 of ``sum A^2``, those of "shifted" under heavy tails to 1e-6.
+    delta_i)``. Other designs add the covariances of pairs, in docs/proofs.rst. Their integrals are accurate to about
+    1e-10 of ``sum A^2``, or 1e-6 for "shifted" with heavy tails.
 
     Examples
     --------
@@ -117,23 +116,23 @@ def polar_variance(
 def polar_error(
     q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift: Array | None = None, design: Any = "iid"
 ) -> Array:
-    """Root mean square of ``S - E S`` for polar contents, over ``abs(E S)``: how far one draw is from the kernel.
+    """Return the root mean square of ``S - E S`` over ``abs(E S)`` for polar scores: the relative error of one draw.
 
     Parameters
     ----------
     q, k, lags, kernel, shift, design
-        As in `polar_variance`. The mean is that of the kernel: with the frequencies of a set, whose own mean kernel
-        differs from Phi, the difference counts as an error, too.
+        See `polar_variance`. The mean is the kernel's: for one set of frequencies, the difference of its own mean
+        kernel from Phi counts as an error, too.
 
     Returns
     -------
     array, float64 where the library has it
-        The broadcast shape; infinite where the mean is 0 but the error is not, 0 where both are.
+        Broadcast shape of the arguments; infinite where only the mean is 0, 0 where the error is, too.
 
     Raises
     ------
     ValueError, TypeError
-        As `polar_variance`.
+        See `polar_variance`.
 
     See Also
     --------
@@ -142,7 +141,7 @@ def polar_error(
     Notes
     -----
     For independent blocks without shift it is ``sqrt(v) / abs(Phi) / sqrt(effective_blocks(q, k))`` with ``v = (1 +
-    Phi_2)/2 - Phi^2``. Contents of RoPE have no such bound: see `relative_error`.
+    Phi_2)/2 - Phi^2``. RoPE's scores have no such bound: see `relative_error`.
 
     Examples
     --------
@@ -159,14 +158,14 @@ def polar_error(
 def polar_tail(
     q: Array, k: Array, lags: Array, kernel: Kernel | str, distance: Array, *, shift: Array | None = None
 ) -> Array:
-    """Bound of the probability that the score of polar contents is off its mean by more than a distance.
+    """Return a bound on the probability that a polar score is off its mean by more than a distance.
 
     Parameters
     ----------
     q, k, lags, kernel, shift
-        As in `polar_score`.
+        See `polar_score`.
     distance : array_like
-        Not negative, in units of the score; it broadcasts against the scores.
+        Nonnegative, in units of the score; broadcasts against the scores.
 
     Returns
     -------
@@ -176,7 +175,7 @@ def polar_tail(
     Raises
     ------
     ValueError, TypeError
-        As `polar_score`, and for negative distances.
+        See `polar_score`. Also for negative distances.
 
     See Also
     --------
@@ -184,11 +183,11 @@ def polar_tail(
 
     Notes
     -----
-    For independent blocks, whatever the kernel, ``P(abs(S - E S) > t) <= 2 exp(-t^2 / (2 sum A^2))`` (Hoeffding 1963,
-    theorem 2: a block's score lies in an interval of length ``2 A_i``), and with the variance V and ``M = max_i A_i (1
-    + abs(Phi cos delta_i))`` also ``2 exp(-t^2 / (2 V + 2 M t / 3))`` (Bernstein), which says more at lags that are
-    small against the scale. It is the smaller one. A relative distance eps has ``2 exp(-eps^2 Phi^2
-    effective_blocks / 2)`` without shift. The first bound holds without shift for one set that is dealt at random, too.
+    The smaller of two bounds for independent blocks and any kernel: ``P(abs(S - E S) > t) <= 2 exp(-t^2 / (2 sum
+    A^2))`` (Hoeffding 1963, theorem 2: a block's score lies in an interval of length ``2 A_i``), and with the variance
+    V and ``M = max_i A_i (1 + abs(Phi cos delta_i))`` also ``2 exp(-t^2 / (2 V + 2 M t / 3))`` (Bernstein), which is
+    sharper at lags small against the scale. Without shift, a relative distance eps has ``2 exp(-eps^2 Phi^2
+    effective_blocks / 2)``, and the first bound also holds for one set in random order.
 
     Examples
     --------
@@ -222,12 +221,12 @@ def polar_tail(
 
 @array.select_device
 def effective_blocks(q: Array, k: Array) -> Array:
-    """Return ``(sum_i q_i k_i)^2 / sum_i (q_i k_i)^2``, as many equal blocks as concentrate a score as much.
+    """Return ``(sum_i q_i k_i)^2 / sum_i (q_i k_i)^2``, the number of equal blocks that concentrate a score as much.
 
     Parameters
     ----------
     q, k : array_like, (..., D)
-        Magnitudes, as in `polar_score`.
+        Magnitudes; see `polar_score`.
 
     Returns
     -------
@@ -237,7 +236,7 @@ def effective_blocks(q: Array, k: Array) -> Array:
     Raises
     ------
     ValueError, TypeError
-        As `polar_score`.
+        See `polar_score`.
 
     See Also
     --------

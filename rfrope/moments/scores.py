@@ -1,4 +1,4 @@
-"""Closed forms: the score's expectation and variance over random frequencies, and bands of mean kernels."""
+"""Closed forms of the score's expectation and variance over random frequencies, and bands of mean kernels."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Band(Result):
     Attributes
     ----------
     value : array, float64 where the library has it
-        Its expectation, Phi.
+        Expectation, Phi.
     stderr : array
-        Its standard deviation over draws of all frequencies.
+        Standard deviation over draws of all frequencies.
     lower, upper : array
-        An interval, within -1 and 1, that holds it at any one lag with probability `confidence`.
+        Ends of an interval within -1 and 1 that contains it at any one lag with probability `confidence`.
     confidence : float
 
     See Also
@@ -72,7 +72,7 @@ class Band(Result):
 
 @array.select_device
 def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half") -> Array:
-    """Return the expected attention score ``E S = (q . k) Phi(lag)``, before scale and softmax.
+    """Return the expected attention score ``E S = (q . k) Phi(lag)``, before scaling and softmax.
 
     Parameters
     ----------
@@ -84,17 +84,17 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     kernel : Kernel or str
         Law of the frequencies; a string is read by `rfrope.kernels.parse`.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
 
     Returns
     -------
     array, float64 where the library has it
-        The broadcast shape.
+        Broadcast shape of the arguments.
 
     Raises
     ------
     ValueError, TypeError
-        For shapes that do not fit, features that are not real floating, or a kernel that cannot be read.
+        If shapes do not fit, features are not real floating, or the kernel is invalid.
 
     See Also
     --------
@@ -102,7 +102,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
 
     Notes
     -----
-    Source: Theorem 2 of the RF-RoPE paper. It needs identical symmetric marginals only, not independent blocks.
+    Source: Theorem 2 of the RF-RoPE paper, which requires identical symmetric marginals, not independent blocks.
 
     Examples
     --------
@@ -116,26 +116,25 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
 def score_variance(
     q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half", design: Any = "iid"
 ) -> Array:
-    """Return the variance of the attention score over the frequencies of a design, one for each block.
+    """Return the variance of the attention score over the frequencies of a design.
 
     Parameters
     ----------
     q, k, lags, kernel, pairing
-        As in `expected_score`.
+        See `expected_score`.
     design : str, Rope or array_like
-        Any name that `sample` takes, if its pairs of blocks have an exact covariance (`rfrope.moments.pair_covariance`
-        lists them), or the frequencies ``(D,)`` or ``(D, ndim)`` of one set, which are then dealt to the blocks at
-        random.
+        A name that `sample` accepts, if its pairs of blocks have an exact covariance (`rfrope.moments.pair_covariance`
+        lists them), or the frequencies ``(D,)`` or ``(D, ndim)`` of one set, assigned to the blocks in random order.
 
     Returns
     -------
     array, float64 where the library has it
-        The broadcast shape. That of another design than "iid" is computed on the host at the values of the lags.
+        Broadcast shape of the arguments. For designs other than "iid", computed on the host.
 
     Raises
     ------
     ValueError, TypeError
-        As `expected_score`, and for a design of which no exact form is known, with those of which one is.
+        See `expected_score`. Also if no exact form is known for the design; the message lists those with one.
 
     See Also
     --------
@@ -144,9 +143,9 @@ def score_variance(
     Notes
     -----
     ``Var S = sum_i (A_i^2 + B_i^2)/2 + (A_i^2 - B_i^2)/2 Phi_2 - A_i^2 Phi^2``: Proposition 4 of the RF-RoPE paper, for
-    INDEPENDENT blocks (design "iid") only. It is computed from ``E (1 - cos u)`` and ``E (1 - cos u)^2``, which keep
-    their digits at lags that are small against the scale. For kernels of your own that state nothing but Phi, and those
-    of ``rfrope.bochner``, it is accurate to about ``1e-15 sum (A_i^2 + B_i^2)`` there.
+    INDEPENDENT blocks (design "iid") only. It is computed from ``E (1 - cos u)`` and ``E (1 - cos u)^2``, which are
+    accurate at lags small against the scale. For kernels of your own that define nothing but Phi, and those of
+    ``rfrope.bochner``, the error there is about ``1e-15 sum (A_i^2 + B_i^2)``.
 
     Examples
     --------
@@ -160,25 +159,25 @@ def score_variance(
 def relative_error(
     q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pairing: str = "half", design: Any = "iid"
 ) -> Array:
-    """Standard deviation of the score over its mean, ``sqrt(Var S) / (abs(q . k) abs(Phi))``.
+    """Return the standard deviation of the score over its mean, ``sqrt(Var S) / (abs(q . k) abs(Phi))``.
 
-    It shrinks like D^(-1/2) when q . k grows like D and Phi is not near 0. On real q and k it is often far above 1
-    away from lag 0: one draw of the frequencies then says little about the kernel.
+    It shrinks like D^(-1/2) if q . k grows like D and Phi is not near 0. On real q and k it is often far above 1 away
+    from lag 0: one draw of the frequencies then says little about the kernel.
 
     Parameters
     ----------
     q, k, lags, kernel, pairing, design
-        As in `score_variance`. The mean is that of the kernel, for one set of frequencies, too.
+        See `score_variance`. The mean is always the kernel's, also for one set of frequencies.
 
     Returns
     -------
     array, float64 where the library has it
-        The broadcast shape; infinite where the mean is 0 but the variance is not, 0 where both are.
+        Broadcast shape of the arguments; infinite where only the mean is 0, 0 where the variance is, too.
 
     Raises
     ------
     ValueError, TypeError
-        As `expected_score`.
+        See `expected_score`.
 
     See Also
     --------
@@ -194,33 +193,33 @@ def relative_error(
 
 @array.select_device
 def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design: str) -> np.ndarray:
-    """Mean covariance of the cosines of two blocks of a design: what its variance has beside that of one block.
+    """Return the mean covariance of the cosines of two blocks of a design.
 
     Parameters
     ----------
     lags : array_like, in units of position
-        Lags: any shape for a kernel with one axis, ``(..., ndim)`` with more. They are read on the host.
+        Lags: any shape for a kernel with one axis, ``(..., ndim)`` with more. Read on the host.
     kernel : Kernel or str
         Law of the frequencies; a string is read by `rfrope.kernels.parse`.
     n_blocks : int
         D, at least 2.
     design : str
-        "iid", where it is 0; "antithetic"; "stratified" and "shifted" where each axis is a function of a uniform of its
-        own; "sobol" where each uniform adds a term to a frequency, as in these and in products of them; "halton" where
-        one uniform makes a frequency; "orthogonal" where the law of radii is stated. "auto" is one of these.
+        "iid", with covariance 0; "antithetic"; "stratified" and "shifted" if each axis is a function of its own
+        uniform; "sobol" if each uniform adds a term to a frequency, as in these and in products of them; "halton" if
+        one uniform makes a frequency; "orthogonal" if the law of radii is known. "auto" is one of these.
 
     Returns
     -------
     ndarray
-        The mean over all pairs of different blocks, at each lag.
+        Mean over all pairs of different blocks, at each lag.
 
     Raises
     ------
     ValueError
-        For a design of which no exact form is known, with those of which one is; for lags too large for the integrals
-        to be followed; and for numbers that are not as above.
+        If no exact form is known for the design (the message lists those with one), lags are too large for the
+        integrals, or a number is not as described above.
     TypeError
-        For arguments of another kind.
+        If an argument is of another type.
 
     See Also
     --------
@@ -228,14 +227,13 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
 
     Notes
     -----
-    The mean kernel of D blocks has the variance ``v / D + (1 - 1 / D) c``, with v that of one cosine and c
-    this: a negative c is why a design is good, and c near v says that all blocks err together. "shifted" does so at
-    lags on the dual lattice of its points (`rfrope.designs.dual_lattice`): there the lattice does not see a wave of the
-    cosine. docs/proofs.rst has the forms.
+    The mean kernel of D blocks has variance ``v / D + (1 - 1 / D) c``, with v the variance of one cosine and c this
+    covariance: a negative c makes a good design, and with c near v all blocks err together. "shifted" does so at lags
+    on the dual lattice of its points (`rfrope.designs.dual_lattice`). docs/proofs.rst has the forms.
 
     Examples
     --------
-    Frequencies uniform on an interval: after as many turns as there are blocks all of them come back.
+    With frequencies uniform on an interval, all blocks return after as many turns as there are blocks:
 
     >>> import numpy as np
     >>> lags = [40.0, 2 * np.pi * 16 / 0.4]
@@ -256,7 +254,7 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
 
 @array.select_device
 def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confidence: float = 0.95) -> Band:
-    """Pointwise band of ``Phi_D(lag) = (1/D) sum_i cos(lag . omega_i)`` over independent draws of the frequencies.
+    """Return a pointwise band of ``Phi_D(lag) = (1/D) sum_i cos(lag . omega_i)`` over independent draws.
 
     Parameters
     ----------
@@ -267,7 +265,7 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
     n_blocks : int
         D, at least 1.
     confidence : float
-        Probability, between 0 and 1, that the band holds Phi_D at ONE lag. For all lags of a range at once give
+        Probability, between 0 and 1, that the band contains Phi_D at ONE lag. For all lags of a range use
         ``1 - (1 - confidence) / n_lags``, or see `blocks_for_error`.
 
     Returns
@@ -277,7 +275,7 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
     Raises
     ------
     ValueError, TypeError
-        For a kernel, lags or numbers that are not as above.
+        If the kernel, lags or numbers are not as described above.
 
     See Also
     --------
@@ -286,12 +284,12 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
     Notes
     -----
     ``Var Phi_D = ((1 + Phi_2)/2 - Phi^2) / D``: section 2 of the mathematics page, for independent blocks (design
-    "iid"). With "stratified" in one axis it is at any lag at most 33/32 of that, for up to 32768 blocks, and much less
-    at near lags. Other designs may have more: "antithetic" has twice as much at every lag; "stratified" in several
-    axes, "sobol" of several uniforms, "halton" and "orthogonal" may have more at some lags, "shifted" and "balanced"
-    far more at some distant ones (docs/designs.rst says how much). Near lag 0, where it vanishes, rounding leaves the
-    difference unknown: `stderr` is not taken to be below ``3e-8 / sqrt(D)`` but at 0. The interval is that of the
-    normal approximation, fair from some tens of blocks on.
+    "iid"). For "stratified" in one axis it is at most 33/32 of that at any lag, for up to 32768 blocks, and much less
+    at near lags. Other designs may have more: "antithetic" twice as much at every lag; "stratified" in several axes,
+    "sobol" of several uniforms, "halton" and "orthogonal" more at some lags; "shifted" and "balanced" far more at some
+    distant ones (docs/designs.rst has figures). Near lag 0, where the variance vanishes, rounding dominates: `stderr`
+    is at least ``3e-8 / sqrt(D)`` except at 0. The interval is that of the normal approximation, fair from some tens of
+    blocks on.
 
     Examples
     --------
@@ -316,20 +314,20 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
 def blocks_for_error(
     kernel: Kernel | str, *, max_lag: int | Sequence[int], error: float, confidence: float = 0.95, lags: str = "whole"
 ) -> int:
-    """Blocks with which the mean kernel of independent draws stays within `error` of Phi, at all lags of a range.
+    """Return the number of blocks with which the mean kernel of independent draws stays within `error` of Phi.
 
     Parameters
     ----------
     kernel : Kernel or str
-        For whole lags only its number of axes matters: that bound holds for every law.
+        For whole lags only its number of axes matters: the bound holds for every law.
     max_lag : int or sequence of int
-        Largest lag in units of position, at least 1, one number or one for each axis.
+        Largest lag in units of position, at least 1, one for all axes or one for each.
     error : float
-        Positive.
+        Positive; largest error over all lags of the range.
     confidence : float
-        Probability, between 0 and 1, that no lag is off by more.
+        Probability, between 0 and 1, that no lag has a larger error.
     lags : {"whole", "real"}
-        Which lags of the range count: the whole ones, or all real ones.
+        Whether whole or all real lags of the range count.
 
     Returns
     -------
@@ -339,7 +337,7 @@ def blocks_for_error(
     Raises
     ------
     ValueError, TypeError
-        For a kernel or numbers that are not as above; with real lags for a kernel whose frequencies have no finite
+        If the kernel or a number is not as described above, or, for real lags, the kernel's frequencies have no finite
         variance.
 
     See Also
@@ -348,17 +346,17 @@ def blocks_for_error(
 
     Notes
     -----
-    Whole lags: ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag
-    (Hoeffding's inequality and the union bound; section 2 of the mathematics page). It is safe, not sharp: within some
-    scales of the kernel the designs "stratified" and "optimised" need far fewer blocks (docs/designs.rst).
+    Whole lags: ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag (Hoeffding's
+    inequality and the union bound; section 2 of the mathematics page). This is safe, not sharp: within some scales of
+    the kernel the designs "stratified" and "optimised" need far fewer blocks (docs/designs.rst).
 
     Real lags: with l the length of the vector of largest lags, ``sigma^2 = E |omega|^2`` and k axes, ``P(sup > error)
     <= beta (sigma l / error)^(2k/(k+2)) exp(-D error^2 / (4 (k+2) alpha))``, ``beta = ((k/2)^(-k/(k+2)) +
-    (k/2)^(2/(k+2))) 2^((6k+2)/(k+2))``: a net of lags, Bernstein's inequality on it and Markov's for the slope between.
+    (k/2)^(2/(k+2))) 2^((6k+2)/(k+2))``: Bernstein's inequality on a net of lags, Markov's for the slope between them.
     alpha is the largest variance of one cosine plus error / 3, at most 1; in several axes 1. Source: Sutherland and
-    Schneider, "On the error of random Fourier features" (2015), proposition 1, whose D counts features, two for each
-    block; it sharpens claim 1 of Rahimi and Recht, "Random features for large-scale kernel machines" (2007), which has
-    the factor ``2^8 (sigma l / error)^2`` and alpha = 1.
+    Schneider, "On the error of random Fourier features" (2015), proposition 1, whose D counts features, two per block;
+    it sharpens claim 1 of Rahimi and Recht, "Random features for large-scale kernel machines" (2007), which has the
+    factor ``2^8 (sigma l / error)^2`` and alpha = 1.
 
     Examples
     --------
@@ -375,12 +373,12 @@ def blocks_for_error(
         (hoeffding(reach, confidence) if lags == "whole" else _net(kernel, reach, error, confidence)) / error / error
     )
     if not blocks < 2.0**62:
-        raise ValueError(f"error is {error}; expected one that fewer than 2**62 blocks can reach")
+        raise ValueError(f"error is {error}; expected an error that fewer than 2**62 blocks reach")
     return max(1, math.ceil(blocks))
 
 
 def hoeffding(max_lag: Sequence[int], confidence: float) -> float:
-    """Blocks times the square of the error that independent draws keep at all lags of a range."""
+    """Return the number of blocks times the squared error that independent draws keep at all lags of a range."""
     lags = (math.prod(2 * m + 1 for m in max_lag) - 1) // 2
     return 2.0 * (math.log(2.0 * lags) - math.log1p(-confidence))
 

@@ -25,13 +25,13 @@ class Content(NamedTuple):
 
 
 def content_mean(content: Content, law: Kernel) -> Array:
-    """Expected score."""
+    """Return the expected score of block coefficients A ``(..., D)`` at lags ``(..., ndim)``."""
     a, _, lags, xp = content
     return xp.sum(a, axis=-1) * law.phi_of_vectors(lags, xp)
 
 
 def content_variance(content: Content, law: Kernel) -> Array:
-    """Variance of the score over independent frequencies."""
+    """Return the variance of the score of block coefficients A and B over independent frequencies."""
     a, b, lags, xp = content
     a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
     fall, square = law.deficits(lags, xp)
@@ -40,7 +40,7 @@ def content_variance(content: Content, law: Kernel) -> Array:
 
 
 def spread(content: Content, law: Kernel, design: Any) -> tuple[Array, Array | None]:
-    """Variance of the score over the frequencies of a design, and its mean where that is not the kernel's."""
+    """Return the variance of the score over the frequencies of a design, and its mean if that is not the kernel's."""
     xp = content.xp
     if not isinstance(design, str):
         return _dealt_spread(content, law, design)
@@ -67,7 +67,7 @@ def relative_spread(content: Content, law: Kernel, design: Any) -> Array:
 def _host_lags(content: Content) -> np.ndarray:
     lags = content.lags
     if array.needs_gradient(lags):
-        raise TypeError("lags need a gradient, which another design than 'iid' does not have; expected plain lags")
+        raise TypeError("lags require a gradient, which only design 'iid' has; expected lags without")
     return array.to_host(lags, "lags").astype(np.float64, copy=False)
 
 

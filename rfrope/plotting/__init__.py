@@ -1,4 +1,4 @@
-"""Figures from kernels, frequencies and results; matplotlib is imported inside."""
+"""Figures of kernels, frequencies and results. matplotlib is imported when a figure is drawn."""
 
 from rfrope.plotting.drawing import Bins as Bins
 from rfrope.plotting.drawing import check_available as check_available

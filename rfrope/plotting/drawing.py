@@ -1,4 +1,4 @@
-"""Look of the figures: colours, labels, and curves that are too dense for a line."""
+"""Style of the figures: colours, labels, and curves that are too dense for a line."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ _BINS = 256  # parts of the axis, at equal ratios and as many at equal distances
 
 @dataclass(frozen=True)
 class Bins:
-    """Neighbouring lags, of which a figure shows the smallest, the middle and the largest value."""
+    """Bins of neighbouring lags, for which a figure shows the smallest, median and largest value."""
 
     starts: np.ndarray
     lags: np.ndarray
 
     @classmethod
     def divide(cls, lags: np.ndarray) -> Bins:
-        """Divide increasing whole lags from 0 on, so that both a linear and a logarithmic axis are resolved."""
+        """Divide consecutive lags from 0 on, so that both linear and logarithmic axes are resolved."""
         starts = np.unique(np.searchsorted(lags, cls.edges(lags[-1])))
         ends = np.append(starts[1:], len(lags))
         return cls(starts, lags[(starts + ends - 1) // 2])
 
     @staticmethod
     def edges(last: float) -> np.ndarray:
-        """First lags of bins of the lags from 0 to `last`: whole numbers, at equal ratios and at equal distances."""
+        """Return the first lags of bins from 0 to `last`: whole numbers, at equal ratios and at equal distances."""
         parts = (np.geomspace(1.0, float(last), _BINS), np.linspace(0.0, float(last), _BINS))
         return np.unique(np.rint(np.concatenate(parts)))
 
     def range(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Smallest, median and largest of the values ``(..., lags)`` in each bin."""
+        """Return the smallest, median and largest of the values ``(..., lags)`` in each bin."""
         low, high = (one.reduceat(values, self.starts, axis=-1) for one in (np.minimum, np.maximum))
         parts = np.split(values, self.starts[1:], axis=-1)
         return low, np.stack([np.median(part, axis=-1) for part in parts], axis=-1), high
 
 
 def lag_label(axes: int) -> str:
-    """Label of an axis of lags, for laws and frequencies of so many axes of positions."""
+    """Return the label of an axis of lags, for a number of position axes."""
     return "lag (positions)" if axes == 1 else "lag on every axis (positions)"
 
 
 def check_available() -> None:
-    """Raise ModuleNotFoundError where matplotlib is missing, without importing it."""
+    """Raise ModuleNotFoundError if matplotlib is missing, without importing it."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'")
 
 
 def new_figure(columns: int) -> tuple[Any, Any]:
-    """Return a figure that pyplot does not know, for a file, and its axes side by side."""
+    """Return a figure for a file, unknown to pyplot, and its axes side by side."""
     figure = _matplotlib("matplotlib.figure").Figure(figsize=(6.4 * columns, 4.8), layout="constrained")
     return figure, figure.subplots(1, columns)
 
 
 def new_axes(ax: Any) -> Any:
-    """Return the axes that were given, or those of a new figure of pyplot, without frame at top and right."""
+    """Return the given axes, or those of a new pyplot figure, without frame at top and right."""
     if ax is not None and not all(hasattr(ax, name) for name in ("plot", "fill_between", "set_xlabel")):
         raise TypeError(f"ax is {show(ax)}; expected the axes of a figure of matplotlib, or None")
     ax = _matplotlib("matplotlib.pyplot").subplots(layout="constrained")[1] if ax is None else ax
@@ -75,12 +75,12 @@ def new_axes(ax: Any) -> Any:
 
 
 def colour(number: int) -> dict[str, Any]:
-    """Colour and line style of the line with this number; no two of the first 24 are alike."""
+    """Return colour and style of line `number`; the first 24 are all different."""
     return {"color": COLOURS[number % len(COLOURS)], "ls": _STYLES[number // len(COLOURS) % len(_STYLES)]}
 
 
 def curve(ax: Any, lags: np.ndarray, values: np.ndarray, number: int, **more: Any) -> Any:
-    """Draw a curve: a line, or its median inside its range where a line would fill the figure."""
+    """Draw a curve: a line, or its median and range if a line would fill the figure."""
     style = colour(number) | more
     if len(lags) <= _DENSE:
         return ax.plot(lags, values, lw=1.2, **style)[0]
@@ -91,7 +91,7 @@ def curve(ax: Any, lags: np.ndarray, values: np.ndarray, number: int, **more: An
 
 
 def heads_in_colours(ax: Any, count: int) -> list[dict[str, Any]]:
-    """Colour and label of each of several heads; for many a scale of colours with a bar beside the axes."""
+    """Return colour and label of each head; many heads share a colour scale with a bar beside the axes."""
     if count <= len(COLOURS):
         return [colour(number) | {"label": f"head {number}" if count > 1 else None} for number in range(count)]
     matplotlib = _matplotlib("matplotlib")
@@ -102,7 +102,7 @@ def heads_in_colours(ax: Any, count: int) -> list[dict[str, Any]]:
 
 
 def label(ax: Any, artists: Sequence[Any], *, inside: bool = False) -> None:
-    """Name artists, those that have a name: below the axes, or inside, at the right of the top, in their colours."""
+    """Label the artists that have names: below the axes, or inside at the top right, in their colours."""
     named = [one for one in artists if one.get_label() and not str(one.get_label()).startswith("_")]
     if not named:
         return
@@ -114,7 +114,7 @@ def label(ax: Any, artists: Sequence[Any], *, inside: bool = False) -> None:
 
 
 def plain(text: str) -> str:
-    """Return a label that is drawn as it is: between dollars is mathematics, and what begins with _ is hidden."""
+    """Return a label that matplotlib draws literally: no mathematics between dollars, no hidden leading underscore."""
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 

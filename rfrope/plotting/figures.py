@@ -1,4 +1,4 @@
-"""The figures: what is drawn, from kernels, frequencies and results."""
+"""Figures drawn from kernels, frequencies and results."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _FEW_HEADS = 4  # that are drawn as a line each
 def kernel(
     law: Kernel | str, max_lag: int, *, frequencies: Array | None = None, n_blocks: int | None = None, ax: Any = None
 ) -> Any:
-    """Draw Phi over lags, the mean kernel of given frequencies, and the band of independent draws.
+    """Draw Phi over lags, with the mean kernel of frequencies and the band of independent draws.
 
     Parameters
     ----------
     law : Kernel or str
-        The kernel that was asked for; a string is read by `rfrope.kernels.parse`. With several axes the lags run along
-        the diagonal ``(1, 1, ...)``.
+        The kernel; a string is read by `rfrope.kernels.parse`. With several axes lags run along the diagonal
+        ``(1, 1, ...)``.
     max_lag : int
         Largest lag, at least 1, in units of position.
     frequencies : Rope or array_like, radians per unit of position, optional
-        ``(D,)`` or ``(*H, D, k)``: one curve for each head.
+        ``(D,)`` or ``(*H, D, k)``: one curve per head.
     n_blocks : int, optional
-        D of the band, one standard deviation to either side of Phi at each lag; that of `frequencies` unless given.
-        Without either there is no band.
+        D of the band, one standard deviation around Phi at each lag. Default: that of `frequencies`; without either, no
+        band.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of pyplot unless given.
+        Axes to draw in. Default: those of a new pyplot figure.
 
     Returns
     -------
@@ -54,9 +54,9 @@ def kernel(
     Raises
     ------
     ModuleNotFoundError
-        Without matplotlib.
+        If matplotlib is missing.
     ValueError, TypeError
-        For a kernel, frequencies or numbers that are not as above.
+        If the kernel, frequencies or a number is not as described above.
 
     See Also
     --------
@@ -64,10 +64,10 @@ def kernel(
 
     Notes
     -----
-    Only whole lags are drawn: of Phi all up to 2048, and some 2048 beyond. The mean kernel of frequencies, which
-    oscillates, is taken at every lag (up to 2^20 in all, beyond at equal ratios): drawn as a line up to 1024 lags, and
-    beyond as the range and the median of neighbouring lags. More than four heads are drawn as their range and median.
-    The band is that of `rfrope.moments.mean_kernel_band`.
+    Phi is drawn at whole lags: all up to 2048, and some 2048 beyond. Mean kernels are computed at every lag (up to
+    2^20, beyond at equal ratios), and drawn as a line up to 1024 lags, otherwise as range and median of neighbouring
+    lags. More than four heads are drawn as their range and median. The band is that of
+    `rfrope.moments.mean_kernel_band`.
 
     Examples
     --------
@@ -103,14 +103,14 @@ def kernel(
 
 @array.select_device
 def frequencies(rope: Array, *, ax: Any = None) -> Any:
-    """Draw frequencies: in two axes as points of the plane, else their magnitudes in order, one line for each head.
+    """Draw frequencies: as points of the plane for two axes, otherwise as sorted magnitudes, one line per head.
 
     Parameters
     ----------
     rope : Rope or array_like, radians per unit of position
         Frequencies ``(D,)`` or ``(*H, D, k)``, with at least one block.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of pyplot unless given.
+        Axes to draw in. Default: those of a new pyplot figure.
 
     Returns
     -------
@@ -119,9 +119,9 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
     Raises
     ------
     ModuleNotFoundError
-        Without matplotlib.
+        If matplotlib is missing.
     ValueError, TypeError
-        For frequencies that are not as above.
+        If frequencies are not as described above.
 
     See Also
     --------
@@ -156,14 +156,14 @@ def frequencies(rope: Array, *, ax: Any = None) -> Any:
 
 @array.select_device
 def attention(result: Any, *, ax: Any = None) -> Any:
-    """Draw what a head attends to by lag, or the mean score of a real one with its spread.
+    """Draw a head's attention by lag, or the mean score of a real head with its spread.
 
     Parameters
     ----------
     result : PositionalAttention or Profile
-        What `heads.positional_attention` or `heads.profile` returned, for lags along one axis.
+        Result of `heads.positional_attention` or `heads.profile`, for lags along one axis.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of pyplot unless given.
+        Axes to draw in. Default: those of a new pyplot figure.
 
     Returns
     -------
@@ -172,9 +172,9 @@ def attention(result: Any, *, ax: Any = None) -> Any:
     Raises
     ------
     ModuleNotFoundError
-        Without matplotlib.
+        If matplotlib is missing.
     ValueError, TypeError
-        For lags of several axes, and for another kind of result.
+        If lags have several axes, or the result is of another type.
 
     See Also
     --------
@@ -182,9 +182,9 @@ def attention(result: Any, *, ax: Any = None) -> Any:
 
     Notes
     -----
-    One line for each head; the attention of a single one is drawn as stems, since it is there at whole lags alone. For
-    a `Profile` the band is one standard deviation of the score over the pairs, drawn for a single head. From 100 lags
-    on, the axis of the lags is logarithmic on both sides of 0.
+    One line per head; the attention of a single head is drawn as stems, as it exists at whole lags only. For a
+    `Profile` of a single head, the band is one standard deviation of the score over the pairs. From 100 lags on, the
+    lag axis is logarithmic on both sides of 0.
 
     Examples
     --------
@@ -234,7 +234,7 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     max_lag : int or mapping of str to int
         Largest lag, at least 1, in units of position; or one for each label.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of pyplot unless given.
+        Axes to draw in. Default: those of a new pyplot figure.
 
     Returns
     -------
@@ -243,9 +243,9 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
     Raises
     ------
     ModuleNotFoundError
-        Without matplotlib.
+        If matplotlib is missing.
     ValueError, TypeError
-        For sets or numbers that are not as above.
+        If sets or numbers are not as described above.
 
     See Also
     --------
@@ -253,8 +253,8 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
 
     Notes
     -----
-    Every whole lag counts (up to 2^20, beyond at equal ratios): up to 1024 they are drawn as a line, beyond as the
-    range and the median of neighbouring lags.
+    All whole lags are used (up to 2^20, beyond at equal ratios); up to 1024 are drawn as a line, more as range and
+    median of neighbouring lags.
 
     Examples
     --------
@@ -282,16 +282,16 @@ def mean_kernels(sets: Mapping[str, Array], max_lag: int | Mapping[str, int], *,
 
 @array.select_device
 def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] | None = None, ax: Any = None) -> Any:
-    """Draw the wavelengths of the blocks of several sets of frequencies, and the context beyond which none completes.
+    """Draw the wavelengths of the blocks of several sets, and the contexts beyond which no block completes a turn.
 
     Parameters
     ----------
     sets : mapping of str to Rope or array_like, radians per unit of position
         ``(D,)`` or ``(D, k)`` for each label, with at least one block. Blocks of frequency 0 are left out.
     context : int or mapping of str to int, optional
-        Drawn as a line: blocks above it complete no turn within so many positions. One for each label, or one for all.
+        Drawn as a line: blocks above it complete no turn within it. One for each label, or one for all.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of pyplot unless given.
+        Axes to draw in. Default: those of a new pyplot figure.
 
     Returns
     -------
@@ -300,9 +300,9 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
     Raises
     ------
     ModuleNotFoundError
-        Without matplotlib.
+        If matplotlib is missing.
     ValueError, TypeError
-        For sets or numbers that are not as above.
+        If sets or numbers are not as described above.
 
     See Also
     --------
@@ -310,7 +310,7 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
 
     Notes
     -----
-    Blocks whose wavelengths rise or fall from one to the next are joined by a line; those in no order are points.
+    Blocks with monotone wavelengths are joined by a line; others are points.
 
     Examples
     --------
@@ -338,14 +338,14 @@ def wavelengths(sets: Mapping[str, Array], *, context: int | Mapping[str, int] |
 
 
 def validation(result: Any, *, ax: Any = None) -> Any:
-    """Draw the z of every comparison of `rfrope.validate`, and the bound that they must keep.
+    """Draw the z of every comparison of `rfrope.validate`, and their bound.
 
     Parameters
     ----------
     result : Validation
-        What `rfrope.validate` returned.
+        Result of `rfrope.validate`.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of pyplot unless given.
+        Axes to draw in. Default: those of a new pyplot figure.
 
     Returns
     -------
@@ -354,9 +354,9 @@ def validation(result: Any, *, ax: Any = None) -> Any:
     Raises
     ------
     ModuleNotFoundError
-        Without matplotlib.
+        If matplotlib is missing.
     TypeError
-        For another kind of result.
+        If the result is of another type.
 
     See Also
     --------
@@ -396,7 +396,7 @@ def _sets(name: str, value: Any) -> np.ndarray:
 def _checked_sets(sets: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Sets of frequencies ``(D, k)`` by their labels."""
     if not isinstance(sets, Mapping) or not sets:
-        raise TypeError(f"sets is {show(sets)}; expected labels with frequencies: {{'base 10000': frequencies}}")
+        raise TypeError(f"sets is {show(sets)}; expected frequencies by label, such as {{'base 10000': frequencies}}")
     held = {str(label): _sets(f"sets[{show(label)}]", omega) for label, omega in sets.items()}
     for label, omega in held.items():
         if len(omega) != 1:

@@ -37,7 +37,7 @@ class Curve:
 
 
 def lag_bins(last: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return first and last lags of the bins in which lags 1 to `last` are drawn: those of the figures."""
+    """Return first and last lags of the bins for lags 1 to `last`, as in figures."""
     edges = Bins.edges(last)
     starts: np.ndarray = edges[(edges >= 1) & (edges <= last)].astype(np.int64)
     starts = starts if starts.size else np.ones(1, np.int64)
@@ -45,7 +45,7 @@ def lag_bins(last: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def contexts_around(context: int) -> list[int]:
-    """Return contexts from 2 to four times the given one, half an octave apart, the given one among them."""
+    """Return contexts from 2 to four times `context`, half an octave apart, including `context`."""
     most = min(_FURTHER * context, max(_LONGEST, context))
     octaves = np.arange(math.floor(-2 * math.log2(context / 2)), 2 * math.log2(_FURTHER) + 1) / 2
     around = np.rint(context * 2.0**octaves).astype(np.int64)
@@ -59,14 +59,14 @@ def tabulated(curve: Curve, contexts: Sequence[int]) -> dict[str, Any]:
     ----------
     curve : Curve
     contexts : sequence of int
-        As `contexts_around` gives them.
+        Result of `contexts_around`.
 
     Returns
     -------
     dict
         ``label``, ``group``; ``low``, ``mid``, ``high``: smallest, median and largest value in each bin of lags;
-        ``wavelengths``, None for a block that stands still; ``rows``: for each context up to 2^18 the first lags below
-        1/2 and below 0, the lowest value, its lag, and the number of blocks that never turn.
+        ``wavelengths``, None for frequency 0; ``rows``: for each context up to 2^18 the first lags below 1/2 and below
+        0, the lowest value, its lag, and the number of blocks that complete no turn.
     """
     terms = np.sum(angles.read_on_host(curve.frequencies).astype(np.float64), axis=-1)
     starts, ends = lag_bins(contexts[-1] - 1)
@@ -106,7 +106,7 @@ def _rows(values: np.ndarray, terms: np.ndarray, still: int, lasts: Sequence[int
 
 
 def alternatives(curve: Curve, base: float | None, original: int) -> Iterator[tuple[str, list[Curve]]]:
-    """Yield what else blocks could be, by name: curves with other bases, and of schemes with factors."""
+    """Yield alternatives to the blocks of a curve, by name: curves with other bases, and of schemes with factors."""
     n_blocks = len(curve.frequencies)
     curve = replace(curve, gain=1.0)
     if base is None or n_blocks < 2 or not 1.0 < base < math.inf:

@@ -1,8 +1,8 @@
-"""Vectors turned by position: rotate and its inverse, pairings, tables, scores, and the record of a rotation.
+"""Rotary position embedding of vectors: rotation and its inverse, pairings, tables, scores, positions, and `Rope`.
 
-Conventions: a block is two features, paired ``"half"`` (i, i + D, as Hugging Face and GPT-NeoX) or ``"interleaved"``
-(2i, 2i + 1, as Meta's Llama), and is turned counter-clockwise by ``phase = position . frequency`` radians. Only the
-first 2D features are turned, the others pass through. A lag is KEY minus QUERY position.
+Conventions: a block is two features, paired ``"half"`` (i, i + D, as in Hugging Face and GPT-NeoX) or ``"interleaved"``
+(2i, 2i + 1, as in Meta's Llama). `rotate` turns it counter-clockwise by ``phase = position . frequency`` radians and
+leaves features beyond the first 2D unchanged. A lag is KEY minus QUERY position.
 """
 
 from rfrope.rotation.cumulative import cumulative_phases

@@ -1,4 +1,4 @@
-"""Phases that are running sums of rates, which content may give: exact modulo a turn, however long the text."""
+"""Running sums of rates that may depend on content, as phases modulo a turn that stay exact in long texts."""
 
 from __future__ import annotations
 
@@ -18,55 +18,54 @@ _STEPS = 2**20  # that add up at once without 64 bits
 
 @array.select_device
 def cumulative_phases(rates: Array, *, offset: Array | None = None, axis: int = -2) -> tuple[Array, Array]:
-    """Running sums of rates along the tokens, modulo 2 pi: phases for `rotate_by_phases`.
+    """Return running sums of rates along the tokens, modulo 2 pi: phases for `rotate_by_phases`.
 
-    The sums are formed in whole units of ``2**-96`` of a turn, and wrap. So no step loses digits, and tokens that come
-    one by one get the same bits as all at once.
+    They are summed as wrapping integers, in units of ``2**-96`` of a turn, so no digits are lost, and a sequence gives
+    the same bits token by token as all at once.
 
     Parameters
     ----------
     rates : array_like, radians per token, (..., T, D)
-        How far each token turns each block; integers or floats, 16 bits included.
+        Rotation of each block at each token; integers or floats, 16 bits included.
     offset : array_like, optional
-        What the phases start from, of the shape of `rates` without the axis: floats are radians, and broadcast;
-        integers are what an earlier call returned. 0 unless given.
+        Start of the phases, of the shape of `rates` without `axis`: floats in radians, which broadcast, or the integers
+        that an earlier call returned. Default: 0.
     axis : int
-        That of the tokens.
+        Axis of the tokens.
 
     Returns
     -------
     phases : array, radians in [-pi, pi], (..., T, D)
-        Of token t the offset and the rates of tokens 0 to t, float64 where the library has it. Its gradients are those
-        of the plain sum.
+        Offset plus the rates of tokens 0 to t, for token t; float64 where the library has it. Gradients are those of
+        the plain sum.
     offset : array of integers
-        The last phase, for the next call: ``(2, ..., D)`` of int64, or ``(5, ..., D)`` of int32 without 64 bits. It
-        belongs into a cache.
+        The last phase, to be kept in a cache for the next call: ``(2, ..., D)`` of int64, or ``(5, ..., D)`` of int32
+        without 64 bits.
 
     Raises
     ------
     ValueError
-        For rates without such an axis, with NaN, infinity or magnitudes above 2**500, or an offset of another shape;
-        without 64 bits for more than 2**20 tokens. Values are looked at only where that costs nothing.
+        If `rates` has no such axis, a value is NaN, infinite or above 2**500 in magnitude (checked only where that is
+        free), `offset` has another shape, or there are more than 2**20 tokens without 64 bits.
     TypeError
-        For anything but real numbers, and for an offset of integers that no call returned.
+        If a value is not a real number, or an integer `offset` is not one that a call returned.
 
     See Also
     --------
-    rotate_by_phases : turns features by them.
-    rotate : turns by position, to which rates that are the same for all tokens amount.
+    rotate_by_phases : rotates features by these phases.
+    rotate : equivalent if the rates are the same for all tokens.
 
     Notes
     -----
-    A phase is within 7e-16 radians of the exact sum of the given rates modulo 2 pi, for up to 2**31 tokens; without 64
-    bits within 5e-7, for rates up to 2 pi and 2**20 tokens. A plain sum in float32 is wrong by tenths of a radian then.
+    A phase is within 7e-16 radians of the exact sum modulo 2 pi for up to 2**31 tokens; without 64 bits within 5e-7,
+    for rates up to 2 pi and 2**20 tokens, where a plain float32 sum is wrong by tenths of a radian.
 
-    The score of two tokens depends on the sum of the rates between them, and not on the lag: see
-    :doc:`relatives </relatives>` for what that loses. Rates of published models in their simplest form, from content x:
+    The score of two tokens depends on the sum of the rates between them, not on the lag; :doc:`relatives </relatives>`
+    says what that loses. Rates of published models in their simplest form, from content x:
 
-    - Mamba-3 (Lahoti et al., 2026): ``dt * pi * tanh(a)``, dt for each head, a for each block, on half or all features;
+    - Mamba-3 (Lahoti et al., 2026): ``dt * pi * tanh(a)``, dt per head, a per block, on half or all of the features;
     - Selective RoPE (Movahedi et al., 2025): a linear map of x;
-    - CARoPE (Veisi et al., 2025): ``f ** i`` for block i = 1, ..., D, with ``f = 1 / (1 + softplus(w . x))`` for each
-      head;
+    - CARoPE (Veisi et al., 2025): ``f ** i`` for block i = 1, ..., D, with ``f = 1 / (1 + softplus(w . x))`` per head;
     - GRAPE, contextual (Zhang et al., 2025): ``omega_i`` times a positive function of x.
 
     Examples
@@ -83,7 +82,7 @@ def cumulative_phases(rates: Array, *, offset: Array | None = None, axis: int = 
            [-2.2832,  0.4   ],
            [-1.2832,  0.5   ]])
 
-    One more token, with what was kept:
+    The next token continues from the returned offset:
 
     >>> cumulative_phases(rates[:1], offset=cached)[0].round(4)
     array([[-0.2832,  0.6   ]])

@@ -1,4 +1,4 @@
-"""Blocks of two features: their pairings, as complex numbers, in a score, and the axes that they are dealt out to."""
+"""Blocks of two features: their pairings, complex form, coefficients in a score, and distribution over axes."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
     Parameters
     ----------
     x : array_like
-        Features ``(..., d)``, or a weight with the head's features along `axis`. For a projection of H heads, reshape
-        its rows to ``(H, d, in)`` and use ``axis=1``. Any dtype.
+        Features ``(..., d)`` of any dtype, or a weight with the features of a head along `axis`. For a projection of H
+        heads, reshape its rows to ``(H, d, in)`` and use ``axis=1``.
     source, target : {"half", "interleaved"}
-        The pairing that `x` has, and the one to give it.
+        Pairing of `x`, and of the result.
     axis : int
-        Where the features are.
+        Axis of the features.
     width : int, optional
-        How many features along `axis` are rotated (2D); those beyond keep their place. All unless given.
+        Number of rotated features along `axis` (2D); those beyond keep their place. Default: all.
 
     Returns
     -------
     array
-        Shape, dtype and device of `x`.
+        Same shape, dtype and device as `x`.
 
     Raises
     ------
     ValueError
-        For an unknown pairing, an axis that `x` lacks, or a width that is odd or too large.
+        If a pairing is unknown, `x` has no such axis, or `width` is odd or too large.
 
     See Also
     --------
@@ -69,24 +69,24 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
 
 @array.select_device
 def to_complex(x: Array, *, pairing: str = "half") -> Array:
-    """View each block as a complex number, first feature real: rotation is then multiplication by ``exp(i phase)``.
+    """Return each block as a complex number, first feature real; rotation multiplies it by ``exp(i phase)``.
 
     Parameters
     ----------
     x : array_like, (..., d)
         Features of a real floating dtype, d even.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
 
     Returns
     -------
     array, (..., d / 2)
-        complex128 for float64, complex64 for narrower types. A copy.
+        A copy: complex128 for float64, complex64 for narrower types.
 
     Raises
     ------
     ValueError, TypeError
-        As `rotate`.
+        See `rotate`.
 
     See Also
     --------
@@ -111,14 +111,14 @@ def to_complex(x: Array, *, pairing: str = "half") -> Array:
 
 @array.select_device
 def from_complex(z: Array, *, pairing: str = "half") -> Array:
-    """Undo `to_complex`: real and imaginary parts become the two features of each block.
+    """Return the features of complex blocks: the inverse of `to_complex`.
 
     Parameters
     ----------
     z : array_like, complex, (..., D)
-        One number a block.
+        One number per block.
     pairing : {"half", "interleaved"}
-        Where to put the two features.
+        Which two features form a block in the result.
 
     Returns
     -------
@@ -151,25 +151,25 @@ def from_complex(z: Array, *, pairing: str = "half") -> Array:
 
 @array.select_device
 def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Array, Array]:
-    """Coefficients of the exact decomposition ``S = sum_i A_i cos u_i + B_i sin u_i``, with ``u_i = lag . omega_i``.
+    """Return the coefficients of the score ``S = sum_i A_i cos u_i + B_i sin u_i``, with ``u_i = lag . omega_i``.
 
     Parameters
     ----------
     q, k : array_like, (..., d)
-        Query and key before rotation, of one real floating dtype; the leading axes broadcast.
+        Query and key before rotation, of one real floating dtype; leading axes broadcast.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
 
     Returns
     -------
     A, B : arrays, (..., d / 2)
-        ``A_i = q_i . k_i`` and ``B_i = q_i^T J k_i = q_i2 k_i1 - q_i1 k_i2``, with J the turn by +90 degrees. The dtype
-        of q and k.
+        ``A_i = q_i . k_i`` and ``B_i = q_i^T J k_i = q_i2 k_i1 - q_i1 k_i2``, with J the rotation by +90 degrees. Same
+        dtype as q and k.
 
     Raises
     ------
     ValueError, TypeError
-        As `rotate`, and if q and k differ in width or dtype.
+        See `rotate`. Also if q and k differ in width or dtype.
 
     See Also
     --------
@@ -198,7 +198,7 @@ def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Ar
 
 
 def dealt(frequencies: Array, sections: tuple[int, ...], interleaved: bool) -> Array:
-    """Deal checked frequencies ``(D,)`` out to the axes: ``(D, len(sections))``, one number of each row not 0."""
+    """Distribute checked frequencies ``(D,)`` over the axes: ``(D, len(sections))``, zero off the block's own axis."""
     xp = array.namespace(frequencies=frequencies)
     index = xp.arange(frequencies.shape[0], dtype=xp.int32, device=array.device(frequencies))
     owners = (_interleaved_owners if interleaved else _chunked_owners)(index, sections)
@@ -207,7 +207,7 @@ def dealt(frequencies: Array, sections: tuple[int, ...], interleaved: bool) -> A
 
 
 def check_sections(sections: Sequence[int], n_blocks: int, interleaved: bool) -> tuple[int, ...]:
-    """Return how many blocks each axis gets, or say why that cannot be."""
+    """Return the number of blocks on each axis; refuse sections that do not fit."""
     numbers = listed("sections", sections, "a whole number for each axis, as (16, 24, 24)")
     lengths = tuple(whole(f"sections[{axis}]", length) for axis, length in enumerate(numbers))
     if not lengths or sum(lengths) != n_blocks:

@@ -1,4 +1,4 @@
-"""Polar features: magnitudes that position alone turns, so that the score of every pair follows the kernel."""
+"""Polar features: magnitudes rotated by position alone, so that every score follows the kernel."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ def rotate_polar(
     inverse: bool = False,
     out: Array | None = None,
 ) -> Array:
-    """Polar features of magnitudes: ``(m cos u, m sin u)`` with ``u = position . frequency + shift`` (PoPE).
+    """Return the polar features ``(m cos u, m sin u)`` of magnitudes, with ``u = position . frequency + shift`` (PoPE).
 
-    Each magnitude becomes a block of two features, so the result is twice as wide. A query and a key score
-    ``sum_i m_i m'_i cos(lag . omega_i + shift_i)``, lag = key minus query, where `shift` is that of the key: all terms
-    have weights of 0 or more, and the score follows the kernel whatever the content is.
+    The result is twice as wide: each magnitude becomes a block of two features. A query and a key score
+    ``sum_i m_i m'_i cos(lag . omega_i + shift_i)``, with lag key minus query and the shift of the key. No weight is
+    negative, so the score follows the kernel whatever the content.
 
     Parameters
     ----------
     magnitudes : array_like, (..., D)
-        0 or more, of a real floating dtype; any numbers with `softplus`. In the `inverse`, polar features (..., 2D).
+        0 or more, of a real floating dtype; any numbers if `softplus`. Polar features (..., 2D) if `inverse`.
     positions : array_like
-        As in `rotate`: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for frequencies ``(*H, D, k)``.
+        See `rotate`: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for frequencies ``(*H, D, k)``.
     frequencies : array_like, radians per unit of position
-        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``: exactly one for each magnitude, where `rotate` has one for two
-        features. The phases broadcast against the leading axes of `magnitudes`, which they may not enlarge.
+        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``: one per magnitude. The phases must broadcast to the leading
+        axes of `magnitudes`.
     shift : array_like, radians, optional
-        Added to the phases; broadcasts against them. PoPE learns one for each head and frequency, for keys alone, and
-        keeps it in [-2 pi, 0]; nothing is clamped here.
+        Added to the phases; broadcasts against them. PoPE learns one per head and frequency, for keys alone, and clamps
+        it to [-2 pi, 0]; nothing is clamped here.
     pairing : {"half", "interleaved"}
-        The two features that make a block in the result, or in what comes in the `inverse`.
+        Which two features form a block: in the result, or in the input if `inverse`.
     softplus : bool
-        The magnitudes are ``log(1 + exp(x))`` of what is given, to 2 units in the last place of its dtype; in float32
-        for 16 bits. Not together with `inverse`.
+        Take ``log(1 + exp(x))`` of the input as magnitudes, accurate to 2 units in the last place of its dtype
+        (computed in float32 for 16 bits). Not with `inverse`.
     scale : float or array_like
-        Positive; multiplies the result. An array broadcasts against the phases.
+        Positive factor of the result. An array broadcasts against the phases.
     inverse : bool
         Undo it: turn by the negative phases, divide by `scale`, and return the first feature of each block, (..., D).
     out : array, optional
-        Where to write, of the shape of the result and the dtype of `magnitudes`, and apart from them in memory.
+        Output array, of the shape of the result and the dtype of `magnitudes`; may not share memory with them.
 
     Returns
     -------
     array, (..., 2D), or (..., D) in the inverse
-        The dtype and device of `magnitudes`; `out` if it was given.
+        Same dtype and device as `magnitudes`; `out` if given.
 
     Raises
     ------
     ValueError
-        As `rotate`, and for another number of frequencies than magnitudes, for negative magnitudes without `softplus`
-        (NaN stays what it is), and for `softplus` in the inverse. Values are looked at only where that costs little:
-        not on devices, in JAX or in Dask before it computes.
+        See `rotate`. Also if there is not one frequency per magnitude, a magnitude is negative without `softplus` (NaN
+        passes), or `softplus` is given with `inverse`. Values are checked only where that is cheap: not on devices, in
+        JAX, or in Dask before it computes.
     TypeError
-        As `rotate`.
+        See `rotate`.
 
     See Also
     --------
-    rotate : for features of any sign, two for each frequency (RoPE).
+    rotate : for features of any sign, two per frequency (RoPE).
 
     Notes
     -----
@@ -86,7 +86,7 @@ def rotate_polar(
     >>> rotate_polar(np.array([2.0]), 1, [np.pi / 2]).round(12)
     array([0., 2.])
 
-    The score of a query and a key is a sum of cosines of the lag, with weights that content gives:
+    A score is a sum of cosines of the lag, weighted by content:
 
     >>> import rfrope
     >>> q, k = np.random.default_rng(0).uniform(0.0, 1.0, (2, 64))
@@ -95,7 +95,7 @@ def rotate_polar(
     >>> bool(np.isclose(turned[0] @ turned[1], np.sum(q * k * np.cos(-17 * omega + delta)), rtol=1e-12))
     True
 
-    Content of any sign passes a softplus in the same pass:
+    With `softplus`, content may have any sign:
 
     >>> rotate_polar(np.array([-1.0, 0.0, 1.0]), 0, [1.0, 0.1, 0.01], softplus=True)[:3].round(6)
     array([0.313262, 0.693147, 1.313262])
@@ -103,7 +103,7 @@ def rotate_polar(
     pairings = (pairing, MAGNITUDES) if flag("inverse", inverse) else (MAGNITUDES, pairing)
     blocks.check_pairing(pairing)
     if flag("softplus", softplus) and inverse:
-        raise ValueError("softplus is True in the inverse, which gives magnitudes; expected one of both")
+        raise ValueError("softplus is True in the inverse, which gives magnitudes; expected at most one of them")
     frequencies = angles.frequencies_of(frequencies, pairing, scale, magnitudes, "magnitudes", polar=True)
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, magnitudes=magnitudes, out=out)
@@ -124,11 +124,11 @@ def rotate_polar(
 
 
 def check_polar_width(x: Array, n_frequencies: int, name: str, inverse: bool = False) -> None:
-    """Say that there are not as many frequencies as magnitudes."""
+    """Refuse features that do not have one frequency per magnitude."""
     wanted = (2 if inverse else 1) * n_frequencies
     if x.shape[-1] != wanted:
-        what = "features: its inverse takes two for each frequency" if inverse else "magnitudes"
+        what = "features: the inverse takes two per frequency" if inverse else "magnitudes"
         raise ValueError(
             f"frequencies has D = {n_frequencies}, but {name} has shape {tuple(x.shape)}; expected (..., {wanted}) "
-            f"{what}: polar rotation takes one frequency for each magnitude, rotate takes one for two features"
+            f"{what}: rotate_polar takes one frequency per magnitude, rotate one per two features"
         )

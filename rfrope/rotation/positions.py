@@ -1,4 +1,4 @@
-"""Positions that are easily got wrong (packed sequences, pictures and video), and their sinusoidal embedding."""
+"""Positions for packed sequences, images, video, spheres and graphs, and sinusoidal embeddings of positions."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ RESIZED: dict[str, Callable[[np.ndarray, int, int], np.ndarray]] = {  # places o
 
 @array.select_device
 def packed_positions(cu_seqlens: Array, *, starts: Array | int = 0) -> Array:
-    """Positions of sequences that lie one after the other in one row, each counted from its own start.
+    """Return positions of sequences packed into one row, each counted from its own start.
 
     Parameters
     ----------
     cu_seqlens : array_like, (B + 1,)
-        Where they begin and end, as variable-length attention has it: 0, then the running sum of their lengths.
+        Boundaries of the sequences, as in variable-length attention: 0, then the running sum of their lengths.
     starts : int or array_like, (B,)
-        Position of the first token of each: how many of its keys are cached already.
+        Position of the first token of each sequence: the number of its keys that are cached already.
 
     Returns
     -------
     array, (total,)
-        Integers, in the library and on the device of `cu_seqlens`; their number depends on its values, so it is read.
+        Integers, in the library and on the device of `cu_seqlens`, whose values are read to find the size.
 
     Raises
     ------
     ValueError
-        If `cu_seqlens` does not begin with 0, decreases, or has another shape; if `starts` does not fit.
+        If `cu_seqlens` does not begin with 0, decreases, or has another shape, or `starts` does not fit.
     TypeError
-        For numbers that are not whole.
+        If a number is not whole.
 
     See Also
     --------
@@ -66,7 +66,7 @@ def packed_positions(cu_seqlens: Array, *, starts: Array | int = 0) -> Array:
     lengths = np.diff(ends)
     first = _whole_numbers("starts", starts)
     if first.ndim and first.shape != lengths.shape:
-        raise ValueError(f"starts has shape {first.shape}; expected one number, or {lengths.size}, one a sequence")
+        raise ValueError(f"starts has shape {first.shape}; expected one number, or {lengths.size}, one per sequence")
     capacity.check(24.0 * int(ends[-1]), f"{ends[-1]} positions", "cu_seqlens")
     found = np.arange(ends[-1]) - np.repeat(ends[:-1] - first, lengths)
     return array.from_host(found, xp, device=device)
@@ -81,41 +81,41 @@ def mrope_positions(
     xp: Any = None,
     device: Any = None,
 ) -> Array:
-    """Positions (time, row, column) of a text with pictures and video, as Qwen2-VL, Qwen2.5-VL and Qwen3-VL count them.
+    """Return (time, row, column) positions of text with images and video, as counted by Qwen2-VL, 2.5-VL and 3-VL.
 
     Parameters
     ----------
     segments : sequence
-        In their order: an int is so many tokens of text; ``(t, h, w)`` is the grid of patches of a picture (t = 1) or
-        video; ``(t, h, w, interval)`` a video whose frames are so many positions apart. Qwen3-VL writes the time of a
+        An int is a number of text tokens; ``(t, h, w)`` is the grid of patches of an image (t = 1) or video;
+        ``(t, h, w, interval)`` is a video whose frames are `interval` positions apart. Qwen3-VL writes the time of each
         frame as text before it: give every frame as ``(1, h, w)``.
     merge : int
-        How many patches on each side become one token (``spatial_merge_size``).
+        Number of patches on each side that become one token (``spatial_merge_size``).
     start : int
         Position of the first token.
     after_video : {"largest", "sides"}
-        Where text goes on after a video of more positions in time than on its longer side; nothing else differs.
+        Where text continues after a video with more positions in time than on its longer side:
 
-        - largest: after the largest of all its three positions. So says the paper, and so do transformers up to 5.2,
-          vLLM (commit 002d181), SGLang 0.5.23 and MLX-VLM (02f4c3a). The models were trained so: it is the default;
-        - sides: at the larger of its height and width, in tokens, whatever its length in time, which puts the text
-          before later frames. So do transformers from 5.3 on, 5.23 included.
+        - largest: after the largest of its three positions, as in the paper, in transformers up to 5.2, vLLM (commit
+          002d181), SGLang 0.5.23 and MLX-VLM (02f4c3a), and as the models were trained;
+        - sides: after the larger of its height and width, in tokens, which puts the text before later frames, as in
+          transformers 5.3 to 5.23.
     xp, device
-        Array library (a module; NumPy unless given) and where to put the result.
+        Array library (a module; default: NumPy) and device of the result.
 
     Returns
     -------
     array, (L, 3)
-        Integers, for a `Rope` with three sections. Text goes on in all three at once; after a picture it goes on at the
-        larger of its height and width, in tokens. Generated tokens go on at the largest number plus 1.
+        Integers, for a `Rope` with three sections. Text advances all three together; after an image it continues at the
+        larger of height and width, in tokens. Generated tokens continue at the largest position plus 1.
 
     Raises
     ------
     ValueError
-        For grids of another form, sides that `merge` does not divide, an interval that is not positive, or an unknown
-        `after_video`.
+        If a grid has another form, `merge` does not divide a side, an interval is not positive, or `after_video` is
+        unknown.
     TypeError
-        For sizes that are not whole numbers.
+        If a size is not a whole number.
 
     See Also
     --------
@@ -123,8 +123,8 @@ def mrope_positions(
 
     Notes
     -----
-    The interval of Qwen2.5-VL is ``tokens_per_second * second_per_grid_ts``; times are rounded down from float32, as
-    there. transformers 4 cuts ``second_per_grid_ts`` down to whole seconds before that. transformers returns the
+    For Qwen2.5-VL the interval is ``tokens_per_second * second_per_grid_ts``; times are rounded down from float32, as
+    in its code. transformers 4 first truncates ``second_per_grid_ts`` to whole seconds. transformers returns the
     transpose, ``(3, batch, L)``.
 
     Source: Wang et al., "Qwen2-VL: Enhancing vision-language model's perception of the world at any resolution" (2024),
@@ -132,14 +132,14 @@ def mrope_positions(
 
     Examples
     --------
-    Two tokens of text, a picture of 2 by 2 tokens, one more token:
+    Two text tokens, an image of 2 by 2 tokens, one more text token:
 
     >>> mrope_positions([2, (1, 4, 4), 1]).T
     array([[0, 1, 2, 2, 2, 2, 4],
            [0, 1, 2, 2, 3, 3, 4],
            [0, 1, 2, 3, 2, 3, 4]])
 
-    A video of four frames of one token each, and a token after it:
+    A video of four frames of one token each, and a text token after it:
 
     >>> for rule in ("largest", "sides"):
     ...     mrope_positions([(4, 2, 2), 1], after_video=rule)[:, 0]
@@ -181,36 +181,36 @@ def grid_positions(
     device: Any = None,
     dtype: Any = None,
 ) -> Array:
-    """Positions of the patches of an image or volume, whose resolution need not be the one that a model was trained at.
+    """Return positions of the patches of an image or volume, at a resolution that may differ from the one in training.
 
     Parameters
     ----------
     shape : sequence of int
-        Patches on each axis, as (rows, columns).
+        Number of patches on each axis, as (rows, columns).
     resized : {"extrapolate", "interpolate", "interpolate centres", "edges", "centres"}
         With n patches on an axis, and m in training, patch i is at
 
         - extrapolate: ``i``;
-        - interpolate: ``i m / n``, so that patches of the same size in the picture are at the same places (EVA-02);
-        - interpolate centres: ``(i + 1/2) m / n - 1/2``, so that the centres of patches are;
-        - edges: ``2 i / (n - 1) - 1``, from -1 to 1 whatever n (lucidrains' "pixel"; one patch alone is at -1);
+        - interpolate: ``i m / n``, which keeps corners of patches in place (EVA-02);
+        - interpolate centres: ``(i + 1/2) m / n - 1/2``, which keeps centres of patches in place;
+        - edges: ``2 i / (n - 1) - 1``, from -1 to 1 for every n (lucidrains' "pixel"; a single patch is at -1);
         - centres: ``(2 i + 1) / n - 1``, inside -1 and 1 (DINOv3).
     trained : sequence of int, optional
-        m, for both ways to interpolate.
+        m on each axis, for the two interpolations.
     xp, device, dtype
-        As in `geometric`.
+        See `geometric`.
 
     Returns
     -------
     array, (n_1 ... n_k, k)
-        Patches row after row; integers for "extrapolate" unless a dtype is given.
+        Patches row by row; integers for "extrapolate" unless a dtype is given.
 
     Raises
     ------
     ValueError
-        For an unknown way, a shape without axes, and `trained` where it is missing, superfluous, or of another length.
+        If `resized` is unknown, the shape has no axes, or `trained` is missing, superfluous, or of another length.
     TypeError
-        For sizes that are not whole numbers.
+        If a size is not a whole number.
 
     See Also
     --------
@@ -228,13 +228,13 @@ def grid_positions(
     choice("resized", resized, tuple(RESIZED))
     sizes = _read_sizes("shape", shape)
     if not sizes:
-        raise ValueError("shape is empty; expected how many patches there are on each axis")
+        raise ValueError("shape is empty; expected the number of patches on each axis")
     if (trained is None) == resized.startswith("interpolate"):
-        wanted = "how many patches there were in training" if trained is None else "none, since nothing is interpolated"
+        wanted = "the number of patches in training" if trained is None else "none, since nothing is interpolated"
         raise ValueError(f"trained is {show(trained)} with resized={resized!r}; expected {wanted}")
     before = sizes if trained is None else _read_sizes("trained", trained)
     if len(before) != len(sizes):
-        raise ValueError(f"trained is {show(trained)}; expected {len(sizes)} numbers, as many as shape has")
+        raise ValueError(f"trained is {show(trained)}; expected {len(sizes)} numbers, like shape")
     capacity.check(16.0 * (1 + len(sizes)) * math.prod(sizes), f"shape={show(shape)}", "shape")
     axes = [RESIZED[resized](np.arange(n), n, m) for n, m in zip(sizes, before, strict=True)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(math.prod(sizes), len(sizes))
@@ -243,12 +243,12 @@ def grid_positions(
 
 @array.select_device
 def sphere_positions(latitude: Array, longitude: Array) -> Array:
-    """Positions of points on a sphere: unit vectors, whose lags are chords.
+    """Return positions of points on a sphere as unit vectors, whose lags are chords.
 
     Parameters
     ----------
     latitude, longitude : array_like, radians
-        They broadcast; latitude is counted from the equator.
+        They broadcast; latitude is measured from the equator.
 
     Returns
     -------
@@ -258,9 +258,9 @@ def sphere_positions(latitude: Array, longitude: Array) -> Array:
     Raises
     ------
     ValueError
-        For shapes that do not broadcast, or numbers that are not finite where looking is free.
+        If shapes do not broadcast, or a value is not finite (checked where that is free).
     TypeError
-        For anything but integers and real floats.
+        If a value is neither an integer nor a real float.
 
     See Also
     --------
@@ -268,10 +268,10 @@ def sphere_positions(latitude: Array, longitude: Array) -> Array:
 
     Notes
     -----
-    The length of a lag is the chord ``2 sin(gamma / 2)``, gamma being the angle between the points. With
-    frequencies of an isotropic kernel of three axes the mean score is ``(q . k) Phi(2 sin(gamma / 2))``, which turns of
-    the sphere do not change: the restriction of a positive definite function to the sphere. Blocks turn along lines
-    through space, so that they commute; the representations of the rotation group, Wigner's matrices, do not.
+    The length of a lag is the chord ``2 sin(gamma / 2)``, with gamma the angle between the points. With frequencies of
+    an isotropic kernel in three axes the mean score is ``(q . k) Phi(2 sin(gamma / 2))``, which rotations of the sphere
+    leave unchanged: the restriction of a positive definite function to the sphere. The rotations of the blocks commute,
+    unlike the representations of the rotation group (Wigner's matrices).
 
     Examples
     --------
@@ -292,32 +292,32 @@ def sphere_positions(latitude: Array, longitude: Array) -> Array:
 def graph_positions(
     adjacency: Any, n_axes: int, *, normalised: bool = False, xp: Any = None, device: Any = None, dtype: Any = None
 ) -> Array:
-    """Positions of the nodes of a graph: coordinates in the slowest waves of its Laplacian.
+    """Return positions of the nodes of a graph: coordinates in the lowest eigenvectors of its Laplacian.
 
     Parameters
     ----------
     adjacency : array_like, (n, n)
-        Weights of the edges, symmetric, none negative; the diagonal does not matter. It is read on the host.
+        Edge weights, symmetric and not negative; the diagonal is ignored. Read on the host.
     n_axes : int
-        How many waves, at least 1 and less than n.
+        Number of eigenvectors, at least 1 and less than n.
     normalised : bool
-        Take ``1 - S A S`` with S the inverse roots of the degrees instead of ``diag(degrees) - A``.
+        Use the Laplacian ``1 - S A S``, S the inverse square roots of the degrees, instead of ``diag(degrees) - A``.
     xp, device, dtype
-        As in `geometric`.
+        See `geometric`.
 
     Returns
     -------
     array, (n, n_axes)
-        Eigenvectors of unit length that belong to the smallest eigenvalues after the first, in their order. The entry
-        of largest size in each, of several the first, is positive.
+        Unit eigenvectors of the smallest eigenvalues but the first, in ascending order. In each, the entry of largest
+        magnitude (the first, if several) is positive.
 
     Raises
     ------
     ValueError
-        For a matrix that is not square, symmetric and finite, or has negative entries; for a graph that is not
-        connected, whose waves do not say where its parts are; and for too many waves.
+        If the matrix is not square, symmetric and finite, or has negative entries; if the graph is not connected, since
+        its eigenvectors do not place the parts; or if `n_axes` is too large.
     TypeError
-        For anything but real numbers, or a number of waves that is not whole.
+        If a weight is not a real number, or `n_axes` is not whole.
 
     See Also
     --------
@@ -325,14 +325,12 @@ def graph_positions(
 
     Notes
     -----
-    As in WIRE (Reid et al., "Rotary position encodings for graphs", 2025) phases are ``positions @
-    frequencies^T``: a rotation by coordinates, so scores depend on the difference of two nodes' coordinates alone, and
-    with frequencies of a kernel the mean score is ``(q . k) Phi(difference)``. It says nothing on how far nodes are
-    apart in the graph beyond these waves. An eigenvalue that occurs several times has no unique waves: those that come
-    are a choice, which another numbering of the nodes may make differently. On a path of n nodes the first wave is
-    ``cos(pi (i + 1/2) / n)``, monotone in i, so that its arc cosine gives plain positions back; on a grid the first
-    wave of each side depends on the place along that side alone: an axial set (`axial`) on them is one on rows and
-    columns.
+    As in WIRE (Reid et al., "Rotary position encodings for graphs", 2025), phases are ``positions @ frequencies^T``, so
+    scores depend only on the difference of two nodes' coordinates, and with frequencies of a kernel the mean score is
+    ``(q . k) Phi(difference)``. Distances in the graph enter through these eigenvectors alone. Eigenvectors of a
+    repeated eigenvalue are not unique: another numbering of the nodes may give others. On a path of n nodes the first
+    one is ``cos(pi (i + 1/2) / n)``, monotone in i, so its arc cosine recovers plain positions; on a grid the first one
+    of each side depends on that side alone, so an axial set (`axial`) acts on rows and columns.
 
     Examples
     --------
@@ -367,7 +365,7 @@ def graph_positions(
         raise ValueError("adjacency falls into parts without an edge between them; expected a connected graph")
     waves = waves[:, 1 : n_axes + 1]
     size = np.abs(waves)
-    first = np.argmax(size > np.max(size, axis=0) - 1e-9, axis=0)  # of several as large, that of the first node
+    first = np.argmax(size > np.max(size, axis=0) - 1e-9, axis=0)  # of several maxima, the first node's
     waves = waves * np.sign(waves[first, np.arange(n_axes)])
     return array.place_for_caller(waves, xp, device, dtype)
 
@@ -389,7 +387,7 @@ def _whole_numbers(name: str, value: Any) -> np.ndarray:
 
 @array.select_device
 def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "half", dtype: Any = None) -> Array:
-    """Sinusoidal embedding: sine and cosine of each block's phase.
+    """Return the sinusoidal embedding of positions: sine and cosine of each block's phase.
 
     Parameters
     ----------
@@ -399,21 +397,21 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "half", d
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
     pairing : {"half", "interleaved"}
-        Where the two features of a block go: all sines and then all cosines, as in tensor2tensor, fairseq and diffusion
-        models, or ``sin_0, cos_0, sin_1, cos_1, ...``, as in the paper.
+        Order of the features: all sines and then all cosines, as in tensor2tensor, fairseq and diffusion models, or
+        ``sin_0, cos_0, sin_1, cos_1, ...``, as in the paper.
     dtype : dtype of the caller's library, optional
-        Dtype of the result: float64 where the library has it, unless given. The values are rounded once, at the end.
+        Dtype of the result. Default: float64 where the library has it. Values are rounded once, at the end.
 
     Returns
     -------
     array
-        ``P + (2D,)``, or what ``positions @ frequencies^T`` broadcasts to, with 2D for D. Within 1e-15 of the exact
-        values for phases up to 2**53 (see `rotate` for libraries without float64).
+        ``P + (2D,)``, or the shape of ``positions @ frequencies^T`` with 2D for D. Within 1e-15 of the exact values for
+        phases up to 2**53 (see `rotate` for libraries without float64).
 
     Raises
     ------
     ValueError, TypeError
-        As `rotation_table`, and for an unknown pairing.
+        See `rotation_table`. Also for an unknown pairing.
 
     See Also
     --------
@@ -421,9 +419,9 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "half", d
 
     Notes
     -----
-    ``E(s) . E(t) = sum_i cos((s - t) . theta_i)``, which is D times `rfrope.analysis.mean_kernel` at ``s - t``: the
-    similarity of two embeddings depends on their distance alone. Source: Vaswani et al., "Attention is all you need"
-    (2017); (2) of Stratos.
+    ``E(s) . E(t) = sum_i cos((s - t) . theta_i)`` depends on the distance alone: it is D times
+    `rfrope.analysis.mean_kernel` at ``s - t``. Source: Vaswani et al., "Attention is all you need" (2017); (2) of
+    Stratos.
 
     Examples
     --------
@@ -438,29 +436,29 @@ def sinusoidal(positions: Array, frequencies: Array, *, pairing: str = "half", d
 
 @array.select_device
 def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "half", dtype: Any = None) -> Array:
-    """Matrix that moves a sinusoidal embedding: ``E(t + offset) = B(offset) E(t)`` for every t.
+    """Return the matrix that shifts a sinusoidal embedding: ``E(t + offset) = B(offset) E(t)`` for every t.
 
     Parameters
     ----------
     offset : array_like
-        Distances, of the shapes that ``positions`` has in `sinusoidal`; negative and fractional ones too.
+        Distances, with the shapes of `positions` in `sinusoidal`; may be negative or fractional.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
     pairing : {"half", "interleaved"}
-        That of the embedding.
+        Pairing of the embedding.
     dtype : dtype of the caller's library, optional
-        As in `sinusoidal`.
+        See `sinusoidal`.
 
     Returns
     -------
     array, (..., 2D, 2D)
-        The leading axes are those of ``sinusoidal(offset, frequencies)`` but for the last. Each block is turned: the
-        matrix is orthogonal, ``B(j) B(k) = B(j + k)``, and the transpose is ``B(-offset)``.
+        The leading axes are those of ``sinusoidal(offset, frequencies)``. The matrix is orthogonal, with
+        ``B(j) B(k) = B(j + k)`` and transpose ``B(-offset)``.
 
     Raises
     ------
     ValueError, TypeError
-        As `sinusoidal`.
+        See `sinusoidal`.
 
     See Also
     --------
@@ -468,9 +466,9 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "half", dt
 
     Notes
     -----
-    A block of ``(sin, cos)`` is multiplied by ``[[cos u, sin u], [-sin u, cos u]]`` with ``u = offset . theta``: (8) of
-    Stratos, which is the turn by -u of the pair in this order. `rotate` turns pairs ``(cos, sin)`` by +u. To move many
-    embeddings call `sinusoidal` at the new positions: the matrix has 4 D^2 entries, of which 4 D are not 0.
+    Each block ``(sin, cos)`` is multiplied by ``[[cos u, sin u], [-sin u, cos u]]``, ``u = offset . theta``: (8) of
+    Stratos, the rotation by -u in this order. `rotate` turns pairs ``(cos, sin)`` by +u. To move many embeddings call
+    `sinusoidal` at the new positions: of the 4 D^2 entries of the matrix only 4 D are not 0.
 
     Examples
     --------
@@ -507,6 +505,6 @@ def _table(
 
 
 def _diagonal(values: Array, own: Array, xp: ModuleType) -> Array:
-    """Diagonal matrices ``(..., D, D)``; a NaN stays in its row."""
+    """Return diagonal matrices ``(..., D, D)``; a NaN stays in its row."""
     row = values[..., None, :]
     return xp.where(own, row, xp.zeros_like(row))

@@ -1,4 +1,4 @@
-"""The origin of a Rope's frequencies: kernel and design, or the place in a model's config, and what changed them."""
+"""Origin of a Rope's frequencies: kernel and design, or place in a model's config, and later changes."""
 
 from __future__ import annotations
 
@@ -17,38 +17,36 @@ _PAIRINGS_FROM = ("known", "given", "assumed")
 
 @dataclass(frozen=True)
 class ModelPart:
-    """Place in a model's config that describes a RoPE, and what its model type says beside the frequencies.
+    """Place in a model's config that describes a RoPE, with what its model type adds to the frequencies.
 
     Attributes
     ----------
     name : str
-        ``""`` for the top of a config with one RoPE, ``"text_config.full_attention"``.
+        ``""`` for the top level of a config with one RoPE; otherwise a path like ``"text_config.full_attention"``.
     model_type : str
-        As the config gives it there.
+        Model type in that place of the config.
     pairing_from : {"known", "given", "assumed"} or None
-        Where the Rope's pairing is from: the table of transformers' attention classes, the caller, or nowhere, where
-        the model type is unknown and "half" is a guess. None for a Rope that no config describes.
+        Source of the Rope's pairing: the table of transformers' attention classes, the caller, or the guess "half" for
+        an unknown model type. None for a Rope without a config.
     turns_last : bool
-        True where the model turns the last features of a query or key, and not the first, as in latent attention.
+        Whether the model rotates the last features of a query or key instead of the first, as in latent attention.
     note : str
-        What else must be known of how this model type turns its features.
+        Anything else to know about how this model type rotates.
     window : int or None
-        Positions that the layers see, the token itself counted; None where some see all.
+        Positions that the layers see, including the token itself; None where some see all.
     windows : dict
-        The same for each kind of layer, where they differ.
+        Window of each kind of layer, where they differ.
     qk_head_dim : int or None
-        Features that a score compares, more than ``head_dim`` with latent attention.
+        Number of features in a score; more than ``head_dim`` with latent attention.
     cached_pairing : {"half", "interleaved"} or None
-        Pairing in which the class of transformers leaves keys after it turned them, and caches them, where that is not
-        the Rope's.
+        Pairing of the keys that transformers' class caches, where it is not the Rope's.
     unmovable : str
-        Why cached keys cannot go to other positions by `rotation.relocate`, whatever their frequencies; "" where they
-        can.
+        Reason why `rotation.relocate` cannot move cached keys, whatever their frequencies; "" where it can.
     layers : tuple of int
-        The layers that turn by this Rope, counted from 0 in their part; None where the config does not determine them.
+        Layers that use this Rope, counted from 0 in their part; None where the config does not determine them.
     softmax_factor : float or None
-        What the class multiplies its softmax scale by beside the attention factor, as those of DeepSeek's models do
-        with ``mscale_all_dim``; None where it does not.
+        Factor of the softmax scale beside the attention factor, as in DeepSeek's models with ``mscale_all_dim``; None
+        where there is none.
 
     See Also
     --------
@@ -79,28 +77,28 @@ class ModelPart:
 
 @dataclass(frozen=True, repr=False)
 class Provenance:
-    """Origin of a Rope's frequencies. All fields are optional; they describe and change nothing that is computed.
+    """Origin of a Rope's frequencies. All fields are optional and descriptive: no computation depends on them.
 
     Attributes
     ----------
     kernel : str, tuple of str or None
-        Text of the kernel that the frequencies realise, or one for each head.
+        Text of the kernel, or of one per head.
     design, norm : str or None
-        How they were chosen (`rfrope.design`), and the error that an optimised design made small.
+        Design that made the frequencies (`rfrope.design`), and the error that an optimised design minimised.
     seed : int, list of int or None
-        Of a random design.
+        Seed of a random design.
     error : dict
-        ``rms`` and ``sup`` of the design's error over the context.
+        ``rms`` and ``sup`` error of the design over the context.
     lower_bound : float or None
-        Root mean square error that no design with as many blocks falls below.
+        Smallest root mean square error that any design with as many blocks can reach.
     rope_parameters : dict
-        The scheme of a config and its values, defaults filled in, under the names of transformers 5.
+        The config's scheme and its values, defaults filled in, with the names of transformers 5.
     model : ModelPart
-        The place in the config, for a Rope of `rfrope.from_config`.
+        Place in the config, for a Rope of `rfrope.from_config`.
     scaled_by : tuple of dict
-        The schemes of ``rfrope.scaling`` that have changed the frequencies, in order, with their arguments.
+        Schemes of ``rfrope.scaling`` that changed the frequencies, in order, with their arguments.
     extra : dict
-        Whatever else the maker of the frequencies says, under names of its own.
+        Other information, under names chosen by the maker of the frequencies.
 
     See Also
     --------
@@ -127,7 +125,7 @@ class Provenance:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what is known as one flat dict of plain numbers, strings, lists and dicts: what a file stores.
+        """Return the non-empty fields as one flat dict of plain numbers, strings, lists and dicts, as files store it.
 
         Examples
         --------
@@ -142,18 +140,18 @@ class Provenance:
 
     @classmethod
     def from_dict(cls, held: Mapping[str, Any]) -> Provenance:
-        """Return the record of such a dict, which is copied.
+        """Return the record of a dict, which is copied.
 
         Parameters
         ----------
         held : mapping
-            Keys that are no field, and values of another kind than the field's, go into `extra`. Dicts of earlier
-            versions are understood: they have ``pairing`` for ``pairing_from`` and ``turned`` for ``turns_last``.
+            Unknown keys, and values of another type than the field's, go into `extra`. Dicts of earlier versions, with
+            ``pairing`` for ``pairing_from`` and ``turned`` for ``turns_last``, are accepted.
 
         Raises
         ------
         TypeError
-            For keys that are not text.
+            If a key is not a string.
         """
         if strange := [name for name in held if not isinstance(name, str)]:
             raise TypeError(f"source has the key {show(strange[0])}; expected names")
@@ -175,13 +173,13 @@ class Provenance:
 
 
 def read_provenance(source: Any) -> Provenance:
-    """Return where frequencies came from as a record of its own: that of a record, of a dict, or of nothing."""
+    """Return the `Provenance` of a record, a dict or None."""
     if not isinstance(source, Provenance):
         if not isinstance(source, Mapping | None):
             raise TypeError(f"source is {show(source)}; expected a Provenance, a dict or None")
         return Provenance.from_dict(source) if source else Provenance()
     held, made = {**vars(source)}, object.__new__(Provenance)
-    for name in ("error", "rope_parameters", "extra"):  # no two Ropes share what can be written to
+    for name in ("error", "rope_parameters", "extra"):  # Ropes must not share mutable dicts
         if not isinstance(held[name], Mapping):
             raise TypeError(f"source.{name} is {show(held[name])}; expected a dict")
         held[name] = {**held[name]}
@@ -207,12 +205,12 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def _is_empty(value: Any) -> bool:
-    """Say whether a field is one that a file leaves out; a seed or a bound of 0 is not."""
+    """Return whether a file leaves a field out; a seed or a bound of 0 stays."""
     return value is None or value is False or (isinstance(value, str | dict | tuple) and not value)
 
 
 def copied(value: Any, depth: int = 4) -> Any:
-    """Return a copy of plain values, faster than `copy.deepcopy`, which takes over at a depth: one may hold itself."""
+    """Return a copy of plain values; from `depth` on by the slower `copy.deepcopy`, as a value may contain itself."""
     kind = type(value)
     if kind in _PLAIN:
         return value

@@ -1,4 +1,4 @@
-"""Keys in blocks of 8 and 4 bits, as llama.cpp holds them: to numbers and back, moved, and how far moves may be off."""
+"""Keys in llama.cpp's blocks of 8 and 4 bits: conversion, moves, and error bounds of moves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rfrope.rotation.rope import Rope, check_head_width
 
 VALUES = 32  # in a block
 _LARGEST = 65504.0  # of float16, which scales have
-_TURNED = 2.0**-21  # what one call may be off by in float32, beside rounding to narrower types
+_TURNED = 2.0**-21  # error of one call in float32, beside rounding to narrower types
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ _ROUNDING = {"float64": 0.0, "float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.
 
 @array.select_device
 def quantise(x: Array, layout: str) -> Array:
-    """Return values in blocks of 32, in the bytes of llama.cpp's Q8_0 or Q4_0.
+    """Return values as bytes of llama.cpp's Q8_0 or Q4_0, in blocks of 32.
 
     Parameters
     ----------
     x : array_like, (..., d)
         Of a real floating dtype, d a multiple of 32.
     layout : {"q8_0", "q4_0"}
-        A block is a scale s in float16 and 32 whole numbers n, which stand for ``n s``: 34 bytes with n from -127 to
-        127, or 18 with n from -8 to 7, two to a byte: the low four bits are the first 16, and 8 is added.
+        A block is a float16 scale s and 32 whole numbers n that stand for ``n s``: 34 bytes with n from -127 to 127, or
+        18 bytes with n from -8 to 7, plus 8, two to a byte, the first 16 in the low four bits.
 
     Returns
     -------
@@ -50,10 +50,10 @@ def quantise(x: Array, layout: str) -> Array:
     Raises
     ------
     ValueError
-        For another layout, for a width that is no multiple of 32, and for NaN or magnitudes whose scale is beyond
-        float16: above 8319008 in "q8_0", 524032 in "q4_0". Values are looked at only where that costs nothing.
+        If the layout is unknown, the width is not a multiple of 32, or a value is NaN or too large for a float16 scale:
+        above 8319008 in "q8_0", 524032 in "q4_0" (checked only where that is free).
     TypeError
-        For `x` that is not real floating.
+        If `x` is not real floating.
 
     See Also
     --------
@@ -61,8 +61,8 @@ def quantise(x: Array, layout: str) -> Array:
 
     Notes
     -----
-    As ``quantize_row_q8_0_ref`` and ``quantize_row_q4_0_ref`` in ggml-quants.c, in float32. What was in blocks before
-    stays what it was: ``quantise(dequantise(k, layout), layout)`` holds the values of `k`.
+    Computed in float32 as in ``quantize_row_q8_0_ref`` and ``quantize_row_q4_0_ref`` of ggml-quants.c. Quantising again
+    changes nothing: ``quantise(dequantise(k, layout), layout)`` holds the values of `k`.
 
     Examples
     --------
@@ -85,12 +85,12 @@ def quantise(x: Array, layout: str) -> Array:
 
 @array.select_device
 def dequantise(k: Array, layout: str) -> Array:
-    """Return the values in blocks of llama.cpp's Q8_0 or Q4_0.
+    """Return the values of llama.cpp's Q8_0 or Q4_0 blocks.
 
     Parameters
     ----------
     k : array of uint8
-        The bytes: as `quantise` returns them.
+        Bytes as returned by `quantise`.
     layout : {"q8_0", "q4_0"}
 
     Returns
@@ -101,9 +101,9 @@ def dequantise(k: Array, layout: str) -> Array:
     Raises
     ------
     ValueError
-        For another layout, and for a number of bytes that is not that of whole blocks.
+        If the layout is unknown, or the bytes are not whole blocks.
     TypeError
-        For an array of another dtype.
+        If `k` has another dtype.
 
     See Also
     --------
@@ -111,7 +111,7 @@ def dequantise(k: Array, layout: str) -> Array:
 
     Examples
     --------
-    A scale of 0.5 and 32 bytes; 0xff is -1:
+    A scale of 0.5 and 32 bytes, where 0xff is -1:
 
     >>> import numpy as np
     >>> dequantise(np.array([0x00, 0x38, *[2] * 31, 0xFF], dtype=np.uint8), "q8_0")[-2:]
@@ -126,31 +126,30 @@ def dequantise(k: Array, layout: str) -> Array:
 def relocate_quantised(
     k: Array, old_positions: Array, new_positions: Array, rope: Rope | Array, layout: str, *, out: Array | None = None
 ) -> Array:
-    """Move cached keys in blocks of 8 or 4 bits, as `rotation.relocate` moves others.
+    """Move cached keys in blocks of 8 or 4 bits; `rotation.relocate` for these layouts.
 
-    Blocks with features that turn are read, turned in float32 and rounded to blocks anew; the bytes of the others stay
-    what they are.
+    Blocks with rotated features are read, rotated in float32 and rounded again; other blocks keep their bytes.
 
     Parameters
     ----------
     k : array of uint8
-        The bytes of rotated keys ``(..., d)``: as `quantise` returns them.
+        Bytes of rotated keys ``(..., d)``, as returned by `quantise`.
     old_positions, new_positions, rope
-        As in `rotation.relocate`.
+        See `rotation.relocate`.
     layout : {"q8_0", "q4_0"}
-        As in `quantise`.
+        See `quantise`.
     out : array of uint8, optional
-        Where to write; ``out=k`` works in place.
+        Output array. ``out=k`` works in place.
 
     Returns
     -------
     array of uint8
-        In the shape of `k` and on its device; `out` if it was given.
+        Same shape and device as `k`; `out` if given.
 
     Raises
     ------
     ValueError, TypeError
-        As `rotation.relocate`, `quantise` and `dequantise`.
+        See `rotation.relocate`, `quantise` and `dequantise`.
 
     See Also
     --------
@@ -158,8 +157,8 @@ def relocate_quantised(
 
     Notes
     -----
-    Each move rounds, by up to `rotation.relocation_bound`; roundings of many moves add up. Where a cache moves often,
-    keep the keys as they were first stored, with the positions of that time, and move these.
+    Each move rounds, by up to `rotation.relocation_bound`, and the errors of many moves add up. If a cache moves often,
+    keep the keys as first stored, with their positions then, and move these.
 
     Examples
     --------
@@ -178,7 +177,7 @@ def relocate_quantised(
         array.shared(k=k, out=out)
         blocks.check_out(out, k, tuple(k.shape), "k", needs_gradient=False)
     if rope.polar:
-        raise ValueError("rope is polar; expected a Rope with polar=False: no engine has such keys in blocks")
+        raise ValueError("rope is polar; expected a Rope with polar=False: no engine stores polar keys in blocks")
     check_head_width("k", width, rope, None if rope.head_dim == rope.rotary_dim else rope.head_dim)
     if rope.rotary_dim > width:
         raise ValueError(
@@ -202,25 +201,25 @@ def relocate_quantised(
 
 
 def relocation_bound(storage: str, moves: int = 1) -> float:
-    """Return how far a cached key may be off after some moves, as a part of its norm.
+    """Return a bound on the relative error of a cached key after some moves.
 
     Parameters
     ----------
     storage : {"float64", "float32", "float16", "bfloat16", "q8_0", "q4_0"}
-        Type in which the cache holds keys.
+        Type of the cached keys.
     moves : int
-        How often they are turned again, by `rotation.relocate`, `rotation.relocate_quantised` or `rotation.rerotate`.
+        Number of calls of `rotation.relocate`, `rotation.relocate_quantised` or `rotation.rerotate`.
 
     Returns
     -------
     float
-        Bound of ``|stored - exact| / |exact|``, where exact is one rotation of the features without rounding, and
-        norms are over the features that turn, or over whole blocks of 32. With 0 moves it is the error of storing.
+        Bound of ``|stored - exact| / |exact|``, where exact is one rotation without rounding, and norms are over the
+        rotated features, or over whole blocks of 32. With 0 moves, the error of storing.
 
     Raises
     ------
     ValueError, TypeError
-        For another storage, and a number that is not whole or negative.
+        If the storage is unknown, or `moves` is negative or not whole.
 
     See Also
     --------
@@ -228,19 +227,20 @@ def relocation_bound(storage: str, moves: int = 1) -> float:
 
     Notes
     -----
-    One call gives ``R z + r`` with ``|r| <= e |z|``, rotations keep lengths, so n moves after one rotation are off by
-    at most ``(1 + e)^(n + 1) - 1``. For float64 e is ``(1 + sqrt 2) 2^-53 + sqrt 2 1e-15`` (products and sums, then cos
-    and sin), for float32 ``2^-21``, on every device and library, and 16 bits add one rounding: ``2^-11``, ``2^-8``.
+    One call gives ``R z + r`` with ``|r| <= e |z|``, and rotations preserve length, so n moves after one rotation are
+    off by at most ``(1 + e)^(n + 1) - 1``. e is ``(1 + sqrt 2) 2^-53 + sqrt 2 1e-15`` for float64 (products and sums,
+    then cos and sin) and ``2^-21`` for float32, on every device and library; 16 bits add one rounding, ``2^-11`` or
+    ``2^-8``.
 
-    In a block of 32 values, t steps each, the largest has m = 127 (8) steps and no error, and every other one is off by
-    at most half a step; of "q4_0", by up to one step beyond t = 7.5 (that is less of its own size). The largest part of
-    the norm is lost where all others are half a step, ``sqrt((31/4) / (m^2 + 31/4))``: 0.0219 (0.329); rounding the
-    scale to float16 adds ``2^-11``. This holds for blocks with scales of ``2^-14`` or more. Below, float16 rounds to
-    whole ``2^-24``, and each value may be off by another ``m 2^-25``. So float16 itself does below ``2^-14``.
+    In a block of 32 values with step t, the largest is m = 127 (8) steps and exact, and every other one is off by at
+    most half a step (in "q4_0", by up to one step beyond 7.5 t, which is less relative to its size). The worst case has
+    all others at half a step: ``sqrt((31/4) / (m^2 + 31/4))`` of the norm, 0.0219 (0.329); rounding the scale to
+    float16 adds ``2^-11``. This holds for scales of ``2^-14`` or more. Below, float16 rounds to multiples of ``2^-24``,
+    which may add ``m 2^-25`` to each value; plain float16 does so below ``2^-14``, too.
 
-    The sum grows with the norm of what is stored: where that stays the norm of the key, ``(n + 1) e`` is a bound, too.
-    Roundings that are independent add up in squares, to about ``e sqrt(n + 1)``, and values are seldom the worst ones:
-    the page on cached keys has measurements.
+    While the norm of the stored key stays that of the exact one, ``(n + 1) e`` is a bound, too. Independent roundings
+    add in squares, to about ``e sqrt(n + 1)``, and few values are the worst case: the page on cached keys has
+    measurements.
 
     Examples
     --------
@@ -256,12 +256,12 @@ def relocation_bound(storage: str, moves: int = 1) -> float:
 
 
 def _error_of_call(storage: str) -> float:
-    """Return the largest part of the norm that one call loses."""
+    """Return the largest relative error of one call."""
     if storage == "float64":
         return (1.0 + math.sqrt(2.0)) * 2.0**-53 + math.sqrt(2.0) * 1e-15
     if storage in _ROUNDING:
         return _TURNED + _ROUNDING[storage]
-    half = 0.5 + 2.0**-14  # a step, and what float32 loses of the number of steps
+    half = 0.5 + 2.0**-14  # a step, and the float32 error of the number of steps
     others = (VALUES - 1) * half**2
     rounded = math.sqrt(others / (_LAYOUTS[storage].steps ** 2 + others))
     return (1.0 + _TURNED) * (rounded * (1.0 + 2.0**-11) + 2.0**-11) + _TURNED
@@ -277,7 +277,7 @@ def _read_bytes(k: Any, layout: Any) -> tuple[Array, ModuleType, int]:
     k = array.asarray(k, xp, name="k", device=device)
     if array.dtype_name(k) != "uint8":
         raise TypeError(
-            f"k has dtype {array.dtype_name(k)}; expected the bytes of blocks, uint8: as rotation.quantise makes them, "
+            f"k has dtype {array.dtype_name(k)}; expected uint8, the bytes returned by rotation.quantise, "
             "or k.view(numpy.uint8)"
         )
     if k.ndim == 0 or k.shape[-1] % n_bytes:
@@ -295,7 +295,7 @@ def _encode(x: Array, layout: str, xp: ModuleType, name: str) -> Array:
     sizes = xp.abs(x)
     if layout == "q8_0":
         scale = xp.max(sizes, axis=-1, keepdims=True) / steps
-    else:  # with the sign of the first of the largest
+    else:  # with the sign of the first maximum
         largest = xp.argmin(-sizes, axis=-1, keepdims=True)
         first = xp.arange(VALUES, device=array.device(x)) == largest
         scale = xp.sum(xp.where(first, x, xp.zeros_like(x)), axis=-1, keepdims=True) / -steps

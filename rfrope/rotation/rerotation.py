@@ -1,4 +1,4 @@
-"""Cached keys, turned into those of another Rope or of other positions."""
+"""Cached keys, rotated to another Rope or to other positions."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ _FARTHEST = 2**53
 
 @array.select_device
 def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *, out: Array | None = None) -> Array:
-    """Turn keys that one Rope has rotated into those that another would have made of the same features.
+    """Turn keys rotated by one Rope into the same keys rotated by another.
 
-    For a cache of keys whose Rope changes: a dynamic scheme that grew with the text, another base, another design.
+    For a cache whose Rope changes: a dynamic scheme that grew with the text, another base, another design.
 
     Parameters
     ----------
     k : array_like, (..., d)
         Rotated keys (or queries) of a real floating dtype, d even and at least 2D of either Rope; for polar Ropes 2D.
     positions : array_like
-        Where they stand: any shape ``P`` where both Ropes have frequencies ``(D,)``, else ``(*P, k)``.
+        Their positions: any shape ``P`` if both Ropes have frequencies ``(D,)``, else ``(*P, k)``.
     old, new : Rope or array_like
-        What has rotated them, and what is to have rotated them; attention factors are exchanged too. Bare frequencies,
-        in radians per unit of position, are a Rope with the pairing "half".
+        Rope of the given keys, and of the result, with their attention factors. Bare frequencies, in radians per unit
+        of position, are a Rope with pairing "half".
     out : array, optional
-        Where to write; ``out=k`` works in place.
+        Output array. ``out=k`` works in place.
 
     Returns
     -------
     array, (..., d)
-        ``new.rotate(old.rotate(k, positions, inverse=True), positions)``, in the dtype and device of `k`; `out` if it
-        was given.
+        ``new.rotate(old.rotate(k, positions, inverse=True), positions)``, with the dtype and device of `k`; `out` if
+        given.
 
     Raises
     ------
     ValueError
-        As `rotate`, and for Ropes that take positions of different shapes or of which one is polar.
+        See `rotate`. Also if the Ropes take positions of different shapes, or only one is polar.
     TypeError
-        As `rotate`.
+        See `rotate`.
 
     See Also
     --------
@@ -55,10 +55,10 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
 
     Notes
     -----
-    Where both have one pairing and frequencies of one shape, every block is turned once, by ``p new - p old``, with
-    cos and sin of that exact phase to 1e-15: one rounding to the dtype of `k`, however large the position. Else the
-    features are turned back and then forth, with two roundings. The roundings of repeated calls add up; the page on
-    cached keys has their size.
+    If both Ropes have the same pairing and shape of frequencies, each block is rotated once, by ``p new - p old``, with
+    cos and sin within 1e-15 for this exact phase: one rounding to the dtype of `k`, at any position. Otherwise the keys
+    are rotated back and then forth, with two roundings. Errors of repeated calls add up; the page on cached keys has
+    their size.
 
     Examples
     --------
@@ -78,13 +78,13 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     constants = {"positions": positions, "old": before, "new": after}
     xp, device = array.shared(constants, k=k, out=out)
     xp = array.space_of_constants(xp, constants)
-    # one line beside frequencies of axes takes positions as these do
+    # one axis beside several takes positions of the same form
     which, one = max((("old", old.vectors), ("new", new.vectors)), key=lambda named: named[1].ndim)
     read = angles.checked(positions, one, None, xp, device, frequencies_name=f"frequencies of {which}")
     at = read.positions
     blocks.check_rotation(k, read.shape, pairings[0], None, out, ("k", "positions", "old", "new"), at, before, after)
     if pairings[0] != pairings[1] or before.shape != after.shape:
-        same = pairings[1] if old.polar else None  # magnitudes go where the new pairing has them
+        same = pairings[1] if old.polar else None  # magnitudes in the order of the new pairing
         features = rotate(
             k, at, before, pairing=pairings[0], out_pairing=same, scale=old.attention_factor, inverse=True
         )
@@ -97,56 +97,56 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
 def relocate(
     k: Array, old_positions: Array, new_positions: Array, rope: Rope | Array, *, out: Array | None = None
 ) -> Array:
-    """Turn cached keys of some positions into those that the same features would have at others.
+    """Turn keys rotated at some positions into the same keys rotated at others.
 
-    For a cache whose keys move: tokens before them were dropped (context shift), or a text that was cached alone stands
+    For a cache whose keys move: tokens before them were dropped (context shift), or a text cached alone is reused
     elsewhere in a prompt (prefix reuse, CacheBlend).
 
     Parameters
     ----------
     k : array_like, (..., d)
-        Rotated keys of a real floating dtype, d even and at least 2D; for a polar Rope 2D. With latent attention these
-        are the ``rotary_dim`` features that are cached beside the latent ones.
+        Rotated keys of a real floating dtype, d even and at least 2D; for a polar Rope 2D. With latent attention, the
+        ``rotary_dim`` features that are cached beside the latent ones.
     old_positions, new_positions : array_like
-        Where they stood, and where they shall stand: any shape ``P`` for frequencies ``(D,)`` without sections, else
-        ``(*P, k)``. They broadcast against each other.
+        Positions before and after: any shape ``P`` for frequencies ``(D,)`` without sections, else ``(*P, k)``. They
+        broadcast against each other.
     rope : Rope or array_like
-        What has rotated them, in the pairing that they have in the cache. Bare frequencies, in radians per unit of
-        position, are a Rope with the pairing "half".
+        Rope of the keys, with their pairing in the cache. Bare frequencies, in radians per unit of position, are a Rope
+        with pairing "half".
     out : array, optional
-        Where to write; ``out=k`` works in place.
+        Output array. ``out=k`` works in place.
 
     Returns
     -------
     array, (..., d)
-        In the dtype and device of `k`; `out` if it was given.
+        Same dtype and device as `k`; `out` if given.
 
     Raises
     ------
     ValueError
-        As `rotate`, and for old and new positions that do not broadcast, or are whole and more than 2**53 apart.
+        See `rotate`. Also if old and new positions do not broadcast, or are whole and more than 2**53 apart.
     TypeError
-        As `rotate`.
+        See `rotate`.
 
     See Also
     --------
-    rotation.rerotate : for a Rope that changes, as one whose scheme depends on the length of the text.
+    rotation.rerotate : for a Rope that changes, as when its scheme depends on the length of the text.
     rotation.relocate_quantised : for keys in 8 or 4 bits.
-    rotation.relocation_bound : how far keys may be off after some moves.
-    models.can_relocate : whether the keys of a model may move, by its config.
+    rotation.relocation_bound : error bound after some moves.
+    models.can_relocate : whether the cached keys of a model may move, from its config.
 
     Notes
     -----
-    Every block is turned once, by ``(new - old) omega``, with cos and sin of that exact phase to 1e-15. The attention
-    factor is inside of the keys already and is not applied again, as ``rope.rotate(k, new - old)`` would do. Integers
-    are subtracted before any float is made, so that differences count exactly up to 2**53 however large positions are
-    (up to 2**31 in JAX without x64); larger ones are refused where positions are in the memory of the CPU, and rounded
-    on devices and in traces. Floats are not subtracted at all: each has its own exact phase, up to 2**53. The page on
-    cached keys has the error after many moves, which is that of rounding to the dtype of `k`.
+    Each block is rotated once, by ``(new - old) omega``, with cos and sin within 1e-15 for this exact phase. The keys
+    already contain the attention factor, so it is not applied, as ``rope.rotate(k, new - old)`` would. Integer
+    positions are subtracted as integers, so differences are exact up to 2**53 at any position (2**31 in JAX without
+    x64); larger differences raise on the CPU, and are rounded on devices and in traces. Float positions are not
+    subtracted: each has its own exact phase, up to 2**53. The page on cached keys has the error after many moves, which
+    is that of rounding to the dtype of `k`.
 
     Examples
     --------
-    Of 48 cached tokens the first 16 are dropped, and the others take their place:
+    Of 48 cached tokens the first 16 are dropped, and the others move up:
 
     >>> import numpy as np, rfrope
     >>> rope = rfrope.scaling.yarn(rfrope.geometric(32), 4.0, original_max_position_embeddings=4096)
@@ -190,7 +190,7 @@ def _read_and_relocated(k: Array, old_positions: Array, new_positions: Array, ro
 
 
 def _relocated_at_once(k: Any, old: Any, new: Any, rope: Any, out: Any) -> Any:
-    """Move small dense keys by whole positions in one pass; None for whatever takes a closer look, or has an error."""
+    """Move small dense keys by whole positions in one pass; return None where all checks are needed."""
     if not (type(k) is np.ndarray or libraries.may_reach_loops(k)) or not isinstance(rope, Rope) or rope.polar:
         return None
     mover, backend = find_rotator(rope, "_mover"), _load_differences()
@@ -200,12 +200,12 @@ def _relocated_at_once(k: Any, old: Any, new: Any, rope: Any, out: Any) -> Any:
 
 @cache
 def _load_differences() -> Any:
-    """Return the backend that subtracts whole positions, if there is one."""
+    """Return the backend that subtracts whole positions, or None."""
     return dispatch.find(dispatch.Backend("cpu", "relocation"))
 
 
 def _check_differences(new: Array, old: Array) -> None:
-    """Refuse whole positions that are too far from each other for an exact phase, where looking at them is free."""
+    """Refuse whole positions too far apart for an exact phase, where checking is free."""
     if not array.has_host_values(new) or not array.has_host_values(old) or 0 in new.shape:
         return
     ends = [array.to_host(one) for one in (new, old)]
@@ -244,8 +244,8 @@ def _alike(old: Array, new: Array) -> tuple[Array, Array]:
         old, new = (angles.to_vectors(one, one) for one in (old, new))
     if old.shape[-1] != new.shape[-1]:
         raise ValueError(
-            f"old turns by {old.shape[-1]} position axes and new by {new.shape[-1]}; expected as many, since the "
-            "positions are the same"
+            f"old turns by {old.shape[-1]} position axes and new by {new.shape[-1]}; expected the same number, since "
+            "the positions are the same"
         )
     return old, new
 

@@ -1,4 +1,4 @@
-"""The record of a rotation: frequencies, and what belongs to them."""
+"""`Rope`, the record of a rotary position embedding."""
 
 from __future__ import annotations
 
@@ -23,42 +23,41 @@ class Assumed(int):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rope:
-    """A rotary position embedding: its frequencies, how they are used, and where they came from.
+    """A rotary position embedding: its frequencies, how they are applied, and where they came from.
 
-    Whatever makes frequencies for a model (`design`, `from_config`, `load`, the schemes, the makers of several axes)
-    returns one, and whatever reads frequencies takes one or a bare array.
+    `design`, `from_config`, `load` and the schemes return one; functions that read frequencies accept one, or a bare
+    array.
 
     Attributes
     ----------
     frequencies : array, radians per unit of position
         ``(D,)`` for scalar positions, or ``(*H, D, k)`` for positions ``(*P, k)``.
     pairing : {"half", "interleaved"} or None
-        Which two features form a block. None means neither, as for a few model types: such a Rope can be read and
-        saved, but it cannot rotate.
+        Which two features form a block. None, for the few model types that use neither: the Rope can be read and saved,
+        but not applied.
     head_dim : int
-        Features of a query or key, at least 2D; those beyond 2D are not rotated. If it is given, only features of this
-        width are accepted, or the 2D rotated features alone. The default is 2D, and features may then be wider. For a
-        polar Rope it is D.
+        Number of features of a query or key, at least 2D; those beyond 2D are not rotated. If given, features must have
+        this width or be the 2D rotated features alone. Default: 2D, and features may be wider. D for a polar Rope.
     attention_factor : float
-        Positive; multiplies cos and sin of queries and of keys, and so scores by its square.
+        Positive factor of cos and sin, for queries and keys alike: scores are multiplied by its square.
     sections : tuple of int or None
-        How many of the blocks ``(D,)`` belong to each position axis, in the order of `mrope`; positions are then
-        ``(*P, len(sections))``. None if the frequencies themselves determine the axes.
+        Number of the blocks ``(D,)`` on each position axis, as in `mrope`; positions are then ``(*P, len(sections))``.
+        Default: the shape of the frequencies determines the axes.
     interleaved : bool
-        Whether sections alternate (Qwen3-VL) or follow one after the other (Qwen2-VL).
+        Whether the sections alternate (Qwen3-VL) or follow one another (Qwen2-VL).
     context : int, tuple of int or None
-        Positions that the frequencies are made for, one number or one for each axis.
+        Number of positions that the frequencies were designed for, in all or on each axis.
     polar : bool
-        Whether features are magnitudes with one frequency each, D of them, which become 2D features
-        ``(m cos u, m sin u)``, as `rfrope.rotation.rotate_polar` makes them.
+        Whether features are D magnitudes m, one frequency each, which become the 2D features ``(m cos u, m sin u)``
+        (`rfrope.rotation.rotate_polar`).
     source : Provenance
-        The origin: the kernel's text, design and seed; or the model type and scheme. A dict is converted
-        (`Provenance.from_dict`).
+        Origin of the frequencies: kernel, design and seed, or model type and scheme. A dict is converted by
+        `Provenance.from_dict`.
 
     Raises
     ------
     ValueError, TypeError
-        For values that are not as above.
+        If a value is not as described above.
 
     See Also
     --------
@@ -66,15 +65,13 @@ class Rope:
 
     Notes
     -----
-    Frequencies of NumPy are a copy, and read-only, as what is prepared from them is kept: write to
-    ``rope.frequencies.copy()``, and make another Rope of it. Libraries that take their memory do not see that
-    (``torch.from_numpy``): give them a copy. Those of other libraries are the caller's own arrays, so
-    that gradients reach them; what is written into a tensor is seen by the next call.
+    NumPy frequencies are copied and made read-only: to change them, write to ``rope.frequencies.copy()`` and make a new
+    Rope. ``torch.from_numpy`` ignores the flag, so give it a copy. Arrays of other libraries are kept as they are, so
+    gradients reach them, and the next call sees what is written into them.
 
-    JAX knows it as a pytree, whose leaf is the frequencies, once one is made after JAX was imported.
-
-    It unpacks as the pair ``frequencies, attention_factor``, and ``numpy.asarray`` gives its frequencies. A copy with
-    another field: ``dataclasses.replace(rope, context=8192)``.
+    A Rope made after importing JAX is a pytree whose leaf is the frequencies. It unpacks as ``frequencies,
+    attention_factor``; ``numpy.asarray`` returns the frequencies; ``dataclasses.replace(rope, context=8192)`` returns a
+    copy with another field.
 
     Examples
     --------
@@ -106,7 +103,7 @@ class Rope:
         assumed = self.head_dim is None or (isinstance(self.head_dim, Assumed) and width == turned)
         if polar and width != turned:
             raise ValueError(
-                f"head_dim is {width}, but a polar Rope has one frequency for each feature; expected D = {turned}"
+                f"head_dim is {width}, but a polar Rope has one frequency per feature; expected D = {turned}"
             )
         if width < turned:
             raise ValueError(f"head_dim is {width}; expected at least 2D = {turned}")
@@ -115,12 +112,10 @@ class Rope:
         if sections is not None and frequencies.ndim > 1:
             raise ValueError(
                 f"sections is {sections}, but frequencies have shape {tuple(frequencies.shape)}; expected (D,) with "
-                "sections, which are dealt out"
+                "sections"
             )
         if interleaved and sections is None:
-            raise ValueError(
-                "interleaved is True, but sections is None; expected the lengths that are dealt out in turn"
-            )
+            raise ValueError("interleaved is True, but sections is None; expected sections")
         checked = {
             "frequencies": frequencies,
             "pairing": self.pairing if self.pairing is None else blocks.check_pairing(self.pairing),
@@ -137,22 +132,22 @@ class Rope:
 
     @property
     def n_blocks(self) -> int:
-        """D: how many frequencies a head has."""
+        """D, the number of frequencies of a head."""
         return angles.blocks_of(self.frequencies)
 
     @property
     def rotary_dim(self) -> int:
-        """Number of features of a head that are turned, those with frequency 0 included: 2D, or D if polar."""
+        """Number of rotated features of a head, including those of frequency 0: 2D, or D if polar."""
         return self.n_blocks if self.polar else 2 * self.n_blocks
 
     @property
     def qk_head_dim(self) -> int:
-        """Features that a score compares: more than ``head_dim`` where a model's attention is latent."""
+        """Number of features in a score; more than ``head_dim`` with latent attention."""
         return int(self.source.model.qk_head_dim or self.head_dim or 0)
 
     @property
     def vectors(self) -> Array:
-        """Frequencies as `rfrope.rotate` takes them: ``(D, len(sections))`` with sections, else as they are."""
+        """Frequencies in the shape that `rfrope.rotate` takes: ``(D, len(sections))`` with sections, else unchanged."""
         if self.sections is None:
             return self.frequencies
         if not isinstance(self.frequencies, np.ndarray):  # it may have a gradient, or be traced
@@ -165,30 +160,31 @@ class Rope:
     def rotate(self, x: Array, positions: Array, *, inverse: bool = False, out: Array | None = None) -> Array:
         """Rotate queries or keys by position; see `rfrope.rotate`.
 
-        What depends on the layout of the arrays alone is prepared once, so a repeated call, as in a decode loop, is
-        faster than `rfrope.rotate`. Cached keys move by `rotation.relocate`: this would apply the factor again.
+        Repeated calls, as in a decode loop, are faster than `rfrope.rotate`. To move cached keys use
+        `rotation.relocate`, which does not apply the attention factor again.
 
         Parameters
         ----------
         x : array_like, (..., d)
-            Features of a real floating dtype, d even and at least 2D; of a polar Rope magnitudes ``(..., D)``, or polar
-            features ``(..., 2D)`` in the inverse.
+            Features of a real floating dtype, d even and at least 2D. For a polar Rope, magnitudes ``(..., D)``, or
+            polar features ``(..., 2D)`` if `inverse`.
         positions : array_like
             Any shape ``P`` for frequencies ``(D,)`` without sections; ``(*P, k)`` otherwise.
         inverse : bool
             Undo the rotation.
         out : array, optional
-            Where to write; ``out=x`` works in place, but for a polar Rope.
+            Output array. ``out=x`` works in place, except for a polar Rope.
 
         Returns
         -------
         array, (..., d)
-            The library, dtype and device of `x`; `out` if it was given. Of a polar Rope ``(..., 2D)``, or ``(..., D)``.
+            Same library, dtype and device as `x`; `out` if given. For a polar Rope ``(..., 2D)``, or ``(..., D)`` if
+            `inverse`.
 
         Raises
         ------
         ValueError, TypeError
-            As `rfrope.rotate`.
+            See `rfrope.rotate`.
 
         Examples
         --------
@@ -217,24 +213,24 @@ class Rope:
 
     @array.select_device
     def scores(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
-        """Attention scores before softmax, the square of the attention factor included; see `rfrope.scores`.
+        """Return attention scores before softmax, times the square of the attention factor; see `rfrope.scores`.
 
         Parameters
         ----------
         q, k : array_like, (..., M, d) and (..., N, d)
             Queries and keys before rotation.
         q_positions, k_positions : array_like
-            As `positions` in `rotate`.
+            See `positions` of `rotate`.
 
         Returns
         -------
         array, (..., M, N)
-            The dtype and device of q and k.
+            Same dtype and device as q and k.
 
         Raises
         ------
         ValueError, TypeError
-            As `rfrope.scores`.
+            See `rfrope.scores`.
 
         Examples
         --------
@@ -247,24 +243,24 @@ class Rope:
         return scores_of(q, k, q_positions, k_positions, self._vectors_beside(q), pairing, None, self.attention_factor)
 
     def table(self, positions: Array, *, dtype: Any = None) -> tuple[Array, Array]:
-        """Cos and sin of the phases, times the attention factor; see `rfrope.rotation_table`.
+        """Return cos and sin of the phases, times the attention factor; see `rfrope.rotation_table`.
 
         Parameters
         ----------
         positions : array_like
-            As in `rotate`.
+            See `rotate`.
         dtype : dtype of the library of the positions, optional
-            float64 where the library has it, unless given.
+            Default: float64 where the library has it.
 
         Returns
         -------
         cos, sin : arrays
-            One column a block.
+            One column per block.
 
         Raises
         ------
         ValueError, TypeError
-            As `rfrope.rotation_table`.
+            See `rfrope.rotation_table`.
 
         Examples
         --------
@@ -297,12 +293,12 @@ class Rope:
         """
         if self.polar != polar and (polar or pairing is not None):
             expected = (
-                "rotation.rotate_polar for it, whose features are magnitudes"
+                "rotation.rotate_polar for it"
                 if self.polar
-                else "a Rope with polar=True, which has a frequency for each magnitude"
+                else "a Rope with polar=True, with one frequency per magnitude"
             )
             raise ValueError(f"the Rope has polar={self.polar}; expected {expected}")
-        known = self.source.model.pairing_from == "known"  # else "interleaved" is as good as the Rope's default
+        known = self.source.model.pairing_from == "known"  # otherwise "interleaved" is as good as the Rope's default
         if pairing is not None and self.pairing != pairing and (known or pairing == "half" or self.pairing is None):
             wanted = "neither is right for it" if self.pairing is None else f"expected pairing={self.pairing!r}"
             raise ValueError(
@@ -372,7 +368,7 @@ _FIELDS = tuple(each.name for each in fields(Rope))
 
 
 def find_rotator(rope: Rope, name: str = "_rotator") -> Any:
-    """Return what rotates small dense arrays at once, or None; "_mover" is that without the attention factor."""
+    """Return the function that rotates small dense arrays at once, or None; "_mover" omits the attention factor."""
     held = rope._held()
     return held[name] if name in held else held.setdefault(name, _make_rotator(rope, name))
 
@@ -388,18 +384,18 @@ def _make_rotator(rope: Rope, name: str) -> Any:
 
 
 def pairing_for(rope: Rope, x: Any, name: str = "x") -> str:
-    """The pairing of a Rope, if it is known, and if the first 2D features of x are those that turn."""
+    """Return the pairing of a Rope; refuse an unknown one, and models that do not turn the first 2D features of x."""
     _check_width(rope, x, name)
     return _known_pairing(rope)
 
 
 def _known_pairing(rope: Rope) -> str:
-    """The pairing of a Rope, or an error that says why there is none."""
+    """Return the pairing of a Rope; say why if it has none."""
     if rope.pairing is None:
         note = f" ({printable(rope.source.model.note)})" if rope.source.model.note else ""
         raise ValueError(
-            f"rope.pairing is None: this model pairs features in a way of its own{note}; expected a Rope with a "
-            "pairing, as dataclasses.replace(rope, pairing='half') makes"
+            f"rope.pairing is None: this model pairs features in its own way{note}; expected a Rope with a "
+            "pairing, such as dataclasses.replace(rope, pairing='half')"
         )
     return rope.pairing
 
@@ -415,7 +411,7 @@ def _given_head_dim(rope: Rope) -> int | None:
 
 
 def check_head_width(name: str, width: int, rope: Rope, head_dim: int | None) -> None:
-    """Refuse features that are not of the width of a head, if one is given, or whose first 2D a model does not turn."""
+    """Refuse features whose width is not that of a given `head_dim`, or whose first 2D the model does not turn."""
     turning, last = rope.rotary_dim, rope.source.model.turns_last
     if (not last and (head_dim is None or width == head_dim)) or width <= turning:
         return
@@ -427,7 +423,7 @@ def check_head_width(name: str, width: int, rope: Rope, head_dim: int | None) ->
     part = "" if turning == head_dim else f", or the {turning} that turn"
     raise ValueError(
         f"{name} has {width} features, but head_dim is {head_dim}; expected {head_dim}{part}: for heads of {width} "
-        f"features of which {turning} turn, give head_dim={width} to the Rope"
+        f"features of which {turning} are rotated, give head_dim={width} to the Rope"
     )
 
 
@@ -439,7 +435,9 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
     if isinstance(value, _CheckedFrequencies):
         return value
     if isinstance(value[0] if isinstance(value, list | tuple) and value else value, Rope):
-        raise TypeError("frequencies is a Rope, or several; expected an array: dataclasses.replace changes others")
+        raise TypeError(
+            "frequencies is a Rope, or several; expected an array (dataclasses.replace changes other fields)"
+        )
     if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and 0 < value.size <= 2**16:
         if not np.vdot(value, value) < LARGEST * LARGEST:  # NaN and infinity too
             angles.check_values("frequencies", value, np)
@@ -454,7 +452,7 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
 
 
 def _seal(frequencies: Array) -> Array:
-    """Make an array of NumPy that nobody else holds read-only: what was prepared from it stays right."""
+    """Make a NumPy array that nobody else holds read-only, so that prepared data stays valid."""
     if isinstance(frequencies, np.ndarray):
         frequencies.flags.writeable = False
     return frequencies
@@ -463,26 +461,26 @@ def _seal(frequencies: Array) -> Array:
 def _checked_context(context: Any) -> int | tuple[int, ...] | None:
     if context is not None and type(context) is not int and is_several(context):
         if not len(context):
-            raise ValueError("context is empty; expected a number, one number for each axis, or None")
+            raise ValueError("context is empty; expected one number, one for each axis, or None")
         return tuple(whole(f"context[{axis}]", length, 1) for axis, length in enumerate(context))
     return None if context is None else whole("context", context, 1)
 
 
 def refuse_polar(rope: Any, name: str, reason: str) -> None:
-    """Say why a polar Rope means nothing to a call, if it is one."""
+    """Refuse a polar Rope where it has no meaning."""
     if getattr(rope, "polar", False):
         raise ValueError(f"{name} is polar, but {reason}; expected a Rope with polar=False")
 
 
 def replace_fields(made_from: Any, /, **changes: Any) -> Rope:
-    """Return a Rope with some fields changed, which keeps the others of the Rope that it was made from, if it was one.
+    """Return a copy of `made_from` with some fields changed; make a Rope if `made_from` is bare frequencies.
 
     Parameters
     ----------
     made_from : Rope or array_like
-        What a map on frequencies was given.
+        The argument of a map on frequencies.
     **changes
-        The fields that it changed; `frequencies` among them.
+        The fields to change, `frequencies` among them.
     """
     held = made_from.__getstate__() if isinstance(made_from, Rope) else {}
     fields = {**held, **changes}

@@ -1,4 +1,4 @@
-"""Turn query and key vectors by position, exactly and on any array library."""
+"""Rotate query and key vectors by position, exactly and on any array library."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from rfrope._core.lazy import DASK, Constant
 
 @array.select_device
 def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) -> Array:
-    """Plain phases ``positions . frequencies + shift``, for people to look at.
+    """Return the phases ``positions . frequencies + shift``, for inspection.
 
-    The product is rounded to float64 and not reduced, so it loses about ``1.1e-16 * |phase|`` radians: 5e-12 at
-    position 131071 and everything near 2**53. `rotate`, `rotation_table` and `scores` do not use it.
+    They are rounded to float64 and not reduced, so the error is about ``1.1e-16 * |phase|`` radians: 5e-12 at position
+    131071, and no digit is left near 2**53. `rotate`, `rotation_table` and `scores` do not use them.
 
     Parameters
     ----------
@@ -47,14 +47,14 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
     Returns
     -------
     array, radians, float64 where the library has it
-        ``P + (D,)``, or what ``positions @ frequencies^T`` broadcasts to.
+        ``P + (D,)``, or the shape of ``positions @ frequencies^T`` under broadcasting.
 
     Raises
     ------
     ValueError
-        For shapes that do not fit together, and for NaN or infinite values.
+        If shapes do not fit together, or values are NaN or infinite.
     TypeError
-        For arrays of different libraries, or of a dtype that is not integer or real floating.
+        If arrays are of different libraries, or a dtype is neither integer nor real floating.
 
     See Also
     --------
@@ -84,10 +84,10 @@ def rotate(
     inverse: bool = False,
     out: Array | None = None,
 ) -> Array:
-    """Rotate features by position: RoPE, for a query or a key.
+    """Rotate queries or keys by position (RoPE).
 
-    Cos and sin are those of the exact product of the given positions and frequencies to 1e-15, up to phases of 2**53;
-    they are never formed in the dtype of `x`.
+    Cos and sin are within 1e-15 of those of the exact product of positions and frequencies, for phases up to 2**53, in
+    any dtype of `x`.
 
     Parameters
     ----------
@@ -95,55 +95,54 @@ def rotate(
         Features of a real floating dtype, d even.
     positions : array_like
         Integers or floats, in any order: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for frequencies
-        ``(*H, D, k)``. Integers are exact up to 2**53. 16-bit floats raise a warning if they are too large to represent
-        every whole number, and always where values are not read (devices, compiled graphs).
+        ``(*H, D, k)``. Integers are exact up to 2**53. 16-bit floats warn if they are too large to represent every
+        whole number, and always where values are not read (devices, compiled graphs).
     frequencies : array_like, radians per unit of position
-        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d, and features beyond 2D are not rotated. A Rope with a
-        given `head_dim` rotates only features of that width, or of width 2D. The phases, ``P + (D,)`` or what
-        ``positions @ frequencies^T`` broadcasts to, broadcast against the leading axes of `x`, which they may not
-        enlarge.
+        ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d, and features beyond 2D are not rotated. The phases,
+        ``P + (D,)`` or the shape of ``positions @ frequencies^T`` under broadcasting, must broadcast to the leading
+        axes of `x`. A Rope with a given `head_dim` takes only features of that width or of width 2D.
     pairing, out_pairing : {"half", "interleaved"}
-        Which two features form a block, in `x` and in the result (by default the same).
+        Which two features form a block, in `x` and in the result. Default: the same in both.
     shift : array_like, radians, optional
-        Added to the phases; broadcasts against them. Triton's kernel gives NaN for 2**53 and more.
+        Added to the phases; broadcasts against them. Triton's kernel returns NaN from 2**53 on.
     scale : float or array_like
-        Positive; multiplies cos and sin (an attention factor). An array broadcasts against the phases.
+        Positive factor of cos and sin (an attention factor). An array broadcasts against the phases.
     inverse : bool
         Undo the rotation: turn by the negative phases and divide by `scale`.
     out : array, optional
-        Where to write, of the shape and dtype of the result; ``out=x`` works in place.
+        Output array, of the shape and dtype of the result. ``out=x`` works in place.
 
     Returns
     -------
     array, (..., d)
-        The dtype and device of `x`; `out` if it was given.
+        Same dtype and device as `x`; `out` if given.
 
     Raises
     ------
     ValueError
-        For shapes that do not fit, phases that would enlarge `x`, an odd d, 2D > d, features of another width than a
-        Rope was given, positions, frequencies or shifts that are NaN or above 2**500, a `scale` that is not positive,
-        an unknown pairing, or an `out` that is read-only, of another shape, or partly overlaps `x`. Values are looked
-        at only where that costs nothing: not on devices, in JAX or in Dask.
+        If shapes do not fit, the phases would enlarge `x`, d is odd, 2D > d, the width of `x` is not that of the Rope,
+        a position, frequency or shift is NaN or above 2**500, `scale` is not positive, a pairing is unknown, or `out`
+        is read-only, of another shape, or partly overlaps `x`. Values are checked only where that is free: not on
+        devices, in JAX or in Dask.
     TypeError
-        For `x` that is not real floating, arrays of different libraries, `out` of another dtype, or `out` where
-        gradients are asked for.
+        If `x` is not real floating, arrays are of different libraries, or `out` has another dtype or is given where
+        gradients are recorded.
 
     See Also
     --------
-    Rope.rotate : the same with a record of frequencies, prepared once for repeated calls.
+    Rope.rotate : faster for repeated calls with the same frequencies.
     scores : rotates queries and keys and multiplies them.
-    rotation_table, rotate_by_table, rotate_by_phases : cos and sin made once, and used again; phases formed elsewhere.
-    layers.torch.RotaryEmbedding : a module, whose frequencies may learn.
-    rotation.rotate_polar : for polar features, with one frequency for each magnitude.
+    rotation_table, rotate_by_table, rotate_by_phases : rotation by tables that are used again, or by given phases.
+    layers.torch.RotaryEmbedding : a PyTorch module, with frequencies that may be learned.
+    rotation.rotate_polar : for polar features, one frequency per magnitude.
     rotation.rerotate : turns cached keys from one Rope to another.
-    rotation.relocate : moves cached keys, to which ``rope.rotate(k, moved)`` would apply a factor (YaRN: 1.1386) twice.
+    rotation.relocate : moves cached keys without applying the attention factor again.
 
     Notes
     -----
-    Where float64 does not exist (JAX without x64), integer positions keep exact phases, with cos and sin to 2e-7; for
-    other positions, or frequencies that are themselves traced, that holds for phases up to 2**24. Frequencies given
-    there as a list keep the float64 values that an array of that library could not hold.
+    Without float64 (JAX without x64), phases of integer positions are still exact, and cos and sin are within 2e-7;
+    for other positions and for traced frequencies, this holds for phases up to 2**24. Give frequencies as a list there
+    to keep their float64 values.
     Source: section 1 of the mathematics page; ``R(p . omega_i)`` of the RF-RoPE paper.
 
     Examples
@@ -154,7 +153,7 @@ def rotate(
     >>> rotate(np.array([1.0, 0.0]), 1, [np.pi / 2]).round(12)
     array([0., 1.])
 
-    Queries of 8 heads and 16 tokens, as a model has them, far into a text; a score depends on the lag alone:
+    8 heads and 16 tokens, far into a text: a score depends on the lag alone:
 
     >>> import rfrope
     >>> q, k = np.random.default_rng(0).standard_normal((2, 1, 8, 16, 64), dtype=np.float32)
@@ -167,20 +166,20 @@ def rotate(
     >>> bool(np.max(np.abs(scores[0] - scores[1])) < 1e-4)
     True
 
-    Frequencies of its own for each head, ``(H, D, 1)``, go with positions ``(L, 1)``:
+    Each head has its own frequencies, ``(H, D, 1)``; positions are then ``(L, 1)``:
 
     >>> per_head = rfrope.sample("gaussian(scale=32)", 32, rng=0, heads=8)
     >>> rotate(q, positions[:, None], per_head).shape
     (1, 8, 16, 64)
 
-    Patches of an image, 4 by 4, have two coordinates, and frequencies ``(D, 2)``:
+    The 4 by 4 patches of an image have two coordinates, and frequencies ``(D, 2)``:
 
     >>> patches = np.stack(np.meshgrid(np.arange(4), np.arange(4), indexing="ij"), axis=-1).reshape(16, 2)
     >>> plane = rfrope.axial(rfrope.geometric(16), rfrope.geometric(16)).frequencies
     >>> rotate(q, patches, plane).shape
     (1, 8, 16, 64)
 
-    Tensors of PyTorch stay what they are and where they are, 16 bits wide and with gradients, and phases are as exact:
+    PyTorch tensors keep their dtype, device and gradients, and phases are as exact in 16 bits:
 
     >>> import torch  # doctest: +SKIP
     >>> x = torch.ones(1, 8, 16, 64, dtype=torch.bfloat16, requires_grad=True)  # doctest: +SKIP
@@ -236,21 +235,21 @@ def rotate_by_phases(
     x : array_like, (..., d)
         Features of a real floating dtype, d even.
     phases : array_like, radians, (..., D)
-        2D <= d; the leading axes broadcast against those of `x`, without enlarging it. Cos and sin are taken in float64
-        where the library has it, and are as accurate as the given phases; on devices of PyTorch in float32 for features
-        and phases that are no wider, and NaN from 2**53 on where Triton's kernel serves.
+        2D <= d; the leading axes must broadcast to those of `x`. Cos and sin are computed in float64 where the library
+        has it; on PyTorch devices in float32 if neither `x` nor the phases are wider, where Triton's kernel returns NaN
+        from 2**53 on.
     pairing, out_pairing, scale, inverse, out
-        As in `rotate`.
+        See `rotate`.
 
     Returns
     -------
     array, (..., d)
-        The dtype and device of `x`; `out` if it was given.
+        Same dtype and device as `x`; `out` if given.
 
     Raises
     ------
     ValueError, TypeError
-        As `rotate`.
+        See `rotate`.
 
     See Also
     --------
@@ -269,7 +268,7 @@ def rotate_by_phases(
     phases = array.numbers(phases, xp, name="phases", device=array.device(x))
     phases = (array.widen if array.dtype_name(x) == "float64" else array.widen_on_host)(phases, xp)
     if phases.ndim == 0:
-        raise ValueError("phases is a single number; expected an array (..., D) with one phase a block")
+        raise ValueError("phases is a single number; expected an array (..., D) with one phase per block")
     scale, shape = checked_scale(scale, phases.shape, x, xp, "phases")
     blocks.check_width(x, shape[-1], "phases")
     out_pairing = blocks.check_rotation(x, shape, pairing, out_pairing, out, ("x", "phases", "scale"), phases, scale)
@@ -280,27 +279,27 @@ def rotate_by_phases(
 def rotate_by_table(
     x: Array, cos: Array, sin: Array, *, pairing: str = "half", out_pairing: str | None = None, out: Array | None = None
 ) -> Array:
-    """Rotate features by a table of cos and sin, made once by `rotation_table` and used for many layers.
+    """Rotate features by a cos/sin table, made once by `rotation_table` and used for many layers.
 
     Parameters
     ----------
     x : array_like, (..., d)
         Features of a real floating dtype, d even.
     cos, sin : array_like, (..., D)
-        One column a block, 2D <= d; the leading axes broadcast against those of `x`, without enlarging it. A Hugging
-        Face table of width 2D holds every column twice: pass its first half.
+        One column per block, 2D <= d; the leading axes must broadcast to those of `x`. A Hugging Face table of width 2D
+        holds every column twice: pass its first half.
     pairing, out_pairing, out
-        As in `rotate`.
+        See `rotate`.
 
     Returns
     -------
     array, (..., d)
-        The dtype and device of `x`; `out` if it was given.
+        Same dtype and device as `x`; `out` if given.
 
     Raises
     ------
     ValueError, TypeError
-        As `rotate`, and if `cos` and `sin` differ in shape.
+        See `rotate`. Also if `cos` and `sin` differ in shape.
 
     See Also
     --------
@@ -329,25 +328,25 @@ def rotate_by_table(
 def rotation_table(
     positions: Array, frequencies: Array, *, shift: Array | None = None, scale: Any = 1.0, dtype: Any = None
 ) -> tuple[Array, Array]:
-    """Cos and sin of the phases, for `rotate_by_table` or for another framework.
+    """Return cos and sin of the phases, for `rotate_by_table` or another framework.
 
     Parameters
     ----------
     positions, frequencies, shift, scale
-        As in `rotate`.
+        See `rotate`.
     dtype : dtype of the caller's library, optional
-        Dtype of the result: float64 where the library has it, unless given. The values are rounded once, at the end.
+        Dtype of the result. Default: float64 where the library has it. Values are rounded once, at the end.
 
     Returns
     -------
     cos, sin : arrays
-        ``P + (D,)``, or what ``positions @ frequencies^T`` broadcasts to; within 1e-15 of the exact values for phases
-        up to 2**53 (see `rotate` for libraries without float64).
+        ``P + (D,)``, or the shape of ``positions @ frequencies^T`` under broadcasting; within 1e-15 of the exact values
+        for phases up to 2**53 (see `rotate` for libraries without float64).
 
     Raises
     ------
     ValueError, TypeError
-        As `rotate`.
+        See `rotate`.
 
     See Also
     --------
@@ -380,20 +379,20 @@ def scores(
     pairing: str = "half",
     shift: Array | None = None,
 ) -> Array:
-    """Return attention scores before scale and softmax: rotated q dot rotated k, for every query and key.
+    """Return attention scores before scaling and softmax, ``rotated q . rotated k`` for every query and key.
 
     Parameters
     ----------
     q : array_like, (..., M, d)
         Queries before rotation.
     k : array_like, (..., N, d)
-        Keys before rotation; the leading axes of q and k broadcast.
+        Keys before rotation; leading axes broadcast with those of q.
     q_positions, k_positions : array_like
-        As `positions` in `rotate`: ``(M,)`` and ``(N,)``, or ``(M, k)`` and ``(N, k)``.
+        See `rotate`: ``(M,)`` and ``(N,)``, or ``(M, k)`` and ``(N, k)``.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``; features beyond 2D count unrotated. The phases may not enlarge q or k.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
     shift : array_like, radians, optional
         Added to the phases of the KEYS: with ``shift = -offset * frequencies`` equal content scores highest at lag
         `offset` (key minus query).
@@ -401,12 +400,12 @@ def scores(
     Returns
     -------
     array, (..., M, N)
-        The dtype and device of q and k; half precision and float32 are computed one type wider.
+        Same dtype and device as q and k; half precision and float32 are computed one type wider.
 
     Raises
     ------
     ValueError, TypeError
-        As `rotate`, and if q and k differ in width or dtype.
+        See `rotate`. Also if q and k differ in width or dtype.
 
     See Also
     --------
@@ -429,7 +428,7 @@ def scores(
 def scores_of(
     q: Any, k: Any, q_positions: Any, k_positions: Any, frequencies: Any, pairing: str, shift: Any, scale: float
 ) -> Array:
-    """Return what `scores` does, with cos and sin of both sides multiplied by a scale."""
+    """Return `scores`, with cos and sin of both sides multiplied by `scale`."""
     constants = {"q_positions": q_positions, "k_positions": k_positions, "frequencies": frequencies, "shift": shift}
     xp, device = array.shared(constants, q=q, k=k)
     q, k = blocks.query_and_key(q, k, xp, device)
@@ -478,7 +477,7 @@ def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: A
 
 
 def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, Array]:
-    """Multiply by the scale, or prepare to undo all."""
+    """Multiply by the scale, or prepare the inverse."""
     if inverse:
         sin = -sin
     if isinstance(scale, float) and scale == 1.0:
@@ -491,7 +490,7 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 
 @cache
 def load_flat_pass() -> Any:
-    """Return the backend's function that reads and turns small dense arrays of the CPU in one pass, if there is one."""
+    """Return the backend's function that checks and rotates small dense CPU arrays in one pass, or None."""
     backend = dispatch.find(CPU.rotation)
     return None if backend is None else backend.rotated_at_once
 
@@ -503,7 +502,7 @@ def checked_scale(
     xp: ModuleType,
     origin: str = "the phases from positions and frequencies",
 ) -> tuple[Any, tuple[int, ...]]:
-    """Return the scale as a float or an array beside `like`, and the shape of the phases with it."""
+    """Return the scale, as a float or an array like `like`, and the shape of the phases times it."""
     if isinstance(scale, int | float) and not isinstance(scale, bool) and 0.0 < scale <= LARGEST_SCALE:
         return float(scale), shape  # PyTorch's compiler may trace it, and can do no more than compare
     if not hasattr(scale, "dtype") and not isinstance(scale, list | tuple):

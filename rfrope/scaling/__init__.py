@@ -1,6 +1,6 @@
-"""Context extension: the schemes that models use to reach further than they were trained, as maps on frequencies.
+"""Context extension: the schemes with which models reach beyond their training length, as maps on frequencies.
 
-Each scheme is a function of given frequencies; `records` has one record for each, from which
+Each scheme is a function of frequencies; `records` returns one record per scheme, by which
 `rfrope.models.from_rope_parameters` reads the dict of a config.
 """
 

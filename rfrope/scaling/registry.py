@@ -1,7 +1,7 @@
-"""One record for each scheme by which models say their frequencies: its keys, its maker, and what it does.
+"""One record for each scheme by which models describe their frequencies: its keys, its maker, and its effect.
 
-What reads the dict of a config (`rfrope.models`), what `rfrope inspect` says of it, the table in the documentation and
-the tests are derived from these records.
+The reader of a config's dict (`rfrope.models`), `rfrope inspect`, the table in the documentation and the tests derive
+from these records.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Scheme:
     Attributes
     ----------
     name : str
-        ``rope_type``; with a condition after a space where one name stands for two schemes.
+        ``rope_type``; with a condition after a space if one name stands for two schemes.
     effect : str
-        What it does to the frequencies, for people.
+        Readable effect on the frequencies.
     make : callable
         ``make(values, head_dim, context, seq_len)`` returns the Rope of checked values, or frequencies and attention
         factor.
     required, optional : tuple of str
         Keys beside those of every scheme.
     ignored : mapping of str to str
-        Keys of published configs that change nothing, and why.
+        Keys of published configs that have no effect, and why.
     aliases : tuple of str
         Other names.
     by_length : bool
@@ -70,7 +70,7 @@ class Scheme:
 
     @cached_property
     def known(self) -> tuple[str, ...]:
-        """All keys that count."""
+        """All keys with an effect."""
         return (*self.required, *self.optional, *EVERYWHERE)
 
 
@@ -112,7 +112,7 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def rotated_width(head_dim: int, part: float) -> int:
-    """Number of rotated features; an odd one is rounded up by the ladder, and must then still fit into the head."""
+    """Return the number of rotated features; the ladder rounds up an odd one, which must still fit into the head."""
     width = int(head_dim * part)
     if width < 1:
         raise ValueError(f"partial_rotary_factor is {part}; expected enough of head_dim = {head_dim} for one feature")
@@ -122,7 +122,7 @@ def rotated_width(head_dim: int, part: float) -> int:
 
 
 def ladder(width: int, base: float) -> np.ndarray:
-    """Return ``base ** (-2i / width)``, one more than half the width for an odd one, as in transformers."""
+    """Return ``base ** (-2i / width)``; for an odd width one more than half of it, as in transformers."""
     return base ** (-np.arange(0.0, width, 2.0) / width)
 
 
@@ -164,7 +164,7 @@ def _ntk(values: dict[str, Any], head_dim: int, context: int | None, seq_len: in
 
 def _dynamic(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     if context is None:
-        raise ValueError("max_position_embeddings is None; 'dynamic' needs it: the context the model was trained with")
+        raise ValueError("max_position_embeddings is None; 'dynamic' needs it: the context in training")
     return _ntk(values | {"factor": schemes.stretch(values["factor"], seq_len, context)}, head_dim, context, seq_len)
 
 
@@ -285,7 +285,7 @@ _RECORDS = (
 
 
 def records() -> tuple[Scheme, ...]:
-    """Return the record of every scheme.
+    """Return the records of all schemes.
 
     Returns
     -------
@@ -331,7 +331,7 @@ _UNNOTED = ("dynamic", "ntk")  # read from a config they leave no step in ``scal
 
 @dataclass(frozen=True, eq=False)
 class Stretched:
-    """A ladder that the scheme of a config has stretched already."""
+    """A ladder that the scheme of a config has already stretched."""
 
     scheme: str
     factor: float  # above 1
@@ -341,11 +341,11 @@ class Stretched:
 
     @property
     def names_original(self) -> bool:
-        """True if the scheme says from how many positions; for the others it is the context of the config."""
+        """True if the scheme names its original context; otherwise it is the context of the config."""
         return self.scheme in _NAMES_ORIGINAL
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and strings, ready for JSON."""
+        """Return plain numbers and strings for JSON."""
         return {name: value for name, value in vars(self).items() if name != "rope"}
 
     def __str__(self) -> str:
@@ -354,14 +354,14 @@ class Stretched:
 
 
 def stretched(rope: Rope) -> Stretched | None:
-    """Return what has stretched the ladder of a config; None for nothing, and for HunYuan's ``alpha``, which is a base.
+    """Return what has stretched the ladder of a config; None if nothing has, or only HunYuan's ``alpha``, a base.
 
-    None, too, for a Rope that `rfrope.scaling` has changed since: its config does not say what it is any more.
+    Also None for a Rope that `rfrope.scaling` has changed since, as its config no longer describes it.
 
     Parameters
     ----------
     rope : Rope
-        As `rfrope.from_config` returns it: its ``source`` holds ``rope_parameters``.
+        Result of `rfrope.from_config`, with ``rope_parameters`` in its ``source``.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The schemes: maps on frequencies, each with the attention factor that goes with it."""
+"""The schemes: maps on frequencies, each with its attention factor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LADDER = 1e-5  # how far, relatively, frequencies may be from a geometric ladde
 
 @array.select_device
 def linear(frequencies: Array, factor: float) -> Rope:
-    """Position interpolation: every frequency divided by `factor`.
+    """Apply position interpolation: divide every frequency by `factor`.
 
     Position ``factor * p`` gets the phases that position p had: the trained range is stretched, and neighbours move
     closer together.
@@ -28,7 +28,7 @@ def linear(frequencies: Array, factor: float) -> Rope:
     Parameters
     ----------
     frequencies : Rope or array_like, radians per unit of position
-        ``(D,)`` or ``(*H, D, k)``. What else a Rope holds stays, but for a longer context.
+        ``(D,)`` or ``(*H, D, k)``. Other fields of a Rope are kept, except that its context grows.
     factor : float
         Positive.
 
@@ -40,10 +40,10 @@ def linear(frequencies: Array, factor: float) -> Rope:
     Raises
     ------
     ValueError
-        If `factor` is not positive and finite, or frequencies are NaN, infinite or above 2**500 (looked at only where
-        that costs nothing).
+        If `factor` is not positive and finite, or a frequency is NaN, infinite or above 2**500 (checked where that is
+        free).
     TypeError
-        If they are not numbers.
+        If an argument is not a number.
 
     See Also
     --------
@@ -64,7 +64,7 @@ def linear(frequencies: Array, factor: float) -> Rope:
 
 @array.select_device
 def ntk(frequencies: Array, factor: float) -> Rope:
-    """NTK-aware scaling: the first frequency stays, the last is divided by `factor`, those between geometrically.
+    """Apply NTK-aware scaling: keep the first frequency, divide the last by `factor`, and those between geometrically.
 
     Parameters
     ----------
@@ -81,9 +81,9 @@ def ntk(frequencies: Array, factor: float) -> Rope:
     Raises
     ------
     ValueError
-        If there are fewer than two frequencies, and as `linear`.
+        See `linear`. Also if there are fewer than two frequencies.
     TypeError
-        As `linear`.
+        See `linear`.
 
     See Also
     --------
@@ -91,7 +91,7 @@ def ntk(frequencies: Array, factor: float) -> Rope:
 
     Notes
     -----
-    For a geometric ladder it is the same as another base, ``base * factor ** (d / (d - 2))`` with d = 2D. Source:
+    For a geometric ladder this is another base, ``base * factor ** (d / (d - 2))`` with d = 2D. Source:
     section 5 of the mathematics page; bloc97.
 
     Examples
@@ -109,9 +109,9 @@ def ntk(frequencies: Array, factor: float) -> Rope:
 
 @array.select_device
 def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_position_embeddings: int) -> Rope:
-    """NTK-aware scaling by as much as the sequence at hand needs.
+    """Apply NTK-aware scaling by as much as the current sequence needs.
 
-    Up to `max_position_embeddings` positions nothing changes. A sequence of n positions gets `ntk` with the factor
+    Up to `max_position_embeddings` positions nothing changes. A sequence of n positions gets `ntk` with factor
     ``factor * n / max_position_embeddings - (factor - 1)``.
 
     Parameters
@@ -123,19 +123,19 @@ def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_p
     seq_len : int or None
         Positions in the sequence; None for a short one.
     max_position_embeddings : int
-        Positions that the model was trained with.
+        Positions in training.
 
     Returns
     -------
     Rope
-        As `ntk`.
+        See `ntk`.
 
     Raises
     ------
     ValueError
-        As `ntk`, and if a length is not positive.
+        See `ntk`. Also if a length is not positive.
     TypeError
-        As `linear`, and if a length is not a whole number.
+        See `linear`. Also if a length is not a whole number.
 
     See Also
     --------
@@ -143,8 +143,8 @@ def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_p
 
     Notes
     -----
-    Keys that were rotated for a shorter sequence keep their old frequencies unless they are rotated again. Source:
-    section 5 of the mathematics page; emozilla.
+    Keys that were rotated for a shorter sequence keep their old frequencies unless rotated again (`rotation.rerotate`).
+    Source: section 5 of the mathematics page; emozilla.
 
     Examples
     --------
@@ -175,10 +175,10 @@ def yarn(
     mscale: float | None = None,
     mscale_all_dim: float | None = None,
 ) -> Rope:
-    """YaRN: fast frequencies stay, slow ones are divided by `factor`, with a straight ramp over the blocks between.
+    """Apply YaRN: keep fast frequencies, divide slow ones by `factor`, with a linear ramp over the blocks between.
 
     The ramp goes from the block that completes `beta_fast` turns in the original context to the one that completes
-    `beta_slow`. Scores are sharpened by an attention factor that grows with ``ln factor``.
+    `beta_slow`. An attention factor that grows with ``ln factor`` sharpens scores.
 
     Parameters
     ----------
@@ -187,16 +187,16 @@ def yarn(
     factor : float
         Positive.
     original_max_position_embeddings : int
-        Positions that the model was trained with before.
+        Positions of the original training.
     base : float, optional
-        That of the geometric ladder: it places a number of turns in it. Found from `frequencies` if they are such a
-        ladder and can be read; needed for other frequencies, and for arrays on a device, of JAX or of Dask.
+        Base of the geometric ladder, which places the ramp. Default: found from `frequencies`; required if they are not
+        such a ladder, and for arrays on a device, of JAX or of Dask.
     beta_fast, beta_slow : float
         Turns in the original context at the ends of the ramp.
     truncate : bool
         Round the ends of the ramp outwards to whole blocks.
     attention_factor : float, optional
-        Instead of the one that follows from `factor`, `mscale` and `mscale_all_dim`.
+        Replaces the one that follows from `factor`, `mscale` and `mscale_all_dim`.
     mscale, mscale_all_dim : float, optional
         If both are given and not 0, the attention factor is ``m(mscale) / m(mscale_all_dim)`` with ``m(c) = 0.1 c ln
         factor + 1``; otherwise ``m(1)``. For a factor up to 1 all these are 1.
@@ -209,10 +209,10 @@ def yarn(
     Raises
     ------
     ValueError
-        If `base` is needed and missing or not above 1, if numbers are not positive (`mscale` and `mscale_all_dim`: are
-        negative), if `beta_fast` is below `beta_slow`, and as `linear`.
+        See `linear`. Also if `base` is required and missing or not above 1, a number is not positive (`mscale` and
+        `mscale_all_dim`: negative), or `beta_fast` is below `beta_slow`.
     TypeError
-        As `linear`, and if `truncate` is neither True nor False.
+        See `linear`. Also if `truncate` is not a bool.
 
     See Also
     --------
@@ -260,21 +260,21 @@ def longrope(
     seq_len: int | None = None,
     attention_factor: float | None = None,
 ) -> Rope:
-    """LongRoPE: every frequency divided by a factor of its own, from one list or, for long sequences, another.
+    """Apply LongRoPE: divide each frequency by its own factor, from one list or, for long sequences, another.
 
     Parameters
     ----------
     frequencies : Rope or array_like, (D,), radians per position
     short_factor, long_factor : array_like, (D,)
-        Found by a search, and published with the model. Negative ones turn a block the other way.
+        Found by a search, and published with the model. Negative ones reverse a block's rotation.
     original_max_position_embeddings : int
         `short_factor` is used up to this many positions, `long_factor` beyond. At least 2.
     factor : float
-        Positive; how many times longer the context is. It only enters the attention factor.
+        Positive ratio of the contexts; it only enters the attention factor.
     seq_len : int, optional
         Positions in the sequence; None for a short one.
     attention_factor : float, optional
-        Instead of ``sqrt(1 + ln factor / ln original_max_position_embeddings)``, or 1 for a factor up to 1.
+        Replaces ``sqrt(1 + ln factor / ln original_max_position_embeddings)``, or 1 for a factor up to 1.
 
     Returns
     -------
@@ -284,9 +284,9 @@ def longrope(
     Raises
     ------
     ValueError
-        If the three arrays differ in length, numbers are not positive, and as `linear`.
+        See `linear`. Also if the three arrays differ in length, or a number is not positive.
     TypeError
-        As `linear`, and for arrays of different libraries.
+        See `linear`. Also if arrays are of different libraries.
 
     See Also
     --------
@@ -335,10 +335,10 @@ def llama3(
     high_freq_factor: float,
     original_max_position_embeddings: int,
 ) -> Rope:
-    """Llama 3.1's scaling: frequencies with many turns in the original context stay, those with few are divided.
+    """Apply Llama 3.1's scaling: keep frequencies with many turns in the original context, divide those with few.
 
-    ``turns = original_max_position_embeddings * theta / 2 pi``. From `high_freq_factor` turns on a frequency stays, up
-    to `low_freq_factor` it is divided by `factor`, between them it is interpolated.
+    ``turns = original_max_position_embeddings * theta / 2 pi``. With `high_freq_factor` turns or more a frequency is
+    kept, up to `low_freq_factor` it is divided by `factor`, between them it is interpolated.
 
     Parameters
     ----------
@@ -346,10 +346,10 @@ def llama3(
     factor : float
         Positive.
     low_freq_factor, high_freq_factor : float
-        Positive; turns in the original context, the first not above the second. If they are equal, as in Llama 4, it is
-        a step.
+        Positive; turns in the original context, the first not above the second. If equal, as in Llama 4, the
+        transition is a step.
     original_max_position_embeddings : int
-        Positions that the model was trained with before.
+        Positions of the original training.
 
     Returns
     -------
@@ -359,9 +359,9 @@ def llama3(
     Raises
     ------
     ValueError
-        If numbers are not positive, if `low_freq_factor` is above `high_freq_factor`, and as `linear`.
+        See `linear`. Also if a number is not positive, or `low_freq_factor` is above `high_freq_factor`.
     TypeError
-        As `linear`.
+        See `linear`.
 
     See Also
     --------
@@ -393,10 +393,10 @@ def llama3(
 
 @array.select_device
 def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, factor: float = 1.0) -> Rope:
-    """Rotate by the first part of a ladder that spans the whole head; the other blocks stand still.
+    """Keep the first part of a ladder that spans the whole head; set the other frequencies to 0.
 
-    Unlike partial rotary factors elsewhere, which build a shorter ladder, exponents here are divided by the width of
-    the head, so the frequencies that remain are those of the full ladder.
+    Other partial rotary factors build a shorter ladder; here exponents are divided by the width of the head, so the
+    remaining frequencies are those of the full ladder.
 
     Parameters
     ----------
@@ -415,9 +415,9 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
     Raises
     ------
     ValueError
-        If `partial_rotary_factor` is not from 0 to 1, and as `linear`.
+        See `linear`. Also if `partial_rotary_factor` is not from 0 to 1.
     TypeError
-        As `linear`.
+        See `linear`.
 
     See Also
     --------
@@ -445,12 +445,12 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
 
 
 def positive(name: str, value: Any) -> float:
-    """Return a positive number that stays a float64 cubed and divided, far beyond the parameters of all models."""
+    """Return a positive number whose cube and quotients stay within float64."""
     return arguments.positive(name, value, least=2.0**-100, most=2.0**100)
 
 
 def stretch(factor: float, seq_len: int | None, max_position_embeddings: int) -> float:
-    """Return by how much dynamic NTK scaling stretches the slowest wavelength for a sequence; 1 for a short one."""
+    """Return the factor by which dynamic NTK scaling stretches the slowest wavelength; 1 for a short sequence."""
     longest = whole("max_position_embeddings", max_position_embeddings, 1)
     length = longest if seq_len is None else max(whole("seq_len", seq_len, 1), longest)
     return factor * length / longest - (factor - 1)

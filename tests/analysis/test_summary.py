@@ -125,7 +125,7 @@ def test_features_that_are_not_rotated_are_blocks_that_stand_still():
     assert analysis.summarise(omega, 40).axes[0].lowest < 0.0
     assert summary.axes[0].fit == analysis.summarise(omega, 40).axes[0].fit
     assert "4 frequencies for 8 of the 20 features of a head" in str(summary)
-    assert "what turned features add to a score by 4" in str(
+    assert "the part of a score from rotated features by 4" in str(
         analysis.summarise(omega, 40, head_dim=20, attention_factor=2.0)
     )
 

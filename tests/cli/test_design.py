@@ -221,4 +221,4 @@ def test_a_polar_design_has_a_frequency_for_each_magnitude(run, tmp_path):
     assert "of polar" not in run("design", "gaussian", *SMALL)[1]
     page = tmp_path / "polar.html"
     run("design", *arguments, "--html", page)
-    assert "it is polar, and no engine has such attention" in page.read_text("utf-8")
+    assert "it is polar, and no engine supports polar attention" in page.read_text("utf-8")

@@ -257,7 +257,7 @@ def test_a_config_of_polar_attention(run, here):
     ("command", "message"),
     [
         (("plan", "--context", "128"), "rope is polar, but the methods for longer contexts"),
-        (("export", "--to", "transformers"), "it is polar, and no engine has such attention"),
+        (("export", "--to", "transformers"), "it is polar, and no engine supports polar attention"),
     ],
 )
 def test_commands_that_make_no_sense_of_polar_frequencies(run, command, message):

@@ -46,7 +46,9 @@ def test_a_config_that_is_stretched_already(run, config, key):
     code, out, err = run("plan", "config.json", "--context", 1024, "--html", "plan.html", "--plot", "plan.svg")
     assert (code, err) == (0, "")
     assert pathlib.Path("plan.svg").read_bytes().startswith(b"<?xml")
-    first = "The config is stretched already, by yarn with factor 4, from 256 positions to 1024.\nIt reaches the 1024 "
+    first = (
+        "The config is stretched already, by yarn with factor 4, from 256 positions to 1024.\nIt reaches the requested "
+    )
     assert out.startswith(first)
     assert "\nFrom 256 trained positions to 1024, 4 times as many. " in out
     assert config_in(out)[2]["rope_parameters"] == scheme | {"rope_theta": 1e4}

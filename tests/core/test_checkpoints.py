@@ -57,7 +57,7 @@ def test_a_rerun_goes_on_where_another_ended(name, tmp_path):
     with pytest.raises(Broken) as error:
         estimate(rng=1, executor=failing_after(2), checkpoint=path)
     (note,) = error.value.__notes__
-    assert re.search(r"failed after 2 of \d+ chunks, which are in .*work.npz: the same call goes on from there", note)
+    assert re.search(r"failed after 2 of \d+ chunks, which are in .*work.npz: the same call resumes from there", note)
 
     def noting(task, spans):
         seen.extend(spans)
@@ -73,7 +73,7 @@ def test_a_rerun_goes_on_where_another_ended(name, tmp_path):
 def test_without_a_checkpoint_a_dead_worker_says_what_is_lost():
     with pytest.raises(Broken) as error:
         ESTIMATES["kernel"](rng=1, executor=failing_after(1))
-    assert re.search(r"after 1 of \d+ chunks, which are lost: with checkpoint=PATH", error.value.__notes__[0])
+    assert re.search(r"after 1 of \d+ chunks, which are lost; with checkpoint=PATH", error.value.__notes__[0])
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_is_not_a_checkpoint_is_refused(tmp_path):
         with pytest.raises(ValueError, match=told):
             ESTIMATES["kernel"](rng=1, checkpoint=path)
     np.savez(path, **{**parts, "mean": parts["mean"] + 1e-9})
-    with pytest.raises(ValueError, match="is damaged; remove it to begin again"):
+    with pytest.raises(ValueError, match="is damaged; remove it to start again"):
         ESTIMATES["kernel"](rng=1, checkpoint=path)
     with pytest.raises(TypeError, match="checkpoint is 3; expected a path"):
         ESTIMATES["kernel"](rng=1, checkpoint=3)
@@ -162,11 +162,11 @@ def test_a_full_disk_does_not_end_the_work(tmp_path, monkeypatch):
 
 
 def test_progress_that_loses_chunks_is_named():
-    with pytest.raises(ValueError, match=r"progress gave back .* of 2097152 draws"):
+    with pytest.raises(ValueError, match=r"progress returned .* of 2097152 draws"):
         ESTIMATES["kernel"](rng=1, progress=lambda items, total: itertools.islice(items, 1))
     with pytest.raises(TypeError, match="progress is 'yes'; expected None, True, False, or a callable such as"):
         ESTIMATES["kernel"](rng=1, progress="yes")
-    with pytest.raises(TypeError, match="progress gave back None; expected an iterable"):
+    with pytest.raises(TypeError, match="progress returned None; expected an iterable"):
         ESTIMATES["kernel"](rng=1, progress=lambda items, total: None)
 
 
@@ -251,13 +251,13 @@ def test_an_interrupt_ends_the_executor_at_once():
 
 
 def test_a_repeated_chunk_is_noticed():
-    with pytest.raises(ValueError, match=r"gave back the chunk from draw 0, after \d+ of 2097152 draws; expected all"):
+    with pytest.raises(ValueError, match=r"returned the chunk from draw 0, after \d+ of 2097152 draws; expected all"):
         ESTIMATES["kernel"](rng=1, executor=Repeating())
 
 
 @pytest.mark.parametrize("answer", [None, 3, [4], [(1, 2, 3)]])
 def test_an_executor_that_answers_something_else(answer):
-    with pytest.raises(TypeError, match="executor gave back"):
+    with pytest.raises(TypeError, match="executor returned"):
         ESTIMATES["kernel"](rng=1, executor=lambda task, spans: answer)
 
 

@@ -110,7 +110,7 @@ def test_a_config_has_a_bound(tmp_path, peak):
         file.truncate(2**35)  # holes take no place on the disk
     peak(anew=True)
     for call in (rfrope.from_config, exported("vllm", ".json")):
-        with pytest.raises(ValueError, match=f"^{path} has more than 16777216 bytes; expected at most so many"):
+        with pytest.raises(ValueError, match=f"^{path} has more than 16777216 bytes; expected a smaller file"):
             call(path)
     assert peak() < 2**26
     path.write_bytes(b"{}" + b" " * (2**24 - 2))
@@ -312,5 +312,5 @@ def test_two_members_of_one_name_are_refused(tmp_path):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # zipfile says so, too
                 archive.writestr("a.npy", header((1,)) + np.array([value]).tobytes())
-    with pytest.raises(files.DamagedError, match="two members of one name"):
+    with pytest.raises(files.DamagedError, match="two members with the same name"):
         files.read_arrays(str(path))

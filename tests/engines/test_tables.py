@@ -278,7 +278,7 @@ def test_bounds_of_several_heads_are_those_of_the_worst():
 
 @pytest.mark.parametrize("engine", ["MLX", "ONNX", "vLLM", "DeepSpeed"])
 def test_engines_whose_heads_share_one_set(engine):
-    with pytest.raises(ValueError, match=r"shape \(3, 8, 1\), a set for each head, and heads share one"):
+    with pytest.raises(ValueError, match=r"shape \(3, 8, 1\), one set per head, but heads share one"):
         exports.export(many(factor=1.0), engine)
     two = Rope(np.ones((2, 3, 8, 1)), context=8)
     with pytest.raises(ValueError, match=r"shape \(2, 3, 8, 1\), a set for each head"):

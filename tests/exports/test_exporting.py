@@ -67,7 +67,7 @@ def test_the_contexts_of_mlx_lm_say_the_attention_factor(factor, tmp_path):
 
 def test_ropes_of_layers_are_no_rope():
     for engine in ("transformers", "llama.cpp", "MLX"):
-        with pytest.raises(ValueError, match="rope has 2 Ropes, as of each layer, and engines turn all layers"):
+        with pytest.raises(ValueError, match="rope has 2 Ropes, one per layer, but engines use one for all layers"):
             exports.export([ROPE, ROPE], engine)
 
 
@@ -215,7 +215,7 @@ CARRIED = {
     **{key: set(KINDS) for key in ("exllamav3", "flash-attn", "FlashInfer", "LMCache", "ONNX", "vLLM operator", *ANY)},
 }
 REFUSED = [
-    (HEADS, None, r"shape \(2, 8, 1\), a set for each head, and heads share one"),
+    (HEADS, None, r"shape \(2, 8, 1\), one set per head, but heads share one"),
     (SECTIONS, None, r"turns by 3 position axes; for text alone, replace\(rope, sections=None\)"),
     (AXES, None, r"turns by 3 position axes, and the engine by one; .* as in text, frequencies.sum\(-1\) do"),
     (Rope(np.ones(4), pairing=None, context=8), None, "its pairing is None"),
@@ -347,8 +347,8 @@ def test_a_class_that_pairs_as_the_rope_does():
         (lambda: exports.export(ROPE, 3), "engine is 3; expected one of 'transformers'"),
         (lambda: exports.export(ROPE.frequencies, "onnx"), "context is None, and so is the Rope's; ONNX needs it"),
         (lambda: exports.rounding(ROPE.frequencies, "mlx"), "context is None, and so is the Rope's; MLX needs it"),
-        (lambda: exports.export(ROPE, "mlx", base=1e4), "base is 10000.0, for which MLX has no use; expected no base"),
-        (lambda: exports.export(ROPE, "json", context=8), "context is 8, for which json has no use"),
+        (lambda: exports.export(ROPE, "mlx", base=1e4), "base is 10000.0, which MLX does not use; expected no base"),
+        (lambda: exports.export(ROPE, "json", context=8), "context is 8, which json does not use"),
         (lambda: exports.export(ROPE, "llama.cpp", architecture="qwen3"), "architecture is 'qwen3', whose loader"),
         (
             lambda: exports.export(replace(ROPE, attention_factor=1.1), "llama.cpp", architecture="gemma4"),

@@ -130,8 +130,8 @@ def test_kinds_of_another_width_or_context_are_refused():
 
 def test_files_and_roundings_are_of_one_rope(tmp_path):
     layers = list_layers(GEMMA)
-    with pytest.raises(TypeError, match="which export alone takes; expected one of their ropes"):
+    with pytest.raises(TypeError, match="which only export accepts; expected one of its ropes"):
         exports.rounding(layers, "transformers")
-    with pytest.raises(TypeError, match="which export alone takes; expected one of their ropes"):
+    with pytest.raises(TypeError, match="which only export accepts; expected one of its ropes"):
         exports.write(tmp_path / "rope.json", layers, "transformers")
     assert not [*tmp_path.iterdir()]

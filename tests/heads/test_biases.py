@@ -170,7 +170,13 @@ REFUSED = [
     (t5_bias, (AT, np.ones(1)), {}, ValueError, "table has 1 buckets and max_distance is 128"),
     (t5_bias, (AT, np.ones(7)), {"bidirectional": True}, ValueError, "an even number of at least 4"),
     (t5_bias, (AT, np.ones(8)), {"max_distance": 8}, ValueError, "and a larger distance"),
-    (fire_bias, (AT, AT, 3.0), {"c": 1.0, "threshold": 1.0}, TypeError, "function is 3.0; expected one that takes"),
+    (
+        fire_bias,
+        (AT, AT, 3.0),
+        {"c": 1.0, "threshold": 1.0},
+        TypeError,
+        "function is 3.0; expected a function of shares",
+    ),
     (fire_bias, (AT, AT, abs), {"c": 0.0, "threshold": 1.0}, ValueError, "c is 0.0; expected a positive"),
     (
         fire_bias,

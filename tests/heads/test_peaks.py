@@ -148,7 +148,11 @@ def test_fast_blocks_far_away():
     [
         ({"low": 0.0}, ValueError, r"low is 0\.0 and high 0\.0; expected low < high"),
         ({"low": -1e9}, ValueError, "1.59e.08 turns of the fastest block; expected at most 1048576"),
-        ({"frequencies": [1.0, 0.0], "weights": [0.0, 1.0]}, ValueError, "no block that counts turns"),
+        (
+            {"frequencies": [1.0, 0.0], "weights": [0.0, 1.0]},
+            ValueError,
+            "no block with a weight has a nonzero frequency",
+        ),
         ({"frequencies": np.ones((2, 2))}, ValueError, r"frequencies has shape \(2, 2\); expected one set"),
         ({"shift": [0.0] * 3}, ValueError, "do not broadcast"),
         ({"weights": [1.0, -1.0]}, ValueError, "weights holds NaN, infinity, negative numbers"),

@@ -160,8 +160,11 @@ AXES = {"frequencies": [[1.0, 0.0], [0.1, 0.0]], "context": (3, 3), "offset": (-
 REFUSED = [
     ({"frequencies": np.zeros(4)}, r"keys at 9 other lags, .*below 1/10"),
     (AXES, r"keys at 2 other lags, such as \[-1, -1\]"),
-    ({"offset": 1}, r"offset is 1, but by context, window and query_position the query sees lags from -9 to 0 alone"),
-    ({"offset": -3, "window": 3}, "offset is -3, but .* the query sees lags from -2 to 0"),
+    (
+        {"offset": 1},
+        r"offset is 1, but with this context, window and query_position the query sees only lags from -9 to 0",
+    ),
+    ({"offset": -3, "window": 3}, "offset is -3, but .* the query sees only lags from -2 to 0"),
     ({"offset": -1.5}, r"offset is -1\.5; expected a whole number"),
     ({"offset": True}, "offset is True; expected a whole number"),
     ({"mass": 0.1}, r"mass is 0\.1; expected a number above 1/10, .* and below 1"),

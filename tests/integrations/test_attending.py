@@ -1,4 +1,4 @@
-"""Attention that an atlas does not describe is refused: by the config, by its module, by its own weights."""
+"""Attention that an atlas cannot describe is refused: by the config, by its module, by its own weights."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def bidirectional():
         pytest.param(
             lambda: made("hunyuan_v1_dense"), None, "a norm with a weight .* follows the rotation", marks=campaign
         ),
-        pytest.param(bidirectional, "full_attention", "its queries see the keys after them", marks=campaign),
+        pytest.param(bidirectional, "full_attention", "it is bidirectional", marks=campaign),
     ],
 )
 def test_attention_that_is_not_that_of_an_atlas_is_refused(make, part, words):
@@ -124,8 +124,8 @@ def test_weights_of_something_else_do_not():
     far = np.subtract.outer(np.arange(20), np.arange(20)) >= 19
     later = weights_of()
     later[1, 3, 4] = 0.01
-    refused(later, "its queries see the keys after them")
-    refused(weights_of(lambda s: np.where(far, -np.inf, s)), "some keys before a query are hidden")
+    refused(later, "it is bidirectional")
+    refused(weights_of(lambda s: np.where(far, -np.inf, s)), "some keys before a query are masked")
     refused(0.9 * weights_of(), "attention on all keys is less than 1")
     refused(weights_of(lambda s: 1.03 * s), "logits of head . are .* away")
     refused(weights_of(lambda s: 2.0 * np.tanh(s / 2.0)), "logits of head . are .* away", "bfloat16")

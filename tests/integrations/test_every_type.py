@@ -31,7 +31,7 @@ with warnings.catch_warnings():  # importing them raises a few of their own
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.filterwarnings("error::pytest.PytestWarning")]
 transformers.logging.set_verbosity(transformers.logging.CRITICAL)
 
-PICTURES = "makes positions from pictures by itself"
+PICTURES = "computes positions from images itself"
 NEITHER = "no Rope does that"
 REFUSED = {  # what truly cannot be replaced, and why: docs/transformers.rst has the same reasons
     **dict.fromkeys(("dinov3_vit", "eomt_dinov3", "sapiens2", "llama4_vision_model", "efficientloftr"), PICTURES),

@@ -196,7 +196,7 @@ def test_without_register_a_saved_model_is_not_taken_for_another(tmp_path):
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"frequencies": [1.0] * 8, "polar": True}, "head_dim is 16, but a polar Rope has one frequency for each"),
+        ({"frequencies": [1.0] * 8, "polar": True}, "head_dim is 16, but a polar Rope has one frequency per feature"),
         ({"frequencies": [1.0] * 8, "score_scale": 2.0}, "score_scale, but not polar=True"),
         ({"frequencies": [[[1.0]] * 16] * 2}, "frequencies"),
         ({"kernel": "gaussian", "polar": 1}, "polar"),
@@ -288,7 +288,7 @@ THREE = rfrope.Rope(np.ones((3, 16, 1)), polar=True)
 @pytest.mark.parametrize(
     ("rope", "options", "message"),
     [
-        (rfrope.Rope(rfrope.geometric(8)), {}, "rope is not polar: it has a frequency for two features"),
+        (rfrope.Rope(rfrope.geometric(8)), {}, "rope is not polar: it has one frequency per two features"),
         (NARROW, {}, "the Rope has 8 frequencies, but heads of LlamaAttention have 16 features; expected one for each"),
         (THREE, {}, "the Rope has 3 sets of frequencies, but LlamaAttention has 2 heads of keys"),
         (PLANE, {}, "the Rope has 2 axes; expected one"),

@@ -149,6 +149,6 @@ def test_models_that_cannot_be_read_are_refused_with_the_reason():
     with pytest.raises(ValueError, match="there are 2 documents; expected at least 3"):
         atlas(made(), DOCUMENTS[:2])
     model = made()
-    with replace_rotary(model, rfrope.geometric(8)), pytest.raises(ValueError, match="was changed already"):
+    with replace_rotary(model, rfrope.geometric(8)), pytest.raises(ValueError, match="was already modified"):
         next(read_heads(model, DOCUMENTS))
     assert next(iter(read_heads(model, DOCUMENTS, layers=[1]))).heads == [(1, head) for head in range(4)]

@@ -124,7 +124,7 @@ def test_what_models_with_a_call_for_each_cannot_learn():
     model = made("gptj", rotary_dim=8)
     with (
         replace_rotary(model, RotaryEmbedding(ropes_of(model), "phases")),
-        pytest.raises(ValueError, match="phases are learned, but this model turns queries as it does keys"),
+        pytest.raises(ValueError, match="phases are learned, but this model rotates queries and keys alike"),
     ):
         logits(model)
     sets = rfrope.Rope(rfrope.sample("gaussian(scale=32)", 4, rng=0, heads=4), pairing="interleaved")

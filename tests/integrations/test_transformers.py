@@ -226,11 +226,11 @@ def test_a_part_that_was_given_alone_is_saved_by_the_whole_and_the_other_way_rou
 
 def test_what_a_config_cannot_hold_is_not_lost_without_a_word(tmp_path):
     sets = rfrope.sample("gaussian(scale=32)", 8, rng=0, heads=2)
-    none = "a config holds one line of frequencies for all heads, and no phases"
+    none = "a config holds one set of frequencies for all heads, and no phases"
     for model_type, rope, lost in (
         ("llama", RotaryEmbedding(rfrope.geometric(8), "phases"), none),
         ("llama", sets, none),
-        ("phi3", rfrope.geometric(8), "Phi3RotaryEmbedding does not turn by the frequencies of a config"),
+        ("phi3", rfrope.geometric(8), "Phi3RotaryEmbedding does not rotate by the frequencies of its config"),
         ("gptj", rfrope.Rope(rfrope.geometric(4), pairing="interleaved"), "GPTJAttention reads no frequencies"),
         ("nanochat", rfrope.Rope(-rfrope.geometric(8)), "NanoChatRotaryEmbedding reads no frequencies"),
     ):

@@ -299,7 +299,7 @@ def broken():
         (broken, "no module named plugin"),
         (lambda: Dirac, "expected a rfrope.kernels.Record"),
         (lambda: Record("gaussian", Dirac, "", "", "", ""), "name 'gaussian' is taken"),
-        (lambda: Record("dirac", lambda height: Dirac(), "", "", "", ""), "without default"),
+        (lambda: Record("dirac", lambda height: Dirac(), "", "", "", ""), "without a default"),
     ],
     ids=["import error", "no record", "name taken", "no defaults"],
 )

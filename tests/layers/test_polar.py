@@ -211,7 +211,7 @@ def test_it_prints_what_it_is():
         (lambda: PolarEmbedding(0), "rope is 0"),
         (
             lambda: PolarEmbedding(ONE)(features(2)[..., :-2], features(2)[..., :-2]),
-            "polar rotation takes one frequency for each magnitude",
+            "rotate_polar takes one frequency per magnitude",
         ),
         (lambda: PolarEmbedding(ONE, "phases", heads=3)(features(2), features(2)), "k has 2 heads"),
         (lambda: PolarEmbedding(ONE, "phases", heads=4).rotate(features(1), keys=True), "heads is 4, but x has 1"),

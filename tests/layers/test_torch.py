@@ -456,7 +456,7 @@ BAD = [
     ({"learnable": "phase"}, ValueError, "learnable is 'phase'"),
     ({"learnable": True, "max_positions": 64}, ValueError, "there are no tables for what is learned"),
     ({"rope": AXES["vectors"], "max_positions": 64}, ValueError, r"no tables for frequencies of shape \(16, 3\)"),
-    ({"rope": np.ones((2, 2, 16, 1))}, ValueError, "expected one axis of heads at most"),
+    ({"rope": np.ones((2, 2, 16, 1))}, ValueError, "expected at most one axis of heads"),
     ({"rope": NARROW, "head_dim": 64}, ValueError, "head_dim is 64, but the Rope has head_dim=32; expected the same"),
     ({"head_dim": 6}, ValueError, "head_dim is 6; expected a whole number from 32"),
     ({"layout": "bdht"}, ValueError, "layout is 'bdht'; did you mean 'bhtd'"),

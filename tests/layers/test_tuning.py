@@ -335,7 +335,11 @@ BAD = {
     "no rotary": ({"model": torch.nn.Linear(1, 1)}, ValueError, "Linear, has no rfrope.*RotaryEmbedding"),
     "loss": ({"loss": 1.0}, TypeError, r"loss is 1\.0; expected a function"),
     "a loss that is no tensor": ({"loss": lambda x: 1.0}, TypeError, r"loss gave 1\.0; expected a tensor of floats"),
-    "no gradient": ({"loss": lambda x: x.mean()}, ValueError, "loss has no gradient by what is learned"),
+    "no gradient": (
+        {"loss": lambda x: x.mean()},
+        ValueError,
+        "loss has no gradient for the learned parameters",
+    ),
     "learning": ({"learning": []}, ValueError, "learning has no batches"),
     "held out": ({"held_out": {"within": []}}, ValueError, "held_out has no documents"),
     "validation": ({"validation": [1]}, TypeError, r"validation is \[1\]; expected a dict"),
@@ -345,12 +349,12 @@ BAD = {
     "learned": (
         {"starts": {"learned": STARTS["near"]}},
         ValueError,
-        "starts has 'learned', the name of what is learned",
+        "starts has 'learned', the name of the learned rotation",
     ),
     "own": (
         {"starts": {"as it is": STARTS["far"]}},
         ValueError,
-        r"starts\['as it is'\] is not what the model turns by",
+        r"starts\['as it is'\] differs from the model's own Rope",
     ),
     "layers": ({"starts": {"both": [*STARTS.values()]}}, ValueError, r"differ by layer; expected per='layer'"),
     "per": ({"per": "token"}, ValueError, "per is 'token'; "),

@@ -226,7 +226,7 @@ def test_integers_of_64_bits_are_added_exactly(of, numbers, offset):
         (10**400, r"offset has 1329 bits"),
         (2**63 - 1, r"positions and offset add up to more than 64 bits"),
         (torch.tensor([2**63 - 1]), r"positions and offset add up to more than 64 bits"),
-        (torch.tensor(2**63 + 1, dtype=torch.uint64), r"offset holds integers from 2\*\*63 on"),
+        (torch.tensor(2**63 + 1, dtype=torch.uint64), r"offset holds integers above 2\*\*63 - 1"),
         (True, "offset has dtype bool"),
     ],
 )
@@ -239,7 +239,7 @@ def test_what_64_bits_do_not_hold_is_refused(numbers, offset, message):
         with pytest.raises((ValueError, TypeError), match=message):
             module(q, q, positions, offset)
         module(q, q, offset=1)
-    with pytest.raises(ValueError, match=r"positions holds integers from 2\*\*63 on"):
+    with pytest.raises(ValueError, match=r"positions holds integers above 2\*\*63 - 1"):
         module(q, q, torch.tensor([2**63 + 1, 0, 1], dtype=torch.uint64))
     assert module(q, q, torch.tensor([0, 1, 2], dtype=torch.uint64), 2**63 - 3)[0].isfinite().all()
 

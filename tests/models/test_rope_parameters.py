@@ -120,7 +120,7 @@ def test_a_polar_rope_has_a_frequency_for_each_feature_of_a_head(factor):
     held = from_rope_parameters(told | {"frequencies": sets.tolist()}, **options)
     np.testing.assert_array_equal(held.frequencies, sets)
     assert held.source.rope_parameters["score_scale"] == 0.5
-    with pytest.raises(ValueError, match="head_dim is 8, but a polar Rope has one frequency for each feature"):
+    with pytest.raises(ValueError, match="head_dim is 8, but a polar Rope has one frequency per feature"):
         from_rope_parameters(told | {"frequencies": [1.0] * 4}, **options)
     with pytest.raises(ValueError, match="learnable, score_scale, but not polar=True"):
         from_rope_parameters(told | {"frequencies": [1.0] * 4, "polar": False}, **options)
@@ -198,7 +198,7 @@ BAD = [
     (YARN | {"factor": None}, {"max_position_embeddings": 256}, ValueError, "lacks factor; 'yarn' needs it, or"),
     (LONGROPE | {"factor": None}, {}, ValueError, "lacks factor; 'longrope' needs it"),
     (LINEAR | {"rope_type": "dynamic"}, {}, ValueError,
-     "max_position_embeddings is None; 'dynamic' needs it: the context the model was trained with"),
+     "max_position_embeddings is None; 'dynamic' needs it: the context in training"),
     ({"full_attention": {"rope_type": "default"}, "sliding_attention": {}}, {}, ValueError,
      "rope_parameters holds a dict for each of full_attention, sliding_attention; expected one dict: pass "
      "rope_parameters['full_attention'], or the whole config to rfrope.from_config"),

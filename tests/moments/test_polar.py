@@ -312,7 +312,7 @@ def test_gradients(design):
         options = {} if function is polar_score else {"design": design}
         call = lambda q, k, d, f=function, o=options: f(q, k, lags, "gaussian(scale=4)", shift=d, **o)  # noqa: E731
         assert torch.autograd.gradcheck(call, [q, k, shift])
-    with pytest.raises(TypeError, match="lags need a gradient"):
+    with pytest.raises(TypeError, match="lags require a gradient"):
         polar_variance(q, k, lags.clone().requires_grad_(), G, design="stratified")
 
 

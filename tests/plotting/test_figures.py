@@ -259,7 +259,7 @@ BAD = {
         ValueError,
         "expected lags along one axis",
     ),
-    "no sets": (lambda: plotting.mean_kernels({}, 8), TypeError, "sets is {}; expected labels with frequencies"),
+    "no sets": (lambda: plotting.mean_kernels({}, 8), TypeError, "sets is {}; expected frequencies by label"),
     "a list of sets": (lambda: plotting.wavelengths([[0.5]]), TypeError, "sets is"),
     "heads in a set": (
         lambda: plotting.wavelengths({"h": np.ones((2, 3, 1))}),

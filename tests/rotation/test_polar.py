@@ -552,8 +552,8 @@ M, P, W = np.ones((3, 8)), np.arange(3), np.linspace(0.1, 1.0, 8)
 BAD = {
     "half as many frequencies": (
         {"frequencies": W[:4]},
-        r"frequencies has D = 4, but magnitudes has shape \(3, 8\); expected \(..., 4\) magnitudes: polar rotation "
-        "takes one frequency for each magnitude, rotate takes one for two",
+        r"frequencies has D = 4, but magnitudes has shape \(3, 8\); expected \(..., 4\) magnitudes: rotate_polar "
+        "takes one frequency per magnitude, rotate one per two",
     ),
     "one frequency": ({"frequencies": W[:1]}, "frequencies has D = 1, but magnitudes"),
     "inverse": (
@@ -591,7 +591,7 @@ def test_what_is_of_another_type():
 
 
 def test_a_polar_set_given_to_rotate_says_where_it_belongs():
-    with pytest.raises(ValueError, match=r"expected D <= 4; one frequency for each feature is .* rotate_polar"):
+    with pytest.raises(ValueError, match=r"expected D <= 4; one frequency per feature is .*rotate_polar"):
         rfrope.rotate(M, P, W)
     with pytest.raises(ValueError, match=re.escape("pairing is 'magnitudes'")):
         rfrope.rotate(M, P, W[:4], pairing="magnitudes")

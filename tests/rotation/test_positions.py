@@ -35,7 +35,7 @@ def test_each_sequence_counts_from_its_own_start(xp):
 @pytest.mark.parametrize("starts", [[[7, 0]], [[7], [0]], [7], [7, 0, 1], [[3]]], ids=str)
 def test_starts_are_one_number_or_one_a_sequence(starts):
     """Another shape would broadcast to a table of positions."""
-    with pytest.raises(ValueError, match=r"starts has shape .*; expected one number, or 2, one a sequence"):
+    with pytest.raises(ValueError, match=r"starts has shape .*; expected one number, or 2, one per sequence"):
         packed_positions([0, 1, 3], starts=starts)
 
 

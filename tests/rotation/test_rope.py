@@ -279,8 +279,8 @@ BAD = [
     ({"context": "4k"}, TypeError, "context is '4k'"),
     ({"context": ()}, ValueError, "context is empty"),
     ({"interleaved": True}, ValueError, "interleaved is True, but sections is None"),
-    ({"frequencies": Rope(LADDER)}, TypeError, r"frequencies is a Rope, or several; expected an array: "),
-    ({"frequencies": [Rope(LADDER)] * 2}, TypeError, "frequencies is a Rope, or several; expected an array: "),
+    ({"frequencies": Rope(LADDER)}, TypeError, r"frequencies is a Rope, or several; expected an array"),
+    ({"frequencies": [Rope(LADDER)] * 2}, TypeError, "frequencies is a Rope, or several; expected an array"),
     ({"source": "a paper"}, TypeError, "source is 'a paper'; expected a Provenance, a dict or None"),
 ]
 
@@ -529,7 +529,7 @@ def test_polar_and_other_ropes_are_not_taken_for_each_other():
             call()
     with pytest.raises(ValueError, match="the Rope has polar=False; expected a Rope with polar=True"):
         rfrope.rotation.rotate_polar(x[:, :6], at, plain)
-    with pytest.raises(ValueError, match="head_dim is 12, but a polar Rope has one frequency for each feature"):
+    with pytest.raises(ValueError, match="head_dim is 12, but a polar Rope has one frequency per feature"):
         Rope(rfrope.geometric(6), head_dim=12, polar=True)
     with pytest.raises(TypeError, match="polar is 1"):
         Rope(rfrope.geometric(6), polar=1)
