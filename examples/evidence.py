@@ -87,8 +87,10 @@ class Task:
         Likewise, but what is reported.
     primary : tuple of str
         Names of what is read whose mean is compared, and chosen by.
-    steps, repeats : int
-        Of training; and how many rows of a batch, one after another, are one item.
+    steps : int
+        Of training.
+    repeats : mapping
+        How many rows of what is read, one after another, are one item, by its name; 1 unless given.
     pooled, causal : bool
         Whether one thing is said of all tokens; whether a token sees those up to it alone.
     bias : callable, optional
@@ -103,10 +105,10 @@ class Task:
     error: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     primary: tuple[str, ...]
     steps: int
-    repeats: int = 1
+    repeats: Mapping[str, int] = field(default_factory=dict)
     pooled: bool = True
     causal: bool = False
-    bias: Callable[[int], torch.Tensor] | None = field(default=None)
+    bias: Callable[[int], torch.Tensor] | None = None
 
 
 class Model(nn.Module):
@@ -145,10 +147,10 @@ def surprise(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def errors(model: Model, task: Task, batch: Batch) -> np.ndarray:
-    """Return the error of each item."""
+    """Return the error of each row of a batch."""
     pieces = [one.split(32) for one in batch]  # for the memory of scores
     found = [task.error(model(*inputs), targets) for *inputs, targets in zip(*pieces, strict=True)]
-    return torch.cat(found).double().numpy().reshape(-1, task.repeats).mean(1)
+    return torch.cat(found).double().numpy()
 
 
 def run(task: Task, arms: Mapping[str, Arm], which: tuple[str, str, float, int], short: bool = False) -> Row:
@@ -162,10 +164,13 @@ def run(task: Task, arms: Mapping[str, Arm], which: tuple[str, str, float, int],
         return task.loss(model(tokens, positions), targets).mean()
 
     fit(model, loss, rate, 3 if short else task.steps)
-    some, row = 2 * task.repeats if short else None, {}
+    row = {}
     for part in ("validation",) if seed in APART else ("validation", "test"):
-        batches = {title: Batch(*(one[:some] for one in batch)) for title, batch in task.parts(part).items()}
-        found = {title: errors(model, task, batch) for title, batch in batches.items()}
+        found = {}
+        for title, batch in task.parts(part).items():
+            repeats = task.repeats.get(title, 1)
+            some = Batch(*(one[: 2 * repeats if short else None] for one in batch))
+            found[title] = errors(model, task, some).reshape(-1, repeats).mean(1)
         items = np.mean([found[title] for title in task.primary], 0)
         if part == "validation":
             row["validation"] = f"{items.mean():.5f}"
