@@ -204,6 +204,12 @@ def search(
     return complete(path, runs, work, workers, KEYS)
 
 
+def final(rows: list[Row]) -> list[Row]:
+    """Return those rows of a file that are of the setting and the rate at which their arm read the test."""
+    taken = {(row["encoding"], row.get("setting"), row["rate"]) for row in rows if int(row["seed"]) not in APART}
+    return [row for row in rows if (row["encoding"], row.get("setting"), row["rate"]) in taken]
+
+
 def items_of(rows: list[Row], name: str) -> np.ndarray:
     """Return the errors of an arm ``(seeds, items)``, seeds in their order."""
     own = sorted((int(row["seed"]), row["items"]) for row in rows if row["encoding"] == name and row.get("items"))

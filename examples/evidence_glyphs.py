@@ -33,7 +33,7 @@ FAMILIES = {  # regular, bold, oblique, both
     "DejaVuSans": ("", "-Bold", "-Oblique", "-BoldOblique"),
     "DejaVuSansMono": ("", "-Bold", "-Oblique", "-BoldOblique"),
     "DejaVuSerif": ("", "-Bold", "-Italic", "-BoldItalic"),
-    "STIXGeneral": ("", "Bol", "Ita", "BolIta"),
+    "STIXGeneral": ("", "Bol", "Italic", "BolIta"),
 }
 MASTER, FINER = 192, 3  # pixels of the outlines on a side; places that each pixel of a picture averages, on a side
 PATCH, TRAINED, READ = 8, 32, (32, 48, 64, 96)  # pixels
@@ -70,10 +70,13 @@ def masters(part: str) -> np.ndarray:
 
     folder, made = pathlib.Path(mpl.get_data_path()) / "fonts" / "ttf", []
     for name, style in fonts(part):
-        font = ImageFont.truetype(str(folder / f"{name}{style}.ttf"), round(0.95 * MASTER))
+        path = folder / f"{name}{style}.ttf"
+        if not path.exists():
+            raise SystemExit(f"the font {path.name} is not in this matplotlib: pip install -U matplotlib")
+        font = ImageFont.truetype(str(path), round(0.85 * MASTER))
         for character in CHARACTERS:
             picture = Image.new("L", (MASTER, MASTER))
-            ImageDraw.Draw(picture).text((MASTER / 2, 0.84 * MASTER), character, 255, font, "ms")
+            ImageDraw.Draw(picture).text((MASTER / 2, 0.81 * MASTER), character, 255, font, "ms")
             made.append(np.asarray(picture))
     return np.stack(made).reshape(-1, len(CHARACTERS), MASTER, MASTER)
 

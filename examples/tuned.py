@@ -51,7 +51,11 @@ class Contrast:
     @property
     def interval(self) -> tuple[float, float]:
         """Where the mean lies with a confidence of 95 %."""
-        reach = float(student.ppf(0.975, self.freedom)) * self.error
+        return self.between(0.95)
+
+    def between(self, confidence: float) -> tuple[float, float]:
+        """Return where the mean lies with a confidence."""
+        reach = float(student.ppf(0.5 + 0.5 * confidence, self.freedom)) * self.error
         return self.mean - reach, self.mean + reach
 
     @property
