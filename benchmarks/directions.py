@@ -1,8 +1,9 @@
 """Mean kernels against the direction of the lag: ``python -m benchmarks.directions`` writes docs/directions_table.inc.
 
 Sets of 16 and 32 blocks in two and three axes with frequencies from 1 down to 0.1 (the axial ones to 0.01 for each
-axis, as published): root mean square and largest dependence on direction over lags of length 1 to 16. Then sets of one
-magnitude beside the bound that none falls below. Nothing is drawn, and nothing is timed.
+axis, as published): root mean square dependence on direction over lags of a normal law, the bound for the same
+magnitudes, and the largest dependence over lags of length 1 to 16. Then sets of one magnitude. Nothing is drawn, and
+nothing is timed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rfrope.designs import directional_bound, directional_error
 from rfrope.frequencies import isotropic
 
 LENGTHS = np.linspace(1.0, 16.0, 61)
+SCALE = 16.0 / math.sqrt(6.0)  # standard deviation of the difference of two places on a side of 16
 PLACE = pathlib.Path(__file__).parents[1] / "docs" / "directions_table.inc"
 
 
@@ -55,22 +57,35 @@ def scheme_rows() -> Iterator[tuple[str, ...]]:
     for ndim in (2, 3):
         for (name, k, small), (_, _, large) in zip(sets(16), sets(32), strict=True):
             if k == ndim:
-                found = [directional_error(omega, LENGTHS) for omega in (small, large)]
                 name = "axial, a third of the blocks each" if name.startswith("axial,") else name
-                cells = (v for one in found for v in (math.sqrt(np.mean(one.rms**2)), float(np.max(one.sup))))
-                yield (str(ndim), name, *(f"{v:.3f}" for v in cells))
+                cells = []
+                for omega in (small, large):
+                    rms, bound = directional_bound(omega, SCALE)
+                    largest = np.max(directional_error(omega, LENGTHS).sup)
+                    cells += [f"{rms:.4f}", f"{bound:.4f}", f"{largest:.3f}"]
+                yield (str(ndim), name, *cells)
+        cells = [cell for n_blocks in (16, 32) for cell in independent(n_blocks, ndim)]
+        yield (str(ndim), "independent directions, expected", *cells)
 
 
-def bound_rows() -> Iterator[tuple[str, ...]]:
-    for ndim, phases in ((2, (8.0, 14.0, 26.0, 30.0, 58.0)), (3, (2.0, 4.0, 6.0, 8.0, 10.0))):
-        for n in (6, 16, 32):
+def independent(n_blocks: int, ndim: int) -> tuple[str, str, str]:
+    """Square root of the expected mean square of independent directions: pairs of blocks have the mean 0."""
+    omega = np.asarray(rfrope.geometric(n_blocks, base=10.0))[:, None] * np.eye(ndim)[0]
+    alone = [float(directional_bound(one[None], SCALE).rms) for one in omega]
+    expected = math.sqrt(np.mean(np.square(alone)) / n_blocks)
+    return f"{expected:.4f}", f"{directional_bound(omega, SCALE).bound:.4f}", "n/a"
+
+
+def one_magnitude_rows() -> Iterator[tuple[str, ...]]:
+    for ndim, counts, scales in ((2, (6, 16, 32), (2.0, 4.0, 8.0, 16.0)), (3, (3, 4, 6, 16, 32), (1.0, 2.0, 4.0, 8.0))):
+        for n in counts:
             omega = isotropic([1.0], n, ndim=ndim).frequencies
             golden = rfrope.golden_gate(n, low=1.0, high=1.0, ndim=ndim).frequencies
-            for z in phases:
-                ours, bound = float(directional_error(omega, z).rms), float(directional_bound(n, z, ndim=ndim))
-                if ours > 1e-4:
-                    theirs = float(directional_error(golden, z).rms)
-                    yield (str(ndim), str(n), f"{z:g}", f"{theirs:.4f}", f"{ours:.4f}", f"{bound:.4f}")
+            for scale in scales:
+                rms, bound = directional_bound(omega, scale)
+                if bound > 1e-5:
+                    theirs = directional_bound(golden, scale).rms
+                    yield (str(ndim), str(n), f"{scale:g}", f"{theirs:.5f}", f"{rms:.5f}", f"{bound:.5f}")
 
 
 def table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> list[str]:
@@ -82,11 +97,11 @@ def table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> list[str]:
 
 def text() -> str:
     """Both tables."""
-    schemes = ("Axes", "Set", "D = 16: rms", "largest", "D = 32: rms", "largest")
-    bounds = ("Axes", "D", "Magnitude times length", "Golden gate", "Isotropic", "Lower bound")
+    schemes = ("Axes", "Set", "D = 16: rms", "bound", "largest", "D = 32: rms", "bound", "largest")
+    bounds = ("Axes", "D", "Magnitude times scale", "Golden gate", "Isotropic", "Bound")
     lines = [".. made by python -m benchmarks.directions", "", *table(schemes, scheme_rows())]
-    lines += ["Sets of one magnitude, the law of ``shell``, root mean square over the directions:", ""]
-    return "\n".join([*lines, *table(bounds, bound_rows())])
+    lines += ["Sets of one magnitude, root mean square over lags of a normal law:", ""]
+    return "\n".join([*lines, *table(bounds, one_magnitude_rows())])
 
 
 if __name__ == "__main__":

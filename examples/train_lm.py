@@ -191,7 +191,9 @@ def main(arguments: list[str] | None = None) -> int:
     polar = argparse.ArgumentParser(add_help=False)
     polar.add_argument("--polar", action="store_true", help="the arms of docs/experiments_polar.rst, at tuned rates")
     if polar.parse_known_args(arguments)[0].polar:
-        return tuned(__doc__, "train_lm.py", arguments, run_far, parts=list(FAR_PARTS), parser=polar, pairs=PAIRS)
+        drawn = {part: last for part, (_, last) in FAR_PARTS.items() if part != "beyond"}
+        own = dict(parts=list(FAR_PARTS), drawn=(drawn, "read to (bytes)", "loss (bits per byte)"), pairs=PAIRS)
+        return tuned(__doc__, "train_lm.py", arguments, run_far, parser=polar, **own)
     output, rows, reference = asked(__doc__, arguments, ENCODINGS, SEEDS, REFERENCE, run, run_short, polar)
     table = against(rows, reference, list(PARTS), ["16 to 128", "128 to 256", "256 to 512"])
     show(table, output, command("train_lm.py", arguments))

@@ -6,7 +6,7 @@ drawn from a chain whose next symbol depends on two of those before it; with ``-
 A model is trained on 128 tokens and read on 2048, at the distances of training and beyond them.
 
 Each run takes about three minutes of one core. The file keeps what is done: the same command goes on after an
-interruption. Beside it comes a table (``.inc``).
+interruption. Beside it come a table (``.inc``) and a figure (``.svg``).
 """
 
 from __future__ import annotations
@@ -34,24 +34,35 @@ FAR = dict(asked=40, first=TRAINED, longest=READ - TRAINED - 1)  # likewise, of 
 DISTANCES = (0, 120, 256, 512, 1024, 2048)  # between which recall is averaged
 BATCH, STEPS = 32, 1200
 SYMBOLS, BACK, CERTAIN = 8, (1, 3), 0.9  # the chain: its next symbol is one that those so far back decide, or any
-ARMS_HERE = (
-    "none",
-    "none, polar contents",
-    "RoPE",
-    "RoPE, twice the width",
-    "RoPE, window",
-    "RoPE with window, and none",
-    "ALiBi",
-    "FoPE",
-    "PoPE",
-    "PoPE, published scale",
-    "PoPE and none",
-    "polar, log_uniform",
-    "polar, gaussian ladder",
-    "polar, matern ladder",
-    "polar, cauchy ladder",
-    "polar, gaussian and constant",
-)
+ARMS_OF = {
+    "code": (
+        "none",
+        "none, polar contents",
+        "RoPE",
+        "RoPE, twice the width",
+        "RoPE, window",
+        "RoPE with window, and none",
+        "ALiBi",
+        "FoPE",
+        "PoPE",
+        "PoPE, published scale",
+        "PoPE and none",
+        "polar, log_uniform",
+        "polar, gaussian ladder",
+        "polar, matern ladder",
+        "polar, cauchy ladder",
+        "polar, gaussian and constant",
+    ),
+    "chain": (
+        "RoPE",
+        "RoPE with window, and none",
+        "ALiBi",
+        "PoPE",
+        "PoPE and none",
+        "polar, gaussian ladder",
+        "polar, gaussian and constant",
+    ),
+}
 
 
 def note(key: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -221,9 +232,11 @@ def run(which: tuple[str, float, int], short: bool = False, task: str = "code") 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     task = argparse.ArgumentParser(add_help=False)
-    task.add_argument("--task", choices=("chain", "code"), required=True, help="what notes are put into")
+    task.add_argument("--task", choices=sorted(ARMS_OF), required=True, help="what notes are put into")
     columns = ["within", "beyond", "text within", "text beyond", "recall within", "recall beyond"]
-    own = dict(parts=columns, arms=ARMS_HERE, parser=task, taken=("task",))
+    arms = ARMS_OF[task.parse_known_args(arguments)[0].task]
+    drawn = {f"right to {most}": most for most in DISTANCES[1:]}, "largest distance (tokens)", "share of right answers"
+    own = dict(parts=columns, drawn=drawn, arms=arms, parser=task, taken=("task",))
     return tuned(__doc__, "train_recall.py", arguments, run, **own)
 
 

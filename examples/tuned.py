@@ -14,15 +14,32 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from arms import ARMS, BASELINES
+from arms import ARMS, BASELINES, LAGS
 from scipy.stats import t as student
-from trained import Row, command, complete, read, show, stated
+from trained import LAYERS, Row, command, complete, include, read, show, stated
 
 RATES = (0.008, 0.016)  # tried first; then twice and half the best, until a best one lies between two others
 LEAST, MOST = 0.001, 0.064  # no rate beyond these is tried
 SEEDS = 5
 APART = (100, 101)  # seeds for what is chosen: the rate with the first, the arm with all
 KEYS = ("encoding", "rate", "seed")
+HEADS = ("first kernels", "kernels", "bias", "blocks", "magnitudes")  # columns of `arms.written`
+SHOWN_LAGS = (1, 16, 128, 1024)
+PANELS = {  # of a figure, with the arms in each, in the order of their colours
+    "no turn, or a window": (
+        "none", "none, polar contents", "ALiBi", "RoPE, window", "RoPE with window, and none",
+    ),
+    "RoPE": ("RoPE", "RoPE, twice the width", "RoPE, 8 heads", "FoPE"),
+    "PoPE": ("PoPE", "PoPE, published scale", "PoPE, 8 heads", "PoPE and none"),
+    "polar: kernels": (
+        "polar, gaussian ladder", "polar, cauchy ladder", "polar, matern ladder", "polar, log_uniform",
+        "polar, gaussian and constant", "polar, gaussian of one scale",
+    ),
+    "polar: designs, bias and heads": (
+        "polar, gaussian ladder", "polar, gaussian ladder, iid", "polar, gaussian ladder, no bias",
+        "polar, gaussian ladder, 4 heads", "polar, gaussian ladder, 8 heads", "polar, cauchy ladder, iid",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -228,6 +245,75 @@ def read_options(
     return every.parse_args(arguments)
 
 
+def trained_kernels(rows: list[Row]) -> list[Row]:
+    """Return a table of the heads of polar arms: kernels before training and after it, and what moved.
+
+    Each value is a mean over layers; over seeds it has its standard error. See `arms.recovered` and `arms.written`.
+    """
+    table = []
+    for name in dict.fromkeys(row["encoding"] for row in rows if row.get("kernels")):
+        own = [row for row in rows if row["encoding"] == name and int(row["seed"]) not in APART]
+        found = {
+            part: np.asarray([_heads(row[part]) for row in own]) for part in HEADS if own
+        }  # (seeds, layers, heads)
+        for head in range(ARMS[name].heads if own else 0):
+            line = {"arm": name, "head": str(head)}
+            for lag in SHOWN_LAGS:
+                first, last = (found[part][..., head, LAGS.index(lag)].mean(1) for part in HEADS[:2])
+                line[f"kernel at {lag}"] = f"{first.mean():.2f}, then {stated(last, '.2f')}"
+            line |= {part: stated(found[part][..., head, 0].mean(1), ".2f") for part in HEADS[2:]}
+            table.append(line)
+    return table
+
+
+def _heads(text: str) -> np.ndarray:
+    """Return the numbers of a column of `arms.written` ``(layers, heads, numbers)``."""
+    heads = np.asarray([[float(one) for one in head.split()] for head in text.split(";")])
+    return heads.reshape(LAYERS, -1, heads.shape[-1])
+
+
+def draw(rows: list[Row], path: pathlib.Path, columns: Mapping[str, float], x: str, y: str) -> None:
+    """Draw columns of the rows over numbers: means over seeds with their standard errors, the best baseline in black.
+
+    Parameters
+    ----------
+    rows, path : list of dict, pathlib.Path
+        Those of `tune`, and the file.
+    columns : mapping of str to float
+        Where each column stands on the horizontal axis.
+    x, y : str
+        What the axes are called.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    from rfrope.plotting.drawing import COLOURS
+
+    names = {row["encoding"] for row in rows}
+    reference = best_arm(rows, names.intersection(BASELINES))
+    panels = {title: [one for one in arms if one in names] for title, arms in PANELS.items()}
+    panels = {title: arms for title, arms in panels.items() if len(arms) > 1} or {"": [*names]}
+    with pyplot.rc_context({"svg.hashsalt": "rfrope", "svg.fonttype": "none", "font.size": 8.0}):
+        size = {"figsize": (2.4 * len(panels), 3.6), "sharey": True, "squeeze": False, "layout": "constrained"}
+        figure, axes = pyplot.subplots(1, len(panels), **size)
+        for axis, (title, arms) in zip(axes[0], panels.items(), strict=True):
+            lines = {one: COLOURS[i] for i, one in enumerate(arms) if one != reference}
+            for name, colour in ({} if reference is None else {reference: "black"} | lines).items():
+                values = values_of(rows, name, [*columns])
+                error = values.std(0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else None
+                axis.errorbar([*columns.values()], values.mean(0), error, color=colour, label=name, linewidth=1.2)
+            axis.set_xscale("log", base=2)
+            axis.set(xlabel=x, title=title, xticks=[*columns.values()], xticklabels=map(str, columns.values()))
+            axis.minorticks_off()
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+        axes[0, 0].set(ylabel=y)
+        figure.savefig(path, metadata={"Date": None})
+        pyplot.close(figure)
+
+
 def main(
     about: str | None,
     script: str,
@@ -235,12 +321,13 @@ def main(
     run: Callable[..., Row],
     *,
     parts: list[str],
+    drawn: tuple[Mapping[str, float], str, str],
     arms: Iterable[str] = ARMS,
     parser: argparse.ArgumentParser | None = None,
     taken: tuple[str, ...] = (),
     pairs: Mapping[str, Iterable[tuple[str, str]]] | None = None,
 ) -> int:
-    """Read the command line of a script, train, and write the table beside the rows.
+    """Read the command line of a script, train, and write table and figure beside the rows.
 
     Parameters
     ----------
@@ -254,6 +341,8 @@ def main(
         ``run((arm, rate, seed), short=...)`` gives the columns of a row.
     parts : list of str
         Columns for the table.
+    drawn : tuple
+        Columns for the figure, and what its axes are called; see `draw`.
     arms : iterable of str
         Names of all arms of the experiment.
     parser : argparse.ArgumentParser, optional
@@ -268,6 +357,10 @@ def main(
     rows = tune(options.output, options.arms, options.seeds, work, options.workers)
     table, primary = compare(rows, parts)
     show(table, options.output, command(script, arguments))
+    if kernels := trained_kernels(rows):
+        made_by = include(kernels, command(script, arguments))
+        options.output.with_name(f"{options.output.stem}_kernels.inc").write_text(made_by, "utf-8")
+    draw(rows, options.output.with_suffix(".svg"), *drawn)
     if primary is not None:
         print(f"best polar less best baseline, over seeds and texts: {primary}")
     for column, compared in (pairs or {}).items():

@@ -385,6 +385,7 @@ def test_nothing_crosses_to_or_from_the_host(name, second, refusing, monkeypatch
 
 @pytest.mark.parametrize("name", FROM_HOST)
 def test_draws_and_directions_cross_to_the_device_and_nothing_comes_back(name, second, refusing, monkeypatch):
+    bad_input.calls(FOLDER)  # kept, and made on the host
     forbid(monkeypatch, "to_host")
     for result in FROM_HOST[name](second):
         assert result.device == second(0.0).device

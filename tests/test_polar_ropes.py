@@ -33,6 +33,7 @@ WORKS = {  # functions of frequencies alone: with those of a polar Rope they do 
     "analysis.scaling_effect": lambda w: analysis.scaling_effect(LAGS, w, 0.5 * OMEGA),
     "analysis.turns": lambda w: analysis.turns(w, 9),
     "analysis.wavelengths": lambda w: analysis.wavelengths(w),
+    "designs.directional_bound": lambda w: designs.directional_bound(rfrope.axial(w, w), [1.0, 4.0]),
     "designs.directional_error": lambda w: designs.directional_error(rfrope.axial(w, w), [1.0, 4.0]),
     "features.stochastic": lambda w: features.stochastic(WIDE, AT, w, np.ones((8, 8, 3))),
     "heads.aligned_shift": lambda w: heads.aligned_shift(-1.0, w, np.ones(4)),

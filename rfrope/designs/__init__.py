@@ -1,6 +1,6 @@
 """Designs: ways to make frequencies from a kernel."""
 
-from rfrope.designs.directions import Directions, directional_bound, directional_error
+from rfrope.designs.directions import DirectionalBound, Directions, directional_bound, directional_error
 from rfrope.designs.lattices import dual_lattice
 from rfrope.designs.optimising import optimise
 from rfrope.designs.sampling import Design, design, names, points, records, sample
@@ -8,6 +8,7 @@ from rfrope.designs.weighted import Quadrature, quadrature
 
 __all__ = [
     "Design",
+    "DirectionalBound",
     "Directions",
     "Quadrature",
     "design",

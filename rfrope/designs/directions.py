@@ -1,4 +1,4 @@
-"""Mean kernels against the direction of the lag, and a bound that no equal magnitudes fall below."""
+"""Mean kernels against the direction of the lag, and a bound that no directions of the same magnitudes fall below."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._core import angles, array, capacity
-from rfrope._core.arguments import show, whole
+from rfrope._core.arguments import show
 from rfrope._core.array import Array
 from rfrope.designs.errors import mean_kernel
 
 _MARGIN = 40  # degrees beyond the phase from which on Bessel's functions are below rounding
 _FAR = 1e9
-_FINE = 16  # points for each degree, of the functions that the bound compares
-_MORE_DEGREES = 8  # of the function below the potential, beyond the number of blocks
+_EPSILON = float(np.finfo(np.float64).eps)
+_STEPS = 1024  # of the numbers of blocks that count: the bound takes the next one above
+_ROUNDING = 1e-14  # of a mean square: taken off the bound
 
 
 class Directions(NamedTuple):
@@ -44,6 +45,32 @@ class Directions(NamedTuple):
     mean: np.ndarray
     rms: np.ndarray
     sup: np.ndarray
+
+
+class DirectionalBound(NamedTuple):
+    """Dependence of a mean kernel on direction over lags of a normal law, and the least that its magnitudes allow.
+
+    Attributes
+    ----------
+    rms : ndarray
+        Root mean square, over lags of the normal law, of what the mean kernel differs from its mean over directions.
+    bound : ndarray
+        What no set of the same magnitudes falls below, whatever its directions.
+
+    See Also
+    --------
+    designs.directional_bound
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> found = rfrope.designs.directional_bound(rfrope.golden_gate(16, low=0.1, high=1.0), 8.0)
+    >>> round(float(found.rms / found.bound), 2)
+    1.05
+    """
+
+    rms: np.ndarray
+    bound: np.ndarray
 
 
 @array.select_device
@@ -92,15 +119,7 @@ def directional_error(frequencies: Array, lengths: Array) -> Directions:
     >>> rfrope.designs.directional_error(even, [4.0, 8.0]).rms.round(3)
     array([0., 0.])
     """
-    omega = angles.read_on_host(frequencies, "frequencies", sets="one").astype(np.float64)
-    if omega.shape[-1] not in (2, 3):
-        raise ValueError(f"frequencies has {omega.shape[-1]} axes; expected 2 or 3")
-    r = _read_lengths("lengths", lengths)
-    if not r.size or not len(omega):
-        return Directions(*(np.full(r.shape, math.nan) for _ in range(3)))
-    largest = float(np.max(np.linalg.norm(omega, axis=1))) * float(np.max(r))
-    if not largest < _FAR:
-        raise ValueError(f"lengths and frequencies make {largest:.3g} radians; expected fewer than {_FAR:.0e}")
+    omega, r, largest = _read_set(frequencies, "lengths", lengths)
     degree = math.ceil(largest) + _MARGIN
     count = degree if omega.shape[-1] == 2 else 2 * degree * degree
     capacity.check(40.0 * count * omega.size, f"lags of {largest:.3g} radians", "lengths or frequencies")
@@ -115,76 +134,83 @@ def directional_error(frequencies: Array, lengths: Array) -> Directions:
 
 
 @array.select_device
-def directional_bound(n_blocks: int, phases: Array, *, ndim: int = 2) -> np.ndarray:
-    """Root mean square dependence on direction that no set of equal magnitudes falls below.
+def directional_bound(frequencies: Array, scales: Array) -> DirectionalBound:
+    """Dependence on direction over lags of a normal law, and what no directions of the same magnitudes fall below.
 
     Parameters
     ----------
-    n_blocks : int
-        D, at least 1.
-    phases : array_like, radians
-        Magnitude times the length of the lag, not negative, at most 1000; any shape.
-    ndim : {2, 3}
-        Number of position axes.
+    frequencies : Rope or array_like, (D, 2) or (D, 3), radians per unit of position
+        One set; it is read on the host. The bound depends on the lengths of its rows alone.
+    scales : array_like, in units of position
+        Standard deviations of the lag along each axis, not negative; any shape.
 
     Returns
     -------
-    ndarray
-        The shape of `phases`: a bound of ``Directions.rms``. It is certified to about 1e-4; where less than that is
-        known it is 0.
+    DirectionalBound
+        Arrays of NumPy with the shape of `scales`. Rounding makes ``rms`` wrong by up to 1e-7 where it is near 0, and
+        the bound has that taken off.
 
     Raises
     ------
     ValueError
-        For numbers that are not as above.
+        For another number of axes, several sets, and scales that are negative, not finite, or have more phases than
+        fit in memory.
     TypeError
         For anything but real numbers.
 
     See Also
     --------
-    designs.directional_error
+    designs.DirectionalBound, designs.directional_error
 
     Notes
     -----
-    For D directions e the mean square over the directions of the lag is the mean over all pairs of ``g(e .
-    e')``, a sum with positive coefficients of ``cos 2m(theta - theta')`` (those are ``2 J_2m(z)^2``) or of Legendre's
-    ``P_2m(e . e')`` (``(4m + 1) j_2m(z)^2``), m >= 1. Let h <= g be such a sum with any constant term and no other
-    negative coefficient: pairs of different blocks have at least ``D^2 h_0 - D h(1)``, so that the mean square is at
-    least ``h_0 + (g(1) - h(1)) / D``. The best h is a linear program (Delsarte 1972; Yudin 1992). At some phases no h
-    is near, and what is found there is far below every set that is known.
+    With a and b the magnitudes of two blocks, w and v their frequencies and S(x) the mean of ``cosh(x e . e')`` over
+    directions (I_0(x) in two axes, sinh(x)/x in three), the mean square is the mean over all pairs of blocks of
+    ``exp(-s^2 (a^2 + b^2) / 2) (cosh(s^2 w . v) - S(s^2 a b))``. Each even power of the cosine between w and v has a
+    lower bound by a quadrature with the weight 1/N at 1, where N is the effective number of blocks at this power
+    (Borodachov et al. 2024). The proof is in :doc:`/directions`.
 
-    Two axes: D equal angles have ``2 sum_l J_2Dl(z)^2``. A set of D blocks can have no dependence up to degree 2t in
-    the lag only if ``D >= (t + k - 1)! / (t! (k - 1)!)`` (Delsarte, Goethals and Seidel 1977): t + 1 blocks in two
-    axes, where equal angles have that, and (t + 1)(t + 2)/2 in three, where only 1, 3 and 6 lines do.
+    Equal magnitudes are at the bound with equal angles in two axes, for every D and every scale, and with the 1, 2, 3,
+    4 and 6 lines of `frequencies.isotropic` in three (Cohn and Kumar 2007). Since a mean is at most the largest value,
+    each set also has lengths at which ``Directions.rms`` is at least the bound.
 
     Examples
     --------
-    Equal angles and the axes of the icosahedron are at the bound here:
-
     >>> import rfrope
-    >>> from rfrope.designs import directional_bound, directional_error
-    >>> ring = rfrope.frequencies.isotropic([1.0], 4)
-    >>> directional_error(ring, 6.0).rms.round(4), directional_bound(4, 6.0).round(4)
-    (np.float64(0.0799), np.float64(0.0799))
-    >>> lines = rfrope.frequencies.isotropic([1.0], 6, ndim=3)
-    >>> directional_error(lines, 4.0).rms.round(4), directional_bound(6, 4.0, ndim=3).round(4)
-    (np.float64(0.0418), np.float64(0.0418))
+    >>> from rfrope.designs import directional_bound
+    >>> rms, bound = directional_bound(rfrope.frequencies.isotropic([1.0], 16), [8.0, 16.0])
+    >>> rms.round(4), bound.round(4)
+    (array([0.0061, 0.0822]), array([0.0061, 0.0822]))
+
+    Golden gate with 32 magnitudes, and the six axes of the icosahedron:
+
+    >>> [float(v.round(3)) for v in directional_bound(rfrope.golden_gate(32, low=0.1, high=1.0), 8.0)]
+    [0.04, 0.036]
+    >>> [float(v.round(3)) for v in directional_bound(rfrope.frequencies.isotropic([1.0], 6, ndim=3), 2.0)]
+    [0.073, 0.073]
     """
-    n, ndim = capacity.count("n_blocks", n_blocks, 1, each=2e4), whole("ndim", ndim, 2)
-    if ndim > 3:
-        raise ValueError(f"ndim is {ndim}; expected 2 or 3")
-    z = _read_lengths("phases", phases)
-    if np.any(z > 1000.0):
-        raise ValueError("phases holds numbers above 1000; expected fewer radians")
-    found = np.array([_linear_bound(n, float(one), ndim) for one in z.reshape(-1)])
-    return found.reshape(z.shape)
+    omega, s, largest = _read_set(frequencies, "scales", scales)
+    n_bytes = 48.0 * len(omega) * (0.5 * largest * largest + len(omega))
+    capacity.check(n_bytes, f"lags of {largest:.3g} radians", "scales or frequencies")
+    found = np.empty((2, s.size))
+    for place, scale in enumerate(s.reshape(-1)):
+        squares = _mean_square(scale * omega), _least_mean_square(scale * np.linalg.norm(omega, axis=1), omega.shape[1])
+        found[:, place] = np.sqrt(np.maximum(squares, 0.0))
+    return DirectionalBound(*found.reshape(2, *s.shape))
 
 
-def _read_lengths(name: str, value: Any) -> np.ndarray:
+def _read_set(frequencies: Any, name: str, value: Any) -> tuple[np.ndarray, np.ndarray, float]:
+    """Frequencies, lengths, and the most radians that they make."""
+    omega = angles.read_on_host(frequencies, "frequencies", sets="one").astype(np.float64)
+    if omega.shape[-1] not in (2, 3):
+        raise ValueError(f"frequencies has {omega.shape[-1]} axes; expected 2 or 3")
     host = angles.numbers_on_host(value, name).astype(np.float64)
     if not np.all(np.isfinite(host)) or np.any(host < 0.0):
         raise ValueError(f"{name} is {show(value)}; expected finite numbers, 0 or more")
-    return host
+    largest = float(np.max(np.linalg.norm(omega, axis=1))) * float(np.max(host, initial=0.0))
+    if not largest < _FAR:
+        raise ValueError(f"{name} and frequencies make {largest:.3g} radians; expected fewer than {_FAR:.0e}")
+    return omega, host, largest
 
 
 def _half_circle(degree: int) -> tuple[np.ndarray, np.ndarray]:
@@ -201,35 +227,55 @@ def _half_sphere(degree: int) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(units, axis=-1).reshape(-1, 3), np.repeat(weight, 2 * degree) / (4.0 * degree)
 
 
-def _linear_bound(n: int, z: float, ndim: int) -> float:
-    """Bound at one phase, by a linear program on a grid; what h exceeds g by between its points is taken off."""
-    from scipy import optimize, special
+def _mean_square(omega: np.ndarray) -> float:
+    """Mean square dependence on direction over standard normal lags."""
+    from scipy import special
 
-    degrees = math.ceil(0.5 * z) + _MARGIN // 2
-    m = np.arange(1, degrees + 1)
-    bessel = special.jv(2 * m, z) ** 2 if ndim == 2 else special.spherical_jn(2 * m, z) ** 2
-    g = 2.0 * bessel if ndim == 2 else (4.0 * m + 1.0) * bessel
-    size = float(np.sum(g))
-    if size == 0.0:
-        return 0.0
-    used = min(n + _MORE_DEGREES, degrees + n)
-    angle = np.linspace(0.0, 0.5 * math.pi, _FINE * max(used, degrees) + 1)
+    radii = np.linalg.norm(omega, axis=1)
+    inner, most = omega @ omega.T, radii[:, None] * radii
+    if omega.shape[1] == 2:
+        shell = special.i0e(most)
+    else:
+        safe = np.where(most > 0.0, most, 1.0)
+        shell = np.where(most > 0.0, -np.expm1(-2.0 * safe) / (2.0 * safe), 1.0)
+    apart = 0.5 * (np.exp(inner - most) + np.exp(-inner - most)) - shell
+    return float(np.mean(np.exp(-0.5 * (radii[:, None] - radii) ** 2) * apart))
 
-    def basis(most: int, angle: np.ndarray) -> np.ndarray:
-        if ndim == 2:
-            return np.cos(2.0 * np.arange(most + 1) * angle[:, None])
-        return np.stack([special.eval_legendre(2 * one, np.cos(angle)) for one in range(most + 1)], axis=-1)
 
-    cost = np.append(1.0 / n - 1.0, np.full(used, 1.0 / n))
-    bounds = [(None, None), *[(0.0, None)] * used]
-    potential = basis(degrees, angle)[:, 1:] @ (g / size)
-    solved = optimize.linprog(cost, basis(used, angle), potential, bounds=bounds, method="highs")
-    if solved.x is None:
-        return 0.0
-    h = np.append(solved.x[0], np.maximum(solved.x[1:], 0.0))
-    finer = np.linspace(0.0, 0.5 * math.pi, 8 * (len(angle) - 1) + 1)
-    excess = float(np.max(basis(used, finer) @ h - basis(degrees, finer)[:, 1:] @ (g / size)))
-    step, curvature = finer[1], 4.0 * (np.sum(h[1:] * np.arange(1, used + 1) ** 2) + m**2 @ g / size)
-    h[0] -= max(excess, 0.0) + 0.125 * step * step * float(curvature)
-    mean_square = size * (h[0] + (1.0 - float(np.sum(h))) / n)
-    return math.sqrt(max(mean_square, 0.0))
+def _least_mean_square(radii: np.ndarray, ndim: int) -> float:
+    """Bound of the mean square over standard normal lags: what each power of the cosine allows, added up."""
+    from scipy import special
+
+    n, square = len(radii), float(np.max(radii)) ** 2
+    power = np.arange(1, math.ceil(0.5 * square + 4.0 * math.sqrt(square)) + 30)
+    with np.errstate(divide="ignore"):
+        each = 2.0 * power[:, None] * np.log(radii) - 0.5 * radii**2
+    weights = np.exp(each - 0.5 * special.gammaln(2.0 * power + 1.0)[:, None])
+    squares, mass = np.sum(weights**2, axis=1), np.sum(weights, axis=1) ** 2
+    mean = np.cumprod(1.0 - 0.5 / power) if ndim == 2 else 1.0 / (2.0 * power + 1.0)
+    used = squares > 1e-18 * np.max(squares)  # what is left out makes the bound no larger
+    effective = np.clip(np.ceil(_STEPS / n * (mass[used] / squares[used]) * (1.0 - 1e-12)) * n / _STEPS, 1.0, n)
+    total = 0.0
+    for count in np.unique(effective):
+        at, share = power[used][effective == count], mass[used][effective == count]
+        nodes, parts = _line_rule(float(count), ndim)
+        least = 1.0 / count + np.abs(nodes) ** (2.0 * at[:, None]) @ parts - mean[used][effective == count]
+        total += float(share @ np.maximum(np.where(at > len(nodes) - 1, least - _ROUNDING, 0.0), 0.0))
+    return total * (1.0 - 16.0 * _EPSILON * len(power) * math.log(len(power))) / n**2
+
+
+def _line_rule(n: float, ndim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights that with 1/n at 1 have the means of as many even powers of the cosine as they can."""
+    from scipy.linalg import eigh_tridiagonal
+
+    order = np.arange(1.0, n + 2.0)
+    dims = order if ndim == 2 else order * (order + 1.0) / 2.0
+    size = int(np.searchsorted(dims, n))
+    if size < 2:
+        return np.zeros(size), np.zeros(size)
+    at, half = np.arange(1.0, size), 0.5 * ndim
+    squares = at * (at + ndim - 1.0) / (4.0 * (at + half) * (at + half - 1.0))
+    slope = (ndim + size - 2.0) / (2.0 * (half + size - 2.0))
+    squares[-1] = slope * (1.0 / dims[size - 1] - 1.0 / n) / (1.0 / dims[size - 2] - 1.0 / n)
+    nodes, vectors = eigh_tridiagonal(np.zeros(size), np.sqrt(squares))
+    return nodes, (1.0 - 1.0 / ndim) * vectors[0] ** 2 / (1.0 - nodes**2)

@@ -53,7 +53,8 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
     On two axes they are the angles ``pi (i + j / M) / n``, i = 0, ..., n - 1, for magnitude j: equal steps,
     each ring a little further than the last. By the Jacobi-Anger expansion a ring of n equal steps has the mean kernel
     ``J_0(z) + 2 sum_l (+-1) J_(2nl)(z) cos(2nl phi)``, z the magnitude times the length of the lag: direction counts
-    from the order 2n on, and no n directions put that off further (`rfrope.designs.directional_bound`).
+    from the order 2n on. Over lags of a normal law no n directions of one magnitude do better
+    (`rfrope.designs.directional_bound`).
 
     On three axes they are a minimum of the even part of Poisson's kernel over pairs, found by descent from a spiral, in
     the same orientation for every magnitude. Three are the axes of the octahedron and six those of the icosahedron, the

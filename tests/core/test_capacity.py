@@ -168,7 +168,7 @@ GREEDY = {
         lambda: designs.directional_error([[1.0, 0.0, 0.0]], 1e6),
         "lengths or frequencies",
     ),
-    "designs.directional_bound": (lambda: designs.directional_bound(MOST, 1.0), "n_blocks"),
+    "designs.directional_bound": (lambda: designs.directional_bound([[1.0, 0.0]], 1e8), "scales or frequencies"),
     "designs.dual_lattice": (
         lambda: designs.dual_lattice("gaussian(ndim=3)", 8, most=2**12),
         "most, n_blocks or the kernel's columns",

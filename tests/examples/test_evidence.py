@@ -321,7 +321,7 @@ def test_what_is_missing_ends_with_one_line(script, monkeypatch, name, read):
         if hasattr(made, function):
             getattr(made, function).cache_clear()
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(SystemExit, match=r"^the .*|^outlines .* is not installed: pip install [\w -]+$") as found:
+    with pytest.raises(SystemExit, match=r"^(the|outlines) .* is not installed: pip install [\w -]+$") as found:
         read(made)
     assert "\n" not in str(found.value)
 
@@ -452,7 +452,7 @@ def test_a_short_run_goes_on(script, tmp_path, monkeypatch, capsys, name, arms, 
     capsys.readouterr()
     assert made.main([*call, "2"]) == 0
     again = rows_of(path)
-    assert [row for row in again if row in rows] == again[: len(again) - 2] or all(row in again for row in rows)
+    assert all(row in again for row in rows)
     assert len(again) == 12
     assert "best designed less best baseline, over seeds and items: " in capsys.readouterr().out
     assert "best designed" in path.with_suffix(".inc").read_text("utf-8")
@@ -479,10 +479,8 @@ def test_the_summary_corrects_for_all_five(script, tmp_path):
     first, second = rows_of(tmp_path / "summary.csv")
     assert (first["task"], first["designed"], first["baseline"]) == ("chorales", "matern", "axial")
     one = shared.primary(shared.final(rows), script("evidence_chorales").arms())
-    other = float(second["p, corrected"])
-    assert float(first["p, corrected"]) == pytest.approx(5.0 * one.p, rel=0.1) or other == pytest.approx(
-        5.0 * one.p, rel=0.1
-    )
+    # the rows of both files are alike, so the smallest of five chances counts five times, and the other no less
+    assert float(first["p, corrected"]) == float(second["p, corrected"]) == pytest.approx(5.0 * one.p, rel=0.1)
     low, high = one.between(0.99)
     assert first["99 %"] == f"{low:+.3f} to {high:+.3f}"
 

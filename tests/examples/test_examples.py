@@ -378,37 +378,37 @@ def test_what_is_said_of_the_language_model_that_was_trained():
     assert clear == {("none", "within"), ("sinusoidal", "within"), ("matern, optimised", "to 2x")}
     assert len(corrected) == 30
     assert all(np.mean(lost[arm][part]) > 0.0 for arm, part in clear)
-    said("Three of thirty differences to RoPE are sure")
+    said("Three of thirty differences from RoPE are significant")
     one_scale = [f"{name}, {design}" for name in ("gaussian", "matern") for design in ("iid", "optimised")]
     means, ts = zip(*((np.mean(lost[one]["within"]), t_of(lost[one]["within"])) for one in one_scale), strict=True)
     further = [np.mean(lost[one][part]) for one in one_scale for part in parts[1:]]
     said(
         f"lose {min(means):.2f} to {max(means):.2f} bits to RoPE's geometric frequencies within the trained length "
-        f"(t = {min(ts):.1f} to {max(ts):.1f}), and {min(further):.1f} to {max(further):.1f} beyond it; "
-        f"corrected, p is {min(corrected[one, 'within'] for one in one_scale):.2f} to "
-        f"{max(corrected[one, 'within'] for one in one_scale):.2f} within it"
+        f"(t = {min(ts):.1f} to {max(ts):.1f}, corrected p {min(corrected[one, 'within'] for one in one_scale):.2f} to "
+        f"{max(corrected[one, 'within'] for one in one_scale):.2f}) and {min(further):.1f} to {max(further):.1f} "
+        "beyond it."
     )
     ladder = lost["gaussian, a scale for each head"]
     errors = {f"{mean_and_error(ladder[part])[1]:.1f}" for part in parts[1:]}
     assert all(t_of(ladder[part]) < 1.0 for part in parts[1:])
     said(
-        f"a scale for each head the Gaussian loses {np.mean(ladder['within']):.2f} (t = {t_of(ladder['within']):.1f}), "
-        f"and beyond the trained length nothing that shows in an error of {errors.pop()} bits"
+        f"a scale for each head the Gaussian loses {np.mean(ladder['within']):.2f} within it "
+        f"(t = {t_of(ladder['within']):.1f}), and nothing measurable beyond it (standard error {errors.pop()})"
     )
     drawn = [(np.mean(lost["log_uniform, iid"][part]), t_of(lost["log_uniform, iid"][part])) for part in parts]
     assert all(chance(t, 5) > 0.05 for _, t in drawn)
     said(
         f"lose {drawn[0][0]:.2f} within the trained length (t = {drawn[0][1]:.1f}) and {drawn[2][0]:.1f} to "
-        f"{drawn[1][0]:.1f} beyond it (t = {drawn[2][1]:.1f} and {drawn[1][1]:.1f}): nothing that five seeds show"
+        f"{drawn[1][0]:.1f} beyond it (t = {drawn[2][1]:.1f} and {drawn[1][1]:.1f}); five seeds cannot establish that"
     )
     worse = {
         name: within[f"{name}, optimised"] - within[f"{name}, iid"] for name in ("gaussian", "matern", "log_uniform")
     }
     assert f"{np.mean(worse['gaussian']):.2f}" == f"{np.mean(worse['matern']):.2f}"
     said(
-        f"for the Gaussian {np.mean(worse['gaussian']):.2f} bits worse (t = {t_of(worse['gaussian']):.1f}), for the "
-        f"Matérn kernel as much (t = {t_of(worse['matern']):.1f}), for the log-uniform law "
-        f"{np.mean(worse['log_uniform']):.2f} (t = {t_of(worse['log_uniform']):.1f})",
+        f"{np.mean(worse['gaussian']):.2f} bits worse for the Gaussian (t = {t_of(worse['gaussian']):.1f}) and for the "
+        f"Matérn kernel (t = {t_of(worse['matern']):.1f}), {np.mean(worse['log_uniform']):.2f} for the log-uniform law "
+        f"(t = {t_of(worse['log_uniform']):.1f})",
     )
     learned = [lost["learned from RoPE"][part] for part in parts]
     assert chance(t_of(learned[0]), 5) > 0.05
@@ -440,9 +440,10 @@ def test_what_is_said_of_the_digits():
     matern = gain["isotropic matern, sobol"][own]
     least, most, *ts = span(gaussian, own, 1)
     said(
-        "Three of twenty-four differences to axial RoPE are sure",
+        "Three of twenty-four differences from axial RoPE are significant",
         f"by {np.mean(matern):.1f} points (t = {t_of(matern):.1f}, corrected p below 0.01)",
-        f"Gaussian kernels gain {least} to {most} points, at t = {ts[0]} to {ts[1]}, which is nothing after correction",
+        f"Gaussian kernels gain {least} to {most} points (t = {ts[0]} to {ts[1]}), which is not significant after "
+        "correction",
     )
     corrected, clear = sure(found, "axial")
     assert clear == {("none", own), ("none", between), ("isotropic matern, sobol", own)}
@@ -466,13 +467,13 @@ def test_what_is_said_of_the_digits():
     helped = [np.mean(columns[between] - columns[further]) for columns in placed.values()]
     assert np.array_equal(found["none"][between], found["none"][further])
     said(
-        f"each encoding that has positions**, by {min(helped):.0f} to {max(helped):.0f} points",
+        f"every encoding with positions**, by {min(helped):.0f} to {max(helped):.0f} points",
     )
     spread = [[np.std(columns[way], ddof=1) for columns in placed.values()] for way in (further, between)]
     said(
-        f"from seed to seed is {min(spread[0]):.0f} to {max(spread[0]):.0f} points where positions go on counting and "
-        f"{min(spread[1]):.0f} to {max(spread[1]):.0f} where they are interpolated",
-        "every other encoding that has positions has a higher mean than axial RoPE",
+        f"from seed to seed is {min(spread[0]):.0f} to {max(spread[0]):.0f} points with extrapolated positions and "
+        f"{min(spread[1]):.0f} to {max(spread[1]):.0f} with interpolated ones",
+        "every other encoding with positions has a higher mean than axial RoPE",
     )
     assert np.mean(found["none"][further] - found["axial"][further]) < 0.0
     assert all(np.mean(gain[name][between]) < 2.0 * mean_and_error(gain[name][between])[1] for name in others)
@@ -500,7 +501,7 @@ def test_what_is_said_of_a_real_model_beyond_its_context():
     assert chance(t_of(lost["optimised"]), 3) == pytest.approx(1.0 / 18.0, rel=0.02)
     said(
         "The order is YaRN, ntk, llama3, optimised, in each of the three texts",
-        f"optimised factors lose {np.mean(lost['optimised']):.2f} nats to YaRN, at t = {t_of(lost['optimised']):.1f}; "
+        f"optimised factors lose {np.mean(lost['optimised']):.2f} nats to YaRN (t = {t_of(lost['optimised']):.1f}); "
         "with three texts chance alone gives as much one time in eighteen",
         f"llama3 loses {np.mean(lost['llama3']):.2f} (t = {t_of(lost['llama3']):.1f})",
         f"and ntk {np.mean(lost['ntk']):.2f} (t = {t_of(lost['ntk']):.1f})",

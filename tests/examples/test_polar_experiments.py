@@ -462,7 +462,7 @@ def test_the_short_form_goes_on_where_it_was_interrupted(script, tmp_path, capsy
     for name, value in (("RATES", (0.004,)), ("LEAST", 0.004), ("MOST", 0.004)):
         monkeypatch.setattr(script("tuned"), name, value)
     more = [*call[1:], "--output", str(path), "--short", "--workers", "0"]
-    pair = ["--arms", "RoPE, window", "polar, gaussian and constant"]
+    pair = ["--arms", "RoPE with window, and none", "polar, gaussian and constant"]
     assert module.main([*more, *pair, "--seeds", "1"]) == 0
     first = rows_of(path)
     assert [(row["encoding"], row["seed"]) for row in first] == [
@@ -480,7 +480,34 @@ def test_the_short_form_goes_on_where_it_was_interrupted(script, tmp_path, capsy
     table = path.with_suffix(".inc").read_text("utf-8")
     assert f"python examples/{call[0]}.py {call[1]}" in table
     assert table.count("   * - ") == 1 + 2
+    kernels = path.with_name("runs_kernels.inc").read_text("utf-8")
+    assert kernels.count("   * - polar, gaussian and constant\n") == 2, "a row for each head"
+    drawn = path.with_suffix(".svg").read_text("utf-8")
+    assert all(f">{name}<" in drawn for name in pair[1:])
     assert "best polar less best baseline, over seeds and texts: " in capsys.readouterr().out
+
+
+def test_the_kernels_of_trained_heads_are_averaged_over_layers(script):
+    tuned, arms = script("tuned"), script("arms")
+
+    def heads(layers):  # first layer and second, two heads each, at the twelve lags
+        lags = range(len(arms.LAGS))
+        return "; ".join(" ".join(f"{value + 0.01 * lag:.4f}" for lag in lags) for layer in layers for value in layer)
+
+    def row(seed, trained):
+        row = {"encoding": "PoPE", "seed": str(seed), "first kernels": heads([(0.5, 0.1), (0.7, 0.3)])}
+        row |= {"kernels": heads(trained), "bias": "0.1; 0.2; 0.3; 0.6"}
+        return row | {"blocks": "1; 1; 0.5; 1", "magnitudes": "0; 0; 0; 2"}
+
+    rows = [row(100, [(9, 9), (9, 9)]), row(0, [(0.2, 0.1), (0.4, 0.1)]), row(1, [(0.4, 0.1), (0.6, 0.1)])]
+    rows.append({"encoding": "RoPE", "seed": "0", "kernels": ""})
+    first, second = tuned.trained_kernels(rows)
+    assert (first["arm"], first["head"], second["head"]) == ("PoPE", "0", "1")
+    assert first["kernel at 1"] == "0.61, then 0.41 ± 0.10"
+    assert first["kernel at 128"] == "0.68, then 0.48 ± 0.10", "the eighth lag after 0"
+    assert second["kernel at 1"] == "0.21, then 0.11 ± 0.00"
+    assert (first["bias"], first["blocks"], first["magnitudes"]) == ("0.20 ± 0.00", "0.75 ± 0.00", "0.00 ± 0.00")
+    assert (second["bias"], second["blocks"], second["magnitudes"]) == ("0.40 ± 0.00", "1.00 ± 0.00", "1.00 ± 0.00")
 
 
 def test_the_page_says_what_the_code_does(script):
@@ -489,16 +516,17 @@ def test_the_page_says_what_the_code_does(script):
     for name in arms.ARMS:
         plain = name.removesuffix(", no bias").removesuffix(", iid")
         assert plain in page, plain
-    for name in recall.ARMS_HERE:
-        assert name in arms.ARMS
+    code, chain = (recall.ARMS_OF[task] for task in ("code", "chain"))
+    assert set(chain) < set(code) < set(arms.ARMS)
+    assert all(name in page.partition("(b) has seven arms")[2].partition("6 comparisons")[0] for name in chain[:5])
     near, far = recall.NEAR, recall.FAR
     runs = 3 + len(tuned.APART) - 1 + tuned.SEEDS  # where three rates do
-    every, some = (runs * len(names) for names in (arms.ARMS, recall.ARMS_HERE))
+    every, some, few = (runs * len(names) for names in (arms.ARMS, code, chain))
     for sentence in (
-        f"The first makes about {every} runs of about a minute, the others about {some} each ",
+        f"The first makes about {every} runs of about a minute, the second about {few} and the third about {some} of ",
         f"(a) has all {len(arms.ARMS)} arms",
-        f"the drawn sets, and the ladders without bias: {len(recall.ARMS_HERE)}.",
-        f"{len(arms.ARMS) - 1} comparisons in (a) and {len(recall.ARMS_HERE) - 1} in (b) and in (c)",
+        f"the drawn sets, and the ladders without bias: {len(code)}; (b) has seven of them",
+        f"{len(arms.ARMS) - 1} comparisons in (a), {len(chain) - 1} in (b) and {len(code) - 1} in (c)",
         "**every** arm, with seed 100, rates 0.008 and 0.016 are tried, then twice and half the best so far",
         "runs with seeds 100 and 101, read on validation alone, and with seeds 0 to 4",
         f"bytes of the library. {lm.STEPS} steps of {lm.BATCH} windows",
@@ -515,4 +543,5 @@ def test_the_page_says_what_the_code_does(script):
         for name, arm in arms.ARMS.items()
         if arm.heads == 2 and not name.endswith((", iid", ", no bias", "of one scale"))
     }
-    assert plain == set(recall.ARMS_HERE)
+    assert plain == set(code)
+    assert len(chain) == 7
