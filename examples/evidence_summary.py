@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from arms import BASELINES
 from evidence import final, primary, sides
-from train_recall import ARMS_HERE
+from train_recall import ARMS_OF
 from trained import Row, command, read, show, write
 from tuned import Contrast, best_arm, compare, holm
 
@@ -38,8 +38,10 @@ def found_in(folder: pathlib.Path) -> dict[str, tuple[str, str, Contrast]]:
                 found[task] = (*sides(rows, arms), one)
     path = folder / f"{RECALL}.csv"
     if path.exists():
-        rows = [row for row in final(read(path)) if row["encoding"] in ARMS_HERE]
-        chosen = (best_arm(rows, [name for name in ARMS_HERE if (name in BASELINES) == side]) for side in (False, True))
+        rows = [row for row in final(read(path)) if row["encoding"] in ARMS_OF["code"]]
+        chosen = (
+            best_arm(rows, [name for name in ARMS_OF["code"] if (name in BASELINES) == side]) for side in (False, True)
+        )
         if rows and (one := compare(rows, ["beyond"])[1]) is not None:
             found[RECALL] = (*chosen, one)
     return found
