@@ -159,10 +159,7 @@ def draw(path: pathlib.Path, scale: float = 32.0, n_draws: int = 4000) -> None:
                     lambda at, q=q, k=k: rfrope.score_variance(q, k, at, law),
                     rotated(q, k, few, law, n_draws),
                 ),
-                "SPE, exact kernel": (
-                    lambda at, q=q, k=k: features.stochastic_variance(q, k, at, law, WIDTH),
-                    None,
-                ),
+                "SPE, exact kernel": (lambda at, q=q, k=k: features.stochastic_variance(q, k, at, law, WIDTH), None),
                 f"SPE, {blocks} frequencies": (
                     lambda at, q=q, k=k: features.stochastic_variance(q, k, at, law, WIDTH, n_frequencies=blocks),
                     stochastic(q, k, few, law, n_draws // 8),

@@ -22,18 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from benchmarks import machine
-from benchmarks.gpu_jobs import (
-    FULL,
-    OURS,
-    QUICK,
-    Arrays,
-    Job,
-    Place,
-    Sizes,
-    TorchArrays,
-    device_jobs,
-    table_error,
-)
+from benchmarks.gpu_jobs import FULL, OURS, QUICK, Arrays, Job, Place, Sizes, TorchArrays, device_jobs, table_error
 from benchmarks.gpu_layers import CODE, COUNTED, counts, layers, machine_code
 from benchmarks.peers import aligned, markdown
 from benchmarks.rotation_peers import need

@@ -211,10 +211,7 @@ class Rotation:
         first, second = (
             (slice(0, BLOCKS), slice(BLOCKS, None))
             if self.pairing == "half"
-            else (
-                slice(0, None, 2),
-                slice(1, None, 2),
-            )
+            else (slice(0, None, 2), slice(1, None, 2))
         )
         y = np.empty_like(x)
         y[..., first] = x[..., first] * cos - x[..., second] * sin

@@ -18,19 +18,7 @@ from unittest.mock import patch
 import numpy as np
 
 import rfrope
-from benchmarks.gpu_jobs import (
-    BLOCKS,
-    COPY,
-    HEADS,
-    OURS,
-    WIDTH,
-    Entry,
-    Job,
-    Place,
-    Sizes,
-    least_of_copy,
-    relative,
-)
+from benchmarks.gpu_jobs import BLOCKS, COPY, HEADS, OURS, WIDTH, Entry, Job, Place, Sizes, least_of_copy, relative
 from benchmarks.rotation_peers import need
 from benchmarks.timing import Missing
 from rfrope._core import dispatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -16,17 +16,10 @@ from rfrope._core.arguments import flag, probability, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing
 from rfrope._core.quantiles import normal_quantile
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
-from rfrope.moments import (
-    expected_score,
-    polar_error,
-    polar_score,
-    polar_variance,
-    relative_error,
-    score_variance,
-)
+from rfrope.moments import expected_score, polar_error, polar_score, polar_variance, relative_error, score_variance
 from rfrope.montecarlo import estimate_kernel, estimate_scores
 from rfrope.rotation.pairings import block_coefficients, convert_pairing
 
@@ -142,8 +135,7 @@ class Validation(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; None where the spread is infinite."""
-        spread = [s if math.isfinite(s) else None for s in self.spread]
-        return asdict(self) | {"spread": spread, "passed": self.passed, "worst": asdict(self.worst)}
+        return plain({**vars(self), "passed": self.passed, "worst": self.worst})
 
 
 @array.select_device

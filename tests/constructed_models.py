@@ -137,10 +137,7 @@ PLAIN = ladder(W)
 # -- positions of pictures ---------------------------------------------------------------------------------------------
 
 SECTIONS = (8, 12, 12)
-MROPE = {
-    "rope_type": "default",
-    "mrope_section": [*SECTIONS],
-}
+MROPE = {"rope_type": "default", "mrope_section": [*SECTIONS]}
 
 
 def axis_by_sections(i: int) -> int:

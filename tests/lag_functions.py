@@ -52,13 +52,7 @@ def less_a_wave(mass: float, frequency: float, base: Function = gaussian, turn: 
     return less(base, lambda x: turn(frequency * x) * gaussian(x), mass)
 
 
-FAMILIES = {
-    "gaussian": {},
-    "cauchy": {},
-    "matern 3/2": {"nu": 1.5},
-    "matern 0.8": {"nu": 0.8},
-    "exponential": {},
-}
+FAMILIES = {"gaussian": {}, "cauchy": {}, "matern 3/2": {"nu": 1.5}, "matern 0.8": {"nu": 0.8}, "exponential": {}}
 
 
 def family(name: str, scale: float, ndim: int = 1) -> rfrope.Kernel:

@@ -1,10 +1,13 @@
-"""Packages of other projects that tests run, where they are installed."""
+"""Packages of other projects that tests run, where they are installed, and scripts of this one."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
+import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,3 +24,16 @@ def installed(name: str) -> Any:
             return importlib.import_module(name)
         except Exception as error:
             pytest.skip(f"{name} does not load: {type(error).__name__}: {error}".partition("\n")[0])
+
+
+@contextlib.contextmanager
+def script_at(path: Any) -> Iterator[Any]:
+    """Give the module that a file is, though in no package."""
+    spec: Any = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look for it there
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        del sys.modules[spec.name]

@@ -236,12 +236,7 @@ TAKING = {name for name, function in public_functions().items() if takes_arrays(
 ESTIMATES = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estimates}
 FROM_HOST = ESTIMATES | {"isotropic": functools.partial(call_once, "isotropic")}
 OF_THE_HOST = {  # as the table in docs/precision.rst says
-    *(
-        "kernels.transport_points",
-        "designs.directional_error",
-        "designs.directional_bound",
-        "pair_covariance",
-    ),
+    *("kernels.transport_points", "designs.directional_error", "designs.directional_bound", "pair_covariance"),
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
     *("precision_budget", "atlas", "nearest_commuting", "fold_gains"),
@@ -302,7 +297,7 @@ QUEUED = {
     "abs", "all", "any", "arange", "argmin", "astype", "atan2", "broadcast_to", "concat", "cos", "cumulative_sum",
     "empty", "exp", "expand_dims", "expm1", "finfo", "floor", "full", "full_like", "imag", "isfinite", "isinf",
     "log", "log1p", "logaddexp", "matmul", "matrix_transpose", "max", "mean", "moveaxis", "ones_like", "prod",
-    "real", "remainder", "reshape", "round", "sin", "sqrt", "squeeze", "stack", "sum", "take", "where",
+    "real", "remainder", "reshape", "round", "sin", "sqrt", "squeeze", "stack", "sum", "take", "tril", "where",
     "zeros_like", "__array_namespace_info__", "int32", "int64", "uint8", "float32", "float64", "complex64",
     "complex128",
 }

@@ -243,6 +243,25 @@ def test_heads_share_projections_or_have_their_own():
     )
 
 
+def test_gradients_of_stochastic_features():
+    """By queries, frequencies and projections, which SPE learns as rates and gains; JAX finds the same."""
+    torch, jax = library("torch").module, library("jax").module
+    import jax as whole_jax
+
+    arrays = RNG.standard_normal((4, 3)), RNG.standard_normal((3, 2, 1)), RNG.standard_normal((3, 4, 5))
+    at, weights = np.arange(4.0)[:, None], RNG.standard_normal((4, 5))
+
+    def call(x, omega, z):
+        return features.stochastic(x, at, omega, z, shift=0.3)
+
+    tensors = [torch.tensor(one, requires_grad=True) for one in arrays]
+    assert torch.autograd.gradcheck(call, tensors)
+    wanted = torch.autograd.grad((call(*tensors) * torch.tensor(weights)).sum(), tensors)
+    loss = whole_jax.jit(whole_jax.grad(lambda *a: jax.sum(call(*a) * weights), argnums=(0, 1, 2)))
+    for one, other in zip(loss(*map(jax.asarray, arrays)), wanted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("axes", [1, 2])
 def test_mean_and_variance_of_stochastic_products(axes):
     """Over projections and frequencies; with two axes positions are what F-StrIPE calls structure."""

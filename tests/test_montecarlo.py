@@ -26,16 +26,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import rfrope
-from rfrope import (
-    Kernel,
-    data,
-    estimate_kernel,
-    estimate_scores,
-    expected_score,
-    kernels,
-    montecarlo,
-    score_variance,
-)
+from rfrope import Kernel, data, estimate_kernel, estimate_scores, expected_score, kernels, montecarlo, score_variance
 from rfrope._backends import schedules
 from rfrope._core import blocks, dispatch, sums
 from rfrope._core.sums import PowerSums

@@ -67,6 +67,69 @@ def test_gradients_reach_sine_heads():
     assert torch.autograd.gradcheck(lambda x: rfrope.rotate(x, 3, [1.0, 0.1], shift=-math.pi / 2), q)
 
 
+# -- rates of content --------------------------------------------------------------------------------------------------
+
+
+def softplus(x, xp):
+    return xp.log(1.0 + xp.exp(x))
+
+
+CONTENT = {  # rates (L, 4) of content x (L, 3) and weights w (3, 4)
+    "selective": lambda x, w, xp: x @ w,
+    "carope": lambda x, w, xp: xp.exp(  # its first head: powers of 1 / (1 + softplus)
+        -xp.log(1.0 + softplus(x @ w[:, :1], xp)) * xp.asarray([1.0, 2.0, 3.0, 4.0], dtype=x.dtype)
+    ),
+    "grape": lambda x, w, xp: softplus(x @ w[:, :1], xp) * xp.asarray([1.0, 0.1, 0.01, 0.001], dtype=x.dtype),
+}
+
+
+@pytest.mark.parametrize("scheme", CONTENT)
+def test_scores_see_the_rates_between_two_tokens_and_nothing_else(scheme, xp, rng):
+    """By the papers' formulas, summed up token by token."""
+    x, w = rng.standard_normal((7, 3)), rng.standard_normal((3, 4))
+    q, k = rng.standard_normal((2, 7, 8))
+    rates = CONTENT[scheme](x, w, np)
+    made = CONTENT[scheme](xp(x), xp(w), xp.module)
+    phases, _ = rfrope.rotation.cumulative_phases(made)
+    turned, keys = (xp.host(rfrope.rotate_by_phases(xp(one), phases)) for one in (q, k))
+    a, b = rfrope.block_coefficients(q[:, None], k[None])
+    for query, key in ((6, 1), (5, 5), (2, 4)):
+        u = np.zeros(4)  # key less query
+        for token in range(min(query, key) + 1, max(query, key) + 1):
+            u += rates[token] if key > query else -rates[token]
+        wanted = np.sum(a[query, key] * np.cos(u) + b[query, key] * np.sin(u))
+        np.testing.assert_allclose(turned[query] @ keys[key], wanted, atol=1e-11)
+
+
+def test_content_that_is_the_same_everywhere_gives_rope_back(rng):
+    """CARoPE's powers are a ladder then, Selective RoPE's rates frequencies; GRAPE's content is a speed of its own."""
+    x, w, q = np.tile(rng.standard_normal(3), (5, 1)), rng.standard_normal((3, 4)), rng.standard_normal((5, 8))
+    powers, ladder = 1.0 / (1.0 + softplus(x[0] @ w[:, 0], np)), CONTENT["carope"](x, w, np)[0]
+    np.testing.assert_allclose(ladder, powers * rfrope.geometric(4, base=powers**-4.0), rtol=1e-12)
+    grape = CONTENT["grape"](
+        rng.standard_normal((5, 3)), w, np
+    )  # here content differs, and places are no whole numbers
+    places = np.cumsum(grape[:, 0])
+    for rates, at, omega in (
+        (np.tile(ladder, (5, 1)), np.arange(1.0, 6.0), ladder),
+        (grape, places, np.array([1.0, 0.1, 0.01, 0.001])),
+        (CONTENT["selective"](x, w, np), np.arange(1.0, 6.0), x[0] @ w),
+    ):
+        turned = rfrope.rotate_by_phases(q, rfrope.rotation.cumulative_phases(rates)[0])
+        np.testing.assert_allclose(turned, rfrope.rotate(q, at, omega), atol=1e-12)
+
+
+@pytest.mark.parametrize("scheme", CONTENT)
+def test_gradients_reach_the_weights_of_rates(scheme, rng):
+    torch = library("torch").module
+    x, w, q = (torch.tensor(rng.standard_normal(shape), requires_grad=True) for shape in ((4, 3), (3, 4), (4, 8)))
+
+    def turned(x, w, q):
+        return rfrope.rotate_by_phases(q, rfrope.rotation.cumulative_phases(CONTENT[scheme](x, w, torch))[0])
+
+    assert torch.autograd.gradcheck(turned, (x, w, q))
+
+
 @pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here")
 def test_rows_of_the_table_name_what_there_is():
     table = PAGE.read_text("utf-8").partition(".. _relatives-cumulative:")[0]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import pathlib
 import shutil
-import sys
 
 import pytest
 from campaign import campaign
+from packages import script_at
 
 PATH = pathlib.Path(__file__).parents[1] / "docs" / "check_site.py"
 if not PATH.is_file():
@@ -25,12 +25,8 @@ OTHER = "<!doctype html><html><head><title>o</title></head><body><p id='there'>T
 def check():
     """Return the module docs/check_site.py."""
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    spec = importlib.util.spec_from_file_location("check_site", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with script_at(PATH) as module:
+        yield module
 
 
 @pytest.fixture
@@ -177,10 +173,8 @@ def test_what_is_searched_for_comes_first_and_the_changelog_last(check, site, mo
 def dark():
     """Return the module docs/dark.py."""
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    spec = importlib.util.spec_from_file_location("dark", PATH.with_name("dark.py"))
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with script_at(PATH.with_name("dark.py")) as module:
+        yield module
 
 
 def test_colours_of_a_dark_page(dark):

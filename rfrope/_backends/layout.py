@@ -21,41 +21,19 @@ Row = tuple[tuple[int, ...], Strides, int]  # leading axes of an operand, their 
 
 
 class Operands(NamedTuple):
-    """Arrays that say how to turn.
+    """Arrays that say how to turn."""
 
-    Attributes
-    ----------
-    rows : tuple
-        Those of a, b, c and e; they broadcast against the leading axes of x.
-    blocks : int
-        D.
-    axes : int
-        How many positions have, and frequencies.
-    axis_steps : tuple of int
-        Those of positions and frequencies from an axis to the next.
-    """
-
-    rows: tuple[Row, ...]
-    blocks: int
-    axes: int
-    axis_steps: tuple[int, int]
+    rows: tuple[Row, ...]  # those of a, b, c and e; they broadcast against the leading axes of x
+    blocks: int  # D
+    axes: int  # how many positions have, and frequencies
+    axis_steps: tuple[int, int]  # those of positions and frequencies from an axis to the next
 
 
 def operands_of(are_positions: bool, a: Layout, b: Layout | None, c: Layout | None, e: Layout | None) -> Operands:
-    """Describe operands by their layouts.
+    """Describe operands by their layouts, and a shift and a scale if they are arrays; refuse what does not fit.
 
-    Parameters
-    ----------
-    are_positions : bool
-        Whether `a` and `b` are positions and frequencies, in their user's form or ``(*P, k)`` and ``(*H, D, k)``; else
-        they are phases ``(..., D)`` in `a`, or tables ``(..., D)`` of cos and sin.
-    a, b, c, e : layouts
-        Of those, and of a shift and a scale if they are arrays. Positions without strides are dense float64.
-
-    Raises
-    ------
-    ValueError
-        Where shapes do not fit together.
+    `a` and `b` are positions and frequencies, in their user's form or ``(*P, k)`` and ``(*H, D, k)``; else phases
+    ``(..., D)`` in `a`, or tables of cos and sin. Positions without strides are dense float64.
     """
     axes, steps = 0, (0, 0)
     if are_positions and b is not None:

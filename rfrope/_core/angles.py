@@ -35,24 +35,14 @@ class PrecisionWarning(UserWarning):
 
 
 class Angles(NamedTuple):
-    """Checked positions, frequencies and shift of the phases ``positions . frequencies + shift``.
+    """Checked positions, frequencies and shift of the phases ``positions . frequencies + shift``."""
 
-    Attributes
-    ----------
-    positions : array, (*P, k)
-        Integers or floats.
-    frequencies : array, (*H, D, k), radians per unit of position
-        The widest float of `xp`; of NumPy where they were given as numbers that `xp` could not hold.
-    shift : array, radians, or None
-        Broadcasts against the phases.
-    xp : module
-        The namespace of the positions.
-    """
-
-    positions: Array
+    positions: Array  # (*P, k): integers or floats
+    # (*H, D, k), radians per unit of position: the widest float of `xp`; of NumPy where they were given as numbers that
+    # `xp` could not hold
     frequencies: Array
-    shift: Array | None
-    xp: ModuleType
+    shift: Array | None  # radians, or None: broadcasts against the phases
+    xp: ModuleType  # the namespace of the positions
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -238,9 +228,9 @@ def frequencies(
     return _allowed(value, xp, device, name, least, sets)
 
 
-def read_on_host(value: Any, name: str = "frequencies", *, least: int = 1, sets: str = "any") -> np.ndarray:
+def read_on_host(value: Any, name: str = "frequencies", *, sets: str = "any") -> np.ndarray:
     """Check frequencies that stand alone, or those of a Rope, and bring them to NumPy as ``(*H, D, k)`` float64."""
-    return frequencies(numbers_on_host(frequencies_of(value), name), np, name=name, least=least, sets=sets)
+    return frequencies(numbers_on_host(frequencies_of(value), name), np, name=name, least=1, sets=sets)
 
 
 def numbers_on_host(value: Any, name: str) -> np.ndarray:

@@ -143,8 +143,6 @@ def _check_devices(devices: dict[str, Any]) -> None:
 
 
 def _namespace_of(name: str, value: Any) -> ModuleType:
-    if isinstance(value, np.ndarray):
-        return np
     return np if isinstance(value, np.ndarray) else library(value).namespace(value, name)
 
 
@@ -231,6 +229,8 @@ def from_host(host: np.ndarray, xp: ModuleType, *, device: Any = None, dtype: An
 
 def place_for_caller(host: np.ndarray, xp: Any, device: Any, dtype: Any) -> Array:
     """Put numbers that were made on the host where a caller's ``xp=``, ``device=`` and ``dtype=`` ask for them."""
+    if xp is None and device is None and dtype is None:
+        return host
     space = named_namespace(xp)
     return from_host(host, space, device=device, dtype=check_float_dtype(dtype, space))
 

@@ -85,19 +85,12 @@ def query_and_key(q: Any, k: Any, xp: ModuleType, device: Any, layout: str = PAI
 
 
 class Content(NamedTuple):
-    """Parts of a query and a key in their score ``sum_i A_i cos u_i + B_i sin u_i + rest``.
+    """Parts of a query and a key in their score ``sum_i A_i cos u_i + B_i sin u_i + rest``."""
 
-    Attributes
-    ----------
-    cosine, sine : arrays, (..., D)
-        ``A_i = q_i . k_i`` and ``B_i = q_i^T J k_i`` of the blocks that turn, in the widest float.
-    rest : array, (...)
-        ``q . k`` of the features that are not turned.
-    """
-
+    # (..., D): ``A_i = q_i . k_i`` and ``B_i = q_i^T J k_i`` of the blocks that turn, in the widest float
     cosine: Array
     sine: Array
-    rest: Array
+    rest: Array  # (...): ``q . k`` of the features that are not turned
 
 
 def content(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: int | None = None) -> Content:
@@ -228,25 +221,15 @@ def _widest(value: Any, name: str, xp: ModuleType, device: Any) -> Array:
 
 
 class TurnOptions(NamedTuple):
-    """Options of a turn, beside its angles.
+    """Options of a turn, beside its angles."""
 
-    Attributes
-    ----------
-    pairing, out_pairing : str
-        The two features that make a block, in what comes and in the result; or `MAGNITUDES` in one of them, which has
-        first features alone: second ones that come are 0, or those of the result are left out.
-    scale : float or array
-        Multiplies cos and sin, or divides them in the inverse.
-    inverse : bool
-    softplus : bool
-        Magnitudes that come are ``log(1 + exp(x))`` of x.
-    """
-
+    # the two features that make a block, in what comes and in the result; or `MAGNITUDES` in one of them, which has
+    # first features alone: second ones that come are 0, or those of the result are left out
     pairing: str
     out_pairing: str
-    scale: Any = 1.0
+    scale: Any = 1.0  # multiplies cos and sin, or divides them in the inverse
     inverse: bool = False
-    softplus: bool = False
+    softplus: bool = False  # magnitudes that come are ``log(1 + exp(x))`` of x
 
     def shape(self, x: tuple[int, ...], phases: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of features of some shape, turned by phases."""

@@ -22,22 +22,7 @@ _CGROUPS = (  # limits and use of a container, version 2 and 1
 
 
 def check(n_bytes: float, what: str, lower: str) -> None:
-    """Refuse a call that would hold too much.
-
-    Parameters
-    ----------
-    n_bytes : float
-        What it will hold at once, about.
-    what : str
-        What is held, for people.
-    lower : str
-        The arguments that make it less.
-
-    Raises
-    ------
-    ValueError
-        If it is more than half of the memory that is free, or than ``RFROPE_MAX_BYTES`` if that is set.
-    """
+    """Refuse to hold more bytes than half of the free memory, or than ``RFROPE_MAX_BYTES``, and say what lowers it."""
     if n_bytes <= SMALL and VARIABLE not in os.environ:
         return
     most = allowed()

@@ -30,10 +30,7 @@ _OLD = 86400.0  # seconds, after which nobody writes such a file any more
 LONGEST_JSON = 2**24  # characters; numbers and lists in memory are some thirty times as large
 Content = bytes | Callable[[BinaryIO], Any]  # all of it, or what writes it to an open file
 _KINDS = "biufcU"  # kinds of dtypes that are plain memory
-_HEADERS: dict[Any, Any] = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_HEADERS: dict[Any, Any] = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _BEGINNINGS = {
     b"PK": "a zip archive",
     b"\x93NUMPY": "a single array (.npy)",

@@ -88,12 +88,7 @@ class _Jax(_Lazy):
     ) -> Callable[..., tuple[Array, Array]]:
         """Return ``turn(*arrays) -> (cos, sin)`` of a phase with a derivative of its own.
 
-        Parameters
-        ----------
-        turn : callable
-            Its arithmetic, which no derivative need be taken of.
-        slope : callable
-            ``slope(arrays, changes)``: by how much the phase changes, for changes of the arrays that may be None.
+        ``slope(arrays, changes)`` is by how much the phase changes, for changes of the arrays that may be None.
         """
         jax = imported("jax")
         stated = jax.custom_jvp(turn)
@@ -109,20 +104,11 @@ class _Jax(_Lazy):
 
 
 class Constant(NamedTuple):
-    """An array of NumPy that broadcasts against some leading axes of features.
+    """An array of NumPy that broadcasts against some leading axes of features."""
 
-    Attributes
-    ----------
-    values : numpy.ndarray, (*leading, *own)
-    own : int
-        How many of its last axes are its own.
-    before : int
-        How many of the features' last axes its leading axes end before: 1 for tokens, 2 for heads.
-    """
-
-    values: np.ndarray
-    own: int = 1
-    before: int = 1
+    values: np.ndarray  # (*leading, *own)
+    own: int = 1  # how many of its last axes are its own
+    before: int = 1  # how many of the features' last axes its leading axes end before: 1 for tokens, 2 for heads
 
 
 @dataclass(frozen=True)

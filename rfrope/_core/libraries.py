@@ -49,31 +49,17 @@ _load_torch_namespace._dynamo_marked_constant = True  # type: ignore[attr-define
 
 
 class Library:
-    """Any library of the array API, eager, in the memory of the CPU as far as is known; the base of all records.
+    """Any library of the array API, eager, in the memory of the CPU as far as is known; the base of all records."""
 
-    Attributes
-    ----------
-    is_lazy : bool
-        Whether it traces or defers: no value checks, writes or backends.
-    wraps_integers : bool
-        Whether products of integers are known to keep their last bits.
-    rounds_frequencies : bool
-        Whether frequencies in float32 are most likely those of float64, which its arrays cannot hold on every device.
-    space : str
-        Module that is its namespace, if not the one that users name.
-    maker : str
-        Module that has its `asarray`, if not the one of its own name.
-    as_numpy : str
-        What to type for an array of NumPy, where `numpy.asarray` does not do.
-    more_bits : str
-        What to type for dtypes of 64 bits, where they are missing at first.
-    special : str
-        Module of special functions that take its arrays where they are.
-    """
-
-    is_lazy = False
-    wraps_integers = rounds_frequencies = False
-    space = maker = as_numpy = more_bits = special = ""
+    is_lazy = False  # it traces or defers: no value checks, writes or backends
+    wraps_integers = False  # products of integers are known to keep their last bits
+    # frequencies in float32 are most likely those of float64, which its arrays cannot hold on every device
+    rounds_frequencies = False
+    space = ""  # module that is its namespace, if not the one that users name
+    maker = ""  # module that has its `asarray`, if not the one of its own name
+    as_numpy = ""  # what to type for an array of NumPy, where `numpy.asarray` does not do
+    more_bits = ""  # what to type for dtypes of 64 bits, where they are missing at first
+    special = ""  # module of special functions that take its arrays where they are
 
     def namespace(self, x: Any, name: str) -> ModuleType:
         """Return the namespace of an array, an argument of that name, or say why it has none."""

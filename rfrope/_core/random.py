@@ -22,17 +22,7 @@ Key = tuple[int, int]
 
 
 def philox4x32(counter: tuple[Any, Any, Any, Any], key: Key) -> tuple[np.ndarray, ...]:
-    """Ten rounds of Philox4x32: four words in, four words out.
-
-    Parameters
-    ----------
-    counter : four arrays of uint64 that hold 32-bit words, broadcasting together
-    key : two 32-bit words
-
-    Returns
-    -------
-    four arrays of uint64 that hold 32-bit words
-    """
+    """Ten rounds of Philox4x32: four words of 32 bits in, four out, all in arrays of uint64, which broadcast."""
     word_0, word_1, word_2, word_3 = (np.asarray(word, dtype=np.uint64) for word in counter)
     key_0, key_1 = key
     for _ in range(10):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from rfrope._core import array, libraries
 from rfrope._core.angles import PrecisionWarning
 from rfrope._core.arguments import printable
 
-__all__ = ["Result", "short", "table", "to_html"]
+__all__ = ["Result", "align", "plain", "short", "table", "to_html"]
 
 _FEW = 4  # numbers that are shown one by one
 _LONG = 120  # characters of a value
@@ -66,6 +67,33 @@ def to_html(result: Any) -> str:
     if has_words and rest:
         parts.append(f"<details><summary>as text</summary><pre>{html.escape(text)}</pre></details>")
     return f'<div class="rfrope">{"".join(parts)}</div>'
+
+
+def plain(held: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values as numbers, strings, lists and dicts, ready for JSON: records too; None for what is not finite."""
+    return {name: _plain(value) for name, value in held.items()}
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return value.to_dict()
+    if _is_record(value):
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return plain(value)
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def align(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
+    """Return rows of text as lines, columns under each other; all but the first to the right, if that is wanted."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    pads = [str.ljust, *[str.rjust if right else str.ljust] * (len(widths) - 1)]
+    cells = ([pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)] for row in rows)
+    return ["  ".join(one).rstrip() for one in cells]
 
 
 def table(rows: Sequence[tuple[str, ...]], *, head: bool = True) -> str:

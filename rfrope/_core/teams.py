@@ -30,13 +30,6 @@ def share(task: Callable[[Any], Any], items: Sequence[Any], n_threads: int, are_
 
     The task gives the interpreter away while it works. What one raises comes out, once the others have ended their
     items; an interrupt, too.
-
-    Parameters
-    ----------
-    task, items, n_threads
-        As in `parallel.ordered_map`.
-    are_tensors : bool
-        Whether it works on tensors of PyTorch.
     """
     n_threads = min(n_threads, len(items))
     team = _size() if are_tensors and n_threads > 1 else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from rfrope._core import capacity, sums
 from rfrope._core.arguments import positive, whole
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope.analysis.curves import first_lag, scan_lags
 from rfrope.frequencies.ladders import geometric
 
@@ -75,8 +75,7 @@ class BaseForContext(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain numbers, lists and None, for JSON."""
-        fields = asdict(self)
-        return fields | {"islands": [list(island) for island in self.islands], "grid": list(self.grid)}
+        return plain(vars(self))
 
     def __str__(self) -> str:
         low, high, n = self.grid

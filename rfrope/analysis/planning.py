@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope._core import angles, array, parallel
 from rfrope._core.arguments import named, show, whole
-from rfrope._core.results import Result
+from rfrope._core.results import Result, align, plain
 from rfrope.analysis import bases
 from rfrope.analysis.curves import first_negative_lag
 from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
@@ -107,10 +107,9 @@ class Method(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        plain = {name: value for name, value in vars(self).items() if name != "rope"}
-        plain["unseen"] = list(self.unseen)
-        frequencies = array.to_host(self.rope.frequencies).tolist()
-        return plain | {"frequencies": frequencies, "attention_factor": self.rope.attention_factor}
+        held = {name: value for name, value in vars(self).items() if name != "rope"}
+        frequencies = array.to_host(self.rope.frequencies)
+        return plain(held | {"frequencies": frequencies, "attention_factor": self.rope.attention_factor})
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,10 +194,8 @@ class Plan(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        plain = dict(vars(self)) | {"methods": [one.to_dict() for one in self.methods], "left_out": dict(self.left_out)}
-        plain["stretched"] = None if self.stretched is None else self.stretched.to_dict()
         compared = None if _YARN in self.left_out else self.compare(OPTIMISED, _YARN)
-        return plain | {"optimised_against_yarn": compared}
+        return plain({**vars(self), "optimised_against_yarn": compared})
 
     @property
     def preface(self) -> str:
@@ -231,13 +228,8 @@ class Plan(Result):
         ]
 
     def __str__(self) -> str:
-        rows = self.table
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [self.preface, ""]
-        for name, *cells in rows:
-            right = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-            lines.append("  ".join([name.ljust(widths[0]), *right]))
-        lines += ["", _NOTES, *(f"{name} is left out: {reason}." for name, reason in self.left_out.items()), ""]
+        lines = [self.preface, "", *align(self.table, right=True), "", _NOTES]
+        lines += [*(f"{name} is left out: {reason}." for name, reason in self.left_out.items()), ""]
         kept = f"blocks of {KEPT_TURNS:.0f} turns or more stay"
         lines.append(f"optimised: divisors from 1 to {self._factor}, none above that of a slower block; {kept}.")
         lines.append(_NOT_ADVISED)

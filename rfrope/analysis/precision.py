@@ -11,7 +11,7 @@ import numpy as np
 from rfrope._core import angles, array, blocks
 from rfrope._core.arguments import choice, named, positive, whole
 from rfrope._core.array import Array
-from rfrope._core.results import Result
+from rfrope._core.results import Result, align, plain
 from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
 
 _ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # relative
@@ -25,36 +25,16 @@ _EXACT = 1e-15  # of rfrope
 
 @dataclass(frozen=True)
 class _Form:
-    """Arithmetic of one way to form cos and sin.
+    """Arithmetic of one way to form cos and sin."""
 
-    Attributes
-    ----------
-    phases : str
-        How a phase is formed.
-    table : str
-        Type of the table that a kernel reads; "" where it forms cos and sin itself.
-    used_by : str
-        Engines that do so.
-    frequency : float
-        Largest relative error of a frequency, the same wherever it is used, ...
-    exponent : float
-        ... and beside that for each unit of its logarithm, where it is a power of a base.
-    phase : float
-        Largest relative error of a product beside that.
-    position : float
-        Relative error of a position, from `whole_positions` on.
-    whole_positions : int
-        Positions up to which every whole number exists.
-    """
-
-    phases: str
-    table: str = ""
-    used_by: str = ""
-    frequency: float = 0.0
-    exponent: float = 0.0
-    phase: float = 0.0
-    position: float = 0.0
-    whole_positions: int = 2**53
+    phases: str  # how a phase is formed
+    table: str = ""  # type of the table that a kernel reads; "" where it forms cos and sin itself
+    used_by: str = ""  # engines that do so
+    frequency: float = 0.0  # largest relative error of a frequency, the same wherever it is used
+    exponent: float = 0.0  # and beside that for each unit of its logarithm, where it is a power of a base
+    phase: float = 0.0  # largest relative error of a product beside that
+    position: float = 0.0  # relative error of a position, from `whole_positions` on
+    whole_positions: int = 2**53  # positions up to which every whole number exists
 
     @property
     def name(self) -> str:
@@ -196,12 +176,7 @@ class PrecisionBudget(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists; infinity is None, so that JSON can hold it."""
-
-        def plain(one: Representation) -> dict[str, Any]:
-            return {name: None if value == math.inf else value for name, value in vars(one).items()}
-
-        held = {**vars(self), "representations": [plain(one) for one in self.representations]}
-        return held | {"cheapest": None if self.cheapest is None else self.cheapest.name}
+        return plain({**vars(self), "cheapest": None if self.cheapest is None else self.cheapest.name})
 
     def __str__(self) -> str:
         head = ("", "bytes", "error", "drift", "used by")
@@ -209,8 +184,7 @@ class PrecisionBudget(Result):
             (one.name, str(one.n_bytes), _show(one.error), _show(one.drift), one.used_by)
             for one in self.representations
         ]
-        widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
+        lines = align((head, *rows))
         first = f"bounds for logits of {self.dtype} queries and keys, {self.context} positions"
         if self.below is None:
             return "\n".join([first, "", *lines])

@@ -20,18 +20,10 @@ _STEPS = 200
 
 @dataclass(frozen=True, eq=False)
 class Stretch:
-    """Trained frequencies, how far they were trained, and how far they are to reach.
+    """Trained frequencies, how far they were trained, and how far they are to reach."""
 
-    Attributes
-    ----------
-    trained : array, (D,), radians per position
-        Not negative.
-    trained_context, context : int
-        Positions.
-    """
-
-    trained: np.ndarray
-    trained_context: int
+    trained: np.ndarray  # (D,), radians per position: not negative
+    trained_context: int  # positions
     context: int
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from rfrope._core import angles, array, capacity, sums
 from rfrope._core.arguments import is_several, positive, show, whole
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope.analysis.bases import integral_rule, ladder_base
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
 from rfrope.analysis.fits import KernelFit, fit_kernel
@@ -151,13 +151,11 @@ class Summary(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON: kernels as text, None for an infinite wavelength."""
-        plain = asdict(self)
-        for axis, held in zip(self.axes, plain["axes"], strict=True):
-            held |= {name: v if math.isfinite(v := held[name]) else None for name in ("shortest", "longest")}
-            held["curve"] = [list(point) for point in axis.curve]
-            if axis.fit is not None:
-                held["fit"] = {"kernel": repr(axis.fit.kernel), "rms": axis.fit.rms, "sup": axis.fit.sup}
-        return plain | {"axes": list(plain["axes"])}
+        axes = [
+            vars(axis) | ({} if axis.fit is None else {"fit": vars(axis.fit) | {"kernel": repr(axis.fit.kernel)}})
+            for axis in self.axes
+        ]
+        return plain({**vars(self), "axes": axes})
 
     def __str__(self) -> str:
         rotated, name = (1 if self.polar else 2) * self.n_blocks, f"{self.name}: " if self.name else ""

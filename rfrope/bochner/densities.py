@@ -139,17 +139,7 @@ def from_density(
 def _survey(
     law: Function, measure: Measure, ends: tuple[float, float], frequency: float | None
 ) -> tuple[Seen, np.ndarray, bool]:
-    """A density at frequencies in all octaves.
-
-    Returns
-    -------
-    seen : Seen
-        q, times a power of two that makes the mass about 1.
-    edges : ndarray
-        Where the table begins and ends, and without a support octaves above the middle of the law.
-    endless : bool
-        Whether the law goes on above all frequencies that were tried.
-    """
+    """Return q as seen in all octaves, scaled to a mass of about 1, its edges, and whether it goes on above them."""
     w = 2.0 ** (np.arange(-64.0, 64.0, 1.0 / _SURVEYED) + 1e-7)  # not at 1, where many a density has its end
     w = w if frequency is None else frequency * np.insert(w, np.searchsorted(w, 1.0), 1.0)
     if ends[1] < math.inf:
@@ -278,11 +268,6 @@ def resolve(function: Seen, edges: np.ndarray, level: Level, *, tolerance: float
 
     A panel is split at its jump if it has one, or else halved, until the last coefficients of its series have died away
     and the series is what was seen. A panel that ends below `least` may hold a cusp at 0.
-
-    Raises
-    ------
-    Unresolved
-        If `budget` panels are not enough.
     """
     x, seen = function.since()
     inside = (x > edges[0]) & (x <= edges[-1])

@@ -41,31 +41,16 @@ _STEEPEST = 400.0  # exponent of a tail
 
 @dataclass(frozen=True)
 class Spectrum:
-    """A radial law, not yet normalised and possibly negative, that a power law continues beyond what was computed.
+    """A radial law, not yet normalised and possibly negative, that a power law continues beyond what was computed."""
 
-    Attributes
-    ----------
-    pieces : Pieces
-        q, see the module.
-    start : float
-        Frequency from which the tail holds.
-    exponent, tail_mass : float
-        Those of the density of the radius; (inf, 0) where there is no tail.
-    total : float
-        The mass below and that of the tail as fitted, before the total is made to be right.
-    oscillates : bool
-        Whether what the tail stands for is not smooth, so that it is right on the average alone.
-    noise : float
-        Mass that errors of the computation may amount to.
-    """
-
-    pieces: Pieces
-    start: float
+    pieces: Pieces  # q, see the module
+    start: float  # frequency from which the tail holds
+    # those of the density of the radius; (inf, 0) where there is no tail
     exponent: float
     tail_mass: float
-    total: float
-    oscillates: bool = False
-    noise: float = 0.0
+    total: float  # the mass below and that of the tail as fitted, before the total is made to be right
+    oscillates: bool = False  # whether what the tail stands for is not smooth, so that it is right on the average alone
+    noise: float = 0.0  # mass that errors of the computation may amount to
 
     @property
     def known(self) -> Pieces:
@@ -78,11 +63,6 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
 
     Where `thorough` every octave of the frequency is begun with as many panels as the lags could make it need, and next
     to the edges of panels is looked at too. It takes a few times as long.
-
-    Raises
-    ------
-    UndecidedError
-        If the spectrum is too rough.
     """
     factor = 2.0 / math.pi
     moments = measure.radial(lags.pieces)
@@ -116,29 +96,16 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
 
 @dataclass(frozen=True)
 class Search:
-    """Options of the search for a spectrum.
-
-    Attributes
-    ----------
-    measure : Measure
-    unit : float
-        A frequency near the middle of the law; a power of two.
-    expected : float
-        The whole mass, if it is known, else 0.
-    budget : int
-        Most panels.
-    trusted : tuple of two floats
-        Signal over noise up to which the spectrum is believed, where it falls steeply and elsewhere.
-    thorough : Lags, optional
-        Those whose spectrum it is, where octaves are begun with as many panels as they could make it need, and ends of
-        panels are looked at.
-    """
+    """Options of the search for a spectrum."""
 
     measure: Measure
-    unit: float
-    expected: float
-    budget: int
+    unit: float  # a frequency near the middle of the law; a power of two
+    expected: float  # the whole mass, if it is known, else 0
+    budget: int  # most panels
+    # signal over noise up to which the spectrum is believed, where it falls steeply and elsewhere
     trusted: tuple[float, float] = (1.0, 1.0)
+    # those whose spectrum it is, where octaves are begun with as many panels as they could make it need, and ends of
+    # panels are looked at
     thorough: Lags | None = None
 
     def count_starts(self, w: float) -> int:
@@ -211,19 +178,7 @@ def continue_tail(whole: Pieces, noise: Function, search: Search) -> Spectrum:
 
 
 def resolve_octaves(law: Function, noise: Function, search: Search) -> Pieces:
-    """Resolve a spectrum octave by octave until it drowns in noise.
-
-    Parameters
-    ----------
-    law, noise : callable
-        The spectrum q and the size of its errors at frequencies w > 0.
-    search : Search
-
-    Raises
-    ------
-    UndecidedError
-        If the spectrum is too rough.
-    """
+    """Resolve a spectrum q at frequencies above 0, octave by octave, until it drowns in noise of a size."""
     measure = search.measure
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
@@ -297,26 +252,16 @@ def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
 
 @dataclass(frozen=True)
 class Negative:
-    """The negative part of a spectrum: its mass with that of a negative atom, and where the density is lowest.
+    """The negative part of a spectrum: its mass with that of a negative atom, and where the density is lowest."""
 
-    Attributes
-    ----------
-    mass, limit : float
-        The mass, and what passes for rounding.
-    frequency, density : float
-        Where the density is lowest, and the density there.
-    stretch : tuple of two floats
-        Frequencies between which most of the mass lies.
-    where : str
-        Words for frequency and density.
-    """
-
+    # the mass, and what passes for rounding
     mass: float
     limit: float
+    # where the density is lowest, and the density there
     frequency: float
     density: float
-    stretch: tuple[float, float]
-    where: str
+    stretch: tuple[float, float]  # frequencies between which most of the mass lies
+    where: str  # words for frequency and density
 
 
 def measure_negative(spectrum: Spectrum, measure: Measure, atom: float, limit: float) -> Negative:

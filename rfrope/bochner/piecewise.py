@@ -73,18 +73,10 @@ class Sealed:
 
 @dataclass(frozen=True, eq=False)
 class Pieces(Sealed):
-    """Legendre series on adjacent panels; 0 outside. Equal, and hashed, by content.
+    """Legendre series on adjacent panels; 0 outside. Equal, and hashed, by content."""
 
-    Attributes
-    ----------
-    edges : ndarray, (n + 1,)
-        Ascending, from 0 or more.
-    series : ndarray, (n, order)
-        Coefficients of each panel, in the variable that runs over (-1, 1) there.
-    """
-
-    edges: np.ndarray
-    series: np.ndarray
+    edges: np.ndarray  # (n + 1,): ascending, from 0 or more
+    series: np.ndarray  # (n, order): coefficients of each panel, in the variable that runs over (-1, 1) there
 
     @cached_property
     def halves(self) -> np.ndarray:
@@ -207,25 +199,8 @@ def build(
 ) -> Pieces:
     """Resolve a function on panels, halving each until the last coefficients of its series have died away.
 
-    Parameters
-    ----------
-    function : callable
-        From points (n,) to values (n,).
-    edges : ndarray
-        Where to begin, ascending.
-    level : callable
-        ``level(centres, halves)``: absolute error that is good enough on a panel.
-    tolerance : float
-        Error that is good enough relative to the largest value on the panel.
-    budget : int
-        Most panels.
-    at_ends : bool
-        Look at the function next to the edges of a panel too, where something narrow may lie beyond the nodes.
-
-    Raises
-    ------
-    Unresolved
-        If `budget` panels are not enough.
+    ``level(centres, halves)`` is the absolute error that is good enough on a panel, `tolerance` that relative to its
+    largest value. With `at_ends` it is looked at next to the edges too, where something narrow may lie.
     """
     end = edges[-1]
 
@@ -246,22 +221,7 @@ def build(
 
 
 def refine(edges: np.ndarray, judge: Callable[[np.ndarray, np.ndarray], Judgement], budget: int) -> Pieces:
-    """Split panels until all are good.
-
-    Parameters
-    ----------
-    edges : ndarray
-        Where to begin, ascending.
-    judge : callable
-        From the ends of panels to their series, whether each is good, and where to split those that are not.
-    budget : int
-        Most panels.
-
-    Raises
-    ------
-    Unresolved
-        If `budget` panels are not enough.
-    """
+    """Split panels until all are good, as a judge says of their ends; raises `Unresolved` beyond a budget of panels."""
     low, high = np.asarray(edges[:-1], dtype=np.float64), np.asarray(edges[1:], dtype=np.float64)
     done: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     while low.size:

@@ -115,29 +115,14 @@ def check_even(
 
 @dataclass(frozen=True)
 class Lags:
-    """A kernel function, resolved.
+    """A kernel function, resolved."""
 
-    Attributes
-    ----------
-    pieces : Pieces
-        phi - atom, times the taper.
-    scale : float
-        A power of two near the lag where phi has fallen half-way.
-    atom : float
-        The limit of phi at large lags: the mass at frequency 0.
-    errors : ndarray
-        Error of phi on each panel: rounding, noise, and what the series leave.
-    reach : float
-        Lag beyond which phi - atom is taken as 0.
-    taper : float
-        Standard deviation of the gaussian by which phi was multiplied where it had not died away there, else inf.
-    """
-
-    pieces: Pieces
-    scale: float
-    atom: float
-    errors: np.ndarray
-    reach: float
+    pieces: Pieces  # phi - atom, times the taper
+    scale: float  # a power of two near the lag where phi has fallen half-way
+    atom: float  # the limit of phi at large lags: the mass at frequency 0
+    errors: np.ndarray  # error of phi on each panel: rounding, noise, and what the series leave
+    reach: float  # lag beyond which phi - atom is taken as 0
+    # standard deviation of the gaussian by which phi was multiplied where it had not died away there, else inf
     taper: float
 
     @property

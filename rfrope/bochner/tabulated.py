@@ -32,27 +32,14 @@ _Resolved = TypeVar("_Resolved")
 
 @dataclass(frozen=True)
 class Measure:
-    """Radial laws in k axes, kept as ``q(rho)``: the density p of the length rho of omega, over ``rho^moment``.
+    """Radial laws in k axes, kept as ``q(rho)``: the density p of the length rho of omega, over ``rho^moment``."""
 
-    Attributes
-    ----------
-    ndim : int
-        k.
-    surface : float
-        Surface of the unit sphere.
-    panels : int
-        How many a spectrum may have; the Abel transform takes time quadratic in them.
-    moment : int
-        Power of the length between q and p, and of the lag between phi and what is transformed: 0 for one axis, else 1.
-    rise : int
-        Power of the length in the q of a constant density.
-    """
-
-    ndim: int
-    surface: float
-    panels: int
+    ndim: int  # k
+    surface: float  # surface of the unit sphere
+    panels: int  # how many a spectrum may have; the Abel transform takes time quadratic in them
+    # power of the length between q and p, and of the lag between phi and what is transformed: 0 for one axis, else 1
     moment: int
-    rise: int
+    rise: int  # power of the length in the q of a constant density
 
     def ground(self, w: np.ndarray) -> np.ndarray:
         """The q of the constant density 1."""
@@ -226,27 +213,14 @@ class Tabulated(Kernel):
     """A spherically symmetric law of frequencies, held as a table; made by the functions of this module.
 
     Phi and the density are evaluated by NumPy on the host for every library.
-
-    Attributes
-    ----------
-    law : Pieces
-        The density of the length rho of omega for ndim = 1, and that over rho for more.
-    component : Pieces
-        The density of the magnitude of one component of omega.
-    ndim : int
-    atom : float
-        Probability of frequency 0, beside the density.
-    origin : str
-        The function that made it.
-    certificate : Certificate
     """
 
     name: ClassVar[str] = "tabulated"
-    law: Pieces
-    component: Pieces
+    law: Pieces  # the density of the length rho of omega for ndim = 1, and that over rho for more
+    component: Pieces  # the density of the magnitude of one component of omega
     ndim: int
-    atom: float
-    origin: str
+    atom: float  # probability of frequency 0, beside the density
+    origin: str  # the function that made it
     certificate: Certificate
 
     @property

@@ -201,21 +201,7 @@ def search(grids: Iterable[Grid], level: float) -> Witness | None:
 
 
 def search_grid(values: np.ndarray, spacing: float, level: float) -> Witness | None:
-    """Look for a witness on a grid of one axis.
-
-    Parameters
-    ----------
-    values : ndarray, (n,)
-        phi at 0, spacing, 2 spacing, ...
-    spacing : float
-    level : float
-        What the quadratic form has to fall below, as a positive number.
-
-    Returns
-    -------
-    Witness or None
-        The one with the fewest points that is at least half as negative as the most negative one.
-    """
+    """Return the witness with the fewest points of phi (n,) on a grid, at least half as negative as any; or None."""
     found = [_test_increments(values, spacing, level), _test_limit(values, spacing, level)]
     for stride, widths in ((1, _WIDTHS), *((stride, _STRIDE_WIDTHS) for stride in _STRIDES)):
         part = values[::stride]

@@ -14,15 +14,7 @@ from rfrope import designs, exports, kernels, plotting, storage
 from rfrope._core import angles
 from rfrope._core.arguments import show
 from rfrope.cli import page
-from rfrope.cli.shared import (
-    add_command,
-    add_files,
-    check_files,
-    format_table,
-    lengths,
-    one_of,
-    whole,
-)
+from rfrope.cli.shared import add_command, add_files, check_files, format_table, lengths, one_of, whole
 from rfrope.moments import mean_kernel_band
 from rfrope.moments.fidelity import Fidelity, fidelity
 

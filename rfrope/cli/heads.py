@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, format_table, naming, read_texts, table_file, whole
+from rfrope.cli.shared import (
+    add_command,
+    add_files,
+    add_model,
+    check_files,
+    format_table,
+    load_model,
+    naming,
+    table_file,
+    whole,
+)
 from rfrope.heads import Atlas, HeadEstimate
 
 _SHOWN = 10  # heads in the text
@@ -30,10 +40,7 @@ def add(commands: Any) -> None:
         example="rfrope heads SmolLM2-135M --texts *.txt --html heads.html --table heads.csv",
     )
     option = command.add_argument
-    option("model", metavar="MODEL", help="a folder that transformers loads, or a GGUF file")
-    texts = "text files: each is a document, or one file is cut into --documents"
-    option("--texts", nargs="+", metavar="FILE", required=True, help=texts)
-    option("--documents", type=whole, metavar="N", default=8, help="documents of one text (default: 8)")
+    add_model(command)
     option("--tokens", type=whole, metavar="N", default=512, help="tokens of each document (default: 512)")
     option("--skip", type=whole, metavar="N", default=1, help="first tokens left out of all but sinks (default: 1)")
     option("--context", type=whole, metavar="N", help="positions that outliers are held against (default: the model's)")
@@ -50,13 +57,9 @@ def _run(options: argparse.Namespace) -> int:
     if 1 < len(options.texts) < 3:
         raise ValueError(f"--texts has {len(options.texts)} files; expected one, or at least 3")
     check_files(options)
-    texts = [*read_texts(options.texts)]
-    try:
-        from rfrope.integrations import loading, transformers
-    except ImportError as error:
-        raise ValueError(f"rfrope heads needs more: {error}") from None
-    with naming("MODEL", options.model):
-        model, tokenizer = loading.load(options.model)
+    model, tokenizer, texts = load_model(options)
+    from rfrope.integrations import loading, transformers
+
     with naming("--texts", ", ".join(options.texts)):
         documents = loading.cut_documents(tokenizer, texts, options.documents, options.tokens)
     found = transformers.atlas(model, documents, part=options.part, skip=options.skip, context=options.context)

@@ -227,20 +227,7 @@ def lines(
 ) -> Part:
     """Return lines with bands of two standard errors, those of one group at a time, number `group` first.
 
-    Parameters
-    ----------
-    title, caption : str
-    labels : tuple of str
-        Of both axes.
-    x : ndarray, (n,)
-        Of at least 0.
-    groups : sequence of str
-        Names of what has lines of its own, such as heads.
-    group : int
-    sets : dict of HeadEstimate
-        By the names of the lines: values and errors ``(groups, n)``.
-    squeezed : bool
-        Whether the axis of x gets narrower as x grows.
+    The sets are a `HeadEstimate` of ``(groups, n)`` by the name of a line; with `squeezed` x gets narrower as it grows.
     """
 
     def listed(values: np.ndarray) -> list[list[float | None]]:

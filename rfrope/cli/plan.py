@@ -14,16 +14,7 @@ import rfrope
 from rfrope import analysis, exports, storage
 from rfrope.analysis.planning import ladder_base
 from rfrope.cli import page
-from rfrope.cli.shared import (
-    add_command,
-    add_files,
-    check_files,
-    list_names,
-    naming,
-    print_text,
-    read_ropes,
-    whole,
-)
+from rfrope.cli.shared import add_command, add_files, check_files, list_names, naming, print_text, read_ropes, whole
 
 _WIDTH = 110  # the config as text
 _FEW = 8  # numbers of a list that it shows

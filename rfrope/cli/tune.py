@@ -12,7 +12,7 @@ import numpy as np
 from rfrope import storage
 from rfrope._core import files
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, naming, read_texts, whole
+from rfrope.cli.shared import add_command, add_files, add_model, check_files, load_model, naming, whole
 from rfrope.layers.tuned import Tuning
 
 _STARTS = ("yarn", "llama3", "ntk")
@@ -34,12 +34,9 @@ def add(commands: Any) -> None:
         example="rfrope tune SmolLM2-135M --texts *.txt --context 16384 --checkpoint tuning.npz -o rope.npz",
     )
     option = command.add_argument
-    option("model", metavar="MODEL", help="a folder that transformers loads, or a GGUF file")
-    texts = "text files: each is a document, or one file is cut into --documents"
-    option("--texts", nargs="+", metavar="FILE", required=True, help=texts)
+    add_model(command)
     option("--context", type=whole, metavar="N", required=True, help="positions to reach")
     option("--trained", type=whole, metavar="L", help="positions in training (default: the model's)")
-    option("--documents", type=whole, metavar="N", default=8, help="documents of one text (default: 8)")
     option("--starts", nargs="+", metavar="NAME", default=_STARTS, help="methods (default: yarn llama3 ntk)")
     option("--part", metavar="NAME", help="kind of layer that learns, as full_attention")
     option("--learnable", nargs="+", metavar="NAME", default=_LEARNABLE, help="factors, temperature (default: both)")
@@ -61,13 +58,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.checkpoint is not None:
         with naming("--checkpoint", options.checkpoint):
             files.check_writable(options.checkpoint, overwrite=True)
-    texts = [*read_texts(options.texts)]
-    try:
-        from rfrope.integrations import loading, transformers
-    except ImportError as error:
-        raise ValueError(f"rfrope tune needs more: {error}") from None
-    with naming("MODEL", options.model):
-        model, tokenizer = loading.load(options.model)
+    model, tokenizer, texts = load_model(options)
+    from rfrope.integrations import loading, transformers
+
     names = (
         "trained",
         "starts",

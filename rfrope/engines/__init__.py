@@ -14,17 +14,7 @@ from typing import Any
 from rfrope._core.arguments import named
 from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
 
-__all__ = [
-    "Arithmetic",
-    "ConfigRope",
-    "Engine",
-    "EngineRope",
-    "ExportRequest",
-    "Format",
-    "Reading",
-    "names",
-    "records",
-]
+__all__ = ["Arithmetic", "ConfigRope", "Engine", "EngineRope", "ExportRequest", "Format", "Reading", "names", "records"]
 
 REFERENCE = "transformers"  # what the others are held against, and the first of every list
 

@@ -60,28 +60,16 @@ def _read_phi3(config: ConfigRope) -> EngineRope:
 
 @dataclass(frozen=True)
 class Architecture:
-    """The divisors of one architecture of llama.cpp.
+    """The divisors of one architecture of llama.cpp."""
 
-    Attributes
-    ----------
-    tensors : tuple of str
-        All those that hold them; a loader refuses any other.
-    pairings : tuple of str
-        Those of the Rope that it turns: the converter reorders the rows of llama's queries and keys from halves to
-        neighbours.
-    partial : bool
-        Whether ``rope.dimension_count`` may be less than a head.
-    own_factor : bool
-        Whether the attention factor, which is one for the whole model, multiplies these rotations alone.
-    needs_original : bool
-        Whether its loader wants the context before the scheme.
-    """
-
-    tensors: tuple[str, ...]
+    tensors: tuple[str, ...]  # all those that hold them; a loader refuses any other
+    # those of the Rope that it turns: the converter reorders the rows of llama's queries and keys from halves to
+    # neighbours
     pairings: tuple[str, ...] = ("half",)
-    partial: bool = False
+    partial: bool = False  # whether ``rope.dimension_count`` may be less than a head
+    # whether the attention factor, which is one for the whole model, multiplies these rotations alone
     own_factor: bool = True
-    needs_original: bool = False
+    needs_original: bool = False  # whether its loader wants the context before the scheme
 
 
 ARCHITECTURES = {

@@ -17,7 +17,7 @@ from rfrope.analysis import mean_kernel
 from rfrope.engines.record import Engine, ExportRequest, Format
 from rfrope.exports.files import make_content
 from rfrope.exports.gguf import read_architecture
-from rfrope.models import LayerKind, Layers
+from rfrope.models import Layers
 from rfrope.rotation.rope import Rope
 
 _FLAGGED = ("smollm3", "llama4_text")  # whose classes read no_rope_layers
@@ -317,7 +317,7 @@ def _export_layers(layers: Layers, engine: str, options: dict[str, Any]) -> dict
         raise ValueError("rope has no layers with RoPE; expected at least one")
     if len(ropes) == 1 and all(one.rope is not None for one in kinds):
         return export(next(iter(ropes.values())), name, **options)
-    if reason := _find_layered_obstacle(kinds, ropes, form):
+    if reason := _find_layered_obstacle(ropes, form):
         said = "; ".join(map(str, kinds))
         raise ValueError(
             f"rope has layers of {len(kinds)} kinds ({said}), which cannot be exported to {name} in one: {reason}; "
@@ -334,7 +334,7 @@ def _export_layers(layers: Layers, engine: str, options: dict[str, Any]) -> dict
     return found
 
 
-def _find_layered_obstacle(kinds: tuple[LayerKind, ...], ropes: dict[str, Rope], form: Format) -> str:
+def _find_layered_obstacle(ropes: dict[str, Rope], form: Format) -> str:
     """Return why a format cannot hold the Ropes of several kinds of layers; or ""."""
     if not form.layered:
         return "it takes one RoPE"
@@ -404,8 +404,14 @@ def _read_rope(rope: Any) -> Rope:
 
 def _find_obstacle(rope: Rope, shape: tuple[int, ...], form: Format) -> str:
     """Return why a format, which takes one axis, cannot hold a Rope with vectors of that shape; or ""."""
-    if rope.sections is not None or shape[-1] > 1:
+    if rope.sections is not None:
         return f"it turns by {shape[-1]} position axes; for text alone, replace(rope, sections=None) has one"
+    if shape[-1] > 1:
+        return (
+            f"it turns by {shape[-1]} position axes, and the engine by one; 'json' and 'npz' hold its frequencies, "
+            "rope.table is that of a grid's places, layers.torch.RotaryEmbedding runs it, and where all axes have the "
+            "same position, as in text, frequencies.sum(-1) do"
+        )
     if len(shape) > (3 if form.heads else 2):
         return f"its frequencies have shape {tuple(rope.frequencies.shape)}, a set for each head, and heads share one"
     if rope.pairing is None:

@@ -48,10 +48,8 @@ def linear_attention(
 
     Raises
     ------
-    ValueError
-        For shapes that do not fit.
-    TypeError
-        For arguments of another kind.
+    ValueError, TypeError
+        For shapes that do not fit, and arguments of another kind.
 
     See Also
     --------
@@ -82,7 +80,8 @@ def linear_attention(
     _check_tokens(rows, causal)
     v = rows["v"]
     rows = {name: to_computable(one, xp) for name, one in rows.items()}
-    last = array.astype(rows["v"], _common(rows, xp), xp)
+    wide = any(array.dtype_name(one) == "float64" for one in rows.values())
+    last = array.astype(rows["v"], xp.float64 if wide else xp.float32, xp)
     ones = xp.ones_like(last[..., :1])
     arguments = (causal, block, xp)
     if denominator is None:
@@ -102,19 +101,12 @@ def _summed(q: Array, k: Array, v: Array, causal: bool, block: int, xp: ModuleTy
     for start in range(0, q.shape[-2], block):
         span = slice(start, min(start + block, q.shape[-2]))
         queries, keys, values = (one[..., span, :] for one in (q, k, v))
-        weights = xp.matmul(queries, xp.matrix_transpose(keys))
-        places = xp.arange(queries.shape[-2], device=array.device(q))
-        weights = xp.where(places[:, None] >= places, weights, xp.zeros_like(weights))
+        weights = xp.tril(xp.matmul(queries, xp.matrix_transpose(keys)))
         sums = xp.matmul(weights, values)
         found.append(sums if state is None else sums + xp.matmul(queries, state))
         more = xp.matmul(xp.matrix_transpose(keys), values)
         state = more if state is None else state + more
     return found[0] if len(found) == 1 else xp.concat(found, axis=-2)
-
-
-def _common(rows: dict[str, Array], xp: ModuleType) -> Any:
-    wide = any(array.dtype_name(one) == "float64" for one in rows.values())
-    return xp.float64 if wide else xp.float32
 
 
 def _pair_of(denominator: Any) -> dict[str, Any]:

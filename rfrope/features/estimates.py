@@ -37,10 +37,8 @@ def positive(x: Array, projections: Array, *, stabilise: str | None = None) -> A
 
     Raises
     ------
-    ValueError
-        For shapes that do not fit.
-    TypeError
-        For arguments of another kind.
+    ValueError, TypeError
+        For shapes that do not fit, and arguments of another kind.
 
     See Also
     --------
@@ -165,10 +163,8 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
 
     Raises
     ------
-    ValueError
-        For shapes that do not fit, and other features.
-    TypeError
-        For arguments of another kind.
+    ValueError, TypeError
+        For shapes that do not fit, other features, and arguments of another kind.
 
     See Also
     --------
@@ -187,8 +183,7 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
     [0.0077, 0.002, 0.0298]
     """
     xp, device = array.shared(x=x, y=y)
-    x, y = (array.widen(read_vectors(name, one, xp, device), xp) for name, one in (("x", x), ("y", y)))
-    check_widths("x", x, "y", y)
+    x, y = read_wide("x", x, "y", y, xp, device)
     array.check_memory(
         32.0, (*array.broadcast_shapes({"x": x.shape[:-1], "y": y.shape[:-1]}), x.shape[-1]), x, "x or y"
     )
@@ -243,6 +238,13 @@ def read_vectors(name: str, value: Any, xp: ModuleType, device: Any, axes: int =
         )
     array.check_memory(8.0, value.shape, value, name)
     return value
+
+
+def read_wide(name: str, x: Any, other: str, y: Any, xp: ModuleType, device: Any) -> tuple[Array, Array]:
+    """Return two arrays of vectors of one width, in the widest float."""
+    x, y = (array.widen(read_vectors(called, one, xp, device), xp) for called, one in ((name, x), (other, y)))
+    check_widths(name, x, other, y)
+    return x, y
 
 
 def check_widths(name: str, x: Array, other: str, y: Array) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rfrope._core import angles, array
 from rfrope._core.arguments import whole
 from rfrope._core.array import Array
-from rfrope.features.estimates import check_widths, read_vectors, to_computable
+from rfrope.features.estimates import read_vectors, read_wide, to_computable
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 from rfrope.rotation import rotation_table
@@ -39,10 +39,8 @@ def stochastic(
 
     Raises
     ------
-    ValueError
-        For shapes that do not fit, and as `rfrope.rotation_table`.
-    TypeError
-        For arguments of another kind.
+    ValueError, TypeError
+        For shapes that do not fit, arguments of another kind, and as `rfrope.rotation_table`.
 
     See Also
     --------
@@ -114,10 +112,8 @@ def stochastic_variance(
 
     Raises
     ------
-    ValueError
-        For shapes that do not fit, lags that are not finite, or a kernel that cannot be read.
-    TypeError
-        For arguments of another kind.
+    ValueError, TypeError
+        For shapes that do not fit, lags that are not finite, a kernel that is not one, and arguments of another kind.
 
     See Also
     --------
@@ -136,8 +132,7 @@ def stochastic_variance(
     """
     law = read_kernel(kernel)
     xp, device = array.shared({"lags": lags}, q=q, k=k)
-    q, k = (array.widen(read_vectors(name, one, xp, device), xp) for name, one in (("q", q), ("k", k)))
-    check_widths("q", q, "k", k)
+    q, k = read_wide("q", q, "k", k, xp, device)
     lags = angles.checked_lags(lags, law.ndim, xp, device, "lags", law)
     shape = array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1], "lags": lags.shape[:-1]})
     array.check_memory(32.0, shape, q, "q, k or lags")

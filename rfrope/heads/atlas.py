@@ -214,13 +214,7 @@ def _columns(name: str, estimate: HeadEstimate) -> dict[str, np.ndarray]:
 
 @array.select_device
 def atlas(
-    q: Array,
-    k: Array,
-    rope: Any,
-    *,
-    scale: float | None = None,
-    skip: int = 1,
-    context: int | None = None,
+    q: Array, k: Array, rope: Any, *, scale: float | None = None, skip: int = 1, context: int | None = None
 ) -> Atlas:
     """Readings of every head from its queries and keys on some documents, each with an error over the documents.
 

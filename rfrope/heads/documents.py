@@ -30,25 +30,16 @@ class Setting(NamedTuple):
 
 
 class Lags(NamedTuple):
-    """Sums that depend on the number of tokens and the frequencies alone.
+    """Sums that depend on the number of tokens and the frequencies alone."""
 
-    Attributes
-    ----------
-    cos, sin : ndarray, (tokens, D)
-        Those of position times frequency.
-    distance : ndarray of int, (n, n)
-        Distance of each pair of the n tokens that are not skipped; n for those that the mask hides.
-    counts : ndarray, (n,)
-        Pairs at each distance.
-    varied, centred : tuple of ndarray, (D, D)
-        Sums over pairs of products of ``1 - cos u_i`` and ``sin u_i`` (both first, mixed, both second): for keys that
-        vary from token to token, and for a key that is the same, less the mean of each query.
-    """
-
+    # (tokens, D): those of position times frequency
     cos: np.ndarray
     sin: np.ndarray
+    # (n, n): distance of each pair of the n tokens that are not skipped; n for those that the mask hides
     distance: np.ndarray
-    counts: np.ndarray
+    counts: np.ndarray  # (n,): pairs at each distance
+    # (D, D): sums over pairs of products of ``1 - cos u_i`` and ``sin u_i`` (both first, mixed, both second): for keys
+    # that vary from token to token, and for a key that is the same, less the mean of each query
     varied: tuple[np.ndarray, ...]
     centred: tuple[np.ndarray, ...]
 
@@ -71,38 +62,25 @@ class Lags(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Averages over one document: arrays with a leading axis of heads, D blocks, n lags ``0, -1, ..., 1 - n``.
+    """Averages over one document: arrays with a leading axis of heads, D blocks, n lags ``0, -1, ..., 1 - n``."""
 
-    Attributes
-    ----------
-    centre_q, centre_k : complex, (heads, D + rest)
-        Mean of each block, first feature real; features that are not turned follow as blocks of their own.
-    power_q, power_k, norm_q, norm_k : (heads, D)
-        Mean squared length, and mean length, of each block.
-    covariance : (heads, D + rest)
-        Covariance, over pairs, of each block's part with the whole score.
-    by_lag : (heads, n)
-        Mean score at each lag less the mean over all pairs.
-    level : (heads,)
-        Mean score over all pairs.
-    predicted, measured : (heads, D, D)
-        Mean product of the changes of two blocks, each less its mean over the keys of a query: as means and covariances
-        of q and k alone have it, and over the pairs themselves.
-    sink : (heads, 5)
-        Attention on the first token; parts of its advantage: key, slow blocks, fast blocks, content.
-    """
-
+    # complex, (heads, D + rest): mean of each block, first feature real; features that are not turned follow as blocks
+    # of their own
     centre_q: np.ndarray
     centre_k: np.ndarray
+    # (heads, D): mean squared length, and mean length, of each block
     power_q: np.ndarray
     power_k: np.ndarray
     norm_q: np.ndarray
     norm_k: np.ndarray
-    covariance: np.ndarray
-    by_lag: np.ndarray
-    level: np.ndarray
+    covariance: np.ndarray  # (heads, D + rest): covariance, over pairs, of each block's part with the whole score
+    by_lag: np.ndarray  # (heads, n): mean score at each lag less the mean over all pairs
+    level: np.ndarray  # (heads,): mean score over all pairs
+    # (heads, D, D): mean product of the changes of two blocks, each less its mean over the keys of a query: as means
+    # and covariances of q and k alone have it, and over the pairs themselves
     predicted: np.ndarray
     measured: np.ndarray
+    # (heads, 5): attention on the first token; parts of its advantage: key, slow blocks, fast blocks, content
     sink: np.ndarray
 
 

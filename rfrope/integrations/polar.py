@@ -26,21 +26,11 @@ _WIDEST = 256  # features that kernels of flash attention take
 
 @dataclass(frozen=True, eq=False)
 class PolarAttention:
-    """Polar attention as a caller asks for it.
+    """Polar attention as a caller asks for it."""
 
-    Attributes
-    ----------
-    rope : Rope, array_like or int
-        As of `PolarEmbedding`.
-    learnable : bool, str or sequence of str
-        Parameters of each attention module.
-    score_scale : float or None
-        What scores are multiplied by.
-    """
-
-    rope: Any
-    learnable: Any
-    score_scale: float | None
+    rope: Any  # as of `PolarEmbedding`
+    learnable: Any  # parameters of each attention module
+    score_scale: float | None  # what scores are multiplied by
 
     def read(self) -> dict[str, Module]:
         """Return the module of all layers, which learns nothing, for their positions.

@@ -37,43 +37,20 @@ _HELD = "embed_positions"  # the buffer of attention that holds its own table
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
-    """A module that makes or holds tables of cos and sin.
+    """A module that makes or holds tables of cos and sin."""
 
-    Attributes
-    ----------
-    parent : Module
-        The module that it is a part of; for attention with a table of its own, that attention.
-    path, name : str
-        Where the parent is, and what the module in it is called.
-    module : Module
-        The module itself.
-    is_text : bool
-        True if it counts tokens of text.
-    gives_tables : bool
-        True if it makes tables from positions; False for attention with a table of its own.
-    is_replaced : bool
-        True if a Rope takes its place.
-    """
-
-    parent: Module
+    parent: Module  # the module that it is a part of; for attention with a table of its own, that attention
+    # where the parent is, and what the module in it is called
     path: str
     name: str
-    module: Module
-    is_text: bool
-    gives_tables: bool = True
-    is_replaced: bool = True
+    module: Module  # the module itself
+    is_text: bool  # true if it counts tokens of text
+    gives_tables: bool = True  # true if it makes tables from positions; False for attention with a table of its own
+    is_replaced: bool = True  # true if a Rope takes its place
 
 
 def rotaries(model: Module) -> list[Rotary]:
-    """Find what a Rope can take the place of in a model, with those of parts that see or hear.
-
-    Raises
-    ------
-    ValueError
-        If there is nothing.
-    TypeError
-        If it is no model.
-    """
+    """Find what a Rope can take the place of in a model, also in parts that see or hear; refuse one without."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
     if any(isinstance(one, Positions) for one in model.modules()):
@@ -138,21 +115,7 @@ class _Tag(torch.Tensor):
 
 
 class Positions(torch.nn.Module):
-    """Replacement of a rotary module, which gives positions ``(batch, tokens, k)`` in place of a table.
-
-    Attributes
-    ----------
-    turning : torch.nn.ModuleDict
-        The modules that turn, by kind of layer.
-    turns_last : bool
-        True if the features of the model that turn are the last of a head.
-    turns_back : bool
-        True if its attention undoes rotations, too.
-    is_complex : bool
-        True if its attention takes one table, of complex numbers.
-    is_by_layer : bool
-        True if each layer turns by a module of its own, whose name is the layer's number.
-    """
+    """Replacement of a rotary module, which gives positions ``(batch, tokens, k)`` in place of a table."""
 
     def __init__(self, rotary: Rotary, turning: Mapping[str, Module], *, is_by_layer: bool = False) -> None:
         super().__init__()
@@ -161,11 +124,12 @@ class Positions(torch.nn.Module):
                 f"{type(rotary.parent).__name__} turns its class token by angles that it learned, and not by a "
                 "position; expected a model that does not"
             )
-        self.turning = torch.nn.ModuleDict(turning)
+        self.turning = torch.nn.ModuleDict(turning)  # by kind of layer
         self.__dict__["rotary"] = rotary  # no part of the model any more
+        # its attention turns the last features of a head, undoes rotations, too, takes one table of complex numbers
         self.turns_last = known(_model_type(rotary.module)).get("rotated") == "last"
         self.turns_back = self.is_complex = False
-        self.is_by_layer = is_by_layer
+        self.is_by_layer = is_by_layer  # each layer turns by a module of its own, whose name is the layer's number
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse: the attention that goes with it would come back as it was, and take positions for tables."""

@@ -29,25 +29,13 @@ _READINGS = ("auto", "whole", "windows")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Target:
-    """The part of a model's rotation that is learned.
-
-    Attributes
-    ----------
-    model : torch.nn.Module
-    rope : Rope
-        The model's own.
-    layers : int
-    heads : int
-        Heads of the keys.
-    kind : str or None
-        Kind of layer, where there are several; `others` are the Ropes of the others, which stay.
-    """
+    """The part of a model's rotation that is learned."""
 
     model: Module
-    rope: Rope
+    rope: Rope  # the model's own
     layers: int
-    heads: int
-    kind: str | None
+    heads: int  # heads of the keys
+    kind: str | None  # kind of layer, where there are several; `others` are the Ropes of the others, which stay
     others: dict[str, Rope]
 
     def make(self, ropes: Sequence[Rope], learnable: tuple[str, ...]) -> list[Module]:

@@ -21,21 +21,14 @@ _EVALUATED = 4  # windows of each document and part that are read
 
 
 class Batch(NamedTuple):
-    """Windows, each a row.
+    """Windows, each a row."""
 
-    Attributes
-    ----------
-    ids, positions : ndarray (windows, tokens), int64
-    counted : ndarray (windows, tokens - 1), bool
-        Whether the loss of the token after each counts: not across a gap, and in its part alone.
-    documents : ndarray (windows,), int64
-        The document of each, from 0 in the batch.
-    """
-
-    ids: np.ndarray
-    positions: np.ndarray
+    ids: np.ndarray  # (windows, tokens), of int64
+    positions: np.ndarray  # of the same
+    # (windows, tokens - 1), bool: whether the loss of the token after each counts: not across a gap, and in its part
+    # alone
     counted: np.ndarray
-    documents: np.ndarray
+    documents: np.ndarray  # (windows,), int64: the document of each, from 0 in the batch
 
 
 def read_documents(texts: Any, tokenizer: Any, vocabulary: int) -> list[np.ndarray]:
@@ -67,18 +60,12 @@ def _read_document(name: str, text: Any, tokenizer: Any, vocabulary: int) -> np.
 
 @dataclass(frozen=True)
 class Layout:
-    """Lengths that say where windows may lie in a context.
+    """Lengths that say where windows may lie in a context."""
 
-    Attributes
-    ----------
-    trained, context : int
-        Positions that the model was trained with, and those to reach.
-    window, chunks : int
-        Tokens of a window, and parts of it that keep together.
-    """
-
+    # positions that the model was trained with, and those to reach
     trained: int
     context: int
+    # tokens of a window, and parts of it that keep together
     window: int
     chunks: int
 

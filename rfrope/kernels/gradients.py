@@ -26,6 +26,11 @@ from rfrope.kernels.text import read_kernel
 Values = dict[str, Any]  # arrays of one library, by the name of a parameter
 
 _STEP, _FIRST, _LAST = 0.125, -64.0, 6.0  # grid of the logarithm of a Gamma variable, good for nu from 0.05 to 32
+_TAIL_GRID = np.arange(-3.6, 7.0, 0.12)  # of t in r = exp(t - exp(-t)), by which tails are integrated
+_TAIL_NODES = np.exp(_TAIL_GRID - np.exp(-_TAIL_GRID))
+_TAIL_WEIGHTS = 0.12 * _TAIL_NODES * (1.0 + np.exp(-_TAIL_GRID))
+_NEWTON_STEPS = 12
+_TAIL_BYTES = 32.0 * _NEWTON_STEPS * _TAIL_GRID.size  # for each point, all steps being kept for gradients
 
 
 @array.select_device
@@ -108,8 +113,8 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     ------
     ValueError
         As `rfrope.kernels.evaluate_phi`; for a parameter of which frequencies are no function that could be
-        differentiated: nu and alpha, whose quantile functions have no such form here, and the weights of a mixture or
-        the scale of a periodic kernel, which choose among whole numbers; and for points as `Kernel.transport`.
+        differentiated: the weights of a mixture and the scale of a periodic kernel, with which a frequency jumps from
+        one component or whole number to the next; and for points as `Kernel.transport`.
     TypeError
         As `rfrope.kernels.evaluate_phi`.
 
@@ -121,6 +126,11 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     -----
     At fixed points a frequency is a smooth function of the parameters (a path of the law): ``sample`` with
     these points, and its derivative is an unbiased estimate of that of any mean over the law.
+
+    nu and alpha move a quantile x of Student's t or of a Gamma law, ``F(x; nu) = u``: the derivative is ``-(dF/dnu) /
+    F'(x)`` (Figurnov et al., 2018, who have both laws among their examples). Here x comes from Newton's steps for the
+    logarithm of a tail, which is a sum of exponentials at fixed nodes, so that any library differentiates it, as often
+    as asked; good to about 1e-12 for nu from 0.05 to 200.
 
     Examples
     --------
@@ -139,8 +149,8 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
         if name in fixed:
             able = [f.name for f in _fields(law) if f.name not in fixed]
             raise ValueError(
-                f"{name} of {law.name} has no transport that can be differentiated; expected {_listed(able)}, or "
-                "evaluate_phi, whose gradients reach it"
+                f"{name} of {law.name} has no transport that can be differentiated: with it frequencies jump; expected "
+                f"{_listed(able)}, or evaluate_phi, whose gradients reach it"
             )
     host = angles.numbers_on_host(points, "points").astype(np.float64)
     if law.n_columns == 1 and (host.ndim == 0 or host.shape[-1] != 1):
@@ -192,10 +202,14 @@ def _read(law: Kernel, lags: Any, values: Values) -> tuple[ModuleType, Array, Va
 
 def _read_values(law: Kernel, values: Values, xp: ModuleType, device: Any) -> Values:
     read = {name: array.widen(array.numbers(v, xp, name=name, device=device), xp) for name, v in values.items()}
+    bends = {f.name for f in _fields(law) if "search" in f.metadata and f.metadata["search"].kind == "shape"}
     for name, value in read.items():
-        fits = ((), (1,), (law.ndim,)) if law.name != "spectral_mixture" else (value.shape,)
-        if tuple(value.shape) not in fits:
-            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected one number, or ({law.ndim},)")
+        if law.name == "spectral_mixture":
+            continue
+        if tuple(value.shape) not in ((), (1,), () if name in bends else (law.ndim,)):
+            each = "" if name in bends else f", or ({law.ndim},)"
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected one number{each}")
+        read[name] = xp.reshape(value, ()) if name in bends else value
     return read
 
 
@@ -307,6 +321,84 @@ def _move_power_exponential(law: Kernel, u: np.ndarray, values: Values, xp: Modu
     return xp.exp(0.5 * (math.log(2.0) + log_s)) * _constant(quantiles.normal_quantile(u[..., 2:]), like, xp)
 
 
+def _move_matern(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType) -> Array:
+    """Student's t by its quantile in one axis; in more, the normal law over the root of a Gamma variable."""
+    nu = values["nu"]
+    if law.ndim == 1:
+        y = _student_quantile(nu, np.minimum(u, 1.0 - u), xp)
+        return _constant(np.sign(u - 0.5), nu, xp) * xp.sqrt(2.0 * nu) * xp.sinh(y)
+    radius = xp.exp(0.5 * (xp.log(nu) - _log_gamma_quantile(nu, u[..., :1], xp)))
+    return radius * _constant(quantiles.normal_quantile(u[..., 1:]), nu, xp)
+
+
+def _move_rational_quadratic(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType) -> Array:
+    alpha = values["alpha"]
+    radius = xp.exp(0.5 * (_log_gamma_quantile(alpha, u[..., :1], xp) - xp.log(alpha)))
+    return radius * _constant(quantiles.normal_quantile(u[..., 1:]), alpha, xp)
+
+
+def _student_quantile(nu: Array, p: np.ndarray, xp: ModuleType) -> Array:
+    """Return y >= 0 with the tail p <= 1/2, Student's t with 2 nu degrees of freedom being ``sqrt(2 nu) sinh(y)``.
+
+    The density of y is proportional to ``cosh(y)^(-2 nu)``, so that the logarithm of the tail is concave: Newton's
+    steps from a y beyond the root stay beyond it. ``cosh y >= exp(y) / 2`` bounds the tail, and gives such a y.
+    """
+    array.check_memory(_TAIL_BYTES, p.shape, nu, "points")
+    log_p, size = _constant(np.log(p), nu, xp), 1.0 / (nu + xp.sqrt(nu))
+
+    def log_cosh(y: Array) -> Array:
+        return y + xp.log1p(xp.exp(-2.0 * y)) - math.log(2.0)
+
+    def log_length(y: Array) -> Array:
+        """Logarithm of the tail over the density."""
+        return _log_tail(lambda r: -2.0 * nu * (log_cosh(y[..., None] + r) - log_cosh(y)[..., None]), size, xp)
+
+    log_half = log_length(xp.zeros_like(log_p)) + math.log(2.0)
+    y = (2.0 * nu * math.log(2.0) - xp.log(2.0 * nu) - log_half - log_p) / (2.0 * nu)
+    for _ in range(_NEWTON_STEPS):
+        log_own = log_length(y)
+        y = y + xp.exp(log_own) * (log_own - 2.0 * nu * log_cosh(y) - log_half - log_p)
+        y = xp.where(y > 0.0, y, xp.zeros_like(y))
+    return y
+
+
+def _log_gamma_quantile(shape: Array, u: np.ndarray, xp: ModuleType) -> Array:
+    """Return the logarithm s of quantiles of a Gamma law with rate 1.
+
+    The density of s is proportional to ``exp(shape s - exp(s))``; the logarithms of both tails are concave. That below
+    is solved for up to the mode, ``log shape``, from ``exp(shape s) / Gamma(shape + 1)``, which bounds it; that above
+    beyond, from ``shape + sqrt(2 shape L) + L`` with ``L = -log(1 - u)`` (Laurent and Massart, 2000, Lemma 1).
+    """
+    array.check_memory(_TAIL_BYTES, u.shape, shape, "points")
+    below, above = (_constant(np.log(p), shape, xp) for p in (u, 1.0 - u))
+    mode, root = xp.log(shape), xp.sqrt(shape)
+
+    def log_lengths(low: Array, high: Array) -> tuple[Array, Array]:
+        """Logarithms of tails over the density: below a point in s itself, above one in ``exp(s - s_0) - 1``."""
+        x, y = xp.exp(low)[..., None], xp.exp(high)[..., None]
+        fall = _log_tail(lambda r: -shape * r - x * xp.expm1(-r), 1.0 / (shape + root), xp)
+        return fall, _log_tail(lambda r: (shape - 1.0) * xp.log1p(r) - y * r, 1.0 / (y - shape + root), xp)
+
+    middle = mode + xp.zeros_like(below)
+    at_mode = log_lengths(middle, middle)
+    log_all = shape * mode - shape + xp.log(xp.exp(at_mode[0]) + xp.exp(at_mode[1]))
+    upper = below > shape * mode - shape + at_mode[0] - log_all
+    s = xp.where(upper, xp.log(shape - above + root * xp.sqrt(-2.0 * above)), (below + mode + log_all) / shape)
+    for _ in range(_NEWTON_STEPS):
+        fall, rise = log_lengths(xp.where(upper, middle, s), xp.where(upper & (s > mode), s, middle))
+        log_density = shape * s - xp.exp(s) - log_all
+        down, up = xp.exp(fall) * (log_density + fall - below), xp.exp(rise) * (log_density + rise - above)
+        s = xp.where(upper, s + up, s - down)
+    return s
+
+
+def _log_tail(exponent: Callable[[Array], Array], size: Array, xp: ModuleType) -> Array:
+    """Logarithm of the integral of ``exp(exponent(r))`` over r > 0, where it falls within some sizes."""
+    nodes, weights = (_constant(one, size, xp) for one in (_TAIL_NODES, _TAIL_WEIGHTS))
+    size = size if size.ndim else size[None]
+    return xp.log(size[..., 0] * xp.sum(weights * xp.exp(exponent(size * nodes)), axis=-1))
+
+
 def _move_spectral_mixture(law: Any, u: np.ndarray, values: Values, xp: ModuleType) -> Array:
     _, means, scales = _components(law, values, xp)
     chosen = np.searchsorted(np.cumsum(law.weights)[:-1], np.abs(2.0 * u[..., 0] - 1.0), side="right")
@@ -318,12 +410,12 @@ def _move_spectral_mixture(law: Any, u: np.ndarray, values: Values, xp: ModuleTy
 
 _TRANSPORT: dict[str, Callable[..., Array]] = {
     "log_uniform": _move_log_uniform,
+    "matern": _move_matern,
     "power_exponential": _move_power_exponential,
+    "rational_quadratic": _move_rational_quadratic,
     "spectral_mixture": _move_spectral_mixture,
 }
 _FIXED = {
-    "matern": ("nu",),
-    "rational_quadratic": ("alpha",),
     "periodic": ("scale",),
     "spectral_mixture": ("weights",),
 }

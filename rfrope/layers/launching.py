@@ -122,6 +122,13 @@ class LaunchingModule(torch.nn.Module):
         """Return learned phases as they count."""
         return phases
 
+    def _shift(self) -> Tensor | None:
+        """Return the learned phases of keys, ``(D,)`` or ``(heads, 1, D)``, if there are any."""
+        if self.phases is None:
+            return None
+        shift = self._bounded(self._read_learned("phases"))
+        return shift if shift.ndim == 1 else shift[:, None]
+
     def _omega(self, device: Any) -> Tensor:
         """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64 or as `turns.place_words` has them."""
         if self.frequencies is not None:
@@ -161,10 +168,6 @@ class LaunchingModule(torch.nn.Module):
         read = self._read_on_device(q, positions, offset)
         if read is None:
             return None
-        shift = None
-        if self.phases is not None:
-            shift = self._bounded(self._read_learned("phases"))
-            shift = shift if shift.ndim == 1 else shift[:, None]
         at, counted = read
         is_known = self.frequencies is None and self.log_factors is None
         if is_known and (at is None or not at.is_floating_point()):
@@ -172,7 +175,7 @@ class LaunchingModule(torch.nn.Module):
         else:
             omega = self._omega(device)
             omega = omega if array.has_float64(_XP, device) else getattr(omega, "float64_bits", omega)
-        both: tuple[Tensor, Tensor] | None = rotated_both(q, k, at, omega, shift, counted, self._learned_turn())
+        both: tuple[Tensor, Tensor] | None = rotated_both(q, k, at, omega, self._shift(), counted, self._learned_turn())
         return both
 
     def _read_on_device(self, q: Tensor, positions: Any, offset: Any) -> tuple[Tensor | None, int | None] | None:

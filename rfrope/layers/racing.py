@@ -28,37 +28,19 @@ _SAMPLED = 16  # numbers of each parameter that a checkpoint knows a model by
 
 @dataclass(frozen=True, eq=False)
 class Course:
-    """The loss and the batches of a race, and its options.
+    """The loss and the batches of a race, and its options."""
 
-    Attributes
-    ----------
-    loss : callable
-        Of a batch: the loss of each document ``(documents,)``, or of one.
-    learning : callable or sequence
-        The batch of each step, or batches that are taken in turn.
-    validation, held_out : dict of str to sequence
-        Batches of each part, as within and beyond a trained context: those that choose, and those that judge.
-    steps, race, check_every, patience : int
-        Steps from the best start, and from every start before the others are dropped; steps between two looks at the
-        validation, and looks without gain after which learning ends.
-    rate, penalty : float
-        Of Adam at the first step, from where it falls to 0; and of the squares of log-factors and log-temperature,
-        added up and divided by the number of sets.
-    about : Any
-        What a function that makes batches makes them of: a checkpoint is known by it.
-    """
-
-    loss: Loss
-    learning: Any
-    validation: Mapping[str, Sequence[Any]]
-    held_out: Mapping[str, Sequence[Any]]
-    steps: int
-    race: int
-    check_every: int
-    patience: int
-    rate: float
-    penalty: float
-    about: Any = None
+    loss: Loss  # of a batch: the loss of each document (documents,), or of one
+    learning: Any  # the batch of each step by a function, or batches that are taken in turn
+    validation: Mapping[str, Sequence[Any]]  # batches of each part, as within and beyond: those that choose
+    held_out: Mapping[str, Sequence[Any]]  # and those that judge
+    steps: int  # from the best start
+    race: int  # from every start, before the others are dropped
+    check_every: int  # steps between two looks at the validation
+    patience: int  # looks without gain after which learning ends
+    rate: float  # of Adam at the first step, from where it falls to 0
+    penalty: float  # of squares of log-factors and log-temperature, added up and divided by the number of sets
+    about: Any = None  # what a function makes batches of: a checkpoint is known by it
 
     def batch(self, step: int) -> Any:
         """Return the batch of a step."""
@@ -67,36 +49,21 @@ class Course:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """All that was done: of each start, in a row, what is learned, and its moments as Adam has them.
+    """All that was done: of each start, in a row, what is learned, and its moments as Adam has them."""
 
-    Attributes
-    ----------
-    n : int
-        Steps, looks and readings so far.
-    values, first, second, best : ndarray (starts, parameters)
-        What is learned now, both moments, and what was learned at the best look.
-    loss, at, waited, ended : ndarray (starts,)
-        Loss at the best look, steps done, looks since the best one, and how it ended.
-    history : ndarray (looks, 3 + parts)
-        Start, step, mean loss of the steps before, and loss of each part of the validation.
-    running : ndarray (starts, 2)
-        Sum and number of the losses of steps since the last look.
-    readings : ndarray (documents, 4)
-        Method, part, batch and loss of what was held out.
-    """
-
-    n: int
-    values: np.ndarray
-    first: np.ndarray
+    n: int  # steps, looks and readings so far
+    values: np.ndarray  # (starts, parameters), what is learned now
+    first: np.ndarray  # (starts, parameters), and the second: moments
     second: np.ndarray
-    best: np.ndarray
-    loss: np.ndarray
-    at: np.ndarray
-    waited: np.ndarray
-    ended: np.ndarray
+    best: np.ndarray  # (starts, parameters), what was learned at the best look
+    loss: np.ndarray  # (starts,), at the best look
+    at: np.ndarray  # (starts,), steps done
+    waited: np.ndarray  # (starts,), looks since the best one
+    ended: np.ndarray  # (starts,), how it ended
+    # (looks, 3 + parts): start, step, mean loss of the steps before, loss of each part of the validation
     history: np.ndarray
-    running: np.ndarray
-    readings: np.ndarray
+    running: np.ndarray  # (starts, 2): sum and number of the losses of steps since the last look
+    readings: np.ndarray  # (documents, 4): method, part, batch and loss of what was held out
 
     @classmethod
     def empty(cls, starts: int, parameters: int, parts: int) -> State:
@@ -116,19 +83,11 @@ class State:
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """The places of a model where it turns.
-
-    Attributes
-    ----------
-    model : torch.nn.Module
-    make : callable
-        Of the Ropes of a start: the modules that learn from them, made for this model.
-    put_in : callable
-        Of such modules, or of None for the rotation that the model has: a context in which the model turns by them.
-    """
+    """The places of a model where it turns."""
 
     model: Module
-    make: Callable[[Sequence[Rope]], list[Module]]
+    make: Callable[[Sequence[Rope]], list[Module]]  # the modules that learn from the Ropes of a start
+    # a context in which the model turns by such modules, or for None by its own rotation
     put_in: Callable[[list[Module] | None], AbstractContextManager[Any]]
 
 
@@ -234,7 +193,8 @@ class Race:
         """Do one step, and after some of them look at the validation."""
         course, step = self.course, int(self.state.at[number])
         loss = _checked(course.loss(course.batch(step))).mean()
-        squares = sum(one.square().sum() for one in parameters) / sum(map(_count_sets, self.starts[number]))
+        sets = sum(len(one.frequencies) if one.frequencies.ndim > 2 else 1 for one in self.starts[number])
+        squares = sum(one.square().sum() for one in parameters) / sets
         total = loss + (course.penalty * squares).to(loss.device, loss.dtype)
         gradients = torch.autograd.grad(total, parameters, allow_unused=True) if loss.requires_grad else None
         if gradients is None or all(one is None for one in gradients):
@@ -294,11 +254,6 @@ class Race:
         write(parameters_of(modules), self.state.best[self.winner])
         return modules
 
-    def _modules_of(self, method: str) -> list[Module] | None:
-        if method == LEARNED:
-            return self.learned()
-        return None if method == AS_IT_IS else self.places.make(self.starts[self.names.index(method)])
-
     def _read(self) -> Iterator[None]:
         """Read what was held out by every method."""
         for i, method in enumerate(self.methods):
@@ -306,7 +261,8 @@ class Race:
             done = {(int(j), int(k)) for m, j, k, _ in self.state.readings if m == i}
             if done.issuperset(wanted):
                 continue
-            with self.places.put_in(self._modules_of(method)):
+            modules = None if method in (AS_IT_IS, LEARNED) else self.places.make(self.starts[self.names.index(method)])
+            with self.places.put_in(self.learned() if method == LEARNED else modules):
                 for j, k in wanted:
                     if (j, k) not in done:
                         losses = self._losses([[*self.course.held_out.values()][j][k]])
@@ -335,11 +291,6 @@ def parameters_of(modules: Sequence[Module]) -> list[Tensor]:
 def joined(tensors: Sequence[Tensor]) -> np.ndarray:
     """Return the numbers of tensors in a row."""
     return np.concatenate([one.detach().cpu().double().reshape(-1).numpy() for one in tensors])
-
-
-def _count_sets(rope: Rope) -> int:
-    """Return how many sets of frequencies a Rope has."""
-    return len(rope.frequencies) if rope.frequencies.ndim > 2 else 1
 
 
 def parted(row: np.ndarray, like: Sequence[Tensor]) -> list[Tensor]:

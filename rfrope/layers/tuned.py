@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.results import Result
+from rfrope._core.results import Result, align, plain
 from rfrope.rotation.rope import Rope
 
 __all__ = ["Tuning"]
@@ -127,29 +127,18 @@ class Tuning(Result):
         ropes = self.rope if isinstance(self.rope, tuple) else (self.rope,)
         losses = {
             method: {
-                part: {"documents": [_plain(one) for one in values], "mean": _plain(_mean(values)[0])}
-                | {"stderr": _plain(_mean(values)[1])}
+                part: dict(zip(("documents", "mean", "stderr"), (values, *_mean(values)), strict=True))
                 for part, values in parts.items()
             }
             for method, parts in self.losses.items()
         }
         kinds = {name: {part: self.verdict(name, part) for part in self.parts} for name in losses if name != _LEARNED}
-        return {
-            "ropes": [
-                {"frequencies": array.to_host(one.frequencies).tolist(), "attention_factor": one.attention_factor}
-                | {"source": one.source.to_dict()}
-                for one in ropes
-            ],
-            "start": self.start,
-            "steps": self.steps,
-            "ended": self.ended,
-            "history": [
-                line | {"validation": {name: _plain(one) for name, one in line["validation"].items()}}
-                for line in self.history
-            ],
-            "losses": losses,
-            "learned_is": kinds,
-        }
+        told = [
+            {"frequencies": array.to_host(r.frequencies), "attention_factor": r.attention_factor, "source": r.source}
+            for r in ropes
+        ]
+        held = {name: value for name, value in vars(self).items() if name != "rope"}
+        return plain({"ropes": told, **held, "losses": losses, "learned_is": kinds})
 
     @property
     def preface(self) -> str:
@@ -162,13 +151,7 @@ class Tuning(Result):
         )
 
     def __str__(self) -> str:
-        rows = self.table
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = []
-        for name, *cells in rows:
-            right = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
-            lines.append("  ".join([name.ljust(widths[0]), *right]).rstrip())
-        return "\n".join([self.preface, "", *lines, "", self.summary])
+        return "\n".join([self.preface, "", *align(self.table, right=True), "", self.summary])
 
 
 def _mean(values: np.ndarray) -> tuple[float, float]:
@@ -188,7 +171,3 @@ def _reach(documents: int) -> float:
 
 def _stated(mean: float, error: float, sign: str = "") -> str:
     return f"{mean:{sign}.{_DIGITS}f} ± {error:.{_DIGITS}f}"
-
-
-def _plain(number: float) -> float | None:
-    return float(number) if math.isfinite(number) else None

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import whole
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope.models import tables
 from rfrope.models.buffers import Buffer, find_buffers
-from rfrope.models.configs import from_config, perceives
+from rfrope.models.configs import from_config, is_config, perceives, read_rope
 from rfrope.models.layering import list_layers, show_layers
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_width
 from rfrope.models.tables import HALVES, ROUNDED, bits
@@ -115,11 +114,7 @@ class Audit(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        return asdict(self) | {
-            "passed": self.passed,
-            "findings": [asdict(one) for one in self.findings],
-            "checked": list(self.checked),
-        }
+        return plain({**vars(self), "passed": self.passed})
 
     def __str__(self) -> str:
         lines = ["PASSED" if self.passed else "FAILED", f"  looked at {', '.join(self.checked)}"]
@@ -214,7 +209,7 @@ def read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
     rope = getattr(what, "config", None) if rope is None else rope
     if rope is None:
         raise ValueError("rope is None, and what has no config; expected a Rope, frequencies, or a config")
-    if isinstance(rope, Mapping | str | os.PathLike) or hasattr(rope, "to_dict"):
+    if is_config(rope):
         short = from_config(rope)
         for one in short:
             refuse_polar(one, "rope", _TABLES)
@@ -224,11 +219,10 @@ def read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
             key = (one.source.model.name, np.asarray(one.frequencies).tobytes(), one.attention_factor)
             distinct.setdefault(key, one)
         return tuple(distinct.values())
-    made = rope if isinstance(rope, Rope) else Rope(rope)
-    refuse_polar(made, "rope", _TABLES)
+    made = read_rope("rope", rope, _TABLES)
     if made.frequencies.ndim != 1:
-        raise ValueError(f"rope has frequencies {tuple(made.frequencies.shape)}; expected (D,): one axis and one head")
-    return (replace(made, frequencies=array.to_host(made.frequencies, "rope").astype(np.float64)),)
+        raise ValueError(f"rope has frequencies {made.frequencies.shape}; expected (D,): one axis and one head")
+    return (made,)
 
 
 def _candidates(buffer: Buffer, meant: tuple[Rope, ...]) -> tuple[Rope, ...]:
@@ -357,8 +351,7 @@ def _check_rows(
 def _check_switches(what: Any, config: Any) -> tuple[list[str], list[str], str]:
     """Return faults of switches, what was looked at, and in words what a config says of layers that was not."""
     config = getattr(what, "config", None) if config is None else config
-    has_layers = isinstance(config, Mapping | str | os.PathLike) or hasattr(config, "to_dict")
-    if not has_layers or not hasattr(what, "named_modules"):
+    if not is_config(config) or not hasattr(what, "named_modules"):
         return [], [], ""
     layers = list_layers(config)
     meant = layers.ropes_by_layer

@@ -26,35 +26,18 @@ _PROBED = 64  # positions that a module is asked for
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Frequencies or a cos/sin table found in a model.
+    """Frequencies or a cos/sin table found in a model."""
 
-    Attributes
-    ----------
-    name : str
-        Where it is.
-    values : ndarray
-        Frequencies (D,) in float64; or a table: cos and sin of float dtype, (S, 2, D).
-    dtype : str
-    attention_factor : float or None
-        What the module multiplies cos and sin by, beside frequencies.
-    pairing : {"half", "interleaved"} or None
-        What the order of the columns of a table says, or what a module does with features.
-    layer : str
-        Kind of layer, where a module has several.
-    fault : str
-        Why there are no values.
-    is_whole : bool
-        Whether the rows of a table are all that there are.
-    """
-
-    name: str
-    values: np.ndarray
+    name: str  # where it is
+    values: np.ndarray  # frequencies (D,) in float64; or a table: cos and sin of float dtype, (S, 2, D)
     dtype: str = "float64"
-    attention_factor: float | None = None
+    attention_factor: float | None = None  # what the module multiplies cos and sin by, beside frequencies
+    # {"half", "interleaved"} or None: what the order of the columns of a table says, or what a module does with
+    # features
     pairing: str | None = None
-    layer: str = ""
-    fault: str = ""
-    is_whole: bool = True
+    layer: str = ""  # kind of layer, where a module has several
+    fault: str = ""  # why there are no values
+    is_whole: bool = True  # whether the rows of a table are all that there are
 
     @property
     def is_table(self) -> bool:

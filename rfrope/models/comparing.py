@@ -13,7 +13,7 @@ import numpy as np
 
 from rfrope import engines as registry
 from rfrope._core.arguments import listed, show, whole
-from rfrope._core.results import Result
+from rfrope._core.results import Result, align, plain
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read, read_parts
@@ -83,12 +83,9 @@ class EngineReport(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; the fields of its RoPE beside its own."""
-        plain = {name: value for name, value in vars(self).items() if name != "rope"}
-        plain |= dict.fromkeys(field.name for field in fields(EngineRope)) if self.rope is None else vars(self.rope)
-        plain["frequencies"] = None if self.rope is None else self.rope.frequencies.tolist()
-        if self.frequency_error == math.inf:
-            plain["frequency_error"] = None
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+        held = {name: value for name, value in vars(self).items() if name != "rope"}
+        rope = dict.fromkeys(field.name for field in fields(EngineRope)) if self.rope is None else vars(self.rope)
+        return plain(held | rope)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,9 +159,7 @@ class RopeComparison(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
-        plain["engines"] = [one.to_dict() for one in self.engines]
-        return plain | {"findings": list(self.findings), "agree": self.agree}
+        return plain({**vars(self), "findings": self.findings, "agree": self.agree})
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
@@ -177,8 +172,7 @@ class RopeComparison(Result):
         kind = f"{self.model_type or 'a model without a type'}, scheme {self.scheme}"
         where = f", {show_layers(self.layers)}" if self.name and self.layers is not None else ""
         lines = [f"{label}{kind}{where}, a text of {self.seq_len} positions, held against {self.reference}", ""]
-        widths = [max(map(len, column)) for column in zip(*self.table, strict=True)]
-        lines += ["  ".join(map(str.ljust, row, widths)).rstrip() for row in self.table]
+        lines += align(self.table)
         remarks = [f"{one.engine}: {remark}" for one in self.engines for remark in _list_remarks(one)]
         lines += ["", *remarks] if remarks else []
         return "\n".join([*lines, "", *self.verdict, *_list_advice(self)])
@@ -220,8 +214,7 @@ class Comparison(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        ropes = [one.to_dict() for one in self.ropes]
-        return {"agree": self.agree, "findings": list(self.findings), "ropes": ropes}
+        return plain({"agree": self.agree, "findings": self.findings, "ropes": self.ropes})
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.ropes))
@@ -285,13 +278,12 @@ def compare(
     raw, _ = read(config)
     readings = _choose_readings(engines)
     length = None if seq_len is None else whole("seq_len", seq_len, 1)
-    found = from_config(raw)
-    for rope in found:
+    found = [(rope, part.part.held) for part in read_parts(raw) for rope in part.ropes.values()]
+    for rope, _ in found:
         refuse_polar(rope, "config", "no engine has polar attention")
-    held = {rope.source.model.name: part.part.held for part in read_parts(raw) for rope in part.ropes.values()}
     ropes = [
-        _compare_rope(_describe(rope, raw, held.get(rope.source.model.name, raw), one), readings)
-        for rope in found
+        _compare_rope(_describe(rope, raw, held, one), readings)
+        for rope, held in found
         for one in (choose_lengths(rope) or (1,) if length is None else (length,))
     ]
     return Comparison(tuple(ropes))
@@ -379,9 +371,10 @@ def _report(
     about: tuple[str, str, tuple[str, ...]], made: EngineRope, reference: str, standard: EngineRope, config: ConfigRope
 ) -> EngineReport:
     """Return what is known of an engine, its differences from the reference, and where its tables end."""
-    pairs, same = _count_pairs(config), _is_same(made, standard)
+    pairs, same = (config.rope.head_dim or 0) / 2, _is_same(made, standard)
     ratio = score(made, pairs) / score(standard, pairs)
-    distance = None if same else _find_difference(made, standard, config)
+    end = min(config.seq_len, config.rope.source.model.window or config.seq_len)
+    distance = None if same else first_difference(made, standard, (pairs, pairs), end)
     error = relative_error(made.frequencies, standard.frequencies)
     findings = _list_differences(made, reference, standard, (error, ratio, distance))
     if findings and made.ignored_keys:
@@ -400,16 +393,6 @@ def _is_same(one: EngineRope | RefusedError | UnknownError, other: EngineRope) -
 
 def _turn_other_layers(one: EngineRope, other: EngineRope) -> bool:
     return None not in (one.layers, other.layers) and one.layers != other.layers
-
-
-def _count_pairs(config: ConfigRope) -> float:
-    return (config.rope.head_dim or 0) / 2
-
-
-def _find_difference(made: EngineRope, standard: EngineRope, config: ConfigRope) -> int | None:
-    """Return the first distance at which scores differ by a share of that at distance 0."""
-    end = min(config.seq_len, config.rope.source.model.window or config.seq_len)
-    return first_difference(made, standard, (_count_pairs(config),) * 2, end)
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------

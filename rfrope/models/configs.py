@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from rfrope._core import files
+from rfrope._core import array, files
 from rfrope._core.arguments import flag, path_of, printable, show, whole
 from rfrope._core.array import place_for_caller
 from rfrope._core.blocks import check_pairing
@@ -19,7 +19,7 @@ from rfrope.models import layer_patterns
 from rfrope.models.parts import NAMES, Part
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
 from rfrope.rotation.provenance import ModelPart, Provenance
-from rfrope.rotation.rope import Rope
+from rfrope.rotation.rope import Rope, refuse_polar
 from rfrope.scaling.registry import ladder
 from rfrope.scaling.schemes import positive
 
@@ -42,14 +42,13 @@ class PartLayers:
 
 @dataclass
 class _Reading:
-    """Options of `from_config`, the place that is being read, all places that were, and the layers of parts."""
+    """Options of `from_config`, the place that is being read, and all places that were."""
 
     seq_len: int | None
     pairing: str | None
     placed_by: tuple[Any, Any, Any]  # xp, device, dtype
     place: str = ""
     looked: list[str] = field(default_factory=list)
-    parts: list[PartLayers] = field(default_factory=list)
 
 
 def from_config(
@@ -118,29 +117,26 @@ def from_config(
     full_attention 1000000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
     sliding_attention 10000.0 Rope(128 frequencies, pairing='half', head_dim=256, context=32768)
     """
-    return _read_all(config, _start_reading(seq_len, pairing, (xp, device, dtype)))
+    parts = read_parts(config, seq_len=seq_len, pairing=pairing, placed_by=(xp, device, dtype))
+    return tuple([rope for part in parts for rope in part.ropes.values()])
 
 
-def read_parts(config: Any, *, seq_len: int | None = None, pairing: str | None = None) -> tuple[PartLayers, ...]:
-    """Return the parts of a config that have RoPE, with their layers, as `from_config` reads them."""
-    reading = _start_reading(seq_len, pairing, (None, None, None))
-    _read_all(config, reading)
-    return tuple(reading.parts)
-
-
-def _start_reading(seq_len: Any, pairing: Any, placed_by: tuple[Any, Any, Any]) -> _Reading:
-    """Return a new reading, of options that were checked."""
+def read_parts(
+    config: Any,
+    *,
+    seq_len: int | None = None,
+    pairing: str | None = None,
+    placed_by: tuple[Any, Any, Any] = (None, None, None),
+) -> list[PartLayers]:
+    """Return the parts of a config that have RoPE, with their layers, in the order of `from_config`."""
     if seq_len is not None:
         whole("seq_len", seq_len, 1)
     if pairing is not None:
         check_pairing(pairing)
-    return _Reading(seq_len, pairing, placed_by)
-
-
-def _read_all(config: Any, reading: _Reading) -> tuple[Rope, ...]:
+    reading = _Reading(seq_len, pairing, placed_by)
     root, source = read(config)
     try:
-        found = tuple(_read_part("", root, "", reading))
+        found = _read_part("", root, "", reading)
     except (ValueError, TypeError) as error:
         message = ": ".join(word for word in (source, reading.place, str(error)) if word)
         raise (TypeError if isinstance(error, TypeError) else ValueError)(printable(message)) from None
@@ -150,6 +146,19 @@ def _read_all(config: Any, reading: _Reading) -> tuple[Rope, ...]:
             f"{printable(', '.join(reading.looked))}"
         )
     return found
+
+
+def is_config(value: Any) -> bool:
+    """Return whether a value is what `from_config` reads, and not a Rope or frequencies."""
+    return isinstance(value, Mapping | str | os.PathLike) or hasattr(value, "to_dict")
+
+
+def read_rope(name: str, value: Any, reason: str = "") -> Rope:
+    """Return a Rope, or that of frequencies, with float64 on the host; a polar one is refused if there is a reason."""
+    rope = value if isinstance(value, Rope) else Rope(value)
+    if reason:
+        refuse_polar(rope, name, reason)
+    return replace(rope, frequencies=array.to_host(rope.frequencies, name).astype(np.float64))
 
 
 def read(config: Any) -> tuple[Mapping[str, Any], str]:
@@ -203,11 +212,8 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 # -- parts and kinds of layers -----------------------------------------------------------------------------------------
 
 
-def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Reading) -> list[Rope]:
-    """Return the RoPEs of a part and of the parts inside it.
-
-    A part that holds its text model repeats what that says, and is left out.
-    """
+def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Reading) -> list[PartLayers]:
+    """Return a part and the parts inside it; one that holds its text model repeats what that says, and is left out."""
     number = len(reading.looked)
     reading.looked.append(name or "the top")
     reading.place = name if name.count(".") < _DEEPEST else name[:80]
@@ -218,7 +224,7 @@ def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Readin
     if table.get("dict") is False:
         part = _drop_unread_dict(part)
     held = part.held
-    found: list[Rope] = []
+    found: list[PartLayers] = []
     has_parts = has_text = False
     for key, value in held.items():
         if isinstance(value, Mapping) and _is_part(key, value):
@@ -231,7 +237,7 @@ def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Readin
     if (not table or "axial" in table) and _is_unknown(name, part):
         reading.looked[number] += " (there is one, but the config alone does not give its frequencies)"
         return found
-    return [*_read_ropes(name, part, reading), *found]
+    return [_read_ropes(name, part, reading), *found]
 
 
 def _is_part(key: Any, value: Mapping[str, Any]) -> bool:
@@ -320,26 +326,21 @@ def _drop_unread_dict(part: Part) -> Part:
     return Part(kept, part.model_type, part.table)
 
 
-def _read_ropes(name: str, part: Part, reading: _Reading) -> list[Rope]:
-    """Return the RoPE of each kind of layer of a part."""
+def _read_ropes(name: str, part: Part, reading: _Reading) -> PartLayers:
+    """Return a part with the RoPE of each kind of layer."""
     if "axial" in part.table:
-        rope = _make_axial(part, reading)
-        reading.parts.append(PartLayers(name, part, (), {"": rope}))
-        return [rope]
+        return PartLayers(name, part, (), {"": _make_axial(part, reading)})
     context = part.first("max_position_embeddings")
     context = None if context is None else whole("max_position_embeddings", context, 1)
-    described = _layers(part)
-    split = described
-    if "" in described:  # one dict, from which the layers of some classes take several bases
-        split = layer_patterns.split_parameters(part.held, part.table.get("layers", {}), described[""])
-    reading.place = name
-    by_layer, found = part.layers([*split]), []
+    split = described = _layers(part)
+    if "" in described and "layers" in part.table:  # one dict, from which the layers of some classes take several bases
+        split = layer_patterns.split_parameters(part.held, part.table["layers"], described[""])
+    by_layer, found = part.layers([*split]), {}
     for layer, parameters in split.items():
         reading.place = f"{name}.{layer}" if name and layer else name or layer
-        turned = tuple(i for i, (_, rope) in enumerate(by_layer) if rope == layer) if by_layer else None
-        found.append(_make_rope(layer if layer in described else "", parameters, part, context, reading, turned))
-    reading.parts.append(PartLayers(name, part, by_layer, dict(zip(split, found, strict=True))))
-    return found
+        turned = tuple([i for i, (_, rope) in enumerate(by_layer) if rope == layer]) if by_layer else None
+        found[layer] = _make_rope(layer if layer in described else "", parameters, part, context, reading, turned)
+    return PartLayers(name, part, by_layer, found)
 
 
 def _make_rope(
@@ -359,7 +360,7 @@ def _make_rope(
         windows=windows,
         layers=turned,
         qk_head_dim=part.qk_head_dim(layer, head_dim),
-        softmax_factor=_find_softmax_factor(part, values),
+        softmax_factor=_find_softmax_factor(values) if part.entry.get("softmax", part.table.get("softmax")) else None,
     )
     return make_rope(
         scheme,
@@ -374,10 +375,10 @@ def _make_rope(
     )
 
 
-def _find_softmax_factor(part: Part, values: Mapping[str, Any]) -> float | None:
-    """Return the square of YaRN's factor with ``mscale_all_dim``, where a class multiplies its softmax scale so."""
+def _find_softmax_factor(values: Mapping[str, Any]) -> float | None:
+    """Return the square of YaRN's factor with ``mscale_all_dim``, by which some classes multiply the softmax scale."""
     scale, factor = values.get("mscale_all_dim"), values.get("factor")
-    if not scale or factor is None or not part.entry.get("softmax", part.table.get("softmax")):
+    if not scale or factor is None:
         return None
     return (0.1 * scale * math.log(max(factor, 1.0)) + 1.0) ** 2
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import path_of, positive, printable, show, whole
-from rfrope._core.results import Result
-from rfrope.models.configs import perceives
+from rfrope._core.results import Result, plain
+from rfrope.models.configs import is_config, perceives, read_rope
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
 from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error
 from rfrope.rotation.rope import Rope, refuse_polar
@@ -106,9 +104,7 @@ class LayerDiff(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        plain = {**vars(self), "changes": [asdict(one) for one in self.changes]}
-        plain["layers"] = None if self.layers is None else list(self.layers)
-        return plain | {"frequency_error": None if self.frequency_error == math.inf else self.frequency_error}
+        return plain(vars(self))
 
     def __str__(self) -> str:
         label = ".".join(word for word in (self.part, self.kind) if word)
@@ -174,8 +170,7 @@ class Diff(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        about = {"same": self.same, "n_same": self.n_same, "tolerance": self.tolerance}
-        return {**about, "differs_from": self.differs_from, "layers": [one.to_dict() for one in self.layers]}
+        return plain({"same": self.same, **vars(self)})
 
     def __str__(self) -> str:
         if self.same:
@@ -292,11 +287,9 @@ def _read(name: str, what: Any, seq_len: int | None) -> Layers:
 def _read_layers(what: Any, seq_len: int | None) -> Layers:
     if isinstance(what, str | os.PathLike) and path_of("path", what).lower().endswith(SUFFIXES):
         what = load(what)
-    if isinstance(what, Mapping | str | os.PathLike) or (hasattr(what, "to_dict") and not isinstance(what, Rope)):
+    if is_config(what):
         return list_layers(what, seq_len=seq_len)
-    rope = what if isinstance(what, Rope) else Rope(what)
-    host = array.to_host(rope.frequencies, "frequencies").astype(np.float64)
-    return Layers((LayerKind("", "", None, replace(rope, frequencies=host)),))
+    return Layers((LayerKind("", "", None, read_rope("frequencies", what)),))
 
 
 # -- layers that belong together ---------------------------------------------------------------------------------------

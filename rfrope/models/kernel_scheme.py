@@ -55,18 +55,7 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def check(parameters: Mapping[str, Any]) -> None:
-    """Refuse a dict that says too little, or two things.
-
-    Parameters
-    ----------
-    parameters : mapping
-        ``rope_parameters`` of a config; keys that hold None count as absent.
-
-    Raises
-    ------
-    ValueError, TypeError
-        Also for values that cannot be read.
-    """
+    """Refuse a dict that says too little, two things, or what cannot be read; keys that hold None count as absent."""
     has = {key for key, value in parameters.items() if value is not None}
     if ("kernel" in has) == ("frequencies" in has):
         raise ValueError(f"rope_parameters of rope_type {NAME!r} needs either 'kernel' or 'frequencies'")
@@ -83,23 +72,7 @@ def check(parameters: Mapping[str, Any]) -> None:
 
 
 def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len: int | None = None) -> Rope:
-    """Return the Rope of checked values.
-
-    Parameters
-    ----------
-    values : mapping
-        As the config has them, with ``partial_rotary_factor``.
-    head_dim : int
-    context : int or None
-        The config's ``max_position_embeddings``, which a design is for unless the values have a context of their own.
-    seq_len : int, optional
-        Means nothing here.
-
-    Returns
-    -------
-    Rope
-        Made once for equal values, because models ask for it several times and a design may take seconds.
-    """
+    """Return the Rope of checked values: made once, as models ask several times and a design may take seconds."""
     check(values)
     width = rotated_width(head_dim, values.get("partial_rotary_factor") or 1.0)
     parameters = {

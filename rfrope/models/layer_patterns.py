@@ -34,23 +34,12 @@ def read_names(held: Mapping[str, Any], key: str = "layer_types") -> tuple[str, 
 def list_kinds(
     held: Mapping[str, Any], about: Mapping[str, Any] | None, *, windowed_from: int | None = None
 ) -> tuple[str, ...] | None:
-    """Return the kind of each layer, in order; None where that is not known.
-
-    Parameters
-    ----------
-    held : mapping
-        The part of the config.
-    about : mapping or None
-        What the table has under ``layers`` for its type; None for a type that the table does not have. Empty for a
-        class with layers of one kind, which is called "".
-    windowed_from : int, optional
-        The first of the layers with a window, of a class that has them at the end.
-    """
+    """Return the kind of each layer, in order, by a config and what the table says of its class; None if unknown."""
     count = count_layers(held)
     if about is None:
         return _check_count(read_names(held), count, "layer_types", padded=False)
     key = about.get("names", "layer_types")
-    names = read_names(held, key) if about else None
+    names = read_names(held, key) if about else None  # an empty entry: layers of one kind, which is called ""
     if names and "cycle" in about:  # of names that the layers take in turns
         names = None if count is None else tuple(names[i % len(names)] for i in range(count))
     if names is None and "codes" in about and isinstance(held.get(about["codes"]["key"]), list | tuple):
@@ -160,8 +149,7 @@ def split_parameters(
         if len(found) == 1:
             return {"": {**parameters, "rope_theta": found[0]}}
         return {_name_base(one): {**parameters, "rope_theta": one} for one in found}
-    count = count_layers(held)
-    if isinstance(scaled, list | tuple) and count is not None and not {*range(count)} <= {*scaled}:
+    if isinstance(scaled, list | tuple) and not {*range(count_layers(held) or 0)} <= {*scaled}:
         kept = ("rope_theta", "partial_rotary_factor")
         plain = {key: value for key, value in parameters.items() if key in kept}
         return {"scaled": dict(parameters), "unscaled": {**plain, "rope_type": "default"}}
@@ -181,21 +169,7 @@ def assign_ropes(
     *,
     has_window: bool,
 ) -> tuple[str | None, ...] | None:
-    """Return the name of the RoPE that each layer turns by, None for a layer without; or None where that is not known.
-
-    Parameters
-    ----------
-    held, about
-        As in `list_kinds`.
-    kinds : sequence of str
-        Of the layers.
-    names : sequence of str
-        Of the RoPEs of the part.
-    still : iterable of str
-        Kinds without RoPE.
-    has_window : bool
-        Whether some layers have a window.
-    """
+    """Return the name of the RoPE that each layer turns by, None for a layer without; or None where that is unknown."""
     if about is None:  # a type that is not known: only what the config itself says
         known = {*names, *NO_ATTENTION}
         return (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rfrope._core.arguments import printable, show
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope.models.configs import PartLayers, perceives, read_parts
 from rfrope.models.layer_patterns import NO_ATTENTION
 from rfrope.rotation.rope import Rope
@@ -64,14 +64,12 @@ class LayerKind(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; of the Rope its name and parameters."""
-        plain: dict[str, Any] = {"part": self.part, "kind": self.kind, "window": self.window}
-        plain["both_sides"] = self.both_sides
-        plain["layers"] = None if self.layers is None else list(self.layers)
-        if self.rope is None:
-            return plain | {"rope": None}
-        about = {name: getattr(self.rope, name) for name in ("head_dim", "rotary_dim", "pairing", "attention_factor")}
-        source = self.rope.source
-        return plain | {"rope": {"name": source.model.name, **about, "rope_parameters": source.rope_parameters}}
+        held = {name: getattr(self, name) for name in ("part", "kind", "window", "both_sides", "layers")}
+        rope = self.rope
+        if rope is not None:
+            about = {name: getattr(rope, name) for name in ("head_dim", "rotary_dim", "pairing", "attention_factor")}
+            held["rope"] = about | {"name": rope.source.model.name, "rope_parameters": rope.source.rope_parameters}
+        return plain({"rope": None} | held)
 
     def __str__(self) -> str:
         label = ".".join(word for word in (self.part, self.kind) if word)
@@ -161,17 +159,14 @@ class Layers(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        return {"kinds": [one.to_dict() for one in self.kinds]}
+        return plain(vars(self))
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.kinds))
 
 
 def list_layers(
-    config: Mapping[str, Any] | str | os.PathLike[str] | Any,
-    *,
-    seq_len: int | None = None,
-    pairing: str | None = None,
+    config: Mapping[str, Any] | str | os.PathLike[str] | Any, *, seq_len: int | None = None, pairing: str | None = None
 ) -> Layers:
     """Return the layers of a model by kind, each with the Rope that turns it, or none.
 

@@ -43,34 +43,18 @@ def first(held: Mapping[str, Any], what: str) -> Any:
 
 
 class Part:
-    """One part of a model's config, read as the class of its model type reads it.
-
-    Attributes
-    ----------
-    held : mapping
-        What the config says.
-    model_type : str
-        As the config gives it, or "".
-    entry : mapping
-        The table's entry of that type (`data.model_types`).
-    table : mapping
-        The entry that has what such a config may leave out: that of the type, or of what the part is called in its
-        parent's; empty if there is none.
-    is_known : bool
-        False for an empty one.
-    usual : mapping
-        The table's ``rope_parameters``, one dict or one for each kind of layer.
-    has_usual_layers : bool
-        True if it is one for each kind of layer.
-    names : mapping
-        The names of each thing that the class of a known type reads, else all that models have for it.
-    """
+    """One part of a model's config, read as the class of its model type reads it."""
 
     def __init__(self, held: Mapping[str, Any], model_type: str, table: Mapping[str, Any]) -> None:
-        self.held, self.model_type, self.entry, self.table = held, model_type, known(model_type), table
+        self.held, self.model_type = held, model_type  # what the config says
+        self.entry = known(model_type)  # the table's entry of that type
+        # the entry that has what such a config may leave out: that of the type, or of what the part is in its parent
+        self.table = table
         self.is_known = bool(table)
+        # the table's rope_parameters, one dict or one for each kind of layer
         self.usual: Mapping[str, Any] = table.get("rope_parameters", {})
         self.has_usual_layers = MappingProxyType in map(type, self.usual.values())
+        # of each thing, those that the class of a known type reads, else all that models have for it
         self.names: Mapping[str, tuple[str, ...]] = {**_USUAL, **table.get("names", {})} if table else NAMES
 
     @cached_property
@@ -275,8 +259,9 @@ class Part:
         held, table, has_dict = self.held, self.table, bool(self.parameters)
         usual = self.usual.get(layer) or {} if self.has_usual_layers else self.usual
         lacking = {**usual, **(table.get("beside", {}) if has_dict else {})}
-        stands_alone = "whole" in table and not has_dict
-        read = {what: self.names[what] for what in _BESIDE if not (stands_alone and what in usual)}
+        read = self.names
+        if "whole" in table and not has_dict:  # it stands alone
+            read = {what: names for what, names in read.items() if what not in usual}
         theta = self.base(read.get("rope_theta", ()))
         # the base beside the dict is for all kinds of layer, except where the type's local layers have their own
         if layer == "sliding_attention" and usual.get("rope_theta") == DEFAULT_THETA:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import MOST, whole
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope.data.model_types import known
 from rfrope.models.configs import from_config, read
 from rfrope.models.layering import LayerKind, list_layers, show_layers
@@ -66,18 +66,9 @@ class RopeRelocation(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; of the Ropes their width and pairing alone."""
-        plain = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in ("rope", "cached_rope", "changed", "layers")
-        }
-        plain |= {
-            "layers": None if self.layers is None else list(self.layers),
-            "changed": list(self.changed),
-            "rotary_dim": self.rope.rotary_dim,
-            "pairing": self.rope.pairing,
-        }
-        return plain | {"cached_pairing": self.rope.source.model.cached_pairing or self.rope.pairing}
+        held = {name: value for name, value in vars(self).items() if name not in ("rope", "cached_rope")}
+        held |= {"rotary_dim": self.rope.rotary_dim, "pairing": self.rope.pairing}
+        return plain(held | {"cached_pairing": self.rope.source.model.cached_pairing or self.rope.pairing})
 
     def __str__(self) -> str:
         where = show_layers(self.layers) if self.layers is not None else ""
@@ -124,8 +115,7 @@ class Relocation(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        still = [one.to_dict() for one in self.still]
-        return {"possible": self.possible, "ropes": [one.to_dict() for one in self.ropes], "still": still}
+        return plain({"possible": self.possible, **vars(self)})
 
     def __bool__(self) -> bool:
         return self.possible

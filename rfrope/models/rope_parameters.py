@@ -120,26 +120,10 @@ def make_rope(
     seq_len: int | None,
     placed_by: tuple[Any, Any, Any],
     pairing: str | None = "half",
-    order: str | None = None,
+    order: str | None = None,  # of sections, whatever the values say: "interleaved", or "own", which no Rope has
     model: ModelPart | None = None,
 ) -> Rope:
-    """Return the Rope of a scheme and its checked values.
-
-    Parameters
-    ----------
-    scheme, values
-        From `read_scheme`.
-    head_dim, context, seq_len
-        As `from_rope_parameters` takes them, checked.
-    placed_by : tuple
-        Library, device and dtype of the frequencies.
-    pairing : str or None
-        The Rope's.
-    order : {"interleaved", "own"} or None
-        How sections are dealt out, whatever the values say; "own" is in no order that a Rope has.
-    model : ModelPart, optional
-        The place in a config.
-    """
+    """Return the Rope of a scheme and its values, as `read_scheme` gives them."""
     head_dim = capacity.count("head_dim", head_dim, 1, each=32.0)
     made = scheme.make(values, head_dim, context, seq_len)
     frequencies, factor = made

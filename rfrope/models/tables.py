@@ -21,28 +21,14 @@ _DENSE, _SPARSE = 512, 256  # rows that are looked at: the first ones, and some 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Numbers read from a table.
+    """Numbers read from a table."""
 
-    Attributes
-    ----------
-    frequencies, allowed : ndarray (D,)
-        Radians per position, and how far they may be from those meant.
-    factor : float
-        The length of cos and sin.
-    spread : float
-        The largest difference from it.
-    start : int
-        The position of the first row.
-    reach : int
-        How far apart the rows are from which frequencies were read last.
-    """
-
-    frequencies: np.ndarray
-    allowed: np.ndarray
-    factor: float
-    spread: float
-    start: int
-    reach: int
+    frequencies: np.ndarray  # (D,), radians per position
+    allowed: np.ndarray  # (D,), how far they may be from those meant
+    factor: float  # the length of cos and sin
+    spread: float  # the largest difference from it
+    start: int  # the position of the first row
+    reach: int  # how far apart the rows are from which frequencies were read last
 
 
 def bits(values: np.ndarray, dtype: str = "") -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rfrope._core import angles
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope.designs.errors import error, mean_kernel
 from rfrope.kernels import Kernel
 from rfrope.moments.scores import blocks_for_error, hoeffding, mean_kernel_band
@@ -20,44 +20,27 @@ _SHOWN = 7  # lags of a set that a reader sees
 
 @dataclass(frozen=True)
 class HeadError(Result):
-    """One head: errors of its mean kernel ``(1/D) sum_i cos(lag . omega_i)`` against Phi, and its wavelengths.
-
-    Attributes
-    ----------
-    kernel : str
-    rms, sup : float
-        Root mean square and largest error.
-    sup_lag : tuple of int
-        Where the largest is, one number for each axis.
-    shortest, longest : float, in units of position
-        Wavelengths; infinite for a frequency of 0.
-    """
+    """One head: errors of its mean kernel ``(1/D) sum_i cos(lag . omega_i)`` against Phi, and its wavelengths."""
 
     kernel: str
+    # root mean square and largest error
     rms: float
     sup: float
-    sup_lag: tuple[int, ...]
+    sup_lag: tuple[int, ...]  # where the largest is, one number for each axis
+    # wavelengths; infinite for a frequency of 0
     shortest: float
     longest: float
 
 
 @dataclass(frozen=True)
 class LagError(Result):
-    """One lag, for the head with the largest error.
-
-    Attributes
-    ----------
-    lag : tuple of int
-    phi, mean_kernel : float
-        What was asked for, and what these frequencies give.
-    stderr : float
-        Standard deviation of the mean kernel of as many independent draws.
-    """
+    """One lag, for the head with the largest error."""
 
     lag: tuple[int, ...]
+    # what was asked for, and what these frequencies give
     phi: float
     mean_kernel: float
-    stderr: float
+    stderr: float  # standard deviation of the mean kernel of as many independent draws
 
 
 @dataclass(frozen=True)
@@ -65,32 +48,17 @@ class Fidelity(Result):
     """Errors of a set over the whole lags of a context: below it in size on every axis, one of each pair +-lag.
 
     Beyond 2**20 lags only a subset is looked at: the smaller ones, and a spread over the rest.
-
-    Attributes
-    ----------
-    context : tuple of int
-        One number for each axis.
-    heads : tuple of HeadError
-    worst : int
-        The head with the largest error.
-    lags : tuple of LagError
-        A few lags, with several axes on the diagonal.
-    confidence : float
-        That of the two bounds below. They hold for one head of independent draws and, with several axes, all lags of
-        the box.
-    bound : float
-        Hoeffding's bound for as many blocks.
-    blocks : int or None
-        Blocks with which Hoeffding's bound is the worst head's largest error; None if that is 0.
     """
 
-    context: tuple[int, ...]
+    context: tuple[int, ...]  # one number for each axis
     heads: tuple[HeadError, ...]
-    worst: int
-    lags: tuple[LagError, ...]
+    worst: int  # the head with the largest error
+    lags: tuple[LagError, ...]  # a few lags, with several axes on the diagonal
+    # that of the two bounds below. They hold for one head of independent draws and, with several axes, all lags of the
+    # box
     confidence: float
-    bound: float
-    blocks: int | None
+    bound: float  # Hoeffding's bound for as many blocks
+    blocks: int | None  # blocks with which Hoeffding's bound is the worst head's largest error; None if that is 0
 
     @property
     def mean(self) -> tuple[float, float]:
@@ -100,10 +68,7 @@ class Fidelity(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON; None for an infinite wavelength."""
-        plain = asdict(self) | {"mean": dict(zip(("rms", "sup"), self.mean, strict=True))}
-        for head in plain["heads"]:
-            head |= {name: v if math.isfinite(v := head[name]) else None for name in ("shortest", "longest")}
-        return plain
+        return plain({**vars(self), "mean": dict(zip(("rms", "sup"), self.mean, strict=True))})
 
 
 def fidelity(

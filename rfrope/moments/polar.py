@@ -6,15 +6,14 @@ blocks and the deviation with its root: one draw is near the mean for every pair
 
 from __future__ import annotations
 
-import math
 from types import ModuleType
 from typing import Any
 
-from rfrope._core import angles, array, blocks, sums
+from rfrope._core import angles, array, blocks
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
-from rfrope.moments.spreads import Content, content_mean, content_variance, spread
+from rfrope.moments.spreads import Content, content_mean, content_variance, relative_spread, spread
 
 
 @array.select_device
@@ -60,7 +59,7 @@ def polar_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift:
     array([5.    , 3.0327])
     """
     content, law = _read(q, k, lags, kernel, shift)
-    return content_mean(content.cosine, law, content.lags, content.xp)
+    return content_mean(content, law)
 
 
 @array.select_device
@@ -153,13 +152,7 @@ def polar_error(
     np.float64(0.0921)
     """
     content, law = _read(q, k, lags, kernel, shift)
-    content, xp = _scaled_to_one(content)[0], content.xp
-    mean = content_mean(content.cosine, law, content.lags, xp)
-    variance, own = spread(content, law, design)
-    error = sums.root(variance if own is None else variance + (own - mean) ** 2, xp)
-    none = mean == 0.0
-    ratio = error / xp.abs(xp.where(none, xp.ones_like(mean), mean))
-    return xp.where(none & (error > 0.0), xp.full_like(ratio, math.inf), ratio)
+    return relative_spread(_scaled_to_one(content)[0], law, design)
 
 
 @array.select_device
@@ -217,7 +210,7 @@ def polar_tail(
     phi = law.phi_of_vectors(content.lags, xp)
     size = xp.sqrt(content.cosine**2 + content.sine**2)
     reach = xp.max(size + xp.abs(content.cosine * phi[..., None]), axis=-1)
-    variance = content_variance(content.cosine, content.sine, law, content.lags, xp)
+    variance = content_variance(content, law)
     bounds = (2.0 * xp.sum(size * size, axis=-1), 2.0 * variance + (2.0 / 3.0) * reach * distance)
     least = xp.where(bounds[0] < bounds[1], bounds[0], bounds[1])
     none = (variance <= 0.0) | (least <= 0.0)  # nothing varies

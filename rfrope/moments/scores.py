@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from rfrope.designs.covariances import pair_covariances
 from rfrope.designs.optimising import read_range
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
-from rfrope.moments.spreads import Content, content_mean, spread
+from rfrope.moments.spreads import Content, content_mean, relative_spread, spread
 
 __all__ = [
     "Band",
@@ -32,6 +31,8 @@ __all__ = [
 ]
 
 _SETTLED = 1e-3  # part by which a ratio may still change when a lag is divided by 16
+_LEAST_RUN = 2  # such changes in a row
+_TINIEST, _LEAST_DIFFERENCE = 1e-290, 1e-11  # of 1 - Phi where it has its own digits, and where it is a difference
 _MOST_STEPS = 2**17
 _UNKNOWN = 2.0**-50  # variance of one block that rounding of Phi and Phi_2 leaves unknown
 
@@ -108,8 +109,7 @@ def expected_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, pai
     >>> expected_score([1.0, 2.0], [3.0, 1.0], [0.0, 32.0], "gaussian(scale=32)").round(4)
     array([5.    , 3.0327])
     """
-    a, _, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    return content_mean(a, kernel, lags, xp)
+    return content_mean(*_read(q, k, lags, kernel, pairing))
 
 
 @array.select_device
@@ -153,8 +153,7 @@ def score_variance(
     >>> score_variance([1.0, 2.0], [3.0, 1.0], [0.0, 1000.0], "gaussian(scale=32)").round(4)
     array([ 0., 25.])
     """
-    a, b, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    return spread(Content(a, b, lags, xp), kernel, design)[0]
+    return spread(*_read(q, k, lags, kernel, pairing), design)[0]
 
 
 @array.select_device
@@ -190,13 +189,7 @@ def relative_error(
     >>> relative_error([1.0, 2.0], [3.0, 1.0], [0.0, 32.0], "gaussian(scale=32)").round(4)
     array([0.    , 1.3108])
     """
-    a, b, kernel, lags, xp = _prepare(q, k, lags, kernel, pairing)
-    mean = content_mean(a, kernel, lags, xp)
-    variance, own = spread(Content(a, b, lags, xp), kernel, design)
-    deviation = sums.root(variance if own is None else variance + (own - mean) ** 2, xp)
-    none = mean == 0.0
-    ratio = deviation / xp.abs(xp.where(none, xp.ones_like(mean), mean))
-    return xp.where(none & (deviation > 0.0), xp.full_like(ratio, math.inf), ratio)
+    return relative_spread(*_read(q, k, lags, kernel, pairing), design)
 
 
 @array.select_device
@@ -213,8 +206,8 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
         D, at least 2.
     design : str
         "iid", where it is 0; "antithetic"; "stratified" and "shifted" where each axis is a function of a uniform of its
-        own; "sobol" and "halton" where one uniform makes a frequency; "orthogonal" where the law of radii is stated.
-        With one axis "auto" is one of these.
+        own; "sobol" where each uniform adds a term to a frequency, as in these and in products of them; "halton" where
+        one uniform makes a frequency; "orthogonal" where the law of radii is stated. "auto" is one of these.
 
     Returns
     -------
@@ -321,12 +314,7 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
 
 
 def blocks_for_error(
-    kernel: Kernel | str,
-    *,
-    max_lag: int | Sequence[int],
-    error: float,
-    confidence: float = 0.95,
-    lags: str = "whole",
+    kernel: Kernel | str, *, max_lag: int | Sequence[int], error: float, confidence: float = 0.95, lags: str = "whole"
 ) -> int:
     """Blocks with which the mean kernel of independent draws stays within `error` of Phi, at all lags of a range.
 
@@ -418,30 +406,49 @@ def _largest_variance(kernel: Kernel, length: float, sigma: float, error: float)
 
 
 def _mean_square_frequency(kernel: Kernel) -> float:
-    """``E |omega|^2``, the limit of ``2 (1 - Phi) / lag^2`` on each axis; it is looked for at ever smaller lags."""
+    """``E |omega|^2``: on each axis the supremum and the limit of ``2 (1 - Phi) / lag^2`` at ever smaller lags."""
     total = 0.0
     for axis in np.eye(kernel.ndim):
         lags = 2.0 ** np.arange(60.0, -400.0, -4.0)
         falls, _ = kernel.deficits(lags[:, None] * axis, np)
-        ratios = np.where(falls > 0.0, 2.0 * falls / lags / lags, 0.0)
-        near = np.abs(ratios[1:] - ratios[:-1]) <= _SETTLED * ratios[1:]
-        settled = np.flatnonzero(near & (ratios[1:] > 0.0))
-        if not settled.size and np.any(falls > 0.0):
+        if not np.any(falls > 0.0):
+            continue
+        fine = bool(np.any((falls > _TINIEST) & (falls < 1e-18)))  # and no difference of Phi from 1
+        seen = falls > (_TINIEST if fine else _LEAST_DIFFERENCE)
+        limit = _limit(np.where(seen, 2.0 * falls / lags / lags, 0.0), 1e-6 if fine else 1e-4)
+        if limit is None:
             raise ValueError(
                 f"kernel is {kernel!r}, whose frequencies have no finite variance that could be found; expected one "
                 "that is smooth at lag 0, or lags='whole'"
             )
-        total += float(ratios[settled[0] + 1]) * (1.0 + _SETTLED) if settled.size else 0.0
+        total += limit * (1.0 + _SETTLED)
     return total
 
 
-def _prepare(
-    q: Array, k: Array, lags: Array, kernel: Kernel | str, pairing: str
-) -> tuple[Array, Array, Kernel, Array, ModuleType]:
-    """Block coefficients in float64, a kernel and its lags ``(..., ndim)``, of one library and broadcastable."""
+def _limit(ratios: np.ndarray, rounding: float) -> float | None:
+    """Bound of the limit of numbers that grow, from the last of them that hardly do; None where they would go on.
+
+    Where they converge they grow less in the second half of these than in the first; if half as much, then no more
+    beyond than in the second. Growth within the rounding is none: of a millionth it may also be that of frequencies
+    beyond those at which draws are cut.
+    """
+    still = (np.abs(np.diff(ratios)) <= _SETTLED * ratios[1:]) & (ratios[1:] > 0.0)
+    ends = np.flatnonzero(np.diff(np.concatenate([[False], still, [False]])))
+    runs = [(first, last) for first, last in ends.reshape(-1, 2).tolist() if last - first >= _LEAST_RUN]
+    if not runs:
+        return None
+    first, last = runs[-1]
+    early, late = np.diff(ratios[[first + (last - first) % 2, (first + last + 1) // 2, last]])
+    if late <= rounding * ratios[last]:
+        return float(ratios[last])
+    return float(ratios[last] + late) if late < 0.5 * early else None
+
+
+def _read(q: Array, k: Array, lags: Array, kernel: Kernel | str, pairing: str) -> tuple[Content, Kernel]:
+    """Read the contents of a call, and its kernel."""
     kernel = read_kernel(kernel)
     vectors, xp, device = angles.lags(lags, kernel.ndim, law=kernel, q=q, k=k)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
     shape = array.broadcast_shapes({"q and k": a.shape[:-1], "lags": vectors.shape[:-1]})
     array.check_memory(48.0, shape, vectors, "q, k or lags")
-    return a, b, kernel, vectors, xp
+    return Content(a, b, vectors, xp), kernel

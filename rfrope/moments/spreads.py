@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array
+from rfrope._core import angles, array, sums
 from rfrope._core.array import Array
 from rfrope._core.turns import phases
 from rfrope.designs.covariances import Pairs, pair_covariances
@@ -23,15 +24,17 @@ class Content(NamedTuple):
     xp: ModuleType
 
 
-def content_mean(a: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
-    """Expected score of block coefficients A ``(..., D)`` at lags ``(..., ndim)``."""
-    return xp.sum(a, axis=-1) * kernel.phi_of_vectors(lags, xp)
+def content_mean(content: Content, law: Kernel) -> Array:
+    """Expected score."""
+    a, _, lags, xp = content
+    return xp.sum(a, axis=-1) * law.phi_of_vectors(lags, xp)
 
 
-def content_variance(a: Array, b: Array, kernel: Kernel, lags: Array, xp: ModuleType) -> Array:
-    """Variance of the score of block coefficients A and B over independent frequencies."""
+def content_variance(content: Content, law: Kernel) -> Array:
+    """Variance of the score over independent frequencies."""
+    a, b, lags, xp = content
     a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
-    fall, square = kernel.deficits(lags, xp)
+    fall, square = law.deficits(lags, xp)
     variance = a_squared * (square - fall * fall) + b_squared * (2.0 * fall - square)
     return array.clip(variance, 0.0, None, xp)
 
@@ -41,7 +44,7 @@ def spread(content: Content, law: Kernel, design: Any) -> tuple[Array, Array | N
     xp = content.xp
     if not isinstance(design, str):
         return _dealt_spread(content, law, design)
-    variance = content_variance(content.cosine, content.sine, law, content.lags, xp)
+    variance = content_variance(content, law)
     n_blocks = content.cosine.shape[-1]
     lags = np.reshape(_host_lags(content), (-1, law.ndim)) if design != "iid" else np.empty((0, law.ndim))
     pairs = pair_covariances(law, design, n_blocks, lags)
@@ -49,6 +52,16 @@ def spread(content: Content, law: Kernel, design: Any) -> tuple[Array, Array | N
         return variance, None
     found = variance + _add_covariances(content, pairs)
     return array.clip(found, 0.0, None, xp), None
+
+
+def relative_spread(content: Content, law: Kernel, design: Any) -> Array:
+    """Root mean square of the score less its mean over the kernel, divided by that mean; infinite where it is 0."""
+    xp, mean = content.xp, content_mean(content, law)
+    variance, own = spread(content, law, design)
+    error = sums.root(variance if own is None else variance + (own - mean) ** 2, xp)
+    none = mean == 0.0
+    ratio = error / xp.abs(xp.where(none, xp.ones_like(mean), mean))
+    return xp.where(none & (error > 0.0), xp.full_like(ratio, math.inf), ratio)
 
 
 def _host_lags(content: Content) -> np.ndarray:

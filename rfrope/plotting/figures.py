@@ -28,12 +28,7 @@ _FEW_HEADS = 4  # that are drawn as a line each
 
 @array.select_device
 def kernel(
-    law: Kernel | str,
-    max_lag: int,
-    *,
-    frequencies: Array | None = None,
-    n_blocks: int | None = None,
-    ax: Any = None,
+    law: Kernel | str, max_lag: int, *, frequencies: Array | None = None, n_blocks: int | None = None, ax: Any = None
 ) -> Any:
     """Draw Phi over lags, the mean kernel of given frequencies, and the band of independent draws.
 

@@ -26,29 +26,14 @@ _FACTORS = (2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Frequencies whose mean kernel a page draws.
-
-    Attributes
-    ----------
-    label : str
-    frequencies : ndarray (D,) or (D, k)
-        Radians per position; with several axes, lags run along the diagonal.
-    last : int
-        The largest lag.
-    still : int
-        Blocks of the head that stand still, beside these.
-    gain : float
-        Weight of the blocks that turn: the square of an attention factor.
-    group : int
-        The choice that it belongs to, where there are several.
-    """
+    """Frequencies whose mean kernel a page draws."""
 
     label: str
-    frequencies: np.ndarray
-    last: int
-    still: int = 0
-    gain: float = 1.0
-    group: int = 0
+    frequencies: np.ndarray  # (D,) or (D, k): radians per position; with several axes, lags run along the diagonal
+    last: int  # the largest lag
+    still: int = 0  # blocks of the head that stand still, beside these
+    gain: float = 1.0  # weight of the blocks that turn: the square of an attention factor
+    group: int = 0  # the choice that it belongs to, where there are several
 
 
 def lag_bins(last: int) -> tuple[np.ndarray, np.ndarray]:
@@ -121,17 +106,7 @@ def _rows(values: np.ndarray, terms: np.ndarray, still: int, lasts: Sequence[int
 
 
 def alternatives(curve: Curve, base: float | None, original: int) -> Iterator[tuple[str, list[Curve]]]:
-    """Yield what else the blocks of a curve could be, by name: curves with other bases, and of schemes with factors.
-
-    Parameters
-    ----------
-    curve : Curve
-        Its frequencies are stretched where there is no ladder.
-    base : float or None
-        That of the ladder that the schemes change.
-    original : int
-        Positions in training.
-    """
+    """Yield what else blocks could be, by name: curves with other bases, and of schemes with factors."""
     n_blocks = len(curve.frequencies)
     curve = replace(curve, gain=1.0)
     if base is None or n_blocks < 2 or not 1.0 < base < math.inf:

@@ -20,18 +20,10 @@ _TURNED = 2.0**-21  # what one call may be off by in float32, beside rounding to
 
 @dataclass(frozen=True)
 class _Layout:
-    """One way to hold 32 values in a block: a scale in float16, little-endian, and whole numbers of steps.
+    """One way to hold 32 values in a block: a scale in float16, little-endian, and whole numbers of steps."""
 
-    Attributes
-    ----------
-    n_bytes : int
-        Of a block.
-    steps : float
-        The largest magnitude in a block, in steps.
-    """
-
-    n_bytes: int
-    steps: float
+    n_bytes: int  # of a block
+    steps: float  # the largest magnitude in a block, in steps
 
 
 _LAYOUTS = {"q8_0": _Layout(34, 127.0), "q4_0": _Layout(18, 8.0)}
@@ -132,13 +124,7 @@ def dequantise(k: Array, layout: str) -> Array:
 
 @array.select_device
 def relocate_quantised(
-    k: Array,
-    old_positions: Array,
-    new_positions: Array,
-    rope: Rope | Array,
-    layout: str,
-    *,
-    out: Array | None = None,
+    k: Array, old_positions: Array, new_positions: Array, rope: Rope | Array, layout: str, *, out: Array | None = None
 ) -> Array:
     """Move cached keys in blocks of 8 or 4 bits, as `rotation.relocate` moves others.
 

@@ -198,13 +198,7 @@ class Rope:
         """
         if self.polar:
             return rotate_polar(
-                x,
-                positions,
-                self,
-                pairing=_known_pairing(self),
-                scale=self.attention_factor,
-                inverse=inverse,
-                out=out,
+                x, positions, self, pairing=_known_pairing(self), scale=self.attention_factor, inverse=inverse, out=out
             )
         if type(x) is np.ndarray or libraries.may_reach_loops(x):
             rotator = find_rotator(self)
@@ -444,7 +438,7 @@ def _checked_frequencies(value: Any) -> tuple[Array, int]:
     """Frequencies as they came, NumPy's as a copy, lists and integers as floats; and how many blocks a head has."""
     if isinstance(value, _CheckedFrequencies):
         return value
-    if any(isinstance(one, Rope) for one in (value[:1] if isinstance(value, list | tuple) else [value])):
+    if isinstance(value[0] if isinstance(value, list | tuple) and value else value, Rope):
         raise TypeError("frequencies is a Rope, or several; expected an array: dataclasses.replace changes others")
     if type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1 and 0 < value.size <= 2**16:
         if not np.vdot(value, value) < LARGEST * LARGEST:  # NaN and infinity too

@@ -7,15 +7,4 @@ Each scheme is a function of given frequencies; `records` has one record for eac
 from rfrope.scaling.registry import Scheme, names, records
 from rfrope.scaling.schemes import dynamic_ntk, linear, llama3, longrope, ntk, proportional, yarn
 
-__all__ = [
-    "Scheme",
-    "dynamic_ntk",
-    "linear",
-    "llama3",
-    "longrope",
-    "names",
-    "ntk",
-    "proportional",
-    "records",
-    "yarn",
-]
+__all__ = ["Scheme", "dynamic_ntk", "linear", "llama3", "longrope", "names", "ntk", "proportional", "records", "yarn"]

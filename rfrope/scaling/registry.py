@@ -331,26 +331,13 @@ _UNNOTED = ("dynamic", "ntk")  # read from a config they leave no step in ``scal
 
 @dataclass(frozen=True, eq=False)
 class Stretched:
-    """A ladder that the scheme of a config has stretched already.
-
-    Attributes
-    ----------
-    scheme : str
-    factor : float
-        Above 1.
-    original_context : int
-        Positions from which it stretches.
-    reach : int
-        Their product, or the config's own context where that is more.
-    rope : Rope
-        The ladder before the scheme, for the original context.
-    """
+    """A ladder that the scheme of a config has stretched already."""
 
     scheme: str
-    factor: float
-    original_context: int
-    reach: int
-    rope: Rope
+    factor: float  # above 1
+    original_context: int  # positions from which it stretches
+    reach: int  # their product, or the config's own context where that is more
+    rope: Rope  # the ladder before the scheme, for the original context
 
     @property
     def names_original(self) -> bool:

@@ -21,10 +21,7 @@ PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494")
 def test_shapes_of_wavelengths(shape, xp):
     omega = np.random.default_rng(0).normal(size=shape)
     wanted = 2.0 * np.pi / (np.abs(omega) if len(shape) == 1 else np.linalg.norm(omega, axis=-1))
-    for got, right in (
-        (analysis.wavelengths(xp(omega)), wanted),
-        (analysis.turns(xp(omega), 7.0), 7.0 / wanted),
-    ):
+    for got, right in ((analysis.wavelengths(xp(omega)), wanted), (analysis.turns(xp(omega), 7.0), 7.0 / wanted)):
         assert xp.owns(got)
         assert got.dtype == xp.dtype("float64")
         assert got.shape == (shape if len(shape) == 1 else shape[:-1])

@@ -297,10 +297,7 @@ def test_the_scan_is_the_mean_kernel(monkeypatch):
         (lambda: analysis.mean_kernel(np.ones((5, 2, 2, 1)), np.ones((4, 3, 1))), "do not broadcast"),
         (lambda: analysis.log_uniform_kernel([1.0], 1.0), r"base is 1\.0; expected a number above 1"),
         (lambda: analysis.log_uniform_kernel(1e200), r"lags holds .* above 2\*\*500"),
-        (
-            lambda: analysis.dirichlet([1.0], 2, step=1e200),
-            r"step is 1e\+200; expected a positive number up to",
-        ),
+        (lambda: analysis.dirichlet([1.0], 2, step=1e200), r"step is 1e\+200; expected a positive number up to"),
         (lambda: analysis.first_negative_lag(np.ones((3, 2)), 5), r"frequencies has shape \(3, 2\)"),
         (lambda: analysis.aliasing_distance(np.ones((4, 3, 1)), 5), r"\(4, 3, 1\).*call the function for each head"),
         (lambda: analysis.first_negative_lag([1.0], -1), "max_lag is -1"),

@@ -98,10 +98,7 @@ def check_optimised(plan, trained):
     assert method.resolution >= yarn.resolution * (1.0 - 1e-6)
 
 
-@pytest.mark.parametrize(
-    ("n_blocks", "base", "trained", "context"),
-    [(32, 5e5, 2048, 32768), (8, 1e3, 256, 300)],
-)
+@pytest.mark.parametrize(("n_blocks", "base", "trained", "context"), [(32, 5e5, 2048, 32768), (8, 1e3, 256, 300)])
 def test_the_optimised_set_beats_yarn(n_blocks, base, trained, context):
     omega = rfrope.geometric(n_blocks, base=base)
     plan = analysis.plan(omega, context, trained_context=trained)

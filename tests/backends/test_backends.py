@@ -54,13 +54,7 @@ def test_every_width_and_type(backend, dtype, blocks):
 
 @pytest.mark.parametrize(
     ("p_shape", "w_shape"),
-    [
-        ((), (3,)),
-        ((2, 1, 5), (3,)),
-        ((5, 2), (2, 1, 3, 2)),
-        ((2, 1, 5, 3), (4, 3, 3)),
-        ((2,), (5, 3, 2)),
-    ],
+    [((), (3,)), ((2, 1, 5), (3,)), ((5, 2), (2, 1, 3, 2)), ((2, 1, 5, 3), (4, 3, 3)), ((2,), (5, 3, 2))],
 )
 def test_tables_and_rotations_of_every_form_of_frequencies(backend, p_shape, w_shape):
     rng = np.random.default_rng(11)

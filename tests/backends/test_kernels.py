@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import math
 import pathlib
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import triton_device
 from campaign import sparse
+from packages import script_at
 from triton_device import assert_intact, assert_rounded, fenced
 
 import rfrope
@@ -493,10 +493,8 @@ def test_a_mistake_in_the_kernel_is_noticed(name, monkeypatch, tmp_path, rooms):
     assert TEXT.count(right) == 1, name
     path = tmp_path / "spoiled.py"  # Triton reads the text of functions from files
     path.write_text(TEXT.replace(right, wrong), "utf-8")
-    spec = importlib.util.spec_from_file_location("spoiled", path)
-    spoiled = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(spoiled)
-    monkeypatch.setattr(kernels, "turn", spoiled.turn)
+    with script_at(path) as spoiled:
+        monkeypatch.setattr(kernels, "turn", spoiled.turn)
     with pytest.raises((AssertionError, InterpreterError)):
         everything(rooms)
     rooms.clear()

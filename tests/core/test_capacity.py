@@ -164,10 +164,7 @@ GREEDY = {
     "golden_gate": (lambda: rfrope.golden_gate(8, low=0.1, high=1.0, heads=MOST), "n_blocks, ndim or heads"),
     "golden_gate: axes": (lambda: rfrope.golden_gate(8, low=0.1, high=1.0, ndim=MOST), "n_blocks, ndim or heads"),
     "frequencies.isotropic": (lambda: rfrope.frequencies.isotropic([1.0, 0.5], MOST), "magnitudes or n_directions"),
-    "designs.directional_error": (
-        lambda: designs.directional_error([[1.0, 0.0, 0.0]], 1e6),
-        "lengths or frequencies",
-    ),
+    "designs.directional_error": (lambda: designs.directional_error([[1.0, 0.0, 0.0]], 1e6), "lengths or frequencies"),
     "designs.directional_bound": (lambda: designs.directional_bound([[1.0, 0.0]], 1e8), "scales or frequencies"),
     "designs.dual_lattice": (
         lambda: designs.dual_lattice("gaussian(ndim=3)", 8, most=2**12),

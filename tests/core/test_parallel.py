@@ -42,13 +42,7 @@ def test_the_limit_holds_inside_the_block_only(count):
 
 
 @pytest.mark.parametrize(
-    ("count", "kind"),
-    [
-        (np.int32(0), ValueError),
-        (True, TypeError),
-        (np.float64(2.0), TypeError),
-    ],
-    ids=repr,
+    ("count", "kind"), [(np.int32(0), ValueError), (True, TypeError), (np.float64(2.0), TypeError)], ids=repr
 )
 def test_bad_limits_are_named(count, kind):
     with (

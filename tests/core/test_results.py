@@ -144,3 +144,20 @@ def test_every_public_result_has_both_forms():
     assert len(shown) > 25
     for one in shown:
         assert one._repr_html_ is results.Result._repr_html_, "one mechanism for all"
+
+
+def test_plain_values_are_ready_for_json():
+    @dataclasses.dataclass(frozen=True)
+    class Inner:
+        value: float
+        numbers: np.ndarray
+
+    held = {"one": Inner(-np.inf, np.array([1.0, np.nan])), "many": ({"flag": np.bool_(True)}, (2, None, "text"))}
+    wanted = {"one": {"value": None, "numbers": [1.0, None]}, "many": [{"flag": True}, [2, None, "text"]]}
+    found = results.plain(held)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found == wanted
+
+
+@pytest.mark.parametrize(("right", "second"), [(False, "bb  1    x"), (True, "bb    1  x")])
+def test_rows_are_aligned_in_columns(right, second):
+    assert results.align([("a", "200", ""), ("bb", "1", "x")], right=right) == ["a   200", second]

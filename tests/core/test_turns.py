@@ -65,10 +65,7 @@ def test_plain_phases_break_the_contract():
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.floats(-(2.0**53), 2.0**53, allow_subnormal=False),
-    st.floats(-1e8, 1e8, allow_subnormal=False),
-)
+@given(st.floats(-(2.0**53), 2.0**53, allow_subnormal=False), st.floats(-1e8, 1e8, allow_subnormal=False))
 def test_contract_for_any_product_below_2_to_the_53(position, frequency):
     if abs(position * frequency) > 2.0**53:
         position /= abs(frequency)

@@ -45,10 +45,7 @@ REGISTERS = {
 INSTRUCTIONS = {
     "estimators": {r"score_sums<.*>": 5500, r".*": 4000},
     "sums": {r".*": 3500},
-    "rotation": {
-        r"rotate<\w+, 1, .*>": 1200,
-        r"rotate<.*>": 1500,
-    },
+    "rotation": {r"rotate<\w+, 1, .*>": 1200, r"rotate<.*>": 1500},
 }
 # Bytes of a stack: cos and sin of large phases, by the library's reduction with 2/pi to many digits
 STACKS = {

@@ -178,10 +178,7 @@ def test_transforms_run_on_the_stream_of_their_arrays(monkeypatch):
     with standing_in(), Device(1), Stream() as stream:
         monkeypatch.setitem(sys.modules, "cufinufft", library)
         monkeypatch.setattr(sums, "nufft", find)
-        prices = transforms.Costs(
-            (1.6, 1.9, 2.2), 0.3, (3e5, 4e5, 7e5), (50.0, 120.0, 820.0), (25.0, 13.0, 13.0), 100.0
-        )
-        monkeypatch.setattr(sums, "_COSTS", prices)
+        monkeypatch.setattr(sums, "_COSTS", PAYING)
         found = rfrope.analysis.mean_kernel(on_device(lags), on_device(omega)).get()
     assert set(streams) == {(1, stream.ptr)}
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)

@@ -24,6 +24,9 @@ CASES = [
     ("stratified", "sinc(bandwidth=(0.1, 0.2, 0.3), ndim=3)", 5),
     ("shifted", "gaussian(scale=(8, 20), ndim=2)", 8),
     ("shifted", "sinc(bandwidth=(0.1, 0.2, 0.3), ndim=3)", 5),
+    ("sobol", "gaussian(scale=(8, 20), ndim=2)", 12),
+    ("sobol", "sinc(bandwidth=(0.1, 0.2, 0.3), ndim=3)", 5),
+    ("sobol", "gaussian(scale=32) * log_uniform(low=0.05, high=0.5)", 8),
     ("antithetic", "power_exponential(exponent=1.5, scale=32)", 7),
     *(
         ("orthogonal", f"{name}, ndim={k})", 2 * k + 1)
@@ -148,6 +151,17 @@ def test_digits_near_lag_0(design):
     np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-9)
 
 
+def test_sobol_of_several_columns_keeps_digits_too():
+    law, lag = kernels.parse("gaussian(ndim=2)"), np.array([[1.0, 0.5]])
+    one, other = (pair_covariances(law, "sobol", 8, x * lag).cosine / x**4 for x in (1e-1, 3e-3))
+    np.testing.assert_allclose(one, other, rtol=2e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_a_wrong_covariance_of_several_columns_is_seen(mutation):
+    assert largest_z("gaussian(scale=(8, 20), ndim=2)", "sobol", 16, MUTATIONS[mutation]) > Z
+
+
 def test_one_block_has_no_pairs():
     for design in ("stratified", "shifted", "sobol", "halton", "antithetic"):
         assert pair_covariances(kernels.parse("gaussian"), design, 1, np.ones((1, 1))) is None
@@ -166,7 +180,9 @@ REFUSED = [
     ("quantile", "gaussian"),
     ("stratified", "rational_quadratic"),
     ("auto", "power_exponential(exponent=1.5)"),
-    ("sobol", "gaussian(ndim=2)"),
+    ("sobol", "cauchy(ndim=2)"),
+    ("sobol", "rational_quadratic"),
+    ("sobol", "gaussian * rational_quadratic"),
     ("shifted", "cauchy(ndim=2)"),
     ("stratified", "cauchy(ndim=2)"),
     ("halton", "gaussian * cauchy"),

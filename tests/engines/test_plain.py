@@ -7,7 +7,7 @@ import importlib.util
 
 import numpy as np
 import pytest
-from packages import installed
+from packages import installed, script_at
 from ropes import BLOCKS, CONTEXT, KINDS, SEEDS, check, features
 
 from rfrope import Rope, exports
@@ -48,13 +48,12 @@ def test_torchtune():
     if importlib.util.find_spec("torchtune") is None:
         pytest.skip("torchtune is not installed")
     path = importlib.metadata.distribution("torchtune").locate_file("torchtune/modules/position_embeddings.py")
-    spec = importlib.util.spec_from_file_location("position_embeddings", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with script_at(path) as module:
+        rotary_of = module.RotaryPositionalEmbeddings
     for seed in SEEDS:
         rope = KINDS["interleaved, no factor"](seed)
         x, positions = features(rope)
-        rotary = module.RotaryPositionalEmbeddings(rope.rotary_dim, max_seq_len=CONTEXT)
+        rotary = rotary_of(rope.rotary_dim, max_seq_len=CONTEXT)
         rotary.theta = torch.tensor(exports.export(rope, "json")["frequencies"], dtype=torch.float32)
         rotary.build_rope_cache(CONTEXT)
         got = rotary(torch.from_numpy(x.swapaxes(0, 1))[None], input_pos=torch.from_numpy(positions)[None])

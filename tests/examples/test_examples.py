@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from campaign import HANGS, campaign
 from conftest import library
+from packages import script_at
 from scipy.stats import t as student
 
 import rfrope
@@ -31,15 +32,11 @@ if not (ROOT / "examples").is_dir():
 def learned():
     """Return the module examples/learned_offset.py."""
     torch = library("torch").module
-    spec = importlib.util.spec_from_file_location("learned_offset", ROOT / "examples" / "learned_offset.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield module
+    with script_at(ROOT / "examples" / "learned_offset.py") as module:
+        yield module
     torch.set_num_threads(threads)
-    del sys.modules[spec.name]
 
 
 @pytest.fixture
@@ -53,12 +50,8 @@ def script(monkeypatch):
 @pytest.fixture(scope="module")
 def on_a_cluster():
     """Return the module examples/cluster.py."""
-    spec = importlib.util.spec_from_file_location("cluster", ROOT / "examples" / "cluster.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with script_at(ROOT / "examples" / "cluster.py") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")
@@ -408,7 +401,7 @@ def test_what_is_said_of_the_language_model_that_was_trained():
     said(
         f"{np.mean(worse['gaussian']):.2f} bits worse for the Gaussian (t = {t_of(worse['gaussian']):.1f}) and for the "
         f"Matérn kernel (t = {t_of(worse['matern']):.1f}), {np.mean(worse['log_uniform']):.2f} for the log-uniform law "
-        f"(t = {t_of(worse['log_uniform']):.1f})",
+        f"(t = {t_of(worse['log_uniform']):.1f})"
     )
     learned = [lost["learned from RoPE"][part] for part in parts]
     assert chance(t_of(learned[0]), 5) > 0.05
@@ -466,9 +459,7 @@ def test_what_is_said_of_the_digits():
     placed = {name: columns for name, columns in found.items() if name != "none"}
     helped = [np.mean(columns[between] - columns[further]) for columns in placed.values()]
     assert np.array_equal(found["none"][between], found["none"][further])
-    said(
-        f"every encoding with positions**, by {min(helped):.0f} to {max(helped):.0f} points",
-    )
+    said(f"every encoding with positions**, by {min(helped):.0f} to {max(helped):.0f} points")
     spread = [[np.std(columns[way], ddof=1) for columns in placed.values()] for way in (further, between)]
     said(
         f"from seed to seed is {min(spread[0]):.0f} to {max(spread[0]):.0f} points with extrapolated positions and "

@@ -6,11 +6,11 @@ import importlib.util
 import json
 import pathlib
 import re
-import sys
 
 import pytest
 from campaign import campaign
 from conftest import library
+from packages import script_at
 
 ROOT = pathlib.Path(__file__).parents[2]
 PATH = ROOT / "examples" / "smollm2.ipynb"
@@ -22,12 +22,8 @@ NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[-+]\d+)?(?![\w])")
 @pytest.fixture(scope="module")
 def notebook():
     """Return the module docs/notebook.py."""
-    spec = importlib.util.spec_from_file_location("notebook", ROOT / "docs" / "notebook.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with script_at(ROOT / "docs" / "notebook.py") as module:
+        yield module
 
 
 @pytest.fixture(scope="module")

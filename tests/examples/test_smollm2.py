@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 import importlib.util
 import pathlib
-import sys
 
 import numpy as np
 import pytest
+from packages import script_at
 
 import rfrope
 from rfrope.data import smollm2_heads
@@ -29,12 +29,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("smollm2_example", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look for it there
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    with script_at(SCRIPT) as module:
+        yield module
 
 
 @pytest.fixture(scope="module")

@@ -196,23 +196,28 @@ def test_negative_frequencies_lose_what_positive_ones_do(engine, exact):
 
 HEADS = Rope(np.ones((2, 8, 1)), context=8)
 AXES = rfrope.mrope(rfrope.geometric(8), (4, 2, 2))
+SECTIONS = Rope(rfrope.geometric(8), sections=(4, 2, 2), context=8)
 GLM = next(iter(rfrope.from_config({"model_type": "glm4", "head_dim": 32})))
 (LLAMA,) = rfrope.from_config({"model_type": "llama", "head_dim": 16})
 (GEMMA,) = rfrope.from_config({"model_type": "gemma", "head_dim": 16, "max_position_embeddings": 300})
 CARRIED = {
-    **{key: {"plain", "no factor", "partial", "ladder", "learned"} for key in ("transformers", "vLLM", "SGLang")},
-    "TensorRT-LLM": {"no factor", "ladder"},
-    "MLX-LM": {"no factor", "ladder", "learned"},
-    "llama.cpp": {"plain", "no factor", "interleaved", "interleaved, no factor", "ladder", "learned"},
-    "DeepSpeed": {"no factor", "ladder"},
-    "Liger-Kernel": {"plain", "no factor", "ladder", "learned"},
+    **{
+        key: {"plain", "no factor", "partial", "ladder", "folded", "learned"}
+        for key in ("transformers", "vLLM", "SGLang")
+    },
+    "TensorRT-LLM": {"no factor", "ladder", "folded"},
+    "MLX-LM": {"no factor", "ladder", "folded", "learned"},
+    "llama.cpp": {"plain", "no factor", "interleaved", "interleaved, no factor", "ladder", "folded", "learned"},
+    "DeepSpeed": {"no factor", "ladder", "folded"},
+    "Liger-Kernel": {"plain", "no factor", "ladder", "folded", "learned"},
     "diffusers": set(KINDS) - {"partial"},
-    **{key: {"no factor", "interleaved, no factor", "ladder"} for key in ("MLX", "TransformerEngine")},
+    **{key: {"no factor", "interleaved, no factor", "ladder", "folded"} for key in ("MLX", "TransformerEngine")},
     **{key: set(KINDS) for key in ("exllamav3", "flash-attn", "FlashInfer", "LMCache", "ONNX", "vLLM operator", *ANY)},
 }
 REFUSED = [
     (HEADS, None, r"shape \(2, 8, 1\), a set for each head, and heads share one"),
-    (AXES, None, r"turns by 3 position axes; for text alone, replace\(rope, sections=None\)"),
+    (SECTIONS, None, r"turns by 3 position axes; for text alone, replace\(rope, sections=None\)"),
+    (AXES, None, r"turns by 3 position axes, and the engine by one; .* as in text, frequencies.sum\(-1\) do"),
     (Rope(np.ones(4), pairing=None, context=8), None, "its pairing is None"),
     (replace(ROPE, pairing="interleaved"), "vLLM", "it pairs 'interleaved', the engine 'half' alone"),
     (replace(ROPE, attention_factor=1.1), "MLX", "its attention factor 1.1 would be dropped"),
@@ -251,6 +256,77 @@ def test_what_an_engine_cannot_carry(rope, engine, reason, tmp_path):
         with pytest.raises(ValueError, match=f"^rope cannot be exported to {engine}: .*{reason}"):
             call(rope, engine)
     assert os.listdir(tmp_path) == []
+
+
+def axial_partition(rng):
+    """ComRoPE-AP: each generator has blocks of its own."""
+    made = np.zeros((2, 16, 16))
+    for axis, at in ((0, 0), (1, 4), (0, 8), (1, 12)):
+        block = rng.normal(size=(4, 4))
+        made[axis, at : at + 4, at : at + 4] = block - block.T
+    return made
+
+
+def linearly_dependent(rng):
+    """ComRoPE-LD: one generator, times a number for each axis."""
+    block = rng.normal(size=(16, 16))
+    return np.multiply.outer([1.0, -0.4], block - block.T)
+
+
+def circulant(rng):
+    rows = rng.normal(size=(2, 16))
+    made = rows[:, np.subtract.outer(np.arange(16), np.arange(16))]
+    return made - made.swapaxes(1, 2)
+
+
+def lie(rng):
+    """LieRE as drawn at first, and the nearest set that commutes."""
+    upper = np.triu(rng.uniform(0.0, 2.0 * np.pi, (2, 16, 16)), 1)
+    return rfrope.frequencies.nearest_commuting(upper - upper.swapaxes(1, 2))
+
+
+PLANES = {
+    **{
+        made.__name__: lambda rng, made=made: rfrope.frequencies.from_generators(made(rng))[0]
+        for made in (axial_partition, linearly_dependent, circulant, lie)
+    },
+    "isotropic": lambda rng: rfrope.frequencies.isotropic(rfrope.geometric(4), 2),
+}
+
+
+@pytest.mark.parametrize("engine", NAMES)
+@pytest.mark.parametrize("plane", PLANES)
+def test_sets_of_two_axes_are_read_back_or_refused_with_what_to_do(plane, engine, tmp_path):
+    rope = replace(PLANES[plane](np.random.default_rng(5)), context=CONTEXT)
+    assert rope.vectors.shape == (8, 2)
+    suffix = FORMATS[engine].suffixes[0]
+    if engine in ANY:
+        exports.write(tmp_path / f"rope{suffix}", rope, engine)
+        held = exports.export(rope, engine)
+        again = Rope(np.asarray(held["frequencies"]), pairing=held["pairing"])
+        x, at = np.random.default_rng(6).normal(size=(16,)), np.array([7.0, 31.0])
+        np.testing.assert_array_equal(again.rotate(x, at), rope.rotate(x, at))
+        return
+    with pytest.raises(
+        ValueError, match=r"2 position axes, and the engine by one; 'json' and .* rope.table .*Embedding"
+    ):
+        exports.write(tmp_path / f"rope{suffix}", rope, engine)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_refusal_names_does_it():
+    """Generators that do not commute have a set that does; sets of two axes a table for the places of a grid."""
+    rng = np.random.default_rng(7)
+    upper = np.triu(rng.uniform(0.0, 1.0, (2, 16, 16)), 1)
+    with pytest.raises(ValueError, match=r"do not commute: .* nearest_commuting"):
+        rfrope.frequencies.from_generators(upper - upper.swapaxes(1, 2))
+    rope, x = PLANES["lie"](rng), rng.normal(size=(6, 16))
+    places = np.stack(np.meshgrid(np.arange(2.0), np.arange(3.0), indexing="ij"), axis=-1).reshape(-1, 2)
+    by_table = rfrope.rotate_by_table(x, *rope.table(places), pairing=rope.pairing)
+    np.testing.assert_allclose(by_table, rope.rotate(x, places), rtol=1e-12)
+    text, alone = np.arange(6.0), replace(AXES, frequencies=AXES.frequencies.sum(-1), context=CONTEXT)
+    np.testing.assert_allclose(alone.rotate(x, text), AXES.rotate(x, text[:, None] * np.ones(3)), rtol=1e-12)
+    exports.export(alone, "ONNX")
 
 
 def test_what_an_engine_carries():
@@ -311,8 +387,7 @@ def test_a_context_of_several_axes_has_to_be_said(engine):
 
 
 @pytest.mark.parametrize(
-    ("engine", "suffix"),
-    [(name, suffix) for name in NAMES for suffix in FORMATS[name].suffixes if suffix != ".gguf"],
+    ("engine", "suffix"), [(name, suffix) for name in NAMES for suffix in FORMATS[name].suffixes if suffix != ".gguf"]
 )
 def test_files_hold_the_export(engine, suffix, tmp_path):
     path, made = tmp_path / f"rope{suffix}", exports.export(ROPE, engine)

@@ -172,14 +172,7 @@ def owners_by_hand(sections, interleaved):
 
 @pytest.mark.parametrize(
     ("sections", "interleaved"),
-    [
-        ((16, 24, 24), False),
-        ((11, 11, 10), True),
-        ((4, 0, 1), True),
-        ((4, 4), True),
-        ((0, 3, 0), False),
-        ((5,), False),
-    ],
+    [((16, 24, 24), False), ((11, 11, 10), True), ((4, 0, 1), True), ((4, 4), True), ((0, 3, 0), False), ((5,), False)],
 )
 def test_mrope_gives_each_block_to_its_axis(xp, sections, interleaved):
     ladder = geometric(sum(sections), base=1e6)

@@ -160,6 +160,35 @@ def test_liere_is_not_relative(d, mean):
     assert abs(np.mean(draws) - mean) < 0.018
 
 
+def test_the_rotations_that_lieres_authors_state():
+    """In their test of the encoder: two planes of three features that share one, for the four patches of an image.
+
+    ``test_liere`` of tests/test_position_encoding.py at 8d4c6f6 in github.com/StanfordMIMI/LieRE (MIT); here beside a
+    fourth feature that stands still, since blocks are pairs.
+    """
+
+    def turn(*planes):
+        made = np.zeros((4, 4))
+        for a in planes:
+            made[a + 1, a], made[a, a + 1] = 1.0, -1.0
+        return made
+
+    down, across, both = turn(0), turn(1), turn(0, 1)
+    np.testing.assert_array_equal(down + across, both)
+    stated = {at: scipy.linalg.expm(one) for at, one in (((1, 0), down), ((0, 1), across), ((1, 1), both))}
+    cos, sin = math.cos(1.0), math.sin(1.0)
+    np.testing.assert_allclose(stated[1, 0][:2, :2], [[cos, -sin], [sin, cos]], rtol=1e-15)
+    generators = np.stack([down, across])
+    assert float(relative_commutator(generators)) == pytest.approx(math.sqrt(0.5), rel=1e-12)
+    lag_of_both = stated[0, 1].T @ stated[1, 1], stated[1, 0]  # from (0, 1) to (1, 1), and from (0, 0) to (1, 0)
+    assert np.linalg.norm(lag_of_both[0] - lag_of_both[1]) > 0.5
+    with pytest.raises(ValueError, match=r"do not commute: their relative commutator is 0\.71"):
+        from_generators(generators)
+    rope, basis = from_generators(nearest_commuting(generators))
+    assert rope.frequencies.shape == (2, 2)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(4), atol=1e-12)
+
+
 def test_what_a_commutator_costs():
     """To second order features turn by the displacement, less half the commutator times an area."""
     made = 0.01 * published_liere(np.random.default_rng(8), 16)

@@ -176,11 +176,7 @@ def test_without_float64_they_are_float32():
 
 
 @pytest.mark.parametrize(
-    ("name", "n_blocks", "base"),
-    [
-        ("llama2_start_pos_cached", 64, 10_000.0),
-        ("llama3_theta5e5", 64, 500_000.0),
-    ],
+    ("name", "n_blocks", "base"), [("llama2_start_pos_cached", 64, 10_000.0), ("llama3_theta5e5", 64, 500_000.0)]
 )
 def test_meta_llama_by_its_base(cases, name, n_blocks, base):
     """Published Llama functions, executed: their rotations from the base alone."""

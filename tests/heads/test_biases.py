@@ -108,6 +108,15 @@ def test_t5_on_every_library(xp):
     np.testing.assert_array_equal(xp.host(found), table[:, buckets])
 
 
+def test_gradients_reach_a_table_of_t5():
+    """Each bucket gets the weights of the lags that fall into it."""
+    torch = library("torch").module
+    table = torch.zeros(2, 8, dtype=torch.float64, requires_grad=True)
+    weights = torch.tensor([1.0, 10.0, 100.0, 1000.0], dtype=torch.float64)
+    (t5_bias(torch.tensor([0, -1, -300, -400]), table, max_distance=20) * weights).sum().backward()
+    np.testing.assert_array_equal(table.grad.numpy(), [[1.0, 10.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1100.0]] * 2)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int16", "uint8"])
 def test_t5_lags_may_be_narrow(dtype):
     lags = np.array([-128, -100, 0, 5, 127] if dtype != "uint8" else [0, 5, 255], dtype)

@@ -249,11 +249,7 @@ def test_aligned_shifts_of_many_pairs_and_of_zeros():
             ValueError,
             "shift and the phases from .* do not broad",
         ),
-        (
-            lambda: heads.recentred_kernel([1.0, 2.0], [1.0, 2.0, 3.0], "gaussian"),
-            ValueError,
-            "lags and offset do not",
-        ),
+        (lambda: heads.recentred_kernel([1.0, 2.0], [1.0, 2.0, 3.0], "gaussian"), ValueError, "lags and offset do not"),
     ],
 )
 def test_bad_input(call, error, message):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny_models
 from campaign import campaign, sparse
+from packages import script_at
 from tiny_models import IDS, SIZES, logits, made, ropes_of
 
 import rfrope
@@ -373,14 +374,12 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "smollm2_rotation.py"
 @pytest.mark.filterwarnings("ignore")  # those of other projects, while the file is read
 @pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed")
 def test_smollm2_is_the_same_model_only_more_exact():
-    spec = importlib.util.spec_from_file_location("smollm2_rotation", SCRIPT)
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    model, ids = example.load(), example.tokens(96)
-    own, ours = example.by_both(model, lambda: model(ids).logits)
-    assert float((own - ours).abs().max()) < 3e-4  # of logits up to 36
-    assert example.perplexity(ours, ids) == pytest.approx(example.perplexity(own, ids), rel=1e-4)
-    assert torch.equal(*example.generated(model, ids[:, :32], 8))
+    with script_at(SCRIPT) as example:
+        model, ids = example.load(), example.tokens(96)
+        own, ours = example.by_both(model, lambda: model(ids).logits)
+        assert float((own - ours).abs().max()) < 3e-4  # of logits up to 36
+        assert example.perplexity(ours, ids) == pytest.approx(example.perplexity(own, ids), rel=1e-4)
+        assert torch.equal(*example.generated(model, ids[:, :32], 8))
     drifts = example.drift(model, ids)
     assert drifts[0] > 50.0 * drifts[1]
     errors = example.in_bfloat16(model, ids[:, :48])

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy import special
@@ -28,7 +29,7 @@ CASES = {  # text, parameters that Phi may be learned by
     "periodic(period=7, scale=0.7)": ("period", "scale"),
     "spectral_mixture(weights=(0.75, 0.25), means=(0.1, 0.2), scales=(0.4, 0.2))": ("weights", "means", "scales"),
 }
-FIXED = {"nu", "alpha", "weights"}
+FIXED = {"weights"}
 PAIRS = [(text, name) for text, names in CASES.items() for name in names]
 
 
@@ -89,6 +90,80 @@ def test_the_transport_is_that_of_the_kernel_and_its_gradient_that_of_difference
     np.testing.assert_allclose(tensor.grad.numpy(), expected, rtol=1e-6, atol=1e-8)
 
 
+NU = [0.05, 0.3, 1.0, 3.7, 30.0, 200.0]
+U = np.array([1e-15, 1e-6, 0.02, 0.4, 0.51, 0.9, 0.999, 1.0 - 2.0**-40])
+
+
+def exact_slope(tail, density, nu, x):
+    """Derivative of a quantile by nu where it is x: by the law's distribution function, in 40 digits."""
+    return float(-mp.diff(lambda n: tail(n, x), nu) / density(nu, x))
+
+
+def gamma_tail(nu, x):
+    return mp.gammainc(nu, 0, x, regularized=True)
+
+
+def gamma_density(nu, x):
+    return mp.exp((nu - 1) * mp.log(x) - x) / mp.gamma(nu)
+
+
+def student_tail(nu, w):
+    """Upper tail of Student's t with 2 nu degrees of freedom."""
+    return -mp.betainc(nu, 0.5, 0, 2 * nu / (2 * nu + w * w), regularized=True) / 2
+
+
+def student_density(nu, w):
+    return mp.power(1 + w * w / (2 * nu), -nu - 0.5) / mp.sqrt(2 * nu) / mp.beta(nu, 0.5)
+
+
+@pytest.mark.parametrize("nu", NU)
+def test_shapes_move_frequencies_by_the_derivative_of_the_distribution_function(nu):
+    """Each by mpmath: quantiles from the roots of the tails, slopes from those of the tails at fixed quantiles."""
+    torch = pytest.importorskip("torch")
+
+    def slopes(text, u, **fixed):
+        """Frequencies, and the derivative of each one by nu."""
+        value = torch.full((), nu, dtype=torch.float64, requires_grad=True)
+        found = transport_points(u, text, **{"alpha" if "quadratic" in text else "nu": value}).reshape(len(u), -1)[:, 0]
+        grads = [torch.autograd.grad(one, value, retain_graph=True)[0].item() for one in found]
+        return found.detach().numpy(), grads
+
+    with mp.workdps(40):
+        w, found = slopes("matern", U)
+        for u, x, slope in zip(U, w, found, strict=True):
+            tail = -student_tail(mp.mpf(nu), mp.mpf(abs(x)))
+            assert float(tail) == pytest.approx(min(u, 1.0 - u), rel=1e-11)
+            exact = math.copysign(1.0, x) * exact_slope(student_tail, student_density, mp.mpf(nu), mp.mpf(abs(x)))
+            assert slope == pytest.approx(exact, rel=1e-9, abs=1e-11)
+        pairs = np.stack([U, np.full(len(U), 0.8)], axis=-1)
+        z = float(special.ndtri(0.8))
+        w, found = slopes("rational_quadratic", pairs)
+        for u, x, slope in zip(U, w, found, strict=True):
+            g = mp.mpf(nu) * (mp.mpf(x) / mp.mpf(z)) ** 2
+            tail = gamma_tail(mp.mpf(nu), g)
+            assert float(min(tail, 1 - tail)) == pytest.approx(min(u, 1.0 - u), rel=1e-10)
+            exact = z * 0.5 * math.sqrt(nu / float(g)) / nu
+            exact *= exact_slope(gamma_tail, gamma_density, mp.mpf(nu), g) - float(g) / nu
+            assert slope == pytest.approx(exact, rel=1e-9, abs=1e-12)
+        other, of_matern = slopes("matern(ndim=2)", np.stack([U, np.full(len(U), 0.8), np.full(len(U), 0.3)], axis=-1))
+        np.testing.assert_allclose(other, z * z / w, rtol=1e-11)  # the same variable, in the denominator
+        np.testing.assert_allclose(of_matern, -z * z / w**2 * found, rtol=1e-10)
+
+
+def test_slopes_of_slopes_are_right_too():
+    torch = pytest.importorskip("torch")
+    u, nu = torch.tensor([0.03, 0.8]), torch.tensor(1.3, dtype=torch.float64)
+
+    def slope(value):
+        moved = torch.tensor(value, dtype=torch.float64, requires_grad=True)
+        return torch.autograd.grad(transport_points(u, "matern", nu=moved).sum(), moved, create_graph=True)[0], moved
+
+    first, moved = slope(float(nu))
+    second = torch.autograd.grad(first, moved)[0]
+    expected = (slope(float(nu) + 1e-4)[0] - slope(float(nu) - 1e-4)[0]) / 2e-4
+    assert float(second) == pytest.approx(float(expected.detach()), rel=1e-6)
+
+
 def test_the_transport_of_a_power_exponential_kernel_goes_on_to_its_end():
     """With exponent 2 it is Gaussian."""
     law = kernels.parse("power_exponential(exponent=2, scale=3)")
@@ -130,6 +205,12 @@ def test_jax_traces_and_differentiates(text, name):
             u = points(law, 4, rng=0)
             slope = jax.jit(jax.grad(lambda v: transport_points(u, law, scale=v).sum()))(value)
             assert float(slope) == pytest.approx(-float(np.sum(law.transport(u))) / 3.0, rel=1e-12)
+        else:
+            for other in (law, dataclasses.replace(law, ndim=2), kernels.parse("rational_quadratic(alpha=1.3)")):
+                u, name = points(other, 4, rng=0), "alpha" if other.name == "rational_quadratic" else "nu"
+                slope = jax.jit(jax.grad(lambda v, u=u, o=other, n=name: transport_points(u, o, **{n: v}).sum()))(value)
+                expected = difference(lambda v, u=u, o=other, n=name: with_value(o, n, v).transport(u), 1.3)
+                assert float(slope) == pytest.approx(float(expected), rel=1e-8)
 
 
 def test_every_library(xp):
@@ -139,14 +220,22 @@ def test_every_library(xp):
         np.testing.assert_allclose(xp.host(found), law([1.0, 4.0]), rtol=1e-5)
         u = points(law, 4, rng=0)
         np.testing.assert_allclose(xp.host(transport_points(u, law, scale=xp(3.0))), law.transport(u), rtol=1e-5)
+    for text, name in (("matern", "nu"), ("matern(ndim=2)", "nu"), ("rational_quadratic", "alpha")):
+        law = kernels.parse(text)
+        u, value = points(law, 4, rng=0), getattr(law, name)
+        np.testing.assert_allclose(
+            xp.host(transport_points(u, law, **{name: xp(value)})), law.transport(u), rtol=1e-4, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: transport_points([0.3], "matern", nu=np.asarray(1.5)), "nu of matern has no transport .* 'scale'"),
-        (lambda: transport_points([[0.3, 0.4]], "rational_quadratic", alpha=np.asarray(1.0)), "alpha of rational"),
-        (lambda: transport_points([0.3], "periodic", scale=np.asarray(1.0)), "scale of periodic"),
+        (lambda: transport_points([0.3], "periodic", scale=np.asarray(1.0)), "scale of periodic has no .* 'period'"),
+        (
+            lambda: transport_points([[0.3, 0.3, 0.3]], "matern(ndim=2)", nu=np.ones(2)),
+            "nu has shape \\(2,\\); .* one number$",
+        ),
         (lambda: transport_points([0.3], "gaussian(ndim=2)", scale=np.asarray(1.0)), "points has shape"),
         (lambda: transport_points([1.0], "gaussian", scale=np.asarray(1.0)), "inside the unit cube"),
         (lambda: evaluate_phi([1.0], "gaussian * cauchy", scale=np.asarray(1.0)), "not one family"),

@@ -37,7 +37,6 @@ MODULES = {
     "sets": lambda: RotaryEmbedding(rfrope.sample("gaussian(scale=32)", 4, rng=0, heads=2), learnable="both"),
     "polar": lambda: PolarEmbedding(rfrope.Rope(rfrope.geometric(8), polar=True), learnable="phases", heads=2),
 }
-FLOATS = torch.tensor([0.5, 1.25, -3.0, 1e4, 7.1])
 POSITIONS = {
     "counted": {},
     "counted from 7": {"offset": 7},

@@ -142,6 +142,15 @@ def test_the_ropes_of_a_model_that_sees_are_those_of_its_text():
     assert list_layers(text).ropes_by_layer == ("", "", "")
 
 
+def test_parts_stand_in_the_order_of_from_config():
+    config = {
+        **{"model_type": "qwen2_vl", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e6},
+        "vision_config": {"model_type": "qwen2_vl", "embed_dim": 64, "num_heads": 4},
+    }
+    names = [rope.source.model.name for rope in rfrope.from_config(config)]
+    assert [one.part for one in list_layers(config).kinds] == names == ["", "vision_config"]
+
+
 def test_another_rope_keeps_the_name_of_the_one_it_stands_for():
     layers, other = list_layers(GEMMA), rfrope.Rope(rfrope.geometric(128))
     kinds = [dataclasses.replace(one, rope=other) if one.kind == BOTH[1] else one for one in layers.kinds]

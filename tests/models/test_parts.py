@@ -388,7 +388,7 @@ def compared_with_its_class(told: Mapping[str, Any], own: dict[str, np.ndarray],
 
 
 ODD_BASE = {
-    "olmo3": "its class gives a base beside the dict to the layers with full attention alone; here it is for both",
+    "olmo3": "its class gives a base beside the dict to the layers with full attention alone; here it is for both"
 }
 OFTEN = ("moonshine", "deepseek_v2", "jetmoe", "zamba2", "gpt_neox", "dots3_note_text", "qwen2_vl_vision", "mistral4")
 

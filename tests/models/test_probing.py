@@ -713,7 +713,7 @@ def test_a_scheme_that_is_written_into_the_config_of_a_made_model(tiny):
     """As Soup#793."""
     made = tiny.made()
     made.config.rope_parameters = {
-        **{"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 1024},
+        **{"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4, "original_max_position_embeddings": 1024}
     }
     kinds = {one.kind: one.text for one in models.probe(made).findings}
     assert kinds.keys() == {"frequencies", "attention factor"}

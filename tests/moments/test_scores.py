@@ -328,10 +328,7 @@ def test_a_band_is_never_narrower_than_rounding():
     ("call", "message"),
     [
         (lambda: blocks_for_error("gaussian", max_lag=0, error=0.1), "max_lag is 0; expected a whole number from 1"),
-        (
-            lambda: blocks_for_error("gaussian", max_lag=(1, 2), error=0.1),
-            r"max_lag is \(1, 2\); expected one",
-        ),
+        (lambda: blocks_for_error("gaussian", max_lag=(1, 2), error=0.1), r"max_lag is \(1, 2\); expected one"),
         (lambda: blocks_for_error("gaussian", max_lag=16, error=1e-200), r"error is 1e-200; .* 2\*\*62 blocks"),
         (lambda: mean_kernel_band(1.0, "gaussian", n_blocks=4, confidence=2), "confidence is 2; expected"),
         (lambda: mean_kernel_band(1.0, "gaussian", n_blocks=0), "n_blocks is 0; expected a whole number from 1"),
@@ -488,12 +485,39 @@ def test_no_drawn_set_is_off_by_more_than_the_bound_of_real_lags():
         assert np.max(np.abs(mean - kernels.parse(law)(lags))) < error
 
 
-@pytest.mark.parametrize("law", ["exponential(scale=8)", "matern(nu=1, scale=8)", "power_exponential(exponent=1.5)"])
+NEARLY_SMOOTH = ["power_exponential(exponent=1.9998)", "power_exponential(exponent=1.9999999)", "matern(nu=0.9999)"]
+
+
+@pytest.mark.parametrize(
+    "law", ["exponential(scale=8)", "matern(nu=1, scale=8)", "power_exponential(exponent=1.5)", *NEARLY_SMOOTH]
+)
 def test_real_lags_need_frequencies_of_finite_variance(law):
     with pytest.raises(ValueError, match="no finite variance"):
         blocks_for_error(law, max_lag=32, error=0.1, lags="real")
     with pytest.raises(ValueError, match="lags is 'all'"):
         blocks_for_error(law, max_lag=32, error=0.1, lags="all")
+
+
+@pytest.mark.parametrize(
+    ("law", "same"),
+    [
+        ("matern(nu=1.02)", 51.0),  # nu / (nu - 1), to which 2 (1 - Phi) / lag^2 converges like lag^0.04
+        ("rational_quadratic(alpha=0.3, scale=1e80)", 1e-160),
+        (rfrope.bochner.from_function(lambda x: 1.0 / np.cosh(x / 9.0)), 1.0 / 81.0),
+    ],
+)
+def test_real_lags_know_the_variance_of_frequencies_from_small_lags_alone(law, same):
+    scale = 1.0 / math.sqrt(same)
+    far = {"max_lag": 64, "error": 0.3, "lags": "real"}
+    smooth = blocks_for_error(rfrope.kernel("gaussian", scale=scale), **far)
+    assert blocks_for_error(law, **far) == pytest.approx(smooth, rel=0.01)
+
+
+def test_a_variance_that_is_slow_to_come_is_not_taken_too_low():
+    """``E omega^2`` is 101 here; at the smallest lags the ratio still lacks a thousandth of it."""
+    far = {"max_lag": 64, "error": 0.003, "lags": "real"}
+    least = blocks_for_error(rfrope.kernel("gaussian", scale=101.0**-0.5), **far)
+    assert least <= blocks_for_error("matern(nu=1.01)", **far) < 1.001 * least
 
 
 def test_real_lags_that_are_short_against_the_scale_still_ask_for_confidence():

@@ -313,12 +313,7 @@ def _kept_apart(values: np.ndarray, out: Array | None) -> np.ndarray:
 
 
 def _turned(
-    kind: int,
-    x: Array,
-    operands: tuple[np.ndarray | None, ...],
-    turn: TurnOptions,
-    out: Array | None,
-    xp: ModuleType,
+    kind: int, x: Array, operands: tuple[np.ndarray | None, ...], turn: TurnOptions, out: Array | None, xp: ModuleType
 ) -> Array:
     """Plan and turn."""
     source = array.view_as_numpy(x)

@@ -133,19 +133,7 @@ def kept(key: Hashable, make: Callable[[], Any]) -> Any:
 
 
 def launch(source: str, name: str, blocks: int, threads: int, plan: np.ndarray) -> None:
-    """Run a kernel of a .cu file on the current device and stream, with one structure as its argument.
-
-    Parameters
-    ----------
-    source : str
-        Name of the file, without ``.cu``.
-    name : str
-        Name of the function, with its template arguments.
-    blocks, threads : int
-        Blocks in the grid, and threads in a block.
-    plan : ndarray, structured, of one element
-        What the kernel is given by value.
-    """
+    """Run a kernel of a .cu file, with its template arguments, on the current device and stream, with a plan."""
     if blocks > 0:
         kernel(source, name)((blocks,), (threads,), (plan,))
 

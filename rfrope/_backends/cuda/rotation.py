@@ -62,24 +62,15 @@ Axis = tuple[int, ...]  # length, then the strides of x, y, a, b, c and e
 
 
 class _Plan(NamedTuple):
-    """A rotation of arrays of given layouts.
+    """A rotation of arrays of given layouts."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        That of the result.
-    is_fit : bool
-        Whether it is what `rotate` may ask for: D blocks that fit, phases that leave features their shape, and elements
-        of the result that share no memory.
-    extents : tuple
-        The first byte and the one after the last of x, y, a and b, from their first elements.
-    launches : tuple
-        Kernels, each with its plan but for addresses, the offsets that are added to these, and the number of blocks.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # that of the result
+    # whether it is what `rotate` may ask for: D blocks that fit, phases that leave features their shape, and elements
+    # of the result that share no memory
     is_fit: bool
+    # the first byte and the one after the last of x, y, a and b, from their first elements
     extents: tuple[tuple[int, int], ...]
+    # kernels, each with its plan but for addresses, the offsets that are added to these, and the number of blocks
     launches: tuple[tuple[str, np.ndarray, tuple[int, ...], int], ...]
 
 

@@ -36,16 +36,10 @@ class _Recorded(torch.autograd.Function):
 
 
 def record(made: Sequence[Tensor], back: Callable[..., Sequence[Tensor]], *features: Tensor) -> tuple[Tensor, ...]:
-    """Return tensors that were made of features, with a gradient for these.
+    """Return tensors that were made of features, one of each, with a gradient for these.
 
-    Parameters
-    ----------
-    made : sequence of tensors
-        One of each of the detached features; nothing else has them.
-    back : callable
-        Takes the gradients of all that was made, None for what nobody used, and returns those of all features, by
-        functions that have gradients themselves. It holds nothing that its user may write to.
-    *features : tensors
+    `back` takes the gradients of all that was made, None for what nobody used, and returns those of all features, by
+    functions that have gradients themselves. It holds nothing that its user may write to.
     """
     found: tuple[Tensor, ...] = _Recorded.apply(made, back, *features)
     return found
@@ -54,17 +48,7 @@ def record(made: Sequence[Tensor], back: Callable[..., Sequence[Tensor]], *featu
 def rotated(
     at_once: Callable[..., Any], rotate: Callable[..., Any], x: Tensor, positions: Any, frequencies: Any, *turn: Any
 ) -> Tensor | None:
-    """Return features turned, or None for whatever takes a closer look.
-
-    Parameters
-    ----------
-    at_once, rotate : callable
-        The flat pass of the CPU, and `rfrope.rotate`, by which gradients turn back.
-    x, positions, frequencies
-        As in `rfrope.rotate`.
-    *turn
-        Pairings, scale and `inverse`.
-    """
+    """Return features turned by the flat pass of the CPU, with gradients by `rotate`, or None for a closer look."""
     pairings, scale, inverse = turn
     turned = at_once(x.detach(), positions, frequencies, pairings, scale, inverse, None)
     if turned is None or not 1.0 / scale <= LARGEST_SCALE:

@@ -31,19 +31,14 @@ def padded(x: Tensor, ndim: int) -> Tensor:
 
 
 class Given(NamedTuple):
-    """Tensors that say how features ``(batch, heads, tokens, d)`` turn: axes of one element stand for all.
+    """Tensors that say how features ``(batch, heads, tokens, d)`` turn: axes of one element stand for all."""
 
-    Attributes
-    ----------
-    positions : tensor (batch, heads, tokens, k), or None
-    frequencies : tensor (batch, sets, D, k), or words (batch, sets, D, 2 k), or None
-        Heads share each set in groups of neighbours. Numbers of uint64 are the bits of float64, for float positions.
-    shift, scale : tensors (batch, heads, tokens, D), or None
-        The shift belongs to keys, where there are any; without frequencies it is the phases.
-    """
-
-    positions: Tensor | None
+    positions: Tensor | None  # (batch, heads, tokens, k)
+    # (batch, sets, D, k), or words (batch, sets, D, 2 k), or None: heads share each set in groups of neighbours.
+    # Numbers of uint64 are the bits of float64, for float positions
     frequencies: Tensor | None
+    # (batch, heads, tokens, D), or None: the shift belongs to keys, where there are any; without frequencies it
+    # is the phases
     shift: Tensor | None
     scale: Tensor | None
 
@@ -111,27 +106,15 @@ class Given(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Numbers and words of a launch.
+    """Numbers and words of a launch."""
 
-    Attributes
-    ----------
-    factor : float
-        Multiplies cos and sin.
-    offset : int
-        Added to positions that are integers.
-    counted : bool
-        Whether tokens are counted, and positions added to that.
-    layout, out_layout : str
-        Of features and of results, as in `TurnOptions`.
-    back, divided, softplus : bool
-        Turn back; divide by the scale; features that are magnitudes, or those of a gradient, pass a softplus.
-    """
-
-    factor: float
-    offset: int
-    counted: bool
+    factor: float  # multiplies cos and sin
+    offset: int  # added to positions that are integers
+    counted: bool  # whether tokens are counted, and positions added to that
+    # of features and of results, as in `TurnOptions`
     layout: str
     out_layout: str
+    # turn back; divide by the scale; features that are magnitudes, or those of a gradient, pass a softplus
     back: bool
     divided: bool
     softplus: bool

@@ -22,49 +22,24 @@ _ELSEWHERE = ("gemma3n", "gemma4", "t5gemma")  # norms of queries and keys, or w
 
 @dataclass
 class Reached:
-    """Queries and keys that attention of one layer was given.
+    """Queries and keys that attention of one layer was given."""
 
-    Attributes
-    ----------
-    factors : dict
-        By side, what the result of the rotation was multiplied by on its way.
-    faults : list of str
-        What became of it otherwise.
-    scaling : float
-        What scores are multiplied by before softmax.
-    width : int
-        Features of a head of the queries.
-    config : Any
-        That of the module.
-    dtype : str
-    """
-
-    factors: dict[str, float]
-    faults: list[str]
-    scaling: float
-    width: int
-    config: Any
+    factors: dict[str, float]  # by side, what the result of the rotation was multiplied by on its way
+    faults: list[str]  # what became of it otherwise
+    scaling: float  # what scores are multiplied by before softmax
+    width: int  # features of a head of the queries
+    config: Any  # that of the module
     dtype: str
 
 
 @dataclass
 class Trace:
-    """Random numbers in place of the results of rotations, and what attention is given of them.
+    """Random numbers in place of the results of rotations, and what attention is given of them."""
 
-    Attributes
-    ----------
-    planted : dict
-        By layer, for each result its side, "" where it is turned alone, its values ``(B, H, T, d)``, and those that
-        norms made of them.
-    reached : dict
-        By layer.
-    twice : set
-        Layers that turn what was turned.
-    """
-
+    # by layer, for each result its side, "" where it is turned alone, its values (B, H, T, d), and what norms made
     planted: dict[str, list[tuple[str, list[np.ndarray]]]] = field(default_factory=dict)
     reached: dict[str, Reached] = field(default_factory=dict)
-    twice: set[str] = field(default_factory=set)
+    twice: set[str] = field(default_factory=set)  # layers that turn what was turned
 
     def plant(self, layer: str, given: list[Any], turned: tuple[Any, ...], axes: list[int]) -> tuple[Any, ...]:
         """Return random numbers in place of what a rotation gave."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -269,8 +269,18 @@ class _Judge(Reading):
             yield self.finding("pairing", text)
 
     def _rest(self) -> Iterator[Finding]:
-        for text in _describe_rest(self.box, self.noise, self.rotation().attention_factor):
-            yield self.finding("width", text)
+        """Yield what became of features that do not turn, of the first head of a side where they do not pass."""
+        usual = self.rotation().attention_factor  # spoken of elsewhere
+        for name, side in self.box.sides.items():
+            for h in side.turning:
+                one = side.structures[h]
+                rest = np.setdiff1d(np.arange(self.box.width), np.concatenate([one.first, one.second]))
+                values = side.matrices[h][:, rest, one.order[rest]]
+                near = [np.abs(values / value - 1.0) <= 8.0 * self.noise for value in (1.0, usual.get(name, 1.0))]
+                off = ~np.all(np.any(near, axis=0), axis=0)
+                if np.any(off):
+                    yield self.finding("width", f"{name}: {_describe_passing(values[:, off], rest[off])}")
+                    break
 
 
 def _find_growth(size: np.ndarray, positions: np.ndarray) -> float | None:
@@ -300,29 +310,6 @@ def _find_order(box: Box) -> str:
                 return f"feature {i} of keys meets feature {order[i]} of queries"
             return f"{name}: feature {i} comes out at {order[i]}, and that of queries at {wanted[i]}"
     return ""
-
-
-def _describe_rest(box: Box, noise: float, usual: Mapping[str, float]) -> Iterator[str]:
-    """Yield what became of features that do not turn, of the first head of a side where they do not pass.
-
-    Parameters
-    ----------
-    box : Box
-    noise : float
-        Error of factors by rounding.
-    usual : mapping
-        By side, the factor of what turns, which is spoken of elsewhere.
-    """
-    for name, side in box.sides.items():
-        for h in side.turning:
-            one = side.structures[h]
-            rest = np.setdiff1d(np.arange(box.width), np.concatenate([one.first, one.second]))
-            values = side.matrices[h][:, rest, one.order[rest]]
-            near = [np.abs(values / value - 1.0) <= 8.0 * noise for value in (1.0, usual.get(name, 1.0))]
-            off = ~np.all(np.any(near, axis=0), axis=0)
-            if np.any(off):
-                yield f"{name}: {_describe_passing(values[:, off], rest[off])}"
-                break
 
 
 def _describe_passing(values: np.ndarray, features: np.ndarray) -> str:

@@ -26,37 +26,23 @@ _NOISE = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": tables.FINE}
 
 @dataclass
 class Function:
-    """A function of queries, keys and positions, which gives both turned, or scores.
-
-    Attributes
-    ----------
-    apply : callable
-    head_dim, heads, kv_heads, axes : int
-    gives : {"rotated", "scores"}
-    scale : float
-        What scores are multiplied by beside the rotation.
-    place : tuple
-        Namespace, device and dtype of the arrays that the function takes.
-    origin : int
-        Position of the queries that scores are formed with.
-    marks_heads : bool
-        Whether features of head g of row b are multiplied by H b + g + 1, those of queries only where they come back.
-    """
+    """A function of queries, keys and positions, which gives both turned, or scores."""
 
     apply: Callable[..., Any]
     head_dim: int
     heads: int
     kv_heads: int
     axes: int
-    gives: str
-    scale: float
-    place: tuple[ModuleType, Any, Any]
-    origin: int = 0
-    marks_heads: bool = False
+    gives: str  # "rotated" or "scores"
+    scale: float  # what scores are multiplied by beside the rotation
+    place: tuple[ModuleType, Any, Any]  # namespace, device and dtype of the arrays that the function takes
+    origin: int = 0  # position of the queries that scores are formed with
+    marks_heads: bool = False  # head g of row b times H b + g + 1, queries only where they come back
     calls: int = field(default=0)
     dtype: str = ""
     still: tuple[str, ...] = ()
 
+    @property
     def widths(self) -> dict[str, int]:
         """Return the one width, under the name of a function."""
         return {"apply": self.head_dim}
@@ -144,31 +130,15 @@ def noise_of(dtype: str) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Pairs of features of one head that turn together.
+    """Pairs of features of one head that turn together."""
 
-    Attributes
-    ----------
-    first, second : ndarray of int, (D,)
-        The two features of each block.
-    pairing : {"half", "interleaved", "other"} or None
-        None where nothing turns.
-    start : int
-        The first feature that turns.
-    order : ndarray of int, (d,)
-        Where each feature stands in the output.
-    rest : float or None
-        What features that do not turn are multiplied by; None if there are none.
-    fault : str
-        Why it is no rotation of pairs.
-    """
-
-    first: np.ndarray
-    second: np.ndarray
-    pairing: str | None
-    start: int
-    order: np.ndarray
-    rest: float | None
-    fault: str = ""
+    first: np.ndarray  # (D,), of int: one feature of each block
+    second: np.ndarray  # (D,), the other
+    pairing: str | None  # "half", "interleaved", "other"; None where nothing turns
+    start: int  # the first feature that turns
+    order: np.ndarray  # (d,), of int: where each feature stands in the output
+    rest: float | None  # what features that do not turn are multiplied by; None without such
+    fault: str = ""  # why it is no rotation of pairs
 
 
 def choose_steps(context: int) -> np.ndarray:
@@ -274,26 +244,13 @@ def choose_positions(context: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Phases:
-    """Frequencies and factors read from what became of the first feature of each block.
+    """Frequencies and factors read from what became of the first feature of each block."""
 
-    Attributes
-    ----------
-    frequencies : ndarray (H, D)
-    allowed : ndarray (H, D)
-        How far they may be from what the black box turns by.
-    start : ndarray (H, D)
-        Phases at position 0.
-    off : ndarray (H, T)
-        The largest error of cos and sin at each position, of those frequencies.
-    is_like : ndarray of bool, (H,)
-        Whether all phases of a head are those of the positions, but for rounding to float32.
-    """
-
-    frequencies: np.ndarray
-    allowed: np.ndarray
-    start: np.ndarray
-    off: np.ndarray
-    is_like: np.ndarray
+    frequencies: np.ndarray  # (H, D)
+    allowed: np.ndarray  # (H, D), how far they may be from what the black box turns by
+    start: np.ndarray  # (H, D), phases at position 0
+    off: np.ndarray  # (H, T), the largest error of cos and sin at each position, of those frequencies
+    is_like: np.ndarray  # (H,), whether all phases are those of the positions, but for rounding to float32
 
 
 def read_phases(z: np.ndarray, positions: np.ndarray, noise: float) -> Phases:
@@ -346,31 +303,13 @@ def usual_length(z: np.ndarray) -> float:
 
 @dataclass(eq=False)
 class Side:
-    """Measurements of queries, of keys, or of scores: features followed, and phases of blocks.
+    """Measurements of queries, of keys, or of scores: features followed, and phases of blocks."""
 
-    Attributes
-    ----------
-    matrices : ndarray (H, P, d, d)
-        What becomes of unit vectors at the steps.
-    doubled : ndarray (H, P, d, d)
-        What becomes of twice the unit vectors.
-    structures : list of Structure
-        One for each head.
-    z : ndarray (B, H, T, D), complex
-        Blocks at the positions.
-    again : ndarray
-        The same at the end.
-    along : list of ndarray (H, T, D)
-        Blocks along each axis alone.
-    lagged : ndarray or None
-        Scores of queries at position 3.
-    single : ndarray (2, B, H, D), complex
-        Blocks of a single token in two rows, at two positions each.
-    """
-
-    matrices: np.ndarray
-    doubled: np.ndarray
-    structures: list[Structure] = field(default_factory=list)
+    matrices: np.ndarray  # (H, P, d, d), what becomes of unit vectors at the steps
+    doubled: np.ndarray  # (H, P, d, d), and of twice these
+    structures: list[Structure] = field(default_factory=list)  # one for each head
+    # complex blocks: (B, H, T, D) at the positions and again at the end; (H, T, D) along each axis alone, and of scores
+    # of queries at position 3; (2, B, H, D) of a single token in two rows, at two positions each
     z: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 0), complex))
     again: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 0), complex))
     along: list[np.ndarray] = field(default_factory=list)

@@ -40,24 +40,10 @@ class _Calls:
 
 
 class ModelLayers:
-    """Source that runs a model once for each measurement, and all its layers in it.
-
-    Attributes
-    ----------
-    calls : int
-        Forwards.
-    axes : int
-        Axes of positions that the model takes.
-    kinds : tuple of LayerKind
-        Layers by what is meant to turn them.
-    still : tuple of str
-        Attention that calls no function of rotation.
-    trace : Trace
-        What attention is given of the rotation's results.
-    """
+    """Source that runs a model once for each measurement, and all its layers in it."""
 
     def __init__(self, model: Any, meant: tuple[Rope, ...], config: Any) -> None:
-        self.model, self.calls = model, 0
+        self.model, self.calls = model, 0  # forwards
         listed = () if config is None else list_layers(config).kinds
         self.kinds = tuple(one for one in listed if not perceives(one.part))
         self.axes = max([1, *(len(one.sections) for one in meant if one.sections is not None)])
@@ -72,20 +58,17 @@ class ModelLayers:
         self._visited: list[str] = []
         self._is_inside = False
         calls = self._run({}, _count(_FIRST, self.axes))
-        self._widths, self._dtypes = calls.widths, calls.dtypes
-        self.trace = Trace()
-        if not self._widths:
+        self.widths, self._dtypes = calls.widths, calls.dtypes  # features that each layer gives to its function
+        self.trace = Trace()  # what attention is given of the rotation's results
+        if not self.widths:
             names = ", ".join(sorted({name for _, name in self.functions}))
             raise ValueError(
                 f"{type(model).__name__} called none of {names} in its forward; expected one in each layer"
             )
         visited = dict.fromkeys(self._visited)
         self._run({}, _count(_FIRST, self.axes), trace=self.trace)
-        self.still = tuple(one for one in visited if one not in self._widths and not _has_inner(one, visited))
-
-    def widths(self) -> dict[str, int]:
-        """Return the features that each layer gives to its function."""
-        return self._widths
+        inner = {one for one in visited if any(other.startswith(f"{one}.") for other in visited)}
+        self.still = tuple(one for one in visited if one not in self.widths and one not in inner)
 
     def rounding(self, name: str) -> tuple[float, bool]:
         """Return the error of cos and sin by the dtype of a layer, and whether that is wider than half precision."""
@@ -109,15 +92,7 @@ class ModelLayers:
         return tuple(one for one in meant if one.source.model.name == rope.source.model.name) or meant, True
 
     def counts_padding(self, box: Box, frequencies: np.ndarray) -> bool | None:
-        """Return whether tokens that a mask hides on the left count as positions, if that is known.
-
-        Parameters
-        ----------
-        box : Box
-            A layer whose queries turn.
-        frequencies : ndarray (D,)
-            By these.
-        """
+        """Return whether tokens that a mask hides on the left count, by the frequencies (D,) of a layer, or None."""
         if "attention_mask" not in inspect.signature(self.model.forward).parameters:
             return None
         blocks = unit(box.structure().first, box.width, _PADDED)
@@ -292,10 +267,6 @@ def _axis_of_tokens(x: Any, tokens: int) -> int:
             "of tokens after that of the batch"
         )
     return axes[0]
-
-
-def _has_inner(path: str, visited: Mapping[str, Any]) -> bool:
-    return any(other.startswith(f"{path}.") for other in visited)
 
 
 def _find_functions(model: Any) -> Iterator[tuple[Any, str]]:

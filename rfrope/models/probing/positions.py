@@ -24,26 +24,14 @@ Fault: TypeAlias = tuple[str, str, int | None]  # kind, text, position
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Positions by which tokens of one head turn, by its blocks and the frequencies that phases at 1, 2, 4, ... tell.
-
-    Attributes
-    ----------
-    box : Box
-    side : str
-    head : int
-    phases : Phases
-    noise : float
-        Error of cos and sin by rounding.
-    meant : list of ndarray (D,)
-        Frequencies that are meant, if they are known.
-    """
+    """Positions by which tokens of a head turn, by its blocks and frequencies that phases at 1, 2, 4, ... tell."""
 
     box: Box
     side: str
     head: int
     phases: Phases
-    noise: float
-    meant: list[np.ndarray]
+    noise: float  # error of cos and sin by rounding
+    meant: list[np.ndarray]  # frequencies (D,) that are meant, if they are known
 
     @property
     def frequencies(self) -> np.ndarray:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import choice, positive, show, whole
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope.data.model_types import known
 from rfrope.models.auditing import Finding, merge_shared
-from rfrope.models.configs import from_config
+from rfrope.models.configs import from_config, is_config, read_rope
 from rfrope.models.probing.faults import judge, judge_still
 from rfrope.models.probing.measurements import Box, Function, Side, choose_positions, choose_single, choose_steps, unit
 from rfrope.models.probing.models import ModelLayers
@@ -106,13 +105,7 @@ class Probe(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, strings and lists, ready for JSON."""
-        plain = {"passed": self.passed, "findings": [asdict(one) for one in self.findings]}
-        return plain | {
-            "rotations": [_plain(asdict(one)) for one in self.rotations],
-            "calls": self.calls,
-            "context": self.context,
-            "counts_padding": self.counts_padding,
-        }
+        return plain({"passed": self.passed, **vars(self)})
 
     def __str__(self) -> str:
         lines = ["PASSED" if self.passed else "FAILED"]
@@ -122,16 +115,6 @@ class Probe(Result):
         for text, names in groups.items():
             lines.append(f"  {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}{text}")
         return "\n".join([*lines, *(f"  {finding}" for finding in self.findings)])
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return [_plain(one) for one in value] if isinstance(value, tuple | list) else value
 
 
 def probe(
@@ -226,11 +209,11 @@ def probe(
         expected = getattr(apply, "config", None)
     meant = () if expected is None else _read_meant(expected)
     length = _choose_context(context, meant)
-    if _is_config(expected):
+    if is_config(expected):
         meant = _read_meant(expected, length)
     source: _Source
     if hasattr(apply, "named_modules"):
-        source = ModelLayers(apply, meant, expected if _is_config(expected) else None)
+        source = ModelLayers(apply, meant, expected if is_config(expected) else None)
     else:
         source = _read_function(
             apply,
@@ -264,24 +247,18 @@ def _count_padding(source: _Source, boxes: dict[str, Box], verdicts: list[tuple[
 
 def _read_meant(expected: Any, length: int | None = None) -> tuple[Rope, ...]:
     """Return the Ropes that are meant, also those of several axes or heads; those of a config for a length."""
-    if not _is_config(expected):
-        made = expected if isinstance(expected, Rope) else Rope(expected)
-        refuse_polar(made, "expected", _POLAR)
-        return (replace(made, frequencies=array.to_host(made.frequencies, "expected").astype(np.float64)),)
+    if not is_config(expected):
+        return (read_rope("expected", expected, _POLAR),)
     found = from_config(expected, seq_len=length)
     for one in found:
         refuse_polar(one, "expected", _POLAR)
     text = [one for one in found if one.source.rope_parameters["rope_type"] != "axial"]
-    return tuple(_turn_back(one) if known(one.source.model.model_type).get("negated") else one for one in text or found)
-
-
-def _turn_back(rope: Rope) -> Rope:
-    """Return the Rope of a model whose class negates every angle."""
-    return replace(rope, frequencies=-np.asarray(rope.frequencies))
-
-
-def _is_config(expected: Any) -> bool:
-    return isinstance(expected, Mapping | str | os.PathLike) or hasattr(expected, "to_dict")
+    return tuple(
+        replace(one, frequencies=-np.asarray(one.frequencies))  # its class negates every angle
+        if known(one.source.model.model_type).get("negated")
+        else one
+        for one in text or found
+    )
 
 
 def _choose_context(context: int | None, meant: tuple[Rope, ...]) -> int:
@@ -333,7 +310,7 @@ def _count_axes(rope: Rope) -> int:
 def _measure(source: _Source, context: int) -> dict[str, Box]:
     """Give a source all that it is asked, and return what came back."""
     steps, at = choose_steps(context), choose_positions(context)
-    widths = source.widths()
+    widths = source.widths
     widest = max(widths.values())
     followed = np.tile(np.eye(widest), (len(steps), 1))
     places = _spread([np.repeat(steps, widest)], source.axes)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -89,25 +89,13 @@ class Rotation(Result):
 
 
 class Reading:
-    """A box as a rotation, beside the Rope that is meant, or none.
-
-    Attributes
-    ----------
-    box : Box
-    rope : Rope or None
-    phases : dict of Phases
-        By side, of those that turn.
-    narrow : dict of str
-        By side, the name of the half precision of cos and sin.
-    noise : float
-        Error of cos and sin by rounding.
-    """
+    """A box as a rotation, beside the Rope that is meant, or none."""
 
     def __init__(self, box: Box, rope: Rope | None) -> None:
         self.box, self.rope = box, rope
-        self.narrow: dict[str, str] = {}
-        self.phases: dict[str, Phases] = {}
-        self.noise = box.noise
+        self.narrow: dict[str, str] = {}  # by side, the name of the half precision of cos and sin
+        self.phases: dict[str, Phases] = {}  # by side, of those that turn
+        self.noise = box.noise  # error of cos and sin by rounding
 
     def finding(self, kind: str, text: str, position: int | None = None) -> Finding:
         """Return a fault of this box."""
@@ -228,7 +216,9 @@ class Reading:
                     continue
             elif rope is not None:
                 wanted = None
-            used = np.any(np.abs(found) > 1e-3 * _find_slowest(self.phases.values()), axis=0)
+            turning = [one.frequencies[one.frequencies != 0.0] for one in self.phases.values()]
+            slowest = min(float(np.min(np.abs(one), initial=1.0)) for one in turning)
+            used = np.any(np.abs(found) > 1e-3 * slowest, axis=0)
             if not np.all(used):
                 unused = ", ".join(str(axis) for axis in np.flatnonzero(~used))
                 text = f"positions along axes {unused} are given and never used"
@@ -276,18 +266,6 @@ def total(rope: Rope, head: int = 0) -> np.ndarray:
     return np.asarray(vectors if vectors.ndim == 1 else vectors.sum(axis=-1))
 
 
-def _find_slowest(phases: Iterable[Phases]) -> float:
-    """Return the least of some frequencies beside 0, at most 1."""
-    return min(float(np.min(np.abs(one.frequencies[one.frequencies != 0.0]), initial=1.0)) for one in phases)
-
-
 def _flat(rope: Rope, frequencies: np.ndarray) -> Rope:
     """Return a Rope for one axis and one head with the same source."""
-    return Rope(
-        frequencies,
-        pairing=rope.pairing,
-        head_dim=rope.head_dim,
-        attention_factor=rope.attention_factor,
-        context=rope.context,
-        source=rope.source,
-    )
+    return replace(rope, frequencies=frequencies, sections=None, interleaved=False)

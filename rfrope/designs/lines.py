@@ -1,0 +1,240 @@
+"""Laws whose phases are sums of functions of one uniform each: means over cells of such a uniform, by quadrature."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from rfrope._core import capacity
+from rfrope.designs.weighted import NODES, place_nodes
+from rfrope.kernels import Kernel
+from rfrope.kernels.base import Product
+
+TAIL_PANELS = 40  # intervals that halve towards an end
+_MOST_NODES = 2**22  # of an integral over the law
+_TOLERANCE = 1e-11  # between one number of intervals and twice as many
+_TAIL_PHASES = 2.0**12  # radians of a tail that are followed
+
+
+def refusal(design: str, kernel: Kernel) -> ValueError:
+    """Error that says which designs have exact covariances for which laws."""
+    return ValueError(
+        f"design is {design!r}, whose pairs of blocks have no exact covariance for {kernel!r}; expected 'iid', "
+        "'antithetic', 'stratified' or 'shifted' where each axis is a function of a uniform of its own, 'sobol' where "
+        "each uniform adds a term to a frequency (none is a radius of several, or picks a component), 'halton' where "
+        "one uniform makes a frequency, 'orthogonal' where the law of radii is known, or frequencies, which are dealt "
+        "to the blocks at random; estimate_scores measures the others"
+    )
+
+
+class Line(NamedTuple):
+    """One axis of a law: its magnitude as a function of a uniform, and ``1 - Phi`` of lags along this axis."""
+
+    kernel: Kernel
+    axis: int
+
+    def magnitudes(self, p: np.ndarray) -> np.ndarray:
+        """Quantiles of the magnitude."""
+        cube = np.full((p.size, self.kernel.n_columns), 0.5)
+        cube[:, self.axis] = np.clip(0.5 + 0.5 * p.reshape(-1), 0.5, 1.0 - 2.0**-53)
+        return np.abs(self.kernel.transport_points(cube)[:, self.axis]).reshape(p.shape)
+
+    def products(self, along: np.ndarray, step: float, panels: int, *, half: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Means of ``exp(i (a' - a))`` and ``exp(i (a' + a))``, a at a uniform p and a' a step further, modulo 1.
+
+        Intervals halve towards the ends, where a frequency may have none; what lies beyond the last is left out.
+        """
+        ends = np.sort(np.array([0.0, 1.0 - step, 1.0]))
+        grades = 0.5 ** np.arange(1.0, TAIL_PANELS)
+        grades = np.concatenate([[0.0], grades[::-1], 1.0 - grades[1:], [1.0]])
+        finer = np.interp(np.arange(panels * (grades.size - 1) + 1) / panels, np.arange(float(grades.size)), grades)
+        places, weights = zip(*(place_nodes(a + (b - a) * finer) for a, b in itertools.pairwise(ends)), strict=True)
+        place, weight = np.concatenate(places), np.concatenate(weights)
+        size = [self.frequencies(p % 1.0, half=half) for p in (place, place + step)]
+        apart, together = (np.exp(1j * along[:, None] * (size[1] + sign * size[0])) @ weight for sign in (-1.0, 1.0))
+        return apart, together
+
+    def waves(self, along: np.ndarray, cells: int, panels: int, *, half: bool) -> np.ndarray:
+        """Means ``(L, cells)`` of ``exp(i a) - 1`` in so many equally likely cells, from as many intervals in each.
+
+        In the first and the last cell they halve towards the ends; what lies beyond the last is left out.
+        """
+        grades = np.append(0.0, 0.5 ** np.arange(TAIL_PANELS, -1.0, -1.0)) / cells
+        capacity.check(64.0 * (cells + 2 * len(grades)) * panels * NODES.size, f"{cells} cells", "the number of blocks")
+        edge = np.interp(
+            np.arange(panels, panels * (len(grades) - 1) + 1) / panels, np.arange(float(len(grades))), grades
+        )
+        inside = np.arange(panels, (cells - 1) * panels + 1) / (cells * panels)
+        ends = np.unique(np.concatenate([edge, inside, 1.0 - edge]))
+        place, weight = place_nodes(ends)
+        cell = np.minimum((place * cells).astype(np.int64), cells - 1)
+        size = self.frequencies(place, half=half)
+        first = np.searchsorted(cell, np.arange(cells))
+        return np.stack([np.add.reduceat(weight * cells * np.expm1(1j * x * size), first) for x in along])
+
+    def frequencies(self, p: np.ndarray, *, half: bool) -> np.ndarray:
+        """Quantiles of the magnitude, or of the frequency itself."""
+        if half:
+            return self.magnitudes(p)
+        p = np.clip(p, 2.0**-53, 1.0 - 2.0**-53)
+        return np.sign(p - 0.5) * self.magnitudes(np.abs(2.0 * p - 1.0))
+
+    def fall(self, lags: np.ndarray) -> np.ndarray:
+        """``1 - Phi`` at the lags' component."""
+        along = np.zeros_like(lags)
+        along[:, self.axis] = lags[:, self.axis]
+        return self.kernel.deficits(along, np)[0]
+
+    def means(self, lags: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
+        """Means ``(L, cells)`` of ``1 - cos u`` in so many equally likely cells, and over all ``(L,)``.
+
+        The last cell, which may have no end, has what the others leave of the whole.
+        """
+        capacity.check(64.0 * cells * len(lags), f"{len(lags)} lags", "the number of lags or of blocks")
+        fall, along = self.fall(lags), np.abs(lags[:, self.axis])
+        atoms = self.kernel._atoms()
+        if atoms is not None:
+            inside = _Steps.sort(np.abs(atoms[0][:, self.axis]), atoms[1]).means(along, cells)[:, :-1]
+        else:
+            inside = refine(lambda at, panels: self._inner_means(at, cells, panels), along, cells)
+        return np.concatenate([inside, cells * fall[:, None] - np.sum(inside, axis=1, keepdims=True)], axis=1), fall
+
+    def _inner_means(self, along: np.ndarray, cells: int, panels: int) -> np.ndarray:
+        place, weight = place_nodes(np.linspace(0.0, 1.0, panels + 1))
+        size = self.magnitudes((np.arange(cells - 1)[:, None] + place) / cells)
+        return np.stack([cosine_fall(x * size) @ weight for x in along])
+
+    def lattice_variance(self, lags: np.ndarray, cells: int) -> np.ndarray:
+        """Variance of the mean of ``1 - cos u`` over cells, all at the same place of theirs, which is uniform."""
+        along, atoms = np.abs(lags[:, self.axis]), self.kernel._atoms()
+        fall, square = self.kernel.deficits(lags, np)
+        if atoms is not None:
+            steps = _Steps.sort(np.abs(atoms[0][:, self.axis]), atoms[1])
+            place, weight = steps.places(cells)
+            size = steps.magnitudes((np.arange(cells)[:, None] + place) / cells)
+            means = (np.mean(cosine_fall(x * size), axis=0) for x in along)
+            return np.array([weight @ (mean - f) ** 2 for mean, f in zip(means, fall, strict=True)])
+        alone = square - fall * fall
+        unit = np.where(alone > 0.0, alone, 1.0)
+        known = dict(zip(along.tolist(), np.stack([fall, square, unit], axis=1).tolist(), strict=True))
+
+        def find(at: np.ndarray, panels: int) -> np.ndarray:
+            return np.array([[self._spread(x, cells, panels, *known[x][:2]) / known[x][2]] for x in at.tolist()])
+
+        return refine(find, along, cells, least=1.0)[:, 0] * unit
+
+    def _spread(self, x: float, cells: int, panels: int, fall: float, square: float) -> float:
+        """That variance at one lag.
+
+        Intervals halve towards the end of the last cell. Beyond the last of them that cell has what is left of the mean
+        and of the mean square over all, and the others vary so little that only their own mean counts.
+        """
+        ends = 1.0 - 0.5 ** np.arange(TAIL_PANELS + 1.0)
+        phases = x * self.magnitudes((cells - 1.0 + ends) / cells)
+        ends = ends[: max(2, int(np.sum(phases <= _TAIL_PHASES)))]
+        counts = panels * np.ceil(1.0 + np.diff(phases[: len(ends)]) / NODES.size)
+        _check_nodes(cells * float(np.sum(counts)), x)
+        parts = [
+            np.linspace(a, b, n, endpoint=False)
+            for a, b, n in zip(ends, ends[1:], counts.astype(int).tolist(), strict=False)
+        ]
+        place, weight = place_nodes(np.append(np.concatenate(parts), ends[-1]))
+        beyond, share = place_nodes(np.array([ends[-1], 1.0]))
+        others = cosine_fall(x * self.magnitudes((np.arange(cells - 1)[:, None] + np.append(place, beyond)) / cells))
+        last = cosine_fall(x * self.magnitudes((cells - 1.0 + place) / cells))
+        both = np.append(weight, share)
+        first = cells * fall - np.sum(others @ both) - last @ weight
+        second = cells * square - np.sum((others * others) @ both) - (last * last) @ weight
+        rest = np.sum(others, axis=0) / cells - fall
+        near, far = rest[: len(place)], rest[len(place) :]
+        tail = far * far @ share + 2.0 * (far @ share / np.sum(share)) * first / cells + second / cells**2
+        return float((near + last / cells) ** 2 @ weight + tail)
+
+
+def find_lines(kernel: Kernel, design: str, most_axes: int | None = None) -> list[Line]:
+    """Axes of a law whose components are functions of a column each, in the order of the columns."""
+    if not _has_lines(kernel) or (most_axes is not None and kernel.ndim > most_axes):
+        raise refusal(design, kernel)
+    return [Line(kernel, axis) for axis in range(kernel.ndim)]
+
+
+def _has_lines(kernel: Kernel) -> bool:
+    law = kernel.stated_law()
+    apart = kernel.ndim == 1 or (law is not None and law.radius is None)
+    return kernel.n_columns == kernel.ndim and all(kernel.signed_columns) and apart
+
+
+def find_columns(kernel: Kernel, design: str) -> list[tuple[Line, int]]:
+    """Columns of a law whose frequencies are sums of functions of one column each, and the axes that they are on."""
+    if _has_lines(kernel):
+        return [(Line(kernel, axis), axis) for axis in range(kernel.ndim)]
+    if not isinstance(kernel, Product) or not all(map(_has_lines, kernel.factors)):
+        raise refusal(design, kernel)
+    return [(Line(factor, axis), axis) for factor in kernel.factors for axis in range(factor.ndim)]
+
+
+def cosine_fall(phase: np.ndarray) -> np.ndarray:
+    """``1 - cos`` with its digits at small phases."""
+    sine = np.sin(0.5 * phase)
+    return 2.0 * sine * sine
+
+
+class _Steps(NamedTuple):
+    """Magnitudes of a law of atoms in order, and the probabilities up to each of them, from 0 on."""
+
+    size: np.ndarray
+    ends: np.ndarray
+
+    @classmethod
+    def sort(cls, size: np.ndarray, weight: np.ndarray) -> _Steps:
+        """Put atoms in order."""
+        order = np.argsort(size, kind="stable")
+        return cls(size[order], np.concatenate([[0.0], np.cumsum(weight[order])]))
+
+    def means(self, along: np.ndarray, cells: int) -> np.ndarray:
+        """Means ``(L, cells)`` of ``1 - cos u`` in equally likely cells."""
+        fall = cosine_fall(along[:, None] * self.size) * np.diff(self.ends)
+        total = np.concatenate([np.zeros((len(along), 1)), np.cumsum(fall, axis=1)], axis=1)
+        edges = np.arange(cells + 1.0) / cells
+        return cells * np.diff(np.stack([np.interp(edges, self.ends, one) for one in total]), axis=1)
+
+    def places(self, cells: int) -> tuple[np.ndarray, np.ndarray]:
+        """Places in a cell between which no cell has a step, and how far these are apart."""
+        edges = np.unique(np.concatenate([[0.0, 1.0], cells * self.ends % 1.0]))
+        return 0.5 * (edges[1:] + edges[:-1]), np.diff(edges)
+
+    def magnitudes(self, p: np.ndarray) -> np.ndarray:
+        """Quantiles."""
+        return self.size[np.searchsorted(self.ends[1:-1], p, side="right")]
+
+
+# -- quadrature --------------------------------------------------------------------------------------------------------
+
+
+def refine(
+    find: Callable[[np.ndarray, int], np.ndarray], lags: np.ndarray, cells: int, least: float = 0.0
+) -> np.ndarray:
+    """Integrals ``(L, n)`` at some lags, with twice as many intervals until that changes nothing.
+
+    Changes are compared with the largest of the n, or with `least` if that is more.
+    """
+    found, left, panels = find(lags, 1), np.arange(len(lags)), 2
+    while left.size:
+        _check_nodes(panels * cells, float(np.max(np.abs(lags[left]))))
+        finer = find(lags[left], panels)
+        apart = np.max(np.abs(finer - found[left]), axis=1, initial=0.0)
+        size = np.max(np.abs(finer), axis=1, initial=least)
+        found[left] = finer
+        left, panels = left[apart > _TOLERANCE * size], 2 * panels
+    return found
+
+
+def _check_nodes(intervals: float, lag: float) -> None:
+    if intervals * NODES.size > _MOST_NODES:
+        raise ValueError(
+            f"lags reach {lag}; expected lags at which the phases of the kernel's law can be followed: nearer ones, or "
+            "fewer blocks"
+        )
