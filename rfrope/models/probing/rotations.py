@@ -168,7 +168,7 @@ class Reading:
         """Yield how pairing, width, frequencies, axes and factors differ from those of a Rope."""
         one = self.box.structure()
         if rope.pairing and one.pairing != rope.pairing and one.first.size > 1:
-            yield self.finding("pairing", f"it turns by pairing {one.pairing!r}, and {rope.pairing!r} is meant")
+            yield self.finding("pairing", f"it turns by pairing {one.pairing!r}, expected {rope.pairing!r}")
             if one.pairing == "other":  # its blocks have no order to compare
                 return
         turns_last = rope.source.model.turns_last
