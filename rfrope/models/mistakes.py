@@ -62,7 +62,7 @@ def _name_mistake(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_t
 def describe_width(found: np.ndarray, rope: Rope) -> str:
     """Say that there are more or fewer frequencies than are meant."""
     meant = rope.n_blocks
-    text = f"{found.size} frequencies, for {2 * found.size} features of a head, and {meant} are meant, for {2 * meant}"
+    text = f"{found.size} frequencies for {2 * found.size} features of a head, expected {meant} for {2 * meant}"
     head_dim = rope.head_dim or 0
     if 2 * meant < head_dim == 2 * found.size:
         text += ": the whole head turns, and partial_rotary_factor was left out"

@@ -174,7 +174,7 @@ class Reading:
         turns_last = rope.source.model.turns_last
         start = self.box.width - rope.rotary_dim if turns_last else 0
         if one.start != start and rope.rotary_dim < self.box.width:
-            yield self.finding("width", f"features from {one.start} on turn, and those from {start} on are meant")
+            yield self.finding("width", f"features from {one.start} on turn, expected those from {start} on")
         yield from self._compare_frequencies(rope)
         yield from self._compare_factors(rope)
 
