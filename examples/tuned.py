@@ -68,8 +68,17 @@ class Contrast:
     @property
     def interval(self) -> tuple[float, float]:
         """Where the mean lies with a confidence of 95 %."""
-        reach = float(student.ppf(0.975, self.freedom)) * self.error
+        return self.between(0.95)
+
+    def between(self, confidence: float) -> tuple[float, float]:
+        """Return where the mean lies with a confidence."""
+        reach = float(student.ppf(0.5 + 0.5 * confidence, self.freedom)) * self.error
         return self.mean - reach, self.mean + reach
+
+    @property
+    def visible(self) -> float:
+        """The difference that a test at 5 % would see four times in five, with this error."""
+        return float(student.ppf(0.975, self.freedom) + student.ppf(0.8, self.freedom)) * self.error
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -148,10 +157,10 @@ def tune(
     return complete(path, runs, work, workers, KEYS)
 
 
-def best_arm(rows: list[Row], names: Iterable[str]) -> str | None:
-    """Return the arm with the lowest mean loss on validation beyond the trained length, over the seeds apart."""
+def best_arm(rows: list[Row], names: Iterable[str], column: str = "validation beyond") -> str | None:
+    """Return the arm with the lowest mean over the seeds apart: of the loss beyond the trained length, or a column."""
     losses = {
-        name: [float(row["validation beyond"]) for row in rows if row["encoding"] == name and int(row["seed"]) in APART]
+        name: [float(row[column]) for row in rows if row["encoding"] == name and int(row["seed"]) in APART]
         for name in names
     }
     return min((name for name in losses if losses[name]), key=lambda name: np.mean(losses[name]), default=None)
@@ -216,6 +225,24 @@ def planned(rows: list[Row], column: str, pairs: Iterable[tuple[str, str]]) -> l
         f"{own} less {other}, {column}: {one}, corrected p = {p:.2g}"
         for ((own, other), one), p in zip(found.items(), corrected, strict=True)
     ]
+
+
+def read_options(
+    about: str | None,
+    arguments: list[str] | None,
+    arms: Iterable[str],
+    seeds: int,
+    parser: argparse.ArgumentParser | None = None,
+) -> argparse.Namespace:
+    """Return the options of a script that trains arms, among them those of a parser of its own."""
+    names = list(arms)
+    every = argparse.ArgumentParser(description=str(about).partition(":")[0], parents=[parser] if parser else [])
+    every.add_argument("--output", metavar="FILE", type=pathlib.Path, required=True, help="comma-separated values")
+    every.add_argument("--arms", metavar="NAME", nargs="+", choices=names, default=names)
+    every.add_argument("--seeds", metavar="N", type=int, default=seeds, help=f"runs of each arm; {seeds}")
+    every.add_argument("--workers", metavar="N", type=int, default=2, help="processes of one thread; 2")
+    every.add_argument("--short", action="store_true", help="three steps and two items: to see that it works")
+    return every.parse_args(arguments)
 
 
 def trained_kernels(rows: list[Row]) -> list[Row]:
@@ -325,14 +352,7 @@ def main(
     pairs : mapping, optional
         Pairs of arms that are compared over seeds, by the column; see `planned`.
     """
-    names = list(arms)
-    every = argparse.ArgumentParser(description=str(about).partition(":")[0], parents=[parser] if parser else [])
-    every.add_argument("--output", metavar="FILE", type=pathlib.Path, required=True, help="comma-separated values")
-    every.add_argument("--arms", metavar="NAME", nargs="+", choices=names, default=names)
-    every.add_argument("--seeds", metavar="N", type=int, default=SEEDS, help=f"runs of each arm; {SEEDS}")
-    every.add_argument("--workers", metavar="N", type=int, default=2, help="processes of one thread; 2")
-    every.add_argument("--short", action="store_true", help="three steps and two short texts: to see that it works")
-    options = every.parse_args(arguments)
+    options = read_options(about, arguments, arms, SEEDS, parser)
     work = partial(run, short=options.short, **{name: getattr(options, name) for name in taken})
     rows = tune(options.output, options.arms, options.seeds, work, options.workers)
     table, primary = compare(rows, parts)

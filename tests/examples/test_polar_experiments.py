@@ -545,3 +545,45 @@ def test_the_page_says_what_the_code_does(script):
     }
     assert plain == set(code)
     assert len(chain) == 7
+
+
+def test_the_page_says_what_the_runs_of_mixed_texts_gave(script):
+    tuned, arms, lm = script("tuned"), script("arms"), script("train_recall")
+    rows = tuned.read(ROOT / "docs" / "train_recall_code.csv")
+    best = {arm: min(found, key=found.get) for arm, found in tuned.losses_by_rate(rows).items()}
+    rows = [row for row in rows if float(row["rate"]) == best[row["encoding"]]]
+    assert len(rows) == len(lm.ARMS_OF["code"]) * (len(tuned.APART) + tuned.SEEDS)
+    table, primary = tuned.compare(rows, ["within", "beyond"])
+    chosen = {line["chosen"]: line["arm"] for line in table}
+    assert (chosen["best baseline"], chosen["best polar"]) == ("RoPE, window", "polar, gaussian and constant")
+    low, high = primary.interval
+    values = {arm: dict(zip(COLUMNS, tuned.values_of(rows, arm, COLUMNS).T, strict=True)) for arm in best}
+    beyond, text, recall = ({arm: one[name].mean() for arm, one in values.items()} for name in COLUMNS[:3])
+    learned = {arm: int((one["recall within"] < 1.0).sum()) for arm, one in values.items()}
+    guessed = {"RoPE with window, and none", "polar, gaussian and constant", "FoPE"}
+    assert {arm for arm, loss in recall.items() if loss < 3.0} == guessed
+    assert sum(count == 5 for count in learned.values()) == 6
+    assert (learned["polar, gaussian and constant"], learned["RoPE, window"]) == (3, 5)
+    kernels = {(line["arm"], line["head"]): line["kernel at 16"].split(" ±")[0] for line in tuned.trained_kernels(rows)}
+    fallen = [kernels[f"polar, {family} ladder", "1"].replace(", then", " to") for family in FAMILIES]
+    page = " ".join((ROOT / "docs" / "experiments_polar.rst").read_text("utf-8").split())
+    for sentence in (
+        f"the difference is {primary.mean:+.3f} ± {primary.error:.3f} bits (95 %: {low:+.3f} to {high:+.3f}; "
+        f"p = {primary.p:.2g})",
+        f"It loses {beyond['polar, gaussian and constant']:.2f} bits beyond the trained length; FoPE loses "
+        f"{beyond['FoPE']:.2f}, PoPE {beyond['PoPE']:.2f}, ALiBi {beyond['ALiBi']:.2f} and RoPE {beyond['RoPE']:.2f}. "
+        f"The Gaussian and Cauchy ladders lose {beyond['polar, gaussian ladder']:.2f} and "
+        f"{beyond['polar, cauchy ladder']:.2f}.",
+        f'"RoPE with window, and none" {recall["RoPE with window, and none"]:.2f}, "polar, gaussian and constant" '
+        f"{recall['polar, gaussian and constant']:.2f} and FoPE {recall['FoPE']:.2f}.",
+        f"by its text, {text['RoPE, window']:.2f} bits, and by guessing what it cannot see, "
+        f"{recall['RoPE, window']:.2f} bits, where others are sure and wrong (ALiBi {recall['ALiBi']:.2f})",
+        f"scale 64 falls from {fallen[0]} (Gaussian), {fallen[1]} (Matérn) and {fallen[2]} (Cauchy)",
+    ):
+        assert sentence in page, sentence
+    assert high > low > 0.0, "against"
+    assert set(best) == set(lm.ARMS_OF["code"]) <= set(arms.ARMS)
+
+
+COLUMNS = ["beyond", "text beyond", "recall beyond", "recall within"]
+FAMILIES = ("gaussian", "matern", "cauchy")
