@@ -200,15 +200,14 @@ def test_matern_with_a_large_nu_comes_near_a_gaussian_kernel(nu):
 
 @pytest.mark.parametrize("nu", [0.5, 31.0])
 def test_derivatives_of_matern_in_single_precision_are_finite_and_right(nu):
-    jax = pytest.importorskip("jax")
+    jax, matern = pytest.importorskip("jax"), kernels.parse("matern")
     with jax.enable_x64(False):
         for lag in (0.0, 1.0, 100.0, 1e9):
             found = jax.grad(lambda n, at=lag: evaluate_phi(jax.numpy.float32(at), "matern", nu=n))(
                 jax.numpy.float32(nu)
             )
             with jax.enable_x64(True):
-                law = kernels.parse("matern")
-                expected = difference(lambda v, at=lag: with_value(law, "nu", v)(np.array([at])), nu)
+                expected = difference(lambda v, at=lag: with_value(matern, "nu", v)(np.array([at])), nu)
             assert float(found) == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
 
 
