@@ -301,7 +301,8 @@ def fold_gains(gains: Array, basis: Array) -> Array:
     ------
     ValueError
         If that matrix is not diagonal, to 1e-6 of the largest gain, so that no gains are equivalent: fold the model
-        before gains are trained, or keep its own rotation. Also if shapes do not fit, or the basis is not orthogonal.
+        before gains are trained, or keep its own rotation. Also if shapes do not fit, a gain is not finite,
+        or the basis is not orthogonal.
     TypeError
         If a value is not a real number.
 
@@ -329,6 +330,8 @@ def fold_gains(gains: Array, basis: Array) -> Array:
             f"gains has shape {tuple(gains.shape)} and basis {tuple(basis.shape)}; expected (d,) and (d, d)"
         )
     columns, values = numbers_on_host(basis, "basis"), numbers_on_host(gains, "gains").astype(np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError("gains holds NaN or infinity; expected finite numbers")
     made = columns.T @ (values[:, None] * columns)
     mixed = np.abs(made - np.diag(np.diagonal(made)))
     if not np.max(mixed) <= _SINGLE * np.max(np.abs(values)):

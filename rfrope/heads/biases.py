@@ -216,6 +216,8 @@ def fire_bias(
             raise ValueError(f"{name} has shape {shape}; expected {wanted}")
         if not axes and not _holds(read[name] > 0.0, xp):
             raise ValueError(f"{name} is {show(named[name])}; expected a positive number")
+        if axes and not _holds(read[name] >= 0.0, xp):
+            raise ValueError(f"{name} holds negative positions; expected 0 or more")
     rows, columns, c, threshold = read.values()
     array.check_memory(48.0, (rows.shape[0], columns.shape[0]), rows, "q_positions or k_positions")
     queries, keys = rows[:, None], columns[None, :]

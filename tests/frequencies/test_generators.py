@@ -457,6 +457,7 @@ REFUSED = [
     (fold, (np.ones((4, 2)), np.ones(4)), ValueError, r"basis has shape \(4,\)"),
     (fold, (np.ones((4, 2), int), np.eye(4)), TypeError, "weight has shape .* int64"),
     (fold_gains, (np.ones(3), np.eye(4)), ValueError, r"gains has shape \(3,\) and basis \(4, 4\)"),
+    (fold_gains, (np.full(4, np.nan), np.eye(4)), ValueError, "gains holds NaN or infinity"),
 ]
 
 

@@ -186,6 +186,7 @@ REFUSED = [
         r"threshold has shape \(3,\); expected one",
     ),
     (fire_bias, (AT, 3.0, abs), {"c": 1.0, "threshold": 1.0}, ValueError, r"k_positions has shape \(\)"),
+    (fire_bias, (AT, [0.0, -1.0], abs), {"c": 1.0, "threshold": 1.0}, ValueError, "k_positions holds negative"),
 ]
 
 

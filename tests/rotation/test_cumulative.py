@@ -73,6 +73,13 @@ def test_a_million_steps_from_16_bits_are_exact(dtype):
     assert np.max(distance(rough, np.cumsum(whole[:, 1] / 32.0 * float(np.float32(math.pi))))) > 0.1
 
 
+def test_rates_are_exact_up_to_2_to_the_50():
+    whole = np.random.default_rng(50).integers(-(2**53), 2**53, size=(64, 4))
+    wanted = np.stack([exact(np.cumsum(one.astype(object)), 8) for one in whole.T], axis=1)
+    phases, _ = cumulative_phases(whole / 8.0)
+    np.testing.assert_allclose(distance(phases, wanted), 0.0, atol=7e-16)
+
+
 def test_one_token_is_its_rate_to_the_last_bit():
     rates = np.array([[1e-30, -1e-9, 0.1, 3.0, -3.14159, 2.0**-60, 6.0, 1e5]])
     found = cumulative_phases(rates)[0][0]
