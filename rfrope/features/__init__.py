@@ -1,8 +1,8 @@
 """Random features: attention in linear time, and stochastic positional encoding.
 
-Projections are passed in as arrays, so any design works:
-``rfrope.sample("gaussian(ndim=64)", 256, design="orthogonal", rng=0)`` gives 256 projections for vectors of 64
-features.
+Projections are an argument, so any design works:
+``rfrope.sample("gaussian(ndim=64)", 256, design="orthogonal", rng=0)``
+draws 256 of them for vectors of 64 features.
 """
 
 from rfrope.features.attention import linear_attention
