@@ -45,8 +45,7 @@ def positive(x: Array, projections: Array, *, stabilise: str | None = None) -> A
 
     Notes
     -----
-    ``positive(x) . positive(y)`` has mean ``exp(x . y)`` over the projections. Source: Choromanski et al. (2021), Lemma
-    1.
+    The mean of ``positive(x) . positive(y)`` over projections is ``exp(x . y)``: Choromanski et al. (2021), Lemma 1.
 
     Examples
     --------

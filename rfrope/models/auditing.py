@@ -86,7 +86,7 @@ class Audit(Result):
         First position at which a checked cos or sin is off by more than 1e-3 from the exact one, by a fault or by
         rounding to float32; None if there is none within the context, or below 2^24 without a context.
     unchecked : str
-        What the config says but buffers do not show: which layers rotate, if not all of them do; otherwise "".
+        What the config says but buffers do not show: which layers rotate, or by which RoPE, if they differ; else "".
 
     See Also
     --------
@@ -166,8 +166,8 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     Rounding of frequencies and phases to float32 is not a finding, but ``exceeds`` gives the first position at which it
     costs more than 1e-3. With a config as `rope`, a scheme that depends on the text length may be in its state for a
     short or a long text. If a table has every column twice, their order shows the pairing. Buffers do not show which
-    layers rotate. If a config has layers without RoPE, the ``use_rope`` switch of attention is compared with it, in
-    models that have one; ``unchecked`` and the text say what is left to `probe`, which runs the layers.
+    layers rotate. If layers differ, the ``use_rope`` switch of attention is compared with the config, in models that
+    have one; ``unchecked`` and the text say what is left to `probe`, which runs the layers.
 
     Examples
     --------

@@ -69,8 +69,8 @@ class LayerDiff(Result):
         Layer numbers; None if a config does not number its layers.
     changes : tuple of Change
     frequency_error : float or None
-        Largest relative difference of the new frequencies; infinite if their number differs, None if neither side has
-        RoPE.
+        Largest relative difference of the new frequencies; infinite if their number differs, None if they are equal or
+        a model has no RoPE there.
     differs_from : int or None
         First distance within the attention window at which scores of equal content differ by the tolerance; 1 if the
         pairing differs; None if there is none.

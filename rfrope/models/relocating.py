@@ -1,4 +1,4 @@
-"""Whether cached keys of a model may move to other positions, and what must be rotated again first."""
+"""Decide if cached keys of a model may move to other positions, and what must be rotated again first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rfrope.rotation.rope import Rope
 
 @dataclass(frozen=True, eq=False)
 class RopeRelocation(Result):
-    """Whether keys rotated by one RoPE of a config may move.
+    """Answer of `can_relocate` for one RoPE of a config.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class RopeRelocation(Result):
 
 @dataclass(frozen=True, eq=False)
 class Relocation(Result):
-    """Whether the cached keys of all layers of a config may move; true if they may.
+    """Answer of `can_relocate` for a config; true if the cached keys of all its layers may move.
 
     Attributes
     ----------
