@@ -270,7 +270,7 @@ class Part:
         values = {key: value for key, value in parameters.items() if value is not None}
         values.setdefault("rope_theta", theta)
         scheme = values.get("rope_type", values.get("type"))
-        if scheme == "yarn" and "short_factor" in values:  # an old name for it in Phi-3
+        if scheme == "yarn" and "short_factor" in values:  # Phi-3's other name for it
             values.pop("type", None)
             scheme = values["rope_type"] = "longrope"
         if scheme == "ntk" and self.entry.get("ntk") == "own":

@@ -18,9 +18,9 @@ _ATTENTION = ("attention_factor", "mscale", "mscale_all_dim")
 def rewrites(config: ConfigRope) -> Iterator[dict[str, Any]]:
     """Yield configs that transformers reads as the same RoPE, the smallest change first.
 
-    All engines read ``rope_theta`` beside ``rope_scaling``, but not ``rope_parameters``. An attention factor of YaRN
-    goes into ``mscale`` and ``mscale_all_dim``, which more engines read. Anything else goes into longrope's lists of
-    factors with equal contexts, so that no length switches between them.
+    All engines read ``rope_theta`` beside ``rope_scaling``; some do not read ``rope_parameters``. An attention factor
+    of YaRN goes into ``mscale`` and ``mscale_all_dim``, which more engines read. Anything else goes into longrope's
+    lists of factors with equal contexts, so that no length switches between them.
     """
     scheme = config.scheme
     if scheme == "default":
