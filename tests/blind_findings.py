@@ -5,7 +5,7 @@ these are no estimate of how it does on others.
 """
 
 FINDINGS = {
-    "llama_neighbours_paired": ("pairing", "it turns by pairing 'interleaved', and 'half' is meant"),
+    "llama_neighbours_paired": ("pairing", "it turns by pairing 'interleaved', expected 'half'"),
     "llama_small_base": ("frequencies", "they are those of base 10000 instead of 500000"),
     "llama31_scaling_dropped": ("frequencies", "they are the plain ladder: the scheme 'llama3' was left out"),
     "llama_turned_backwards": ("frequencies", "they are the frequencies with the other sign: it turns the other way"),
@@ -28,14 +28,14 @@ FINDINGS = {
     "llama_last_head_left_out": ("heads", "queries: 3 of 4 heads turn, not 3"),
     "llama_tail_tokens_left_out": ("positions", "position 7887 turns as position 0 does"),
     "llama_single_token_one_late": ("positions", "alone in its call, a token at 8191 turns as position 8192 does"),
-    "llama_query_scaled": ("attention factor", "queries: attention factor 0.125, and 1 is meant"),
+    "llama_query_scaled": ("attention factor", "queries: attention factor 0.125, expected 1"),
     "llama_tables_kept_by_length": (
         "state",
         "a call turns by the positions of the one before, which had as many tokens",
     ),
     "llama_table_grown_from_zero": ("positions", "position 2048 turns as position 0 does"),
     "linear_factor_twice": ("frequencies", "they are those of the factor applied twice"),
-    "yarn_factor_missing": ("attention factor", "attention factor 1, and 1.13863 is meant: it was left out"),
+    "yarn_factor_missing": ("attention factor", "attention factor 1, expected 1.13863: it was left out"),
     "yarn_factor_on_keys_only": ("attention factor", "keys alone have the factor 1.13863"),
     "yarn_betas_swapped": ("frequencies", "they are those of beta_fast and beta_slow in each other's place"),
     "yarn_ramp_from_long_limit": (
@@ -45,14 +45,14 @@ FINDINGS = {
     "gpt_oss_ramp_rounded": ("frequencies", "they are those of truncate true"),
     "mscale_ratio_ignored": (
         "attention factor",
-        "attention factor 1.36889, and 1.15572 is meant: mscale_all_dim was left out",
+        "attention factor 1.36889, expected 1.15572: mscale_all_dim was left out",
     ),
     "gptneox_exponent_over_head": (
         "frequencies",
         "they are the ladder of the whole head, cut off: exponents over head_dim",
     ),
     "phi_whole_head": ("width", "the whole head turns, and partial_rotary_factor was left out"),
-    "gptj_halves_paired": ("pairing", "it turns by pairing 'half', and 'interleaved' is meant"),
+    "gptj_halves_paired": ("pairing", "it turns by pairing 'half', expected 'interleaved'"),
     "cohere_frequencies_shifted": ("frequencies", "they are exponents that begin with i = 1"),
     "phi3_long_factors_used": ("frequencies", "they are those of longrope's other list"),
     "proportional_as_partial": ("frequencies", "they are a ladder over the rotated width alone"),
@@ -60,14 +60,14 @@ FINDINGS = {
     "qwen2vl_only_time": ("sections", "positions along axes 1, 2 are given and never used"),
     "qwen3vl_sections_contiguous": (
         "sections",
-        "blocks are dealt out to axes one after the other, and in turn is meant",
+        "blocks are dealt out to axes one after the other, expected in turn",
     ),
-    "qwen3vl_turns_never_end": ("sections", "block 29 turns along axis 2, and axis 0 is meant"),
+    "qwen3vl_turns_never_end": ("sections", "block 29 turns along axis 2, expected axis 0"),
     "plain_degrees": ("frequencies", "they are radians taken for degrees (multiplied by pi / 180)"),
     "plain_frequencies_reversed": ("frequencies", "they are the frequencies in reverse order"),
     "custom_frequencies_sorted": ("frequencies", "they are the frequencies sorted from fast to slow"),
     "scores_keys_backwards": ("direction", "scores depend on the sum of positions, not on the difference"),
     "scores_groups_tiled": ("heads", "query head 1 meets key head 1, and 0 is that of its group"),
-    "yarn_scores_factor_once": ("attention factor", "attention factor 1.06707, and 1.13863 is meant: its root"),
+    "yarn_scores_factor_once": ("attention factor", "attention factor 1.06707, expected 1.13863: its root"),
     "stablelm_scores_without_rest": ("width", "scores: 48 features that do not turn are left out"),
 }

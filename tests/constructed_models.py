@@ -424,7 +424,7 @@ WRONG = [
     wrong("factor on cos alone", "attention factor", "cos", model(YARN_OMEGA, changed=only_cos), YARN_CONFIG),
     wrong("factor on all features", "attention factor", "do not turn", scaled(model(ladder(16)), 1.2, 1.2), PARTIAL),
     wrong("the whole head turns", "width", "the whole head turns", model(PLAIN), PARTIAL),
-    wrong("a part turns", "width", "a part of the head turns", model(ladder(16))),
+    wrong("a part turns", "width", "part of the head turns", model(ladder(16))),
     wrong("the ladder of the whole head, cut off", "frequencies", "cut off", model(PLAIN[:8]), PARTIAL),
     wrong("a table in bfloat16", "half precision", "bfloat16", model(PLAIN, changed=in_bf16)),
     wrong("a cache cast at the first forward", "half precision", "first call", CastAtFirstForward()),

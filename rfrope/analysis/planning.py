@@ -40,20 +40,20 @@ _PERPLEXITY = {  # SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 
     _AS_IT_IS: 58.50,
 }
 _EVIDENCE = (
-    "The order is that of perplexity, which was measured for one model, without training, at twice its context.\n"
-    "The rest is geometry: angles, and what equal content scores, averaged over contents."
+    "Methods are ordered by perplexity, measured for one model at twice its context, without training.\n"
+    "The other columns are geometry: angles, and the mean score of equal content."
 )
 _NOT_ADVISED = (
-    "It is not the recommended config: it is made for the geometry alone, and where it was measured yarn, ntk and\n"
-    "llama3 had a lower perplexity."
+    "It is not the recommended config: it is optimised for the geometry alone, and where perplexity was measured,\n"
+    "yarn, ntk and llama3 had a lower one."
 )
 _NOTES = """\
-perplexity: that of SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 16384, and of nothing else.
+perplexity: of SmolLM2-135M-Instruct beyond its 8192 positions, on texts of 16384 tokens; not of this model.
 departure: root mean square change of the mean kernel at the trained lags. unseen: blocks that completed no
-turn in training and turn further over the longer context. first < 0: first distance there at which equal
-content scores below 0 on average. neighbours: how far the mean kernel falls from a position to the next, as
-a part of that in training. factor: attention factor, in none of the measures. places: those in the four
-measures, added; equal ones share one, less is better."""
+turn in training and turn further in the longer context. first < 0: first lag in the longer context at which
+the mean score of equal content is negative. neighbours: how far the mean kernel falls from one position to
+the next, relative to training. factor: attention factor, not one of the four measures. places: sum of the
+ranks in the four measures; ties share a rank, and lower is better."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,14 +217,14 @@ class Plan(Result):
         if self.stretched is None:
             steps = self.method(_AS_IT_IS).rope.source.scaled_by
             names = ", then ".join(str(step["scheme"]) for step in steps if step.get("factor") != 1.0)
-            told = f"The frequencies were scaled before, by {names}, and are taken as those of training."
+            told = f"The frequencies were already scaled by {names}; the plan takes them as the trained ones."
             return [told] if names else []
         enough = f"It reaches the requested {self.context} positions unchanged."
         return [
             f"The config is {self.stretched}.",
             *([enough] if self.context <= self.stretched.reach else []),
-            "What follows starts from the ladder before that. If the model was trained further, say how far",
-            "(trained_context, --trained): its frequencies are then taken as they are.",
+            "The plan starts from the frequencies before that. If the model was trained on longer texts, pass their",
+            "length (trained_context, --trained): its frequencies are then taken as they are.",
         ]
 
     def __str__(self) -> str:

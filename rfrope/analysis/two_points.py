@@ -56,6 +56,8 @@ def toeplitz_defect(values: Array) -> Array:
     values = angles.read_numbers("values", values, xp, device)
     if values.ndim < 2 or 0 in values.shape[-2:]:
         raise ValueError(f"values has shape {tuple(values.shape)}; expected (..., queries, keys)")
+    largest = xp.max(xp.abs(array.library(values).bits(values)), axis=(-2, -1), keepdims=True)
+    values = values / xp.where(largest > 0.0, largest, xp.ones_like(largest))  # whose squares are finite, and not all 0
     by_lag = _align_lags(values, xp)
     ones = _align_lags(xp.ones_like(values), xp)
     means = xp.sum(by_lag, axis=-2, keepdims=True) / xp.sum(ones, axis=-2, keepdims=True)

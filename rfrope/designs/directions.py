@@ -142,7 +142,7 @@ def directional_bound(frequencies: Array, scales: Array) -> DirectionalBound:
     frequencies : Rope or array_like, (D, 2) or (D, 3), radians per unit of position
         One set; it is read on the host. The bound depends on the lengths of its rows alone.
     scales : array_like, in units of position
-        Standard deviations of the lag along each axis, not negative; any shape.
+        Standard deviations of the lag, each of them the same along all axes; not negative, any shape.
 
     Returns
     -------

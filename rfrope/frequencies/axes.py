@@ -187,7 +187,7 @@ def golden_gate(
     Returns
     -------
     Rope
-        Frequencies (D, k), or (H, D, k) if `heads` is given.
+        Frequencies (D, k), or (H, D, k) if ``heads`` is given.
 
     Raises
     ------

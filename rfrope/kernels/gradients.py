@@ -25,7 +25,8 @@ from rfrope.kernels.text import read_kernel
 
 Values = dict[str, Any]  # arrays of one library, by the name of a parameter
 
-_STEP, _FIRST, _LAST = 0.125, -64.0, 6.0  # grid of the logarithm of a Gamma variable, good for nu from 0.05 to 32
+_GRID = np.arange(-80.0, 10.0, 0.125)  # of the logarithm of a Gamma variable, from the mode in standard deviations
+_NOTHING = 1e3  # an exponent beyond which a Gaussian kernel is 0, and so is its derivative
 _TAIL_GRID = np.arange(-3.6, 7.0, 0.12)  # of t in r = exp(t - exp(-t)), by which tails are integrated
 _TAIL_NODES = np.exp(_TAIL_GRID - np.exp(-_TAIL_GRID))
 _TAIL_WEIGHTS = 0.12 * _TAIL_NODES * (1.0 + np.exp(-_TAIL_GRID))
@@ -69,7 +70,7 @@ def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
     -----
     For Matern with nu among the values, Phi is the mean of a Gaussian kernel over a Gamma variable g of shape nu and
     rate 1, ``Phi = E exp(-nu t^2 / (2 g))``. ``nu (1 - Phi)`` is integrated by parts and summed over a grid of
-    ``log g``, which converges exponentially: to about 1e-13 for nu from 0.05 to 32, at lags above 1e-12 of the scale.
+    ``log g``, which converges exponentially: to about 1e-13 for nu of 0.05 or more, at lags above 1e-12 of the scale.
     Values are not checked to be positive, so traced arrays are accepted.
 
     Examples
@@ -243,11 +244,13 @@ def _square(law: Kernel, lags: Array, values: Values, xp: ModuleType) -> Array:
 
 def _matern(law: Kernel, lags: Array, values: Values, xp: ModuleType) -> Array:
     nu, square = values["nu"], _square(law, lags, values, xp)
-    log_g = _constant(np.arange(_FIRST, _LAST, _STEP), square, xp)
-    c = (0.5 * nu * square)[..., None] * xp.exp(-log_g)  # the exponent of the Gaussian kernel
-    weight = xp.exp(nu * log_g - xp.exp(log_g))
+    shape = nu + 1.0  # of g where it is weighted by itself; its logarithm counts from the mode
+    log_g = _constant(_GRID, square, xp) / xp.sqrt(shape)
+    exponent = (0.5 * nu / shape * square)[..., None] * xp.exp(-log_g)  # of the Gaussian kernel
+    c = xp.where(exponent < _NOTHING, exponent, xp.full_like(exponent, _NOTHING))
+    weight = xp.exp(nu * log_g - shape * xp.expm1(log_g))
     gone = -xp.expm1(-c)  # what of it is gone
-    by_parts = weight * (xp.exp(log_g) * gone + c * (1.0 - gone))
+    by_parts = weight * (xp.exp(log_g) * gone + c / shape * (1.0 - gone))
     return 1.0 - xp.sum(by_parts, axis=-1) / xp.sum(weight * xp.exp(log_g))
 
 

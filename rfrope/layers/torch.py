@@ -76,7 +76,7 @@ class RotaryEmbedding(TurningModule):
     Raises
     ------
     ValueError, TypeError
-        If the Rope has no pairing or another `head_dim`, `learnable` or `layout` is unknown, or `max_positions` is
+        If the Rope has no pairing or another `head_dim`, ``learnable`` or `layout` is unknown, or `max_positions` is
         combined with several axes or heads, or with learned parameters.
     ImportError
         On import of the module if PyTorch is missing; the message names the extra to install.

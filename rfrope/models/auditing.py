@@ -324,7 +324,7 @@ def _check_table(
         yield "too short", f"the table ends after {length} positions, and the context is {context}"
     if None not in (buffer.pairing, rope.pairing) and buffer.pairing != rope.pairing:
         said = "its columns are ordered for" if buffer.is_whole else "the model turns by"
-        yield "pairing", f"{said} pairing {buffer.pairing!r}, and {rope.pairing!r} is meant"
+        yield "pairing", f"{said} pairing {buffer.pairing!r}, expected {rope.pairing!r}"
 
 
 def _check_rows(

@@ -62,12 +62,12 @@ def _name_mistake(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_t
 def describe_width(found: np.ndarray, rope: Rope) -> str:
     """Describe a number of frequencies that is too large or too small."""
     meant = rope.n_blocks
-    text = f"{found.size} frequencies, for {2 * found.size} features of a head, and {meant} are meant, for {2 * meant}"
+    text = f"{found.size} frequencies for {2 * found.size} features of a head, expected {meant} for {2 * meant}"
     head_dim = rope.head_dim or 0
     if 2 * meant < head_dim == 2 * found.size:
         text += ": the whole head turns, and partial_rotary_factor was left out"
     elif 2 * found.size < head_dim == 2 * meant:
-        text += ": a part of the head turns, and the whole is meant"
+        text += ": part of the head turns, expected all of it"
     ladder = _describe(found, np.asarray(rope.frequencies))
     return f"{text} ({ladder})" if ladder else text
 
@@ -81,7 +81,7 @@ def describe_factor(found: float, rope: Rope) -> str:
     if parameters.get("mscale") and parameters.get("mscale_all_dim") and parameters.get("factor"):
         known["mscale_all_dim was left out"] = 0.1 * parameters["mscale"] * math.log(parameters["factor"]) + 1.0
     like = [name for name, value in known.items() if value != meant and abs(found / value - 1.0) < 2e-3]
-    return f"attention factor {found:.6g}, and {meant:.6g} is meant" + "".join(f": {name}" for name in like[:1])
+    return f"attention factor {found:.6g}, expected {meant:.6g}" + "".join(f": {name}" for name in like[:1])
 
 
 def describe_dealing(found: np.ndarray, wanted: np.ndarray, room: np.ndarray, rope: Rope) -> str:
@@ -101,10 +101,10 @@ def describe_dealing(found: np.ndarray, wanted: np.ndarray, room: np.ndarray, ro
             except (ValueError, TypeError):
                 continue
             if np.all(np.abs(found - other) <= room):
-                return f"blocks are dealt out to axes {ways[is_in_turn]}, and {ways[rope.interleaved]} is meant"
+                return f"blocks are dealt out to axes {ways[is_in_turn]}, expected {ways[rope.interleaved]}"
     block = int(np.argmax(np.max(np.abs(found - wanted) / room, axis=1)))
     at, meant = (int(np.argmax(np.abs(each[block]))) for each in (found, wanted))
-    return f"block {block} turns along axis {at}, and axis {meant} is meant"
+    return f"block {block} turns along axis {at}, expected axis {meant}"
 
 
 # -- known mistakes ----------------------------------------------------------------------------------------------------

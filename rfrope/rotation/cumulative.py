@@ -57,8 +57,9 @@ def cumulative_phases(rates: Array, *, offset: Array | None = None, axis: int = 
 
     Notes
     -----
-    A phase is within 7e-16 radians of the exact sum modulo 2 pi for up to 2**31 tokens; without 64 bits within 5e-7,
-    for rates up to 2 pi and 2**20 tokens, where a plain float32 sum is wrong by tenths of a radian.
+    A phase is within 7e-16 radians of the exact sum modulo 2 pi for rates up to 2**50 and 2**31 tokens; without 64 bits
+    within 5e-7, for rates up to 2 pi and 2**20 tokens, where a plain float32 sum is wrong by tenths of a radian. Much
+    larger rates have phases without meaning.
 
     The score of two tokens depends on the sum of the rates between them, not on the lag; :doc:`relatives </relatives>`
     says what that loses. Rates of published models in their simplest form, from content x:
@@ -159,8 +160,9 @@ def _radians(total: Array, rates: Array, added: Any, axis: int, wide: bool, xp: 
         phases = (2.0 * math.pi * share) * (high + low)
     if isinstance(rates, np.ndarray):
         return phases
-    plain = _cumulate(rates, axis, xp) + added
-    return phases + (plain - array.library(plain).bits(plain))
+    bits = array.library(rates).bits
+    nothing = _cumulate(rates - bits(rates), axis, xp)
+    return phases + (nothing if type(added) is float else nothing + (added - bits(added)))
 
 
 # -- what is allowed in ------------------------------------------------------------------------------------------------

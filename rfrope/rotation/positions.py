@@ -441,7 +441,7 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "half", dt
     Parameters
     ----------
     offset : array_like
-        Distances, with the shapes of `positions` in `sinusoidal`; may be negative or fractional.
+        Distances, with the shapes of ``positions`` in `sinusoidal`; may be negative or fractional.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
     pairing : {"half", "interleaved"}

@@ -350,7 +350,7 @@ class Stretched:
 
     def __str__(self) -> str:
         origin = f"{self.original_context} positions to {self.reach}"
-        return f"stretched already, by {self.scheme} with factor {self.factor:.4g}, from {origin}"
+        return f"already stretched by {self.scheme} with factor {self.factor:.4g}, from {origin}"
 
 
 def stretched(rope: Rope) -> Stretched | None:

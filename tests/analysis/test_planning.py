@@ -218,7 +218,7 @@ def test_a_config_that_is_stretched_is_planned_from_the_ladder_before(scheme):
         np.testing.assert_allclose(method.rope.frequencies, other.rope.frequencies, rtol=1e-13)
         assert method.rope.attention_factor == other.rope.attention_factor
         assert method.rope_parameters == other.rope_parameters
-    assert plan.preface.startswith(f"The config is stretched already, by {name} with factor 4, from 2048 positions")
+    assert plan.preface.startswith(f"The config is already stretched by {name} with factor 4, from 2048 positions")
     assert "without a change" not in plan.preface
     assert "\nIt reaches the requested 8192 positions unchanged.\n" in analysis.plan(rope, 8192).preface
     steps = {method.name: [step["scheme"] for step in method.rope.source.scaled_by] for method in plan.methods}
@@ -233,7 +233,7 @@ def test_a_rope_that_was_scaled_since_is_not_what_its_config_says(scheme):
     assert (plan.stretched, plan.trained_context) == (None, 4096)
     np.testing.assert_array_equal(plan.method("as it is").rope.frequencies, rope.frequencies)
     assert re.match(
-        r"The frequencies were scaled before, by .*linear, and are taken as those of training\.\n", str(plan)
+        r"The frequencies were already scaled by .*linear; the plan takes them as the trained ones\.\n", str(plan)
     )
 
 
@@ -288,7 +288,7 @@ def test_the_text_holds_the_measures(made):
             str(len(method.unseen)),
             str(method.first_negative_lag or "never"),
         )
-    assert lines[-3].startswith("It is not the recommended config: it is made for the geometry alone")
+    assert lines[-3].startswith("It is not the recommended config: it is optimised for the geometry alone")
     assert lines[-1].startswith("optimised against yarn: better in departure, even in unseen angles, ")
     never = str(analysis.plan(rfrope.geometric(64, base=1e9), 200, trained_context=100))
     assert "and the trained mean kernel is nowhere below 0.\n" in never

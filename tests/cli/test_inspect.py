@@ -146,7 +146,7 @@ def test_each_kind_of_layers_is_read_over_what_it_sees(run, config, told, expect
 def test_a_config_that_is_stretched_already_says_how_far(run, config):
     scheme = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512, "rope_theta": 1e4}
     path = config("config.json", SMALL | {"rope_scaling": scheme})
-    told = "\n  The config is stretched already, by yarn with factor 4, from 512 positions to 2048"
+    told = "\n  The config is already stretched by yarn with factor 4, from 512 positions to 2048"
     assert f"{told}; --context 2048 reads it there.\n" in run("inspect", path)[1]
     assert f"{told}.\n" in run("inspect", path, "--context", 2048)[1]
     expected = {"scheme": "yarn", "factor": 4.0, "original_context": 512, "reach": 2048}

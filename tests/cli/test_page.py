@@ -72,7 +72,7 @@ VERDICTS = {
     "inspect": r"^In short: equal content averages .* \S+: 16 frequencies for 32 features ",
     "validate": r"^PASSED: largest \|z\| \S+ \(.*\); bound \S+ \(Bonferroni",
     "compare": r"^They agree\.$",
-    "plan": r"^The config is stretched already, by yarn with factor 4, .*\. From 128 trained positions to 1024, 8 ",
+    "plan": r"^The config is already stretched by yarn with factor 4, .*\. From 128 trained positions to 1024, 8 ",
     "design": r"^Frequencies, radians .* 16 independent draws stay within .* it asks for \d+ of them\.$",
 }
 

@@ -47,15 +47,15 @@ def test_a_config_that_is_stretched_already(run, config, key):
     assert (code, err) == (0, "")
     assert pathlib.Path("plan.svg").read_bytes().startswith(b"<?xml")
     first = (
-        "The config is stretched already, by yarn with factor 4, from 256 positions to 1024.\nIt reaches the requested "
+        "The config is already stretched by yarn with factor 4, from 256 positions to 1024.\nIt reaches the requested "
     )
     assert out.startswith(first)
     assert "\nFrom 256 trained positions to 1024, 4 times as many. " in out
     assert config_in(out)[2]["rope_parameters"] == scheme | {"rope_theta": 1e4}
-    assert "stretched already, by yarn with factor 4" in pathlib.Path("plan.html").read_text("utf-8")
+    assert "already stretched by yarn with factor 4" in pathlib.Path("plan.html").read_text("utf-8")
     _, out, _ = run("plan", "config.json", "--context", 2048, "--trained", 1024)
     first, second, *_ = out.split("\n")
-    assert first == "The frequencies were scaled before, by yarn, and are taken as those of training."
+    assert first == "The frequencies were already scaled by yarn; the plan takes them as the trained ones."
     assert second.startswith("From 1024 trained positions to 2048, 2 times as many. ")
     assert "--context 2048 --trained 1024 -o rope.npz" in out
 

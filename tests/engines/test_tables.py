@@ -281,5 +281,5 @@ def test_engines_whose_heads_share_one_set(engine):
     with pytest.raises(ValueError, match=r"shape \(3, 8, 1\), one set per head, but heads share one"):
         exports.export(many(factor=1.0), engine)
     two = Rope(np.ones((2, 3, 8, 1)), context=8)
-    with pytest.raises(ValueError, match=r"shape \(2, 3, 8, 1\), a set for each head"):
+    with pytest.raises(ValueError, match=r"shape \(2, 3, 8, 1\), one set per head"):
         exports.export(two, "flash-attn")

@@ -172,14 +172,43 @@ def test_the_transport_of_a_power_exponential_kernel_goes_on_to_its_end():
     np.testing.assert_allclose(found, law.transport(u), rtol=1e-12)
 
 
-@pytest.mark.parametrize("nu", [0.05, 0.5, 1.0, 2.5, 12.0, 31.0])
+@pytest.mark.parametrize("nu", [0.05, 0.3, 0.5, 1.0, 2.5, 12.0, 31.0])
 def test_matern_by_its_integral_is_matern_by_bessels_function(nu):
-    t = np.array([0.0, 1e-9, 1e-4, 0.1, 1.0, 3.0, 9.0])
-    s = math.sqrt(2.0 * nu) * t[3:]
+    t = np.array([0.0, 1e-12, 1e-9, 1e-4, 0.1, 1.0, 3.0, 9.0])
+    s = math.sqrt(2.0 * nu) * t[4:]
     expected = 2.0 ** (1.0 - nu) / special.gamma(nu) * s**nu * special.kv(nu, s)
     found = evaluate_phi(t, "matern", nu=np.asarray(nu))
-    np.testing.assert_allclose(found[3:], expected, atol=1e-12)
+    np.testing.assert_allclose(found[4:], expected, atol=1e-12)
     np.testing.assert_allclose(found, kernels.parse(f"matern(nu={nu})")(t), atol=2e-13)
+
+
+@pytest.mark.parametrize("nu", [100.0, 1000.0, 1e5])
+def test_matern_with_a_large_nu_comes_near_a_gaussian_kernel(nu):
+    """To second order in 1 / nu; so is its derivative by nu."""
+    torch = pytest.importorskip("torch")
+    t = np.array([0.0, 1e-6, 0.5, 1.0, 2.0, 1e6])
+    value = torch.tensor(nu, dtype=torch.float64, requires_grad=True)
+    found = evaluate_phi(t, "matern", nu=value)
+    with np.errstate(over="ignore"):
+        expected = np.exp(-0.5 * t**2)
+    first = expected * (0.125 * t**4 - 0.5 * t**2)
+    np.testing.assert_allclose(found.detach().numpy(), expected + first / nu, rtol=0.0, atol=0.5 / nu**2 + 1e-15)
+    np.testing.assert_allclose(found.detach().numpy(), kernels.parse(f"matern(nu={nu})")(t), atol=2e-13)
+    (slope,) = torch.autograd.grad(found[3], value)
+    assert float(slope) == pytest.approx(-first[3] / nu**2, rel=2.0 / nu)
+
+
+@pytest.mark.parametrize("nu", [0.5, 31.0])
+def test_derivatives_of_matern_in_single_precision_are_finite_and_right(nu):
+    jax, matern = pytest.importorskip("jax"), kernels.parse("matern")
+    with jax.enable_x64(False):
+        for lag in (0.0, 1.0, 100.0, 1e9):
+            found = jax.grad(lambda n, at=lag: evaluate_phi(jax.numpy.float32(at), "matern", nu=n))(
+                jax.numpy.float32(nu)
+            )
+            with jax.enable_x64(True):
+                expected = difference(lambda v, at=lag: with_value(matern, "nu", v)(np.array([at])), nu)
+            assert float(found) == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
 
 
 def test_the_derivative_of_a_mean_over_the_law_is_that_of_phi():

@@ -400,7 +400,7 @@ def test_one_row_tells_no_frequencies(layout):
 def test_wrong_pairing_of_tables():
     rope = rope_of()
     finding = the_fault(models.audit(repeated(*table(rope)), rope), "pairing")
-    assert "pairing 'interleaved', and 'half' is meant" in finding.text
+    assert "pairing 'interleaved', expected 'half'" in finding.text
 
 
 def test_wrong_width_of_tables():
@@ -492,7 +492,7 @@ def test_a_model_of_another_config(model):
     finding = the_fault(models.audit(built, config(rope_theta=10_000.0)), "frequencies")
     assert "base 500000 instead of 10000" in finding.text
     found = models.audit(model(config(YARN)), config(YARN | {"attention_factor": 1.0}))
-    assert "attention factor 1.13863, and 1 is meant" in the_fault(found, "attention factor").text
+    assert "attention factor 1.13863, expected 1" in the_fault(found, "attention factor").text
     assert kinds(models.audit(built, MODELS["stablelm"])) == {"width"}
 
 
@@ -510,7 +510,7 @@ def test_a_model_that_pairs_otherwise(model, monkeypatch, moved):
     monkeypatch.setattr(llama, "apply_rotary_pos_emb", interleaved)
     found = models.audit(built)
     assert kinds(found) == (set() if moved else {"pairing"})
-    assert moved or "turns by pairing 'interleaved', and 'half' is meant" in found.findings[0].text
+    assert moved or "turns by pairing 'interleaved', expected 'half'" in found.findings[0].text
 
 
 def test_modules_of_other_libraries():

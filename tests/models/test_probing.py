@@ -790,7 +790,7 @@ def test_the_softmax_scale(tiny):
     made = tiny.made()
     made.model.layers[0].self_attn.scaling *= 1.5
     (finding,) = models.probe(made).findings
-    assert "scores are multiplied by 0.375 before softmax, and 0.25 is meant" in finding.text
+    assert "scores are multiplied by 0.375 before softmax, expected 0.25" in finding.text
 
 
 @pytest.mark.parametrize("name", ["gptj", "gemma4_text"])

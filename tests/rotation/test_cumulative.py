@@ -178,6 +178,16 @@ def test_independent_rates_have_a_kernel_in_the_mean():
     assert abs(spread - abs(c) ** 3 * np.sin(3 * np.angle(c))) < 1e-13
 
 
+def test_sums_that_single_precision_cannot_hold_still_have_phases_and_gradients():
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(False):
+        rates = jax.numpy.full((30, 1), 3e37)  # whose plain sum is infinite
+        found = cumulative_phases(rates, offset=jax.numpy.asarray([1.0]))[0]
+        slope = jax.grad(lambda r: cumulative_phases(r)[0].sum())(rates)
+    assert np.all(np.abs(np.asarray(found)) <= 3.2)
+    np.testing.assert_array_equal(np.asarray(slope)[:, 0], np.arange(30.0, 0.0, -1.0))
+
+
 REFUSED = [
     ((RATES,), {"axis": 3}, ValueError, r"axis is 3, but rates has shape \(2, 9, 3\)"),
     ((RATES,), {"axis": None}, ValueError, "axis is None"),

@@ -160,7 +160,7 @@ def _read_mscale(ropes: tuple[Rope, ...]) -> float:
 
 
 def _describe_scale(found: float, wanted: float, mscale: float) -> str:
-    text = f"scores are multiplied by {found:.6g} before softmax, and {wanted:.6g} is meant"
-    ways = {"left out": mscale**-2, "taken once, and its square is meant": 1.0 / mscale, "squared twice": mscale**2}
+    text = f"scores are multiplied by {found:.6g} before softmax, expected {wanted:.6g}"
+    ways = {"left out": mscale**-2, "taken once, not squared": 1.0 / mscale, "squared twice": mscale**2}
     like = [name for name, ratio in ways.items() if mscale > 1.0 and abs(found / wanted / ratio - 1.0) < _NEAR]
     return text + "".join(f": the factor of mscale_all_dim, {mscale:.6g}, was {name}" for name in like[:1])

@@ -168,13 +168,13 @@ class Reading:
         """Yield differences in pairing, width, frequencies, axes and factors from a Rope."""
         one = self.box.structure()
         if rope.pairing and one.pairing != rope.pairing and one.first.size > 1:
-            yield self.finding("pairing", f"it turns by pairing {one.pairing!r}, and {rope.pairing!r} is meant")
+            yield self.finding("pairing", f"it turns by pairing {one.pairing!r}, expected {rope.pairing!r}")
             if one.pairing == "other":  # its blocks have no order to compare
                 return
         turns_last = rope.source.model.turns_last
         start = self.box.width - rope.rotary_dim if turns_last else 0
         if one.start != start and rope.rotary_dim < self.box.width:
-            yield self.finding("width", f"features from {one.start} on turn, and those from {start} on are meant")
+            yield self.finding("width", f"features from {one.start} on turn, expected those from {start} on")
         yield from self._compare_frequencies(rope)
         yield from self._compare_factors(rope)
 
