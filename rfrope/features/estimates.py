@@ -150,8 +150,7 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
     ----------
     x, y : array_like, (..., d)
     n_projections : int
-        m, the number of independent projections, at least 1. `hyperbolic` and `trigonometric` make two features per
-        projection.
+        m, the number of independent projections, at least 1; `hyperbolic` and `trigonometric` make 2m features.
     features : {"positive", "hyperbolic", "trigonometric"}
         Function that makes the features.
 

@@ -104,12 +104,10 @@ class RopeComparison(Result):
     qk_head_dim : int
         Number of features in a dot product.
     reference : str
-        Engine that the others are compared with: transformers, or if that is not known, the one that ignores the fewest
-        keys.
+        Engine to compare with: transformers, or if that is not known, the one that ignores the fewest keys.
     engines : tuple of EngineReport
     write : dict
-        Changes to the top level of the config (None: remove the key) with which more engines agree; empty if there are
-        none.
+        Top-level changes to the config (None: remove the key) with which more engines agree; empty if there are none.
     then_agree, still_differ : tuple of str
         Names of the engines that agree, and that still differ, after that change.
     layers : tuple of int or None
@@ -370,7 +368,7 @@ def _compare_rope(config: ConfigRope, readings: dict[str, Reading]) -> RopeCompa
 def _report(
     about: tuple[str, str, tuple[str, ...]], made: EngineRope, reference: str, standard: EngineRope, config: ConfigRope
 ) -> EngineReport:
-    """Return what is known of an engine, its differences from the reference, and where its tables end."""
+    """Return the report on an engine: its differences from the reference, and where its tables end."""
     pairs, same = (config.rope.head_dim or 0) / 2, _is_same(made, standard)
     ratio = score(made, pairs) / score(standard, pairs)
     end = min(config.seq_len, config.rope.source.model.window or config.seq_len)
@@ -401,7 +399,7 @@ def _turn_other_layers(one: EngineRope, other: EngineRope) -> bool:
 def _list_differences(
     made: EngineRope, reference: str, standard: EngineRope, differences: tuple[float, float, int | None]
 ) -> list[str]:
-    """Return sentences on the differences in frequencies, in scores, and in scores from a distance on."""
+    """Return sentences on differences in frequencies, in all scores, and in scores from a distance on."""
     error, ratio, distance = differences
     scores = "less than 1 % within the text" if distance is None else f"1 % first at distance {distance}"
     found = []
@@ -436,7 +434,7 @@ def _make_row(one: EngineReport) -> tuple[str, ...]:
 
 
 def _list_remarks(one: EngineReport) -> list[str]:
-    """Return lines for which the row has no room."""
+    """Return remarks that do not fit into the row."""
     if one.rope is None:
         return [one.reason] if one.status == "unknown" else []
     length = "" if one.rope.length == EngineRope.length else one.rope.length
@@ -444,7 +442,7 @@ def _list_remarks(one: EngineReport) -> list[str]:
 
 
 def _list_advice(found: RopeComparison) -> Iterator[str]:
-    """Yield lines on what to write, and what that changes."""
+    """Yield lines on the suggested change of the config and its effect."""
     if not found.write:
         return
     yield from ("", "Write into the config:")
@@ -459,7 +457,7 @@ def _list_advice(found: RopeComparison) -> Iterator[str]:
 
 
 def _shorten(value: Any) -> str:
-    """Return a value as JSON has it, long lists cut."""
+    """Return a value as JSON, with long lists shortened."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f'"{key}": {_shorten(inner)}' for key, inner in value.items()) + "}"
     if isinstance(value, list) and len(value) > 4:
@@ -467,11 +465,11 @@ def _shorten(value: Any) -> str:
     return json.dumps(value)
 
 
-# -- what to write instead ---------------------------------------------------------------------------------------------
+# -- changes to the config ---------------------------------------------------------------------------------------------
 
 
 def _advise(config: ConfigRope, standard: EngineRope, readings: dict[str, Reading], n_same: int) -> dict[str, Any]:
-    """Return the change by which most engines do what the reference does now, tried out on their rules."""
+    """Return the change with which most engines match the current reference, tested on their rules."""
     raw, best = config.raw, dict[str, Any](write={})
     _, first = registry.find_engine("engine", registry.REFERENCE, "reading")
     for changed in rewrites(config):

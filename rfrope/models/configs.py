@@ -65,8 +65,7 @@ def from_config(
     Parameters
     ----------
     config : dict, path, or object with to_dict()
-        A Hugging Face config: the content of a config.json, the path of that file or its folder, or a transformers
-        config.
+        A Hugging Face config: the content of a config.json, the path of the file or folder, or a transformers config.
     seq_len : int, optional
         Length of the text, on which the schemes dynamic and longrope depend. Default: a short text.
     pairing : {"half", "interleaved"}, optional

@@ -236,8 +236,7 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
     blocks plus 1 for each other block, divided by the number of blocks, where a is the attention factor, and times the
     class's factor of the softmax scale (``mscale_all_dim``). It does not depend on the pairing, so another pairing
     counts as different from distance 1. Sections are ignored, as all axes are equal in text. If positions always have
-    several axes, or neither side has a context and `seq_len` is not given, scores are not compared, and the text says
-    so.
+    several axes, or no text length is known, scores are not compared, and the text says so.
 
     Examples
     --------

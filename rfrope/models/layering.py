@@ -29,8 +29,7 @@ class LayerKind(Result):
     rope : Rope or None
         Rope of queries and keys; None for layers without RoPE.
     window : int or None
-        Size of the attention window on one side, counting the token itself: distances are below it; None if there is
-        none.
+        Size of the attention window on one side, with the token itself: distances are below it. None if unlimited.
     both_sides : bool
         True if the window extends as far to the other side, as in encoders: it holds ``2 window - 1`` positions.
     rope_name : str
@@ -199,8 +198,7 @@ def list_layers(
     A config gives the kind of each layer in ``layer_types``. Older configs imply it through their class in transformers
     5: by a pattern (``sliding_window_pattern``, ``full_attention_interval``) or a list of layers
     (``attn_layer_indices``, ``cross_attention_layers``). Which layers rotate follows from their kind, from
-    ``no_rope_layers`` (where 1 means that a layer does rotate) or from ``layer_rope_theta`` (where 0 means that it does
-    not).
+    ``no_rope_layers`` (where 1 means that a layer does rotate) or from ``layer_rope_theta`` (where 0 means none).
 
     Nothing is guessed. For types missing from the table, layers are numbered only if the config lists their kinds and
     has a dict of parameters for each; otherwise, or if the number of layers is missing, ``layers`` is None.

@@ -175,8 +175,7 @@ class Part:
         """Return attention windows by kind of layer that a RoPE rotates: the first distance outside, or None.
 
         There is one entry, named as the RoPE's own kind, if all windows are equal. The table's ``window`` says how a
-        known class reads its config; in unknown types, the layers with a window are those that ``layer_types`` names
-        so.
+        known class reads its config; in unknown types, ``layer_types`` names the layers with a window.
         """
         if "window" not in self.table and self.is_known:
             return {layer: None}

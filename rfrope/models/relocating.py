@@ -32,8 +32,7 @@ class RopeRelocation(Result):
     rope : Rope
         The Rope of keys in the text at hand; move them with it.
     cached_rope : Rope or None
-        The Rope with which keys were cached, if different. ``rotation.rerotate(k, positions, cached_rope, rope)``
-        converts them.
+        Rope that keys were cached with, if different: convert by ``rotation.rerotate(k, positions, cached_rope, rope)``.
     changed : tuple of int
         Blocks whose frequencies differ between the two.
     constant_up_to : int or None
@@ -164,8 +163,7 @@ def can_relocate(
     compared, and the longest text without a change is found by bisection.
 
     A move turns keys at some positions exactly into the same keys at others. It does not turn them into those of
-    another text: from the second layer on, keys depend on all preceding tokens. Keys of layers without RoPE do not
-    change.
+    another text: from the second layer on, keys depend on all preceding tokens. Keys without RoPE do not change.
 
     Examples
     --------

@@ -44,8 +44,7 @@ class Probe(Result):
     context : int
         Measured positions are below it.
     counts_padding : bool or None
-        Whether a model given a mask but no positions counts padding on the left as positions; None for a function, or
-        if unknown.
+        Whether a model given a mask without positions counts left padding; None for a function, or if unknown.
 
     See Also
     --------
