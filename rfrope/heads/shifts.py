@@ -79,8 +79,8 @@ def phase_shift(offset: Array, frequencies: Array) -> Array:
     Notes
     -----
     If keys are rotated by ``rotate(k, positions, frequencies, shift=phase_shift(offset, frequencies))``, the score is
-    ``sum_i A_i cos((lag - offset) . omega_i) + B_i sin((lag - offset) . omega_i)``. The product is rounded to float64,
-    which moves a phase by ``1.1e-16 |offset . omega|``. Source: section 2 of the mathematics page; the RF-RoPE paper
+    ``sum_i A_i cos((lag - offset) . omega_i) + B_i sin((lag - offset) . omega_i)``. Rounding of ``offset . omega`` to
+    float64 moves a phase by ``1.1e-16 |offset . omega|``. Source: section 2 of the mathematics page; the RF-RoPE paper
     writes ``phi_i = L . omega_i``, so its L is minus the offset.
 
     Examples

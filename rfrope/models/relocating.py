@@ -32,7 +32,7 @@ class RopeRelocation(Result):
     rope : Rope
         The Rope of keys in the text at hand; move them with it.
     cached_rope : Rope or None
-        Rope that keys were cached with, if different: convert by ``rotation.rerotate(k, positions, cached_rope, rope)``.
+        Rope that keys were cached with, if another: convert by ``rotation.rerotate(k, positions, cached_rope, rope)``.
     changed : tuple of int
         Blocks whose frequencies differ between the two.
     constant_up_to : int or None

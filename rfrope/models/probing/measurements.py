@@ -339,7 +339,7 @@ class Box:
     is_wide: bool
     sides: dict[str, Side]
     context: int
-    kv_heads: int = 0  # if features of heads were marked
+    kv_heads: int = 0  # 0 if features of heads were not marked
 
     def structure(self) -> Structure:
         """Return the structure with the most rotated features; the first of several."""
