@@ -1,4 +1,4 @@
-"""Laws whose phases are sums of functions of one uniform each: means over cells of such a uniform, by quadrature."""
+"""Laws whose phases are sums of functions of one uniform each: means over cells of that uniform, by quadrature."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rfrope.kernels import Kernel
 from rfrope.kernels.base import Product
 
 TAIL_PANELS = 40  # intervals that halve towards an end
-_MOST_NODES = 2**22  # of an integral over the law
-_TOLERANCE = 1e-11  # between one number of intervals and twice as many
-_TAIL_PHASES = 2.0**12  # radians of a tail that are followed
+_MOST_NODES = 2**22  # nodes of an integral over the law
+_TOLERANCE = 1e-11  # between results with n and 2n intervals
+_TAIL_PHASES = 2.0**12  # radians of a tail to integrate
 
 
 def refusal(design: str, kernel: Kernel) -> ValueError:
-    """Error that says which designs have exact covariances for which laws."""
+    """Return an error that says which designs have exact covariances for which laws."""
     return ValueError(
         f"design is {design!r}, whose pairs of blocks have no exact covariance for {kernel!r}; expected 'iid', "
         "'antithetic', 'stratified' or 'shifted' where each axis is a function of a uniform of its own, 'sobol' where "
@@ -37,15 +37,15 @@ class Line(NamedTuple):
     axis: int
 
     def magnitudes(self, p: np.ndarray) -> np.ndarray:
-        """Quantiles of the magnitude."""
+        """Return quantiles of the magnitude."""
         cube = np.full((p.size, self.kernel.n_columns), 0.5)
         cube[:, self.axis] = np.clip(0.5 + 0.5 * p.reshape(-1), 0.5, 1.0 - 2.0**-53)
         return np.abs(self.kernel.transport_points(cube)[:, self.axis]).reshape(p.shape)
 
     def products(self, along: np.ndarray, step: float, panels: int, *, half: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Means of ``exp(i (a' - a))`` and ``exp(i (a' + a))``, a at a uniform p and a' a step further, modulo 1.
+        """Return means of ``exp(i (a' - a))`` and ``exp(i (a' + a))``, a at a uniform p and a' at ``p + step`` mod 1.
 
-        Intervals halve towards the ends, where a frequency may have none; what lies beyond the last is left out.
+        Intervals halve towards the ends, where frequencies may be unbounded; what lies beyond the last is neglected.
         """
         ends = np.sort(np.array([0.0, 1.0 - step, 1.0]))
         grades = 0.5 ** np.arange(1.0, TAIL_PANELS)
@@ -58,9 +58,9 @@ class Line(NamedTuple):
         return apart, together
 
     def waves(self, along: np.ndarray, cells: int, panels: int, *, half: bool) -> np.ndarray:
-        """Means ``(L, cells)`` of ``exp(i a) - 1`` in so many equally likely cells, from as many intervals in each.
+        """Return means ``(L, cells)`` of ``exp(i a) - 1`` in equally likely cells, with `panels` intervals in each.
 
-        In the first and the last cell they halve towards the ends; what lies beyond the last is left out.
+        In the first and last cell, intervals halve towards the ends; what lies beyond the last is neglected.
         """
         grades = np.append(0.0, 0.5 ** np.arange(TAIL_PANELS, -1.0, -1.0)) / cells
         capacity.check(64.0 * (cells + 2 * len(grades)) * panels * NODES.size, f"{cells} cells", "the number of blocks")
@@ -76,22 +76,22 @@ class Line(NamedTuple):
         return np.stack([np.add.reduceat(weight * cells * np.expm1(1j * x * size), first) for x in along])
 
     def frequencies(self, p: np.ndarray, *, half: bool) -> np.ndarray:
-        """Quantiles of the magnitude, or of the frequency itself."""
+        """Return quantiles of the magnitude, or of the frequency itself."""
         if half:
             return self.magnitudes(p)
         p = np.clip(p, 2.0**-53, 1.0 - 2.0**-53)
         return np.sign(p - 0.5) * self.magnitudes(np.abs(2.0 * p - 1.0))
 
     def fall(self, lags: np.ndarray) -> np.ndarray:
-        """``1 - Phi`` at the lags' component."""
+        """Return ``1 - Phi`` at the lags' component along the axis."""
         along = np.zeros_like(lags)
         along[:, self.axis] = lags[:, self.axis]
         return self.kernel.deficits(along, np)[0]
 
     def means(self, lags: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
-        """Means ``(L, cells)`` of ``1 - cos u`` in so many equally likely cells, and over all ``(L,)``.
+        """Return means of ``1 - cos u`` in equally likely cells, ``(L, cells)``, and over all cells, ``(L,)``.
 
-        The last cell, which may have no end, has what the others leave of the whole.
+        The mean of the last cell, which may be unbounded, follows from the total and the other cells.
         """
         capacity.check(64.0 * cells * len(lags), f"{len(lags)} lags", "the number of lags or of blocks")
         fall, along = self.fall(lags), np.abs(lags[:, self.axis])
@@ -108,7 +108,7 @@ class Line(NamedTuple):
         return np.stack([cosine_fall(x * size) @ weight for x in along])
 
     def lattice_variance(self, lags: np.ndarray, cells: int) -> np.ndarray:
-        """Variance of the mean of ``1 - cos u`` over cells, all at the same place of theirs, which is uniform."""
+        """Return the variance of the mean of ``1 - cos u`` over cells, sampled at the same uniform place in each."""
         along, atoms = np.abs(lags[:, self.axis]), self.kernel._atoms()
         fall, square = self.kernel.deficits(lags, np)
         if atoms is not None:
@@ -127,10 +127,10 @@ class Line(NamedTuple):
         return refine(find, along, cells, least=1.0)[:, 0] * unit
 
     def _spread(self, x: float, cells: int, panels: int, fall: float, square: float) -> float:
-        """That variance at one lag.
+        """Return `lattice_variance` at one lag.
 
-        Intervals halve towards the end of the last cell. Beyond the last of them that cell has what is left of the mean
-        and of the mean square over all, and the others vary so little that only their own mean counts.
+        Intervals halve towards the end of the last cell. Beyond them, that cell gets the remainder of the overall mean
+        and mean square, and the others vary so little that their mean is used.
         """
         ends = 1.0 - 0.5 ** np.arange(TAIL_PANELS + 1.0)
         phases = x * self.magnitudes((cells - 1.0 + ends) / cells)
@@ -155,7 +155,7 @@ class Line(NamedTuple):
 
 
 def find_lines(kernel: Kernel, design: str, most_axes: int | None = None) -> list[Line]:
-    """Axes of a law whose components are functions of a column each, in the order of the columns."""
+    """Return the axes of a law if each component is a function of its own column, in the order of the columns."""
     if not _has_lines(kernel) or (most_axes is not None and kernel.ndim > most_axes):
         raise refusal(design, kernel)
     return [Line(kernel, axis) for axis in range(kernel.ndim)]
@@ -168,7 +168,7 @@ def _has_lines(kernel: Kernel) -> bool:
 
 
 def find_columns(kernel: Kernel, design: str) -> list[tuple[Line, int]]:
-    """Columns of a law whose frequencies are sums of functions of one column each, and the axes that they are on."""
+    """Return the columns of a law whose frequencies sum functions of one column each, with the axis of each column."""
     if _has_lines(kernel):
         return [(Line(kernel, axis), axis) for axis in range(kernel.ndim)]
     if not isinstance(kernel, Product) or not all(map(_has_lines, kernel.factors)):
@@ -177,37 +177,37 @@ def find_columns(kernel: Kernel, design: str) -> list[tuple[Line, int]]:
 
 
 def cosine_fall(phase: np.ndarray) -> np.ndarray:
-    """``1 - cos`` with its digits at small phases."""
+    """Return ``1 - cos``, accurate at small phases."""
     sine = np.sin(0.5 * phase)
     return 2.0 * sine * sine
 
 
 class _Steps(NamedTuple):
-    """Magnitudes of a law of atoms in order, and the probabilities up to each of them, from 0 on."""
+    """Sorted magnitudes of a law of atoms, and cumulative probabilities, starting from 0."""
 
     size: np.ndarray
     ends: np.ndarray
 
     @classmethod
     def sort(cls, size: np.ndarray, weight: np.ndarray) -> _Steps:
-        """Put atoms in order."""
+        """Return sorted atoms."""
         order = np.argsort(size, kind="stable")
         return cls(size[order], np.concatenate([[0.0], np.cumsum(weight[order])]))
 
     def means(self, along: np.ndarray, cells: int) -> np.ndarray:
-        """Means ``(L, cells)`` of ``1 - cos u`` in equally likely cells."""
+        """Return means ``(L, cells)`` of ``1 - cos u`` in equally likely cells."""
         fall = cosine_fall(along[:, None] * self.size) * np.diff(self.ends)
         total = np.concatenate([np.zeros((len(along), 1)), np.cumsum(fall, axis=1)], axis=1)
         edges = np.arange(cells + 1.0) / cells
         return cells * np.diff(np.stack([np.interp(edges, self.ends, one) for one in total]), axis=1)
 
     def places(self, cells: int) -> tuple[np.ndarray, np.ndarray]:
-        """Places in a cell between which no cell has a step, and how far these are apart."""
+        """Return the midpoints of intervals of a cell in which no cell has a step, and the lengths of the intervals."""
         edges = np.unique(np.concatenate([[0.0, 1.0], cells * self.ends % 1.0]))
         return 0.5 * (edges[1:] + edges[:-1]), np.diff(edges)
 
     def magnitudes(self, p: np.ndarray) -> np.ndarray:
-        """Quantiles."""
+        """Return quantiles of the magnitude."""
         return self.size[np.searchsorted(self.ends[1:-1], p, side="right")]
 
 
@@ -217,9 +217,9 @@ class _Steps(NamedTuple):
 def refine(
     find: Callable[[np.ndarray, int], np.ndarray], lags: np.ndarray, cells: int, least: float = 0.0
 ) -> np.ndarray:
-    """Integrals ``(L, n)`` at some lags, with twice as many intervals until that changes nothing.
+    """Return integrals ``(L, n)`` at some lags, doubling the number of intervals until results stop changing.
 
-    Changes are compared with the largest of the n, or with `least` if that is more.
+    Changes are relative to the largest of the n, or to `least` if that is larger.
     """
     found, left, panels = find(lags, 1), np.arange(len(lags)), 2
     while left.size:

@@ -1,7 +1,8 @@
 """Random features: attention in linear time, and stochastic positional encoding.
 
-Every draw comes from outside, as an array: ``rfrope.sample("gaussian(ndim=64)", 256, design="orthogonal", rng=0)`` are
-256 projections of vectors of 64 features, by any design.
+Projections are an argument, so any design works:
+``rfrope.sample("gaussian(ndim=64)", 256, design="orthogonal", rng=0)``
+draws 256 of them for vectors of 64 features.
 """
 
 from rfrope.features.attention import linear_attention

@@ -1,4 +1,4 @@
-"""Attention whose weights are products of features, in time linear in the number of tokens."""
+"""Linear-time attention: weights are inner products of features."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rfrope._core.arguments import flag, show, whole
 from rfrope._core.array import Array
 from rfrope.features.estimates import check_widths, read_vectors, to_computable
 
-_BLOCK = 128  # tokens of which all pairs are formed
+_BLOCK = 128  # tokens per block; all pairs within a block are formed
 
 
 @array.select_device
@@ -23,43 +23,43 @@ def linear_attention(
     denominator: tuple[Array, Array] | None = None,
     block: int = _BLOCK,
 ) -> Array:
-    """Attention whose weights are products of features, in time and memory linear in the number of tokens.
+    """Return attention weighted by inner products of features, in time and memory linear in the number of tokens.
 
     Parameters
     ----------
     q, k : array_like, (..., L, m) and (..., n, m)
-        Features of queries and keys, such as `positive` makes, or rotated ones.
+        Features of queries and keys, such as those of `positive`, optionally rotated.
     v : array_like, (..., n, e)
         Values.
     causal : bool
-        A query sees keys up to its own place alone; L = n then.
+        Each query attends only to keys up to its own position; requires L = n.
     denominator : (array_like, array_like), optional
-        Features of queries and keys of which the sum of weights is formed that divides; `q` and `k` unless given. For
-        rotated features these are the ones before rotation, whose weights are positive.
+        Features of queries and keys for the normalising sum. Default: `q` and `k`. For rotated features, pass the
+        features before rotation, whose weights are positive.
     block : int
-        With `causal`, tokens of which all pairs are formed; before them keys and values are known by their sum
-        alone. JAX compiles one part for each block, so for long texts a larger one compiles sooner.
+        Block size with `causal`: all pairs within a block are formed; earlier tokens enter through sums. JAX compiles
+        each block separately, so a larger block compiles faster for long texts.
 
     Returns
     -------
     array, (..., L, e)
-        The dtype and device of `v`; computed in float32 where that has 16 bits. NaN or infinite where a query's weights
+        With the dtype and device of `v`; 16-bit inputs are computed in float32. NaN or infinite if a query's weights
         sum to 0.
 
     Raises
     ------
     ValueError, TypeError
-        For shapes that do not fit, and arguments of another kind.
+        If shapes do not fit, or an argument is of the wrong type.
 
     See Also
     --------
-    features.positive, features.hyperbolic : features with which it comes to softmax attention.
+    features.positive, features.hyperbolic : features that approximate softmax attention.
 
     Notes
     -----
-    Output l is ``sum_n (q_l . k_n) v_n / sum_n (q_l . k_n)``. Beyond its arguments and result it holds ``m (e + 1)``
-    sums and what belongs to one block. Source: Katharopoulos et al. (2020); Choromanski et al. (2021); the
-    denominator without rotation is equation 19 of Su et al. (2021).
+    Output l is ``sum_n (q_l . k_n) v_n / sum_n (q_l . k_n)``. Beyond arguments and result, memory holds ``m (e + 1)``
+    sums and one block. Source: Katharopoulos et al. (2020); Choromanski et al. (2021); for the denominator without
+    rotation, equation 19 of Su et al. (2021).
 
     Examples
     --------
@@ -94,7 +94,7 @@ def linear_attention(
 
 
 def _summed(q: Array, k: Array, v: Array, causal: bool, block: int, xp: ModuleType) -> Array:
-    """``sum_n (q_l . k_n) v_n`` over all keys, or over those up to the query's own."""
+    """Return ``sum_n (q_l . k_n) v_n`` over all keys, or over those up to the query's position."""
     if not causal:
         return xp.matmul(q, xp.matmul(xp.matrix_transpose(k), v))
     found, state = [], None
@@ -118,7 +118,7 @@ def _pair_of(denominator: Any) -> dict[str, Any]:
 
 
 def _check_tokens(rows: dict[str, Array], causal: bool) -> None:
-    """Say which features and tokens do not fit."""
+    """Raise an error that says which features or tokens do not fit."""
     for first, second in (("q", "k"), ("denominator[0]", "denominator[1]")):
         if first not in rows:
             continue

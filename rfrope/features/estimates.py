@@ -1,4 +1,4 @@
-"""Features whose products estimate ``exp(x . y)``, and how far these are off."""
+"""Features whose inner products estimate ``exp(x . y)``, and the variance of these estimates."""
 
 from __future__ import annotations
 
@@ -11,43 +11,41 @@ from rfrope._core.arguments import choice, whole
 from rfrope._core.array import Array
 
 _KINDS = ("positive", "hyperbolic", "trigonometric")
-_COMPUTED = ("float32", "float64")  # as they are; 16 bits in float32
+_COMPUTED = ("float32", "float64")  # used as they are; 16 bits are computed in float32
 
 
 @array.select_device
 def positive(x: Array, projections: Array, *, stabilise: str | None = None) -> Array:
-    """Positive random features of ``exp(x . y)`` (FAVOR+): ``exp(w . x - |x|^2 / 2) / sqrt(m)`` for m projections w.
+    """Return positive random features of ``exp(x . y)`` (FAVOR+): ``exp(w . x - |x|^2 / 2) / sqrt(m)`` for m draws w.
 
     Parameters
     ----------
     x : array_like, (..., d)
-        Queries or keys. For softmax attention divide both by d^(1/4), which divides their product by sqrt(d).
+        Queries or keys. For softmax attention, divide both by d^(1/4), so that their product is divided by sqrt(d).
     projections : array_like, (m, d), or (H, m, d) beside x (..., H, L, d)
-        Standard normal, each alone: those of `rfrope.sample` with the kernel "gaussian(ndim=d)" and any randomised
-        design.
+        Standard normal, as from `rfrope.sample` with the kernel "gaussian(ndim=d)" and any randomised design.
     stabilise : {"token", "all"}, optional
-        Divide the features of each token, or those of all tokens (the last axis but one), by the largest of them, so
-        that none overflows. In the ratio that `linear_attention` forms these numbers cancel if queries are divided by
-        "token" and keys by "all". Not at all unless given; else ``sqrt(m)`` does not divide either.
+        Divide features by their largest value over each token, or over all tokens (the last axis but one), to prevent
+        overflow. Use "token" for queries and "all" for keys: the divisors then cancel in the ratio that
+        `linear_attention` computes. The factor ``1 / sqrt(m)`` is left out. Default: no division.
 
     Returns
     -------
     array, (..., m)
-        The dtype and device of `x`; computed in float32 where `x` has 16 bits.
+        With the dtype and device of `x`; 16-bit inputs are computed in float32.
 
     Raises
     ------
     ValueError, TypeError
-        For shapes that do not fit, and arguments of another kind.
+        If shapes do not fit, or an argument is of the wrong type.
 
     See Also
     --------
-    features.variance : how far the product of two features is from what it estimates.
+    features.variance : variance of the estimate.
 
     Notes
     -----
-    ``positive(x) . positive(y)`` has the mean ``exp(x . y)`` over the projections. Source: Choromanski et al. (2021),
-    Lemma 1.
+    The mean of ``positive(x) . positive(y)`` over projections is ``exp(x . y)``: Choromanski et al. (2021), Lemma 1.
 
     Examples
     --------
@@ -63,30 +61,30 @@ def positive(x: Array, projections: Array, *, stabilise: str | None = None) -> A
 
 @array.select_device
 def hyperbolic(x: Array, projections: Array, *, stabilise: str | None = None) -> Array:
-    """Positive random features of ``exp(x . y)`` in pairs: ``exp(w . x - |x|^2 / 2)`` and ``exp(-w . x - |x|^2 / 2)``.
+    """Return positive features of ``exp(x . y)`` in pairs, ``exp(w . x - |x|^2 / 2)`` and ``exp(-w . x - |x|^2 / 2)``.
 
     Parameters
     ----------
     x, projections, stabilise
-        As in `positive`.
+        See `positive`.
 
     Returns
     -------
     array, (..., 2m)
-        Divided by ``sqrt(2m)``; those of w come before those of -w. The dtype and device of `x`.
+        Divided by ``sqrt(2m)``, features of w before those of -w. With the dtype and device of `x`.
 
     Raises
     ------
     ValueError, TypeError
-        As `positive`.
+        See `positive`.
 
     See Also
     --------
-    features.positive : one feature for each projection.
+    features.positive : one feature per projection.
 
     Notes
     -----
-    At equal width their variance is ``1 - exp(-|x + y|^2)`` times that of `positive` for independent projections.
+    At equal width and for independent projections, the variance is ``1 - exp(-|x + y|^2)`` times that of `positive`.
     Source: Choromanski et al. (2021), Lemma 1.
 
     Examples
@@ -104,31 +102,31 @@ def hyperbolic(x: Array, projections: Array, *, stabilise: str | None = None) ->
 
 @array.select_device
 def trigonometric(x: Array, projections: Array) -> Array:
-    """Random Fourier features of ``exp(x . y)``: ``exp(|x|^2 / 2)`` times cosines and sines of ``w . x``.
+    """Return random Fourier features of ``exp(x . y)``: ``exp(|x|^2 / 2)`` times cosines and sines of ``w . x``.
 
     Parameters
     ----------
     x, projections
-        As in `positive`. With ``stabilise`` of the others in mind: here nothing but ``exp(|x|^2 / 2)`` may be large.
+        See `positive`. There is no `stabilise`: only ``exp(|x|^2 / 2)`` can be large.
 
     Returns
     -------
     array, (..., 2m)
-        Divided by ``sqrt(m)``; cosines come before sines. The dtype and device of `x`.
+        Divided by ``sqrt(m)``, cosines before sines. With the dtype and device of `x`.
 
     Raises
     ------
     ValueError, TypeError
-        As `positive`.
+        See `positive`.
 
     See Also
     --------
-    features.hyperbolic : features that are positive.
+    features.hyperbolic : positive features.
 
     Notes
     -----
-    Estimates may be negative, and so may the sum by which attention divides. Where the product is small, positive
-    features err less. Source: Rahimi and Recht (2007); Choromanski et al. (2021).
+    Estimates can be negative, and so can the normaliser of attention. If ``exp(x . y)`` is small, positive features are
+    more accurate. Source: Rahimi and Recht (2007); Choromanski et al. (2021).
 
     Examples
     --------
@@ -146,15 +144,15 @@ def trigonometric(x: Array, projections: Array) -> Array:
 
 @array.select_device
 def variance(x: Array, y: Array, n_projections: int, *, features: str = "positive") -> Array:
-    """Variance of the product of two features of independent projections, whose mean is ``exp(x . y)``.
+    """Return the variance of the inner product of features of x and y, whose mean is ``exp(x . y)``.
 
     Parameters
     ----------
     x, y : array_like, (..., d)
     n_projections : int
-        m, at least 1. `hyperbolic` and `trigonometric` make two features of each.
+        m, the number of independent projections, at least 1; `hyperbolic` and `trigonometric` make 2m features.
     features : {"positive", "hyperbolic", "trigonometric"}
-        Which of the functions makes them.
+        Function that makes the features.
 
     Returns
     -------
@@ -164,11 +162,11 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
     Raises
     ------
     ValueError, TypeError
-        For shapes that do not fit, other features, and arguments of another kind.
+        If shapes do not fit, `features` is unknown, or an argument is of the wrong type.
 
     See Also
     --------
-    features.positive, features.hyperbolic, features.trigonometric : what makes the features.
+    features.positive, features.hyperbolic, features.trigonometric : the features.
 
     Notes
     -----
@@ -199,7 +197,7 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
 
 
 def _read(x: Any, projections: Any) -> tuple[tuple[Array, Any], Array, ModuleType]:
-    """Read vectors, in the type to compute in and beside their own, and projections as columns of that type."""
+    """Return vectors in the dtype to compute in, paired with their own dtype, and projections as columns."""
     xp, device = array.shared({"projections": projections}, x=x)
     x, w = read_vectors("x", x, xp, device), read_vectors("projections", projections, xp, device, 2)
     check_widths("x", x, "projections", w)
@@ -212,7 +210,7 @@ def _exponentials(along: Array, x: tuple[Array, Any], stabilise: str | None, xp:
     values, dtype = x
     if stabilise is not None and choice("stabilise", stabilise, ("token", "all")) == "all" and along.ndim < 2:
         raise ValueError(f"stabilise is 'all', but x has shape {tuple(values.shape)}; expected (..., tokens, d)")
-    if stabilise == "token":  # what the token has in common cancels
+    if stabilise == "token":  # a factor common to the token cancels
         exponents = along - xp.max(along, axis=-1, keepdims=True)
     else:
         size = 0.5 * xp.sum(values * values, axis=-1, keepdims=True)
@@ -222,11 +220,11 @@ def _exponentials(along: Array, x: tuple[Array, Any], stabilise: str | None, xp:
     return array.astype(xp.exp(exponents), dtype, xp)
 
 
-# -- arguments, of the other modules here, too -------------------------------------------------------------------------
+# -- arguments, also of the other modules ------------------------------------------------------------------------------
 
 
 def read_vectors(name: str, value: Any, xp: ModuleType, device: Any, axes: int = 1) -> Array:
-    """Return an array of real floats with so many axes at least."""
+    """Return an array of real floats with at least so many axes."""
     value = array.asarray(value, xp, name=name, device=device)
     if not array.is_real_floating(value):
         raise TypeError(
@@ -241,14 +239,14 @@ def read_vectors(name: str, value: Any, xp: ModuleType, device: Any, axes: int =
 
 
 def read_wide(name: str, x: Any, other: str, y: Any, xp: ModuleType, device: Any) -> tuple[Array, Array]:
-    """Return two arrays of vectors of one width, in the widest float."""
+    """Return two arrays of vectors of equal width, in the widest float dtype."""
     x, y = (array.widen(read_vectors(called, one, xp, device), xp) for called, one in ((name, x), (other, y)))
     check_widths(name, x, other, y)
     return x, y
 
 
 def check_widths(name: str, x: Array, other: str, y: Array) -> None:
-    """Say that two arrays differ in the number of features."""
+    """Raise an error if two arrays differ in the number of features."""
     if x.shape[-1] != y.shape[-1]:
         raise ValueError(
             f"{name} has shape {tuple(x.shape)} but {other} has {tuple(y.shape)}; expected the same number of features"
@@ -256,5 +254,5 @@ def check_widths(name: str, x: Array, other: str, y: Array) -> None:
 
 
 def to_computable(x: Array, xp: ModuleType) -> Array:
-    """Return an array in the type to compute in: float32 where it has 16 bits."""
+    """Return an array in the dtype to compute in: float32 instead of 16 bits."""
     return x if array.dtype_name(x) in _COMPUTED else array.astype(x, xp.float32, xp)

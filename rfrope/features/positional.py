@@ -15,41 +15,41 @@ from rfrope.rotation import rotation_table
 def stochastic(
     x: Array, positions: Array, frequencies: Array, projections: Array, *, shift: Array | None = None
 ) -> Array:
-    """Features whose mean product is ``sum_c q_c k_c`` times a kernel of the lag (SPE; with k axes, F-StrIPE).
+    """Return features whose mean product is ``sum_c q_c k_c`` times a kernel of the lag (SPE; in k axes, F-StrIPE).
 
     Parameters
     ----------
     x : array_like, (..., L, d)
         Queries or keys.
     positions : array_like
-        Where they stand: ``(L,)`` for frequencies ``(K,)``, else ``(L, k)``. What F-StrIPE calls structure, such as
-        chords, are axes of a position.
+        Their positions: ``(L,)`` for frequencies ``(K,)``, else ``(L, k)``. Structure in the sense of F-StrIPE, such as
+        chords, goes into further axes.
     frequencies : array_like, radians per unit of position
-        ``(K,)`` or ``(K, k)``, the same for all features of x, or ``(d, K, k)``.
+        ``(K,)`` or ``(K, k)`` for all features of x, or ``(d, K, k)`` for each.
     projections : array_like, (d, 2K, R)
-        Standard normal, the same for queries and keys: ``rfrope.sample("gaussian(ndim=R)", 2 * K, heads=d)``. A gain of
-        each frequency multiplies its two rows, i and K + i.
+        Standard normal, the same for queries and keys: ``rfrope.sample("gaussian(ndim=R)", 2 * K, heads=d)``. To weight
+        a frequency by a gain, multiply its two rows, i and K + i.
     shift : array_like, radians, optional
-        Added to the phases; that of queries moves the kernel, as in SPE.
+        Added to the phases. A shift of the queries moves the kernel, as in SPE.
 
     Returns
     -------
     array, (..., L, R)
-        Divided by ``sqrt(K R)``. The dtype and device of `x`; computed in float32 where that has 16 bits.
+        Divided by ``sqrt(K R)``. With the dtype and device of `x`; 16-bit inputs are computed in float32.
 
     Raises
     ------
     ValueError, TypeError
-        For shapes that do not fit, arguments of another kind, and as `rfrope.rotation_table`.
+        If shapes do not fit or an argument is of the wrong type. See also `rfrope.rotation_table`.
 
     See Also
     --------
-    features.stochastic_variance : how far the product is from its mean.
+    features.stochastic_variance : variance of the inner product.
 
     Notes
     -----
-    Over the projections ``stochastic(q) . stochastic(k)`` has the mean ``sum_c q_c k_c Phi_K(lag)``, ``Phi_K(lag)``
-    being the mean of ``cos(lag . omega)`` over the K frequencies of feature c. Phases are as exact as those of
+    Over the projections, ``stochastic(q) . stochastic(k)`` has mean ``sum_c q_c k_c Phi_K(lag)``, where ``Phi_K(lag)``
+    is the mean of ``cos(lag . omega)`` over the K frequencies of feature c. Phases are as accurate as in
     `rfrope.rotate`. Source: Liutkus et al. (2021), sineSPE; Agarwal et al. (2025a, 2025b).
 
     Examples
@@ -90,7 +90,7 @@ def stochastic(
 def stochastic_variance(
     q: Array, k: Array, lags: Array, kernel: Kernel | str, n_features: int, *, n_frequencies: int | None = None
 ) -> Array:
-    """Variance of the product of two `stochastic` features, over independent projections and frequencies.
+    """Return the variance of the product of two `stochastic` features over independent projections and frequencies.
 
     Parameters
     ----------
@@ -102,8 +102,8 @@ def stochastic_variance(
     n_features : int
         R, at least 1.
     n_frequencies : int, optional
-        K independent draws of the law, the same for all features of q and k. Unless given the kernel is exact, as for
-        K without end.
+        K, the number of independent frequencies, the same for all features of q and k. Default: the exact kernel, the
+        limit of large K.
 
     Returns
     -------
@@ -113,16 +113,17 @@ def stochastic_variance(
     Raises
     ------
     ValueError, TypeError
-        For shapes that do not fit, lags that are not finite, a kernel that is not one, and arguments of another kind.
+        If shapes do not fit, a lag is NaN or infinite, the kernel is invalid, or an argument is of the wrong type.
 
     See Also
     --------
-    score_variance : of queries and keys that RF-RoPE rotates.
+    score_variance : for queries and keys rotated as in RF-RoPE.
 
     Notes
     -----
-    ``(|q|^2 |k|^2 + (q . k)^2 Phi^2) / R`` (Isserlis' theorem), and with ``v = (1 + Phi_2)/2 - Phi^2`` and K drawn
-    frequencies ``(q . k)^2 (v / K) (1 + 1 / R)`` more. The page on features compares it with `rfrope.score_variance`.
+    The variance is ``(|q|^2 |k|^2 + (q . k)^2 Phi^2) / R`` (Isserlis' theorem). With K drawn frequencies,
+    ``(q . k)^2 (v / K) (1 + 1 / R)`` is added, where ``v = (1 + Phi_2)/2 - Phi^2``. The page on features compares it
+    with `rfrope.score_variance`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Readings of every head of a model: the blocks that move its scores, the effect of position alone, and sinks."""
+"""Statistics of all heads of a model: the blocks that drive their scores, the effect of position alone, and sinks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from rfrope.heads.documents import Lags, Setting, Sums, sum_document
 from rfrope.heads.peaks import peak_of_waves
 from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
 
-_OUTLIER = 5.0  # times the median of a head's blocks: a pair of features that is this strong is an outlier
-_LARGEST = 1e50  # features and scales, whose products are squared
-_FEWEST = 3  # documents: without one, two must remain for an unbiased product
+_OUTLIER = 5.0  # times the median of a head's blocks; stronger blocks are outliers
+_LARGEST = 1e50  # limit of features and scales, whose products are squared
+_FEWEST = 3  # documents: the jackknife leaves one out, and an unbiased product needs two
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +49,12 @@ class HeadEstimate(Result):
 
 @dataclass(frozen=True, eq=False)
 class Atlas(Result):
-    """Readings of H heads of D blocks on some documents; see `heads.atlas`.
+    """Statistics of H heads of D blocks on some documents; see `heads.atlas`.
 
     Attributes
     ----------
     layer, head : ndarray of int, (H,)
-        Layer and number of each head; layers are 0 unless given.
+        Layer and number of each head. Default: layer 0.
     frequencies : ndarray, (D,), radians per position
         Frequencies of all heads.
     lags : ndarray, (n,), in units of position
@@ -64,8 +64,8 @@ class Atlas(Result):
     variance : HeadEstimate, (H,)
         Variance of the score over the pairs of a document, averaged over documents.
     share : HeadEstimate, (H, D)
-        Covariance of a block's part with the score, over `variance`. With `unturned` the sum is 1; a negative share is
-        of a block that works against the others.
+        Covariance of a block's part with the score, over `variance`. With `unturned` the sum is 1; a negative share
+        means that the block works against the others.
     unturned : HeadEstimate, (H,)
         Share of all unrotated features.
     curve : HeadEstimate, (H, n)
@@ -215,7 +215,7 @@ def _columns(name: str, estimate: HeadEstimate) -> dict[str, np.ndarray]:
 def atlas(
     q: Array, k: Array, rope: Any, *, scale: float | None = None, skip: int = 1, context: int | None = None
 ) -> Atlas:
-    """Return readings of every head from its queries and keys on some documents, with errors over the documents.
+    """Return statistics of every head from its queries and keys on some documents, with errors over the documents.
 
     Parameters
     ----------
@@ -250,8 +250,8 @@ def atlas(
 
     Notes
     -----
-    Pairs are those under a causal mask, and the variance is that within documents. A score is the sum of its blocks, so
-    shares sum to 1, to rounding, even if blocks are correlated.
+    Pairs are causal, and the variance is that within documents. A score is the sum of its blocks, so shares sum to 1,
+    to rounding, even if blocks are correlated.
 
     `lag_explained` is the variance between lags over that of the scores. The square of a mean over few pairs is biased
     upwards, so the product of the means of two documents is averaged over all pairs of documents: unbiased for
@@ -263,10 +263,9 @@ def atlas(
     `one_sign`, derived here, is stricter: scores ``cos(angle + u)`` keep their sign for u from ``-omega (context - 1)``
     to 0, which requires ``omega (context - 1)`` of at most pi.
 
-    A softmax ignores what all keys of a query gain alike, so changes are less their mean over these. `order` adds the
-    block with the smallest predicted increase at each step, joint effects included; MHA2MLA (arXiv:2502.14837) orders
-    by ``|q| |k|``. The prediction assumes that queries and keys of a document are independent of each other and of
-    their positions.
+    Softmax ignores a change common to all keys of a query, so it is subtracted. `order` adds the block with the
+    smallest predicted increase at each step, including joint effects; MHA2MLA (arXiv:2502.14837) orders by ``|q| |k|``.
+    The prediction assumes that queries and keys of a document are independent of each other and of their positions.
 
     The jackknife leaves out one document at a time, assumed independent; `order` and `norm_order` are kept.
 
@@ -362,7 +361,7 @@ class AtlasBuilder:
         if host.ndim != 3 or host.shape[-1] < 2 * len(self.omega) or host.shape[-1] % 2:
             expected = f"(heads, tokens, d) with an even d of at least {2 * len(self.omega)}"
             raise ValueError(f"{name} has shape {host.shape}; expected {expected}")
-        pairing_for(self.rope, host, name)  # refuses features of which others turn
+        pairing_for(self.rope, host, name)  # refuses models that do not rotate the first features
         if host.shape[1] < self.skip + 4:
             raise ValueError(
                 f"{name} has {host.shape[1]} tokens; expected at least {self.skip + 4} with skip={self.skip}"
@@ -423,11 +422,11 @@ def keeps_sign(angle: np.ndarray, reach: np.ndarray) -> np.ndarray:
     return np.asarray(np.equal(*ends))
 
 
-# -- from sums of documents to readings --------------------------------------------------------------------------------
+# -- from sums over documents to statistics ----------------------------------------------------------------------------
 
 
 def _jackknife(reader: _Reader, documents: Sums) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Readings of all documents, and their errors from those without one of them."""
+    """Return statistics of all documents, and their jackknife errors."""
     count = len(documents.level)
     means = [np.mean(one, axis=0) for one in documents]
     square = np.mean(documents.by_lag**2, axis=0)
@@ -448,7 +447,7 @@ def _jackknife(reader: _Reader, documents: Sums) -> tuple[dict[str, np.ndarray],
 
 
 class _Reader:
-    """Readings from sums of documents; blocks are stilled in the order of all documents."""
+    """Statistics from sums over documents; blocks are stilled in the order found from all documents."""
 
     def __init__(self, setting: Setting, lags: Lags, sums: Sums) -> None:
         self.setting, self.lags = setting, lags
@@ -456,7 +455,7 @@ class _Reader:
         self.norm_order = np.argsort(sums.norm_q * sums.norm_k, axis=1, kind="stable")
 
     def read(self, sums: Sums, square: np.ndarray, count: int) -> dict[str, np.ndarray]:
-        """Readings of so many documents by the names of `Atlas`; `square` is the mean square of `by_lag`."""
+        """Return statistics of so many documents, named as in `Atlas`; `square` is the mean square of `by_lag`."""
         turned, weights = len(self.setting.omega), self.lags.counts / np.sum(self.lags.counts)
         variance = np.sum(sums.covariance, axis=1)
         z = self.setting.scale * np.conj(sums.centre_q) * sums.centre_k
@@ -494,7 +493,7 @@ class _Reader:
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Quotient; NaN where there is nothing to divide by."""
+    """Return the quotient; NaN if the denominator is 0."""
     none = np.broadcast_to(whole, part.shape) == 0.0
     return np.where(none, math.nan, part / np.where(none, 1.0, whole))
 
@@ -512,7 +511,7 @@ def greedy_order(products: np.ndarray) -> np.ndarray:
 
 
 def _changes(products: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Root of the sum of products over the first 0, 1, ..., D blocks of an order."""
+    """Return the root of the sum of products over the first 0, 1, ..., D blocks of an order."""
     heads = np.arange(len(order))[:, None, None]
     sums = products[heads, order[:, :, None], order[:, None, :]].cumsum(axis=1).cumsum(axis=2)
     found = np.sqrt(np.maximum(np.diagonal(sums, axis1=1, axis2=2), 0.0))

@@ -23,9 +23,9 @@ from rfrope._core.sums import Waves
 from rfrope.heads.peaks import angles_at, peak_of_waves, values_at
 from rfrope.heads.reading import Sides, check_paired
 
-_NEAR = 0.5  # positions by which a peak may move and still be the same one: lags between tokens are whole
-_ROUNDED = 1e-6  # part of the largest eigenvalue that float32 may leave of asymmetry, and of eigenvalues that are 0
-_GRID = (8, 32)  # points to a position, and to a turn of the fastest block, where resamples look for their peak
+_NEAR = 0.5  # positions: peaks this close are the same, as lags between tokens are whole
+_ROUNDED = 1e-6  # fraction of the largest eigenvalue: float32 error in symmetry, and in eigenvalues that are 0
+_GRID = (8, 32)  # grid points per position, and per turn of the fastest block, on which resamples find their peak
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,7 +346,7 @@ def offset_from_weights(
 
 
 def _bring_to_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
-    """Yield arrays of one library as NumPy's, and at last frequencies, which may be NumPy's beside any."""
+    """Yield arrays of one library as NumPy arrays, then frequencies, which may be of NumPy beside any library."""
     xp, device = array.shared({"frequencies": frequencies}, **arrays)
     arrays["frequencies"] = frequencies
     for name, value in arrays.items():
@@ -356,12 +356,12 @@ def _bring_to_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
 
 
 def _one_axis(omega: np.ndarray) -> np.ndarray:
-    """Frequencies ``(D,)`` or ``(D, 1)`` of the host as ``(D,)`` float64."""
+    """Return host frequencies ``(D,)`` or ``(D, 1)`` as ``(D,)`` float64."""
     return np.asarray(angles.frequencies(omega, np, sets="one axis", least=1)[:, 0])
 
 
 def _lag_range(max_lag: Any, causal: Any) -> tuple[int, int]:
-    """First and last whole lag."""
+    """Return the first and last whole lag."""
     furthest = whole("max_lag", max_lag, 1)
     return -furthest, 0 if flag("causal", causal) else furthest
 
@@ -369,7 +369,7 @@ def _lag_range(max_lag: Any, causal: Any) -> tuple[int, int]:
 def _read_waves(
     omega: np.ndarray, a: np.ndarray, b: np.ndarray, rest: float, low: int, high: int, scale: float = 1.0
 ) -> dict[str, float]:
-    """Fields of a result: the peak of ``scale * (sum a cos + b sin + rest)``, the best whole lag and its attention."""
+    """Return result fields: peak of ``scale * (sum a cos + b sin + rest)``, best whole lag and attention on it."""
     peak = peak_of_waves(omega, a, b, float(low), float(high))
     lags = np.arange(low, high + 1)
     score = values_at(lags, omega, scale * a, scale * b)
@@ -385,14 +385,14 @@ def _read_waves(
 
 
 def _stack_fields(result: Any, heads: list[dict[str, float]], shape: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Arrays of a shape from the fields that were read of each head, those of a result that have no blocks."""
+    """Return arrays of a shape from the fields of each head, without those that have a block axis."""
     names = [field.name for field in fields(result) if field.name not in ("angle", "weight", "quality")]
     kinds = {name: np.int64 if name == "lag" else np.float64 for name in names}
     return {name: np.asarray([head[name] for head in heads], kinds[name]).reshape(shape) for name in names}
 
 
 def _heads(tokens: Tokens) -> Iterator[Tokens]:
-    """Yield the tokens of one head after the other."""
+    """Yield the tokens of each head in turn."""
     parts = (tokens.q_1, tokens.q_2, tokens.k_1, tokens.k_2)
     lead = np.broadcast_shapes(tokens.q_1.shape[:-2], tokens.k_1.shape[:-2])
     flat = [np.broadcast_to(p, (*lead, *p.shape[-2:])).reshape(-1, *p.shape[-2:]) for p in parts]
@@ -400,7 +400,7 @@ def _heads(tokens: Tokens) -> Iterator[Tokens]:
 
 
 def _resample(sizes: tuple[int, ...], number: int, rng: Any) -> list[np.ndarray]:
-    """Counts of each token in each resample, as parts of 1: ``(resamples, tokens)``, for each of the sizes."""
+    """Return the weight of each token in each resample, ``(resamples, tokens)`` with row sums 1, for each size."""
     key = random.key_from_rng(rng)
     weights = []
     for stream, tokens in enumerate(sizes):
@@ -414,7 +414,7 @@ def _resample(sizes: tuple[int, ...], number: int, rng: Any) -> list[np.ndarray]
 def _read_head(
     tokens: Tokens, omega: np.ndarray, low: int, high: int, scale: float, draws: list[np.ndarray]
 ) -> dict[str, float]:
-    """Fields of `EffectiveOffset` for one head; one array of draws where queries and keys are paired."""
+    """Return the fields of `EffectiveOffset` for one head; `draws` has one array if queries and keys are paired."""
     turned = len(omega)
     sides = Sides.split(tokens, len(draws) == 1, turned, np)
     a, b = (value[0] for value in sides.mean)
@@ -429,7 +429,7 @@ def _read_head(
 
 
 def _offset_error(sides: Sides, omega: np.ndarray, offset: float) -> float:
-    """Delta method: tokens move the slope of the mean score at its peak, and the peak moves by slope over bend."""
+    """Return the delta-method error: that of the slope of the mean score at its peak, over the curvature there."""
     there, turned = angles_at(np.asarray(offset), omega), sides.turned
     a, b = (value[0, :turned] for value in sides.mean)
     (bend,) = sums.derivatives(there, a, b, (2,))
@@ -445,7 +445,7 @@ def _offset_error(sides: Sides, omega: np.ndarray, offset: float) -> float:
 
 
 def _share_near(omega: np.ndarray, a: np.ndarray, b: np.ndarray, offset: float, low: int, high: int) -> float:
-    """Share of the rows of coefficients whose highest place is near the offset."""
+    """Return the fraction of rows of coefficients with their maximum near the offset."""
     per_position = max(_GRID[0], math.ceil(_GRID[1] * float(np.max(np.abs(omega))) / (2.0 * math.pi)))
     points = np.linspace(low, high, (high - low) * per_position + 1)
     best, top = np.full(len(a), -math.inf), np.zeros(len(a))
@@ -462,7 +462,7 @@ def _share_near(omega: np.ndarray, a: np.ndarray, b: np.ndarray, offset: float, 
 
 
 def _read_rows(name: str, weight: np.ndarray, n_blocks: int, pairing: str) -> np.ndarray:
-    """Weights ``(..., d, d_model)`` as one complex row a block; features that are not turned are real rows after it."""
+    """Return weights ``(..., d, d_model)`` as one complex row per block, then real rows of unrotated features."""
     if weight.dtype.name not in ("float16", "float32", "float64"):
         raise TypeError(f"{name} has dtype {weight.dtype.name}; expected real floating weights")
     if weight.ndim < 2 or weight.shape[-2] % 2:
@@ -479,7 +479,7 @@ def _read_rows(name: str, weight: np.ndarray, n_blocks: int, pairing: str) -> np
 def _join(
     query: np.ndarray, key: np.ndarray, mean: np.ndarray | None, moment: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Complex coefficient of each block, and the share of the key's row that the query's explains."""
+    """Return the complex coefficient of each block, and the fraction of the key's row that the query's explains."""
     width = query.shape[-1]
     if mean is not None:  # M = mean mean^T
         mean = _read_inputs("mean", mean, (width,), query)
@@ -496,7 +496,7 @@ def _join(
 
 
 def _read_inputs(name: str, value: np.ndarray, shape: tuple[int, ...], query: np.ndarray) -> np.ndarray:
-    """Check a moment of the inputs, ``(..., *shape)``, and return it in float64."""
+    """Return a checked moment of the inputs, ``(..., *shape)``, in float64."""
     if value.dtype.kind not in "iuf":
         raise TypeError(f"{name} has dtype {value.dtype.name}; expected real numbers")
     if value.shape[-len(shape) :] != shape or not np.all(np.isfinite(value)):
@@ -515,7 +515,7 @@ def _check_moment(moment: np.ndarray) -> None:
 
 
 def _read_weights(c: np.ndarray, omega: np.ndarray, low: int, high: int) -> dict[str, float]:
-    """Fields of `WeightOffset` but the blocks, for one head; ``a cos + b sin`` is the real part of ``c exp(iu)``."""
+    """Return `WeightOffset` fields without blocks for a head; ``a cos + b sin`` is the real part of ``c exp(iu)``."""
     turned, rest = c[: len(omega)], float(np.sum(c[len(omega) :].real))
     found = _read_waves(omega, turned.real, -turned.imag, rest, low, high)
     chance = (high - low + 1) * math.exp(-(_prominence(turned, omega, int(found["lag"]), low, high) ** 2))
@@ -523,7 +523,7 @@ def _read_weights(c: np.ndarray, omega: np.ndarray, low: int, high: int) -> dict
 
 
 def _prominence(c: np.ndarray, omega: np.ndarray, lag: int, low: int, high: int) -> float:
-    """Height of the score at a lag above its mean over all whole lags, in units of what random angles give."""
+    """Return the score at a lag above its mean over all whole lags, in units of its spread under random angles."""
     lags, mean = np.arange(low, high + 1), np.zeros((2, len(omega)))
     for part in sums.parts(len(lags), len(omega)):
         mean += [np.sum(wave, axis=0) for wave in Waves.from_angles(angles_at(lags[part], omega))[:2]]

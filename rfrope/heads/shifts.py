@@ -1,6 +1,6 @@
-"""Learned phase shifts: what they do to scores and to mean kernels.
+"""Learned phase shifts and their effect on scores and mean kernels.
 
-`offset` is the lag, key minus query, of the peak: -1 is the previous token. A shift is added to the phases of the KEYS.
+`offset` is the lag of the peak, key minus query: -1 is the previous token. Shifts are added to the phases of the KEYS.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from rfrope.kernels.text import read_kernel
 
 @dataclass(frozen=True, eq=False)
 class ShiftedTerms(Result):
-    """The score of q and k with shifts, block by block; see `shifted_terms`.
+    """Terms of the score of q and k with shifts, by block; see `shifted_terms`.
 
     Attributes
     ----------
     cosine : array, (..., D)
         ``C_i cos(u_i + shift_i)``.
     sine : array, (..., D)
-        ``E_i sin(u_i + shift_i)``, the term that the RF-RoPE paper drops.
+        ``E_i sin(u_i + shift_i)``, the term that the RF-RoPE paper omits.
     rest : array
-        What features that are not turned add; it broadcasts against the others without their last axis.
+        Contribution of unrotated features; broadcasts against the other arrays without their last axis.
 
     See Also
     --------
@@ -51,26 +51,26 @@ class ShiftedTerms(Result):
 
 @array.select_device
 def phase_shift(offset: Array, frequencies: Array) -> Array:
-    """Shifts that move the peak of every block to lag `offset`: ``-offset . omega``, to be added to the KEY's phases.
+    """Return shifts of the KEY's phases that move the peak of every block to lag `offset`: ``-offset . omega``.
 
     Parameters
     ----------
     offset : array_like, in units of position
-        Lags, KEY minus QUERY, of the shapes that `positions` has in `rotate`: any shape ``P`` for frequencies ``(D,)``,
-        ``(*P, k)`` otherwise. Negative and fractional ones too. One offset for each head is ``(H, 1, k)``.
+        Lags, KEY minus QUERY; may be negative or fractional. Shaped like `positions` in `rotate`: any shape ``P`` for
+        frequencies ``(D,)``, ``(*P, k)`` otherwise. For one offset per head, pass ``(H, 1, k)``.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``.
 
     Returns
     -------
     array, radians, float64 where the library has it
-        ``P + (D,)``, or what ``offset @ frequencies^T`` broadcasts to. With an offset ``(1, k)`` or ``(H, 1, k)`` for
-        frequencies ``(H, D, k)`` that is ``(H, 1, D)``, which broadcasts against the phases of tokens, ``(H, L, D)``.
+        ``P + (D,)``, or the broadcast shape of ``offset @ frequencies^T``. An offset ``(1, k)`` or ``(H, 1, k)`` with
+        frequencies ``(H, D, k)`` gives ``(H, 1, D)``, which broadcasts against the phases ``(H, L, D)`` of tokens.
 
     Raises
     ------
     ValueError, TypeError
-        As `phases`.
+        See `phases`.
 
     See Also
     --------
@@ -78,10 +78,10 @@ def phase_shift(offset: Array, frequencies: Array) -> Array:
 
     Notes
     -----
-    With keys turned by ``rotate(k, positions, frequencies, shift=phase_shift(offset, frequencies))`` the score is
-    ``sum_i A_i cos((lag - offset) . omega_i) + B_i sin((lag - offset) . omega_i)``. Source: section 2 of the
-    mathematics page; the RF-RoPE paper writes ``phi_i = L . omega_i``, so its L is minus the offset. The product is
-    rounded to float64, which moves a phase by ``1.1e-16 |offset . omega|``.
+    If keys are rotated by ``rotate(k, positions, frequencies, shift=phase_shift(offset, frequencies))``, the score is
+    ``sum_i A_i cos((lag - offset) . omega_i) + B_i sin((lag - offset) . omega_i)``. Rounding of ``offset . omega`` to
+    float64 moves a phase by ``1.1e-16 |offset . omega|``. Source: section 2 of the mathematics page; the RF-RoPE paper
+    writes ``phi_i = L . omega_i``, so its L is minus the offset.
 
     Examples
     --------
@@ -98,28 +98,28 @@ def phase_shift(offset: Array, frequencies: Array) -> Array:
 
 @array.select_device
 def aligned_shift(offset: Array, frequencies: Array, cosine: Array, sine: Array | None = None) -> Array:
-    """Shifts with which every block of given content peaks at lag `offset`, whatever the signs of its coefficients.
+    """Return shifts with which every block of given content peaks at lag `offset`, whatever its coefficients' signs.
 
-    `phase_shift` makes a block highest at the offset only if its ``C_i = q_i . k_i`` is positive; where it is negative
-    the block is lowest there, and half a turn more puts that right.
+    With `phase_shift`, a block peaks at the offset only if its ``C_i = q_i . k_i`` is positive. If it is negative, the
+    block has its minimum there, and half a turn more makes it a peak.
 
     Parameters
     ----------
     offset, frequencies
-        As in `phase_shift`.
+        See `phase_shift`.
     cosine, sine : array_like, (..., D)
-        C and E of `rfrope.block_coefficients`. With `cosine` alone pi is added where it is negative. With both, the
-        angle ``atan2(E_i, C_i)`` is added, which takes the second term into account.
+        C and E of `rfrope.block_coefficients`. With `cosine` alone, pi is added where it is negative. With both, the
+        angle ``atan2(E_i, C_i)`` is added, which accounts for the sine term.
 
     Returns
     -------
     array, radians, float64 where the library has it
-        The shape to which the shifts and the coefficients broadcast.
+        The broadcast shape of the shifts and the coefficients.
 
     Raises
     ------
     ValueError, TypeError
-        As `phases`, and for coefficients that do not broadcast against the shifts.
+        See `phases`. Also if coefficients do not broadcast against the shifts.
 
     See Also
     --------
@@ -127,9 +127,9 @@ def aligned_shift(offset: Array, frequencies: Array, cosine: Array, sine: Array 
 
     Notes
     -----
-    ``C cos x + E sin x = sqrt(C^2 + E^2) cos(x - atan2(E, C))``: with both coefficients the score at the offset is
-    ``sum_i sqrt(C_i^2 + E_i^2)``, the highest that any shifts reach at any lag. With `cosine` alone it is
-    ``sum_i |C_i|``, and blocks with E_i peak elsewhere. Source: section 2 of the mathematics page.
+    ``C cos x + E sin x = sqrt(C^2 + E^2) cos(x - atan2(E, C))``: with both coefficients, the score at the offset is
+    ``sum_i sqrt(C_i^2 + E_i^2)``, the maximum over all shifts and lags. With `cosine` alone it is ``sum_i |C_i|``, and
+    blocks with nonzero E_i peak elsewhere. Source: section 2 of the mathematics page.
 
     Examples
     --------
@@ -154,22 +154,22 @@ def aligned_shift(offset: Array, frequencies: Array, cosine: Array, sine: Array 
 def shifted_terms(
     q: Array, k: Array, lags: Array, frequencies: Array, shift: Array, *, pairing: str = "half"
 ) -> ShiftedTerms:
-    """Both terms of the score with learned shifts, block by block: those of the cosines and those of the sines.
+    """Return the cosine and sine terms of the score with learned shifts, by block.
 
     Parameters
     ----------
     q, k, lags, frequencies, shift, pairing
-        As in `shifted_scores`.
+        See `shifted_scores`.
 
     Returns
     -------
     ShiftedTerms
-        Arrays in float64 where the library has it. Both terms have the shape of the scores and an axis of the blocks.
+        Arrays in float64 where the library has it. Both terms have the shape of the scores plus an axis of blocks.
 
     Raises
     ------
     ValueError, TypeError
-        As `shifted_scores`.
+        See `shifted_scores`.
 
     See Also
     --------
@@ -177,11 +177,11 @@ def shifted_terms(
 
     Notes
     -----
-    All terms are held at once; `shifted_scores` needs less memory.
+    All terms are held in memory; `shifted_scores` needs less.
 
     Examples
     --------
-    At a right angle there is no first term, the only one that the RF-RoPE paper keeps:
+    For orthogonal contents, the cosine term, the only one that the RF-RoPE paper keeps, is zero:
 
     >>> terms = shifted_terms([1.0, 0.0], [0.0, 1.0], [0, -1], [0.5], [0.25])
     >>> terms.cosine.round(4).ravel(), terms.sine.round(4).ravel()
@@ -199,24 +199,24 @@ def shifted_terms(
 def shifted_scores(
     q: Array, k: Array, lags: Array, frequencies: Array, shift: Array, *, pairing: str = "half"
 ) -> Array:
-    """Exact scores by lag with learned shifts, before softmax and without its scale.
+    """Return exact scores by lag with learned shifts, before softmax and without its scale.
 
     Parameters
     ----------
     q, k : array_like, (..., d)
-        Content of query and key: before rotation by position, and before the learned rotations. d is even and at least
-        2D; features beyond 2D count unrotated.
+        Query and key before rotation by position and by the learned angles. d is even and at least 2D; features beyond
+        2D count unrotated.
     lags : array_like, in units of position
-        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise. Integers count exactly
-        up to 2**53.
+        Lags, KEY minus QUERY: any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise. Integers up to 2**53 are
+        exact.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``, with at least one block.
     shift : array_like, radians
-        The key's learned angle minus the query's, one for each block; broadcasts against the phases, which are
-        ``P + (D,)`` or what ``lags @ frequencies^T`` broadcasts to. What they broadcast to, without the axis of the
-        blocks, broadcasts against the leading axes of q and k: for n pairs at m lags give q and k as ``(n, 1, d)``.
+        The key's learned angle minus the query's, one per block. It broadcasts against the phases: ``P + (D,)``, or the
+        shape of ``lags @ frequencies^T``. The result, without its axis of blocks, broadcasts against the leading axes
+        of q and k: for n pairs at m lags, pass q and k as ``(n, 1, d)``.
     pairing : {"half", "interleaved"}
-        The two features that make a block.
+        Which two features form a block.
 
     Returns
     -------
@@ -226,7 +226,7 @@ def shifted_scores(
     Raises
     ------
     ValueError, TypeError
-        For shapes that do not fit, no blocks, features that are not real floating, and NaN or infinite values.
+        If shapes do not fit, there are no blocks, features are not real floating, or a value is NaN or infinite.
 
     See Also
     --------
@@ -234,9 +234,9 @@ def shifted_scores(
 
     Notes
     -----
-    ``S = sum_i C_i cos(u_i + shift_i) + E_i sin(u_i + shift_i)`` with `rfrope.block_coefficients` C and E and exact
-    phases ``u_i = lag . omega_i``: section 2 of the mathematics page. The RF-RoPE paper has the first term alone,
-    which is right only where the two contents are parallel in every block.
+    ``S = sum_i C_i cos(u_i + shift_i) + E_i sin(u_i + shift_i)`` with C and E of `rfrope.block_coefficients` and exact
+    phases ``u_i = lag . omega_i``: section 2 of the mathematics page. The RF-RoPE paper keeps only the first term,
+    which is exact only if the two contents are parallel in every block.
 
     Examples
     --------
@@ -245,7 +245,7 @@ def shifted_scores(
     >>> shifted_scores(q, k, [0, -1], omega, [0.4, -0.2]).round(4)
     array([2.5775, 4.2259])
 
-    The same by turning both sides:
+    The same by rotation of both sides:
 
     >>> key = rfrope.rotate(np.array([k, k]), [0, -1], omega, shift=[0.4, -0.2])
     >>> (key @ q).round(4)
@@ -258,26 +258,26 @@ def shifted_scores(
 
 @array.select_device
 def shifted_mean_kernel(lags: Array, frequencies: Array, shift: Array) -> Array:
-    """Mean kernel of given frequencies with shifts: the mean over the blocks of ``cos(lag . omega + shift)``.
+    """Return the mean kernel of given frequencies with shifts: the mean over blocks of ``cos(lag . omega + shift)``.
 
     Parameters
     ----------
     lags : array_like, in units of position
-        Lags: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` otherwise. Integers count exactly up to 2**53.
+        Any shape ``P`` for frequencies ``(D,)``, ``(*P, k)`` otherwise. Integers up to 2**53 are exact.
     frequencies : array_like, radians per unit of position
         ``(D,)`` or ``(*H, D, k)``, with at least one block.
     shift : array_like, radians
-        One for each block; broadcasts against the phases.
+        One per block; broadcasts against the phases.
 
     Returns
     -------
     array, float64 where the library has it
-        The shape of the phases, without the axis of the blocks.
+        The shape of the phases, without the axis of blocks.
 
     Raises
     ------
     ValueError, TypeError
-        As `rotation_table`, and for frequencies without blocks.
+        See `rotation_table`. Also if there are no blocks.
 
     See Also
     --------
@@ -285,8 +285,8 @@ def shifted_mean_kernel(lags: Array, frequencies: Array, shift: Array) -> Array:
 
     Notes
     -----
-    With ``shift = phase_shift(offset, frequencies)`` it is the mean kernel recentred: 1 at lag `offset`, and as high
-    nowhere else unless frequencies are on a lattice. Source: section 2 of the mathematics page.
+    With ``shift = phase_shift(offset, frequencies)`` this is the mean kernel moved to `offset`: it is 1 there, and
+    nowhere else unless frequencies lie on a lattice. Source: section 2 of the mathematics page.
 
     Examples
     --------
@@ -301,12 +301,12 @@ def shifted_mean_kernel(lags: Array, frequencies: Array, shift: Array) -> Array:
 
 @array.select_device
 def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
-    """Kernel that shifts by ``phase_shift(offset, frequencies)`` make, on average over random frequencies.
+    """Return the expected kernel over random frequencies shifted by ``phase_shift(offset, frequencies)``.
 
     Parameters
     ----------
     lags, offset : array_like, in units of position
-        Lags, and the lag of the peak: any shape for a kernel with one axis, ``(..., ndim)`` with more. They broadcast.
+        Lags, and the lag of the peak, which broadcast: any shape for a kernel with one axis, ``(..., ndim)`` with more.
     kernel : Kernel or str
         Law of the frequencies; a string is read by `rfrope.kernels.parse`.
 
@@ -318,7 +318,7 @@ def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
     Raises
     ------
     ValueError, TypeError
-        For a kernel that cannot be read, and lags that do not fit it or each other.
+        If the kernel is invalid, or lags do not fit it or each other.
 
     See Also
     --------
@@ -327,8 +327,7 @@ def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
     Notes
     -----
     ``E cos(lag . omega - offset . omega) = Phi(lag - offset)``, and the sines vanish for a symmetric law, so the
-    expected score of q and k is ``(q . k) Phi(lag - offset)``. Source: the RF-RoPE paper, Theorem 2 and last
-    part.
+    expected score of q and k is ``(q . k) Phi(lag - offset)``. Source: the RF-RoPE paper, Theorem 2 and last part.
 
     Examples
     --------
@@ -346,26 +345,26 @@ def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
     return kernel.phi(lags - offset)
 
 
-# -- what is allowed in ------------------------------------------------------------------------------------------------
+# -- arguments ---------------------------------------------------------------------------------------------------------
 
 
 def _phases(read: Angles) -> Array:
-    """Plain phases of offsets, if they and what is made of them fit into memory."""
+    """Return the phases of offsets, if they and the result fit into memory."""
     array.check_memory(48.0, read.shape, read.positions, "offset or frequencies")
     return turns.phases(read)
 
 
 def read_shifted(positions: Any, frequencies: Any, shift: Any, name: str, **others: Any) -> Angles:
-    """Read angles with at least one block and a shift, which may not be None here; `others` are arrays beside them."""
+    """Return angles with at least one block and a shift, which may not be None; `others` are arrays beside them."""
     if shift is None:
         raise TypeError("shift is None; expected an array, radians: zeros for no shift")
     return angles.read(positions, frequencies, shift, name=name, least=1, **others)
 
 
 def per_block(name: str, value: Any, like: Array, xp: ModuleType, origin: str = "offset and frequencies") -> Array:
-    """Return numbers ``(..., D)``, one for each block, in the dtype of an array that they broadcast against.
+    """Return numbers ``(..., D)``, one per block, in the dtype of an array that they broadcast against.
 
-    One number for all blocks is repeated: sums over the blocks count it as often as there are blocks.
+    A single number is repeated for all blocks, so that sums over blocks count it once per block.
     """
     value = array.widen(array.numbers(value, xp, name=name, device=array.device(like)), xp)
     shape = array.broadcast_shapes({name: value.shape, f"the phases from {origin}": like.shape})
@@ -375,7 +374,7 @@ def per_block(name: str, value: Any, like: Array, xp: ModuleType, origin: str = 
 
 
 def _read_content(q: Any, k: Any, lags: Any, frequencies: Any, shift: Any, pairing: str) -> tuple[Content, Angles]:
-    """Content of the queries and keys, and the angles of their lags."""
+    """Return the content of queries and keys, and the angles of their lags."""
     read = read_shifted(lags, angles.frequencies_of(frequencies, pairing, 1.0, q), shift, "lags", q=q, k=k)
     content = blocks.content(q, k, read.xp, array.device(read.positions), pairing, read.blocks)
     shape = array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "lags": read.shape[:-1]})

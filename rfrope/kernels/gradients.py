@@ -214,7 +214,7 @@ def _read_values(law: Kernel, values: Values, xp: ModuleType, device: Any) -> Va
 
 
 def _take_unit(law: Kernel, vectors: Any, values: Values, xp: ModuleType, *, of_lags: bool) -> tuple[Kernel, Any]:
-    """Take the unit out of the law, and lags or frequencies into it; what is left of the values bends the law."""
+    """Move the unit out of the law, into lags or frequencies; the remaining values change the shape of the law."""
     unit = law.unit if isinstance(law, Scaled) else "period" if law.name == "periodic" else None
     if unit is None or unit not in values:
         return law, vectors
@@ -231,7 +231,7 @@ def _constant(value: Any, like: Array, xp: ModuleType) -> Array:
 
 
 def _complete(law: Kernel, values: Values, like: Array, xp: ModuleType) -> Values:
-    """All parameters as arrays."""
+    """Return all parameters as arrays."""
     return {f.name: values.get(f.name, _constant(getattr(law, f.name), like, xp)) for f in _fields(law)}
 
 
@@ -395,7 +395,7 @@ def _log_gamma_quantile(shape: Array, u: np.ndarray, xp: ModuleType) -> Array:
 
 
 def _log_tail(exponent: Callable[[Array], Array], size: Array, xp: ModuleType) -> Array:
-    """Logarithm of the integral of ``exp(exponent(r))`` over r > 0, where it falls within some sizes."""
+    """Return the logarithm of the integral of ``exp(exponent(r))`` over r > 0, with nodes scaled by `size`."""
     nodes, weights = (_constant(one, size, xp) for one in (_TAIL_NODES, _TAIL_WEIGHTS))
     size = size if size.ndim else size[None]
     return xp.log(size[..., 0] * xp.sum(weights * xp.exp(exponent(size * nodes)), axis=-1))

@@ -1,4 +1,4 @@
-"""Learn a rotation from several starts: a race of a few steps, then the best alone; resumable after every step."""
+"""Learn a rotation from several starts: a short race, then only the best; resumable after every step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rfrope._core.arguments import show
 from rfrope._core.files import Checkpoint
 from rfrope.rotation.rope import Rope
 
-Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
+Tensor: TypeAlias = Any  # torch.Tensor, unknown to the type checker
 Module: TypeAlias = Any
 Loss: TypeAlias = Callable[[Any], Tensor]
 
-GOING, WAITED, BROKEN, DROPPED = 0, 1, 2, 3  # how learning from a start ended, if it did
-AS_IT_IS, LEARNED = "as it is", "learned"  # methods beside the starts: the model's own rotation, and the result
+GOING, WAITED, BROKEN, DROPPED = 0, 1, 2, 3  # states of learning from a start
+AS_IT_IS, LEARNED = "as it is", "learned"  # methods compared with the starts: the model's own rotation, and the result
 _FARTHEST = 64.0  # largest log-factor or log-temperature, within the range of float32
 _SAMPLED = 16  # values per parameter by which a checkpoint recognises a model
 
@@ -30,17 +30,17 @@ _SAMPLED = 16  # values per parameter by which a checkpoint recognises a model
 class Course:
     """Loss, batches and options of a race."""
 
-    loss: Loss  # of a batch: the loss of each document (documents,), or of one
-    learning: Any  # the batch of each step by a function, or batches that are taken in turn
-    validation: Mapping[str, Sequence[Any]]  # batches of each part, as within and beyond: those that choose
-    held_out: Mapping[str, Sequence[Any]]  # and those that judge
-    steps: int  # from the best start
-    race: int  # from every start, before the others are dropped
-    check_every: int  # steps between two looks at the validation
-    patience: int  # looks without gain after which learning ends
-    rate: float  # of Adam at the first step, from where it falls to 0
-    penalty: float  # of squares of log-factors and log-temperature, added up and divided by the number of sets
-    about: Any = None  # what a function makes batches of: a checkpoint is known by it
+    loss: Loss  # of a batch: the loss per document, (documents,), or one number
+    learning: Any  # a function of the step, or batches used in turn
+    validation: Mapping[str, Sequence[Any]]  # batches by part, such as within and beyond, to choose by
+    held_out: Mapping[str, Sequence[Any]]  # the same, to judge by
+    steps: int  # in all, from the best start
+    race: int  # steps from every start, before all but the best are dropped
+    check_every: int  # steps between validations
+    patience: int  # validations without improvement before learning ends
+    rate: float  # learning rate of Adam at the first step; it falls to 0
+    penalty: float  # weight of the sum of squared log-factors and log-temperature, divided by the number of sets
+    about: Any = None  # what `learning` makes batches from; identifies a checkpoint
 
     def batch(self, step: int) -> Any:
         """Return the batch of a step."""
@@ -51,19 +51,19 @@ class Course:
 class State:
     """Progress of a race: for each start, one row of parameters and their Adam moments."""
 
-    n: int  # steps, looks and readings so far
-    values: np.ndarray  # (starts, parameters), what is learned now
-    first: np.ndarray  # (starts, parameters), and the second: moments
+    n: int  # steps, validations and evaluations so far
+    values: np.ndarray  # (starts, parameters), current values
+    first: np.ndarray  # (starts, parameters), Adam's first moments; second alike
     second: np.ndarray
-    best: np.ndarray  # (starts, parameters), what was learned at the best look
-    loss: np.ndarray  # (starts,), at the best look
+    best: np.ndarray  # (starts, parameters), values at the best validation
+    loss: np.ndarray  # (starts,), at the best validation
     at: np.ndarray  # (starts,), steps done
-    waited: np.ndarray  # (starts,), looks since the best one
+    waited: np.ndarray  # (starts,), validations since the best one
     ended: np.ndarray  # (starts,), how it ended
-    # (looks, 3 + parts): start, step, mean loss of the steps before, loss of each part of the validation
+    # (validations, 3 + parts): start, step, mean loss of the steps before, validation loss of each part
     history: np.ndarray
-    running: np.ndarray  # (starts, 2): sum and number of the losses of steps since the last look
-    readings: np.ndarray  # (documents, 4): method, part, batch and loss of what was held out
+    running: np.ndarray  # (starts, 2): sum and number of losses since the last validation
+    readings: np.ndarray  # (documents, 4): method, part, batch and loss of held-out documents
 
     @classmethod
     def empty(cls, starts: int, parameters: int, parts: int) -> State:
@@ -86,8 +86,8 @@ class Places:
     """The rotary modules of a model."""
 
     model: Module
-    make: Callable[[Sequence[Rope]], list[Module]]  # the modules that learn from the Ropes of a start
-    # a context in which the model turns by such modules, or for None by its own rotation
+    make: Callable[[Sequence[Rope]], list[Module]]  # modules that learn from the Ropes of a start
+    # a context in which the model uses such modules, or for None its own rotation
     put_in: Callable[[list[Module] | None], AbstractContextManager[Any]]
 
 
@@ -137,7 +137,7 @@ class Race:
                 if self._kept is not None:
                     self._kept.keep(self.state, self.state.n)
         finally:
-            steps.close()  # gives the model its rotation back
+            steps.close()  # restores the model's rotation
             if self._kept is not None and self.state.n:
                 self._kept.keep(self.state, self.state.n, now=True)
 
@@ -221,7 +221,7 @@ class Race:
         self._look(number, after)
 
     def _look(self, number: int, state: State | None = None) -> None:
-        """Read the validation, and note whether it fell; the state changes at once, with the step before."""
+        """Validate, and record whether the loss fell; the state is replaced together with the step before."""
         state = self.state if state is None else state
         found = [float(np.mean(self._losses(batches))) for batches in self.course.validation.values()]
         loss, (total, count) = float(np.mean(found)), state.running[number]
@@ -241,7 +241,7 @@ class Race:
         found = [_checked(self.course.loss(batch)).detach().cpu().double().reshape(-1).numpy() for batch in batches]
         return np.concatenate(found)
 
-    # -- what was held out ---------------------------------------------------------------------------------------------
+    # -- held-out documents --------------------------------------------------------------------------------------------
 
     @property
     def methods(self) -> list[str]:
@@ -289,12 +289,12 @@ def parameters_of(modules: Sequence[Module]) -> list[Tensor]:
 
 
 def joined(tensors: Sequence[Tensor]) -> np.ndarray:
-    """Return the values of tensors as one row."""
+    """Return the values of tensors, concatenated."""
     return np.concatenate([one.detach().cpu().double().reshape(-1).numpy() for one in tensors])
 
 
 def parted(row: np.ndarray, like: Sequence[Tensor]) -> list[Tensor]:
-    """Return tensors of the shapes of others from a row of values."""
+    """Return tensors shaped like others from a row of values."""
     sizes = np.cumsum([one.numel() for one in like])[:-1]
     pairs = zip(np.split(row, sizes), like, strict=True)
     return [torch.tensor(part, dtype=one.dtype, device=one.device).reshape(one.shape) for part, one in pairs]
@@ -315,7 +315,7 @@ def _checked(loss: Any) -> Tensor:
     return loss
 
 
-# -- what a checkpoint knows a model and batches by --------------------------------------------------------------------
+# -- how a checkpoint recognises a model and batches -------------------------------------------------------------------
 
 
 def _fingerprint(model: Module) -> list[Any]:

@@ -26,7 +26,7 @@ class Tuning(Result):
     Attributes
     ----------
     rope : Rope or tuple of Rope
-        The learned Rope of all layers, or one for each layer that rotates.
+        The learned Rope of all layers, or one per layer that rotates.
     start : str
         Name of its start, the best of the race.
     steps : int
@@ -66,7 +66,7 @@ class Tuning(Result):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Parts of the held-out documents, as "within" and "beyond"."""
+        """Parts of the held-out documents, such as "within" and "beyond"."""
         return tuple(self.losses[_LEARNED])
 
     def mean(self, method: str, part: str) -> tuple[float, float]:
@@ -95,7 +95,7 @@ class Tuning(Result):
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
-        """Return mean losses with standard errors, and their differences to the learned one, as rows below a header."""
+        """Return mean losses, their differences from the learned one, and standard errors, as rows below a header."""
         head = ("method", *self.parts, *(f"learned less it, {part}" for part in self.parts))
         rows = [head]
         for name in self.losses:
@@ -106,7 +106,7 @@ class Tuning(Result):
 
     @property
     def summary(self) -> str:
-        """Return sentences that say where the learned rotation is better than others, worse, or even."""
+        """Return sentences on where the learned rotation is better than the others, worse, or even."""
         if not self.steps:
             return f"No step lowered the loss of the validation: what is called learned is {self.start} as it was."
         return "\n".join(self._sentences())
@@ -155,7 +155,7 @@ class Tuning(Result):
 
 
 def _mean(values: np.ndarray) -> tuple[float, float]:
-    """Return the mean and its standard error, NaN for less than two values."""
+    """Return the mean and its standard error, NaN for fewer than two values."""
     values = np.asarray(values, np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         error = float(np.std(values, ddof=1) / math.sqrt(values.size)) if values.size > 1 else math.nan
@@ -163,7 +163,7 @@ def _mean(values: np.ndarray) -> tuple[float, float]:
 
 
 def _reach(documents: int) -> float:
-    """Return the number of standard errors that a difference must exceed, for a number of documents."""
+    """Return how many standard errors a difference must exceed, for a number of documents."""
     from scipy import special
 
     return max(2.0, float(special.stdtrit(documents - 1, 0.975))) if documents > 1 else math.inf

@@ -1,4 +1,4 @@
-"""The RoPE of models: read from their configs, in every dialect; what engines make of it, and what a model holds."""
+"""RoPE of models: read from configs in every dialect, compared between engines, and audited in running models."""
 
 from rfrope.models.auditing import Audit, Finding, audit
 from rfrope.models.comparing import Comparison, EngineReport, RopeComparison, compare

@@ -21,10 +21,10 @@ from rfrope.models.tables import HALVES, ROUNDED, bits
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _EXCEEDS = 1e-3  # error of cos and sin
-_UNBOUNDED = 2**24  # positions that frequencies are followed for where there is no context
+_UNBOUNDED = 2**24  # positions to follow frequencies for if there is no context
 _TABLES = "the tables of a model are for blocks of two features"
 _NUMBER = re.compile(r"\.(\d+)\.")
-_SWITCH = "use_rope"  # of the attention of Llama 4, SmolLM3 and Mistral Large 4 in transformers
+_SWITCH = "use_rope"  # attribute of attention of Llama 4, SmolLM3 and Mistral Large 4 in transformers
 _UNSEEN = "which layers turn{}; rfrope.models.probe of the model runs them"
 
 
@@ -36,15 +36,15 @@ class Finding(Result):
     ----------
     kind : str
         One of "uninitialised", "width", "half precision", "frequencies", "attention factor", "rows", "too short",
-        "pairing", "layers"; of `probe` also "positions", "sections", "direction", "heads", "state", "not linear",
-        "attention" (what reaches it is not what was turned), "softmax scale".
+        "pairing", "layers"; from `probe` also "positions", "sections", "direction", "heads", "state", "not linear",
+        "attention" (it does not get the result of the rotation), "softmax scale".
     where : str
-        The buffer, table or layer.
+        Name of the buffer, table or layer.
     text : str
         What is wrong, and which known mistake it looks like.
     position : int or None
-        The first position at which a cos or sin is off by more than 1e-3; None if there is none within the context,
-        or below 2^24 where there is no context. Of `probe` the first of those that it measured.
+        First position at which a cos or sin is off by more than 1e-3; None if there is none within the context, or
+        below 2^24 without a context. From `probe`, the first of the measured positions.
 
     See Also
     --------
@@ -73,20 +73,20 @@ class Finding(Result):
 
 @dataclass(frozen=True)
 class Audit(Result):
-    """Faults found in a running model, and what was looked at.
+    """Faults found in a running model, and what was checked.
 
     Attributes
     ----------
     findings : tuple of Finding
     checked : tuple of str
-        What was looked at.
+        What was checked.
     context : int or None
-        Positions that were asked for.
+        Number of positions that were required.
     exceeds : int or None
-        The first position at which a cos or sin of what was looked at is off by more than 1e-3 from the exact one, by
-        a fault or by rounding to float32; None if there is none within the context, or below 2^24 where there is none.
+        First position at which a checked cos or sin is off by more than 1e-3 from the exact one, by a fault or by
+        rounding to float32; None if there is none within the context, or below 2^24 without a context.
     unchecked : str
-        What the config says and buffers do not show: which layers turn, where these differ; else "".
+        What the config says but buffers do not show: which layers rotate, or by which RoPE, if they differ; else "".
 
     See Also
     --------
@@ -113,7 +113,7 @@ class Audit(Result):
         return not self.findings
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
+        """Return plain numbers, strings and lists for JSON."""
         return plain({**vars(self), "passed": self.passed})
 
     def __str__(self) -> str:
@@ -129,33 +129,33 @@ class Audit(Result):
 
 @array.select_device
 def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
-    """Compare what a running model holds with its config, or with a Rope.
+    """Compare the RoPE of a running model with its config, or with a Rope.
 
     Parameters
     ----------
     what : array, pair of arrays, dict of arrays, or module
-        Frequencies ``(D,)`` (``inv_freq``); a pair of tables of cos and sin, ``(S, D)``, or ``(S, 2D)`` with every
-        column twice, doubled or repeated; one table ``(S, 2D)``, cos then sin, sin then cos, or in turn, or
-        ``(S, D, 2)``; a complex table ``(S, D)``. A dict holds such arrays under the names that models have for them,
-        as a ``state_dict`` or an open NPZ file does. A module of PyTorch is searched for them; one of transformers is
-        asked for its cos and sin too, and for the pairing by which its own function turns.
+        Frequencies ``(D,)`` (``inv_freq``); a pair of cos and sin tables, ``(S, D)``, or ``(S, 2D)`` with every column
+        twice; one table ``(S, 2D)``, cos then sin, sin then cos, or alternating, or ``(S, D, 2)``; or a complex table
+        ``(S, D)``. A dict maps the usual names to such arrays, like a ``state_dict`` or an open NPZ file. A PyTorch
+        module is searched for them. A transformers module is also called for its cos and sin, and for the pairing of
+        its own rotation function.
     rope : Rope, frequencies, or config, optional
-        What is meant; a config as in `from_config`. Unless given, that of ``what.config``.
+        The expected Rope; configs as in `from_config`. Default: ``what.config``.
     context : int, optional
-        Positions that tables must have; that of `rope` unless given.
+        Number of positions that tables must have. Default: the context of `rope`.
 
     Returns
     -------
     Audit
-        With ``passed``, ``findings``, a text by ``str`` and plain data by ``to_dict``.
+        With ``passed``, ``findings``, a readable ``str`` and plain data from ``to_dict``.
 
     Raises
     ------
     ValueError
-        If there is nothing to look at or nothing to hold it against, for frequencies of several axes or heads, and as
+        If there is nothing to check or nothing to compare with, or frequencies are of several axes or heads. See also
         `from_config`.
     TypeError
-        For arrays of other kinds, and as `from_config`.
+        If an array is of another kind. See also `from_config`.
 
     See Also
     --------
@@ -163,11 +163,11 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
 
     Notes
     -----
-    What rounding to float32 does to frequencies and phases is no finding; ``exceeds`` says from which position on it
-    costs more than 1e-3 all the same. A scheme that depends on the length of the text may be in the state of a short or
-    of a long one where `rope` is a config. A table whose columns stand twice says by their order which pairing it is
-    for. Buffers do not show which layers turn. Where these differ, the switch ``use_rope`` of attention is held against
-    the config, in models that have it; ``unchecked`` and the text say what is left to `probe`, which runs the layers.
+    Rounding of frequencies and phases to float32 is not a finding, but ``exceeds`` gives the first position at which it
+    costs more than 1e-3. With a config as `rope`, a scheme that depends on the text length may be in its state for a
+    short or a long text. If a table has every column twice, their order shows the pairing. Buffers do not show which
+    layers rotate. If layers differ, the ``use_rope`` switch of attention is compared with the config, in models that
+    have one; ``unchecked`` and the text say what is left to `probe`, which runs the layers.
 
     Examples
     --------
@@ -201,11 +201,11 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     return Audit(merge_shared(found), (*checked, *seen), asked, min(exceeds, default=None), unchecked)
 
 
-# -- what is meant -----------------------------------------------------------------------------------------------------
+# -- the expected Ropes ------------------------------------------------------------------------------------------------
 
 
 def read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
-    """Return the Ropes that are meant; for schemes that depend on the length those of a short and of a long text."""
+    """Return the expected Ropes; for schemes that depend on the length, those of a short and of a long text."""
     rope = getattr(what, "config", None) if rope is None else rope
     if rope is None:
         raise ValueError("rope is None, and what has no config; expected a Rope, frequencies, or a config")
@@ -226,8 +226,8 @@ def read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
 
 
 def _candidates(buffer: Buffer, meant: tuple[Rope, ...]) -> tuple[Rope, ...]:
-    """Return the Ropes that a buffer may belong to: by kind of layer, text or picture, and else any."""
-    if meant[0].source.model.pairing_from is None:  # not of a config
+    """Return the Ropes that a buffer may belong to: those of its kind of layer, or of text or vision, or else all."""
+    if meant[0].source.model.pairing_from is None:  # not from a config
         return meant
     turning = [one for one in meant if one.source.rope_parameters["rope_type"] != "axial"]
     alike = [one for one in turning if perceives(buffer.name) == perceives(one.source.model.name)]
@@ -239,7 +239,7 @@ def _context(rope: Rope) -> int | None:
 
 
 def merge_shared(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Return findings with those that several modules of a model share as one."""
+    """Return findings, merging those shared by several modules of a model."""
     seen: dict[tuple[str, str], list[Finding]] = {}
     for finding in findings:
         seen.setdefault((finding.kind, finding.text), []).append(finding)
@@ -249,7 +249,7 @@ def merge_shared(findings: list[Finding]) -> tuple[Finding, ...]:
     )
 
 
-# -- one thing against one Rope ----------------------------------------------------------------------------------------
+# -- one buffer against one Rope ---------------------------------------------------------------------------------------
 
 
 def _compare(buffer: Buffer, rope: Rope, length: int | None) -> tuple[list[Finding], int | None]:
@@ -270,7 +270,7 @@ def _compare(buffer: Buffer, rope: Rope, length: int | None) -> tuple[list[Findi
 
 
 def _find_stretched(found: np.ndarray, rope: Rope) -> Rope | None:
-    """Return the Rope of a dynamic scheme that a longer text has stretched, as it should; None for anything else."""
+    """Return the Rope of a dynamic scheme correctly stretched by a longer text; otherwise None."""
     parameters, expected = rope.source.rope_parameters, np.asarray(rope.frequencies)
     if parameters.get("rope_type") != "dynamic" or "alpha" in parameters or not 1 < expected.size == found.size:
         return None
@@ -281,7 +281,7 @@ def _find_stretched(found: np.ndarray, rope: Rope) -> Rope | None:
 
 
 def _describe_garbage(buffer: Buffer, rope: Rope) -> str:
-    """Return what shows that values are what lay in memory, or ""."""
+    """Return the evidence that values are uninitialised memory, or ""."""
     values = buffer.values
     if not np.all(np.isfinite(values)):
         return f"{int(np.sum(~np.isfinite(values)))} of {values.size} values are not finite: uninitialised memory"
@@ -289,7 +289,7 @@ def _describe_garbage(buffer: Buffer, rope: Rope) -> str:
     if not np.any(values) and (buffer.is_table or not np.all(still)):
         return "all values are 0: uninitialised, as after loading a model that was made on the meta device"
     size = np.abs(values[values != 0.0])
-    tiny = (values != 0.0) & (np.abs(values) < 1e-30)  # as an export has blocks that stand still
+    tiny = (values != 0.0) & (np.abs(values) < 1e-30)  # exports write such values for unrotated blocks
     is_meant = bool(np.any(still)) if buffer.blocks != rope.n_blocks else not np.any(tiny & ~still)
     if size.size and (np.max(size) > 1e12 or (np.any(tiny) and not is_meant)):
         return f"values from {np.min(size):.3g} to {np.max(size):.3g}: uninitialised memory"
@@ -330,7 +330,7 @@ def _check_table(
 def _check_rows(
     buffer: Buffer, rope: Rope, reading: tables.Reading, noise: float, *, is_stretched: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield faults of the frequencies of a table, or else of single rows."""
+    """Yield faults of a table's frequencies, or otherwise of single rows."""
     if len(buffer.values) == 1:
         if np.any(np.abs(buffer.rows(0) / reading.factor - 1.0) > 8.0 * noise):
             yield "rows", "the only row is not that of position 0"
@@ -345,11 +345,11 @@ def _check_rows(
         yield unlike
 
 
-# -- layers that turn --------------------------------------------------------------------------------------------------
+# -- layers that rotate ------------------------------------------------------------------------------------------------
 
 
 def _check_switches(what: Any, config: Any) -> tuple[list[str], list[str], str]:
-    """Return faults of switches, what was looked at, and in words what a config says of layers that was not."""
+    """Return faults of switches, what was checked, and a description of what the config says and was not checked."""
     config = getattr(what, "config", None) if config is None else config
     if not is_config(config) or not hasattr(what, "named_modules"):
         return [], [], ""
@@ -373,7 +373,7 @@ def _check_switches(what: Any, config: Any) -> tuple[list[str], list[str], str]:
 
 
 def _find_switches(model: Any) -> dict[int, bool]:
-    """Return what attention says of itself, by the number of its layer; nothing of parts that see or hear."""
+    """Return the switch of each attention layer, by layer number; vision and audio parts are skipped."""
     found: dict[int, bool] = {}
     for path, part in model.named_modules():
         value, number = vars(part).get(_SWITCH), _NUMBER.search(f".{path}.")

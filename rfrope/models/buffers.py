@@ -1,4 +1,4 @@
-"""Frequencies and tables of a running model's RoPE, found in arrays, dicts and modules."""
+"""Find the RoPE frequencies and tables of a running model in arrays, dicts and modules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COS = ("cos_cached", "cos_cache", "cos")
 SIN = ("sin_cached", "sin_cache", "sin")
 TABLES = ("cos_sin_cache", "freqs_cis", "rotary_cos_sin")
 _HALF = ("float16", "bfloat16")
-_PROBED = 64  # positions that a module is asked for
+_PROBED = 64  # positions at which a module is called
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +31,12 @@ class Buffer:
     name: str  # where it is
     values: np.ndarray  # frequencies (D,) in float64; or a table: cos and sin of float dtype, (S, 2, D)
     dtype: str = "float64"
-    attention_factor: float | None = None  # what the module multiplies cos and sin by, beside frequencies
-    # {"half", "interleaved"} or None: what the order of the columns of a table says, or what a module does with
-    # features
+    attention_factor: float | None = None  # factor of cos and sin, held beside frequencies
+    # {"half", "interleaved"} or None: from the column order of a table, or from what a module does with features
     pairing: str | None = None
-    layer: str = ""  # kind of layer, where a module has several
+    layer: str = ""  # kind of layer, if a module has several
     fault: str = ""  # why there are no values
-    is_whole: bool = True  # whether the rows of a table are all that there are
+    is_whole: bool = True  # whether the table has all its rows
 
     @property
     def is_table(self) -> bool:
@@ -56,12 +55,12 @@ class Buffer:
 
 
 def find_buffers(what: Any) -> tuple[Buffer, ...]:
-    """Return every array of a RoPE that is found in what was given.
+    """Return all RoPE arrays found in an object.
 
     Raises
     ------
     ValueError, TypeError
-        If there is nothing, or arrays have a shape that no frequencies or tables have.
+        If there are none, or an array has no shape of frequencies or tables.
     """
     if hasattr(what, "named_modules"):
         found = tuple(_search_module(what))
@@ -88,7 +87,7 @@ def _search_module(module: Any) -> Iterator[Buffer]:
         found = list(_search_names(prefix, {name: v for name, v in tensors.items() if v is not None}, part))
         if found and all(np.any(one.values) and np.all(np.isfinite(one.values)) for one in found):
             probed = list(_probe(prefix, part, found, tensors))
-            # cos and sin say what the module really multiplies by, whatever its attribute says
+            # cos and sin show the factor really used, whatever the attribute says
             found = [replace(one, attention_factor=None) for one in found] + probed if probed else found
         yield from found
 
@@ -112,7 +111,7 @@ def _search_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Ite
 
 
 def _probe(prefix: str, part: Any, found: list[Buffer], tensors: Mapping[str, Any]) -> Iterator[Buffer]:
-    """Yield what a module of transformers gives for a few positions, with the pairing by which its model turns."""
+    """Yield what a transformers module returns for a few positions, with the pairing that its model uses."""
     try:
         parameters = list(inspect.signature(part.forward).parameters)
     except (TypeError, ValueError):
@@ -130,13 +129,13 @@ def _probe(prefix: str, part: Any, found: list[Buffer], tensors: Mapping[str, An
             cos, sin = copy.deepcopy(part)(buffer.new_zeros(1, 1, 1).float(), positions, **options)
             probed = _read_pair(f"{prefix or type(part).__name__}(positions)", cos[0], sin[0])
         except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
-            return  # a module with a way of its own
+            return  # a module with its own interface
         pairing = _find_pairing(part, cos, sin)
         yield Buffer(probed.name, probed.values, probed.dtype, None, pairing, one.layer, "", is_whole=False)
 
 
 def _find_pairing(part: Any, cos: Any, sin: Any) -> str | None:
-    """Return the pairing that the model's own function turns features by, if it is one of the two."""
+    """Return the pairing of the model's own rotation function, if it is one of the two."""
     module = sys.modules.get(type(part).__module__)
     names = [name for name in vars(module or object) if "apply" in name and "rotary" in name]
     if names != ["apply_rotary_pos_emb"]:
@@ -167,7 +166,7 @@ def _read_array(name: str, value: Any, attention_factor: float | None = None, la
     dtype, host = _host(name, value)
     squeezed = host.reshape([n for n in host.shape if n != 1] or [1])
     if squeezed.ndim == 1 and host.ndim > 1 and (np.iscomplexobj(host) or name.rpartition(".")[2] in TABLES):
-        squeezed = squeezed[None]  # a table of one row
+        squeezed = squeezed[None]  # a table with one row
     if np.iscomplexobj(squeezed) and squeezed.ndim == 2:
         return Buffer(name, np.stack([squeezed.real, squeezed.imag], axis=1), dtype, layer=layer)
     if squeezed.ndim == 3 and squeezed.shape[-1] == 2:
@@ -184,12 +183,12 @@ def _read_array(name: str, value: Any, attention_factor: float | None = None, la
 
 
 def _count_axes(value: Any) -> int:
-    """Return the number of axes of an array, or of lists of numbers."""
+    """Return the number of axes of an array or of nested lists of numbers."""
     return int(value.ndim) if hasattr(value, "ndim") else array.host_numbers(value, "what").ndim
 
 
 def _split(table: np.ndarray) -> np.ndarray:
-    """Split a table of cos and sin into its parts, by its first row, where cos is not 0 and sin is."""
+    """Split a table into cos and sin by its first row, in which sin is 0 and cos is not."""
     blocks = table.shape[1] // 2
     orders = {
         "cos, sin": (table[:, :blocks], table[:, blocks:]),
@@ -218,7 +217,7 @@ def _read_pair(name: str, cos: Any, sin: Any) -> Buffer:
 
 
 def _host(name: str, value: Any) -> tuple[str, np.ndarray]:
-    """Return dtype and host copy; half precision widens, since NumPy lacks one of the two."""
+    """Return the dtype and a host copy; half precision is widened, as NumPy lacks bfloat16."""
     if not hasattr(value, "dtype"):
         value = array.host_numbers(value, name)
         if value.dtype.kind not in "iuf":

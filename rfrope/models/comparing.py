@@ -1,4 +1,4 @@
-"""One config in several engines: their differences, the distance from which these count, and a remedy."""
+"""One config in several engines: differences, the distance from which they matter, and a fix."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ _SAME = 1e-12  # relative; rules are evaluated in float64
 
 @dataclass(frozen=True, eq=False)
 class EngineReport(Result):
-    """One RoPE of a config in one engine, held against the reference.
+    """The RoPE of a config in one engine, compared with the reference.
 
     Attributes
     ----------
     engine, version : str
-        And of what version the source was read.
+        Name of the engine, and the version whose source was read.
     sources : tuple of str
-        The files that the rule was written from.
+        Source files from which the rule was written.
     status : {"known", "refused", "unknown"}
-        Whether the engine runs with this config, stops at it, or was not read for it.
+        Whether the engine runs this config, refuses it, or was not read for it.
     reason : str
         Why it is refused or unknown.
     rope : EngineRope or None
-        The RoPE that it runs: ``frequencies``, ``attention_factor``, ``pairing``, ``length`` (the rule for lengths, in
-        words), ``positions`` (where its tables end), ``ignored_keys`` (keys that it does not read) and ``note``.
+        The RoPE that the engine applies: ``frequencies``, ``attention_factor``, ``pairing``, ``length`` (a description
+        of how it depends on the length), ``positions`` (where its tables end), ``ignored_keys`` and ``note``.
     frequency_error : float or None
-        Largest relative difference from the frequencies of the reference; infinite where their number differs.
+        Largest relative difference from the reference frequencies; infinite if their number differs.
     score_ratio : float or None
-        The score of a token with itself, divided by that of the reference.
+        Score of a token with itself, divided by that of the reference.
     differs_from : int or None
-        The first distance, of those that the layers see, at which the score of equal content differs by 1 % of the
-        reference's at distance 0; None where it does nowhere, or nothing is known.
+        First distance within the attention window at which the score of equal content differs by 1 % of the reference's
+        score at distance 0; None if there is none, or the RoPE is not known.
     is_same : bool
-        True where frequencies, attention factor, pairing and layers, where these are known, are those of the reference.
+        True if frequencies, attention factor, pairing and, if known, layers equal those of the reference.
     findings : tuple of str
-        In words: differences from the reference, and tables that end before the text.
+        Sentences on differences from the reference, and on tables that end before the text.
 
     See Also
     --------
@@ -82,7 +82,7 @@ class EngineReport(Result):
     findings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON; the fields of its RoPE beside its own."""
+        """Return plain numbers, strings and lists for JSON, with the fields of the RoPE merged in."""
         held = {name: value for name, value in vars(self).items() if name != "rope"}
         rope = dict.fromkeys(field.name for field in fields(EngineRope)) if self.rope is None else vars(self.rope)
         return plain(held | rope)
@@ -95,24 +95,23 @@ class RopeComparison(Result):
     Attributes
     ----------
     name : str
-        As in `from_config`.
+        See `from_config`.
     model_type, scheme : str
     seq_len : int
-        Positions in the text.
+        Number of positions in the text.
     context : int or None
         ``max_position_embeddings``.
     qk_head_dim : int
-        Features that a score compares.
+        Number of features in a dot product.
     reference : str
-        The engine that the others are held against: transformers, or where that is not known the one that ignores the
-        fewest keys.
+        Engine to compare with: transformers, or if that is not known, the one that ignores the fewest keys.
     engines : tuple of EngineReport
     write : dict
-        What to set at the top of the config (None: to remove) so that more engines agree; empty where nothing helps.
+        Top-level changes to the config (None: remove the key) with which more engines agree; empty if there are none.
     then_agree, still_differ : tuple of str
-        Names of the engines after that change.
+        Names of the engines that agree, and that still differ, after that change.
     layers : tuple of int or None
-        The layers that turn by this RoPE; None where the config does not determine them.
+        Layers that use this RoPE; None if the config does not determine them.
 
     See Also
     --------
@@ -142,28 +141,28 @@ class RopeComparison(Result):
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Disagreements of engines, and where their tables end before the text, in words."""
+        """Sentences on engines that disagree, and on tables that end before the text."""
         return tuple(f"{one.engine}: {line}" for one in self.engines for line in one.findings)
 
     @property
     def verdict(self) -> tuple[str, ...]:
-        """The findings, or that there are none."""
+        """The findings, or a statement that there are none."""
         known = [one.engine for one in self.engines if one.status == "known"]
         nothing = f"Nothing to compare: known is {', '.join(known) or 'none of them'}."
         return self.findings or ("They agree." if len(known) > 1 else nothing,)
 
     @property
     def agree(self) -> bool:
-        """True where all engines that are known do the same with this text."""
+        """True if all known engines treat this text alike."""
         return not self.findings
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
+        """Return plain numbers, strings and lists for JSON."""
         return plain({**vars(self), "findings": self.findings, "agree": self.agree})
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
-        """A row of text for each engine, below a head."""
+        """Return a header and one row of text per engine."""
         head = ("engine", "source", "frequencies", "longest wavelength", "factor", "pairing", "")
         return (head, *map(_make_row, self.engines))
 
@@ -185,7 +184,7 @@ class Comparison(Result):
     Attributes
     ----------
     ropes : tuple of RopeComparison
-        One for each RoPE of the config, as in `from_config`, and for each length of a text.
+        One per RoPE of the config, as in `from_config`, and per text length.
 
     See Also
     --------
@@ -204,16 +203,16 @@ class Comparison(Result):
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Disagreements of engines, in words."""
+        """Sentences on engines that disagree."""
         return tuple(f"{one.name}: {line}" if one.name else line for one in self.ropes for line in one.findings)
 
     @property
     def agree(self) -> bool:
-        """True where all engines that are known do the same."""
+        """True if all known engines agree."""
         return not self.findings
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
+        """Return plain numbers, strings and lists for JSON."""
         return plain({"agree": self.agree, "findings": self.findings, "ropes": self.ropes})
 
     def __str__(self) -> str:
@@ -226,31 +225,30 @@ def compare(
     *,
     seq_len: int | None = None,
 ) -> Comparison:
-    """Compare what engines make of the RoPE of one config.
+    """Compare how engines read the RoPE of a config.
 
     Parameters
     ----------
     config : dict, path, or object with to_dict()
-        As in `from_config`.
+        See `from_config`.
     engines : iterable of str, optional
-        Names of engines that read configs, in any spelling; all unless given.
+        Names of engines, in any spelling. Default: all that read configs.
     seq_len : int, optional
-        Positions in the longest text, for which engines that must choose when they start are started. Unless given it
-        is the context (``max_position_embeddings``), and where the scheme depends on the length a text on either side
-        of where it changes: dynamic, of the context and `factor` times it; longrope, of the original context and the
-        context.
+        Number of positions in the longest text, by which some engines choose a scheme's factors at start-up. Default:
+        the context (``max_position_embeddings``). For schemes that depend on the length, one text on either side of the
+        change: for dynamic, the context and `factor` times it; for longrope, the original context and the context.
 
     Returns
     -------
     Comparison
-        Its ``findings`` are sentences, ``str`` gives a table, and ``to_dict`` plain data.
+        With ``findings`` as sentences, a table from ``str`` and plain data from ``to_dict``.
 
     Raises
     ------
     ValueError
-        For an unknown engine, a config without ``max_position_embeddings``, and as `from_config`.
+        If an engine is unknown or the config has no ``max_position_embeddings``. See also `from_config`.
     TypeError, OSError
-        As `from_config`.
+        See `from_config`.
 
     See Also
     --------
@@ -258,12 +256,12 @@ def compare(
 
     Notes
     -----
-    Each rule was written from the source of that engine in the version that stands beside it, and holds for the model
-    types whose code was read; other models are listed as unknown. A newer version may do otherwise. Frequencies are
-    evaluated in float64: that engines round differently is no finding.
+    Each rule was written from the engine's source, in the version given, and holds for the model types whose code was
+    read; other models are listed as unknown. Newer versions may differ. Frequencies are evaluated in float64, so
+    differences in rounding are not findings.
 
-    The score of equal content at a distance is ``a^2 sum_i cos(distance omega_i)`` over the blocks that turn, and 1 for
-    each other block, a the attention factor: the mean over contents that all blocks share equally.
+    The score of equal content at a distance is ``a^2 sum_i cos(distance omega_i)`` over rotated blocks plus 1 for each
+    other block, where a is the attention factor: the mean over contents that are spread equally over all blocks.
 
     Examples
     --------
@@ -299,14 +297,14 @@ def _choose_readings(names: Iterable[str] | None) -> dict[str, Reading]:
 
 
 def _describe(rope: Rope, raw: Mapping[str, Any], part: Mapping[str, Any], seq_len: int) -> ConfigRope:
-    """Return the argument of the engines' rules, for a text of some length."""
+    """Return the config as the engines' rules take it, for a text of some length."""
     held = rope.source.rope_parameters
     scheme, key = held["rope_type"], "original_max_position_embeddings"
-    if scheme in ("dynamic", "longrope"):  # which alone depend on the length
+    if scheme in ("dynamic", "longrope"):  # the only ones that depend on the length
         sizes: dict[str, Any] = {"head_dim": rope.head_dim, "max_position_embeddings": rope.context}
         made = from_rope_parameters(held, **sizes, seq_len=seq_len)
         rope = replace(rope, frequencies=made.frequencies, attention_factor=made.attention_factor)
-    if rope.source.model.name:  # parts and kinds of layers
+    if rope.source.model.name:  # ropes of parts and kinds of layers have names
         return ConfigRope(rope, held, held, part, seq_len)
     written = join_dicts(raw)
     values = written | {"rope_type": scheme, "rope_theta": held["rope_theta"]}
@@ -320,7 +318,7 @@ def _describe(rope: Rope, raw: Mapping[str, Any], part: Mapping[str, Any], seq_l
 
 
 def _run_rule(reading: Reading, config: ConfigRope) -> EngineRope | RefusedError | UnknownError:
-    """Return the RoPE that an engine makes of a config, or why that is not known or does not come about."""
+    """Return the RoPE that an engine makes of a config, or why it is refused or unknown."""
     types = reading.model_types
     if config.rope.source.model.name and types and config.model_type not in reading.layered:
         return UnknownError(f"its code for the kinds of layers of model type {show(config.model_type)} was not read")
@@ -370,7 +368,7 @@ def _compare_rope(config: ConfigRope, readings: dict[str, Reading]) -> RopeCompa
 def _report(
     about: tuple[str, str, tuple[str, ...]], made: EngineRope, reference: str, standard: EngineRope, config: ConfigRope
 ) -> EngineReport:
-    """Return what is known of an engine, its differences from the reference, and where its tables end."""
+    """Return the report on an engine: its differences from the reference, and where its tables end."""
     pairs, same = (config.rope.head_dim or 0) / 2, _is_same(made, standard)
     ratio = score(made, pairs) / score(standard, pairs)
     end = min(config.seq_len, config.rope.source.model.window or config.seq_len)
@@ -401,7 +399,7 @@ def _turn_other_layers(one: EngineRope, other: EngineRope) -> bool:
 def _list_differences(
     made: EngineRope, reference: str, standard: EngineRope, differences: tuple[float, float, int | None]
 ) -> list[str]:
-    """Return sentences on the differences in frequencies, in scores, and in scores from a distance on."""
+    """Return sentences on differences in frequencies, in all scores, and in scores from a distance on."""
     error, ratio, distance = differences
     scores = "less than 1 % within the text" if distance is None else f"1 % first at distance {distance}"
     found = []
@@ -436,7 +434,7 @@ def _make_row(one: EngineReport) -> tuple[str, ...]:
 
 
 def _list_remarks(one: EngineReport) -> list[str]:
-    """Return lines for which the row has no room."""
+    """Return remarks that do not fit into the row."""
     if one.rope is None:
         return [one.reason] if one.status == "unknown" else []
     length = "" if one.rope.length == EngineRope.length else one.rope.length
@@ -444,7 +442,7 @@ def _list_remarks(one: EngineReport) -> list[str]:
 
 
 def _list_advice(found: RopeComparison) -> Iterator[str]:
-    """Yield lines on what to write, and what that changes."""
+    """Yield lines on the suggested change of the config and its effect."""
     if not found.write:
         return
     yield from ("", "Write into the config:")
@@ -459,7 +457,7 @@ def _list_advice(found: RopeComparison) -> Iterator[str]:
 
 
 def _shorten(value: Any) -> str:
-    """Return a value as JSON has it, long lists cut."""
+    """Return a value as JSON, with long lists shortened."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f'"{key}": {_shorten(inner)}' for key, inner in value.items()) + "}"
     if isinstance(value, list) and len(value) > 4:
@@ -467,11 +465,11 @@ def _shorten(value: Any) -> str:
     return json.dumps(value)
 
 
-# -- what to write instead ---------------------------------------------------------------------------------------------
+# -- changes to the config ---------------------------------------------------------------------------------------------
 
 
 def _advise(config: ConfigRope, standard: EngineRope, readings: dict[str, Reading], n_same: int) -> dict[str, Any]:
-    """Return the change by which most engines do what the reference does now, tried out on their rules."""
+    """Return the change with which most engines match the current reference, tested on their rules."""
     raw, best = config.raw, dict[str, Any](write={})
     _, first = registry.find_engine("engine", registry.REFERENCE, "reading")
     for changed in rewrites(config):

@@ -1,4 +1,4 @@
-"""The RoPE of a model, read from its config: where models put it, under which names, and what they leave out."""
+"""Read the RoPE of a model from its config: where models keep it, under which names, and what they leave out."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from rfrope.scaling.registry import ladder
 from rfrope.scaling.schemes import positive
 
 _SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], "rotary_pct", "rotary_dim", "rope_ratio")
-_TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # repeats what a part says around it
-_PERCEPTION = ("vision", "visual", "vit", "image", "audio")  # read only where their type is known
-_PLAIN = ("rope_type", "default")  # says nothing; transformers itself wrote it beside dicts of layers
-_DEEPEST = 8  # parts inside parts; models have three
+_TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # repeats values of the part around it
+_PERCEPTION = ("vision", "visual", "vit", "image", "audio")  # read only if their type is known
+_PLAIN = ("rope_type", "default")  # says nothing; transformers itself wrote it beside dicts per layer kind
+_DEEPEST = 8  # nesting depth; models have three
 
 
 @dataclass(frozen=True)
 class PartLayers:
-    """One part of a config: its name, what it says, the kind and the RoPE of each layer, and the Ropes by name."""
+    """One part of a config: its name, its values, the kind and the RoPE of each layer, and the Ropes by name."""
 
     name: str
     part: Part
@@ -42,7 +42,7 @@ class PartLayers:
 
 @dataclass
 class _Reading:
-    """Options of `from_config`, the place that is being read, and all places that were."""
+    """Options of `from_config`, the place being read, and all places read."""
 
     seq_len: int | None
     pairing: str | None
@@ -60,42 +60,42 @@ def from_config(
     device: Any = None,
     dtype: Any = None,
 ) -> tuple[Rope, ...]:
-    """Return every RoPE of a model, from its config.
+    """Return all Ropes of a model, from its config.
 
     Parameters
     ----------
     config : dict, path, or object with to_dict()
-        A Hugging Face config: the content of its config.json, that file or its folder, or a config of transformers.
+        A Hugging Face config: the content of a config.json, the path of the file or folder, or a transformers config.
     seq_len : int, optional
-        Length of the text, on which the schemes dynamic and longrope depend; None means a short text.
+        Length of the text, on which the schemes dynamic and longrope depend. Default: a short text.
     pairing : {"half", "interleaved"}, optional
-        Which two features form a block, for model types that are missing from the table of transformers' classes, or
-        for weights whose features were reordered.
+        Which two features form a block. Needed for model types missing from the table of transformers' classes, or for
+        weights with reordered features.
     xp, device, dtype
-        As in `geometric`.
+        See `geometric`.
 
     Returns
     -------
     tuple of Rope
-        One for each place: the top or a part (``text_config``, ``vision_config``, ...), and in it each kind of layer.
-        Its ``context`` is ``max_position_embeddings``. Its ``source`` is a `rotation.Provenance` that holds
+        One for each place, which is the top level or a part (``text_config``, ``vision_config``, ...), and each kind of
+        layer in it. The ``context`` is ``max_position_embeddings``. The ``source`` is a `rotation.Provenance` with
 
-        - ``rope_parameters``: the scheme and its values under the names of transformers 5, defaults filled in
+        - ``rope_parameters``: the scheme and its values under their names in transformers 5, with defaults filled in
           (``rope_type`` is ``"axial"`` for the two axes of vision models);
-        - ``model``: a `rotation.ModelPart` with the place, the model type, where the pairing is from, windows of
-          attention, and the width that a score compares.
+        - ``model``: a `rotation.ModelPart` with the place, the model type, the origin of the pairing, attention
+          windows, and the width of a dot product.
 
     Raises
     ------
     ValueError
-        If no RoPE is found, a file holds no config or more than 16 MiB, a needed key is missing, and as
+        If no RoPE is found, a file holds no config or more than 16 MiB, or a required key is missing. See also
         `from_rope_parameters`. The message begins with the file and the place.
     TypeError
-        For a config of another kind, and as `from_rope_parameters`.
+        If the config is of another type. See also `from_rope_parameters`.
     FileNotFoundError
-        If there is no such file or folder. Model names are not accepted, because nothing is downloaded.
+        If the file or folder does not exist. Model names are not accepted, as nothing is downloaded.
     OSError
-        If a file cannot be read, or is not a regular one.
+        If a file cannot be read, or is not a regular file.
 
     See Also
     --------
@@ -103,9 +103,9 @@ def from_config(
 
     Notes
     -----
-    Nothing is fetched or executed. What a config leaves out is what transformers 5 has for its ``model_type``, from a
-    table in the package. Parts whose RoPE the config alone does not determine (some vision and audio encoders) are left
-    out; if there is no other part, that is an error.
+    Nothing is downloaded or executed. Values missing from a config are taken from a table of the defaults of
+    transformers 5 for its ``model_type``. Parts whose RoPE the config does not determine (some vision and audio
+    encoders) are left out; it is an error if no other part remains.
 
     Examples
     --------
@@ -149,12 +149,12 @@ def read_parts(
 
 
 def is_config(value: Any) -> bool:
-    """Return whether a value is what `from_config` reads, and not a Rope or frequencies."""
+    """Return whether a value is a config for `from_config`, not a Rope or frequencies."""
     return isinstance(value, Mapping | str | os.PathLike) or hasattr(value, "to_dict")
 
 
 def read_rope(name: str, value: Any, reason: str = "") -> Rope:
-    """Return a Rope, or that of frequencies, with float64 on the host; a polar one is refused if there is a reason."""
+    """Return a Rope, given one or its frequencies, in float64 on the host; polar ones are refused with a `reason`."""
     rope = value if isinstance(value, Rope) else Rope(value)
     if reason:
         refuse_polar(rope, name, reason)
@@ -162,7 +162,7 @@ def read_rope(name: str, value: Any, reason: str = "") -> Rope:
 
 
 def read(config: Any) -> tuple[Mapping[str, Any], str]:
-    """Return a config as a dict, and what errors call it."""
+    """Return a config as a dict, and its name in error messages."""
     if isinstance(config, Mapping):
         return config, ""
     if hasattr(config, "to_dict") and not isinstance(config, type):
@@ -213,7 +213,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Reading) -> list[PartLayers]:
-    """Return a part and the parts inside it; one that holds its text model repeats what that says, and is left out."""
+    """Return a part and the parts inside it, without parts that only repeat the text model inside them."""
     number = len(reading.looked)
     reading.looked.append(name or "the top")
     reading.place = name if name.count(".") < _DEEPEST else name[:80]
@@ -241,19 +241,19 @@ def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Readin
 
 
 def _is_part(key: Any, value: Mapping[str, Any]) -> bool:
-    """Return True for a dict in a config that describes a model: those of quantization and the like have no type."""
+    """Return True for a dict in a config that describes a model; quantization and similar dicts have no model type."""
     if not isinstance(key, str) or not (key in ("encoder", "decoder") or key.endswith("config")):
         return False
     return key in (*_TEXT, "encoder", "decoder") or key.startswith(_PERCEPTION) or bool(value.get("model_type"))
 
 
 def perceives(name: str) -> bool:
-    """Return whether a part sees or hears, by its name."""
+    """Return whether a part is a vision or audio part, by its name."""
     return any(one.startswith(_PERCEPTION) for one in name.split("."))
 
 
 def _is_unknown(name: str, part: Part) -> bool:
-    """Return True for a RoPE of pictures or sound that the config alone does not determine."""
+    """Return True for a vision or audio RoPE that the config does not determine."""
     is_axial = any(one.get(key) == "axial" for one in _find_dicts(part) for key in ("rope_type", "type"))
     return bool(part.table.get("axial", "unknown" if is_axial or perceives(name) else "") == "unknown")
 
@@ -263,9 +263,9 @@ def _find_dicts(part: Part) -> list[Mapping[str, Any]]:
 
 
 def _find_table(name: str, held: Mapping[str, Any], parent: str) -> tuple[str, Mapping[str, Any]]:
-    """Return the model type of a part, and what is known of it.
+    """Return the model type of a part, and its entry in the table.
 
-    That is the entry of its own type, or else of its parent's type with what the part is called.
+    The entry is that of its own type, or else that of the part in its parent's type.
     """
     model_type, key = held.get("model_type") or "", name.rpartition(".")[2]
     if not isinstance(model_type, str):
@@ -273,7 +273,7 @@ def _find_table(name: str, held: Mapping[str, Any], parent: str) -> tuple[str, M
     kind = key.removesuffix("_config")
     names = [f"{parent}_{kind}", f"{parent}_{kind}_encoder"] if kind in ("text", "vision") else []
     types = [model_type, f"{model_type}_text"]
-    # Qwen2-VL's first configs call their vision part by the name of the whole
+    # Qwen2-VL's first configs give their vision part the type of the whole model
     for one in [*names, *types] if model_type in ("", parent) else [*types, *names]:
         entry = known(one)
         if has_defaults(entry):
@@ -290,7 +290,7 @@ def _has_rope(part: Part, composite: bool) -> bool:
         return False
     if held.get("position_embeddings_type", "rotary") != "rotary":
         return False
-    # a base of null, by which some types say so
+    # some types set the base to null if they have no RoPE
     if entry.get("null_base") is True and any(one.get("rope_theta", 0) is None for one in _find_dicts(part)):
         return False
     for key in _SIGNS:
@@ -300,7 +300,7 @@ def _has_rope(part: Part, composite: bool) -> bool:
 
 
 def _add_inner_base(held: Mapping[str, Any], model_type: str) -> Mapping[str, Any]:
-    """Return a part with the base that some types have in a dict of their attention; other such dicts are refused."""
+    """Return a part with the base that some types keep in a dict of their attention; other such dicts are refused."""
     if held.get("rope_ratio") is not None:
         raise ValueError(
             f"rope_ratio is {show(held['rope_ratio'])}, of ChatGLM's own code, which is not read; expected rope_theta"
@@ -314,7 +314,7 @@ def _add_inner_base(held: Mapping[str, Any], model_type: str) -> Mapping[str, An
 
 
 def _drop_unread_dict(part: Part) -> Part:
-    """Return a part without the dict that some types carry and do not read; one that says more is refused."""
+    """Return a part without the dict that some types carry and do not read; a dict with more in it is refused."""
     theta = part.first("rope_theta") or part.usual.get("rope_theta")
     plain = {"rope_type": ("default", "axial"), "rope_theta": (theta,)}
     if unread := [key for key, value in part.parameters.items() if value not in plain.get(key, ())]:
@@ -376,7 +376,7 @@ def _make_rope(
 
 
 def _find_softmax_factor(values: Mapping[str, Any]) -> float | None:
-    """Return the square of YaRN's factor with ``mscale_all_dim``, by which some classes multiply the softmax scale."""
+    """Return the square of YaRN's factor for ``mscale_all_dim``, which some classes apply to the softmax scale."""
     scale, factor = values.get("mscale_all_dim"), values.get("factor")
     if not scale or factor is None:
         return None
@@ -384,7 +384,7 @@ def _find_softmax_factor(values: Mapping[str, Any]) -> float | None:
 
 
 def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, Any]]:
-    """Return the pairing of a model type, None where neither is right, and what is known of how it turns features."""
+    """Return the pairing of a model type, None if it is neither, and what is known of how it rotates features."""
     entry = part.table if "pairing" in part.table else part.entry
     about: dict[str, Any] = {
         "name": printable(reading.place),
@@ -406,7 +406,7 @@ def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, 
 
 
 def _layers(part: Part) -> dict[str, dict[str, Any]]:
-    """Return the rotary parameters of each kind of layer; a single one is called ``""``."""
+    """Return the rotary parameters of each kind of layer; a single kind is named ``""``."""
     parameters, usual = part.parameters, part.usual
     if parameters and any(isinstance(value, Mapping) for value in parameters.values()):
         flat = [key for key, value in parameters.items() if not isinstance(value, Mapping) and (key, value) != _PLAIN]
@@ -420,7 +420,7 @@ def _layers(part: Part) -> dict[str, dict[str, Any]]:
     if compressed and not part.held.get("rope_parameters"):
         return _split_compressed(part, compressed)
     local = part.base(NAMES["local_theta"])
-    beside = ("rope_theta", "partial_rotary_factor")  # the config may have these outside the dict
+    beside = ("rope_theta", "partial_rotary_factor")  # may stand outside the dict
     if not part.has_usual_layers and local is None:
         return {"": parameters or {key: value for key, value in usual.items() if key not in beside}}
     theta = part.base(part.names["rope_theta"])
@@ -434,12 +434,12 @@ def _layers(part: Part) -> dict[str, dict[str, Any]]:
     if layers and (
         set(layers) != {"full_attention", "sliding_attention"}
         or any(one["rope_type"] != "default" for one in layers.values())
-        or part.held.get("rope_parameters")  # an older rope_scaling is for the layers with full attention
+        or part.held.get("rope_parameters")  # an older rope_scaling applies only to layers with full attention
     ):
         raise ValueError(
             f"rope_parameters is one dict; expected one dict in it for each of {', '.join(sorted(layers))}"
         )
-    # rope_scaling is then for both kinds of layer
+    # rope_scaling then applies to both kinds of layer
     everywhere = part.entry.get("scaled") == "everywhere"
     sliding = dict(parameters) if everywhere else {}
     return {
@@ -460,13 +460,13 @@ def _split_compressed(part: Part, key: str) -> dict[str, dict[str, Any]]:
 
 
 def _make_axial(part: Part, reading: _Reading) -> Rope:
-    """Return a RoPE of two axes of a picture: half of the frequencies turns by each coordinate."""
+    """Return a RoPE of two image axes: half of the frequencies for each coordinate."""
     theta = part.parameters.get("rope_theta", part.first("rope_theta"))
     theta = positive("rope_theta", part.usual["rope_theta"] if theta is None else theta)
     head_dim = part.head_dim("", part.parameters)
     if head_dim % 4:
         raise ValueError(f"head_dim is {head_dim}; expected a multiple of 4: two axes, and two features a block")
-    if part.table["axial"] == "alternating":  # Pixtral deals out one ladder
+    if part.table["axial"] == "alternating":  # Pixtral deals one ladder to both axes in turn
         spanning = ladder(head_dim, theta)
         host = np.concatenate([spanning[0::2], spanning[1::2]])
     else:

@@ -1,4 +1,4 @@
-"""Vectors by which the developer of an engine checks what it makes of a config, without rfrope."""
+"""Test vectors with which engine developers check their reading of a config, without rfrope."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ _ARRAYS = ("positions", "frequencies", "cos", "sin", "x", "rotated", "new_positi
 
 
 def conformance(folder: str | os.PathLike[str] | None = None) -> tuple[dict[str, Any], ...]:
-    """Return cases that hold an engine to what a config means: schemes, pairings, widths, layers, M-RoPE, moved keys.
+    """Return test cases of what configs mean: schemes, pairings, widths, layers, M-RoPE and relocated keys.
 
     Parameters
     ----------
     folder : str or path, optional
-        Where to write ``cases.json``, ``cases.npz``, a ``README.md`` and ``run.py``, a runner that needs NumPy alone.
-        It must not exist, or be empty, and appears complete or not at all.
+        Folder to write ``cases.json``, ``cases.npz``, a ``README.md`` and ``run.py``, a runner that needs only NumPy.
+        It must be empty or not exist; it is written completely or not at all.
 
     Returns
     -------
     tuple of dict
-        For each case: ``name``, ``about``, the ``config``, ``part`` (the kind of layer), ``seq_len`` (the length of the
-        text, or None), the ``layers`` that turn so (or None: all), ``pairing``, ``head_dim``, ``rotary_dim``,
-        ``turns`` (the "first" or "last" features), ``attention_factor``, ``sections`` and ``interleaved_sections``; and
-        as NumPy arrays in float64 ``positions``, ``(P,)`` or ``(P, 3)``, ``frequencies``, ``(D,)``, ``cos`` and
-        ``sin``, ``(P, D)`` with the attention factor inside, a vector for each position ``x``, ``(P, head_dim)``, what
-        it becomes, ``rotated``, and what that becomes as a cached key that moves to ``new_positions``, ``relocated``.
+        Each has ``name``, ``about``, ``config``, ``part`` (the kind of layer), ``seq_len`` (the length of the text, or
+        None), ``layers`` (those that use this RoPE, or None: all), ``pairing``, ``head_dim``, ``rotary_dim``, ``turns``
+        (the "first" or "last" features), ``attention_factor``, ``sections`` and ``interleaved_sections``; and float64
+        arrays ``positions``, ``(P,)`` or ``(P, 3)``, ``frequencies``, ``(D,)``, ``cos`` and ``sin``, ``(P, D)``, with
+        the attention factor, a vector ``x`` for each position, ``(P, head_dim)``, its rotation ``rotated``, and
+        ``relocated``, the rotated vector moved to ``new_positions`` as a cached key.
 
     Raises
     ------
     FileExistsError
-        If the folder holds something.
+        If the folder is not empty.
     OSError
-        If it cannot be written.
+        If the folder cannot be written.
 
     See Also
     --------
@@ -55,8 +55,8 @@ def conformance(folder: str | os.PathLike[str] | None = None) -> tuple[dict[str,
 
     Notes
     -----
-    Frequencies are those of transformers' formulas in float64; cos and sin are those of the exact phase to 1e-15, at
-    positions up to ``2**24 + 1``, the first that float32 cannot hold.
+    Frequencies follow transformers' formulas in float64; cos and sin are exact to 1e-15, at positions up to
+    ``2**24 + 1``, the first that float32 cannot represent.
 
     Examples
     --------
@@ -108,7 +108,7 @@ def _make_case(said: Mapping[str, Any], rope: Rope, number: int) -> dict[str, An
 
 
 def _rotate(rope: Rope, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Return features as the model turns them, which are the last ones of a head in some."""
+    """Return features rotated as the model does, which in some models are the last ones of a head."""
     if not rope.source.model.turns_last:
         return np.asarray(rope.rotate(x, positions))
     first = x.shape[-1] - rope.rotary_dim
@@ -117,7 +117,7 @@ def _rotate(rope: Rope, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 
 def _write(folder: str, cases: tuple[dict[str, Any], ...]) -> None:
-    """Make a folder appear with all its files: under another name first, which is then changed."""
+    """Write all files into a temporary folder, then rename it."""
     folder = os.path.abspath(folder)
     if os.path.lexists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
         raise FileExistsError(f"{folder} exists and holds something; expected a new or empty folder")
@@ -131,7 +131,7 @@ def _write(folder: str, cases: tuple[dict[str, Any], ...]) -> None:
         (temporary / "cases.json").write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n", "utf-8")
         np.savez(temporary / "cases.npz", **arrays)
         (temporary / "README.md").write_bytes(_DATA.joinpath("README.md").read_bytes())
-        # in the package a script would be taken for a module
+        # inside the package, a .py file would count as a module
         (temporary / "run.py").write_bytes(_DATA.joinpath("run.txt").read_bytes())
         temporary.chmod(0o755)
         os.replace(temporary, folder)

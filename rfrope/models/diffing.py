@@ -1,4 +1,4 @@
-"""Two configs in terms of their RoPE: what changed in which layers, and the distance from which scores differ."""
+"""Compare the RoPE of two configs: what changed in which layers, and the distance from which scores differ."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _OF_MODEL = ("turns_last", "model_type", "softmax_factor")
 
 @dataclass(frozen=True)
 class Change(Result):
-    """One thing that is not what it was.
+    """One change.
 
     Attributes
     ----------
     what : str
-        Its name: a key of ``rope_parameters``, a field of a Rope, "RoPE", "kind", "window", "layers" or "part".
+        What changed: a key of ``rope_parameters``, a field of a Rope, "RoPE", "kind", "window", "layers" or "part".
     old, new : object
-        Plain values; None where there was or is none.
+        Plain values; None if absent.
 
     See Also
     --------
@@ -59,26 +59,26 @@ class Change(Result):
 
 @dataclass(frozen=True, eq=False)
 class LayerDiff(Result):
-    """Layers that are alike in the old model and alike in the new one.
+    """Changes of layers that are alike in both the old and the new model.
 
     Attributes
     ----------
     part, kind : str
-        In the new config, or where it has none in the old one.
+        Names in the new config, or if it has none, in the old one.
     layers : tuple of int or None
-        Their numbers; None where a config does not number its layers.
+        Layer numbers; None if a config does not number its layers.
     changes : tuple of Change
     frequency_error : float or None
-        Largest relative difference of the new frequencies; infinite where their number differs, None without RoPE in
-        either.
+        Largest relative difference of the new frequencies; infinite if their number differs, None if they are equal or
+        a model has no RoPE there.
     differs_from : int or None
-        The first distance, of those that the layers see, at which scores of equal content differ by the tolerance;
-        1 where features pair otherwise; None if there is none.
+        First distance within the attention window at which scores of equal content differ by the tolerance; 1 if the
+        pairing differs; None if there is none.
     seq_len : int or None
-        Positions in the text where that is; None without a distance.
+        Number of positions in the text where they differ; None without a distance.
     is_compared : bool
-        Whether scores were compared: not where only one of the models has RoPE there, for the axes of pictures, and
-        where nothing says how long a text is.
+        Whether scores were compared. They are not if only one model has RoPE there, for vision axes, or if no text
+        length is known.
 
     See Also
     --------
@@ -103,7 +103,7 @@ class LayerDiff(Result):
     is_compared: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
+        """Return plain numbers, strings and lists for JSON."""
         return plain(vars(self))
 
     def __str__(self) -> str:
@@ -126,18 +126,18 @@ class LayerDiff(Result):
 
 @dataclass(frozen=True, eq=False)
 class Diff(Result):
-    """Everything that changed in the RoPE of a model.
+    """All changes in the RoPE of a model.
 
     Attributes
     ----------
     layers : tuple of LayerDiff
-        Those with changes.
+        Layers with changes.
     n_same : int
-        Kinds of layers without any.
+        Number of layer kinds without changes.
     tolerance : float
-        Part of the score at distance 0 from which on scores count as different.
+        Fraction of the score at distance 0 from which scores count as different.
     differs_from : int or None
-        The first distance at which any of the layers differs; None where none does, or a part or its layers are new.
+        First distance at which any layer differs; None if none does, or if a part or its layers are new.
 
     See Also
     --------
@@ -165,11 +165,11 @@ class Diff(Result):
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """Each change in words."""
+        """One sentence per change."""
         return tuple(str(one) for one in self.layers)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
+        """Return plain numbers, strings and lists for JSON."""
         return plain({"same": self.same, **vars(self)})
 
     def __str__(self) -> str:
@@ -178,7 +178,7 @@ class Diff(Result):
         return "\n".join([*self.findings, *self._conclude()])
 
     def _conclude(self) -> Iterator[str]:
-        """Yield sentences on the scores that were compared, and on what was not."""
+        """Yield sentences on which scores were compared, and which were not."""
         share, whats = f"by {100.0 * self.tolerance:g} %", {each.what for one in self.layers for each in one.changes}
         last = f"no score of equal content differs {share} within the text."
         if self.differs_from is not None:
@@ -200,30 +200,30 @@ class Diff(Result):
 
 @array.select_device
 def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = SHARE) -> Diff:
-    """Return what changed in the RoPE of a model, from one config to another.
+    """Return the changes in the RoPE of a model from one config to another.
 
     Parameters
     ----------
     old, new : dict, path, object with to_dict(), Rope or frequencies
         Configs as in `from_config`, files that `rfrope.save` wrote, or a Rope with frequencies ``(D,)``.
     seq_len : int, optional
-        Positions in the text at hand, on which the schemes dynamic and longrope depend. Unless given the contexts, and
-        where a scheme depends on the length texts on either side of where it changes, as in `compare`.
+        Number of positions in the text, on which the schemes dynamic and longrope depend. Default: the context of each
+        config. For schemes that depend on the length, one text on either side of the change, as in `compare`.
     tolerance : float
-        Part of the old score at distance 0 by which scores must differ to count.
+        Fraction of the old score at distance 0 by which scores must differ to count.
 
     Returns
     -------
     Diff
-        True for its ``same`` if nothing changed; ``layers`` has what changed for layers that are alike, ``str`` the
-        words, ``to_dict`` plain data.
+        With ``same``, True if nothing changed, ``layers`` with the changes of layers that are alike, a readable ``str``
+        and plain data from ``to_dict``.
 
     Raises
     ------
     ValueError
-        For sets for each head, several axes, polar Ropes, and as `from_config`.
+        If there are sets for each head, several axes or polar Ropes. See also `from_config`.
     TypeError, OSError
-        As `from_config`.
+        See `from_config`.
 
     See Also
     --------
@@ -231,17 +231,16 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
 
     Notes
     -----
-    Layers are held against those with the same number, where both configs number them (`list_layers`); else kinds
-    against kinds of the same name. A Rope stands for all layers. The score of equal content at a distance is
-    ``a^2 sum_i cos(distance omega_i)`` over the blocks that turn, and 1 for each other block, divided by their number,
-    a the attention factor, times what the class multiplies its softmax scale by (``mscale_all_dim``). It does not
-    depend on which features pair: another pairing counts from distance 1 on. Sections do not count, as all axes are
-    alike in text; where positions have axes in every case, and where neither side has a context and `seq_len` is not
-    given, no scores are compared, and the text says so.
+    Layers are compared by number if both configs number them (`list_layers`), and otherwise kinds by name. A Rope
+    stands for all layers. The score of equal content at a distance is ``a^2 sum_i cos(distance omega_i)`` over rotated
+    blocks plus 1 for each other block, divided by the number of blocks, where a is the attention factor, and times the
+    class's factor of the softmax scale (``mscale_all_dim``). It does not depend on the pairing, so another pairing
+    counts as different from distance 1. Sections are ignored, as all axes are equal in text. If positions always have
+    several axes, or no text length is known, scores are not compared, and the text says so.
 
     Examples
     --------
-    A base that a converter dropped, so that the default takes its place:
+    A converter dropped the base, so the default takes its place:
 
     >>> old = {"model_type": "llama", "num_hidden_layers": 2, "head_dim": 128, "max_position_embeddings": 8192,
     ...        "rope_theta": 500000.0}
@@ -270,7 +269,7 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
 
 
 def _read(name: str, what: Any, seq_len: int | None) -> Layers:
-    """Return the layers of a config, or a Rope as that of all layers; errors say which of the two it is."""
+    """Return the layers of a config, or a Rope as that of all layers; errors name the argument."""
     if what is None or isinstance(what, int | float):
         raise TypeError(f"{name} is {show(what)}; expected a config, its path, a Rope, or frequencies (D,)")
     try:
@@ -292,13 +291,13 @@ def _read_layers(what: Any, seq_len: int | None) -> Layers:
     return Layers((LayerKind("", "", None, read_rope("frequencies", what)),))
 
 
-# -- layers that belong together ---------------------------------------------------------------------------------------
+# -- layers to compare -------------------------------------------------------------------------------------------------
 
 _Pair = tuple[tuple[int, ...] | None, LayerKind | None, LayerKind | None]
 
 
 def _match(old: Layers, new: Layers) -> list[_Pair]:
-    """Return groups of layers: their numbers, and what they are in the old and in the new model."""
+    """Return groups of layers: their numbers, and their kinds in the old and in the new model."""
     before, after = _group_by_part(old), _group_by_part(new)
     alone = [[name for name in one if name not in other] for one, other in ((before, after), (after, before))]
     text = [[name for name in names if not perceives(name)] for names in alone]
@@ -330,7 +329,7 @@ def _match_part(old: list[LayerKind], new: list[LayerKind]) -> list[_Pair]:
 
 
 def _match_by_name(old: list[LayerKind], new: list[LayerKind]) -> Iterator[_Pair]:
-    """Yield kinds that have the same name, a single one with any, and what is left."""
+    """Yield pairs of kinds with the same name, single kinds with any name, and the remaining ones."""
     if len(old) == 1 or len(new) == 1:
         for other in new:
             yield from ((None, one, other) for one in old) if old else iter([(None, None, other)])
@@ -345,7 +344,7 @@ def _match_by_name(old: list[LayerKind], new: list[LayerKind]) -> Iterator[_Pair
 
 
 def _compare(pairs: list[_Pair], lengths: list[int], share: float, *, has_length: bool) -> LayerDiff:
-    """Return what changed in layers that are alike, by the pair of them in texts of several lengths."""
+    """Return the changes of layers that are alike, from their pairs of kinds in texts of several lengths."""
     layers, old, new = pairs[0]
     named = new if new is not None else old
     assert named is not None
@@ -374,14 +373,14 @@ def _compare(pairs: list[_Pair], lengths: list[int], share: float, *, has_length
 
 
 def _is_text(old: Rope, new: Rope, *, has_length: bool) -> bool:
-    """Return whether two Ropes turn tokens of a text whose length is known."""
+    """Return whether two Ropes rotate tokens of a text whose length is known."""
     if any(one.source.rope_parameters.get("rope_type") == "axial" for one in (old, new)):
         return False
     return has_length or bool(choose_lengths(old) or choose_lengths(new))
 
 
 def _list_changes(old: LayerKind, new: LayerKind) -> Iterator[Change]:
-    """Yield what differs, beside the values of frequencies."""
+    """Yield changes other than frequency values."""
     for what in ("kind", "window", "both_sides"):
         yield from _compare_values(what, getattr(old, what) or None, getattr(new, what) or None)
     if old.rope is not None and new.rope is not None:
@@ -391,7 +390,7 @@ def _list_changes(old: LayerKind, new: LayerKind) -> Iterator[Change]:
 
 
 def _compare_ropes(old: Rope, new: Rope) -> Iterator[Change]:
-    """Yield changes of parameters, where both are of configs, and of fields."""
+    """Yield changes of parameters, if both Ropes are from configs, and of fields."""
     before, after = old.source, new.source
     are_read = bool(before.rope_parameters and after.rope_parameters)
     for key in dict.fromkeys((*before.rope_parameters, *after.rope_parameters)) if are_read else ():
@@ -400,7 +399,7 @@ def _compare_ropes(old: Rope, new: Rope) -> Iterator[Change]:
         values = [getattr(one, name) for one in (old, new)]
         if name != "context":
             yield from _compare_values(name, *values)
-        elif are_read or None not in values:  # frequencies alone say nothing of it
+        elif are_read or None not in values:  # frequencies alone do not determine it
             yield from _compare_values("max_position_embeddings", *values)
     for name in _OF_MODEL:
         values = [getattr(one.model, name) for one in (before, after)]
@@ -414,7 +413,7 @@ def _compare_values(what: str, old: Any, new: Any) -> Iterator[Change]:
 
 
 def _find_lag(old: LayerKind, new: LayerKind, length: int, share: float) -> int | None:
-    """Return the first distance at which scores differ, of those that the layers of either model see."""
+    """Return the first distance at which scores differ, within the attention windows of either model."""
     before, after = old.rope, new.rope
     assert before is not None
     assert after is not None
@@ -430,7 +429,7 @@ def _find_lag(old: LayerKind, new: LayerKind, length: int, share: float) -> int 
 
 
 def _shorten(value: Any) -> str:
-    """Return a value as JSON has it, long lists cut."""
+    """Return a value as JSON, with long lists shortened."""
     if isinstance(value, list | tuple) and len(value) > 4:
         first, second, last = (json.dumps(value[i], default=show) for i in (0, 1, -1))
         return f"[{first}, {second}, ... {last}]"

@@ -1,4 +1,4 @@
-"""The scheme "rfrope" of a config: a kernel's text that is designed, or frequencies as they are."""
+"""The scheme "rfrope" of a config: the text of a kernel to design frequencies from, or the frequencies themselves."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rfrope.scaling.registry import Scheme, rotated_width
 
 NAME = "rfrope"
 _DESIGNED = ("kernel", "design", "seed", "context")
-_POLAR = ("learnable", "score_scale")  # what a model needs to know beside a polar Rope
+_POLAR = ("learnable", "score_scale")  # required beside a polar Rope
 
 
 def _text(name: str, value: Any) -> str:
@@ -55,7 +55,7 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def check(parameters: Mapping[str, Any]) -> None:
-    """Refuse a dict that says too little, two things, or what cannot be read; keys that hold None count as absent."""
+    """Raise an error if a dict is incomplete, ambiguous or unreadable; keys that hold None count as absent."""
     has = {key for key, value in parameters.items() if value is not None}
     if ("kernel" in has) == ("frequencies" in has):
         raise ValueError(f"rope_parameters of rope_type {NAME!r} needs either 'kernel' or 'frequencies'")
@@ -72,7 +72,7 @@ def check(parameters: Mapping[str, Any]) -> None:
 
 
 def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len: int | None = None) -> Rope:
-    """Return the Rope of checked values: made once, as models ask several times and a design may take seconds."""
+    """Return the Rope of checked values; cached, as models ask several times and a design may take seconds."""
     check(values)
     width = rotated_width(head_dim, values.get("partial_rotary_factor") or 1.0)
     parameters = {

@@ -1,4 +1,4 @@
-"""The kind of each layer of a part of a model, and the RoPE that it turns by: a config's lists, a class's patterns."""
+"""The kind and RoPE of each layer in a part of a model, from a config's lists and a class's patterns."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from rfrope._core.arguments import show, whole
 from rfrope.scaling.schemes import positive
 
-NO_ATTENTION = ("linear_attention", "conv", "mamba", "recurrent")  # kinds without keys and queries of positions
+NO_ATTENTION = ("linear_attention", "conv", "mamba", "recurrent")  # kinds without keys and queries at positions
 _COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
 def count_layers(held: Mapping[str, Any]) -> int | None:
-    """Return how many layers a part of a config has, or None where it does not say so."""
+    """Return the number of layers of a part, or None if the config does not give it."""
     for name in _COUNTS:
         if held.get(name) is not None:
             return whole(name, held[name])
@@ -21,7 +21,7 @@ def count_layers(held: Mapping[str, Any]) -> int | None:
 
 
 def read_names(held: Mapping[str, Any], key: str = "layer_types") -> tuple[str, ...] | None:
-    """Return a config's own list of kinds, one for each layer, or None where it has none."""
+    """Return a config's own list with the kind of each layer, or None."""
     kinds = held.get(key)
     if not isinstance(kinds, list | tuple):
         return None
@@ -34,13 +34,13 @@ def read_names(held: Mapping[str, Any], key: str = "layer_types") -> tuple[str, 
 def list_kinds(
     held: Mapping[str, Any], about: Mapping[str, Any] | None, *, windowed_from: int | None = None
 ) -> tuple[str, ...] | None:
-    """Return the kind of each layer, in order, by a config and what the table says of its class; None if unknown."""
+    """Return the kind of each layer from a config and the table's entry for its class; None if unknown."""
     count = count_layers(held)
     if about is None:
         return _check_count(read_names(held), count, "layer_types", padded=False)
     key = about.get("names", "layer_types")
-    names = read_names(held, key) if about else None  # an empty entry: layers of one kind, which is called ""
-    if names and "cycle" in about:  # of names that the layers take in turns
+    names = read_names(held, key) if about else None  # an empty entry: all layers of one kind, named ""
+    if names and "cycle" in about:  # names that the layers repeat in turn
         names = None if count is None else tuple(names[i % len(names)] for i in range(count))
     if names is None and "codes" in about and isinstance(held.get(about["codes"]["key"]), list | tuple):
         key = about["codes"]["key"]
@@ -48,7 +48,7 @@ def list_kinds(
     if names is None and count is not None and "explicit" not in about:
         return _follow_pattern(held, about, count, windowed_from)
     names = _check_count(names, count, key, padded="padded" in about)
-    if names and "last" in about:  # which the class forces
+    if names and "last" in about:  # forced by the class
         names = (*names[:-1], about["last"])
     return names
 
@@ -70,7 +70,7 @@ def _decode(code: Any, about: Mapping[str, Any]) -> str:
 def _follow_pattern(
     held: Mapping[str, Any], about: Mapping[str, Any], count: int, windowed_from: int | None
 ) -> tuple[str, ...]:
-    """Return the kinds that a class gives layers which no list names."""
+    """Return the kinds that a class gives its layers if the config does not list them."""
     kind, other = about.get("kind", ""), about.get("other", "")
     if "listed" in about:
         usual = range(count) if "listed_all" in about else about.get("usual", ())
@@ -80,7 +80,7 @@ def _follow_pattern(
         return tuple("sliding_attention" if i >= windowed_from else kind for i in range(count))
     if "turning" in about and held.get(about["turning"]) and "kinds_turn" in about:
         return tuple(other if turns else kind for turns in _read_flags(held, about["turning"], count))
-    if "pattern" in about:  # a whole one, but for its first layers
+    if "pattern" in about:  # a complete pattern, apart from its first layers
         start, pattern = about.get("start", ()), about["pattern"]
         return tuple(start[i] if i < len(start) else pattern[i % len(pattern)] for i in range(count))
     if "every" not in about:
@@ -93,7 +93,7 @@ def _follow_pattern(
 
 
 def _read_numbers(held: Mapping[str, Any], key: str, usual: Iterable[int]) -> Iterable[int]:
-    """Return the numbers of layers that a list of a config has, or the usual ones where there is no list."""
+    """Return layer numbers from a list in a config, or the usual ones if there is no list."""
     found = held.get(key)
     if not isinstance(found, list | tuple):
         return usual
@@ -108,19 +108,19 @@ def _read_flags(held: Mapping[str, Any], key: str, count: int) -> tuple[bool, ..
 
 
 def _read_flag(name: str, value: Any) -> bool:
-    """Return whether a layer turns: by 1 or 0, or by a base, of which 0 and None are none."""
+    """Return whether a layer rotates: from 1 or 0, or from a base, where 0 or None means it does not."""
     if name.startswith("no_rope_layers"):
         return value if isinstance(value, bool) else bool(whole(name, value, 0, 1))
     return bool(value) and positive(name, value) > 0.0
 
 
-# -- layers that turn, and by which RoPE -------------------------------------------------------------------------------
+# -- which layers rotate, and by which RoPE ----------------------------------------------------------------------------
 
 
 def find_turning(
     held: Mapping[str, Any], about: Mapping[str, Any], kinds: Sequence[str], still: Iterable[str], *, has_window: bool
 ) -> tuple[bool, ...]:
-    """Return whether each layer turns its queries and keys: by the config's list, or else by its kind."""
+    """Return whether each layer rotates queries and keys: by the config's list, or else by its kind."""
     key, count = about.get("turning"), len(kinds)
     if key and held.get(key):
         return _read_flags(held, key, count)
@@ -132,7 +132,7 @@ def find_turning(
     if "without_window" in about and not has_window:
         return (about["without_window"] == "all",) * count
     flags = [kind not in stopped for kind in kinds]
-    forced = about.get("forced")  # kinds of another list, which turn under a condition
+    forced = about.get("forced")  # kinds of another list, which rotate under a condition
     if forced and held.get(forced["if"], forced["equals"]) == forced["equals"]:
         others = read_names(held, forced["key"]) or ()
         flags = [flag or (i < len(others) and others[i] == forced["kind"]) for i, flag in enumerate(flags)]
@@ -142,7 +142,7 @@ def find_turning(
 def split_parameters(
     held: Mapping[str, Any], about: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """Return the parameters of each RoPE of a config with one dict; several where it has a list of what differs."""
+    """Return the parameters of each RoPE of a config with one dict; several if it lists what differs."""
     bases, scaled = held.get(about.get("bases", "")), held.get(about.get("scaled", ""))
     if isinstance(bases, list | tuple):
         found = sorted({positive(f"{about['bases']}[{i}]", one) for i, one in enumerate(bases) if one})
@@ -169,8 +169,8 @@ def assign_ropes(
     *,
     has_window: bool,
 ) -> tuple[str | None, ...] | None:
-    """Return the name of the RoPE that each layer turns by, None for a layer without; or None where that is unknown."""
-    if about is None:  # a type that is not known: only what the config itself says
+    """Return the name of each layer's RoPE, None for a layer without; or None if that is unknown."""
+    if about is None:  # an unknown type: use only what the config says
         known = {*names, *NO_ATTENTION}
         return (
             tuple(kind if kind in names else None for kind in kinds) if "" not in names and known >= {*kinds} else None

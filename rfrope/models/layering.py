@@ -1,4 +1,4 @@
-"""The layers of a model by kind: the Rope that each turns by, or none, and how far it sees."""
+"""The layers of a model by kind: the Rope of each, or none, and its attention window."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from rfrope.rotation.rope import Rope
 
 @dataclass(frozen=True, eq=False)
 class LayerKind(Result):
-    """Layers of one part of a model that are alike.
+    """A set of like layers of one part of a model.
 
     Attributes
     ----------
     part : str
         The part of the config, "" for its top.
     kind : str
-        As in ``layer_types``; "" where the class has one kind.
+        As in ``layer_types``; "" if the class has one kind.
     layers : tuple of int or None
-        Their numbers, counted from 0 in the part; None where the config does not determine them.
+        Layer numbers, from 0 in the part; None if the config does not determine them.
     rope : Rope or None
-        What turns their queries and keys; None for layers without RoPE.
+        Rope of queries and keys; None for layers without RoPE.
     window : int or None
-        Positions that they see on one side, the token itself counted: their distances are below it; None where they see
-        all.
+        Size of the attention window on one side, with the token itself: distances are below it. None if unlimited.
     both_sides : bool
-        True where that window reaches as far to the other side, in encoders: it holds ``2 window - 1`` positions.
+        True if the window extends as far to the other side, as in encoders: it holds ``2 window - 1`` positions.
     rope_name : str
-        Of the Rope within its part, whatever Rope stands there: its key in `Layers.ropes`; "" where there is one.
+        Name of the Rope within its part, its key in `Layers.ropes`; "" if there is only one.
 
     See Also
     --------
@@ -59,11 +58,11 @@ class LayerKind(Result):
 
     @property
     def has_keys(self) -> bool:
-        """False for layers with a state in place of keys: linear attention, convolutions, recurrent ones."""
+        """False for layers that have a state instead of keys: linear attention, convolutional or recurrent layers."""
         return self.kind not in NO_ATTENTION
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON; of the Rope its name and parameters."""
+        """Return plain numbers, strings and lists for JSON; of the Rope, its name and parameters."""
         held = {name: getattr(self, name) for name in ("part", "kind", "window", "both_sides", "layers")}
         rope = self.rope
         if rope is not None:
@@ -96,7 +95,7 @@ class Layers(Result):
     Attributes
     ----------
     kinds : tuple of LayerKind
-        In the order of their first layers, part by part.
+        Ordered by part, then by first layer.
 
     See Also
     --------
@@ -115,12 +114,12 @@ class Layers(Result):
 
     @property
     def ropes(self) -> dict[str, Rope]:
-        """The Ropes of the first part that neither sees nor hears, by kind: what `replace_rotary` takes."""
+        """The Ropes of the first part that is not vision or audio, by kind, as `replace_rotary` takes them."""
         return {one.rope_name: one.rope for one in self.text_kinds if one.rope is not None}
 
     @property
     def ropes_by_layer(self) -> tuple[str | None, ...] | None:
-        """The key in `ropes` of what turns each layer, None for those without RoPE; None without numbers."""
+        """The key in `ropes` of each layer, None for layers without RoPE; None if layers have no numbers."""
         kinds = self.text_kinds
         if any(one.layers is None for one in kinds):
             return None
@@ -129,7 +128,7 @@ class Layers(Result):
 
     @property
     def text_kinds(self) -> tuple[LayerKind, ...]:
-        """The kinds of the first part that neither sees nor hears."""
+        """The kinds of the first part that is not vision or audio."""
         parts = [one.part for one in self.kinds]
         part = next((one for one in parts if not perceives(one)), parts[0])
         return tuple(one for one in self.kinds if one.part == part)
@@ -140,12 +139,12 @@ class Layers(Result):
         Parameters
         ----------
         part : str, optional
-            A part of the config; unless given, the only one whose layers have numbers.
+            A part of the config. Default: the only one whose layers are numbered.
 
         Raises
         ------
         ValueError
-            If there is no such part, several and none is named, or the config does not number its layers.
+            If there is no such part, `part` is needed and missing, or the config does not number its layers.
         """
         numbered = list(dict.fromkeys(one.part for one in self.kinds if one.layers is not None))
         if part is None and len(numbered) != 1:
@@ -168,27 +167,27 @@ class Layers(Result):
 def list_layers(
     config: Mapping[str, Any] | str | os.PathLike[str] | Any, *, seq_len: int | None = None, pairing: str | None = None
 ) -> Layers:
-    """Return the layers of a model by kind, each with the Rope that turns it, or none.
+    """Return the layers of a model by kind, each with its Rope, or none.
 
     Parameters
     ----------
     config : dict, path, or object with to_dict()
-        As in `from_config`.
+        See `from_config`.
     seq_len, pairing
-        As in `from_config`.
+        See `from_config`.
 
     Returns
     -------
     Layers
-        With ``kinds``, ``kinds_by_layer()``, a line of text for each kind by ``str`` and plain data by ``to_dict``.
-        Parts without any RoPE are left out, as in `from_config`.
+        With ``kinds``, ``kinds_by_layer()``, one line of ``str`` per kind and plain data from ``to_dict``. Parts
+        without RoPE are left out, as in `from_config`.
 
     Raises
     ------
     ValueError
-        If lists of a config have not one entry for each layer, and as `from_config`.
+        If a list in the config does not have one entry per layer. See also `from_config`.
     TypeError, OSError
-        As `from_config`.
+        See `from_config`.
 
     See Also
     --------
@@ -196,13 +195,13 @@ def list_layers(
 
     Notes
     -----
-    A config says the kind of each layer in ``layer_types``. What older ones leave out is what the class of their type
-    in transformers 5 makes of it: a pattern (``sliding_window_pattern``, ``full_attention_interval``), or a list of
-    layers (``attn_layer_indices``, ``cross_attention_layers``). Which layers turn follows from their kind, from
-    ``no_rope_layers`` (in which 1 means that a layer does turn), or from ``layer_rope_theta``, of which 0 means none.
+    A config gives the kind of each layer in ``layer_types``. Older configs imply it through their class in transformers
+    5: by a pattern (``sliding_window_pattern``, ``full_attention_interval``) or a list of layers
+    (``attn_layer_indices``, ``cross_attention_layers``). Which layers rotate follows from their kind, from
+    ``no_rope_layers`` (where 1 means that a layer does rotate) or from ``layer_rope_theta`` (where 0 means none).
 
-    Nothing is guessed: the layers of a type that the table does not have are numbered where the config gives a dict of
-    parameters for each kind and lists the kinds; else ``layers`` is None, as where the number of layers is missing.
+    Nothing is guessed. For types missing from the table, layers are numbered only if the config lists their kinds and
+    has a dict of parameters for each; otherwise, or if the number of layers is missing, ``layers`` is None.
 
     Examples
     --------
@@ -243,7 +242,7 @@ def _make_kind(
 
 
 def show_layers(layers: tuple[int, ...]) -> str:
-    """Return numbers of layers as text, runs in short: layers 0-2, 4-6, 8."""
+    """Return layer numbers as text, with runs shortened: layers 0-2, 4-6, 8."""
     runs: list[list[int]] = []
     for i in layers:
         if runs and runs[-1][1] == i - 1:

@@ -1,4 +1,4 @@
-"""Words for frequencies and factors that are not those meant, and the known mistakes that they look like."""
+"""Descriptions of wrong frequencies and factors, and the known mistakes that they look like."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rfrope.scaling.registry import ladder
 
 _BASES = (10_000.0, 500_000.0, 1_000_000.0)
 _ORIGINAL = "original_max_position_embeddings"
-_NARROW = 2.0**-8  # what half precision leaves unknown, with some room
-_LADDER = 1e-5  # how far, relatively, a ladder may be from its base
+_NARROW = 2.0**-8  # relative error of half precision, with a margin
+_LADDER = 1e-5  # relative tolerance of the base of a ladder
 
 
 def describe_difference(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtype: str) -> Iterator[tuple[str, str]]:
-    """Yield faults of as many frequencies as there should be; those that were read from a table have no dtype."""
+    """Yield faults of frequencies that are as many as expected; `dtype` is "" if they were read from a table."""
     expected = np.asarray(rope.frequencies)
     for width, name in HALVES.items():
         if np.all(np.abs(found - rounded(expected, width)) <= allowed):
@@ -36,7 +36,7 @@ def describe_difference(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtyp
         yield "half precision", f"values in {narrow}" + (", computed there" if is_near and not likeness else "")
     if not narrow or likeness or not is_near:
         apart = np.abs(found - expected) / np.where(expected == 0.0, 1.0, np.abs(expected))
-        worst = int(np.argmax(apart > 0.5 * np.max(apart)))  # the first of those
+        worst = int(np.argmax(apart > 0.5 * np.max(apart)))  # the first of the largest
         where = f"block {worst}: {found[worst]:.6g}, not {expected[worst]:.6g}"
         text = likeness or "no known mistake makes them; perhaps uninitialised memory, or another model's"
         yield "frequencies", f"frequencies are not those meant ({where}): {text}"
@@ -46,7 +46,7 @@ def _name_mistake(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_t
     for name, wrong in mistakes(rope):
         if wrong.shape == found.shape and np.all(np.isfinite(wrong)):
             apart = np.abs(found - wrong)
-            if whole_turns:  # rows at whole positions do not show them
+            if whole_turns:  # tables at whole positions do not show whole turns
                 apart = np.abs(np.remainder(apart + np.pi, 2.0 * np.pi) - np.pi)
             if np.all(apart <= np.maximum(allowed, ROUNDED * np.abs(wrong))):
                 return f"they are {name}"
@@ -60,7 +60,7 @@ def _name_mistake(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_t
 
 
 def describe_width(found: np.ndarray, rope: Rope) -> str:
-    """Say that there are more or fewer frequencies than are meant."""
+    """Describe a number of frequencies that is too large or too small."""
     meant = rope.n_blocks
     text = f"{found.size} frequencies for {2 * found.size} features of a head, expected {meant} for {2 * meant}"
     head_dim = rope.head_dim or 0
@@ -73,7 +73,7 @@ def describe_width(found: np.ndarray, rope: Rope) -> str:
 
 
 def describe_factor(found: float, rope: Rope) -> str:
-    """Say that an attention factor is not the one meant, and what made it, if a known mistake did."""
+    """Describe an attention factor that is not the expected one, and the known mistake that gives it, if any."""
     meant = rope.attention_factor
     known = {"it was left out": 1.0, "it was applied twice": meant**2}
     known |= {"its root": math.sqrt(meant), "its inverse": 1.0 / meant}
@@ -85,7 +85,7 @@ def describe_factor(found: float, rope: Rope) -> str:
 
 
 def describe_dealing(found: np.ndarray, wanted: np.ndarray, room: np.ndarray, rope: Rope) -> str:
-    """Say how blocks are dealt out to axes, of frequencies (D, k) that are not those wanted."""
+    """Describe how blocks are dealt to axes, for frequencies (D, k) that are not the expected ones."""
     axes = wanted.shape[1]
     for order in itertools.permutations(range(axes)):
         if np.all(np.abs(found[:, order] - wanted) <= room):
@@ -111,7 +111,7 @@ def describe_dealing(found: np.ndarray, wanted: np.ndarray, room: np.ndarray, ro
 
 
 def mistakes(rope: Rope) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield names of mistakes, the likeliest first, with the frequencies that a Rope has by each."""
+    """Yield the names of mistakes, the likeliest first, with the frequencies that each gives for a Rope."""
     frequencies = np.asarray(rope.frequencies, dtype=np.float64)
     parameters = rope.source.rope_parameters
     if parameters and rope.head_dim is not None and parameters["rope_type"] != "axial":
@@ -132,7 +132,7 @@ def mistakes(rope: Rope) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _change_scheme(rope: Rope, parameters: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield no scheme, another base, another scheme with the factor."""
+    """Yield parameters with no scheme, another base, or another scheme with the same factor."""
     base, name, factor = parameters["rope_theta"], parameters["rope_type"], parameters.get("factor")
     original = parameters.get(_ORIGINAL, rope.context)
     plain = {"rope_theta": base}
@@ -148,12 +148,12 @@ def _change_scheme(rope: Rope, parameters: dict[str, Any]) -> Iterator[tuple[str
                 context = {_ORIGINAL: original} if scheme == "yarn" else {}
                 changed = {"rope_type": scheme, "factor": factor, **context}
                 yield f"those of {scheme!r} instead of {name!r}", plain | changed
-        if name not in ("dynamic", "longrope"):  # it changes nothing there
+        if name not in ("dynamic", "longrope"):  # has no effect there
             yield "those of the factor applied twice", parameters | {"factor": factor * factor}
 
 
 def _change_values(rope: Rope, parameters: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the scheme with another original context, another ramp, the other list."""
+    """Yield parameters with another original context, another ramp, or the other list."""
     name, original = parameters["rope_type"], parameters.get(_ORIGINAL, rope.context)
     if name == "yarn":
         truncate = not parameters.get("truncate", True)
@@ -164,12 +164,12 @@ def _change_values(rope: Rope, parameters: dict[str, Any]) -> Iterator[tuple[str
                 yield f"those of {_ORIGINAL} {context} instead of {original}", parameters | {_ORIGINAL: context}
     if name == "longrope":
         swapped = {"short_factor": parameters["long_factor"], "long_factor": parameters["short_factor"]}
-        for lists in (parameters, swapped):  # one of them is meant
+        for lists in (parameters, swapped):  # one of the two is right
             yield "those of longrope's other list, of short for long texts or the reverse", parameters | lists
 
 
 def _make(rope: Rope, name: str, parameters: dict[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the set that such values make, if they make one."""
+    """Yield the frequencies that such values give, if valid."""
     assert rope.head_dim is not None  # set by every Rope
     parameters = {key: value for key, value in parameters.items() if "section" not in key and "interleaved" not in key}
     meant = rope.source.rope_parameters
@@ -184,10 +184,10 @@ def _make(rope: Rope, name: str, parameters: dict[str, Any]) -> Iterator[tuple[s
 
 
 def _swap_betas(rope: Rope, parameters: dict[str, Any]) -> np.ndarray:
-    """Return YaRN's set with a ramp that falls where it should rise; the scheme refuses such values."""
+    """Return YaRN's frequencies with a falling instead of a rising ramp; the scheme itself refuses such values."""
     width, base = 2 * rope.n_blocks, parameters["rope_theta"]
     original, plain = parameters.get(_ORIGINAL, rope.context), ladder(width, base)
-    assert original is not None  # as the caller sees to it
+    assert original is not None  # guaranteed by the caller
     betas = parameters.get("beta_slow") or 1.0, parameters.get("beta_fast") or 32.0
     low, high = (width * math.log(original / (beta * 2.0 * math.pi)) / (2.0 * math.log(base)) for beta in betas)
     if parameters.get("truncate", True):
@@ -198,7 +198,7 @@ def _swap_betas(rope: Rope, parameters: dict[str, Any]) -> np.ndarray:
 
 
 def _change_exponents(rope: Rope, base: float, frequencies: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield ladders whose exponents are wrong."""
+    """Yield ladders with wrong exponents."""
     blocks, width = frequencies.size, 2 * frequencies.size
     index, wide = np.arange(blocks), ladder(rope.head_dim or width, base)
     yield "the ladder of the whole head, cut off: exponents over head_dim", wide[:blocks]
@@ -214,7 +214,7 @@ def _change_exponents(rope: Rope, base: float, frequencies: np.ndarray) -> Itera
 
 
 def _describe(found: np.ndarray, expected: np.ndarray) -> str:
-    """Say something of a set that no known mistake makes: all multiplied by a number, or a ladder of another base."""
+    """Describe frequencies that no known mistake gives: all multiplied by a number, or a ladder of another base."""
     if found.shape == expected.shape and np.array_equal(found == 0.0, expected == 0.0):
         turning = expected != 0.0
         ratio = found[turning] / expected[turning]

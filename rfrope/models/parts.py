@@ -1,4 +1,4 @@
-"""Values of one part of a model's config: the names that models have for them, and what they leave out."""
+"""Values of one part of a model's config, under the names that models use, with defaults for missing ones."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rfrope.models import layer_patterns
 from rfrope.models.rope_parameters import DEFAULT_THETA, join_dicts
 from rfrope.scaling.schemes import positive
 
-# Names that models have for one thing, the usual one first. The first that a config holds counts, of those that its
-# class reads where the class is known (`Part.names`).
+# Names of each value in models, the usual one first. The first one present in the config counts, among those that the
+# class reads if it is known (`Part.names`).
 NAMES = {
     "rope_theta": ("rope_theta", "rotary_emb_base", "global_rope_theta", "rotary_embedding_base"),
     "local_theta": ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta"),
@@ -30,12 +30,12 @@ NAMES = {
 _USUAL = {what: names[:1] for what, names in NAMES.items()}
 _SIZES = ("head_dim", "hidden_size", "num_attention_heads")
 _BESIDE = ("rope_theta", "partial_rotary_factor")  # may stand beside the dict
-_WINDOWED = ("sliding", "chunked")  # beginnings of the names of kinds of layers
-_MOVED = ("llama3", "yarn", "longrope", "su")  # these take original_max_position_embeddings from beside the dict
+_WINDOWED = ("sliding", "chunked")  # prefixes of layer kinds
+_MOVED = ("llama3", "yarn", "longrope", "su")  # these read original_max_position_embeddings also from outside the dict
 
 
 def first(held: Mapping[str, Any], what: str) -> Any:
-    """Return the value of the first of a thing's names that a config holds, or None."""
+    """Return the value under the first name of `what` that a config has, or None."""
     for name in NAMES[what]:
         if held.get(name) is not None:
             return held[name]
@@ -46,37 +46,37 @@ class Part:
     """One part of a model's config, read as the class of its model type reads it."""
 
     def __init__(self, held: Mapping[str, Any], model_type: str, table: Mapping[str, Any]) -> None:
-        self.held, self.model_type = held, model_type  # what the config says
+        self.held, self.model_type = held, model_type  # the config's values
         self.entry = known(model_type)  # the table's entry of that type
-        # the entry that has what such a config may leave out: that of the type, or of what the part is in its parent
+        # the entry with defaults for this config: that of its type, or that of this part in its parent
         self.table = table
         self.is_known = bool(table)
         # the table's rope_parameters, one dict or one for each kind of layer
         self.usual: Mapping[str, Any] = table.get("rope_parameters", {})
         self.has_usual_layers = MappingProxyType in map(type, self.usual.values())
-        # of each thing, those that the class of a known type reads, else all that models have for it
+        # for each value, the names that a known class reads, otherwise all names that models use
         self.names: Mapping[str, tuple[str, ...]] = {**_USUAL, **table.get("names", {})} if table else NAMES
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
-        """``rope_parameters`` and ``rope_scaling`` of the config in one."""
+        """``rope_parameters`` and ``rope_scaling`` of the config, merged."""
         return join_dicts(self.held)
 
     def first(self, what: str) -> Any:
-        """Return the value of the first of a thing's names that the config holds, else the usual one, else None.
+        """Return the value under the first name of `what` that the config has, else the usual value, else None.
 
-        A known class has these for one field, and takes what a file has last; so they must be equal.
+        A known class reads these names into one field, the last in the file winning; so they must be equal.
         """
         _, found = self._pick(self.names[what], must_agree=self.is_known and what in _SIZES)
         return self.table.get(what) if found is None else found
 
     def base(self, names: tuple[str, ...]) -> float | None:
-        """Return a base that stands beside the dict, under one of some names; if under several they must agree."""
+        """Return a base from outside the dict, under one of some names; if it is under several, they must agree."""
         name, value = self._pick(names, must_agree=True)
         return None if value is None else positive(name, value)
 
     def _pick(self, names: tuple[str, ...], *, must_agree: bool) -> tuple[str, Any]:
-        """Return the first of some names that the config holds, and its value."""
+        """Return the first of some names that the config has, and its value."""
         first, found = "", None
         for name in names:
             value = self.held.get(name)
@@ -89,12 +89,12 @@ class Part:
     # -- widths of heads -----------------------------------------------------------------------------------------------
 
     def head_dim(self, layer: str, parameters: Mapping[str, Any]) -> int:
-        """Return the width of a head; with latent attention of the part that carries positions.
+        """Return the width of a head; with latent attention, that of the part with positions.
 
-        Where a fraction of latent features turns, it is the width of all of them.
+        If only a fraction of latent features rotates, it is the width of all of them.
         """
         held, table = self.held, self.table
-        if table.get("head_dim") == "quotient" or "qk_rope_head_dim" in table:  # its class sets it itself
+        if table.get("head_dim") == "quotient" or "qk_rope_head_dim" in table:  # the class sets it itself
             latent = self._latent(layer)
             if latent is None:
                 return self._quotient()
@@ -108,12 +108,12 @@ class Part:
         if found is None:
             names = self.names["head_dim"]
             _, found = self._pick(names, must_agree=self.is_known)
-            if found is None and held.keys().isdisjoint(names):  # null is the quotient, whatever the type has
+            if found is None and held.keys().isdisjoint(names):  # null means the quotient, whatever the type's default
                 found = table.get("head_dim")
         return self._quotient() if found is None else whole("head_dim", found, 1)
 
     def _unknown_latent_width(self, *, has_fraction: bool) -> int | None:
-        """Return the width of a head with latent attention, in a type of which nothing is known, or None."""
+        """Return the width of a head with latent attention in an unknown type, or None."""
         latent = self.held.get("qk_rope_head_dim") if self.held.get("use_mla") is not False else None
         if not latent or not has_fraction:
             return latent or None
@@ -125,7 +125,7 @@ class Part:
         return found or whole("qk_nope_head_dim", other) + whole("qk_rope_head_dim", latent, 1)
 
     def _latent(self, layer: str) -> tuple[int, int] | None:
-        """Return widths with and without positions of a query of a known type; None without latent attention."""
+        """Return the widths with and without positions of a query of a known type; None without latent attention."""
         if "qk_rope_head_dim" not in self.table or self.held.get("use_mla") is False:
             return None
         keys = ("qk_rope_head_dim", "qk_nope_head_dim")
@@ -146,14 +146,14 @@ class Part:
             raise ValueError(
                 f"hidden_size is {width}, num_attention_heads {heads}; expected at least one feature a head"
             )
-        for name in self.table.get("alike", ()):  # its class has one head_dim for all layers
+        for name in self.table.get("alike", ()):  # the class has one head_dim for all layers
             if (other := self.held.get(name, self.table["num_attention_heads"])) != heads:
                 usual = self.names["num_attention_heads"][0]
                 raise ValueError(f"{name} is {show(other)} and {usual} {heads}; expected the same number")
         return int(self.table.get("quotient", 1)) * width // heads
 
     def qk_head_dim(self, layer: str, width: int) -> int:
-        """Return the width of a score; latent attention adds features without positions to those with."""
+        """Return the width of a dot product; latent attention adds features without positions to those with."""
         if self.is_known:
             return sum(self._latent(layer) or (width,)) if "qk_rope_head_dim" in self.table else width
         other = self.held.get("qk_nope_head_dim")
@@ -161,7 +161,7 @@ class Part:
         return width + whole("qk_nope_head_dim", other) if is_apart else width
 
     def _value_of_layer(self, layer: str, key: str) -> Any:
-        """Return what transformers 5 saves of a kind's first layer, where layers differ in more than their RoPE."""
+        """Return a value that transformers 5 keeps for a kind's first layer, if layers differ in more than RoPE."""
         apart, kinds = self.held.get("per_layer_config"), self.held.get("layer_types")
         if not isinstance(apart, Mapping) or not isinstance(kinds, list | tuple) or layer not in kinds:
             return None
@@ -172,11 +172,10 @@ class Part:
     # -- windows of attention ------------------------------------------------------------------------------------------
 
     def windows(self, layer: str) -> dict[str, int | None]:
-        """Return windows of the layers that a RoPE turns, by kind: the first distance that they do not see, or None.
+        """Return attention windows by kind of layer that a RoPE rotates: the first distance outside, or None.
 
-        One entry, under the name of the RoPE's own kind, where all see as far. What the table has under ``window`` says
-        how a known class reads its config; of an unknown type, layers with a window are those that ``layer_types``
-        calls so.
+        There is one entry, named as the RoPE's own kind, if all windows are equal. The table's ``window`` says how a
+        known class reads its config; in unknown types, ``layer_types`` names the layers with a window.
         """
         if "window" not in self.table and self.is_known:
             return {layer: None}
@@ -194,7 +193,7 @@ class Part:
         if held.get("use_sliding_window", about.get("used")) is False or not length:
             return None
         length = whole(key, length, 1)
-        if isinstance(apart, Mapping):  # transformers 5, where layers differ in more than their RoPE
+        if isinstance(apart, Mapping):  # transformers 5, if layers differ beyond their RoPE
             others = [one.get(key) for one in apart.values() if isinstance(one, Mapping)]
             length = max([length, *(whole(key, one, 1) for one in others if one)])
         else:
@@ -208,11 +207,11 @@ class Part:
 
     @property
     def sees_both_sides(self) -> bool:
-        """True where windows reach as far to both sides of a token."""
+        """True if windows extend to both sides of a token."""
         return self._is_encoder or "both" in self.table.get("window", {})
 
     def _layer_kinds(self, about: Mapping[str, Any]) -> list[str]:
-        """Return the kinds of layers, of a config with one RoPE, that it turns."""
+        """Return the kinds of layers that the RoPE of a config with one RoPE rotates."""
         if about.get("windowed") == ("",):
             return [""]
         kinds: Any = layer_patterns.read_names(self.held)
@@ -227,7 +226,7 @@ class Part:
     # -- layers --------------------------------------------------------------------------------------------------------
 
     def layers(self, names: Sequence[str]) -> tuple[tuple[str, str | None], ...]:
-        """Return for each layer its kind and which of the part's RoPEs it turns by, None for none; empty if unknown."""
+        """Return the kind of each layer and the name of its RoPE in the part, None without RoPE; empty if unknown."""
         about = self.table.get("layers", {}) if self.is_known else None
         window = self.table.get("window", {})
         length = self._window_length(window) if window else None
@@ -244,7 +243,7 @@ class Part:
         return () if ropes is None else tuple(zip(kinds, ropes, strict=True))
 
     def window_of(self, kind: str) -> int | None:
-        """Return the first distance that layers of a kind do not see, or None."""
+        """Return the first distance outside the window of a layer kind, or None."""
         everywhere, ropes = (
             self.table.get("window", {}).get("windowed") == ("",),
             self.table.get("layers", {}).get("ropes", {}),
@@ -255,22 +254,22 @@ class Part:
     # -- rotary parameters ---------------------------------------------------------------------------------------------
 
     def fill(self, parameters: Mapping[str, Any], width: int, layer: str) -> dict[str, Any]:
-        """Return the dict of a layer with what the config says beside it, under the names of transformers 5."""
+        """Return the dict of a layer with values from outside it, under the names of transformers 5."""
         held, table, has_dict = self.held, self.table, bool(self.parameters)
         usual = self.usual.get(layer) or {} if self.has_usual_layers else self.usual
         lacking = {**usual, **(table.get("beside", {}) if has_dict else {})}
         read = self.names
-        if "whole" in table and not has_dict:  # it stands alone
+        if "whole" in table and not has_dict:  # used alone
             read = {what: names for what, names in read.items() if what not in usual}
         theta = self.base(read.get("rope_theta", ()))
-        # the base beside the dict is for all kinds of layer, except where the type's local layers have their own
+        # a base outside the dict is for all kinds of layer, unless the type's local layers have their own
         if layer == "sliding_attention" and usual.get("rope_theta") == DEFAULT_THETA:
             theta = None
         theta = held.get(f"{layer}_rope_theta", lacking.get("rope_theta", DEFAULT_THETA) if theta is None else theta)
         values = {key: value for key, value in parameters.items() if value is not None}
         values.setdefault("rope_theta", theta)
         scheme = values.get("rope_type", values.get("type"))
-        if scheme == "yarn" and "short_factor" in values:  # Phi-3's second name for it
+        if scheme == "yarn" and "short_factor" in values:  # Phi-3's other name for it
             values.pop("type", None)
             scheme = values["rope_type"] = "longrope"
         if scheme == "ntk" and self.entry.get("ntk") == "own":
@@ -279,9 +278,9 @@ class Part:
                 "frequencies by factor ** (2 / head_dim); use rfrope.scaling.ntk and rfrope.scaling.linear"
             )
         if scheme in (None, "default", "mrope") and table and "partial" not in table:
-            values["partial_rotary_factor"] = 1.0  # the classes of these models ignore it there
+            values["partial_rotary_factor"] = 1.0  # these models' classes ignore it there
         beside = self._rotated_fraction(width, read.get("partial_rotary_factor", ()), layer)
-        if table.get("partial") == "latent":  # their classes overwrite what a dict has
+        if table.get("partial") == "latent":  # these classes overwrite the value in the dict
             values["partial_rotary_factor"] = beside
         usual_fraction = lacking.get("partial_rotary_factor", 1.0) if beside is None else beside
         values.setdefault("partial_rotary_factor", usual_fraction)
@@ -294,7 +293,7 @@ class Part:
     def _check_unread(
         self, parameters: Mapping[str, Any], values: Mapping[str, Any], read: Mapping[str, tuple[str, ...]]
     ) -> None:
-        """Refuse a base, or a part of a head, that the class of a known type passes over beside the dict."""
+        """Raise an error for a base or rotated fraction outside the dict that the class of a known type ignores."""
         for what in _BESIDE if self.table.get("partial") is True else _BESIDE[:1]:
             if parameters.get(what) is not None:
                 continue
@@ -306,7 +305,7 @@ class Part:
                     )
 
     def _rotated_fraction(self, width: int, read: tuple[str, ...], layer: str) -> float | None:
-        """Return the part of a head that is rotated, as given beside the dict, or None."""
+        """Return the rotated fraction of a head given outside the dict, or None."""
         key = self.table.get("partial") if self.is_known else "rotary_dim"
         if key == "latent":
             latent = self._latent(layer)
@@ -323,6 +322,6 @@ class Part:
 
 
 def _round_fraction(rotated: int, width: int) -> float:
-    """Return the fraction of a head whose product with its width, rounded down, is so many features."""
+    """Return the fraction whose product with the width of a head, rounded down, is the number of rotated features."""
     found = rotated / width
     return found if int(width * found) == rotated else math.nextafter(found, 1.0)

@@ -1,4 +1,4 @@
-"""The gate for cached keys that shall move: whether they may, by a model's config, and what is turned again first."""
+"""Decide if cached keys of a model may move to other positions, and what must be rotated again first."""
 
 from __future__ import annotations
 
@@ -19,28 +19,26 @@ from rfrope.rotation.rope import Rope
 
 @dataclass(frozen=True, eq=False)
 class RopeRelocation(Result):
-    """Answer of the gate for one RoPE of a config.
+    """Answer of `can_relocate` for one RoPE of a config.
 
     Attributes
     ----------
     name : str
-        As in `from_config`.
+        See `from_config`.
     possible : bool
-        True where `rotation.relocate` with `rope` is all that a move takes.
+        True if `rotation.relocate` with `rope` does the whole move.
     reason : str
-        Why not; or what to know of the keys: their width, their pairing in a cache, up to what length it holds.
+        Why not, or if possible, what to know of the keys: width, pairing in a cache, and up to what length this holds.
     rope : Rope
-        What turns keys in the text at hand, the one to move them with.
+        The Rope of keys in the text at hand; move them with it.
     cached_rope : Rope or None
-        What turned them when they were cached, where that is another: ``rotation.rerotate(k, positions, cached_rope,
-        rope)`` makes them those of `rope`.
+        Rope that keys were cached with, if another: convert by ``rotation.rerotate(k, positions, cached_rope, rope)``.
     changed : tuple of int
-        The blocks that these two turn by other frequencies.
+        Blocks whose frequencies differ between the two.
     constant_up_to : int or None
-        Positions in the longest text in which frequencies and attention factor are those of a short one; None where
-        they are the same at every length.
+        Length of the longest text with the frequencies and attention factor of a short one; None if they never change.
     layers : tuple of int or None
-        The layers whose keys it turned; None where the config does not determine them.
+        Layers with such keys; None if the config does not determine them.
 
     See Also
     --------
@@ -65,7 +63,7 @@ class RopeRelocation(Result):
     layers: tuple[int, ...] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON; of the Ropes their width and pairing alone."""
+        """Return plain numbers, strings and lists for JSON; of the Ropes, only width and pairing."""
         held = {name: value for name, value in vars(self).items() if name not in ("rope", "cached_rope")}
         held |= {"rotary_dim": self.rope.rotary_dim, "pairing": self.rope.pairing}
         return plain(held | {"cached_pairing": self.rope.source.model.cached_pairing or self.rope.pairing})
@@ -78,14 +76,14 @@ class RopeRelocation(Result):
 
 @dataclass(frozen=True, eq=False)
 class Relocation(Result):
-    """Answer of the gate for a config: true where the cached keys of all its layers may move.
+    """Answer of `can_relocate` for a config; true if the cached keys of all its layers may move.
 
     Attributes
     ----------
     ropes : tuple of RopeRelocation
-        One for each RoPE of the config, as in `from_config`.
+        One per RoPE of the config, as in `from_config`.
     still : tuple of LayerKind
-        Layers without RoPE, as in `list_layers`: a move leaves their keys, or their state, as it is.
+        Layers without RoPE, as in `list_layers`, whose keys or state a move leaves unchanged.
 
     See Also
     --------
@@ -105,16 +103,16 @@ class Relocation(Result):
 
     @property
     def possible(self) -> bool:
-        """True where `rotation.relocate` is all that a move takes, in every layer with RoPE."""
+        """True if `rotation.relocate` does the whole move in every layer with RoPE."""
         return all(one.possible for one in self.ropes)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why not, in words; empty where it is possible."""
+        """Sentences on why not; empty if it is possible."""
         return tuple(str(one) for one in self.ropes if not one.possible)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
+        """Return plain numbers, strings and lists for JSON."""
         return plain({"possible": self.possible, **vars(self)})
 
     def __bool__(self) -> bool:
@@ -131,29 +129,29 @@ def can_relocate(
     seq_len: int | None = None,
     pairing: str | None = None,
 ) -> Relocation:
-    """Say whether cached keys of a model may move to other positions, with the reason.
+    """Return whether cached keys of a model may move to other positions, and why.
 
     Parameters
     ----------
     config : dict, path, or object with to_dict()
-        As in `from_config`.
+        See `from_config`.
     cached_len, seq_len : int, optional
-        Positions in the text when the keys were cached, and in the one that they move to: of schemes that depend on the
-        length (dynamic, longrope) the frequencies may be others. Unless given, any two lengths up to the context.
-        Engines that choose when they start, by the longest text, have one length: give it as both.
+        Number of positions in the text when the keys were cached, and in the text they move to; frequencies may differ
+        under schemes that depend on the length (dynamic, longrope). Default: any two lengths up to the context. Engines
+        that choose factors at start-up, by the longest text, have one length: pass it as both.
     pairing : {"half", "interleaved"}, optional
-        As in `from_config`, for model types that the table does not have.
+        See `from_config`; for model types missing from the table.
 
     Returns
     -------
     Relocation
-        True or false as it is possible or not; its ``ropes`` have the reason and the Ropes to move keys with, ``str``
-        the words, ``to_dict`` plain data.
+        True if the move is possible, with the reasons and the Ropes to move keys with in ``ropes``, a readable ``str``
+        and plain data from ``to_dict``.
 
     Raises
     ------
     ValueError, TypeError, OSError
-        As `from_config`.
+        See `from_config`.
 
     See Also
     --------
@@ -161,15 +159,15 @@ def can_relocate(
 
     Notes
     -----
-    Nothing is known of a scheme by its name: frequencies and attention factors are computed at both lengths and
+    The answer does not rely on the name of a scheme: frequencies and attention factors are computed at both lengths and
     compared, and the longest text without a change is found by bisection.
 
-    A move makes of keys at some positions those at others, exactly. It does not make them those of another text: from
-    the second layer on they depend on all tokens before them. Keys of layers without RoPE stay what they are.
+    A move turns keys at some positions exactly into the same keys at others. It does not turn them into those of
+    another text: from the second layer on, keys depend on all preceding tokens. Keys without RoPE do not change.
 
     Examples
     --------
-    Phi-3's long contexts switch between two lists of factors, so keys of a short text are not those of a long one:
+    Phi-3 switches between two lists of factors, so keys of a short text differ from those of a long one:
 
     >>> factors = {"short_factor": [1.0] * 8, "long_factor": [1.0] * 4 + [8.0] * 4}
     >>> config = {"model_type": "phi3", "hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e4,
@@ -212,7 +210,7 @@ def _are_same(one: Rope, other: Rope) -> bool:
 
 
 def _find_last_same(ropes: Callable[[int], tuple[Rope, ...]], which: int) -> int:
-    """Return the longest text in which one of a config's RoPEs is that of a text of one position, by bisection."""
+    """Return the longest text in which a RoPE of the config equals that of a text of one position, by bisection."""
     first, low, high = ropes(1)[which], 1, MOST
     while high - low > 1:
         middle = (low + high) // 2
@@ -221,7 +219,7 @@ def _find_last_same(ropes: Callable[[int], tuple[Rope, ...]], which: int) -> int
 
 
 def _judge(before: Rope, after: Rope, constant: int | None, chunks: str) -> RopeRelocation:
-    """Return what is known of keys that one Rope has turned and another is to have turned."""
+    """Return the answer for keys rotated by one Rope and to be rotated by another."""
     model = after.source.model
     changed = tuple(np.flatnonzero(np.asarray(before.frequencies) != np.asarray(after.frequencies)).tolist())
     same = _are_same(before, after)
@@ -265,7 +263,7 @@ def _describe_chunks(raw: Mapping[str, Any]) -> str:
 
 
 def _find_obstacle(rope: Rope) -> str:
-    """Return why keys that a Rope turned cannot move, whatever the length of the text; or ""."""
+    """Return why keys rotated by a Rope cannot move at any text length, or ""."""
     model = rope.source.model
     if model.unmovable:
         return model.unmovable

@@ -1,4 +1,4 @@
-"""Other ways to write a config's RoPE, for engines that read it differently."""
+"""Equivalent configs, for engines that read a config differently."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from rfrope.engines.record import ConfigRope
 from rfrope.models.rope_parameters import DICTS
 
-_USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # YaRN's
+_USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # YaRN's defaults
 _ATTENTION = ("attention_factor", "mscale", "mscale_all_dim")
 
 
 def rewrites(config: ConfigRope) -> Iterator[dict[str, Any]]:
-    """Configs that transformers reads as it reads this one, the smallest change first.
+    """Yield configs that transformers reads as the same RoPE, the smallest change first.
 
-    ``rope_theta`` beside ``rope_scaling`` is what every engine reads; ``rope_parameters`` is not. An attention factor
-    of YaRN goes into ``mscale`` and ``mscale_all_dim``, which more engines read. What is left goes into lists of
-    factors of longrope whose contexts are equal, so that no length switches between them.
+    All engines read ``rope_theta`` beside ``rope_scaling``; some do not read ``rope_parameters``. An attention factor
+    of YaRN goes into ``mscale`` and ``mscale_all_dim``, which more engines read. Anything else goes into longrope's
+    lists of factors with equal contexts, so that no length switches between them.
     """
     scheme = config.scheme
     if scheme == "default":
@@ -37,7 +37,7 @@ def rewrites(config: ConfigRope) -> Iterator[dict[str, Any]]:
 
 
 def _write(config: ConfigRope, scaling: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the config with its RoPE in the form of transformers 4."""
+    """Return the config with its RoPE in the format of transformers 4."""
     changed = {key: value for key, value in config.raw.items() if key not in DICTS}
     changed["rope_theta"] = config.values["rope_theta"]
     if "partial_rotary_factor" in config.values:
@@ -48,7 +48,7 @@ def _write(config: ConfigRope, scaling: dict[str, Any] | None) -> dict[str, Any]
 
 
 def _yarn(config: ConfigRope, scaling: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Without keys that say what is usual; then with the attention factor as a ratio of two scales."""
+    """Yield YaRN without default values, then with the attention factor as a ratio of two scales."""
     kept = {key: value for key, value in scaling.items() if key not in _ATTENTION and _USUAL.get(key) != value}
     factor = kept.get("factor") or config.context / kept["original_max_position_embeddings"]
     kept["factor"] = float(factor)
@@ -62,7 +62,7 @@ def _yarn(config: ConfigRope, scaling: dict[str, Any]) -> Iterator[dict[str, Any
 
 
 def _make_lists(config: ConfigRope) -> dict[str, Any]:
-    """Return lists of longrope that give these frequencies at every length."""
+    """Return longrope's lists that give these frequencies at every length."""
     frequencies, attention = np.asarray(config.rope.frequencies), config.rope.attention_factor
     factors = (config.ladder(2 * frequencies.size / (config.rope.head_dim or 1)) / frequencies).tolist()
     made = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "factor": 1.0}

@@ -1,4 +1,4 @@
-"""The dict in which a model's config says what its frequencies are, read strictly."""
+"""Strict reading of the dict in a model's config that determines its frequencies."""
 
 from __future__ import annotations
 
@@ -34,41 +34,41 @@ def from_rope_parameters(
     device: Any = None,
     dtype: Any = None,
 ) -> Rope:
-    """Return the Rope that a model's ``rope_parameters`` (or older ``rope_scaling``) stand for.
+    """Return the Rope described by a model's ``rope_parameters`` (or the older ``rope_scaling``).
 
     Parameters
     ----------
     rope_parameters : dict or None
         As in a Hugging Face config: ``rope_type`` (or ``type``) is one of default, linear, ntk, dynamic, yarn, longrope
-        (or su), llama3, proportional (mrope is default, xdrope dynamic), and rfrope (as
-        `rfrope.integrations.transformers.register` says), beside the keys of that scheme, ``rope_theta`` and
-        ``partial_rotary_factor``. Keys that hold None count as absent; None or an empty dict is default.
+        (or su), llama3, proportional, mrope (same as default), xdrope (same as dynamic) and rfrope (see
+        `rfrope.integrations.transformers.register`), with the keys of that scheme, ``rope_theta`` and
+        ``partial_rotary_factor``. Keys that hold None count as absent; None or an empty dict means default.
     head_dim : int
-        Width of a query or key; ``int(head_dim * partial_rotary_factor)`` features are rotated.
+        Width of a query or key, of which ``int(head_dim * partial_rotary_factor)`` features are rotated.
     max_position_embeddings : int, optional
-        The config's context. Needed by dynamic; by yarn and longrope in place of a missing ``factor``; and by yarn,
-        longrope and llama3 in place of a missing ``original_max_position_embeddings``.
+        The config's context. Required by dynamic; by yarn and longrope if there is no ``factor``; and by yarn, longrope
+        and llama3 if there is no ``original_max_position_embeddings``.
     seq_len : int, optional
-        Positions in the sequence at hand. Only dynamic and longrope depend on it; None is a short sequence.
+        Number of positions in the sequence; used only by dynamic and longrope. Default: a short sequence.
     rope_theta, partial_rotary_factor : float, optional
-        Where the dict does not hold them, as in older configs; 10000 and 1 if they are nowhere.
+        Values that the dict does not hold, as in older configs. Default: 10000 and 1.
     xp, device, dtype
-        As in `geometric`.
+        See `geometric`.
 
     Returns
     -------
     Rope
-        Frequencies ``(D,)``, radians per position, D half the rotated width (head_dim / 2 for proportional), the
-        attention factor, and sections where the dict has ``mrope_section``. The pairing is not the dict's to say: it is
-        "half" unless replaced, and that of the model with `from_config`.
+        With frequencies ``(D,)`` in radians per position, where D is half the rotated width (head_dim / 2 for
+        proportional), the attention factor, and sections if the dict has ``mrope_section``. The dict does not determine
+        the pairing, which is "half"; `from_config` sets that of the model.
 
     Raises
     ------
     ValueError
-        For an unknown scheme, keys that are unknown or that the scheme does not use, keys that are missing, keys that
-        contradict each other or the arguments, numbers out of range, and dicts of layers (see `from_config`).
+        If the scheme is unknown; keys are unknown, unused by the scheme, missing or contradictory; numbers are out of
+        range; or the dict holds one dict per layer kind (see `from_config`).
     TypeError
-        For values of another kind, and as `geometric`.
+        If a value is of the wrong type. See also `geometric`.
 
     See Also
     --------
@@ -76,9 +76,9 @@ def from_rope_parameters(
 
     Notes
     -----
-    Values are those of transformers 5 evaluated in float64, to 1e-14, and its attention factor exactly. It warns of a
-    wrong key and goes on; here that is an error. A few keys that published configs carry without effect are let
-    through: see "Schemes" in the documentation.
+    Frequencies match those of transformers 5, evaluated in float64, to 1e-14; the attention factor matches exactly. A
+    wrong key, for which transformers only warns, is an error here. A few keys that published configs carry without
+    effect are accepted: see "Schemes" in the documentation.
 
     Examples
     --------
@@ -120,10 +120,10 @@ def make_rope(
     seq_len: int | None,
     placed_by: tuple[Any, Any, Any],
     pairing: str | None = "half",
-    order: str | None = None,  # of sections, whatever the values say: "interleaved", or "own", which no Rope has
+    order: str | None = None,  # order of sections, overriding the values: "interleaved", or "own", which no Rope has
     model: ModelPart | None = None,
 ) -> Rope:
-    """Return the Rope of a scheme and its values, as `read_scheme` gives them."""
+    """Return the Rope of a scheme and values from `read_scheme`."""
     head_dim = capacity.count("head_dim", head_dim, 1, each=32.0)
     made = scheme.make(values, head_dim, context, seq_len)
     frequencies, factor = made
@@ -171,7 +171,7 @@ def read_scheme(
 
 
 def join_dicts(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``rope_parameters`` and the older ``rope_scaling`` in one; where both have a key they must agree."""
+    """Return ``rope_parameters`` and the older ``rope_scaling``, merged; keys in both must agree."""
     joined: dict[str, Any] = {}
     for key in DICTS:
         parameters = config.get(key)
@@ -191,7 +191,7 @@ def _report_difference(name: str, value: Any, key: str, values: Mapping[str, Any
 
 
 def _pop_scheme(given: dict[str, Any]) -> registry.Scheme:
-    """Take the scheme's name out of a dict, and return its record."""
+    """Remove the scheme's name from a dict, and return its record."""
     named: dict[str, str] = {}
     for key in ("type", "rope_type"):
         if key in given:

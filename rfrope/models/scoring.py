@@ -1,4 +1,4 @@
-"""Scores of equal content by distance, the first distance at which two Ropes differ, and the texts to ask about."""
+"""Scores of equal content by distance, the first distance at which two Ropes differ, and text lengths to examine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from rfrope._core import angles, sums
 from rfrope.rotation.rope import Rope
 
-SHARE = 0.01  # part of the score at lag 0
-_LAGS = 2**12  # at once
+SHARE = 0.01  # fraction of the score at lag 0
+_LAGS = 2**12  # per chunk
 
 
 def choose_lengths(rope: Rope) -> tuple[int, ...]:
-    """Return lengths of texts to look at: the context, with both sides of a change of the scheme; none without one."""
+    """Return text lengths to examine: the context, both sides of a change of the scheme; none without a context."""
     held, context = rope.source.rope_parameters, rope.context
     if not isinstance(context, int):
-        return ()  # patches of a picture, or frequencies alone
+        return ()  # vision axes, or frequencies alone
     if held.get("rope_type") == "dynamic" and "alpha" not in held:
         return tuple(sorted({context, math.ceil(context * held["factor"])}))
     if held.get("rope_type") == "longrope":
@@ -27,7 +27,7 @@ def choose_lengths(rope: Rope) -> tuple[int, ...]:
 
 
 def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest relative difference of frequencies; infinity where they are not as many."""
+    """Return the largest relative difference of frequencies; infinity if their numbers differ."""
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape:
         return math.inf
@@ -35,7 +35,7 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 def score(rope: Any, n_pairs: float, cos: Any = 1.0) -> Any:
-    """Return scores of equal content, summed over all pairs of a head, by the mean cosine of those that turn."""
+    """Return scores of equal content, summed over all pairs of a head; `cos` is the mean cosine of rotated pairs."""
     turning = rope.frequencies.size
     return rope.attention_factor**2 * turning * cos + n_pairs - turning
 
@@ -50,8 +50,8 @@ def first_difference(
 ) -> int | None:
     """Return the first distance below `end` at which scores differ by a share of the other's at distance 0, or None.
 
-    `one` and `other` have ``frequencies`` (D,), radians per position, and ``attention_factor``; scores are for each
-    pair of features of the head, times the factor of the softmax scale.
+    `one` and `other` have ``frequencies`` (D,), radians per position, and ``attention_factor``. Scores are per pair of
+    features of the head, times the factor of the softmax scale.
     """
 
     def scores(rope: Any, pairs: float, scale: float) -> np.ndarray:

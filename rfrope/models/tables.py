@@ -1,4 +1,4 @@
-"""Tables of cos and sin: their frequencies, attention factor and precision, and the rows that are wrong."""
+"""Read cos and sin tables: frequencies, attention factor, precision, and wrong rows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from rfrope.models.buffers import Buffer
 from rfrope.rotation.rope import Rope
 
-ROUNDED = 4e-6  # relative: what exponents in float32 cost at a base of 1e9
-TINY = 1e-29  # frequencies up to that turn nothing; exports write a zero as 1e-30 or less
-HALVES = {8: "bfloat16", 11: "float16"}  # by bits of the mantissa
+ROUNDED = 4e-6  # relative error of float32 exponents at a base of 1e9
+TINY = 1e-29  # frequencies up to this count as 0; exports write a zero as 1e-30 or less
+HALVES = {8: "bfloat16", 11: "float16"}  # by mantissa bits
 FINE = 2e-6  # error of cos and sin in float32
 _PHASES = 2.0**-22  # relative: four roundings to float32 on the way to a phase
-_FAR = 2**15  # positions from which frequencies are read at most
-_ROWS = 2**12  # at once
-_DENSE, _SPARSE = 512, 256  # rows that are looked at: the first ones, and some of the others
+_FAR = 2**15  # largest position from which frequencies are read
+_ROWS = 2**12  # per chunk
+_DENSE, _SPARSE = 512, 256  # number of rows examined: the first ones, and a sample of the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,15 +24,15 @@ class Reading:
     """Numbers read from a table."""
 
     frequencies: np.ndarray  # (D,), radians per position
-    allowed: np.ndarray  # (D,), how far they may be from those meant
-    factor: float  # the length of cos and sin
-    spread: float  # the largest difference from it
-    start: int  # the position of the first row
-    reach: int  # how far apart the rows are from which frequencies were read last
+    allowed: np.ndarray  # (D,), tolerance of frequencies
+    factor: float  # magnitude of cos + i sin
+    spread: float  # largest deviation from it
+    start: int  # position of the first row
+    reach: int  # largest distance of rows from which frequencies were read
 
 
 def bits(values: np.ndarray, dtype: str = "") -> int:
-    """Return the bits of the mantissa that hold all of some numbers: 8, 11 or 53; a dtype of half precision says it."""
+    """Return the mantissa bits that numbers need: 8, 11 or 53; a half-precision dtype determines them."""
     mantissas = np.abs(np.frexp(values[..., :_DENSE].astype(np.float64))[0])
     narrow = (width for width, name in HALVES.items() if dtype == name)
     fitting = (width for width in HALVES if np.all(mantissas * 2.0**width % 1.0 == 0.0))
@@ -40,7 +40,7 @@ def bits(values: np.ndarray, dtype: str = "") -> int:
 
 
 def rounded(values: np.ndarray, width: int) -> np.ndarray:
-    """Round numbers to so many bits; those of float16 below its smallest normal number have fewer."""
+    """Return numbers rounded to so many bits; float16 has fewer below its smallest normal number."""
     mantissas, exponents = np.frexp(values)
     if width == 11:
         return np.asarray(values, dtype=np.float16).astype(np.float64)
@@ -48,13 +48,13 @@ def rounded(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def noise(buffer: Buffer) -> float:
-    """Return the error of cos and sin by rounding."""
+    """Return the rounding error of cos and sin."""
     width = bits(buffer.values[_looked_at(buffer)], buffer.dtype)
     return 2.0**-width if width in HALVES else FINE
 
 
 def read(buffer: Buffer, rope: Rope) -> Reading:
-    """Read a table; one row alone tells no frequencies, and those here are 0."""
+    """Return what a table shows; a single row shows no frequencies, which are then 0."""
     rows, rounding = buffer.rows(_looked_at(buffer)), noise(buffer)
     size = np.abs(rows)
     factor = float(np.median(size))
@@ -63,7 +63,7 @@ def read(buffer: Buffer, rope: Rope) -> Reading:
     allowed = np.zeros(buffer.blocks)
     if buffer.blocks == rope.n_blocks:
         allowed = ROUNDED * np.abs(np.asarray(rope.frequencies)) + 4.0 * rounding / last
-    start = 0  # the first row may be that of another position
+    start = 0  # the first row may be at another position
     if factor > 0.0:
         phases = np.multiply.outer(np.arange(_DENSE), frequencies)
         is_near = np.all(np.abs(rows[0] / factor - np.exp(1j * phases)) < 8.0 * rounding, axis=1)
@@ -78,7 +78,7 @@ def _looked_at(buffer: Buffer) -> np.ndarray:
 
 
 def _read_frequencies(buffer: Buffer) -> tuple[np.ndarray, int]:
-    """Return turns between rows that are twice as far apart each time, and the last distance."""
+    """Return frequencies from rows at distances that double, and the last distance."""
     first, found, apart, reach = buffer.rows(0), np.zeros(buffer.blocks), 1, 1
     while apart < min(len(buffer.values), _FAR + 1):
         turned = np.angle(buffer.rows(apart) * np.conj(first)) - found * apart
@@ -92,7 +92,7 @@ def _exact(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
 
 
 def rows_unlike(buffer: Buffer, reading: Reading, rounding: float) -> tuple[str, str] | None:
-    """Return the fault of rows whose frequencies are right: positions or phases in half precision, or another."""
+    """Return the fault of rows whose frequencies are right: half precision of positions or phases, or another."""
     unlike = [
         start + np.flatnonzero(np.any(_unlike(buffer, np.arange(start, stop), reading, rounding), axis=1))
         for start in range(0, len(buffer.values), _ROWS)
@@ -106,19 +106,19 @@ def rows_unlike(buffer: Buffer, reading: Reading, rounding: float) -> tuple[str,
     phases = np.multiply.outer(at.astype(np.float64), np.abs(frequencies))
     allowed = 4.0 * rounding + 2.0 * ROUNDED * phases + at[:, None] * reading.allowed
     for width, name in HALVES.items():
-        with np.errstate(over="ignore", invalid="ignore"):  # float16 ends at 65504; NaN is like nothing
+        with np.errstate(over="ignore", invalid="ignore"):  # float16 overflows at 65504; NaN matches nothing
             of_positions = np.abs(rows - _exact(rounded(at.astype(np.float64), width), frequencies))
             apart = np.abs(rows - np.exp(1j * np.sign(frequencies) * rounded(phases, width)))
         if np.all(of_positions <= allowed):
             return "half precision", f"positions rounded to {name}: rows repeat first at position {found[0]}"
-        is_near = np.all(apart <= allowed + phases * 2.0**-width)  # where phases are large, near says little
+        is_near = np.all(apart <= allowed + phases * 2.0**-width)  # at large phases, being near means little
         if is_near and np.sum((apart <= allowed)[off]) > 0.9 * np.sum(off) > 0.0:
             return "half precision", f"phases rounded to {name}"
     return "rows", f"{found.size} of {len(buffer.values)} rows are not those of their positions, first at {found[0]}"
 
 
 def _unlike(buffer: Buffer, at: np.ndarray, reading: Reading, rounding: float) -> np.ndarray:
-    """Return where rows are not what the table's own frequencies make, with phases in float32."""
+    """Return which rows do not match the table's own frequencies with phases in float32."""
     positions = at.astype(np.float64)
     phases = np.multiply.outer(positions, np.abs(reading.frequencies))
     allowed = 4.0 * rounding * (1.0 + positions[:, None] / reading.reach) + _PHASES * phases
@@ -126,8 +126,8 @@ def _unlike(buffer: Buffer, at: np.ndarray, reading: Reading, rounding: float) -
 
 
 def first_off(buffer: Buffer, rope: Rope, allowed: float) -> int | None:
-    """Return the first row at which a cos or sin is off by more than that."""
-    if len(buffer.values) == 1:  # position 0 alone, where every column is 1
+    """Return the first row with a cos or sin off by more than `allowed`."""
+    if len(buffer.values) == 1:  # position 0 alone, where all columns are 1
         return 0 if np.max(np.abs(buffer.rows(0) - rope.attention_factor)) > allowed else None
     if buffer.blocks != rope.n_blocks:
         return 1
@@ -141,13 +141,13 @@ def first_off(buffer: Buffer, rope: Rope, allowed: float) -> int | None:
 
 
 def first_turn_off(buffer: Buffer, rope: Rope, allowed: float, limit: int) -> int | None:
-    """Return the first position below a limit at which a cos or sin of frequencies is off by more than that."""
+    """Return the first position below a limit at which frequencies give a cos or sin off by more than `allowed`."""
     factor = rope.attention_factor if buffer.attention_factor is None else buffer.attention_factor
     room = allowed - abs(factor - rope.attention_factor)
     if room < 0.0 or buffer.blocks != rope.n_blocks:
         return 0 if room < 0.0 else 1
     found, expected = buffer.values, np.asarray(rope.frequencies)
-    # Neither is off by more than the chord, and that reaches the room at these positions at the earliest.
+    # The chord bounds both errors; it reaches `room` at these positions at the earliest.
     angle = 2.0 * np.arcsin(min(1.0, room / (2.0 * rope.attention_factor)))
     with np.errstate(divide="ignore", invalid="ignore"):
         nearest = np.where(found == expected, np.inf, np.floor(angle / np.abs(found - expected)))
@@ -163,5 +163,5 @@ def first_turn_off(buffer: Buffer, rope: Rope, allowed: float, limit: int) -> in
 
 
 def _is_off(difference: np.ndarray, allowed: float) -> np.ndarray:
-    """Return the rows that have a cos or sin that is off by more than that."""
+    """Return which rows have a cos or sin off by more than `allowed`."""
     return np.asarray(np.any((np.abs(difference.real) > allowed) | (np.abs(difference.imag) > allowed), axis=1))

@@ -1,4 +1,4 @@
-"""Audit of a rotation from outside: measured by unit vectors, read as a rotation, held against known mistakes."""
+"""Audit of a rotation as a black box: measured with unit vectors and compared with known mistakes."""
 
 from rfrope.models.probing.probes import Probe, probe
 from rfrope.models.probing.rotations import Rotation

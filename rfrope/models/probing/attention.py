@@ -1,4 +1,4 @@
-"""Attention of a model of transformers: what of its rotation reaches it, and its softmax scale."""
+"""Attention of a transformers model: the rotated queries and keys it receives, and its softmax scale."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from rfrope._core import array
 from rfrope.models.probing.measurements import noise_of
 from rfrope.rotation.rope import Rope
 
-_NEAR = 1e-3  # of a softmax scale
-_OFF = 0.02  # of the largest value: half precision is no other tensor
+_NEAR = 1e-3  # relative tolerance of a softmax scale
+_OFF = 0.02  # fraction of the largest value; half precision differs by less
 _SIDES = ("queries", "keys")
-_ELSEWHERE = ("gemma3n", "gemma4", "t5gemma")  # norms of queries and keys, or weights, hold the scale
+_ELSEWHERE = ("gemma3n", "gemma4", "t5gemma")  # the scale is in norms of queries and keys, or in weights
 
 
 @dataclass
 class Reached:
-    """Queries and keys that attention of one layer was given."""
+    """Queries and keys that attention of one layer received."""
 
-    factors: dict[str, float]  # by side, what the result of the rotation was multiplied by on its way
-    faults: list[str]  # what became of it otherwise
-    scaling: float  # what scores are multiplied by before softmax
-    width: int  # features of a head of the queries
-    config: Any  # that of the module
+    factors: dict[str, float]  # by side, the factor applied to the result of the rotation
+    faults: list[str]  # other changes to it
+    scaling: float  # factor of scores before softmax
+    width: int  # features per head of the queries
+    config: Any  # config of the module
     dtype: str
 
 
 @dataclass
 class Trace:
-    """Random numbers in place of the results of rotations, and what attention is given of them."""
+    """Random numbers planted as results of rotations, and how they reach attention."""
 
-    # by layer, for each result its side, "" where it is turned alone, its values (B, H, T, d), and what norms made
+    # by layer, for each result: its side, "" if rotated alone; its values (B, H, T, d); and what norms made of it
     planted: dict[str, list[tuple[str, list[np.ndarray]]]] = field(default_factory=dict)
     reached: dict[str, Reached] = field(default_factory=dict)
-    twice: set[str] = field(default_factory=set)  # layers that turn what was turned
+    twice: set[str] = field(default_factory=set)  # layers that rotate a result again
 
     def plant(self, layer: str, given: list[Any], turned: tuple[Any, ...], axes: list[int]) -> tuple[Any, ...]:
-        """Return random numbers in place of what a rotation gave."""
+        """Return random numbers in place of the results of a rotation."""
         results = self.planted.setdefault(layer, [])
         before = [_to_heads(one, axis) for one, axis in zip(given, axes, strict=True)]
         if any(_is_same(one, made) for one in before for _, made in results):
@@ -55,13 +55,13 @@ class Trace:
         return tuple(planted)
 
     def follow_norm(self, layer: str, given: Any, made: Any, axis: int) -> None:
-        """Take what a norm makes of a planted result for that result."""
+        """Record the output of a norm as another form of the planted result."""
         for _, result in self.planted.get(layer, []):
             if _is_same(_to_heads(given, axis), result):
                 result.append(_to_heads(made, axis))
 
     def attend(self, layer: str, module: Any, query: Any, key: Any, scaling: float | None) -> None:
-        """Compare what attention is given with what was planted."""
+        """Compare the inputs of attention with what was planted."""
         results, faults, factors = self.planted.get(layer, []), [], {}
         if len(results) < 2:
             return
@@ -81,7 +81,7 @@ class Trace:
         self.reached[layer] = Reached(factors, faults, scale, width, config, dtype)
 
     def find(self, layer: str, ropes: tuple[Rope, ...]) -> Iterator[tuple[str, str]]:
-        """Yield kinds and texts of the faults of a layer that is meant to turn by one of several Ropes."""
+        """Yield kinds and texts of the faults of a layer that should use one of several Ropes."""
         if layer in self.twice:
             yield "attention", "the result of the rotation is turned a second time"
             return
@@ -107,7 +107,7 @@ def _host(x: Any) -> np.ndarray:
 
 
 def _to_heads(x: Any, axis: int) -> np.ndarray:
-    """Return features as (B, H, T, d), of a tensor with its tokens on some axis."""
+    """Return features as (B, H, T, d), from a tensor with tokens on the given axis."""
     host = _host(x)
     if host.ndim == 3:
         return host[:, None]
@@ -119,7 +119,7 @@ def _is_same(x: np.ndarray, made: list[np.ndarray]) -> bool:
 
 
 def _read_factor(x: np.ndarray, made: np.ndarray) -> float | None:
-    """Return what the first or the last features of x (B, H, T, d) are of made (B, h, T, w), if a multiple."""
+    """Return c if the first or last features of x (B, H, T, d) are c times made (B, h, T, w), otherwise None."""
     heads, width = made.shape[1], made.shape[-1]
     if x.ndim != 4 or x.shape[1] % heads or x.shape[2] != made.shape[2] or x.shape[-1] < width:
         return None
@@ -133,7 +133,7 @@ def _read_factor(x: np.ndarray, made: np.ndarray) -> float | None:
 
 
 def _describe(x: np.ndarray, candidates: list[np.ndarray]) -> str:
-    """Say what became of results that attention is not given as they were."""
+    """Describe what happened to results that attention does not receive unchanged."""
     values = np.sort(x.ravel())
     if any(one.size == x.size and np.array_equal(np.sort(one.ravel()), values) for one in candidates):
         return "they are reordered"
@@ -144,7 +144,7 @@ def _describe(x: np.ndarray, candidates: list[np.ndarray]) -> str:
 
 
 def _choose_scale(one: Reached, ropes: tuple[Rope, ...]) -> float | None:
-    """Return what scores are to be multiplied by, where the config says it."""
+    """Return the expected factor of scores, if the config determines it."""
     kind = str(getattr(one.config, "model_type", ""))
     if not any(rope.source.rope_parameters for rope in ropes) or one.config is None or kind.startswith(_ELSEWHERE):
         return None
@@ -155,7 +155,7 @@ def _choose_scale(one: Reached, ropes: tuple[Rope, ...]) -> float | None:
 
 
 def _read_mscale(ropes: tuple[Rope, ...]) -> float:
-    """Return the factor whose square multi-head latent attention takes into its softmax scale."""
+    """Return the factor whose square multi-head latent attention includes in its softmax scale."""
     return math.sqrt(next((known for rope in ropes if (known := rope.source.model.softmax_factor)), 1.0))
 
 

@@ -1,4 +1,4 @@
-"""Faults of black boxes, told from measurements: those that make others meaningless first."""
+"""Faults of black boxes, from measurements; those that make other checks meaningless come first."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rfrope.models.probing.positions import find_exchanged
 from rfrope.models.probing.rotations import Reading, Rotation
 from rfrope.rotation.rope import Rope
 
-_LARGEST = 1e12  # entries of no rotation
-_LOST = 1e-3  # less is nothing
+_LARGEST = 1e12  # no rotation has entries this large
+_LOST = 1e-3  # smaller values count as lost
 
 
 def judge(box: Box, meant: Sequence[Rope], must_turn: bool | None) -> tuple[Rotation, tuple[Finding, ...]]:
-    """Return the rotation of a box and its faults, by that of several Ropes that leaves the fewest."""
+    """Return the rotation of a box and its faults, against the Rope that leaves the fewest."""
     options = [_Judge(box, rope, must_turn) for rope in meant] or [_Judge(box, None, must_turn)]
     verdicts = [(one, tuple(one.find())) for one in options]
     best, findings = min(verdicts, key=lambda pair: len(pair[1]))
@@ -25,21 +25,21 @@ def judge(box: Box, meant: Sequence[Rope], must_turn: bool | None) -> tuple[Rota
 
 
 def judge_still(name: str, must_turn: bool | None) -> tuple[Rotation, tuple[Finding, ...]]:
-    """Return what is known of a layer that calls no function of rotation."""
+    """Return what is known of a layer that calls no rotation function."""
     none = np.zeros(0)
     fault = Finding("layers", name, "it does not turn queries and keys, and the config means it to")
     return Rotation(name, None, 0, 0, none, none, {}, {}, {}, None), (fault,) if must_turn else ()
 
 
 class _Judge(Reading):
-    """One box against one Rope, or none."""
+    """One box compared with one Rope, or with none."""
 
     def __init__(self, box: Box, rope: Rope | None, must_turn: bool | None) -> None:
         super().__init__(box, rope)
         self.must_turn = must_turn
 
     def find(self) -> Iterator[Finding]:
-        """Yield faults, those first that make others meaningless."""
+        """Yield faults; those that make other checks meaningless come first."""
         if found := list(self._garbage()):
             yield from found
             return
@@ -80,7 +80,7 @@ class _Judge(Reading):
 
     def _nonlinear(self) -> Iterator[Finding]:
         bent = []
-        for name, side in self.box.sides.items():  # lengths, as another call may turn by other positions
+        for name, side in self.box.sides.items():  # lengths only: another call may use other positions
             once, twice = (np.linalg.norm(each, axis=-1) for each in (side.matrices, side.doubled))
             if np.max(np.abs(twice - 2.0 * once)) > 0.02 * np.max(once):
                 bent.append(name)
@@ -99,13 +99,13 @@ class _Judge(Reading):
         for name, side in self.box.sides.items():
             for h in side.turning:
                 fault = side.structures[h].fault
-                # features are followed by position, so that tokens which count otherwise look like other blocks
+                # pairs are found by position: tokens counted otherwise look like other pairs
                 if fault and not (name in self.phases and self.read_positions(name, h).find_count()):
                     yield self.finding("pairing", f"{name}: {fault}")
                     return
 
     def _alike(self) -> Iterator[Finding]:
-        """Yield heads that turn other pairs than the first one of their side does, and sides that do."""
+        """Yield heads whose pairs differ from those of the first head of their side, and sides that differ."""
         for name, side in self.box.sides.items():
             for h in side.turning:
                 one, other = side.structures[side.head], side.structures[h]
@@ -122,7 +122,7 @@ class _Judge(Reading):
             yield self.finding("width", " and ".join(f"{name} turn {size} features" for size, name in sizes.items()))
 
     def _one_table(self) -> Iterator[Finding]:
-        """Yield a factor of cos alone or of sin alone, and tables that are none."""
+        """Yield a factor of only cos or only sin, and values that form no table."""
         for name in self.phases:
             z = self.box.sides[name].z[0, self.box.sides[name].head]
             size = np.abs(z)
@@ -163,7 +163,7 @@ class _Judge(Reading):
             yield self.finding(kind, f"{' and '.join(names)}: {text}", position)
 
     def _halves(self) -> Iterator[Finding]:
-        """Yield half precision, and what changes from one call to the next."""
+        """Yield half precision, and changes between calls."""
         box, one, wide = self.box, self.box.structure(), 8.0 * self.box.noise
         for name, side in box.sides.items():
             if not side.turning:
@@ -207,7 +207,7 @@ class _Judge(Reading):
             yield self.finding("heads", f"{' and '.join(names)}: {text}")
 
     def _sides(self) -> Iterator[Finding]:
-        """Yield what queries and keys do differently."""
+        """Yield differences between queries and keys."""
         sides = self.box.sides
         if "scores" in sides:
             yield from self._lags(sides["scores"])
@@ -250,7 +250,7 @@ class _Judge(Reading):
                 return
 
     def _single(self) -> Iterator[Finding]:
-        """Yield what calls of one token do otherwise, and heads of keys that are not those of their group."""
+        """Yield faults of calls with one token, and key heads that belong to another group."""
         found = {
             name: next(
                 (one for h in self.box.sides[name].turning if (one := self.read_positions(name, h).describe_single())),
@@ -269,8 +269,8 @@ class _Judge(Reading):
             yield self.finding("pairing", text)
 
     def _rest(self) -> Iterator[Finding]:
-        """Yield what became of features that do not turn, of the first head of a side where they do not pass."""
-        usual = self.rotation().attention_factor  # spoken of elsewhere
+        """Yield changes of unrotated features, for the first head of each side that has any."""
+        usual = self.rotation().attention_factor  # reported elsewhere
         for name, side in self.box.sides.items():
             for h in side.turning:
                 one = side.structures[h]
@@ -284,7 +284,7 @@ class _Judge(Reading):
 
 
 def _find_growth(size: np.ndarray, positions: np.ndarray) -> float | None:
-    """Return the factor from one position to the next that is furthest from 1, if lengths (T, D) are powers of such."""
+    """Return the growth per position furthest from 1, if lengths (T, D) are exponential in the position."""
     if not np.all(size > 0.0):
         return None
     slopes, starts = np.polyfit(positions, np.log(size), 1)
@@ -293,11 +293,11 @@ def _find_growth(size: np.ndarray, positions: np.ndarray) -> float | None:
     return float(np.exp(slopes[np.argmax(np.abs(slopes))]))
 
 
-# -- features that do not turn, and orders -----------------------------------------------------------------------------
+# -- unrotated features, and orders ------------------------------------------------------------------------------------
 
 
 def _find_order(box: Box) -> str:
-    """Return what queries and keys do in other orders, or any order of scores, or ""."""
+    """Describe how the feature orders of queries and keys differ, or how scores reorder features; otherwise ""."""
     first, *others = (side.structures[side.head] for side in box.sides.values())
     if any(None not in (first.pairing, one.pairing) and first.pairing != one.pairing for one in others):
         return f"queries turn by pairing {first.pairing!r}, and keys by {others[0].pairing!r}"
@@ -313,7 +313,7 @@ def _find_order(box: Box) -> str:
 
 
 def _describe_passing(values: np.ndarray, features: np.ndarray) -> str:
-    """Say what became of features of factors (P, n)."""
+    """Describe what happened to features with factors (P, n)."""
     which = f"{len(features)} features that do not turn are" if len(features) > 1 else f"feature {features[0]} is"
     if np.max(np.abs(values)) < _LOST:
         return f"{which} left out"

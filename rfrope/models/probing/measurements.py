@@ -1,4 +1,4 @@
-"""Measurements of a black box by unit vectors at chosen positions: pairs, phases, factors."""
+"""Measurements of a black box with unit vectors at chosen positions: pairs, phases, factors."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rfrope.models import tables
 from rfrope.rotation.rope import Rope
 
 EXCEEDS = 1e-3  # error of cos and sin
-POSITIONS = 160  # of them phases are measured at most
-STEPS = (1, 3, 50)  # positions beside 0 and the last at which every feature is followed
-_STILL = 1e-9  # of the largest entry: less is no turn
-_AT_ONCE = 4096  # positions that tokens are compared with
-_NEAR = 0.05  # error of cos and sin of a position that is named
-_MIXED = 0.1  # of the largest partner: a second one
+POSITIONS = 160  # most positions at which phases are measured
+STEPS = (1, 3, 50)  # positions beside 0 and the last at which each feature is followed
+_STILL = 1e-9  # fraction of the largest entry; less is no rotation
+_AT_ONCE = 4096  # positions compared at a time
+_NEAR = 0.05  # largest error of cos and sin for a position to be named
+_MIXED = 0.1  # a partner counts from this fraction of the largest
 _NOISE = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": tables.FINE}
 
 
 @dataclass
 class Function:
-    """A function of queries, keys and positions, which gives both turned, or scores."""
+    """A function of queries, keys and positions that returns both rotated, or scores."""
 
     apply: Callable[..., Any]
     head_dim: int
@@ -34,29 +34,29 @@ class Function:
     kv_heads: int
     axes: int
     gives: str  # "rotated" or "scores"
-    scale: float  # what scores are multiplied by beside the rotation
+    scale: float  # factor of scores beside the rotation
     place: tuple[ModuleType, Any, Any]  # namespace, device and dtype of the arrays that the function takes
-    origin: int = 0  # position of the queries that scores are formed with
-    marks_heads: bool = False  # head g of row b times H b + g + 1, queries only where they come back
+    origin: int = 0  # position of the queries in scores
+    marks_heads: bool = False  # scale head g of row b by H b + g + 1; queries only if they are returned
     calls: int = field(default=0)
     dtype: str = ""
     still: tuple[str, ...] = ()
 
     @property
     def widths(self) -> dict[str, int]:
-        """Return the one width, under the name of a function."""
+        """Width of a head, by the name that functions have."""
         return {"apply": self.head_dim}
 
     def rounding(self, name: str) -> tuple[float, bool]:
-        """Return the error of cos and sin by the dtype that the function was given, and whether that is a wide one."""
+        """Return the rounding error of cos and sin in the function's dtype, and whether it is float32 or float64."""
         return noise_of(self.dtype), self.dtype in ("float32", "float64")
 
     def choose(self, name: str, meant: tuple[Rope, ...]) -> tuple[tuple[Rope, ...], bool | None]:
-        """Return all Ropes that are meant: a function is there to turn."""
+        """Return all expected Ropes, and that the function must rotate."""
         return meant, True
 
     def measure(self, features: Mapping[str, np.ndarray], positions: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
-        """Call the function once."""
+        """Return the outputs of one call, by side."""
         x, batch = features["apply"], len(positions)
         q = k = x
         if self.gives == "scores":  # keys first, so that a causal mask hides none of them
@@ -112,7 +112,7 @@ class Function:
 
 
 def _read(name: str, found: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return an array that a black box gave, in float64."""
+    """Return an array from a black box, in float64."""
     if not hasattr(found, "shape") or not array.is_real_floating(found):
         raise TypeError(f"apply gave {show(found)} for {name}; expected an array of real floating numbers")
     if tuple(found.shape) != shape:
@@ -121,33 +121,33 @@ def _read(name: str, found: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def noise_of(dtype: str) -> float:
-    """Return the error of cos and sin by rounding in some dtype."""
+    """Return the rounding error of cos and sin in a dtype."""
     return _NOISE.get(dtype, 1e-12 if dtype == "float64" else tables.FINE)
 
 
-# -- where features go ---------------------------------------------------------------------------------------------
+# -- which features form pairs -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Pairs of features of one head that turn together."""
+    """Pairs of features of one head that rotate together."""
 
-    first: np.ndarray  # (D,), of int: one feature of each block
-    second: np.ndarray  # (D,), the other
-    pairing: str | None  # "half", "interleaved", "other"; None where nothing turns
-    start: int  # the first feature that turns
-    order: np.ndarray  # (d,), of int: where each feature stands in the output
-    rest: float | None  # what features that do not turn are multiplied by; None without such
+    first: np.ndarray  # (D,), of int: the first feature of each block
+    second: np.ndarray  # (D,), the second
+    pairing: str | None  # "half", "interleaved", "other"; None if nothing rotates
+    start: int  # the first rotated feature
+    order: np.ndarray  # (d,), of int: position of each feature in the output
+    rest: float | None  # factor of unrotated features; None if there are none
     fault: str = ""  # why it is no rotation of pairs
 
 
 def choose_steps(context: int) -> np.ndarray:
-    """Return the positions at which every feature is followed: frequencies may depend on the largest one."""
+    """Return the positions at which every feature is followed, with the last one: frequencies may depend on it."""
     return np.array(sorted({0, context - 1, *(step for step in STEPS if step < context)}, reverse=True))
 
 
 def follow_features(matrices: np.ndarray, at: np.ndarray) -> Structure:
-    """Read pairs from matrices (P, d in, d out) at positions, one of which is 0."""
+    """Return pairs from matrices (P, d in, d out) at positions, one of which is 0."""
     width, still = matrices.shape[1], int(np.argmin(at))
     order = _find_order(matrices[still])
     moved = matrices[:, :, order]
@@ -173,7 +173,7 @@ def follow_features(matrices: np.ndarray, at: np.ndarray) -> Structure:
 
 
 def _find_order(at_zero: np.ndarray) -> np.ndarray:
-    """Return where features stand in the output, which some models reorder as they turn them."""
+    """Return the positions of features in the output; some models reorder features when they rotate them."""
     size = np.abs(at_zero)
     place = np.argmax(size, axis=1)
     alone = np.sum(size > 1e-6 * np.max(size, initial=1e-300), axis=1) == 1
@@ -182,7 +182,7 @@ def _find_order(at_zero: np.ndarray) -> np.ndarray:
 
 
 def _name_pairing(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray, str, int]:
-    """Return pairs, with those between them that stand still, the name of the pairing, and where it begins."""
+    """Return pairs, including unrotated ones between them, the name of the pairing, and the first rotated feature."""
     apart = np.unique(second - first)
     start = int(first[0])
     if apart.size == 1 and (distance := int(apart[0])) > 1:
@@ -197,10 +197,10 @@ def _name_pairing(first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np
 
 
 def _find_unlike_columns(moved: np.ndarray, first: np.ndarray, second: np.ndarray, pairing: str) -> str:
-    """Return why blocks are not turned as (a cos - b sin, a sin + b cos), or ""."""
+    """Return why blocks are not rotated as (a cos - b sin, a sin + b cos), or ""."""
     cos, other = moved[:, first, first], moved[:, second, second]
     sin, back = moved[:, first, second], -moved[:, second, first]
-    room = 0.02 * float(np.max(np.abs(moved)))  # half precision is no other formula
+    room = 0.02 * float(np.max(np.abs(moved)))  # allows for half precision
     if np.all(np.abs(cos - other) <= room) and np.all(np.abs(sin - back) <= room):
         return ""
     if np.all(np.abs(sin + back) <= room):
@@ -227,34 +227,34 @@ def _find_unlike_columns(moved: np.ndarray, first: np.ndarray, second: np.ndarra
 
 
 def choose_single(context: int) -> np.ndarray:
-    """Return the positions of single tokens, of two rows in each of two calls: each has the largest one."""
+    """Return the positions of single tokens in two calls of two rows, each with the largest position."""
     return np.array([[context - 1, min(5, context - 1)], [min(7, context - 1), context - 1]])
 
 
 def choose_positions(context: int) -> np.ndarray:
-    """Return positions below a context, from near to far, in an order that is not theirs."""
+    """Return positions below a context, near and far, shuffled."""
     powers = [2**n for n in range(40) if 2**n < context]
     near = [n for n in range(17) if n < context]
     steps = [*choose_steps(context)]
     far = np.random.default_rng(29).integers(0, context, POSITIONS - 17 - len(powers) - len(STEPS))
     chosen = np.unique(np.array([*near, *powers, *steps, context - 1, *far]))
     mixed = np.random.default_rng(31).permutation(chosen[chosen > 0])
-    return np.insert(mixed, len(mixed) // 2, 0)  # neither end is position 0
+    return np.insert(mixed, len(mixed) // 2, 0)  # position 0 is at neither end
 
 
 @dataclass(frozen=True, eq=False)
 class Phases:
-    """Frequencies and factors read from what became of the first feature of each block."""
+    """Frequencies and phases read from the rotation of the first feature of each block."""
 
     frequencies: np.ndarray  # (H, D)
-    allowed: np.ndarray  # (H, D), how far they may be from what the black box turns by
+    allowed: np.ndarray  # (H, D), tolerance of frequencies
     start: np.ndarray  # (H, D), phases at position 0
-    off: np.ndarray  # (H, T), the largest error of cos and sin at each position, of those frequencies
-    is_like: np.ndarray  # (H,), whether all phases are those of the positions, but for rounding to float32
+    off: np.ndarray  # (H, T), largest error of cos and sin at each position
+    is_like: np.ndarray  # (H,), whether all phases match the positions, within float32 rounding
 
 
 def read_phases(z: np.ndarray, positions: np.ndarray, noise: float) -> Phases:
-    """Read frequencies from complex numbers (H, T, D) of length about 1 at positions (T,), among them 0 and 1."""
+    """Return frequencies from complex numbers (H, T, D) of length about 1 at positions (T,), including 0 and 1."""
     places = {int(p): t for t, p in reversed([*enumerate(positions.tolist())])}
     origin = z[:, places[0]]
     found, reach, apart = np.zeros(origin.shape), np.ones(origin.shape), 1
@@ -268,13 +268,13 @@ def read_phases(z: np.ndarray, positions: np.ndarray, noise: float) -> Phases:
     phases = positions[:, None] * found[:, None, :] + np.angle(origin)[:, None, :]
     error = np.abs(z - np.exp(1j * phases))
     room = 4.0 * noise * (1.0 + positions[:, None] / reach[:, None, :]) + 2.0**-22 * np.abs(phases)
-    least = 2.0**-25 if noise == _NOISE["float16"] else 0.0  # half of its smallest number
+    least = 2.0**-25 if noise == _NOISE["float16"] else 0.0  # half of the smallest number
     allowed = (4.0 * noise * np.minimum(1.0, np.abs(found) * reach) + least) / reach + 2.0**-22 * np.abs(found)
     return Phases(found, allowed, np.angle(origin), np.max(error, axis=2), np.all(error <= room, axis=(1, 2)))
 
 
 def find_places(z: np.ndarray, frequencies: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each token the position from low to below high that is nearest to z (T, D), and whether it is near."""
+    """Return the position in [low, high) nearest to z (T, D) for each token, and whether it is near."""
     found, best = np.zeros(len(z), dtype=int), np.full(len(z), -np.inf)
     for start in range(low, high, _AT_ONCE):
         at = np.arange(start, min(start + _AT_ONCE, high))
@@ -287,29 +287,29 @@ def find_places(z: np.ndarray, frequencies: np.ndarray, low: int, high: int) -> 
 
 
 def unit(first: Sequence[int] | np.ndarray, width: int, tokens: int) -> np.ndarray:
-    """Return tokens whose features are 1 where a block begins, and 0 elsewhere."""
+    """Return tokens with 1 at the first feature of each block, and 0 elsewhere."""
     made = np.zeros((tokens, width))
     made[:, np.asarray(first, dtype=int)] = 1.0
     return made
 
 
 def usual_length(z: np.ndarray) -> float:
-    """Return the usual length of blocks."""
+    """Return the median length of blocks."""
     return float(np.median(np.abs(z))) or 1.0
 
 
-# -- all of one box ------------------------------------------------------------------------------------------------
+# -- all measurements of one box ---------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class Side:
-    """Measurements of queries, of keys, or of scores: features followed, and phases of blocks."""
+    """Measurements of queries, keys or scores: the paths of features, and phases of blocks."""
 
-    matrices: np.ndarray  # (H, P, d, d), what becomes of unit vectors at the steps
-    doubled: np.ndarray  # (H, P, d, d), and of twice these
-    structures: list[Structure] = field(default_factory=list)  # one for each head
-    # complex blocks: (B, H, T, D) at the positions and again at the end; (H, T, D) along each axis alone, and of scores
-    # of queries at position 3; (2, B, H, D) of a single token in two rows, at two positions each
+    matrices: np.ndarray  # (H, P, d, d), images of unit vectors at the steps
+    doubled: np.ndarray  # (H, P, d, d), images of twice these
+    structures: list[Structure] = field(default_factory=list)  # one per head
+    # complex blocks: (B, H, T, D) at the positions and again at the end; (H, T, D) along each axis, and of scores with
+    # queries at position 3; (2, B, H, D) of single tokens in two rows, in two calls
     z: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 0), complex))
     again: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 0), complex))
     along: list[np.ndarray] = field(default_factory=list)
@@ -318,12 +318,12 @@ class Side:
 
     @property
     def turning(self) -> list[int]:
-        """Heads that turn."""
+        """Heads that rotate."""
         return [h for h, one in enumerate(self.structures) if one.pairing is not None]
 
     @property
     def head(self) -> int:
-        """The first head that turns, or 0."""
+        """The first head that rotates, or 0."""
         return self.turning[0] if self.turning else 0
 
 
@@ -339,32 +339,32 @@ class Box:
     is_wide: bool
     sides: dict[str, Side]
     context: int
-    kv_heads: int = 0  # where features of heads were marked
+    kv_heads: int = 0  # 0 if features of heads were not marked
 
     def structure(self) -> Structure:
-        """Return that of the first of the heads that turn most features."""
+        """Return the structure with the most rotated features; the first of several."""
         turning = [side.structures[h] for side in self.sides.values() for h in side.turning]
         return max(turning or next(iter(self.sides.values())).structures[:1], key=lambda one: one.first.size)
 
     def follow(self) -> None:
-        """Read the structures of all heads; nothing that is not finite has one."""
+        """Read the structures of all heads, with NaN and infinite values taken as 0."""
         for side in self.sides.values():
             finite = np.nan_to_num(side.matrices, nan=0.0, posinf=0.0, neginf=0.0)
             side.structures = [follow_features(head, self.steps) for head in finite]
 
     def unit(self, name: str, row: int, head: int) -> np.ndarray:
-        """Return blocks (T, D) of a head, of length about 1."""
+        """Return blocks (T, D) of a head, scaled to length about 1."""
         z = self.sides[name].z[row, head]
         return np.asarray(z / usual_length(z))
 
     def find_first_off(self, name: str, omega: np.ndarray, head: int) -> int | None:
-        """Return the first measured position with a cos or sin off by more than 1e-3 from those of frequencies."""
+        """Return the first measured position with a cos or sin off by more than 1e-3 for the given frequencies."""
         z, at = self.sides[name].z[0, head], self.positions[0]
         apart = z - usual_length(z) * np.exp(1j * np.multiply.outer(at, omega))
         off = np.any(np.maximum(np.abs(apart.real), np.abs(apart.imag)) > EXCEEDS, axis=1)
         return int(at[off].min()) if np.any(off) else None
 
     def blocks_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return what became of blocks, (..., d) features, as complex numbers."""
+        """Return the blocks of rotated features (..., d) as complex numbers."""
         one = self.structure()
         return np.asarray(rows[..., one.order[one.first]] + 1j * rows[..., one.order[one.second]])

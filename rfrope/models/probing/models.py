@@ -1,4 +1,4 @@
-"""Layers of a model of transformers as black boxes: its own function of rotation is called with unit vectors."""
+"""Layers of a transformers model as black boxes: their own rotation function is called with unit vectors."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from rfrope.models.probing.measurements import Box, find_places, noise_of, unit,
 from rfrope.rotation.rope import Rope
 
 _ROTATION = re.compile("apply_.*(rotary|rope)")
-_TABLES = re.compile("cos|sin|freqs|position|emb")  # parameters that are no features
+_TABLES = re.compile("cos|sin|freqs|position|emb")  # parameters that are not features
 _INDEX = re.compile(r"\.(\d+)\.")
-_PADDED, _HIDDEN = 37, 5  # tokens, and those of them that are padding
+_PADDED, _HIDDEN = 37, 5  # tokens, and the number of them that are padding
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
-_FIRST = 11  # tokens of the first forward, by which layers are found
+_FIRST = 11  # tokens of the first forward pass, which finds the layers
 
 
 @dataclass
 class _Calls:
-    """Features that layers were given in one forward, and what they made of them."""
+    """Input and output features of the rotation in each layer, in one forward pass."""
 
     features: Mapping[str, np.ndarray]
     found: dict[str, dict[str, np.ndarray]]
@@ -40,10 +40,10 @@ class _Calls:
 
 
 class ModelLayers:
-    """Source that runs a model once for each measurement, and all its layers in it."""
+    """Source that runs a model once per measurement, for all layers together."""
 
     def __init__(self, model: Any, meant: tuple[Rope, ...], config: Any) -> None:
-        self.model, self.calls = model, 0  # forwards
+        self.model, self.calls = model, 0  # forward passes
         listed = () if config is None else list_layers(config).kinds
         self.kinds = tuple(one for one in listed if not perceives(one.part))
         self.axes = max([1, *(len(one.sections) for one in meant if one.sections is not None)])
@@ -58,8 +58,8 @@ class ModelLayers:
         self._visited: list[str] = []
         self._is_inside = False
         calls = self._run({}, _count(_FIRST, self.axes))
-        self.widths, self._dtypes = calls.widths, calls.dtypes  # features that each layer gives to its function
-        self.trace = Trace()  # what attention is given of the rotation's results
+        self.widths, self._dtypes = calls.widths, calls.dtypes  # features that each layer rotates
+        self.trace = Trace()  # what attention receives of the rotation's results
         if not self.widths:
             names = ", ".join(sorted({name for _, name in self.functions}))
             raise ValueError(
@@ -71,16 +71,16 @@ class ModelLayers:
         self.still = tuple(one for one in visited if one not in self.widths and one not in inner)
 
     def rounding(self, name: str) -> tuple[float, bool]:
-        """Return the error of cos and sin by the dtype of a layer, and whether that is wider than half precision."""
+        """Return the rounding error of cos and sin in the dtype of a layer, and whether it is not half precision."""
         dtype = self._dtypes[name]
         return noise_of(dtype), dtype in ("float32", "float64")
 
     def measure(self, features: Mapping[str, np.ndarray], positions: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
-        """Run the model once."""
+        """Return the outputs of one run of the model, by layer and side."""
         return self._run(features, positions).found
 
     def choose(self, name: str, meant: tuple[Rope, ...]) -> tuple[tuple[Rope, ...], bool | None]:
-        """Return the Ropes that a layer may turn by, and whether it is meant to turn, if that is known."""
+        """Return the Ropes that a layer may use, and whether it should rotate, if that is known."""
         numbers = _INDEX.findall(f".{name}.")
         index = int(numbers[0]) if numbers else -1
         alike = [one for one in self.kinds if one.layers is not None and index in one.layers]
@@ -92,7 +92,7 @@ class ModelLayers:
         return tuple(one for one in meant if one.source.model.name == rope.source.model.name) or meant, True
 
     def counts_padding(self, box: Box, frequencies: np.ndarray) -> bool | None:
-        """Return whether tokens that a mask hides on the left count, by the frequencies (D,) of a layer, or None."""
+        """Return whether padding masked on the left counts as positions, from a layer's frequencies (D,), or None."""
         if "attention_mask" not in inspect.signature(self.model.forward).parameters:
             return None
         blocks = unit(box.structure().first, box.width, _PADDED)
@@ -102,7 +102,7 @@ class ModelLayers:
         ways = {True: np.arange(_HIDDEN, _PADDED), False: np.arange(_PADDED - _HIDDEN)}
         return next((counts for counts, at in ways.items() if np.array_equal(places, at)), None)
 
-    # -- one forward ---------------------------------------------------------------------------------------------------
+    # -- one forward pass ----------------------------------------------------------------------------------------------
 
     def _run(
         self, features: Mapping[str, np.ndarray], positions: np.ndarray, hidden: int = 0, trace: Trace | None = None
@@ -130,7 +130,7 @@ class ModelLayers:
 
     @contextmanager
     def _watch(self, calls: _Calls) -> Iterator[None]:
-        """Let attention say when it runs, and functions of rotation what they do."""
+        """Record calls of attention and of rotation functions."""
         with ExitStack() as undo:
             for _, part in self.model.named_modules():
                 if path := self.attention.get(id(part)):
@@ -145,7 +145,7 @@ class ModelLayers:
             yield
 
     def _watch_attention(self, undo: ExitStack, trace: Trace) -> None:
-        """Let functions of attention, and norms before them, say what they are given."""
+        """Record the inputs of attention functions, and of norms before them."""
         for module in dict.fromkeys(module for module, _ in self.functions):
             if (original := getattr(module, _INTERFACE, None)) is not None:
                 undo.callback(setattr, module, _INTERFACE, original)
@@ -191,7 +191,7 @@ class ModelLayers:
         names = names[: 2 if len(names) > 1 and not _TABLES.search(names[1]) else 1]
 
         def rotate(*arguments: Any, **options: Any) -> Any:
-            if self._is_inside:  # one such function may call another
+            if self._is_inside:  # rotation functions may call each other
                 return original(*arguments, **options)
             self._is_inside = True
             try:
@@ -206,7 +206,7 @@ class ModelLayers:
         return rotate
 
     def _plant(self, given: list[Any], result: Any, trace: Trace) -> Any:
-        """Return random numbers in place of what a function gave."""
+        """Return random numbers in place of the result of a function."""
         turned = result if isinstance(result, tuple | list) else (result,)
         planted = trace.plant(self._layer, given, tuple(turned), [_axis_of_tokens(one, _FIRST) for one in given])
         return planted if isinstance(result, tuple | list) else planted[0]
@@ -232,14 +232,14 @@ class ModelLayers:
         turned = turned if len(names) > 1 else (turned,)
         for one, axis in zip(turned, axes, strict=True):
             host = array.to_host(one.detach().float()).astype(np.float64)
-            if host.ndim == 3:  # one head, without an axis of its own
+            if host.ndim == 3:  # one head without its own axis
                 host, axis = host[:, None], axis + 1
             side = "keys" if sides else "queries"
             sides.setdefault(side, host if axis == 2 else np.moveaxis(host, axis, 2))
 
 
 class _Interface:
-    """The table of functions of attention of transformers, each watched."""
+    """The transformers table of attention functions, each recorded."""
 
     def __init__(self, original: Any, watched: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self.original, self.watched = original, watched
@@ -270,7 +270,7 @@ def _axis_of_tokens(x: Any, tokens: int) -> int:
 
 
 def _find_functions(model: Any) -> Iterator[tuple[Any, str]]:
-    """Yield modules of Python with the names of their functions of rotation."""
+    """Yield Python modules and the names of their rotation functions."""
     if not callable(model):
         raise TypeError(f"apply is {show(model)}; expected a model that can be called")
     for name in dict.fromkeys(type(part).__module__ for part in model.modules()):

@@ -1,4 +1,4 @@
-"""Tokens that turn by other positions than theirs, and phases that are none of positions."""
+"""Tokens rotated by positions other than their own, and phases that belong to no position."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ Fault: TypeAlias = tuple[str, str, int | None]  # kind, text, position
 
 @dataclass(frozen=True, eq=False)
 class Positions:
-    """Positions by which tokens of a head turn, by its blocks and frequencies that phases at 1, 2, 4, ... tell."""
+    """Positions by which the tokens of a head are rotated, from its blocks and its frequencies."""
 
     box: Box
     side: str
     head: int
     phases: Phases
-    noise: float  # error of cos and sin by rounding
-    meant: list[np.ndarray]  # frequencies (D,) that are meant, if they are known
+    noise: float  # rounding error of cos and sin
+    meant: list[np.ndarray]  # expected frequencies (D,), if known
 
     @property
     def frequencies(self) -> np.ndarray:
-        """Those of that head."""
+        """Frequencies of the head."""
         return np.asarray(self.phases.frequencies[self.head])
 
     def describe(self) -> Fault | None:
         """Return what is wrong with positions, or None."""
         side = self.box.sides[self.side]
         z, own = side.z[0][side.turning], side.z[0][[self.head]]
-        if self.side != "scores" and all(self._is_constant(each) for each in (own, z)):  # one head is looked at sooner
+        if self.side != "scores" and all(self._is_constant(each) for each in (own, z)):  # one head is examined first
             phases = np.angle(z[:, 0])
             by_head = np.exp(1j * np.outer(side.turning, phases[0] / max(1, side.turning[0])))
             is_by_head = len(phases) > 1 and np.max(np.abs(np.exp(1j * phases) - by_head)) < 0.01
@@ -55,11 +55,11 @@ class Positions:
         return (None if self.phases.is_like[self.head] else self._find_rounding()) or self._find_others()
 
     def _is_constant(self, z: np.ndarray) -> bool:
-        """Return whether blocks ``(H, T, D)`` turn alike at all positions."""
+        """Return whether blocks ``(H, T, D)`` are rotated by the same angles at all positions."""
         return bool(np.max(np.abs(z - z[:, :1])) <= 8.0 * self.noise * np.max(np.abs(z)))
 
     def describe_single(self) -> Fault | None:
-        """Return what is wrong with positions where a call has one token in each row, or None."""
+        """Return what is wrong with positions in calls with one token per row, or None."""
         side, context, given = self.box.sides[self.side], self.box.context, choose_single(self.box.context)
         z = side.single[:, :, self.head]
         z = z / np.maximum(np.abs(z), 1e-30)
@@ -80,7 +80,7 @@ class Positions:
         )
 
     def find_count(self) -> str:
-        """Return what tokens are counted by in place of their positions, or ""."""
+        """Return what tokens are counted by instead of their positions, or ""."""
         own = self.box.positions[1]
         ways = {
             "positions are not used, but the place in the sequence": np.arange(len(own)),
@@ -98,14 +98,14 @@ class Positions:
         return next(fitting, "")
 
     def _is_own_row(self) -> bool:
-        """Say whether the second row turns by its own positions."""
+        """Return whether the second row is rotated by its own positions."""
         at = self.box.positions[1][:, None]
         phases = at * self.frequencies + self.phases.start[self.head]
         room = 8.0 * self.noise + 2.0**-20 * np.abs(phases) + at * self.phases.allowed[self.head]
         return bool(np.all(np.abs(self.box.unit(self.side, 1, self.head) - np.exp(1j * phases)) <= room))
 
     def _find_shift(self) -> Fault | None:
-        """Find positions that are counted from another start."""
+        """Return a fault for positions counted from another start, or None."""
         start = self.phases.start[self.head]
         if np.max(np.abs(start)) <= 8.0 * self.noise:
             return None
@@ -122,12 +122,12 @@ class Positions:
         return "positions", f"they turn by positions that are {_describe_shift(shift)} than those given{since}", 0
 
     def _find_rounding(self) -> Fault | None:
-        """Find positions or phases in half precision."""
+        """Return a fault for positions or phases in half precision, or None."""
         at, z = self.box.positions[0].astype(float), self.box.unit(self.side, 0, self.head)
         room = 8.0 * self.noise + 2.0**-20 * at[:, None]
         for omega, (width, half) in itertools.product([self.frequencies, *self.meant], HALVES.items()):
             phases = at[:, None] * omega
-            with np.errstate(over="ignore", invalid="ignore"):  # float16 ends at 65504
+            with np.errstate(over="ignore", invalid="ignore"):  # float16 overflows at 65504
                 places = rounded(at, width)
                 off = np.abs(z - np.exp(1j * places[:, None] * omega))
                 apart = np.abs(z - np.exp(1j * np.sign(phases) * rounded(np.abs(phases), width)))
@@ -139,8 +139,8 @@ class Positions:
         return None
 
     def _find_others(self) -> Fault:
-        """Say by which other positions tokens turn."""
-        row = int(self.phases.is_like[self.head])  # the first one, unless it is right
+        """Return a fault with the other positions by which tokens are rotated."""
+        row = int(self.phases.is_like[self.head])  # the first row, unless it is right
         at, context = self.box.positions[row], self.box.context
         places, near = find_places(self.box.unit(self.side, row, self.head), self.frequencies, 1 - context, context)
         wrong = (places != at) & near
@@ -173,7 +173,7 @@ def _describe_shift(shift: int) -> str:
 
 
 def find_exchanged(box: Box) -> str:
-    """Return which heads and rows come out as others do, or meet other key heads than their group's, or ""."""
+    """Return which heads or rows are exchanged, or use key heads of another group, or ""."""
     for name, side in box.sides.items():
         if not side.turning or not side.single.size or not box.kv_heads:
             continue

@@ -1,4 +1,4 @@
-"""Audit of a rotation from outside: a black box is given unit vectors at chosen positions."""
+"""Audit of a rotation as a black box, given unit vectors at chosen positions."""
 
 from __future__ import annotations
 
@@ -21,31 +21,30 @@ from rfrope.models.probing.rotations import Rotation
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _Source: TypeAlias = Function | ModelLayers
-_CONTEXT = 4096  # positions that are measured where nothing says how many there are
+_CONTEXT = 4096  # positions to measure if no context is known
 _ORIGIN = 3  # position of the queries in a second measurement of scores
-_ROUNDED = 1e-6  # factors as near to 1 are 1
+_ROUNDED = 1e-6  # factors this close to 1 count as 1
 _MOST_AXES = 16
-_LARGEST = 2**24  # positions that float32 holds
+_LARGEST = 2**24  # float32 represents positions up to this
 _GIVES = ("rotated", "scores")
 _POLAR = "probe follows blocks of two features"
 
 
 @dataclass(frozen=True, eq=False)
 class Probe(Result):
-    """Rotations of a function or of a model's layers, as found from outside, and their faults.
+    """Rotations of a function or of a model's layers, as measured, and their faults.
 
     Attributes
     ----------
     findings : tuple of Finding
     rotations : tuple of Rotation
-        One for each layer; one for a function.
+        One per layer; one for a function.
     calls : int
-        How often the function or the model was called.
+        Number of calls of the function or the model.
     context : int
-        Positions that were measured are below it.
+        Measured positions are below it.
     counts_padding : bool or None
-        Whether a model that is given a mask and no positions counts tokens of padding on the left; None for a function,
-        and where that is not known.
+        Whether a model given a mask without positions counts left padding; None for a function, or if unknown.
 
     See Also
     --------
@@ -73,15 +72,15 @@ class Probe(Result):
 
     @property
     def rope(self) -> Rope:
-        """The Rope of the first layer that turns, as it was found.
+        """The measured Rope of the first layer that rotates.
 
-        Its attention factor is the root of the product of those of queries and keys.
+        Its attention factor is the square root of the product of those of queries and keys.
 
         Raises
         ------
         ValueError
-            If nothing turns, features do not turn in pairs or are not the first ones of a head, or heads, or queries
-            and keys, do not turn alike.
+            If nothing rotates, rotated features are not pairs or not the first ones of a head, or the rotation
+            differs between heads or between queries and keys.
         """
         for one in self.rotations:
             if one.pairing in ("half", "interleaved") and np.all(np.isfinite(one.frequencies)):
@@ -104,7 +103,7 @@ class Probe(Result):
         return Rope(one.frequencies, attention_factor=factor, **about)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
+        """Return plain numbers, strings and lists for JSON."""
         return plain({"passed": self.passed, **vars(self)})
 
     def __str__(self) -> str:
@@ -132,47 +131,47 @@ def probe(
     device: Any = None,
     dtype: Any = None,
 ) -> Probe:
-    """Find out what a rotation does from its outputs alone, and which known mistake it looks like.
+    """Measure what a rotation does, from its outputs alone, and name the known mistake that it looks like.
 
     Parameters
     ----------
     apply : callable, or a model of transformers
-        ``apply(q, k, positions)`` is given queries ``(batch, heads, tokens, head_dim)``, keys of ``kv_heads`` and
-        positions ``(batch, tokens)``, or ``(batch, tokens, axes)`` for several axes, as int64. It returns both turned,
-        or the scores ``(batch, heads, tokens, tokens)`` of all queries and keys, before softmax.
+        A function ``apply(q, k, positions)`` of queries ``(batch, heads, tokens, head_dim)``, keys with ``kv_heads``
+        heads, and int64 positions ``(batch, tokens)``, or ``(batch, tokens, axes)`` for several axes. It returns both
+        rotated, or the scores ``(batch, heads, tokens, tokens)`` of all queries and keys, before softmax.
 
-        A model is run on tokens 0 at such positions. In each layer its own function of rotation is called once more,
-        with unit vectors in place of queries and keys.
+        A model is run on token 0 at such positions. Each layer's own rotation function is called once more, with unit
+        vectors in place of queries and keys.
     expected : Rope, frequencies, or config, optional
-        What is meant; a config as in `from_config`. Unless given, that of a model's ``config``; a function is then
-        judged by itself: what it turns by is reported, and what no RoPE does is a finding.
+        The expected Rope; configs as in `from_config`. Default: a model's ``config``. Without it, a function is only
+        measured, and anything that no RoPE does is a finding.
     head_dim : int, optional
-        Features of a head; those of `expected` unless given.
+        Width of a head. Default: that of `expected`.
     heads, kv_heads : int
-        Heads of the queries, and of the keys: as many unless given.
+        Number of query and key heads. Default: one query head, and as many key heads as query heads.
     axes : int, optional
-        Axes of positions, three for M-RoPE; those of `expected` unless given.
+        Number of axes of positions, three for M-RoPE. Default: that of `expected`.
     gives : {"rotated", "scores"}
-        What a function returns.
+        What the function returns.
     score_scale : float
-        What scores are multiplied by beside the rotation, as ``head_dim ** -0.5``.
+        Factor of scores apart from the rotation, such as ``head_dim ** -0.5``.
     context : int, optional
-        Positions are below it; the context of `expected` unless given, else 4096.
+        Upper limit of positions. Default: the context of `expected`, or 4096.
     xp, device, dtype
-        The library, device and dtype of `q` and `k`, as in `geometric`: NumPy and float32 unless given.
+        Library, device and dtype of `q` and `k`, as in `geometric`. Default: NumPy and float32.
 
     Returns
     -------
     Probe
-        With ``passed``, ``findings``, ``rotations``, ``rope``, a text by ``str`` and plain data by ``to_dict``.
+        With ``passed``, ``findings``, ``rotations``, ``rope``, a readable ``str`` and plain data from ``to_dict``.
 
     Raises
     ------
     ValueError
-        If there is no width to go by, for results of other shapes, for a model whose rotation is no function of its
-        module, and as `from_config`.
+        If the width of a head is unknown, results have other shapes, or a model's rotation is not a function of its
+        Python module. See also `from_config`.
     TypeError
-        For what cannot be called, for results of other kinds, and as `from_config`.
+        If `apply` is not callable, or results are of another type. See also `from_config`.
 
     See Also
     --------
@@ -180,17 +179,17 @@ def probe(
 
     Notes
     -----
-    Six calls, one more for scores, and one for each of several axes: unit vectors of every feature at five positions,
-    and twice those, which give pairs, width and factors; then all blocks at once at up to 160 positions below the
-    context, in an order that is not theirs and in two rows that differ. Phases at 1, 2, 4, ... give frequencies, the
-    others the position that each token turns by. Every axis is followed by itself, and the blocks once more at the end,
-    for what a first call leaves behind; then two calls of one token in each row, as in decoding, where features have
-    another length in every head and row. A model is run twice before, to find its layers and what reaches attention of
-    them, and once after, with padding. Positions of findings are the first of those measured. A config is read at the
-    length `context`.
+    A function is called six times, once more for scores, and once for each of several axes. First, unit vectors of all
+    features at five positions, and twice these vectors, give pairs, width and factors. Then all blocks are measured
+    together at up to 160 positions below the context, shuffled, in two different rows. Phases at 1, 2, 4, ... give
+    frequencies, and the others the position by which each token is rotated. Each axis is also measured alone, and the
+    blocks once more at the end, to find state left by earlier calls. Finally, two calls have one token per row, as in
+    decoding, with features scaled differently in every head and row. A model is first run twice, to find its layers and
+    what reaches their attention, and once at the end with padding. The position of a finding is the first of those
+    measured. A config is read at length `context`.
 
-    Whole positions tell frequencies but for whole turns. Scores tell the square of the attention factor, and no start
-    of counting. A factor that is left out and weights that make up for it look the same.
+    Whole positions determine frequencies only up to whole turns. Scores determine only the square of the attention
+    factor, and not where positions start. A missing factor cannot be told from weights that compensate for it.
 
     Examples
     --------
@@ -237,7 +236,7 @@ def probe(
 
 
 def _count_padding(source: _Source, boxes: dict[str, Box], verdicts: list[tuple[Rotation, Any]]) -> bool | None:
-    """Return whether the first layer that turns counts padding, if it is known by what."""
+    """Return whether the first layer that rotates counts padding, if its frequencies show it."""
     turning = (one for one, _ in verdicts if one.pairing in ("half", "interleaved") and one.frequencies.ndim == 1)
     one = next(turning, None)
     if one is None or not isinstance(source, ModelLayers) or not boxes[one.name].sides["queries"].turning:
@@ -246,7 +245,7 @@ def _count_padding(source: _Source, boxes: dict[str, Box], verdicts: list[tuple[
 
 
 def _read_meant(expected: Any, length: int | None = None) -> tuple[Rope, ...]:
-    """Return the Ropes that are meant, also those of several axes or heads; those of a config for a length."""
+    """Return the expected Ropes, possibly of several axes or heads; for a config, those at a text length."""
     if not is_config(expected):
         return (read_rope("expected", expected, _POLAR),)
     found = from_config(expected, seq_len=length)
@@ -254,7 +253,7 @@ def _read_meant(expected: Any, length: int | None = None) -> tuple[Rope, ...]:
         refuse_polar(one, "expected", _POLAR)
     text = [one for one in found if one.source.rope_parameters["rope_type"] != "axial"]
     return tuple(
-        replace(one, frequencies=-np.asarray(one.frequencies))  # its class negates every angle
+        replace(one, frequencies=-np.asarray(one.frequencies))  # the class negates every angle
         if known(one.source.model.model_type).get("negated")
         else one
         for one in text or found
@@ -308,7 +307,7 @@ def _count_axes(rope: Rope) -> int:
 
 
 def _measure(source: _Source, context: int) -> dict[str, Box]:
-    """Give a source all that it is asked, and return what came back."""
+    """Return the measurements of all boxes of a source."""
     steps, at = choose_steps(context), choose_positions(context)
     widths = source.widths
     widest = max(widths.values())
@@ -317,7 +316,7 @@ def _measure(source: _Source, context: int) -> dict[str, Box]:
     once, twice = (
         source.measure({name: times * followed[:, :d] for name, d in widths.items()}, places) for times in (1.0, 2.0)
     )
-    rows = np.stack([at, np.roll(at[::-1], len(at) // 3)])  # not in the reverse order either
+    rows = np.stack([at, np.roll(at[::-1], len(at) // 3)])  # nor in reverse order
     boxes = {}
     for name, sides in once.items():
         kv_heads = source.kv_heads if isinstance(source, Function) else 0
@@ -335,7 +334,7 @@ def _measure(source: _Source, context: int) -> dict[str, Box]:
 
 
 def _follow_blocks(source: _Source, boxes: dict[str, Box], blocks: dict[str, np.ndarray], rows: np.ndarray) -> None:
-    """Measure blocks at all positions, along each axis, of scores with other queries, and again."""
+    """Measure blocks at all positions, along each axis, in scores with other queries, and again."""
 
     def read(positions: np.ndarray) -> dict[tuple[str, str], np.ndarray]:
         found = source.measure(blocks, positions)
@@ -364,5 +363,5 @@ def _follow_blocks(source: _Source, boxes: dict[str, Box], blocks: dict[str, np.
 
 
 def _spread(rows: Any, axes: int) -> np.ndarray:
-    """Return positions (B, T, k) that are the same on all axes."""
+    """Return positions (B, T, k) that are equal on all axes."""
     return np.repeat(np.asarray(rows, dtype=np.int64)[..., None], axes, axis=-1)

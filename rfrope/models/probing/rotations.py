@@ -1,4 +1,4 @@
-"""Rotations as they are read from measurements, and how they differ from the Rope that is meant."""
+"""Rotations read from measurements, and their differences from the expected Rope."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from rfrope.rotation.rope import Rope
 
 @dataclass(frozen=True, eq=False)
 class Rotation(Result):
-    """A rotation as found from outside.
+    """A rotation as measured from outside.
 
     Attributes
     ----------
     name : str
         "apply", or the path of the layer.
     pairing : {"half", "interleaved", "other"} or None
-        None where nothing turns.
+        None if nothing rotates.
     rotary_dim : int
-        Features of a head that turn, those that stand still between them included.
+        Number of rotated features of a head, including unrotated ones between them.
     first : int
         The first of them.
     frequencies : ndarray
-        Radians per position, ``(D,)``, or ``(D, k)`` for k axes of positions; those of the first head that turns. Whole
-        positions tell them but for whole turns.
+        Radians per position, ``(D,)``, or ``(D, k)`` for k axes of positions, of the first head that rotates. Whole
+        positions determine them only up to whole turns.
     frequency_error : ndarray, (D,)
-        How far they may be, by rounding, from what the black box turns by.
+        Largest error of the measured frequencies, by rounding.
     attention_factor : dict
-        By side ("queries" and "keys", or "scores"), the length of what becomes of a unit vector that turns.
+        By side ("queries" and "keys", or "scores"), the length of a unit vector after rotation.
     factor_of_rest : dict
-        The same of features that do not turn, where there are some.
+        The same for unrotated features, if there are any.
     turning_heads : dict
         By side, one bool for each head.
     exceeds : int or None
-        The first of the measured positions at which a cos or sin is off by more than 1e-3 from what is meant, or, if
-        nothing is, from exact phases of `frequencies`.
+        First measured position at which a cos or sin is off by more than 1e-3 from the expected one, or if none is
+        expected, from exact phases of `frequencies`.
     head_dim : int
-        Features of a head; 0 where it is not known.
+        Width of a head; 0 if unknown.
     sets_differ : bool
-        Whether heads turn by different frequencies, or queries by others than keys.
+        Whether frequencies differ between heads, or between queries and keys.
 
     See Also
     --------
@@ -89,20 +89,20 @@ class Rotation(Result):
 
 
 class Reading:
-    """A box as a rotation, beside the Rope that is meant, or none."""
+    """A box as a rotation, with the expected Rope, or none."""
 
     def __init__(self, box: Box, rope: Rope | None) -> None:
         self.box, self.rope = box, rope
-        self.narrow: dict[str, str] = {}  # by side, the name of the half precision of cos and sin
-        self.phases: dict[str, Phases] = {}  # by side, of those that turn
-        self.noise = box.noise  # error of cos and sin by rounding
+        self.narrow: dict[str, str] = {}  # by side, the half-precision dtype of cos and sin
+        self.phases: dict[str, Phases] = {}  # by side, if it rotates
+        self.noise = box.noise  # rounding error of cos and sin
 
     def finding(self, kind: str, text: str, position: int | None = None) -> Finding:
         """Return a fault of this box."""
         return Finding(kind, self.box.name, text, position)
 
     def measure(self) -> None:
-        """Read precision and phases, of blocks that are finite."""
+        """Read precision and phases, from finite blocks."""
         box = self.box
         turning = {name: one for name, one in box.sides.items() if one.turning and one.z.size}
         values = {name: np.stack([one.z.real, one.z.imag]) for name, one in turning.items()}
@@ -115,17 +115,17 @@ class Reading:
                 self.phases[name] = read_phases(z, box.positions[0], self.noise)
 
     def read_positions(self, name: str, head: int) -> Positions:
-        """Return the positions by which the tokens of one head of a side turn."""
+        """Return the positions by which the tokens of one head of a side are rotated."""
         found, meant = self.phases[name], [] if self.rope is None else [total(self.rope, head)]
         ladders = [one for one in meant if len(one) == found.frequencies.shape[1]]
         return Positions(self.box, name, head, found, self.noise, ladders)
 
     def turning_heads(self) -> list[tuple[str, int]]:
-        """Return the side and number of every head that turns."""
+        """Return the side and number of every head that rotates."""
         return [(name, head) for name in self.phases for head in self.box.sides[name].turning]
 
     def read_axes(self, name: str, head: int) -> np.ndarray | None:
-        """Return frequencies ``(D, k)`` of a head along each axis; None where positions have one."""
+        """Return frequencies ``(D, k)`` of a head along each axis; None if positions have one axis."""
         along = self.box.sides[name].along
         rows = [z[head][None] / usual_length(z[head]) for z in along]
         if len(rows) < 2:
@@ -133,11 +133,11 @@ class Reading:
         return np.stack([read_phases(z, self.box.positions[0], self.noise).frequencies[0] for z in rows], axis=-1)
 
     def has_sets(self) -> bool:
-        """Return whether each head is meant to have frequencies of its own."""
+        """Return whether each head should have its own frequencies."""
         return self.rope is not None and self.rope.vectors.ndim == 3
 
     def rotation(self) -> Rotation:
-        """Return what the box does."""
+        """Return the rotation of the box."""
         box, one = self.box, self.box.structure()
         factors: dict[str, float] = {}
         rest: dict[str, float] = {}
@@ -162,10 +162,10 @@ class Reading:
         about = (box.name, one.pairing, 2 * one.first.size, one.start)
         return Rotation(*about, frequencies, error, factors, rest, turning, exceeds, box.width, differ)
 
-    # -- against what is meant -----------------------------------------------------------------------------------------
+    # -- comparison with the expected Rope -----------------------------------------------------------------------------
 
     def compare(self, rope: Rope) -> Iterator[Finding]:
-        """Yield how pairing, width, frequencies, axes and factors differ from those of a Rope."""
+        """Yield differences in pairing, width, frequencies, axes and factors from a Rope."""
         one = self.box.structure()
         if rope.pairing and one.pairing != rope.pairing and one.first.size > 1:
             yield self.finding("pairing", f"it turns by pairing {one.pairing!r}, expected {rope.pairing!r}")
@@ -204,7 +204,7 @@ class Reading:
             yield from self.compare_axes(rope)
 
     def compare_axes(self, rope: Rope | None) -> Iterator[Finding]:
-        """Yield axes by which no block of a head turns, and blocks that turn along another axis than is meant."""
+        """Yield axes by which no block of a head rotates, and blocks that rotate along the wrong axis."""
         for name, head in self.turning_heads():
             if (found := self.read_axes(name, head)) is None:
                 return
@@ -257,7 +257,7 @@ class Reading:
 
 
 def total(rope: Rope, head: int = 0) -> np.ndarray:
-    """Return frequencies of positions that are the same on all axes."""
+    """Return frequencies for positions that are equal on all axes."""
     if rope.sections is not None:
         return np.asarray(rope.frequencies, dtype=np.float64)
     vectors = np.asarray(rope.vectors, dtype=np.float64)
@@ -267,5 +267,5 @@ def total(rope: Rope, head: int = 0) -> np.ndarray:
 
 
 def _flat(rope: Rope, frequencies: np.ndarray) -> Rope:
-    """Return a Rope for one axis and one head with the same source."""
+    """Return a Rope with one axis and one head, and the same source."""
     return replace(rope, frequencies=frequencies, sections=None, interleaved=False)
