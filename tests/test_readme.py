@@ -75,11 +75,17 @@ def test_readme_commands_run(capsys, monkeypatch, tmp_path):
 def test_readme_numbers():
     """What the README says of float32 and of the number of things."""
     np, rfrope = importlib.import_module("numpy"), importlib.import_module("rfrope")
-    text = (ROOT / "README.md").read_text("utf-8")
-    frequencies = rfrope.geometric(64, base=5e5)
-    exact, _ = rfrope.rotation_table([10**6], frequencies)
-    wrong = float(np.max(np.abs(np.cos(np.float32(10**6) * frequencies.astype(np.float32)) - exact)))
-    assert f"At position 1 000 000 a cosine is then wrong by up to {wrong:.2f}." in text
+    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
+
+    def wrong(position, base):
+        frequencies = rfrope.geometric(64, base=base)
+        exact, _ = rfrope.rotation_table([position], frequencies)
+        return float(np.max(np.abs(np.cos(np.float32(position) * frequencies.astype(np.float32)) - exact)))
+
+    assert f"With those of Llama 3, a cosine is then wrong by up to {wrong(10**6, 5e5):.2f} at position 1 000 000." in text
+    if (DOCS / "faq.rst").is_file():
+        faq = (DOCS / "faq.rst").read_text("utf-8")
+        assert f"wrong by up to {wrong(10**5, 1e4):.3f} there, with base 10000" in faq
     compared = {one.name for one in rfrope.engines.records() if one.reading is not None}
     named = {"vLLM", "SGLang", "llama.cpp", "MLX-LM"}
     assert named < compared

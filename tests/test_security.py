@@ -109,7 +109,7 @@ def test_the_page_names_no_contact_that_the_metadata_lack():
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text("utf-8"))["project"]
     assert "urls" not in project
     assert not any("email" in author for author in project["authors"])
-    report = page.read_text("utf-8").partition("Report a weakness\n")[2]
+    report = page.read_text("utf-8").partition("Report a vulnerability\n")[2]
     assert "no address for private reports" in report
     assert "issue tracker" in report
     assert "metadata" not in report
