@@ -7,7 +7,7 @@ these are no estimate of how it does on others.
 FINDINGS = {
     "llama_neighbours_paired": ("pairing", "it turns by pairing 'interleaved', expected 'half'"),
     "llama_small_base": ("frequencies", "they are those of base 10000 instead of 500000"),
-    "llama31_scaling_dropped": ("frequencies", "they are the plain ladder: the scheme 'llama3' was left out"),
+    "llama31_scaling_dropped": ("frequencies", "they are those of plain RoPE: the scheme 'llama3' was left out"),
     "llama_turned_backwards": ("frequencies", "they are the frequencies with the other sign: it turns the other way"),
     "llama_only_keys_turned": ("direction", "queries do not turn, and the others do: scores are not those of lags"),
     "llama_query_one_late": ("positions", "queries: they turn by positions that are 1 more than those given"),
@@ -21,7 +21,7 @@ FINDINGS = {
     "llama_float16_frequencies": ("half precision", "values rounded to float16"),
     "llama_running_sum_of_angles": ("rows", "phases are not proportional to positions, first at 512"),
     "llama_rough_two_pi": ("rows", "phases are not proportional to positions, first at 8191"),
-    "llama_last_pair_missing": ("frequencies", "1 of 32 stand still (31), and the others are those meant"),
+    "llama_last_pair_missing": ("frequencies", "1 of 32 do not turn (31), and the others are right"),
     "llama_cos_and_sin_swapped": ("pairing", "cos and sin are in each other's place"),
     "llama_overwritten_half": ("pairing", "the second feature is made from the first one after that was turned"),
     "llama_mirrored": ("pairing", "queries: blocks are reflected and not turned: a row has the wrong signs"),

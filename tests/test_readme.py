@@ -68,7 +68,7 @@ def test_readme_commands_run(capsys, monkeypatch, tmp_path):
         assert program == "rfrope"
         assert main(words) == 0
     told = capsys.readouterr().out
-    for part in ("equal content averages under 1/2", "qwen3, scheme yarn", "Error of the mean kernel", "rope.npz"):
+    for part in ("equal content first scores below 1/2", "qwen3, scheme yarn", "Error of the mean kernel", "rope.npz"):
         assert part in told
 
 
@@ -82,7 +82,7 @@ def test_readme_numbers():
         exact, _ = rfrope.rotation_table([position], frequencies)
         return float(np.max(np.abs(np.cos(np.float32(position) * frequencies.astype(np.float32)) - exact)))
 
-    assert f"With those of Llama 3, a cosine is then wrong by up to {wrong(10**6, 5e5):.2f} at position 1 000 000." in text
+    assert f"those of Llama 3, a cosine is then wrong by up to {wrong(10**6, 5e5):.2f} at position 1 000 000." in text
     if (DOCS / "faq.rst").is_file():
         faq = (DOCS / "faq.rst").read_text("utf-8")
         assert f"wrong by up to {wrong(10**5, 1e4):.3f} there, with base 10000" in faq

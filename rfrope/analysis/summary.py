@@ -346,10 +346,10 @@ def _finding(axis: AxisSummary, polar: bool) -> str:
     """One line: where the score of equal content, or of any, falls, and how many blocks complete no turn."""
     if not axis.n_turning:
         return "no block turns."
-    half, below = ("never" if lag is None else f"first at {lag}" for lag in (axis.half_lag, axis.first_negative_lag))
+    half, below = ("no lag" if lag is None else f"lag {lag}" for lag in (axis.half_lag, axis.first_negative_lag))
     blocks = f"{axis.n_dead} of {axis.n_turning} {'block' if axis.n_turning == 1 else 'blocks'}"
     content = "any content" if polar else "equal content"
-    return f"{content} averages under 1/2 {half}, under 0 {below}; {blocks} complete no turn."
+    return f"{content} first scores below 1/2 at {half}, below 0 at {below}; {blocks} complete no turn."
 
 
 def _lines(axis: AxisSummary, summary: Summary) -> Iterator[str]:
@@ -360,13 +360,13 @@ def _lines(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     longest = f"{axis.longest:.4g}" if axis.longest < 1e4 or axis.longest >= 1e12 else f"{axis.longest:.0f}"
     yield "Blocks (one magnitude each)" if summary.polar else "Blocks (two features each)"
     yield f"  turn                {axis.n_turning}, once in {axis.shortest:.4g} (the fastest) to {longest} positions"
-    yield f"  stand still         {summary.slots - axis.n_turning}"
+    yield f"  not rotated         {summary.slots - axis.n_turning}"
     yield f"  complete no turn    {axis.n_dead} within the context, {axis.n_still} not even a quarter of one"
     if axis.shortest < 2.0:
         yield "  Some make over half a turn from one position to the next: for coordinates, such as from -1 to 1, this"
         yield "  says nothing."
     yield ""
-    who = "any two tokens" if summary.polar else "a token with its own like"
+    who = "any two tokens" if summary.polar else "equal content"
     yield f"Score of {who} at a distance (1 at the same place, averaged over contents)"
     cells = [(str(lag), f"{value:.3f}") for lag, value in axis.curve]
     for title, column in zip(("distance", "score"), zip(*cells, strict=True), strict=True):
@@ -375,7 +375,8 @@ def _lines(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     yield f"  below 0             {_first(axis.first_negative_lag)}; at {100.0 * axis.negative_share:.2g} % of them all"
     yield f"  lowest              {axis.lowest:.3f}, at distance {axis.lowest_lag}"
     if axis.found_less is not None and summary.head_dim >= 2 * _NORMAL:
-        yield f"                      (there {100.0 * axis.found_less:.0f} % of tokens score less with their own like)"
+        share = f"{100.0 * axis.found_less:.0f} %"
+        yield f"                      (there {share} of tokens score less with equal content than with random)"
     yield f"  {_HIGH} or more again   {_first(axis.aliasing_distance)}"
     if summary.polar:
         yield f"  of one pair         as above, give or take {summary.random_std:.3f} at most"
@@ -383,7 +384,7 @@ def _lines(axis: AxisSummary, summary: Summary) -> Iterator[str]:
         yield f"  of a random token   0 at every distance, give or take {summary.random_std:.3f}"
     yield ""
     yield "Origin"
-    yield f"  ladder of base      {'none' if axis.base is None else f'{axis.base:.6g}, as in standard RoPE'}"
+    yield f"  base                {'none' if axis.base is None else f'{axis.base:.6g}, as in standard RoPE'}"
     yield f"  rule of thumb       a base of {axis.integral_rule:.6g}, by an integral: the score above is what counts"
     yield f"  closest kernel      {_nearest(axis.fit)}"
 

@@ -31,11 +31,11 @@ from rfrope.cli.shared import (
 from rfrope.scaling.registry import stretched
 
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.records() if scheme.by_length)
-_FOUND = """< 1/2, < 0: the first distance at which a token scores less than one half, or less than 0, with
-its own like (1 at the same place, averaged over contents); lowest: the smallest such score within
-the context; score x: the factor that these scores are without. never turn: blocks, of all features
-of a head, that complete no turn within the context."""
-_POLAR = "\nOf polar frequencies: with any other token, not its own like alone; a block is one magnitude."
+_FOUND = """< 1/2, < 0: the first distance at which equal content scores less than one half, or less than 0 (1 at
+the same place, averaged over contents); lowest: the smallest such score within the context; score x: a
+factor of all scores that is not in these. never turn: blocks, of all features of a head, that complete
+no turn within the context."""
+_POLAR = "\nOf polar frequencies: of any two tokens, not of equal content alone; a block is one magnitude."
 _MADE = "Wavelengths in positions. Nearest kernel: to the curve of the blocks that turn."
 
 

@@ -117,13 +117,13 @@ class Audit(Result):
         return plain({**vars(self), "passed": self.passed})
 
     def __str__(self) -> str:
-        lines = ["PASSED" if self.passed else "FAILED", f"  looked at {', '.join(self.checked)}"]
+        lines = ["PASSED" if self.passed else "FAILED", f"  checked {', '.join(self.checked)}"]
         lines += [f"  {finding}" for finding in self.findings]
         if self.passed and self.exceeds is not None:
             lines.append(
                 f"  rounding alone puts cos and sin off by more than {_EXCEEDS:g} first at position {self.exceeds}"
             )
-        lines += [f"  not looked at: {self.unchecked}"] if self.unchecked else []
+        lines += [f"  not checked: {self.unchecked}"] if self.unchecked else []
         return "\n".join(lines)
 
 
@@ -175,10 +175,10 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     >>> rope = rfrope.Rope(rfrope.geometric(64), context=4096)
     >>> print(audit(rope.frequencies.astype(np.float32), rope))
     PASSED
-      looked at frequencies
+      checked frequencies
     >>> print(audit(rope.frequencies.astype(np.float16).astype(np.float32), rope))
     FAILED
-      looked at frequencies
+      checked frequencies
       frequencies: values rounded to float16; off by more than 0.001 first at position 5
     """
     length = None if context is None else whole("context", context, 1)

@@ -39,7 +39,7 @@ def describe_difference(found: np.ndarray, rope: Rope, allowed: np.ndarray, dtyp
         worst = int(np.argmax(apart > 0.5 * np.max(apart)))  # the first of the largest
         where = f"block {worst}: {found[worst]:.6g}, not {expected[worst]:.6g}"
         text = likeness or "no known mistake makes them; perhaps uninitialised memory, or another model's"
-        yield "frequencies", f"frequencies are not those meant ({where}): {text}"
+        yield "frequencies", f"frequencies are not as expected ({where}): {text}"
 
 
 def _name_mistake(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_turns: bool) -> str:
@@ -54,7 +54,7 @@ def _name_mistake(found: np.ndarray, rope: Rope, allowed: np.ndarray, *, whole_t
     still = (np.abs(found) <= allowed) & (np.abs(expected) > allowed)
     if np.any(still) and np.all((np.abs(found - expected) <= allowed) | still) and not np.all(still):
         blocks = ", ".join(map(str, np.flatnonzero(still)[:3])) + (", ..." if np.sum(still) > 3 else "")
-        return f"{np.sum(still)} of {still.size} stand still ({blocks}), and the others are those meant"
+        return f"{np.sum(still)} of {still.size} do not turn ({blocks}), and the others are right"
     text = _describe(found, expected)
     return f"they are {text}" if text else ""
 
@@ -137,11 +137,11 @@ def _change_scheme(rope: Rope, parameters: dict[str, Any]) -> Iterator[tuple[str
     original = parameters.get(_ORIGINAL, rope.context)
     plain = {"rope_theta": base}
     if name != "default":
-        yield f"the plain ladder: the scheme {name!r} was left out", plain
+        yield f"those of plain RoPE: the scheme {name!r} was left out", plain
     for other in _BASES:
         if other != base:
             yield f"those of base {other:g} instead of {base:g}", parameters | {"rope_theta": other}
-            yield f"the plain ladder of base {other:g} instead of {base:g}", {"rope_theta": other}
+            yield f"those of plain RoPE with base {other:g} instead of {base:g}", {"rope_theta": other}
     if factor is not None and factor > 1.0:
         for scheme in ("linear", "ntk", "yarn"):
             if scheme != name and (scheme != "yarn" or original is not None):
@@ -223,5 +223,5 @@ def _describe(found: np.ndarray, expected: np.ndarray) -> str:
     if found.size > 1 and np.all(found > 0.0) and abs(found[0] - 1.0) < _LADDER:
         base = float(found[-1] ** (-found.size / (found.size - 1.0)))
         if base > 1.0 and np.max(np.abs(ladder(2 * found.size, base) / found - 1.0)) < _LADDER * math.log(base):
-            return f"a plain ladder with base {base:.6g}"
+            return f"those of plain RoPE with base {base:.6g}"
     return ""

@@ -90,7 +90,7 @@ def test_the_text_says_what_the_fields_hold(name, kept_fits):
     summary = analysis.summarise(*SETS[name], name="these")
     lines, axis = str(summary).splitlines(), summary.axes[0]
     assert lines[0].startswith(f"these: {summary.n_blocks} frequenc")
-    assert lines[1].startswith("In short: equal content averages under 1/2 ")
+    assert lines[1].startswith("In short: equal content first scores below 1/2 at ")
     for label, words in (
         ("turn", f"{axis.n_turning}, once in {axis.shortest:.4g}"),
         ("complete no turn", f"{axis.n_dead} within the context, {axis.n_still} not even"),
@@ -99,7 +99,7 @@ def test_the_text_says_what_the_fields_hold(name, kept_fits):
         ("lowest", f"{axis.lowest:.3f}, at distance {axis.lowest_lag}"),
         ("0.9 or more again", "" if axis.aliasing_distance is None else f"at distance {axis.aliasing_distance}"),
         ("of a random token", f"{summary.random_std:.3f}"),
-        ("ladder of base", "none" if axis.base is None else f"{axis.base:.6g}"),
+        ("base", "none" if axis.base is None else f"{axis.base:.6g}"),
         ("closest kernel", f"{axis.fit.label}, rms error {axis.fit.rms:.2g}"),
     ):
         assert any(line.startswith(f"  {label} ") and words in line for line in lines), label
@@ -273,12 +273,12 @@ def test_a_polar_rope_says_of_any_two_tokens_what_others_say_of_equal_content():
     assert dataclasses.replace(one, found_less=other.found_less) == other
     text, words = str(polar), str(plain)
     assert text.startswith("32 frequencies for 32 magnitudes of a head, over a context of 200 positions.")
-    assert "In short: any content averages under 1/2" in text
+    assert "In short: any content first scores below 1/2" in text
     assert "Blocks (one magnitude each)" in text
-    assert "  stand still         0" in text
+    assert "  not rotated         0" in text
     assert "Score of any two tokens at a distance" in text
     assert f"  of one pair         as above, give or take {polar.random_std:.3f} at most" in text
-    for said in ("its own like", "a random token", "two features"):
+    for said in ("equal content", "a random token", "two features"):
         assert said in words
         assert said not in text
     assert json.loads(json.dumps(polar.to_dict()))["polar"] is True

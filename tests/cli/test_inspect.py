@@ -232,7 +232,7 @@ def test_a_file_of_polar_frequencies(run):
     assert [(one["n_blocks"], one["head_dim"], one["polar"]) for one in held] == [(6, 6, True)] * 2 + [(6, 12, False)]
     assert held[0]["axes"][0]["curve"] == held[2]["axes"][0]["curve"]
     out = run("inspect", "polar.npz", "plain.npz")[1]
-    assert "Of polar frequencies: with any other token, not its own like alone" in out
+    assert "Of polar frequencies: of any two tokens, not of equal content alone" in out
     rows = [line.split() for line in out.splitlines() if line.startswith(("polar.npz, head 0", "plain.npz"))]
     assert rows[0][-6:-2] == rows[1][-6:-2]  # context, lags and the lowest score
     assert "Of polar" not in run("inspect", "plain.npz", "plain.npz")[1]

@@ -69,7 +69,7 @@ def parts_of(path):
 
 
 VERDICTS = {
-    "inspect": r"^In short: equal content averages .* \S+: 16 frequencies for 32 features ",
+    "inspect": r"^In short: equal content first scores .* \S+: 16 frequencies for 32 features ",
     "validate": r"^PASSED: largest \|z\| \S+ \(.*\); bound \S+ \(Bonferroni",
     "compare": r"^They agree\.$",
     "plan": r"^The config is already stretched by yarn with factor 4, .*\. From 128 trained positions to 1024, 8 ",

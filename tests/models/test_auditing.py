@@ -149,7 +149,7 @@ ALTERED = {  # wrong frequencies, the Rope that was meant, and what is said
     "periods": (1.0 / LADDER, PLAIN, "frequencies", "reciprocals"),
     "turns": (LADDER / (2.0 * np.pi), PLAIN, "frequencies", "turns instead of radians"),
     "multiplied": (LADDER / 3.0, PLAIN, "frequencies", "all frequencies multiplied by 0.333333"),
-    "another ladder": (rope_of(rope_theta=123_456.0), PLAIN, "frequencies", "a plain ladder with base 123456"),
+    "another ladder": (rope_of(rope_theta=123_456.0), PLAIN, "frequencies", "those of plain RoPE with base 123456"),
     "truncate": (rope_of(YARN | {"truncate": False}), STRETCHED, "frequencies", "truncate false"),
     "whole head": (LADDER, PARTIAL, "width", "the whole head turns"),
     "cut off": (LADDER[:8], PARTIAL, "frequencies", "the ladder of the whole head, cut off"),
@@ -519,7 +519,7 @@ def test_modules_of_other_libraries():
     rope = rfrope.Rope(rfrope.geometric(16), pairing="interleaved", context=CONTEXT)
     assert models.audit(peers.RotaryEmbedding(dim=32), rope).passed
     wrong = models.audit(peers.RotaryEmbedding(dim=32, theta=500_000), rope)
-    assert "a plain ladder with base 500000" in the_fault(wrong, "frequencies").text
+    assert "those of plain RoPE with base 500000" in the_fault(wrong, "frequencies").text
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -662,5 +662,5 @@ def test_what_buffers_do_not_show_of_layers_is_said(model_type, words):
     found = models.audit(small(model_type))
     assert found.passed
     assert (words in found.unchecked, bool(found.unchecked)) == (True, bool(words))
-    assert ("not looked at: which layers turn" in str(found)) == bool(words)
+    assert ("not checked: which layers turn" in str(found)) == bool(words)
     assert found.to_dict()["unchecked"] == found.unchecked

@@ -190,7 +190,7 @@ OTHERS = {  # one head, one row or one side is wrong: the function, the kind, an
         *("heads", "keys: head 1 turns 64 features, and head 0 16"),
     ),
     "a part of keys": (keys_by(model(PLAIN[:8])), "width", "queries turn 64 features and keys turn 16"),
-    "keys at half the positions": (keys_by(model(PLAIN / 2.0)), "frequencies", "keys: frequencies are not those meant"),
+    "keys at half the positions": (keys_by(model(PLAIN / 2.0)), "frequencies", "keys: frequencies are not as expected"),
     "queries by a table in bfloat16": (
         one_of_both(model(PLAIN, changed=in_bf16), model(PLAIN)),
         *("half precision", "queries: cos and sin are rounded to bfloat16"),

@@ -202,7 +202,7 @@ def probe(
     >>> print(probe(apply, config))  # doctest: +ELLIPSIS
     FAILED
       apply: pairing 'half', 64 features, 32 frequencies, 1 to 0.0001334; queries x 1, keys x 1
-      apply: frequencies are not those meant (...): they are those of base 10000 instead of 500000; off by more ...
+      apply: frequencies are not as expected (...): they are those of base 10000 instead of 500000; off by more ...
     """
     if hasattr(apply, "named_modules") and expected is None:
         expected = getattr(apply, "config", None)
