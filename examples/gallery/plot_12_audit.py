@@ -17,7 +17,7 @@ from rfrope import models
 scheme = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768}
 config = {"model_type": "qwen3", "head_dim": 128, "max_position_embeddings": 131072, "rope_parameters": scheme}
 (rope,) = rfrope.from_config(config)
-broken = {"half precision": rope.frequencies.astype(np.float16), "plain ladder": rfrope.geometric(64, base=1e6)}
+broken = {"half precision": rope.frequencies.astype(np.float16), "plain RoPE": rfrope.geometric(64, base=1e6)}
 for name, inv_freq in broken.items():
     print(name, models.audit(inv_freq, config), sep="\n", end="\n\n")
 
