@@ -74,8 +74,10 @@ def _run(options: argparse.Namespace) -> int:
         "checkpoint",
     )
     given = {name: getattr(options, name) for name in (*names, "activation_checkpointing")}
-    with naming("--texts", ", ".join(options.texts)):
-        documents = loading.cut_text(tokenizer, texts[0], options.documents) if len(texts) == 1 else texts
+    documents = texts
+    if len(texts) == 1:
+        with naming("--documents", f"{options.documents} of {options.texts[0]}"):
+            documents = loading.cut_text(tokenizer, texts[0], options.documents)
     found = transformers.tune(model, documents, options.context, tokenizer=tokenizer, rng=options.seed, **given)
     rope: Any = found.rope
     page.report(

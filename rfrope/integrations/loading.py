@@ -71,6 +71,6 @@ def cut_text(tokenizer: Any, text: str, count: int) -> list[list[int]]:
     """Return a text as `count` consecutive documents of equal length."""
     ids = tokenizer(text, verbose=False)["input_ids"]
     if count < 1 or len(ids) < count:
-        raise ValueError(f"the text has {len(ids)} tokens; expected more than the {count} documents of it")
+        raise ValueError(f"the text has {len(ids)} tokens; expected at least 1 document, and a token for each")
     each = len(ids) // count
     return [ids[i * each : (i + 1) * each] for i in range(count)]

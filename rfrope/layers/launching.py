@@ -122,10 +122,8 @@ class LaunchingModule(torch.nn.Module):
         """Return learned phases as they count."""
         return phases
 
-    def _shift(self) -> Tensor | None:
-        """Return the learned phases of keys, ``(D,)`` or ``(heads, 1, D)``, if there are any."""
-        if self.phases is None:
-            return None
+    def _shift(self) -> Tensor:
+        """Return the learned phases of keys, ``(D,)`` or ``(heads, 1, D)``."""
         shift = self._bounded(self._read_learned("phases"))
         return shift if shift.ndim == 1 else shift[:, None]
 
@@ -175,7 +173,8 @@ class LaunchingModule(torch.nn.Module):
         else:
             omega = self._omega(device)
             omega = omega if array.has_float64(_XP, device) else getattr(omega, "float64_bits", omega)
-        both: tuple[Tensor, Tensor] | None = rotated_both(q, k, at, omega, self._shift(), counted, self._learned_turn())
+        shift = None if self.phases is None else self._shift()
+        both: tuple[Tensor, Tensor] | None = rotated_both(q, k, at, omega, shift, counted, self._learned_turn())
         return both
 
     def _read_on_device(self, q: Tensor, positions: Any, offset: Any) -> tuple[Tensor | None, int | None] | None:

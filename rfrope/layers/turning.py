@@ -395,7 +395,8 @@ class TurningModule(LearningModule):
         """Turn features, each with its name and whether it is keys, at positions of a name."""
         _, first, _ = features[0]
         fits = at.ndim == 2 and at.shape[0] == first.shape[-2] and not self._sets
-        omega, turn, shift, rows = self._omega(first.device), self._learned_turn(), self._shift(), None
+        omega, turn, rows = self._omega(first.device), self._learned_turn(), None
+        shift = None if self.phases is None else self._shift()
         if self.max_positions is not None:
             self._check_rows(places, at, self.max_positions)
             rows = None if first.dtype == torch.float64 else self._rows(at, first.device)
