@@ -58,6 +58,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.checkpoint is not None:
         with naming("--checkpoint", options.checkpoint):
             files.check_writable(options.checkpoint, overwrite=True)
+    if options.trained is not None and options.window is not None and options.window > options.trained:
+        raise ValueError(f"--window is {options.window}; expected at most --trained, {options.trained}")
     model, tokenizer, texts = load_model(options)
     from rfrope.integrations import loading, transformers
 
