@@ -76,7 +76,7 @@ def _run(options: argparse.Namespace) -> int:
         "checkpoint",
     )
     given = {name: getattr(options, name) for name in (*names, "activation_checkpointing")}
-    documents = texts
+    documents: list[Any] = texts
     if len(texts) == 1:
         with naming("--documents", f"{options.documents} of {options.texts[0]}"):
             documents = loading.cut_text(tokenizer, texts[0], options.documents)
