@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import pathlib
 import sys
 import warnings
 from collections.abc import Iterator
@@ -37,3 +38,11 @@ def script_at(path: Any) -> Iterator[Any]:
         yield module
     finally:
         del sys.modules[spec.name]
+
+
+def example_scripts(monkeypatch: Any, torch: Any) -> Iterator[Any]:
+    """Yield what loads a script by its name, as ``python examples/NAME.py`` finds what it takes of others beside it."""
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parents[1] / "examples"))
+    threads = torch.get_num_threads()
+    yield importlib.import_module
+    torch.set_num_threads(threads)

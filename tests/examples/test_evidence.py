@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import importlib.util
 import math
 import pathlib
@@ -11,6 +10,7 @@ import re
 from xml.etree import ElementTree
 
 import numpy as np
+import packages
 import pytest
 from campaign import campaign
 from conftest import library
@@ -26,11 +26,7 @@ NAMES = ("glyphs", "series", "chorales", "shapes")
 
 @pytest.fixture(autouse=True)
 def script(monkeypatch):
-    """Load a script by its name, as ``python examples/NAME.py`` finds what it takes of others beside it."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    threads = torch.get_num_threads()
-    yield importlib.import_module
-    torch.set_num_threads(threads)
+    yield from packages.example_scripts(monkeypatch, torch)
 
 
 def rows_of(path):

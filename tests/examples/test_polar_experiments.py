@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import math
 import pathlib
 import re
 
 import numpy as np
+import packages
 import pytest
 from campaign import campaign
 from conftest import library
@@ -25,11 +25,7 @@ TOKENS = 150  # more than are trained on
 
 @pytest.fixture(autouse=True)
 def script(monkeypatch):
-    """Load a script by its name, as ``python examples/NAME.py`` finds what it takes of others beside it."""
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    threads = torch.get_num_threads()
-    yield importlib.import_module
-    torch.set_num_threads(threads)
+    yield from packages.example_scripts(monkeypatch, torch)
 
 
 NAMES = re.findall(r'^    "(.+?)": Arm', (ROOT / "examples" / "arms.py").read_text("utf-8"), re.MULTILINE)
