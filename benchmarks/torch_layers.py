@@ -92,7 +92,7 @@ def training(dtype_name: str, heads: int = HEADS, tokens: int = TOKENS) -> list[
 
 
 def backwards() -> list[Entry]:
-    """Gradients of (1, 32, 4096, 128) alone, from such in memory, and from one number or one a row, as sums give."""
+    """Gradients of (1, 32, 4096, 128) alone, from such in memory, and from what sums and masked attention give."""
     import torch
 
     x = features(TOKENS, HEADS, torch.float32, 0).requires_grad_()
@@ -102,6 +102,7 @@ def backwards() -> list[Entry]:
         "a gradient in memory": dense,
         "a gradient of a sum": torch.ones(()).expand(x.shape),
         "a gradient of sums of rows": dense[..., :1].expand(x.shape),
+        "a gradient that is transposed, as that of keys of masked attention": dense.mT.contiguous().mT,
     }
     return [Entry(name, lambda g=g: torch.autograd.grad(turned, x, g, retain_graph=True)) for name, g in given.items()]
 

@@ -172,7 +172,8 @@ def train(model: Reader, task: str, seed: int, rate: float, steps: int) -> None:
         starts, notes = rng.integers(len(text) - TRAINED - 1, size=BATCH), min(NOTES, 1 + 24 * step // max(steps, 24))
         windows = (text[start : start + TRAINED + 1] for start in starts)
         tokens, targets, kinds = planted(windows, notes, **NEAR, rng=rng)
-        found = nn.functional.cross_entropy(model(tokens).transpose(1, 2), targets, reduction="none")
+        logits = model(tokens).flatten(0, 1)
+        found = nn.functional.cross_entropy(logits, targets.flatten(), reduction="none").view_as(targets)
         return found[kinds == 0].mean() + found[kinds > 0].mean()
 
     fit(model, loss, rate, steps)

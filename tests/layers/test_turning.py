@@ -85,6 +85,16 @@ def test_places(place, rope, dtype):
         assert module(q[0], k[0], **options)[0].shape == (6, 5, WIDTH)
 
 
+@pytest.mark.parametrize("tokens", [5, 700])  # turned by one node of the graph, and by the operator
+def test_gradients_of_features_that_lie_apart(tokens):
+    module, q = RotaryEmbedding(FREQUENCIES), features(2, 3, tokens, WIDTH).requires_grad_()
+    turned, gradient = module(q, q)[0], features(2, 3, tokens, WIDTH, seed=1)
+    apart = gradient.mT.contiguous().mT
+    found = [torch.autograd.grad(turned, [q], one, retain_graph=True)[0] for one in (gradient, apart)]
+    assert apart.stride(-1) == tokens
+    assert torch.equal(*found)
+
+
 def test_a_decode_step_is_known_after_the_first():
     if dispatch.backend_function(turning.rotated, "cpu") is None:
         pytest.skip("no compiled loops")

@@ -400,13 +400,17 @@ def turn_back(
 ) -> tuple[Array, Array] | None:
     """Return the gradient of magnitudes x, and that of the phases unless `shape` is None, from one pass.
 
-    None where the memory of x cannot be gone over twice: where rows share it, or something lies between them.
+    None where x is not of the shape of what it is turned into. Magnitudes with gaps between their rows, or of rows that
+    share their memory, are copied first: the loop writes where it reads.
     """
-    target = xp.empty_like(x)
-    views = map(array.view_as_numpy, (x, target))
-    steps = [[step for length, step in zip(v.shape, v.strides, strict=True) if length > 1] for v in views]
-    if steps[0] != steps[1] or turn.shape(x.shape, (x.shape[-1],)) != tuple(y.shape):
+    if turn.shape(x.shape, (x.shape[-1],)) != tuple(y.shape):
         return None
+    target = xp.empty_like(x)
+    views = [array.view_as_numpy(one) for one in (x, target)]
+    steps = [[step for length, step in zip(v.shape, v.strides, strict=True) if length > 1] for v in views]
+    if steps[0] != steps[1]:
+        x = xp.empty_like(x)
+        array.view_as_numpy(x)[...] = views[0]
     return target, _turn_gradients(x, y, angles, turn, shape, False, xp, target)
 
 

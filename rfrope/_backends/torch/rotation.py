@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from rfrope._backends.torch.recording import side_by_side
 from rfrope._core import array, dispatch, sums
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
@@ -297,6 +298,7 @@ def _turn_backward(
     needs: Any, gradient: Tensor, x: Tensor | None, shape: tuple[int, ...], *given: Any
 ) -> tuple[Any, ...]:
     positions, frequencies, shift, scale, factor, *pairings, inverse, softplus = given
+    gradient = side_by_side(gradient)
     angles, of_angles = (positions, frequencies, shift), any(needs[1:4])
     found: list[Any] = [None] * 10
     of_shift = shift is not None and not any(needs[1:3])
