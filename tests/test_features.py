@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from conftest import library
@@ -83,6 +84,22 @@ def test_the_variance_of_lemma_2_is_that_of_a_normal_integral(kind):
     mean = np.sum(weights * value)
     assert mean == pytest.approx(math.exp(X @ Y), rel=1e-12)
     assert features.variance(X, Y, 1, features=kind) == pytest.approx(np.sum(weights * (value - mean) ** 2), rel=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("x, y", [(28.0, 28.0), (60.0, -20.0), (20.0, -20.0), (12.0, 3.0)])
+def test_the_variance_where_its_parts_overflow_or_vanish(kind, x, y):
+    with mpmath.workdps(40):
+        one, other = mpmath.mpf(x), mpmath.mpf(y)
+        near, apart = (one - other) ** 2, (one + other) ** 2
+        wanted = {
+            "positive": mpmath.exp(2 * one * other) * mpmath.expm1(apart),
+            "hyperbolic": mpmath.exp(2 * one * other + apart) * mpmath.expm1(-apart) ** 2 / 2,
+            "trigonometric": mpmath.exp(one**2 + other**2) * mpmath.expm1(-near) ** 2 / 2,
+        }[kind]
+    with np.errstate(over="ignore"):
+        found = features.variance([x], [y], 1, features=kind)
+    assert float(found) == pytest.approx(float(wanted), rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -188,12 +188,14 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
     m = float(whole("n_projections", n_projections, 1))
     choice("features", features, _KINDS)
     if features == "trigonometric":
-        size = xp.exp(xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1))
-        return size * xp.expm1(-xp.sum((x - y) ** 2, axis=-1)) ** 2 * (0.5 / m)
-    apart, square = xp.sum((x + y) ** 2, axis=-1), xp.exp(2.0 * xp.sum(x * y, axis=-1))
+        apart = xp.sum((x - y) ** 2, axis=-1)
+        size = xp.where(apart == 0.0, 0.0, xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1))  # inf times 0 is no number
+        return xp.exp(size) * xp.expm1(-apart) ** 2 * (0.5 / m)
+    apart = xp.sum((x + y) ** 2, axis=-1)
+    size = xp.exp(2.0 * xp.sum(x * y, axis=-1) + apart)  # one exponent: of two, one overflows where the other vanishes
     if features == "positive":
-        return square * xp.expm1(apart) / m
-    return square * xp.exp(apart) * xp.expm1(-apart) ** 2 * (0.5 / m)
+        return size * -xp.expm1(-apart) / m
+    return size * xp.expm1(-apart) ** 2 * (0.5 / m)
 
 
 def _read(x: Any, projections: Any) -> tuple[tuple[Array, Any], Array, ModuleType]:
