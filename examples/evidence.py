@@ -258,10 +258,45 @@ def compare(rows: list[Row], arms: Mapping[str, Arm], columns: Iterable[str], fo
         line = {"arm": name, "chosen": chosen, "setting": row["setting"], "rate": row["rate"]}
         line |= {part: stated(values_of(rows, name, [part])[:, 0], form) for part in columns}
         found = against.get(name)
-        line[f"less {reference}"] = "" if found is None else f"{found.mean:+{form}} ± {found.error:{form}}"
+        low, high = (0.0, 0.0) if found is None else found.interval
+        line[f"less {reference} (95 %)"] = (
+            "" if found is None else f"{found.mean:+{form}} ({low:+{form}} to {high:+{form}})"
+        )
         line["p, corrected"] = "" if found is None else f"{corrected[name]:.2g}"
         table.append(line)
     return table
+
+
+def draw(rows: list[Row], arms: Mapping[str, Arm], path: pathlib.Path, unit: str) -> None:
+    """Draw the difference of each arm to the best baseline, with its interval of 95 %, colours by the side it is on."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    from rfrope.plotting.drawing import COLOURS
+
+    names = list(dict.fromkeys(row["encoding"] for row in rows))
+    reference, items = sides(rows, arms)[1] or names[0], {name: items_of(rows, name) for name in names}
+    names = [name for name in names if name != reference and len(items[name]) > 1]
+    with pyplot.rc_context({"svg.hashsalt": "rfrope", "svg.fonttype": "none", "font.size": 8.0}):
+        figure, axis = pyplot.subplots(figsize=(6.0, 1.0 + 0.22 * len(names)), layout="constrained")
+        for side, label, colour in (
+            (True, "designed", COLOURS[0]), (False, "baseline", COLOURS[3]), (None, "neither", "0.5"),
+        ):  # fmt: skip
+            own = {name: contrast(items[name] - items[reference]) for name in names if arms[name].designed is side}
+            if own:
+                means, ends = [one.mean for one in own.values()], [one.interval for one in own.values()]
+                reach = np.abs(np.transpose(ends) - means)
+                places = [names.index(name) for name in own]
+                axis.errorbar(means, places, xerr=reach, fmt="o", color=colour, label=label, markersize=3.5)
+        axis.axvline(0.0, color="black", linewidth=0.8)
+        axis.set(xlabel=f"less {reference} ({unit})", yticks=range(len(names)), yticklabels=names)
+        axis.invert_yaxis()
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        figure.savefig(path, metadata={"Date": None})
+        pyplot.close(figure)
 
 
 def compared(rows: list[Row], pairs: Iterable[tuple[str, str]]) -> list[str]:
@@ -285,13 +320,14 @@ def main(
     *,
     columns: Iterable[str],
     form: str,
+    unit: str,
     seeds: int,
     pairs: Iterable[tuple[str, str]] = (),
     names: Iterable[str] | None = None,
     parser: argparse.ArgumentParser | None = None,
     taken: tuple[str, ...] = (),
 ) -> int:
-    """Read the command line of a script, train, and write the table beside the rows.
+    """Read the command line of a script, train, and write table and figure beside the rows.
 
     Parameters
     ----------
@@ -301,8 +337,8 @@ def main(
         ``work((arm, setting, rate, seed), short=...)`` gives the columns of a row.
     arms : callable
         Returns the arms by their names.
-    columns, form
-        As of `compare`.
+    columns, form, unit
+        As of `compare` and `draw`.
     seeds : int
         Runs of each arm that read the test.
     pairs : iterable of (str, str)
@@ -318,6 +354,7 @@ def main(
     settings = {name: list(known[name].settings) for name in options.arms if name in known}
     rows = search(options.output, settings, options.seeds, partial(work, short=options.short, **own), options.workers)
     show(compare(rows, known, columns, form), options.output, command(script, arguments))
+    draw(rows, known, options.output.with_suffix(".svg"), unit)
     found = primary(rows, known)
     if found is not None:
         print(f"best designed less best baseline, over seeds and items: {found}")

@@ -6,7 +6,7 @@ position of a note is its onset and its pitch; its content says nothing of eithe
 key. A model is trained on 64 notes, and reads 64 and 192.
 
 Each run takes less than a minute of one core. The file keeps what is done: the same command goes on after an
-interruption. Beside it comes a table (``.inc``).
+interruption. Beside it come a table (``.inc``) and a figure (``.svg``).
 """
 
 from __future__ import annotations
@@ -190,7 +190,9 @@ def run(which: tuple[str, str, float, int], short: bool = False) -> Row:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
-    own = dict(columns=[f"{TRAINED} notes", f"{READ} notes"], form=".3f", seeds=SEEDS, pairs=PAIRS)
+    own = dict(
+        columns=[f"{TRAINED} notes", f"{READ} notes"], form=".3f", unit="bits for each note", seeds=SEEDS, pairs=PAIRS
+    )
     return evidence(__doc__, "evidence_chorales.py", arguments, run, arms, **own)
 
 

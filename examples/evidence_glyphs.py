@@ -5,7 +5,7 @@ turned, sheared and scaled at random, and cut into patches of 8 by 8 pixels. A m
 pixels and reads others, in styles that it has not seen, at 32, 48, 64 and 96, where patches lie closer together.
 
 Each run takes less than a minute of one core. The file keeps what is done: the same command goes on after an
-interruption. Beside it comes a table (``.inc``).
+interruption. Beside it come a table (``.inc``) and a figure (``.svg``).
 """
 
 from __future__ import annotations
@@ -197,7 +197,13 @@ def run(which: tuple[str, str, float, int], short: bool = False) -> Row:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
-    own = dict(columns=[f"{side} pixels" for side in READ], form=".1f", seeds=SEEDS, pairs=PAIRS)
+    own = dict(
+        columns=[f"{side} pixels" for side in READ],
+        form=".1f",
+        unit="points of the share misread",
+        seeds=SEEDS,
+        pairs=PAIRS,
+    )
     return evidence(__doc__, "evidence_glyphs.py", arguments, run, arms, **own)
 
 

@@ -5,7 +5,7 @@ to be predicted. Series are draws of a Gaussian process whose covariance is know
 least error are known too (`evidence_theory`); or outlines of leaves (``--data leaves``), thinned at random.
 
 Each run takes some seconds of one core. The file keeps what is done: the same command goes on after an interruption.
-Beside it comes a table (``.inc``).
+Beside it come a table (``.inc``) and a figure (``.svg``).
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--data", choices=DATA, default="sum", help="what series are drawn from; sum")
-    own = dict(columns=["error"], form=".2f", seeds=SEEDS, pairs=PAIRS)
+    own = dict(columns=["error"], form=".2f", unit="percent of the variance", seeds=SEEDS, pairs=PAIRS)
     known = dict(names=arms("sum"), parser=parser, taken=("data",))
     return evidence(__doc__, "evidence_series.py", arguments, run, arms, **own, **known)
 

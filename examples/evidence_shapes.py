@@ -6,7 +6,7 @@ neighbours, which have lengths and angles but no direction; its position has thr
 size, and reads clouds that are smaller, alike and larger.
 
 Each run takes some seconds of one core. The file keeps what is done: the same command goes on after an interruption.
-Beside it comes a table (``.inc``).
+Beside it come a table (``.inc``) and a figure (``.svg``).
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def run(which: tuple[str, str, float, int], short: bool = False) -> Row:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
-    own = dict(columns=list(SIZES), form=".1f", seeds=SEEDS, pairs=PAIRS)
+    own = dict(columns=list(SIZES), form=".1f", unit="points of the share misclassified", seeds=SEEDS, pairs=PAIRS)
     return evidence(__doc__, "evidence_shapes.py", arguments, run, arms, **own)
 
 

@@ -409,7 +409,11 @@ def test_settings_and_rates_are_those_of_validation(script, tmp_path):
     table = shared.compare(rows, arms, ["all"], ".2f")
     assert [line["chosen"] for line in table] == ["best designed", "best baseline", ""]
     assert table[0]["all"].startswith("3.15 ± 0.06")
-    assert table[2]["less b"] == "+2.00 ± 0.00"
+    assert table[2]["less b (95 %)"] == "+2.00 (+2.00 to +2.00)"
+    shared.draw(rows, arms, tmp_path / "runs.svg", "percent")
+    drawn = (tmp_path / "runs.svg").read_text("utf-8")
+    assert all(f">{text}</text>" in drawn for text in ("a", "c", "designed", "neither", "less b (percent)"))
+    assert not any(f">{text}</text>" in drawn for text in ("b", "baseline"))
     (line,) = shared.compared(rows, [("a", "c"), ("a", "unknown")])
     assert line.startswith("a less c: -4.0000 ± ")
 
@@ -452,6 +456,7 @@ def test_a_short_run_goes_on(script, tmp_path, monkeypatch, capsys, name, arms, 
     assert len(again) == 12
     assert "best designed less best baseline, over seeds and items: " in capsys.readouterr().out
     assert "best designed" in path.with_suffix(".inc").read_text("utf-8")
+    assert path.with_suffix(".svg").exists()
 
 
 def test_the_summary_corrects_for_all_five(script, tmp_path):
