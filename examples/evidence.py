@@ -279,6 +279,8 @@ def draw(rows: list[Row], arms: Mapping[str, Arm], path: pathlib.Path, unit: str
     names = list(dict.fromkeys(row["encoding"] for row in rows))
     reference, items = sides(rows, arms)[1] or names[0], {name: items_of(rows, name) for name in names}
     names = [name for name in names if name != reference and len(items[name]) > 1]
+    if not names:  # a single seed has no interval
+        return
     with pyplot.rc_context({"svg.hashsalt": "rfrope", "svg.fonttype": "none", "font.size": 8.0}):
         figure, axis = pyplot.subplots(figsize=(6.0, 1.0 + 0.22 * len(names)), layout="constrained")
         for side, label, colour in (

@@ -61,7 +61,14 @@ PAIRS = (
 
 def correlations(text: str, times: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the covariance ``(..., n, m)`` between times ``(..., n)`` and others ``(..., m)``."""
-    return np.asarray(rfrope.kernels.parse(text).phi(times[..., :, None] - others[..., None, :]))
+    phi = rfrope.kernels.parse(text).phi
+    if times is not others:
+        return np.asarray(phi(times[..., :, None] - others[..., None, :]))
+    n = times.shape[-1]
+    one, other = np.tril_indices(n, -1)  # half of the lags: exact waves of all would be a quarter of a run
+    found = np.broadcast_to(np.eye(n), (*times.shape, n)).copy()
+    found[..., one, other] = found[..., other, one] = phi(times[..., one] - times[..., other])
+    return found
 
 
 def times(rng: np.random.Generator, series: int) -> np.ndarray:
