@@ -543,13 +543,64 @@ def test_the_page_says_what_the_code_does(script):
     assert len(chain) == 7
 
 
-def finished(tuned, name):
-    """Rows of a file at the rates that validation chose, those of no arm missing."""
-    rows = tuned.read(ROOT / "docs" / f"{name}.csv")
+def finished(tuned, name, arms=None):
+    """Rows of a file, or of some arms in it, at the rates that validation chose; none is missing."""
+    rows = [row for row in tuned.read(ROOT / "docs" / f"{name}.csv") if arms is None or row["encoding"] in arms]
     best = {arm: min(found, key=found.get) for arm, found in tuned.losses_by_rate(rows).items()}
     rows = [row for row in rows if float(row["rate"]) == best[row["encoding"]]]
     assert len(rows) == len(best) * (len(tuned.APART) + tuned.SEEDS)
     return rows, list(best)
+
+
+SITTING = (  # the arms of (a) that have run, in the order of the command
+    "PoPE", "polar, gaussian ladder", "polar, gaussian ladder, iid", "polar, gaussian ladder, no bias", "RoPE",
+    "RoPE, window", "RoPE with window, and none", "ALiBi",
+)  # fmt: skip
+
+
+def test_the_page_says_what_the_runs_of_code_gave(script):
+    tuned, lm = script("tuned"), script("train_lm")
+    rows, _ = finished(tuned, "train_lm_polar", SITTING)
+    table, primary = tuned.compare(rows, [*lm.FAR_PARTS])
+    chosen = {line["chosen"]: line["arm"] for line in table}
+    ladder = "polar, gaussian ladder"
+    assert (chosen["best baseline"], chosen["best polar"]) == ("RoPE, window", f"{ladder}, no bias")
+
+    def mean(name, column):
+        return f"{tuned.values_of(rows, name, [column]).mean():.2f}"
+
+    def less(one, other, column):
+        return tuned.contrast((tuned.values_of(rows, one, [column]) - tuned.values_of(rows, other, [column]))[:, 0])
+
+    planned, unplanned = less(ladder, "PoPE", "to 4x"), less(f"{ladder}, no bias", "PoPE", "to 4x")
+    bias, drawn = (less(ladder, f"{ladder}, {more}", "beyond") for more in ("no bias", "iid"))
+    kernels = {(line["arm"], line["head"]): line for line in tuned.trained_kernels(rows)}
+    near, far = (kernels[ladder, "1"][f"kernel at {lag}"].split(" ±")[0] for lag in (16, 1024))
+    by_rate = tuned.read(ROOT / "docs" / "train_lm_polar.csv")
+    beyond = {
+        float(row["rate"]): float(row["validation beyond"])
+        for row in by_rate
+        if (row["encoding"], row["seed"]) == ("PoPE", "100")
+    }
+    page = " ".join((ROOT / "docs" / "experiments_polar.rst").read_text("utf-8").split())
+    for sentence in (
+        f'the best baseline, "RoPE, window", loses {mean("RoPE, window", "beyond")} bits for each byte and the best '
+        f'polar arm, the Gaussian ladder without bias, {mean(f"{ladder}, no bias", "beyond")}: {primary.mean:+.3f} ± '
+        f"{primary.error:.3f} bits",
+        f"PoPE loses {mean('PoPE', 'beyond')}, ALiBi {mean('ALiBi', 'beyond')} and RoPE {mean('RoPE', 'beyond')}",
+        f"differs by {planned.mean:+.3f} ± {planned.error:.3f} bits from PoPE (p = {planned.p:.2g})",
+        f"is {unplanned.mean:+.3f} ± {unplanned.error:.3f} bits from PoPE (p = {unplanned.p:.2g})",
+        f"{bias.mean:+.3f} ± {bias.error:.3f} bits (p = {bias.p:.2g})",
+        f"{drawn.mean:+.3f} ± {drawn.error:.3f} bits (p = {drawn.p:.2g})",
+        f"from {near.replace(', then', ' to')} at 16 bytes, and at 1024, where it was {far.replace(', then', ', to')}",
+        f"loses {beyond[0.004]:.2f}, {beyond[0.008]:.2f} and {beyond[0.016]:.2f} bits beyond it at rates of 0.004, "
+        "0.008 and 0.016",
+    ):
+        assert sentence in page, sentence
+    assert lm.PAIRS["to 4x"] == [(ladder, "PoPE")]
+    within = less(ladder, f"{ladder}, no bias", "within")
+    assert abs(within.mean) < 0.005, "no better within it: docs/torch.rst"
+    assert within.p > 0.05
 
 
 def test_the_page_says_what_the_runs_of_mixed_texts_gave(script):
