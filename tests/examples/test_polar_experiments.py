@@ -585,7 +585,7 @@ def test_the_page_says_what_the_runs_of_code_gave(script):
     page = " ".join((ROOT / "docs" / "experiments_polar.rst").read_text("utf-8").split())
     for sentence in (
         f'the best baseline, "RoPE, window", loses {mean("RoPE, window", "beyond")} bits for each byte and the best '
-        f'polar arm, the Gaussian ladder without bias, {mean(f"{ladder}, no bias", "beyond")}: {primary.mean:+.3f} ± '
+        f"polar arm, the Gaussian ladder without bias, {mean(f'{ladder}, no bias', 'beyond')}: {primary.mean:+.3f} ± "
         f"{primary.error:.3f} bits",
         f"PoPE loses {mean('PoPE', 'beyond')}, ALiBi {mean('ALiBi', 'beyond')} and RoPE {mean('RoPE', 'beyond')}",
         f"differs by {planned.mean:+.3f} ± {planned.error:.3f} bits from PoPE (p = {planned.p:.2g})",
