@@ -190,7 +190,7 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
     if features == "trigonometric":
         apart = xp.sum((x - y) ** 2, axis=-1)
         size = xp.where(apart == 0.0, 0.0, xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1))  # inf times 0 is no number
-        return xp.exp(size) * xp.expm1(-apart) ** 2 * (0.5 / m)
+        return (xp.exp(0.5 * size) * xp.expm1(-apart)) ** 2 * (0.5 / m)
     apart = xp.sum((x + y) ** 2, axis=-1)
     size = xp.exp(2.0 * xp.sum(x * y, axis=-1) + apart)  # one exponent: of two, one overflows where the other vanishes
     if features == "positive":

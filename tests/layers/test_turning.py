@@ -95,6 +95,22 @@ def test_gradients_of_features_that_lie_apart(tokens):
     assert torch.equal(*found)
 
 
+def test_a_graph_may_not_know_how_far_gradients_lie_apart(monkeypatch):
+    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+    torch._dynamo.reset()
+    omega = torch.from_numpy(FREQUENCIES)
+
+    def chosen(x, mask):
+        places = mask.nonzero()[:, 0]
+        torch._check(places.shape[0] != 1)
+        return rfrope.rotate(x[places], places, omega).mT.contiguous().sin().sum()
+
+    x, mask = features(6, WIDTH).requires_grad_(), torch.tensor([1, 0, 1, 1, 0, 1], dtype=torch.bool)
+    compiled = torch.compile(chosen, fullgraph=True, backend="aot_eager")
+    found = [torch.autograd.grad(call(x, mask), [x])[0] for call in (compiled, chosen)]
+    torch.testing.assert_close(*found, rtol=0, atol=1e-6)
+
+
 def test_a_decode_step_is_known_after_the_first():
     if dispatch.backend_function(turning.rotated, "cpu") is None:
         pytest.skip("no compiled loops")
