@@ -82,7 +82,7 @@ def turn_gradient(
 
 def has_negative(x: Array, xp: ModuleType) -> bool:
     """Version of the generic function for recorded tensors: only their values are looked at."""
-    return bool(DISPATCHED[*TORCH_ROTATION, "has_negative"](x.detach(), xp))
+    return bool(DISPATCHED[*TORCH_ROTATION, "has_negative"](x.detach().resolve_neg(), xp))
 
 
 def _options(turn: TurnOptions) -> tuple[Tensor | None, float, str, str, bool, bool]:
