@@ -95,8 +95,8 @@ def test_gradients_of_features_that_lie_apart(tokens):
     assert torch.equal(*found)
 
 
-def test_a_graph_may_not_know_how_far_gradients_lie_apart(monkeypatch):
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True)
+def test_a_graph_may_not_know_how_far_gradients_lie_apart():
     torch._dynamo.reset()
     omega = torch.from_numpy(FREQUENCIES)
 
@@ -109,6 +109,7 @@ def test_a_graph_may_not_know_how_far_gradients_lie_apart(monkeypatch):
     compiled = torch.compile(chosen, fullgraph=True, backend="aot_eager")
     found = [torch.autograd.grad(call(x, mask), [x])[0] for call in (compiled, chosen)]
     torch.testing.assert_close(*found, rtol=0, atol=1e-6)
+    torch._dynamo.reset()
 
 
 def test_a_decode_step_is_known_after_the_first():
