@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import pathlib
@@ -352,70 +353,98 @@ def test_magnitudes(out_pairing, softplus):
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
 TEXT = pathlib.Path(kernels.__file__).read_text("utf-8")
-MISTAKES = {  # of the text: what a person might write instead
-    "sign of the sine": ("turned, other = first * cos - second * sin", "turned, other = first * cos + second * sin"),
-    "inverse": ("(-sin if BACK else sin)", "sin"),
-    "second feature": ("first * sin + second * cos", "first * sin + first * cos"),
+MISTAKES = {  # of the text, what a person might write instead, and in what of `SEEN_BY` it is noticed
+    "sign of the sine": (
+        "turned, other = first * cos - second * sin",
+        "turned, other = first * cos + second * sin",
+        "words",
+    ),
+    "inverse": ("(-sin if BACK else sin)", "sin", "both sides"),
+    "second feature": ("first * sin + second * cos", "first * sin + first * cos", "words"),
     "pairing": (
         "if LAYOUT == INTERLEAVED:\n        column = tl.arange(0, 2 * BLOCKS)[None, None, :]\n        found",
         "if LAYOUT != INTERLEAVED:\n        column = tl.arange(0, 2 * BLOCKS)[None, None, :]\n        found",
+        "words",
     ),
-    "stride of tokens": ("row * x_steps[2]", "row * x_steps[1]"),
-    "stride of results": ("number * y_steps[1]", "number * x_steps[1]"),
+    "stride of tokens": ("row * x_steps[2]", "row * x_steps[1]", "words"),
+    "stride of results": ("number * y_steps[1]", "number * x_steps[1]", "small magnitudes"),
     "stride of features": (
         "at + (column + D).to(tl.int64) * step, mask=mask, other",
         "at + (column + D), mask=mask, other",
+        "far features",
     ),
     "steps of 32 bits": (
         "at + (column + D).to(tl.int64) * step, mask=mask, other",
         "at + (column + D) * step, mask=mask, other",
+        "far features",
     ),
-    "mask of tokens": ("valid = (member < heads) & (token + row < tokens)", "valid = member < heads"),
+    "mask of tokens": ("valid = (member < heads) & (token + row < tokens)", "valid = member < heads", "half"),
     "mask of heads": (
         "valid = (member < heads) & (token + row < tokens)",
         "valid = (member < heads + 1) & (token + row < tokens)",
+        "words",
     ),
     "mask of blocks": (
         "mask = valid & (column < D)\n        tl.store",
         "mask = valid & (column <= D)\n        tl.store",
+        "words",
     ),
-    "quadrant": ("quadrant = quarters.to(tl.int32) & 3", "quadrant = quarters.to(tl.int32) & 1"),
-    "rounded quadrant": ("(units + (1 << 61)) >> 62", "units >> 62"),
-    "low word of 1/(2 pi)": ("0x7F09D5F47D4D3770", "0x7F09D5F47D4D3770 ^ 0x7F00000000000000"),
-    "carry": (" + (p_1 < product).to(tl.uint64)", ""),
-    "what a word lacks": ("rest += position.to(tl.float32) * lack", "rest += lack"),
-    "bits behind the point": ("units += whole * word + part * coarse", "units += whole * word"),
+    "quadrant": ("quadrant = quarters.to(tl.int32) & 3", "quadrant = quarters.to(tl.int32) & 1", "words"),
+    "rounded quadrant": ("(units + (1 << 61)) >> 62", "units >> 62", "words"),
+    "low word of 1/(2 pi)": ("0x7F09D5F47D4D3770", "0x7F09D5F47D4D3770 ^ 0x7F00000000000000", "carry"),
+    "carry": (" + (p_1 < product).to(tl.uint64)", "", "carry"),
+    "what a word lacks": ("rest += position.to(tl.float32) * lack", "rest += lack", "carry"),
+    "bits behind the point": ("units += whole * word + part * coarse", "units += whole * word", "any frequency"),
     "sign of a position": (
         "whole, part = tl.where(negative, -whole, whole)",
         "whole, part = tl.where(negative, whole, whole)",
+        "any frequency",
     ),
-    "far word": ("+ (position >> 26) * far", "+ (position >> 25) * far"),
-    "cosine's polynomial": ("1.0 - 0.5 * z", "1.0 + 0.5 * z"),
-    "bits below 2**-32": ("rest += tl.where(negative, -fine, fine)", "rest += 0.0 * tl.where(negative, -fine, fine)"),
-    "heads of 32 bits": ("number = (head + member).to(tl.int64)", "number = head + member"),
-    "sequences of 32 bits": ("(pid // tiles // chunks).to(tl.int64)", "pid // tiles // chunks"),
+    "far word": ("+ (position >> 26) * far", "+ (position >> 25) * far", "words"),
+    "cosine's polynomial": ("1.0 - 0.5 * z", "1.0 + 0.5 * z", "words"),
+    "bits below 2**-32": (
+        "rest += tl.where(negative, -fine, fine)",
+        "rest += 0.0 * tl.where(negative, -fine, fine)",
+        "any frequency",
+    ),
+    "heads of 32 bits": ("number = (head + member).to(tl.int64)", "number = head + member", "far heads"),
+    "sequences of 32 bits": ("(pid // tiles // chunks).to(tl.int64)", "pid // tiles // chunks", "far sequences"),
     "tokens of 32 bits": (
         "row = tl.arange(0, TOKENS)[None, :, None].to(tl.int64)",
         "row = tl.arange(0, TOKENS)[None, :, None]",
+        "far tokens",
     ),
-    "heads of angles in 32 bits": ("head.to(tl.int64)  #", "head  #"),
-    "sets of 32 bits": ("(head // group).to(tl.int64)", "head // group"),
-    "frequencies of 32 bits": ("column.to(tl.int64) * f_steps[2]", "column * f_steps[2]"),
-    "shifts of 32 bits": ("column.to(tl.int64) * s_steps[3]", "column * s_steps[3]"),
-    "scales of 32 bits": ("column.to(tl.int64) * e_steps[3]", "column * e_steps[3]"),
-    "set of frequencies": ("(head // group).to(tl.int64), head", "head.to(tl.int64), head"),
-    "scale divides": ("factor / e if DIVIDED else factor * e", "factor * e"),
-    "shift's tokens": ("(token + row) * s_steps[2]", "row * s_steps[2]"),
-    "counted tokens": ("found = token + row + offset", "found = row + offset"),
+    "heads of angles in 32 bits": ("head.to(tl.int64)  #", "head  #", "far positions of heads"),
+    "sets of 32 bits": ("(head // group).to(tl.int64)", "head // group", "far sets"),
+    "frequencies of 32 bits": ("column.to(tl.int64) * f_steps[2]", "column * f_steps[2]", "far frequencies"),
+    "shifts of 32 bits": ("column.to(tl.int64) * s_steps[3]", "column * s_steps[3]", "far shifts"),
+    "scales of 32 bits": ("column.to(tl.int64) * e_steps[3]", "column * e_steps[3]", "far scales"),
+    "set of frequencies": ("(head // group).to(tl.int64), head", "head.to(tl.int64), head", "both sides"),
+    "scale divides": ("factor / e if DIVIDED else factor * e", "factor * e", "turned back"),
+    "shift's tokens": ("(token + row) * s_steps[2]", "row * s_steps[2]", "float positions"),
+    "counted tokens": ("found = token + row + offset", "found = row + offset", "both sides of magnitudes"),
     "rest of the features": (
         "after, behind = D if LAYOUT == MAGNITUDES else 2 * D, D if",
         "after, behind = D if LAYOUT == MAGNITUDES else D, D if",
+        "far positions",
     ),
-    "small softplus": ("tl.where(rounded == 0.0, e, tl.log(w)", "tl.where(rounded == 0.0, 0.0, tl.log(w)"),
-    "sums of keys in the shift": ("tl.where(shifted, tl.sum(along, 1), 0.0)", "tl.sum(along, 1)"),
-    "sign of a gradient": ("sign * (cos * crosses + sin * dots)", "sign * (cos * crosses - sin * dots)"),
-    "gradient of the softplus": ("turned / (1.0 + tl.exp(-z_1))", "turned / (1.0 + tl.exp(z_1))"),
-    "line of the sums": ("+ (head % group) // each", ""),
+    "small softplus": (
+        "tl.where(rounded == 0.0, e, tl.log(w)",
+        "tl.where(rounded == 0.0, 0.0, tl.log(w)",
+        "small magnitudes",
+    ),
+    "sums of keys in the shift": (
+        "tl.where(shifted, tl.sum(along, 1), 0.0)",
+        "tl.sum(along, 1)",
+        "both sides of magnitudes",
+    ),
+    "sign of a gradient": ("sign * (cos * crosses + sin * dots)", "sign * (cos * crosses - sin * dots)", "both sides"),
+    "gradient of the softplus": (
+        "turned / (1.0 + tl.exp(-z_1))",
+        "turned / (1.0 + tl.exp(z_1))",
+        "both sides of magnitudes",
+    ),
+    "line of the sums": ("+ (head % group) // each", "", "both sides of magnitudes"),
 }
 
 
@@ -430,73 +459,93 @@ def sides(shift, sets, softplus):
     return q, k, omega, shift.clone().requires_grad_(), TurnOptions(pairing, "interleaved", 1.3, False, softplus)
 
 
-def everything(rooms):
-    """Check what the mistakes are in: few calls, since each mistake makes all of them."""
-    x = uniform(2, 9, 37, 2 * BLOCKS + 3).float()
-    at = torch.randint(-(2**31), 2**31, (37, 1), generator=torch.Generator().manual_seed(0))
-    for options in ({}, {"pairing": "interleaved", "out_pairing": "half", "inverse": True}):
-        check(x, at, frequencies(BLOCKS, 1), scale=uniform(BLOCKS) + 1.0, **options)
-    check(x.repeat_interleave(2, -1)[..., ::2], at.double() / 2.0**20, frequencies(BLOCKS, 1), uniform(37, 1))
-    check(x, FAR["2**53"][:1].expand(37)[:, None] - AT[:1], frequencies(BLOCKS, 1))
-    test_far_positions_by_words("2**40")
-    test_frequencies_of_any_size()
-    test_a_carry_between_words()
+X = uniform(2, 9, 37, 2 * BLOCKS + 3).float()
+WIDE = torch.randint(-(2**31), 2**31, (37, 1), generator=torch.Generator().manual_seed(0))
+TO_MAGNITUDES = {"pairing": MAGNITUDES, "out_pairing": "half", "softplus": True}
+
+
+def both_sides(softplus, shift, sets):
+    """Queries and keys in one launch, and gradients of all."""
+    q, k, omega, shift, turn = sides(shift, sets, softplus)
+    found = rotation.rotated_both(q, k, None, omega, shift, 5, turn)
+    weights = [uniform(*one.shape, seed=8) for one in found]
+    gradients = torch.autograd.grad(found, (q, k, omega, shift), [fenced(one.float()) for one in weights])
+    wide = [one.detach().double().requires_grad_() for one in (q, k)]
+    places = torch.arange(5, 5 + TOKENS)[:, None]
+    exact = [
+        rotated.generic(one, Angles(places, omega.repeat_interleave(one.shape[1] // sets, 0), added, XP), turn, None)
+        for one, added in zip(wide, (None, shift), strict=True)
+    ]
+    for one, other in zip(found, exact, strict=True):
+        assert_rounded(one.detach(), other.detach(), ERROR)
+    for one, other in zip(gradients, torch.autograd.grad(exact, (*wide, omega, shift), weights), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-6 * float(other.abs().max()))
+
+
+def far(name):
     with tempfile.TemporaryDirectory() as folder:
-        for name in FAR_APART:
-            test_steps_between_more_than_2_to_the_31_elements(name, pathlib.Path(folder))
-    check(
-        -30.0 - uniform(2, 3, 4, BLOCKS).float(),
-        at[:4],
-        frequencies(BLOCKS, 1),
-        pairing=MAGNITUDES,
-        out_pairing="half",
-        softplus=True,
-    )
-    check(
-        x.transpose(1, 2).contiguous().transpose(1, 2)[..., :BLOCKS] * 90.0,
-        at,
-        frequencies(BLOCKS, 1),
-        pairing=MAGNITUDES,
-        out_pairing="half",
-        softplus=True,
-    )
-    for softplus, shift, sets in ((False, uniform(3, 1, 4), 3), (True, uniform(8), 1)):
-        q, k, omega, shift, turn = sides(shift, sets, softplus)
-        found = rotation.rotated_both(q, k, None, omega, shift, 5, turn)
-        weights = [uniform(*one.shape, seed=8) for one in found]
-        gradients = torch.autograd.grad(found, (q, k, omega, shift), [fenced(one.float()) for one in weights])
-        wide = [one.detach().double().requires_grad_() for one in (q, k)]
-        places = torch.arange(5, 5 + TOKENS)[:, None]
-        exact = [
-            rotated.generic(
-                one, Angles(places, omega.repeat_interleave(one.shape[1] // sets, 0), added, XP), turn, None
-            )
-            for one, added in zip(wide, (None, shift), strict=True)
-        ]
-        for one, other in zip(found, exact, strict=True):
-            assert_rounded(one.detach(), other.detach(), ERROR)
-        for one, other in zip(gradients, torch.autograd.grad(exact, (*wide, omega, shift), weights), strict=True):
-            torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-6 * float(other.abs().max()))
+        test_steps_between_more_than_2_to_the_31_elements(name, pathlib.Path(folder))
+
+
+SEEN_BY = (
+    {  # what mistakes are looked for with
+        "half": lambda: check(X, WIDE, frequencies(BLOCKS, 1), scale=uniform(BLOCKS) + 1.0),
+        "turned back": lambda: check(
+            X,
+            WIDE,
+            frequencies(BLOCKS, 1),
+            scale=uniform(BLOCKS) + 1.0,
+            pairing="interleaved",
+            out_pairing="half",
+            inverse=True,
+        ),
+        "float positions": lambda: check(
+            X.repeat_interleave(2, -1)[..., ::2], WIDE.double() / 2.0**20, frequencies(BLOCKS, 1), uniform(37, 1)
+        ),
+        "far positions": lambda: check(X, FAR["2**53"][:1].expand(37)[:, None] - AT[:1], frequencies(BLOCKS, 1)),
+        "words": lambda: test_far_positions_by_words("2**40"),
+        "any frequency": test_frequencies_of_any_size,
+        "carry": test_a_carry_between_words,
+        "small magnitudes": lambda: check(
+            -30.0 - uniform(2, 3, 4, BLOCKS).float(), WIDE[:4], frequencies(BLOCKS, 1), **TO_MAGNITUDES
+        ),
+        "magnitudes": lambda: check(
+            X.transpose(1, 2).contiguous().transpose(1, 2)[..., :BLOCKS] * 90.0,
+            WIDE,
+            frequencies(BLOCKS, 1),
+            **TO_MAGNITUDES,
+        ),
+        "both sides": lambda: both_sides(False, uniform(3, 1, 4), 3),
+        "both sides of magnitudes": lambda: both_sides(True, uniform(8), 1),
+    }
+    | {f"far {name}": functools.partial(far, name) for name in FAR_APART}
+)
+
+
+def looked_for(seen_by, rooms):
+    """Run one of `SEEN_BY`, and look at what lies around the results."""
+    SEEN_BY[seen_by]()
     for room in rooms:
         assert_intact(room)
 
 
-def test_everything_that_mistakes_are_looked_for_with(rooms):
-    everything(rooms)
+@pytest.mark.parametrize("seen_by", SEEN_BY)
+def test_without_a_mistake_nothing_is_noticed(seen_by, rooms):
+    looked_for(seen_by, rooms)
 
 
 @pytest.mark.parametrize(
     "name", sparse(tuple(MISTAKES), lambda name: name in ("sign of the sine", "quadrant", "mask of tokens"))
 )
 def test_a_mistake_in_the_kernel_is_noticed(name, monkeypatch, tmp_path, rooms):
-    right, wrong = MISTAKES[name]
+    right, wrong, seen_by = MISTAKES[name]
     assert TEXT.count(right) == 1, name
     path = tmp_path / "spoiled.py"  # Triton reads the text of functions from files
     path.write_text(TEXT.replace(right, wrong), "utf-8")
     with script_at(path) as spoiled:
         monkeypatch.setattr(kernels, "turn", spoiled.turn)
     with pytest.raises((AssertionError, InterpreterError)):
-        everything(rooms)
+        looked_for(seen_by, rooms)
     rooms.clear()
 
 
