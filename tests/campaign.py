@@ -1,8 +1,9 @@
 """The suite, which everybody runs, and the campaign beside it: wide grids and long statistics, for `.ci/run`.
 
-Marked by hand, with `campaign` or through `sparse` and `one_of`, are tests that take long. Of all that is left
-`conftest.py` takes `covering` combinations of every parametrised test into the suite and half as many into the
-campaign; what is left of a grid is marked `wide`, and runs by ``pytest -m wide`` or ``pytest -m ""`` alone.
+Marked by hand, with `campaign` or through `sparse` and `one_of`, are tests that take long. `conftest.py` takes
+`covering` combinations of every parametrised test: into the campaign where the test is marked, and else into the
+suite, with half as many more in the campaign. What is left of a grid is marked `wide`, and runs by ``pytest -m wide``
+or ``pytest -m ""`` alone.
 """
 
 from __future__ import annotations

@@ -273,14 +273,14 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(config, items):
     by_function = collections.defaultdict(list)
     for item in items:
-        if hasattr(item, "callspec") and item.get_closest_marker("campaign") is None:
+        if hasattr(item, "callspec") and all(mark.name != "campaign" for mark in item.callspec.marks):
             by_function[item.module, item.cls, item.originalname].append(item)
     for grid in by_function.values():
-        suite = set(covering(grid))
-        others = in_order(item for item in grid if item not in suite)
+        chosen, long = set(covering(grid)), grid[0].get_closest_marker("campaign") is not None
+        others = in_order(item for item in grid if item not in chosen)
         for place, item in enumerate(others):
             item.add_marker("campaign")
-            if 2 * place >= len(suite):
+            if long or 2 * place >= len(chosen):
                 item.add_marker("wide")
     if PASSED_IN in os.environ:
         passed = set(pathlib.Path(os.environ[PASSED_IN]).read_text("utf-8").splitlines())

@@ -484,7 +484,7 @@ def test_standard_errors_are_those_of_many_runs(kernel):
         assert np.std(estimates) < 1.15 * row.stderr < 1.3 * (np.std(estimates) + widened)
 
 
-CALIBRATED = sparse(list(kernels.records()), lambda record: record.name in ("power_exponential", "matern"))
+CALIBRATED = sparse(list(kernels.records()), lambda record: record.name in ("power_exponential", "matern"), 3)
 
 
 @campaign

@@ -8,7 +8,7 @@ import pathlib
 
 import numpy as np
 import pytest
-from campaign import campaign
+from campaign import campaign, wide
 from conftest import benchmark
 
 import rfrope
@@ -29,7 +29,9 @@ def optima():
 def rows_of_table():
     text = TABLE.read_text("utf-8").splitlines() if TABLE.is_file() else []
     rows = list(csv.DictReader(line for line in text if not line.startswith("#")))
-    return [pytest.param(row, id="-".join([*row.values()][:3])) for row in rows]
+    return [
+        pytest.param(row, id="-".join([*row.values()][:3]), marks=() if row["blocks"] == "32" else wide) for row in rows
+    ]
 
 
 @campaign

@@ -312,7 +312,7 @@ GAINS = {  # root mean square of independent draws over that of each design, at 
 
 
 @campaign
-@pytest.mark.parametrize("text", sparse(GAINS, lambda text: text.startswith(("gaussian", "power"))))
+@pytest.mark.parametrize("text", sparse(GAINS, lambda text: text.startswith(("gaussian", "power")), 3))
 def test_designs_gain_in_every_family_of_one_axis(text):
     """Twice to fifteen times at random, by how heavy the tail is; if balanced five times, but for two heavy tails."""
     kernel, lags = kernels.parse(text), np.arange(257.0)
