@@ -487,39 +487,40 @@ def far(name):
         test_steps_between_more_than_2_to_the_31_elements(name, pathlib.Path(folder))
 
 
-SEEN_BY = (
-    {  # what mistakes are looked for with
-        "half": lambda: check(X, WIDE, frequencies(BLOCKS, 1), scale=uniform(BLOCKS) + 1.0),
-        "turned back": lambda: check(
-            X,
-            WIDE,
-            frequencies(BLOCKS, 1),
-            scale=uniform(BLOCKS) + 1.0,
-            pairing="interleaved",
-            out_pairing="half",
-            inverse=True,
-        ),
-        "float positions": lambda: check(
-            X.repeat_interleave(2, -1)[..., ::2], WIDE.double() / 2.0**20, frequencies(BLOCKS, 1), uniform(37, 1)
-        ),
-        "far positions": lambda: check(X, FAR["2**53"][:1].expand(37)[:, None] - AT[:1], frequencies(BLOCKS, 1)),
-        "words": lambda: test_far_positions_by_words("2**40"),
-        "any frequency": test_frequencies_of_any_size,
-        "carry": test_a_carry_between_words,
-        "small magnitudes": lambda: check(
-            -30.0 - uniform(2, 3, 4, BLOCKS).float(), WIDE[:4], frequencies(BLOCKS, 1), **TO_MAGNITUDES
-        ),
-        "magnitudes": lambda: check(
-            X.transpose(1, 2).contiguous().transpose(1, 2)[..., :BLOCKS] * 90.0,
-            WIDE,
-            frequencies(BLOCKS, 1),
-            **TO_MAGNITUDES,
-        ),
-        "both sides": lambda: both_sides(False, uniform(3, 1, 4), 3),
-        "both sides of magnitudes": lambda: both_sides(True, uniform(8), 1),
-    }
-    | {f"far {name}": functools.partial(far, name) for name in FAR_APART}
-)
+LOOKS = {  # at mistakes alone
+    "half": lambda: check(X, WIDE, frequencies(BLOCKS, 1), scale=uniform(BLOCKS) + 1.0),
+    "turned back": lambda: check(
+        X,
+        WIDE,
+        frequencies(BLOCKS, 1),
+        scale=uniform(BLOCKS) + 1.0,
+        pairing="interleaved",
+        out_pairing="half",
+        inverse=True,
+    ),
+    "float positions": lambda: check(
+        X.repeat_interleave(2, -1)[..., ::2], WIDE.double() / 2.0**20, frequencies(BLOCKS, 1), uniform(37, 1)
+    ),
+    "far positions": lambda: check(X, FAR["2**53"][:1].expand(37)[:, None] - AT[:1], frequencies(BLOCKS, 1)),
+    "small magnitudes": lambda: check(
+        -30.0 - uniform(2, 3, 4, BLOCKS).float(), WIDE[:4], frequencies(BLOCKS, 1), **TO_MAGNITUDES
+    ),
+    "magnitudes": lambda: check(
+        X.transpose(1, 2).contiguous().transpose(1, 2)[..., :BLOCKS] * 90.0,
+        WIDE,
+        frequencies(BLOCKS, 1),
+        **TO_MAGNITUDES,
+    ),
+    "both sides": lambda: both_sides(False, uniform(3, 1, 4), 3),
+    "both sides of magnitudes": lambda: both_sides(True, uniform(8), 1),
+}
+SEEN_BY = {  # what mistakes are looked for with: these, and tests above
+    **LOOKS,
+    "words": lambda: test_far_positions_by_words("2**40"),
+    "any frequency": test_frequencies_of_any_size,
+    "carry": test_a_carry_between_words,
+    **{f"far {name}": functools.partial(far, name) for name in FAR_APART},
+}
 
 
 def looked_for(seen_by, rooms):
@@ -529,7 +530,7 @@ def looked_for(seen_by, rooms):
         assert_intact(room)
 
 
-@pytest.mark.parametrize("seen_by", SEEN_BY)
+@pytest.mark.parametrize("seen_by", LOOKS)
 def test_without_a_mistake_nothing_is_noticed(seen_by, rooms):
     looked_for(seen_by, rooms)
 
