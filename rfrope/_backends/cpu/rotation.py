@@ -40,7 +40,7 @@ from rfrope._core.libraries import TORCH
 
 _UNINTERRUPTED = 2**23  # features of one call of a loop at most: an interrupt waits for its end
 _ROWS_AT_ONCE = 2**8  # rows in which signs are looked at together
-_SEEN_AT_ONCE = 8  # numbers that are looked at in the time in which one is turned, for which alone threads are started
+_SEEN_AT_ONCE = 3  # numbers that are looked at in the time in which one is turned, for which alone threads are started
 _TRIES = 4  # items by each of two variants of a large rotation, after which the faster one stays
 _FASTER: dict[Any, int] = {}  # variants that this processor runs in less time, by what there is to choose from
 _FEATURES = {np.dtype(name): name for name in ("float64", "float32", "float16")}  # of the machine's byte order
