@@ -348,7 +348,7 @@ def _finding(axis: AxisSummary, polar: bool) -> str:
         return "no block turns."
     half, below = ("no lag" if lag is None else f"lag {lag}" for lag in (axis.half_lag, axis.first_negative_lag))
     blocks = f"{axis.n_dead} of {axis.n_turning} {'block' if axis.n_turning == 1 else 'blocks'}"
-    content = "any content" if polar else "equal content"
+    content = "content on average" if polar else "equal content"
     return f"{content} first scores below 1/2 at {half}, below 0 at {below}; {blocks} complete no turn."
 
 
@@ -379,7 +379,7 @@ def _lines(axis: AxisSummary, summary: Summary) -> Iterator[str]:
         yield f"                      (there {share} of tokens score less with equal content than with random)"
     yield f"  {_HIGH} or more again   {_first(axis.aliasing_distance)}"
     if summary.polar:
-        yield f"  of one pair         as above, give or take {summary.random_std:.3f} at most"
+        yield f"  of one pair         as above, standard deviation {summary.random_std:.3f} at most (random contents)"
     else:
         yield f"  of a random token   0 at every distance, give or take {summary.random_std:.3f}"
     yield ""

@@ -286,7 +286,7 @@ def _parts(sets: list[_Set], summaries: list[analysis.Summary]) -> Iterator[page
     found, made = _rows(summaries)
     first, context = sets[0].parameters, max(max(one.contexts) for one in sets)
     ladder = (first.get("rope_theta"), first.get("original_max_position_embeddings") or max(sets[0].contexts))
-    content = "any content" if all(one.polar for one in summaries) else "equal content"
+    content = "content on average" if all(one.polar for one in summaries) else "equal content"
     yield page.curves(f"Score of {content}", [one.curve for one in sets], context, ladder=ladder)
     yield page.table("Over the context", found, note=_explain(summaries))
     yield page.table("What they are", made, left=(0, 3), note=_MADE)

@@ -302,8 +302,8 @@ class PolarEmbedding(RotaryEmbedding):
     """Turn queries and keys into polar features, whose scores follow a kernel.
 
     Queries and keys x become magnitudes ``m = log(1 + exp(x))`` and then features ``(m cos u, m sin u)``, twice as
-    wide. A score is ``sum_i m_i m'_i cos(lag omega_i + delta_i)``: no weight is negative, so every score follows the
-    kernel of the frequencies, not only the mean score (see the page of proofs).
+    wide. A score is ``sum_i m_i m'_i cos(lag omega_i + delta_i)``: no weight is negative, so while delta is 0 every
+    score follows the kernel of the frequencies, not only the mean score (see the page of proofs).
 
     Parameters
     ----------
@@ -311,8 +311,8 @@ class PolarEmbedding(RotaryEmbedding):
         A polar Rope, as returned by ``rfrope.design(..., polar=True)``; or frequencies, one per feature of a head; or
         the number of features of a head, for the ladder of base 10000.
     learnable : bool, str or sequence of str
-        See `RotaryEmbedding`. Phases are the bias delta of keys. They start at 0 and are clamped to [-2 pi, 0], with a
-        gradient beyond where a step against it leads back, instead of a clamp's 0.
+        See `RotaryEmbedding`. Phases are the bias delta of keys. They start at 0 and are clamped to [-2 pi, 0] where
+        they are used, with a gradient beyond where a step against it leads back, instead of a clamp's 0.
     heads : int, optional
         Number of key heads, each with its own phases, if all share one set of frequencies.
     layout : {"bhtd", "bthd"}

@@ -29,7 +29,7 @@ def rotate_polar(
 
     The result is twice as wide: each magnitude becomes a block of two features. A query and a key score
     ``sum_i m_i m'_i cos(lag . omega_i + shift_i)``, with lag key minus query and the shift of the key. No weight is
-    negative, so the score follows the kernel whatever the content.
+    negative, so without shift the score follows the kernel whatever the content.
 
     Parameters
     ----------

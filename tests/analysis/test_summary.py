@@ -273,11 +273,11 @@ def test_a_polar_rope_says_of_any_two_tokens_what_others_say_of_equal_content():
     assert dataclasses.replace(one, found_less=other.found_less) == other
     text, words = str(polar), str(plain)
     assert text.startswith("32 frequencies for 32 magnitudes of a head, over a context of 200 positions.")
-    assert "In short: any content first scores below 1/2" in text
+    assert "In short: content on average first scores below 1/2" in text
     assert "Blocks (one magnitude each)" in text
     assert "  not rotated         0" in text
     assert "Score of any two tokens at a distance" in text
-    assert f"  of one pair         as above, give or take {polar.random_std:.3f} at most" in text
+    assert f"  of one pair         as above, standard deviation {polar.random_std:.3f} at most" in text
     for said in ("equal content", "a random token", "two features"):
         assert said in words
         assert said not in text
