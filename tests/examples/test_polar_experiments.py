@@ -729,5 +729,50 @@ def test_the_page_says_what_the_runs_of_mixed_texts_gave(script):
     assert set(best) == set(lm.ARMS_OF["code"]) <= set(arms.ARMS)
 
 
+def test_the_page_says_what_the_runs_of_the_chain_gave(script):
+    tuned, arms, lm = script("tuned"), script("arms"), script("train_recall")
+    rows, best = finished(tuned, "train_recall_chain")
+    assert set(best) == set(lm.ARMS_OF["chain"])
+    table, primary = tuned.compare(rows, ["within", "beyond"])
+    chosen = {line["chosen"]: line["arm"] for line in table}
+    baseline, polar, ladder = "RoPE with window, and none", "polar, gaussian and constant", "polar, gaussian ladder"
+    assert (chosen["best baseline"], chosen["best polar"]) == (baseline, polar)
+    against = [line for line in table if line["p, corrected"]]
+    assert len(against) == 6
+    assert all(float(line["p, corrected"]) < 0.05 for line in against)
+    assert all(line[f"beyond, less {baseline}"].startswith("+") for line in against)
+    low, high = primary.interval
+    values = {arm: dict(zip(CHAIN, tuned.values_of(rows, arm, CHAIN).T, strict=True)) for arm in best}
+    beyond, near, text, recall = ({arm: one[name].mean() for arm, one in values.items()} for name in CHAIN[:4])
+    learned = {arm: int((one["recall within"] < 1.0).sum()) for arm, one in values.items()}
+    assert learned == {"ALiBi": 4, baseline: 3, "PoPE and none": 3, polar: 3, "RoPE": 0, "PoPE": 0, ladder: 0}
+    assert sorted(text, key=text.get) == [baseline, "ALiBi", polar, ladder, "PoPE and none", "PoPE", "RoPE"]
+    assert sorted(near, key=near.get) == ["RoPE", ladder, "PoPE", "PoPE and none", polar, baseline, "ALiBi"]
+    answers = tuned.contrast(values[polar]["recall beyond"] - values[baseline]["recall beyond"])
+    far = {arm: f"{100.0 * one['right to 2048'].mean():.0f}" for arm, one in values.items()}
+    fallen = "{:.2f} to {:.2f}".format(*kernel(rows, tuned, arms, ladder, 1, 16))
+    kept = "{:.2f} to {:.2f}".format(*kernel(rows, tuned, arms, polar, 0, 4))
+    page = " ".join((ROOT / "docs" / "experiments_polar.rst").read_text("utf-8").split())
+    for sentence in (
+        f'"RoPE with window, and none", loses {beyond[baseline]:.2f} bits and the best polar arm, "polar, gaussian and '
+        f'constant", {beyond[polar]:.2f}: the difference is {primary.mean:+.3f} ± {primary.error:.3f} bits (95 %: '
+        f"{low:+.3f} to {high:+.3f}; p = {primary.p:.2g}). Each of the six other arms loses more than that baseline",
+        f"beyond the trained length with that baseline, {text['ALiBi']:.2f} with ALiBi, {text[polar]:.2f} with ",
+        f'{text[ladder]:.2f} with the Gaussian ladder, {text["PoPE and none"]:.2f} with "PoPE and none", '
+        f"{text['PoPE']:.2f} with PoPE and {text['RoPE']:.2f} with RoPE.",
+        f"of which no model has less than 0.67 bits, costs {text[baseline]:.2f} bits",
+        f"RoPE, the ladder and PoPE read best, with {near['RoPE']:.3f} to {near['PoPE']:.3f}, and those two worst, "
+        f"with {near[baseline]:.2f} and {near['ALiBi']:.2f}",
+        f'"polar, gaussian and constant" loses {recall[polar]:.2f} bits and the best baseline {recall[baseline]:.2f}, '
+        f"{answers.mean:+.2f} ± {answers.error:.2f} apart",
+        f'from 1025 on they give {far[polar]} and {far[baseline]} % right. "PoPE and none" loses ',
+        f"{recall['PoPE and none']:.2f}, ALiBi {recall['ALiBi']:.2f}, sure and wrong, and RoPE {recall['RoPE']:.2f},",
+        f"64 falls from {fallen} at 16 tokens. That of scale 4 beside a head that does not turn goes from {kept}",
+    ):
+        assert sentence in page, sentence
+    assert abs(answers.mean) < answers.error
+
+
 COLUMNS = ["beyond", "text beyond", "recall beyond", "recall within"]
+CHAIN = ["beyond", "text within", "text beyond", "recall beyond", "recall within", "right to 2048"]
 FAMILIES = ("gaussian", "matern", "cauchy")
