@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
+import math
 import pathlib
 
 import numpy as np
@@ -120,6 +121,39 @@ def test_the_page_says_what_the_code_does(script):
     assert not {*made.JUDGING} & {*made.LEARNING}
     first = [*made.JUDGING.values()][:3]
     assert sorted(first) == sorted({*made.JUDGING.values()})
+
+
+def test_the_page_says_what_the_pictures_gave(script):
+    made = script("tune_digits")
+    rows = rows_of(ROOT / "docs" / "tune_digits.csv")
+    assert len(rows) == made.SEEDS * len(made.SETS)
+    rivals = [*made.starts()]
+
+    def losses(per, rotation, part="twice"):
+        return np.asarray([float(row[f"{rotation}, {part}"]) for row in rows if row["encoding"] == per])
+
+    def less(rotation):
+        found = losses("model", "learned") - losses("model", rotation)
+        return -found.mean(), found.std(ddof=1) / len(found) ** 0.5
+
+    apart = {name: less(name) for name in rivals}
+    assert all(mean > 2.0 * error for mean, error in apart.values())
+    best, second = sorted(apart, key=apart.get)[:2]
+    assert (best, len(rivals)) == ("interpolate", 4)
+    assert all(losses("model", name).mean() > math.log(10.0) for name in rivals if name != best)
+    twice = {per: losses(per, "learned").mean() for per in made.SETS}
+    before, after = (losses("model", name, "trained size").mean() for name in ("as it is", "learned"))
+    page = " ".join((ROOT / "docs" / "experiments_tune.rst").read_text("utf-8").split())
+    for sentence in (
+        "over ten seeds: by {:.3f} ± {:.3f} nats below interpolated positions, the best of them".format(*apart[best]),
+        "and by {:.3f} ± {:.3f} or more below the other three".format(*apart[second]),
+        f"where guessing one of ten digits costs {math.log(10.0):.3f}",
+        f"each layer is at {twice['layer']:.3f} and one for each head at {twice['head']:.3f}, where one for the model is "
+        f"at {twice['model']:.3f}.",
+        f"the learned one loses {after:.3f}, and the model as it is {before:.3f}",
+        f"remains far from {before:.3f}",
+    ):
+        assert sentence in page, sentence
 
 
 @campaign
