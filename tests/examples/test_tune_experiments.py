@@ -148,8 +148,8 @@ def test_the_page_says_what_the_pictures_gave(script):
         "over ten seeds: by {:.3f} ± {:.3f} nats below interpolated positions, the best of them".format(*apart[best]),
         "and by {:.3f} ± {:.3f} or more below the other three".format(*apart[second]),
         f"where guessing one of ten digits costs {math.log(10.0):.3f}",
-        f"each layer is at {twice['layer']:.3f} and one for each head at {twice['head']:.3f}, where one for the model is "
-        f"at {twice['model']:.3f}.",
+        f"each layer is at {twice['layer']:.3f} and one for each head at {twice['head']:.3f}, where one for the "
+        f"model is at {twice['model']:.3f}.",
         f"the learned one loses {after:.3f}, and the model as it is {before:.3f}",
         f"remains far from {before:.3f}",
     ):
