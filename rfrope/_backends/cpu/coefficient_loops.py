@@ -71,10 +71,12 @@ def turn_gradients(plan, x, y, a, b, c, e, scale, like, target, radial, found, p
     dense, added = (1 if x_step == size and y_step == size else 0), found.shape[1] > 0
     manner, back = 2 * header[rotation.FORM] + dense, 4 * header[rotation.FORM] + 2 * added + dense
     turns = np.empty((2, header[rotation.POSITION_AXES] * blocks))
-    wide_cos, wide_sin, scratch = np.empty(most * blocks), np.empty(most * blocks), np.empty(3 * blocks)
+    wide_cos, wide_sin = np.empty(most * blocks), np.empty(most * blocks)
+    scratch = np.empty(rotation.scratch_of(header))
     tables = wide_cos.ctypes.data, wide_sin.ctypes.data, scratch.ctypes.data, 0
     dots, crosses = np.empty(most * blocks), np.empty(most * blocks)
     at, row_at = np.empty(layout.COLUMNS, np.int64), np.empty(layout.COLUMNS, np.int64)
+    rotation.forget(header, scratch.ctypes.data)
     done, x_row, y_row = np.int64(0), header[rotation.ROW_AXIS + layout.X], header[rotation.ROW_AXIS + layout.Y]
     for item in range(first, last):
         done, n_rows = rotation.fill_tile(

@@ -6,6 +6,7 @@ No plan knows an address or a value, so that one serves every call of its layout
 from __future__ import annotations
 
 import math
+import operator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -127,7 +128,7 @@ def plan_of(
     if elements:
         columns = [*[row[:2] for row in operands.rows], ((), ())]
         axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[:-1], columns)
-        table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), (x[0][-1], shape[-1]))
+        table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), (x[0][-1], shape[-1]), size < 8 and e is None)
         _add_options(table, operands, (c, e), size == 2, form, inverse)
         table[loops.CROSSED], table[loops.REST] = pairing != out_pairing, rest
         tables = np.stack([table] * 4)
@@ -172,7 +173,8 @@ def gradient_table(
     columns = [*[row[:2] for row in operands.rows], (target[0][:-1], target[1][:-1])]
     y_strides = layout.spread(y[0][:-1], y[1][:-1], leading)
     axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y_strides, columns)
-    table, items = _table(kind, operands, axes, (x[1][-1], y[1][-1]), (x[0][-1], y[0][-1]))
+    may_stand_apart = DTYPES[dtype] < 8 and scaled[1] is None
+    table, items = _table(kind, operands, axes, (x[1][-1], y[1][-1]), (x[0][-1], y[0][-1]), may_stand_apart)
     _add_options(table, operands, scaled, False, form, inverse)
     table[loops.GROUP], items, table[loops.GROUPS] = table[loops.SHARED], items // table[loops.GROUPS], 1
     table[loops.BLOCK_STRIDES + layout.S] = target[1][-1] if target[0][-1] > 1 else 0
@@ -185,7 +187,9 @@ def _add_options(
     """Add to a table whether there are a shift and a scale, the loop for the phases, and what is asked."""
     shift, scale = scaled
     table[loops.HAS_SHIFT], table[loops.HAS_SCALE] = shift is not None, scale is not None
-    table[loops.FILL] = loops.fill_of(operands.axes == 1 and shift is scale is None, is_narrow)
+    is_line = operands.axes == 1 and shift is scale is None
+    fill = loops.fill_apart if table[loops.APART] else loops.fill_line if is_line else loops.fill_any
+    table[loops.FILL] = loops.fill_of(fill, is_narrow)
     table[loops.FORM], table[loops.INVERSE] = form, inverse
 
 
@@ -195,20 +199,31 @@ def _table(
     axes: tuple[list[tuple[int, ...]], list[tuple[int, ...]]],
     steps: tuple[int, int],
     features: tuple[int, int],
+    may_stand_apart: bool,
 ) -> tuple[np.ndarray, int]:
-    """Return the table of the loops without its options, and the number of items of work."""
+    """Return the table of the loops without its options, and the number of items of work.
+
+    A shift on other axes than positions and frequencies, as that of heads, may stand apart: cos and sin of positions
+    are then formed once for all shifts, and turned by theirs. That adds a rounding, which float64 does without.
+    """
     (outer, shared), blocks = axes, operands.blocks
     # frequencies must be the same along a tile; of the others, the axis whose rows lie closest
     fixed = [axis for axis in outer if kind != loops.POSITIONS or axis[layout.B] == 0]
     rows = min(fixed, key=layout.reach, default=(1, *(0,) * (layout.COLUMNS - 1)))
     outer = [axis for axis in outer if axis is not rows]
     tile = min(rows[0], max(1, TABLE_BYTES // (16 * max(1, blocks))))
+    placed = [axis[layout.A] != 0 or axis[layout.B] != 0 for axis in (rows, *outer)]
+    shifted = [axis[layout.C] != 0 for axis in (rows, *outer)]
+    is_apart = may_stand_apart and any(placed) and any(shifted) and not any(map(operator.and_, placed, shifted))
+    if is_apart:  # the same positions follow each other
+        outer.sort(key=lambda axis: axis[layout.A] == axis[layout.B] == 0)
     n_shared = math.prod([axis[0] for axis in shared])
     group = max(1, min(n_shared, _LARGEST_GROUP, _ITEM_ELEMENTS // (tile * max(features))))
     tiles, groups = -(-rows[0] // tile), -(-n_shared // group)
 
     table = np.zeros(loops.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
     table[loops.BLOCKS], table[loops.SOURCE] = blocks, kind
+    table[loops.APART] = math.prod([axis[0] for axis in outer]) if is_apart else 0
     table[loops.FEATURES], table[loops.OUT_FEATURES] = features
     table[loops.POSITION_AXES], (table[loops.A_AXIS], table[loops.B_AXIS]) = operands.axes, operands.axis_steps
     table[loops.ROWS_INSIDE] = not any([layout.reach(rows) > layout.reach(axis) for axis in shared])

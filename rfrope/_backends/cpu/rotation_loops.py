@@ -28,6 +28,7 @@ from rfrope._backends.cpu.rotation_rows import (
     sizes,
     stream,
     turn_row,
+    turn_tables,
     turn_types,
     wide,
 )
@@ -60,11 +61,13 @@ from rfrope._core.arguments import LARGEST
     A_AXIS,
     B_AXIS,
     FILL,
+    APART,
     BLOCK_STRIDES,
     ROW_AXIS,
-) = (*range(25), 25 + COLUMNS)
+) = (*range(26), 26 + COLUMNS)
 HEADER = ROW_AXIS + COLUMNS
 POSITIONS, PHASES, TABLE_64, TABLE_32 = range(4)
+KEPT = 5  # fields of what `fill_apart` keeps: positions, frequencies and rows of one table, shift and rows of the other
 
 _PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are asked for; half of it was slower
 
@@ -78,9 +81,9 @@ def loop_of(like: Any) -> int:
 
 
 @cache
-def fill_of(is_line: bool, is_narrow: bool) -> int:
+def fill_of(loop: Any, is_narrow: bool) -> int:
     """Address of the loop for a plan's phases: one is compiled where it is wanted, and serves every type it can."""
-    return address_of(fill_line if is_line else fill_any, fill_types(is_narrow))
+    return address_of(loop, fill_types(is_narrow))
 
 
 # -- phases to cos and sin ---------------------------------------------------------------------------------------------
@@ -169,8 +172,8 @@ def _cos_sin_of_radians(radians, blocks, high, low, cos, sin, exact):  # type: i
 
 
 @called
-def _fill(header, row, a, b, c, e, turns_1, turns_2, high, low, cos, sin, exact):  # type: ignore[no-untyped-def]
-    """Cos and sin of one row of phases."""
+def _fill(header, row, a, b, c, e, turns_1, turns_2, high, low, cos, sin, shifted, exact):  # type: ignore[no-untyped-def]
+    """Cos and sin of one row of phases, `shifted` where there is a shift to add to those of positions."""
     widest()
     blocks, source = header[BLOCKS], header[SOURCE]
     a_step, b_step = header[BLOCK_STRIDES + A], header[BLOCK_STRIDES + B]
@@ -189,7 +192,7 @@ def _fill(header, row, a, b, c, e, turns_1, turns_2, high, low, cos, sin, exact)
             position = number(a + axis * header[A_AXIS], False)
             these = slice(axis * blocks, (axis + 1) * blocks)
             _add_turns(position, turns_1[these], turns_2[these], blocks, high, low, exact)
-        if header[HAS_SHIFT] != 0:
+        if shifted:
             _read(c, header[BLOCK_STRIDES + C], False, blocks, row)
             _add_radians(row, blocks, high, low, exact)
         _cos_sin_of_sums(high, low, blocks, cos, sin, exact)
@@ -243,9 +246,57 @@ def fill_any(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact)
     for r in range(rows):
         _fill(
             header, space[0], a + r * step[A], b + r * step[B], c + r * step[C], e + r * step[E],
-            first, second, space[1], space[2], all_cos[r * blocks :], all_sin[r * blocks :], exact,
+            first, second, space[1], space[2], all_cos[r * blocks :], all_sin[r * blocks :], header[HAS_SHIFT] != 0,
+            exact,
         )  # fmt: skip
     return rows
+
+
+@compiled
+def fill_apart(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact):  # type: ignore[no-untyped-def]
+    """Cos and sin of a tile of phases, whose positions and shift lie on different axes; see `fill_line`.
+
+    Those of either stay in the scratch memory with the addresses that they come from, until others are asked for: all
+    phases of many heads cost products alone.
+    """
+    header = carray(integers(plan), (1 << 16,))
+    blocks, axes, step = header[BLOCKS], header[POSITION_AXES], header[ROW_AXIS:]
+    first, second = carray(wide(turns_1, 0.0), (axes * blocks,)), carray(wide(turns_2, 0.0), (axes * blocks,))
+    space, n = carray(wide(scratch, 0.0), (3, blocks)), header[TILE] * blocks
+    kept = carray(integers(scratch + 3 * blocks * 8), (KEPT,))
+    tables = carray(wide((scratch + (3 * blocks + KEPT) * 8 + 63) & -64, 0.0), (4, n))
+    n_places, n_shifts = rows if step[A] != 0 else 1, rows if step[C] != 0 else 1
+    if kept[0] != a or kept[1] != b or kept[2] < n_places:
+        for r in range(n_places):
+            _fill(
+                header, space[0], a + r * step[A], b + r * step[B], c, e, first, second, space[1], space[2],
+                tables[0, r * blocks :], tables[1, r * blocks :], False, exact,
+            )  # fmt: skip
+        kept[0], kept[1], kept[2] = a, b, n_places
+    if kept[3] != c or kept[4] < n_shifts:
+        for r in range(n_shifts):
+            _read(c + r * step[C], header[BLOCK_STRIDES + C], False, blocks, space[0])
+            _cos_sin_of_radians(
+                space[0], blocks, space[1], space[2], tables[2, r * blocks :], tables[3, r * blocks :], exact
+            )
+        kept[3], kept[4] = c, n_shifts
+    place, shift = tables[0].ctypes.data, tables[2].ctypes.data
+    place_step, shift_step = (8 * blocks if n_places == rows else 0), (8 * blocks if n_shifts == rows else 0)
+    turn_tables(place, shift, 8 * n, place_step, shift_step, rows, blocks, cos, sin)
+    return rows
+
+
+@called
+def scratch_of(header):  # type: ignore[no-untyped-def]
+    """Count of the float64 that the loops for phases need as scratch memory."""
+    return 3 * header[BLOCKS] + (KEPT + 8 + 4 * header[TILE] * header[BLOCKS] if header[APART] != 0 else 0)
+
+
+@called
+def forget(header, scratch):  # type: ignore[no-untyped-def]
+    """Say that no tables lie in the scratch memory yet."""
+    if header[APART] != 0:
+        carray(integers(scratch + 3 * header[BLOCKS] * 8), (KEPT,))[:] = 0
 
 
 # -- the walk over memory ----------------------------------------------------------------------------------------------
@@ -290,7 +341,7 @@ def _leave(target, source, count, last, like):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ignore[no-untyped-def]
+def _turn_rows(header, x, y, cos, sin, outer, inner, then, buffer, like):  # type: ignore[no-untyped-def]
     """Turn rows on two nested axes, given as offsets in x, y and the table, and pass their other features through.
 
     Large results may be `STREAMING` past the caches: in pieces of 16 bytes if it is 1. If it is more, rows that follow
@@ -310,7 +361,7 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ign
     first, gathered, kept, filled = np.int64(-1), np.int64(0), start, np.int64(-1)  # no row follows that
     for i in range(n_outer):
         x_outer, y_outer, table_outer = outer[0, i], outer[1, i], outer[2, i]
-        following = outer[0, i + 1] if i + 1 < n_outer else x_outer
+        following = outer[0, i + 1] if i + 1 < n_outer else then
         for j in range(n_inner):
             if asked:
                 if j + ahead < n_inner:
@@ -350,19 +401,31 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, buffer, like):  # type: ign
         _leave(first, kept, gathered, np.int64(1), like)
 
 
+@called
+def _find_tile(header, index, at):  # type: ignore[no-untyped-def]
+    """Offsets of all operands at the first row of a tile; return how many rows it has.
+
+    The next tile is that of the next rows, but where shifts stand apart: there it is that of the same rows at the next
+    place of all other axes.
+    """
+    n_rows, apart = header[TILE], header[APART]
+    if apart != 0:
+        first_row, index = index // apart * n_rows, index % apart
+    else:
+        first_row, index = index % header[TILES] * n_rows, index // header[TILES]
+    for operand in range(COLUMNS):
+        at[operand] = first_row * header[ROW_AXIS + operand]
+    find_offsets(header, np.int64(0), header[OUTER_AXES], index, at)
+    return min(n_rows, header[ROW_AXIS] - first_row)
+
+
 @njit(inline="always")
 def fill_tile(header, plan, index, operands, scale, last, turns, wide_cos, wide_sin, tables, at, like):  # type: ignore[no-untyped-def]
     """Cos and sin of a tile of rows of phases, scaled; offsets of all operands go to `at`.
 
     Returns the address of the frequencies, and how many rows there are.
     """
-    blocks, n_rows = header[BLOCKS], header[TILE]
-    first_row = index % header[TILES] * n_rows
-    index //= header[TILES]
-    n_rows = min(n_rows, header[ROW_AXIS] - first_row)
-    for operand in range(COLUMNS):
-        at[operand] = first_row * header[ROW_AXIS + operand]
-    find_offsets(header, np.int64(0), header[OUTER_AXES], index, at)
+    blocks, n_rows = header[BLOCKS], _find_tile(header, index, at)
     a, b, c, e = operands[0] + at[A], operands[1] + at[B], operands[2] + at[C], operands[3] + at[E]
     if header[SOURCE] == POSITIONS and b != last:
         step, axes = header[BLOCK_STRIDES + B], header[POSITION_AXES]
@@ -396,16 +459,18 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
     header = carray(integers(plan), (1 << 16,))
     blocks, row_axis, n_rows = header[BLOCKS], header[ROW_AXIS:], header[TILE]
     turns = np.empty((2, header[POSITION_AXES] * blocks))
-    storage = np.empty((2 * n_rows + 3) * blocks + header[FEATURES] + header[STREAMING] // 8 + 32)
+    n_scratch = scratch_of(header)
+    storage = np.empty(2 * n_rows * blocks + n_scratch + header[FEATURES] + header[STREAMING] // 8 + 32)
     cos = storage.ctypes.data
     sin = cos + n_rows * blocks * 8
     scratch = sin + n_rows * blocks * 8
-    buffer = scratch + 3 * blocks * 8
+    buffer = scratch + n_scratch * 8
     tables = (cos, sin, scratch, buffer)
     wide_cos, wide_sin = carray(wide(cos, like), (n_rows * blocks,)), carray(wide(sin, like), (n_rows * blocks,))
     shared, tile = np.empty((3, header[GROUP]), np.int64), np.empty((3, n_rows), np.int64)
     at = np.empty(COLUMNS, np.int64)
     done = np.int64(0)  # no address of frequencies
+    forget(header, scratch)
     for item in range(first, last):
         group, index = item % header[GROUPS], item // header[GROUPS]
         done, n_rows = fill_tile(
@@ -426,7 +491,11 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
         inner, outer = tile[:, :n_rows], shared[:, :n_shared]
         if header[ROWS_INSIDE] == 0:
             inner, outer = outer, inner
-        _turn_rows(header, x_tile, y_tile, cos, sin, outer, inner, buffer, like)
+        then = np.int64(0)
+        if item + 1 < last:
+            _find_tile(header, (item + 1) // header[GROUPS], at)
+            then = x + at[X] - x_tile
+        _turn_rows(header, x_tile, y_tile, cos, sin, outer, inner, then, buffer, like)
     if header[STREAMING] != 0:
         fence()
     return storage.size + turns.size  # they live until here
