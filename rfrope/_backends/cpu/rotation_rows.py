@@ -379,7 +379,9 @@ def turn_tables(typing, places, shifts, apart, place_step, shift_step, rows, blo
         cos, sin = (builder.ptrtoint(target, I64) for target in (cos, sin))
         stop = builder.and_(blocks, ir.Constant(I64, -element.lanes))
         with cgutils.for_range(builder, rows, intp=I64) as row:
-            first = [builder.add(base, builder.mul(row.index, s)) for base, s in zip((places, shifts), steps, strict=True)]
+            first = [
+                builder.add(base, builder.mul(row.index, s)) for base, s in zip((places, shifts), steps, strict=True)
+            ]
             start = builder.mul(row.index, blocks)
             for lanes, begin, end in ((element.lanes, zero, stop), (1, stop, blocks)):
                 kind = vector(element.wide, lanes)
