@@ -83,25 +83,25 @@ def turn_gradients(plan, x, y, a, b, c, e, scale, like, target, radial, found, p
             header, plan, item, (a, b, c, e), scale, done, turns, wide_cos, wide_sin, tables, at, 0.0
         )
         places[item, 0], places[item, 1] = at[layout.S], n_rows
-        dots[:] = 0.0
-        crosses[:] = 0.0
+        sums = found[item]
+        sums[:] = 0.0
+        if target == 0:
+            dots[:] = 0.0
+            crosses[:] = 0.0
         for s in range(header[rotation.SHARED]):
             row_at[:] = 0
             rotation.find_offsets(header, header[rotation.OUTER_AXES], header[rotation.SHARED_AXES], s, row_at)
             x_tile, y_tile = x + at[layout.X] + row_at[layout.X], y + at[layout.Y] + row_at[layout.Y]
             for r in range(n_rows):
                 x_at, y_at, place = x_tile + r * x_row, y_tile + r * y_row, 8 * r * blocks
-                dot, cross = dots.ctypes.data + place, crosses.ctypes.data + place
                 if target != 0:
-                    cos, sin = tables[0] + place, tables[1] + place
-                    turn_back_row(
-                        x_at, y_at, target + (x_at - x), x_step, y_step, cos, sin, dot, cross, blocks, back, like
-                    )
+                    cos, sin, to = tables[0] + place, tables[1] + place, target + (x_at - x)
+                    total = sums.ctypes.data + (8 * (r % sums.shape[0]) * blocks if added else 0)
+                    turn_back_row(x_at, y_at, to, x_step, y_step, cos, sin, total, blocks, back, like)
                 else:
+                    dot, cross = dots.ctypes.data + place, crosses.ctypes.data + place
                     add_products(x_at, y_at, x_step, y_step, dot, cross, blocks, manner, like)
-        sums = found[item]
-        sums[:] = 0.0
-        for r in range(n_rows if added else 0):
+        for r in range(n_rows if added and target == 0 else 0):
             row = sums[r % sums.shape[0]]
             for i in range(blocks):
                 k = r * blocks + i

@@ -202,8 +202,8 @@ def add_products(typing, x, y, x_step, y_step, dots, crosses, blocks, manner, li
 def _turn_back_lanes(
     builder: Any, element: Element, row: Any, index: Any, lanes: int, sides: Any, is_soft: bool, are_added: bool
 ) -> Any:
-    """Gradient of some magnitudes, given as they are stored, whose products with that of their blocks may be added."""
-    cos, sin, dots, crosses = row
+    """Gradient of some magnitudes, given as they are stored; those of their phases may be added to sums."""
+    cos, sin, sums = row
     (stored,), sides = sides
     doubles, kind = vector(ir.DoubleType(), lanes), vector(element.wide, lanes)
     tables = [pointer(builder, offset(builder, table, index, 8), doubles) for table in (cos, sin)]
@@ -212,23 +212,22 @@ def _turn_back_lanes(
     cos, sin = (builder.load(place, align=8) for place in tables)
     if are_added:
         m, *both = (v if v.type == doubles else builder.fpext(v, doubles) for v in (value[0], first, second))
-        for base, one in zip((dots, crosses), both, strict=True):
-            place = pointer(builder, offset(builder, base, index, 8), doubles)
-            total = fused(builder, Element(types.float64), lanes, m, one, builder.load(place, align=8))
-            builder.store(total, place, align=8)
+        wide, place = Element(types.float64), pointer(builder, offset(builder, sums, index, 8), doubles)
+        across = fused(builder, wide, lanes, both[1], cos, builder.fneg(builder.fmul(both[0], sin)))
+        builder.store(fused(builder, wide, lanes, m, across, builder.load(place, align=8)), place, align=8)
     cos, sin = (v if kind == doubles else builder.fptrunc(v, kind) for v in (cos, sin))
     back = fused(builder, element, lanes, first, cos, builder.fmul(second, sin))
     return element.narrow(builder, builder.fmul(back, value[1]) if is_soft else back, lanes)
 
 
 @intrinsic
-def turn_back_row(typing, x, y, target, x_step, y_step, cos, sin, dots, crosses, blocks, manner, like):  # type: ignore[no-untyped-def]
-    """Write the gradient of magnitudes x, from that of their blocks y, and add ``m y_1`` and ``m y_2`` to sums.
+def turn_back_row(typing, x, y, target, x_step, y_step, cos, sin, sums, blocks, manner, like):  # type: ignore[no-untyped-def]
+    """Write the gradient of magnitudes x, from that of their blocks y, and add those of the phases to sums.
 
     The manner is four times the number of what is asked, and 2 more where sums are wanted, and 1 more for features that
     lie side by side; the target has the steps of x. All tables and sums are float64. Other layouts do nothing.
     """
-    signature = types.void(*(types.int64,) * 11, like)
+    signature = types.void(*(types.int64,) * 10, like)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         element = Element(signature.args[-1])
