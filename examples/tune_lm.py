@@ -100,7 +100,7 @@ def table(rows: list[Row]) -> list[Row]:
         for name in ("as it is", *METHODS, "learned"):
             line = {"factor, sets": label, "rotation": name}
             for part in parts(max(FACTORS)):
-                if f"{name}, {part}" not in next(row for row in rows if row["encoding"] == label):
+                if not next(row for row in rows if row["encoding"] == label).get(f"{name}, {part}"):
                     line |= {part: "", f"learned less it, {part}": ""}
                     continue
                 own, learned = (losses_of(rows, label, f"{one}, {part}") for one in (name, "learned"))

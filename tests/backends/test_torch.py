@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pathlib
 import warnings
 
 import numpy as np
@@ -324,3 +325,19 @@ def test_integers_that_torch_has_not_are_refused_by_every_path(positions, gradie
     for call in (lambda: rfrope.rotate(x, positions, rope.frequencies), lambda: rope.rotate(x, positions)):
         with pytest.raises((TypeError, ValueError), match="positions"):
             call()
+
+
+def test_large_results_are_in_large_pages():
+    """Whether Linux was asked for them stands in its account of this process; what it gives is up to it."""
+    if not pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled").exists():
+        pytest.skip("this system has no transparent large pages")
+    turned = rfrope.rotate(torch.ones(32, 4096, 128), torch.arange(4096), rfrope.geometric(64))
+    middle, asked = turned.data_ptr() + turned.nbytes // 2, None
+    for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
+        first, _, rest = line.partition(" ")
+        if "-" in first:
+            start, end = (int(one, 16) for one in first.split("-"))
+            is_here = start <= middle < end
+        elif first == "VmFlags:" and is_here:
+            asked = "hg" in rest.split()
+    assert asked

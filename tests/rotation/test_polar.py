@@ -102,6 +102,73 @@ def test_a_rotation_of_blocks_whose_second_features_are_zero(rng):
 # -- digits ------------------------------------------------------------------------------------------------------------
 
 
+APART = {  # shapes of magnitudes, positions, frequencies and a shift that lies on other axes than positions
+    "heads first": ((2, 3, 400, 24), (400,), (24,), (3, 1, 24)),
+    "heads last": ((2, 400, 3, 24), (400, 1), (24,), (3, 24)),
+    "many heads last": ((5, 400, 24), (5, 1), (24,), (400, 24)),
+    "positions of each sequence": ((2, 3, 400, 24), (2, 1, 400), (24,), (3, 1, 24)),
+    "heads last, positions of each sequence": ((2, 400, 3, 24), (2, 400, 1), (24,), (3, 24)),
+    "two axes of positions": ((2, 3, 400, 24), (400, 2), (24, 2), (3, 1, 24)),
+    "few blocks": ((3, 400, 5), (400,), (5,), (3, 1, 1)),
+}
+
+
+@pytest.fixture
+def filled(monkeypatch):
+    """Note the loops that form phases of the plans that are made."""
+    plans = pytest.importorskip("rfrope._backends.cpu.plans", exc_type=ImportError)
+    names, fill_of = [], plans.loops.fill_of
+    plans.plan_of.cache_clear()
+    monkeypatch.setattr(
+        plans.loops, "fill_of", lambda loop, narrow: names.append(loop.py_func.__name__) or fill_of(loop, narrow)
+    )
+    yield names
+    plans.plan_of.cache_clear()
+
+
+@pytest.mark.parametrize("shapes", APART.values(), ids=APART)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16], ids=str)
+def test_shifts_of_heads_are_added_to_the_same_positions(shapes, dtype, filled, rng):
+    """Tiles that share positions keep their cos and sin; where there are several tiles the last is short."""
+    m, p, w, shift = (rng.uniform(0.0, 2.0, shape) for shape in shapes)
+    m, p, shift = m.astype(dtype), np.round(p * 1e5), -3.0 * shift
+    u = (p[..., None] * w if w.ndim == 1 else p @ w.T) + shift
+    fill = "fill_any" if dtype is np.float64 else "fill_apart"
+    got = rotate_polar(m, p, w, shift=shift, scale=1.5)
+    # phases of the formula have the digits of float64, of numbers up to 8e5
+    tolerance = 3.0 * (np.finfo(dtype).eps + 8e5 * 2.0**-52)
+    np.testing.assert_allclose(got, formula(m, u, scale=1.5), rtol=0, atol=tolerance)
+    with rfrope.threads(1):
+        np.testing.assert_array_equal(rotate_polar(m, p, w, shift=shift, scale=1.5), got)
+    back = rotate_polar(got, p, w, shift=shift, scale=1.5, inverse=True)
+    np.testing.assert_allclose(back, m.astype(np.float64), rtol=0, atol=tolerance)
+    assert filled == [fill, fill]
+
+
+def test_positions_that_overlap_in_memory_are_not_taken_for_each_other(filled, rng):
+    """A tile of few rows may begin where one of many does."""
+    at = np.lib.stride_tricks.as_strided(np.arange(1000.0), (171, 1, 171), (8, 0, 8))
+    m, w, shift = np.ones((171, 2, 171, 24), np.float32), rng.uniform(0.0, 2.0, 24), rng.uniform(-6.0, 0.0, (2, 1, 24))
+    got = rotate_polar(m, at, w, shift=shift)
+    assert filled == ["fill_apart"]
+    np.testing.assert_allclose(got, formula(m, at[..., None] * w + shift), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shapes", APART.values(), ids=APART)
+def test_gradients_of_shifts_of_heads_are_those_of_the_formula(shapes, filled, rng):
+    torch = library("torch").module
+    m, p, w, shift = (torch.from_numpy(rng.uniform(0.0, 2.0, shape)) for shape in shapes)
+    m, p = m.float().double(), torch.round(100.0 * p)
+    learned = [x.requires_grad_() for x in (m, w, shift)]
+    g = torch.from_numpy(rng.standard_normal((*m.shape[:-1], 2 * m.shape[-1])).astype(np.float32))
+    found = torch.autograd.grad(rotate_polar(m.float(), p, w, shift=shift), learned, g)
+    assert set(filled) == {"fill_apart"}
+    u = (p[..., None] * w if w.ndim == 1 else p @ w.mT) + shift
+    wanted = torch.autograd.grad(torch.cat([m * u.cos(), m * u.sin()], -1), learned, g.double())
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=3e-7 * other.abs().max().item())
+
+
 @pytest.mark.parametrize("path", ["loop", "generic"])
 def test_phases_are_exact_far_out(path, rng):
     """Where a phase in the widest float of NumPy has no digits left."""

@@ -19,6 +19,7 @@ from rfrope._backends import layout
 from rfrope._backends.cpu import coefficient_loops as coefficients
 from rfrope._backends.cpu import rotation_loops as loops
 from rfrope._backends.cpu.elements import DTYPES, like_of
+from rfrope._backends.cpu.pages import in_large_pages
 from rfrope._backends.cpu.plans import (
     APART,
     IN_PLACE,
@@ -329,7 +330,10 @@ def _turned(
         turn.inverse,
         turn.softplus,
     )
-    out = array.empty(plan.shape, x, xp) if out is None else out
+    if out is None:
+        out = array.empty(plan.shape, x, xp)
+        if xp is not np:
+            in_large_pages(array.view_as_numpy(out))
     if plan.elements == 0:
         return out
     x_address, y_address = source.ctypes.data, array.view_as_numpy(out).ctypes.data
@@ -406,6 +410,8 @@ def turn_back(
     if turn.shape(x.shape, (x.shape[-1],)) != tuple(y.shape):
         return None
     target = xp.empty_like(x)
+    if xp is not np:
+        in_large_pages(array.view_as_numpy(target))
     views = [array.view_as_numpy(one) for one in (x, target)]
     steps = [[step for length, step in zip(v.shape, v.strides, strict=True) if length > 1] for v in views]
     if steps[0] != steps[1]:

@@ -67,7 +67,7 @@ from rfrope._core.arguments import LARGEST
 ) = (*range(26), 26 + COLUMNS)
 HEADER = ROW_AXIS + COLUMNS
 POSITIONS, PHASES, TABLE_64, TABLE_32 = range(4)
-KEPT = 5  # fields of what `fill_apart` keeps: positions, frequencies and rows of one table, shift and rows of the other
+KEPT = 3  # addresses of what tables that `fill_apart` keeps come from: positions, frequencies, and a shift
 
 _PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are asked for; half of it was slower
 
@@ -259,6 +259,7 @@ def fill_apart(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exac
     Those of either stay in the scratch memory with the addresses that they come from, until others are asked for: all
     phases of many heads cost products alone.
     """
+    widest()
     header = carray(integers(plan), (1 << 16,))
     blocks, axes, step = header[BLOCKS], header[POSITION_AXES], header[ROW_AXIS:]
     first, second = carray(wide(turns_1, 0.0), (axes * blocks,)), carray(wide(turns_2, 0.0), (axes * blocks,))
@@ -266,20 +267,20 @@ def fill_apart(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exac
     kept = carray(integers(scratch + 3 * blocks * 8), (KEPT,))
     tables = carray(wide((scratch + (3 * blocks + KEPT) * 8 + 63) & -64, 0.0), (4, n))
     n_places, n_shifts = rows if step[A] != 0 else 1, rows if step[C] != 0 else 1
-    if kept[0] != a or kept[1] != b or kept[2] < n_places:
+    if kept[0] != a or kept[1] != b:  # the last tile of an axis, which has fewer rows, comes last
         for r in range(n_places):
             _fill(
                 header, space[0], a + r * step[A], b + r * step[B], c, e, first, second, space[1], space[2],
                 tables[0, r * blocks :], tables[1, r * blocks :], False, exact,
             )  # fmt: skip
-        kept[0], kept[1], kept[2] = a, b, n_places
-    if kept[3] != c or kept[4] < n_shifts:
+        kept[0], kept[1] = a, b
+    if kept[2] != c:
         for r in range(n_shifts):
             _read(c + r * step[C], header[BLOCK_STRIDES + C], False, blocks, space[0])
             _cos_sin_of_radians(
                 space[0], blocks, space[1], space[2], tables[2, r * blocks :], tables[3, r * blocks :], exact
             )
-        kept[3], kept[4] = c, n_shifts
+        kept[2] = c
     place, shift = tables[0].ctypes.data, tables[2].ctypes.data
     place_step, shift_step = (8 * blocks if n_places == rows else 0), (8 * blocks if n_shifts == rows else 0)
     turn_tables(place, shift, 8 * n, place_step, shift_step, rows, blocks, cos, sin)

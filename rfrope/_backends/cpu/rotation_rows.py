@@ -232,7 +232,7 @@ def turn_back_row(typing, x, y, target, x_step, y_step, cos, sin, sums, blocks, 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         element = Element(signature.args[-1])
         x, y, target, x_step, y_step, *row, blocks, manner, _ = arguments
-        zero, one, lanes = ir.Constant(I64, 0), ir.Constant(I64, 1), 8
+        zero, one, lanes = ir.Constant(I64, 0), ir.Constant(I64, 1), element.lanes
         done = cgutils.alloca_once_value(builder, zero)
         end = builder.append_basic_block("end")
         chosen = builder.switch(manner, end)
@@ -373,7 +373,6 @@ def turn_tables(typing, places, shifts, apart, place_step, shift_step, rows, blo
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         places, shifts, apart, *steps, rows, blocks, cos, sin = arguments
         element, zero = Element(types.float64), ir.Constant(I64, 0)
-        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         size = 4 if signature.args[-1].dtype == types.float32 else 8
         cos, sin = (builder.ptrtoint(target, I64) for target in (cos, sin))
         stop = builder.and_(blocks, ir.Constant(I64, -element.lanes))
