@@ -220,7 +220,9 @@ def test_a_large_rotation_times_two_variants_and_keeps_the_faster(rng, monkeypat
 
 def large_plan():
     at = (2**14, 160), None
-    return plans.plan_of("float32", at, None, loops.PHASES, ((2**14, 64), (512, 8)), None, None, None, *PAIRINGS, False)
+    return plans.plan_of(
+        "float32", at, None, plans.fields.PHASES, ((2**14, 64), (512, 8)), None, None, None, *PAIRINGS, False
+    )
 
 
 @pytest.mark.parametrize(

@@ -117,10 +117,10 @@ APART = {  # shapes of magnitudes, positions, frequencies and a shift that lies 
 def filled(monkeypatch):
     """Note the loops that form phases of the plans that are made."""
     plans = pytest.importorskip("rfrope._backends.cpu.plans", exc_type=ImportError)
-    names, fill_of = [], plans.loops.fill_of
+    names, fill_of = [], plans.phase_loops.fill_of
     plans.plan_of.cache_clear()
     monkeypatch.setattr(
-        plans.loops, "fill_of", lambda loop, narrow: names.append(loop.py_func.__name__) or fill_of(loop, narrow)
+        plans.phase_loops, "fill_of", lambda loop, narrow: names.append(loop.py_func.__name__) or fill_of(loop, narrow)
     )
     yield names
     plans.plan_of.cache_clear()

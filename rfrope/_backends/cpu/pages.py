@@ -11,9 +11,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+
+from rfrope._core import array
+from rfrope._core.array import Array
 
 LARGE = 2**22  # bytes of an array, as NumPy has it
 _ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux alone
@@ -26,9 +30,12 @@ def _madvise() -> Any:
     return function
 
 
-def in_large_pages(memory: np.ndarray) -> None:
-    """Ask the system for large pages of dense memory that nobody has written to; where it has none, nothing happens."""
-    if _ADVICE is None or memory.nbytes < LARGE:
-        return
-    start = memory.ctypes.data + -memory.ctypes.data % mmap.PAGESIZE
-    _madvise()(start, memory.ctypes.data + memory.nbytes - start, _ADVICE)
+def in_large_pages(made: Array, xp: ModuleType) -> Array:
+    """Return a new array, after a request for large pages if it is large and not NumPy's; some systems have none."""
+    if xp is np or _ADVICE is None:
+        return made
+    memory = array.view_as_numpy(made)
+    if memory.nbytes >= LARGE:
+        start = memory.ctypes.data + -memory.ctypes.data % mmap.PAGESIZE
+        _madvise()(start, memory.ctypes.data + memory.nbytes - start, _ADVICE)
+    return made

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfrope._backends import layout
+from rfrope._backends.cpu import fields, phase_loops
 from rfrope._backends.cpu import rotation_loops as loops
 from rfrope._backends.cpu.elements import DTYPES, like_of
 from rfrope._backends.layout import Layout, Operands, Strides
@@ -99,7 +100,7 @@ def plan_of(
     y : tuple of int, optional
         Strides of the result, if it is not new.
     kind : int
-        `rotation_loops.POSITIONS` or its like: what `a` and `b` are.
+        `fields.POSITIONS` or its like: what `a` and `b` are.
     a, b, c, e : layouts
         As in `layout.operands_of`.
 
@@ -111,7 +112,7 @@ def plan_of(
     if not x[0]:
         raise ValueError("features have no axes")
     like, form = like_of(dtype, pairing, out_pairing, softplus)
-    operands = layout.operands_of(kind == loops.POSITIONS, a, b, c, e)
+    operands = layout.operands_of(kind == fields.POSITIONS, a, b, c, e)
     size, blocks, leading = DTYPES[dtype], operands.blocks, x[0][:-1]
     is_polar = MAGNITUDES in (pairing, out_pairing)
     rest = x[0][-1] - width_of(pairing) * blocks
@@ -130,11 +131,11 @@ def plan_of(
         axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[:-1], columns)
         table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), (x[0][-1], shape[-1]), size < 8 and e is None)
         _add_options(table, operands, (c, e), size == 2, form, inverse)
-        table[loops.CROSSED], table[loops.REST] = pairing != out_pairing, rest
+        table[fields.CROSSED], table[fields.REST] = pairing != out_pairing, rest
         tables = np.stack([table] * 4)
-        tables[IN_PLACE, loops.IN_PLACE] = 1
-        tables[PIECES, loops.STREAMING] = 1
-        tables[LINES, loops.STREAMING] = max(_GATHERED_BYTES, shape[-1] * size)
+        tables[IN_PLACE, fields.IN_PLACE] = 1
+        tables[PIECES, fields.STREAMING] = 1
+        tables[LINES, fields.STREAMING] = max(_GATHERED_BYTES, shape[-1] * size)
     tables.flags.writeable = False
     start, row = tables.ctypes.data, tables.strides[0]
     return Plan(
@@ -176,8 +177,8 @@ def gradient_table(
     may_stand_apart = DTYPES[dtype] < 8 and scaled[1] is None
     table, items = _table(kind, operands, axes, (x[1][-1], y[1][-1]), (x[0][-1], y[0][-1]), may_stand_apart)
     _add_options(table, operands, scaled, False, form, inverse)
-    table[loops.GROUP], items, table[loops.GROUPS] = table[loops.SHARED], items // table[loops.GROUPS], 1
-    table[loops.BLOCK_STRIDES + layout.S] = target[1][-1] if target[0][-1] > 1 else 0
+    table[fields.GROUP], items, table[fields.GROUPS] = table[fields.SHARED], items // table[fields.GROUPS], 1
+    table[fields.BLOCK_STRIDES + layout.S] = target[1][-1] if target[0][-1] > 1 else 0
     return like, table, int(items)
 
 
@@ -186,11 +187,17 @@ def _add_options(
 ) -> None:
     """Add to a table whether there are a shift and a scale, the loop for the phases, and what is asked."""
     shift, scale = scaled
-    table[loops.HAS_SHIFT], table[loops.HAS_SCALE] = shift is not None, scale is not None
+    table[fields.HAS_SHIFT], table[fields.HAS_SCALE] = shift is not None, scale is not None
     is_line = operands.axes == 1 and shift is scale is None
-    fill = loops.fill_apart if table[loops.APART] else loops.fill_line if is_line else loops.fill_any
-    table[loops.FILL] = loops.fill_of(fill, is_narrow)
-    table[loops.FORM], table[loops.INVERSE] = form, inverse
+    fill = (
+        phase_loops.fill_apart
+        if table[fields.SHIFT_APART]
+        else phase_loops.fill_line
+        if is_line
+        else phase_loops.fill_any
+    )
+    table[fields.FILL] = phase_loops.fill_of(fill, is_narrow)
+    table[fields.FORM], table[fields.INVERSE] = form, inverse
 
 
 def _table(
@@ -208,7 +215,7 @@ def _table(
     """
     (outer, shared), blocks = axes, operands.blocks
     # frequencies must be the same along a tile; of the others, the axis whose rows lie closest
-    fixed = [axis for axis in outer if kind != loops.POSITIONS or axis[layout.B] == 0]
+    fixed = [axis for axis in outer if kind != fields.POSITIONS or axis[layout.B] == 0]
     rows = min(fixed, key=layout.reach, default=(1, *(0,) * (layout.COLUMNS - 1)))
     outer = [axis for axis in outer if axis is not rows]
     tile = min(rows[0], max(1, TABLE_BYTES // (16 * max(1, blocks))))
@@ -221,20 +228,20 @@ def _table(
     group = max(1, min(n_shared, _LARGEST_GROUP, _ITEM_ELEMENTS // (tile * max(features))))
     tiles, groups = -(-rows[0] // tile), -(-n_shared // group)
 
-    table = np.zeros(loops.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
-    table[loops.BLOCKS], table[loops.SOURCE] = blocks, kind
-    table[loops.APART] = math.prod([axis[0] for axis in outer]) if is_apart else 0
-    table[loops.FEATURES], table[loops.OUT_FEATURES] = features
-    table[loops.POSITION_AXES], (table[loops.A_AXIS], table[loops.B_AXIS]) = operands.axes, operands.axis_steps
-    table[loops.ROWS_INSIDE] = not any([layout.reach(rows) > layout.reach(axis) for axis in shared])
-    table[loops.TILE], table[loops.TILES], table[loops.GROUP], table[loops.GROUPS] = tile, tiles, group, groups
-    table[loops.SHARED], table[loops.OUTER_AXES], table[loops.SHARED_AXES] = n_shared, len(outer), len(shared)
-    table[loops.BLOCK_STRIDES + 1 : loops.BLOCK_STRIDES + layout.COLUMNS] = [
+    table = np.zeros(fields.HEADER + layout.COLUMNS * (len(outer) + len(shared)), np.int64)
+    table[fields.BLOCKS], table[fields.SOURCE] = blocks, kind
+    table[fields.SHIFT_APART] = math.prod([axis[0] for axis in outer]) if is_apart else 0
+    table[fields.FEATURES], table[fields.OUT_FEATURES] = features
+    table[fields.POSITION_AXES], (table[fields.A_AXIS], table[fields.B_AXIS]) = operands.axes, operands.axis_steps
+    table[fields.ROWS_INSIDE] = not any([layout.reach(rows) > layout.reach(axis) for axis in shared])
+    table[fields.TILE], table[fields.TILES], table[fields.GROUP], table[fields.GROUPS] = tile, tiles, group, groups
+    table[fields.SHARED], table[fields.OUTER_AXES], table[fields.SHARED_AXES] = n_shared, len(outer), len(shared)
+    table[fields.BLOCK_STRIDES + 1 : fields.BLOCK_STRIDES + layout.COLUMNS] = [
         *steps,
         *[step for _, _, step in operands.rows],
         0,
     ]
-    table[loops.ROW_AXIS : loops.HEADER] = rows
+    table[fields.ROW_AXIS : fields.HEADER] = rows
     for i, axis in enumerate((*outer, *shared)):
-        table[loops.HEADER + layout.COLUMNS * i :][: layout.COLUMNS] = axis
+        table[fields.HEADER + layout.COLUMNS * i :][: layout.COLUMNS] = axis
     return table, math.prod([axis[0] for axis in outer]) * tiles * groups

@@ -17,6 +17,7 @@ import numpy as np
 
 from rfrope._backends import layout
 from rfrope._backends.cpu import coefficient_loops as coefficients
+from rfrope._backends.cpu import fields
 from rfrope._backends.cpu import rotation_loops as loops
 from rfrope._backends.cpu.elements import DTYPES, like_of
 from rfrope._backends.cpu.pages import in_large_pages
@@ -46,8 +47,7 @@ _TRIES = 4  # items by each of two variants of a large rotation, after which the
 _FASTER: dict[Any, int] = {}  # variants that this processor runs in less time, by what there is to choose from
 _FEATURES = {np.dtype(name): name for name in ("float64", "float32", "float16")}  # of the machine's byte order
 _PLACES = frozenset(map(np.dtype, "bBhHiIlLqQfd"))  # positions of float16 may want a warning
-_DOUBLE = np.dtype(np.float64)
-_UNSIGNED, _MOST = np.dtype(np.uint64), 2**63 - 1
+_DOUBLE, _UNSIGNED, _MOST = np.dtype(np.float64), np.dtype(np.uint64), 2**63 - 1
 
 
 # -- small dense arrays, read and turned in one pass -------------------------------------------------------------------
@@ -184,7 +184,7 @@ def _dense_call(
         return None
     at, a, b = (tuple(x), None), (places, None), read.layout
     try:
-        plan = plan_of(dtype, at, None, loops.POSITIONS, a, b, None, None, pairing, out_pairing, inverse)
+        plan = plan_of(dtype, at, None, fields.POSITIONS, a, b, None, None, pairing, out_pairing, inverse)
     except ValueError:  # shapes do not fit, or there is no such pairing
         return None
     if not (plan.is_fit and plan.is_small and plan.elements):
@@ -238,7 +238,7 @@ def plans_of_both(
     for x, read in ((q, frequencies[0]), (k, frequencies[1])):
         at = x.shape, tuple([x.element_size() * step for step in x.stride()])
         a, b = (places, None), read.layout
-        plan = plan_of(dtype, at, None, loops.POSITIONS, a, b, None, None, *turn[:2], inverse, turn.softplus)
+        plan = plan_of(dtype, at, None, fields.POSITIONS, a, b, None, None, *turn[:2], inverse, turn.softplus)
         is_fit = plan.is_fit or (turn.softplus and plan.shape == turn.shape(x.shape, x.shape[-1:]))
         if not (is_fit and plan.is_small and plan.elements):
             return None
@@ -276,21 +276,21 @@ def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> A
         None if value is None or isinstance(value, float) else _doubles(value, out, angles.xp)
         for value in (angles.shift, turn.scale)
     )
-    return _turned(loops.POSITIONS, x, (a, b, c, e), turn, out, angles.xp)
+    return _turned(fields.POSITIONS, x, (a, b, c, e), turn, out, angles.xp)
 
 
 def rotated_by_phases(x: Array, phases: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Turn features as the generic function does."""
     scale = None if isinstance(turn.scale, float) else _doubles(turn.scale, out, xp)
-    return _turned(loops.PHASES, x, (_doubles(phases, out, xp), None, None, scale), turn, out, xp)
+    return _turned(fields.PHASES, x, (_doubles(phases, out, xp), None, None, scale), turn, out, xp)
 
 
 def rotated_by_table(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Turn features as the generic function does."""
     if array.dtype_name(cos) == array.dtype_name(sin) == "float32":
-        kind, tables = loops.TABLE_32, [_kept_apart(array.view_as_numpy(v), out) for v in (cos, sin)]
+        kind, tables = fields.TABLE_32, [_kept_apart(array.view_as_numpy(v), out) for v in (cos, sin)]
     else:
-        kind, tables = loops.TABLE_64, [_doubles(v, out, xp) for v in (cos, sin)]
+        kind, tables = fields.TABLE_64, [_doubles(v, out, xp) for v in (cos, sin)]
     return _turned(kind, x, (*tables, None, None), turn, out, xp)
 
 
@@ -330,10 +330,7 @@ def _turned(
         turn.inverse,
         turn.softplus,
     )
-    if out is None:
-        out = array.empty(plan.shape, x, xp)
-        if xp is not np:
-            in_large_pages(array.view_as_numpy(out))
+    out = in_large_pages(array.empty(plan.shape, x, xp), xp) if out is None else out
     if plan.elements == 0:
         return out
     x_address, y_address = source.ctypes.data, array.view_as_numpy(out).ctypes.data
@@ -409,9 +406,7 @@ def turn_back(
     """
     if turn.shape(x.shape, (x.shape[-1],)) != tuple(y.shape):
         return None
-    target = xp.empty_like(x)
-    if xp is not np:
-        in_large_pages(array.view_as_numpy(target))
+    target = in_large_pages(xp.empty_like(x), xp)
     views = [array.view_as_numpy(one) for one in (x, target)]
     steps = [[step for length, step in zip(v.shape, v.strides, strict=True) if length > 1] for v in views]
     if steps[0] != steps[1]:
@@ -438,12 +433,12 @@ def _turn_gradients(
     a, b, c, e = (None if value is None else (value.shape, value.strides) for value in operands)
     read = layout.operands_of(are_positions, a, b, c, e)  # type: ignore[arg-type]
     if 0 not in (read.blocks, *views[0].shape, *views[1].shape):
-        kind = loops.POSITIONS if are_positions else loops.PHASES
+        kind = fields.POSITIONS if are_positions else fields.PHASES
         at_x, at_y, at_sums = ((value.shape, value.strides) for value in (*views, sums))
         options = turn.pairing, turn.out_pairing, turn.inverse, turn.softplus
         like, table, items = gradient_table(array.dtype_name(x), (at_x, at_y), kind, read, (c, e), options, at_sums)
-        row_step, block_step = table[loops.ROW_AXIS + layout.S], table[loops.BLOCK_STRIDES + layout.S]
-        rows = 0 if shape is None else table[loops.TILE] if row_step else 1
+        row_step, block_step = table[fields.ROW_AXIS + layout.S], table[fields.BLOCK_STRIDES + layout.S]
+        rows = 0 if shape is None else table[fields.TILE] if row_step else 1
         found, places = np.empty((items, rows, read.blocks)), np.empty((items, 2), np.int64)
         addresses = [0 if value is None else value.ctypes.data for value in (table, *views, *operands)]
         factor = turn.scale if isinstance(turn.scale, float) else 1.0

@@ -363,45 +363,6 @@ def fill_types(is_narrow: bool) -> tuple[Any, ...]:
 
 
 @intrinsic
-def turn_tables(typing, places, shifts, apart, place_step, shift_step, rows, blocks, cos, sin):  # type: ignore[no-untyped-def]
-    """Write rows of cos and sin of sums of two angles, from those of each: by addresses of cos, with sin `apart` bytes.
-
-    Steps are in bytes from row to row of what is read, which is float64; what is written has rows that follow.
-    """
-    signature = types.void(*(types.int64,) * 7, cos, sin)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        places, shifts, apart, *steps, rows, blocks, cos, sin = arguments
-        element, zero = Element(types.float64), ir.Constant(I64, 0)
-        size = 4 if signature.args[-1].dtype == types.float32 else 8
-        cos, sin = (builder.ptrtoint(target, I64) for target in (cos, sin))
-        stop = builder.and_(blocks, ir.Constant(I64, -element.lanes))
-        with cgutils.for_range(builder, rows, intp=I64) as row:
-            first = [
-                builder.add(base, builder.mul(row.index, s)) for base, s in zip((places, shifts), steps, strict=True)
-            ]
-            start = builder.mul(row.index, blocks)
-            for lanes, begin, end in ((element.lanes, zero, stop), (1, stop, blocks)):
-                kind = vector(element.wide, lanes)
-                with cgutils.for_range_slice(builder, begin, end, ir.Constant(I64, lanes), I64) as (index, _):
-                    bases = [base for one in first for base in (one, builder.add(one, apart))]
-                    read = [builder.load(pointer(builder, offset(builder, b, index, 8), kind), align=8) for b in bases]
-                    place_cos, place_sin, shift_cos, shift_sin = read
-                    minus = builder.fneg(builder.fmul(place_sin, shift_sin))
-                    sums = (
-                        fused(builder, element, lanes, place_cos, shift_cos, minus),
-                        fused(builder, element, lanes, place_sin, shift_cos, builder.fmul(place_cos, shift_sin)),
-                    )
-                    for base, value in zip((cos, sin), sums, strict=True):
-                        value = builder.fptrunc(value, vector(ir.FloatType(), lanes)) if size == 4 else value
-                        at = offset(builder, base, builder.add(start, index), size)
-                        builder.store(value, pointer(builder, at, value.type), align=size)
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-@intrinsic
 def carry(typing, target, source):  # type: ignore[no-untyped-def]
     """Copy 64 bytes."""
 
