@@ -19,7 +19,8 @@ import pytest
 
 OPTIONAL = ("torch", "jax", "cupy", "torch cuda")  # libraries that the extra "test" does not bring
 SLOW = ("dask",)  # libraries whose every call takes long, however small its arrays
-LOST = 20  # seconds after which a command that goes on is asked whether it lost its interrupt
+PATIENCE = 20  # seconds after which a command that goes on is asked whether it lost its interrupt
+LOST = "Exception ignored in: <function WeakSet"
 HANGS = 600  # seconds: a guard, not a measure; what has not come by then never comes
 
 campaign, wide = pytest.mark.campaign, pytest.mark.wide
@@ -76,21 +77,24 @@ def interrupted(command: list[str]) -> tuple[int, str, str]:
     """Run a command, interrupt it half a second after its first line, which is "ready": exit code, output, errors.
 
     Python prints and loses an interrupt that comes in the microsecond in which it frees a thread, in the callback of
-    its own set of threads; a command that says so is run again.
+    its own set of threads; a command that says so is run again, twice at most.
     """
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout.readline() == "ready\n", process.stderr.read()
-        time.sleep(0.5)
-        process.send_signal(signal.SIGINT)
+    for _ in range(3):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
-            out, err = process.communicate(timeout=LOST)
-        except subprocess.TimeoutExpired as late:
-            if b"in: <function WeakSet" in (late.stderr or b""):
-                process.kill()
-                return interrupted(command)
-            out, err = process.communicate(timeout=HANGS)
-    finally:
-        process.kill()
-        process.wait()
+            assert process.stdout.readline() == "ready\n", process.stderr.read()
+            time.sleep(0.5)
+            process.send_signal(signal.SIGINT)
+            try:
+                out, err = process.communicate(timeout=PATIENCE)
+            except subprocess.TimeoutExpired as late:
+                said = late.stderr or ""
+                if LOST in (said if isinstance(said, str) else said.decode()):
+                    process.kill()
+                out, err = process.communicate(timeout=HANGS)
+        finally:
+            process.kill()
+            process.wait()
+        if LOST not in err:
+            break
     return process.returncode, out, err

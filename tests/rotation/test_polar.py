@@ -102,7 +102,7 @@ def test_a_rotation_of_blocks_whose_second_features_are_zero(rng):
 # -- digits ------------------------------------------------------------------------------------------------------------
 
 
-APART = {  # shapes of magnitudes, positions, frequencies and a shift that lies on other axes than positions
+APART = {  # shapes of magnitudes, positions, frequencies and shift
     "heads first": ((2, 3, 400, 24), (400,), (24,), (3, 1, 24)),
     "heads last": ((2, 400, 3, 24), (400, 1), (24,), (3, 24)),
     "many heads last": ((5, 400, 24), (5, 1), (24,), (400, 24)),
@@ -110,6 +110,9 @@ APART = {  # shapes of magnitudes, positions, frequencies and a shift that lies 
     "heads last, positions of each sequence": ((2, 400, 3, 24), (2, 400, 1), (24,), (3, 24)),
     "two axes of positions": ((2, 3, 400, 24), (400, 2), (24, 2), (3, 1, 24)),
     "few blocks": ((3, 400, 5), (400,), (5,), (3, 1, 1)),
+    "frequencies of heads, shifts of sequences": ((2, 3, 400, 24), (400, 1), (3, 24, 1), (2, 1, 1, 24)),
+    "shifts of tokens": ((2, 3, 400, 24), (400,), (24,), (400, 24)),
+    "one shift": ((3, 400, 24), (400,), (24,), ()),
 }
 
 
@@ -132,26 +135,36 @@ def test_shifts_of_heads_are_added_to_the_same_positions(shapes, dtype, filled, 
     """Tiles that share positions keep their cos and sin; where there are several tiles the last is short."""
     m, p, w, shift = (rng.uniform(0.0, 2.0, shape) for shape in shapes)
     m, p, shift = m.astype(dtype), np.round(p * 1e5), -3.0 * shift
-    u = (p[..., None] * w if w.ndim == 1 else p @ w.T) + shift
+    u = (p[..., None] * w if w.ndim == 1 else p @ np.swapaxes(w, -1, -2)) + shift
     fill = "fill_any" if dtype is np.float64 else "fill_apart"
     got = rotate_polar(m, p, w, shift=shift, scale=1.5)
     # phases of the formula have the digits of float64, of numbers up to 8e5
     tolerance = 3.0 * (np.finfo(dtype).eps + 8e5 * 2.0**-52)
     np.testing.assert_allclose(got, formula(m, u, scale=1.5), rtol=0, atol=tolerance)
-    with rfrope.threads(1):
-        np.testing.assert_array_equal(rotate_polar(m, p, w, shift=shift, scale=1.5), got)
     back = rotate_polar(got, p, w, shift=shift, scale=1.5, inverse=True)
     np.testing.assert_allclose(back, m.astype(np.float64), rtol=0, atol=tolerance)
     assert filled == [fill, fill]
 
 
-def test_positions_that_overlap_in_memory_are_not_taken_for_each_other(filled, rng):
-    """A tile of few rows may begin where one of many does."""
-    at = np.lib.stride_tricks.as_strided(np.arange(1000.0), (171, 1, 171), (8, 0, 8))
+def test_a_short_tile_that_begins_where_a_long_one_does_is_not_taken_for_it(filled, rng):
+    """Tiles of 24 blocks have 170 rows: the 171st position of a sequence is the first of the next one."""
+    at = np.lib.stride_tricks.as_strided(np.arange(171 * 172.0), (171, 1, 171), (170 * 8, 0, 8))
     m, w, shift = np.ones((171, 2, 171, 24), np.float32), rng.uniform(0.0, 2.0, 24), rng.uniform(-6.0, 0.0, (2, 1, 24))
     got = rotate_polar(m, at, w, shift=shift)
     assert filled == ["fill_apart"]
     np.testing.assert_allclose(got, formula(m, at[..., None] * w + shift), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=str)
+def test_parts_have_the_bits_of_the_whole(dtype, rng):
+    """By heads, by tokens, by one of each: no shape decides how phases are formed."""
+    m, shift = rng.uniform(0.0, 2.0, (3, 40, 24)).astype(dtype), rng.uniform(-6.0, 0.0, (3, 1, 24))
+    p, w = np.arange(40.0) * 1000.0, rng.uniform(0.0, 2.0, 24)
+    whole = rotate_polar(m, p, w, shift=shift)
+    for heads, tokens in itertools.product((1, 2, 3), (1, 7, 40)):
+        for head, token in itertools.product(range(0, 3, heads), range(0, 40, tokens)):
+            h, t = slice(head, head + heads), slice(token, token + tokens)
+            np.testing.assert_array_equal(rotate_polar(m[h, t], p[t], w, shift=shift[h]), whole[h, t])
 
 
 @pytest.mark.parametrize("shapes", APART.values(), ids=APART)
@@ -437,7 +450,7 @@ def test_both_gradients_in_one_pass_are_those_of_their_parts(dtype, layout, pair
         torch.testing.assert_close(one.double(), other.detach().double(), rtol=tolerance + 1e-6 * softplus, atol=1e-12)
 
 
-def test_gradients_do_not_depend_on_threads(rng):
+def test_features_and_gradients_do_not_depend_on_threads(rng):
     torch = library("torch").module
     x = torch.from_numpy(rng.standard_normal((2, 8, 2048, 64), dtype=np.float32)).requires_grad_()
     shift, omega = torch.zeros(8, 1, 64, requires_grad=True), torch.from_numpy(rfrope.geometric(64))
@@ -445,7 +458,7 @@ def test_gradients_do_not_depend_on_threads(rng):
     for count in (1, 3):
         with rfrope.threads(count):
             turned = rotate_polar(x, torch.arange(2048), omega, shift=shift, softplus=True)
-            found.append(torch.autograd.grad(turned, [x, shift], turned.detach()))
+            found.append((turned.detach(), *torch.autograd.grad(turned, [x, shift], turned.detach())))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
 

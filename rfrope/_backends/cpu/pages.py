@@ -19,7 +19,7 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.array import Array
 
-LARGE = 2**22  # bytes of an array, as NumPy has it
+LARGE = 2**23  # bytes; smaller results fit a cache, and NumPy's limit is 4 MB
 _ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)  # Linux alone
 
 

@@ -206,7 +206,7 @@ def fill_any(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact)
 
 @compiled
 def fill_apart(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact):  # type: ignore[no-untyped-def]
-    """Cos and sin of a tile of phases, whose positions and shift lie on different axes; see `fill_line`.
+    """Cos and sin of a tile of phases as products of those of positions and of a shift; see `fill_line`.
 
     Those of either stay in the scratch memory with the addresses that they come from, until others are asked for: all
     phases of many heads cost products alone.
@@ -219,7 +219,7 @@ def fill_apart(plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exac
     kept = carray(integers(scratch + 3 * blocks * 8), (KEPT,))
     tables = carray(wide((scratch + (3 * blocks + KEPT) * 8 + 63) & -64, 0.0), (4, n))
     n_places, n_shifts = rows if step[A] != 0 else 1, rows if step[C] != 0 else 1
-    if kept[0] != a or kept[1] != b:  # the last tile of an axis, which has fewer rows, comes last
+    if kept[0] != a or kept[1] != b:  # a tile of fewer rows comes last, so an address always means the same rows
         for r in range(n_places):
             _fill(
                 header, space[0], a + r * step[A], b + r * step[B], c, e, first, second, space[1], space[2],

@@ -6,7 +6,6 @@ No plan knows an address or a value, so that one serves every call of its layout
 from __future__ import annotations
 
 import math
-import operator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -129,7 +128,7 @@ def plan_of(
     if elements:
         columns = [*[row[:2] for row in operands.rows], ((), ())]
         axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y[:-1], columns)
-        table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), (x[0][-1], shape[-1]), size < 8 and e is None)
+        table, items = _table(kind, operands, axes, (x[1][-1], y[-1]), (x[0][-1], shape[-1]), _is_apart(size, c, e))
         _add_options(table, operands, (c, e), size == 2, form, inverse)
         table[fields.CROSSED], table[fields.REST] = pairing != out_pairing, rest
         tables = np.stack([table] * 4)
@@ -174,12 +173,21 @@ def gradient_table(
     columns = [*[row[:2] for row in operands.rows], (target[0][:-1], target[1][:-1])]
     y_strides = layout.spread(y[0][:-1], y[1][:-1], leading)
     axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y_strides, columns)
-    may_stand_apart = DTYPES[dtype] < 8 and scaled[1] is None
-    table, items = _table(kind, operands, axes, (x[1][-1], y[1][-1]), (x[0][-1], y[0][-1]), may_stand_apart)
+    is_apart = _is_apart(DTYPES[dtype], *scaled)
+    table, items = _table(kind, operands, axes, (x[1][-1], y[1][-1]), (x[0][-1], y[0][-1]), is_apart)
     _add_options(table, operands, scaled, False, form, inverse)
     table[fields.GROUP], items, table[fields.GROUPS] = table[fields.SHARED], items // table[fields.GROUPS], 1
     table[fields.BLOCK_STRIDES + layout.S] = target[1][-1] if target[0][-1] > 1 else 0
     return like, table, int(items)
+
+
+def _is_apart(size: int, shift: Any, scale: Any) -> bool:
+    """Return whether cos and sin of positions are formed without the shift, and turned by those of the shift.
+
+    So they are formed once for all heads, each of which has its shift. It adds a rounding, which float64 does without;
+    the choice does not depend on shapes, so that parts of an array get the bits of the whole.
+    """
+    return size < 8 and shift is not None and scale is None
 
 
 def _add_options(
@@ -206,22 +214,15 @@ def _table(
     axes: tuple[list[tuple[int, ...]], list[tuple[int, ...]]],
     steps: tuple[int, int],
     features: tuple[int, int],
-    may_stand_apart: bool,
+    is_apart: bool,
 ) -> tuple[np.ndarray, int]:
-    """Return the table of the loops without its options, and the number of items of work.
-
-    A shift on other axes than positions and frequencies, as that of heads, may stand apart: cos and sin of positions
-    are then formed once for all shifts, and turned by theirs. That adds a rounding, which float64 does without.
-    """
+    """Return the table of the loops without its options, and the number of items of work."""
     (outer, shared), blocks = axes, operands.blocks
     # frequencies must be the same along a tile; of the others, the axis whose rows lie closest
     fixed = [axis for axis in outer if kind != fields.POSITIONS or axis[layout.B] == 0]
     rows = min(fixed, key=layout.reach, default=(1, *(0,) * (layout.COLUMNS - 1)))
     outer = [axis for axis in outer if axis is not rows]
     tile = min(rows[0], max(1, TABLE_BYTES // (16 * max(1, blocks))))
-    placed = [axis[layout.A] != 0 or axis[layout.B] != 0 for axis in (rows, *outer)]
-    shifted = [axis[layout.C] != 0 for axis in (rows, *outer)]
-    is_apart = may_stand_apart and any(placed) and any(shifted) and not any(map(operator.and_, placed, shifted))
     if is_apart:  # the same positions follow each other
         outer.sort(key=lambda axis: axis[layout.A] == axis[layout.B] == 0)
     n_shared = math.prod([axis[0] for axis in shared])

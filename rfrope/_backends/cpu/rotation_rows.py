@@ -348,7 +348,7 @@ def turn_types(like: Any) -> tuple[Any, ...]:
 
 @intrinsic
 def call_fill(typing, function, plan, rows, a, b, c, e, turns_1, turns_2, scratch, cos, sin, exact):  # type: ignore[no-untyped-def]
-    """Call `fill_line` or `fill_any` by its address."""
+    """Call a loop of `phase_loops` that fills a tile, by its address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return _call(builder, context, signature, arguments)
@@ -357,7 +357,7 @@ def call_fill(typing, function, plan, rows, a, b, c, e, turns_1, turns_2, scratc
 
 
 def fill_types(is_narrow: bool) -> tuple[Any, ...]:
-    """Return the types that `fill_line` and `fill_any` take, for tables of float32 or float64."""
+    """Return the types that such a loop takes, for tables of float32 or float64."""
     pointer = types.CPointer(types.float32 if is_narrow else types.float64)
     return (*(types.int64,) * 9, pointer, pointer, types.boolean)
 
