@@ -331,6 +331,8 @@ def test_large_results_are_in_large_pages():
     """Whether Linux was asked for them stands in its account of this process; what it gives is up to it."""
     if not pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled").exists():
         pytest.skip("this system has no transparent large pages")
+    if dispatch.backend_function(turning.rotated, "cpu") is None:
+        pytest.skip("compiled loops, which write such results, need Numba with its compiler on")
     turned = rfrope.rotate(torch.ones(32, 4096, 128), torch.arange(4096), rfrope.geometric(64))
     middle, asked = turned.data_ptr() + turned.nbytes // 2, None
     for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
