@@ -502,3 +502,42 @@ def test_the_protocol_says_what_the_programs_do(script):
         assert f"python examples/evidence_{name}.py " in page
     for text in ("a perceptron of 192", "12 for contents that rotate, 24 for polar contents", "144 patches"):
         assert text in page
+
+
+def test_the_page_says_what_the_series_gave(script):
+    made, shared = script("evidence_series"), script("evidence")
+    rows, arms = shared.final(rows_of(ROOT / "docs" / "evidence_series_sum.csv")), made.arms("sum")
+    items = {name: shared.items_of(rows, name) for name in arms}
+    assert {one.shape for one in items.values()} == {(made.SEEDS, made.ITEMS)}
+    designed, baseline = shared.sides(rows, arms)
+    one, errors = shared.primary(rows, arms), {name: f"{each.mean():.2f}" for name, each in items.items()}
+    (low, high), worth = one.between(0.99), 0.1 * items[baseline].mean()
+    assert low < 0.0 < high
+    assert one.visible < worth  # against
+
+    def less(own, other):
+        found = script("tuned").contrast(items[own] - items[other])
+        assert (own, other) in made.PAIRS
+        return f"{found.mean:+.2f} ± {found.error:.2f}"
+
+    pairs = [line.rpartition(" ")[2] for line in shared.compared(rows, made.PAIRS)]
+    assert [float(p) < 0.01 for p in pairs] == [True, True, False, False, False, True, True]
+    page = " ".join((ROOT / "docs" / "evidence_series.rst").read_text("utf-8").split())
+    for sentence in (
+        f'"{designed}", less the best baseline, "{baseline}": {one.mean:+.3f} ± {one.error:.3f} (99 %: {low:+.3f} to '
+        f"{high:+.3f}; p = {one.p:.2g}). Four times in five the runs would have seen {one.visible:.3f}, and "
+        f"{worth:.3f}, a tenth of the baseline's error",
+        f"have an error of {errors['covariance']} where RoPE's best base has {errors['RoPE']}: "
+        f"{less('covariance', 'RoPE')}. With polar contents it is {errors['covariance, polar']} and {errors['PoPE']}: "
+        f"{less('covariance, polar', 'PoPE')}.",
+        f"{less('likelihood', 'covariance')}, and {less('likelihood, polar', 'covariance, polar')} with polar contents",
+        f"{less('wrong', 'covariance')}, and {less('wrong, polar', 'covariance, polar')} with polar contents. One "
+        f"Matérn scale, chosen on validation, has {errors['scale']}, and {errors['scale, polar']} with polar contents.",
+        f"nothing to the true covariance**: {less('covariance, polar', 'covariance')}.",
+        f"but lost {less('wrong', 'covariance')[1:5]}, and more with them",
+    ):
+        assert sentence in page, sentence
+    theory = {(row["data"], row["arm"]): row["predicted"] for row in rows_of(ROOT / "docs" / "evidence_theory.csv")}
+    assert f"no prediction has less than {theory['sum', 'posterior mean']} on average" in page
+    fixed = [name for name in arms if not arms[name].learned and arms[name].settings != {"": None}]
+    assert min(fixed, key=lambda name: items[name].mean()) == "covariance, polar"
