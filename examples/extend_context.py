@@ -41,11 +41,14 @@ CHUNK = 1024  # tokens whose logits are held at once
 
 
 @cache
-def model_and_tokenizer() -> tuple[Any, Any]:
-    """Load both from the package of weights; bfloat16 saves a third of the time, and rfrope rotates exactly in it."""
+def model_and_tokenizer(dtype: torch.dtype = torch.bfloat16) -> tuple[Any, Any]:
+    """Load both from the package of weights; bfloat16 saves a third of the time, and rfrope rotates exactly in it.
+
+    That is so on processors that multiply bfloat16; on others float32 is faster.
+    """
     from transformers import AutoTokenizer
 
-    model = smollm2_heads.load().to(torch.bfloat16)
+    model = smollm2_heads.load().to(dtype)
     model.set_attn_implementation("sdpa")
     return model, AutoTokenizer.from_pretrained(smollm2_heads.folder(), gguf_file=smollm2_heads.FILE)
 
@@ -67,9 +70,8 @@ def tokens(name: str, count: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def losses(ids: torch.Tensor, rope: Any) -> np.ndarray:
+def losses(model: Any, ids: torch.Tensor, rope: Any) -> np.ndarray:
     """Loss of each token but the first, by the tokens before it, in nats."""
-    model = model_and_tokenizer()[0]
     with replace_rotary(model, rope):
         hidden = model.model(ids[:, :-1], use_cache=False).last_hidden_state[0]
     found = [
@@ -84,7 +86,7 @@ def run(which: tuple[str, int], trained: int, factor: int) -> Row:
     torch.manual_seed(0)
     count = factor * trained
     rope = planned(trained, factor).method(which[0]).rope
-    found = losses(tokens(DOCUMENTS[which[1]], count), rope)
+    found = losses(model_and_tokenizer()[0], tokens(DOCUMENTS[which[1]], count), rope)
     parts = found.reshape(PIECES, -1).mean(-1)
     return {f"from {i * count // PIECES}": f"{part:.5f}" for i, part in enumerate(parts)}
 

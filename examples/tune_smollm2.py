@@ -18,16 +18,18 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import pathlib
+import resource
 import sys
 import sysconfig
+import time
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import smollm2_heads
 import torch
-from extend_context import losses, model_and_tokenizer
+from extend_context import losses
+from extend_context import model_and_tokenizer as load
 from trained import Row, command, complete, show, stated
 
 import rfrope
@@ -61,6 +63,7 @@ NAMES = ("Anna", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Henry") 
 STEPS, WINDOW, RACE = 150, 1024, 0.1
 SHORT = 256  # positions that stand for the trained ones with --short
 DRAWS = 10_000  # of the bootstrap over documents
+model_and_tokenizer = partial(load, torch.float32)
 
 
 def text(name: str) -> str:
@@ -119,6 +122,11 @@ def plant(number: int, length: int) -> tuple[np.ndarray, np.ndarray, list[np.nda
     return ids, np.repeat([kind for _, kind in pieces], [len(piece) for piece, _ in pieces]), answers
 
 
+def memory() -> float:
+    """Return the most memory that this process ever held, in GiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
 def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope:
     """Return what a method turns by; what is learned is kept in a file beside the output."""
     trained = SHORT if short else TRAINED
@@ -129,15 +137,15 @@ def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfr
     path = output.with_name(f"{output.stem}_{factor}x.npz")
     if not path.exists():
         size: dict[str, Any] = {"steps": 2, "window": 16} if short else {"steps": STEPS, "window": WINDOW}
-        model = smollm2_heads.load()  # in float32
-        model.set_attn_implementation("sdpa")
+        texts = [text(one)[:2000] for one in LEARNING[:5]] if short else [*map(text, LEARNING)]
+        begun = time.monotonic()
         found = tune(
-            model, [text(one)[:2000] for one in LEARNING[:5]] if short else [*map(text, LEARNING)], factor * trained,
-            trained=trained, starts=STARTS, tokenizer=tokenizer, race=RACE, reading="windows",
-            checkpoint=path.with_suffix(".part.npz"), progress=True, **size,
+            model_and_tokenizer()[0], texts, factor * trained, trained=trained, starts=STARTS, tokenizer=tokenizer,
+            race=RACE, reading="windows", checkpoint=path.with_suffix(".part.npz"), progress=True, **size,
         )  # fmt: skip
-        print(found, flush=True)
-        path.with_suffix(".txt").write_text(f"{found}\n", "utf-8")
+        took = f"learned in {time.monotonic() - begun:.0f} s since it last began, with {memory():.1f} GiB at most"
+        print(found, took, sep="\n", flush=True)
+        path.with_suffix(".txt").write_text(f"{found}\n{took}\n", "utf-8")
         rfrope.save(path, found.rope)
     rope = rfrope.load(path)
     assert isinstance(rope, rfrope.Rope)
@@ -151,13 +159,16 @@ def run(which: tuple[str, int], output: pathlib.Path, short: bool) -> Row:
     factor = int(times.removesuffix("x"))
     trained = SHORT if short else TRAINED
     rope = rotation(method, factor, output, short)
+    begun = time.monotonic()
     ids, is_text, answers = plant(number, factor * trained)
-    found = losses(torch.from_numpy(np.append(ids, ids[-1]))[None], rope)[:-1]  # of each token but the first
+    model = model_and_tokenizer()[0]
+    found = losses(model, torch.from_numpy(np.append(ids, ids[-1]))[None], rope)[:-1]  # of each token but the first
     wanted, places = is_text[1:], np.arange(1, len(ids))
     row = {"within": found[wanted & (places < trained)].mean(), "beyond": found[wanted & (places >= trained)].mean()}
     for i, at in enumerate(answers):
         row |= {f"answer {i}": found[at - 1].mean(), f"right {i}": np.all(found[at - 1] < np.log(2.0))}
-    return {"kind": [*JUDGING.values()][number]} | {name: f"{float(value):.5f}" for name, value in row.items()}
+    row = {"kind": [*JUDGING.values()][number]} | {name: f"{float(value):.5f}" for name, value in row.items()}
+    return row | {"seconds": f"{time.monotonic() - begun:.0f}", "GiB": f"{memory():.1f}"}
 
 
 def differences(rows: list[Row], factor: int, method: str, column: str) -> np.ndarray:

@@ -257,6 +257,9 @@ def test_a_short_run_of_smollm2_goes_on(script, tmp_path):
     assert all(1.0 < float(row["beyond"]) < 6.0 for row in rows)
     path.write_text("\n".join(path.read_text("utf-8").splitlines()[:2]) + "\n", "utf-8")  # the second is read again
     assert made.main(call) == 0
-    assert rows_of(path) == rows
+    again = rows_of(path)
+    assert all(0.5 < float(row.pop("GiB")) < 16.0 and float(row.pop("seconds")) >= 0.0 for row in (*rows, *again))
+    assert again == rows
+    assert "learned in " in (tmp_path / "read_2x.txt").read_text("utf-8")
     assert (tmp_path / "read_2x.npz").read_bytes() == kept
     assert "learned less it, recall" in path.with_suffix(".inc").read_text("utf-8")
