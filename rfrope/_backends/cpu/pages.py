@@ -30,7 +30,7 @@ def _madvise() -> Any:
     return function
 
 
-def in_large_pages(made: Array, xp: ModuleType) -> Array:
+def request_large_pages(made: Array, xp: ModuleType) -> Array:
     """Return a new array, after a request for large pages if it is large and not NumPy's; some systems have none."""
     if xp is np or _ADVICE is None:
         return made

@@ -20,7 +20,7 @@ from rfrope._backends.cpu import coefficient_loops as coefficients
 from rfrope._backends.cpu import fields
 from rfrope._backends.cpu import rotation_loops as loops
 from rfrope._backends.cpu.elements import DTYPES, like_of
-from rfrope._backends.cpu.pages import in_large_pages
+from rfrope._backends.cpu.pages import request_large_pages
 from rfrope._backends.cpu.plans import (
     APART,
     IN_PLACE,
@@ -330,7 +330,7 @@ def _turned(
         turn.inverse,
         turn.softplus,
     )
-    out = in_large_pages(array.empty(plan.shape, x, xp), xp) if out is None else out
+    out = request_large_pages(array.empty(plan.shape, x, xp), xp) if out is None else out
     if plan.elements == 0:
         return out
     x_address, y_address = source.ctypes.data, array.view_as_numpy(out).ctypes.data
@@ -406,7 +406,7 @@ def turn_back(
     """
     if turn.shape(x.shape, (x.shape[-1],)) != tuple(y.shape):
         return None
-    target = in_large_pages(xp.empty_like(x), xp)
+    target = request_large_pages(xp.empty_like(x), xp)
     views = [array.view_as_numpy(one) for one in (x, target)]
     steps = [[step for length, step in zip(v.shape, v.strides, strict=True) if length > 1] for v in views]
     if steps[0] != steps[1]:
