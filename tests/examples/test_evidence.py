@@ -504,40 +504,100 @@ def test_the_protocol_says_what_the_programs_do(script):
         assert text in page
 
 
+class Told:
+    """What the committed runs of a task say, in the words of its page.
+
+    `digits` are those of an error, `worth` the difference that would have been worth having, or its share of the best
+    baseline's error.
+    """
+
+    def __init__(self, script, name, arms, digits, worth, share=False):
+        shared, self.made = script("evidence"), script(f"evidence_{name.partition('_')[0]}")
+        self.contrast, self.digits, self.shared, self.arms = script("tuned").contrast, digits, shared, arms
+        self.rows = shared.final(rows_of(ROOT / "docs" / f"evidence_{name}.csv"))
+        self.items = {one: shared.items_of(self.rows, one) for one in arms}
+        assert {len(one) for one in self.items.values()} == {self.made.SEEDS}
+        self.designed, self.baseline = shared.sides(self.rows, arms)
+        self.primary = shared.primary(self.rows, arms)
+        self.worth = worth * (self.items[self.baseline].mean() if share else 1.0)
+
+    def error(self, arm):
+        return f"{self.items[arm].mean():.{self.digits}f}"
+
+    def less(self, own, other):
+        """A difference that the protocol names: a planned pair, or one to the best baseline."""
+        assert (own, other) in self.made.PAIRS or other == self.baseline
+        found = self.contrast(self.items[own] - self.items[other])
+        return f"{found.mean:+.{self.digits}f} ± {found.error:.{self.digits}f}"
+
+    def chances(self):
+        """Corrected chances of the planned pairs."""
+        lines = self.shared.compared(self.rows, self.made.PAIRS)
+        return [float(line.rpartition(" ")[2]) for line in lines]
+
+    def against(self):
+        """Corrected chances of the arms against the best baseline."""
+        table = self.shared.compare(self.rows, self.arms, [], ".2f")
+        return {row["arm"]: float(row["p, corrected"]) for row in table if row["p, corrected"]}
+
+    def says(self):
+        """The primary contrast, as each page begins."""
+        one, (low, high) = self.primary, self.primary.between(0.99)
+        return (
+            f'"{self.designed}", less the best baseline, "{self.baseline}": {one.mean:+.3f} ± {one.error:.3f} (99 %: '
+            f"{low:+.3f} to {high:+.3f}; p = {one.p:.2g}). Four times in five the runs would have seen "
+            f"{one.visible:.3f}, and {self.worth:.3g}"
+        )
+
+    def verdict(self):
+        """By the rule of the protocol."""
+        low, high = self.primary.between(0.99)
+        if high < 0.0:
+            return "For"
+        return "Against" if low > 0.0 or self.primary.visible < self.worth else "Not settled"
+
+
+def page(name):
+    return " ".join((ROOT / "docs" / f"{name}.rst").read_text("utf-8").split())
+
+
 def test_the_page_says_what_the_series_gave(script):
-    made, shared = script("evidence_series"), script("evidence")
-    rows, arms = shared.final(rows_of(ROOT / "docs" / "evidence_series_sum.csv")), made.arms("sum")
-    items = {name: shared.items_of(rows, name) for name in arms}
-    assert {one.shape for one in items.values()} == {(made.SEEDS, made.ITEMS)}
-    designed, baseline = shared.sides(rows, arms)
-    one, errors = shared.primary(rows, arms), {name: f"{each.mean():.2f}" for name, each in items.items()}
-    (low, high), worth = one.between(0.99), 0.1 * items[baseline].mean()
-    assert low < 0.0 < high
-    assert one.visible < worth  # against
-
-    def less(own, other):
-        found = script("tuned").contrast(items[own] - items[other])
-        assert (own, other) in made.PAIRS
-        return f"{found.mean:+.2f} ± {found.error:.2f}"
-
-    pairs = [line.rpartition(" ")[2] for line in shared.compared(rows, made.PAIRS)]
-    assert [float(p) < 0.01 for p in pairs] == [True, True, False, False, False, True, True]
-    page = " ".join((ROOT / "docs" / "evidence_series.rst").read_text("utf-8").split())
+    made, shown = script("evidence_series"), page("evidence_series")
+    told = Told(script, "series_sum", made.arms("sum"), 2, 0.1, share=True)
+    assert told.verdict() == "Against"
+    assert [p < 0.01 for p in told.chances()] == [True, True, False, False, False, True, True]
+    less, error = told.less, told.error
     for sentence in (
-        f'"{designed}", less the best baseline, "{baseline}": {one.mean:+.3f} ± {one.error:.3f} (99 %: {low:+.3f} to '
-        f"{high:+.3f}; p = {one.p:.2g}). Four times in five the runs would have seen {one.visible:.3f}, and "
-        f"{worth:.3f}, a tenth of the baseline's error",
-        f"have an error of {errors['covariance']} where RoPE's best base has {errors['RoPE']}: "
-        f"{less('covariance', 'RoPE')}. With polar contents it is {errors['covariance, polar']} and {errors['PoPE']}: "
+        f"**{told.verdict()}.**",
+        f"{told.says()}, a tenth of the baseline's error",
+        f"have an error of {error('covariance')} where RoPE's best base has {error('RoPE')}: "
+        f"{less('covariance', 'RoPE')}. With polar contents it is {error('covariance, polar')} and {error('PoPE')}: "
         f"{less('covariance, polar', 'PoPE')}.",
         f"{less('likelihood', 'covariance')}, and {less('likelihood, polar', 'covariance, polar')} with polar contents",
         f"{less('wrong', 'covariance')}, and {less('wrong, polar', 'covariance, polar')} with polar contents. One "
-        f"Matérn scale, chosen on validation, has {errors['scale']}, and {errors['scale, polar']} with polar contents.",
+        f"Matérn scale, chosen on validation, has {error('scale')}, and {error('scale, polar')} with polar contents.",
         f"nothing to the true covariance**: {less('covariance, polar', 'covariance')}.",
         f"but lost {less('wrong', 'covariance')[1:5]}, and more with them",
     ):
-        assert sentence in page, sentence
+        assert sentence in shown, sentence
     theory = {(row["data"], row["arm"]): row["predicted"] for row in rows_of(ROOT / "docs" / "evidence_theory.csv")}
-    assert f"no prediction has less than {theory['sum', 'posterior mean']} on average" in page
-    fixed = [name for name in arms if not arms[name].learned and arms[name].settings != {"": None}]
-    assert min(fixed, key=lambda name: items[name].mean()) == "covariance, polar"
+    assert f"no prediction has less than {theory['sum', 'posterior mean']} on average" in shown
+    fixed = [one for one, arm in told.arms.items() if not arm.learned and arm.settings != {"": None}]
+    assert min(fixed, key=lambda one: told.items[one].mean()) == "covariance, polar"
+
+
+def test_the_page_says_what_the_other_series_gave(script):
+    made, shown = script("evidence_series"), page("evidence_series")
+    theory = {(row["data"], row["arm"]): row["predicted"] for row in rows_of(ROOT / "docs" / "evidence_theory.csv")}
+    told = Told(script, "series_gaussian", made.arms("gaussian"), 2, 0.1, share=True)
+    positions = [one for one in told.arms if one != "none"]
+    assert all(p > 0.05 for one, p in told.against().items() if one != "none")
+    errors = sorted(told.error(one) for one in positions)
+    for sentence in (
+        f'between {errors[0]} and {errors[-1]}, and none differs from the best baseline, "{told.baseline}", after',
+        f'The best designed arm, "{told.designed}", less it: '
+        f"{told.primary.mean:+.3f} ± {told.primary.error:.3f}. A wrong kernel, that of ``sum``, less the true "
+        f"covariance: {told.less('wrong', 'covariance')}. No prediction has less than "
+        f"{theory['gaussian', 'posterior mean']}.",
+    ):
+        assert sentence in shown, sentence
