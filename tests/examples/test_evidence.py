@@ -540,6 +540,12 @@ class Told:
         table = self.shared.compare(self.rows, self.arms, [], ".2f")
         return {row["arm"]: float(row["p, corrected"]) for row in table if row["p, corrected"]}
 
+    def mean(self, arm, column):
+        """What the table shows of an arm; of validation, what it was chosen by."""
+        own = [row for row in self.rows if row["encoding"] == arm and row[column]]
+        apart = column == "validation"
+        return np.mean([float(row[column]) for row in own if not apart or int(row["seed"]) >= 100])
+
     def says(self):
         """The primary contrast, as each page begins."""
         one, (low, high) = self.primary, self.primary.between(0.99)
@@ -599,5 +605,34 @@ def test_the_page_says_what_the_other_series_gave(script):
         f"{told.primary.mean:+.3f} ± {told.primary.error:.3f}. A wrong kernel, that of ``sum``, less the true "
         f"covariance: {told.less('wrong', 'covariance')}. No prediction has less than "
         f"{theory['gaussian', 'posterior mean']}.",
+    ):
+        assert sentence in shown, sentence
+
+
+def test_the_page_says_what_the_glyphs_gave(script):
+    told, shown = Told(script, "glyphs", script("evidence_glyphs").arms(), 1, 1.0), page("evidence_glyphs")
+    less, error, sd = told.less, told.error, {one: told.items[one].mean(1).std(ddof=1) for one in told.arms}
+    assert min(map(float, map(error, told.arms))) < 50.0  # learned, by the protocol
+    assert [p < 0.05 for p in told.chances()] == [False, False, False, False, True]
+    lowest = sorted(told.arms, key=lambda one: told.items[one].mean())
+    assert lowest[:3] == ["gaussian", "matern", "axial"]
+    size = {one: {n: told.mean(one, f"{n} pixels") for n in (32, 96)} for one in told.arms}
+    loses = {one: found[96] - found[32] for one, found in size.items()}
+    polar = [loses[one] for one in told.arms if "polar" in one]
+    assert min(polar) > max(loses[one] for one in told.arms if "polar" not in one)
+    for sentence in (
+        f"**{told.verdict()}.**",
+        f"{told.says()}, a point,",
+        f"by {sd['matern']:.0f} points (a standard deviation) with the Matérn kernel, by {sd['axial']:.0f} with axial",
+        f"{error('gaussian')} (Gaussian) and {error('matern')} (Matérn); axial RoPE has {error('axial')}, and learned "
+        f"axial and mixed frequencies {error('axial, learned')} and {error('mixed, learned')}.",
+        f"Matérn less axial {less('matern', 'axial')}, Gaussian less axial {less('gaussian', 'axial')}, Matérn less "
+        f"learned mixed frequencies {less('matern', 'mixed, learned')}",
+        f"chosen with {told.mean('spiral', 'validation'):.1f} on validation and has {error('spiral')} on the test; "
+        f"axial RoPE had {told.mean('axial', 'validation'):.1f} there",
+        f"with the Matérn kernel {less('matern, polar', 'matern')}, the one planned difference that is significant. At "
+        f"the trained size they misread {told.mean('matern, polar', '32 pixels'):.1f} %.",
+        f"misreads {size['matern'][32]:.1f} % at 32 pixels and {size['matern'][96]:.1f} at 96, axial RoPE "
+        f"{size['axial'][32]:.1f} and {size['axial'][96]:.1f}",
     ):
         assert sentence in shown, sentence
