@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
-from trained import LAYERS, Layer, Row, command, complete, fit, show, stated
+from trained import LAYERS, Layer, Row, command, complete, fit, read, show, stated
 from tuned import APART, Contrast, best_arm, contrast, further, holm, read_options, values_of
 
 import rfrope
@@ -26,6 +26,7 @@ from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
 HEADS, WIDTH = 2, 24  # of values; queries and keys have as many, and polar ones twice
 RATES = (0.004, 0.008)  # tried with every setting; then twice and half the best, with the best setting alone
 KEYS = ("encoding", "setting", "rate", "seed")
+FRESH = 1000  # seeds from here on read a test of their own
 Waves = Callable[[int, int], np.ndarray]  # frequencies (blocks, axes) of so many blocks, by a seed
 
 
@@ -154,7 +155,7 @@ def errors(model: Model, task: Task, batch: Batch) -> np.ndarray:
 
 
 def run(task: Task, arms: Mapping[str, Arm], which: tuple[str, str, float, int], short: bool = False) -> Row:
-    """Train an arm at a setting and a rate, and read validation; the test too, but for seeds apart."""
+    """Train an arm at a setting and a rate, and read validation; the test too, but for seeds apart; or a fresh one."""
     torch.set_num_threads(1)
     name, setting, rate, seed = which
     model, rng = Model(task, arms[name], setting, seed), np.random.default_rng(seed)
@@ -165,7 +166,7 @@ def run(task: Task, arms: Mapping[str, Arm], which: tuple[str, str, float, int],
 
     fit(model, loss, rate, 3 if short else task.steps)
     row = {}
-    for part in ("validation",) if seed in APART else ("validation", "test"):
+    for part in ("fresh",) if seed >= FRESH else ("validation",) if seed in APART else ("validation", "test"):
         found = {}
         for title, batch in task.parts(part).items():
             repeats = task.repeats.get(title, 1)
@@ -201,6 +202,17 @@ def search(
         }
         wanted = {(arm, best[arm][0], rate) for arm in settings for rate in further(rates[arm])}
     runs = [(arm, *best[arm], seed) for seed in (*APART, *range(seeds)) for arm in settings]
+    return complete(path, runs, work, workers, KEYS)
+
+
+def repeat(
+    path: pathlib.Path, rows: list[Row], names: list[str], seeds: int, work: Callable[..., Row], workers: int
+) -> list[Row]:
+    """Return rows of arms at the settings and rates of others, by as many seeds that read a fresh test."""
+    chosen = {row["encoding"]: (row["setting"], float(row["rate"])) for row in rows}
+    if missing := [name for name in names if name not in chosen]:
+        raise SystemExit(f"--again: the file has no test of {', '.join(missing)}; expected runs of all arms")
+    runs = [(name, *chosen[name], FRESH + seed) for seed in range(seeds) for name in names]
     return complete(path, runs, work, workers, KEYS)
 
 
@@ -328,6 +340,7 @@ def main(
     names: Iterable[str] | None = None,
     parser: argparse.ArgumentParser | None = None,
     taken: tuple[str, ...] = (),
+    fresh: bool = False,
 ) -> int:
     """Read the command line of a script, train, and write table and figure beside the rows.
 
@@ -349,12 +362,23 @@ def main(
         Those of all arms, if `arms` takes options.
     parser, taken
         As of `tuned.main`; `work` and `arms` take those options.
+    fresh : bool
+        Whether there is a fresh test, for ``--again``.
     """
+    if fresh:
+        parser = argparse.ArgumentParser(add_help=False, parents=[parser] if parser else [])
+        text = "runs whose choices are taken, by fresh seeds that read a fresh test; differences are to the first arm"
+        parser.add_argument("--again", metavar="FILE", type=pathlib.Path, help=text)
     options = read_options(about, arguments, names or arms(), seeds, parser)
     own = {name: getattr(options, name) for name in taken}
     known = arms(**own)
     settings = {name: list(known[name].settings) for name in options.arms if name in known}
-    rows = search(options.output, settings, options.seeds, partial(work, short=options.short, **own), options.workers)
+    work = partial(work, short=options.short, **own)
+    if fresh and options.again:
+        rows = final(read(options.again))
+        rows = repeat(options.output, rows, list(settings), options.seeds, work, options.workers)
+    else:
+        rows = search(options.output, settings, options.seeds, work, options.workers)
     show(compare(rows, known, columns, form), options.output, command(script, arguments))
     draw(rows, known, options.output.with_suffix(".svg"), unit)
     found = primary(rows, known)

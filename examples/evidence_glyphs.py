@@ -54,9 +54,9 @@ PAIRS = (
 def fonts(part: str) -> list[tuple[str, str]]:
     """Return families and styles of a part: each family has two styles to train on, one to validate, one to test.
 
-    Which they are goes round, so that every part has regular, bold and slanted ones.
+    Which they are goes round, so that every part has regular, bold and slanted ones. A fresh test has the test's.
     """
-    places = {"train": (0, 1), "validation": (2,), "test": (3,)}[part]
+    places = {"train": (0, 1), "validation": (2,), "test": (3,), "fresh": (3,)}[part]
     return [(name, styles[(i + at) % 4]) for i, (name, styles) in enumerate(FAMILIES.items()) for at in places]
 
 
@@ -117,7 +117,7 @@ def pictures(part: str, side: int) -> tuple[torch.Tensor, torch.Tensor, torch.Te
     """Return patches ``(pictures, tokens, PATCH * PATCH)``, their positions ``(tokens, 2)``, and classes."""
     copies = COPIES if part == "train" else REPEATS
     kinds = torch.arange(len(CHARACTERS)).repeat_interleave(copies).repeat(len(fonts(part)))
-    maps = jitters(np.random.default_rng(("train", "validation", "test").index(part)), len(kinds))
+    maps = jitters(np.random.default_rng(("train", "validation", "test", "fresh").index(part)), len(kinds))
     cut = nn.functional.unfold(rendered(part, side, maps), PATCH, stride=PATCH).transpose(1, 2)
     return cut, positions(side), kinds
 
@@ -203,6 +203,7 @@ def main(arguments: list[str] | None = None) -> int:
         unit="points of the share misread",
         seeds=SEEDS,
         pairs=PAIRS,
+        fresh=True,
     )
     return evidence(__doc__, "evidence_glyphs.py", arguments, run, arms, **own)
 

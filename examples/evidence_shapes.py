@@ -138,8 +138,8 @@ def draw(rng: np.random.Generator) -> Batch:
 
 @cache
 def readings(part: str) -> dict[str, Batch]:
-    """Return the clouds of validation or of the test, as many of each shape, at each of `SIZES`."""
-    rng = np.random.default_rng(1 + (part == "test"))
+    """Return the clouds of validation or of a test, as many of each shape, at each of `SIZES`."""
+    rng = np.random.default_rng(1 + ("validation", "test", "fresh").index(part))
     kinds = rng.permutation(np.arange(ITEMS) % len(SHAPES))
     points, places = clouds(rng, kinds), rng.uniform(-FAR, FAR, (ITEMS, 3))
     return {name: batch(size * points, kinds, places) for name, size in SIZES.items()}
@@ -191,7 +191,7 @@ def run(which: tuple[str, str, float, int], short: bool = False) -> Row:
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     own = dict(columns=list(SIZES), form=".1f", unit="points of the share misclassified", seeds=SEEDS, pairs=PAIRS)
-    return evidence(__doc__, "evidence_shapes.py", arguments, run, arms, **own)
+    return evidence(__doc__, "evidence_shapes.py", arguments, run, arms, fresh=True, **own)
 
 
 if __name__ == "__main__":

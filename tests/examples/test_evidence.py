@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import importlib.util
 import math
 import pathlib
@@ -457,6 +458,42 @@ def test_a_short_run_goes_on(script, tmp_path, monkeypatch, capsys, name, arms, 
     assert "best designed less best baseline, over seeds and items: " in capsys.readouterr().out
     assert "best designed" in path.with_suffix(".inc").read_text("utf-8")
     assert path.with_suffix(".svg").exists()
+
+
+def test_choices_are_repeated_by_fresh_seeds_on_a_fresh_test(script, tmp_path, capsys):
+    made, shared, path = script("evidence_glyphs"), script("evidence"), tmp_path / "again.csv"
+    first = tmp_path / "runs.csv"
+    rows = [{"encoding": "axial", "setting": "base 100", "rate": "0.004", "seed": "100", "items": ""}]
+    rows += [
+        {"encoding": name, "setting": setting, "rate": rate, "seed": "0", "items": "1 2"}
+        for name, setting, rate in (("axial", "base 10", "0.008"), ("matern", "scale 2", "0.004"))
+    ]
+    script("trained").write(first, rows)
+    call = ["--output", str(path), "--again", str(first), "--seeds", "2", "--short", "--workers", "0", "--arms"]
+    assert made.main([*call, "matern", "axial"]) == 0
+    found = rows_of(path)
+    assert [(row["encoding"], row["setting"], row["rate"], row["seed"]) for row in found] == [
+        ("matern", "scale 2", "0.004", "1000"), ("axial", "base 10", "0.008", "1000"),
+        ("matern", "scale 2", "0.004", "1001"), ("axial", "base 10", "0.008", "1001"),
+    ]  # fmt: skip
+    assert "validation" not in found[0]
+    assert "less matern (95 %)" in path.with_suffix(".inc").read_text("utf-8")
+    assert "best designed less best baseline" not in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="no test of spiral"):
+        made.main([*call, "spiral"])
+    shapes = script("evidence_shapes")
+    for one, other in (
+        (made.pictures("fresh", 32)[0], made.pictures("test", 32)[0]),
+        (shapes.readings("fresh")["larger"].tokens, shapes.readings("test")["larger"].tokens),
+    ):
+        assert one.shape == other.shape
+        assert not torch.equal(one, other)
+    assert made.fonts("fresh") == made.fonts("test")
+    asked = []
+    task = dataclasses.replace(made.task(), parts=lambda part: asked.append(part) or made.task().parts(part))
+    for seed in (1000, 0, 100):
+        shared.run(task, made.arms(), ("axial", "base 10", 0.004, seed), short=True)
+    assert asked == ["fresh", "validation", "test", "validation"]
 
 
 def test_the_summary_corrects_for_all_five(script, tmp_path):
