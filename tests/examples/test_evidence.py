@@ -673,3 +673,36 @@ def test_the_page_says_what_the_glyphs_gave(script):
         f"{size['axial'][32]:.1f} and {size['axial'][96]:.1f}",
     ):
         assert sentence in shown, sentence
+
+
+def test_the_page_says_what_the_chorales_gave(script):
+    made, shown = script("evidence_chorales"), page("evidence_chorales")
+    told = Told(script, "chorales", made.arms(), 3, 0.01)
+    assert [p < 0.05 for p in told.chances()] == [True, True, True, False, False]
+    assert told.primary.mean > 0.0
+    chances = {one: p for one, p in told.against().items() if told.arms[one].designed}
+    means = {one: told.items[one].mean() for one in told.arms}
+    assert min(means, key=means.get) == told.baseline == "axial"
+    assert [p < 0.05 for p in chances.values()].count(True) == len(chances) - 1 == 5
+    products = [one for one in means if one.startswith("matern")]
+    assert min(products, key=means.get) == "matern, octaves"
+    bases = [float(one.removeprefix("base ")) for one in told.arms["axial"].settings]
+    (setting,) = {row["setting"] for row in told.rows if row["encoding"] == "axial"}
+    assert setting == f"base {min(bases):g}"
+    long = {one: told.mean(one, f"{made.READ} notes") for one in told.arms}
+    better = [one for one in means if means[one] < 2.4]
+    assert min(better, key=lambda one: long[one] - means[one]) == "axial, polar, learned"
+    less, error = told.less, told.error
+    for sentence in (
+        f"**{told.verdict()}, and in no",
+        f"{told.says()} would have been worth",
+        f"loses to the ladder**, {less('matern', 'axial')}, and with polar contents "
+        f"{less('matern, polar', 'axial, polar')}.",
+        f"**Octaves help it**: {less('matern, octaves', 'matern')} with contents that rotate; with polar ones "
+        f"{less('matern, octaves, polar', 'matern, polar')}, which",
+        f"onsets alone have {error('onsets alone')} where axial RoPE has {error('axial')}",
+        f"axial RoPE goes from {error('axial')} to {long['axial']:.3f} and the designed arm that was chosen from "
+        f"{error('drawn')} to {long['drawn']:.3f};",
+        f"from {error('axial, polar, learned')} to {long['axial, polar, learned']:.3f}",
+    ):
+        assert sentence in shown, sentence
