@@ -8,6 +8,7 @@ import importlib.util
 import math
 import pathlib
 import re
+from functools import partial
 from xml.etree import ElementTree
 
 import numpy as np
@@ -706,3 +707,42 @@ def test_the_page_says_what_the_chorales_gave(script):
         f"from {error('axial, polar, learned')} to {long['axial, polar, learned']:.3f}",
     ):
         assert sentence in shown, sentence
+
+
+def test_the_page_says_what_the_shapes_gave(script):
+    told, shown = Told(script, "shapes", script("evidence_shapes").arms(), 1, 1.0), page("evidence_shapes")
+    assert [p < 0.05 for p in told.chances()] == [False, False, True]
+    means = {one: told.items[one].mean() for one in told.arms}
+    assert min(means, key=means.get) == "gaussian"
+    turning = [one for one in told.against() if "polar" not in one and one != "none"]
+    assert all(told.against()[one] > 0.05 for one in turning)
+    assert sorted([*turning, told.baseline]) == sorted(one for one in means if "polar" not in one and one != "none")
+    polar = min(means[one] for one in means if "polar" in one)
+    less, error, of = told.less, told.error, partial(told.mean, "gaussian")
+    for sentence in (
+        f"**{told.verdict()}.**",
+        f"{told.says()}, a point,",
+        f"lowest mean**, {error('gaussian')}, but axial RoPE ({error('axial')}), a Matérn kernel and golden-gate "
+        f"directions ({error('matern')} and {error('golden gate')})",
+        f"with the Gaussian kernel {less('gaussian, polar', 'gaussian')}. Their kernel does not matter then: Gaussian "
+        f"less axial, both polar, {less('gaussian, polar', 'axial, polar')}. With polar contents every arm is at "
+        f"{polar:.1f} or more, where no positions at all have {error('none')}.",
+        f"misclassifies {of('smaller'):.1f} % of them, {of('trained size'):.1f} at the trained size, and "
+        f"{of('larger'):.1f} of larger ones",
+        f"mean is ahead by {means['axial'] - means['gaussian']:.1f}, which is not significant, and that of the spiral "
+        f"is behind by {means['spiral'] - means['axial']:.1f}.",
+    ):
+        assert sentence in shown, sentence
+
+
+def test_the_summary_is_that_of_the_runs_and_finds_no_kernel_that_helps(script, tmp_path):
+    """The first sentence of docs/evidence.rst on tuned encodings, and its table."""
+    summary = script("evidence_summary")
+    found = summary.found_in(ROOT / "docs")
+    assert [*found] == [*summary.TASKS, summary.RECALL]
+    assert rows_of(ROOT / "docs" / "evidence_summary.csv") == summary.table(found)
+    assert all(one.between(0.99)[1] > 0.0 for *_, one in found.values())
+    shown = page("evidence")
+    assert "**No task was found in which a designed kernel is shown to be better**" in shown
+    for task in ("series", "glyphs", "chorales", "shapes"):
+        assert f":doc:`evidence_{task}`" in shown
