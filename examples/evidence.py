@@ -314,14 +314,18 @@ def draw(rows: list[Row], arms: Mapping[str, Arm], path: pathlib.Path, unit: str
 
 
 def compared(rows: list[Row], pairs: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a line for each pair of arms that both have runs: the first less the second, corrected together."""
+    """Return a line for each pair of arms that both have runs: the first less the second, corrected together.
+
+    "together" is an interval of each such that all hold with 95 %, by Bonferroni's inequality.
+    """
     items = {name: items_of(rows, name) for name in dict.fromkeys(row["encoding"] for row in rows)}
     pairs = [pair for pair in pairs if items.keys() >= set(pair) and len(items[pair[0]]) > 1]
     found = [contrast(items[own] - items[other]) for own, other in pairs]
     corrected = holm(one.p for one in found)
+    together = ("{:+.4f} to {:+.4f}".format(*one.between(1.0 - 0.05 / len(found))) for one in found)
     return [
-        f"{own} less {other}: {one}, corrected p = {p:.2g}"
-        for (own, other), one, p in zip(pairs, found, corrected, strict=True)
+        f"{own} less {other}: {one}, together {ends}, corrected p = {p:.2g}"
+        for (own, other), one, ends, p in zip(pairs, found, together, corrected, strict=True)
     ]
 
 
@@ -384,6 +388,9 @@ def main(
     found = primary(rows, known)
     if found is not None:
         print(f"best designed less best baseline, over seeds and items: {found}")
+    if fresh and options.again:
+        first, *others = settings
+        pairs = [(first, other) for other in others]
     print(*compared(rows, pairs), sep="\n")
     return 0
 
