@@ -738,6 +738,8 @@ def test_the_page_says_what_the_shapes_gave(script):
     assert [p < 0.05 for p in told.chances()] == [False, False, True]
     means = {one: told.items[one].mean() for one in told.arms}
     assert min(means, key=means.get) == "gaussian"
+    chosen = {row["encoding"]: row["setting"] for row in told.rows}
+    assert (chosen["axial"], chosen["matern"]) == ("base 64", "scale 8")
     turning = [one for one in told.against() if "polar" not in one and one != "none"]
     assert all(told.against()[one] > 0.05 for one in turning)
     assert sorted([*turning, told.baseline]) == sorted(one for one in means if "polar" not in one and one != "none")
