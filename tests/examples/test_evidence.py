@@ -642,20 +642,22 @@ def test_the_page_says_what_the_series_gave(script):
     assert told.primary.between(0.99)[0] > -told.worth
 
 
-def test_the_page_says_what_the_other_series_gave(script):
+@pytest.mark.parametrize("data", ["gaussian", "matern"])
+def test_the_page_says_what_the_other_series_gave(script, data):
     made, shown = script("evidence_series"), page("evidence_series")
     theory = {(row["data"], row["arm"]): row["predicted"] for row in rows_of(ROOT / "docs" / "evidence_theory.csv")}
-    told = Told(script, "series_gaussian", made.arms("gaussian"), 2, 0.1, share=True)
+    told = Told(script, f"series_{data}", made.arms(data), 2, 0.1, share=True)
     positions = [one for one in told.arms if one != "none"]
     assert all(p > 0.05 for one, p in told.against().items() if one != "none")
     errors = sorted(told.error(one) for one in positions)
     assert float(errors[-1]) - float(errors[0]) < 1.0
     for sentence in (
-        f'between {errors[0]} and {errors[-1]}, and none differs from the best baseline, "{told.baseline}", after',
-        f'The best designed arm, "{told.designed}", less it: '
+        f'between {errors[0]} and {errors[-1]}, and none differs from the best baseline, "{told.baseline}", after '
+        f'correction. The best designed arm, "{told.designed}", less it: '
         f"{told.primary.mean:+.3f} ± {told.primary.error:.3f}. A wrong kernel, that of ``sum``, less the true "
         f"covariance: {told.less('wrong', 'covariance')}. No prediction has less than "
-        f"{theory['gaussian', 'posterior mean']}.",
+        f"{theory[data, 'posterior mean']}.",
+        f"(``{data}``)",
     ):
         assert sentence in shown, sentence
 
