@@ -662,6 +662,37 @@ def test_the_page_says_what_the_other_series_gave(script, data):
         assert sentence in shown, sentence
 
 
+def test_the_page_says_what_the_leaves_gave(script):
+    arms, shown = script("evidence_series").arms("leaves"), page("evidence_series")
+    told = Told(script, "series_leaves", arms, 2, 0.1, share=True)
+    assert told.verdict() == "Against"
+    chances, less = told.against(), told.less
+    assert chances[told.designed] < 0.05
+    assert chances["likelihood, polar"] < 0.05 < chances["PoPE"]
+    means = {one: items.mean() for one, items in told.items.items()}
+    assert min(means, key=means.get) == "PoPE, learned"
+    assert means["wrong, polar"] - means["likelihood, polar"] > 1.0
+    polar = [told.error(one) for one, arm in arms.items() if arm.polar and one != "wrong, polar"]
+    turning = {one for one, arm in arms.items() if not arm.polar} - {"none"}
+    spread = [told.items[one].mean(1).std(ddof=1) for one in turning]
+    pairs = [("PoPE", "RoPE"), ("PoPE, learned", "learned")]
+    pairs += [(f"{one}, polar", one) for one in ("scale", "likelihood", "wrong")]
+    assert all(told.contrast(told.items[own] - told.items[other]).p > 0.05 for own, other in pairs)
+    assert {other for _, other in pairs} == turning
+    for sentence in (
+        f'"{told.designed}", less the best baseline, "{told.baseline}", is {told.primary.mean:+.3f} ± '
+        f"{told.primary.error:.3f}, which is significant after correction, and so is "
+        f'"likelihood, polar" with {less("likelihood, polar", "PoPE, learned")}.',
+        f"less the learned one: {less('PoPE', 'PoPE, learned')}, which is not.",
+        f"between {min(polar)} and {max(polar)}; contents that rotate have between "
+        f"{min(map(told.error, turning), key=float)} and {max(map(told.error, turning), key=float)} and differ by "
+        f"{min(spread):.1f} to {max(spread):.1f} from seed",
+        f'PoPE less RoPE {less("PoPE", "RoPE")}, "PoPE, learned" less "learned" {less("PoPE, learned", "learned")} (',
+        f"both polar: {less('wrong, polar', 'likelihood, polar')} (likewise)",
+    ):
+        assert sentence in shown, sentence
+
+
 def test_the_page_says_what_the_glyphs_gave(script):
     told, shown = Told(script, "glyphs", script("evidence_glyphs").arms(), 1, 1.0), page("evidence_glyphs")
     less, error, sd = told.less, told.error, {one: told.items[one].mean(1).std(ddof=1) for one in told.arms}
