@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from campaign import campaign
 from emulator import COMPILER, NO_COMPILER, emulation
 from rotation_calls import (
     BLOCKS,
@@ -38,6 +39,7 @@ def backend(request):
     return watched
 
 
+@campaign
 @pytest.mark.parametrize("blocks", BLOCKS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_width_and_type(backend, dtype, blocks):

@@ -341,6 +341,7 @@ print(right(wanted), same(job(), wanted), all(found), any(found), threading.acti
 """
 
 
+@campaign
 @pytest.mark.parametrize(
     ("environment", "compiled"),
     [

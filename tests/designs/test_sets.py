@@ -127,6 +127,7 @@ def scaled(place, factor):
     return change
 
 
+@campaign
 @pytest.mark.parametrize(
     ("design", "kernel", "n_blocks", "change"),
     [
