@@ -77,7 +77,6 @@ def test_wrong_values_are_taken_rightly_or_refused_clearly(name, share, folder, 
     assert not faults, "\n".join(faults)
 
 
-@campaign
 @pytest.mark.parametrize(
     ("command", "share"),
     [

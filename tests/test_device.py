@@ -25,7 +25,6 @@ from typing import Any
 import bad_input
 import numpy as np
 import pytest
-from campaign import campaign
 from conftest import library
 from problems import has_density
 from test_public_api import METHODS
@@ -363,7 +362,6 @@ def strict_sici(z: Any) -> Any:
     return tuple(space.asarray(v, device=z.device) for v in sici(z._array))
 
 
-@campaign
 @pytest.mark.parametrize("name", CALLS)
 def test_nothing_crosses_to_or_from_the_host(name, second, refusing, monkeypatch):
     """Equal to the results of the CPU's device too, where what is refused here may happen."""

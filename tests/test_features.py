@@ -8,7 +8,6 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from campaign import campaign
 from conftest import library
 
 import rfrope
@@ -109,7 +108,6 @@ def test_the_mean_is_right_by_every_randomised_design(design, kind):
     assert abs(of_mean(drawn(kind, X, Y, 4000, 8, design, seed=1), math.exp(X @ Y))) < LIMIT
 
 
-@campaign
 @pytest.mark.parametrize("kind", KINDS)
 def test_orthogonal_projections_lower_the_variance(kind):
     """Choromanski et al. (2021), theorem 2, for positive features; the others are measured."""

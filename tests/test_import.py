@@ -59,7 +59,6 @@ def test_numpy_work_needs_no_other_library():
     assert not {"torch", "jax", "dask", "cupy", "array_api_compat", "finufft", "matplotlib"} & set(used)
 
 
-@campaign
 def test_kernels_and_validate_run_without_array_libraries():
     used = modules_after("import rfrope\nrfrope.validate('exponential', n_samples=100, n_trials=100)")
     assert not {"torch", "jax", "dask", "cupy", "array_api_compat", "matplotlib", "scipy.stats"} & set(used)
@@ -110,6 +109,5 @@ def test_work_on_the_cpu_is_the_same_whatever_cupy_is(cupy):
     assert digest(CUPY[cupy]) == digest(CUPY["as it is"])
 
 
-@campaign
 def test_work_on_the_cpu_imports_no_cupy():
     assert not {"cupy", "cufinufft"} & set(modules_after(WORK))

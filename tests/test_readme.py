@@ -11,7 +11,7 @@ import textwrap
 import tomllib
 
 import pytest
-from campaign import campaign, sparse
+from campaign import sparse
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -244,7 +244,6 @@ def test_readme_links_lead_somewhere():
         assert not PAGES or (ROOT / link).exists()
 
 
-@campaign
 @pytest.mark.parametrize("page", sparse(PAGES, lambda page: page not in SLOW))
 def test_examples_of_documentation_page(page):
     flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS

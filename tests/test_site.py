@@ -96,7 +96,6 @@ def test_panels_in_which_nothing_is_drawn(check, site, spines, dpi):
     pyplot.close(figure)
 
 
-@campaign
 @pytest.mark.parametrize(
     "taken",
     [

@@ -76,7 +76,6 @@ def test_every_registered_example_passes_on_the_real_vectors(text):
     assert (result.n_pairs, result.n_blocks, result.kernel) == (8, 32, text)
 
 
-@campaign
 @pytest.mark.parametrize(
     "text", sparse(EXAMPLES, lambda text: text.startswith(("gauss", "cauchy", "sinc", "per", "shell")))
 )
@@ -205,7 +204,6 @@ POLAR_MISTAKES = {
 }
 
 
-@campaign
 @pytest.mark.parametrize("mistake", POLAR_MISTAKES)
 def test_a_wrong_closed_form_of_polar_contents_fails(mistake, monkeypatch):
     name, wrong = POLAR_MISTAKES[mistake]

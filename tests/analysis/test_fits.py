@@ -66,7 +66,6 @@ def test_the_fit_is_a_least_squares_minimum():
                     assert np.mean((moved(lags) - curve) ** 2) > np.mean(error**2)
 
 
-@campaign
 def test_the_list_is_sorted_and_names_choose():
     omega = rfrope.geometric(64)
     found = analysis.fit_kernel(omega, 4096)

@@ -266,7 +266,6 @@ def test_a_config_that_stretches_nothing(told):
     assert analysis.plan(rope, 4096).stretched is None
 
 
-@campaign
 def test_longrope_without_a_factor_has_the_ratio_of_its_contexts():
     told = {"rope_type": "longrope", "original_max_position_embeddings": 1024, **LISTS}
     plan = analysis.plan(models.from_rope_parameters(told, head_dim=32, max_position_embeddings=4096), 8192)

@@ -85,7 +85,6 @@ def test_the_base_of_a_ladder_is_found(base):
         assert analysis.summarise(*SETS[name]).axes[0].base is None
 
 
-@campaign
 @each
 def test_the_text_says_what_the_fields_hold(name, kept_fits):
     summary = analysis.summarise(*SETS[name], name="these")
@@ -223,7 +222,6 @@ def scores_of_random_tokens(omega, lag, n=20_000):
     return [np.sum(turned * rfrope.rotate(v, float(lag), omega), axis=-1) for v in (x, y)]
 
 
-@campaign
 @pytest.mark.parametrize("name", ["standard", "long", "llama3", "lattice"])
 def test_numbers_on_scores_are_true_of_random_content(name):
     omega, context = SETS[name]

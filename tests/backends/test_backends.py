@@ -6,7 +6,6 @@ import warnings
 
 import numpy as np
 import pytest
-from campaign import campaign
 from emulator import COMPILER, NO_COMPILER, emulation
 from rotation_calls import (
     BLOCKS,
@@ -39,7 +38,6 @@ def backend(request):
     return watched
 
 
-@campaign
 @pytest.mark.parametrize("blocks", BLOCKS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_width_and_type(backend, dtype, blocks):

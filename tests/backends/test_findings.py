@@ -11,7 +11,7 @@ from importlib import metadata
 import numpy as np
 import pytest
 import triton_device
-from campaign import campaign, sparse
+from campaign import sparse
 
 from rfrope._backends import findings
 from rfrope._backends.findings import Finding, Probe
@@ -177,7 +177,6 @@ BROKEN = {
 }
 
 
-@campaign
 @pytest.mark.parametrize("way", BROKEN)
 def test_a_broken_library_is_a_finding(way, tmp_path, monkeypatch):
     code, reason = BROKEN[way]

@@ -188,7 +188,6 @@ def test_the_polynomials_against_mpmath(sin, cos, quarter, largest, bounds):
 # -- NaN and infinity --------------------------------------------------------------------------------------------------
 
 
-@campaign
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nan_of_any_payload_stays_nan(dtype, ran):
     """All ones would carry over into a signed zero if it were rounded as a number."""

@@ -139,7 +139,6 @@ def test_the_backend_is_the_plain_sum(heads, count, axes, positions, flat, whole
     np.testing.assert_allclose(got, wanted, atol=5e-15)
 
 
-@campaign
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("axes", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["whole", "fractions", "far", "scattered", "far scattered"])
@@ -221,7 +220,6 @@ def test_long_grids_far_away_keep_the_bound():
     assert np.max(np.abs(got[chosen] - exact_mean(omega, lags[chosen]).real)) < BOUND / 2
 
 
-@campaign
 def test_frequencies_without_bound_stay_direct(ran):
     omega = np.random.default_rng(0).normal(size=(2**12, 1))
     omega[:2] = [[2.0**500], [1e100]]
@@ -375,7 +373,6 @@ def test_every_number_of_threads_gives_the_same_bits():
         assert np.array_equal(direct, results[0][1])
 
 
-@campaign
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
 def test_transforms_work_after_a_fork():
     code = """
@@ -448,7 +445,6 @@ POSITIONS = {
 }
 
 
-@campaign
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("paired", [True, False])
 def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(positions, paired, monkeypatch):

@@ -54,7 +54,6 @@ def test_a_cosine_and_the_ridge_that_is_advised():
     assert made.transport(0.75) == pytest.approx(0.7, abs=1e-6)
 
 
-@campaign
 @pytest.mark.parametrize("count", [60, 200])
 @pytest.mark.parametrize(
     "phi",

@@ -91,7 +91,6 @@ def test_densities_of_gaussians(batch):
     check_laws(of_gaussians, range(8 * batch, 8 * batch + 8), 1e-11)
 
 
-@campaign
 @pytest.mark.parametrize("batch", sparse(range(60), lambda batch: batch % 15 == 0, 14))
 def test_densities_of_uniforms(batch):
     check_laws(of_uniforms, range(5 * batch, 5 * batch + 5), 1e-12)
@@ -113,7 +112,6 @@ def test_jumps_are_edges():
     assert made.certificate.tail_mass == 0.0
 
 
-@campaign
 @pytest.mark.parametrize("batch", sparse(range(20), lambda batch: batch % 10 == 0, 6))
 def test_a_refusal_is_true(batch):
     """The mass that is stated is that of the bands which some frequency met, and no other."""

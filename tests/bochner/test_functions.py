@@ -38,7 +38,6 @@ approx = pytest.approx
 # -- known kernels come back -------------------------------------------------------------------------------------------
 
 
-@campaign
 @pytest.mark.parametrize("scale", [1.0, 37.0, 1e-6, 1e6])
 @pytest.mark.parametrize("name", list(FAMILIES))
 def test_known_kernels_come_back_in_one_axis(name, scale):
@@ -151,7 +150,6 @@ def test_a_limit_above_zero_is_an_atom():
         made.density(1.0)
 
 
-@campaign
 def test_functions_of_separate_axes():
     made = bochner.from_function([triangle(8.0), gaussian])
     one, two = (bochner.from_function(phi).certificate for phi in (triangle(8.0), gaussian))

@@ -57,7 +57,6 @@ def test_draws_agree_with_phi_and_the_density(name):
         assert ks_distance(omega[:, axis] / radius, points, beta) < ks_bound(radius.size)
 
 
-@campaign
 def test_a_scale_off_by_one_percent_is_rejected():
     omega = rfrope.sample(made_of("gaussian"), 2**19, rng=20240607)
     assert is_rejected(made_of("gaussian"), 21.0 * np.array([1.4, 0.9, 2.1]), 1.01 * omega)
@@ -100,7 +99,6 @@ def test_phi_far_out():
     assert made.density(1e300) == 0.0
 
 
-@campaign
 def test_a_made_kernel_is_a_value():
     made, other = made_of("triangle"), made_of("gaussian")
     assert made == bochner.from_function(triangle(48.0)) != other

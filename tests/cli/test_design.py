@@ -29,7 +29,6 @@ def errors_of(kernel, omega, context):
     return rfrope.analysis.mean_kernel(np.arange(context), omega) - kernel(np.arange(context))
 
 
-@campaign
 @pytest.mark.parametrize("design", sparse(DESIGNS, lambda design: design in ("auto", "balanced", "optimised")))
 def test_design_writes_what_sample_gives_and_tells_its_error(run, tmp_path, design):
     path = tmp_path / "set.npz"
@@ -157,7 +156,6 @@ def test_the_bound_and_the_norm_of_an_optimised_design(run):
     assert "design optimised, norm sup.\n" in run(*optimised, "--norm", "sup")[1]
 
 
-@campaign
 @pytest.mark.parametrize(
     ("kernels", "suffix", "begins"),
     [(["gaussian", "cauchy(scale=8)"], "svg", b"<?xml"), (["gaussian(ndim=2)"], "PDF", b"%PDF")],

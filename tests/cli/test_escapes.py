@@ -173,7 +173,6 @@ def test_words_of_the_command_line_are_printed_with_escapes(tmp_path, capsys):
     assert "".join(error.split("\n")).isprintable()
 
 
-@campaign
 @pytest.mark.parametrize(
     ("words", "ends"),
     [

@@ -143,7 +143,6 @@ def test_each_kind_of_layers_is_read_over_what_it_sees(run, config, told, expect
     assert {one["context"] for one in sets(run, path, "--context", 4096)} == {4096}
 
 
-@campaign
 def test_a_config_that_is_stretched_already_says_how_far(run, config):
     scheme = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512, "rope_theta": 1e4}
     path = config("config.json", SMALL | {"rope_scaling": scheme})
@@ -165,7 +164,6 @@ def test_a_model_with_several_parts(run, config):
     assert held[f"{path}: full_attention"]["scheme"]["effect"]["largest_change"] > 0.1
 
 
-@campaign
 def test_sections_of_m_rope_are_told(run, config):
     path = config("config.json", SMALL | {"rope_scaling": {"type": "mrope", "mrope_section": [4, 6, 6]}})
     _, out, _ = run("inspect", path)
@@ -280,7 +278,6 @@ def test_every_head_of_a_file(run):
         assert one["axes"][0]["longest"] == pytest.approx(2 * np.pi / np.abs(omega[head]).min())
 
 
-@campaign
 def test_each_axis_over_its_own_context(run):
     omega = rfrope.sample("gaussian(scale=8, ndim=2)", 8, rng=0)
     rfrope.save("plane.npz", rfrope.Rope(omega, context=(24, 14)))

@@ -193,7 +193,6 @@ def test_the_console_script_is_main():
     assert script.load() is main
 
 
-@campaign
 def test_exit_codes_leave_the_process():
     done = program("validate", "gausian")
     assert (done.returncode, done.stdout) == (2, b"")
@@ -219,7 +218,6 @@ def test_a_terminal_without_greek_letters_is_no_reason_to_stop(monkeypatch):
     assert "gaussian" in screen.buffer.getvalue().decode()
 
 
-@campaign
 def test_a_reader_that_leaves_is_no_error():
     command = [sys.executable, "-m", "rfrope", "kernels"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

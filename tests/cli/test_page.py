@@ -77,7 +77,6 @@ VERDICTS = {
 }
 
 
-@campaign
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_page_holds_the_text_and_asks_for_nothing(made, config, command):
     path, told = made(*COMMANDS[command](config))
@@ -117,7 +116,6 @@ def test_text_cannot_leave_its_place():
     assert json.loads(report)["choices"][0]["parts"][0]["text"] == hostile
 
 
-@campaign
 def test_each_table_of_inspect_stands_below_its_title(made):
     path, told = made("inspect", *LADDER, "--base", "1e5")
     tables = {table["title"]: table["rows"] for table in parts(path, "table")}

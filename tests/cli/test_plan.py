@@ -8,7 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from campaign import campaign, sparse
+from campaign import sparse
 
 import rfrope
 from rfrope import analysis
@@ -38,7 +38,6 @@ def test_text_and_json(run):
     assert told == {"plans": [{"name": "", **plan.to_dict(), "config": config}]} | written
 
 
-@campaign
 @pytest.mark.parametrize("key", sparse(["rope_parameters", "rope_scaling"], lambda key: key == "rope_scaling"))
 def test_a_config_that_is_stretched_already(run, config, key):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")

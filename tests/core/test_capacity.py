@@ -11,7 +11,6 @@ import tracemalloc
 import bad_input
 import numpy as np
 import pytest
-from campaign import campaign
 from test_public_api import OFFERED
 
 import rfrope
@@ -497,7 +496,6 @@ HELD = {
 }
 
 
-@campaign
 @pytest.mark.parametrize("case", HELD)
 def test_what_is_asked_about_is_about_what_is_held(case, monkeypatch):
     """No estimate is half of the truth, nor eight times as much."""

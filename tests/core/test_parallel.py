@@ -341,7 +341,6 @@ print(right(wanted), same(job(), wanted), all(found), any(found), threading.acti
 """
 
 
-@campaign
 @pytest.mark.parametrize(
     ("environment", "compiled"),
     [

@@ -7,7 +7,6 @@ import threading
 
 import numpy as np
 import pytest
-from campaign import campaign
 from scipy import special
 
 from rfrope._core import quantiles
@@ -168,7 +167,6 @@ def test_threads_that_make_polynomials_at_once_are_given_the_same():
             np.testing.assert_array_equal(found[number], exact[:: 1 - 2 * (number % 2)])
 
 
-@campaign
 def test_bits_do_not_depend_on_the_processor_that_linear_algebra_is_made_for():
     work = "import rfrope; print(rfrope.sample('matern(nu=1.5, scale=3, ndim=2)', 512, rng=0).tobytes().hex())"
     found = [

@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from campaign import campaign
 from conftest import library
 
 import rfrope
@@ -69,7 +68,6 @@ def test_dicts_of_results_are_what_json_gives_back(name):
     assert json.loads(json.dumps(held, allow_nan=False)) == held
 
 
-@campaign
 @pytest.mark.parametrize("name", RESULTS)
 def test_results_are_one_line(name):
     result = RESULTS[name]()

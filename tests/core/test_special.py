@@ -182,7 +182,6 @@ def test_matern_in_float32(nu):
     np.testing.assert_allclose(found, special.matern(nu, t.astype(np.float64), np), rtol=2e-4, atol=1e-30)
 
 
-@campaign
 @pytest.mark.parametrize("nu", [0.8, 1.5, 30.0])
 def test_an_order_off_by_a_part_in_1e9_would_be_noticed(nu):
     t, exact = radii_and_reference(nu)
@@ -204,7 +203,6 @@ def test_matern_is_never_nan_and_falls_from_one_to_zero(nu):
     assert np.all(np.diff(value) <= 1e-13)
 
 
-@campaign
 @pytest.mark.parametrize("nu", [0.05, 0.3, 0.8, 1.0, 1.3])
 def test_matern_at_subnormal_arguments(nu):
     t = np.array([5e-324, 1e-310])

@@ -258,7 +258,6 @@ def test_a_large_mean_does_not_swamp_the_spread():
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-14)
 
 
-@campaign
 @pytest.mark.parametrize("kernel", [EVERY_TABLED[0], EVERY_TABLED[9], TRANSPORTED[0]], ids=repr)
 def test_bits_are_the_same_again_in_any_order_of_threads_and_in_any_groups_of_tiles(kernel, monkeypatch):
     arguments = (kernel, *problem(kernel, pairs=(5, 1), lags=(3,)), 3, 700)

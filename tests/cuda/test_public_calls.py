@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from campaign import campaign
 from emulator import COMPILER, NO_COMPILER
 from hypothesis import given, settings
 from rotation_calls import DTYPES, SLOW, calls, numpy_dtype, run
@@ -38,7 +37,6 @@ def launched():
         names += machine.of("launch")
 
 
-@campaign
 @settings(max_examples=150, **SLOW)
 @given(calls())
 def test_any_call_is_the_generic_call(call):
@@ -141,7 +139,6 @@ def check_call(name):
             np.testing.assert_allclose(one.get(), other, rtol=bound, atol=bound)
 
 
-@campaign
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_works_where_its_arrays_are_and_reads_nothing(name):
     check_call(name)

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from campaign import campaign, sparse
+from campaign import sparse
 from emulator import COMPILER, NO_COMPILER, Emulator, emulation
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -101,7 +101,6 @@ def test_one_frequency_against_mpmath():
 # -- direct sums -------------------------------------------------------------------------------------------------------
 
 
-@campaign
 @settings(max_examples=120, deadline=None, derandomize=True)
 @given(
     heads=st.lists(st.integers(1, 3), max_size=2).map(tuple),
@@ -403,7 +402,6 @@ def test_mutations_of_what_a_transform_starts_from(old, new, calls):
     assert (error < BOUND) == (not old)
 
 
-@campaign
 def test_transforms_of_heads_blocks_and_parts(calls, monkeypatch):
     monkeypatch.setattr(transforms, "MODES", 500)
     monkeypatch.setattr(backend, "_DRAWS", 1500)

@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from campaign import campaign
 from scipy import stats
 
 import rfrope
@@ -82,7 +81,6 @@ def largest_z(kernel, design, n, change=None):
     return worst
 
 
-@campaign
 @pytest.mark.parametrize(("design", "kernel", "n"), CASES)
 def test_covariances_are_those_of_many_sets(design, kernel, n):
     assert largest_z(kernel, design, n) < Z
@@ -199,7 +197,6 @@ def test_without_an_exact_form_it_is_refused(design, kernel):
         pair_covariances(law, design, 8, np.ones((1, law.ndim)))
 
 
-@campaign
 @pytest.mark.parametrize("design", ["stratified", "shifted"])
 @pytest.mark.parametrize(("kernel", "lag"), [("gaussian", 1e12), ("matern(nu=0.1, scale=16)", 5e4)])
 def test_lags_whose_phases_cannot_be_followed_are_refused(design, kernel, lag):

@@ -67,7 +67,6 @@ def test_a_bound_that_counts_the_repulsion_twice_is_seen(monkeypatch):
     assert lower_bound(kernel, 8, (128,)) > best
 
 
-@campaign
 def test_where_nothing_is_known_the_bound_is_zero():
     assert lower_bound(kernels.parse("gaussian(scale=32)"), 64, (256,)) == 0.0
     assert optimise("exponential(ndim=2)", 4, max_lag=3).source.lower_bound == 0.0

@@ -67,7 +67,6 @@ def test_small_sets_are_the_best(text, n, max_lag, least):
     assert optimise(text, n, max_lag=max_lag).source.error["rms"] < 1.001 * least
 
 
-@campaign
 @pytest.mark.parametrize("text", ["gaussian(scale=32)", "exponential(scale=48)"])
 def test_one_block_is_the_best_of_a_grid(text):
     kernel, grid, box = kernels.parse(text), np.linspace(0.0, np.pi, 100_001), np.arange(65.0)
@@ -77,7 +76,6 @@ def test_one_block_is_the_best_of_a_grid(text):
     assert fit.source.lower_bound <= math.sqrt(squares.min())
 
 
-@campaign
 @pytest.mark.parametrize("text", ["shell(radius=0.1)", "constant()"])
 def test_laws_of_one_frequency_are_met_exactly(text):
     assert optimise(text, 8, max_lag=256).source.error["sup"] < 1e-12
@@ -150,7 +148,6 @@ def test_a_fit_ends_at_a_minimum(text):
     assert value <= lower * (1.0 + 1e-3) + 1e-20
 
 
-@campaign
 def test_equal_calls_give_equal_bits_on_any_number_of_threads():
     fits = []
     for count in (1, 3):
@@ -176,7 +173,6 @@ def test_more_starts_are_no_worse_and_progress_sees_them():
     assert [optimising.usual_starts(kernels.parse("gaussian"), n) for n in (8, 1024)] == [16, 1]
 
 
-@campaign
 def test_blocks_come_by_length_with_alternating_signs():
     omega = optimise("gaussian(scale=8)", 9, max_lag=50).frequencies
     assert np.all(np.diff(np.abs(omega)) >= 0.0)

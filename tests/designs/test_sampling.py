@@ -441,7 +441,6 @@ def test_the_documented_gains():
         assert float(row["limit"]) < min(float(row[design]) for design in ("balanced", "shifted", "stratified"))
 
 
-@campaign
 @pytest.mark.parametrize("design", ["iid", "optimised"])
 @pytest.mark.parametrize("heads", [None, 3])
 def test_polar_sets_have_a_frequency_for_each_feature(design, heads):

@@ -127,7 +127,6 @@ def scaled(place, factor):
     return change
 
 
-@campaign
 @pytest.mark.parametrize(
     ("design", "kernel", "n_blocks", "change"),
     [

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from campaign import campaign
 from ropes import CONTEXT, KINDS, carried_by
 
 import rfrope
@@ -167,7 +166,6 @@ def test_tables_are_rounded_once(dtype, unit):
     assert exports.rounding(rope, "flash-attn", dtype=dtype).table == unit
 
 
-@campaign
 def test_phases_less_whole_turns_lose_nothing_far_away():
     """At most pi, rounded once, and a cos and a sin of float32: ``(pi + 2) 2**-24``."""
     rope = Rope(rfrope.geometric(8), context=2**20)
@@ -296,7 +294,6 @@ PLANES = {
 }
 
 
-@campaign
 @pytest.mark.parametrize("engine", NAMES)
 @pytest.mark.parametrize("plane", PLANES)
 def test_sets_of_two_axes_are_read_back_or_refused_with_what_to_do(plane, engine, tmp_path):

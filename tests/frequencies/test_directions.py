@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from campaign import campaign
 from scipy import optimize, special
 
 import rfrope
@@ -61,7 +60,6 @@ def test_errors_are_those_of_dense_directions(ndim):
         assert found.sup[place] <= np.max(np.abs(apart)) + 2e-2
 
 
-@campaign
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_the_mean_over_normal_lags_is_that_over_their_lengths(ndim):
     omega = rfrope.golden_gate(5, low=0.3, high=2.0, ndim=ndim).frequencies
@@ -98,7 +96,6 @@ def test_the_means_over_lines_of_few_cosines():
         assert math.isclose(directional_bound(isotropic([1.0], n, ndim=3), 1.5).bound ** 2, math.exp(-s2) * even)
 
 
-@campaign
 @pytest.mark.parametrize("scale", [1.5, 4.0])
 @pytest.mark.parametrize("ndim", [2, 3])
 @pytest.mark.parametrize("magnitudes", [(1.0, 0.5), (1.0, 0.6, 0.3), (1.0,) * 5, (1.0, 1.0, 0.5, 0.5), (1.0, 0.0, 0.9)])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import scipy.linalg
 import scipy.optimize
-from campaign import campaign
 from conftest import library
 
 import rfrope
@@ -241,7 +240,6 @@ def blocks_kept(basis, made):
     return np.sum(np.diagonal(form, 1, 1, 2)[:, ::2] ** 2) * 2.0
 
 
-@campaign
 def test_no_commuting_set_is_nearer_with_four_features():
     """Any basis of 4 features is a rotation of space for each half of the quaternions; none of many is better."""
     rng = np.random.default_rng(13)

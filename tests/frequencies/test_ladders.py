@@ -10,7 +10,6 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from campaign import campaign
 from conftest import library
 
 import rfrope
@@ -131,7 +130,6 @@ def test_xpos_is_1_at_its_centre_and_has_the_shape_of_the_positions():
     assert xpos_scales([1, 2], 0).shape == (2, 0)
 
 
-@campaign
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_scores_with_xpos_depend_on_the_lag_alone(xp, pairing):
     """S = sum_i zeta_i^((m - n) / scale_base) (A_i cos u_i + B_i sin u_i), wherever the shared centre is."""

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from campaign import campaign
 
 import rfrope
 from rfrope import heads
@@ -20,7 +19,6 @@ OMEGA = rfrope.geometric(64, base=10_000.0)
 # -- alignment ---------------------------------------------------------------------------------------------------------
 
 
-@campaign
 def test_alignment_is_the_score_at_the_offset_as_a_part_of_the_highest(xp):
     omega, shift = rfrope.geometric(8), RNG.uniform(-9.0, 9.0, size=8)
     weights = np.abs(RNG.normal(size=8))

@@ -208,7 +208,6 @@ def test_attention_is_that_of_the_whole_head(options, xp):
     assert int(xp.host(found.rival)) == min(tied, key=lambda lag: (abs(lag), lag))
 
 
-@campaign
 def test_attention_of_several_heads(xp):
     omega = np.abs(RNG.normal(size=(2, 3, 6, 1)))
     found = heads.positional_attention(xp(omega), 9, offset=xp([-1.0]), temperature=1 / 9)

@@ -170,7 +170,6 @@ def test_a_factor_two_between_omega_and_phi2_is_rejected(problem):
 # -- draws against the density -----------------------------------------------------------------------------------------
 
 
-@campaign
 @each_drawn
 def test_draws_follow_the_law(problem):
     """That of the density; where there is none, that of the distribution function, or of the probabilities."""
@@ -471,7 +470,6 @@ def test_parameters_are_in_their_normal_form():
 # -- array libraries ---------------------------------------------------------------------------------------------------
 
 
-@campaign
 @one_of_each
 def test_every_library_gives_numpys_values_in_its_own_arrays(problem, xp):
     made, k = problem.kernel, problem.kernel.ndim

@@ -6,7 +6,6 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
-from campaign import campaign
 from scipy import special
 
 import rfrope
@@ -243,7 +242,6 @@ def test_jax_traces_and_differentiates(text, name):
                 assert float(slope) == pytest.approx(float(expected), rel=1e-8)
 
 
-@campaign
 def test_every_library(xp):
     for text in ("matern(nu=1.3, scale=3)", "gaussian(scale=3)"):
         law = kernels.parse(text)

@@ -287,7 +287,6 @@ def test_a_dynamic_scheme_at_work_is_not_off(held_as):
 # -- tables broken on purpose ------------------------------------------------------------------------------------------
 
 
-@campaign
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_faults_of_tables(layout):
     rope, lay = rope_of(YARN), LAYOUTS[layout]
@@ -309,7 +308,6 @@ def test_faults_of_tables(layout):
     assert "rounded to bfloat16" in the_fault(models.audit(lay(*narrow), rope), "half precision").text
 
 
-@campaign
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
 def test_tables_longer_than_float16_counts(dtype):
     """What rounding leaves open grows with the row, which is no fault; a fault in a far row is one."""

@@ -584,7 +584,6 @@ def test_short_contexts(context):
 # -- libraries, words and data -----------------------------------------------------------------------------------------
 
 
-@campaign
 def test_every_library(xp):
     """Functions of other libraries are given their arrays."""
     rope = rfrope.Rope(PLAIN, context=256)

@@ -60,7 +60,6 @@ def enumerated(q, k, lag, shift, law, antithetic=False):
     return float(first), float(second - first**2)
 
 
-@campaign
 @pytest.mark.parametrize("lag", [-3.0, 0.25, 7.0])
 @pytest.mark.parametrize("design", ["iid", "antithetic"])
 @pytest.mark.parametrize("blocks", [3, 4])

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 import pytest
-from campaign import campaign, sparse
+from campaign import sparse
 from problems import Z_BOUND
 from scipy import stats
 
@@ -201,7 +201,6 @@ READERS_OF_LAGS = {
 }
 
 
-@campaign
 @pytest.mark.parametrize("name", READERS_OF_LAGS)
 def test_lags_of_numpy_join_any_library(xp, name):
     """One reader of lags: what one function takes beside q and k, all do."""

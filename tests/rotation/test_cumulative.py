@@ -10,7 +10,6 @@ import sys
 import mpmath
 import numpy as np
 import pytest
-from campaign import campaign
 from conftest import library
 
 import rfrope
@@ -33,7 +32,6 @@ def exact(numerators, denominator):
         return np.array([float(s - turn * mpmath.nint(s / turn)) for s in sums])
 
 
-@campaign
 def test_sums_on_every_library(xp):
     phases, last = cumulative_phases(xp(RATES))
     assert xp.owns(phases)
@@ -48,7 +46,6 @@ def test_sums_on_every_library(xp):
     np.testing.assert_allclose(distance(moved, np.cumsum(RATES, axis=1) + start), 0.0, atol=3e-10)
 
 
-@campaign
 @pytest.mark.parametrize("cuts", [(1, 2, 3, 4, 5, 6, 7, 8), (4,), (0, 8), (3, 3, 9)], ids=str)
 def test_any_split_of_a_text_gives_the_same_bits(xp, cuts):
     whole, last = cumulative_phases(xp(RATES), offset=xp([0.1, 0.2, 0.3]))

@@ -9,7 +9,6 @@ import re
 
 import numpy as np
 import pytest
-from campaign import campaign
 from conftest import library
 from rotation_calls import DTYPES, EPSILON, LAYOUTS, PAIRINGS, SMALLEST, doubles, laid, numpy_dtype, tensor, watched
 from rotation_calls import without_backends as plainly
@@ -130,7 +129,6 @@ def filled(monkeypatch):
     plans.plan_of.cache_clear()
 
 
-@campaign
 @pytest.mark.parametrize("shapes", APART.values(), ids=APART)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16], ids=str)
 def test_shifts_of_heads_are_added_to_the_same_positions(shapes, dtype, filled, rng):
@@ -236,7 +234,6 @@ def test_softplus_to_two_units_in_the_last_place(dtype, path):
     assert np.max(error / np.maximum(ulps, least)) <= bound.get(dtype, 0.51)
 
 
-@campaign
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_softplus_of_what_is_not_finite(dtype):
     x = np.asarray([np.nan, np.inf, -np.inf] * 7, numpy_dtype(dtype))
@@ -611,7 +608,6 @@ def test_vmap_over_any_argument(argument):
 # -- products that gradients need --------------------------------------------------------------------------------------
 
 
-@campaign
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("form", ["magnitudes", "softplus", "of the inverse"])
 @pytest.mark.parametrize("pairing", PAIRINGS)

@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from campaign import campaign
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
@@ -24,7 +23,6 @@ def test_pictures_are_there_light_and_dark_and_small():
         assert other.ink not in text
 
 
-@campaign
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="docs/ is not here")
 @pytest.mark.parametrize("name", ["block", "scales", "extension", "designs"])
 def test_a_picture_is_what_its_function_draws(name, tmp_path):
