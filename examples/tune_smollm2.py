@@ -16,6 +16,7 @@ it with a few hundred tokens, to see that it works.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib.util
 import pathlib
 import resource
@@ -39,6 +40,7 @@ from rfrope.integrations.transformers import tune
 TRAINED, FACTORS = 8192, (2, 4)
 STARTS = ("yarn", "llama3", "ntk")
 METHODS = ("as it is", *STARTS, "learned")
+TEMPERED = " at yarn's temperature"  # not of the protocol: thought of when the readings were known
 LEARNING = (  # texts to learn from and to choose by
     *(
         f"stdlib/{name}.py"
@@ -131,6 +133,9 @@ def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfr
     """Return what a method turns by; what is learned is kept in a file beside the output."""
     trained = SHORT if short else TRAINED
     tokenizer = model_and_tokenizer()[1]
+    if method.endswith(TEMPERED):
+        bare, yarn = (rotation(name, factor, output, short) for name in (method.removesuffix(TEMPERED), "yarn"))
+        return dataclasses.replace(bare, attention_factor=yarn.attention_factor)
     if method != "learned":
         (rope,) = rfrope.from_config(model_and_tokenizer()[0].config)
         return plan(rope, factor * trained, trained_context=trained).method(method).rope
@@ -229,12 +234,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("--output", metavar="FILE", type=pathlib.Path, required=True, help="comma-separated values")
     parser.add_argument("--factors", nargs="+", type=int, choices=FACTORS, default=FACTORS, help="of 8192 positions")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, metavar="METHOD")
-    parser.add_argument("--documents", metavar="N", type=int, default=len(JUDGING), help="that judge; all nine")
+    methods = (*METHODS, *(f"{name}{TEMPERED}" for name in METHODS))
+    parser.add_argument("--methods", nargs="+", choices=methods, default=METHODS, metavar="METHOD")
+    parser.add_argument(
+        "--documents", nargs="+", metavar="N", type=int, default=[len(JUDGING)], help="that judge, for each factor; all"
+    )
     parser.add_argument("--short", action="store_true", help="a few hundred tokens: to see that it works")
     options = parser.parse_args(arguments)
-    labels = [f"{factor}x, {method}" for factor in options.factors for method in options.methods]
-    wanted = [(label, number) for number in range(options.documents) for label in labels]
+    counts = options.documents * (len(options.factors) if len(options.documents) == 1 else 1)
+    if len(counts) != len(options.factors):
+        parser.error(f"--documents has {len(counts)} numbers; expected one, or {len(options.factors)}")
+    wanted = [
+        (f"{factor}x, {method}", number)
+        for factor, count in zip(options.factors, counts, strict=True)
+        for number in range(count)
+        for method in options.methods
+    ]
     rows = complete(options.output, wanted, partial(run, output=options.output, short=options.short), workers=0)
     made_by = command("tune_smollm2.py", arguments)
     show(table(rows), options.output, made_by)
