@@ -320,8 +320,8 @@ def tune(
     held_out : float
         Part of the documents that is held out, at least 2; as many choose.
     reading : {"auto", "whole", "windows"}
-        Read held-out documents whole, in chunks with a cache, or by windows. "auto" reads them whole unless one is
-        shorter than the context.
+        Read held-out documents whole, in chunks with a cache, or by windows, which take less time and can mislead.
+        "auto" reads them whole unless one is shorter than the context.
     rng : int
         Seed of the division and the windows.
     learnable, steps, rate, penalty, race, check_every, patience, checkpoint, progress
@@ -351,6 +351,10 @@ def tune(
     document is as long as the context, tokens are those at these positions, otherwise consecutive ones. The loss, in
     nats, is that of the next token, not counted across gaps: "within" the trained context, and "beyond" it. Layers with
     a window, beside those that learn, count tokens and not positions: they see across gaps.
+
+    A window has the positions of a long context but not its number of keys. The documents that choose are always read
+    by windows, and what they choose can be worse on whole texts, as it was for SmolLM2-135M (``docs/experiments_tune``
+    has the figures): compare it with YaRN on texts that are read whole.
 
     Examples
     --------

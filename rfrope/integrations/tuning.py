@@ -25,6 +25,10 @@ Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
 _WINDOW = 1024  # default tokens of a window, at most the trained context
 _READINGS = ("auto", "whole", "windows")
+_FEW_KEYS = (
+    "These losses are of windows. Attention sees at most {length} tokens in one, and up to {context} in a whole text, "
+    "which may rank rotations otherwise: read some texts whole before you use what was learned."
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -221,7 +225,10 @@ def tune(
     made = dataclasses.replace(made, about=drawn)
     places = Places(model, lambda some: target.make(some, names), partial(target.put_in, replace))
     with frozen(model), _checkpointed(model) if is_checkpointed else nullcontext():
-        return tuning.finish(Race(places, made, ropes, checkpoint), progress)
+        learned = tuning.finish(Race(places, made, ropes, checkpoint), progress)
+    if are_whole:
+        return learned
+    return dataclasses.replace(learned, note=_FEW_KEYS.format(length=length, context=plan.context))
 
 
 def _check_whole(name: str, are_whole: bool, documents: Sequence[np.ndarray], context: int, enough: Any) -> None:

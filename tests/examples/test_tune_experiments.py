@@ -191,6 +191,51 @@ def test_the_page_says_what_the_small_model_gave(script):
         assert sentence in page, sentence
 
 
+def test_the_page_says_what_the_longer_context_gave(script):
+    made = script("tune_smollm2")
+    rows = rows_of(ROOT / "docs" / "tune_smollm2.csv")
+    for row in rows:
+        row["recall"] = str(np.mean([float(row[f"answer {i}"]) for i in range(8)]))
+    found = {(line["factor"], line["method"]): line for line in made.table(rows)}
+    numbers = {factor: [row["seed"] for row in rows if row["encoding"] == f"{factor}x, learned"] for factor in (2, 4)}
+    for factor in (2, 4):
+        assert numbers[factor] == [row["seed"] for row in rows if row["encoding"] == f"{factor}x, yarn"]
+        for part in ("within", "beyond", "recall"):
+            less = made.differences(rows, factor, "yarn", part)
+            better = (less < 0.0).sum()
+            assert better == ((factor, part) == (2, "within")), "on one document alone"
+            assert less.mean() > 2.0 * less.std(ddof=1) / len(less) ** 0.5
+    assert [len(one) for one in numbers.values()] == [9, 3]
+
+    def less(times, part, method="yarn"):
+        return found[times, method][f"learned less it, {part}"]
+
+    told = {factor: (ROOT / "docs" / f"tune_smollm2_{factor}x.txt").read_text("utf-8") for factor in (2, 4)}
+    by_windows = {
+        factor: next(one.split() for one in text.splitlines() if one[:4] == "yarn") for factor, text in told.items()
+    }
+    seen = {factor: f"{line[10]} ± {line[12]} nats" for factor, line in by_windows.items()}
+    page = " ".join((ROOT / "docs" / "experiments_tune.rst").read_text("utf-8").split())
+    for sentence in (
+        f"at 32768, learned less yarn, over three documents: beyond 8192 {less('4x', 'beyond')}, within "
+        f"{less('4x', 'within')}, recall {less('4x', 'recall')};",
+        f"at 16384, over nine documents: beyond 8192 {less('2x', 'beyond')}, within {less('2x', 'within')}, recall "
+        f"{less('2x', 'recall')}.",
+        f"less than yarn by {seen[4].lstrip('-')} at 32768 and by {seen[2].lstrip('-')} at 16384",
+        "from llama3 in 63 steps",
+        "from llama3 in 7 steps",
+    ):
+        assert sentence in page, sentence
+    for factor, steps in ((4, 63), (2, 7)):
+        assert told[factor].startswith(f"Learned from llama3 in {steps} steps")
+        seconds = int(told[factor].rpartition("learned in ")[2].split()[0])
+        assert f"{seconds} s" in page
+        assert told[factor].rstrip().endswith("with 3.0 GiB at most")
+    far = [f"{made.differences(rows, factor, 'yarn', 'beyond').mean():.2f}" for factor in (2, 4)]
+    log = " ".join((ROOT / "CHANGELOG.md").read_text("utf-8").split())
+    assert f"reads whole texts worse than YaRN (by {far[0]} and {far[1]} nats beyond the trained length)" in log
+
+
 def test_the_page_says_what_the_pictures_gave(script):
     made = script("tune_digits")
     rows = rows_of(ROOT / "docs" / "tune_digits.csv")

@@ -175,6 +175,16 @@ def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch):
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
 
 
+def test_losses_of_windows_say_that_they_are(model):
+    by_windows, whole = (tuned(model, steps=1, reading=reading) for reading in ("windows", "auto"))
+    assert "Attention sees at most 16 tokens in one, and up to 96 in a whole text" in by_windows.note
+    assert str(by_windows).endswith(by_windows.note)
+    assert by_windows.to_dict()["note"] == by_windows.note
+    assert whole.note == ""
+    short = tuned(model, texts(9, 40), steps=1)
+    assert short.note == by_windows.note, "texts that are shorter than the context are read by windows"
+
+
 def test_the_same_seed_gives_the_same_bits_and_a_checkpoint_goes_on(model, tmp_path):
     first = tuned(model, checkpoint=tmp_path / "kept.npz", per="layer")
     again, other = tuned(model, per="layer"), tuned(model, per="layer", rng=1)
