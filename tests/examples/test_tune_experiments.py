@@ -215,6 +215,12 @@ def test_the_page_says_what_the_longer_context_gave(script):
         factor: next(one.split() for one in text.splitlines() if one[:4] == "yarn") for factor, text in told.items()
     }
     seen = {factor: f"{line[10]} ± {line[12]} nats" for factor, line in by_windows.items()}
+    tempered, swapped = (f"{name} at yarn's temperature" for name in ("learned", "llama3"))
+    few = [row for row in rows if int(row["seed"]) < 3]
+    shift, held = (made.differences(few, 2, name, "beyond") for name in (tempered, "yarn"))
+    swapping = made.differences(few, 2, swapped, "beyond")
+    assert len(shift) == len(held) == len(swapping) == 3
+    mended, own, other = (f"{one.mean():.3f}" for one in (held - shift, held, held - swapping))
     page = " ".join((ROOT / "docs" / "experiments_tune.rst").read_text("utf-8").split())
     for sentence in (
         f"at 32768, learned less yarn, over three documents: beyond 8192 {less('4x', 'beyond')}, within "
@@ -222,6 +228,10 @@ def test_the_page_says_what_the_longer_context_gave(script):
         f"at 16384, over nine documents: beyond 8192 {less('2x', 'beyond')}, within {less('2x', 'within')}, recall "
         f"{less('2x', 'recall')}.",
         f"less than yarn by {seen[4].lstrip('-')} at 32768 and by {seen[2].lstrip('-')} at 16384",
+        f"at 32768 learned less llama3 is {less('4x', 'beyond', 'llama3')} beyond 8192 and "
+        f"{less('4x', 'within', 'llama3')} within.",
+        f"what was learned for 16384 is {mended} nats above yarn beyond 8192, on three documents, and {own} with "
+        f"its own; llama3 with it is {other} above yarn.",
         "from llama3 in 63 steps",
         "from llama3 in 7 steps",
     ):
