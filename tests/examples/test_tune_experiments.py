@@ -15,6 +15,8 @@ import pytest
 from campaign import campaign
 from conftest import library
 
+import rfrope
+
 ROOT = pathlib.Path(__file__).parents[2]
 if not (ROOT / "examples").is_dir():
     pytest.skip("examples/ is not here", allow_module_level=True)
@@ -241,6 +243,8 @@ def test_the_page_says_what_the_longer_context_gave(script):
         seconds = int(told[factor].rpartition("learned in ")[2].split()[0])
         assert f"{seconds} s" in page
         assert told[factor].rstrip().endswith("with 3.0 GiB at most")
+        learned = rfrope.load(ROOT / "docs" / f"tune_smollm2_{factor}x.npz")
+        assert abs(learned.attention_factor - 1.0) < 0.004, "that of llama3"
     far = [f"{made.differences(rows, factor, 'yarn', 'beyond').mean():.2f}" for factor in (2, 4)]
     log = " ".join((ROOT / "CHANGELOG.md").read_text("utf-8").split())
     assert f"reads whole texts worse than YaRN (by {far[0]} and {far[1]} nats beyond the trained length)" in log
