@@ -322,3 +322,8 @@ def test_a_short_run_of_smollm2_goes_on(script, tmp_path):
     assert "learned in " in (tmp_path / "read_2x.txt").read_text("utf-8")
     assert (tmp_path / "read_2x.npz").read_bytes() == kept
     assert "learned less it, recall" in path.with_suffix(".inc").read_text("utf-8")
+    yarn, learned, both = (made.rotation(one, 2, path, True) for one in ("yarn", "learned", f"learned{made.TEMPERED}"))
+    assert both.attention_factor == yarn.attention_factor != learned.attention_factor
+    np.testing.assert_array_equal(both.frequencies, learned.frequencies)
+    with pytest.raises(SystemExit):
+        made.main([*call, "--factors", "2", "4", "--documents", "1", "1", "1"])
