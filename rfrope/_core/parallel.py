@@ -217,8 +217,10 @@ class Work:
     def advance(self) -> bool:
         """Work on one more item; say whether there was one."""
         index = self._take()
-        self._exhausted = self._exhausted or index >= len(self._items)
-        if self.stopped or self._exhausted:
+        if index >= len(self._items):  # all are taken, which says nothing of an item that another thread has just taken
+            self._exhausted = True
+            return False
+        if self.stopped:
             return False
         self.results[index] = self._task(self._items[index])
         return True

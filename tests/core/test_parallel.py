@@ -165,6 +165,21 @@ def test_results_that_nobody_takes_do_not_pile_up(n_threads):
     assert 0 < most <= 4 * n_threads
 
 
+def test_what_is_taken_is_done_though_another_thread_finds_nothing_left():
+    """A switch of threads between taking the last item and working on it once lost it."""
+    work = parallel.Work(lambda item: item + 1, [7], 2)
+    take = work._take
+
+    def interrupted():
+        index, work._take = take(), take
+        assert not work.advance()  # the other thread, meanwhile
+        return index
+
+    work._take = interrupted
+    assert work.advance()
+    assert list(work.taken()) == [8]
+
+
 def test_the_caller_works_too_and_no_more_threads_than_asked_for():
     seen, gate = {}, threading.Barrier(3, timeout=HANGS)  # passed only where three are at work together
 
