@@ -23,23 +23,28 @@ import resource
 import sys
 import sysconfig
 import time
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
+import all_keys
 import numpy as np
 import torch
 from extend_context import losses
 from extend_context import model_and_tokenizer as load
+from scipy import stats
 from trained import Row, command, complete, show, stated
+from tuned import holm
 
 import rfrope
 from rfrope.analysis import plan
-from rfrope.integrations.transformers import tune
+from rfrope.integrations.transformers import replace_rotary, tune
+from rfrope.layers.tuning import tune_modules
 
 TRAINED, FACTORS = 8192, (2, 4)
 STARTS = ("yarn", "llama3", "ntk")
 METHODS = ("as it is", *STARTS, "learned")
+VARIANTS = {"all keys": "model", "all keys by layer": "layer"}  # learned by windows that see all keys before them
 TEMPERED = " at yarn's temperature"  # not of the protocol: thought of when the readings were known
 LEARNING = (  # texts to learn from and to choose by
     *(
@@ -50,6 +55,8 @@ LEARNING = (  # texts to learn from and to choose by
     *(f"docs/{name}.rst" for name in ("proofs", "mathematics", "schemes")),
     "gensim/test/test_data/lee_background.cor:0:44000",
 )
+# of them, three long ones to learn from by windows that see all keys, and one to choose by; what is short is joined
+LONG = ((LEARNING[0],), (LEARNING[7],), (LEARNING[11], *LEARNING[8:11]), (LEARNING[1], LEARNING[2]))
 JUDGING = {  # texts that judge, and their kinds; the first of each kind come first
     "torch/nn/functional.py": "code",
     "stdlib/pydoc_data/topics.py": "documentation",
@@ -63,6 +70,7 @@ JUDGING = {  # texts that judge, and their kinds; the first of each kind come fi
 }
 NAMES = ("Anna", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Henry")  # a note each, one behind the other
 STEPS, WINDOW, RACE = 150, 1024, 0.1
+LONG_STEPS, LONG_WINDOW, LOOKED_AT = 60, 256, {"within": 3, "beyond": 5}  # the last: windows that choose
 SHORT = 256  # positions that stand for the trained ones with --short
 DRAWS = 10_000  # of the bootstrap over documents
 model_and_tokenizer = partial(load, torch.float32)
@@ -129,12 +137,15 @@ def memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope:
-    """Return what a method turns by; what is learned is kept in a file beside the output."""
+def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope | list[rfrope.Rope]:
+    """Return what a method turns by, a Rope or one for each layer; what is learned is kept beside the output."""
     trained = SHORT if short else TRAINED
     tokenizer = model_and_tokenizer()[1]
+    if method in VARIANTS:
+        return variant(method, factor, output, short)
     if method.endswith(TEMPERED):
         bare, yarn = (rotation(name, factor, output, short) for name in (method.removesuffix(TEMPERED), "yarn"))
+        assert isinstance(bare, rfrope.Rope) and isinstance(yarn, rfrope.Rope)
         return dataclasses.replace(bare, attention_factor=yarn.attention_factor)
     if method != "learned":
         (rope,) = rfrope.from_config(model_and_tokenizer()[0].config)
@@ -157,6 +168,64 @@ def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfr
     return rope
 
 
+@cache
+def long_texts(context: int, short: bool) -> tuple[all_keys.Text, ...]:
+    """Return the texts that windows are of, read by yarn."""
+    model = model_and_tokenizer()[0]
+    (rope,) = rfrope.from_config(model.config)
+    yarn = plan(rope, context, trained_context=SHORT if short else TRAINED).method("yarn").rope
+    found = []
+    for names in LONG:
+        begun = time.monotonic()
+        written = "\n\n".join(text(name)[: 12 * context] for name in names)
+        found.append(all_keys.read(model, encode(written)[:context], yarn))
+        print(f"{', '.join(names)}: read in {time.monotonic() - begun:.0f} s, {memory():.1f} GiB", flush=True)
+    return tuple(found)
+
+
+def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope | list[rfrope.Rope]:
+    """Return what was learned by windows that see all keys before them, kept in a file beside the output.
+
+    One set for the model starts from a method of the plan, one for each layer from what was learned for the model.
+    """
+    trained, model = SHORT if short else TRAINED, model_and_tokenizer()[0]
+    context, steps, length = factor * trained, 2 if short else LONG_STEPS, 16 if short else LONG_WINDOW
+    per, path = VARIANTS[method], output.with_name(f"{output.stem}_{factor}x_{method.replace(' ', '_')}.npz")
+    yarn = rotation("yarn", factor, output, short)
+    assert isinstance(yarn, rfrope.Rope)
+    if not path.exists():
+        names = (*STARTS, "optimised") if per == "model" else [*VARIANTS][:1]
+        starts = {name: rotation(name, factor, output, short) for name in names}
+        texts, rng = long_texts(context, short), np.random.default_rng([0, factor])
+        begins = all_keys.positions(0, context, steps, length, rng)
+        edges = {"within": (0, trained), "beyond": (trained, context)}
+        looks = {
+            part: [(len(texts) - 1, int(first)) for first in all_keys.positions(*edges[part], count, length, rng)]
+            for part, count in LOOKED_AT.items()
+        }
+        begun, layers = time.monotonic(), model.config.num_hidden_layers
+        given = yarn if per == "model" else [yarn] * layers
+        with replace_rotary(model, given), all_keys.attending(model) as attention:
+            found = tune_modules(
+                model, lambda window: all_keys.loss(attention, texts[window[0]], window[1], length),
+                lambda step: (step % (len(texts) - 1), int(begins[step])), looks, {"beyond": looks["beyond"][:1]},
+                starts=starts, per=per, steps=steps, race=0.0, check_every=max(1, steps // 6),
+                checkpoint=path.with_suffix(".part.npz"), progress=True,
+            )  # fmt: skip
+        took = f"learned in {time.monotonic() - begun:.0f} s since it last began, with {memory():.1f} GiB at most"
+        looked = "\n".join(f"{one['start']}, step {one['step']}: {one['validation']}" for one in found.history)
+        said = f"Learned from {found.start} in {found.steps} steps: {found.ended}.\n{looked}\n{took}\n"
+        print(said, flush=True)
+        path.with_suffix(".txt").write_text(said, "utf-8")
+        ropes = found.rope if isinstance(found.rope, tuple) else (found.rope,)
+        sets = {"frequencies": [one.frequencies for one in ropes], "factors": [one.attention_factor for one in ropes]}
+        np.savez(path, **{name: np.asarray(values) for name, values in sets.items()})
+    with np.load(path) as held:
+        each = zip(held["frequencies"], held["factors"].tolist(), strict=True)
+        made = [dataclasses.replace(yarn, frequencies=one, attention_factor=factor) for one, factor in each]
+    return made[0] if per == "model" else made
+
+
 def run(which: tuple[str, int], output: pathlib.Path, short: bool) -> Row:
     """Read one document by one method: mean loss of text within and beyond, of each answer, and whether it is right."""
     label, number = which
@@ -176,11 +245,11 @@ def run(which: tuple[str, int], output: pathlib.Path, short: bool) -> Row:
     return row | {"seconds": f"{time.monotonic() - begun:.0f}", "GiB": f"{memory():.1f}"}
 
 
-def differences(rows: list[Row], factor: int, method: str, column: str) -> np.ndarray:
+def differences(rows: list[Row], factor: int, method: str, column: str, learned: str = "learned") -> np.ndarray:
     """Return what the learned rotation's numbers are above those of a method, by document."""
     own, other = (
         {row["seed"]: float(row[column]) for row in rows if row["encoding"] == f"{factor}x, {name}"}
-        for name in ("learned", method)
+        for name in (learned, method)
     )
     return np.asarray([own[one] - other[one] for one in own if one in other])
 
@@ -196,7 +265,7 @@ def table(rows: list[Row]) -> list[Row]:
     """Return losses and recall of each method, and what the learned one's are less it, over documents."""
     made = []
     for label in dict.fromkeys(row["encoding"] for row in rows):
-        own = [row | {"recall": f"{_mean(row, 'answer')}", "right": f"{_mean(row, 'right')}"} for row in rows]
+        own = recalled(rows)
         times, method = label.split(", ")
         line = {"factor": times, "method": method}
         for column in ("within", "beyond", "recall", "right"):
@@ -210,6 +279,31 @@ def table(rows: list[Row]) -> list[Row]:
             line[f"learned less it, {column}"] = f"{stated(less, '+.3f')} ({low:+.3f} to {high:+.3f})"
         made.append(line)
     return made
+
+
+def recalled(rows: list[Row]) -> list[Row]:
+    """Return rows with recall over all depths, too: the mean loss of an answer, and the share that is right."""
+    return [row | {"recall": f"{_mean(row, 'answer')}", "right": f"{_mean(row, 'right')}"} for row in rows]
+
+
+def variants(rows: list[Row]) -> list[Row]:
+    """Return what each variant is less yarn, over documents, with chances corrected for all of them together."""
+    rows, made, chances = recalled(rows), [], []
+    for label in dict.fromkeys(row["encoding"] for row in rows):
+        times, method = label.split(", ")
+        if method not in VARIANTS:
+            continue
+        line = {"factor": times, "learned by": method}
+        for column in ("within", "beyond", "recall"):
+            less = differences(rows, int(times.removesuffix("x")), "yarn", column, method)
+            low, high = bootstrap(less)
+            line[f"less yarn, {column}"] = f"{stated(less, '+.4f')} ({low:+.4f} to {high:+.4f})"
+            chances.append(float(stats.ttest_1samp(less, 0.0).pvalue))
+        made.append(line | {"documents": f"{len(less)}"})
+    corrected = iter(holm(chances))
+    return [
+        line | {f"p, {column}": f"{next(corrected):.2g}" for column in ("within", "beyond", "recall")} for line in made
+    ]
 
 
 def _mean(row: Row, name: str) -> float:
@@ -234,7 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("--output", metavar="FILE", type=pathlib.Path, required=True, help="comma-separated values")
     parser.add_argument("--factors", nargs="+", type=int, choices=FACTORS, default=FACTORS, help="of 8192 positions")
-    methods = (*METHODS, *(f"{name}{TEMPERED}" for name in METHODS))
+    methods = (*METHODS, *VARIANTS, *(f"{name}{TEMPERED}" for name in METHODS))
     parser.add_argument("--methods", nargs="+", choices=methods, default=METHODS, metavar="METHOD")
     parser.add_argument(
         "--documents", nargs="+", metavar="N", type=int, default=[len(JUDGING)], help="that judge, for each factor; all"
@@ -252,8 +346,11 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     rows = complete(options.output, wanted, partial(run, output=options.output, short=options.short), workers=0)
     made_by = command("tune_smollm2.py", arguments)
-    show(table(rows), options.output, made_by)
-    show(depths(rows), options.output.with_name(f"{options.output.stem}_depths.csv"), made_by)
+    planned = [row for row in rows if row["encoding"].split(", ")[1] not in VARIANTS]
+    tables = {"": table(planned), "_depths": depths(rows), "_variants": variants(rows)}
+    for name, made in tables.items():
+        if made:
+            show(made, options.output.with_name(f"{options.output.stem}{name}.csv"), made_by)
     return 0
 
 
