@@ -145,7 +145,8 @@ def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfr
         return variant(method, factor, output, short)
     if method.endswith(TEMPERED):
         bare, yarn = (rotation(name, factor, output, short) for name in (method.removesuffix(TEMPERED), "yarn"))
-        assert isinstance(bare, rfrope.Rope) and isinstance(yarn, rfrope.Rope)
+        assert isinstance(bare, rfrope.Rope)
+        assert isinstance(yarn, rfrope.Rope)
         return dataclasses.replace(bare, attention_factor=yarn.attention_factor)
     if method != "learned":
         (rope,) = rfrope.from_config(model_and_tokenizer()[0].config)

@@ -83,6 +83,61 @@ def test_contrasts_of_readings_have_the_sign_of_the_learned_less_the_other(scrip
     assert made.depths(rows)[0]["0.938"] == "7.00 ± 0.00; 1.00"
 
 
+def test_variants_are_judged_against_yarn_and_their_chances_corrected_together(script):
+    made, rows = script("tune_smollm2"), []
+    for number in range(9):
+        for method, more in (("yarn", 0.0), ("all keys", -0.1), ("all keys by layer", 0.001 * (-1) ** number)):
+            loss = 2.0 + number + more + 0.01 * (more < -0.05) * (number % 3)
+            row = {"encoding": f"2x, {method}", "seed": str(number), "within": f"{2 * loss}", "beyond": f"{loss}"}
+            rows.append(row | {f"answer {i}": f"{loss}" for i in range(8)} | {f"right {i}": "0" for i in range(8)})
+    one, by_layer = made.variants(rows)
+    assert [one["learned by"], by_layer["learned by"]] == [*made.VARIANTS]
+    assert one["less yarn, beyond"].startswith("-0.0900 ± 0.0029 (-0.09")
+    assert one["less yarn, within"].startswith("-0.1800 ± 0.0058 (")
+    assert by_layer["less yarn, recall"].startswith("+0.0001 ± 0.0004 (")
+    chances = [float(line[f"p, {part}"]) for line in (one, by_layer) for part in ("within", "beyond", "recall")]
+    alone = float(made.stats.ttest_1samp([-0.1, -0.09, -0.08] * 3, 0.0).pvalue)
+    assert chances[:3] == pytest.approx([6 * alone] * 3, rel=0.05), "the smallest of six times six"
+    assert all(one == 1.0 for one in chances[3:])
+    assert {one["documents"], by_layer["documents"]} == {"9"}
+
+
+def test_windows_that_see_all_keys_lose_what_a_whole_reading_loses(script):
+    """With one layer its keys do not depend on the rotation, and gradients are those of a whole reading, too."""
+    script("tune_smollm2")
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from rfrope.integrations.transformers import replace_rotary
+    from rfrope.layers.torch import RotaryEmbedding
+
+    made, learnable = script("all_keys"), ("factors", "temperature")
+    torch.manual_seed(0)
+    ids, rope = torch.randint(50, (120,)), rfrope.Rope(rfrope.geometric(8), attention_factor=1.2)
+    for layers in (1, 3):
+        sizes = {"hidden_size": 64, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+        config = LlamaConfig(vocab_size=50, num_hidden_layers=layers, initializer_range=0.5, **sizes)
+        model = LlamaForCausalLM(config).eval().requires_grad_(False)
+        text = made.read(model, ids.tolist(), rope)
+        for sets in (1, layers):
+            found, wanted = ([RotaryEmbedding(rope, learnable) for _ in range(sets)] for _ in range(2))
+            with replace_rotary(model, wanted[0] if sets == 1 else wanted):
+                logits = model(ids[None, :-1], use_cache=False).logits[0]
+            whole = torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none")
+            for first in (0, 70):
+                with replace_rotary(model, found[0] if sets == 1 else found), made.attending(model) as attention:
+                    window = made.loss(attention, text, first, 20)
+                    gradients = torch.autograd.grad(window, [*found[-1].parameters()])
+                mean = whole[first : first + 20].mean()
+                assert window.item() == pytest.approx(mean.item(), rel=2e-3)  # keys are kept in half precision
+                if layers == 1:
+                    exact = torch.autograd.grad(mean, [*wanted[-1].parameters()], retain_graph=True)
+                    for one, other in zip(gradients, exact, strict=True):
+                        assert (one - other).norm() < 0.01 * other.norm()
+        assert model.config._attn_implementation != made.NAME
+        assert not any(one.self_attn.k_proj._forward_hooks for one in model.model.layers)
+
+
 def test_the_small_model_is_judged_against_the_best_scheme(script):
     made = script("tune_lm")
     assert made.parts(2) == {"within": (16, 128), "to 2x": (128, 256)}
@@ -309,13 +364,14 @@ def test_a_short_run_of_smollm2_goes_on(script, tmp_path):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"examples/tune_smollm2.py needs {needed}, which is not installed")
     made, path = script("tune_smollm2"), tmp_path / "read.csv"
-    call = ["--output", str(path), "--factors", "2", "--documents", "1", "--methods", "yarn", "learned", "--short"]
-    assert made.main(call) == 0
+    methods = ["yarn", "learned", *made.VARIANTS]
+    call = ["--output", str(path), "--factors", "2", "--documents", "1", "--short", "--methods"]
+    assert made.main([*call, *methods]) == 0
     rows, kept = rows_of(path), (tmp_path / "read_2x.npz").read_bytes()
-    assert [row["encoding"] for row in rows] == ["2x, yarn", "2x, learned"]
+    assert [row["encoding"] for row in rows] == [f"2x, {one}" for one in methods]
     assert all(1.0 < float(row["beyond"]) < 6.0 for row in rows)
     path.write_text("\n".join(path.read_text("utf-8").splitlines()[:2]) + "\n", "utf-8")  # the second is read again
-    assert made.main(call) == 0
+    assert made.main([*call, *methods]) == 0
     again = rows_of(path)
     assert all(0.5 < float(row.pop("GiB")) < 16.0 and float(row.pop("seconds")) >= 0.0 for row in (*rows, *again))
     assert again == rows
@@ -326,4 +382,8 @@ def test_a_short_run_of_smollm2_goes_on(script, tmp_path):
     assert both.attention_factor == yarn.attention_factor != learned.attention_factor
     np.testing.assert_array_equal(both.frequencies, learned.frequencies)
     with pytest.raises(SystemExit):
-        made.main([*call, "--factors", "2", "4", "--documents", "1", "1", "1"])
+        made.main([*call, *methods, "--factors", "2", "4", "--documents", "1", "1", "1"])
+    layers = made.rotation("all keys by layer", 2, path, True)
+    assert len(layers) == 30
+    said = (tmp_path / "read_2x_all_keys.txt").read_text("utf-8")
+    assert all(f"{one}, step 0: " in said for one in (*made.STARTS, "optimised"))
