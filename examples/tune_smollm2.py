@@ -23,11 +23,10 @@ import resource
 import sys
 import sysconfig
 import time
-from functools import cache, partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
-import all_keys
 import numpy as np
 import torch
 from extend_context import losses
@@ -38,6 +37,7 @@ from tuned import holm
 
 import rfrope
 from rfrope.analysis import plan
+from rfrope.integrations.keeping import Texts, Windows
 from rfrope.integrations.transformers import replace_rotary, tune
 from rfrope.layers.tuning import tune_modules
 
@@ -169,19 +169,26 @@ def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfr
     return rope
 
 
-@cache
-def long_texts(context: int, short: bool) -> tuple[all_keys.Text, ...]:
+@lru_cache(maxsize=1)
+def long_texts(context: int, short: bool) -> Texts:
     """Return the texts that windows are of, read by yarn."""
     model = model_and_tokenizer()[0]
     (rope,) = rfrope.from_config(model.config)
     yarn = plan(rope, context, trained_context=SHORT if short else TRAINED).method("yarn").rope
-    found = []
-    for names in LONG:
-        begun = time.monotonic()
-        written = "\n\n".join(text(name)[: 12 * context] for name in names)
-        found.append(all_keys.read(model, encode(written)[:context], yarn))
-        print(f"{', '.join(names)}: read in {time.monotonic() - begun:.0f} s, {memory():.1f} GiB", flush=True)
-    return tuple(found)
+    found = Texts(model)
+    with replace_rotary(model, yarn):
+        for names in LONG:
+            begun = time.monotonic()
+            written = "\n\n".join(text(name)[: 12 * context] for name in names)
+            found.read(np.asarray(encode(written)[:context]))
+            print(f"{', '.join(names)}: read in {time.monotonic() - begun:.0f} s, {memory():.1f} GiB", flush=True)
+    return found
+
+
+def evenly(begin: int, end: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return whole numbers, one in each of so many equal parts of a range, in a random order."""
+    edges = np.linspace(begin, end - 1, count + 1)
+    return rng.permutation(rng.uniform(edges[:-1], edges[1:]).astype(np.int64))
 
 
 def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope | list[rfrope.Rope]:
@@ -198,20 +205,21 @@ def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfro
         names = (*STARTS, "optimised") if per == "model" else [*VARIANTS][:1]
         starts = {name: rotation(name, factor, output, short) for name in names}
         texts, rng = long_texts(context, short), np.random.default_rng([0, factor])
-        begins = all_keys.positions(0, context, steps, length, rng)
-        edges = {"within": (0, trained), "beyond": (trained, context)}
+        begins, edges = evenly(0, context - length, steps, rng), {"within": (0, trained), "beyond": (trained, context)}
+
+        def window(number: int, first: int) -> Windows:
+            return Windows(np.asarray([number]), np.asarray([first]), np.zeros(1, np.int64), length)
+
         looks = {
-            part: [(len(texts) - 1, int(first)) for first in all_keys.positions(*edges[part], count, length, rng)]
-            for part, count in LOOKED_AT.items()
+            part: [window(len(LONG) - 1, first) for first in evenly(low, high - length, LOOKED_AT[part], rng)]
+            for part, (low, high) in edges.items()
         }
         begun, layers = time.monotonic(), model.config.num_hidden_layers
-        given = yarn if per == "model" else [yarn] * layers
-        with replace_rotary(model, given), all_keys.attending(model) as attention:
+        with replace_rotary(model, yarn if per == "model" else [yarn] * layers):
             found = tune_modules(
-                model, lambda window: all_keys.loss(attention, texts[window[0]], window[1], length),
-                lambda step: (step % (len(texts) - 1), int(begins[step])), looks, {"beyond": looks["beyond"][:1]},
-                starts=starts, per=per, steps=steps, race=0.0, check_every=max(1, steps // 6),
-                checkpoint=path.with_suffix(".part.npz"), progress=True,
+                model, texts.losses, lambda step: window(step % (len(LONG) - 1), begins[step]), looks,
+                {"beyond": looks["beyond"][:1]}, starts=starts, per=per, steps=steps, race=0.0,
+                check_every=max(1, steps // 6), checkpoint=path.with_suffix(".part.npz"), progress=True,
             )  # fmt: skip
         took = f"learned in {time.monotonic() - begun:.0f} s since it last began, with {memory():.1f} GiB at most"
         looked = "\n".join(f"{one['start']}, step {one['step']}: {one['validation']}" for one in found.history)
@@ -220,7 +228,9 @@ def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfro
         path.with_suffix(".txt").write_text(said, "utf-8")
         ropes = found.rope if isinstance(found.rope, tuple) else (found.rope,)
         sets = {"frequencies": [one.frequencies for one in ropes], "factors": [one.attention_factor for one in ropes]}
-        np.savez(path, **{name: np.asarray(values) for name, values in sets.items()})
+        whole = path.with_suffix(".new.npz")  # so that no half of a file is left by an interruption
+        np.savez(whole, **{name: np.asarray(values) for name, values in sets.items()})
+        whole.replace(path)
     with np.load(path) as held:
         each = zip(held["frequencies"], held["factors"].tolist(), strict=True)
         made = [dataclasses.replace(yarn, frequencies=one, attention_factor=factor) for one, factor in each]

@@ -392,7 +392,7 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, l
             raise ValueError(
                 "phases are learned, but this model rotates queries and keys alike; expected frequencies alone"
             )
-        found = _rotate(rotary, positions.turns_last, given, -places if back else places, heads_last)
+        found = rotate_features(rotary, positions.turns_last, given, -places if back else places, heads_last)
         return found if len(given) == 2 else found[0]
 
     return rotate
@@ -427,14 +427,14 @@ def has_heads_last(rotation: Callable[..., Any], axes: int) -> bool:
     return False
 
 
-def _rotate(rotary: Module, turns_last: bool, features: tuple[Any, ...], places: Any, heads_last: bool) -> Any:
+def rotate_features(rotary: Module, turns_last: bool, features: tuple[Any, ...], places: Any, heads_last: bool) -> Any:
     """Queries and keys, or one of them, turned; where there are fewer queries they are at the last positions."""
     width = rotary.start.rotary_dim
     if turns_last and width < features[0].shape[-1]:
-        parts = _rotate(rotary, False, tuple(x[..., -width:] for x in features), places, heads_last)
+        parts = rotate_features(rotary, False, tuple(x[..., -width:] for x in features), places, heads_last)
         return tuple(torch.cat([x[..., :-width], y], -1) for x, y in zip(features, parts, strict=True))
     if heads_last:
-        found = _rotate(rotary, False, tuple(x.transpose(-3, -2) for x in features), places, False)
+        found = rotate_features(rotary, False, tuple(x.transpose(-3, -2) for x in features), places, False)
         return tuple(x.transpose(-3, -2) for x in found)
     if len(features) == 1:
         return (rotary.rotate(features[0], places),)

@@ -275,6 +275,7 @@ def tune(
     whole_windows: float = 0.0,
     held_out: float = 0.25,
     reading: str = "auto",
+    keys: str = "window",
     rng: int = 0,
     learnable: str | Sequence[str] = ("factors", "temperature"),
     steps: int = 200,
@@ -322,6 +323,11 @@ def tune(
     reading : {"auto", "whole", "windows"}
         Read held-out documents whole, in chunks with a cache, or by windows, which take less time and can mislead.
         "auto" reads them whole unless one is shorter than the context.
+    keys : {"window", "text"}
+        What windows attend to, in the documents that teach and choose: "window" means their own tokens, at most that
+        many; "text" all tokens before them. Then each of these documents is read once, by the first start, and its
+        keys before rotation, and values, are kept, which takes ``4 * layers * key heads * head_dim`` bytes per token of
+        the context; windows have no gaps, and documents as many tokens as the context, or more.
     rng : int
         Seed of the division and the windows.
     learnable, steps, rate, penalty, race, check_every, patience, checkpoint, progress
@@ -352,9 +358,10 @@ def tune(
     nats, is that of the next token, not counted across gaps: "within" the trained context, and "beyond" it. Layers with
     a window, beside those that learn, count tokens and not positions: they see across gaps.
 
-    A window has the positions of a long context but not its number of keys. The documents that choose are always read
-    by windows, and what they choose can be worse on whole texts, as it was for SmolLM2-135M (``docs/experiments_tune``
-    has the figures): compare it with YaRN on texts that are read whole.
+    With ``keys="window"`` a window has the positions of a long context but not its number of keys, and what it chooses
+    can be worse on whole texts, as it was for SmolLM2-135M (``docs/experiments_tune`` has the figures). With
+    ``keys="text"`` the loss of a window is that of a whole reading by the rotation that the text was read by, and near
+    it for others, since keys and values kept from deeper layers depend on the rotation, too.
 
     Examples
     --------
@@ -369,7 +376,7 @@ def tune(
     course: dict[str, Any] = {"steps": steps, "rate": rate, "penalty": penalty, "race": race}
     course |= {"check_every": check_every, "patience": patience}
     options: dict[str, Any] = {"window": window, "chunks": chunks, "batch": batch, "whole_windows": whole_windows}
-    options |= {"held_out": held_out, "reading": reading, "rng": rng, "learnable": learnable}
+    options |= {"held_out": held_out, "reading": reading, "keys": keys, "rng": rng, "learnable": learnable}
     options |= {"activation_checkpointing": activation_checkpointing, "checkpoint": checkpoint, "progress": progress}
     return tuning.tune(
         model,

@@ -13,7 +13,8 @@ import torch
 
 from rfrope import analysis
 from rfrope._core.arguments import choice, finite, flag, fraction, listed, show, whole
-from rfrope.integrations import windows
+from rfrope._core.parallel import show_progress
+from rfrope.integrations import keeping, windows
 from rfrope.layers import tuning
 from rfrope.layers.racing import Places, Race, frozen
 from rfrope.layers.torch import RotaryEmbedding
@@ -25,6 +26,7 @@ Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
 _WINDOW = 1024  # default tokens of a window, at most the trained context
 _READINGS = ("auto", "whole", "windows")
+_KEYS = ("window", "text")
 _FEW_KEYS = (
     "These losses are of windows. Attention sees at most {length} tokens in one, and up to {context} in a whole text, "
     "which may rank rotations otherwise: read some texts whole before you use what was learned."
@@ -155,7 +157,10 @@ def _checkpointed(model: Module) -> Iterator[None]:
             getattr(model, f"{kind}_checkpointing_disable")()
 
 
-def _loss(model: Module, is_checkpointed: bool, batch: windows.Batch) -> Any:
+def _loss(model: Module, texts: keeping.Texts, is_checkpointed: bool, batch: Any) -> Any:
+    if isinstance(batch, keeping.Windows):
+        model.eval()
+        return texts.losses(batch)
     model.train(is_checkpointed and torch.is_grad_enabled())  # in which mode alone transformers checkpoints
     return windows.document_losses(model, batch)
 
@@ -177,6 +182,7 @@ def tune(
     whole_windows: float = 0.0,
     held_out: float = 0.25,
     reading: str = "auto",
+    keys: str = "window",
     rng: int = 0,
     learnable: Any = ("factors", "temperature"),
     activation_checkpointing: bool = False,
@@ -206,29 +212,52 @@ def tune(
     are_whole = choice("reading", reading, _READINGS) == "whole"
     _check_whole("reading", are_whole, judging, plan.context, all)
     are_whole = are_whole or (reading == "auto" and all(len(one) >= plan.context for one in judging))
-    drawn: dict[str, Any] = {
-        "documents": learning,
-        "layout": layout,
-        "seed": rng,
-        "windows": whole("batch", batch, 1),
-        "whole": long,
-    }
+    drawn: dict[str, Any] = {"documents": learning, "layout": layout, "seed": rng, "whole": long}
+    drawn["windows"] = whole("batch", batch, 1)
     draw = partial(windows.learning_batch, **drawn)
     is_checkpointed = flag("activation_checkpointing", activation_checkpointing)
-    made = tuning.read_course(
-        partial(_loss, model, is_checkpointed),
-        draw,
-        windows.read_parts(choosing, layout, rng + 1, are_whole=False),
-        windows.read_parts(judging, layout, rng + 2, are_whole=are_whole),
-        **course,
-    )
-    made = dataclasses.replace(made, about=drawn)
+    validation: Any = windows.read_parts(choosing, layout, rng + 1, are_whole=False)
+    kept = keeping.Texts(model)
+    seen = [*learning, *choosing] if choice("keys", keys, _KEYS) == "text" else []
+    if seen:
+        _check_kept(target, seen, plan.context, is_checkpointed, long)
+        placing = keeping.Layout(trained, plan.context, length)
+        draw, validation = placing.batches(len(learning), len(seen), rng, drawn["windows"])
+    held = windows.read_parts(judging, layout, rng + 2, are_whole=are_whole)
+    made = tuning.read_course(partial(_loss, model, kept, is_checkpointed), draw, validation, held, **course)
+    made = dataclasses.replace(made, about=drawn | {"seen": seen})
     places = Places(model, lambda some: target.make(some, names), partial(target.put_in, replace))
     with frozen(model), _checkpointed(model) if is_checkpointed else nullcontext():
-        learned = tuning.finish(Race(places, made, ropes, checkpoint), progress)
+        race = Race(places, made, ropes, checkpoint)
+        _read(kept, seen, places, race.starts[0], progress)
+        learned = tuning.finish(race, progress)
     if are_whole:
         return learned
     return dataclasses.replace(learned, note=_FEW_KEYS.format(length=length, context=plan.context))
+
+
+def _read(texts: keeping.Texts, documents: Sequence[np.ndarray], places: Places, start: Any, progress: Any) -> None:
+    """Read documents by a start, if there are any, and keep them."""
+    if documents:
+        with places.put_in(places.make(start)):
+            for ids in show_progress(documents, len(documents), progress):
+                texts.read(ids)
+
+
+def _check_kept(
+    target: Target, documents: Sequence[np.ndarray], context: int, is_checkpointed: bool, long: float
+) -> None:
+    """Refuse what windows that see a whole text cannot be combined with."""
+    if target.kind is not None:
+        raise ValueError("keys is 'text', but the model has several kinds of layers; expected keys='window'")
+    if is_checkpointed or long:
+        what = "activation_checkpointing, which is done for attention then," if is_checkpointed else "whole_windows"
+        raise ValueError(f"keys is 'text' together with {what}; expected one of them")
+    if (shortest := min(map(len, documents))) < context:
+        raise ValueError(
+            f"keys is 'text', but one of the texts that teach or choose has {shortest} tokens; expected at least "
+            f"{context} in every text, such as several joined, or keys='window'"
+        )
 
 
 def _check_whole(name: str, are_whole: bool, documents: Sequence[np.ndarray], context: int, enough: Any) -> None:
