@@ -180,7 +180,10 @@ def long_texts(context: int, short: bool) -> Texts:
         for names in LONG:
             begun = time.monotonic()
             written = "\n\n".join(text(name)[: 12 * context] for name in names)
-            found.read(np.asarray(encode(written)[:context]))
+            ids = encode(written)[:context]
+            if len(ids) < context:
+                raise SystemExit(f"{', '.join(names)} have {len(ids)} tokens; expected {context}")
+            found.read(np.asarray(ids))
             print(f"{', '.join(names)}: read in {time.monotonic() - begun:.0f} s, {memory():.1f} GiB", flush=True)
     return found
 
@@ -298,7 +301,7 @@ def recalled(rows: list[Row]) -> list[Row]:
 
 
 def variants(rows: list[Row]) -> list[Row]:
-    """Return what each variant is less yarn, over documents, with chances corrected for all of them together."""
+    """Return what each variant is less yarn, over documents; chances are corrected for all variants at all lengths."""
     rows, made, chances = recalled(rows), [], []
     for label in dict.fromkeys(row["encoding"] for row in rows):
         times, method = label.split(", ")
@@ -307,11 +310,15 @@ def variants(rows: list[Row]) -> list[Row]:
         line = {"factor": times, "learned by": method}
         for column in ("within", "beyond", "recall"):
             less = differences(rows, int(times.removesuffix("x")), "yarn", column, method)
+            if len(less) < 2:
+                break
             low, high = bootstrap(less)
             line[f"less yarn, {column}"] = f"{stated(less, '+.4f')} ({low:+.4f} to {high:+.4f})"
             chances.append(float(stats.ttest_1samp(less, 0.0).pvalue))
-        made.append(line | {"documents": f"{len(less)}"})
-    corrected = iter(holm(chances))
+        else:
+            made.append(line | {"documents": f"{len(less)}"})
+    others = len(VARIANTS) * len(FACTORS) * 3 - len(chances)  # that were not asked for, or read a single document
+    corrected = iter(holm([*chances, *[1.0] * others]))
     return [
         line | {f"p, {column}": f"{next(corrected):.2g}" for column in ("within", "beyond", "recall")} for line in made
     ]

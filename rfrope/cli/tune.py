@@ -43,7 +43,12 @@ def add(commands: Any) -> None:
     option("--window", type=whole, metavar="N", help="tokens of a window (default: the trained ones, at most 1024)")
     option("--batch", type=whole, metavar="N", default=1, help="windows of a step (default: 1)")
     option("--whole-windows", type=float, metavar="P", default=0.0, help="part of the steps that read all positions")
-    option("--keys", choices=("window", "text"), default="window", help="what windows attend to (default: window)")
+    option(
+        "--keys",
+        choices=("window", "text"),
+        default="window",
+        help="tokens that windows attend to: text means all before them, in texts of N tokens (default: window)",
+    )
     option("--steps", type=whole, metavar="N", default=200, help="most steps from the best start (default: 200)")
     option("--rate", type=float, metavar="R", default=0.01, help="of the first step, falling to 0 (default: 0.01)")
     option("--seed", type=whole, metavar="N", default=0, help="of windows and held-out documents (default: 0)")

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
+from transformers import DynamicCache
 
 from rfrope.integrations import rotations, windows
-from rfrope.layers.torch import RotaryEmbedding
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 Module: TypeAlias = Any
 
-_EVALUATED = 4  # windows of each text and part that choose
-_NEAR = 0.05  # largest relative difference of a hidden state by what is kept, which is rounded to half precision
+_NEAR = 0.05  # largest relative difference of logits by what is kept, which is rounded to half precision
+_OTHERWISE = "expected keys='window' for this model"
 
 
 class Windows(NamedTuple):
@@ -28,50 +28,36 @@ class Windows(NamedTuple):
     texts: np.ndarray  # (windows,), int64: the number of the text
     firsts: np.ndarray  # the same: the position of the first token
     documents: np.ndarray  # the same: the document of each, from 0 in the batch
-    length: int  # tokens
+    length: int  # tokens, and as many that are predicted, from the second on
+
+
+def learning_batch(step: int, texts: int, layout: windows.Layout, seed: int, batch: int) -> Windows:
+    """Return the windows of a step, anywhere in the first `texts` of all; determined by seed and step alone."""
+    rng, room = np.random.default_rng([seed, step]), layout.context - layout.window
+    return Windows(rng.integers(0, texts, batch), rng.integers(0, room, batch), np.arange(batch), layout.window)
+
+
+def read_parts(texts: Sequence[int], layout: windows.Layout, seed: int) -> dict[str, tuple[Windows, ...]]:
+    """Return one batch per text for tokens within the trained positions and one beyond, spread evenly over them."""
+    rng, found = np.random.default_rng(seed), dict[str, tuple[Windows, ...]]()
+    count = windows.EVALUATED
+    for part, (low, high) in {"within": (1, layout.trained), "beyond": (layout.trained, layout.context)}.items():
+        length, rows = min(layout.window, high - low), []
+        for number in texts:
+            places = (np.arange(count) + rng.random(count)) / count
+            firsts = low - 1 + (places * (high - low - length + 1)).astype(np.int64)
+            rows.append(Windows(np.full(count, number), firsts, np.zeros(count, np.int64), length))
+        found[part] = tuple(rows)
+    return found
 
 
 class _Kept(NamedTuple):
     """A text with keys and values of each layer."""
 
     ids: Tensor  # (1, tokens)
-    keys: list[Tensor]  # before their rotation, (1, heads, tokens, d)
-    values: list[Tensor]  # the same
-
-
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """Lengths that determine where windows lie in a text."""
-
-    trained: int
-    context: int
-    window: int
-
-    def batches(self, teaching: int, texts: int, seed: int, batch: int) -> tuple[Any, dict[str, tuple[Windows, ...]]]:
-        """Return a function of the step, and what chooses: the first texts teach, and the others choose."""
-        draw = partial(self.learning, texts=teaching, seed=seed, batch=batch)
-        return draw, self.parts(range(teaching, texts), seed + 1)
-
-    def learning(self, step: int, texts: int, seed: int, batch: int) -> Windows:
-        """Return the windows of a step, anywhere in texts drawn by chance; determined by seed and step alone."""
-        rng = np.random.default_rng([seed, step])
-        numbers = rng.integers(0, texts, batch)
-        return Windows(numbers, rng.integers(0, self.context - self.window, batch), np.arange(batch), self.window)
-
-    def parts(self, numbers: Sequence[int], seed: int) -> dict[str, tuple[Windows, ...]]:
-        """Return one batch per text within the trained positions and one beyond, spread evenly over them."""
-        edges = {"within": (0, self.trained - self.window), "beyond": (self.trained, self.context - self.window)}
-        rng = np.random.default_rng(seed)
-        found: dict[str, tuple[Windows, ...]] = {}
-        for part, (low, high) in edges.items():
-            rows = []
-            for number in numbers:
-                places = (np.arange(_EVALUATED) + rng.random(_EVALUATED)) / _EVALUATED
-                firsts = (low + places * (high - low)).astype(np.int64)
-                none = np.zeros(_EVALUATED, np.int64)
-                rows.append(Windows(none + number, firsts, none, self.window))
-            found[part] = tuple(rows)
-        return found
+    keys: dict[int, Tensor]  # before their rotation, (1, heads, tokens, d)
+    values: dict[int, Tensor]  # the same
+    rotated: frozenset[int]  # layers that rotate
 
 
 class Texts:
@@ -83,94 +69,112 @@ class Texts:
     @torch.no_grad()
     def read(self, ids: np.ndarray) -> None:
         """Read a text by the rotation that is in the model, a chunk at a time, and keep it."""
-        from transformers import DynamicCache
-
-        model, positions = self._model, _positions(self._model)
-        tokens = torch.from_numpy(ids)[None].to(next(model.parameters()).device)
-        cache = DynamicCache()
-        for first in range(0, len(ids), windows.CHUNK):
-            last = self._run(tokens, first, min(first + windows.CHUNK, len(ids)), cache)
-        held = [(one.keys, one.values) for one in cache.layers]
-        places = torch.arange(len(ids), device=tokens.device)
-        keys = []
-        for i, (rotated, _) in enumerate(held):
-            if rotated is None or rotated.shape[-2] != len(ids):
-                raise ValueError(f"layer {i} keeps no keys of all tokens; expected keys='window' for this model")
-            keys.append(_small(_turn(positions, _undoing(_rotary(positions, i)), rotated, places)))
-        text = _Kept(tokens, keys, [_small(values) for _, values in held])
-        again = self._run(tokens, len(ids) - 2, len(ids), _cache(text, len(ids) - 2, positions))
-        if not float((again - last).norm()) <= _NEAR * float(last.norm()):
-            raise ValueError(
-                f"{type(model).__name__} does not read the end of a text alike when it has its keys and values; "
-                "expected keys='window' for this model"
-            )
+        name = type(self._model).__name__
+        tokens = torch.from_numpy(ids)[None].to(next(self._model.parameters()).device)
+        end = len(ids)
+        try:
+            positions = _positions(self._model)
+            with _Reading(positions) as cache:
+                for first in range(0, end, windows.CHUNK):
+                    wanted = self._logits(tokens, first, min(first + windows.CHUNK, end), cache)
+            text = cache.kept(tokens)
+            found = self._logits(tokens, end - 2, end, _Before(text, end - 2, positions))
+        except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:
+            raise ValueError(f"keys is 'text', but {name} cannot be read so: {error}; {_OTHERWISE}") from error
+        if not float((found - wanted).norm()) <= _NEAR * float(wanted.norm()):
+            raise ValueError(f"keys is 'text', but {name} reads otherwise from keys that are kept; {_OTHERWISE}")
         self._kept.append(text)
 
-    def _run(self, tokens: Tensor, first: int, end: int, cache: Any) -> Tensor:
-        """Return the last hidden state of some tokens of a text, of which a cache has what is before them."""
+    def _logits(self, tokens: Tensor, first: int, end: int, cache: Any) -> Tensor:
+        """Return the logits after some tokens of a text, of which a cache has what is before them."""
         places = torch.arange(first, end, device=tokens.device)[None]
-        some = tokens[:, first:end]
-        found = self._model.base_model(some, position_ids=places, past_key_values=cache, use_cache=True)
-        return found.last_hidden_state[0, -1].float()
+        few = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(self._model.forward).parameters else {}
+        some = {"position_ids": places, "past_key_values": cache, "use_cache": True}
+        return self._model(tokens[:, first:end], **some, **few).logits[0, -1].float()
 
     def losses(self, batch: Windows) -> Tensor:
         """Return the mean loss of each document of a batch: next tokens, in nats."""
-        found = []
-        with _checkpointed(self._model):
+        found, positions = [], _positions(self._model)
+        with _forming_again(self._model):
             for number, first in zip(batch.texts.tolist(), batch.firsts.tolist(), strict=True):
-                ids = self._kept[number].ids[:, first : first + batch.length + 1]
-                places = torch.arange(first, first + batch.length, device=ids.device)[None]
-                before = _cache(self._kept[number], first, _positions(self._model))
+                text = self._kept[number]
+                ids = text.ids[:, first : first + batch.length + 1]
+                places = torch.arange(first, first + ids.shape[1] - 1, device=ids.device)[None]
+                before = _Before(text, first, positions)
                 logits = self._model(ids[:, :-1], position_ids=places, past_key_values=before, use_cache=True).logits
                 found.append(torch.nn.functional.cross_entropy(logits[0].float(), ids[0, 1:]))
-        each = torch.stack(found)
-        documents = torch.from_numpy(batch.documents).to(each.device)
-        many = int(batch.documents.max()) + 1
-        sums = each.new_zeros(many).index_add(0, documents, each)
-        return sums / each.new_zeros(many).index_add(0, documents, torch.ones_like(each))
+        return windows.mean_by_document(torch.stack(found), batch.documents)
+
+    def forget(self) -> None:
+        """Let go of all texts."""
+        self._kept.clear()
 
 
-def _cache(text: _Kept, first: int, positions: Module) -> Any:
-    """Return a cache of the tokens of a text before one, whose keys are rotated when they are asked for."""
-    from transformers import DynamicCache
+class _Reading(DynamicCache):
+    """A cache that also has the keys before their rotation, while it is entered."""
 
-    class Before(DynamicCache):
-        def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-            keys, values = (one[layer_idx][:, :, :first].to(key.dtype) for one in (text.keys, text.values))
-            places = torch.arange(first, device=key.device)
-            keys = _turn(positions, _rotary(positions, layer_idx), keys, places)
-            return torch.cat([keys, key], -2), torch.cat([values, value], -2)
+    def __init__(self, positions: Module) -> None:
+        super().__init__()
+        self._positions, self._keys, self._rotated = positions, dict[int, list[Tensor]](), set[int]()
 
-        def get_seq_length(self, *_: Any, **__: Any) -> int:
-            return first
+    def __enter__(self) -> Self:
+        self._positions.__dict__["rotated"] = None
+        return self
 
-        def get_mask_sizes(self, tokens: Any, *_: Any, **__: Any) -> tuple[int, int]:
-            return first + (len(tokens) if isinstance(tokens, torch.Tensor) else int(tokens)), 0
+    def __exit__(self, *_: object) -> None:
+        del self._positions.__dict__["rotated"]
 
-    return Before()
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **options: Any) -> Any:
+        """Note the keys of a layer, rotated just now or, in a layer without RoPE, not at all."""
+        noted, self._positions.__dict__["rotated"] = self._positions.__dict__["rotated"], None
+        plain = key
+        if noted is not None:
+            plain, turned, is_back = noted
+            self._rotated.add(layer_idx)
+            if is_back or turned.shape != key.shape or not torch.equal(turned, key):
+                raise ValueError(f"layer {layer_idx} changes keys after their rotation")
+        self._keys.setdefault(layer_idx, []).append(_small(plain))
+        return super().update(key, value, layer_idx, *args, **options)
+
+    def kept(self, tokens: Tensor) -> _Kept:
+        """Return what was read."""
+        keys = {layer: torch.cat(each, -2) for layer, each in self._keys.items()}
+        values = {layer: _small(self.layers[layer].values) for layer in keys}
+        return _Kept(tokens, keys, values, frozenset(self._rotated))
+
+
+class _Before(DynamicCache):
+    """A cache of the tokens of a text before one, whose keys are rotated when they are asked for."""
+
+    def __init__(self, text: _Kept, first: int, positions: Module) -> None:
+        super().__init__()
+        self._text, self._first, self._positions = text, first, positions
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of all tokens up to the last."""
+        text, positions = self._text, self._positions
+        keys, values = (one[layer_idx][:, :, : self._first].to(key.dtype) for one in (text.keys, text.values))
+        if layer_idx in text.rotated:
+            rotary = positions.turning_module(layer_idx if positions.is_by_layer else 0)
+            places = torch.arange(self._first, device=key.device)
+            (keys,) = rotations.rotate_features(rotary, positions.turns_last, (keys,), places, False)
+        return torch.cat([keys, key], -2), torch.cat([values, value], -2)
+
+    def get_seq_length(self, *_: Any, **__: Any) -> int:
+        """Return the number of tokens before the window."""
+        return self._first
+
+    def get_mask_sizes(self, tokens: Any, *_: Any, **__: Any) -> tuple[int, int]:
+        """Return the number of keys, of which releases name the new ones by number or by place, and their offset."""
+        return self._first + (len(tokens) if isinstance(tokens, torch.Tensor) else int(tokens)), 0
 
 
 def _positions(model: Module) -> Module:
     """Return what was put in the place of the model's rotary module."""
-    return next(one for one in model.modules() if isinstance(one, rotations.Positions))
-
-
-def _rotary(positions: Module, layer: int) -> Module:
-    return positions.turning_module(layer if positions.is_by_layer else 0)
-
-
-def _turn(positions: Module, rotary: Module, keys: Tensor, places: Tensor) -> Tensor:
-    turned: Tensor = rotations.rotate_features(rotary, positions.turns_last, (keys,), places, False)[0]
-    return turned
-
-
-def _undoing(rotary: Module) -> Module:
-    """Return a module that rotates back."""
-    rope = rotary.start
-    back = dataclasses.replace(rope, frequencies=-rope.frequencies, attention_factor=1.0 / rope.attention_factor)
-    made = RotaryEmbedding(back)
-    made.head_dim = rotary.head_dim
-    return made
+    found = [one for one in model.modules() if isinstance(one, rotations.Positions)]
+    if len(found) != 1:
+        raise ValueError(f"{type(model).__name__} has {len(found)} replaced rotations; expected one, by replace_rotary")
+    return found[0]
 
 
 def _small(x: Tensor) -> Tensor:
@@ -180,7 +184,7 @@ def _small(x: Tensor) -> Tensor:
 
 
 @contextmanager
-def _checkpointed(model: Module) -> Iterator[None]:
+def _forming_again(model: Module) -> Iterator[None]:
     """Let attention form its activations again for gradients: of long keys they take the most memory."""
     with ExitStack() as undo:
         for one in model.modules():

@@ -393,6 +393,9 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, l
                 "phases are learned, but this model rotates queries and keys alike; expected frequencies alone"
             )
         found = rotate_features(rotary, positions.turns_last, given, -places if back else places, heads_last)
+        if "rotated" in positions.__dict__:  # where a text is kept
+            keys = (given[-1], found[-1])
+            positions.__dict__["rotated"] = (*(one.transpose(-3, -2) if heads_last else one for one in keys), back)
         return found if len(given) == 2 else found[0]
 
     return rotate

@@ -324,14 +324,15 @@ def tune(
         Read held-out documents whole, in chunks with a cache, or by windows, which take less time and can mislead.
         "auto" reads them whole unless one is shorter than the context.
     keys : {"window", "text"}
-        What windows attend to, in the documents that teach and choose: "window" means their own tokens, at most that
-        many; "text" all tokens before them. Then each of these documents is read once, by the first start, and its
-        keys before rotation, and values, are kept, which takes ``4 * layers * key heads * head_dim`` bytes per token of
-        the context; windows have no gaps, and documents as many tokens as the context, or more.
+        Tokens that windows attend to in the documents that teach and choose: those of the window, or all before it in
+        the text, too. With "text" each of these documents is cut to `context` tokens, which it must have, and read
+        once by the first start. Its keys before rotation and its values stay on the model's device until learning
+        ends: ``4 * layers * key heads * head_dim`` bytes for each token of each document, in half precision. Windows
+        then have no gaps, whatever `chunks` is, and form the activations of attention again for gradients.
     rng : int
         Seed of the division and the windows.
     learnable, steps, rate, penalty, race, check_every, patience, checkpoint, progress
-        See `rfrope.layers.tuning.tune_modules`.
+        See `rfrope.layers.tuning.tune_modules`. With ``keys="text"`` `progress` is used for reading, and then again.
     activation_checkpointing : bool
         Keep only the activations between layers, and recompute the others for gradients.
 

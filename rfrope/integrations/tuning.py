@@ -157,10 +157,15 @@ def _checkpointed(model: Module) -> Iterator[None]:
             getattr(model, f"{kind}_checkpointing_disable")()
 
 
-def _loss(model: Module, texts: keeping.Texts, is_checkpointed: bool, batch: Any) -> Any:
+def _loss_of_texts(model: Module, texts: keeping.Texts, batch: keeping.Windows | windows.Batch) -> Any:
+    model.eval()
     if isinstance(batch, keeping.Windows):
-        model.eval()
         return texts.losses(batch)
+    texts.forget()  # held-out documents come last
+    return windows.document_losses(model, batch)
+
+
+def _loss(model: Module, is_checkpointed: bool, batch: windows.Batch) -> Any:
     model.train(is_checkpointed and torch.is_grad_enabled())  # in which mode alone transformers checkpoints
     return windows.document_losses(model, batch)
 
@@ -214,50 +219,59 @@ def tune(
     are_whole = are_whole or (reading == "auto" and all(len(one) >= plan.context for one in judging))
     drawn: dict[str, Any] = {"documents": learning, "layout": layout, "seed": rng, "whole": long}
     drawn["windows"] = whole("batch", batch, 1)
-    draw = partial(windows.learning_batch, **drawn)
-    is_checkpointed = flag("activation_checkpointing", activation_checkpointing)
+    activation_checkpointing = flag("activation_checkpointing", activation_checkpointing)
+    draw: Any = partial(windows.learning_batch, **drawn)
+    loss: Any = partial(_loss, model, activation_checkpointing)
     validation: Any = windows.read_parts(choosing, layout, rng + 1, are_whole=False)
-    kept = keeping.Texts(model)
-    seen = [*learning, *choosing] if choice("keys", keys, _KEYS) == "text" else []
-    if seen:
-        _check_kept(target, seen, plan.context, is_checkpointed, long)
-        placing = keeping.Layout(trained, plan.context, length)
-        draw, validation = placing.batches(len(learning), len(seen), rng, drawn["windows"])
+    texts = None
+    if choice("keys", keys, _KEYS) == "text":
+        seen = _documents_to_keep(target, learning, choosing, plan.context, activation_checkpointing, long)
+        texts, drawn["keys"] = keeping.Texts(model), seen
+        draw = partial(keeping.learning_batch, texts=len(learning), layout=layout, seed=rng, batch=drawn["windows"])
+        loss = partial(_loss_of_texts, model, texts)
+        validation = keeping.read_parts(range(len(learning), len(seen)), layout, rng + 1)
     held = windows.read_parts(judging, layout, rng + 2, are_whole=are_whole)
-    made = tuning.read_course(partial(_loss, model, kept, is_checkpointed), draw, validation, held, **course)
-    made = dataclasses.replace(made, about=drawn | {"seen": seen})
+    made = tuning.read_course(loss, draw, validation, held, **course)
+    made = dataclasses.replace(made, about=drawn)
     places = Places(model, lambda some: target.make(some, names), partial(target.put_in, replace))
-    with frozen(model), _checkpointed(model) if is_checkpointed else nullcontext():
+    with frozen(model), _checkpointed(model) if activation_checkpointing else nullcontext():
         race = Race(places, made, ropes, checkpoint)
-        _read(kept, seen, places, race.starts[0], progress)
+        if texts is not None:
+            _read(texts, drawn["keys"], race, progress)
         learned = tuning.finish(race, progress)
-    if are_whole:
-        return learned
-    return dataclasses.replace(learned, note=_FEW_KEYS.format(length=length, context=plan.context))
+    note = "" if are_whole else _FEW_KEYS.format(length=length, context=plan.context)
+    return dataclasses.replace(learned, note=note)
 
 
-def _read(texts: keeping.Texts, documents: Sequence[np.ndarray], places: Places, start: Any, progress: Any) -> None:
-    """Read documents by a start, if there are any, and keep them."""
-    if documents:
-        with places.put_in(places.make(start)):
+def _read(texts: keeping.Texts, documents: Sequence[np.ndarray], race: Race, progress: Any) -> None:
+    """Read documents by the first start and keep them, unless all has been learned before."""
+    if not race.is_reading:
+        with race.places.put_in(race.places.make(race.starts[0])):
             for ids in show_progress(documents, len(documents), progress):
                 texts.read(ids)
 
 
-def _check_kept(
-    target: Target, documents: Sequence[np.ndarray], context: int, is_checkpointed: bool, long: float
-) -> None:
-    """Refuse what windows that see a whole text cannot be combined with."""
+def _documents_to_keep(
+    target: Target,
+    learning: Sequence[np.ndarray],
+    choosing: Sequence[np.ndarray],
+    context: int,
+    is_checkpointed: bool,
+    long: float,
+) -> list[np.ndarray]:
+    """Return the documents that windows see; refuse what they cannot be combined with, and short ones."""
     if target.kind is not None:
         raise ValueError("keys is 'text', but the model has several kinds of layers; expected keys='window'")
     if is_checkpointed or long:
-        what = "activation_checkpointing, which is done for attention then," if is_checkpointed else "whole_windows"
-        raise ValueError(f"keys is 'text' together with {what}; expected one of them")
-    if (shortest := min(map(len, documents))) < context:
+        name = "activation_checkpointing" if is_checkpointed else "whole_windows"
+        raise ValueError(f"keys is 'text' together with {name}; expected one of them")
+    found = [one[:context] for one in (*learning, *choosing)]
+    if (shortest := min(map(len, found))) < context:
         raise ValueError(
             f"keys is 'text', but one of the texts that teach or choose has {shortest} tokens; expected at least "
             f"{context} in every text, such as several joined, or keys='window'"
         )
+    return found
 
 
 def _check_whole(name: str, are_whole: bool, documents: Sequence[np.ndarray], context: int, enough: Any) -> None:

@@ -17,7 +17,7 @@ Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 Module: TypeAlias = Any
 
 CHUNK = 1024  # tokens whose logits are held at once in a whole reading
-_EVALUATED = 4  # windows of each document and part that are read
+EVALUATED = 4  # windows of each document and part that are read
 
 
 class Batch(NamedTuple):
@@ -123,8 +123,8 @@ def read_parts(
             within = [layout.whole(document, layout.trained, 0)]
             beyond = [layout.whole(document, layout.context, layout.trained)]
         else:
-            within = [layout.draw(document, rng, layout.trained) for _ in range(_EVALUATED)]
-            beyond = [layout.draw_beyond(document, rng) for _ in range(_EVALUATED)]
+            within = [layout.draw(document, rng, layout.trained) for _ in range(EVALUATED)]
+            beyond = [layout.draw_beyond(document, rng) for _ in range(EVALUATED)]
         for part, rows in (("within", within), ("beyond", beyond)):
             found[part].append(_stacked(rows, [0] * len(rows)))
     return {part: tuple(batches) for part, batches in found.items()}
@@ -146,10 +146,14 @@ def document_losses(model: Module, batch: Batch) -> Tensor:
     pieces = _pieces(model, ids, positions)
     losses = torch.cat([_token_losses(logits, ids[rows, first:]) for rows, first, logits in pieces])
     kept = counted.reshape(-1)
-    documents = torch.from_numpy(batch.documents).to(device).repeat_interleave(counted.shape[1])[kept]
-    many = int(batch.documents.max()) + 1
-    sums = losses.new_zeros(many).index_add(0, documents, losses[kept])
-    return sums / losses.new_zeros(many).index_add(0, documents, torch.ones_like(losses[kept]))
+    return mean_by_document(losses[kept], batch.documents.repeat(counted.shape[1])[kept.cpu().numpy()])
+
+
+def mean_by_document(losses: Tensor, documents: np.ndarray) -> Tensor:
+    """Return the mean of the losses of each document; all have their number in `documents`, from 0."""
+    many, numbers = int(documents.max()) + 1, torch.from_numpy(documents).to(losses.device)
+    sums = losses.new_zeros(many).index_add(0, numbers, losses)
+    return sums / losses.new_zeros(many).index_add(0, numbers, torch.ones_like(losses))
 
 
 def _pieces(model: Module, ids: Tensor, positions: Tensor) -> Iterator[tuple[slice, int, Tensor]]:

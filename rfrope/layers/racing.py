@@ -127,6 +127,11 @@ class Race:
         """Return the number of the start with the lowest loss so far."""
         return int(np.argmin(self.state.loss))
 
+    @property
+    def is_reading(self) -> bool:
+        """True if all is learned, and some of the held-out documents are read."""
+        return bool(len(self.state.readings))
+
     def run(self, progress: Any) -> None:
         """Learn, and evaluate the held-out documents; the checkpoint keeps the progress however this ends."""
         more, readings = len(self.starts) - 1, sum(map(len, self.course.held_out.values()))

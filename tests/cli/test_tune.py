@@ -59,6 +59,13 @@ def test_the_text_the_rope_and_the_page(run, folder, tmp_path):
     assert len(found["losses"]["ntk"]["beyond"]["documents"]) == 2
 
 
+def test_windows_may_see_the_text(run, folder):
+    found = [run(*line(folder, "--starts", "ntk", "--json", "--keys", keys)) for keys in ("window", "text")]
+    assert [code for code, _, _ in found] == [0, 0]
+    chosen = [json.loads(out)["history"][0]["validation"] for _, out, _ in found]
+    assert chosen[0] != chosen[1]
+
+
 def test_one_text_is_cut(run, folder):
     options = ["--texts", folder / "text.txt", "--documents", "5", "--starts", "ntk", "--json"]
     code, out, err = run(*[one for one in line(folder) if not str(one).endswith(".txt")][:-1], *options)
@@ -74,6 +81,7 @@ def test_one_text_is_cut(run, folder):
         (["--steps", "0"], "--steps is 0; expected"),
         (["--learnable", "phases"], "--learnable is 'phases'; expected"),
         (["--whole-windows", "1.5"], "--whole-windows is 1.5; expected"),
+        (["--keys", "text", "--whole-windows", "0.5"], "--keys is 'text' together with whole_windows; expected one"),
         (["--rate", "-1"], "--rate is -1.0; expected"),
         (["--context", "32"], "--context is 32; expected more than the 32 trained positions"),
         (["-o", "rope.txt"], "-o rope.txt: "),

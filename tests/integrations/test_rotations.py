@@ -39,7 +39,7 @@ def test_fewer_queries_are_at_the_last_positions(frequencies):
         else torch.stack([torch.arange(7), torch.arange(7) % 3], -1)[None]
     )
     rotary = RotaryEmbedding(frequencies)
-    turned = rotations._rotate(rotary, False, (q, k), at, False)
+    turned = rotations.rotate_features(rotary, False, (q, k), at, False)
     for x, got, places in ((q, turned[0], at[0, 4:]), (k, turned[1], at[0])):
         assert torch.equal(got, rfrope.rotate(x, places, torch.from_numpy(frequencies)))
 
