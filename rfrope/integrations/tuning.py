@@ -29,7 +29,8 @@ _READINGS = ("auto", "whole", "windows")
 _KEYS = ("window", "text")
 _FEW_KEYS = (
     "These losses are of windows. Attention sees at most {length} tokens in one, and up to {context} in a whole text, "
-    "which may rank rotations otherwise: read some texts whole before you use what was learned."
+    "which may rank rotations otherwise: read some texts whole before you use what was learned, or "
+    "learn with keys='text' from texts of {context} tokens."
 )
 
 
