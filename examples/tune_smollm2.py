@@ -365,7 +365,9 @@ def main(arguments: list[str] | None = None) -> int:
     rows = complete(options.output, wanted, partial(run, output=options.output, short=options.short), workers=0)
     made_by = command("tune_smollm2.py", arguments)
     planned = [row for row in rows if row["encoding"].split(", ")[1] not in VARIANTS]
-    tables = {"": table(planned), "_depths": depths(rows), "_variants": variants(rows)}
+    tables = {"_variants": variants(rows)}
+    if {*options.methods} - {*VARIANTS, "yarn"}:  # more than the variants, and what they are compared with
+        tables |= {"": table(planned), "_depths": depths(planned)}
     for name, made in tables.items():
         if made:
             show(made, options.output.with_name(f"{options.output.stem}{name}.csv"), made_by)
