@@ -44,6 +44,21 @@ def made(model_type="llama", **values):
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
+def trained_by_another_base(ids, trained):
+    """Return a small Llama whose weights learned some texts by one base for a moment; its config says another one."""
+    from rfrope.integrations.transformers import replace_rotary
+
+    found = made(hidden_size=32, max_position_embeddings=trained, num_attention_heads=2, num_key_value_heads=1)
+    ids = torch.from_numpy(ids)
+    with replace_rotary(found, rfrope.Rope(rfrope.geometric(8, base=30.0))):
+        optimiser = torch.optim.Adam(found.parameters(), 1e-2)
+        for _ in range(60):
+            found(ids, labels=ids).loss.backward()
+            optimiser.step()
+            optimiser.zero_grad()
+    return found.eval()
+
+
 def logits(model, ids=IDS, **options):
     with torch.no_grad():
         return model(ids, **options).logits

@@ -103,7 +103,7 @@ class Texts:
                 before = _Before(text, first, positions)
                 logits = self._model(ids[:, :-1], position_ids=places, past_key_values=before, use_cache=True).logits
                 found.append(torch.nn.functional.cross_entropy(logits[0].float(), ids[0, 1:]))
-        return windows.mean_by_document(torch.stack(found), batch.documents)
+        return windows.mean_by_document(torch.stack(found), batch.documents, int(batch.documents.max()) + 1)
 
     def forget(self) -> None:
         """Let go of all texts."""

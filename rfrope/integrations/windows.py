@@ -146,12 +146,13 @@ def document_losses(model: Module, batch: Batch) -> Tensor:
     pieces = _pieces(model, ids, positions)
     losses = torch.cat([_token_losses(logits, ids[rows, first:]) for rows, first, logits in pieces])
     kept = counted.reshape(-1)
-    return mean_by_document(losses[kept], batch.documents.repeat(counted.shape[1])[kept.cpu().numpy()])
+    numbers = batch.documents.repeat(counted.shape[1])[kept.cpu().numpy()]
+    return mean_by_document(losses[kept], numbers, int(batch.documents.max()) + 1)
 
 
-def mean_by_document(losses: Tensor, documents: np.ndarray) -> Tensor:
-    """Return the mean of the losses of each document; all have their number in `documents`, from 0."""
-    many, numbers = int(documents.max()) + 1, torch.from_numpy(documents).to(losses.device)
+def mean_by_document(losses: Tensor, documents: np.ndarray, many: int) -> Tensor:
+    """Return the mean of the losses of each of so many documents, whose numbers, from 0, `documents` has."""
+    numbers = torch.from_numpy(documents).to(losses.device)
     sums = losses.new_zeros(many).index_add(0, numbers, losses)
     return sums / losses.new_zeros(many).index_add(0, numbers, torch.ones_like(losses))
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tiny_models import logits, made, torch
+from tiny_models import logits, made, torch, trained_by_another_base
 
 import rfrope
 from rfrope.integrations import keeping, rotations, windows
@@ -207,16 +207,7 @@ def texts(count=9, seed=0):
 
 @pytest.fixture(scope="module")
 def model():
-    """A small Llama whose weights were trained by one base for a moment, and whose config says another one."""
-    found = made(hidden_size=32, max_position_embeddings=TRAINED, num_attention_heads=2, num_key_value_heads=1)
-    ids = torch.from_numpy(np.stack(texts(32, seed=1)))
-    with replace_rotary(found, rfrope.Rope(rfrope.geometric(8, base=30.0))):
-        optimiser = torch.optim.Adam(found.parameters(), 1e-2)
-        for _ in range(60):
-            found(ids, labels=ids).loss.backward()
-            optimiser.step()
-            optimiser.zero_grad()
-    return found.eval()
+    return trained_by_another_base(np.stack(texts(32, seed=1)), TRAINED)
 
 
 def test_texts_that_teach_do_not_choose_and_are_kept_up_to_the_context(model, monkeypatch):
