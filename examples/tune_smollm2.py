@@ -23,9 +23,10 @@ import resource
 import sys
 import sysconfig
 import time
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,7 +45,6 @@ from rfrope.layers.tuning import tune_modules
 TRAINED, FACTORS = 8192, (2, 4)
 STARTS = ("yarn", "llama3", "ntk")
 METHODS = ("as it is", *STARTS, "learned")
-VARIANTS = {"all keys": "model", "all keys by layer": "layer"}  # learned by windows that see all keys before them
 TEMPERED = " at yarn's temperature"  # not of the protocol: thought of when the readings were known
 LEARNING = (  # texts to learn from and to choose by
     *(
@@ -57,6 +57,7 @@ LEARNING = (  # texts to learn from and to choose by
 )
 # of them, three long ones to learn from by windows that see all keys, and one to choose by; what is short is joined
 LONG = ((LEARNING[0],), (LEARNING[7],), (LEARNING[11], *LEARNING[8:11]), (LEARNING[1], LEARNING[2]))
+TWO = ((LEARNING[11], f"{LEARNING[0]}:0:40000", *LEARNING[8:11]), LONG[-1])
 JUDGING = {  # texts that judge, and their kinds; the first of each kind come first
     "torch/nn/functional.py": "code",
     "stdlib/pydoc_data/topics.py": "documentation",
@@ -70,7 +71,25 @@ JUDGING = {  # texts that judge, and their kinds; the first of each kind come fi
 }
 NAMES = ("Anna", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Henry")  # a note each, one behind the other
 STEPS, WINDOW, RACE = 150, 1024, 0.1
-LONG_STEPS, LONG_WINDOW, LOOKED_AT = 60, 256, {"within": 3, "beyond": 5}  # the last: windows that choose
+LONG_WINDOW = 256
+
+
+class Variant(NamedTuple):
+    """Learning by windows that see all keys before them."""
+
+    per: str  # what has a set of its own
+    starts: tuple[str, ...]  # methods, or a variant
+    steps: int = 60
+    texts: tuple[tuple[str, ...], ...] = LONG  # that are joined; the last chooses
+    rooms: int = 0  # notes in each text, asked for at its end: what every fourth window is of
+    looks: tuple[tuple[str, int], ...] = (("within", 3), ("beyond", 5))  # windows that choose
+
+
+VARIANTS = {
+    "all keys": Variant("model", (*STARTS, "optimised")),
+    "all keys by layer": Variant("layer", ("all keys",)),
+    "two texts": Variant("model", STARTS, 40, TWO, 32, (("within", 2), ("beyond", 3), ("asked", 1))),
+}
 SHORT = 256  # positions that stand for the trained ones with --short
 DRAWS = 10_000  # of the bootstrap over documents
 model_and_tokenizer = partial(load, torch.float32)
@@ -100,7 +119,28 @@ def encode(written: str) -> list[int]:
 
 
 def plant(number: int, length: int) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
-    """Return a document of so many tokens with a note at each of eight depths, all asked for at the end.
+    """Return a document of so many tokens with a note at each of eight depths, all asked for at the end: see `lay`."""
+    rng = np.random.default_rng([number, length])
+    codes = [" ".join(map(str, rng.integers(0, 10, 5))) for _ in NAMES]
+    said = [(f"The code of {name} is", code) for name, code in zip(NAMES, codes, strict=True)]
+    return lay(([*JUDGING][number],), length, said, rng)
+
+
+def lay(
+    names: Sequence[str], length: int, said: Sequence[tuple[str, str]], rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Return joined texts, cut to so many tokens, with notes at even depths that are asked for at the end.
+
+    Parameters
+    ----------
+    names : sequence of str
+        See `text`.
+    length : int
+        Tokens of all.
+    said : sequence of (str, str)
+        Beginning and end of each note: the question, and its answer.
+    rng : Generator
+        Draws the order of the questions.
 
     Returns
     -------
@@ -110,20 +150,18 @@ def plant(number: int, length: int) -> tuple[np.ndarray, np.ndarray, list[np.nda
     answers : list of ndarray
         Places of the digits of each answer, in the order of depths.
     """
-    rng = np.random.default_rng([number, length])
-    codes = [" ".join(map(str, rng.integers(0, 10, 5))) for _ in NAMES]
-    notes = [encode(f"\n\nThe code of {name} is {code}.\n\n") for name, code in zip(NAMES, codes, strict=True)]
-    order = rng.permutation(len(NAMES))
-    asked = [(encode(f"\n\nThe code of {NAMES[i]} is"), encode(f" {codes[i]}")) for i in order]
+    count, notes = len(said), [encode(f"\n\n{question} {answer}.\n\n") for question, answer in said]
+    order = rng.permutation(count)
+    asked = [(encode(f"\n\n{said[i][0]}"), encode(f" {said[i][1]}")) for i in order]
     room = length - sum(map(len, notes)) - sum(len(question) + len(answer) for question, answer in asked)
-    own = encode(text([*JUDGING][number])[: 12 * length])[:room]
-    if room < len(NAMES) or len(own) < room:
-        raise SystemExit(f"{[*JUDGING][number]} has {len(own)} tokens; expected {max(room, len(NAMES))}")
+    own = encode("\n\n".join(text(name)[: 12 * length] for name in names))[:room]
+    if room < count or len(own) < room:
+        raise SystemExit(f"{', '.join(names)}: {len(own)} tokens; expected {max(room, count)}")
     pieces: list[tuple[list[int], bool]] = []
-    cuts = [0, *((2 * i + 1) * room // (2 * len(NAMES)) for i in range(len(NAMES))), room]
+    cuts = [0, *((2 * i + 1) * room // (2 * count) for i in range(count)), room]
     for i, (first, last) in enumerate(pairwise(cuts)):
-        pieces += [(own[first:last], True)] + ([(notes[i], False)] if i < len(NAMES) else [])
-    answers: list[np.ndarray] = [np.empty(0)] * len(NAMES)
+        pieces += [(own[first:last], True)] + ([(notes[i], False)] if i < count else [])
+    answers: list[np.ndarray] = [np.empty(0)] * count
     for i, (question, answer) in zip(order, asked, strict=True):
         begin = sum(len(piece) for piece, _ in pieces) + len(question)
         answers[i] = begin + np.arange(len(answer))
@@ -170,22 +208,24 @@ def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfr
 
 
 @lru_cache(maxsize=1)
-def long_texts(context: int, short: bool) -> Texts:
-    """Return the texts that windows are of, read by yarn."""
-    model = model_and_tokenizer()[0]
-    (rope,) = rfrope.from_config(model.config)
-    yarn = plan(rope, context, trained_context=SHORT if short else TRAINED).method("yarn").rope
-    found = Texts(model)
+def long_texts(
+    context: int, short: bool, names: tuple[tuple[str, ...], ...], rooms: int
+) -> tuple[Texts, list[int], str]:
+    """Return texts that windows are of, read by yarn, where each begins to ask for its notes, and what reading took."""
+    model, begun = model_and_tokenizer()[0], time.monotonic()
+    yarn = rotation("yarn", context // (SHORT if short else TRAINED), pathlib.Path(), short)
+    found, asked, rooms = Texts(model), [], min(rooms, 4) if short else rooms
+    assert isinstance(yarn, rfrope.Rope)
     with replace_rotary(model, yarn):
-        for names in LONG:
-            begun = time.monotonic()
-            written = "\n\n".join(text(name)[: 12 * context] for name in names)
-            ids = encode(written)[:context]
-            if len(ids) < context:
-                raise SystemExit(f"{', '.join(names)} have {len(ids)} tokens; expected {context}")
-            found.read(np.asarray(ids))
-            print(f"{', '.join(names)}: read in {time.monotonic() - begun:.0f} s, {memory():.1f} GiB", flush=True)
-    return found
+        for number, joined in enumerate(names):
+            rng = np.random.default_rng([1, number, context])
+            keys = [" ".join(rng.choice([*"bcdfghjklm"], 5)) for _ in range(rooms)]  # neither names, words nor digits
+            said = [(f"Room {room} opens with", key) for room, key in zip(range(1, rooms + 1), keys, strict=True)]
+            ids, is_text, _ = lay(joined, context, said, rng)
+            found.read(ids)
+            asked.append(int(np.flatnonzero(is_text)[-1]) + 1)
+            print(f"{', '.join(joined)}: read, {time.monotonic() - begun:.0f} s since the first", flush=True)
+    return found, asked, f"{len(names)} texts read in {time.monotonic() - begun:.0f} s, {memory():.1f} GiB at most"
 
 
 def evenly(begin: int, end: int, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -195,36 +235,37 @@ def evenly(begin: int, end: int, count: int, rng: np.random.Generator) -> np.nda
 
 
 def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope | list[rfrope.Rope]:
-    """Return what was learned by windows that see all keys before them, kept in a file beside the output.
-
-    One set for the model starts from a method of the plan, one for each layer from what was learned for the model.
-    """
-    trained, model = SHORT if short else TRAINED, model_and_tokenizer()[0]
-    context, steps, length = factor * trained, 2 if short else LONG_STEPS, 16 if short else LONG_WINDOW
-    per, path = VARIANTS[method], output.with_name(f"{output.stem}_{factor}x_{method.replace(' ', '_')}.npz")
+    """Return what was learned by windows that see all keys before them, kept in a file beside the output."""
+    trained, model, made = SHORT if short else TRAINED, model_and_tokenizer()[0], VARIANTS[method]
+    context, steps, length = factor * trained, 2 if short else made.steps, 16 if short else LONG_WINDOW
+    path = output.with_name(f"{output.stem}_{factor}x_{method.replace(' ', '_')}.npz")
     yarn = rotation("yarn", factor, output, short)
     assert isinstance(yarn, rfrope.Rope)
     if not path.exists():
-        names = (*STARTS, "optimised") if per == "model" else [*VARIANTS][:1]
-        starts = {name: rotation(name, factor, output, short) for name in names}
-        texts, rng = long_texts(context, short), np.random.default_rng([0, factor])
-        begins, edges = evenly(0, context - length, steps, rng), {"within": (0, trained), "beyond": (trained, context)}
+        starts = {name: rotation(name, factor, output, short) for name in made.starts}
+        texts, asked, took = long_texts(context, short, made.texts, made.rooms)
+        rng, teach, layers = np.random.default_rng([0, factor]), len(made.texts) - 1, model.config.num_hidden_layers
+        begins = evenly(0, context - length, steps, rng)
 
         def window(number: int, first: int) -> Windows:
             return Windows(np.asarray([number]), np.asarray([first]), np.zeros(1, np.int64), length)
 
+        edges = {"within": (0, trained), "beyond": (trained, context), "asked": (asked[-1], context)}
         looks = {
-            part: [window(len(LONG) - 1, first) for first in evenly(low, high - length, LOOKED_AT[part], rng)]
-            for part, (low, high) in edges.items()
+            part: [window(teach, first) for first in evenly(edges[part][0], edges[part][1] - length, count, rng)]
+            for part, count in made.looks
         }
-        begun, layers = time.monotonic(), model.config.num_hidden_layers
-        with replace_rotary(model, yarn if per == "model" else [yarn] * layers):
+        if made.rooms:
+            ends = [evenly(one, context - length, steps, rng) for one in asked[:teach]]
+            begins[3::4] = [ends[step % teach][step] for step in range(3, steps, 4)]
+        begun = time.monotonic()
+        with replace_rotary(model, yarn if made.per == "model" else [yarn] * layers):
             found = tune_modules(
-                model, texts.losses, lambda step: window(step % (len(LONG) - 1), begins[step]), looks,
-                {"beyond": looks["beyond"][:1]}, starts=starts, per=per, steps=steps, race=0.0,
+                model, texts.losses, lambda step: window(step % teach, begins[step]), looks,
+                {"within": looks["within"][:1]}, starts=starts, per=made.per, steps=steps, race=0.0,
                 check_every=max(1, steps // 6), checkpoint=path.with_suffix(".part.npz"), progress=True,
             )  # fmt: skip
-        took = f"learned in {time.monotonic() - begun:.0f} s since it last began, with {memory():.1f} GiB at most"
+        took += f"\nlearned in {time.monotonic() - begun:.0f} s since it last began, with {memory():.1f} GiB at most"
         looked = "\n".join(f"{one['start']}, step {one['step']}: {one['validation']}" for one in found.history)
         said = f"Learned from {found.start} in {found.steps} steps: {found.ended}.\n{looked}\n{took}\n"
         print(said, flush=True)
@@ -236,8 +277,8 @@ def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfro
         whole.replace(path)
     with np.load(path) as held:
         each = zip(held["frequencies"], held["factors"].tolist(), strict=True)
-        made = [dataclasses.replace(yarn, frequencies=one, attention_factor=factor) for one, factor in each]
-    return made[0] if per == "model" else made
+        ropes = [dataclasses.replace(yarn, frequencies=one, attention_factor=factor) for one, factor in each]
+    return ropes[0] if made.per == "model" else ropes
 
 
 def run(which: tuple[str, int], output: pathlib.Path, short: bool) -> Row:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib
 import importlib.util
 import itertools
 import math
 import pathlib
+import re
 from collections import Counter
 
 import numpy as np
@@ -62,6 +64,37 @@ def test_documents_have_notes_at_eight_depths_and_their_answers_at_the_end(scrip
     assert not np.array_equal(ids, made.plant(1, 2048)[0])
 
 
+def test_texts_that_teach_ask_for_notes_at_their_end_that_no_document_has(script, monkeypatch):
+    made = script("tune_smollm2")
+    monkeypatch.setattr(made, "encode", lambda written: [ord(one) for one in written])
+    monkeypatch.setattr(made, "text", lambda name: name * (99999 if name == "c" else 9999))
+    read = []
+
+    class Texts:
+        def __init__(self, model):
+            pass
+
+        def read(self, ids):
+            read.append("".join(map(chr, ids)))
+
+    monkeypatch.setattr(made, "Texts", Texts)
+    monkeypatch.setattr(made, "model_and_tokenizer", lambda: (None, None))
+    monkeypatch.setattr(made, "rotation", lambda *_: made.rfrope.Rope([1.0]))
+    monkeypatch.setattr(made, "replace_rotary", lambda *_: contextlib.nullcontext())
+    made.long_texts.cache_clear()
+    _, asked, _ = made.long_texts(16384, False, (("a", "b"), ("c",)), 32)
+    made.long_texts.cache_clear()
+    assert [len(one) for one in read] == [16384] * 2
+    for written, begin in zip(read, asked, strict=True):
+        notes, questions = written[:begin], written[begin:]
+        codes = re.findall(r"\n\nRoom (\d+) opens with ((?:[a-z] ){4}[a-z])\.\n\n", notes)
+        assert sorted(codes) == sorted(re.findall(r"\n\nRoom (\d+) opens with ((?:[a-z] ){4}[a-z])", questions))
+        assert len({room for room, _ in codes}) == 32
+        assert not any(name in written for name in made.NAMES)
+    assert read[0].count("b") > 4000, "texts are joined"
+    assert made.VARIANTS["two texts"].rooms == 32
+
+
 def test_contrasts_of_readings_have_the_sign_of_the_learned_less_the_other(script):
     made = script("tune_smollm2")
     rows = []
@@ -91,13 +124,13 @@ def test_variants_are_judged_against_yarn_and_their_chances_corrected_together(s
             row = {"encoding": f"2x, {method}", "seed": str(number), "within": f"{2 * loss}", "beyond": f"{loss}"}
             rows.append(row | {f"answer {i}": f"{loss}" for i in range(8)} | {f"right {i}": "0" for i in range(8)})
     one, by_layer = made.variants(rows)
-    assert [one["learned by"], by_layer["learned by"]] == [*made.VARIANTS]
+    assert [one["learned by"], by_layer["learned by"]] == [*made.VARIANTS][:2]
     assert one["less yarn, beyond"].startswith("-0.0900 ± 0.0029 (-0.09")
     assert one["less yarn, within"].startswith("-0.1800 ± 0.0058 (")
     assert by_layer["less yarn, recall"].startswith("+0.0001 ± 0.0004 (")
     chances = [float(line[f"p, {part}"]) for line in (one, by_layer) for part in ("within", "beyond", "recall")]
     alone = float(made.stats.ttest_1samp([-0.1, -0.09, -0.08] * 3, 0.0).pvalue)
-    assert chances[:3] == pytest.approx([12 * alone] * 3, rel=0.05), "all that the protocol asks for count"
+    assert chances[:3] == pytest.approx([18 * alone] * 3, rel=0.05), "all that the protocol asks for count"
     few = [row for row in rows if row["seed"] == "0"]
     assert made.variants(few) == [], "one document has no error"
     assert all(one == 1.0 for one in chances[3:])
