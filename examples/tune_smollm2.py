@@ -23,6 +23,7 @@ import resource
 import sys
 import sysconfig
 import time
+import zlib
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -33,7 +34,7 @@ import torch
 from extend_context import losses
 from extend_context import model_and_tokenizer as load
 from scipy import stats
-from trained import Row, command, complete, show, stated
+from trained import Row, command, complete, read, show, stated
 from tuned import holm
 
 import rfrope
@@ -57,7 +58,7 @@ LEARNING = (  # texts to learn from and to choose by
 )
 # of them, three long ones to learn from by windows that see all keys, and one to choose by; what is short is joined
 LONG = ((LEARNING[0],), (LEARNING[7],), (LEARNING[11], *LEARNING[8:11]), (LEARNING[1], LEARNING[2]))
-TWO = ((LEARNING[11], f"{LEARNING[0]}:0:40000", *LEARNING[8:11]), LONG[-1])
+TWO = ((LEARNING[11], f"{LEARNING[0]}:0:34000", *(f"{one}:0:13000" for one in LEARNING[8:11])), LONG[-1])
 JUDGING = {  # texts that judge, and their kinds; the first of each kind come first
     "torch/nn/functional.py": "code",
     "stdlib/pydoc_data/topics.py": "documentation",
@@ -80,15 +81,16 @@ class Variant(NamedTuple):
     per: str  # what has a set of its own
     starts: tuple[str, ...]  # methods, or a variant
     steps: int = 60
+    rate: float = 0.01
     texts: tuple[tuple[str, ...], ...] = LONG  # that are joined; the last chooses
-    rooms: int = 0  # notes in each text, asked for at its end: what every fourth window is of
-    looks: tuple[tuple[str, int], ...] = (("within", 3), ("beyond", 5))  # windows that choose
+    rooms: int = 0  # notes in each text, asked for at its end, which every fourth window is of
+    looks: tuple[tuple[str, int], ...] = (("within", 3), ("beyond", 5))  # windows that choose, by the mean of parts
 
 
 VARIANTS = {
     "all keys": Variant("model", (*STARTS, "optimised")),
     "all keys by layer": Variant("layer", ("all keys",)),
-    "two texts": Variant("model", STARTS, 40, TWO, 32, (("within", 2), ("beyond", 3), ("asked", 1))),
+    "two texts": Variant("model", STARTS, 30, 0.02, TWO, 32, (("within", 1), ("beyond", 2), ("asked", 1))),
 }
 SHORT = 256  # positions that stand for the trained ones with --short
 DRAWS = 10_000  # of the bootstrap over documents
@@ -210,11 +212,14 @@ def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfr
 @lru_cache(maxsize=1)
 def long_texts(
     context: int, short: bool, names: tuple[tuple[str, ...], ...], rooms: int
-) -> tuple[Texts, list[int], str]:
-    """Return texts that windows are of, read by yarn, where each begins to ask for its notes, and what reading took."""
+) -> tuple[Texts, list[int], int, str]:
+    """Return texts that windows are of, read by yarn.
+
+    With them come where each begins to ask for its notes, a checksum of all, and what reading took.
+    """
     model, begun = model_and_tokenizer()[0], time.monotonic()
     yarn = rotation("yarn", context // (SHORT if short else TRAINED), pathlib.Path(), short)
-    found, asked, rooms = Texts(model), [], min(rooms, 4) if short else rooms
+    found, asked, checksum, rooms = Texts(model), [], 0, min(rooms, 4) if short else rooms
     assert isinstance(yarn, rfrope.Rope)
     with replace_rotary(model, yarn):
         for number, joined in enumerate(names):
@@ -223,15 +228,38 @@ def long_texts(
             said = [(f"Room {room} opens with", key) for room, key in zip(range(1, rooms + 1), keys, strict=True)]
             ids, is_text, _ = lay(joined, context, said, rng)
             found.read(ids)
+            checksum = zlib.crc32(ids.tobytes(), checksum)
             asked.append(int(np.flatnonzero(is_text)[-1]) + 1)
             print(f"{', '.join(joined)}: read, {time.monotonic() - begun:.0f} s since the first", flush=True)
-    return found, asked, f"{len(names)} texts read in {time.monotonic() - begun:.0f} s, {memory():.1f} GiB at most"
+    took = f"{len(names)} texts read in {time.monotonic() - begun:.0f} s, with {memory():.1f} GiB at most"
+    return found, asked, checksum, took
 
 
 def evenly(begin: int, end: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return whole numbers, one in each of so many equal parts of a range, in a random order."""
     edges = np.linspace(begin, end - 1, count + 1)
     return rng.permutation(rng.uniform(edges[:-1], edges[1:]).astype(np.int64))
+
+
+def chosen(
+    made: Variant, steps: int, asked: Sequence[int], trained: int, context: int, length: int, rng: np.random.Generator
+) -> tuple[list[Windows], dict[str, list[Windows]]]:
+    """Return the window of each step, and those that choose, of texts that ask for their notes from some place on."""
+    teach = len(made.texts) - 1
+
+    def window(number: int, first: int) -> Windows:
+        return Windows(np.asarray([number]), np.asarray([first]), np.zeros(1, np.int64), length)
+
+    begins = evenly(0, context - length, steps, rng)
+    edges = {"within": (0, trained), "beyond": (trained, context), "asked": (asked[-1], context)}
+    looks = {
+        part: [window(teach, first) for first in evenly(edges[part][0], edges[part][1] - length, count, rng)]
+        for part, count in made.looks
+    }
+    if made.rooms:
+        ends = [evenly(one, context - length, steps, rng) for one in asked[:teach]]
+        begins[3::4] = [ends[step % teach][step] for step in range(3, steps, 4)]
+    return [window(step % teach, first) for step, first in enumerate(begins)], looks
 
 
 def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope | list[rfrope.Rope]:
@@ -243,27 +271,14 @@ def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfro
     assert isinstance(yarn, rfrope.Rope)
     if not path.exists():
         starts = {name: rotation(name, factor, output, short) for name in made.starts}
-        texts, asked, took = long_texts(context, short, made.texts, made.rooms)
-        rng, teach, layers = np.random.default_rng([0, factor]), len(made.texts) - 1, model.config.num_hidden_layers
-        begins = evenly(0, context - length, steps, rng)
-
-        def window(number: int, first: int) -> Windows:
-            return Windows(np.asarray([number]), np.asarray([first]), np.zeros(1, np.int64), length)
-
-        edges = {"within": (0, trained), "beyond": (trained, context), "asked": (asked[-1], context)}
-        looks = {
-            part: [window(teach, first) for first in evenly(edges[part][0], edges[part][1] - length, count, rng)]
-            for part, count in made.looks
-        }
-        if made.rooms:
-            ends = [evenly(one, context - length, steps, rng) for one in asked[:teach]]
-            begins[3::4] = [ends[step % teach][step] for step in range(3, steps, 4)]
-        begun = time.monotonic()
+        texts, asked, checksum, took = long_texts(context, short, made.texts, made.rooms)
+        learning, looks = chosen(made, steps, asked, trained, context, length, np.random.default_rng([0, factor]))
+        begun, layers = time.monotonic(), model.config.num_hidden_layers
         with replace_rotary(model, yarn if made.per == "model" else [yarn] * layers):
             found = tune_modules(
-                model, texts.losses, lambda step: window(step % teach, begins[step]), looks,
-                {"within": looks["within"][:1]}, starts=starts, per=made.per, steps=steps, race=0.0,
-                check_every=max(1, steps // 6), checkpoint=path.with_suffix(".part.npz"), progress=True,
+                model, texts.losses, learning, looks, {"within": looks["within"][:1]}, starts=starts, per=made.per,
+                steps=steps, rate=made.rate, race=0.0, check_every=max(1, steps // 6),
+                checkpoint=path.with_suffix(f".{checksum:08x}.part.npz"), progress=True,
             )  # fmt: skip
         took += f"\nlearned in {time.monotonic() - begun:.0f} s since it last began, with {memory():.1f} GiB at most"
         looked = "\n".join(f"{one['start']}, step {one['step']}: {one['validation']}" for one in found.history)
@@ -404,9 +419,10 @@ def main(arguments: list[str] | None = None) -> int:
         for method in options.methods
     ]
     rows = complete(options.output, wanted, partial(run, output=options.output, short=options.short), workers=0)
+    every = read(options.output)
     made_by = command("tune_smollm2.py", arguments)
     planned = [row for row in rows if row["encoding"].split(", ")[1] not in VARIANTS]
-    tables = {"_variants": variants(rows)}
+    tables = {"_variants": variants(every)}
     if {*options.methods} - {*VARIANTS, "yarn"}:  # more than the variants, and what they are compared with
         tables |= {"": table(planned), "_depths": depths(planned)}
     for name, made in tables.items():

@@ -74,23 +74,26 @@ class Texts:
         end = len(ids)
         try:
             positions = _positions(self._model)
-            with _Reading(positions) as cache:
-                for first in range(0, end, windows.CHUNK):
-                    wanted = self._logits(tokens, first, min(first + windows.CHUNK, end), cache)
+            with _Reading(positions, end) as cache:
+                for cache.first in range(0, end, windows.CHUNK):
+                    wanted = self._logits(tokens, cache.first, min(cache.first + windows.CHUNK, end), cache)
             text = cache.kept(tokens)
             found = self._logits(tokens, end - 2, end, _Before(text, end - 2, positions))
         except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:
             raise ValueError(f"keys is 'text', but {name} cannot be read so: {error}; {_OTHERWISE}") from error
+        if not bool(torch.isfinite(wanted).all()):
+            raise ValueError(f"keys is 'text', but {name} reads a text with logits that are NaN or infinite")
         if not float((found - wanted).norm()) <= _NEAR * float(wanted.norm()):
             raise ValueError(f"keys is 'text', but {name} reads otherwise from keys that are kept; {_OTHERWISE}")
         self._kept.append(text)
 
     def _logits(self, tokens: Tensor, first: int, end: int, cache: Any) -> Tensor:
-        """Return the logits after some tokens of a text, of which a cache has what is before them."""
+        """Return the logits, less their mean, after some tokens of a text, of which a cache has what is before them."""
         places = torch.arange(first, end, device=tokens.device)[None]
         few = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(self._model.forward).parameters else {}
         some = {"position_ids": places, "past_key_values": cache, "use_cache": True}
-        return self._model(tokens[:, first:end], **some, **few).logits[0, -1].float()
+        logits = self._model(tokens[:, first:end], **some, **few).logits[0, -1].float()
+        return logits - logits.mean()
 
     def losses(self, batch: Windows) -> Tensor:
         """Return the mean loss of each document of a batch: next tokens, in nats."""
@@ -110,23 +113,43 @@ class Texts:
         self._kept.clear()
 
 
-class _Reading(DynamicCache):
-    """A cache that also has the keys before their rotation, while it is entered."""
+class _Cache(DynamicCache):
+    """A cache of the tokens before one."""
 
-    def __init__(self, positions: Module) -> None:
+    def __init__(self, positions: Module, first: int) -> None:
         super().__init__()
-        self._positions, self._keys, self._rotated = positions, dict[int, list[Tensor]](), set[int]()
+        self.positions, self.first = positions, first
+
+    def get_seq_length(self, *_: Any, **__: Any) -> int:
+        """Return the number of tokens before."""
+        return self.first
+
+    def get_mask_sizes(self, tokens: Any, *_: Any, **__: Any) -> tuple[int, int]:
+        """Return the number of keys, of which releases name the new ones by number or by place, and their offset."""
+        return self.first + (len(tokens) if isinstance(tokens, torch.Tensor) else int(tokens)), 0
+
+
+class _Reading(_Cache):
+    """A cache of a whole text, with room for all of it, that also has keys before their rotation while it is entered.
+
+    A cache that grows by joining leaves as much memory unused between its parts as it holds.
+    """
+
+    def __init__(self, positions: Module, tokens: int) -> None:
+        super().__init__(positions, 0)
+        self._tokens, self._keys, self._rotated = tokens, dict[int, list[Tensor]](), set[int]()
+        self._made = dict[int, tuple[Tensor, Tensor]]()  # keys, rotated, and values
 
     def __enter__(self) -> Self:
-        self._positions.__dict__["rotated"] = None
+        self.positions.__dict__["rotated"] = None
         return self
 
     def __exit__(self, *_: object) -> None:
-        del self._positions.__dict__["rotated"]
+        del self.positions.__dict__["rotated"]
 
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *args: Any, **options: Any) -> Any:
-        """Note the keys of a layer, rotated just now or, in a layer without RoPE, not at all."""
-        noted, self._positions.__dict__["rotated"] = self._positions.__dict__["rotated"], None
+    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Note the keys of a layer, rotated just now or, in a layer without RoPE, not at all; return all so far."""
+        noted, self.positions.__dict__["rotated"] = self.positions.__dict__["rotated"], None
         plain = key
         if noted is not None:
             plain, turned, is_back = noted
@@ -134,39 +157,38 @@ class _Reading(DynamicCache):
             if is_back or turned.shape != key.shape or not torch.equal(turned, key):
                 raise ValueError(f"layer {layer_idx} changes keys after their rotation")
         self._keys.setdefault(layer_idx, []).append(_small(plain))
-        return super().update(key, value, layer_idx, *args, **options)
+        if layer_idx not in self._made:
+            keys, values = (one.new_empty((*one.shape[:2], self._tokens, one.shape[3])) for one in (key, value))
+            self._made[layer_idx] = keys, values
+        end = self.first + key.shape[2]
+        for whole, part in zip(self._made[layer_idx], (key, value), strict=True):
+            whole[:, :, self.first : end] = part
+        keys, values = self._made[layer_idx]
+        return keys[:, :, :end], values[:, :, :end]
 
     def kept(self, tokens: Tensor) -> _Kept:
-        """Return what was read."""
-        keys = {layer: torch.cat(each, -2) for layer, each in self._keys.items()}
-        values = {layer: _small(self.layers[layer].values) for layer in keys}
+        """Return what was read, and hold it no longer."""
+        keys = {layer: torch.cat(self._keys.pop(layer), -2) for layer in [*self._keys]}
+        values = {layer: _small(self._made.pop(layer)[1]) for layer in keys}
         return _Kept(tokens, keys, values, frozenset(self._rotated))
 
 
-class _Before(DynamicCache):
+class _Before(_Cache):
     """A cache of the tokens of a text before one, whose keys are rotated when they are asked for."""
 
     def __init__(self, text: _Kept, first: int, positions: Module) -> None:
-        super().__init__()
-        self._text, self._first, self._positions = text, first, positions
+        super().__init__(positions, first)
+        self._text = text
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Return the keys and values of all tokens up to the last."""
-        text, positions = self._text, self._positions
-        keys, values = (one[layer_idx][:, :, : self._first].to(key.dtype) for one in (text.keys, text.values))
+        text, positions = self._text, self.positions
+        keys, values = (one[layer_idx][:, :, : self.first].to(key.dtype) for one in (text.keys, text.values))
         if layer_idx in text.rotated:
             rotary = positions.turning_module(layer_idx if positions.is_by_layer else 0)
-            places = torch.arange(self._first, device=key.device)
+            places = torch.arange(self.first, device=key.device)
             (keys,) = rotations.rotate_features(rotary, positions.turns_last, (keys,), places, False)
         return torch.cat([keys, key], -2), torch.cat([values, value], -2)
-
-    def get_seq_length(self, *_: Any, **__: Any) -> int:
-        """Return the number of tokens before the window."""
-        return self._first
-
-    def get_mask_sizes(self, tokens: Any, *_: Any, **__: Any) -> tuple[int, int]:
-        """Return the number of keys, of which releases name the new ones by number or by place, and their offset."""
-        return self._first + (len(tokens) if isinstance(tokens, torch.Tensor) else int(tokens)), 0
 
 
 def _positions(model: Module) -> Module:
