@@ -376,7 +376,8 @@ def variants(rows: list[Row]) -> list[Row]:
     others = len(VARIANTS) * len(FACTORS) * 3 - len(chances)  # that were not asked for, or read a single document
     corrected = iter(holm([*chances, *[1.0] * others]))
     return [
-        line | {f"p, {column}": f"{next(corrected):.2g}" for column in ("within", "beyond", "recall")} for line in made
+        line | {f"corrected p, {column}": f"{next(corrected):.2g}" for column in ("within", "beyond", "recall")}
+        for line in made
     ]
 
 
@@ -393,6 +394,24 @@ def depths(rows: list[Row]) -> list[Row]:
         for i in range(len(NAMES)):
             nats, right = (np.asarray([float(row[f"{name} {i}"]) for row in own]) for name in ("answer", "right"))
             line[f"{(2 * i + 1) / (2 * len(NAMES)):.3f}"] = f"{stated(nats, '.2f')}; {right.mean():.2f}"
+        made.append(line)
+    return made
+
+
+def parts(rows: list[Row]) -> list[Row]:
+    """Return what each variant is less yarn: the loss beyond, by kind of document, and an answer's, by depth."""
+    made = []
+    for label in dict.fromkeys(row["encoding"] for row in rows):
+        times, method = label.split(", ")
+        less = partial(differences, factor=int(times.removesuffix("x")), method="yarn", learned=method)
+        if method not in VARIANTS or not len(less(rows, column="beyond")):
+            continue
+        line = {"factor": times, "learned by": method}
+        for kind in dict.fromkeys(JUDGING.values()):
+            found = less([row for row in rows if row["kind"] == kind], column="beyond")
+            line[kind] = stated(found, "+.3f") if len(found) else ""
+        for i in range(len(NAMES)):
+            line[f"at {(2 * i + 1) / (2 * len(NAMES)):.3f}"] = stated(less(rows, column=f"answer {i}"), "+.2f")
         made.append(line)
     return made
 
@@ -422,7 +441,7 @@ def main(arguments: list[str] | None = None) -> int:
     every = read(options.output)
     made_by = command("tune_smollm2.py", arguments)
     planned = [row for row in rows if row["encoding"].split(", ")[1] not in VARIANTS]
-    tables = {"_variants": variants(every)}
+    tables = {"_variants": variants(every), "_variants_parts": parts(every)}
     if {*options.methods} - {*VARIANTS, "yarn"}:  # more than the variants, and what they are compared with
         tables |= {"": table(planned), "_depths": depths(planned)}
     for name, made in tables.items():

@@ -65,6 +65,7 @@ class Texts:
 
     def __init__(self, model: Module) -> None:
         self._model, self._kept = model, list[_Kept]()
+        self._attention = [one for one in model.modules() if any(rotations.rotating_methods(one))]
 
     @torch.no_grad()
     def read(self, ids: np.ndarray) -> None:
@@ -98,7 +99,7 @@ class Texts:
     def losses(self, batch: Windows) -> Tensor:
         """Return the mean loss of each document of a batch: next tokens, in nats."""
         found, positions = [], _positions(self._model)
-        with _forming_again(self._model):
+        with _forming_again(self._attention):
             for number, first in zip(batch.texts.tolist(), batch.firsts.tolist(), strict=True):
                 text = self._kept[number]
                 ids = text.ids[:, first : first + batch.length + 1]
@@ -206,11 +207,9 @@ def _small(x: Tensor) -> Tensor:
 
 
 @contextmanager
-def _forming_again(model: Module) -> Iterator[None]:
+def _forming_again(attention: Sequence[Module]) -> Iterator[None]:
     """Let attention form its activations again for gradients: of long keys they take the most memory."""
     with ExitStack() as undo:
-        for one in model.modules():
-            if "forward" in vars(one) and torch.is_grad_enabled():  # attention that rotates by positions
-                again = partial(checkpoint, one.forward, use_reentrant=False)
-                rotations.swap(one.__dict__, "forward", again, undo)
+        for one in attention if torch.is_grad_enabled() else ():
+            rotations.swap(one.__dict__, "forward", partial(checkpoint, one.forward, use_reentrant=False), undo)
         yield

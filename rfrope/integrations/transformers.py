@@ -325,10 +325,11 @@ def tune(
         "auto" reads them whole unless one is shorter than the context.
     keys : {"window", "text"}
         Tokens that windows attend to in the documents that teach and choose: those of the window, or all before it in
-        the text, too. With "text" each of these documents is cut to `context` tokens, which it must have, and read
-        once by the first start. Its keys before rotation and its values stay on the model's device until learning
-        ends: ``4 * layers * key heads * head_dim`` bytes for each token of each document, in half precision. Windows
-        then have no gaps, whatever `chunks` is, and form the activations of attention again for gradients.
+        the text, too. With "text" each of these documents is cut to `context` tokens, which every text must have, and
+        read once by the first start. Its keys before rotation and its values stay on the model's device until
+        learning ends: ``4 * layers * key heads * head_dim`` bytes for each token of each document, in half precision.
+        Windows then have no gaps, whatever `chunks` is, and form the activations of attention again for gradients.
+        Models with several kinds of layers, or that change keys after their rotation, are refused.
     rng : int
         Seed of the division and the windows.
     learnable, steps, rate, penalty, race, check_every, patience, checkpoint, progress
@@ -362,7 +363,8 @@ def tune(
     With ``keys="window"`` a window has the positions of a long context but not its number of keys, and what it chooses
     can be worse on whole texts, as it was for SmolLM2-135M (``docs/experiments_tune`` has the figures). With
     ``keys="text"`` the loss of a window is that of a whole reading by the rotation that the text was read by, and near
-    it for others, since keys and values kept from deeper layers depend on the rotation, too.
+    it for others, since keys and values kept from deeper layers depend on the rotation, too: name the start first that
+    reads best. A call that goes on from `checkpoint` reads these texts again.
 
     Examples
     --------

@@ -29,8 +29,7 @@ _READINGS = ("auto", "whole", "windows")
 _KEYS = ("window", "text")
 _FEW_KEYS = (
     "These losses are of windows. Attention sees at most {length} tokens in one, and up to {context} in a whole text, "
-    "which may rank rotations otherwise: read some texts whole before you use what was learned, or "
-    "learn with keys='text' from texts of {context} tokens."
+    "which may rank rotations otherwise: read some texts whole before you use what was learned{more}."
 )
 
 
@@ -212,21 +211,23 @@ def tune(
     layout = windows.Layout(trained, plan.context, length, whole("chunks", chunks, 2, length - 1))
     documents = windows.read_documents(texts, tokenizer, model.get_input_embeddings().num_embeddings)
     rng = whole("rng", rng)
-    learning, choosing, judging = split(documents, fraction("held_out", held_out), rng, length)
     long = finite("whole_windows", whole_windows, least=0.0, most=1.0)
+    activation_checkpointing = flag("activation_checkpointing", activation_checkpointing)
+    if choice("keys", keys, _KEYS) == "text":
+        _check_keeping(target, documents, plan.context, activation_checkpointing, long)
+    learning, choosing, judging = split(documents, fraction("held_out", held_out), rng, length)
     _check_whole("whole_windows", bool(long), learning, plan.context, any)
     are_whole = choice("reading", reading, _READINGS) == "whole"
     _check_whole("reading", are_whole, judging, plan.context, all)
     are_whole = are_whole or (reading == "auto" and all(len(one) >= plan.context for one in judging))
     drawn: dict[str, Any] = {"documents": learning, "layout": layout, "seed": rng, "whole": long}
     drawn["windows"] = whole("batch", batch, 1)
-    activation_checkpointing = flag("activation_checkpointing", activation_checkpointing)
     draw: Any = partial(windows.learning_batch, **drawn)
     loss: Any = partial(_loss, model, activation_checkpointing)
     validation: Any = windows.read_parts(choosing, layout, rng + 1, are_whole=False)
     texts = None
-    if choice("keys", keys, _KEYS) == "text":
-        seen = _documents_to_keep(target, learning, choosing, plan.context, activation_checkpointing, long)
+    if keys == "text":
+        seen = [one[: plan.context] for one in (*learning, *choosing)]
         texts, drawn["keys"] = keeping.Texts(model), seen
         draw = partial(keeping.learning_batch, texts=len(learning), layout=layout, seed=rng, batch=drawn["windows"])
         loss = partial(_loss_of_texts, model, texts)
@@ -240,7 +241,8 @@ def tune(
         if texts is not None:
             _read(texts, drawn["keys"], race, progress)
         learned = tuning.finish(race, progress)
-    note = "" if are_whole else _FEW_KEYS.format(length=length, context=plan.context)
+    more = f", or learn with keys='text' from texts of {plan.context} tokens" if texts is None else ""
+    note = "" if are_whole else _FEW_KEYS.format(length=length, context=plan.context, more=more)
     return dataclasses.replace(learned, note=note)
 
 
@@ -252,27 +254,21 @@ def _read(texts: keeping.Texts, documents: Sequence[np.ndarray], race: Race, pro
                 texts.read(ids)
 
 
-def _documents_to_keep(
-    target: Target,
-    learning: Sequence[np.ndarray],
-    choosing: Sequence[np.ndarray],
-    context: int,
-    is_checkpointed: bool,
-    long: float,
-) -> list[np.ndarray]:
-    """Return the documents that windows see; refuse what they cannot be combined with, and short ones."""
+def _check_keeping(
+    target: Target, documents: Sequence[np.ndarray], context: int, is_checkpointed: bool, long: float
+) -> None:
+    """Refuse what windows that see a text cannot be combined with, and short texts."""
     if target.kind is not None:
         raise ValueError("keys is 'text', but the model has several kinds of layers; expected keys='window'")
     if is_checkpointed or long:
         name = "activation_checkpointing" if is_checkpointed else "whole_windows"
         raise ValueError(f"keys is 'text' together with {name}; expected one of them")
-    found = [one[:context] for one in (*learning, *choosing)]
-    if (shortest := min(map(len, found))) < context:
-        raise ValueError(
-            f"keys is 'text', but one of the texts that teach or choose has {shortest} tokens; expected at least "
-            f"{context} in every text, such as several joined, or keys='window'"
-        )
-    return found
+    for i, one in enumerate(documents):
+        if len(one) < context:
+            raise ValueError(
+                f"keys is 'text', but texts[{i}] has {len(one)} tokens; expected at least {context} in every text, "
+                "such as several joined, or keys='window'"
+            )
 
 
 def _check_whole(name: str, are_whole: bool, documents: Sequence[np.ndarray], context: int, enough: Any) -> None:

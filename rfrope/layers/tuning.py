@@ -115,9 +115,10 @@ def tune_modules(
     Notes
     -----
     A loss that is not finite, or a factor beyond ``exp(64)`` or ``exp(-64)``, as from a `rate` that is far too large,
-    ends the learning from that start, and its best so far is kept. Rotations and their gradients are exact at any
-    position. A step takes the memory of a training step, less the gradients and moments of the weights. On one machine,
-    with the same number of threads, the same arguments give the same bits.
+    ends the learning from that start, and its best so far is kept. A checkpoint knows all batches of a sequence, the
+    first and last of a callable `learning`, and not what `loss` does with them: keep one for each data set. Rotations
+    and their gradients are exact at any position. A step takes the memory of a training step, less the gradients and
+    moments of the weights. On one machine, with the same number of threads, the same arguments give the same bits.
 
     Examples
     --------

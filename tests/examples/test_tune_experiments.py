@@ -82,8 +82,12 @@ def test_texts_that_teach_ask_for_notes_at_their_end_that_no_document_has(script
     monkeypatch.setattr(made, "rotation", lambda *_: made.rfrope.Rope([1.0]))
     monkeypatch.setattr(made, "replace_rotary", lambda *_: contextlib.nullcontext())
     made.long_texts.cache_clear()
-    _, asked, _ = made.long_texts(16384, False, (("a", "b"), ("c",)), 32)
+    _, asked, checksum, _ = made.long_texts(16384, False, (("a", "b"), ("c",)), 32)
     made.long_texts.cache_clear()
+    monkeypatch.setattr(made, "text", lambda name: name * (99999 if name == "c" else 9998))
+    assert made.long_texts(16384, False, (("a", "b"), ("c",)), 32)[2] != checksum, "a checkpoint knows other texts"
+    made.long_texts.cache_clear()
+    read = read[:2]
     assert [len(one) for one in read] == [16384] * 2
     for written, begin in zip(read, asked, strict=True):
         notes, questions = written[:begin], written[begin:]
@@ -92,7 +96,28 @@ def test_texts_that_teach_ask_for_notes_at_their_end_that_no_document_has(script
         assert len({room for room, _ in codes}) == 32
         assert not any(name in written for name in made.NAMES)
     assert read[0].count("b") > 4000, "texts are joined"
-    assert made.VARIANTS["two texts"].rooms == 32
+
+
+def test_every_fourth_window_is_of_questions_and_the_others_are_spread_over_the_context(script):
+    made = script("tune_smollm2")
+    two, asked = made.VARIANTS["two texts"], [32361, 32300]
+    learning, looks = made.chosen(two, two.steps, asked, 8192, 32768, 256, np.random.default_rng(0))
+    firsts = np.asarray([int(one.firsts[0]) for one in learning])
+    assert (len(learning), two.rooms, two.rate, two.per) == (30, 32, 0.02, "model")
+    assert {int(one.texts[0]) for one in learning} == {0}
+    assert all(asked[0] <= first <= 32768 - 257 for first in firsts[3::4])
+    others = np.delete(firsts, np.arange(3, 30, 4))
+    assert len({*np.floor(others / (32511 / 30))}) == 23, "one in each of so many equal parts"
+    assert {part: len(windows) for part, windows in looks.items()} == {"within": 1, "beyond": 2, "asked": 1}
+    for part, (low, high) in {"within": (0, 8192), "beyond": (8192, 32768), "asked": (asked[1], 32768)}.items():
+        for one in looks[part]:
+            assert low <= int(one.firsts[0]) <= high - 257
+            assert int(one.texts[0]) == 1
+    all_keys, ends = made.VARIANTS["all keys"], [32768] * 4
+    learning, looks = made.chosen(all_keys, 60, ends, 8192, 32768, 256, np.random.default_rng(0))
+    assert len({np.floor(int(one.firsts[0]) / (32511 / 60)) for one in learning}) == 60
+    assert [int(one.texts[0]) for one in learning[:4]] == [0, 1, 2, 0]
+    assert {part: len(windows) for part, windows in looks.items()} == {"within": 3, "beyond": 5}
 
 
 def test_contrasts_of_readings_have_the_sign_of_the_learned_less_the_other(script):
@@ -121,16 +146,21 @@ def test_variants_are_judged_against_yarn_and_their_chances_corrected_together(s
     for number in range(9):
         for method, more in (("yarn", 0.0), ("all keys", -0.1), ("all keys by layer", 0.001 * (-1) ** number)):
             loss = 2.0 + number + more + 0.01 * (more < -0.05) * (number % 3)
-            row = {"encoding": f"2x, {method}", "seed": str(number), "within": f"{2 * loss}", "beyond": f"{loss}"}
+            row = {"encoding": f"2x, {method}", "seed": str(number), "kind": [*made.JUDGING.values()][number]}
+            row |= {"within": f"{2 * loss}", "beyond": f"{loss}"}
             rows.append(row | {f"answer {i}": f"{loss}" for i in range(8)} | {f"right {i}": "0" for i in range(8)})
     one, by_layer = made.variants(rows)
     assert [one["learned by"], by_layer["learned by"]] == [*made.VARIANTS][:2]
     assert one["less yarn, beyond"].startswith("-0.0900 ± 0.0029 (-0.09")
     assert one["less yarn, within"].startswith("-0.1800 ± 0.0058 (")
     assert by_layer["less yarn, recall"].startswith("+0.0001 ± 0.0004 (")
-    chances = [float(line[f"p, {part}"]) for line in (one, by_layer) for part in ("within", "beyond", "recall")]
+    three = [f"corrected p, {part}" for part in ("within", "beyond", "recall")]
+    chances = [float(line[part]) for line in (one, by_layer) for part in three]
     alone = float(made.stats.ttest_1samp([-0.1, -0.09, -0.08] * 3, 0.0).pvalue)
     assert chances[:3] == pytest.approx([18 * alone] * 3, rel=0.05), "all that the protocol asks for count"
+    own, _ = made.parts(rows)
+    assert own["code"] == "-0.095 ± 0.005", "of documents 0, 3, 6 and 8"
+    assert (own["at 0.062"], own["prose"]) == ("-0.09 ± 0.00", "-0.080 ± 0.000")
     few = [row for row in rows if row["seed"] == "0"]
     assert made.variants(few) == [], "one document has no error"
     assert all(one == 1.0 for one in chances[3:])
@@ -326,7 +356,7 @@ def test_the_page_says_what_windows_that_see_all_keys_gave(script):
         with np.load(ROOT / "docs" / f"tune_smollm2_{times}_{method.replace(' ', '_')}.npz") as held:
             assert len(held["factors"]) == len(held["frequencies"]) == (30 if method.endswith("layer") else 1)
     chances = {
-        (*key, part): float(line[f"p, {part}"])
+        (*key, part): float(line[f"corrected p, {part}"])
         for key, line in found.items()
         for part in ("within", "beyond", "recall")
     }

@@ -277,8 +277,8 @@ def test_what_does_not_go_together_is_refused(model, options, message):
 
 
 def test_texts_have_to_be_long_and_layers_alike(model):
-    with pytest.raises(ValueError, match=f"has 40 tokens; expected at least {CONTEXT}"):
-        tune(model, [one[:40] for one in texts()], CONTEXT, keys="text", window=16, steps=1)
+    with pytest.raises(ValueError, match=rf"texts\[5\] has 40 tokens; expected at least {CONTEXT}"):
+        tune(model, [one[: 40 if i == 5 else None] for i, one in enumerate(texts())], CONTEXT, keys="text", window=16)
     two = made("gemma3_text", max_position_embeddings=TRAINED)
     with pytest.raises(ValueError, match="several kinds of layers; expected keys='window'"):
         tune(two, texts(), CONTEXT, keys="text", part="full_attention", window=16, steps=1)
@@ -288,6 +288,23 @@ def test_a_model_that_reads_otherwise_from_what_is_kept_is_refused(model, monkey
     monkeypatch.setattr(keeping, "_small", lambda x: 0.5 * x)
     with replace_rotary(model, rfrope.geometric(8)), pytest.raises(ValueError, match="expected keys='window'"):
         keeping.Texts(model).read(IDS)
+    shifted = made("llama", initializer_range=0.3).eval().requires_grad_(False)
+    shifted.lm_head.bias = torch.nn.Parameter(torch.full((shifted.config.vocab_size,), 1e3))
+    with replace_rotary(shifted, rfrope.geometric(8)), pytest.raises(ValueError, match="expected keys='window'"):
+        keeping.Texts(shifted).read(IDS)  # what all logits have in common changes no loss, and hides nothing
+    monkeypatch.undo()
     with replace_rotary(model, rfrope.geometric(8)):
-        monkeypatch.undo()
         keeping.Texts(model).read(IDS)
+
+
+def test_a_model_that_gives_nan_is_said_to_do_so():
+    broken = made("llama").eval().requires_grad_(False)
+    broken.lm_head.weight.fill_(np.nan)
+    with pytest.raises(ValueError, match="LlamaForCausalLM reads a text with logits that are NaN or infinite"):
+        tune(broken, texts(), CONTEXT, trained=TRAINED, keys="text", window=16, steps=1)
+
+
+def test_losses_of_windows_are_said_to_be_so(model):
+    found = tune(model, texts(), CONTEXT, starts="ntk", window=16, steps=1, keys="text", reading="windows")
+    assert "These losses are of windows" in found.note
+    assert "keys=" not in found.note, "it learned by them"
