@@ -157,12 +157,13 @@ def mean_by_document(losses: Tensor, documents: np.ndarray, many: int) -> Tensor
 
 
 def _pieces(model: Module, ids: Tensor, positions: Tensor) -> Iterator[tuple[slice, int, Tensor]]:
-    """Yield logits of rows from a token on: of all where gradients are wanted, else of a row and a chunk at a time."""
+    """Yield logits of rows from a token on: of all where gradients are wanted, else of a chunk at a time."""
     if torch.is_grad_enabled():
         yield slice(None), 0, _logits(model, ids, positions)
         return
-    for row in range(len(ids)):
-        rows = slice(row, row + 1)
+    together = max(1, CHUNK // ids.shape[1])
+    for row in range(0, len(ids), together):
+        rows = slice(row, row + together)
         if ids.shape[1] <= CHUNK:
             yield rows, 0, _logits(model, ids[rows], positions[rows])
             continue
