@@ -166,6 +166,25 @@ def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch):
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("chunk", "calls"), [(1024, 1), (33, 3), (16, 5)])
+def test_windows_that_are_read_together_lose_what_each_loses_alone(model, monkeypatch, chunk, calls):
+    from rfrope.integrations import windows
+
+    layout = windows.Layout(TRAINED, CONTEXT, 16, 2)
+    rows = [windows.learning_batch(step, texts(3), layout, 0, 1, 0.0) for step in range(5)]
+    ids, positions, counted, _ = (np.concatenate(one) for one in zip(*rows, strict=True))
+    batch, many = windows.Batch(ids, positions, counted, np.asarray([2, 0, 1, 0, 2])), counted.sum(1)
+    with torch.no_grad():
+        alone = [windows.document_losses(model, row)[0] for row in rows]
+        monkeypatch.setattr(windows, "CHUNK", chunk)
+        called = []
+        with model.register_forward_hook(lambda *_: called.append(0)):
+            found = windows.document_losses(model, batch)
+    assert len(called) == calls
+    wanted = [sum(many[i] * alone[i] for i in some) / sum(many[i] for i in some) for some in ((1, 3), (2,), (0, 4))]
+    torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-5, atol=1e-5)
+
+
 def test_losses_of_windows_say_that_they_are(model):
     by_windows, whole = (tuned(model, steps=1, reading=reading) for reading in ("windows", "auto"))
     assert "Attention sees at most 16 tokens in one, and up to 96 in a whole text" in by_windows.note
