@@ -18,7 +18,7 @@ from rfrope.integrations import rotations, windows
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 Module: TypeAlias = Any
 
-_NEAR = 0.05  # largest relative difference of logits by what is kept, which is rounded to half precision
+_NEAR = 0.05  # largest sum of differences of chances by what is kept, which is rounded to half precision
 _OTHERWISE = "expected keys='window' for this model"
 
 
@@ -77,24 +77,26 @@ class Texts:
             positions = _positions(self._model)
             with _Reading(positions, end) as cache:
                 for cache.first in range(0, end, windows.CHUNK):
-                    wanted = self._logits(tokens, cache.first, min(cache.first + windows.CHUNK, end), cache)
+                    wanted = self._chances(tokens, cache.first, min(cache.first + windows.CHUNK, end), cache)
             text = cache.kept(tokens)
-            found = self._logits(tokens, end - 2, end, _Before(text, end - 2, positions))
+            found = self._chances(tokens, end - 2, end, _Before(text, end - 2, positions))
+        except FloatingPointError as error:
+            raise ValueError(f"keys is 'text', but {name} cannot read a text: {error}") from error
         except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:
             raise ValueError(f"keys is 'text', but {name} cannot be read so: {error}; {_OTHERWISE}") from error
-        if not bool(torch.isfinite(wanted).all()):
-            raise ValueError(f"keys is 'text', but {name} reads a text with logits that are NaN or infinite")
-        if not float((found - wanted).norm()) <= _NEAR * float(wanted.norm()):
+        if not float((found - wanted).abs().sum()) <= _NEAR:
             raise ValueError(f"keys is 'text', but {name} reads otherwise from keys that are kept; {_OTHERWISE}")
         self._kept.append(text)
 
-    def _logits(self, tokens: Tensor, first: int, end: int, cache: Any) -> Tensor:
-        """Return the logits, less their mean, after some tokens of a text, of which a cache has what is before them."""
+    def _chances(self, tokens: Tensor, first: int, end: int, cache: Any) -> Tensor:
+        """Return the chances of what follows some tokens of a text, of which a cache has what is before them."""
         places = torch.arange(first, end, device=tokens.device)[None]
         few = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(self._model.forward).parameters else {}
         some = {"position_ids": places, "past_key_values": cache, "use_cache": True}
-        logits = self._model(tokens[:, first:end], **some, **few).logits[0, -1].float()
-        return logits - logits.mean()
+        chances = self._model(tokens[:, first:end], **some, **few).logits[0, -1].float().softmax(-1)
+        if not bool(torch.isfinite(chances).all()):
+            raise FloatingPointError("its logits are NaN or infinite")
+        return chances
 
     def losses(self, batch: Windows) -> Tensor:
         """Return the mean loss of each document of a batch: next tokens, in nats."""
@@ -152,12 +154,17 @@ class _Reading(_Cache):
         """Note the keys of a layer, rotated just now or, in a layer without RoPE, not at all; return all so far."""
         noted, self.positions.__dict__["rotated"] = self.positions.__dict__["rotated"], None
         plain = key
+        if not bool(torch.isfinite(key).all()):
+            raise FloatingPointError(f"keys of layer {layer_idx} are NaN or infinite")
         if noted is not None:
-            plain, turned, is_back = noted
+            plain, turned, is_back, layer = noted
             self._rotated.add(layer_idx)
             if is_back or turned.shape != key.shape or not torch.equal(turned, key):
                 raise ValueError(f"layer {layer_idx} changes keys after their rotation")
-        self._keys.setdefault(layer_idx, []).append(_small(plain))
+            if layer not in (None, layer_idx):
+                raise ValueError(f"layer {layer} keeps its keys as those of layer {layer_idx}")
+        small = _small(plain)
+        self._keys.setdefault(layer_idx, []).append(small.clone() if small is plain else small)  # not a larger product
         if layer_idx not in self._made:
             keys, values = (one.new_empty((*one.shape[:2], self._tokens, one.shape[3])) for one in (key, value))
             self._made[layer_idx] = keys, values

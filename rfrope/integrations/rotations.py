@@ -395,7 +395,8 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, l
         found = rotate_features(rotary, positions.turns_last, given, -places if back else places, heads_last)
         if "rotated" in positions.__dict__:  # where a text is kept
             keys = (given[-1], found[-1])
-            positions.__dict__["rotated"] = (*(one.transpose(-3, -2) if heads_last else one for one in keys), back)
+            turned = (one.transpose(-3, -2) if heads_last else one for one in keys)
+            positions.__dict__["rotated"] = (*turned, back, layer)
         return found if len(given) == 2 else found[0]
 
     return rotate

@@ -329,7 +329,7 @@ def tune(
         read once by the first start. Its keys before rotation and its values stay on the model's device until
         learning ends: ``4 * layers * key heads * head_dim`` bytes for each token of each document, in half precision.
         Windows then have no gaps, whatever `chunks` is, and form the activations of attention again for gradients.
-        Models with several kinds of layers, or that change keys after their rotation, are refused.
+        Models with a Rope for each of several kinds of layers, or that change keys after rotation, are refused.
     rng : int
         Seed of the division and the windows.
     learnable, steps, rate, penalty, race, check_every, patience, checkpoint, progress

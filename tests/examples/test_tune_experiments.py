@@ -96,6 +96,10 @@ def test_texts_that_teach_ask_for_notes_at_their_end_that_no_document_has(script
         assert len({room for room, _ in codes}) == 32
         assert not any(name in written for name in made.NAMES)
     assert read[0].count("b") > 4000, "texts are joined"
+    monkeypatch.setattr(made, "text", lambda name: "t" * 99999)
+    judged = "".join(map(chr, made.plant(0, 16384)[0]))
+    assert "Room" not in judged
+    assert not any(code in judged for _, code in codes)
 
 
 def test_every_fourth_window_is_of_questions_and_the_others_are_spread_over_the_context(script):
