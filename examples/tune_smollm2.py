@@ -26,7 +26,7 @@ import time
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -359,13 +359,10 @@ def recalled(rows: list[Row]) -> list[Row]:
 def variants(rows: list[Row]) -> list[Row]:
     """Return what each variant is less yarn, over documents; chances are corrected for all variants at all lengths."""
     rows, made, chances = recalled(rows), [], []
-    for label in dict.fromkeys(row["encoding"] for row in rows):
-        times, method = label.split(", ")
-        if method not in VARIANTS:
-            continue
-        line = {"factor": times, "learned by": method}
+    for factor, method in product(FACTORS, VARIANTS):
+        line = {"factor": f"{factor}x", "learned by": method}
         for column in ("within", "beyond", "recall"):
-            less = differences(rows, int(times.removesuffix("x")), "yarn", column, method)
+            less = differences(rows, factor, "yarn", column, method)
             if len(less) < 2:
                 break
             low, high = bootstrap(less)
@@ -401,12 +398,11 @@ def depths(rows: list[Row]) -> list[Row]:
 def parts(rows: list[Row]) -> list[Row]:
     """Return what each variant is less yarn: the loss beyond, by kind of document, and an answer's, by depth."""
     made = []
-    for label in dict.fromkeys(row["encoding"] for row in rows):
-        times, method = label.split(", ")
-        less = partial(differences, factor=int(times.removesuffix("x")), method="yarn", learned=method)
-        if method not in VARIANTS or not len(less(rows, column="beyond")):
+    for factor, method in product(FACTORS, VARIANTS):
+        less = partial(differences, factor=factor, method="yarn", learned=method)
+        if not len(less(rows, column="beyond")):
             continue
-        line = {"factor": times, "learned by": method}
+        line = {"factor": f"{factor}x", "learned by": method}
         for kind in dict.fromkeys(JUDGING.values()):
             found = less([row for row in rows if row["kind"] == kind], column="beyond")
             line[kind] = stated(found, "+.3f") if len(found) else ""
