@@ -212,9 +212,9 @@ def tune(
     documents = windows.read_documents(texts, tokenizer, model.get_input_embeddings().num_embeddings)
     rng = whole("rng", rng)
     long = finite("whole_windows", whole_windows, least=0.0, most=1.0)
-    activation_checkpointing = flag("activation_checkpointing", activation_checkpointing)
+    is_checkpointed = flag("activation_checkpointing", activation_checkpointing)
     if choice("keys", keys, _KEYS) == "text":
-        _check_keeping(target, documents, plan.context, activation_checkpointing, long)
+        _check_keeping(target, documents, plan.context, is_checkpointed, long)
     learning, choosing, judging = split(documents, fraction("held_out", held_out), rng, length)
     _check_whole("whole_windows", bool(long), learning, plan.context, any)
     are_whole = choice("reading", reading, _READINGS) == "whole"
@@ -223,7 +223,7 @@ def tune(
     drawn: dict[str, Any] = {"documents": learning, "layout": layout, "seed": rng, "whole": long}
     drawn["windows"] = whole("batch", batch, 1)
     draw: Any = partial(windows.learning_batch, **drawn)
-    loss: Any = partial(_loss, model, activation_checkpointing)
+    loss: Any = partial(_loss, model, is_checkpointed)
     validation: Any = windows.read_parts(choosing, layout, rng + 1, are_whole=False)
     texts = None
     if keys == "text":
@@ -233,17 +233,20 @@ def tune(
         loss = partial(_loss_of_texts, model, texts)
         validation = keeping.read_parts(range(len(learning), len(seen)), layout, rng + 1)
     held = windows.read_parts(judging, layout, rng + 2, are_whole=are_whole)
-    made = tuning.read_course(loss, draw, validation, held, **course)
-    made = dataclasses.replace(made, about=drawn)
+    made = dataclasses.replace(tuning.read_course(loss, draw, validation, held, **course), about=drawn)
     places = Places(model, lambda some: target.make(some, names), partial(target.put_in, replace))
-    with frozen(model), _checkpointed(model) if activation_checkpointing else nullcontext():
+    with frozen(model), _checkpointed(model) if is_checkpointed else nullcontext():
         race = Race(places, made, ropes, checkpoint)
         if texts is not None:
             _read(texts, drawn["keys"], race, progress)
         learned = tuning.finish(race, progress)
-    more = f", or learn with keys='text' from texts of {plan.context} tokens" if texts is None else ""
-    note = "" if are_whole else _FEW_KEYS.format(length=length, context=plan.context, more=more)
-    return dataclasses.replace(learned, note=note)
+    return dataclasses.replace(learned, note="" if are_whole else _few_keys(layout, texts is None))
+
+
+def _few_keys(layout: windows.Layout, has_learned_so: bool) -> str:
+    """Return what losses of windows may hide, and what to do about it."""
+    more = f", or learn with keys='text' from texts of {layout.context} tokens" if has_learned_so else ""
+    return _FEW_KEYS.format(length=layout.window, context=layout.context, more=more)
 
 
 def _read(texts: keeping.Texts, documents: Sequence[np.ndarray], race: Race, progress: Any) -> None:

@@ -289,7 +289,8 @@ def test_the_page_says_what_the_longer_context_gave(script):
     found = {(line["factor"], line["method"]): line for line in made.table(rows)}
     numbers = {factor: [row["seed"] for row in rows if row["encoding"] == f"{factor}x, learned"] for factor in (2, 4)}
     for factor in (2, 4):
-        assert numbers[factor] == [row["seed"] for row in rows if row["encoding"] == f"{factor}x, yarn"]
+        by_yarn = [row["seed"] for row in rows if row["encoding"] == f"{factor}x, yarn"]
+        assert numbers[factor] == by_yarn[: len(numbers[factor])], "of which a variant may have more"
         for part in ("within", "beyond", "recall"):
             less = made.differences(rows, factor, "yarn", part)
             better = (less < 0.0).sum()
@@ -375,12 +376,8 @@ def test_the_page_says_what_windows_that_see_all_keys_gave(script):
     assert -2.0 * two["beyond"][1] < two["beyond"][0] < -0.02, "against, by the protocol"
     assert two["within"][0] < -2.0 * two["within"][1]
     assert two["recall"][0] > 2.0 * two["recall"][1]
-    kinds = made.parts(rows)[-1]
-    assert (
-        float(kinds["prose"].split()[0])
-        < -0.05
-        < min(float(kinds[one].split()[0]) for one in ("code", "documentation"))
-    )
+    kinds = {name: float(made.parts(rows)[-1][name].split()[0]) for name in ("prose", "code", "documentation")}
+    assert kinds["prose"] < -0.05 < min(kinds["code"], kinds["documentation"])
     told = (ROOT / "docs" / "tune_smollm2_4x_two_texts.txt").read_text("utf-8")
     for words in ("2 texts read in 747 s, with 4.6 GiB at most", "learned in 661 s since it last began, with 4.6 GiB"):
         assert words in told
