@@ -243,9 +243,9 @@ def tune(
     return dataclasses.replace(learned, note="" if are_whole else _few_keys(layout, texts is None))
 
 
-def _few_keys(layout: windows.Layout, has_learned_so: bool) -> str:
+def _few_keys(layout: windows.Layout, by_windows: bool) -> str:
     """Return what losses of windows may hide, and what to do about it."""
-    more = f", or learn with keys='text' from texts of {layout.context} tokens" if has_learned_so else ""
+    more = f", or learn with keys='text' from texts of {layout.context} tokens" if by_windows else ""
     return _FEW_KEYS.format(length=layout.window, context=layout.context, more=more)
 
 
