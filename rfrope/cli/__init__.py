@@ -57,7 +57,7 @@ def _message_of(error: Exception) -> str:
     """Return the message of an error, without the system's error number."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return str(error) or ("out of memory" if isinstance(error, MemoryError) else type(error).__name__)
 
 
 def _name_option(text: str, options: argparse.Namespace) -> str:

@@ -9,6 +9,7 @@ from rfrope._core.arguments import show, whole
 from rfrope.scaling.schemes import positive
 
 NO_ATTENTION = ("linear_attention", "conv", "mamba", "recurrent")  # kinds without keys and queries at positions
+LARGEST = 2**16  # layers of a model, and features of a head: a larger number is a mistake, and lists of it take long
 _COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
@@ -16,7 +17,7 @@ def count_layers(held: Mapping[str, Any]) -> int | None:
     """Return the number of layers of a part, or None if the config does not give it."""
     for name in _COUNTS:
         if held.get(name) is not None:
-            return whole(name, held[name])
+            return whole(name, held[name], 0, LARGEST)
     return None
 
 

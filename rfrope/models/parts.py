@@ -110,7 +110,7 @@ class Part:
             _, found = self._pick(names, must_agree=self.is_known)
             if found is None and held.keys().isdisjoint(names):  # null means the quotient, whatever the type's default
                 found = table.get("head_dim")
-        return self._quotient() if found is None else whole("head_dim", found, 1)
+        return whole("head_dim", self._quotient() if found is None else found, 1, layer_patterns.LARGEST)
 
     def _unknown_latent_width(self, *, has_fraction: bool) -> int | None:
         """Return the width of a head with latent attention in an unknown type, or None."""

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from unittest.mock import Mock
 
 import pytest
 from campaign import HANGS, campaign
@@ -247,6 +248,12 @@ def test_help_and_version(run):
         assert (code, err) == (0, "")
         assert re.search(r"^usage: rfrope.*Exit codes?: 0.*Examples?: rfrope ", " ".join(out.split()))
     assert run("--version")[:2] == (0, f"rfrope {rfrope.__version__}\n")
+
+
+@pytest.mark.parametrize(("error", "said"), [(MemoryError(), "out of memory"), (ValueError(), "ValueError")])
+def test_an_error_without_a_message_says_what_it_is(run, monkeypatch, error, said):
+    monkeypatch.setattr("rfrope.cli.validate.validate", Mock(side_effect=error))
+    assert run("validate", "gaussian") == (2, "", f"rfrope validate: error: {said}\n")
 
 
 def test_an_interrupt_is_one_line(run, monkeypatch):

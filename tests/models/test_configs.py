@@ -468,6 +468,11 @@ BAD = [
      "full_attention: rope_parameters['rope_type'] is 'yarm'"),
     ({"text_config": {**LLAMA, "rope_theta": 5e5, "swa_rope_theta": 2e4, "rope_scaling": {"type": "linear"}}},
      ValueError, "text_config.full_attention: rope_parameters lacks factor"),
+    # counts that are mistakes
+    ({**LLAMA, "num_hidden_layers": 10**7}, ValueError, "num_hidden_layers is 10000000; expected a whole number from"),
+    ({**OTHER, "n_layer": 2**32 - 1}, ValueError, "n_layer is 4294967295; expected a whole number from 0 to 65536"),
+    ({**LLAMA, "head_dim": 2**28}, ValueError, "head_dim is 268435456; expected a whole number from 1 to 65536"),
+    ({**LLAMA, "hidden_size": 2**28}, ValueError, "head_dim is 67108864; expected a whole number from 1 to 65536"),
     # contradictions
     ({"model_type": "gemma3_text", "rope_parameters": {"full_attention": {}, "rope_theta": 5e5, "factor": 3}},
      ValueError, "rope_parameters holds rope_theta, factor beside dicts of layers; expected rope_theta in each dict"),
