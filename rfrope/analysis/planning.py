@@ -17,7 +17,7 @@ from rfrope.analysis.curves import first_negative_lag
 from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
 from rfrope.rotation.rope import Rope, refuse_polar, replace_fields
 from rfrope.scaling import schemes
-from rfrope.scaling.registry import EVERYWHERE, Stretched
+from rfrope.scaling.registry import EVERYWHERE, Stretched, describe_reach
 from rfrope.scaling.registry import stretched as stretched_by_config
 
 OPTIMISED, _YARN, _LLAMA3, _AS_IT_IS = "optimised", "yarn", "llama3", "as it is"
@@ -133,6 +133,8 @@ class Plan(Result):
     stretched : Stretched or None
         Scheme already applied by the config, if the plan starts from the ladder before it: ``scheme``, ``factor``,
         ``original_context`` and ``reach``.
+    caution : str
+        What that scheme reaches, where it is not the config's own context; or "".
 
     See Also
     --------
@@ -154,6 +156,7 @@ class Plan(Result):
     methods: tuple[Method, ...]
     left_out: dict[str, str]
     stretched: Stretched | None = None
+    caution: str = ""
 
     def method(self, name: str) -> Method:
         """Return the method of a name; case and punctuation are ignored."""
@@ -214,16 +217,18 @@ class Plan(Result):
 
     def _done_before(self) -> list[str]:
         """Return lines on earlier changes of the ladder, and on the start of the plan."""
+        caution = [self.caution] if self.caution else []
         if self.stretched is None:
             steps = self.method(_AS_IT_IS).rope.source.scaled_by
             names = ", then ".join(str(step["scheme"]) for step in steps if step.get("factor") != 1.0)
             told = f"The frequencies were already scaled by {names}; the plan takes them as the trained ones."
-            return [told] if names else []
+            return [*caution, told] if names else caution
         enough = f"It reaches the requested {self.context} positions unchanged."
         return [
-            f"The config is {self.stretched}.",
+            *(caution or [f"The config is {self.stretched}."]),
             *([enough] if self.context <= self.stretched.reach else []),
-            "The plan starts from the frequencies before that. If the model was trained on longer texts, pass their",
+            f"The plan starts from the frequencies before {self.stretched.scheme}. If the model was trained on longer "
+            "texts, pass their",
             "length (trained_context, --trained): its frequencies are then taken as they are.",
         ]
 
@@ -312,7 +317,7 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     trained = rope if isinstance(rope, Rope) else Rope(rope)
     refuse_polar(trained, "rope", "the methods for longer contexts were made and measured for RoPE")
     trained_context = None if trained_context is None else whole("trained_context", trained_context, 2)
-    before = stretched_by_config(trained)
+    before, caution = stretched_by_config(trained), describe_reach(trained)
     if before is not None and (trained_context or 0) >= before.original_context + before.names_original:
         before = None  # the model was trained with its scheme
     trained = trained if before is None else before.rope
@@ -342,6 +347,7 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
         tuple(_ranked(methods)),
         left_out,
         before,
+        caution,
     )
 
 

@@ -28,7 +28,7 @@ from rfrope.cli.shared import (
     read_ropes,
     whole,
 )
-from rfrope.scaling.registry import stretched
+from rfrope.scaling.registry import describe_reach, stretched
 
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.records() if scheme.by_length)
 _FOUND = """< 1/2, < 0: the first distance at which equal content scores less than one half, or less than 0 (1 at
@@ -196,12 +196,19 @@ def _split_heads(one: _Set) -> Iterator[_Set]:
 
 def _describe(sets: list[_Set], summaries: list[analysis.Summary]) -> str:
     paragraphs = ["\n\n".join(_describe_scheme(one)) for one in sets]
+    cautions = "\n".join(_list_cautions(sets))
     if len(summaries) == 1:
-        return "\n\n".join(filter(None, [str(summaries[0]), *paragraphs]))
+        return "\n\n".join(filter(None, [cautions, str(summaries[0]), *paragraphs]))
     found, made = _rows(summaries)
     schemes = [f"{one.label}\n{text}" for one, text in zip(sets, paragraphs, strict=True) if text]
     tables = (format_table(found, left=(0,)), _explain(summaries), format_table(made, left=(0, 3)), _MADE)
-    return "\n\n".join([*tables, *schemes])
+    return "\n\n".join(filter(None, [cautions, *tables, *schemes]))
+
+
+def _list_cautions(sets: list[_Set]) -> list[str]:
+    """Return what schemes reach that is not the context of their config, with names where there are several sets."""
+    cautions = {one.label: describe_reach(one.rope) for one in sets}
+    return [f"{label}: {said}" if len(sets) > 1 else said for label, said in cautions.items() if said]
 
 
 def _describe_scheme(one: _Set) -> Iterator[str]:
@@ -242,7 +249,7 @@ def _list_scheme(one: _Set) -> dict[str, Any]:
     about: dict[str, Any] = {name: getattr(rope, name) for name in ("head_dim", "rotary_dim", "pairing")}
     about |= {"sections": rope.sections, "interleaved": rope.interleaved, "pairing_from": model.pairing_from}
     about |= {"model_type": model.model_type, "window": model.window, "rope_parameters": one.parameters}
-    about |= {"stretched": None if before is None else before.to_dict(), "seq_len": one.seq_len, "effect": one.effect}
+    about |= {"caution": describe_reach(rope), "stretched": before and before.to_dict(), "seq_len": one.seq_len, "effect": one.effect}
     return {"scheme": about}
 
 
@@ -282,7 +289,7 @@ def _verdicts(summaries: list[analysis.Summary]) -> Iterator[str]:
 
 def _parts(sets: list[_Set], summaries: list[analysis.Summary]) -> Iterator[page.Part]:
     """Yield what was found, mean kernels, the two tables, and the parameters to copy."""
-    yield page.words(*_verdicts(summaries))
+    yield page.words(*_list_cautions(sets), *_verdicts(summaries))
     found, made = _rows(summaries)
     first, context = sets[0].parameters, max(max(one.contexts) for one in sets)
     ladder = (first.get("rope_theta"), first.get("original_max_position_embeddings") or max(sets[0].contexts))

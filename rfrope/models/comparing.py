@@ -23,6 +23,7 @@ from rfrope.models.rewriting import rewrites
 from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
 from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error, score
 from rfrope.rotation.rope import Rope, refuse_polar
+from rfrope.scaling.registry import describe_reach
 
 _SAME = 1e-12  # relative; rules are evaluated in float64
 
@@ -112,6 +113,8 @@ class RopeComparison(Result):
         Names of the engines that agree, and that still differ, after that change.
     layers : tuple of int or None
         Layers that use this RoPE; None if the config does not determine them.
+    caution : str
+        What the scheme reaches, where that is not the context; or "".
 
     See Also
     --------
@@ -138,6 +141,7 @@ class RopeComparison(Result):
     then_agree: tuple[str, ...] = ()
     still_differ: tuple[str, ...] = ()
     layers: tuple[int, ...] | None = None
+    caution: str = ""
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -146,10 +150,11 @@ class RopeComparison(Result):
 
     @property
     def verdict(self) -> tuple[str, ...]:
-        """The findings, or a statement that there are none."""
+        """The caution, and the findings, or a statement that there are none."""
         known = [one.engine for one in self.engines if one.status == "known"]
         nothing = f"Nothing to compare: known is {', '.join(known) or 'none of them'}."
-        return self.findings or ("They agree." if len(known) > 1 else nothing,)
+        found = self.findings or ("They agree." if len(known) > 1 else nothing,)
+        return (self.caution, *found) if self.caution else found
 
     @property
     def agree(self) -> bool:
@@ -170,11 +175,12 @@ class RopeComparison(Result):
         label = f"{self.name}: " if self.name else ""
         kind = f"{self.model_type or 'a model without a type'}, scheme {self.scheme}"
         where = f", {show_layers(self.layers)}" if self.name and self.layers is not None else ""
-        lines = [f"{label}{kind}{where}, a text of {self.seq_len} positions, compared with {self.reference}", ""]
+        lines = [self.caution, ""] if self.caution else []
+        lines += [f"{label}{kind}{where}, a text of {self.seq_len} positions, compared with {self.reference}", ""]
         lines += align(self.table)
         remarks = [f"{one.engine}: {remark}" for one in self.engines for remark in _list_remarks(one)]
         lines += ["", *remarks] if remarks else []
-        return "\n".join([*lines, "", *self.verdict, *_list_advice(self)])
+        return "\n".join([*lines, "", *self.verdict[bool(self.caution) :], *_list_advice(self)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -358,6 +364,7 @@ def _compare_rope(config: ConfigRope, readings: dict[str, Reading]) -> RopeCompa
         reference=reference,
         engines=tuple(reports),
         layers=config.rope.source.model.layers,
+        caution=describe_reach(config.rope),
         **advice,
     )
 

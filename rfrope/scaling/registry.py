@@ -327,6 +327,8 @@ def names() -> tuple[str, ...]:
 _NAMES_ORIGINAL = ("yarn", "longrope", "llama3", "dynamic")  # dynamic by its formula, which takes the config's context
 _STRETCHING = (*_NAMES_ORIGINAL, "linear", "ntk", "proportional")
 _UNNOTED = ("dynamic", "ntk")  # read from a config they leave no step in ``scaled_by``
+_TRAINED = ("llama3", "longrope")  # reach the config's own context, whatever the factor: by training, by their lists
+_ROUNDED = 0.01  # how far, relatively, a factor of a few digits may be from a ratio of contexts
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,7 +338,7 @@ class Stretched:
     scheme: str
     factor: float  # above 1
     original_context: int  # positions from which it stretches
-    reach: int  # their product, or the config's own context where that is more
+    reach: int  # their product; of llama3 and longrope at least the config's own context
     rope: Rope  # the ladder before the scheme, for the original context
 
     @property
@@ -367,16 +369,10 @@ def stretched(rope: Rope) -> Stretched | None:
     -------
     Stretched or None
     """
-    values = rope.source.rope_parameters
-    name, context = values.get("rope_type"), rope.context
-    if name not in _STRETCHING or "alpha" in values or not isinstance(context, int):
+    found, values, name = _read_contexts(rope), rope.source.rope_parameters, rope.source.rope_parameters.get("rope_type")
+    if found is None or found[0] <= 1.0:
         return None
-    if len(rope.source.scaled_by) > (name not in _UNNOTED):
-        return None
-    original = int(values.get("original_max_position_embeddings", context))
-    factor = float(values.get("factor", context / original))
-    if factor <= 1.0:
-        return None
+    factor, original, context = found
     plain = {"rope_type": name if name == "proportional" else "default"}
     plain |= {key: values[key] for key in EVERYWHERE if key in values}
     assert rope.head_dim is not None  # set by every Rope
@@ -388,4 +384,60 @@ def stretched(rope: Rope) -> Stretched | None:
         context=original,
         source=replace(rope.source, scaled_by=(), rope_parameters=plain),
     )
-    return Stretched(str(name), factor, original, max(round(factor * original), context), before)
+    reach = max(round(factor * original), context if name in _TRAINED else 0)
+    return Stretched(str(name), factor, original, reach, before)
+
+
+def describe_reach(rope: Rope) -> str:
+    """Return what a config's scheme reaches, where that is not the config's own context; or "".
+
+    Less is a mistake, more may be meant: Qwen's recipe for long texts leaves ``max_position_embeddings`` as it was. The
+    factors of llama3 and dynamic say nothing here, nor does longrope's where its lists are equal or the attention
+    factor, the only thing that it enters, is given.
+    """
+    found, values = _read_contexts(rope), rope.source.rope_parameters
+    name = values.get("rope_type")
+    if found is None or name in ("llama3", "dynamic"):
+        return ""
+    factor, original, context = found
+    reach = round(factor * original)
+    product = f"{factor:.6g} x {original} = {reach}"
+    if abs(reach - context) <= _ROUNDED * context:
+        return ""
+    if name == "longrope" and (
+        values["short_factor"] == values["long_factor"] or not {"attention_factor", "long_mscale"}.isdisjoint(values)
+    ):
+        return ""
+    if name not in _NAMES_ORIGINAL:
+        return (
+            f"{name} names no original context: the model was trained with it, for {context} positions, or it reaches "
+            f"{product}."
+        )
+    if "original_max_position_embeddings" not in values:
+        return (
+            f"original_max_position_embeddings is missing: {context} is taken, so this reaches {reach} and changes "
+            f"what was trained, unless that was with {name}, too."
+        )
+    if reach > context:
+        return f"{name} reaches {product} positions, where max_position_embeddings is {context}."
+    if name == "longrope":
+        return (
+            f"longrope has the attention factor of {product} positions, where max_position_embeddings is {context}; "
+            f"expected a factor of {context / original:.6g}."
+        )
+    return (
+        f"{name} does not reach max_position_embeddings: {product} < {context}; expected a factor of "
+        f"{context / original:.6g}."
+    )
+
+
+def _read_contexts(rope: Rope) -> tuple[float, int, int] | None:
+    """Return factor, original context and context of a config that a Rope still follows; None without a factor."""
+    values, context = rope.source.rope_parameters, rope.context
+    name = values.get("rope_type")
+    if name not in _STRETCHING or "alpha" in values or not isinstance(context, int):
+        return None
+    if len(rope.source.scaled_by) > (name not in _UNNOTED):
+        return None
+    original = int(values.get("original_max_position_embeddings", context))
+    return float(values.get("factor", context / original)), original, context

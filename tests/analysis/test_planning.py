@@ -218,8 +218,8 @@ def test_a_config_that_is_stretched_is_planned_from_the_ladder_before(scheme):
         np.testing.assert_allclose(method.rope.frequencies, other.rope.frequencies, rtol=1e-13)
         assert method.rope.attention_factor == other.rope.attention_factor
         assert method.rope_parameters == other.rope_parameters
-    assert plan.preface.startswith(f"The config is already stretched by {name} with factor 4, from 2048 positions")
-    assert "without a change" not in plan.preface
+    first = f"The config is already stretched by {name} with factor 4, from 2048 positions to 8192."
+    assert plan.preface.startswith(f"{plan.caution or first}\nThe plan starts from the frequencies before {name}.")
     assert "\nIt reaches the requested 8192 positions unchanged.\n" in analysis.plan(rope, 8192).preface
     steps = {method.name: [step["scheme"] for step in method.rope.source.scaled_by] for method in plan.methods}
     assert steps == {name: [] if name == "as it is" else [name] for name in steps}

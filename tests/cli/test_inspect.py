@@ -102,7 +102,7 @@ def test_partial_rotary_is_read_as_the_whole_head(run, config):
     lags, ladder = np.arange(1, 512), rfrope.geometric(4)
     before, after = (0.75 + 0.25 * analysis.mean_kernel(lags, omega) for omega in (ladder, ladder / 4.0))
     assert held["scheme"]["effect"]["largest_change"] == pytest.approx(np.max(np.abs(after - before)), abs=1e-9)
-    row = run("inspect", path, path)[1].splitlines()[2]
+    row = run("inspect", path, path)[1].partition("score x\n")[2].splitlines()[1]
     assert f" {12 + wanted.axes[0].n_dead} " in row  # out of the 16 blocks of the head
     latent = {"model_type": "deepseek_v3", "qk_rope_head_dim": 8, "qk_nope_head_dim": 24, "rope_theta": 1e4}
     path = config("latent.json", latent | {"max_position_embeddings": 512})

@@ -42,7 +42,7 @@ def test_text_and_json(run):
 def test_a_config_that_is_stretched_already(run, config, key):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     scheme = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
-    config("config.json", CONFIG | {key: scheme})
+    config("config.json", CONFIG | {key: scheme, "max_position_embeddings": 1024})
     code, out, err = run("plan", "config.json", "--context", 1024, "--html", "plan.html", "--plot", "plan.svg")
     assert (code, err) == (0, "")
     assert pathlib.Path("plan.svg").read_bytes().startswith(b"<?xml")
