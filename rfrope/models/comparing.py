@@ -175,7 +175,7 @@ class RopeComparison(Result):
         label = f"{self.name}: " if self.name else ""
         kind = f"{self.model_type or 'a model without a type'}, scheme {self.scheme}"
         where = f", {show_layers(self.layers)}" if self.name and self.layers is not None else ""
-        lines = [self.caution, ""] if self.caution else []
+        lines = [f"{label}{self.caution}", ""] if self.caution else []
         lines += [f"{label}{kind}{where}, a text of {self.seq_len} positions, compared with {self.reference}", ""]
         lines += align(self.table)
         remarks = [f"{one.engine}: {remark}" for one in self.engines for remark in _list_remarks(one)]

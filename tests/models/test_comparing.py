@@ -374,7 +374,8 @@ def test_each_kind_of_layer_is_compared():
         assert all(each.rope.layers == one.layers for each in one.engines)
         assert all(each.rope.positions in (None, 131072 * 8, 131072) for each in one.engines)
     assert found.agree
-    assert str(found).startswith("full_attention: gemma3_text, scheme linear, layer 5, a text of 131072 positions")
+    assert str(found).startswith("full_attention: linear names no original context: the model was trained with it, for")
+    assert "\n\nfull_attention: gemma3_text, scheme linear, layer 5, a text of 131072 positions" in str(found)
 
 
 def test_an_engine_that_does_not_read_dicts_of_layers():
