@@ -24,7 +24,7 @@ __all__ = ["WIDTH", "Result", "align", "fill", "plain", "short", "table", "to_ht
 
 # columns of the terminal for which a command makes its text; None elsewhere, where lines stay as they are
 WIDTH: ContextVar[int | None] = ContextVar("WIDTH", default=None)
-_NARROWEST = 16  # width to which a column of words gives way
+_NARROWEST = 24  # width to which a column of words gives way
 _FEW = 4  # numbers that are shown one by one
 _LONG = 120  # characters of a value
 _ROWS = 8  # records of a list that are shown
