@@ -363,7 +363,7 @@ def _lines(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     yield f"  not rotated         {summary.slots - axis.n_turning}"
     yield f"  complete no turn    {axis.n_dead} within the context, {axis.n_still} not even a quarter of one"
     if axis.shortest < 2.0:
-        yield "  Some make over half a turn between neighbouring positions: for coordinates from -1 to 1 this says nothing."
+        yield "  Some make over half a turn between neighbours: for coordinates from -1 to 1 this says nothing."
     yield ""
     who = "any two tokens" if summary.polar else "equal content"
     yield f"Score of {who} at a distance (1 at the same place, averaged over contents)"
