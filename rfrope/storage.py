@@ -83,7 +83,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
     >>> rfrope.storage.load(path).source
     Provenance(kernel='gaussian(scale=32.0)', seed=0)
     """
-    path = path_of("path", path)
+    path = path_of("path", path, "rope", rope)
     check_target(path, overwrite=flag("overwrite", overwrite))
     held = rope if isinstance(rope, Rope) else Rope(_storable(rope))
     if source is not None:
@@ -146,8 +146,9 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
         raise FileNotFoundError(
             f"{path}: there is no such file; expected one that `rfrope design -o` or rfrope.save wrote"
         ) from None
-    # a safetensors file has JSON after eight bytes for the length of its header
-    frequencies, text = _from_safetensors(path) if beginning[8:] == b"{" else _from_npz(path)
+    # a safetensors file has JSON after eight bytes for the length of its header, unless it is damaged
+    is_tensors = beginning[8:] == b"{" or (path.endswith(SUFFIXES[1]) and not beginning.startswith(b"PK"))
+    frequencies, text = _from_safetensors(path) if is_tensors else _from_npz(path)
     fields = _read_fields(path, text, frequencies)
     if dtype is None and space is not np:
         fits = frequencies.dtype != np.float64 or array.has_float64(space, device)

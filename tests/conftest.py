@@ -229,9 +229,13 @@ def quick_fits(monkeypatch):
 
 
 @pytest.fixture
-def run(capsys):
-    """``run(arguments) -> (exit code, stdout, stderr)``, in this process."""
+def run(capsys, monkeypatch):
+    """``run(arguments) -> (exit code, stdout, stderr)``, in this process, on a wide terminal, whatever is compiled."""
+    from rfrope import cli
     from rfrope.cli import main
+
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr(cli, "say_compiling", lambda: None)
 
     def call(*arguments):
         try:

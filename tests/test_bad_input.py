@@ -77,6 +77,35 @@ def test_wrong_values_are_taken_rightly_or_refused_clearly(name, share, folder, 
     assert not faults, "\n".join(faults)
 
 
+def _masked(value):
+    """The good value with its first number masked: the array, a list of its rows, and pairs and dicts of them."""
+    if isinstance(value, dict):
+        return [{**value, name: one} for name, held in value.items() for one in _masked(held)]
+    if isinstance(value, tuple):
+        return [tuple(made) for made in zip(*map(_masked, value), strict=True)]
+    if not isinstance(value, np.ndarray):
+        return []
+    made = np.ma.masked_array(value, mask=np.arange(value.size).reshape(value.shape) == 0)
+    return [made, list(made)] if value.ndim else [made]
+
+
+def test_a_mask_is_never_dropped(folder):
+    """Of the arguments that are arrays, of any call."""
+    table, kept = bad_input.calls(folder), []
+    buffers = {"cos_cached": np.ones((3, 4)), "sin_cached": np.zeros((3, 4))}
+    others = [(rfrope.models.audit, {"what": what, "rope": bad_input.ROPE}) for what in (buffers, (*buffers.values(),))]
+    for function, arguments in [*table.values(), *others]:
+        for name, value in arguments.items():
+            for masked in _masked(value) if name != "out" else _masked(value)[:1]:
+                try:
+                    function(**{**arguments, name: masked})
+                except TypeError as error:
+                    kept += [] if "a numpy Masked" in str(error) else [f"{function} {name}: {error}"]
+                else:
+                    kept.append(f"{function} {name} is taken")
+    assert not kept, "\n".join(kept)
+
+
 @pytest.mark.parametrize(
     ("command", "share"),
     [

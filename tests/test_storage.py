@@ -17,7 +17,7 @@ import pytest
 from campaign import HANGS
 
 import rfrope
-from rfrope import Rope
+from rfrope import Rope, exports
 from rfrope._core import files
 from rfrope.storage import load, save
 
@@ -345,6 +345,13 @@ def test_a_path_is_a_path(name, kind):
         load(name)
 
 
+def test_swapped_arguments_are_told_their_order(path):
+    for rope in (OMEGA, Rope(OMEGA)):
+        for call in (save, lambda *swapped: exports.write(*swapped, "vllm")):
+            with pytest.raises(TypeError, match=r"^path is .*; expected a path, .*: path comes first, then rope$"):
+                call(rope, path)
+
+
 # -- damaged and foreign files -----------------------------------------------------------------------------------------
 
 DAMAGED = {
@@ -491,11 +498,12 @@ def test_the_content_tells_the_format(tensors, path):
     assert np.array_equal(load(path).frequencies, OMEGA)
 
 
-@pytest.mark.parametrize("part", [9, 40, -8])
-def test_damaged_safetensors(tensors, part):
+@pytest.mark.parametrize(("last", "brace"), [(0, b"{"), (5, b"{"), (9, b"{"), (40, b"{"), (-8, b"{"), (None, b"[")])
+def test_damaged_safetensors(tensors, last, brace):
     save(tensors, OMEGA)
-    tensors.write_bytes(tensors.read_bytes()[:part])
-    with pytest.raises(ValueError, match="damaged, or not a file of frequencies"):
+    good = tensors.read_bytes()
+    tensors.write_bytes((b"\x80" + good[1:8] + brace + good[9:])[:last])  # as a pickle begins
+    with pytest.raises(ValueError, match=r"damaged, or not a file of frequencies: SafetensorError: "):
         load(tensors)
 
 

@@ -131,14 +131,15 @@ def is_several(value: Any) -> bool:
     return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.shape != ())
 
 
-def path_of(name: str, value: Any) -> str:
-    """Return the name of a file or folder as text."""
+def path_of(name: str, value: Any, other: str = "", given: Any = None) -> str:
+    """Return the name of a file or folder as text; `other` is the argument that may have been given in its place."""
     try:
         found = os.fspath(value)
     except Exception:  # raised by the value's own code, too
         found = b""
     if not isinstance(found, str):
-        raise TypeError(f"{name} is {show(value)}; expected a path, as a string or pathlib.Path")
+        swapped = f": {name} comes first, then {other}" if isinstance(given, str | os.PathLike) else ""
+        raise TypeError(f"{name} is {show(value)}; expected a path, as a string or pathlib.Path{swapped}")
     if not found or "\0" in found:
         raise ValueError(f"{name} is {show(value)}; expected the name of a file")
     return found

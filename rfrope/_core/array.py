@@ -99,7 +99,7 @@ def _together(arrays: dict[str, Any], movable: Container[str] = ()) -> tuple[Mod
     else:
         return np, None
     spaces = {
-        name: _namespace_of(name, value)
+        name: np if _is_plain(value, name) else library(value).namespace(value, name)
         for name, value in arrays.items()
         if not (isinstance(value, _FIT_ANY) or (name in movable and isinstance(value, np.ndarray)))
     }
@@ -142,8 +142,12 @@ def _check_devices(devices: dict[str, Any]) -> None:
             raise ValueError(f"{first} is on device {at} but {name} is on {other}; expected all arrays on one device")
 
 
-def _namespace_of(name: str, value: Any) -> ModuleType:
-    return np if isinstance(value, np.ndarray) else library(value).namespace(value, name)
+def _is_plain(value: Any, name: str, kind: type | None = None) -> bool:
+    """Return whether a value is an array of NumPy; one of a class in which numbers mean something else is refused."""
+    verb, held = ("is", type(value).__name__) if kind is None else ("holds", kind.__name__)
+    if held in ("MaskedArray", "MaskedConstant", "matrix"):
+        raise TypeError(f"{name} {verb} a numpy {held}; expected a plain array: use numpy.asarray({name})")
+    return isinstance(value, np.ndarray)
 
 
 def named_namespace(xp: Any) -> ModuleType:
@@ -159,13 +163,8 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     """Return lists, Python scalars and arrays of NumPy as an array of `xp` on `device`, and others as they are."""
     if xp is not np and library_of(xp) is TORCH and is_compiling():
         return TORCH.constant(value, device)
-    if not isinstance(value, _FIT_ANY):
-        if type(value).__name__ in ("MaskedArray", "matrix"):
-            raise TypeError(
-                f"{name} is a numpy {type(value).__name__}; expected a plain array: use numpy.asarray({name})"
-            )
-        if xp is np or not isinstance(value, np.ndarray):
-            return value
+    if not (isinstance(value, _FIT_ANY) or (_is_plain(value, name) and xp is not np)):
+        return value
     host = host_numbers(value, name)
     whole = xp is not np and host.dtype.kind in "iu"
     if whole and not np.array_equal(host, host.astype(known := _known_dtype(host, xp, device))):
@@ -179,6 +178,8 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
 
 def host_numbers(value: Any, name: str) -> np.ndarray:
     """Return Python numbers, or lists of them, as a NumPy array, or say why that cannot be."""
+    for kind in set(map(type, value)) if isinstance(value, list | tuple) else ():
+        _is_plain(None, name, kind)  # NumPy would drop their masks
     try:
         host = np.asarray(value)
     except ValueError:

@@ -76,7 +76,10 @@ def query_and_key(q: Any, k: Any, xp: ModuleType, device: Any, layout: str = PAI
     """Return features of queries and of keys, of one dtype and width, or say what is wrong with them."""
     q, k = features(q, xp, "q", device, layout), features(k, xp, "k", device, layout)
     if q.dtype != k.dtype:
-        raise TypeError(f"q has dtype {array.dtype_name(q)} but k has {array.dtype_name(k)}; expected the same")
+        first, second = array.dtype_name(q), array.dtype_name(k)
+        if first == second:  # they differ in their byte order
+            first, second = q.dtype.str, k.dtype.str
+        raise TypeError(f"q has dtype {first} but k has {second}; expected the same")
     if q.shape[-1] != k.shape[-1]:
         raise ValueError(
             f"q has shape {tuple(q.shape)} but k has {tuple(k.shape)}; expected the same number of features"

@@ -74,6 +74,7 @@ class Dispatched(Protocol[Arguments, Result]):
 
 
 DISPATCHED: dict[Key, Any] = {}  # the generic functions
+BEFORE_COMPILING: list[Callable[[], None]] = []  # what a backend calls, once, before it compiles for want of kept code
 _FOUND: dict[str, Callable[..., Any] | None] = {}
 
 

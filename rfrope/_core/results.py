@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
+import re
+import textwrap
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -16,8 +20,11 @@ from rfrope._core import array, libraries
 from rfrope._core.angles import PrecisionWarning
 from rfrope._core.arguments import printable
 
-__all__ = ["Result", "align", "plain", "short", "table", "to_html"]
+__all__ = ["WIDTH", "Result", "align", "fill", "plain", "short", "table", "to_html", "wrap"]
 
+# columns of the terminal for which a command makes its text; None elsewhere, where lines stay as they are
+WIDTH: ContextVar[int | None] = ContextVar("WIDTH", default=None)
+_NARROWEST = 24  # width to which a column of words gives way
 _FEW = 4  # numbers that are shown one by one
 _LONG = 120  # characters of a value
 _ROWS = 8  # records of a list that are shown
@@ -88,12 +95,74 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def align(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
-    """Return rows of text as lines, columns under each other; all but the first to the right, if that is wanted."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    pads = [str.ljust, *[str.rjust if right else str.ljust] * (len(widths) - 1)]
-    cells = ([pad(cell, width) for pad, cell, width in zip(pads, row, widths, strict=True)] for row in rows)
-    return ["  ".join(one).rstrip() for one in cells]
+def align(rows: Sequence[Sequence[str]], left: Collection[int] | None = None, *, rule: bool = False) -> list[str]:
+    """Return a table as lines: `left` are the columns on the left, by default all; `rule` underlines the header.
+
+    Where it is wider than `WIDTH`, cells of the widest columns are broken between words, numbers never; the columns
+    that still do not fit follow below, beside the first column once more.
+    """
+    columns, gap = list(zip(*rows, strict=True)), 2
+    lefts = [left is None or i in left for i in range(len(columns))]
+    widths = [max(map(len, column)) for column in columns]
+    least = [
+        min(_narrowest(column, is_left), full) for column, is_left, full in zip(columns, lefts, widths, strict=True)
+    ]
+    room = (WIDTH.get() or math.inf) + gap
+    while sum(widths) + gap * len(widths) > room and widths != least:
+        widths[max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__)] -= 1
+    fits = [n for n in range(3, len(widths)) if sum(widths[:n]) + gap * n <= room]
+    if sum(widths) + gap * len(widths) > room and len(widths) > 2:
+        first = max(fits, default=2)
+        above, below = [*range(first)], [0, *range(first, len(widths))]
+        one, other = (
+            align([[row[i] for i in part] for row in rows], [n for n, i in enumerate(part) if lefts[i]], rule=rule)
+            for part in (above, below)
+        )
+        return [*one, "", *other]
+    lines = []
+    for row in [*rows[:1], *([["-" * width for width in widths]] if rule else []), *rows[1:]]:
+        cells = [
+            textwrap.wrap(cell, width, break_on_hyphens=False) or [""] for cell, width in zip(row, widths, strict=True)
+        ]
+        for line in itertools.zip_longest(*cells, fillvalue=""):
+            padded = [
+                part.ljust(w) if is_left else part.rjust(w)
+                for part, w, is_left in zip(line, widths, lefts, strict=True)
+            ]
+            lines.append((" " * gap).join(padded).rstrip())
+    return lines
+
+
+def _narrowest(column: Sequence[str], is_left: bool) -> int:
+    """Return the width that a column cannot give up: that of a word, or of a number."""
+    head, *cells = [max(map(len, cell.split()), default=0) for cell in column]
+    return min(max([head, *cells]), _NARROWEST) if is_left else max([head, *map(len, column[1:])])
+
+
+def fill(text: str) -> str:
+    """Return a paragraph whose lines are broken anew, for the terminal of a command."""
+    return text if WIDTH.get() is None else wrap(" ".join(text.split()), hang=0)
+
+
+def wrap(text: str, hang: int = 2) -> str:
+    """Return a text whose lines fit the terminal of a command, words whole; what is broken off hangs below its start.
+
+    After a label and two spaces the start is what follows them.
+    """
+    width, lines = WIDTH.get(), []
+    for line in text.split("\n"):
+        if width is None or len(line) <= width:
+            lines.append(line)
+            continue
+        label = re.match(r" *(?:\S+ )+ +", line)
+        indent = len(line) - len(line.lstrip()) + hang if label is None or 2 * label.end() > width else label.end()
+        options: dict[str, Any] = {
+            "break_long_words": False,
+            "break_on_hyphens": False,
+            "subsequent_indent": " " * indent,
+        }
+        lines += textwrap.wrap(line, width, **options)
+    return "\n".join(lines)
 
 
 def table(rows: Sequence[tuple[str, ...]], *, head: bool = True) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope._core import angles, array, parallel
 from rfrope._core.arguments import named, show, whole
-from rfrope._core.results import Result, align, plain
+from rfrope._core.results import Result, align, fill, plain
 from rfrope.analysis import bases
 from rfrope.analysis.curves import first_negative_lag
 from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
@@ -209,7 +209,7 @@ class Plan(Result):
             f"{self.n_dead} of {blocks} completed no turn in training,",
             f"and the trained mean kernel is {'nowhere below 0' if lag is None else f'below 0 first at lag {lag}'}.",
         ]
-        return "\n".join([*self._done_before(), *lines, _EVIDENCE])
+        return "\n".join([*self._done_before(), fill("\n".join(lines)), _EVIDENCE])
 
     @property
     def _factor(self) -> str:
@@ -227,17 +227,18 @@ class Plan(Result):
         return [
             *(caution or [f"The config is {self.stretched}."]),
             *([enough] if self.context <= self.stretched.reach else []),
-            f"The plan starts from the frequencies before {self.stretched.scheme}. If the model was trained on longer "
-            "texts, pass their",
-            "length (trained_context, --trained): its frequencies are then taken as they are.",
+            fill(
+                f"The plan starts from the frequencies before {self.stretched.scheme}. If the model was trained on longer\n"
+                "texts, pass their length (trained_context, --trained): its frequencies are then taken as they are."
+            ),
         ]
 
     def __str__(self) -> str:
-        lines = [self.preface, "", *align(self.table, right=True), "", _NOTES]
+        lines = [self.preface, "", *align(self.table, left=(0,)), "", fill(_NOTES)]
         lines += [*(f"{name} is left out: {reason}." for name, reason in self.left_out.items()), ""]
         kept = f"blocks of {KEPT_TURNS:.0f} turns or more stay"
         lines.append(f"optimised: divisors from 1 to {self._factor}, none above that of a slower block; {kept}.")
-        lines.append(_NOT_ADVISED)
+        lines.append(fill(_NOT_ADVISED))
         if _YARN not in self.left_out:
             compared = [f"{kind} in {_MEASURES[name]}" for name, kind in self.compare(OPTIMISED, _YARN).items()]
             lines.append(f"optimised against yarn: {', '.join(compared)}.")

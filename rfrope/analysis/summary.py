@@ -12,7 +12,7 @@ import numpy as np
 
 from rfrope._core import angles, array, capacity, sums
 from rfrope._core.arguments import is_several, positive, show, whole
-from rfrope._core.results import Result, plain
+from rfrope._core.results import WIDTH, Result, plain
 from rfrope.analysis.bases import integral_rule, ladder_base
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
 from rfrope.analysis.fits import KernelFit, fit_kernel
@@ -363,14 +363,16 @@ def _lines(axis: AxisSummary, summary: Summary) -> Iterator[str]:
     yield f"  not rotated         {summary.slots - axis.n_turning}"
     yield f"  complete no turn    {axis.n_dead} within the context, {axis.n_still} not even a quarter of one"
     if axis.shortest < 2.0:
-        yield "  Some make over half a turn from one position to the next: for coordinates, such as from -1 to 1, this"
-        yield "  says nothing."
+        yield "  Some make over half a turn between neighbours: for coordinates from -1 to 1 this says nothing."
     yield ""
     who = "any two tokens" if summary.polar else "equal content"
     yield f"Score of {who} at a distance (1 at the same place, averaged over contents)"
     cells = [(str(lag), f"{value:.3f}") for lag, value in axis.curve]
-    for title, column in zip(("distance", "score"), zip(*cells, strict=True), strict=True):
-        yield f"  {title:20}" + "".join(f"{cell:<9}" for cell in column).rstrip()
+    width = WIDTH.get()
+    few = len(cells) if width is None else max((width - 22) // 9, 1)
+    for first in range(0, len(cells), few):
+        for title, column in zip(("distance", "score"), zip(*cells[first : first + few], strict=True), strict=True):
+            yield f"  {title:20}" + "".join(f"{cell:<9}" for cell in column).rstrip()
     yield f"  below one half      {_first(axis.half_lag)}"
     yield f"  below 0             {_first(axis.first_negative_lag)}; at {100.0 * axis.negative_share:.2g} % of them all"
     yield f"  lowest              {axis.lowest:.3f}, at distance {axis.lowest_lag}"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextvars
 import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 import rfrope
+from rfrope._core import dispatch, results
 from rfrope._core.arguments import printable
 from rfrope.cli import audit, compare, design, diff, doctor, export, heads, inspect, kernels, plan, tune, validate
 from rfrope.cli.shared import print_text
@@ -38,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         options.words = list(sys.argv[1:] if arguments is None else map(str, arguments))
         command = f"rfrope {options.command}"
-        code: int = options.run(options)
+        code = contextvars.copy_context().run(_run, options)
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
@@ -51,6 +54,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, TypeError, OSError, MemoryError) as error:
         print_text(printable(f"{command}: error: {_name_option(_message_of(error), options)}"), file=sys.stderr)
         return 2
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Run a command, whose text is made for the terminal; JSON is not broken."""
+    results.WIDTH.set(None if options.json else shutil.get_terminal_size().columns)
+    dispatch.BEFORE_COMPILING[:] = [say_compiling]
+    try:
+        return int(options.run(options))
+    finally:
+        dispatch.BEFORE_COMPILING.clear()
+
+
+def say_compiling() -> None:
+    """Say on stderr why the first command on a machine takes longer."""
+    print_text("rfrope: compiling, which only the first calls on a machine need; some seconds", file=sys.stderr)
 
 
 def _message_of(error: Exception) -> str:

@@ -14,7 +14,6 @@ from rfrope.cli.shared import add_command, add_files, check_files, one_of, whole
 def add(commands: Any) -> None:
     """Add the command to the parser."""
     names = [engine.name for engine in engines.records() if engine.reading is not None]
-    names = [engine.name for engine in engines.records() if engine.reading is not None]
     command = add_command(
         commands,
         "compare",
@@ -29,7 +28,7 @@ def add(commands: Any) -> None:
     engine = {"type": one_of(names), "choices": names, "action": "append", "metavar": "NAME"}
     option("source", metavar="SOURCE", help="a Hugging Face config.json, or its folder")
     option("--engine", help="only this one; may be given again", **engine)
-    option("--seq-len", type=whole, metavar="n", help=length)
+    option("--context", "--seq-len", dest="seq_len", type=whole, metavar="n", help=length)
     option("--sources", action="store_true", help="list the files that each rule was written from")
     add_files(command, "html")
 

@@ -13,6 +13,7 @@ import rfrope
 from rfrope import designs, exports, kernels, plotting, storage
 from rfrope._core import angles
 from rfrope._core.arguments import show
+from rfrope._core.results import fill
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, check_files, format_table, lengths, one_of, whole
 from rfrope.moments import mean_kernel_band
@@ -133,12 +134,13 @@ def _describe_rope(rope: rfrope.Rope) -> str:
     made = [f"{name} {value}" for name in fields if (value := getattr(rope.source, name)) is not None]
     shape = f"{rope.frequencies.dtype} {tuple(rope.frequencies.shape)}"
     kind = " of polar features, one for each magnitude" if rope.polar else ""
-    return f"Frequencies{kind}, radians per position: {', '.join([shape, *made])}."
+    law = f" of {rope.source.kernel}" if isinstance(rope.source.kernel, str) else ""
+    return f"Frequencies{law}{kind}, radians per position: {', '.join([shape, *made])}."
 
 
 def _describe_bound(rope: rfrope.Rope, found: Fidelity) -> str:
     """Return a sentence on independent draws: their bound, and how many of them would come as close."""
-    return (
+    return fill(
         f"{rope.n_blocks} independent draws stay within {found.bound:.3g} of Φ at all lags with "
         f"{found.confidence:.0%} certainty (Hoeffding's\nbound: safe, not sharp); to stay within "
         f"{found.heads[found.worst].sup:.3g}, as here, it asks for {found.blocks or 'infinitely many'} of them."

@@ -25,7 +25,14 @@ def add(commands: Any) -> None:
     option = command.add_argument
     option("old", metavar="OLD", help="a Hugging Face config.json, its folder, or a file that rfrope.save wrote")
     option("new", metavar="NEW", help="another one")
-    option("--seq-len", type=whole, metavar="n", help="length of the text (default: the contexts)")
+    option(
+        "--context",
+        "--seq-len",
+        dest="seq_len",
+        type=whole,
+        metavar="n",
+        help="length of the text (default: the contexts)",
+    )
     option("--tolerance", type=float, default=0.01, metavar="T", help="part of a score that counts (default: 0.01)")
 
 

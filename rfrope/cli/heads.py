@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rfrope._core.results import fill
 from rfrope.cli import page
 from rfrope.cli.shared import (
     add_command,
@@ -117,7 +118,7 @@ def _table(found: Atlas, places: np.ndarray) -> list[tuple[str, ...]]:
 def _describe(found: Atlas) -> str:
     first = np.argsort(-np.nan_to_num(found.lag_explained.value), kind="stable")[:_SHOWN]
     table = format_table(_table(found, first), left=(0,))
-    return f"Heads whose lag explains most:\n{table}\n\n{_NOTES}"
+    return f"Heads whose lag explains most:\n{table}\n\n{fill(_NOTES)}"
 
 
 _NOTES = """lag explains: part of the variance of the logits; offset: lag at which the curve of the mean query and key

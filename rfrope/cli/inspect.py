@@ -16,6 +16,7 @@ import numpy as np
 import rfrope
 from rfrope import analysis, models, scaling
 from rfrope._core.arguments import positive, printable
+from rfrope._core.results import fill
 from rfrope.cli import page
 from rfrope.cli.shared import (
     add_command,
@@ -255,7 +256,7 @@ def _list_scheme(one: _Set) -> dict[str, Any]:
 
 def _explain(summaries: list[analysis.Summary]) -> str:
     """Return the data of the first table."""
-    return _FOUND + (_POLAR if any(one.polar for one in summaries) else "")
+    return fill(_FOUND + (_POLAR if any(one.polar for one in summaries) else ""))
 
 
 _Rows = list[tuple[str, ...]]

@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import Context
 from dataclasses import replace
 from importlib.resources import files as resources
 from typing import Any
@@ -74,11 +75,12 @@ def report(
     """
     paths = {name: getattr(options, name) for name in FILES if hasattr(options, name)}
     wanted = {name: path for name, path in paths.items() if path is not None}
-    text = describe() if "html" in wanted or not options.json else ""
+    text = "" if options.json else describe()
     made = {name: make(wanted[name]) for name, make in contents.items() if name in wanted}
     if "html" in wanted:
         again = copyable("The command", shlex.join(["rfrope", *options.words]))
-        made["html"] = rendered(title, [*parts, again], text).encode()
+        # at no terminal's width
+        made["html"] = Context().run(lambda: rendered(title, [*parts, again], describe())).encode()
     for name, content in made.items():
         with naming(FILES[name][0][0], wanted[name]):
             files.write(wanted[name], content, overwrite=options.force)

@@ -6,7 +6,6 @@ import argparse
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,6 @@ from rfrope.analysis.planning import ladder_base
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, check_files, list_names, naming, print_text, read_ropes, whole
 
-_WIDTH = 110  # the config as text
 _FEW = 8  # numbers of a list that it shows
 
 
@@ -164,5 +162,4 @@ def _describe(method: analysis.Method) -> str:
     text = json.dumps(config)
     short = re.sub(r"\[[^\[\]]*\]", shorten, text)
     where = "" if short == text else "; all numbers with --json, or in a config by -o and `rfrope export`"
-    lines = textwrap.wrap(short, _WIDTH, break_long_words=False, break_on_hyphens=False)
-    return "\n".join([f"Config for {method.name} (transformers){where}:", *lines])
+    return f"Config for {method.name} (transformers){where}:\n{short}"

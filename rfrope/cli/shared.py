@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import itertools
 import os
 import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -18,7 +15,7 @@ import numpy as np
 
 import rfrope
 from rfrope import plotting, storage
-from rfrope._core import files
+from rfrope._core import files, results
 from rfrope._core.arguments import list_choices, printable, show, spelled
 
 FILES = {  # by the attribute of the options: how each is asked for, how its name ends, what is written
@@ -29,7 +26,6 @@ FILES = {  # by the attribute of the options: how each is asked for, how its nam
     "html": (("--html",), (".html",), "write one page with interactive figures, tables and what to copy"),
 }
 _COLOURS = {"PASSED": "32", "FAILED": "31"}
-_NARROWEST = 16  # width to which a column gives way on a narrow terminal
 
 
 def add_command(
@@ -185,8 +181,9 @@ def list_names(ropes: dict[str, rfrope.Rope]) -> str:
 
 
 def print_text(text: Any, file: TextIO | None = None) -> None:
-    """Print a text, with verdicts in colour on a terminal and control characters escaped."""
+    """Print a text, to stdout at the width of the terminal, with verdicts in colour and control characters escaped."""
     shown = printable(str(text), "\n")
+    shown = results.wrap(shown) if file is None else shown
     if is_terminal() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":  # https://no-color.org
         shown = re.sub(
             r"^(PASSED|FAILED)\b", lambda word: f"\x1b[1;{_COLOURS[word[0]]}m{word[0]}\x1b[0m", shown, flags=re.M
@@ -200,22 +197,5 @@ def is_terminal() -> bool:
 
 
 def format_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2)) -> str:
-    """Return a table with a header row; columns are right-aligned except `left`.
-
-    On a narrow terminal, cells of the widest `left` columns are wrapped.
-    """
-    rows = [tuple(map(printable, row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    room = shutil.get_terminal_size().columns - 2 * (len(widths) - 1) if is_terminal() else sum(widths)
-    while sum(widths) > room and max(widths[i] for i in left) > _NARROWEST:
-        widths[max(left, key=lambda i: widths[i])] -= 1
-    lines = []
-    for row in [*rows[:1], tuple("-" * width for width in widths), *rows[1:]]:
-        cells = [textwrap.wrap(cell, width, break_on_hyphens=False) for cell, width in zip(row, widths, strict=True)]
-        for parts in itertools.zip_longest(*cells, fillvalue="") if any(cells) else [row]:
-            padded = [
-                part.ljust(w) if i in left else part.rjust(w)
-                for i, (part, w) in enumerate(zip(parts, widths, strict=True))
-            ]
-            lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+    """Return a table with a header row; columns are right-aligned except `left`."""
+    return "\n".join(results.align([tuple(map(printable, row)) for row in rows], left, rule=True))

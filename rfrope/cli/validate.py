@@ -12,6 +12,7 @@ import numpy as np
 from rfrope import kernels
 from rfrope._core import files, parallel
 from rfrope._core.arguments import probability
+from rfrope._core.results import fill
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, check_files, format_table, naming, whole
 from rfrope.validation import Row, Validation, validate
@@ -107,7 +108,7 @@ def _describe(results: list[Validation], options: argparse.Namespace) -> str:
     if options.polar:
         vectors = f"magnitudes of polar contents: {vectors}" + (" after softplus" if options.qk is None else "")
     paragraphs = [
-        f"{format_table(_summary(results), left=(0, 1, 4))}\n\n{_SPREAD}",
+        f"{format_table(_summary(results), left=(0, 1, 4))}\n\n{fill(_SPREAD)}",
         format_table([_COLUMNS, *rows]) if options.full else worst,
         f"Vectors: {results[0].n_pairs} pairs, {vectors}, {results[0].n_blocks} blocks; each row shows its worst pair, "
         "--full every lag and quantity.",
@@ -120,7 +121,7 @@ def _verdict(results: list[Validation], options: argparse.Namespace) -> Iterator
     """Yield the result in a sentence, and a warning where it rests on few draws."""
     first, tests = results[0], sum(len(result.rows) for result in results)
     worst = max(results, key=lambda result: abs(result.worst.z))
-    yield (
+    yield fill(
         f"{'PASSED' if all(result.passed for result in results) else 'FAILED'}: largest |z| {abs(worst.worst.z):.2f} "
         f"({worst.kernel}, {worst.worst.quantity}, lag {_lag(worst.worst)});\n"
         f"bound {min(r.bound for r in results):.2f} (Bonferroni, {tests} tests, alpha {options.alpha:g}); "

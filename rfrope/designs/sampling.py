@@ -295,7 +295,7 @@ def design(
     --------
     >>> rope = design("gaussian(scale=32)", head_dim=64, context=512, design="optimised")
     >>> rope
-    Rope(32 frequencies, pairing='half', head_dim=64, context=512)
+    Rope(32 frequencies, pairing='half', head_dim=64, context=512, kernel='gaussian(scale=32.0)')
     >>> rope.source.design, bool(rope.source.error["sup"] < 0.02)
     ('optimised', True)
     """

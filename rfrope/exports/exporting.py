@@ -291,7 +291,7 @@ def write(
     >>> os.path.getsize(path) > 100
     True
     """
-    path, (name, form) = path_of("path", path), engines.find_engine("engine", engine, "format")
+    path, (name, form) = path_of("path", path, "rope", rope), engines.find_engine("engine", engine, "format")
     if not path.endswith(form.suffixes):
         raise ValueError(f"path is {path!r}; expected for {name} a name that ends in {' or '.join(form.suffixes)}")
     if model is not None and not form.copies_model:

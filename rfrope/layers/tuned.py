@@ -155,7 +155,7 @@ class Tuning(Result):
         )
 
     def __str__(self) -> str:
-        return "\n".join([self.preface, "", *align(self.table, right=True), "", self.summary])
+        return "\n".join([self.preface, "", *align(self.table, left=(0,)), "", self.summary])
 
 
 def _mean(values: np.ndarray) -> tuple[float, float]:

@@ -361,6 +361,7 @@ class Rope:
         shown = [f"{n}={getattr(self, n)!r}" for n in ("pairing", "head_dim")]
         shown[0] += " (assumed)" if self.source.model.pairing_from == "assumed" else ""
         shown += [f"{n}={getattr(self, n)!r}" for n, value in usual.items() if getattr(self, n) != value]
+        shown += [f"kernel={self.source.kernel!r}"] if isinstance(self.source.kernel, str) else []
         return f"Rope({', '.join([what, *shown])})"
 
 

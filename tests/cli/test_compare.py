@@ -15,7 +15,7 @@ def test_text_and_json(run, folder):
     assert run("compare", "qwen.json") == (0, f"{found}\n", "")
     code, out, _ = run("compare", "qwen.json", "--json")
     assert (code, json.loads(out)) == (0, found.to_dict() | {"html": None})
-    options = ("--engine", "vllm", "--engine", "Trans_Formers", "--seq-len", "64", "--sources")
+    options = ("--engine", "vllm", "--engine", "Trans_Formers", "--context", "64", "--sources")
     code, out, _ = run("compare", "qwen.json", *options)
     assert code == 0
     for said in (

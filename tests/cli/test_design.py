@@ -132,7 +132,9 @@ def test_the_text_of_design_says_what_its_json_holds(run, tmp_path):
     _, text, _ = run("design", *arguments, "-o", tmp_path / "set.npz")
     held = designed(run, *arguments)
     worst, mean = held["heads"][held["worst"]], held["mean"]
-    assert text.startswith("Frequencies, radians per position: float64 (3, 16, 1), design stratified, seed 2.\n")
+    assert text.startswith(
+        "Frequencies of gaussian(scale=16.0), radians per position: float64 (3, 16, 1), design stratified, seed 2.\n"
+    )
     assert text.endswith(f"\nWritten: {tmp_path / 'set.npz'}\n")
     wanted = [f"{held['worst']}, worst", f"{worst['rms']:.3g}", "gaussian(scale=16.0)", f"{worst['sup']:.3g}"]
     wanted += [str(worst["sup_lag"][0]), f"{worst['shortest']:.4g} to {worst['longest']:.4g}"]

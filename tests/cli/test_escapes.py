@@ -89,7 +89,8 @@ def test_commands_print_no_escapes_of_a_config(command, config, capsys, quick_fi
 
 
 @campaign
-def test_the_name_of_a_part_is_shown_with_escapes(tmp_path, capsys, quick_fits):
+def test_the_name_of_a_part_is_shown_with_escapes(tmp_path, capsys, monkeypatch, quick_fits):
+    monkeypatch.setenv("COLUMNS", "1000")
     path, html = tmp_path / "config.json", tmp_path / "page.html"
     path.write_text(json.dumps(CONFIGS["a part"]))
     for command in ("inspect", "compare", "plan"):

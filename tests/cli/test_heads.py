@@ -66,6 +66,11 @@ def test_the_text_the_tables_and_the_page_have_every_head_with_errors(run, folde
     assert float(table[curves["group"]]["lag_explained"]) == max(float(row["lag_explained"]) for row in table)
 
 
+@pytest.mark.parametrize("width", [80, 60])
+def test_the_text_fits_a_terminal(run_at, folder, width):
+    assert "outliers" in run_at(width, *line(folder))
+
+
 def test_json_and_several_texts(run, folder):
     texts = [folder / f"{number}.txt" for number in range(3)]
     code, out, err = run("heads", folder, "--json", "--tokens", "32", "--texts", *texts)

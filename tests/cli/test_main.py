@@ -17,6 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 from campaign import HANGS, campaign
+from published import BY_MODEL
 
 import rfrope
 from rfrope import cli
@@ -160,7 +161,8 @@ SCALING = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "orig
 @pytest.mark.parametrize(
     ("words", "block"), [one for one in OUTPUTS if one[1].strip()], ids=[w for w, b in OUTPUTS if b.strip()]
 )
-def test_the_outputs_on_the_documentation_page(run, folder, config, kept_fits, words, block):
+def test_the_outputs_on_the_documentation_page(run, folder, config, kept_fits, monkeypatch, words, block):
+    monkeypatch.setenv("COLUMNS", "80")
     if words.startswith("plan"):
         config("config.json", LLAMA_3)
     elif words.startswith(("compare", "audit", "diff")):
@@ -172,6 +174,32 @@ def test_the_outputs_on_the_documentation_page(run, folder, config, kept_fits, w
     code, out, _ = run(*shlex.split(words))
     assert code == (1 if words.startswith(("audit", "diff")) else 0)
     assert out.strip().startswith(wanted) if rest or wanted != textwrap.dedent(block).strip() else out.strip() == wanted
+
+
+LINES = (
+    "validate gaussian 'matern(nu=0.5, scale=16)' --samples 256 --trials 64 --full",
+    "design 'matern(nu=1.5)' --head-dim 16 --heads 3 --ladder 8:512 --context 64 -o new.npz --force",
+    "inspect plane.npz --context 16",
+    "inspect --base 10000 --base 500000 --head-dim 128 --context 512",
+    "inspect {}",
+    "inspect {} layers.json --context 4096",
+    "plan {} --context 2000000",
+    "compare {} --sources",
+    "export {} --to json",
+    "diff {} qwen.json",
+    "audit wrong.npz qwen.json",
+    "export --list",
+    "kernels",
+    pytest.param("doctor", marks=campaign),
+)
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("words", LINES)
+def test_no_line_is_wider_than_the_terminal(run_at, folder, config, quick_fits, words, width):
+    for model in ("Llama 3.1 8B", "gpt-oss-20b", "Qwen2.5 7B with YaRN") if "{}" in words else ("Llama 2 7B",):
+        name = config(f"{model}.json", BY_MODEL[model].config)
+        run_at(width, *shlex.split(words.format(shlex.quote(name))))
 
 
 def test_the_documentation_page_has_outputs():
@@ -192,6 +220,17 @@ def test_the_console_script_is_main():
 
     (script,) = entry_points(group="console_scripts", name="rfrope")
     assert script.load() is main
+
+
+@campaign
+def test_the_first_call_on_a_machine_says_that_it_compiles(tmp_path):
+    """Once, on stderr; calls that compile nothing say nothing, and those do not that find it done."""
+    pytest.importorskip("numba", reason="loops are compiled by Numba")
+    said = b"rfrope: compiling, which only the first calls on a machine need; some seconds"
+    inspect = ("inspect", "--base", "1e4", "--head-dim", "8", "--context", "16")
+    for words, errors in ((("kernels",), []), (inspect, [said]), (inspect, []), ((*inspect, "--json"), [])):
+        done = program(*words, NUMBA_CACHE_DIR=str(tmp_path))
+        assert (done.returncode, done.stderr.splitlines()) == (0, errors), words
 
 
 def test_exit_codes_leave_the_process():

@@ -59,6 +59,11 @@ def test_the_text_the_rope_and_the_page(run, folder, tmp_path):
     assert len(found["losses"]["ntk"]["beyond"]["documents"]) == 2
 
 
+@pytest.mark.parametrize("width", [80, 60])
+def test_the_text_fits_a_terminal(run_at, folder, width):
+    assert "\nlearned " in run_at(width, *line(folder, "--starts", "ntk"))
+
+
 def test_windows_may_see_the_text(run, folder):
     found = [run(*line(folder, "--starts", "ntk", "--json", "--keys", keys)) for keys in ("window", "text")]
     assert [code for code, _, _ in found] == [0, 0]

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import json
+from contextvars import Context
 from html.parser import HTMLParser
 
 import numpy as np
@@ -158,6 +159,32 @@ def test_plain_values_are_ready_for_json():
     assert json.loads(json.dumps(found, allow_nan=False)) == found == wanted
 
 
-@pytest.mark.parametrize(("right", "second"), [(False, "bb  1    x"), (True, "bb    1  x")])
-def test_rows_are_aligned_in_columns(right, second):
-    assert results.align([("a", "200", ""), ("bb", "1", "x")], right=right) == ["a   200", second]
+@pytest.mark.parametrize(("left", "second"), [(None, "bb  1    x"), ((0,), "bb    1  x")])
+def test_rows_are_aligned_in_columns(left, second):
+    assert results.align([("a", "200", ""), ("bb", "1", "x")], left) == ["a   200", second]
+
+
+def test_lines_fit_a_width():
+    def at(width, function, *arguments):
+        return Context().run(lambda: (results.WIDTH.set(width), function(*arguments))[1])
+
+    rows = [("name", "number", "what it is"), ("one", "12 345 678", "a long text of many words that is broken")]
+    assert max(map(len, at(100, results.align, rows))) == 58
+    lines = at(40, results.align, rows, (0, 2))
+    assert max(map(len, lines)) <= 40
+    assert all(line[6:16] in ("    number", "12 345 678", " " * 10) for line in lines)
+    assert " ".join(line[18:].strip() for line in lines[1:]) == rows[1][2]
+    assert at(22, results.align, rows, (0, 2)) == [
+        *("name      number", "one   12 345 678", "", "name  what it is", "one   a long text of"),
+        *("      many words that", "      is broken"),
+    ]
+    for text in ("two\n  lines", "a word " * 50):
+        assert at(None, results.fill, text) == at(None, results.wrap, text) == text
+    assert at(20, results.fill, "a text\nof some lines that are broken") == "a text of some lines\nthat are broken"
+    for line, broken in {
+        "x: what is broken off hangs": "x: what is broken\n  off hangs",
+        "  label  what it says of it": "  label  what it\n         says of it",
+        "    indented, without labels": "    indented,\n      without labels",
+        "a_word_that_is_longer_than_that": "a_word_that_is_longer_than_that",
+    }.items():
+        assert at(20, results.wrap, line) == broken

@@ -2,12 +2,15 @@
 
 import contextlib
 import csv
+import os
 import pathlib
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
 import pytest
-from campaign import campaign, sparse
+from campaign import HANGS, campaign, sparse
 from conftest import benchmark
 from problems import Z_BOUND
 
@@ -451,3 +454,48 @@ def test_polar_sets_have_a_frequency_for_each_feature(design, heads):
     assert rope.source == plain.source
     with pytest.raises(ValueError, match="rotary_dim is 4, but all polar features are rotated; expected None"):
         rfrope.design("gaussian(scale=8)", head_dim=8, context=32, rotary_dim=4, polar=True)
+
+
+# -- the same bits elsewhere: docs/conventions.rst has these sizes -----------------------------------------------------
+
+DRAWN = """
+import sys, numpy as np, rfrope
+found = []
+for law in sys.argv[2:]:
+    estimate = rfrope.estimate_kernel([0.1, 1.0, 10.0, 100.0], law, n_samples=4096, rng=0)
+    found.append(np.concatenate([rfrope.sample(law, 4096, rng=0), estimate.value, estimate.stderr]))
+np.save(sys.argv[1], found)
+"""
+WITHOUT_AVX_512 = "X86_V4 AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL"
+EXPONENTS = (0.02, 0.05, 0.1, 0.3, 1.0)
+
+
+@campaign
+def test_bits_and_where_they_differ(tmp_path):
+    """With ``-s`` it prints the sizes; ``RFROPE_OTHER_PYTHON`` names an interpreter with another NumPy."""
+    examples = [record.example for record in kernels.records()]
+    laws = [*examples, "matern(nu=0.1, scale=64)", *(f"power_exponential(exponent={e}, scale=7.3)" for e in EXPONENTS)]
+    places = {"here": {}, "without compiled loops": {"NUMBA_DISABLE_JIT": "1"}, "another NumPy": {}}
+    places["without AVX-512"] = {"NPY_DISABLE_CPU_FEATURES": WITHOUT_AVX_512}
+    other = os.environ.get("RFROPE_OTHER_PYTHON", sys.executable)
+    found, apart = {}, {}
+    for place, environment in places.items():
+        python = other if place == "another NumPy" else sys.executable
+        command = [python, "-W", "ignore", "-c", DRAWN, str(tmp_path / "drawn.npy"), *laws]
+        subprocess.run(command, check=True, env=os.environ | environment, timeout=HANGS)
+        found[place] = np.load(tmp_path / "drawn.npy")
+        here, there = found["here"], found[place]
+        steps = np.abs(there - here)[:, :4096] / np.spacing(np.maximum(np.abs(here), np.abs(there)))[:, :4096]
+        apart[place] = [int(step) for step in np.max(steps, axis=1)], np.max(np.abs(there - here)[:, 4096:4100], axis=1)
+        for law, step, error in zip(laws, *apart[place], strict=True):
+            sys.stdout.write(f"{place}, {law}: frequencies {step} units in the last place, estimates {error:.1e}\n")
+    for place in ("without compiled loops", "another NumPy"):
+        assert not any(apart[place][0])
+    assert np.max(apart["without compiled loops"][1][: len(examples)]) < 1e-14
+    assert not np.any(apart["another NumPy"][1])
+    assert max(apart["without AVX-512"][0][: len(examples) + 1]) <= 8
+    assert all(
+        step <= 20 / e for step, e in zip(apart["without AVX-512"][0][-len(EXPONENTS) :], EXPONENTS, strict=True)
+    )
+    for place in places:  # a far phase is any angle, and the estimate as good
+        assert np.all(np.abs(found[place] - found["here"])[:, 4096:4100] <= found["here"][:, 4100:])

@@ -96,6 +96,9 @@ def test_its_text():
         "Rope(8 frequencies, pairing='half', head_dim=32, attention_factor=1.5, sections=(4, 4), interleaved=True, "
         "context=64)"
     )
+    assert repr(rfrope.design("matern", head_dim=8, context=64)).endswith(
+        ", context=64, kernel='matern(nu=1.5, scale=1.0)')"
+    )
     assert repr(Rope(np.ones((2, 4, 3)))) == "Rope(frequencies (2, 4, 3), pairing='half', head_dim=8)"
 
 

@@ -298,6 +298,7 @@ BAD_OTHERS = {
     "from_complex real": (TypeError, "z has dtype float64", lambda: rfrope.rotation.from_complex(X)),
     "q and k width": (ValueError, r"q has shape \(3, 8\) but k has \(3, 6\)", lambda: rfrope.scores(X, X[:, :6], P, P, W)),
     "q and k dtype": (TypeError, "q has dtype float64 but k has float32", lambda: rfrope.block_coefficients(X, X.astype("f4"))),
+    "q and k byte order": (TypeError, "q has dtype <f8 but k has >f8; expected", lambda: rfrope.scores(X.astype("<f8"), X.astype(">f8"), P, P, W)),
     "one vector": (ValueError, r"q has shape \(8,\); expected \(..., tokens, d\)", lambda: rfrope.scores(X[0], X, P, P, W)),
     "q and k shapes": (ValueError, "q and k do not broadcast", lambda: rfrope.block_coefficients(np.ones((2, 8)), X)),
     "sparse x": (TypeError, r"x is a tensor of layout torch.sparse_coo; expected a dense one: pass x.to_dense\(\)", lambda: rfrope.rotate(library("torch").module.eye(8).to_sparse(), P, W)),

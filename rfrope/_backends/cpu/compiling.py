@@ -15,6 +15,8 @@ from numba import config, njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.extending import intrinsic
 
+from rfrope._core.dispatch import BEFORE_COMPILING
+
 _BROKEN = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, IndexError, TypeError, ValueError)
 FAILURES: list[str] = []  # what the disk or the files there said, for `rfrope doctor`
 _DIGEST = hashlib.sha256().digest_size
@@ -152,13 +154,16 @@ class _Kept(FunctionCache):
         self.files = self._cache_file = _Files(self._cache_path, self._impl.filename_base, stamp)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = None
         try:
-            return super().load_overload(sig, target_context)
+            found = super().load_overload(sig, target_context)
         except _BROKEN as error:
             _note(error)
             with suppress(*_BROKEN):
                 self.flush()  # so that what is compiled now can be kept
-            return None
+        while found is None and BEFORE_COMPILING:
+            BEFORE_COMPILING.pop()()
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
