@@ -20,7 +20,7 @@ import pytest
 OPTIONAL = ("torch", "jax", "cupy", "torch cuda")  # libraries that the extra "test" does not bring
 SLOW = ("dask",)  # libraries whose every call takes long, however small its arrays
 PATIENCE = 20  # seconds after which a command that goes on is asked whether it lost its interrupt
-LOST = "Exception ignored in: <function WeakSet"
+LOST = "Exception ignored in: "
 HANGS = 600  # seconds: a guard, not a measure; what has not come by then never comes
 
 campaign, wide = pytest.mark.campaign, pytest.mark.wide
@@ -76,8 +76,8 @@ def _is_of(item: pytest.Item, libraries: tuple[str, ...]) -> bool:
 def interrupted(command: list[str]) -> tuple[int, str, str]:
     """Run a command, interrupt it half a second after its first line, which is "ready": exit code, output, errors.
 
-    Python prints and loses an interrupt that comes in the microsecond in which it frees a thread, in the callback of
-    its own set of threads; a command that says so is run again, twice at most.
+    Python prints and loses an interrupt that comes while it frees a thread or a module, in a callback; a command that
+    says so is run again, twice at most.
     """
     for _ in range(3):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -130,7 +130,7 @@ class Line(NamedTuple):
         """Return `lattice_variance` at one lag.
 
         Intervals halve towards the end of the last cell. Beyond them, that cell gets the remainder of the overall mean
-        and mean square, and the others vary so little that their mean is used.
+        and mean square, and turns so much faster than the others that it does not depend on them.
         """
         ends = 1.0 - 0.5 ** np.arange(TAIL_PANELS + 1.0)
         phases = x * self.magnitudes((cells - 1.0 + ends) / cells)
@@ -142,7 +142,10 @@ class Line(NamedTuple):
             for a, b, n in zip(ends, ends[1:], counts.astype(int).tolist(), strict=False)
         ]
         place, weight = place_nodes(np.append(np.concatenate(parts), ends[-1]))
-        beyond, share = place_nodes(np.array([ends[-1], 1.0]))
+        slower = phases[0] - x * self.magnitudes((cells - 2.0 + ends[-1:]) / cells)[0]  # turns of the others there
+        more = 1 + int(slower) // NODES.size
+        _check_nodes(cells * float(more), x)
+        beyond, share = place_nodes(np.linspace(ends[-1], 1.0, more + 1))
         others = cosine_fall(x * self.magnitudes((np.arange(cells - 1)[:, None] + np.append(place, beyond)) / cells))
         last = cosine_fall(x * self.magnitudes((cells - 1.0 + place) / cells))
         both = np.append(weight, share)

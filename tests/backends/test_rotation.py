@@ -52,6 +52,15 @@ def rng():
     return np.random.default_rng(11)
 
 
+def test_the_last_group_of_rows_that_share_phases_ends_with_them(rng):
+    """As many heads as one item of work takes, and three more: in place none is turned twice."""
+    x = rng.standard_normal((plans._LARGEST_GROUP + 3, 1, 8))
+    with without_backends():
+        wanted = rfrope.rotate(x, [5], rfrope.geometric(4))
+    rfrope.rotate(x, [5], rfrope.geometric(4), out=x)
+    np.testing.assert_allclose(x, wanted, atol=1e-14)
+
+
 # -- the twins are the generic functions -------------------------------------------------------------------------------
 
 

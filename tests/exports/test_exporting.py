@@ -175,6 +175,14 @@ def test_phases_less_whole_turns_lose_nothing_far_away():
     assert (lost.table, lost.frequency) == (pytest.approx((np.pi + 2.0) * 2.0**-24, rel=1e-12), 0.0)
 
 
+def test_one_position_has_no_phase_and_the_base_is_that_of_the_config():
+    assert exports.rounding(replace(ROPE, context=1), "transformers").table == 3.0 * 2.0**-24
+    (rope,) = rfrope.from_config({"model_type": "llama", "head_dim": 16, "rope_theta": 5e5})
+    made = exports.export(rfrope.scaling.linear(rope, 2.0), "transformers")["rope_parameters"]
+    assert made["rope_theta"] == 5e5
+    np.testing.assert_allclose(made["long_factor"], 2.0, rtol=1e-6)
+
+
 def test_roundings_in_words():
     assert exports.rounding(ROPE, "json") == exports.Rounding(0.0, 0.0, 0.0, CONTEXT)
     start = "over 300 positions: frequencies to 0.0e+00, the mean kernel to "

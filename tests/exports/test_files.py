@@ -85,6 +85,11 @@ def test_the_part_of_a_head_is_written_under_the_names_of_the_class(merge, engin
         assert (made["rotary_pct"], made["rotary_emb_base"]) == (16 / head, 10_000.0)
 
 
+def test_the_width_that_turns_is_replaced_where_a_config_has_it(merge):
+    config = SIZES | {"num_attention_heads": 2, "rope_theta": 1e4, "rotary_dim": 8}
+    assert merge(config, replace(ROPE, head_dim=32))["rotary_dim"] == 16
+
+
 @pytest.mark.parametrize(
     ("engine", "own"), [("transformers", {}), ("TensorRT-LLM", {"original_max_position_embeddings": 4096})]
 )

@@ -136,6 +136,9 @@ def test_files_that_the_tensor_is_not_for(model, tmp_path):
     other = "is of the architecture 'llama', the export for 'gemma4'; expected architecture='llama'"
     refused(model, other, KINDS["no factor"](1), architecture="gemma4")
     refused(model, "turns 16 features of a head, the Rope 8", Rope(np.ones(4), context=8))
+    part = tmp_path / "part.gguf"
+    tiny_llama.write(part, tiny_llama.weights(), n_rot=8)  # half of a head
+    refused(part, "turns 8 features of a head, the Rope 16")
     qwen, split, text = (tmp_path / f"{name}.gguf" for name in ("qwen", "split", "text"))
     tiny_llama.write(qwen, tiny_llama.weights(), architecture="qwen3")
     refused(qwen, "architecture is 'qwen3', whose loader is not known to read divisors, and refuses what it does not")

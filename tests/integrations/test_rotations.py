@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import importlib.util
 import pathlib
+import types
 import warnings
 
 import numpy as np
@@ -42,6 +43,50 @@ def test_fewer_queries_are_at_the_last_positions(frequencies):
     turned = rotations.rotate_features(rotary, False, (q, k), at, False)
     for x, got, places in ((q, turned[0], at[0, 4:]), (k, turned[1], at[0])):
         assert torch.equal(got, rfrope.rotate(x, places, torch.from_numpy(frequencies)))
+
+
+def usual(q, k, cos, sin, position_ids=None, unsqueeze_dim=1):
+    """Parameters as those of most models' functions."""
+
+
+@pytest.mark.parametrize(("axis", "heads_last"), [(1, False), (2, True), (-2, True), (-3, False)])
+@pytest.mark.parametrize("layer", [None, 1])
+def test_a_call_says_where_heads_are_and_a_layer_has_its_own_module(axis, heads_last, layer):
+    modules = [RotaryEmbedding(rfrope.geometric(4, base=base)) for base in (1e4, 100.0)]
+    told = types.SimpleNamespace(
+        turning_module=modules.__getitem__, turns_last=False, is_complex=False, is_tagged=False
+    )
+    q, k, at = torch.rand(1, 4, 3, 8), torch.rand(1, 2, 3, 8), torch.arange(5, 8)[None]
+    given = [x.transpose(1, 2) if heads_last else x for x in (q, k)]
+    found = rotations._rotation_by_positions(usual, told, layer)(*given, at[..., None], None, unsqueeze_dim=axis)
+    for got, wanted in zip(found, modules[layer or 0](q, k, at), strict=True):
+        assert torch.equal(got.transpose(1, 2) if heads_last else got, wanted)
+
+
+def test_the_last_of_four_rows_of_position_ids_are_the_axes():
+    """Text positions may stand before those of M-RoPE, as in Qwen2.5-VL."""
+    rotary = rotations.Rotary(torch.nn.Module(), "", "", torch.nn.Module(), True)
+    made = rotations.Positions(rotary, {"all": RotaryEmbedding(np.ones((4, 3)))})
+    ids = torch.arange(4 * 5).reshape(4, 1, 5)
+    assert torch.equal(made(None, ids)[0], ids[1:].movedim(0, -1))
+
+
+@pytest.mark.parametrize(
+    ("key", "pairing"),
+    [({}, "interleaved"), ({"rope_interleave": True}, "interleaved"), ({"rope_interleave": False}, "half")],
+)
+def test_a_key_of_the_config_says_the_pairing(key, pairing):
+    assert rotations._pairing(types.SimpleNamespace(model_type="deepseek_v3", **key)) == pairing
+
+
+def test_a_list_of_ropes_has_one_for_each_layer_of_one_kind():
+    model = made()
+    for ropes in ([ropes_of(model)] * 3, [ropes_of(model)]):
+        with pytest.raises(ValueError, match=f"rope has {len(ropes)} Ropes, but the model has 2 layers: as many"):
+            replace_rotary(model, ropes)
+    model = made("gemma3_text", **TYPES["gemma3_text"])
+    with pytest.raises(ValueError, match="rope has 2 Ropes, but the model has 2 kinds of layers: a mapping"):
+        replace_rotary(model, [rfrope.Rope(rfrope.geometric(8))] * 2)
 
 
 def test_a_replaced_model_is_neither_pickled_nor_copied_wrongly(tmp_path):

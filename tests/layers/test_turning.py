@@ -62,6 +62,17 @@ PLACES = {
 }
 
 
+@pytest.mark.parametrize("given", [{}, {"positions": torch.arange(6) + 2**52}])
+def test_positions_from_2_to_53_on_stay_whole(given):
+    """Float64 holds no odd number there, and has the bits of the checked way where it does."""
+    offset = 2**53 - 3 if not given else 2**52 - 3
+    module, q, k = RotaryEmbedding(FREQUENCIES), features(1, 4, 6, WIDTH), features(1, 2, 6, WIDTH, seed=1)
+    turned = module(q, k, offset=offset, **given)
+    positions = [2**53 - 3 + i for i in range(6)]
+    for x, found in zip((q, k), turned, strict=True):
+        assert torch.equal(found, exactly(rfrope.Rope(FREQUENCIES), x, np.asarray(positions)))
+
+
 ROPES = {
     "half": rfrope.Rope(FREQUENCIES, attention_factor=1.25),
     "interleaved": rfrope.Rope(FREQUENCIES, pairing="interleaved"),

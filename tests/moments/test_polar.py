@@ -242,6 +242,25 @@ def test_the_bound_near_lag_0_is_that_of_the_variance():
     np.testing.assert_allclose(far, [1.0, 2.0 * math.exp(-(40.0**2) / 128.0)], rtol=1e-12)
 
 
+def test_the_bound_of_bernstein_by_hand():
+    """Near lag 0, where it is the smaller one, with a bias."""
+    (q,), (k,), shift = contents(1, 12)
+    a, law, lag = q * k, kernels.parse(G), 3.0
+    phi, twice = float(law.phi(lag)), float(law.phi(2.0 * lag))
+    variance = np.sum(a**2 * ((1.0 + twice * np.cos(2.0 * shift)) / 2.0 - (phi * np.cos(shift)) ** 2))
+    most, t = np.max(a * (1.0 + np.abs(phi * np.cos(shift)))), 12.0 * math.sqrt(variance)
+    wanted = 2.0 * math.exp(-(t**2) / (2.0 * variance + 2.0 * most * t / 3.0))
+    assert wanted < 2.0 * math.exp(-(t**2) / (2.0 * np.sum(a**2)))
+    assert polar_tail(q, k, lag, G, t, shift=shift) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_one_bias_may_serve_all_blocks():
+    q, k, _ = contents(3, 5)
+    for function in FUNCTIONS:
+        found = function(q, k, 7.0, G, shift=[[0.3], [-1.0], [2.0]])
+        np.testing.assert_array_equal(found, function(q, k, 7.0, G, shift=np.repeat([[0.3], [-1.0], [2.0]], 5, axis=1)))
+
+
 def test_effective_blocks_by_hand():
     assert effective_blocks([1.0, 1.0], [3.0, 1.0]) == pytest.approx(16.0 / 10.0)
     assert effective_blocks([1.0, 0.0], [0.0, 1.0]) == 0.0

@@ -77,6 +77,11 @@ def test_bad_input(call, error, message):
 TOKENS_PER_SECOND = 25.0
 
 
+def test_times_of_a_video_are_rounded_down_from_float32():
+    """As in Qwen2.5-VL's code, where 90 x 0.7 is 63."""
+    assert mrope_positions([(91, 2, 2, 0.7)])[-1, 0] == 63 != int(90 * 0.7)
+
+
 def rope_index(name, segments, merge=2, seconds=None):
     """What a class of transformers gives, (L, 3); segments as `mrope_positions` takes them, pictures have t = 1."""
     torch = installed("torch")
