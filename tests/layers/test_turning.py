@@ -62,15 +62,11 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("given", [{}, {"positions": torch.arange(6) + 2**52}])
-def test_positions_from_2_to_53_on_stay_whole(given):
-    """Float64 holds no odd number there, and has the bits of the checked way where it does."""
-    offset = 2**53 - 3 if not given else 2**52 - 3
+def test_positions_beyond_2_to_53_are_added_to_an_offset_before_they_are_rounded():
     module, q, k = RotaryEmbedding(FREQUENCIES), features(1, 4, 6, WIDTH), features(1, 2, 6, WIDTH, seed=1)
-    turned = module(q, k, offset=offset, **given)
-    positions = [2**53 - 3 + i for i in range(6)]
-    for x, found in zip((q, k), turned, strict=True):
-        assert torch.equal(found, exactly(rfrope.Rope(FREQUENCIES), x, np.asarray(positions)))
+    positions = 2**53 + 1 + 2 * torch.arange(6)
+    for x, found in zip((q, k), module(q, k, positions=positions, offset=1), strict=True):
+        assert torch.equal(found, exactly(rfrope.Rope(FREQUENCIES), x, positions + 1))
 
 
 ROPES = {
