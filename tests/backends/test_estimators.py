@@ -63,6 +63,22 @@ def test_lags_in_any_number_of_tiles(lags, pairs):
     assert all(stop - start == 1 or first[stop] - first[start] <= 32 for start, stop in itertools.pairwise(tiles))
 
 
+@pytest.mark.parametrize("lags", [[2.0**45], [2.0**45, 3.0]])
+def test_phases_beyond_those_that_the_loop_reduces(lags):
+    """One row for each lag, which is added without a store, and several."""
+    kernel, rng = kernels.parse("sinc(bandwidth=1.0)"), np.random.default_rng(5)
+    for pairs in (1, 3):
+        delta, (a, b) = (
+            np.broadcast_to(np.reshape(lags, (-1, 1, 1)), (len(lags), pairs, 1)),
+            rng.standard_normal((2, 1, 1, 4)),
+        )
+        a, b = (np.broadcast_to(one, (len(lags), pairs, 4)) for one in (a, b))
+        found, expected = (
+            one(kernel, KEY, delta, a, b, 0, 600) for one in (estimators.score_sums, montecarlo._score_sums.generic)
+        )
+        assert scaled_error(found, expected, 600) < 1e-9
+
+
 SHAPES = st.sampled_from(
     [((), ()), ((1,), ()), ((), (1,)), ((3,), ()), ((), (4,)), ((3, 1), (5,)), ((2, 1, 3), (4, 1)), ((5,), (5,)),
      ((0,), ()), ((), (0,))]

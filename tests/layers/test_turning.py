@@ -69,6 +69,17 @@ def test_positions_beyond_2_to_53_are_added_to_an_offset_before_they_are_rounded
         assert torch.equal(found, exactly(rfrope.Rope(FREQUENCIES), x, positions + 1))
 
 
+@pytest.mark.parametrize("queries", [2, 6])
+def test_heads_in_groups_are_turned_by_operators_alone(queries, monkeypatch):
+    """As on a device without kernels: two sets, which queries share in groups of three."""
+    monkeypatch.setattr(RotaryEmbedding, "_runs_operators", lambda self, x: True)
+    monkeypatch.setattr(RotaryEmbedding, "turn_at_once", lambda *_: None)
+    q, k = features(1, queries, 5, WIDTH), features(1, 2, 5, WIDTH, seed=1)
+    for x, found in zip((q, k), RotaryEmbedding(SETS)(q, k), strict=True):
+        sets = torch.from_numpy(SETS).repeat_interleave(x.shape[1] // 2, 0)
+        torch.testing.assert_close(found, rfrope.rotate(x, torch.arange(5)[:, None], sets), rtol=0, atol=1e-5)
+
+
 ROPES = {
     "half": rfrope.Rope(FREQUENCIES, attention_factor=1.25),
     "interleaved": rfrope.Rope(FREQUENCIES, pairing="interleaved"),

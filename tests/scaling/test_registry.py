@@ -60,7 +60,9 @@ def test_what_a_scheme_reaches_is_said_first(given, said, run, tmp_path):
     path.write_text(json.dumps(given))
     texts = [str(compared), plan.preface, run("inspect", str(path), "--context", 1024)[1]]
     assert [one.startswith(found) for one in (*texts, compared.verdict[0])] == [True] * 4
-    assert json.loads(run("inspect", str(path), "--json", "--context", 1024)[1])["sets"][0]["scheme"]["caution"] == found
+    assert (
+        json.loads(run("inspect", str(path), "--json", "--context", 1024)[1])["sets"][0]["scheme"]["caution"] == found
+    )
 
 
 def test_no_published_config_is_called_wrong():
