@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-import rfrope
 from rfrope import exports, models
 from rfrope._core.arguments import printable
 from rfrope.cli.shared import (
@@ -89,21 +88,8 @@ def _export(options: argparse.Namespace) -> tuple[str, Any]:
     known = isinstance(rope.context, int) or options.context is not None  # otherwise there is no length
     lost = exports.rounding(rope, options.to, **chosen) if known else None
     told = f"Written: {printable(options.output)}" if made is None else json.dumps(made, indent=1)
-    if made is not None or options.output.endswith(".json"):
-        told += _describe_scheme(rope, options.to, exports.export(rope, options.to, **chosen))
     found = {"engine": options.to, "output": options.output, "rounding": None if lost is None else vars(lost)}
     return f"{told}\nRounding{f', {lost}' if lost else ': unknown without a context'}.", found | {"export": made}
-
-
-def _describe_scheme(rope: rfrope.Rope, engine: str, made: dict[str, Any]) -> str:
-    """Return a line on a config's scheme that is written as divisors; or ""."""
-    written = made.get("rope_parameters", made.get("rope_scaling", {}))
-    scheme = rope.source.rope_parameters.get("rope_type")
-    if scheme in (None, "longrope", "rfrope") or "short_factor" not in written:
-        return ""
-    return (
-        f"\n{scheme} is written as one divisor for each frequency: {engine} is not known to read it as in this config."
-    )
 
 
 def _simplify(made: Any) -> Any:

@@ -60,15 +60,6 @@ def compute_longrope(request: ExportRequest, made: dict[str, Any]) -> Arithmetic
     return Arithmetic(frequencies.astype(np.float64), 5.0 * ULP, 3.0 * ULP)
 
 
-def compute_scheme(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
-    """Return frequencies that an engine computes by its own scheme: powers of the base, then a few operations."""
-    exact = request.rope.frequencies
-    with np.errstate(over="ignore"):
-        off = request.base ** (np.arange(0, request.rope.rotary_dim, 2) / request.rope.rotary_dim) / _powers(request)
-    frequencies = (exact * np.resize(off, exact.shape)).astype(np.float32)
-    return Arithmetic(frequencies.astype(np.float64), 8.0 * ULP, 3.0 * ULP)
-
-
 def config_format(
     carries: str,
     source: str,

@@ -14,13 +14,11 @@ from rfrope._core.arguments import choice, flag, path_of, positive, show, whole
 from rfrope._core.array import Array, select_device
 from rfrope._core.results import Result
 from rfrope.analysis import mean_kernel
-from rfrope.engines import formats
 from rfrope.engines.record import Engine, ExportRequest, Format
 from rfrope.exports.files import make_content
 from rfrope.exports.gguf import read_architecture
-from rfrope.models import Layers, compare
+from rfrope.models import Layers
 from rfrope.rotation.rope import Rope
-from rfrope.scaling.registry import stretched
 
 _FLAGGED = ("smollm3", "llama4_text")  # whose classes read no_rope_layers
 _DTYPES = ("float16", "float32", "float64")
@@ -44,8 +42,6 @@ class Rounding(Result):
         of the attention factor. A rotated feature is off by at most ``table * (|x_1| + |x_2|)`` times that factor.
     context : int
         Number of positions.
-    own : float
-        Part of `table` that is the engine's own: it multiplies positions by frequencies in float32.
 
     See Also
     --------
@@ -64,13 +60,11 @@ class Rounding(Result):
     kernel: float
     table: float
     context: int
-    own: float = 0.0
 
     def __str__(self) -> str:
-        own = f" ({self.own:.1e} from the engine's own float32 phases, which no export changes)" if self.own else ""
         return (
             f"over {self.context} positions: frequencies to {self.frequency:.1e}, the mean kernel to "
-            f"{self.kernel:.1e}, entries of cos and sin within {self.table:.1e}{own}"
+            f"{self.kernel:.1e}, entries of cos and sin within {self.table:.1e}"
         )
 
 
@@ -374,7 +368,11 @@ def _read_request(
     if form.any_rope:
         host = angles.from_vectors(angles.read_on_host(rope.frequencies), rope.frequencies)
     context, base, theta = options["context"], options["base"], rope.source.rope_parameters.get("rope_theta")
-    context = _find_context(rope) if context is None else whole("context", context, 1)
+    lengths = rope.context if isinstance(rope.context, tuple) else (rope.context,)
+    if context is not None:
+        context = whole("context", context, 1)
+    elif len(lengths) == 1:
+        (context,) = lengths
     if context is None and (needs_context or "context" in form.options):
         raise ValueError(f"context is None, and so is the Rope's; {name} needs it: expected context=")
     if base is None:
@@ -388,41 +386,7 @@ def _read_request(
     )
     if form.refusal is not None and (reason := form.refusal(request)):
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
-    scheme = _find_scheme(request, name, form) if options["base"] is None else None
-    return request, form if scheme is None else replace(form, make=lambda _: scheme, arithmetic=formats.compute_scheme)
-
-
-def _find_context(rope: Rope) -> int | None:
-    """Return the context of a Rope; of YaRN what it reaches, as Qwen's configs leave their context as it was."""
-    before = stretched(rope)
-    if before is not None and before.scheme == "yarn":
-        return before.reach
-    (context,) = rope.context if isinstance(rope.context, tuple) and len(rope.context) == 1 else (rope.context,)
-    return context if isinstance(context, int) else None
-
-
-def _find_scheme(request: ExportRequest, name: str, form: Format) -> dict[str, Any] | None:
-    """Return the scheme of an unchanged config in the keys of an engine that reads it as the Rope; or None."""
-    rope, parameters = request.rope, dict(request.rope.source.rope_parameters)
-    if not form.copies_model or ".json" not in form.suffixes or not parameters:
-        return None
-    found: dict[str, Any] = {"rope_parameters": parameters, "max_position_embeddings": request.context}
-    if "rope_scaling" in form.make(request):
-        about = {key: parameters.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in parameters}
-        scaling = {} if parameters["rope_type"] == "default" else {"rope_scaling": parameters}
-        found = about | scaling | {"max_position_embeddings": request.context}
-    if parameters["rope_type"] in ("yarn", "longrope", "llama3"):
-        parameters.setdefault("original_max_position_embeddings", rope.context)
-    try:
-        config = {"model_type": rope.source.model.model_type, "head_dim": rope.head_dim, **found}
-        (one, *_), *others = (part.engines for part in compare(config, [name], seq_len=request.context).ropes)
-    except ValueError:  # a scheme for one kind of layer, or one of two numbers of features
-        return None
-    read = one.rope
-    if others or read is None or read.frequencies.shape != rope.frequencies.shape:
-        return None
-    same = np.allclose(read.frequencies, rope.frequencies, rtol=1e-12, atol=0.0)
-    return found if same and np.isclose(read.attention_factor, rope.attention_factor, rtol=1e-12) else None
+    return request, form
 
 
 def _read_rope(rope: Any) -> Rope:
@@ -461,8 +425,8 @@ def _measure(request: ExportRequest, form: Format) -> Rounding:
     if request.heads is not None:
         sets = (replace(request.rope, frequencies=one) for one in request.rope.frequencies[..., 0])
         found = [_measure(replace(request, rope=one), form) for one in sets]
-        frequency, kernel, table, own = (max(column) for column in zip(*map(_errors, found), strict=True))
-        return Rounding(frequency, kernel, table, found[0].context, own)
+        frequency, kernel, table = (max(column) for column in zip(*map(_errors, found), strict=True))
+        return Rounding(frequency, kernel, table, found[0].context)
     made, exact = form.arithmetic(request, form.make(request)), request.rope.frequencies
     context = request.context or 1
     lags, last = np.arange(min(context, _MOST_LAGS)), context - 1
@@ -470,15 +434,15 @@ def _measure(request: ExportRequest, form: Format) -> Rounding:
         cos, _ = replace(request.rope, attention_factor=1.0).table(lags)
         missed = np.max(np.abs(np.mean(cos.astype(request.dtype).astype(np.float64) - cos, axis=-1)))
         return Rounding(0.0, float(missed), made.entry_error, context)
-    own = min(2.0, float(np.max(last * np.abs(made.frequencies) * made.phase_error)))
     if np.array_equal(made.frequencies, exact):
-        return Rounding(0.0, 0.0, made.entry_error + own, context, own)
+        phase = float(np.max(last * np.abs(exact) * made.phase_error))
+        return Rounding(0.0, 0.0, made.entry_error + phase, context)
     apart = np.abs(made.frequencies - exact)
     relative = np.divide(apart, np.abs(exact), where=np.abs(exact) > 1e-30, out=np.zeros_like(apart))
     missed = np.max(np.abs(mean_kernel(lags, made.frequencies) - mean_kernel(lags, exact)))
     phase = float(np.max(last * (apart + np.abs(made.frequencies) * made.phase_error)))
-    return Rounding(float(np.max(relative)), float(missed), min(2.0, phase + made.entry_error), context, own)
+    return Rounding(float(np.max(relative)), float(missed), min(2.0, phase + made.entry_error), context)
 
 
-def _errors(found: Rounding) -> tuple[float, ...]:
-    return found.frequency, found.kernel, found.table, found.own
+def _errors(found: Rounding) -> tuple[float, float, float]:
+    return found.frequency, found.kernel, found.table

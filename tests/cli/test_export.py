@@ -58,19 +58,6 @@ def test_a_config_is_a_source_too(run):
     assert run("export", "no_context.npz", "--to", "onnx", "--context", 8)[0] == 0
 
 
-def test_a_scheme_is_kept_or_it_says_so(run, config):
-    yarn = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64}
-    known = {"model_type": "qwen3", "head_dim": 16, "max_position_embeddings": 64, "rope_parameters": yarn}
-    code, out, _ = run("export", config("known.json", known), "--to", "vllm", "--json")
-    found = json.loads(out)["export"]
-    assert (code, found["max_position_embeddings"]) == (0, 256)
-    assert found["rope_parameters"] == yarn | {"partial_rotary_factor": 1.0}
-    unread = config("unread.json", known | {"rope_parameters": yarn | {"attention_factor": 1.2}})
-    said = "yarn is written as one divisor for each frequency: SGLang is not known to read it as in this config.\n"
-    for more in ((), ("-o", "made.json")):
-        assert said in run("export", unread, "--to", "sglang", *more)[1]
-
-
 def test_lists_and_conformance(run):
     code, out, _ = run("export", "--list")
     assert code == 0
