@@ -110,7 +110,8 @@ def _replace_rope(place: dict[str, Any], made: Mapping[str, Any], rope: Rope) ->
     if place.get("rotary_dim") is not None:
         beside["rotary_dim"] = rope.rotary_dim
     if _ORIGINAL in place or entry.get("original") is True:
-        beside[_ORIGINAL] = made["max_position_embeddings"]
+        scheme = made.get("rope_parameters") or made.get("rope_scaling") or {}
+        beside[_ORIGINAL] = scheme.get(_ORIGINAL, made["max_position_embeddings"])
     for name in DICTS:
         place.pop(name, None)
     place.update({**made, **beside})

@@ -60,7 +60,9 @@ def test_what_a_scheme_reaches_is_said_first(given, said, run, tmp_path):
     path.write_text(json.dumps(given))
     texts = [str(compared), plan.preface, run("inspect", str(path), "--context", 1024)[1]]
     assert [one.startswith(found) for one in (*texts, compared.verdict[0])] == [True] * 4
-    assert json.loads(run("inspect", str(path), "--json", "--context", 1024)[1])["sets"][0]["scheme"]["caution"] == found
+    assert (
+        json.loads(run("inspect", str(path), "--json", "--context", 1024)[1])["sets"][0]["scheme"]["caution"] == found
+    )
 
 
 def test_no_published_config_is_called_wrong():
@@ -73,6 +75,6 @@ def test_no_published_config_is_called_wrong():
 def test_a_plan_does_not_say_that_a_context_is_reached_that_is_not():
     (rope,) = rfrope.from_config(config(YARN, 32768))
     plan = analysis.plan(rope, 131072)
-    assert plan.preface.startswith(f"{SHORT}\nThe config is already stretched by yarn with factor 2, from 32768 positi")
+    assert plan.preface.startswith(f"{SHORT}\nThe plan starts from the frequencies before yarn. If ")
     assert (plan.stretched.reach, "unchanged" in plan.preface) == (65536, False)
     assert "It reaches the requested 65536 positions unchanged." in analysis.plan(rope, 65536).preface
