@@ -242,7 +242,7 @@ def _refuse_config(request: ExportRequest) -> str:
     """Return why a class would turn otherwise, or the contexts of a config do not say an attention factor."""
     rope, context = request.rope, request.context or 1
     factor, kind = rope.attention_factor, rope.source.model.model_type
-    if request.scheme is not None and kind in ("", *_BASES, *_OWN):
+    if request.scheme is not None and kind in ("", *_BASES):
         return ""
     if kind in (*_UNSCALED, *_OWN) or (kind and kind not in _BASES):
         return f"its class of {show(kind)} was not seen to read divisors"
