@@ -21,6 +21,7 @@ from rfrope.cli.shared import (
     read_ropes,
     whole,
 )
+from rfrope.scaling.registry import describe_reach
 
 
 def add(commands: Any) -> None:
@@ -89,7 +90,9 @@ def _export(options: argparse.Namespace) -> tuple[str, Any]:
     lost = exports.rounding(rope, options.to, **chosen) if known else None
     told = f"Written: {printable(options.output)}" if made is None else json.dumps(made, indent=1)
     found = {"engine": options.to, "output": options.output, "rounding": None if lost is None else vars(lost)}
-    return f"{told}\nRounding{f', {lost}' if lost else ': unknown without a context'}.", found | {"export": made}
+    told += f"\nRounding{f', {lost}' if lost else ': unknown without a context'}."
+    reach = describe_reach(rope) if options.context is None else ""
+    return f"{told}\n{reach}".rstrip("\n"), found | {"caution": reach, "export": made}
 
 
 def _simplify(made: Any) -> Any:

@@ -250,7 +250,8 @@ def _list_scheme(one: _Set) -> dict[str, Any]:
     about: dict[str, Any] = {name: getattr(rope, name) for name in ("head_dim", "rotary_dim", "pairing")}
     about |= {"sections": rope.sections, "interleaved": rope.interleaved, "pairing_from": model.pairing_from}
     about |= {"model_type": model.model_type, "window": model.window, "rope_parameters": one.parameters}
-    about |= {"caution": describe_reach(rope), "stretched": before and before.to_dict(), "seq_len": one.seq_len, "effect": one.effect}
+    about |= {"stretched": before and before.to_dict(), "seq_len": one.seq_len, "effect": one.effect}
+    about |= {"caution": describe_reach(rope)}
     return {"scheme": about}
 
 

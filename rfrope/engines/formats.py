@@ -29,11 +29,13 @@ def make_divisors(request: ExportRequest, ladder: np.ndarray) -> np.ndarray:
 
 
 def make_longrope(request: ExportRequest) -> dict[str, Any]:
-    """Return ``rope_parameters`` of transformers 5 with a divisor for each frequency, in longrope's keys.
+    """Return ``rope_parameters`` of transformers 5: the request's scheme, or a divisor for each frequency as longrope.
 
-    The lists for short and long texts are equal, and the context is its own original, so nothing switches while keys
-    are cached.
+    The lists of divisors for short and long texts are equal, and the context is its own original, so nothing switches
+    while keys are cached.
     """
+    if request.scheme is not None:
+        return {"rope_parameters": {**request.scheme}, "max_position_embeddings": request.context}
     factors = make_divisors(request, 1.0 / _powers(request)).tolist()
     parameters: dict[str, Any] = {"rope_type": "longrope", "rope_theta": request.base}
     parameters |= {"short_factor": factors, "long_factor": factors, "factor": 1.0}
@@ -47,17 +49,32 @@ def make_longrope_with_mscales(request: ExportRequest) -> dict[str, Any]:
     """Return the same for engines that read the attention factor from the keys of Phi-3.5-MoE."""
     made = make_longrope(request)
     factor = request.rope.attention_factor
-    made["rope_parameters"] |= {"short_mscale": factor, "long_mscale": factor}
+    if request.scheme is None:
+        made["rope_parameters"] |= {"short_mscale": factor, "long_mscale": factor}
     return made
 
 
+def make_rope_scaling(request: ExportRequest) -> dict[str, Any]:
+    """Return the same in the keys of older configs: ``rope_scaling``, None for a ladder, with what stands beside it."""
+    made = make_longrope(request)
+    parameters = made["rope_parameters"]
+    beside = {key: parameters.pop(key) for key in ("rope_theta", "partial_rotary_factor")}
+    scaling = None if parameters["rope_type"] == "default" else {"type": parameters["rope_type"], **parameters}
+    return {"rope_scaling": scaling, "max_position_embeddings": request.context, **beside}
+
+
 def compute_longrope(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
-    """Return ``1 / (f base**(2i/d))`` and its product with a position, in float32; powers may differ by a unit."""
-    parameters = made.get("rope_parameters") or made["rope_scaling"]
-    factors = np.asarray(parameters["short_factor"], dtype=np.float32)
+    """Return ``1 / (f base**(2i/d))`` and its product with a position, in float32; powers may differ by a unit.
+
+    Other schemes are two operations more on the same powers, and between llama3's bands a difference of near numbers.
+    """
+    name = "longrope" if request.scheme is None else request.scheme["rope_type"]
+    ladder = request.base ** -(np.arange(request.rope.n_blocks) / request.rope.n_blocks)
+    factors = make_divisors(request, 1.0 / _powers(request) if request.scheme is None else ladder).astype(np.float32)
     with np.errstate(over="ignore"):
         frequencies = np.float32(1.0) / (factors * _powers(request))
-    return Arithmetic(frequencies.astype(np.float64), 5.0 * ULP, 3.0 * ULP)
+    units = np.where(factors > 1.001, 18.0, 7.0) if name == "llama3" else 5.0 if name == "longrope" else 7.0
+    return Arithmetic(frequencies.astype(np.float64), units * ULP, 3.0 * ULP)
 
 
 def config_format(

@@ -221,19 +221,18 @@ def _make_config(request: ExportRequest) -> dict[str, Any]:
 
     Of a model that reads ``original`` and now ``context`` positions its class makes ``sqrt(ln context / ln original)``.
     """
-    made = formats.make_longrope(request)
-    parameters, factor = made["rope_parameters"], request.rope.attention_factor
-    theta, part = parameters.pop("rope_theta"), parameters.pop("partial_rotary_factor")
-    if factor > 1.0:
-        parameters["original_max_position_embeddings"] = round(made["max_position_embeddings"] ** (factor**-2.0))
-    return {"rope_theta": theta, "rope_scaling": {"type": "longrope", **parameters}, "partial_rotary_factor": part} | {
-        "max_position_embeddings": made["max_position_embeddings"]
-    }
+    made, factor = formats.make_rope_scaling(request), request.rope.attention_factor
+    if factor > 1.0 and request.scheme is None:
+        original = round(made["max_position_embeddings"] ** (factor**-2.0))
+        made["rope_scaling"]["original_max_position_embeddings"] = original
+    return made
 
 
 def _compute_config(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
     """Return the arithmetic of longrope, and how far the attention factor is off."""
     found, context = formats.compute_longrope(request, made), made["max_position_embeddings"]
+    if request.scheme is not None:
+        return found
     original = made["rope_scaling"]["original_max_position_embeddings"]
     scale = 1.0 if original == context else math.sqrt(math.log(context) / math.log(original))
     return replace(found, entry_error=found.entry_error + abs(scale / request.rope.attention_factor - 1.0))
@@ -243,6 +242,8 @@ def _refuse_config(request: ExportRequest) -> str:
     """Return why a class would turn otherwise, or the contexts of a config do not say an attention factor."""
     rope, context = request.rope, request.context or 1
     factor, kind = rope.attention_factor, rope.source.model.model_type
+    if request.scheme is not None and kind in ("", *_BASES):
+        return ""
     if kind in (*_UNSCALED, *_OWN) or (kind and kind not in _BASES):
         return f"its class of {show(kind)} was not seen to read divisors"
     if rope.head_dim != rope.rotary_dim:

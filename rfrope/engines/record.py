@@ -184,6 +184,8 @@ class ExportRequest:
         Type of tables.
     architecture : str
         Architecture of a GGUF.
+    scheme : mapping or None
+        ``rope_parameters`` of the config that the Rope still follows, if the engine reads them as the Rope.
 
     See Also
     --------
@@ -203,6 +205,7 @@ class ExportRequest:
     base: float
     dtype: str
     architecture: str
+    scheme: Mapping[str, Any] | None = None
 
     @property
     def interleaved(self) -> bool:

@@ -53,14 +53,12 @@ def _read_scaling(config: ConfigRope, base: np.ndarray, scaling: Mapping[str, An
 
 
 def _make_rope_scaling(request: ExportRequest) -> dict[str, Any]:
-    """Return the keys of older configs."""
-    made = formats.make_longrope(request)
-    parameters = made["rope_parameters"]
-    theta, part = parameters.pop("rope_theta"), parameters.pop("partial_rotary_factor")
-    del parameters["attention_factor"]
-    older = {"rope_theta": theta, "rope_scaling": {"type": "longrope", **parameters}}
-    older |= {name: request.context for name in ("max_position_embeddings", "original_max_position_embeddings")}
-    return older | {"partial_rotary_factor": part}
+    """Return the keys of older configs, and the original context beside them, where it is looked for first."""
+    made, key = formats.make_rope_scaling(request), "original_max_position_embeddings"
+    scaling = made["rope_scaling"] or {}
+    if request.scheme is None:
+        del scaling["attention_factor"]
+    return made | {name: value for name, value in scaling.items() if name == key}
 
 
 ENGINE = Engine(

@@ -18,6 +18,7 @@ from rfrope.engines.record import Engine, ExportRequest, Format
 from rfrope.exports.files import make_content
 from rfrope.exports.gguf import read_architecture
 from rfrope.models import Layers
+from rfrope.models.rewriting import keep_scheme
 from rfrope.rotation.rope import Rope
 
 _FLAGGED = ("smollm3", "llama4_text")  # whose classes read no_rope_layers
@@ -42,6 +43,11 @@ class Rounding(Result):
         of the attention factor. A rotated feature is off by at most ``table * (|x_1| + |x_2|)`` times that factor.
     context : int
         Number of positions.
+    phases : float
+        Part of `table` that is the engine's own arithmetic, first its product of position and frequency in float32: any
+        RoPE with these frequencies has it there. 0 for tables.
+    scheme : str
+        Scheme in an exported config: the config's own, "longrope" for divisors; "" where no config is exported.
 
     See Also
     --------
@@ -60,11 +66,15 @@ class Rounding(Result):
     kernel: float
     table: float
     context: int
+    phases: float = 0.0
+    scheme: str = ""
 
     def __str__(self) -> str:
+        own = f", {self.phases:.1e} of it by the engine's float32 phases, as with any RoPE" if self.phases else ""
         return (
             f"over {self.context} positions: frequencies to {self.frequency:.1e}, the mean kernel to "
-            f"{self.kernel:.1e}, entries of cos and sin within {self.table:.1e}"
+            f"{self.kernel:.1e}, entries of cos and sin within {self.table:.1e}{own}"
+            f"{f'; exported as {self.scheme}' if self.scheme else ''}"
         )
 
 
@@ -130,7 +140,7 @@ def export(
         Number of positions for tables and configs. Default: that of the Rope.
     base : float, optional
         Base of the ladder that divisors refer to, which the engine multiplies back; it affects only the rounding.
-        Default: that of the Rope's ``source``, or 10000.
+        Default: that of the Rope's ``source``, or 10000. With another one a config's scheme becomes divisors, too.
     dtype : {"float16", "float32", "float64"}, optional
         Type of tables. Default: "float32".
     architecture : {"llama", "phi3", "gemma4"}, optional
@@ -140,10 +150,11 @@ def export(
     -------
     dict
         Numbers, strings, lists and NumPy arrays. For transformers, vLLM and SGLang ``rope_parameters`` and
-        ``max_position_embeddings``; for llama.cpp ``tensors`` and ``keys``; for the others arguments by name. With one
-        set per head, tables have a row for each head and position, in the order of ``format.heads`` in
-        ``exports.records()``. For ``Layers``, ``rope_parameters`` has a dict for each kind, with ``layer_types``, or
-        ``no_rope_layers`` for models that read it.
+        ``max_position_embeddings``: the scheme of the config that the Rope still follows, where the engine reads it as
+        this Rope at every length, or else divisors in longrope's keys. For llama.cpp ``tensors`` and ``keys``; for the
+        others arguments by name. With one set per head, tables have a row for each head and position, in the order of
+        ``format.heads`` in ``exports.records()``. For ``Layers``, ``rope_parameters`` has a dict for each kind, with
+        ``layer_types``, or ``no_rope_layers`` for models that read it.
 
     Raises
     ------
@@ -384,9 +395,22 @@ def _read_request(
         choice("dtype", options["dtype"] or "float32", _DTYPES),
         options["architecture"] or "llama",
     )
-    if form.refusal is not None and (reason := form.refusal(request)):
+    scheme = keep_scheme(request.rope, context, name) if _is_config(form) and request.base == theta else None
+    return _refuse(name, replace(request, scheme=scheme), form), form
+
+
+def _refuse(name: str, request: ExportRequest, form: Format) -> ExportRequest:
+    """Return a request, or say why an engine cannot have a Rope of a shape that it takes."""
+    reason, factor = "" if form.refusal is None else form.refusal(request), request.rope.attention_factor
+    if not reason and factor != 1.0 and not form.factor and request.scheme is None:
+        reason = f"its attention factor {factor} would be dropped: multiply scores by its square"
+    if reason:
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
-    return request, form
+    return request
+
+
+def _is_config(form: Format) -> bool:
+    return form.copies_model and form.suffixes == (".json",)
 
 
 def _read_rope(rope: Any) -> Rope:
@@ -415,8 +439,6 @@ def _find_obstacle(rope: Rope, shape: tuple[int, ...], form: Format) -> str:
         return "its pairing is None, a way of its own"
     if rope.pairing not in form.pairings:
         return f"it pairs {rope.pairing!r}, the engine {form.pairings[0]!r} alone; convert_pairing reorders weights"
-    if rope.attention_factor != 1.0 and not form.factor:
-        return f"its attention factor {rope.attention_factor} would be dropped: multiply scores by its square"
     return ""
 
 
@@ -429,19 +451,21 @@ def _measure(request: ExportRequest, form: Format) -> Rounding:
         return Rounding(frequency, kernel, table, found[0].context)
     made, exact = form.arithmetic(request, form.make(request)), request.rope.frequencies
     context = request.context or 1
+    scheme = str((request.scheme or {}).get("rope_type", "longrope")) if _is_config(form) else ""
     lags, last = np.arange(min(context, _MOST_LAGS)), context - 1
     if made.frequencies is None:
         cos, _ = replace(request.rope, attention_factor=1.0).table(lags)
         missed = np.max(np.abs(np.mean(cos.astype(request.dtype).astype(np.float64) - cos, axis=-1)))
         return Rounding(0.0, float(missed), made.entry_error, context)
     if np.array_equal(made.frequencies, exact):
-        phase = float(np.max(last * np.abs(exact) * made.phase_error))
-        return Rounding(0.0, 0.0, made.entry_error + phase, context)
+        table = made.entry_error + float(np.max(last * np.abs(exact) * made.phase_error))
+        return Rounding(0.0, 0.0, table, context, table, scheme)
     apart = np.abs(made.frequencies - exact)
     relative = np.divide(apart, np.abs(exact), where=np.abs(exact) > 1e-30, out=np.zeros_like(apart))
     missed = np.max(np.abs(mean_kernel(lags, made.frequencies) - mean_kernel(lags, exact)))
-    phase = float(np.max(last * (apart + np.abs(made.frequencies) * made.phase_error)))
-    return Rounding(float(np.max(relative)), float(missed), min(2.0, phase + made.entry_error), context)
+    phases = last * np.abs(made.frequencies) * made.phase_error
+    table, own = (min(2.0, float(np.max(one)) + made.entry_error) for one in (last * apart + phases, phases))
+    return Rounding(float(np.max(relative)), float(missed), table, context, own, scheme)
 
 
 def _errors(found: Rounding) -> tuple[float, float, float]:

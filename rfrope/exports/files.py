@@ -20,6 +20,7 @@ from rfrope.models.rope_parameters import DICTS
 from rfrope.rotation.rope import Rope
 
 _ORIGINAL = "original_max_position_embeddings"
+_OTHERS = ("finetuned", "llama_4_scaling_beta")  # keys of a scheme's dict that say nothing of the rotation
 
 
 def make_content(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
@@ -109,10 +110,12 @@ def _replace_rope(place: dict[str, Any], made: Mapping[str, Any], rope: Rope) ->
         beside |= {name: made[key] for name in (*names, *own.get(key, ())[:1]) if key in made}
     if place.get("rotary_dim") is not None:
         beside["rotary_dim"] = rope.rotary_dim
+    scheme = made.get("rope_parameters") or made.get("rope_scaling") or {}
     if _ORIGINAL in place or entry.get("original") is True:
-        beside[_ORIGINAL] = made["max_position_embeddings"]
-    for name in DICTS:
-        place.pop(name, None)
+        beside[_ORIGINAL] = scheme.get(_ORIGINAL, made["max_position_embeddings"])
+    for old in [place.pop(name, None) for name in DICTS]:
+        if isinstance(old, dict) and scheme.get("rope_type") == old.get("rope_type", old.get("type")):
+            scheme |= {key: old[key] for key in _OTHERS if key in old}
     place.update({**made, **beside})
 
 

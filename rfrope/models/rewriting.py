@@ -1,18 +1,26 @@
-"""Equivalent configs, for engines that read a config differently."""
+"""Equivalent configs, for engines that read a config differently; and whether one may stay as it is."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from rfrope import engines as registry
 from rfrope.engines.record import ConfigRope
-from rfrope.models.rope_parameters import DICTS
+from rfrope.models.rope_parameters import DICTS, from_rope_parameters
+from rfrope.models.scoring import choose_lengths, relative_error
+from rfrope.rotation.rope import Rope
+from rfrope.scaling.registry import names
 
 _USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # YaRN's defaults
 _ATTENTION = ("attention_factor", "mscale", "mscale_all_dim")
+_SAME = 1e-12  # relative; rules are evaluated in float64
+_ROUNDED = 2.0**-23  # frequencies may have been rounded to float32
+_OTHERWISE = ("alpha", "mrope_section")  # HunYuan's own class, and axes that the Rope has no more
 
 
 def rewrites(config: ConfigRope) -> Iterator[dict[str, Any]]:
@@ -34,6 +42,48 @@ def rewrites(config: ConfigRope) -> Iterator[dict[str, Any]]:
         yield from _yarn(config, scaling)
     if scheme in ("linear", "yarn", "llama3", "dynamic"):
         yield _write(config, _make_lists(config))
+
+
+def keep_scheme(rope: Rope, context: int | None, engine: str) -> dict[str, Any] | None:
+    """Return ``rope_parameters`` of the config that a Rope (D,) still follows, if an engine reads them as the Rope.
+
+    None if the frequencies were changed since, or were read for a long text, or the engine's rule gives others at some
+    length.
+    """
+    values, key = dict(rope.source.rope_parameters), "original_max_position_embeddings"
+    name = values.get("rope_type")
+    if name not in names() or context is None or not {*_OTHERWISE}.isdisjoint(values):
+        return None
+    rule = registry.find_engine("engine", engine, "reading")[1].rule
+    sizes: dict[str, Any] = {"head_dim": rope.head_dim, "max_position_embeddings": context}
+    source = replace(rope.source, model=replace(rope.source.model, pairing_from="given"))
+    one = replace(rope, context=context, source=source)
+    try:
+        if name in ("yarn", "longrope", "llama3"):
+            values.setdefault(key, rope.context)  # transformers' own default
+        if name == "yarn":
+            values.setdefault("factor", rope.context / values[key])
+        raw = {name: values[name] for name in ("rope_theta", "partial_rotary_factor")}
+        raw |= {"max_position_embeddings": context, "rope_scaling": None if name == "default" else values}
+        made = from_rope_parameters(values, **sizes)
+        if not _is_same(made, rope, _ROUNDED) or (name == "dynamic" and context != rope.context):
+            return None
+        for length in choose_lengths(one):
+            made = from_rope_parameters(values, **sizes, seq_len=length)
+            one = replace(one, frequencies=made.frequencies, attention_factor=made.attention_factor)
+            found = rule(ConfigRope(one, values, values, raw, length))
+            if found.pairing != rope.pairing or not _is_same(found, made, _SAME):
+                return None
+    except (ValueError, TypeError, KeyError):  # it is refused or unknown, or the source says what no config does
+        return None
+    return values
+
+
+def _is_same(one: Any, other: Any, error: float) -> bool:
+    """Return whether frequencies and attention factors are the same up to a relative error."""
+    return abs(one.attention_factor - other.attention_factor) <= error and (
+        relative_error(one.frequencies, other.frequencies) <= error
+    )
 
 
 def _write(config: ConfigRope, scaling: dict[str, Any] | None) -> dict[str, Any]:

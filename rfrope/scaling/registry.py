@@ -369,7 +369,8 @@ def stretched(rope: Rope) -> Stretched | None:
     -------
     Stretched or None
     """
-    found, values, name = _read_contexts(rope), rope.source.rope_parameters, rope.source.rope_parameters.get("rope_type")
+    found, values = _read_contexts(rope), rope.source.rope_parameters
+    name = values.get("rope_type")
     if found is None or found[0] <= 1.0:
         return None
     factor, original, context = found

@@ -58,6 +58,17 @@ def test_a_config_is_a_source_too(run):
     assert run("export", "no_context.npz", "--to", "onnx", "--context", 8)[0] == 0
 
 
+def test_an_unchanged_config_stays_and_says_what_it_reaches(run, config):
+    scheme = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    config("yarn.json", {"model_type": "llama", "head_dim": 16, "max_position_embeddings": 64, "rope_scaling": scheme})
+    code, out, err = run("export", "yarn.json", "--to", "vllm")
+    told, _, said = out.rpartition("exported as yarn.\n")
+    assert (code, err) == (0, "")
+    assert said == "yarn reaches 4 x 64 = 256 positions, where max_position_embeddings is 64.\n"
+    assert json.loads(told.partition("\nRounding, ")[0])["rope_parameters"]["rope_type"] == "yarn"
+    assert run("export", "yarn.json", "--to", "vllm", "--context", 256)[1].endswith("; exported as yarn.\n")
+
+
 def test_lists_and_conformance(run):
     code, out, _ = run("export", "--list")
     assert code == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_configs import CASES, CONTEXT, check_table, read_by_transformers, report
+from engine_configs import CASES, CONTEXT, SCHEMES, check_table, read_by_transformers, report
 from packages import installed
 from ropes import KINDS, SEEDS, carried_by, check, features
 
@@ -135,3 +135,19 @@ def test_the_check_sees_what_it_looks_for(hf, wrong):
     meant = replace(rope, pairing="interleaved") if wrong == "other pairing" else rope
     with pytest.raises(AssertionError):
         check(*rotate_by_phi3(hf, rope, exported), meant, "onnx" if wrong == "other pairing" else "transformers")
+
+
+@pytest.mark.parametrize("scheme", ["default", "linear", "yarn", "llama3"])
+@pytest.mark.parametrize(("base", "head_dim"), [(1e4, 96), (5e6, 128)])
+def test_a_scheme_that_stays_is_within_the_stated_rounding(hf, scheme, base, head_dim):
+    """At the far end of a long context, where float32 phases are off most."""
+    torch = importlib.import_module("torch")
+    values = (SCHEMES[scheme] or {"rope_type": "default"}) | {"rope_theta": base}
+    rope = rfrope.models.from_rope_parameters(values, head_dim=head_dim, max_position_embeddings=131072)
+    exported, lost = exports.export(rope, "transformers"), exports.rounding(rope, "transformers")
+    config = hf.LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, head_dim=head_dim, **exported)
+    positions = np.arange(131072 - 4096, 131072)
+    cos, _ = modeling("llama").LlamaRotaryEmbedding(config)(torch.zeros(1), torch.from_numpy(positions)[None])
+    missed = np.max(np.abs(cos[0, :, : head_dim // 2].numpy() - rope.table(positions)[0])) / rope.attention_factor
+    assert lost.scheme == scheme
+    assert missed <= lost.table <= 20.0 * missed

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from published import lists
 from ropes import CONTEXT, KINDS, carried_by
 
 import rfrope
@@ -52,7 +53,7 @@ def test_attention_factors_are_where_each_engine_looks():
 @pytest.mark.parametrize("factor", [1.0, 1.0693147180559945, 1.25])
 def test_the_contexts_of_mlx_lm_say_the_attention_factor(factor, tmp_path):
     """By our rule for its classes, and in a copy of a config; what whole positions lose is stated."""
-    rope, path = replace(LLAMA, attention_factor=factor, context=16384), tmp_path / "config.json"
+    rope, path = replace(LLAMA, attention_factor=factor, context=16384, source=None), tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "llama", "head_dim": 16, "rope_theta": 5e5, "vocab_size": 8}))
     exports.write(path, rope, "MLX-LM", model=path, overwrite=True)
     (found,) = rfrope.models.compare(path, ["MLX-LM", "transformers"], seq_len=16384).ropes
@@ -63,6 +64,69 @@ def test_the_contexts_of_mlx_lm_say_the_attention_factor(factor, tmp_path):
         exports.rounding(rope, "MLX-LM").table - exports.rounding(replace(rope, attention_factor=1.0), "MLX-LM").table
     )
     assert abs(found.engines[0].rope.attention_factor / factor - 1.0) == pytest.approx(lost, abs=1e-12)
+
+
+SCHEMES = {
+    "default": {"rope_type": "default"},
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512},
+    "yarn with an attention factor": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.0}
+    | {"original_max_position_embeddings": 512},
+    "yarn without its original context": {"rope_type": "yarn", "factor": 4.0},
+    "llama3": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    | {"original_max_position_embeddings": 512},
+    "longrope": {"rope_type": "longrope", "original_max_position_embeddings": 512, **lists(8)},
+    "ntk": {"rope_type": "ntk", "factor": 4.0},
+}
+OTHERWISE = {  # engines that read a scheme in another way, and get divisors
+    "dynamic": ("vLLM", "SGLang", "TensorRT-LLM"),
+    "yarn with an attention factor": ("SGLang", "MLX-LM", "TensorRT-LLM"),
+    "longrope": ("MLX-LM",),
+    "ntk": DICTS,
+}
+
+
+@pytest.mark.parametrize("engine", DICTS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_an_unchanged_config_keeps_its_scheme_where_the_engine_reads_it_as_the_rope(scheme, engine, tmp_path):
+    sizes = {"model_type": "llama", "head_dim": 16, "hidden_size": 64, "num_attention_heads": 4}
+    config = sizes | {"max_position_embeddings": 512, "rope_theta": 5e5, "rope_scaling": SCHEMES[scheme]}
+    (rope,) = rfrope.from_config(config)
+    kept, path = engine not in OTHERWISE.get(scheme, ()), tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    exports.write(path, rope, engine, model=path, overwrite=True)
+    made, written = exports.export(rope, engine), json.loads(path.read_text())
+    said = made.get("rope_parameters") or made["rope_scaling"] or {}
+    name = SCHEMES[scheme]["rope_type"] if kept else "longrope"
+    assert (said.get("rope_type", "default"), made["max_position_embeddings"]) == (name, 512)
+    assert {**written, **made} == written
+    if kept:
+        assert {key: said.get(key) for key in SCHEMES[scheme]} == SCHEMES[scheme] or name == "default"
+        for length in (None, 400, 2000):
+            before, after = (rfrope.from_config(one, seq_len=length)[0] for one in (config, path))
+            np.testing.assert_array_equal(after.frequencies, before.frequencies)
+            assert after.attention_factor == before.attention_factor
+        more = exports.export(rope, engine, context=2048)
+        assert more["max_position_embeddings"] == 2048
+    lost = exports.rounding(rope, engine)
+    assert (lost.scheme, str(lost).endswith(f"as with any RoPE; exported as {name}")) == (name, True)
+    assert 0.0 < lost.phases <= lost.table < 2.0 * lost.phases
+
+
+def test_a_rope_that_was_changed_is_not_what_its_config_says():
+    yarn = {"model_type": "llama", "head_dim": 16, "max_position_embeddings": 512, "rope_scaling": SCHEMES["yarn"]}
+    (rope,) = rfrope.from_config(yarn)
+    assert exports.export(rope, "vLLM")["rope_parameters"]["rope_type"] == "yarn"
+    others = [replace(rope, frequencies=0.999999 * rope.frequencies), replace(rope, attention_factor=1.0)]
+    for other in (*others, rfrope.scaling.linear(rope, 2.0)):
+        assert exports.export(other, "vLLM")["rope_parameters"]["rope_type"] == "longrope"
+    assert exports.export(rope, "vLLM", base=1e6)["rope_parameters"]["rope_type"] == "longrope"
+    (long,) = rfrope.from_config(yarn | {"rope_scaling": SCHEMES["longrope"]}, seq_len=2000)
+    np.testing.assert_array_equal(
+        exports.export(long, "vLLM")["rope_parameters"]["short_factor"],
+        exports.export(long, "vLLM")["rope_parameters"]["long_factor"],
+    )
 
 
 def test_ropes_of_layers_are_no_rope():

@@ -98,6 +98,20 @@ def test_the_original_context_beside_the_dict_is_replaced(merge, engine, own):
     assert made["original_max_position_embeddings"] == made["max_position_embeddings"] == CONTEXT
 
 
+def test_what_else_stands_in_the_dict_of_a_scheme_that_stays_is_kept(merge, tmp_path):
+    """Ministral 3 scales its queries by a key of that dict."""
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 75, "llama_4_scaling_beta": 0.1}
+    config = SIZES | {
+        "model_type": "ministral3",
+        "head_dim": 16,
+        "max_position_embeddings": 300,
+        "rope_parameters": yarn,
+    }
+    (rope,) = rfrope.from_config(config)
+    assert merge(config, rope)["rope_parameters"]["llama_4_scaling_beta"] == 0.1
+    assert "llama_4_scaling_beta" not in merge(config, name="other.json")["rope_parameters"]
+
+
 SMALL = Rope([1.0, 0.5], context=8)
 REFUSED = {
     "too few heads": (CONFIG | {"model_type": "phi", "num_attention_heads": 2}, ROPE, {}, "the Rope .*config.json"),

@@ -89,7 +89,7 @@ def test_a_dict_for_each_kind_and_the_kind_of_each_layer():
 def test_layers_without_rope_are_said():
     made = exports.export(list_layers(SMOL | {"no_rope_layers": [1, 0, 0, 1]}), "transformers")
     assert made["no_rope_layers"] == [1, 0, 0, 1]
-    assert made["rope_parameters"]["rope_type"] == "longrope"
+    assert made["rope_parameters"]["rope_type"] == "default"
 
 
 def test_layers_of_one_kind_are_one_rope():

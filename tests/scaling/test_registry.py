@@ -75,6 +75,6 @@ def test_no_published_config_is_called_wrong():
 def test_a_plan_does_not_say_that_a_context_is_reached_that_is_not():
     (rope,) = rfrope.from_config(config(YARN, 32768))
     plan = analysis.plan(rope, 131072)
-    assert plan.preface.startswith(f"{SHORT}\nThe config is already stretched by yarn with factor 2, from 32768 positi")
+    assert plan.preface.startswith(f"{SHORT}\nThe plan starts from the frequencies before yarn. If ")
     assert (plan.stretched.reach, "unchanged" in plan.preface) == (65536, False)
     assert "It reaches the requested 65536 positions unchanged." in analysis.plan(rope, 65536).preface
