@@ -177,7 +177,8 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
         size = _constant(getattr(law, unit), like, xp) if unit and size is None else size
     else:
         base = law if size is None else dataclasses.replace(law, **{unit: 1.0})  # type: ignore[type-var]
-        vectors = array.from_host(base.transport_points(host), xp, device=array.device(like), dtype=like.dtype)
+        found = base.transport_points(host) if size is None else base._transport(host)  # to be cut once it has its size
+        vectors = array.from_host(found, xp, device=array.device(like), dtype=like.dtype)
     if size is not None:
         vectors = vectors / size if unit in ("scale", "period") else vectors * size
         vectors = array.clip(vectors, -LARGEST, LARGEST, xp)
@@ -198,8 +199,8 @@ def _check_tails(law: Kernel, values: Values) -> None:
     elif index <= 2.0:
         lacking, meaning = ("mean", "do not converge") if index <= 1.0 else ("variance", "converge slowly")
         warnings.warn(
-            f"frequencies of {law.name} have tails of index {index:g}, their derivatives no {lacking}: gradients are "
-            f"right for these points, but as estimates for the law {meaning}; expected lighter tails, or evaluate_phi",
+            f"frequencies of {law.name} have tails of index {index:g}, so derivatives without {lacking}: gradients hold "
+            f"for these points, but estimates for the law {meaning}; expected lighter tails, or evaluate_phi",
             stacklevel=4,
         )
 
