@@ -199,8 +199,8 @@ def _check_tails(law: Kernel, values: Values) -> None:
     elif index <= 2.0:
         lacking, meaning = ("mean", "do not converge") if index <= 1.0 else ("variance", "converge slowly")
         warnings.warn(
-            f"frequencies of {law.name} have tails of index {index:g}, so derivatives without {lacking}: gradients hold "
-            f"for these points, but estimates for the law {meaning}; expected lighter tails, or evaluate_phi",
+            f"frequencies of {law.name} have tails of index {index:g}, so derivatives without {lacking}: gradients "
+            f"hold for these points, but estimates for the law {meaning}; expected lighter tails, or evaluate_phi",
             stacklevel=4,
         )
 
@@ -295,7 +295,7 @@ def _move_matern(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType) -> 
     if law.ndim == 1:
         y = _student_quantile(nu, np.minimum(u, 1.0 - u), xp)
         return _constant(np.sign(u - 0.5), nu, xp) * xp.sqrt(2.0 * nu) * xp.sinh(_cut(y, xp))
-    radius = xp.exp(_cut(0.5 * (xp.log(nu) - _log_gamma_quantile(nu, u[..., :1], xp)), xp))
+    radius = xp.exp(0.5 * (xp.log(nu) + _cut(-_log_gamma_quantile(nu, u[..., :1], xp), xp)))
     return radius * _constant(quantiles.normal_quantile(u[..., 1:]), nu, xp)
 
 
@@ -307,7 +307,7 @@ def _move_rational_quadratic(law: Kernel, u: np.ndarray, values: Values, xp: Mod
 
 def _cut(x: Array, xp: ModuleType) -> Array:
     """Bound numbers, and their derivatives, before their exponential overflows."""
-    most = 0.98 * math.log(float(xp.finfo(x.dtype).max))
+    most = -math.log(float(xp.finfo(x.dtype).smallest_normal))
     return xp.where(x > most, xp.full_like(x, most), x)
 
 
