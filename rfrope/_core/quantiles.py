@@ -80,10 +80,14 @@ _STUDENT: dict[float, Callable[[np.ndarray], np.ndarray]] = {
 @lru_cache(maxsize=64)
 def _student_lower(dof: float) -> Interpolant:
     """Lower half of Student's quantile function, for degrees of freedom without a closed form."""
-    from scipy.special import stdtrit
+    from scipy.special import betaincinv, stdtrit
 
     def lower(v: np.ndarray) -> np.ndarray:
-        return np.where(v == 0.5, 0.0, stdtrit(dof, v))  # 1e-16 in SciPy below 1.17
+        found, far = np.where(v == 0.5, 0.0, stdtrit(dof, v)), v < 2.0**-53  # 1e-16 at 1/2 in SciPy below 1.17
+        if np.any(far):  # where stdtrit may be wrong, even by its sign
+            share = np.maximum(betaincinv(0.5 * dof, 0.5, 2.0 * v[far]), np.finfo(np.float64).tiny)
+            found[far] = -np.sqrt(dof * (1.0 - share) / share)
+        return found
 
     return Interpolant(lower, vanish=True)
 

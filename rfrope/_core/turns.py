@@ -266,13 +266,13 @@ def _word_tables(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def far_cos(positions: np.ndarray, frequency: np.ndarray) -> np.ndarray:
-    """Cos of the exact ``positions . frequency`` for finite NumPy positions ``(n, k)`` of any size, by long numbers.
+    """Cos of the exact ``positions . frequency`` for finite NumPy arrays ``(n, k)`` of any size, by long numbers.
 
     It takes some microseconds for each.
     """
     found = np.empty(len(positions))
-    for i, position in enumerate(positions.tolist()):
-        phase = sum((Fraction(x) * Fraction(w) for x, w in zip(position, frequency.tolist(), strict=True)), Fraction(0))
+    for i, pair in enumerate(zip(positions.tolist(), frequency.tolist(), strict=True)):
+        phase = sum((Fraction(x) * Fraction(w) for x, w in zip(*pair, strict=True)), Fraction(0))
         bits = max(0, phase.numerator.bit_length() - phase.denominator.bit_length()) + 128
         bits += -bits % 512  # a few lengths of 2 pi serve all
         turn = _two_pi(bits)

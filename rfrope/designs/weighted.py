@@ -68,7 +68,7 @@ class Quadrature(Result):
         return np.cos(host[..., None] * self.frequencies) @ self.weights
 
     def error_bound(self, lags: Any) -> np.ndarray:
-        """Return a bound on the error of ``mean_kernel``, up to rounding of about 1e-13.
+        """Return a bound on the error of ``mean_kernel``, up to rounding: at most about 3e-14 D.
 
         Parameters
         ----------

@@ -1,14 +1,16 @@
 """Phi and the transport as functions of a family's parameters, with gradients.
 
-A `Kernel` holds plain numbers; here parameters may be arrays. A length or frequency that is the unit of a law only
-divides lags or multiplies frequencies. Parameters that change the shape of the law have their formulas below; those
-without a differentiable formula are refused.
+A `Kernel` holds plain numbers; here parameters may be arrays. Phi is the family's own formula. In the transport a
+length or frequency that is the unit of a law only divides or multiplies frequencies; parameters that change the shape
+of the law have their formulas below, and those without a differentiable formula are refused.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -16,22 +18,22 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, quantiles
+from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
-from rfrope._core.special import log_uniform_mean_cos
-from rfrope.kernels import parameters
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.isotropic import Family, Scaled
 from rfrope.kernels.text import read_kernel
 
 Values = dict[str, Any]  # arrays of one library, by the name of a parameter
 
-_GRID = np.arange(-80.0, 10.0, 0.125)  # of the logarithm of a Gamma variable, from the mode in standard deviations
-_NOTHING = 1e3  # an exponent beyond which a Gaussian kernel is 0, and so is its derivative
 _TAIL_GRID = np.arange(-3.6, 7.0, 0.12)  # of t in r = exp(t - exp(-t)), by which tails are integrated
 _TAIL_NODES = np.exp(_TAIL_GRID - np.exp(-_TAIL_GRID))
 _TAIL_WEIGHTS = 0.12 * _TAIL_NODES * (1.0 + np.exp(-_TAIL_GRID))
 _NEWTON_STEPS = 12
 _TAIL_BYTES = 32.0 * _NEWTON_STEPS * _TAIL_GRID.size  # for each point, all steps being kept for gradients
+
+# factor and parameter that make the index of a law's tail, 1 without a parameter
+_TAILS = {"exponential": (1.0, ""), "matern": (2.0, "nu"), "power_exponential": (1.0, "exponent")}
 
 
 @array.select_device
@@ -52,7 +54,7 @@ def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
     Returns
     -------
     array, float64 where the library has it
-        See `Kernel.phi`, which it matches to about 1e-13 for equal numbers.
+        That of `Kernel.phi`, whose formula it is; to about 1e-13 with nu of ``matern`` among the values.
 
     Raises
     ------
@@ -68,9 +70,10 @@ def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
 
     Notes
     -----
-    For Matern with nu among the values, Phi is the mean of a Gaussian kernel over a Gamma variable g of shape nu and
-    rate 1, ``Phi = E exp(-nu t^2 / (2 g))``. ``nu (1 - Phi)`` is integrated by parts and summed over a grid of
-    ``log g``, which converges exponentially: to about 1e-13 for nu of 0.05 or more, at lags above 1e-12 of the scale.
+    Phi has the accuracy of `Kernel.phi`, also at large phases and small lags. Only for Matern with nu among the values
+    it is the mean of a Gaussian kernel over a Gamma variable g of shape nu and rate 1: ``E exp(-nu t^2 / (2 g))``.
+    ``nu (1 - Phi)`` is integrated by parts and summed over a grid of ``log g``, which converges exponentially: to about
+    1e-13 for nu of 0.05 or more, at lags above 1e-12 of the scale.
     Values are not checked to be positive, so traced arrays are accepted.
 
     Examples
@@ -82,13 +85,12 @@ def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
     array([0.4834])
     """
     law = _family(kernel, values)
-    xp, vectors, values = _read(law, lags, values)
-    law, vectors = _take_unit(law, vectors, values, xp, of_lags=True)
-    formula = _PHI.get(law.name)
-    if formula is None or not values:
-        return law.phi_of_vectors(vectors, xp)
-    array.check_memory(128.0, vectors.shape, vectors, "lags")
-    return formula(law, vectors, _complete(law, values, vectors, xp), xp)
+    xp, device = array.shared({"lags": lags}, **values) if values else array.shared(lags=lags)
+    vectors = angles.checked_lags(lags, law.ndim, xp, device, "lags", law)
+    law = copy.copy(law)
+    for name, value in _read_values(law, values, xp, device).items():
+        object.__setattr__(law, name, value)  # an array, past the checks of numbers
+    return law.phi_of_vectors(vectors, xp)
 
 
 @array.select_device
@@ -125,7 +127,16 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     Notes
     -----
     At fixed points a frequency is a smooth function of the parameters. This is ``sample`` with these points, and its
-    derivative is an unbiased estimate of the derivative of any mean over the law.
+    derivatives are exact for these frequencies; where magnitudes are cut at 2**500, they are 0.
+
+    Averaged over random points, they estimate the derivative of a mean over the law, as that of ``cos(lag omega)``,
+    without bias if ``abs(omega)`` has a mean, and with a finite variance if its square has one. ``exponential``,
+    ``matern`` with nu <= 1/2 and ``power_exponential`` with an exponent <= 1 have no mean: more points do not come
+    closer. ``matern`` with nu <= 1 and ``power_exponential`` with an exponent below 2 have no variance. Both are warned
+    of where gradients are recorded and the shape is known; the gradients of `rfrope.kernels.evaluate_phi` are exact.
+
+    At exponent 2 of ``power_exponential`` the derivative by the exponent is infinite. A tensor of it that requires a
+    gradient is refused where its value is at hand.
 
     nu and alpha move a quantile x of Student's t or of a Gamma law, ``F(x; nu) = u``: the derivative is ``-(dF/dnu) /
     F'(x)`` (Figurnov et al., 2018, who have both laws among their examples). Here x comes from Newton's steps for the
@@ -144,10 +155,10 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     """
     law = _family(kernel, values)
     xp, device = array.shared(**values) if values else (np, None)
-    fixed = _FIXED.get(law.name, ())
+    unit = getattr(law, "unit", "")
+    able = [f.name for f in _fields(law) if f.name == unit or (law.name in _TRANSPORT and f.name != "weights")]
     for name in values:
-        if name in fixed:
-            able = [f.name for f in _fields(law) if f.name not in fixed]
+        if name not in able:
             raise ValueError(
                 f"{name} of {law.name} has no transport that can be differentiated: with it frequencies jump; expected "
                 f"{_listed(able)}, or evaluate_phi, whose gradients reach it"
@@ -158,18 +169,40 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     if host.ndim == 0 or host.shape[-1] != law.n_columns or not np.all((host > 0.0) & (host < 1.0)):
         raise ValueError(f"points has shape {host.shape}; expected (..., {law.n_columns}), inside the unit cube")
     values = _read_values(law, values, xp, device)
+    _check_tails(law, values)
     like = next(iter(values.values()), np.empty(0))
-    formula = _TRANSPORT.get(law.name)
-    bent = {name: value for name, value in values.items() if name != getattr(law, "unit", None)}
-    if formula is not None and bent:
-        base = _take_unit(law, None, {getattr(law, "unit", ""): 1.0}, xp, of_lags=True)[0]
-        vectors = formula(base, host, _complete(base, bent, like, xp), xp)
-        if isinstance(law, Scaled) and law.unit not in values:
-            values[law.unit] = _constant(law._unit, like, xp)
+    size = values.pop(unit, None)
+    if values:
+        vectors = _TRANSPORT[law.name](law, host, _complete(law, values, like, xp), xp)
+        size = _constant(getattr(law, unit), like, xp) if unit and size is None else size
     else:
-        base = _take_unit(law, None, dict(values), xp, of_lags=False)[0]
-        vectors = array.from_host(base.transport_points(host), xp, device=array.device(like), dtype=like.dtype)
-    return law.restore_shape(_take_unit(law, vectors, values, xp, of_lags=False)[1])
+        base = law if size is None else dataclasses.replace(law, **{unit: 1.0})  # type: ignore[type-var]
+        found = base.transport_points(host) if size is None else base._transport(host)  # to be cut once it has its size
+        vectors = array.from_host(found, xp, device=array.device(like), dtype=like.dtype)
+    if size is not None:
+        vectors = vectors / size if unit in ("scale", "period") else vectors * size
+        vectors = array.clip(vectors, -LARGEST, LARGEST, xp)
+    return law.restore_shape(vectors)
+
+
+def _check_tails(law: Kernel, values: Values) -> None:
+    """Warn of laws whose derivatives at single frequencies have no mean or no variance, if gradients are wanted."""
+    factor, name = _TAILS.get(law.name, (0.0, ""))
+    shape = values.get(name, getattr(law, name, 1.0))
+    wanted = [v for v in values.values() if array.needs_gradient(v) or array.is_traced(v)]
+    if not factor or not wanted or not (isinstance(shape, float) or array.has_host_values(shape)):
+        return
+    index = factor * float(array.to_host(shape) if name in values else shape)
+    if name == "exponent" and index == 2.0:  # a normal law
+        if any(shape is one for one in wanted):
+            raise ValueError("exponent is 2.0, where its derivatives are infinite; expected less to learn it, as 1.99")
+    elif index <= 2.0:
+        lacking, meaning = ("mean", "do not converge") if index <= 1.0 else ("variance", "converge slowly")
+        warnings.warn(
+            f"frequencies of {law.name} have tails of index {index:g}, so derivatives without {lacking}: gradients "
+            f"hold for these points, but estimates for the law {meaning}; expected lighter tails, or evaluate_phi",
+            stacklevel=4,
+        )
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -194,35 +227,17 @@ def _family(kernel: Any, values: Values) -> Kernel:
     return law
 
 
-def _read(law: Kernel, lags: Any, values: Values) -> tuple[ModuleType, Array, Values]:
-    xp, device = array.shared({"lags": lags}, **values) if values else array.shared(lags=lags)
-    vectors = angles.checked_lags(lags, law.ndim, xp, device, "lags", law)
-    return xp, vectors, _read_values(law, values, xp, device)
-
-
 def _read_values(law: Kernel, values: Values, xp: ModuleType, device: Any) -> Values:
     read = {name: array.widen(array.numbers(v, xp, name=name, device=device), xp) for name, v in values.items()}
-    bends = {f.name for f in _fields(law) if "search" in f.metadata and f.metadata["search"].kind == "shape"}
+    if law.name == "spectral_mixture" and read:
+        return _components(law, _complete(law, read, next(iter(read.values())), xp), xp)
     for name, value in read.items():
-        if law.name == "spectral_mixture":
-            continue
-        if tuple(value.shape) not in ((), (1,), () if name in bends else (law.ndim,)):
-            each = "" if name in bends else f", or ({law.ndim},)"
+        axes = (law.ndim,) if isinstance(law, Scaled) and name == law.unit else ()
+        if tuple(value.shape) not in ((), (1,), axes):
+            each = f", or {axes}" if axes else ""
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected one number{each}")
-        read[name] = xp.reshape(value, ()) if name in bends else value
+        read[name] = xp.broadcast_to(value, axes) if axes else xp.reshape(value, ())
     return read
-
-
-def _take_unit(law: Kernel, vectors: Any, values: Values, xp: ModuleType, *, of_lags: bool) -> tuple[Kernel, Any]:
-    """Move the unit out of the law, into lags or frequencies; the remaining values change the shape of the law."""
-    unit = law.unit if isinstance(law, Scaled) else "period" if law.name == "periodic" else None
-    if unit is None or unit not in values:
-        return law, vectors
-    size = values.pop(unit) if of_lags else values[unit]
-    law = dataclasses.replace(law, **{unit: 1.0})  # type: ignore[type-var]
-    if vectors is None:
-        return law, None
-    return law, vectors / size if (unit in ("scale", "period")) else vectors * size
 
 
 def _constant(value: Any, like: Array, xp: ModuleType) -> Array:
@@ -235,92 +250,43 @@ def _complete(law: Kernel, values: Values, like: Array, xp: ModuleType) -> Value
     return {f.name: values.get(f.name, _constant(getattr(law, f.name), like, xp)) for f in _fields(law)}
 
 
-# -- Phi ---------------------------------------------------------------------------------------------------------------
-
-
-def _square(law: Kernel, lags: Array, values: Values, xp: ModuleType) -> Array:
-    return parameters.square(lags / values["scale"], xp)
-
-
-def _matern(law: Kernel, lags: Array, values: Values, xp: ModuleType) -> Array:
-    nu, square = values["nu"], _square(law, lags, values, xp)
-    shape = nu + 1.0  # of g where it is weighted by itself; its logarithm counts from the mode
-    log_g = _constant(_GRID, square, xp) / xp.sqrt(shape)
-    exponent = (0.5 * nu / shape * square)[..., None] * xp.exp(-log_g)  # of the Gaussian kernel
-    c = xp.where(exponent < _NOTHING, exponent, xp.full_like(exponent, _NOTHING))
-    weight = xp.exp(nu * log_g - shape * xp.expm1(log_g))
-    gone = -xp.expm1(-c)  # what of it is gone
-    by_parts = weight * (xp.exp(log_g) * gone + c / shape * (1.0 - gone))
-    return 1.0 - xp.sum(by_parts, axis=-1) / xp.sum(weight * xp.exp(log_g))
-
-
-def _rational_quadratic(law: Kernel, lags: Array, values: Values, xp: ModuleType) -> Array:
-    alpha = values["alpha"]
-    return xp.exp(-alpha * xp.log1p(_square(law, lags, values, xp) / (2.0 * alpha)))
-
-
-def _power_exponential(law: Kernel, lags: Array, values: Values, xp: ModuleType) -> Array:
-    square = _square(law, lags, values, xp)
-    zero = square == 0.0
-    power = xp.exp(0.5 * values["exponent"] * xp.log(xp.where(zero, xp.ones_like(square), square)))
-    return xp.exp(-xp.where(zero, xp.zeros_like(power), power))
-
-
-def _log_uniform(law: Kernel, lags: Array, values: Values, xp: ModuleType) -> Array:
-    x, (low, high) = xp.abs(lags[..., 0]), (values[name] for name in ("low", "high"))
-    return log_uniform_mean_cos(low * x, high * x, xp.log(high / low), xp)
-
-
-def _periodic(law: Any, lags: Array, values: Values, xp: ModuleType) -> Array:
-    sine = xp.sin(math.pi * lags[..., 0] / values["period"]) / values["scale"]
-    return xp.exp(-2.0 * sine * sine)
-
-
-def _spectral_mixture(law: Kernel, lags: Array, values: Values, xp: ModuleType) -> Array:
-    weights, means, scales = _components(law, values, xp)
-    spread = xp.sum((lags[..., None, :] * scales) ** 2, axis=-1)
-    return xp.sum(weights * xp.exp(-0.5 * spread) * xp.cos(xp.sum(lags[..., None, :] * means, axis=-1)), axis=-1)
-
-
-def _components(law: Kernel, values: Values, xp: ModuleType) -> tuple[Array, Array, Array]:
-    weights = values["weights"]
-    each = []
+def _components(law: Kernel, values: Values, xp: ModuleType) -> Values:
+    """Return weights ``(J,)``, means and scales ``(J, ndim)``."""
+    count = values["weights"].shape[0]
     for name in ("means", "scales"):
         value = values[name][:, None] if values[name].ndim == 1 else values[name]
-        if tuple(value.shape) not in ((weights.shape[0], 1), (weights.shape[0], law.ndim)):
-            raise ValueError(f"{name} has shape {tuple(values[name].shape)}; expected ({weights.shape[0]}, {law.ndim})")
-        each.append(xp.broadcast_to(value, (weights.shape[0], law.ndim)))
-    return weights, each[0], each[1]
-
-
-_PHI: dict[str, Callable[..., Array]] = {
-    "matern": _matern,
-    "rational_quadratic": _rational_quadratic,
-    "power_exponential": _power_exponential,
-    "log_uniform": _log_uniform,
-    "periodic": _periodic,
-    "spectral_mixture": _spectral_mixture,
-}
+        if tuple(value.shape) not in ((count, 1), (count, law.ndim)):
+            raise ValueError(f"{name} has shape {tuple(values[name].shape)}; expected ({count}, {law.ndim})")
+        values[name] = xp.broadcast_to(value, (count, law.ndim))
+    return values
 
 
 # -- the transport -----------------------------------------------------------------------------------------------------
 
 
 def _move_log_uniform(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType) -> Array:
-    place = _constant(2.0 * u - 1.0, values["low"], xp)
-    size = xp.exp(xp.log(values["low"]) + xp.abs(place) * xp.log(values["high"] / values["low"]))
-    return xp.sign(place) * size
+    low, high = values["low"], values["high"]
+    place = _constant(2.0 * u - 1.0, low, xp)
+    return xp.sign(place) * low * xp.exp(xp.abs(place) * xp.log1p((high - low) / low))
 
 
 def _move_power_exponential(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType) -> Array:
     """Kanter's formula, as in ``stable_root`` of the quantiles."""
-    half, like = 0.5 * values["exponent"], values["exponent"]
-    p, waiting = _constant(u[..., :1], like, xp), _constant(np.log(-np.log1p(-u[..., 1:2])), like, xp)
-    log_s = xp.log(xp.sin(math.pi * half * p)) - xp.log(_constant(np.sin(math.pi * u[..., :1]), like, xp)) / half
+    like, p = values["exponent"], np.maximum(u[..., :1], 1e-100)  # less changes nothing, and overflows in derivatives
+    half, w = 0.5 * like, 1.0 - p
+    log_sin_p, waiting = np.log(np.sin(math.pi * np.minimum(p, w))), np.log(-np.log1p(-u[..., 1:2]))
+    log_sin_p, waiting, p, w = (_constant(one, like, xp) for one in (log_sin_p, waiting, p, w))
+
+    def log_sin(share: Array, other: Array) -> Array:  # of the smaller of an angle and its supplement
+        return xp.log(xp.sin(math.pi * xp.where(share < other, share, other)))
+
     rest = 1.0 - half  # 0 for a Gaussian law, where what it multiplies is infinite
-    inner = xp.log(xp.sin(math.pi * xp.where(rest > 0.0, rest, xp.full_like(rest, 0.5)) * p)) - waiting
-    log_s = log_s + rest / half * inner
-    return xp.exp(0.5 * (math.log(2.0) + log_s)) * _constant(quantiles.normal_quantile(u[..., 2:]), like, xp)
+    is_normal = rest <= 0.0
+    some = xp.where(is_normal, xp.full_like(rest, 0.5), rest)
+    product = some / half * (log_sin(some * p, w + half * p) - waiting)
+    product = xp.where(is_normal, -xp.sqrt(xp.where(is_normal, rest, some)), product)  # 0, of infinite slope
+    log_s = log_sin(half * p, w + rest * p) - log_sin_p / half + product
+    return xp.exp(_cut(0.5 * (math.log(2.0) + log_s), xp)) * _constant(quantiles.normal_quantile(u[..., 2:]), like, xp)
 
 
 def _move_matern(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType) -> Array:
@@ -328,8 +294,8 @@ def _move_matern(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType) -> 
     nu = values["nu"]
     if law.ndim == 1:
         y = _student_quantile(nu, np.minimum(u, 1.0 - u), xp)
-        return _constant(np.sign(u - 0.5), nu, xp) * xp.sqrt(2.0 * nu) * xp.sinh(y)
-    radius = xp.exp(0.5 * (xp.log(nu) - _log_gamma_quantile(nu, u[..., :1], xp)))
+        return _constant(np.sign(u - 0.5), nu, xp) * xp.sqrt(2.0 * nu) * xp.sinh(_cut(y, xp))
+    radius = xp.exp(0.5 * (xp.log(nu) + _cut(-_log_gamma_quantile(nu, u[..., :1], xp), xp)))
     return radius * _constant(quantiles.normal_quantile(u[..., 1:]), nu, xp)
 
 
@@ -337,6 +303,12 @@ def _move_rational_quadratic(law: Kernel, u: np.ndarray, values: Values, xp: Mod
     alpha = values["alpha"]
     radius = xp.exp(0.5 * (_log_gamma_quantile(alpha, u[..., :1], xp) - xp.log(alpha)))
     return radius * _constant(quantiles.normal_quantile(u[..., 1:]), alpha, xp)
+
+
+def _cut(x: Array, xp: ModuleType) -> Array:
+    """Bound numbers, and their derivatives, before their exponential overflows."""
+    most = -math.log(float(xp.finfo(x.dtype).smallest_normal))
+    return xp.where(x > most, xp.full_like(x, most), x)
 
 
 def _student_quantile(nu: Array, p: np.ndarray, xp: ModuleType) -> Array:
@@ -402,7 +374,7 @@ def _log_tail(exponent: Callable[[Array], Array], size: Array, xp: ModuleType) -
 
 
 def _move_spectral_mixture(law: Any, u: np.ndarray, values: Values, xp: ModuleType) -> Array:
-    _, means, scales = _components(law, values, xp)
+    means, scales = values["means"], values["scales"]
     chosen = np.searchsorted(np.cumsum(law.weights)[:-1], np.abs(2.0 * u[..., 0] - 1.0), side="right")
     one = _constant(np.arange(len(law.weights)) == chosen[..., None], means, xp)
     sign = _constant(np.where(u[..., :1] > 0.5, 1.0, -1.0), means, xp)
@@ -416,8 +388,4 @@ _TRANSPORT: dict[str, Callable[..., Array]] = {
     "power_exponential": _move_power_exponential,
     "rational_quadratic": _move_rational_quadratic,
     "spectral_mixture": _move_spectral_mixture,
-}
-_FIXED = {
-    "periodic": ("scale",),
-    "spectral_mixture": ("weights",),
 }

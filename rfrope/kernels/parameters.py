@@ -97,9 +97,9 @@ def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
     return host
 
 
-def spread(value: Lengths, like: Array, xp: ModuleType) -> float | Array:
+def spread(value: Lengths | Array, like: Array, xp: ModuleType) -> float | Array:
     """Return a parameter in a form that broadcasts against vectors ``(..., k)`` such as `like`."""
-    return value if isinstance(value, float) else make_vector(value, like, xp)
+    return make_vector(value, like, xp) if isinstance(value, tuple) else value
 
 
 def make_vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -92,13 +92,16 @@ class LogUniform(Family):
             raise ValueError(f"low is {self.low} and high {self.high}; expected low < high")
 
     @property
-    def _log_ratio(self) -> float:
+    def _log_ratio(self) -> float | Array:
         """``ln(high/low)``, exact to rounding for close and for distant ends."""
         excess = (self.high - self.low) / self.low
+        if not isinstance(excess, float):
+            return array.namespace(excess=excess).log1p(excess)
         return math.log1p(excess) if excess < 1e300 else math.log(self.high) - math.log(self.low)
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        return array.map_blocks(self._mean_cos, lags[..., 0], xp)
+        x = lags[..., 0]
+        return array.map_blocks(self._mean_cos, x, xp) if isinstance(self._log_ratio, float) else self._mean_cos(x, xp)
 
     def _mean_cos(self, x: Array, xp: ModuleType) -> Array:
         x = xp.where(x < 0.0, -x, x)  # its slope at 0 is not 0, so that second derivatives are right there
@@ -198,7 +201,9 @@ class Shell(_Spherical):
     ndim: int = 1
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        return _wave((self.radius,), lags, xp) if self.ndim == 1 else super()._phi(lags, xp)  # type: ignore[arg-type]
+        if self.ndim > 1:
+            return super()._phi(lags, xp)
+        return _wave((self.radius,) if isinstance(self.radius, float) else self.radius, lags, xp)
 
     def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
         if self.ndim == 1:
@@ -221,16 +226,18 @@ def _direction(u: np.ndarray) -> np.ndarray:
     return z / np.sqrt(np.sum(z * z, axis=-1, keepdims=True))
 
 
-def _wave(mean: tuple[float, ...], lags: Array, xp: ModuleType) -> Array:
+def _wave(mean: tuple[float, ...] | Array, lags: Array, xp: ModuleType) -> Array:
     """Return ``cos(lags . mean)`` to 1e-15; where phases are large NumPy's by long numbers, other libraries' NaN."""
-    omega = make_vector(mean, lags, xp)
+    omega: Array = spread(mean, lags, xp)
     known = xp.all((xp.abs(lags) < LARGEST) & (xp.abs(lags * omega) < _KNOWN), axis=-1)
-    positions = xp.where(known[..., None], lags, xp.zeros_like(lags))
-    cos, _ = turns.cos_sin.generic(Angles(positions, omega[None, :], None, xp))  # a call too small for compiled loops
-    found = xp.where(known, cos[..., 0], xp.full_like(lags[..., 0], math.nan))
+    positions = xp.where(known[..., None], lags, xp.zeros_like(lags))[..., None, :]
+    # compiled loops only for gradients: a call is too small for them
+    cos_sin = turns.cos_sin if array.needs_gradient(lags, omega) else turns.cos_sin.generic
+    cos, _ = cos_sin(Angles(positions, omega[..., None, :], None, xp))
+    found = xp.where(known, cos[..., 0, 0], xp.full_like(lags[..., 0], math.nan))
     if isinstance(lags, np.ndarray) and not known.all():
         far = ~known & np.all(np.isfinite(lags), axis=-1)
-        found[far] = turns.far_cos(lags[far], np.asarray(mean, dtype=np.float64))
+        found[far] = turns.far_cos(lags[far], np.broadcast_to(omega, lags.shape)[far])
     return found
 
 
@@ -248,6 +255,7 @@ class Periodic(Family):
     """
 
     most_axes: ClassVar[int] = 1
+    unit: ClassVar[str] = "period"
     period: float = length(1.0, least=2.0, single=True)  # whole lags do not see shorter ones
     scale: float = shape(1.0, least=0.05, most=20.0)
     ndim: int = 1
@@ -328,12 +336,15 @@ class SpectralMixture(Family):
             yield weight, tuple(np.broadcast_to(mean, self.ndim).tolist()), scale
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        total: Array = 0.0
-        for weight, mean, scale in self._components():
+        def term(weight: Any, mean: Any, scale: Any, lags: Array) -> Array:
             envelope = xp.exp(-0.5 * square(lags * spread(scale, lags, xp), xp))
             seen = xp.where((envelope == 0.0)[..., None], xp.zeros_like(lags), lags)
-            total = total + weight * envelope * _wave(mean, seen, xp)
-        return total
+            return weight * envelope * _wave(mean, seen, xp)
+
+        if isinstance(self.weights, tuple):
+            return sum((term(*one, lags) for one in self._components()), start=0.0)
+        vectors = lags[..., None, :] + xp.zeros_like(self.means)  # arrays (J,) and (J, k), all at once
+        return xp.sum(term(self.weights, self.means, self.scales, vectors), axis=-1)
 
     def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
         parts = []

@@ -60,6 +60,15 @@ def test_at_whole_lags_it_is_exact_up_to_twice_the_number_of_blocks(kernel, n):
     assert np.all((rule.frequencies >= 0.0) & (rule.frequencies <= math.pi))
 
 
+@pytest.mark.parametrize(
+    ("kernel", "lags"),
+    [("gaussian(scale=32)", "real"), ("matern(scale=32)", "whole"), ("exponential(scale=300)", "whole")],
+)
+def test_the_rounding_of_many_blocks(kernel, lags):
+    law, rule, x = kernels.parse(kernel), quadrature(kernel, 256, lags=lags), np.arange(512.0)
+    assert np.max(abs(rule.mean_kernel(x) - law(x)) - rule.error_bound(x)) < 3e-14 * 256
+
+
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_gains_make_an_attention_of_it(pairing):
     rule, n = quadrature("gaussian(scale=32)", 8), 8

@@ -1,11 +1,13 @@
 """Phi and the transport as functions of parameters: the values of the kernels, and derivatives against differences."""
 
+import contextlib
 import dataclasses
 import math
 
 import mpmath as mp
 import numpy as np
 import pytest
+from campaign import sparse
 from scipy import special
 
 import rfrope
@@ -74,6 +76,7 @@ def test_phi_is_that_of_the_kernel_and_its_gradient_that_of_differences(text, na
     np.testing.assert_allclose(tensor.grad.numpy(), expected, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:frequencies of")
 @pytest.mark.parametrize(("text", "name"), [pair for pair in PAIRS if pair[1] not in FIXED])
 def test_the_transport_is_that_of_the_kernel_and_its_gradient_that_of_differences(text, name):
     torch = pytest.importorskip("torch")
@@ -116,6 +119,7 @@ def student_density(nu, w):
     return mp.power(1 + w * w / (2 * nu), -nu - 0.5) / mp.sqrt(2 * nu) / mp.beta(nu, 0.5)
 
 
+@pytest.mark.filterwarnings("ignore:frequencies of")
 @pytest.mark.parametrize("nu", NU)
 def test_shapes_move_frequencies_by_the_derivative_of_the_distribution_function(nu):
     """Each by mpmath: quantiles from the roots of the tails, slopes from those of the tails at fixed quantiles."""
@@ -220,26 +224,192 @@ def test_the_derivative_of_a_mean_over_the_law_is_that_of_phi():
     assert float(scale.grad) == pytest.approx(lag**2 / 32.0**3 * math.exp(-0.5 * (lag / 32.0) ** 2), rel=1e-3)
 
 
-@pytest.mark.parametrize(("text", "name"), [("matern(nu=1.3, scale=3)", "nu"), ("gaussian(scale=3)", "scale")])
-def test_jax_traces_and_differentiates(text, name):
-    jax = pytest.importorskip("jax")
+# -- parameters drawn wide ---------------------------------------------------------------------------------------------
+
+WALK = [
+    kernels.parse(f"{record.name}(ndim={ndim})")
+    for record in kernels.records()
+    for ndim in ((1, 2) if record.dimensions == "any k" else (1,))
+    if record.name not in ("constant", "spectral_mixture")
+]
+WALK += [
+    kernels.parse(f"spectral_mixture(weights=(0.3, 0.3, 0.4), means=(0, 0, 0), scales=(1, 1, 1), ndim={ndim})")
+    for ndim in (1, 2)
+]
+DRAWS = 8
+RATIOS = (1e-3, 0.01, 0.3, math.log(2.0), 1.0 - 1e-5, 1.0 + 1e-5, 2.3, 20.0)  # logarithms of high / low
+
+
+def drawn(law):
+    """Values ``(DRAWS, ...)`` of every parameter of a family, and lags that it sees."""
+    rng, values, unit = np.random.default_rng(3), {}, np.ones(DRAWS)
+    for field in dataclasses.fields(law):
+        search = field.metadata.get("search")
+        if search:
+            least, most = (max(search.least, 0.05), min(search.most, 50.0)) if search.kind == "shape" else (1e-3, 1e3)
+            values[field.name] = np.exp(rng.uniform(math.log(least), math.log(most), DRAWS))
+            unit = {"length": values[field.name], "frequency": 1.0 / values[field.name]}.get(search.kind, unit)
+    if law.name == "log_uniform":
+        values["low"] = values["high"] * np.exp(-np.array(RATIOS))
+    if law.name == "spectral_mixture":
+        values = {"weights": rng.dirichlet(np.ones(3), DRAWS), "means": rng.uniform(-2.0, 2.0, (DRAWS, 3))}
+        values["scales"] = np.exp(rng.uniform(-2.0, 2.0, (DRAWS, 3)))
+    lags = unit[:, None] * np.exp(rng.uniform(math.log(0.05), math.log(10.0), (DRAWS, 3)))
+    return values, lags if law.ndim == 1 else lags[..., None] * np.array([0.6, 0.8])
+
+
+def both(law):
+    """Phi and the transport as functions of values and lags, with the parameters that they can be learned by."""
+    u = points(law, 4, rng=0)
+    u.reshape(4, -1)[0, 0] = 1e-300
+    fixed = {"periodic": {"scale"}, "spectral_mixture": {"weights"}}.get(law.name, set())
+    yield lambda values, lags: evaluate_phi(lags, law, **values), set(), lambda one, lags: one.phi(lags)
+    yield lambda values, lags: transport_points(u, law, **values), fixed, lambda one, lags: one.transport(u)
+
+
+@pytest.mark.filterwarnings("ignore:frequencies of")
+@pytest.mark.parametrize("law", WALK, ids=repr)
+def test_gradients_are_those_of_differences_at_parameters_drawn_wide(law):
+    torch = pytest.importorskip("torch")
+    is_mixture = law.name == "spectral_mixture"
+    drawn_values, lags = drawn(law)
+    for function, fixed, _ in both(law):
+        names = [name for name in drawn_values if name not in fixed]
+
+        def of_logs(at, *logs, function=function, names=names):
+            values = [one if is_mixture else torch.exp(one) for one in logs]
+            return function(dict(zip(names, values, strict=True)), at)
+
+        for j in range(DRAWS):
+            values = [torch.tensor(drawn_values[name][j]) for name in names]
+            logs = [(value if is_mixture else torch.log(value)).requires_grad_() for value in values]
+            assert torch.autograd.gradcheck(of_logs, (torch.tensor(lags[j]), *logs), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:frequencies of")
+@pytest.mark.parametrize("law", sparse(WALK, lambda law: law.name not in ("matern", "rational_quadratic")), ids=repr)
+def test_jax_compiles_and_maps_over_parameters_drawn_wide(law):
+    """Values are those of kernels with these numbers, and gradients those of torch."""
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    drawn_values, lags = drawn(law)
+    for function, fixed, exact in both(law):
+        values = {name: value for name, value in drawn_values.items() if name not in fixed}
+
+        def summed(values, at, function=function):
+            found = function(values, at)
+            return found.sum(), found
+
+        with jax.enable_x64(True):
+            slopes, found = jax.jit(jax.vmap(jax.grad(summed, has_aux=True)))(values, lags)
+        for j in range(DRAWS):
+            plain = {name: value[j].tolist() for name, value in drawn_values.items()}
+            one = dataclasses.replace(law, **(plain if not fixed else {name: plain[name] for name in values}))
+            np.testing.assert_allclose(found[j], exact(one, lags[j]), rtol=1e-10, atol=1e-12)
+            tensors = {name: torch.tensor(value[j], requires_grad=True) for name, value in values.items()}
+            function(tensors, torch.tensor(lags[j])).sum().backward()
+            for name, tensor in tensors.items():
+                np.testing.assert_allclose(slopes[name][j], tensor.grad.numpy(), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "lag"),
+    [(1, 2, 3), (1, 1.01, 50), (1, 1.01, 500), (1, 2.71, 3), (1, 2.72, 3), (1e-4, 1, 100), (1, 1 + 1e-9, 1e3)],
+)
+def test_derivatives_of_log_uniform_by_both_ends(low, high, lag):
+    """They are ``(Phi - cos(low x)) / (low L)`` and ``(cos(high x) - Phi) / (high L)``, with L = ln(high / low)."""
+    torch = pytest.importorskip("torch")
+    ends = [torch.tensor(float(end), dtype=torch.float64, requires_grad=True) for end in (low, high)]
+    found = torch.autograd.grad(evaluate_phi(torch.tensor(float(lag)), "log_uniform", low=ends[0], high=ends[1]), ends)
+    with mp.workdps(60):
+        low, high = mp.mpf(low), mp.mpf(high)
+        ratio = mp.log(high / low)
+        phi = (mp.ci(high * lag) - mp.ci(low * lag)) / ratio
+        exact = [(phi - mp.cos(low * lag)) / (low * ratio), (mp.cos(high * lag) - phi) / (high * ratio)]
+    np.testing.assert_allclose([float(one) for one in found], [float(one) for one in exact], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "lag"),
+    [
+        ("shell(radius=2.3)", "radius", 1e9 + 0.3),
+        ("shell(radius=2.3)", "radius", 1e12 + 0.3),
+        ("periodic(period=2.3)", "period", 1e12 + 0.3),
+        ("spectral_mixture(weights=(0.5, 0.5), means=(2.3, 0.1), scales=(1e-13, 1e-12))", "means", 1e12 + 0.3),
+        ("power_exponential(exponent=0.05)", "scale", 1e-200),
+        ("power_exponential(exponent=0.05)", "exponent", 1e-200),
+        ("rational_quadratic(alpha=0.02)", "alpha", 1e150),
+    ],
+)
+def test_phi_is_that_of_the_kernel_at_large_phases_and_tiny_lags(xp, text, name, lag):
     law = kernels.parse(text)
-    lags = np.array([0.0, 1.0, 4.0])
+    found = evaluate_phi(xp([lag]), text, **{name: xp(getattr(law, name))})
+    np.testing.assert_allclose(xp.host(found), law([lag]), rtol=0.0, atol=2e-15)
+
+
+def test_derivatives_of_a_wave_have_its_exact_phase():
+    torch = pytest.importorskip("torch")
+    lag, radius = 1e12 + 0.3, torch.tensor(2.3, dtype=torch.float64, requires_grad=True)
+    evaluate_phi(torch.tensor(lag, dtype=torch.float64), "shell", radius=radius).backward()
+    with mp.workdps(40):
+        assert float(radius.grad) == pytest.approx(float(-lag * mp.sin(mp.mpf(2.3) * mp.mpf(lag))), rel=1e-14)
+
+
+# -- tails -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:frequencies of")
+@pytest.mark.parametrize("text", ["matern(nu={})", "matern(nu={}, ndim=2)", "power_exponential(exponent={})"])
+@pytest.mark.parametrize("shape", [0.02, 0.05, 0.3, 1.9])
+def test_the_transport_is_that_of_the_kernel_to_the_ends_of_the_cube(text, shape):
+    """Also its cut, where derivatives are 0."""
+    torch = pytest.importorskip("torch")
+    law = kernels.parse(text.format(shape))
+    u = np.array([[1e-300, 0.7, 0.8], [2.0**-53, 0.7, 0.2], [0.6, 0.7, 0.8], [1.0 - 2.0**-50, 0.7, 0.8]])
+    u = u[:, : law.n_columns] if law.n_columns > 1 else u[:, 0]
+    value = torch.tensor(shape, dtype=torch.float64, requires_grad=True)
+    found = transport_points(u, law, **{"exponent" if "power" in text else "nu": value})
+    np.testing.assert_allclose(found.detach().numpy(), law.transport(u), rtol=1e-10)
+    for one in found.reshape(-1):
+        (slope,) = torch.autograd.grad(one, value, retain_graph=True)
+        assert math.isfinite(float(slope))
+        assert (float(slope) == 0.0) == (abs(float(one.detach())) == 2.0**500)
+
+
+def test_the_exponent_of_a_normal_law_is_not_learned():
+    """The derivative grows as the logarithm of ``1 / (2 - exponent)``."""
+    jax, torch = pytest.importorskip("jax"), pytest.importorskip("torch")
+    u, found = np.array([[0.5, 0.4, 0.8]]), []
+    for exponent in (1.999, 2.0 - 1e-7, 2.0 - 1e-12):
+        value = torch.tensor(exponent, dtype=torch.float64, requires_grad=True)
+        with pytest.warns(UserWarning, match="without variance"):
+            omega = transport_points(u, "stable", exponent=value)[0]
+        found += [slope.item() for slope in torch.autograd.grad(omega, value)]
+    np.testing.assert_allclose(found, [1.6294, 4.3705, 7.7962], atol=1e-4)
+    with pytest.raises(ValueError, match=r"exponent is 2\.0, where its derivatives are infinite"):
+        transport_points(u, "stable", exponent=torch.tensor(2.0, requires_grad=True))
     with jax.enable_x64(True):
-        value = jax.numpy.asarray(getattr(law, name))
-        found = jax.jit(jax.grad(lambda v: evaluate_phi(jax.numpy.asarray(lags), law, **{name: v}).sum()))(value)
-        expected = difference(lambda v: with_value(law, name, v)(lags), float(value))
-        assert float(found) == pytest.approx(float(expected), rel=1e-8)
-        if name == "scale":
-            u = points(law, 4, rng=0)
-            slope = jax.jit(jax.grad(lambda v: transport_points(u, law, scale=v).sum()))(value)
-            assert float(slope) == pytest.approx(-float(np.sum(law.transport(u))) / 3.0, rel=1e-12)
-        else:
-            for other in (law, dataclasses.replace(law, ndim=2), kernels.parse("rational_quadratic(alpha=1.3)")):
-                u, name = points(other, 4, rng=0), "alpha" if other.name == "rational_quadratic" else "nu"
-                slope = jax.jit(jax.grad(lambda v, u=u, o=other, n=name: transport_points(u, o, **{n: v}).sum()))(value)
-                expected = difference(lambda v, u=u, o=other, n=name: with_value(o, n, v).transport(u), 1.3)
-                assert float(slope) == pytest.approx(float(expected), rel=1e-8)
+        assert jax.grad(lambda value: transport_points(u, "stable", exponent=value)[0])(2.0) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value", "said"),
+    [
+        ("exponential", "scale", 3.0, "index 1, so derivatives without mean.* do not converge"),
+        ("matern", "nu", 0.4, "index 0.8, .* without mean"),
+        ("matern(nu=1)", "scale", 3.0, "index 2, .* without variance.* converge slowly"),
+        ("power_exponential", "exponent", 1.3, "index 1.3, .* without variance"),
+        ("matern", "nu", 1.1, None),
+        ("power_exponential(exponent=2)", "scale", 3.0, None),
+        ("rational_quadratic", "alpha", 0.1, None),
+    ],
+)
+def test_gradients_of_heavy_tails_are_warned_of(text, name, value, said):
+    torch = pytest.importorskip("torch")
+    u = points(text, 4, rng=0)
+    transport_points(u, text, **{name: np.asarray(value)})
+    value = torch.tensor(value, dtype=torch.float64, requires_grad=True)
+    with pytest.warns(UserWarning, match=said) if said else contextlib.nullcontext():
+        transport_points(u, text, **{name: value})
 
 
 def test_every_library(xp):
