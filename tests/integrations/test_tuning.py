@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny_models import logits, made, torch, trained_by_another_base
+from tiny_models import CACHE, logits, made, torch, trained_by_another_base
 
 import rfrope
 from rfrope.integrations.transformers import Tuning, replace_rotary, tune
@@ -154,9 +154,18 @@ def test_tokens_after_a_gap_see_those_before_it_and_no_loss_counts_across(model)
     torch.testing.assert_close(found[0][0], each[torch.from_numpy(late)[0]].mean())
 
 
-def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch):
+@pytest.mark.parametrize("name", ["cache", "past_key_values", "a wrapper's"])
+def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch, name):
+    """Of models that were written for any release, and of one that hides the names of its parameters."""
     from rfrope.integrations import windows
 
+    run = model.forward
+    forwards = {
+        "cache": lambda ids, cache=None, **options: run(ids, **{CACHE: cache}, **options),
+        "past_key_values": lambda ids, past_key_values=None, **options: run(ids, **{CACHE: past_key_values}, **options),
+        "a wrapper's": lambda *given, **options: run(*given, **options),
+    }
+    monkeypatch.setitem(vars(model), "forward", forwards[name])
     parts = windows.read_parts(texts(1), windows.Layout(TRAINED, CONTEXT, 16, 2), 0, are_whole=True)
     found = []
     for chunk in (1024, 7):
