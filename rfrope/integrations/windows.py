@@ -161,7 +161,7 @@ def mean_by_document(losses: Tensor, documents: np.ndarray, many: int) -> Tensor
 
 
 def name_cache(model: Module) -> str:
-    """Return the parameter by which a model takes a cache: that of this transformers, unless it was written for another."""
+    """Return the parameter by which a model takes a cache: of this transformers, unless it was written for another."""
     taken = inspect.signature(model.forward).parameters
     return next((name for name in _CACHES if name in taken), _CACHE)
 
