@@ -70,6 +70,12 @@ def test_the_layers_without_a_window_are_read_by_their_kind():
     assert {*atlas(model, DOCUMENTS, part="full_attention").layer.tolist()} == {1}
     with pytest.raises(ValueError, match=r"part is 'none', but .* 'sliding_attention', 'full_attention'"):
         atlas(model, DOCUMENTS, part="none")
+    model = made("cohere2", sliding_window=64, layer_types=KINDS)  # which rotates in layers with a window alone
+    assert {*atlas(model, DOCUMENTS, part="sliding_attention").layer.tolist()} == {0}
+    with pytest.raises(
+        ValueError, match=r"part is 'full_attention', but .* has Ropes for 'sliding_attention'; expected"
+    ):
+        atlas(model, DOCUMENTS, part="full_attention")
 
 
 def test_a_config_that_was_changed_after_the_model_was_made_is_found():
