@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 
 import pytest
@@ -32,6 +33,8 @@ SIZES = {
     "eos_token_id": 2,
 }
 IDS = torch.arange(3, 15)[None]
+_TAKEN = inspect.signature(transformers.LlamaForCausalLM.forward).parameters
+CACHE = "cache" if "cache" in _TAKEN else "past_key_values"  # what this transformers calls a cache
 
 
 def made(model_type="llama", **values):

@@ -66,7 +66,7 @@ class Texts:
     """Texts that a model has read, and losses of their windows."""
 
     def __init__(self, model: Module) -> None:
-        self._model, self._kept = model, list[_Kept]()
+        self._model, self._cache, self._kept = model, windows.name_cache(model), list[_Kept]()
         self._attention = [one for one in model.modules() if any(rotations.rotating_methods(one))]
 
     @torch.no_grad()
@@ -95,7 +95,7 @@ class Texts:
         """Return the chances of what follows some tokens of a text, of which a cache has what is before them."""
         places = torch.arange(first, end, device=tokens.device)[None]
         few = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(self._model.forward).parameters else {}
-        some = {"position_ids": places, "past_key_values": cache, "use_cache": True}
+        some = {"position_ids": places, self._cache: cache, "use_cache": True}
         chances = self._model(tokens[:, first:end], **some, **few).logits[0, -1].float().softmax(-1)
         if not bool(torch.isfinite(chances).all()):
             raise FloatingPointError("its logits are NaN or infinite")
@@ -109,8 +109,8 @@ class Texts:
                 text = self._kept[number]
                 ids = text.ids[:, first : first + batch.length + 1]
                 places = torch.arange(first, first + ids.shape[1] - 1, device=ids.device)[None]
-                before = _Before(text, first, positions)
-                logits = self._model(ids[:, :-1], position_ids=places, past_key_values=before, use_cache=True).logits
+                some = {"position_ids": places, self._cache: _Before(text, first, positions), "use_cache": True}
+                logits = self._model(ids[:, :-1], **some).logits
                 found.append(torch.nn.functional.cross_entropy(logits[0].float(), ids[0, 1:]))
         return windows.mean_by_document(torch.stack(found), batch.documents, int(batch.documents.max()) + 1)
 

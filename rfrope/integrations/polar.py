@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeAlias
 
+from transformers import Cache
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 from rfrope._core import array
@@ -88,7 +89,7 @@ class PolarAttention:
 
         @wraps(function)
         def forward(self: Module, hidden_states: Any, position_embeddings: Any, *arguments: Any, **options: Any) -> Any:
-            if (cache := options.get("past_key_values")) is not None:
+            for cache in (one for one in (*arguments, *options.values()) if isinstance(one, Cache)):  # by any name
                 _check_cache(cache, self.layer_idx, self.polar.start.n_blocks)
             return turning(self, hidden_states, (position_embeddings[0], self.polar), *arguments, **options)
 

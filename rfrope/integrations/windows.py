@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from rfrope._core import files
 from rfrope._core.arguments import printable, show
@@ -18,6 +20,8 @@ Module: TypeAlias = Any
 
 CHUNK = 1024  # tokens whose logits are held at once in a whole reading
 EVALUATED = 4  # windows of each document and part that are read
+_CACHES = ("cache", "past_key_values")  # names of a cache, from transformers 5.24 on and before it
+_CACHE = next(name for name in _CACHES if name in CausalLMOutputWithPast.__dataclass_fields__)
 
 
 class Batch(NamedTuple):
@@ -156,6 +160,12 @@ def mean_by_document(losses: Tensor, documents: np.ndarray, many: int) -> Tensor
     return torch.where(own, losses, 0.0).sum(-1) / own.sum(-1)  # in one order, on a GPU too
 
 
+def name_cache(model: Module) -> str:
+    """Return the parameter by which a model takes a cache: of this transformers, unless it was written for another."""
+    taken = inspect.signature(model.forward).parameters
+    return next((name for name in _CACHES if name in taken), _CACHE)
+
+
 def _pieces(model: Module, ids: Tensor, positions: Tensor) -> Iterator[tuple[slice, int, Tensor]]:
     """Yield logits of rows from a token on: of all where gradients are wanted, else of a chunk at a time."""
     if torch.is_grad_enabled():
@@ -167,11 +177,11 @@ def _pieces(model: Module, ids: Tensor, positions: Tensor) -> Iterator[tuple[sli
         if ids.shape[1] <= CHUNK:
             yield rows, 0, _logits(model, ids[rows], positions[rows])
             continue
-        cache = None
+        cache, name = None, name_cache(model)
         for first in range(0, ids.shape[1], CHUNK):
             some = slice(first, first + CHUNK)
-            found = model(ids[rows, some], position_ids=positions[rows, some], past_key_values=cache, use_cache=True)
-            cache = found.past_key_values
+            found = model(ids[rows, some], position_ids=positions[rows, some], use_cache=True, **{name: cache})
+            cache = found[_CACHE]
             yield rows, first, found.logits
 
 

@@ -264,7 +264,7 @@ def finish(race: Race, progress: Any) -> Tuning:
     race.run(progress)
     state, number = race.state, race.winner
     modules, parts = race.learned(), [*race.course.validation]
-    ropes = tuple(dict.fromkeys(one.rope for one in modules[: len(race.starts[number])]))
+    ropes = tuple(one.rope for one in modules[: len(race.starts[number])])
     history = [
         {"start": race.names[int(start)], "step": int(step), "learning": learned if np.isfinite(learned) else None}
         | {"validation": dict(zip(parts, losses, strict=True))}

@@ -70,6 +70,12 @@ def test_the_layers_without_a_window_are_read_by_their_kind():
     assert {*atlas(model, DOCUMENTS, part="full_attention").layer.tolist()} == {1}
     with pytest.raises(ValueError, match=r"part is 'none', but .* 'sliding_attention', 'full_attention'"):
         atlas(model, DOCUMENTS, part="none")
+    model = made("cohere2", sliding_window=64, layer_types=KINDS)  # which rotates in layers with a window alone
+    assert {*atlas(model, DOCUMENTS, part="sliding_attention").layer.tolist()} == {0}
+    with pytest.raises(
+        ValueError, match=r"part is 'full_attention', but .* has Ropes for 'sliding_attention'; expected"
+    ):
+        atlas(model, DOCUMENTS, part="full_attention")
 
 
 def test_a_config_that_was_changed_after_the_model_was_made_is_found():
@@ -97,18 +103,18 @@ ROPE = rfrope.Rope(rfrope.geometric(4))
 Q, K = np.random.default_rng(1).standard_normal((2, 2, 20, 8)).astype(np.float32)
 
 
-def weights_of(change=lambda logits: logits, scale=0.5):
+def weights_of(change=lambda logits: logits, scale=0.5, given=Q):
     at = np.arange(20)
-    q, k = (ROPE.rotate(one.astype(np.float64), at) for one in (Q, K))
+    q, k = (ROPE.rotate(one.astype(np.float64), at) for one in (given, K))
     logits = change(scale * q @ k.swapaxes(-1, -2))
     logits = np.where((at[:, None] >= at) | np.isposinf(logits), logits, -np.inf)
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def check(weights, dtype="float32"):
+def check(weights, dtype="float32", q=Q):
     given = (None, torch.as_tensor(weights, dtype=getattr(torch, dtype))[None])
-    attending.comparing("layer", None, {"layer": (Q, K)}, lambda *_: 0.5, ROPE)(None, None, given)
+    attending.comparing("layer", None, {"layer": (q, K)}, lambda *_: 0.5, ROPE)(None, None, given)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -117,17 +123,22 @@ def test_the_softmax_of_the_logits_passes(dtype):
 
 
 def test_weights_of_something_else_do_not():
-    def refused(weights, words, dtype="float32"):
+    def refused(weights, words, *options):
         with pytest.raises(ValueError, match=words):
-            check(weights, dtype)
+            check(weights, *options)
 
     far = np.subtract.outer(np.arange(20), np.arange(20)) >= 19
     later = weights_of()
     later[1, 3, 4] = 0.01
     refused(later, "it is bidirectional")
     refused(weights_of(lambda s: np.where(far, -np.inf, s)), "some keys before a query are masked")
-    refused(0.9 * weights_of(), "attention on all keys is less than 1")
+    less = weights_of()
+    less[1, 5] *= 0.9
+    refused(less, "attention on all keys is less than 1")  # of a single query, too
     refused(weights_of(lambda s: 1.03 * s), "logits of head . are .* away")
     refused(weights_of(lambda s: 2.0 * np.tanh(s / 2.0)), "logits of head . are .* away", "bfloat16")
     refused(weights_of(lambda s: s.swapaxes(-1, -2)), "logits of head . are .* away")
+    small = Q * np.asarray([1.0, 0.1], np.float32)[:, None, None]  # of head 1, whose logits may differ by less
+    change = weights_of(lambda s: s * np.asarray([1.003, 1.02])[:, None, None], given=small)
+    refused(change, "logits of head 1 are .* away", "float32", small)
     refused(weights_of()[:, :19], "gives no attention of shape")

@@ -10,27 +10,20 @@ import importlib.util
 import warnings
 
 import pytest
+import tiny_models
 from campaign import sparse
-from conftest import library
+from tiny_models import CACHE, IDS, SIZES
 
 import rfrope
 
-torch = library("torch").module
+torch, transformers = tiny_models.torch, tiny_models.transformers
 with warnings.catch_warnings():  # importing them raises a few of their own
     warnings.simplefilter("ignore")
-    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
     from transformers import cache_utils
 
     from rfrope.integrations.transformers import register, replace_rotary
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
-transformers.logging.set_verbosity(transformers.logging.ERROR)
-SIZES = {
-    **{"vocab_size": 32, "hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 16},
-    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096},
-    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
-}
-IDS = torch.arange(3, 15)[None]
 OPTIONS = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 DEFAULT = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}
 OURS = {  # the numbers that transformers makes of it, which are rounded on the way
@@ -87,7 +80,7 @@ def made(model_type, told):
 
 def generated(model, **options):
     found = model.generate(IDS, return_dict_in_generate=True, output_logits=True, **options, **OPTIONS)
-    return found.sequences, torch.stack(found.logits), found.past_key_values
+    return found.sequences, torch.stack(found.logits), found.get(CACHE)
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -126,7 +119,7 @@ def test_quantized(backend):
     for told in (OURS, DEFAULT):
         model = made("llama", told)
         cache = cache_utils.QuantizedCache(backend, model.config, **options)
-        found.append(generated(model, past_key_values=cache))
+        found.append(generated(model, **{CACHE: cache}))
     assert {type(one).__name__ for one in found[0][2].layers} == {layer}
     assert torch.equal(found[0][1], found[1][1])
     exact = generated(made("llama", OURS), use_cache=False)[1]

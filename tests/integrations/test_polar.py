@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tiny_models
 from campaign import HANGS, campaign, sparse
-from tiny_models import IDS, logits, made
+from tiny_models import CACHE, IDS, logits, made
 
 import rfrope
 
@@ -81,16 +81,17 @@ def test_a_cache_of_wide_keys_gives_the_text_that_none_gives(model_type, cache):
     wanted = model.generate(IDS, use_cache=False, **GENERATED)
     found = model.generate(IDS, return_dict_in_generate=True, **cache, **GENERATED)
     assert torch.equal(found.sequences, wanted)
-    layer = found.past_key_values.layers[0]
+    layer = found[CACHE].layers[0]
     assert (layer.keys.shape[-1], layer.values.shape[-1]) == (32, 16)
 
 
 def test_a_cache_of_narrow_keys_is_refused():
     model = made()
-    cache = model(IDS, use_cache=True).past_key_values
+    cache = model(IDS, use_cache=True)[CACHE]
     with_biases(model)
-    with pytest.raises(ValueError, match="the cache has keys of 16 features, but polar keys have 32; expected a cache"):
-        logits(model, past_key_values=cache)
+    for name in ("cache", "past_key_values"):  # whatever a release calls it, attention gets it
+        with pytest.raises(ValueError, match="the cache has keys of 16 features, but polar keys have 32; expected a"):
+            logits(model, **{name: cache})
     assert torch.equal(
         model.generate(IDS, prefill_chunk_size=4, **GENERATED), model.generate(IDS, use_cache=False, **GENERATED)
     )

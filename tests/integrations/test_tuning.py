@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tiny_models import logits, made, torch, trained_by_another_base
+from tiny_models import CACHE, logits, made, torch, trained_by_another_base
 
 import rfrope
 from rfrope.integrations.transformers import Tuning, replace_rotary, tune
@@ -110,6 +110,7 @@ def test_windows_have_gaps_and_stay_below_the_context():
     assert (np.diff(batch.positions) >= 1).all()
     np.testing.assert_array_equal(batch.ids, batch.positions)  # long documents have their tokens there
     np.testing.assert_array_equal(batch.counted, np.diff(batch.positions) == 1)
+    np.testing.assert_array_equal(batch.documents, np.arange(200), "each is a document of its own")
     assert (~batch.counted).sum(1).max() == 2
     again = windows.learning_batch(3, [document], layout, 5, 200, 0.0)
     np.testing.assert_array_equal(batch.positions, again.positions)
@@ -120,16 +121,28 @@ def test_windows_have_gaps_and_stay_below_the_context():
     assert (begins.min(), begins.max()) == (0, 50)
     short = windows.learning_batch(3, [document[:40]], layout, 5, 200, 0.0)
     assert (np.diff(short.ids) == 1).all()
+    assert (short.ids[:, 0].min(), short.ids[:, 0].max()) == (0, 24)
     assert short.positions.max() > 90
-    parts = windows.read_parts([document, document + 1], layout, 0, are_whole=False)
-    assert [len(batches) for batches in parts.values()] == [2, 2]
-    assert all((one.positions < 32).all() and one.counted.any() for one in parts["within"])
-    for one in parts["beyond"]:
-        assert (one.positions[:, 1:][one.counted] >= 32).all()
-        assert one.counted.any(1).all()
+    for first, second in windows.read_parts([document, document + 1], layout, 0, are_whole=False).values():
+        assert not np.array_equal(first.positions, second.positions), "documents have windows of their own"
+        assert first.counted.any(1).all()
     whole = windows.learning_batch(0, [document, document[:40]], layout, 5, 2, 1.0)
     assert whole.ids.shape == (1, 96)
     assert whole.counted.all()
+
+
+@pytest.mark.parametrize(
+    ("trained", "context", "window", "first"), [(32, 96, 16, 33), (32, 33, 32, 32), (32, 40, 16, 33), (32, 64, 32, 33)]
+)
+def test_windows_that_choose_reach_all_of_their_part_and_none_of_the_other(trained, context, window, first):
+    """But for the token after a gap: position 32 is one, where a window may begin there."""
+    from rfrope.integrations import windows
+
+    layout, seen = windows.Layout(trained, context, window, 2), {"within": set(), "beyond": set()}
+    for seed in range(400):
+        for part, (one,) in windows.read_parts([np.arange(context)], layout, seed, are_whole=False).items():
+            seen[part] |= {*one.positions[:, 1:][one.counted].tolist()}
+    assert seen == {"within": {*range(1, trained)}, "beyond": {*range(first, context)}}
 
 
 def test_tokens_after_a_gap_see_those_before_it_and_no_loss_counts_across(model):
@@ -154,9 +167,18 @@ def test_tokens_after_a_gap_see_those_before_it_and_no_loss_counts_across(model)
     torch.testing.assert_close(found[0][0], each[torch.from_numpy(late)[0]].mean())
 
 
-def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch):
+@pytest.mark.parametrize("name", ["cache", "past_key_values", "a wrapper's"])
+def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch, name):
+    """Of models that were written for any release, and of one that hides the names of its parameters."""
     from rfrope.integrations import windows
 
+    run = model.forward
+    forwards = {
+        "cache": lambda ids, cache=None, **options: run(ids, **{CACHE: cache}, **options),
+        "past_key_values": lambda ids, past_key_values=None, **options: run(ids, **{CACHE: past_key_values}, **options),
+        "a wrapper's": lambda *given, **options: run(*given, **options),
+    }
+    monkeypatch.setitem(vars(model), "forward", forwards[name])
     parts = windows.read_parts(texts(1), windows.Layout(TRAINED, CONTEXT, 16, 2), 0, are_whole=True)
     found = []
     for chunk in (1024, 7):
@@ -227,10 +249,19 @@ def test_a_checkpoint_knows_every_document(model, tmp_path):
             tuned(model, changed, **given)
 
 
-def test_checkpointed_activations_give_the_same(model):
-    plain, less = (tuned(model, starts="ntk", steps=3, activation_checkpointing=one) for one in (False, True))
+@pytest.mark.parametrize("had", [False, True])
+def test_checkpointed_activations_give_the_same_without_dropout_and_leave_the_model_as_it_was(had):
+    dropout = {"attention_dropout": 0.5, "hidden_dropout": 0.25}
+    model = made("gpt_neox", hidden_size=32, max_position_embeddings=TRAINED, num_attention_heads=2, **dropout)
+    if had:
+        getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()  # as releases name it
+    before = [[vars(one).get(name) for name in ("attention_dropout", "p")] for one in model.modules()]
+    assert {0.25, 0.5} < {value for values in before for value in values}
+    options = {"starts": "ntk", "steps": 3, "penalty": 0.0}
+    plain, less = (tuned(model, activation_checkpointing=one, **options) for one in (False, True))
     np.testing.assert_allclose(plain.rope.frequencies, less.rope.frequencies, rtol=1e-6)
-    assert not any(getattr(one, "gradient_checkpointing", False) for one in model.modules())
+    assert [[vars(one).get(name) for name in ("attention_dropout", "p")] for one in model.modules()] == before
+    assert any(getattr(one, "gradient_checkpointing", False) for one in model.modules()) == had
     assert not model.training
 
 

@@ -214,7 +214,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     tuned(**options)
     model, *rest = problem()
     with torch.no_grad():
-        model.projections[1].weight += 1e-3
+        model.projections[1].weight[-1] += 1e-3
     with pytest.raises(ValueError, match=r"another estimate \(model differ\)"):
         tuned((model, *rest), **options)
     with pytest.raises(ValueError, match=r"another estimate \(rate differ\)"):
@@ -222,6 +222,10 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"another estimate \(learnable differ\)"):
         tuned(**options, learnable="factors")
     model, loss, _, *rest = problem()
+    options["checkpoint"] = tmp_path / "called.npz"
+    tuned((model, loss, batch, *rest), **options)
+    with pytest.raises(ValueError, match=r"another estimate \(batches differ\)"):
+        tuned((model, loss, lambda step: batch(step if step == 0 else 7), *rest), **options)
     options["checkpoint"] = tmp_path / "listed.npz"
     tuned((model, loss, [batch(i) for i in range(3)], *rest), **options)
     with pytest.raises(ValueError, match=r"another estimate \(batches differ\)"):
@@ -304,6 +308,23 @@ def test_it_stops_where_the_validation_falls_no_further_and_never_says_that_it_h
     assert "fell no further, 6 of 100 steps" in found.ended
 
 
+@pytest.mark.parametrize(("documents", "reach"), [(3, 4.303), (5, 2.776), (100, 2.0)])  # Student's, but at least 2
+def test_a_difference_counts_from_the_quantile_of_its_documents_on(documents, reach):
+    own = np.random.default_rng(0).normal(size=documents)
+    spread = (own - own.mean()) / np.std(own, ddof=1) * math.sqrt(documents)  # mean 0, standard error 1
+    for errors, verdict in ((0.999, "even"), (1.001, "better"), (-0.999, "even"), (-1.001, "worse")):
+        losses = {"near": {"all": own + errors * reach + spread}, "learned": {"all": own}}
+        assert Tuning(rfrope.Rope(TRUE), "near", 5, "", (), losses).verdict("near", "all") == verdict
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_the_worse_one(bad):
+    fine, broken = (np.asarray([1.0, 2.0, one]) for one in (3.0, bad))
+    for own, other, verdict in ((fine, broken, "better"), (broken, fine, "worse"), (broken, broken, "worse")):
+        losses = {"near": {"all": other}, "learned": {"all": own}}
+        assert Tuning(rfrope.Rope(TRUE), "near", 5, "", (), losses).verdict("near", "all") == verdict
+
+
 @pytest.mark.parametrize("shift", [-1.0, 1.0])
 def test_differences_within_two_standard_errors_are_none(shift):
     noise = np.random.default_rng(0).normal(size=40)
@@ -327,6 +348,144 @@ def test_the_penalty_keeps_what_is_learned_near_its_start():
     away = [np.abs(np.log(one.rope.frequencies / STARTS["near"].frequencies)).max() for one in (free, held)]
     assert away[0] > 0.1
     assert away[1] < 0.1 * away[0]
+
+
+def downhill(rope=TRUE, layers=2):
+    """A model, and a loss that adds to the batch the sum of all log-factors: steps of Adam are as long as the rate."""
+    model = torch.nn.ModuleList([RotaryEmbedding(rope) for _ in range(layers)])
+
+    def loss(x):
+        learned = dict.fromkeys(factors for one in model if (factors := one.log_factors) is not None)
+        return x + sum(one.sum() for one in learned)
+
+    return model, loss
+
+
+def numbers(*batches):
+    return [torch.tensor(one, dtype=torch.float64) for one in batches]
+
+
+ALL = {"all": numbers([0.0])}
+
+
+def descended(made=None, learning=(0.0,), validation=None, **options):
+    options = {"learnable": "factors", "penalty": 0.0, "rate": 0.01} | options
+    made, parts = made or downhill(), validation or ALL
+    return tune_modules(*made, numbers(*([one] for one in learning)), parts, parts, **options)
+
+
+@pytest.mark.parametrize(("steps", "factor"), [(1, 1.0), (4, 2.5)])
+def test_the_rate_falls_linearly_and_the_last_step_has_some_left(steps, factor):
+    """Steps are 1, 3/4, 2/4 and 1/4 of the rate."""
+    found = descended(steps=steps)
+    np.testing.assert_allclose(found.rope.frequencies, TRUE * math.exp(-0.01 * factor), rtol=1e-6)
+
+
+def test_the_history_has_the_mean_of_the_steps_since_the_last_look_and_of_each_part():
+    validation = {"within": numbers([1.0, 2.0, 6.0]), "beyond": numbers([5.0], [7.0, 9.0, 9.0])}
+    found = descended(learning=(0.0, 1.0, 2.0), validation=validation, steps=7, check_every=4, rate=1e-9)
+    assert [line["step"] for line in found.history] == [0, 4, 7], "the last step is looked at, too"
+    assert [line["learning"] for line in found.history] == [
+        None,
+        *(pytest.approx(one, abs=1e-6) for one in (0.75, 1.0)),
+    ]
+    for line in found.history:
+        assert line["validation"] == pytest.approx({"within": 3.0, "beyond": 7.5}, abs=1e-6), "of its documents"
+    np.testing.assert_allclose(found.losses["learned"]["beyond"], [5.0, 7.0, 9.0, 9.0], atol=1e-6)
+    assert [line["step"] for line in descended(steps=40).history] == [*range(0, 41, 2)], "a twentieth, by default"
+    one_each = dict(zip(BASES, STARTS.values(), strict=True))
+    steps = [line["step"] for line in descended(steps=6, race=0.3, starts=one_each, check_every=1).history]
+    assert steps == [0, 1, 2, 0, 1, 2, 3, 4, 5, 6], "the nearest number of steps"
+
+
+def test_the_best_look_by_the_mean_of_its_parts_is_kept():
+    model, loss = downhill()
+    said, ropes = iter([3.0, 3.0, 2.0, 1.0, 1.0, 4.0, 4.0, 4.0]), []
+
+    def looks(x):
+        if torch.is_grad_enabled():
+            return loss(x)
+        ropes.append(model[0].rope.frequencies)
+        return torch.tensor(next(said, 0.0))
+
+    parts = {"within": numbers(0.0), "beyond": numbers(0.0)}
+    found = descended((model, looks), validation=parts, steps=7, check_every=3)
+    assert [line["step"] for line in found.history] == [0, 3, 6, 7]
+    assert found.steps == 3
+    np.testing.assert_array_equal(found.rope.frequencies, ropes[2])
+    assert not np.array_equal(ropes[2], ropes[0])
+
+
+def test_parts_weigh_alike_whatever_documents_they_have():
+    """By the mean of all documents the other start would win."""
+    model, loss = downhill()
+
+    def looks(x):
+        is_near = np.array_equal(model[0].start.frequencies, STARTS["near"].frequencies)
+        return loss(x[:, 0 if is_near else 1])
+
+    parts = {"within": numbers([[0.0, 1.0]]), "beyond": numbers([[1.2, 0.5]] * 3)}
+    for starts in (STARTS, dict(reversed(STARTS.items()))):
+        made = tune_modules(model, looks, numbers([[0.0, 0.0]]), parts, parts, starts=starts, steps=4, rate=1e-9)
+        assert made.start == "near"
+
+
+@pytest.mark.parametrize(("per", "heads"), [("layer", None), ("head", 2)])
+def test_the_penalty_weighs_alike_whatever_has_a_set(per, heads):
+    """Where layers and heads are alike, sets of their own learn what one set does."""
+    x, wanted = torch.ones(1, 2, TOKENS, WIDTH, dtype=torch.float64), 0.9 * TRUE
+    model = torch.nn.ModuleList([RotaryEmbedding(TRUE) for _ in range(2)])
+    wanted = rfrope.rotate(x, torch.arange(TOKENS), wanted)
+
+    def loss(_):
+        return sum((one(x, x)[1] - wanted).square().mean() for one in model)
+
+    one, several = (
+        tune_modules(model, loss, [0], {"all": [0]}, {"all": [0]}, steps=10, penalty=0.3, **options)
+        for options in ({}, {"per": per, "heads": heads})
+    )
+    assert np.abs(one.rope.frequencies / TRUE - 1.0).max() > 0.01
+    assert len(several.rope) == 2
+    for rope in several.rope:
+        for found in rope.frequencies.reshape(-1, WIDTH // 2):
+            np.testing.assert_allclose(found, one.rope.frequencies, rtol=1e-5)
+
+
+def test_layers_and_heads_start_where_they_are_told_to():
+    near, far = STARTS.values()
+    options = {"steps": 1, "rate": 1e-9, "race": 0.0}
+    found = descended(starts={"both": [near, far]}, per="layer", **options)
+    for one, start in zip(found.rope, (near, far), strict=True):
+        np.testing.assert_allclose(one.frequencies, start.frequencies, rtol=1e-6)
+    sets = np.stack([near.frequencies, far.frequencies])[..., None]
+    for one in descended(starts={"sets": rfrope.Rope(sets)}, per="head", heads=2, **options).rope:
+        np.testing.assert_allclose(one.frequencies, sets, rtol=1e-6)
+    rope = rfrope.Rope(TRUE, sections=(2, 1, 1))
+    one = descended(downhill(rope, 1), per="head", heads=2, **options).rope
+    np.testing.assert_allclose(one.vectors, np.stack([rope.vectors] * 2), rtol=1e-6, atol=0.0)
+
+
+def test_one_set_is_one_parameter():
+    model, loss = downhill()
+
+    def counts(x):
+        assert len({id(one.log_factors) for one in model}) == 1
+        return loss(x)
+
+    assert isinstance(descended((model, counts), starts=STARTS, steps=2).rope, rfrope.Rope)
+
+
+def test_what_learns_takes_the_width_and_the_layout_that_the_model_gives():
+    """A start need not say how wide heads are, nor may it say where they lie."""
+    x = torch.randn(1, TOKENS, 2, WIDTH + 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = torch.nn.ModuleList([RotaryEmbedding(rfrope.Rope(TRUE, head_dim=WIDTH + 4), layout="bthd")])
+    wanted = rfrope.rotate(x.transpose(1, 2), torch.arange(TOKENS), 0.9 * TRUE).transpose(1, 2)
+
+    def loss(_):
+        return (model[0](x, x)[0] - wanted).square().mean()
+
+    found = tune_modules(model, loss, [0], {"all": [0]}, {"all": [0]}, starts={"plain": TRUE}, steps=60, rate=0.02)
+    np.testing.assert_allclose(found.rope.frequencies[:2], 0.9 * TRUE[:2], rtol=0.01)
 
 
 WITHIN = {"within": [batch(0)]}
@@ -353,6 +512,11 @@ BAD = {
     ),
     "own": (
         {"starts": {"as it is": STARTS["far"]}},
+        ValueError,
+        r"starts\['as it is'\] differs from the model's own Rope",
+    ),
+    "own factor": (
+        {"starts": {"as it is": rfrope.Rope(STARTS["near"].frequencies, attention_factor=2.0)}},
         ValueError,
         r"starts\['as it is'\] differs from the model's own Rope",
     ),

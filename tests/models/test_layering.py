@@ -50,6 +50,10 @@ def rows(config, **options):
             [("", "linear_attention", (0, 1, 2), None, None), ("", BOTH[1], (3,), 1e4, None)],
         ),
         (
+            {"model_type": "recurrent_gemma", "num_hidden_layers": 4, "attention_window_size": 9},
+            [("", "recurrent", (0, 1, 3), None, None), ("", "attention", (2,), 1e4, 9)],
+        ),
+        (
             {"model_type": "granite_swa", "layer_rope_theta": [1e4, 0, 5e5], "num_hidden_layers": 3},
             [("", BOTH[1], (0,), 1e4, None), ("", BOTH[0], (1,), None, 128), ("", BOTH[0], (2,), 5e5, 128)],
         ),

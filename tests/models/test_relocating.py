@@ -311,7 +311,7 @@ def test_keys_in_caches_of_transformers_move_where_the_gate_says_so(model_type):
     at, keys = torch.arange(ids.shape[1])[None], []
     for moved in (0, 3000):
         with torch.no_grad():
-            cache = model(ids, position_ids=at + moved, use_cache=True).past_key_values
+            cache = model(ids, position_ids=at + moved, use_cache=True)[tiny_models.CACHE]
         latent = model_type == "deepseek_v3"  # whose cache has latent features for keys, and what turns for values
         keys.append((cache.layers[0].values if latent else cache.layers[0].keys).double().numpy())
     (one,) = can_relocate(model.config, seq_len=1).ropes
