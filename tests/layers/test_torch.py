@@ -423,6 +423,33 @@ def test_fully_shard(mesh, low, learnable, meta):
     )
 
 
+@pytest.mark.parametrize("learnable", [False, "both"])
+def test_features_of_several_processes_turn_where_torch_is_told_how(mesh, learnable):
+    """As ColwiseParallel gives them without a local output: unlike others they do not combine with whole tensors."""
+    tensor, beyond = map(importlib.import_module, ["torch.distributed.tensor", "torch.distributed.tensor.experimental"])
+    module, rope, at = RotaryEmbedding(FREQUENCIES, learnable), rfrope.Rope(FREQUENCIES), torch.arange(3)
+    q, k = features(2, 4, 3, WIDTH), features(2, 2, 3, WIDTH)
+    shard = [tensor.Shard(1)]
+    options = {"out_placements": (shard, shard), "in_placements": (shard, shard), "device_mesh": mesh}
+    whole, apart = (q, k), [tensor.distribute_tensor(x, mesh, shard) for x in (q, k)]
+    said = r"is a DTensor and .* is not; .*use_local_output=True.* local_map .* implicit_replication"
+    alone, by_rope = (lambda *both: [module.rotate(x) for x in both]), (lambda *both: [rope.rotate(x, at) for x in both])
+    for call in (module, torch.compile(module, backend="eager"), alone, by_rope):
+        with pytest.raises(TypeError, match=f"^[qx] {said}"):
+            call(*apart)
+        with beyond.implicit_replication():
+            turned = call(*apart)
+        for one in (turned, beyond.local_map(lambda *both, call=call: (*call(*both),), **options)(*apart)):
+            for found, wanted in zip(one, module(*whole), strict=True):
+                assert found.placements == (tensor.Shard(1),)
+                torch.testing.assert_close(found.full_tensor(), wanted, rtol=0, atol=1e-6)
+    with pytest.raises(TypeError, match=f"^x {said}"):
+        rfrope.rotate_by_phases(apart[0], torch.ones(3, 16))
+    phases = tensor.distribute_tensor(torch.ones(3, 16), mesh, [tensor.Replicate()])
+    wanted = rfrope.rotate_by_phases(q, torch.ones(3, 16))
+    torch.testing.assert_close(rfrope.rotate_by_phases(apart[0], phases).full_tensor(), wanted, rtol=0, atol=1e-6)
+
+
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
