@@ -246,7 +246,10 @@ class TurningModule(LearningModule):
 
     def _rows(self, at: Tensor, device: Any) -> tuple[Tensor, Tensor]:
         """Cos and sin of positions, from tables."""
-        rows = torch.nn.functional.embedding(at[..., 0], self._moved("rows of positions", device))
+        at = at[..., 0]
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # ONNX counts what is below 0 from the end
+            at = at.where(at >= 0, self.max_positions)
+        rows = torch.nn.functional.embedding(at, self._moved("rows of positions", device))
         return rows[..., : self._blocks], rows[..., self._blocks :]
 
     def _turn_both_by_rows(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
