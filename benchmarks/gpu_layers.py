@@ -47,13 +47,13 @@ def _tables(tokens: int, dtype: Any, device: str) -> tuple[Any, ...]:
     return tuple(torch.from_numpy(np.concatenate([v, v], -1)).to(device, dtype) for v in found)
 
 
-def _module(tokens: int, dtype: Any, device: str, learnable: bool = False) -> Layer:
+def _module(tokens: int, dtype: Any, device: str, learnable: bool | str = False) -> Layer:
     made = importlib.import_module("rfrope.layers.torch").RotaryEmbedding(rfrope.geometric(BLOCKS), learnable)
     return made.to(device)
 
 
 def _learned(tokens: int, dtype: Any, device: str) -> Layer:
-    return _module(tokens, dtype, device, learnable=True)
+    return _module(tokens, dtype, device, learnable="frequencies")
 
 
 def _eager(tokens: int, dtype: Any, device: str) -> Layer:

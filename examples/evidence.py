@@ -66,7 +66,7 @@ class Arm:
             return None
         rope = rfrope.Rope(waves(WIDTH if self.polar else WIDTH // 2, seed), polar=self.polar)
         if not self.polar:
-            return RotaryEmbedding(rope, self.learned)
+            return RotaryEmbedding(rope, "frequencies" if self.learned else False)
         return PolarEmbedding(rope, ("frequencies", "phases") if self.learned else "phases", heads=HEADS)
 
 

@@ -66,7 +66,7 @@ class Model(nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         rope = None if encoding == "none" else ROPES[encoding](seed)
-        learned = encoding.endswith("learned")
+        learned = "frequencies" if encoding.endswith("learned") else False
         rotaries = [None if rope is None else RotaryEmbedding(rope, learnable=learned) for _ in range(LAYERS)]
         self.embedding = nn.Linear(4, HEADS * WIDTH)
         self.layers = nn.ModuleList(Layer(HEADS, WIDTH, rotary, causal=False) for rotary in rotaries)

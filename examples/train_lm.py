@@ -71,7 +71,7 @@ class Model(Reader):
     """Bytes to logits of the next byte; weights depend on the seed alone, whatever the encoding."""
 
     def __init__(self, encoding: str, seed: int) -> None:
-        learned = encoding.startswith("learned")
+        learned = "frequencies" if encoding.startswith("learned") else False
 
         def layer() -> Layer:
             rope = ROPES[encoding](seed) if encoding in ROPES else None

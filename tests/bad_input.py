@@ -119,12 +119,17 @@ def wrong(good: Any) -> Iterator[tuple[str, Any, Any]]:
     yield "a tuple", (1, 2), [1, 2]
     yield "a range", range(3), [0, 1, 2]
     yield "an iterator", iter([1.0, 2.0]), [1.0, 2.0]
-    is_array = isinstance(good, np.ndarray | float) or (isinstance(good, list) and isinstance(good[0], float))
     arrays = {"a line": np.array([1.0, 2.0]), "integers": np.arange(3), "nothing": np.zeros((0, 4))}
-    arrays |= {"the good value": np.asarray(good)} if is_array and np.asarray(good).dtype.kind in "iuf" else {}
+    arrays |= {"the good value": np.asarray(good)} if is_numeric(good) else {}
     for library, asarray in makers().items():
         yield from ((f"{library}: {kind}", asarray(np.array(value)), value) for kind, value in arrays.items())
     yield from ((kind, value, value) for kind, value in peculiar().items())
+
+
+def is_numeric(good: Any) -> bool:
+    """Return whether a value of an argument is a float, a list of floats, or an array of real numbers."""
+    is_array = hasattr(good, "dtype") or isinstance(good, float) or (isinstance(good, list) and type(good[0]) is float)
+    return is_array and np.asarray(good).dtype.kind in "iuf"
 
 
 @functools.cache
@@ -530,7 +535,7 @@ def numbers(value: Any) -> np.ndarray:
     if dataclasses.is_dataclass(value):
         return numbers([getattr(value, one.name) for one in dataclasses.fields(value) if one.name not in LEFT_OUT])
     if hasattr(value, "detach"):
-        value = value.detach().numpy()
+        value = value.detach().resolve_neg().numpy()
     if hasattr(value, "shape") or isinstance(value, int | float | complex):
         value = np.ravel(np.asarray(value))
         return np.concatenate([value.real, value.imag]) if value.dtype.kind == "c" else _floats(value)

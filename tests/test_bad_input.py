@@ -106,6 +106,26 @@ def test_a_mask_is_never_dropped(folder):
     assert not kept, "\n".join(kept)
 
 
+@pytest.mark.parametrize("name", [pytest.param(name, marks=campaign if name.endswith(SLOW) else ()) for name in NAMES])
+def test_tensors_whose_sign_is_pending_count_as_what_they_are(name, folder):
+    """As the imaginary part of a conjugate: NumPy cannot see such memory. One alone, and beside other tensors."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    plotting = pytest.importorskip("matplotlib.pyplot") if name.startswith("plotting") else None
+    function, arguments = bad_input.calls(folder)[name]
+    floats = {key: value for key, value in arguments.items() if key != "out" and bad_input.is_numeric(value)}
+    tensors = {key: torch.as_tensor(np.array(value, np.float64)) for key, value in floats.items()}
+    faults = []
+    for others in (arguments, {**arguments, **tensors}):
+        for key, plain in tensors.items():
+            pending = torch.complex(torch.zeros_like(plain), -plain).conj().imag
+            assert pending.is_neg()
+            _, fault = bad_input.judged(function, others, key, pending, plain)
+            faults += [f"{key}: {fault}"] if "RuntimeError" in fault or "plain form gives" in fault else []
+    if plotting:
+        plotting.close("all")
+    assert not faults, "\n".join(faults)
+
+
 @pytest.mark.parametrize(
     ("command", "share"),
     [

@@ -186,8 +186,8 @@ def test_words_of_32_bits_are_exact(monkeypatch):
 
 
 LEARNING = {  # operators forwards and backwards, of a module with parameters
-    "frequencies": (lambda: RotaryEmbedding(OMEGA, True), 61),
-    "float32": (lambda: RotaryEmbedding(OMEGA.astype(np.float32), True), 62),
+    "frequencies": (lambda: RotaryEmbedding(OMEGA, "frequencies"), 61),
+    "float32": (lambda: RotaryEmbedding(OMEGA.astype(np.float32), "frequencies"), 62),
     "factors": (lambda: RotaryEmbedding(OMEGA, "factors"), 65),
     "factors and temperature": (lambda: RotaryEmbedding(OMEGA, ("factors", "temperature")), 83),
     "phases": (lambda: RotaryEmbedding(OMEGA, "phases"), 58),
@@ -368,10 +368,10 @@ def test_gradients_of_positions_and_shifts(dtype, without_loops):
 
 GRADIENTS = {
     "fixed": lambda: RotaryEmbedding(OMEGA),
-    "learned": lambda: RotaryEmbedding(rfrope.Rope(OMEGA, pairing="interleaved", attention_factor=1.2), True),
+    "learned": lambda: RotaryEmbedding(rfrope.Rope(OMEGA, pairing="interleaved", attention_factor=1.2), "frequencies"),
     "sets": lambda: RotaryEmbedding(SETS, "both"),
     "factors": lambda: RotaryEmbedding(OMEGA, ("factors", "phases")),
-    "sections": lambda: RotaryEmbedding(ROPES["sections"], True),
+    "sections": lambda: RotaryEmbedding(ROPES["sections"], "frequencies"),
     "polar": lambda: PolarEmbedding(POLAR, "both"),
 }
 
@@ -411,7 +411,7 @@ def test_gradients_of_gradients(name, without_loops):
 def test_what_is_not_finite_is_not_hidden(without_loops):
     """Words cannot say NaN: frequencies that diverged in training are to be seen in what they turn."""
     for value in (math.nan, math.inf):
-        module = RotaryEmbedding(OMEGA, True)
+        module = RotaryEmbedding(OMEGA, "frequencies")
         with torch.no_grad():
             module.frequencies[3] = value
         q = features(1, 2, 5, WIDTH)
@@ -577,7 +577,7 @@ REPLAYED: dict[str, Any] = {  # calls of features, or of queries and keys, and o
     "scores": lambda x, at: [rfrope.scores(x, x, at, at, HELD["half"])],
     "training": trained(RotaryEmbedding(OMEGA)),
     "learning": trained(RotaryEmbedding(OMEGA, ("factors", "phases"))),
-    "polar learning": trained(PolarEmbedding(POLAR, True)),
+    "polar learning": trained(PolarEmbedding(POLAR, "frequencies")),
     "tables": trained(RotaryEmbedding(OMEGA, max_positions=2**14)),
 }
 

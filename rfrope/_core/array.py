@@ -116,6 +116,9 @@ def _together(arrays: dict[str, Any], movable: Container[str] = ()) -> tuple[Mod
             )
     if xp is np:
         return np, None
+    for name in spaces:
+        if type(arrays[name]).__name__ == "DTensor":
+            TORCH.check_distributed(arrays)
     devices = {name: device(arrays[name]) for name in spaces}
     _check_devices({name: place for name, place in devices.items() if not _is_number(arrays[name])})
     return xp, next((place for name, place in devices.items() if place is not None), None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import ModuleType, SimpleNamespace
@@ -271,10 +271,23 @@ class _Torch(Library):
         if x.layout is not _torch().strided:
             raise TypeError(f"{name} is a tensor of layout {x.layout}; expected a dense one: pass {name}.to_dense()")
 
+    def check_distributed(self, arrays: Mapping[str, Any]) -> None:
+        """Refuse a DTensor beside numbers that every process has whole, unless torch was told to take them so."""
+        apart = {name: x for name, x in arrays.items() if type(x).__name__ == "DTensor"}
+        beside = [name for name, x in arrays.items() if not (name in apart or x is None or isinstance(x, int | float))]
+        for name, x in apart.items():
+            # there is no public way to ask for it, and none within a graph
+            if beside and (is_compiling() or not x._op_dispatcher._allow_implicit_replication):
+                raise TypeError(
+                    f"{name} is a DTensor and {beside[0]} is not; expected the local part: pass {name}.to_local(), or "
+                    "give ColwiseParallel use_local_output=True, or map the call by local_map of "
+                    "torch.distributed.tensor.experimental, or call it within implicit_replication() of the same"
+                )
+
     def to_host(self, x: Array, name: str) -> np.ndarray:
         if x.is_meta:
             raise TypeError(f"{name} is on the meta device and has no values; expected a tensor on another")
-        x = x.detach().cpu()
+        x = x.detach().cpu().resolve_conj().resolve_neg()  # NumPy has no numbers whose sign is pending
         return (x.float() if x.dtype == _torch().bfloat16 else x).numpy()
 
     def widest_float(self, xp: ModuleType, device: Any) -> Any:

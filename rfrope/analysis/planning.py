@@ -228,8 +228,8 @@ class Plan(Result):
             *(caution or [f"The config is {self.stretched}."]),
             *([enough] if self.context <= self.stretched.reach else []),
             fill(
-                f"The plan starts from the frequencies before {self.stretched.scheme}. If the model was trained on longer\n"
-                "texts, pass their length (trained_context, --trained): its frequencies are then taken as they are."
+                f"The plan starts from the frequencies before {self.stretched.scheme}. If the model was trained on\n"
+                "longer texts, pass their length (trained_context, --trained): its frequencies are then taken as they are."
             ),
         ]
 

@@ -33,7 +33,7 @@ _DONE = "_is_hf_initialized"  # the mark of transformers
 def read_learnable(learnable: Any) -> tuple[str, ...]:
     """Return the names of the learned parameters."""
     if isinstance(learnable, bool):
-        return ("frequencies",) if learnable else ()
+        return (LEARNABLE["factors"],) if learnable else ()
     names = (learnable,) if isinstance(learnable, str) else listed("learnable", learnable, "names of what is learned")
     for name in names:
         choice("learnable", name, ("none", *LEARNABLE, "both"))
@@ -137,7 +137,8 @@ class LearningModule(LaunchingModule):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
         """Accept the states of other rotary modules, but keep the Rope.
 
-        A state whose version is that of the other kind of module, RoPE or polar, is refused: shapes may agree.
+        A state whose version is that of the other kind of module, RoPE or polar, is refused: shapes may agree. So is one
+        of learned frequencies for a module that learns factors: until 0.2 ``learnable=True`` meant frequencies.
         """
         version = others[0].get("version")
         has = [name for name in LEARNABLE.values() if f"{prefix}{name}" in state_dict]
@@ -146,6 +147,16 @@ class LearningModule(LaunchingModule):
             kind, other = kinds if version == POLAR_VERSION else kinds[::-1]
             raise ValueError(
                 f"{prefix}{has[0]} of the state is of {kind}, and this is {other}; expected one of {other}"
+            )
+        if (
+            "frequencies" in has
+            and "log_factors" not in has
+            and "log_factors" in self._learned
+            and self.frequencies is None
+        ):
+            raise ValueError(
+                f"{prefix}frequencies of the state were learned themselves, and this module learns their factors; "
+                "expected a module with learnable='frequencies', which is what True meant until 0.2"
             )
         given = {name: state_dict.pop(f"{prefix}{name}", None) for name in _OTHERS}["inv_freq"]
         if given is not None and "frequencies" in self._learned:

@@ -45,10 +45,11 @@ class RotaryEmbedding(TurningModule):
         and sections; an array is paired ``"half"``. An even int 2D, the width of a head, means RoPE of base 10000,
         ``rfrope.geometric(D)``.
     learnable : bool, str or sequence of str
-        Parameters to learn: ``"frequencies"`` (or True), ``"factors"`` of the frequencies, ``"phases"`` added to those
-        of the keys, in radians, and ``"temperature"``, a factor of all scores; ``"both"`` means frequencies and phases.
-        Factors and temperature are stored as logarithms, so they stay positive. Parameters are float64, or float32 if
-        the Rope's frequencies are.
+        Parameters to learn: ``"factors"`` of the frequencies (or True), ``"frequencies"`` themselves, ``"phases"`` added
+        to those of the keys, in radians, and ``"temperature"``, a factor of all scores; ``"both"`` means frequencies
+        and phases. Factors and temperature are stored as logarithms, so they stay positive, and a step changes each
+        frequency by the same share: a rate that suits weights is many times a slow frequency. Parameters are float64,
+        or float32 if the Rope's frequencies are.
     max_positions : int, optional
         Rotate by float32 cos/sin tables of this many positions, using only torch's own operators, for graphs that run
         without rfrope. Positions must then be integers from 0 to ``max_positions - 1``.
@@ -298,6 +299,22 @@ class _Bounded(torch.autograd.Function):
         return torch.where(away, torch.zeros_like(gradient), gradient)
 
 
+class _BoundedForward(_Bounded):
+    """The same, with a derivative for forward mode: that of a clamp. PyTorch's compiler takes no function with one."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        """Keep the phases for both modes."""
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        """Return the tangent, but 0 beyond the bounds."""
+        (phases,) = ctx.saved_tensors
+        return torch.where((phases > 0.0) | (phases < _LOWEST), torch.zeros_like(tangent), tangent)
+
+
 class PolarEmbedding(RotaryEmbedding):
     """Turn queries and keys into polar features, whose scores follow a kernel.
 
@@ -312,7 +329,8 @@ class PolarEmbedding(RotaryEmbedding):
         the number of features of a head, for the ladder of base 10000.
     learnable : bool, str or sequence of str
         See `RotaryEmbedding`. Phases are the bias delta of keys. They start at 0 and are clamped to [-2 pi, 0] where
-        they are used, with a gradient beyond where a step against it leads back, instead of a clamp's 0.
+        they are used, with a gradient beyond where a step against it leads back, instead of a clamp's 0; forward mode
+        differentiates the clamp.
     heads : int, optional
         Number of key heads, each with its own phases, if all share one set of frequencies.
     layout : {"bhtd", "bthd"}
@@ -391,7 +409,7 @@ class PolarEmbedding(RotaryEmbedding):
         return TurnOptions(MAGNITUDES, rope.pairing or "", rope.attention_factor, softplus=True)
 
     def _bounded(self, phases: Tensor) -> Tensor:
-        return _Bounded.apply(phases)
+        return (_Bounded if torch.compiler.is_compiling() else _BoundedForward).apply(phases)
 
 
 def _read_head_dim(rope: Rope, head_dim: Any) -> int | None:

@@ -159,6 +159,8 @@ class TurningModule(LearningModule):
         known = q.is_cpu or q.is_cuda or q.is_meta or q.is_xpu
         if q.device != k.device or not known or q.is_sparse or not self._belong(q, k):
             return None
+        if type(q).__name__ == "DTensor" or type(k).__name__ == "DTensor":
+            return None  # no operator of ours says how it is sharded
         at = self._read_integers(q, positions, offset)
         if at is None or not self._fits(at, q):
             return None
@@ -244,7 +246,10 @@ class TurningModule(LearningModule):
 
     def _rows(self, at: Tensor, device: Any) -> tuple[Tensor, Tensor]:
         """Cos and sin of positions, from tables."""
-        rows = torch.nn.functional.embedding(at[..., 0], self._moved("rows of positions", device))
+        at = at[..., 0]
+        if torch.compiler.is_compiling() or torch.jit.is_tracing():  # ONNX counts what is below 0 from the end
+            at = at.where(at >= 0, self.max_positions)
+        rows = torch.nn.functional.embedding(at, self._moved("rows of positions", device))
         return rows[..., : self._blocks], rows[..., self._blocks :]
 
     def _turn_both_by_rows(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -316,6 +321,7 @@ class TurningModule(LearningModule):
                 f"{name} has type {type(x).__module__}.{type(x).__qualname__}; expected a tensor of PyTorch"
             )
         TORCH.check_dense(x, name)
+        TORCH.check_distributed({name: x, "the Rope": self.start})
         blocks.features(x, _XP, name, None, self._turn.pairing)
         for learned in self._learned:
             self._check_device(name, x, learned, getattr(self, learned))

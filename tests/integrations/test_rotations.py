@@ -248,7 +248,7 @@ def test_an_adapter_of_peft_holds_what_is_learned(tmp_path):
     peft = pytest.importorskip("peft", reason="peft is not installed")
     models = [made(), made()]
     for model in models:
-        replace_rotary(model, RotaryEmbedding(rfrope.geometric(8), learnable=True))
+        replace_rotary(model, RotaryEmbedding(rfrope.geometric(8), learnable="frequencies"))
     options = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["turning.all"])
     adapted = peft.get_peft_model(models[0], options)
     adapted(IDS, labels=IDS).loss.backward()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
+import math
 import subprocess
 import sys
 import types
@@ -176,7 +177,7 @@ def saved(model, folder, expected=None):
     return transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
 
 
-@pytest.mark.parametrize("learnable", [False, True])
+@pytest.mark.parametrize("learnable", [False, True, "frequencies"])
 @pytest.mark.parametrize("model_type", sparse(["llama", "gemma3_text", "glm", "gpt_neox"], lambda one: "m" in one[:3]))
 def test_what_was_put_in_is_saved_with_the_config(model_type, learnable, tmp_path):
     register()
@@ -192,7 +193,8 @@ def test_what_was_put_in_is_saved_with_the_config(model_type, learnable, tmp_pat
         if learnable:
             with torch.no_grad():
                 for module in modules.values():
-                    module.frequencies *= 1.5
+                    (learned,) = module.parameters()
+                    learned.add_(math.log(1.5)) if learnable is True else learned.mul_(1.5)
         wanted = logits(model)
         again, copied = saved(model, tmp_path / "model"), copy.deepcopy(model) if not learnable else None
         assert model.config.rope_parameters == before

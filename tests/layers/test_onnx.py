@@ -74,6 +74,23 @@ def test_the_module_is_exported(name, tokens):
     check(MODULES[name](), (q, k, torch.arange(tokens)), far)
 
 
+@pytest.mark.parametrize("program", [False, True])
+@pytest.mark.parametrize("offset", [-1, 30, -33])
+def test_positions_beyond_the_tables_are_refused_as_by_the_module(program, offset):
+    """ONNX's Gather would count -1 from the end."""
+    module, at = RotaryEmbedding(FREQUENCIES, max_positions=32), torch.arange(3)
+    inputs = features(1, 4, 3, 16), features(1, 2, 3, 16), at
+    made = torch.onnx.export(torch.export.export(module, inputs) if program else module, inputs, dynamo=True)
+    session = runtime.InferenceSession(made.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    q, k, places = [each.name for each in session.get_inputs()]
+    given = {q: inputs[0].numpy(), k: inputs[1].numpy()}
+    np.testing.assert_allclose(session.run(None, given | {places: at.numpy() + 29})[0], module(*inputs[:2], at + 29)[0])
+    with pytest.raises(ValueError, match=r"positions go from .*; expected 0 to 31"):
+        module(*inputs[:2], at + offset)
+    with pytest.raises(Exception, match="Gather.*out of data bounds"):
+        session.run(None, given | {places: at.numpy() + offset})
+
+
 FUNCTIONS = {
     "rotate": lambda x, at: rfrope.rotate(x, at, FREQUENCIES),
     "a shift and a scale": lambda x, at: rfrope.rotate(x, at, FREQUENCIES, shift=0.3, scale=1.1, inverse=True),

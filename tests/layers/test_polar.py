@@ -83,6 +83,33 @@ def test_phases_are_a_bias_of_keys_from_minus_two_pi_to_zero(rope, heads):
     torch.testing.assert_close(polar.phases.grad, torch.where(outwards, 0.0, whole), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("at", [0.0, -1.0, 0.5, -7.0])
+def test_phases_have_derivatives_of_both_modes(at):
+    polar, q, k = PolarEmbedding(ONE, "phases"), features(2, 3, batch=1), features(1, 3, batch=1, seed=1)
+    omega, places = torch.tensor(np.asarray(ONE.frequencies)), torch.arange(3)
+
+    def loss(turned_q, turned_k):
+        return (turned_q @ turned_k.mT).square().sum()
+
+    def learned(phases):
+        return loss(*torch.func.functional_call(polar, {"phases": phases}, (q, k)))
+
+    def written(phases):
+        delta = phases.clamp(-2.0 * math.pi, 0.0)
+        return loss(formula(q, places, omega), formula(k, places, omega, delta))
+
+    start, step = torch.full((WIDTH,), at, dtype=torch.float64), torch.linspace(-1.0, 1.0, WIDTH, dtype=torch.float64)
+    for found, wanted in zip(*(torch.func.jvp(f, (start,), (step,)) for f in (learned, written)), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+    hessian, gradient = torch.func.hessian(learned)(start), torch.func.grad(learned)(start)
+    clamped = start.clamp(-2.0 * math.pi, 0.0)
+    wanted = torch.func.hessian(written)(clamped)
+    beyond = start != clamped  # rows of what the gradient passes; forward mode has a clamp in it
+    torch.testing.assert_close(hessian, torch.where(beyond[:, None] | beyond, 0.0, wanted), rtol=1e-8, atol=1e-8)
+    assert gradient.any()
+
+
 def test_scores_are_sums_over_magnitudes():
     polar = PolarEmbedding(ONE, "phases")
     with torch.no_grad():
@@ -215,7 +242,10 @@ def test_it_prints_what_it_is():
         ),
         (lambda: PolarEmbedding(ONE, "phases", heads=3)(features(2), features(2)), "k has 2 heads"),
         (lambda: PolarEmbedding(ONE, "phases", heads=4).rotate(features(1), keys=True), "heads is 4, but x has 1"),
-        (lambda: PolarEmbedding(ONE, True).load_state_dict({"inv_freq": torch.ones(6)}), "inv_freq .* 6 frequencies"),
+        (
+            lambda: PolarEmbedding(ONE, "frequencies").load_state_dict({"inv_freq": torch.ones(6)}),
+            "inv_freq .* 6 frequencies",
+        ),
         (lambda: PolarEmbedding(SETS)(features(4), features(4)), "k has 4 heads"),
         (lambda: PolarEmbedding(ONE)(features(2).long(), features(2).long()), "q has dtype int64"),
     ],

@@ -56,7 +56,7 @@ class Naive(torch.nn.Module):
 
 
 def ours(persistent=False, learned=False, frequencies=FREQUENCIES):
-    return RotaryEmbedding(frequencies, learnable=learned)
+    return RotaryEmbedding(frequencies, learnable="frequencies" if learned else False)
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
@@ -275,18 +275,21 @@ AXES = {
 @pytest.mark.parametrize("learnable", [True, "frequencies", "phases", "both"])
 def test_what_is_learned_has_gradients(learnable):
     module = RotaryEmbedding(FREQUENCIES, learnable)
-    names = {True: ["frequencies"], "both": ["frequencies", "phases"]}.get(learnable, [learnable])
+    names = {True: ["log_factors"], "both": ["frequencies", "phases"]}.get(learnable, [learnable])
     assert [name for name, _ in module.named_parameters()] == names
     q, k = features(2, 4, 5, WIDTH, dtype=torch.float64), features(2, 2, 5, WIDTH, dtype=torch.float64, seed=1)
     start = {name: value.detach().clone() for name, value in module.named_parameters()}
     w = start.get("frequencies", torch.asarray(FREQUENCIES)).requires_grad_()
-    s = start.get("phases", torch.zeros(16, dtype=torch.float64)).requires_grad_()
+    s, f = (
+        start.get(name, torch.zeros(16, dtype=torch.float64)).requires_grad_() for name in ("phases", "log_factors")
+    )
     module(q, k, offset=9)
-    expected = [rfrope.rotate(q, np.arange(5) + 9, w), rfrope.rotate(k, np.arange(5) + 9, w, shift=s)]
+    omega, at = w * f.exp(), np.arange(5) + 9
+    expected = [rfrope.rotate(q, at, omega), rfrope.rotate(k, at, omega, shift=s)]
     found = module(q, k, offset=9)
     for each in (found, expected):
         (each[0] @ each[1].repeat_interleave(2, 1).mT).square().sum().backward()
-    for name, leaf in (("frequencies", w), ("phases", s)):
+    for name, leaf in (("frequencies", w), ("phases", s), ("log_factors", f)):
         if name in names:
             torch.testing.assert_close(getattr(module, name).grad, leaf.grad, rtol=1e-12, atol=1e-12)
 
@@ -313,7 +316,7 @@ def test_parameters_are_never_narrowed(cast):
     assert module.frequencies.dtype == module.phases.dtype == torch.float64
     np.testing.assert_array_equal(module.frequencies.detach(), FREQUENCIES)
     assert float(module.phases.detach()[0]) == 0.1
-    narrow = RotaryEmbedding(FREQUENCIES.astype(np.float32), learnable=True)
+    narrow = RotaryEmbedding(FREQUENCIES.astype(np.float32), learnable="frequencies")
     assert getattr(narrow, cast)().frequencies.dtype == torch.float32
     moved = narrow.to("meta", torch.bfloat16)
     assert (moved.frequencies.is_meta, moved.frequencies.dtype) == (True, torch.float32)
@@ -331,7 +334,7 @@ def test_states():
     other.reset_parameters()
     np.testing.assert_array_equal(other.frequencies.detach(), FREQUENCIES)
     old = {"a.inv_freq": torch.asarray(FREQUENCIES) * 1.25, "a.cos_cached": torch.ones(3)}
-    module = torch.nn.ModuleDict({"a": RotaryEmbedding(FREQUENCIES, learnable=True)})
+    module = torch.nn.ModuleDict({"a": RotaryEmbedding(FREQUENCIES, learnable="frequencies")})
     module.load_state_dict(old)
     np.testing.assert_array_equal(module["a"].frequencies.detach(), FREQUENCIES * 1.25)
     with pytest.warns(UserWarning, match=r"a\.inv_freq of the state is not what the Rope has"):
@@ -342,6 +345,23 @@ def test_states():
     )  # warns of nothing
     with pytest.raises(RuntimeError, match="Unexpected key"):
         fixed.load_state_dict(learned.state_dict())
+    old = torch.nn.ModuleDict({"a": RotaryEmbedding(FREQUENCIES, "frequencies")}).state_dict()  # True, until 0.2
+    for strict in (True, False):
+        with pytest.raises(ValueError, match=r"^a\.frequencies of the state .* expected a module with learnable='freq"):
+            torch.nn.ModuleDict({"a": RotaryEmbedding(FREQUENCIES, learnable=True)}).load_state_dict(old, strict)
+
+
+def test_a_step_at_a_rate_for_weights_keeps_learned_frequencies_near_their_start():
+    """AdamW's first step is the rate itself, ten times a slow frequency: of its logarithm that is a share."""
+    for learnable, least, most in ((True, 0.99, 1.01), ("frequencies", -9.0, 9.0)):
+        module = RotaryEmbedding(64, learnable)
+        optimizer = torch.optim.AdamW([{"params": module.parameters(), "weight_decay": 0.0}], lr=1e-3)
+        q, k = module(features(1, 2, 64, 64), features(1, 2, 64, 64, seed=1))
+        (q @ k.mT).square().sum().backward()
+        optimizer.step()
+        ratio = module.rope.frequencies / module.start.frequencies
+        assert (least < ratio.min(), ratio.max() < most) == (True, True)
+        assert (ratio.min() < 0.0 or ratio.max() > 2.0) == (learnable == "frequencies")
 
 
 # -- sharded -----------------------------------------------------------------------------------------------------------
@@ -403,6 +423,36 @@ def test_fully_shard(mesh, low, learnable, meta):
     assert [name for name in model.state_dict() if "rotary" in name] == (
         ["rotary.frequencies", "rotary.phases"] if learnable else []
     )
+
+
+@pytest.mark.parametrize("learnable", [False, "both"])
+def test_features_of_several_processes_turn_where_torch_is_told_how(mesh, learnable):
+    """As ColwiseParallel gives them without a local output: unlike others they do not combine with whole tensors."""
+    tensor, beyond = map(importlib.import_module, ["torch.distributed.tensor", "torch.distributed.tensor.experimental"])
+    module, rope, at = RotaryEmbedding(FREQUENCIES, learnable), rfrope.Rope(FREQUENCIES), torch.arange(3)
+    q, k = features(2, 4, 3, WIDTH), features(2, 2, 3, WIDTH)
+    shard = [tensor.Shard(1)]
+    options = {"out_placements": (shard, shard), "in_placements": (shard, shard), "device_mesh": mesh}
+    whole, apart = (q, k), [tensor.distribute_tensor(x, mesh, shard) for x in (q, k)]
+    said = r"is a DTensor and .* is not; .*use_local_output=True.* local_map .* implicit_replication"
+    alone, by_rope = (
+        (lambda *both: [module.rotate(x) for x in both]),
+        (lambda *both: [rope.rotate(x, at) for x in both]),
+    )
+    for call in (module, torch.compile(module, backend="eager"), alone, by_rope):
+        with pytest.raises(TypeError, match=f"^[qx] {said}"):
+            call(*apart)
+        with beyond.implicit_replication():
+            turned = call(*apart)
+        for one in (turned, beyond.local_map(lambda *both, call=call: (*call(*both),), **options)(*apart)):
+            for found, wanted in zip(one, module(*whole), strict=True):
+                assert found.placements == (tensor.Shard(1),)
+                torch.testing.assert_close(found.full_tensor(), wanted, rtol=0, atol=1e-6)
+    with pytest.raises(TypeError, match=f"^x {said}"):
+        rfrope.rotate_by_phases(apart[0], torch.ones(3, 16))
+    phases = tensor.distribute_tensor(torch.ones(3, 16), mesh, [tensor.Replicate()])
+    wanted = rfrope.rotate_by_phases(q, torch.ones(3, 16))
+    torch.testing.assert_close(rfrope.rotate_by_phases(apart[0], phases).full_tensor(), wanted, rtol=0, atol=1e-6)
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
