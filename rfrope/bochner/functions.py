@@ -103,7 +103,11 @@ def from_function(
         return _separable(phi, ndim, scale, tolerance)
     question = _read_question(phi, ndim, scale, tolerance, bounded=True)
     for thorough in (False, True):
-        spectrum, negative = _transform(question, thorough)
+        try:
+            spectrum, negative = _transform(question, thorough)
+        except UndecidedError as error:
+            doubt = error
+            continue
         doubt = _refuse_negative(question, spectrum, negative, last=thorough)
         if doubt is None:
             kernel, doubt = _make(question, spectrum, negative, "from_function", _EXPLAINED[thorough])
@@ -298,10 +302,10 @@ def _make(
     x = _lags_to_compare(lags)
     values = question.phi(x)
     kernel, error = compare(kernel, values, x, whole=_WHOLE)
-    replaced = max(spectrum.tail_mass if spectrum.oscillates else 0.0, min(spectrum.noise, _NOISY * lags.noise))
+    replaced = max(spectrum.ripple, min(spectrum.noise, _NOISY * lags.noise))
     allowed = max(times * question.tolerance, _REPLACED * replaced)
     roughly = max(allowed, _TAIL * spectrum.tail_mass)  # the shape of the tail shows at lags of its frequencies alone
-    tapered = _REPLACED * np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / lags.taper) ** 2)
+    tapered = _REPLACED * np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / (lags.scale * lags.taper)) ** 2)
     explained = np.maximum(np.where(x * spectrum.start < _TAIL_LAGS, roughly, allowed), np.max(tapered))
     return kernel, _doubt(mass, roughly, error, explained, x)
 
@@ -327,10 +331,9 @@ def _doubt(mass: float, allowed: float, error: np.ndarray, explained: np.ndarray
 def _lags_to_compare(lags: Lags) -> np.ndarray:
     pieces = lags.pieces
     thinned = slice(None, None, 1 + pieces.halves.size // 500)
-    close = lags.scale * np.linspace(0.0, _CHECKED, 801)[1:]
+    close = np.linspace(0.0, _CHECKED, 801)[1:]
     far = float(pieces.edges[-1])  # and places that the panels know nothing of
     spread = far * ((np.arange(512) + 0.5) * (0.5 * (math.sqrt(5.0) - 1.0)) % 1.0)
-    octaves = np.geomspace(1e-4 * min(lags.scale, far), far, 257)[:-1] * 1.01
-    whole = np.arange(1.0, _WHOLE + 1.0)
-    places = [pieces.edges[1:][thinned], pieces.centres[thinned], close, spread, octaves, whole]
-    return np.unique(np.concatenate(places))
+    octaves = np.geomspace(1e-4 * min(1.0, far), far, 257)[:-1] * 1.01
+    places = np.concatenate([pieces.edges[1:][thinned], pieces.centres[thinned], close, spread, octaves])
+    return np.unique(np.append(lags.scale * places, np.arange(1.0, _WHOLE + 1.0)))

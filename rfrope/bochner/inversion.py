@@ -16,7 +16,7 @@ import numpy as np
 from numpy.polynomial import legendre
 
 from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved, abel, build
-from rfrope.bochner.reading import Lags, count_starting_panels
+from rfrope.bochner.reading import Lags, count_starting_panels, cut_smoothly
 from rfrope.bochner.tabulated import Measure
 from rfrope.bochner.witnesses import UndecidedError
 
@@ -49,7 +49,7 @@ class Spectrum:
     exponent: float
     tail_mass: float
     total: float  # the mass below and that of the tail as fitted, before the total is made to be right
-    oscillates: bool = False  # whether what the tail stands for is not smooth, so that it is right on the average alone
+    ripple: float = 0.0  # mass that the tail leaves out if the law goes on to differ from a power law as it does before
     noise: float = 0.0  # mass that errors of the computation may amount to
 
     @property
@@ -65,19 +65,25 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
     panels are checked too. It takes a few times as long.
     """
     factor = 2.0 / math.pi
-    moments = measure.radial(lags.pieces)
-    widths, centres = 2.0 * lags.pieces.halves, lags.pieces.centres
-    weight = centres**measure.moment
+    parts = [(low, part, measure.radial(part.pieces)) for low, part in cut_smoothly(lags)]
+    lows = np.array([low for low, _, _ in parts[1:]])
 
     def law(w: np.ndarray) -> np.ndarray:
-        return factor * measure.transform(moments, w)
+        found, chosen = np.empty(w.shape), np.searchsorted(lows, w, side="right")
+        for i in np.unique(chosen):
+            found[chosen == i] = factor * measure.transform(parts[i][2], w[chosen == i])
+        return found
 
     def noise(w: np.ndarray) -> np.ndarray:
-        each = weight * lags.errors * np.minimum(widths, 2.0 / w[:, None])
-        return 4.0 * factor * np.sqrt(np.sum(each * each, axis=1))
+        found, chosen = np.empty(w.shape), np.searchsorted(lows, w, side="right")
+        for i in np.unique(chosen):
+            pieces, errors, at = parts[i][1].pieces, parts[i][1].errors, w[chosen == i, None]
+            each = pieces.centres**measure.moment * errors * np.minimum(2.0 * pieces.halves, 2.0 / at)
+            found[chosen == i] = 4.0 * factor * np.sqrt(np.sum(each * each, axis=1))
+        return found
 
-    noisy = np.max(lags.errors * np.minimum(1.0, widths / lags.scale)) > _NOISY
-    search = Search(measure, 1.0 / lags.scale, 1.0 - lags.atom, measure.panels, _TRUSTED[int(noisy)])
+    noisy = np.max(lags.errors * np.minimum(1.0, 2.0 * lags.pieces.halves)) > _NOISY
+    search = Search(measure, 1.0, 1.0 - lags.atom, measure.panels, _TRUSTED[int(noisy)])
     if thorough:
         budget = int(max(search.budget, min(_THOROUGH, 8 * _most_starts(lags))))
         search = dataclasses.replace(search, budget=budget, thorough=lags)
@@ -91,7 +97,8 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
         found = _build(lambda w: abel(inner, w), inner.edges, level, 8 * search.budget)
         # a margin: Abel's transform adds up what is missing along a line; no law was seen to need it
         spectrum = dataclasses.replace(spectrum, pieces=found, noise=4.0 * spectrum.noise)
-    return spectrum
+    pieces = Pieces(spectrum.pieces.edges / lags.scale, spectrum.pieces.series * lags.scale ** (1 + measure.moment))
+    return dataclasses.replace(spectrum, pieces=pieces, start=spectrum.start / lags.scale)
 
 
 @dataclass(frozen=True)
@@ -229,7 +236,7 @@ def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
     missing = search.expected - law.mass
     error = float(np.sum(noise(known.centres) * 2.0 * known.halves * known.centres**search.measure.moment))
     smooth = bool(np.all(np.diff(law(end * 2.0 ** (np.arange(-8.0, 1.0) / 32.0))) < 0.0))
-    nothing = Spectrum(known, end, math.inf, 0.0, search.expected - missing, not smooth, error)
+    nothing = Spectrum(known, end, math.inf, 0.0, search.expected - missing, noise=error)
     step = 2.0**0.125 if smooth else 2.0
     above_inner, outer = law.integral_above()(np.array([end / step**2, end / step])).tolist()
     inner = above_inner - outer
@@ -247,7 +254,10 @@ def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
     if abs(missing - fitted) > 2.0 * error and 0.0 < missing < 5.0 * fitted:
         mass = missing
         exponent = min(1.0 + height / missing, _STEEPEST) if smooth else exponent
-    return Spectrum(known, end, exponent, mass, search.expected - missing + fitted, not smooth, error)
+    last = end * 2.0 ** (-np.arange(1000.0) / 4000.0)
+    tail = mass * (exponent - 1.0) / end * (last / end) ** -exponent
+    ripple = mass * float(np.mean(np.abs(law(last) - tail)) / np.mean(tail))
+    return Spectrum(known, end, exponent, mass, search.expected - missing + fitted, ripple, error)
 
 
 @dataclass(frozen=True)

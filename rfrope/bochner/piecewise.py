@@ -174,9 +174,11 @@ class Pieces(Sealed):
     def _groups(self) -> list[tuple[float, np.ndarray, np.ndarray]]:
         """Half-width, centres and series of the panels of each width, without what is zero to rounding."""
         groups = []
-        quantum = 2.0 ** (np.frexp(self.edges[1:])[1] - 51.0)  # halved ones differ by the rounding of their edges
-        kinds, kind = np.unique(np.round(self.halves / quantum) * quantum, return_inverse=True)
-        for i in range(kinds.size):
+        order = np.argsort(self.halves)
+        apart = np.diff(self.halves[order]) > 2.0**-51 * self.edges[1:][order][1:]  # by more than edges are rounded
+        kind = np.empty(order.size, dtype=int)
+        kind[order] = np.append(0, np.cumsum(apart))
+        for i in range(kind.max() + 1):
             chosen = (kind == i) & self.series.any(axis=1)
             series = self.series[chosen]
             if series.size:
