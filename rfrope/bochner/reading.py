@@ -28,7 +28,7 @@ _FLAT = 16  # power of the lag in the exponent of a window that is 1 to rounding
 _END = 1.5  # widths from which on it is 0 to rounding: a binary fraction, as widths of panels have exact phases then
 _SMOOTH = 2.0**-6  # part of the width of a window that panels have where it falls, and farther out
 _WINDOWED = 2.0**11  # frequency times width of a window, from which on what it cuts off has no spectrum but rounding
-_WINDOWS = 2.0 ** np.arange(8.0, _REACH, 2.0)  # their widths
+_WINDOWS = 2.0 ** np.arange(8.0, _REACH, 4.0)  # their widths
 _LAG_PANELS = 12000
 _FINE_PANELS = 1e-15  # size of the upper coefficients of panels that could be wider
 _CUT_OFF = 1e-15  # rest of phi, or r phi, at the end of a taper
@@ -231,7 +231,7 @@ def cut_smoothly(lags: Lags) -> list[tuple[float, Lags]]:
     """Return phi cut off by ever narrower windows, each with the frequency from which on it has the spectrum of phi.
 
     Where panels are as wide as that, phi has no detail, and all that they add to the spectrum at such frequencies is
-    their rounding, which is large where phi, or r phi, decays slowly.
+    their rounding, which is large where r phi decays slowly.
     """
     pieces, found = lags.pieces, [(0.0, lags)]
     ends = pieces.edges[1:]
@@ -284,7 +284,7 @@ def _resolve(
     """Panels up to ``2^octaves``, or as many octaves as the budget allows."""
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-        return tolerance * np.minimum(1.0 / half, 100.0) * np.minimum(1.0, 1.0 / centre) ** measure.moment
+        return tolerance * np.minimum(1.0, 1.0 / centre) ** measure.moment
 
     found: Pieces | None = None
     left = _LAG_PANELS
