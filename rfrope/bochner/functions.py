@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,12 +102,7 @@ def from_function(
     if isinstance(phi, list | tuple):
         return _separable(phi, ndim, scale, tolerance)
     question = _read_question(phi, ndim, scale, tolerance, bounded=True)
-    for thorough in (False, True):
-        try:
-            spectrum, negative = _transform(question, thorough)
-        except UndecidedError as error:
-            doubt = error
-            continue
+    for thorough, spectrum, negative in _search(question):
         doubt = _refuse_negative(question, spectrum, negative, last=thorough)
         if doubt is None:
             kernel, doubt = _make(question, spectrum, negative, "from_function", _EXPLAINED[thorough])
@@ -159,8 +154,7 @@ def nearest(
     0.145
     """
     question = _read_question(phi, ndim, scale, tolerance, bounded=False)
-    for thorough in (False, True):
-        spectrum, negative = _transform(question, thorough)
+    for thorough, spectrum, negative in _search(question):
         located = negative.mass > negative.limit
         if located:
             spectrum = inversion.project(spectrum, question.measure, 1.0 - max(question.lags.atom, 0.0))
@@ -234,15 +228,20 @@ def _read_question(phi: Any, ndim: Any, scale: Any, tolerance: Any, *, bounded: 
 Doubt = UndecidedError | None  # what speaks against a kernel
 
 
-def _transform(question: _Question, thorough: bool) -> tuple[Spectrum, Negative]:
-    try:
-        spectrum = inversion.transform(question.lags, question.measure, thorough=thorough)
-    except UndecidedError:
-        if question.witness is not None and -question.witness.value > question.tolerance:
-            raise _refusal(question.tolerance, question.witness) from None
-        raise
-    limit = max(question.tolerance, _FAINT * spectrum.noise)
-    return spectrum, inversion.measure_negative(spectrum, question.measure, question.lags.atom, limit)
+def _search(question: _Question) -> Iterator[tuple[bool, Spectrum, Negative]]:
+    """Spectra by a quick search and by a thorough one, which may find what the quick one does not."""
+    for thorough in (False, True):
+        try:
+            spectrum = inversion.transform(question.lags, question.measure, thorough=thorough)
+        except UndecidedError:
+            if question.witness is not None and -question.witness.value > question.tolerance:
+                raise _refusal(question.tolerance, question.witness) from None
+            if thorough:
+                raise
+            continue
+        limit = max(question.tolerance, _FAINT * spectrum.noise)
+        negative = inversion.measure_negative(spectrum, question.measure, question.lags.atom, limit)
+        yield thorough, spectrum, negative
 
 
 def _refuse_negative(question: _Question, spectrum: Spectrum, negative: Negative, *, last: bool) -> Doubt:

@@ -27,6 +27,7 @@ _PHASE = 16.0  # lag times width of a panel of the spectrum
 _THOROUGH = 1500  # panels that a thorough search may use at least
 _MOST_STARTS = 400  # panels with which an octave is begun
 _FEWEST_STARTS = 64  # below which it is not worth while
+_SMEARED = 256.0  # width of a taper times that of a panel on which a line that is smeared by it is seen
 _COST = 2**18  # at most so many of these times the panels of the lags
 _HIDDEN = 1e-11  # part of phi, and so of the mass that may hide at low frequencies
 # signal over noise to which the spectrum is believed, where it falls steeply and elsewhere: phi to rounding, noisy phi
@@ -131,6 +132,12 @@ class Search:
         phase = w * float(np.max(pieces.edges[1:], where=even & (held >= w), initial=0.0)) / _PHASE
         return min(_most_starts(self.thorough), math.ceil(phase)) if phase > 1.0 else 0
 
+    def count_smeared(self, w: float) -> int:
+        """Return the number of panels in the octave above a frequency on which a line that a taper smears is seen."""
+        lags = self.thorough
+        oscillates = lags is not None and lags.taper < _PHASE * lags.pieces.halves.size
+        return min(math.ceil(w * lags.taper / _SMEARED), _MOST_STARTS) if lags and oscillates else 1
+
     def first_edges(self) -> np.ndarray:
         """Return edges between 0 and the unit.
 
@@ -143,7 +150,8 @@ class Search:
             last = int(np.max(np.nonzero(np.max(np.abs(pieces.values), axis=1) > _HIDDEN)[0], initial=0))
             octaves = min(_REACH - 1, math.floor(math.log2(self.unit * 8.0 * float(pieces.edges[last + 1]))))
             lows = (self.unit * 2.0 ** -np.arange(1.0, octaves + 1.0)).tolist()
-            edges += [low * np.linspace(1.0, 2.0, max(1, self.count_starts(low)) + 1) for low in lows]
+            counts = [max(self.count_starts(low), self.count_smeared(low)) for low in lows]
+            edges += [low * np.linspace(1.0, 2.0, count + 1) for low, count in zip(lows, counts, strict=True)]
         return np.unique(np.concatenate(edges))
 
 
@@ -197,7 +205,8 @@ def resolve_octaves(law: Function, noise: Function, search: Search) -> Pieces:
     for _ in range(_REACH):
         start = float(found.edges[-1])
         more = search.count_starts(start)
-        edges = start * np.linspace(1.0, 2.0, max(count_starting_panels(part), more) + 1)
+        most = max(count_starting_panels(part), more, search.count_smeared(start))
+        edges = start * np.linspace(1.0, 2.0, most + 1)
         left = search.budget - found.halves.size
         try:
             part = build(law, edges, level, tolerance=1e-13, budget=left, at_ends=at_ends)
@@ -218,7 +227,8 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
     strong = np.abs(found.values).ravel() >= trusted * np.repeat(noise(found.centres), found.nodes.shape[1])
     if not strong.any():
         raise UndecidedError(
-            "phi is too noisy: its spectrum does not stand out of its errors", "a smoother function would be decided"
+            "the spectrum of phi was not found: where it was examined, it does not exceed the errors of the computation",
+            "scale=... about the lag of its finest detail may decide it, and so may more exact values if phi has errors",
         )
     last = int(np.max(np.nonzero(strong)[0]))
     panel, node = divmod(last, found.nodes.shape[1])
