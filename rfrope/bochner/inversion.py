@@ -247,7 +247,7 @@ def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
     error = float(np.sum(noise(known.centres) * 2.0 * known.halves * known.centres**search.measure.moment))
     smooth = bool(np.all(np.diff(law(end * 2.0 ** (np.arange(-8.0, 1.0) / 32.0))) < 0.0))
     nothing = Spectrum(known, end, math.inf, 0.0, search.expected - missing, noise=error)
-    step = 2.0**0.125 if smooth else 2.0
+    step = 2.0**0.5 if smooth else 2.0
     above_inner, outer = law.integral_above()(np.array([end / step**2, end / step])).tolist()
     inner = above_inner - outer
     if inner <= 0.0 or outer <= 0.0 or outer >= inner * step**-0.005:
@@ -298,14 +298,16 @@ def measure_negative(spectrum: Spectrum, measure: Measure, atom: float, limit: f
     panel = int(np.argmin(np.min(heights, axis=1)))
     low, high = known.edges[max(panel - 1, 0)], known.edges[min(panel + 2, known.edges.size - 1)]
     others, grid = np.where((nodes > low) & (nodes < high), 0.0, masses), None
-    for _ in range(4):
+    for _ in range(5):
         w = np.maximum(np.linspace(low, high, 1001), 1e-6 * high * measure.rise)
         q = known(w)
         if grid is None and np.count_nonzero(q < 0.0) >= _SEVERAL:
-            grid = w, np.gradient(w) * np.maximum(-q * w**measure.moment, 0.0)
+            steps = np.gradient(w)
+            steps[[0, -1]] *= 0.5
+            grid = w, steps * np.maximum(-q * w**measure.moment, 0.0)
         refined = q / measure.ground(w)
         at = int(np.argmin(refined))
-        low, high = w[max(at - 2, 0)], w[min(at + 2, w.size - 1)]
+        low, high = w[max(at - _SEVERAL, 0)], w[min(at + _SEVERAL, w.size - 1)]  # more than all that is negative
     found = [(nodes.ravel(), masses.ravel())] if grid is None else [(nodes.ravel(), others.ravel()), grid]
     heaviest = max(found, key=lambda part: float(np.sum(part[1])))
     mass, stretch = float(sum(np.sum(part[1]) for part in found)), _heaviest_run(*heaviest)

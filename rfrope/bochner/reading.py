@@ -36,6 +36,8 @@ _NOISE_SEEN = 4.0  # scales from which the noise of phi is taken
 _FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
 _OVERLOOKED = 1e-9  # tolerance between phi and its panels at whole lags
 _CLUSTERS = 64  # how many, of such lags
+_WHOLE = 2048  # whole lags at which a kink is looked for
+_KINK = 0.375  # part that remains of a second difference over half the distance: half at a kink, else a quarter
 
 
 def check_values(name: str, function: Any, measure: Measure, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
@@ -172,7 +174,8 @@ def read_lags(phi: Function, measure: Measure, scale: float, overlooked: np.ndar
     sizes = np.max(np.abs(sampled - atom), axis=1)
     matter = sizes > np.maximum(1e-17 * 2.0 ** (-float(measure.ndim) * octaves), 1e-15 * abs(atom))
     wanted = int(np.max(np.nonzero(matter)[0], initial=-1)) + 1
-    seen = _find_clusters(overlooked) / scale if overlooked is not None else np.empty(0)
+    clusters = np.empty(0) if overlooked is None else _find_clusters(overlooked)
+    seen = np.union1d(_find_kinks(phi, scale), clusters) / scale
     if seen.size:
         wanted = min(max(wanted, math.ceil(math.log2(float(seen[-1])))), _REACH)
     needed = min(wanted, _REACH)
@@ -218,6 +221,13 @@ def find_scale(phi: Function, hint: float | None) -> float:
         middle = 0.5 * (low + high)
         low, high = (low, middle) if 1.0 - float(phi(np.array([middle]))[0]) >= half_way else (middle, high)
     return float(high)
+
+
+def _find_kinks(phi: Function, scale: float) -> np.ndarray:
+    """Whole lags at which the slope jumps, as that of a table does: an edge there saves many panels."""
+    whole = np.arange(1.0, _WHOLE + 1.0) if scale > 1.0 else np.empty(0)
+    bends = [np.abs(phi(whole - h) - 2.0 * phi(whole) + phi(whole + h)) for h in (2.0**-6, 2.0**-7)]
+    return whole[(bends[1] > _KINK * bends[0]) & (bends[1] > _OVERLOOKED)]
 
 
 def _find_clusters(lags: np.ndarray) -> np.ndarray:

@@ -324,7 +324,7 @@ def search_stretch(
 def _test_lattices(phi: Function, ndim: int, high: float, extents: tuple[float, ...], level: float) -> list[Witness]:
     """Witnesses of the points of small lattices, with the best weights that there are."""
     found = []
-    for spacing in sorted({math.pi / (c * w) for w in (high, *extents[:3]) for c in (0.5, 0.8, 1.25)}):
+    for spacing in sorted({math.pi / (c * w) for w in (high, *extents[:5]) for c in (0.5, 0.8, 1.25)}):
         sides = [spacing * np.arange(n) for n in _LATTICES[ndim]]
         points = np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=-1)
         lags = points[:, None] - points
