@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,8 +102,7 @@ def from_function(
     if isinstance(phi, list | tuple):
         return _separable(phi, ndim, scale, tolerance)
     question = _read_question(phi, ndim, scale, tolerance, bounded=True)
-    for thorough in (False, True):
-        spectrum, negative = _transform(question, thorough)
+    for thorough, spectrum, negative in _search(question):
         doubt = _refuse_negative(question, spectrum, negative, last=thorough)
         if doubt is None:
             kernel, doubt = _make(question, spectrum, negative, "from_function", _EXPLAINED[thorough])
@@ -155,8 +154,7 @@ def nearest(
     0.145
     """
     question = _read_question(phi, ndim, scale, tolerance, bounded=False)
-    for thorough in (False, True):
-        spectrum, negative = _transform(question, thorough)
+    for thorough, spectrum, negative in _search(question):
         located = negative.mass > negative.limit
         if located:
             spectrum = inversion.project(spectrum, question.measure, 1.0 - max(question.lags.atom, 0.0))
@@ -230,15 +228,20 @@ def _read_question(phi: Any, ndim: Any, scale: Any, tolerance: Any, *, bounded: 
 Doubt = UndecidedError | None  # what speaks against a kernel
 
 
-def _transform(question: _Question, thorough: bool) -> tuple[Spectrum, Negative]:
-    try:
-        spectrum = inversion.transform(question.lags, question.measure, thorough=thorough)
-    except UndecidedError:
-        if question.witness is not None and -question.witness.value > question.tolerance:
-            raise _refusal(question.tolerance, question.witness) from None
-        raise
-    limit = max(question.tolerance, _FAINT * spectrum.noise)
-    return spectrum, inversion.measure_negative(spectrum, question.measure, question.lags.atom, limit)
+def _search(question: _Question) -> Iterator[tuple[bool, Spectrum, Negative]]:
+    """Spectra by a quick search and by a thorough one, which may find what the quick one does not."""
+    for thorough in (False, True):
+        try:
+            spectrum = inversion.transform(question.lags, question.measure, thorough=thorough)
+        except UndecidedError:
+            if question.witness is not None and -question.witness.value > question.tolerance:
+                raise _refusal(question.tolerance, question.witness) from None
+            if thorough:
+                raise
+            continue
+        limit = max(question.tolerance, _FAINT * spectrum.noise)
+        negative = inversion.measure_negative(spectrum, question.measure, question.lags.atom, limit)
+        yield thorough, spectrum, negative
 
 
 def _refuse_negative(question: _Question, spectrum: Spectrum, negative: Negative, *, last: bool) -> Doubt:
@@ -298,10 +301,10 @@ def _make(
     x = _lags_to_compare(lags)
     values = question.phi(x)
     kernel, error = compare(kernel, values, x, whole=_WHOLE)
-    replaced = max(spectrum.tail_mass if spectrum.oscillates else 0.0, min(spectrum.noise, _NOISY * lags.noise))
+    replaced = max(spectrum.ripple, min(spectrum.noise, _NOISY * lags.noise))
     allowed = max(times * question.tolerance, _REPLACED * replaced)
     roughly = max(allowed, _TAIL * spectrum.tail_mass)  # the shape of the tail shows at lags of its frequencies alone
-    tapered = _REPLACED * np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / lags.taper) ** 2)
+    tapered = _REPLACED * np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / (lags.scale * lags.taper)) ** 2)
     explained = np.maximum(np.where(x * spectrum.start < _TAIL_LAGS, roughly, allowed), np.max(tapered))
     return kernel, _doubt(mass, roughly, error, explained, x)
 
@@ -327,10 +330,9 @@ def _doubt(mass: float, allowed: float, error: np.ndarray, explained: np.ndarray
 def _lags_to_compare(lags: Lags) -> np.ndarray:
     pieces = lags.pieces
     thinned = slice(None, None, 1 + pieces.halves.size // 500)
-    close = lags.scale * np.linspace(0.0, _CHECKED, 801)[1:]
+    close = np.linspace(0.0, _CHECKED, 801)[1:]
     far = float(pieces.edges[-1])  # and places that the panels know nothing of
     spread = far * ((np.arange(512) + 0.5) * (0.5 * (math.sqrt(5.0) - 1.0)) % 1.0)
-    octaves = np.geomspace(1e-4 * min(lags.scale, far), far, 257)[:-1] * 1.01
-    whole = np.arange(1.0, _WHOLE + 1.0)
-    places = [pieces.edges[1:][thinned], pieces.centres[thinned], close, spread, octaves, whole]
-    return np.unique(np.concatenate(places))
+    octaves = np.geomspace(1e-4 * min(1.0, far), far, 257)[:-1] * 1.01
+    places = np.concatenate([pieces.edges[1:][thinned], pieces.centres[thinned], close, spread, octaves])
+    return np.unique(np.append(lags.scale * places, np.arange(1.0, _WHOLE + 1.0)))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.polynomial import legendre
 
 from rfrope.bochner.piecewise import WEIGHTS, Function, Level, Pieces, Unresolved, abel, build
-from rfrope.bochner.reading import Lags, count_starting_panels
+from rfrope.bochner.reading import Lags, count_starting_panels, cut_smoothly
 from rfrope.bochner.tabulated import Measure
 from rfrope.bochner.witnesses import UndecidedError
 
@@ -27,6 +27,7 @@ _PHASE = 16.0  # lag times width of a panel of the spectrum
 _THOROUGH = 1500  # panels that a thorough search may use at least
 _MOST_STARTS = 400  # panels with which an octave is begun
 _FEWEST_STARTS = 64  # below which it is not worth while
+_SMEARED = 256.0  # width of a taper times that of a panel on which a line that is smeared by it is seen
 _COST = 2**18  # at most so many of these times the panels of the lags
 _HIDDEN = 1e-11  # part of phi, and so of the mass that may hide at low frequencies
 # signal over noise to which the spectrum is believed, where it falls steeply and elsewhere: phi to rounding, noisy phi
@@ -49,7 +50,7 @@ class Spectrum:
     exponent: float
     tail_mass: float
     total: float  # the mass below and that of the tail as fitted, before the total is made to be right
-    oscillates: bool = False  # whether what the tail stands for is not smooth, so that it is right on the average alone
+    ripple: float = 0.0  # mass that the tail leaves out if the law goes on to differ from a power law as it does before
     noise: float = 0.0  # mass that errors of the computation may amount to
 
     @property
@@ -65,19 +66,25 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
     panels are checked too. It takes a few times as long.
     """
     factor = 2.0 / math.pi
-    moments = measure.radial(lags.pieces)
-    widths, centres = 2.0 * lags.pieces.halves, lags.pieces.centres
-    weight = centres**measure.moment
+    parts = [(low, part, measure.radial(part.pieces)) for low, part in (cut_smoothly(lags) if measure.moment else [(0.0, lags)])]
+    lows = np.array([low for low, _, _ in parts[1:]])
 
     def law(w: np.ndarray) -> np.ndarray:
-        return factor * measure.transform(moments, w)
+        found, chosen = np.empty(w.shape), np.searchsorted(lows, w, side="right")
+        for i in np.unique(chosen):
+            found[chosen == i] = factor * measure.transform(parts[i][2], w[chosen == i])
+        return found
 
     def noise(w: np.ndarray) -> np.ndarray:
-        each = weight * lags.errors * np.minimum(widths, 2.0 / w[:, None])
-        return 4.0 * factor * np.sqrt(np.sum(each * each, axis=1))
+        found, chosen = np.empty(w.shape), np.searchsorted(lows, w, side="right")
+        for i in np.unique(chosen):
+            pieces, errors, at = parts[i][1].pieces, parts[i][1].errors, w[chosen == i, None]
+            each = pieces.centres**measure.moment * errors * np.minimum(2.0 * pieces.halves, 2.0 / at)
+            found[chosen == i] = 4.0 * factor * np.sqrt(np.sum(each * each, axis=1))
+        return found
 
-    noisy = np.max(lags.errors * np.minimum(1.0, widths / lags.scale)) > _NOISY
-    search = Search(measure, 1.0 / lags.scale, 1.0 - lags.atom, measure.panels, _TRUSTED[int(noisy)])
+    noisy = np.max(lags.errors * np.minimum(1.0, 2.0 * lags.pieces.halves)) > _NOISY
+    search = Search(measure, 1.0, 1.0 - lags.atom, measure.panels, _TRUSTED[int(noisy)])
     if thorough:
         budget = int(max(search.budget, min(_THOROUGH, 8 * _most_starts(lags))))
         search = dataclasses.replace(search, budget=budget, thorough=lags)
@@ -91,7 +98,8 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
         found = _build(lambda w: abel(inner, w), inner.edges, level, 8 * search.budget)
         # a margin: Abel's transform adds up what is missing along a line; no law was seen to need it
         spectrum = dataclasses.replace(spectrum, pieces=found, noise=4.0 * spectrum.noise)
-    return spectrum
+    pieces = Pieces(spectrum.pieces.edges / lags.scale, spectrum.pieces.series * lags.scale ** (1 + measure.moment))
+    return dataclasses.replace(spectrum, pieces=pieces, start=spectrum.start / lags.scale)
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,12 @@ class Search:
         phase = w * float(np.max(pieces.edges[1:], where=even & (held >= w), initial=0.0)) / _PHASE
         return min(_most_starts(self.thorough), math.ceil(phase)) if phase > 1.0 else 0
 
+    def count_smeared(self, w: float) -> int:
+        """Return the number of panels in the octave above a frequency on which a line that a taper smears is seen."""
+        lags = self.thorough
+        oscillates = lags is not None and lags.taper < _PHASE * lags.pieces.halves.size
+        return min(math.ceil(w * lags.taper / _SMEARED), _MOST_STARTS) if lags and oscillates else 1
+
     def first_edges(self) -> np.ndarray:
         """Return edges between 0 and the unit.
 
@@ -136,7 +150,8 @@ class Search:
             last = int(np.max(np.nonzero(np.max(np.abs(pieces.values), axis=1) > _HIDDEN)[0], initial=0))
             octaves = min(_REACH - 1, math.floor(math.log2(self.unit * 8.0 * float(pieces.edges[last + 1]))))
             lows = (self.unit * 2.0 ** -np.arange(1.0, octaves + 1.0)).tolist()
-            edges += [low * np.linspace(1.0, 2.0, max(1, self.count_starts(low)) + 1) for low in lows]
+            counts = [max(self.count_starts(low), self.count_smeared(low)) for low in lows]
+            edges += [low * np.linspace(1.0, 2.0, count + 1) for low, count in zip(lows, counts, strict=True)]
         return np.unique(np.concatenate(edges))
 
 
@@ -190,7 +205,8 @@ def resolve_octaves(law: Function, noise: Function, search: Search) -> Pieces:
     for _ in range(_REACH):
         start = float(found.edges[-1])
         more = search.count_starts(start)
-        edges = start * np.linspace(1.0, 2.0, max(count_starting_panels(part), more) + 1)
+        most = max(count_starting_panels(part), more, search.count_smeared(start))
+        edges = start * np.linspace(1.0, 2.0, most + 1)
         left = search.budget - found.halves.size
         try:
             part = build(law, edges, level, tolerance=1e-13, budget=left, at_ends=at_ends)
@@ -211,7 +227,8 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
     strong = np.abs(found.values).ravel() >= trusted * np.repeat(noise(found.centres), found.nodes.shape[1])
     if not strong.any():
         raise UndecidedError(
-            "phi is too noisy: its spectrum does not stand out of its errors", "a smoother function would be decided"
+            "the spectrum of phi was not found: where it was examined, it does not exceed the errors of the computation",
+            "scale=... about the lag of its finest detail may decide it, and so may more exact values if phi has errors",
         )
     last = int(np.max(np.nonzero(strong)[0]))
     panel, node = divmod(last, found.nodes.shape[1])
@@ -229,8 +246,8 @@ def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
     missing = search.expected - law.mass
     error = float(np.sum(noise(known.centres) * 2.0 * known.halves * known.centres**search.measure.moment))
     smooth = bool(np.all(np.diff(law(end * 2.0 ** (np.arange(-8.0, 1.0) / 32.0))) < 0.0))
-    nothing = Spectrum(known, end, math.inf, 0.0, search.expected - missing, not smooth, error)
-    step = 2.0**0.125 if smooth else 2.0
+    nothing = Spectrum(known, end, math.inf, 0.0, search.expected - missing, noise=error)
+    step = 2.0**0.5 if smooth else 2.0
     above_inner, outer = law.integral_above()(np.array([end / step**2, end / step])).tolist()
     inner = above_inner - outer
     if inner <= 0.0 or outer <= 0.0 or outer >= inner * step**-0.005:
@@ -247,7 +264,10 @@ def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
     if abs(missing - fitted) > 2.0 * error and 0.0 < missing < 5.0 * fitted:
         mass = missing
         exponent = min(1.0 + height / missing, _STEEPEST) if smooth else exponent
-    return Spectrum(known, end, exponent, mass, search.expected - missing + fitted, not smooth, error)
+    last = end * 2.0 ** (-np.arange(1000.0) / 4000.0)
+    tail = mass * (exponent - 1.0) / end * (last / end) ** -exponent
+    ripple = mass * float(np.mean(np.abs(law(last) - tail)) / np.mean(tail))
+    return Spectrum(known, end, exponent, mass, search.expected - missing + fitted, ripple, error)
 
 
 @dataclass(frozen=True)
@@ -278,14 +298,16 @@ def measure_negative(spectrum: Spectrum, measure: Measure, atom: float, limit: f
     panel = int(np.argmin(np.min(heights, axis=1)))
     low, high = known.edges[max(panel - 1, 0)], known.edges[min(panel + 2, known.edges.size - 1)]
     others, grid = np.where((nodes > low) & (nodes < high), 0.0, masses), None
-    for _ in range(4):
+    for _ in range(5):
         w = np.maximum(np.linspace(low, high, 1001), 1e-6 * high * measure.rise)
         q = known(w)
         if grid is None and np.count_nonzero(q < 0.0) >= _SEVERAL:
-            grid = w, np.gradient(w) * np.maximum(-q * w**measure.moment, 0.0)
+            steps = np.gradient(w)
+            steps[[0, -1]] *= 0.5
+            grid = w, steps * np.maximum(-q * w**measure.moment, 0.0)
         refined = q / measure.ground(w)
         at = int(np.argmin(refined))
-        low, high = w[max(at - 2, 0)], w[min(at + 2, w.size - 1)]
+        low, high = w[max(at - _SEVERAL, 0)], w[min(at + _SEVERAL, w.size - 1)]  # more than all that is negative
     found = [(nodes.ravel(), masses.ravel())] if grid is None else [(nodes.ravel(), others.ravel()), grid]
     heaviest = max(found, key=lambda part: float(np.sum(part[1])))
     mass, stretch = float(sum(np.sum(part[1]) for part in found)), _heaviest_run(*heaviest)

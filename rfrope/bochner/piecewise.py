@@ -21,6 +21,7 @@ from rfrope._core import array
 ORDER = 24  # nodes, and coefficients, of a panel that is built here
 NODES, WEIGHTS = legendre.leggauss(ORDER)
 TO_SERIES = legendre.legvander(NODES, ORDER - 1) * WEIGHTS[:, None] * (np.arange(ORDER) + 0.5)
+_LEAST = 2.0**-50  # width of a panel, as a part of where it ends, that may differ by rounding
 _ENDS = np.array([-1.0, 1.0]) * (1.0 - 2.0**-12)
 _AT_ENDS = legendre.legvander(_ENDS, ORDER - 1).T
 LOOSER = 100.0  # factor of the error between nodes
@@ -31,6 +32,7 @@ _MILLER = 36  # steps above the highest order from which the downward recurrence
 _EXACT_BELOW = 64.0  # phases up to which a rounded product of lag and frequency is exact enough
 _NOTHING = 1e-19  # part of the mass of all panels
 _TINY = 1e-6  # angles equal to their sine, to rounding
+_APART = 0.75  # widths of a panel from which on Gauss nodes resolve a pole
 
 Function = Callable[[np.ndarray], np.ndarray]
 Level = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -174,9 +176,11 @@ class Pieces(Sealed):
     def _groups(self) -> list[tuple[float, np.ndarray, np.ndarray]]:
         """Half-width, centres and series of the panels of each width, without what is zero to rounding."""
         groups = []
-        quantum = 2.0 ** (np.frexp(self.edges[1:])[1] - 51.0)  # halved ones differ by the rounding of their edges
-        kinds, kind = np.unique(np.round(self.halves / quantum) * quantum, return_inverse=True)
-        for i in range(kinds.size):
+        order = np.argsort(self.halves)
+        apart = np.diff(self.halves[order]) > 2.0**-51 * self.edges[1:][order][1:]  # by more than edges are rounded
+        kind = np.empty(order.size, dtype=int)
+        kind[order] = np.append(0, np.cumsum(apart))
+        for i in range(kind.max() + 1):
             chosen = (kind == i) & self.series.any(axis=1)
             series = self.series[chosen]
             if series.size:
@@ -209,7 +213,8 @@ def build(
         centre = low + half
         values = function((centre[:, None] + half[:, None] * NODES).ravel()).reshape(-1, ORDER)
         series = values @ TO_SERIES
-        wanted = np.maximum(tolerance * np.max(np.abs(values), axis=1), level(centre, half))
+        rounding = np.maximum(tolerance, _LEAST * high / half)  # that of the argument is seen on narrow panels
+        wanted = np.maximum(rounding * np.max(np.abs(values), axis=1), level(centre, half))
         good = np.max(np.abs(series[:, -LAST:]), axis=1) <= wanted
         if at_ends:
             there = function((centre[:, None] + half[:, None] * _ENDS).ravel()).reshape(-1, _ENDS.size)
@@ -237,22 +242,30 @@ def refine(edges: np.ndarray, judge: Callable[[np.ndarray, np.ndarray], Judgemen
 
 
 def abel(pieces: Pieces, w: np.ndarray) -> np.ndarray:
-    """Return ``int_0^inf f(w cosh s) ds = int_w^inf f(v) / sqrt(v^2 - w^2) dv`` for w > 0, with Gauss nodes in s.
+    """Return ``int_0^inf f(w cosh s) ds = int_w^inf f(v) / sqrt(v^2 - w^2) dv`` for w > 0.
 
-    On panels that at most double their argument the integrand is smooth in s; the first panel is halved towards 0.
+    With Gauss nodes in v on panels well above w. In s the integrand is smooth on the others, as they at most double
+    their argument; the first panel is halved towards 0.
     """
     first = pieces.edges[1] * 2.0 ** -np.arange(1.0, 61.0)[::-1] if pieces.edges[0] == 0.0 else np.empty(0)
     edges = np.concatenate([pieces.edges[:1], first, pieces.edges[1:]])
     series = np.concatenate([np.repeat(pieces.series[:1], first.size, axis=0), pieces.series])
     panel = np.concatenate([np.zeros(first.size, dtype=int), np.arange(pieces.halves.size)])
+    lows, highs = edges[:-1], edges[1:]
+    nodes = 0.5 * ((lows + highs)[:, None] + (highs - lows)[:, None] * NODES)
+    shares = 0.5 * (highs - lows)[:, None] * WEIGHTS * pieces(nodes)
     total = np.zeros(w.shape)
     for j in range(len(series)):
-        (below,) = np.nonzero(w < edges[j + 1])
-        if not below.size or not series[j].any():
+        if not series[j].any():
+            continue
+        far = w < lows[j] - _APART * (highs[j] - lows[j])
+        total[far] += 1.0 / np.sqrt(nodes[j] ** 2 - w[far, None] ** 2) @ shares[j]
+        (below,) = np.nonzero((w < highs[j]) & ~far)
+        if not below.size:
             continue
         v = w[below, None]
-        s_low = np.arccosh(np.maximum(edges[j] / v, 1.0))
-        half = 0.5 * (np.arccosh(edges[j + 1] / v) - s_low)
+        s_low = np.arccosh(np.maximum(lows[j] / v, 1.0))
+        half = 0.5 * (np.arccosh(highs[j] / v) - s_low)
         s = s_low + half * (1.0 + NODES)
         t = (v * np.cosh(s) - pieces.centres[panel[j]]) / pieces.halves[panel[j]]
         total[below] += (half * legendre.legval(t, series[j])) @ WEIGHTS

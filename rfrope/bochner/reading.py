@@ -5,6 +5,7 @@ That is, as Legendre series on panels, octave by octave, with scale, limit and e
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,10 +20,15 @@ from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, W
 
 NORMAL = 1e-9  # by how much Phi(0) may differ from 1
 _PROBED = 64  # octaves to either side in which the scale is looked for
+_PROBES = 8  # lags in each of them
 _REACH = 60  # octaves from there to the largest lag, and to the largest frequency that is computed
 _TOLERANCES = (2e-14, 1e-11, 1e-8, 1e-6)  # for phi on a panel: rounded, noisy, and single-precision functions
 _ROUNDING = 1.5e-15  # error of phi and its transform, relative to the largest value on a panel
-_LARGEST_MOMENT = 1e5  # moment of r phi, in units of the scale
+_FLAT = 16  # power of the lag in the exponent of a window that is 1 to rounding up to a tenth of its width
+_END = 1.5  # widths from which on it is 0 to rounding: a binary fraction, as widths of panels have exact phases then
+_SMOOTH = 2.0**-6  # part of the width of a window that panels have where it falls, and farther out
+_WINDOWED = 2.0**11  # frequency times width of a window, from which on what it cuts off has no spectrum but rounding
+_WINDOWS = 2.0 ** np.arange(8.0, _REACH, 4.0)  # their widths
 _LAG_PANELS = 12000
 _FINE_PANELS = 1e-15  # size of the upper coefficients of panels that could be wider
 _CUT_OFF = 1e-15  # rest of phi, or r phi, at the end of a taper
@@ -30,6 +36,8 @@ _NOISE_SEEN = 4.0  # scales from which the noise of phi is taken
 _FRACTIONS = (0.6180339887498949 * np.arange(48)) % 1.0  # well spread in an octave
 _OVERLOOKED = 1e-9  # tolerance between phi and its panels at whole lags
 _CLUSTERS = 64  # how many, of such lags
+_WHOLE = 2048  # whole lags at which a kink is looked for
+_KINK = 0.375  # part that remains of a second difference over half the distance: half at a kink, else a quarter
 
 
 def check_values(name: str, function: Any, measure: Measure, *, bounded: bool) -> Callable[[np.ndarray], np.ndarray]:
@@ -115,20 +123,19 @@ def check_even(
 
 @dataclass(frozen=True)
 class Lags:
-    """A resolved kernel function."""
+    """A resolved kernel function; its lags are in units of its scale, so that no result depends on that."""
 
     pieces: Pieces  # phi - atom, times the taper
-    scale: float  # a power of two near the lag where phi has fallen half-way
+    scale: float  # the lag where phi has fallen half-way
     atom: float  # the limit of phi at large lags: the mass at frequency 0
     errors: np.ndarray  # error of phi on each panel: rounding, noise, and what the series leave
-    reach: float  # lag beyond which phi - atom is taken as 0
     # standard deviation of the gaussian by which phi was multiplied where it had not died away there, else inf
     taper: float
 
     @property
     def noise(self) -> float:
         """Typical error of phi, without kinks on tiny panels."""
-        close = self.pieces.centres < max(_NOISE_SEEN * self.scale, float(self.pieces.edges[1]))
+        close = self.pieces.centres < max(_NOISE_SEEN, float(self.pieces.edges[1]))
         return float(np.average(self.errors[close], weights=self.pieces.halves[close]))
 
     def find_overlooked(self, whole: np.ndarray) -> np.ndarray:
@@ -136,45 +143,44 @@ class Lags:
         if self.taper < math.inf:
             return np.empty(0)
         x = np.arange(whole.size, dtype=np.float64)
-        inside = x <= self.reach
-        expected = np.full(x.size, self.atom)
-        expected[inside] += self.pieces(x[inside])
+        expected = self.atom + self.pieces(x / self.scale)
         return x[np.abs(whole - expected) > max(_OVERLOOKED, 100.0 * self.noise)]
 
 
-def read_lags(phi: Function, measure: Measure, scale: float | None, overlooked: np.ndarray | None = None) -> Lags:
-    """Find the scale, the limit and the reach of phi, and resolve it.
+def read_lags(phi: Function, measure: Measure, scale: float, overlooked: np.ndarray | None = None) -> Lags:
+    """Find the limit and the reach of phi, and resolve it.
 
     Parameters
     ----------
     phi : callable
     measure : Measure
-    scale : float or None
+    scale : float
+        See `find_scale`.
     overlooked : ndarray, optional
         Whole lags, ascending, with details of phi that panels would miss: edges are placed around them.
 
     Raises
     ------
-    ValueError
-        If phi is constant or jumps at 0.
     UndecidedError
         If it does not settle at large lags or is too rough.
     """
-    scale = find_scale(phi, scale)
+
+    def scaled(x: np.ndarray) -> np.ndarray:
+        return phi(scale * x)
+
     octaves = np.arange(_REACH + 1)
-    sampled = phi((scale * 2.0 ** octaves[:, None] * (1.0 + _FRACTIONS)).ravel()).reshape(octaves.size, -1)
+    sampled = scaled((2.0 ** octaves[:, None] * (1.0 + _FRACTIONS)).ravel()).reshape(octaves.size, -1)
     atom = _find_limit(sampled, scale)
     sizes = np.max(np.abs(sampled - atom), axis=1)
     matter = sizes > np.maximum(1e-17 * 2.0 ** (-float(measure.ndim) * octaves), 1e-15 * abs(atom))
     wanted = int(np.max(np.nonzero(matter)[0], initial=-1)) + 1
-    seen = _find_clusters(overlooked) if overlooked is not None else np.empty(0)
+    clusters = np.empty(0) if overlooked is None else _find_clusters(overlooked)
+    seen = np.union1d(_find_kinks(phi, scale), clusters) / scale
     if seen.size:
-        wanted = min(max(wanted, math.ceil(math.log2(float(seen[-1]) / scale))), _REACH)
-    needed = wanted
-    if measure.moment:  # r phi must not grow so large that its rounding shows
-        needed = min(wanted, int(np.argmax(np.append(sizes * 2.0**octaves > _LARGEST_MOMENT, True))))
+        wanted = min(max(wanted, math.ceil(math.log2(float(seen[-1])))), _REACH)
+    needed = min(wanted, _REACH)
     for tolerance in _TOLERANCES:
-        pieces, reached = _resolve(lambda x: phi(x) - atom, scale, needed, measure, tolerance, seen)
+        pieces, reached = _resolve(lambda x: scaled(x) - atom, needed, measure, tolerance, seen)
         if reached == needed or (reached >= 4 and sizes[reached] < 0.5):
             break
     else:
@@ -182,21 +188,21 @@ def read_lags(phi: Function, measure: Measure, scale: float | None, overlooked: 
             "phi is too rough to resolve: it is not smooth on panels to within 1e-6",
             "a function that is smooth but for some kinks would be decided, or values on a grid (from_autocorrelation)",
         )
-    reach, taper = scale * 2.0**reached, math.inf
-    if reached < needed or min(wanted, _REACH) > needed or wanted > _REACH:
-        left = sizes[min(reached, _REACH)] * (reach / scale) ** measure.moment
+    reach, taper = 2.0**reached, math.inf
+    if reached < wanted:
+        left = sizes[min(reached, _REACH)] * reach**measure.moment
         taper = reach / math.sqrt(2.0 * math.log(max(left, 1e-6) / _CUT_OFF))  # what is cut off is then rounding
-        pieces = _taper(pieces, taper)
+        pieces = _taper(pieces, taper, 2)
     rough = np.max(np.abs(pieces.series[:, -2:]), axis=1)
     errors = rough + _ROUNDING * (np.max(np.abs(pieces.values), axis=1) + abs(atom))
-    return Lags(pieces, scale, atom, errors, reach, taper)
+    return Lags(pieces, scale, atom, errors, taper)
 
 
 def find_scale(phi: Function, hint: float | None) -> float:
-    """Return a power of two near the lag where phi has fallen half-way, or near `hint`."""
+    """Return `hint`, or the lag where phi has fallen half-way: to 1/2, or half as far as it falls."""
     if hint is not None:
-        return 2.0 ** round(math.log2(hint))
-    lags = 2.0 ** np.arange(-_PROBED, _PROBED + 1.0)
+        return hint
+    lags = np.outer(2.0 ** np.arange(-_PROBED, _PROBED), 1.0 + np.arange(_PROBES) / _PROBES).ravel()
     fall = 1.0 - phi(lags)
     depth = float(np.max(fall))
     if depth < 1e-9:
@@ -204,12 +210,24 @@ def find_scale(phi: Function, hint: float | None) -> float:
             f"phi is 1 at every lag from {lags[0]:.3g} to {lags[-1]:.3g}; expected a function that falls there, or "
             "scale=..., about the lag where it does"
         )
-    first = int(np.argmax(fall >= 0.5 * depth))
+    half_way = 0.5 if depth > 0.75 else 0.5 * depth
+    first = int(np.argmax(fall >= half_way))
     if first == 0:
         raise ValueError(
             f"phi({lags[0]:.3g}) is {1.0 - fall[0]:.6g}; expected a function continuous at 0, where it is 1"
         )
-    return float(lags[first])
+    low, high = lags[first - 1 : first + 1].tolist()
+    for _ in range(53):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if 1.0 - float(phi(np.array([middle]))[0]) >= half_way else (middle, high)
+    return float(high)
+
+
+def _find_kinks(phi: Function, scale: float) -> np.ndarray:
+    """Whole lags at which the slope jumps, as that of a table does: an edge there saves many panels."""
+    whole = np.arange(1.0, _WHOLE + 1.0) if scale > 1.0 else np.empty(0)
+    bends = [np.abs(phi(whole - h) - 2.0 * phi(whole) + phi(whole + h)) for h in (2.0**-6, 2.0**-7)]
+    return whole[(bends[1] > _KINK * bends[0]) & (bends[1] > _OVERLOOKED)]
 
 
 def _find_clusters(lags: np.ndarray) -> np.ndarray:
@@ -219,13 +237,34 @@ def _find_clusters(lags: np.ndarray) -> np.ndarray:
     return np.unique(np.concatenate([starts[:_CLUSTERS] - 1.0, ends[:_CLUSTERS] + 1.0]))
 
 
-def _taper(pieces: Pieces, width: float) -> Pieces:
-    """Multiply by a gaussian, on panels that resolve it."""
-    parts = 2 ** np.ceil(np.log2(np.maximum(1.0, 4.0 * pieces.halves / width))).astype(int)  # edges stay dyadic
+def cut_smoothly(lags: Lags) -> list[tuple[float, Lags]]:
+    """Return phi cut off by ever narrower windows, each with the frequency from which on it has the spectrum of phi.
+
+    Where panels are as wide as that, phi has no detail, and all that they add to the spectrum at such frequencies is
+    their rounding, which is large where r phi decays slowly.
+    """
+    pieces, found = lags.pieces, [(0.0, lags)]
+    ends = pieces.edges[1:]
+    for width in _WINDOWS[2.0 * _WINDOWS <= ends[-1]][::-1].tolist():
+        if np.min(pieces.halves[ends > 0.1 * width]) < _SMOOTH * width:
+            break
+        part = _taper(pieces.until(_END * width), width, _FLAT)
+        errors = lags.errors[np.searchsorted(ends, part.centres)] * _window(part.edges[:-1], width, _FLAT)
+        found.append((_WINDOWED / width, dataclasses.replace(lags, pieces=part, errors=errors)))
+    return found
+
+
+def _window(x: np.ndarray, width: float, power: int) -> np.ndarray:
+    return np.asarray(np.exp(-0.5 * (x / width) ** power))
+
+
+def _taper(pieces: Pieces, width: float, power: int) -> Pieces:
+    """Multiply by a window (a gaussian if `power` is 2), on panels that resolve it."""
+    parts = 2 ** np.ceil(np.log2(np.maximum(1.0, 2.0 * power * pieces.halves / width))).astype(int)  # they stay dyadic
     ends = zip(pieces.edges[:-1], pieces.edges[1:], parts.tolist(), strict=True)
     edges = [np.linspace(low, high, n, endpoint=False) for low, high, n in ends]
     return build(
-        lambda x: pieces(x) * np.exp(-0.5 * (x / width) ** 2),
+        lambda x: pieces(x) * _window(x, width, power),
         np.append(np.concatenate(edges), pieces.edges[-1]),
         lambda centre, _: np.full_like(centre, np.inf),
         tolerance=1.0,
@@ -250,16 +289,16 @@ def _find_limit(sampled: np.ndarray, scale: float) -> float:
 
 
 def _resolve(
-    phi: Function, scale: float, octaves: int, measure: Measure, tolerance: float, seen: np.ndarray
+    phi: Function, octaves: int, measure: Measure, tolerance: float, seen: np.ndarray
 ) -> tuple[Pieces, int]:
-    """Panels up to ``scale 2^octaves``, or as many octaves as the budget allows."""
+    """Panels up to ``2^octaves``, or as many octaves as the budget allows."""
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
-        return tolerance * np.minimum(scale / half, 100.0) * np.minimum(1.0, scale / centre) ** measure.moment
+        return tolerance * np.minimum(1.0, 1.0 / centre) ** measure.moment
 
     found: Pieces | None = None
     left = _LAG_PANELS
-    edges = np.array([0.0, scale])
+    edges = np.array([0.0, 1.0])
     for octave in range(octaves + 1):
         edges = np.union1d(edges, seen[(seen > edges[0]) & (seen < edges[-1])])
         try:
@@ -270,7 +309,7 @@ def _resolve(
         found = found.followed_by(part) if found else part
         left -= part.halves.size
         edges = np.linspace(1.0, 2.0, count_starting_panels(part) + 1) * found.edges[-1]
-    return found or Pieces(np.array([0.0, scale]), np.zeros((1, 1))), octaves
+    return found or Pieces(np.array([0.0, 1.0]), np.zeros((1, 1))), octaves
 
 
 def count_starting_panels(before: Pieces) -> int:

@@ -298,7 +298,7 @@ def test_lags_at_which_a_law_is_compared():
     assert np.all(np.diff(np.append(0.0, seen)) > 0.0)
     assert np.all(np.isin(read.scale * np.linspace(0.0, 20.0, 801)[1:], seen))
     assert np.all(np.isin(np.arange(1.0, 2049.0), seen))
-    assert np.max(seen) <= max(float(read.pieces.edges[-1]), 2048.0, 20.0 * read.scale)
+    assert np.max(seen) <= max(read.scale * float(read.pieces.edges[-1]), 2048.0, 20.0 * read.scale)
 
 
 # -- the nearest kernel ------------------------------------------------------------------------------------------------

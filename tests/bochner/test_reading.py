@@ -49,6 +49,6 @@ def test_what_was_overlooked_is_found_and_resolved():
     (lag,) = reading.read_lags(phi, line, 1.0).find_overlooked(phi(np.arange(2000.0)))
     assert lag == place
     found = reading.read_lags(phi, line, 1.0, np.array([lag]))
-    assert found.reach >= place + 1.0
+    assert found.scale * found.pieces.edges[-1] >= place + 1.0
     assert found.pieces(np.array([place])) == pytest.approx(height, rel=1e-9)
     assert not found.find_overlooked(phi(np.arange(2000.0))).size
