@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import flag, show, whole
@@ -50,7 +53,8 @@ def linear_attention(
     -------
     array, (..., L, e)
         With the dtype and device of `v`; 16-bit inputs are computed in float32. NaN or infinite if a query's weights
-        sum to 0, as with `causal` and ``stabilise="all"`` where later keys are far larger: pass `scale`.
+        sum to 0, as with `causal` and ``stabilise="all"`` where later keys are far larger: pass `scale`. Where values
+        can be read at no cost, this warns.
 
     Raises
     ------
@@ -102,7 +106,15 @@ def linear_attention(
     else:
         above = _summed(rows["q"], rows["k"], last, *arguments)
         below = _summed(rows["denominator[0]"], rows["denominator[1]"], ones, *arguments)
-    return array.astype(above / below, v.dtype, xp)
+    if array.has_host_values(below) and bool(xp.any(below == 0.0)):
+        warnings.warn(
+            "the weights of a query sum to 0, so its output is NaN or infinite; expected features that do not all "
+            'vanish: with causal=True those of keys by stabilise="scale", and scale=',
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return array.astype(above / below, v.dtype, xp)
 
 
 def _summed(q: Array, k: Array, v: Array, scale: Array | None, causal: bool, block: int, xp: ModuleType) -> Array:
