@@ -238,6 +238,7 @@ def test_gradients_and_compilation(kind):
 
     tensors = [torch.tensor(one, requires_grad=True) for one in (q, k, v, w)]
     assert torch.autograd.gradcheck(call, tensors)
+    assert torch.allclose(torch.compile(call, fullgraph=True, backend="eager")(*tensors), call(*tensors))
     wanted = torch.autograd.grad(call(*tensors).square().sum(), tensors)
     arrays = [jax.asarray(one) for one in (q, k, v, w)]
     loss = whole_jax.jit(whole_jax.grad(lambda *a: jax.sum(call(*a) ** 2), argnums=(0, 1, 2, 3)))

@@ -113,8 +113,9 @@ def linear_attention(
             RuntimeWarning,
             stacklevel=3,
         )
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return array.astype(above / below, v.dtype, xp)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return array.astype(above / below, v.dtype, xp)
+    return array.astype(above / below, v.dtype, xp)
 
 
 def _summed(q: Array, k: Array, v: Array, scale: Array | None, causal: bool, block: int, xp: ModuleType) -> Array:
