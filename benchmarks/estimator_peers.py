@@ -232,10 +232,11 @@ def finufft_kernel(problem: Lags) -> Entry:
 
 @dataclass(frozen=True)
 class Draws:
-    """So many frequencies of a kernel in one axis."""
+    """So many frequencies of a kernel, in one axis but for orthogonal ones."""
 
     count: int
     kernel: str = "gaussian(scale=32)"
+    design: str = "iid"
 
 
 def _spread(frequencies: np.ndarray) -> np.ndarray:
@@ -247,7 +248,7 @@ def _spread(frequencies: np.ndarray) -> np.ndarray:
 
 
 def ours_draws(problem: Draws) -> Entry:
-    return Entry("rfrope", lambda: rfrope.sample(problem.kernel, problem.count, rng=0), _spread)
+    return Entry("rfrope", lambda: rfrope.sample(problem.kernel, problem.count, rng=0, design=problem.design), _spread)
 
 
 def numpy_draws(problem: Draws) -> Entry:
@@ -270,6 +271,13 @@ def sklearn_draws(problem: Draws) -> Entry:
     sampler = RBFSampler(gamma=0.5 / 32.0**2, n_components=problem.count, random_state=0)
     features = np.zeros((1, 1))
     return Entry("scikit-learn RBFSampler.fit", lambda: sampler.fit(features).random_weights_, _spread)
+
+
+def numpy_factors(problem: Draws) -> Entry:
+    """Factorise as many normal matrices as orthogonal directions take, and nothing else."""
+    ndim = rfrope.kernels.parse(problem.kernel).ndim
+    matrices = np.random.default_rng(0).standard_normal((problem.count // ndim, ndim, ndim))
+    return Entry("numpy.linalg.qr", lambda: np.linalg.qr(matrices))
 
 
 # -- profiles ----------------------------------------------------------------------------------------------------------
@@ -315,5 +323,6 @@ PEERS: dict[str, Callable[[Any], Entry]] = {
     "NumPy, direct": direct_kernel,
     "finufft alone, frequencies ready": finufft_kernel,
     "scikit-learn RBFSampler.fit": sklearn_draws,
+    "numpy.linalg.qr": numpy_factors,
     "NumPy generator": numpy_draws,
 }

@@ -32,6 +32,7 @@ ROWS = (
     "decode step through a prepared Rope",
     "sample, 65536 blocks",
     "heads.profile, pairs that occur",
+    "sample, orthogonal directions in 256 axes",
 )
 
 
@@ -95,9 +96,10 @@ class Sizes:
     lags: int = 2**17
     draws: int = 2**16
     paired: int = 2000
+    axes: int = 256
 
 
-FULL, TINY = Sizes(), Sizes(tokens=16, trials=2**10, samples=2**12, lags=2**8, draws=2**12, paired=40)
+FULL, TINY = Sizes(), Sizes(tokens=16, trials=2**10, samples=2**12, lags=2**8, draws=2**12, paired=40, axes=16)
 
 _COPY, _ONNX = "parallel copy", "onnxruntime RotaryEmbedding"
 _EAGER, _COMPILED = "Hugging Face formula, torch eager", "Hugging Face formula, torch.compile"
@@ -237,6 +239,13 @@ def _others(sizes: Sizes) -> list[Job]:
                 same=_within_errors,
             )
             for kernel in ("gaussian(scale=32)", "cauchy(scale=24)", "matern(nu=1.5, scale=16)")
+        ),
+        Job(
+            f"sample gaussian(ndim={sizes.axes}), {4 * sizes.axes} orthogonal blocks",
+            Draws(4 * sizes.axes, f"gaussian(ndim={sizes.axes})", "orthogonal"),
+            estimator_peers.ours_draws,
+            ("numpy.linalg.qr",),
+            (Target(16, 3.0, "numpy.linalg.qr"),),
         ),
         Job(
             f"heads.profile of the pairs that occur, {sizes.paired} tokens at as many lags, 64 blocks",

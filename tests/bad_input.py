@@ -287,6 +287,7 @@ def calls(folder: pathlib.Path) -> dict[str, tuple[Callable[..., Any], dict[str,
         features.linear_attention: {
             **{"q": abs(X), "k": abs(X), "v": X, "causal": True, "block": 2},
             "denominator": (abs(X), abs(X)),
+            "scale": X[:, 0],
         },
         features.stochastic: {
             **{"x": X, "positions": at, "frequencies": LADDER, "shift": LADDER},

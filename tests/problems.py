@@ -6,6 +6,7 @@ registered kernel is missing from it. Below the data stand the two statistical c
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -63,7 +64,7 @@ class Family:
     @property
     def inverse(self) -> bool:
         """Whether `stretch` is one over a length."""
-        return self.stretch in ("bandwidth", "radius", "high")
+        return any(units(kernels.parse(one.example)).get(self.stretch) == "frequency" for one in kernels.records())
 
     def make(self, name: str, ndim: int, value: Any, others: dict[str, Any]) -> Kernel:
         """Kernel with a length, or one for each axis."""
@@ -74,6 +75,12 @@ class Family:
             for size, along in (((0.3, 1.6), (1.0, -0.7, 0.4)), ((0.9, 0.6), (1.0, 0.8, 1.2)))
         )
         return kernels.kernel(name, ndim=ndim, means=means, scales=scales, **others)
+
+
+def units(law: Kernel) -> dict[str, str]:
+    """Which parameters of a family are a "length" and which a "frequency", as its fields say."""
+    kinds = {f.name: f.metadata["search"].kind for f in dataclasses.fields(law) if "search" in f.metadata}
+    return {name: kind for name, kind in kinds.items() if kind != "shape"}
 
 
 @dataclass(frozen=True)

@@ -97,8 +97,7 @@ def test_the_variance_where_its_parts_overflow_or_vanish(kind, x, y):
             "hyperbolic": mpmath.exp(2 * one * other + apart) * mpmath.expm1(-apart) ** 2 / 2,
             "trigonometric": mpmath.exp(one**2 + other**2) * mpmath.expm1(-near) ** 2 / 2,
         }[kind]
-    with np.errstate(over="ignore"):
-        found = features.variance([x], [y], 1, features=kind)
+    found = features.variance([x], [y], 1, features=kind)
     assert float(found) == pytest.approx(float(wanted), rel=1e-12)
 
 
@@ -139,6 +138,27 @@ def test_stabilised_features_of_long_vectors_give_the_same_attention(kind):
     np.testing.assert_allclose(features.linear_attention(one, other, v, causal=True), wanted, rtol=1e-9)
 
 
+@pytest.mark.parametrize("kind", ["positive", "hyperbolic"])
+@pytest.mark.parametrize(("dtype", "length"), [("float16", 10.0), ("float32", 20.0)])
+def test_a_long_first_key_does_not_vanish_beside_later_ones(kind, dtype, length):
+    """Its own row has no other key; relative to the largest of all keys it would be 0/0."""
+    make, v = getattr(features, kind), RNG.standard_normal((40, 8))
+    q, k = RNG.standard_normal((2, 40, 8)) / 3.0
+    k[0] *= length / np.linalg.norm(k[0])
+    w = RNG.standard_normal((64, 8))
+    narrow = [x.astype(dtype) for x in (q, k, w)]
+    keys = make(*narrow[1:], stabilise="all")
+    with pytest.warns(RuntimeWarning, match="^the weights of a query sum to 0, .* and scale=$"):
+        lost = features.linear_attention(make(narrow[0], narrow[2], stabilise="token"), keys, v, causal=True)
+    assert np.isnan(lost[0]).all()
+    keys, scale = make(*narrow[1:], stabilise="scale")
+    found = features.linear_attention(
+        make(narrow[0], narrow[2], stabilise="token"), keys, v, causal=True, scale=scale, block=16
+    )
+    assert keys.dtype == dtype
+    np.testing.assert_allclose(found, attention(make(q, w), make(k, w), v, True), atol=40.0 * np.finfo(dtype).eps)
+
+
 def test_half_precision_is_computed_in_float32_and_kept():
     torch = library("torch").module
     x, w = torch.asarray(RNG.standard_normal((6, 4)) / 2.0), RNG.standard_normal((8, 4))
@@ -163,11 +183,16 @@ def test_linear_attention_is_the_sum_over_all_pairs(xp, causal, block):
     q, k = RNG.uniform(0.1, 1.0, (2, 2, 12, 5))
     v = RNG.standard_normal((1, 12, 3))  # one head for all queries
     below = RNG.uniform(0.1, 1.0, (2, 2, 12, 7))
+    scale = RNG.uniform(-50.0, 50.0, (2, 12))  # logarithms of what keys were divided by
     for others in (None, below):
-        given = None if others is None else tuple(map(xp, others))
-        found = features.linear_attention(xp(q), xp(k), xp(v), causal=causal, block=block, denominator=given)
+        options = {"causal": causal, "block": block, "denominator": None if others is None else tuple(map(xp, others))}
+        found = features.linear_attention(xp(q), xp(k), xp(v), **options)
         assert xp.owns(found)
         np.testing.assert_allclose(xp.host(found), attention(q, k, v, causal, others), rtol=1e-12)
+        found = features.linear_attention(xp(q), xp(k), xp(v), scale=xp(scale), **options)
+        size = np.exp(scale)[..., None]
+        others = others if others is None else (others[0], size * others[1])
+        np.testing.assert_allclose(xp.host(found), attention(q, size * k, v, causal, others), rtol=1e-12)
 
 
 def test_queries_may_be_fewer_than_keys():
@@ -204,14 +229,16 @@ def test_gradients_and_compilation(kind):
     q, k, v = RNG.standard_normal((3, 6, 3)) / 2.0
     w = RNG.standard_normal((4, 3))
     make = getattr(features, kind)
-    options = {} if kind == "trigonometric" else {"stabilise": "token"}
+    token, scale = ({}, {}) if kind == "trigonometric" else ({"stabilise": "token"}, {"stabilise": "scale"})
 
     def call(*arrays):
         x, y, z, projections = arrays
-        return features.linear_attention(make(x, projections, **options), make(y, projections), z, causal=True, block=4)
+        keys, size = make(y, projections, **scale) if scale else (make(y, projections), None)
+        return features.linear_attention(make(x, projections, **token), keys, z, causal=True, block=4, scale=size)
 
     tensors = [torch.tensor(one, requires_grad=True) for one in (q, k, v, w)]
     assert torch.autograd.gradcheck(call, tensors)
+    assert torch.allclose(torch.compile(call, fullgraph=True, backend="eager")(*tensors), call(*tensors))
     wanted = torch.autograd.grad(call(*tensors).square().sum(), tensors)
     arrays = [jax.asarray(one) for one in (q, k, v, w)]
     loss = whole_jax.jit(whole_jax.grad(lambda *a: jax.sum(call(*a) ** 2), argnums=(0, 1, 2, 3)))
@@ -354,7 +381,7 @@ REFUSED = {
     "x has shape (4, 3) but projections has (5, 2); expected": lambda: features.positive(F, np.ones((5, 2))),
     "x has shape (); expected 1 axes or more": lambda: features.positive(np.array(1.0), F),
     "x has dtype int64; expected real floating": lambda: features.positive(np.ones((4, 3), "int64"), F),
-    "stabilise is 'key'; expected one of 'token', 'all'": lambda: features.positive(F, F, stabilise="key"),
+    "stabilise is 'key'; expected one of 'token', 'all', 'scale'": lambda: features.positive(F, F, stabilise="key"),
     "stabilise is 'all', but x has shape (3,)": lambda: features.positive(F[0], F, stabilise="all"),
     "features is 'relu'; expected one of": lambda: features.variance(F, F, 3, features="relu"),
     "n_projections is 0; expected": lambda: features.variance(F, F, 0),
@@ -367,6 +394,7 @@ REFUSED = {
     "denominator[0] has shape (4, 3) but denominator[1] has (4, 2)": lambda: features.linear_attention(
         F, F, F, denominator=(F, F[:, :2])
     ),
+    "scale has shape (3,); expected (..., 4), one for each key": lambda: features.linear_attention(F, F, F, scale=F[0]),
     "block is 0; expected": lambda: features.linear_attention(F, F, F, causal=True, block=0),
     "expected (3, 4, R)": lambda: features.stochastic(F, np.arange(4), [1.0, 0.5], np.ones((3, 3, 5))),
     "positions are of shape (3,), but x has 4 tokens": lambda: features.stochastic(

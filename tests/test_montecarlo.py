@@ -23,6 +23,7 @@ from campaign import campaign, sparse
 from conftest import library
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from problems import units
 from scipy import stats
 
 import rfrope
@@ -41,9 +42,11 @@ FACTORS = np.asarray([0.0625, 0.125, 0.25, 0.5, 1.0, 1.5, 2.0, 4.0])  # eight la
 
 def scale_of(text: str) -> float:
     law = kernels.parse(text)
-    if law.name in ("periodic", "spectral_mixture", "shell"):
-        return {"periodic": 15.0, "spectral_mixture": 20.0, "shell": 10.0}[law.name]
-    return law.scale if hasattr(law, "scale") else 1.0 / getattr(law, "bandwidth", getattr(law, "high", None))
+    if law.name in ("periodic", "spectral_mixture"):
+        return {"periodic": 15.0, "spectral_mixture": 20.0}[law.name]
+    return min(
+        getattr(law, name) if kind == "length" else 1.0 / getattr(law, name) for name, kind in units(law).items()
+    )
 
 
 def z_scores(estimate: Estimate, closed_form) -> np.ndarray:

@@ -90,11 +90,11 @@ def lower_bound(kernel: Kernel, n: int, max_lag: tuple[int, ...]) -> float:
 
     With ``K(a, b) = sum_x cos(a x) cos(b x)``, the summed square error of n blocks is a quadratic form in their measure
     nu, and blocks repel each other. Let G be a nonnegative part of K, small enough for K - G to stay positive
-    semi-definite. As pairs of blocks add nothing negative, ``nu G nu >= diag(G) nu / n``, and the error is at least the
-    minimum of ``nu (K - G) nu + (diag(G)/n - 2 h) nu + const`` over all probability measures: a convex problem, whose
-    conditional-gradient gap gives a lower bound at any nu. (The method of Yudin's bounds for energies, 1992.) Here
-    ``G = share u(a) u(b) F(a - b)``, folded, with Fejer's kernel F and a polynomial u between 0 and 1 that is near 1
-    where the kernel's law has less than one block per resolved cell.
+    semi-definite on masses of sum 0. As pairs of blocks add nothing negative, ``nu G nu >= diag(G) nu / n``, and the
+    error is at least the minimum of ``nu (K - G) nu + (diag(G)/n - 2 h) nu + const`` over all probability measures: a
+    convex problem, whose conditional-gradient gap gives a lower bound at any nu. (The method of Yudin's bounds for
+    energies, 1992.) Here ``G = share u(a) u(b) F(a - b)``, folded, with Fejer's kernel F and a polynomial u between 0
+    and 1 that is near 1 where the kernel's law has less than one block per resolved cell.
     """
     if len(max_lag) > 1 or not n:
         return 0.0

@@ -235,11 +235,16 @@ def orthogonal(kernel: Kernel, key: random.Key, n: int, stream: int, streams: in
     groups = -(-n // k)
     u = uniforms(key, 0, groups * k, kernel.n_columns + k, stream, streams)
     drawn = transport(kernel, u[:, :n, : kernel.n_columns])
-    radius = np.linalg.norm(np.linalg.solve(isotropy, drawn[..., None])[..., 0], axis=-1)
+    radius = np.linalg.norm(_mapped(drawn, np.linalg.inv(isotropy)), axis=-1, keepdims=True)
     q, r = np.linalg.qr(quantiles.normal_quantile(u[..., kernel.n_columns :]).reshape(streams, groups, k, k))
-    q = q * np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0.0, -1.0, 1.0)[..., None, :]
-    directions = q.reshape(streams, groups * k, k)[:, :n]
-    return (radius[..., None] * directions) @ isotropy.T
+    q *= np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0.0, -1.0, 1.0)[..., None, :]
+    return _mapped(radius * q.reshape(streams, groups * k, k)[:, :n], isotropy)
+
+
+def _mapped(vectors: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Return vectors under a linear map, which is diagonal for most kernels."""
+    scales = np.diagonal(matrix)
+    return vectors * scales if np.array_equal(matrix, np.diag(scales)) else vectors @ matrix.T
 
 
 def checked_isotropy(kernel: Kernel) -> np.ndarray:

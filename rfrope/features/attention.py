@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import flag, show, whole
@@ -21,6 +25,7 @@ def linear_attention(
     *,
     causal: bool = False,
     denominator: tuple[Array, Array] | None = None,
+    scale: Array | None = None,
     block: int = _BLOCK,
 ) -> Array:
     """Return attention weighted by inner products of features, in time and memory linear in the number of tokens.
@@ -36,6 +41,10 @@ def linear_attention(
     denominator : (array_like, array_like), optional
         Features of queries and keys for the normalising sum. Default: `q` and `k`. For rotated features, pass the
         features before rotation, whose weights are positive.
+    scale : array_like, (..., n), optional
+        Logarithms of what the features of each key were divided by, as from ``stabilise="scale"``. A query's weights
+        are then computed relative to the largest of its own keys (with `causal` a running maximum, as in online
+        softmax), so that they do not vanish beside keys that it does not attend to.
     block : int
         Block size with `causal`: all pairs within a block are formed; earlier tokens enter through sums. JAX compiles
         each block separately, so a larger block compiles faster for long texts.
@@ -44,7 +53,8 @@ def linear_attention(
     -------
     array, (..., L, e)
         With the dtype and device of `v`; 16-bit inputs are computed in float32. NaN or infinite if a query's weights
-        sum to 0.
+        sum to 0, as with `causal` and ``stabilise="all"`` where later keys are far larger: pass `scale`. Where values
+        can be read at no cost, this warns.
 
     Raises
     ------
@@ -67,14 +77,14 @@ def linear_attention(
     >>> from rfrope.features import positive
     >>> q, k, v = np.random.default_rng(0).standard_normal((3, 512, 16)) / 4
     >>> w = rfrope.sample("gaussian(ndim=16)", 1024, design="orthogonal", rng=0)
-    >>> weights = positive(q, w, stabilise="token"), positive(k, w, stabilise="all")
-    >>> found = linear_attention(*weights, v, causal=True)
+    >>> keys, scale = positive(k, w, stabilise="scale")
+    >>> found = linear_attention(positive(q, w, stabilise="token"), keys, v, causal=True, scale=scale)
     >>> exact = np.tril(np.exp(q @ k.T)) / np.tril(np.exp(q @ k.T)).sum(axis=-1, keepdims=True) @ v
     >>> float(np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)).round(2))
     0.08
     """
     others = _pair_of(denominator)
-    xp, device = array.shared(q=q, k=k, v=v, **others)
+    xp, device = array.shared({"scale": scale}, q=q, k=k, v=v, **others)
     rows = {name: read_vectors(name, one, xp, device, 2) for name, one in ({"q": q, "k": k, "v": v} | others).items()}
     causal, block = flag("causal", causal), whole("block", block, 1)
     _check_tokens(rows, causal)
@@ -83,28 +93,58 @@ def linear_attention(
     wide = any(array.dtype_name(one) == "float64" for one in rows.values())
     last = array.astype(rows["v"], xp.float64 if wide else xp.float32, xp)
     ones = xp.ones_like(last[..., :1])
-    arguments = (causal, block, xp)
+    if scale is not None:
+        scale = array.astype(read_vectors("scale", scale, xp, device), rows["k"].dtype, xp)
+        if scale.shape[-1] != rows["k"].shape[-2]:
+            raise ValueError(
+                f"scale has shape {tuple(scale.shape)}; expected (..., {rows['k'].shape[-2]}), one for each key"
+            )
+    arguments = (scale, causal, block, xp)
     if denominator is None:
         both = _summed(rows["q"], rows["k"], xp.concat([last, ones], axis=-1), *arguments)
         above, below = both[..., :-1], both[..., -1:]
     else:
         above = _summed(rows["q"], rows["k"], last, *arguments)
         below = _summed(rows["denominator[0]"], rows["denominator[1]"], ones, *arguments)
+    if array.has_host_values(below) and bool(xp.any(below == 0.0)):
+        warnings.warn(
+            "the weights of a query sum to 0, so its output is NaN or infinite; expected features that do not all "
+            'vanish: with causal=True those of keys by stabilise="scale", and scale=',
+            RuntimeWarning,
+            stacklevel=3,
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return array.astype(above / below, v.dtype, xp)
     return array.astype(above / below, v.dtype, xp)
 
 
-def _summed(q: Array, k: Array, v: Array, causal: bool, block: int, xp: ModuleType) -> Array:
-    """Return ``sum_n (q_l . k_n) v_n`` over all keys, or over those up to the query's position."""
+def _summed(q: Array, k: Array, v: Array, scale: Array | None, causal: bool, block: int, xp: ModuleType) -> Array:
+    """Return ``sum_n (q_l . k_n) v_n`` over all keys, or over those up to the query's position.
+
+    With a scale it is ``sum_n (q_l . k_n) exp(scale_n - largest_l) v_n``, where largest_l is that of these keys.
+    """
     if not causal:
+        if scale is not None:
+            k = k * xp.exp(scale - xp.max(scale, axis=-1, keepdims=True))[..., None]
         return xp.matmul(q, xp.matmul(xp.matrix_transpose(k), v))
-    found, state = [], None
+    found, state, before = [], None, None
     for start in range(0, q.shape[-2], block):
         span = slice(start, min(start + block, q.shape[-2]))
         queries, keys, values = (one[..., span, :] for one in (q, k, v))
         weights = xp.tril(xp.matmul(queries, xp.matrix_transpose(keys)))
+        if scale is not None:
+            seen = xp.where(xp.tril(xp.ones_like(weights)) > 0.0, scale[..., None, span], -math.inf)
+            largest = xp.max(seen, axis=-1, keepdims=True)
+            if state is not None:
+                largest = xp.where(largest < before, before, largest)
+                queries = queries * xp.exp(before - largest)
+            last = largest[..., -1:, :]
+            weights, keys = weights * xp.exp(seen - largest), keys * xp.exp(scale[..., span, None] - last)
         sums = xp.matmul(weights, values)
         found.append(sums if state is None else sums + xp.matmul(queries, state))
         more = xp.matmul(xp.matrix_transpose(keys), values)
+        if scale is not None:
+            state, before = None if state is None else state * xp.exp(before - last), last
         state = more if state is None else state + more
     return found[0] if len(found) == 1 else xp.concat(found, axis=-2)
 

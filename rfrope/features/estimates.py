@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import choice, whole
@@ -24,15 +27,17 @@ def positive(x: Array, projections: Array, *, stabilise: str | None = None) -> A
         Queries or keys. For softmax attention, divide both by d^(1/4), so that their product is divided by sqrt(d).
     projections : array_like, (m, d), or (H, m, d) beside x (..., H, L, d)
         Standard normal, as from `rfrope.sample` with the kernel "gaussian(ndim=d)" and any randomised design.
-    stabilise : {"token", "all"}, optional
+    stabilise : {"token", "all", "scale"}, optional
         Divide features by their largest value over each token, or over all tokens (the last axis but one), to prevent
         overflow. Use "token" for queries and "all" for keys: the divisors then cancel in the ratio that
-        `linear_attention` computes. The factor ``1 / sqrt(m)`` is left out. Default: no division.
+        `linear_attention` computes. With "all", features of a key that is far longer than others may vanish; "scale"
+        divides as "token" and also returns the logarithms of the divisors, for the keys of `linear_attention`. The
+        factor ``1 / sqrt(m)`` is left out. Default: no division.
 
     Returns
     -------
-    array, (..., m)
-        With the dtype and device of `x`; 16-bit inputs are computed in float32.
+    array, (..., m), or with "scale" a pair of it and an array (...)
+        With the dtype and device of `x`; 16-bit inputs are computed in float32, which the logarithms keep.
 
     Raises
     ------
@@ -187,15 +192,14 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
     )
     m = float(whole("n_projections", n_projections, 1))
     choice("features", features, _KINDS)
-    if features == "trigonometric":
-        apart = xp.sum((x - y) ** 2, axis=-1)
-        size = xp.where(apart == 0.0, 0.0, xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1))  # inf times 0 is no number
-        return (xp.exp(0.5 * size) * xp.expm1(-apart)) ** 2 * (0.5 / m)
-    apart = xp.sum((x + y) ** 2, axis=-1)
-    size = xp.exp(2.0 * xp.sum(x * y, axis=-1) + apart)  # one exponent: of two, one overflows where the other vanishes
-    if features == "positive":
-        return size * -xp.expm1(-apart) / m
-    return size * xp.expm1(-apart) ** 2 * (0.5 / m)
+    with np.errstate(over="ignore") if xp is np else nullcontext():  # an infinite variance is a result
+        if features == "trigonometric":
+            apart = xp.sum((x - y) ** 2, axis=-1)
+            size = xp.where(apart == 0.0, 0.0, xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1))  # no inf times 0
+            return (xp.exp(0.5 * size) * xp.expm1(-apart)) ** 2 * (0.5 / m)
+        apart = xp.sum((x + y) ** 2, axis=-1)
+        size = xp.exp(2.0 * xp.sum(x * y, axis=-1) + apart)  # of two exponents, one overflows where the other vanishes
+        return size * -xp.expm1(-apart) / m if features == "positive" else size * xp.expm1(-apart) ** 2 * (0.5 / m)
 
 
 def _read(x: Any, projections: Any) -> tuple[tuple[Array, Any], Array, ModuleType]:
@@ -210,15 +214,16 @@ def _read(x: Any, projections: Any) -> tuple[tuple[Array, Any], Array, ModuleTyp
 
 def _exponentials(along: Array, x: tuple[Array, Any], stabilise: str | None, xp: ModuleType) -> Array:
     values, dtype = x
-    if stabilise is not None and choice("stabilise", stabilise, ("token", "all")) == "all" and along.ndim < 2:
+    if stabilise is not None and choice("stabilise", stabilise, ("token", "all", "scale")) == "all" and along.ndim < 2:
         raise ValueError(f"stabilise is 'all', but x has shape {tuple(values.shape)}; expected (..., tokens, d)")
-    if stabilise == "token":  # a factor common to the token cancels
-        exponents = along - xp.max(along, axis=-1, keepdims=True)
-    else:
-        size = 0.5 * xp.sum(values * values, axis=-1, keepdims=True)
-        exponents = along - (size if stabilise else size + 0.5 * math.log(along.shape[-1]))
-        if stabilise:
-            exponents = exponents - xp.max(exponents, axis=(-2, -1), keepdims=True)
+    if stabilise in ("token", "scale"):  # a factor common to the token cancels
+        largest = xp.max(along, axis=-1, keepdims=True)
+        found = array.astype(xp.exp(along - largest), dtype, xp)
+        return found if stabilise == "token" else (found, largest[..., 0] - 0.5 * xp.sum(values * values, axis=-1))
+    size = 0.5 * xp.sum(values * values, axis=-1, keepdims=True)
+    exponents = along - (size if stabilise else size + 0.5 * math.log(along.shape[-1]))
+    if stabilise:
+        exponents = exponents - xp.max(exponents, axis=(-2, -1), keepdims=True)
     return array.astype(xp.exp(exponents), dtype, xp)
 
 

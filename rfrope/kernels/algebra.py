@@ -23,7 +23,7 @@ def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
     Parameters
     ----------
     weights : sequence of float
-        Positive, with sum 1.
+        Positive, with sum 1 to the rounding of their dtype; they are normalised.
     kernels : list or tuple of Kernel
         Components, one per weight, with the same ndim.
 

@@ -187,7 +187,8 @@ def polar_tail(
     A^2))`` (Hoeffding 1963, theorem 2: a block's score lies in an interval of length ``2 A_i``), and with the variance
     V and ``M = max_i A_i (1 + abs(Phi cos delta_i))`` also ``2 exp(-t^2 / (2 V + 2 M t / 3))`` (Bernstein), which is
     sharper at lags small against the scale. Without shift, a relative distance eps has ``2 exp(-eps^2 Phi^2
-    effective_blocks / 2)``. The first bound also holds for one set in random order, about the mean of that set.
+    effective_blocks / 2)``. Without shift the first bound also holds for one set in random order, about the mean of
+    that set; with a shift it does not, but ``2 exp(-t^2 / (8 sum A^2))`` does (docs/proofs.rst).
 
     Examples
     --------

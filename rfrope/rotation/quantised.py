@@ -229,8 +229,8 @@ def relocation_bound(storage: str, moves: int = 1) -> float:
     -----
     One call gives ``R z + r`` with ``|r| <= e |z|``, and rotations preserve length, so n moves after one rotation are
     off by at most ``(1 + e)^(n + 1) - 1``. e is ``(1 + sqrt 2) 2^-53 + sqrt 2 1e-15`` for float64 (products and sums,
-    then cos and sin) and ``2^-21`` for float32, on every device and library; 16 bits add one rounding, ``2^-11`` or
-    ``2^-8``.
+    then cos and sin) and ``2^-21`` for float32, on every device and library, for phases up to ``2^53`` as in `rotate`;
+    16 bits add one rounding, ``2^-11`` or ``2^-8``.
 
     In a block of 32 values with step t, the largest is m = 127 (8) steps and exact, and every other one is off by at
     most half a step (in "q4_0", by up to one step beyond 7.5 t, which is less relative to its size). The worst case has

@@ -56,9 +56,9 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     Notes
     -----
     If both Ropes have the same pairing and shape of frequencies, each block is rotated once, by ``p new - p old``, with
-    cos and sin within 1e-15 for this exact phase: one rounding to the dtype of `k`, at any position. Otherwise the keys
-    are rotated back and then forth, with two roundings. Errors of repeated calls add up; the page on cached keys has
-    their size.
+    cos and sin within 1e-15 for this exact phase: one rounding to the dtype of `k`, for phases of either Rope up to
+    2**53, as in `rotate`. Otherwise the keys are rotated back and then forth, with two roundings. Errors of repeated
+    calls add up; the page on cached keys has their size.
 
     Examples
     --------
@@ -137,12 +137,12 @@ def relocate(
 
     Notes
     -----
-    Each block is rotated once, by ``(new - old) omega``, with cos and sin within 1e-15 for this exact phase. The keys
-    already contain the attention factor, so it is not applied, as ``rope.rotate(k, new - old)`` would. Integer
-    positions are subtracted as integers, so differences are exact up to 2**53 at any position (2**31 in JAX without
-    x64); larger differences raise on the CPU, and are rounded on devices and in traces. Float positions are not
-    subtracted: each has its own exact phase, up to 2**53. The page on cached keys has the error after many moves, which
-    is that of rounding to the dtype of `k`.
+    Each block is rotated once, by ``(new - old) omega``, with cos and sin within 1e-15 for this exact phase up to
+    2**53, and beyond in proportion to it. The keys already contain the attention factor, so it is not applied, as
+    ``rope.rotate(k, new - old)`` would. Integer positions are subtracted as integers, so differences are exact up to
+    2**53 at any position (2**31 in JAX without x64); larger differences raise on the CPU, and are rounded on devices
+    and in traces. Float positions are not subtracted: each has its own exact phase, ``new omega`` and ``old omega``, up
+    to 2**53. The page on cached keys has the error after many moves, which is that of rounding to the dtype of `k`.
 
     Examples
     --------

@@ -281,6 +281,23 @@ def test_directions_are_orthogonal_in_groups(ndim):
     assert abs(np.mean((squares[:, 0] - ndim) * (squares[:, 1] - ndim))) / (2 * ndim) * np.sqrt(N_SETS) < 1.5 * Z_BOUND
 
 
+def test_orthogonal_factorises_each_group_and_the_map_once(monkeypatch):
+    """A matrix for every draw takes k times as long as all groups together."""
+    made = []
+
+    def counting(right):
+        def count(*given):
+            made.append(math.prod(np.broadcast_shapes(*(one.shape[:-2] for one in given))))
+            return right(*given)
+
+        return count
+
+    for name in ("solve", "inv", "qr"):
+        monkeypatch.setattr(np.linalg, name, counting(getattr(np.linalg, name)))
+    assert draw_sets(M2, "orthogonal", KEY, 6, streams=5).shape == (5, 6, 2)
+    assert sum(made) == 5 * 3 + 1
+
+
 def test_orthogonal_is_for_linear_maps_of_isotropic_laws():
     for kernel in (M2 * M2, kernels.mixture([0.5, 0.5], [M2, M2.rescale(5.0)]), M2.warp(WARP), G2.rescale((2.0, 3.0))):
         assert sample(kernel, 4, rng=0, design="orthogonal").shape == (4, 2)

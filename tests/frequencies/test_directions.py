@@ -88,6 +88,18 @@ def test_lines_of_few_cosines_are_at_the_bound(n, scale):
     assert found.bound <= found.rms
 
 
+@pytest.mark.parametrize("scale", [0.7, 1.0, 4.0])
+@pytest.mark.parametrize(("n", "ndim"), [(2, 2), (5, 2), (16, 2), (6, 3)])
+def test_no_rounding_of_sets_at_the_bound_is_below_it(n, ndim, scale):
+    """Turned about, equal angles have the same mean square, rounded otherwise."""
+    omega = isotropic([1.0], n, ndim=ndim).frequencies
+    for angle in np.linspace(0.0, 3.0, 40):
+        turn = np.eye(ndim)
+        turn[:2, :2] = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+        found = directional_bound(omega @ turn, scale)
+        assert found.bound <= found.rms
+
+
 def test_the_means_over_lines_of_few_cosines():
     """What pairs of the octahedron's and the icosahedron's axes have, without a formula that the code has too."""
     for n, cosine in ((3, 0.0), (4, 1.0 / 3.0), (6, math.sqrt(0.2))):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from campaign import campaign, sparse
-from problems import N_DRAWS, Z_BOUND, is_rejected, ks_bound, ks_distance, moment_z, panels, worst
+from problems import N_DRAWS, Z_BOUND, is_rejected, ks_bound, ks_distance, moment_z, panels, units, worst
 from scipy import integrate
 
 import rfrope
@@ -365,7 +365,7 @@ def test_transport_can_be_compiled_by_jax(xp):
 def test_lengths_and_frequencies_are_refused_where_draws_would_be_cut(record):
     """Draws are cut at 2**500, and products of what is larger overflow: a law there would not be that of its Phi."""
     made = kernels.parse(record.example)
-    for name in {"scale", "bandwidth", "radius", "period", "low", "high", "scales", "means"} & set(record.parameters):
+    for name in {*units(made), "scales", "means"} & set(record.parameters):
         value = (1e300,) * len(made.means) if name in ("means", "scales") else 1e300
         with pytest.raises(ValueError, match=rf"^{name} is .*; expected .* to 2\*\*500$"):
             dataclasses.replace(made, **{name: value})
@@ -376,14 +376,13 @@ def test_lengths_and_frequencies_are_refused_where_draws_would_be_cut(record):
 @pytest.mark.parametrize("ndim", [1, 3])
 def test_the_largest_and_smallest_units_give_the_same_values(record, unit, ndim):
     """Phi at scaled lags is that of the family's example, bit for bit but for roundings, and is never NaN."""
-    if ndim > 1 and record.name in ("log_uniform", "periodic"):
+    made = kernels.parse(record.example)
+    if len(units(made)) != 1 or ndim > getattr(made, "most_axes", ndim):  # two frequencies, or one for each component
         return
-    kind = {"sinc": "bandwidth", "ball": "bandwidth", "shell": "radius", "periodic": "period"}.get(record.name, "scale")
-    if record.name in ("log_uniform", "spectral_mixture", "constant"):
-        return
-    one, far = (kernels.kernel(record.name, ndim=ndim, **{kind: value}) for value in (1.0, unit))
+    ((name, kind),) = units(made).items()
+    one, far = (kernels.kernel(record.name, ndim=ndim, **{name: value}) for value in (1.0, unit))
     x = np.outer([0.0, 0.3, 0.7, 0.9], [1.0, -0.5, 0.7][:ndim])  # lags of at most 2**500
-    length = unit if kind in ("scale", "period") else 1.0 / unit
+    length = unit if kind == "length" else 1.0 / unit
     np.testing.assert_allclose(far.phi(far.restore_shape(x * length)), one.phi(one.restore_shape(x)), atol=1e-13)
     for lag in (1e-300, 1e150):
         assert np.all(np.isfinite(far.phi(far.restore_shape(x * lag)))) or record.name == "shell"

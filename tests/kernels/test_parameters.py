@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rfrope._core import array
 from rfrope.kernels import parameters
 
 
@@ -35,6 +36,25 @@ def test_shares_add_up_to_one_within_rounding(off, taken):
         return
     with pytest.raises(ValueError, match=r"weights is .*expected sum 1"):
         parameters.shares("weights", [0.5, 0.5 + off])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "read"),
+    [
+        *[("float32", read) for read in (np.asarray, list, np.ndarray.tolist)],
+        ("float16", np.asarray),
+        ("bfloat16", list),
+    ],
+)
+def test_a_softmax_of_a_narrow_dtype_is_normalised(dtype, read):
+    """Its sum is off by its own rounding; what is off by more is refused."""
+    dtype = np.dtype(dtype if dtype != "bfloat16" else pytest.importorskip("ml_dtypes").bfloat16)
+    for seed in range(200):
+        size = np.exp(np.random.default_rng(seed).standard_normal(2 + seed % 12).astype(dtype))
+        assert sum(parameters.shares("weights", read(size / size.sum(dtype=dtype)))) == pytest.approx(1.0, abs=1e-15)
+    off = 8.0 * array.resolution(size)
+    with pytest.raises(ValueError, match=r"weights is .*expected sum 1"):
+        parameters.shares("weights", read(np.asarray([0.5, 0.5 + off], dtype=dtype)))
 
 
 def test_bounds_are_powers_of_two_in_errors():

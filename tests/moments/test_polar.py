@@ -221,6 +221,27 @@ def test_the_tail_of_a_fair_coin_lies_below_the_bound():
     assert np.any(exact > bound**2 / 2.0)  # exp(-t^2 / sum A^2) is too little
 
 
+@pytest.mark.parametrize("n", [2, 4])
+def test_tails_of_a_set_in_random_order(n):
+    """All orders, at every distance that occurs: with a shift the bound of independent blocks is passed."""
+    rng, passed = np.random.default_rng(n), False
+    for trial in range(200):
+        a, phases = rng.exponential(size=n) ** rng.integers(0, 3), rng.uniform(-math.pi, math.pi, n)
+        phases = phases if trial % 2 else math.pi * (phases > 0.0)
+        orders = np.array([*itertools.permutations(phases)])
+        for delta, part in (
+            (np.zeros(n), 2.0),
+            (math.pi * rng.integers(0, 2, n), 8.0),
+            (rng.uniform(0.0, 7.0, n), 8.0),
+        ):
+            scores = np.cos(orders + delta) @ a
+            away = np.abs(scores - np.mean(scores))
+            square, often = away**2 / np.sum(a * a), np.mean(away >= away[:, None] * (1.0 - 1e-9), axis=1)
+            assert np.all(often <= 2.0 * np.exp(-square / part))
+            passed |= bool(np.any(often > 2.0 * np.exp(-square / 2.0)))
+    assert passed
+
+
 @pytest.mark.parametrize("text", [G, "exponential(scale=48)", "log_uniform(low=0.05, high=0.5)"])
 def test_scores_are_off_no_more_often_than_the_bound_says(text):
     q, k, shift = contents(4, 32)

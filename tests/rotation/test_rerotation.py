@@ -309,6 +309,19 @@ def test_the_farthest_move_is_exact(sign, as_array):
     np.testing.assert_allclose(got[0], wanted, atol=2e-15)
 
 
+@pytest.mark.parametrize("kind", [int, float])
+@pytest.mark.parametrize("power", [0, 3, 10])
+def test_errors_grow_with_phases_beyond_the_limit(kind, power):
+    """Up to 2**53 radians 1e-15 is promised, and 2**power times it for so much larger phases."""
+    for start in np.random.default_rng(power).uniform(0.5, 1.0, 40):
+        move, omega = kind(2**53 * start), 2.0**power * start
+        got = relocate(np.array([1.0, 0.0]), kind(0), move, Rope(np.array([omega])))
+        with mpmath.workdps(60):
+            phase = mpmath.mpf(move) * mpmath.mpf(omega)
+            wanted = [float(mpmath.cos(phase)), float(mpmath.sin(phase))]
+        np.testing.assert_allclose(got, wanted, rtol=0.0, atol=2.0**power * 1e-15)
+
+
 def test_positions_broadcast_and_may_be_one_number():
     k = keys(2, 40, 16)
     cached = OLD.rotate(k, 5)
