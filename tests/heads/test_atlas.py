@@ -212,6 +212,7 @@ def test_outlier_pairs_are_found_and_held_against_the_context():
     for block, head in ((4, 0), (0, 1)):
         plant(q[:, head], block, 30.0)
         plant(k[:, head], block, 30.0j)
+    q[:, 1] *= 100.0  # each head has a median of its own
     for context, partial, sign in ((150, True, True), (400, True, False), (700, False, False)):
         found = heads.atlas(q, k, omega, context=context)
         np.testing.assert_array_equal(found.outlier[:, [0, 4]], [[False, True], [True, False]])
@@ -221,6 +222,8 @@ def test_outlier_pairs_are_found_and_held_against_the_context():
         assert abs(found.angle.value[0, 4] - math.pi / 2) < 0.02
         margin = heads.atlas(q * 1.0, _turned(k, omega, -0.1), omega, context=context)
         assert bool(margin.one_sign[0, 4]) == sign
+        said = f"2 pairs of features are outliers; {int(partial)} of them complete no turn within {context} positions"
+        assert said in str(found)
     assert not found.partial[0]
 
 
@@ -241,6 +244,18 @@ def test_the_bound_of_one_sign_is_half_a_turn():
     for one, far in zip(angle, reach, strict=True):
         values = np.cos(one - np.linspace(0.0, far, 1001))
         assert bool(np.all(values > 0.0) or np.all(values < 0.0)) == bool(keeps(one, far))
+
+
+@pytest.mark.parametrize(
+    ("context", "one_sign", "partial"), [(10, True, True), (11, True, False), (12, False, False)]
+)
+def test_what_a_context_holds(context, one_sign, partial):
+    """A key 1.5 ahead keeps its sign over 1.5 + pi/2: 10 lags of 0.3. Of 0.6, forwards or not, 10 make no turn."""
+    z = np.exp(1j * np.array([0.0, 1.5]))[:, None, None, None, None]
+    q, k = np.broadcast_to(np.concatenate([z.real, z.real, z.imag, z.imag], axis=-1), (2, 3, 1, 12, 4))
+    rope = rfrope.Rope([0.3, -0.6], context=context)
+    for found in (heads.atlas(q, k, rope), heads.atlas(q, k, rope.frequencies, context=context)):
+        assert (found.context, found.one_sign[0, 0], found.partial[1]) == (context, one_sign, partial)
 
 
 def test_a_sink_by_a_constant_key_and_one_by_a_slow_pair_are_told_apart():
@@ -304,6 +319,13 @@ def test_the_order_counts_what_blocks_do_together():
     np.testing.assert_array_equal(greedy(products), [2, 0, 1])
     products[2, 2] = 5.0
     np.testing.assert_array_equal(greedy(products), [0, 1, 2])
+    made = np.random.default_rng(20).normal(size=(8, 8, 8))
+    for products in made @ made.swapaxes(1, 2):  # of each set that is one larger, the one with the least sum
+        order: list[int] = []
+        for _ in range(8):
+            sums = {one: np.sum(products[np.ix_([*order, one], [*order, one])]) for one in {*range(8)} - {*order}}
+            order.append(min(sums, key=sums.__getitem__))
+        np.testing.assert_array_equal(greedy(products), order)
 
 
 def test_errors_are_those_of_the_mean_for_what_is_a_mean_over_documents():
@@ -339,9 +361,15 @@ def test_tables_have_a_row_for_each_head_and_each_block():
     assert table["layer"].tolist() == [3, 4]
     assert {len(column) for column in table.values()} == {2}
     assert {len(column) for column in blocks.values()} == {10}
-    np.testing.assert_array_equal(blocks["share"].reshape(2, 5), found.share.value)
-    assert found.order[1, blocks["rank"][5:].tolist().index(0)] >= 0
-    assert found.order[1, 0] == blocks["rank"][5:].tolist().index(0)
+    head, block = np.divmod(np.arange(10), 5)  # of each row: all blocks of a head before those of the next
+    rows = {"layer": np.array([3, 4])[head], "head": np.array([0, 7])[head], "block": block, "frequency": OMEGA[block]}
+    rows |= {name: getattr(found, name).value[head, block] for name in ("share", "strength", "angle")}
+    rows |= {"partial": found.partial[block], "one_sign": found.one_sign[head, block]}
+    for name, expected in rows.items():
+        np.testing.assert_array_equal(blocks[name], expected, err_msg=name)
+    for rank, order in (("rank", found.order), ("norm_rank", found.norm_order)):
+        np.testing.assert_array_equal(order[head, blocks[rank]], block)
+    np.testing.assert_array_equal(table["norm_change_half"], found.norm_change.value[:, 2])
     assert {name for name in table if f"{name}_stderr" in table} >= {"variance", "offset", "lag_explained", "sink"}
     assert str(found).startswith("Atlas of 2 heads of 5 blocks, 3 documents of 96 tokens")
 
