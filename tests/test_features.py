@@ -170,6 +170,19 @@ def test_linear_attention_is_the_sum_over_all_pairs(xp, causal, block):
         np.testing.assert_allclose(xp.host(found), attention(q, k, v, causal, others), rtol=1e-12)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("wide", ["q, k", "v"])
+def test_float64_beside_float32_is_computed_in_float64(xp, wide, causal):
+    """Features of few digits, so that their products are exact in float32: what is lost are digits of values."""
+    q, k = RNG.integers(1, 9, (2, 6, 5)).astype(float)
+    dtype = {name: "float64" if name in wide else "float32" for name in "qkv"}
+    v = RNG.standard_normal((6, 3)).astype(dtype["v"])
+    found = features.linear_attention(xp(q, dtype["q"]), xp(k, dtype["k"]), xp(v), causal=causal, block=4)
+    np.testing.assert_array_equal(found.dtype, xp(v).dtype)
+    wanted = attention(q, k, v.astype(float), causal).astype(v.dtype)
+    np.testing.assert_allclose(xp.host(found), wanted, rtol=1e-14 if wide == "v" else 0.0)
+
+
 def test_queries_may_be_fewer_than_keys():
     q, k, v = RNG.uniform(size=(3, 4)), RNG.uniform(size=(9, 4)), RNG.standard_normal((9, 2))
     np.testing.assert_allclose(features.linear_attention(q, k, v), attention(q, k, v, False), rtol=1e-12)
