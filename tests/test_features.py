@@ -136,6 +136,7 @@ def test_stabilised_features_of_long_vectors_give_the_same_attention(kind):
     one, other = make(q, w, stabilise="token"), make(k, w, stabilise="all")
     assert np.all(np.max(one, axis=-1) == 1.0)
     assert np.max(other) == 1.0
+    assert np.all(np.max(make(np.stack([k, k / 9.0]), w, stabilise="all"), axis=(-2, -1)) == 1.0)  # in each head
     np.testing.assert_allclose(features.linear_attention(one, other, v, causal=True), wanted, rtol=1e-9)
 
 
@@ -379,6 +380,9 @@ REFUSED = {
     ),
     "denominator[0] has shape (4, 3) but denominator[1] has (4, 2)": lambda: features.linear_attention(
         F, F, F, denominator=(F, F[:, :2])
+    ),
+    "denominator[0] has shape (3, 3), denominator[1] (4, 3), q (4, 3)": lambda: features.linear_attention(
+        F, F, F, denominator=(F[:3], F)
     ),
     "block is 0; expected": lambda: features.linear_attention(F, F, F, causal=True, block=0),
     "expected (3, 4, R)": lambda: features.stochastic(F, np.arange(4), [1.0, 0.5], np.ones((3, 3, 5))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import importlib
 import math
@@ -372,6 +373,22 @@ def test_tables_have_a_row_for_each_head_and_each_block():
     np.testing.assert_array_equal(table["norm_change_half"], found.norm_change.value[:, 2])
     assert {name for name in table if f"{name}_stderr" in table} >= {"variance", "offset", "lag_explained", "sink"}
     assert str(found).startswith("Atlas of 2 heads of 5 blocks, 3 documents of 96 tokens")
+
+
+def test_blocks_are_stilled_as_far_as_the_change_and_twice_its_error_allow():
+    found = heads.atlas(*drawn(np.random.default_rng(21), 3, 3), OMEGA)
+    value = np.zeros((3, 6))
+    value[:, 1:] = [0.05, 0.12, 0.05, 0.05, 0.5], [0.05, 0.05, 0.07, 0.09, 0.5], [0.09, 0.05, 0.05, 0.05, 0.05]
+    found = dataclasses.replace(found, change=heads.HeadEstimate(value, np.full_like(value, 0.01)))
+    for head, count in enumerate((1, 3, 0)):
+        assert {*np.flatnonzero(found.stillable(0.1)[head])} == {*found.order[head, :count]}
+    np.testing.assert_array_equal(found.head_table()["stillable"], [1, 3, 0])
+    said = {"lag_explained": [0.2, 0.7, 0.6], "sink": [0.6, 0.1, 0.2], "norm_change": value * [[2.0], [4.0], [0.8]]}
+    said = {name: heads.HeadEstimate(np.asarray(one), np.zeros(3)) for name, one in said.items()}
+    text = str(dataclasses.replace(found, **said))
+    assert "explains 60% of the variance of a head's logits (median), more than half in 2 heads." in text
+    assert "\n1 heads put more than half of their attention on the first token." in text
+    assert text.endswith("by 0.05 (median of heads), 0.2 if chosen by norms, which is more in 67% of the heads.")
 
 
 TABLE = pathlib.Path(__file__).parents[2] / "docs" / "heads_smollm2.csv"
