@@ -80,15 +80,13 @@ def linear_attention(
     _check_tokens(rows, causal)
     v = rows["v"]
     rows = {name: to_computable(one, xp) for name, one in rows.items()}
-    wide = any(array.dtype_name(one) == "float64" for one in rows.values())
-    last = array.astype(rows["v"], xp.float64 if wide else xp.float32, xp)
-    ones = xp.ones_like(last[..., :1])
+    ones = xp.ones_like(rows["v"][..., :1])
     arguments = (causal, block, xp)
     if denominator is None:
-        both = _summed(rows["q"], rows["k"], xp.concat([last, ones], axis=-1), *arguments)
+        both = _summed(rows["q"], rows["k"], xp.concat([rows["v"], ones], axis=-1), *arguments)
         above, below = both[..., :-1], both[..., -1:]
     else:
-        above = _summed(rows["q"], rows["k"], last, *arguments)
+        above = _summed(rows["q"], rows["k"], rows["v"], *arguments)
         below = _summed(rows["denominator[0]"], rows["denominator[1]"], ones, *arguments)
     return array.astype(above / below, v.dtype, xp)
 

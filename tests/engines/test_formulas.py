@@ -35,7 +35,10 @@ def test_longrope_changes_its_list_beyond_the_original_context(engine):
     ],
 )
 def test_keys_of_a_ramp_that_an_engine_leaves_unread(engine, unread):
-    usual, other = {"beta_fast": 32, "beta_slow": 1, "truncate": True}, {"beta_fast": 16, "beta_slow": 2, "truncate": False}
+    usual, other = (
+        {"beta_fast": 32, "beta_slow": 1, "truncate": True},
+        {"beta_fast": 16, "beta_slow": 2, "truncate": False},
+    )
     plain = report(engine, config("qwen3", "yarn")).rope
     for key in usual:
         for values, changes in ((usual, False), (other, True)):

@@ -440,7 +440,9 @@ def test_gains_of_a_trained_norm_are_refused():
     gains[3] = 1.01
     for size, said in ((1.0, "1 and 1.01"), (1e-6, "1e-06 and 1.01e-06"), (1e9, r"1e\+09 and 1.01e\+09")):
         np.testing.assert_allclose(fold_gains(np.full(8, size), basis), size, rtol=1e-12)
-        with pytest.raises(ValueError, match=rf"gains differ \({said}\) between features that column \d of basis mixes"):
+        with pytest.raises(
+            ValueError, match=rf"gains differ \({said}\) between features that column \d of basis mixes"
+        ):
             fold_gains(size * gains, basis)
 
 

@@ -58,7 +58,7 @@ class Pairs:
 @pytest.mark.parametrize(("pairing", "rest", "skip"), [("half", 0, 0), ("interleaved", 4, 2)])
 def test_sums_of_a_document_are_those_over_every_pair(pairing, rest, skip):
     rng = np.random.default_rng(1)
-    n, width = 2 * documents._CHUNK + 6, 2 * OMEGA.size + rest
+    n, width = 2 * documents._CHUNK + 7, 2 * OMEGA.size + rest
     q, k = rng.normal(size=(2, n, width)) + rng.normal(size=(2, 1, width))
     setting = documents.Setting(OMEGA, pairing, 0.3, skip)
     found = documents.sum_document(q[None], k[None], setting, documents.Lags.from_setting(setting, n))
@@ -189,12 +189,16 @@ def test_concentration_is_one_for_a_block_that_is_the_same_in_all_tokens():
     plant(k, 3, 3.0 * np.exp(0.7j))
     plant(q, 3, 2.0 * np.exp(-0.5j))
     found = heads.atlas(q, k, OMEGA)
+    lengths = [np.mean(np.hypot(x[:, 0, 1:, :5], x[:, 0, 1:, 5:]), axis=(0, 1)) for x in (q, k)]
     assert found.concentration_q.value[0, 1] == pytest.approx(1.0, abs=1e-12)
     expected = 9.0 / (9.0 + 2.0)  # |E z|^2 + two unit variances
     assert abs(found.concentration_k.value[0, 3] - expected) <= 4.0 * found.concentration_k.stderr[0, 3]
     assert found.concentration_k.value[0, 0] < 0.02
     assert abs(found.angle.value[0, 3] - 1.2) <= 4.0 * found.angle.stderr[0, 3]
     assert found.angle.stderr[0, 3] < 0.1
+    np.testing.assert_array_equal(found.norm_order, np.argsort(found.strength.value, axis=1))
+    assert not np.array_equal(found.norm_order[0], np.argsort(lengths[0] + lengths[1]))
+    np.testing.assert_allclose(found.strength.value[0], lengths[0] * lengths[1] / math.sqrt(10.0), rtol=1e-12)
 
 
 def test_an_error_of_an_angle_does_not_see_the_cut_at_half_a_turn():
@@ -247,9 +251,7 @@ def test_the_bound_of_one_sign_is_half_a_turn():
         assert bool(np.all(values > 0.0) or np.all(values < 0.0)) == bool(keeps(one, far))
 
 
-@pytest.mark.parametrize(
-    ("context", "one_sign", "partial"), [(10, True, True), (11, True, False), (12, False, False)]
-)
+@pytest.mark.parametrize(("context", "one_sign", "partial"), [(10, True, True), (11, True, False), (12, False, False)])
 def test_what_a_context_holds(context, one_sign, partial):
     """A key 1.5 ahead keeps its sign over 1.5 + pi/2: 10 lags of 0.3. Of 0.6, forwards or not, 10 make no turn."""
     z = np.exp(1j * np.array([0.0, 1.5]))[:, None, None, None, None]
@@ -282,6 +284,9 @@ def test_a_sink_by_a_constant_key_and_one_by_a_slow_pair_are_told_apart():
     assert expected > 10.0
     for one in (fast, content):
         assert np.all(np.abs(one.value) < 3.0)
+    for turn, other in ((95.5, "sink_fast"), (94.5, "sink_slow")):  # lags reach to 95
+        found = heads.atlas(q[:, 1:2], k[:, 1:2], np.full(5, 2.0 * math.pi / turn))
+        np.testing.assert_array_equal(getattr(found, other).value, 0.0)
 
 
 def test_stilled_blocks_change_logits_as_measured_and_the_order_is_that_of_the_least_change():

@@ -34,6 +34,8 @@ def test_alignment_is_the_score_at_the_offset_as_a_part_of_the_highest(xp):
     np.testing.assert_allclose(np.cos(xp.host(found.angles)), xp.host(found.blocks), atol=1e-14)
     np.testing.assert_allclose(np.sin(xp.host(found.angles)), np.sin(shift + offsets[:, None] * omega), atol=1e-13)
     assert np.max(np.abs(xp.host(found.angles))) <= math.pi
+    nothing = heads.alignment(xp(offsets), xp(omega), xp(shift), weights=xp(0.0 * weights))
+    np.testing.assert_array_equal(xp.host(nothing.overall), np.zeros(3))
 
 
 @pytest.mark.parametrize("shape", [(), (8,), (3, 1)])
@@ -141,6 +143,8 @@ def test_fast_blocks_far_away():
     found = heads.offset_of(omega, heads.phase_shift(-250_000.125, omega), low=-300_000.0)
     assert found.offset == pytest.approx(-250_000.125, abs=1e-9)
     assert found.value == pytest.approx(1.0, abs=1e-12)
+    found = heads.offset_of([1.0, 1e-6], [0.1, 0.2], low=-1e9, high=-1.0, weights=[0.0, 1.0])
+    assert found.offset == pytest.approx(-200_000.0, abs=1e-3)  # a fast block without weight makes no range too long
 
 
 @pytest.mark.parametrize(
