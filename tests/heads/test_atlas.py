@@ -229,6 +229,7 @@ def test_outlier_pairs_are_found_and_held_against_the_context():
         assert bool(margin.one_sign[0, 4]) == sign
         said = f"2 pairs of features are outliers; {int(partial)} of them complete no turn within {context} positions"
         assert said in str(found)
+        np.testing.assert_array_equal(found.head_table()["outliers"], [1, 1])
     assert not found.partial[0]
 
 

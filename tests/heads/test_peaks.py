@@ -68,6 +68,7 @@ def test_many_equal_peaks_in_parts(monkeypatch):
     """Each whole turn has one: the nearest to 0 is taken, and parts of them are put together."""
     whole = heads.offset_of([1.0, 2.0], [0.5, 1.0], low=-3000.0)
     assert whole.offset == pytest.approx(-0.5, abs=1e-9)
+    assert heads.offset_of([1.0, 2.0], [0.5, 1.0], low=-30.0, high=30.0).offset == pytest.approx(-0.5, abs=1e-9)
     assert abs(whole.value - whole.runner_up_value) <= 2.0**-52
     assert whole.value == pytest.approx(1.0, abs=1e-14)
     monkeypatch.setattr(sums, "BUDGET", 700)
