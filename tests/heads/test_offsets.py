@@ -51,14 +51,6 @@ def test_tokens_are_as_far_apart_as_the_first_and_the_last_of_the_longer_side(n,
     assert (float(found.offset), int(found.lag)) == (pytest.approx(found_at, abs=1e-6), found_at)
 
 
-def test_queries_and_keys_that_are_not_paired_are_resampled_apart():
-    q, k = by_position(1, 30, offset=-3.4, noise=3.0, omega=OMEGA, rng=np.random.default_rng(5))
-    together, apart = (heads.effective_offset(q, k, OMEGA, paired=paired) for paired in (True, False))
-    assert 0.0 < float(together.confidence[0]) < 1.0
-    assert together.confidence[0] != apart.confidence[0]
-    assert together.offset[0] == apart.offset[0]
-
-
 def test_resamples_are_looked_at_finely_enough_for_the_fastest_block():
     """Of 8 turns a position, less 0.2: on 8 points a position it would be one of 0.2, with its peak near 0."""
     omega = [16.0 * math.pi - 0.2, 0.1]
@@ -218,6 +210,9 @@ def test_weights_and_mean_say_what_queries_and_keys_do():
     by_weights = heads.offset_from_weights(w_q, w_k, OMEGA, max_lag=39, mean=x.mean(axis=0))
     for name in ("offset", "value", "runner_up", "runner_up_value", "lag", "mass"):
         np.testing.assert_allclose(getattr(by_weights, name), getattr(by_tokens, name), rtol=1e-9)
+    tops = np.array([by_tokens.offset, by_tokens.runner_up])
+    profile = heads.profile(x @ w_q.T, x @ w_k.T, tops, OMEGA, scale=10**-0.5)
+    np.testing.assert_allclose([by_tokens.value, by_tokens.runner_up_value], profile.mean, rtol=1e-9)
 
 
 @pytest.mark.parametrize("moment", [None, "given"])
