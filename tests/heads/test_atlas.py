@@ -217,7 +217,7 @@ def test_outlier_pairs_are_found_and_held_against_the_context():
     for block, head in ((4, 0), (0, 1)):
         plant(q[:, head], block, 30.0)
         plant(k[:, head], block, 30.0j)
-    q[:, 1] *= 100.0  # each head has a median of its own
+    q[:, 1] *= 1e4  # each head has a median of its own
     for context, partial, sign in ((150, True, True), (400, True, False), (700, False, False)):
         found = heads.atlas(q, k, omega, context=context)
         np.testing.assert_array_equal(found.outlier[:, [0, 4]], [[False, True], [True, False]])
