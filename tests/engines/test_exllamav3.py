@@ -84,9 +84,10 @@ def test_longrope_and_a_part_of_a_head():
 def test_proportional():
     """Gemma 4's scheme: most blocks still, exponents over the whole head."""
     made = config("llama", "default", "rope_parameters")
-    made["rope_parameters"] |= {"rope_type": "proportional", "partial_rotary_factor": 0.25, "factor": 2.0}
-    wanted = np.where(np.arange(D) < 8, LADDER, 0.0) / 2.0
-    np.testing.assert_allclose(read(made).frequencies, wanted, rtol=1e-12)
+    for part, turning in ((0.25, 8), (0.3, 9)):  # of 64 features 19.2: 9 whole pairs
+        made["rope_parameters"] |= {"rope_type": "proportional", "partial_rotary_factor": part, "factor": 2.0}
+        wanted = np.where(np.arange(D) < turning, LADDER, 0.0) / 2.0
+        np.testing.assert_allclose(read(made).frequencies, wanted, rtol=1e-12)
 
 
 def test_a_base_that_is_missing_is_10000_for_every_model_type():
