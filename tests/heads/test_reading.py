@@ -252,6 +252,11 @@ BAD_PROFILES = [
         ValueError,
         "q_positions is None; expected positions, as the frequencies have 2 axes",
     ),
+    (
+        {"pairs": "occurring", "frequencies": np.zeros((4, 2)), "lags": [[0, 0]], "q_positions": np.arange(7)},
+        ValueError,
+        r"q_positions has shape \(7,\); expected finite positions \(7, 2\), one a token",
+    ),
 ]
 
 
