@@ -69,6 +69,9 @@ def test_many_equal_peaks_in_parts(monkeypatch):
     whole = heads.offset_of([1.0, 2.0], [0.5, 1.0], low=-3000.0)
     assert whole.offset == pytest.approx(-0.5, abs=1e-9)
     assert heads.offset_of([1.0, 2.0], [0.5, 1.0], low=-30.0, high=30.0).offset == pytest.approx(-0.5, abs=1e-9)
+    lattice, weights = np.arange(1.0, 33.0), [1.0] * 32 + [5e-13]  # one turn back it is higher, by 3e-14 of all weights
+    found = heads.offset_of([*lattice, 0.5], [*lattice, 0.5 + math.pi], low=-10.0, weights=weights)
+    assert found.offset == pytest.approx(-1.0, abs=1e-9)
     assert abs(whole.value - whole.runner_up_value) <= 2.0**-52
     assert whole.value == pytest.approx(1.0, abs=1e-14)
     monkeypatch.setattr(sums, "BUDGET", 700)
