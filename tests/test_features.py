@@ -135,6 +135,7 @@ def test_stabilised_features_of_long_vectors_give_the_same_attention(kind):
     one, other = make(q, w, stabilise="token"), make(k, w, stabilise="all")
     assert np.all(np.max(one, axis=-1) == 1.0)
     assert np.max(other) == 1.0
+    assert np.all(np.max(make(np.stack([k, k / 9.0]), w, stabilise="all"), axis=(-2, -1)) == 1.0)  # in each head
     np.testing.assert_allclose(features.linear_attention(one, other, v, causal=True), wanted, rtol=1e-9)
 
 
@@ -193,6 +194,19 @@ def test_linear_attention_is_the_sum_over_all_pairs(xp, causal, block):
         size = np.exp(scale)[..., None]
         others = others if others is None else (others[0], size * others[1])
         np.testing.assert_allclose(xp.host(found), attention(q, size * k, v, causal, others), rtol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("wide", ["q, k", "v"])
+def test_float64_beside_float32_is_computed_in_float64(xp, wide, causal):
+    """Features of few digits, so that their products are exact in float32: what is lost are digits of values."""
+    q, k = RNG.integers(1, 9, (2, 6, 5)).astype(float)
+    dtype = {name: "float64" if name in wide else "float32" for name in "qkv"}
+    v = RNG.standard_normal((6, 3)).astype(dtype["v"])
+    found = features.linear_attention(xp(q, dtype["q"]), xp(k, dtype["k"]), xp(v), causal=causal, block=4)
+    np.testing.assert_array_equal(found.dtype, xp(v).dtype)
+    wanted = attention(q, k, v.astype(float), causal).astype(v.dtype)
+    np.testing.assert_allclose(xp.host(found), wanted, rtol=1e-14 if wide == "v" else 0.0)
 
 
 def test_queries_may_be_fewer_than_keys():
@@ -395,6 +409,9 @@ REFUSED = {
         F, F, F, denominator=(F, F[:, :2])
     ),
     "scale has shape (3,); expected (..., 4), one for each key": lambda: features.linear_attention(F, F, F, scale=F[0]),
+    "denominator[0] has shape (3, 3), denominator[1] (4, 3), q (4, 3)": lambda: features.linear_attention(
+        F, F, F, denominator=(F[:3], F)
+    ),
     "block is 0; expected": lambda: features.linear_attention(F, F, F, causal=True, block=0),
     "expected (3, 4, R)": lambda: features.stochastic(F, np.arange(4), [1.0, 0.5], np.ones((3, 3, 5))),
     "positions are of shape (3,), but x has 4 tokens": lambda: features.stochastic(

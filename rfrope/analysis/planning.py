@@ -229,7 +229,7 @@ class Plan(Result):
             *([enough] if self.context <= self.stretched.reach else []),
             fill(
                 f"The plan starts from the frequencies before {self.stretched.scheme}. If the model was trained on\n"
-                "longer texts, pass their length (trained_context, --trained): its frequencies are then taken as they are."
+                "longer texts, pass their length (trained_context, --trained): they are then taken as they are."
             ),
         ]
 

@@ -66,7 +66,10 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
     panels are checked too. It takes a few times as long.
     """
     factor = 2.0 / math.pi
-    parts = [(low, part, measure.radial(part.pieces)) for low, part in (cut_smoothly(lags) if measure.moment else [(0.0, lags)])]
+    parts = [
+        (low, part, measure.radial(part.pieces))
+        for low, part in (cut_smoothly(lags) if measure.moment else [(0.0, lags)])
+    ]
     lows = np.array([low for low, _, _ in parts[1:]])
 
     def law(w: np.ndarray) -> np.ndarray:

@@ -288,9 +288,7 @@ def _find_limit(sampled: np.ndarray, scale: float) -> float:
     return float(np.mean(sampled[-20:]))
 
 
-def _resolve(
-    phi: Function, octaves: int, measure: Measure, tolerance: float, seen: np.ndarray
-) -> tuple[Pieces, int]:
+def _resolve(phi: Function, octaves: int, measure: Measure, tolerance: float, seen: np.ndarray) -> tuple[Pieces, int]:
     """Panels up to ``2^octaves``, or as many octaves as the budget allows."""
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:

@@ -458,9 +458,10 @@ def _read(generators: Any, on_host: bool = True) -> tuple[Array, int, Any]:
 
 def _check_commuting(stack: np.ndarray, close: float) -> None:
     size = float(np.max(np.abs(stack)))
+    stack = stack / (size or 1.0)  # whose products neither overflow nor vanish
     for a, first in enumerate(stack):
         for b, second in enumerate(stack[:a]):
-            if np.any(np.abs(first @ second - second @ first) > close * size * size * len(first)):
+            if np.any(np.abs(first @ second - second @ first) > close * len(first)):
                 raise ValueError(
                     f"generators {b} and {a} do not commute: their relative commutator is "
                     f"{float(relative_commutator(np.stack([first, second]))):.2g}; expected matrices that do, such as "

@@ -191,7 +191,7 @@ def can_relocate(
     found = []
     for i, rope in enumerate(short):
         constant = None if _are_same(rope, endless[i]) else _find_last_same(ropes, i)
-        longest = rope.context if isinstance(rope.context, int) else constant or 1
+        longest = rope.context if isinstance(rope.context, int) else 1
         before, after = (
             ropes(default if n is None else n)[i] for n, default in zip(lengths, (1, longest), strict=True)
         )

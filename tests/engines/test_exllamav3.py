@@ -19,14 +19,14 @@ def read(made: dict[str, Any], seq_len: int = CONTEXT) -> Any:
     return found.rope
 
 
-def ramp(factor: float, original: int, fast: float = 32.0, slow: float = 1.0, truncate: bool = True) -> np.ndarray:
+def ramp(factor: float, original: int, fast: float = 32.0, slow: float = 1.0, base: float = BASE) -> np.ndarray:
     """Return its ``yarn_inv_freq``."""
-    low, high = (2 * D * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(BASE)) for turns in (fast, slow))
-    if truncate:
-        low, high = math.floor(low), math.ceil(high)
+    ladder = base ** (-np.arange(D) / D)
+    low, high = (2 * D * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(base)) for turns in (fast, slow))
+    low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, 2 * D - 1)
     kept = 1.0 - np.clip((np.arange(D) - low) / (high - low), 0.0, 1.0)
-    return LADDER / factor * (1.0 - kept) + LADDER * kept
+    return ladder / factor * (1.0 - kept) + ladder * kept
 
 
 @pytest.mark.parametrize("scheme", ["default", "linear", "llama3", "yarn", "yarn with another ramp"])
@@ -84,15 +84,18 @@ def test_longrope_and_a_part_of_a_head():
 def test_proportional():
     """Gemma 4's scheme: most blocks still, exponents over the whole head."""
     made = config("llama", "default", "rope_parameters")
-    made["rope_parameters"] |= {"rope_type": "proportional", "partial_rotary_factor": 0.25, "factor": 2.0}
-    wanted = np.where(np.arange(D) < 8, LADDER, 0.0) / 2.0
-    np.testing.assert_allclose(read(made).frequencies, wanted, rtol=1e-12)
+    for part, turning in ((0.25, 8), (0.3, 9)):  # of 64 features 19.2: 9 whole pairs
+        made["rope_parameters"] |= {"rope_type": "proportional", "partial_rotary_factor": part, "factor": 2.0}
+        wanted = np.where(np.arange(D) < turning, LADDER, 0.0) / 2.0
+        np.testing.assert_allclose(read(made).frequencies, wanted, rtol=1e-12)
 
 
 def test_a_base_that_is_missing_is_10000_for_every_model_type():
     made = {key: value for key, value in config("llama", "default").items() if key != "rope_theta"}
     found = read(made | {"model_type": "mixtral"})
     np.testing.assert_allclose(found.frequencies, 10_000.0 ** (-np.arange(D) / D), rtol=1e-12)
+    found = read(made | {"model_type": "mixtral", "rope_scaling": YARN})
+    np.testing.assert_allclose(found.frequencies, ramp(4.0, ORIGINAL, base=10_000.0), rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_configs import CASES, check_table, is_refused, read_by_transformers, report
+from engine_configs import CASES, SCHEMES, YARN, check_table, config, is_refused, read_by_transformers, report
 from engine_configs import CONTEXT as LENGTH
 from packages import installed
 from ropes import BLOCKS, CONTEXT, KINDS, SEEDS, carried_by, check, features
@@ -60,6 +60,19 @@ def test_configs(vllm, made, monkeypatch):
     assert rotary.use_long_rope == (original < LENGTH)
     if rotary.use_long_rope:
         check_table(rotary.long_short_cos_sin_cache[original:].numpy(), found, found.rope.positions)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "positions"),
+    [
+        (None, LENGTH),
+        ({"rope_type": "linear", "factor": 2.3}, 9421),  # 2.3 times 4096 is 9420.8
+        (YARN | {"factor": 2.3}, 2356),  # of 1024, 2355.2
+        (SCHEMES["longrope"], LENGTH),
+    ],
+)
+def test_positions_of_a_table(scaling, positions):
+    assert report("vLLM", config("llama", "default") | {"rope_scaling": scaling}).rope.positions == positions
 
 
 def test_it_refuses_what_export_refuses(vllm):

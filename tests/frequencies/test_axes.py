@@ -189,6 +189,8 @@ def test_mrope_takes_sections_of_any_kind():
     expected = mrope(geometric(4), (2, 1, 1))
     for sections in ([2, 1, 1], np.array([2, 1, 1]), (np.int64(2), 1, 1)):
         assert np.array_equal(mrope(geometric(4), sections), expected)
+    other = rfrope.frequencies.mrope(rfrope.Rope(geometric(4), sections=(1, 1, 2)), (2, 1, 1))
+    assert (np.array_equal(other.frequencies, expected), other.sections) == (True, None)
     assert mrope([], (0, 0)).shape == (0, 2)
 
 

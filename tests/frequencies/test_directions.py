@@ -21,6 +21,9 @@ def test_rings_of_two_axes_have_equal_angles_and_each_is_a_little_further():
     np.testing.assert_allclose(np.linalg.norm(found, axis=-1), [[2.0] * 4, [1.0] * 4, [0.5] * 4], rtol=1e-15)
     angles = np.arctan2(found[..., 1], found[..., 0])
     np.testing.assert_allclose(angles, math.pi * (np.arange(4) + np.arange(3)[:, None] / 3.0) / 4.0, atol=1e-15)
+    assert isotropic([1.0], 1025).frequencies.shape == (1025, 2)
+    with pytest.raises(ValueError, match="n_directions is 1025; expected at most 1024 in three axes"):
+        isotropic([1.0], 1025, ndim=3)
 
 
 @pytest.mark.parametrize("n", [1, 5, 16])

@@ -438,8 +438,12 @@ def test_gains_of_a_trained_norm_are_refused():
     gains = np.ones(8)
     np.testing.assert_allclose(fold_gains(gains, basis), 1.0, atol=1e-12)
     gains[3] = 1.01
-    with pytest.raises(ValueError, match=r"gains differ \(1 and 1.01\) between features that column \d of basis mixes"):
-        fold_gains(gains, basis)
+    for size, said in ((1.0, "1 and 1.01"), (1e-6, "1e-06 and 1.01e-06"), (1e9, r"1e\+09 and 1.01e\+09")):
+        np.testing.assert_allclose(fold_gains(np.full(8, size), basis), size, rtol=1e-12)
+        with pytest.raises(
+            ValueError, match=rf"gains differ \({said}\) between features that column \d of basis mixes"
+        ):
+            fold_gains(size * gains, basis)
 
 
 SKEW = skew(np.random.default_rng(0), 2, 4, 4)
@@ -465,6 +469,23 @@ REFUSED = [
 def test_refused(function, arguments, error, message):
     with pytest.raises(error, match=message):
         function(*arguments)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-12, 1e12, 2.0**490])
+def test_what_commutes_does_so_in_any_unit_of_positions(size):
+    """Of three, the last two alone do not: their planes have a feature in common."""
+    made = rotated_generators(np.array([[1.0, 0.5, 0.2], [0.3, -2.0, 0.7], [0.9, 0.1, 1.1]]), 6, seed=25)
+    made = made - np.swapaxes(made, 1, 2)
+    from_generators(size * made)
+    made = np.zeros((3, 6, 6))
+    for one, (a, b) in zip(made, ((0, 1), (2, 3), (3, 4)), strict=True):
+        one[a, b], one[b, a] = 1.0, -1.0
+    with pytest.raises(ValueError, match=r"generators 1 and 2 do not commute: their relative commutator is 0\.71"):
+        from_generators(size * made)
+    assert float(relative_commutator(size * made)) == pytest.approx(math.sqrt(0.5))
+    made[1, 0, 4] = 0.1
+    with pytest.raises(ValueError, match="not skew-symmetric"):
+        from_generators(size * made)
 
 
 def test_generators_of_float32_may_miss_their_last_digits():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import importlib
 import math
@@ -57,7 +58,7 @@ class Pairs:
 @pytest.mark.parametrize(("pairing", "rest", "skip"), [("half", 0, 0), ("interleaved", 4, 2)])
 def test_sums_of_a_document_are_those_over_every_pair(pairing, rest, skip):
     rng = np.random.default_rng(1)
-    n, width = 2 * documents._CHUNK + 6, 2 * OMEGA.size + rest
+    n, width = 2 * documents._CHUNK + 7, 2 * OMEGA.size + rest
     q, k = rng.normal(size=(2, n, width)) + rng.normal(size=(2, 1, width))
     setting = documents.Setting(OMEGA, pairing, 0.3, skip)
     found = documents.sum_document(q[None], k[None], setting, documents.Lags.from_setting(setting, n))
@@ -188,12 +189,16 @@ def test_concentration_is_one_for_a_block_that_is_the_same_in_all_tokens():
     plant(k, 3, 3.0 * np.exp(0.7j))
     plant(q, 3, 2.0 * np.exp(-0.5j))
     found = heads.atlas(q, k, OMEGA)
+    lengths = [np.mean(np.hypot(x[:, 0, 1:, :5], x[:, 0, 1:, 5:]), axis=(0, 1)) for x in (q, k)]
     assert found.concentration_q.value[0, 1] == pytest.approx(1.0, abs=1e-12)
     expected = 9.0 / (9.0 + 2.0)  # |E z|^2 + two unit variances
     assert abs(found.concentration_k.value[0, 3] - expected) <= 4.0 * found.concentration_k.stderr[0, 3]
     assert found.concentration_k.value[0, 0] < 0.02
     assert abs(found.angle.value[0, 3] - 1.2) <= 4.0 * found.angle.stderr[0, 3]
     assert found.angle.stderr[0, 3] < 0.1
+    np.testing.assert_array_equal(found.norm_order, np.argsort(found.strength.value, axis=1))
+    assert not np.array_equal(found.norm_order[0], np.argsort(lengths[0] + lengths[1]))
+    np.testing.assert_allclose(found.strength.value[0], lengths[0] * lengths[1] / math.sqrt(10.0), rtol=1e-12)
 
 
 def test_an_error_of_an_angle_does_not_see_the_cut_at_half_a_turn():
@@ -212,6 +217,7 @@ def test_outlier_pairs_are_found_and_held_against_the_context():
     for block, head in ((4, 0), (0, 1)):
         plant(q[:, head], block, 30.0)
         plant(k[:, head], block, 30.0j)
+    q[:, 1] *= 1e4  # each head has a median of its own
     for context, partial, sign in ((150, True, True), (400, True, False), (700, False, False)):
         found = heads.atlas(q, k, omega, context=context)
         np.testing.assert_array_equal(found.outlier[:, [0, 4]], [[False, True], [True, False]])
@@ -221,6 +227,9 @@ def test_outlier_pairs_are_found_and_held_against_the_context():
         assert abs(found.angle.value[0, 4] - math.pi / 2) < 0.02
         margin = heads.atlas(q * 1.0, _turned(k, omega, -0.1), omega, context=context)
         assert bool(margin.one_sign[0, 4]) == sign
+        said = f"2 pairs of features are outliers; {int(partial)} of them complete no turn within {context} positions"
+        assert said in str(found)
+        np.testing.assert_array_equal(found.head_table()["outliers"], [1, 1])
     assert not found.partial[0]
 
 
@@ -241,6 +250,16 @@ def test_the_bound_of_one_sign_is_half_a_turn():
     for one, far in zip(angle, reach, strict=True):
         values = np.cos(one - np.linspace(0.0, far, 1001))
         assert bool(np.all(values > 0.0) or np.all(values < 0.0)) == bool(keeps(one, far))
+
+
+@pytest.mark.parametrize(("context", "one_sign", "partial"), [(10, True, True), (11, True, False), (12, False, False)])
+def test_what_a_context_holds(context, one_sign, partial):
+    """A key 1.5 ahead keeps its sign over 1.5 + pi/2: 10 lags of 0.3. Of 0.6, forwards or not, 10 make no turn."""
+    z = np.exp(1j * np.array([0.0, 1.5]))[:, None, None, None, None]
+    q, k = np.broadcast_to(np.concatenate([z.real, z.real, z.imag, z.imag], axis=-1), (2, 3, 1, 12, 4))
+    rope = rfrope.Rope([0.3, -0.6], context=context)
+    for found in (heads.atlas(q, k, rope), heads.atlas(q, k, rope.frequencies, context=context)):
+        assert (found.context, found.one_sign[0, 0], found.partial[1]) == (context, one_sign, partial)
 
 
 def test_a_sink_by_a_constant_key_and_one_by_a_slow_pair_are_told_apart():
@@ -266,6 +285,9 @@ def test_a_sink_by_a_constant_key_and_one_by_a_slow_pair_are_told_apart():
     assert expected > 10.0
     for one in (fast, content):
         assert np.all(np.abs(one.value) < 3.0)
+    for turn, other in ((95.5, "sink_fast"), (94.5, "sink_slow")):  # lags reach to 95
+        found = heads.atlas(q[:, 1:2], k[:, 1:2], np.full(5, 2.0 * math.pi / turn))
+        np.testing.assert_array_equal(getattr(found, other).value, 0.0)
 
 
 def test_stilled_blocks_change_logits_as_measured_and_the_order_is_that_of_the_least_change():
@@ -304,6 +326,13 @@ def test_the_order_counts_what_blocks_do_together():
     np.testing.assert_array_equal(greedy(products), [2, 0, 1])
     products[2, 2] = 5.0
     np.testing.assert_array_equal(greedy(products), [0, 1, 2])
+    made = np.random.default_rng(20).normal(size=(8, 8, 8))
+    for products in made @ made.swapaxes(1, 2):  # of each set that is one larger, the one with the least sum
+        order: list[int] = []
+        for _ in range(8):
+            sums = {one: np.sum(products[np.ix_([*order, one], [*order, one])]) for one in {*range(8)} - {*order}}
+            order.append(min(sums, key=sums.__getitem__))
+        np.testing.assert_array_equal(greedy(products), order)
 
 
 def test_errors_are_those_of_the_mean_for_what_is_a_mean_over_documents():
@@ -339,11 +368,33 @@ def test_tables_have_a_row_for_each_head_and_each_block():
     assert table["layer"].tolist() == [3, 4]
     assert {len(column) for column in table.values()} == {2}
     assert {len(column) for column in blocks.values()} == {10}
-    np.testing.assert_array_equal(blocks["share"].reshape(2, 5), found.share.value)
-    assert found.order[1, blocks["rank"][5:].tolist().index(0)] >= 0
-    assert found.order[1, 0] == blocks["rank"][5:].tolist().index(0)
+    head, block = np.divmod(np.arange(10), 5)  # of each row: all blocks of a head before those of the next
+    rows = {"layer": np.array([3, 4])[head], "head": np.array([0, 7])[head], "block": block, "frequency": OMEGA[block]}
+    rows |= {name: getattr(found, name).value[head, block] for name in ("share", "strength", "angle")}
+    rows |= {"partial": found.partial[block], "one_sign": found.one_sign[head, block]}
+    for name, expected in rows.items():
+        np.testing.assert_array_equal(blocks[name], expected, err_msg=name)
+    for rank, order in (("rank", found.order), ("norm_rank", found.norm_order)):
+        np.testing.assert_array_equal(order[head, blocks[rank]], block)
+    np.testing.assert_array_equal(table["norm_change_half"], found.norm_change.value[:, 2])
     assert {name for name in table if f"{name}_stderr" in table} >= {"variance", "offset", "lag_explained", "sink"}
     assert str(found).startswith("Atlas of 2 heads of 5 blocks, 3 documents of 96 tokens")
+
+
+def test_blocks_are_stilled_as_far_as_the_change_and_twice_its_error_allow():
+    found = heads.atlas(*drawn(np.random.default_rng(21), 3, 3), OMEGA)
+    value = np.zeros((3, 6))
+    value[:, 1:] = [0.05, 0.12, 0.05, 0.05, 0.5], [0.05, 0.05, 0.07, 0.09, 0.5], [0.09, 0.05, 0.05, 0.05, 0.05]
+    found = dataclasses.replace(found, change=heads.HeadEstimate(value, np.full_like(value, 0.01)))
+    for head, count in enumerate((1, 3, 0)):
+        assert {*np.flatnonzero(found.stillable(0.1)[head])} == {*found.order[head, :count]}
+    np.testing.assert_array_equal(found.head_table()["stillable"], [1, 3, 0])
+    said = {"lag_explained": [0.2, 0.7, 0.6], "sink": [0.6, 0.1, 0.2], "norm_change": value * [[2.0], [4.0], [0.8]]}
+    said = {name: heads.HeadEstimate(np.asarray(one), np.zeros(3)) for name, one in said.items()}
+    text = str(dataclasses.replace(found, **said))
+    assert "explains 60% of the variance of a head's logits (median), more than half in 2 heads." in text
+    assert "\n1 heads put more than half of their attention on the first token." in text
+    assert text.endswith("by 0.05 (median of heads), 0.2 if chosen by norms, which is more in 67% of the heads.")
 
 
 TABLE = pathlib.Path(__file__).parents[2] / "docs" / "heads_smollm2.csv"

@@ -43,6 +43,22 @@ def test_heads_that_were_built_have_their_offset(offset, pairing):
     assert float(found.runner_up_value) < float(found.value)
 
 
+@pytest.mark.parametrize(("n", "m"), [(40, 12), (12, 40)])
+@pytest.mark.parametrize(("offset", "found_at"), [(-30.0, -30.0), (-200.0, -39.0)])
+def test_tokens_are_as_far_apart_as_the_first_and_the_last_of_the_longer_side(n, m, offset, found_at):
+    w_q, w_k = (w[:, 0] for w in heads.positional_weights([0.01, 0.005], d_model=1, offset=offset))
+    found = heads.effective_offset(np.tile(w_q, (n, 1)), np.tile(w_k, (m, 1)), [0.01, 0.005], paired=False)
+    assert (float(found.offset), int(found.lag)) == (pytest.approx(found_at, abs=1e-6), found_at)
+
+
+def test_resamples_are_looked_at_finely_enough_for_the_fastest_block():
+    """Of 8 turns a position, less 0.2: on 8 points a position it would be one of 0.2, with its peak near 0."""
+    omega = [16.0 * math.pi - 0.2, 0.1]
+    w_q, w_k = (w[:, 0] for w in heads.positional_weights(omega, d_model=1, offset=-9.0))
+    found = heads.effective_offset(np.tile(w_q, (20, 1)), np.tile(w_k, (20, 1)), omega)
+    assert (float(found.offset), float(found.confidence)) == (pytest.approx(-9.0, abs=1e-6), 1.0)
+
+
 @pytest.mark.parametrize("offset", [3.25, -3.25])
 def test_an_offset_at_an_end_of_the_range_has_no_error(offset):
     """Its peak lies beyond: nothing says how far it may move."""
@@ -194,6 +210,9 @@ def test_weights_and_mean_say_what_queries_and_keys_do():
     by_weights = heads.offset_from_weights(w_q, w_k, OMEGA, max_lag=39, mean=x.mean(axis=0))
     for name in ("offset", "value", "runner_up", "runner_up_value", "lag", "mass"):
         np.testing.assert_allclose(getattr(by_weights, name), getattr(by_tokens, name), rtol=1e-9)
+    tops = np.array([by_tokens.offset, by_tokens.runner_up])
+    profile = heads.profile(x @ w_q.T, x @ w_k.T, tops, OMEGA, scale=10**-0.5)
+    np.testing.assert_allclose([by_tokens.value, by_tokens.runner_up_value], profile.mean, rtol=1e-9)
 
 
 @pytest.mark.parametrize("moment", [None, "given"])
@@ -294,6 +313,10 @@ def test_confidence_from_weights_is_the_tail_at_the_height():
     assert float(found.confidence) == pytest.approx(1.0 - 21.0 * math.exp(-(height**2)), rel=1e-9)
 
 
+def beside_larger(one):  # beside that of a head whose inputs are far larger
+    return {"w_q": np.stack([Q[:5].T] * 2), "second_moment": np.stack([1e9 * np.eye(5), one])}
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
@@ -307,6 +330,8 @@ def test_confidence_from_weights_is_the_tail_at_the_height():
         ({"second_moment": np.eye(5) * 1j}, TypeError, "second_moment has dtype complex128; expected real numbers"),
         ({"second_moment": np.eye(5) + np.eye(5, k=1)}, ValueError, "second_moment is not symmetric; expected E x x"),
         ({"second_moment": np.diag([1.0, 1, 1, 1, -0.01])}, ValueError, "second_moment has the eigenvalue -0.01"),
+        (beside_larger(np.eye(5) + np.eye(5, k=1)), ValueError, "second_moment is not symmetric"),
+        (beside_larger(np.diag([1.0, 1, 1, 1, -0.01])), ValueError, "second_moment has the eigenvalue -0.01"),
         ({"mean": np.ones(5), "second_moment": np.eye(5)}, ValueError, "are both given; expected at most one"),
         ({"w_q": np.zeros((8, 5))}, ValueError, "all offsets are alike"),
     ],

@@ -34,6 +34,8 @@ def test_alignment_is_the_score_at_the_offset_as_a_part_of_the_highest(xp):
     np.testing.assert_allclose(np.cos(xp.host(found.angles)), xp.host(found.blocks), atol=1e-14)
     np.testing.assert_allclose(np.sin(xp.host(found.angles)), np.sin(shift + offsets[:, None] * omega), atol=1e-13)
     assert np.max(np.abs(xp.host(found.angles))) <= math.pi
+    nothing = heads.alignment(xp(offsets), xp(omega), xp(shift), weights=xp(0.0 * weights))
+    np.testing.assert_array_equal(xp.host(nothing.overall), np.zeros(3))
 
 
 @pytest.mark.parametrize("shape", [(), (8,), (3, 1)])
@@ -66,6 +68,10 @@ def test_many_equal_peaks_in_parts(monkeypatch):
     """Each whole turn has one: the nearest to 0 is taken, and parts of them are put together."""
     whole = heads.offset_of([1.0, 2.0], [0.5, 1.0], low=-3000.0)
     assert whole.offset == pytest.approx(-0.5, abs=1e-9)
+    assert heads.offset_of([1.0, 2.0], [0.5, 1.0], low=-30.0, high=30.0).offset == pytest.approx(-0.5, abs=1e-9)
+    lattice, weights = np.arange(1.0, 33.0), [1.0] * 32 + [5e-13]  # one turn back it is higher, by 3e-14 of all weights
+    found = heads.offset_of([*lattice, 0.5], [*lattice, 0.5 + math.pi], low=-10.0, weights=weights)
+    assert found.offset == pytest.approx(-1.0, abs=1e-9)
     assert abs(whole.value - whole.runner_up_value) <= 2.0**-52
     assert whole.value == pytest.approx(1.0, abs=1e-14)
     monkeypatch.setattr(sums, "BUDGET", 700)
@@ -141,6 +147,8 @@ def test_fast_blocks_far_away():
     found = heads.offset_of(omega, heads.phase_shift(-250_000.125, omega), low=-300_000.0)
     assert found.offset == pytest.approx(-250_000.125, abs=1e-9)
     assert found.value == pytest.approx(1.0, abs=1e-12)
+    found = heads.offset_of([1.0, 1e-6], [0.1, 0.2], low=-1e9, high=-1.0, weights=[0.0, 1.0])
+    assert found.offset == pytest.approx(-200_000.0, abs=1e-3)  # a fast block without weight makes no range too long
 
 
 @pytest.mark.parametrize(

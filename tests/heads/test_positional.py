@@ -245,6 +245,30 @@ def test_attention_over_an_image(xp):
     assert xp.host(near.lags).tolist() == [[a, b] for a in (-1, 0, 1) for b in (-1, 0, 1)]
 
 
+def test_attention_at_several_offsets_over_a_strip():
+    """From the last of 2 x 9 patches, at one in the row above and, with more weight, at the first of its own row."""
+    omega = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30.0)).frequencies
+    offsets, weights = [[0, -8], [-1, -3]], [1.0, 0.6]
+    options = {"offset": offsets, "offset_weights": weights, "temperature": 0.05, "causal": False}
+    found, lags = heads.positional_attention(omega, (2, 9), **options), np.array([*np.ndindex(2, 9)]) - [1, 8]
+    assert found.lags.tolist() == lags.tolist()
+    scores = sum(
+        weight * closed_form(omega, lags, offset, 0.05) / math.sqrt(32)
+        for weight, offset in zip(weights, offsets, strict=True)
+    )
+    hit = np.array([lag in offsets for lag in lags.tolist()])
+    assert found.mass == pytest.approx(np.sum(softmax(scores)[hit]), abs=1e-13)
+    assert found.gap == pytest.approx(np.min(scores[hit]) - np.max(scores[~hit]), abs=1e-12)
+    assert np.min(scores[hit]) < np.max(scores[hit]) - 1.0
+
+
+def test_scores_are_over_the_root_of_all_features_in_them():
+    (rope,) = rfrope.from_config({"model_type": "deepseek_v3"})  # 64 that turn, of 192
+    lags = np.arange(-5, 1)
+    wanted = closed_form(rope.frequencies, lags, -1) / math.sqrt(192)
+    np.testing.assert_allclose(heads.positional_scores(lags, rope), wanted, atol=1e-13)
+
+
 def test_the_rival_of_equal_ones_is_the_nearest():
     lattice = rfrope.arithmetic(4, step=2.0 * math.pi / 10.0)
     found = heads.positional_attention(lattice, 64, offset=-2, temperature=1 / 30)

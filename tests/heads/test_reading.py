@@ -100,6 +100,17 @@ def test_standard_error_counts_the_joint_part_once(together):
     q, k = np.random.default_rng(9).standard_normal((2, 5000, 20, 8))  # there is no other part
     ratios = stated_over_true(q, k, [0.0, -2.0], paired=together)
     assert np.all((ratios > 0.97) & (ratios < 1.25))
+    apart = np.matmul(q - q.mean(axis=1, keepdims=True), (k - k.mean(axis=1, keepdims=True)).swapaxes(1, 2))
+    joint = np.mean(apart**2, axis=(1, 2)) / 19.0**2  # at lag 0: no error is less
+    assert np.all(heads.profile(q, k, 0.0, OMEGA, paired=together).stderr ** 2 >= (1.0 - 1e-9) * joint)
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 3), (3, 1)])
+def test_one_token_has_no_standard_error(n, m):
+    q, k = np.random.default_rng(10).standard_normal((2, 3, 8))
+    for pairs in ("all", "occurring"):
+        found = heads.profile(q[:n], k[:m], [0.0], OMEGA, pairs=pairs, paired=False)
+        assert (bool(np.isnan(found.stderr[0])), bool(found.spread[0] >= 0.0)) == (True, True)
 
 
 def test_standard_errors_count_degrees_of_freedom():
@@ -240,6 +251,11 @@ BAD_PROFILES = [
         {"pairs": "occurring", "frequencies": np.zeros((4, 2)), "lags": [[0, 0]]},
         ValueError,
         "q_positions is None; expected positions, as the frequencies have 2 axes",
+    ),
+    (
+        {"pairs": "occurring", "frequencies": np.zeros((4, 2)), "lags": [[0, 0]], "q_positions": np.arange(7)},
+        ValueError,
+        r"q_positions has shape \(7,\); expected finite positions \(7, 2\), one a token",
     ),
 ]
 

@@ -221,7 +221,8 @@ def test_aligned_shifts_of_many_pairs_and_of_zeros():
     assert got.shape == (5, 3, 4)
     turn = got - heads.phase_shift([-1.0, -2.0, -3.0], OMEGA[:4])
     np.testing.assert_allclose(turn, np.where(c < 0.0, np.pi, 0.0), atol=1e-15)
-    np.testing.assert_array_equal(heads.aligned_shift(-1, [0.5], [0.0], [0.0]), [0.5])
+    for zeros in (([0.0],), ([0.0], [0.0])):
+        np.testing.assert_array_equal(heads.aligned_shift(-1, [0.5], *zeros), [0.5])
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------

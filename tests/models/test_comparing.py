@@ -237,6 +237,7 @@ def test_exaone_4_turns_the_layers_of_its_pattern_in_mlx_lm():
     config |= {"rope_scaling": None, "sliding_window_pattern": "LLLG"}
     assert known(config)["", "MLX-LM"].layers == (0, 1, 2, 4, 5, 6)
     assert known(config)["", "vLLM"].layers == (0, 2, 4, 6)
+    assert known(config | {"sliding_window_pattern": None})["", "MLX-LM"].layers == (*range(8),)
 
 
 def test_parts_are_transformers_own():

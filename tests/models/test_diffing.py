@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ LLAMA |= {"rope_theta": 5e5}
 GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 GEMMA |= {"max_position_embeddings": 8192, "sliding_window": 512}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 512}
+LONGROPE |= {"short_factor": [1.3] * 32, "long_factor": [1.0] * 32}
 
 
 def changes(one):
@@ -64,8 +67,9 @@ def test_windows_and_contexts_bound_the_distance():
     assert far > 64
     assert diff(LLAMA, new, seq_len=far).differs_from is None
     assert diff(LLAMA, new, seq_len=far + 1).differs_from == far
-    for window, expected in ((far, None), (far + 1, far)):
-        sides = ({**one, "model_type": "mistral", "sliding_window": window} for one in (LLAMA, new))
+    for *windows, expected in ((far, far, None), (far + 1, 2, far), (2, far + 1, far), (None, 2, far), (2, None, far)):
+        sides = zip((LLAMA, new), windows, strict=True)
+        sides = ({**one, "model_type": "mistral", "sliding_window": window} for one, window in sides)
         assert diff(*sides).differs_from == expected
 
 
@@ -95,6 +99,28 @@ def test_a_scheme_that_depends_on_the_length_is_looked_at_at_several():
     assert diff(LLAMA, old, seq_len=4096).differs_from is None
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "seq_len"),
+    [
+        (LLAMA | {"rope_theta": 505000.0}, LLAMA | {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, 16384),
+        (LLAMA, LLAMA | {"rope_scaling": LONGROPE}, 512),
+        (LLAMA | {"rope_scaling": LONGROPE}, LLAMA, 512),
+    ],
+)
+def test_what_differs_most_counts_be_it_in_the_longest_text_or_in_a_shorter_one(old, new, seq_len):
+    (one,) = diff(old, new).layers
+    (first,), (other,) = (rfrope.from_config(side, seq_len=seq_len) for side in (old, new))
+    apart = np.abs(scores(other, np.arange(seq_len)) - scores(first, np.arange(seq_len))) >= 0.01
+    assert (one.seq_len, one.differs_from) == (seq_len, int(np.argmax(apart)))
+    assert one.frequency_error == pytest.approx(np.max(np.abs(other.frequencies / first.frequencies - 1.0)))
+
+
+def test_an_attention_factor_of_long_texts_alone():
+    sides = [LONGROPE | {"short_mscale": 1.0, "long_mscale": scale} for scale in (1.25, 1.5)]
+    (one,) = diff(*(LLAMA | {"rope_scaling": side} for side in sides)).layers
+    assert changes(one) == dict.fromkeys(("long_mscale", "attention_factor"), (1.25, 1.5))
+
+
 def test_layers_that_no_longer_turn_and_others_that_do():
     found = diff(_smollm3([1, 1, 1, 0]), _smollm3([1, 0, 1, 1]))
     held = {one.layers: changes(one)["RoPE"] for one in found.layers}
@@ -119,6 +145,9 @@ def test_a_base_of_one_kind():
     (one,) = found.layers
     assert (one.kind, one.layers, found.n_same) == ("sliding_attention", (0, 1, 2, 3, 4), 1)
     assert changes(one) == {"rope_theta": (1e4, 1e5)}
+    both = diff(GEMMA, GEMMA | {"rope_local_base_freq": 1.5e4, "rope_theta": 5e5})
+    first, second = (layer.differs_from for layer in both.layers)
+    assert both.differs_from == first < second
 
 
 def test_layers_that_came_and_went():
@@ -146,9 +175,12 @@ def test_without_numbers_kinds_are_held_against_kinds():
 
 def test_another_pairing_counts_from_distance_1():
     (rope,) = rfrope.from_config(LLAMA)
-    found = diff(rope, rfrope.Rope(rope.frequencies, pairing="interleaved", head_dim=64, context=4096))
+    other = rfrope.Rope(rope.frequencies, pairing="interleaved", head_dim=64, context=4096)
+    found = diff(rope, other)
     assert changes(found.layers[0]) == {"pairing": ("half", "interleaved")}
     assert found.differs_from == 1
+    assert diff(rope, other, seq_len=1).differs_from is None
+    assert diff(rope, replace(other, attention_factor=1.5)).differs_from == 0
 
 
 def test_configs_and_ropes_and_files(tmp_path):
@@ -212,10 +244,14 @@ def test_fields_of_ropes_that_change_alone(old, new):
 
 
 def test_a_wider_head_counts_the_blocks_that_stand_still():
-    sides = [rfrope.Rope(rfrope.geometric(16), head_dim=width, context=1000) for width in (32, 128)]
     lags = np.arange(1000)
-    apart = np.abs(scores(sides[1], lags) - scores(sides[0], lags)) >= 0.01
-    assert diff(*sides).differs_from == int(np.argmax(apart)) > 0
+    for speeds in ((1.0, 1.0), (0.02, 0.01), (0.01, 0.02)):
+        sides = [
+            rfrope.Rope(speed * rfrope.geometric(16), head_dim=width, context=1000)
+            for speed, width in zip(speeds, (32, 128), strict=True)
+        ]
+        apart = np.abs(scores(sides[1], lags) - scores(sides[0], lags)) >= 0.01
+        assert diff(*sides).differs_from == diff(*sides[::-1]).differs_from == int(np.argmax(apart)) > 0
 
 
 def test_without_a_length_nothing_is_said_of_scores():
@@ -242,6 +278,8 @@ def test_the_top_is_held_against_the_text_part_beside_one_that_sees():
         assert one.frequency_error > 0.5
         assert found.differs_from == one.differs_from == diff(LLAMA, LLAMA | {"rope_theta": 1e4}).differs_from
     assert [one.is_compared for one in diff(PICTURES, text).layers if one.part == "vision_config"] == [False]
+    pictures, words = rfrope.from_config(PICTURES)
+    assert not any(diff(*sides).layers[0].is_compared for sides in ((pictures, words), (words, pictures)))
 
 
 def test_nothing_is_said_of_an_elsewhere_that_is_not_there():

@@ -155,6 +155,12 @@ def test_schemes_that_depend_on_the_length_are_found(scheme):
     assert found.constant_up_to == ({"dynamic": 2048, "longrope": 512}[scheme] if by_length else None)
 
 
+@pytest.mark.parametrize("last", [1, 2, 3, 1000, 2049, 131071])
+def test_the_last_text_without_a_change_is_found_whatever_its_length(last):
+    (one,) = can_relocate(DYNAMIC | {"max_position_embeddings": last}).ropes
+    assert one.constant_up_to == last
+
+
 def test_a_text_that_grows_over_the_switch():
     found = can_relocate(LONGROPE, cached_len=512, seq_len=513)
     (one,) = found.ropes

@@ -29,6 +29,7 @@ def test_the_first_distance_is_found_in_every_chunk(far):
     [
         ({"rope_type": "linear", "factor": 2.0}, (64,)),
         ({"rope_type": "dynamic", "factor": 2.5}, (64, 160)),
+        ({"rope_type": "dynamic", "factor": 2.3}, (64, 148)),
         (
             {
                 "rope_type": "longrope",
