@@ -148,7 +148,12 @@ class LearningModule(LaunchingModule):
             raise ValueError(
                 f"{prefix}{has[0]} of the state is of {kind}, and this is {other}; expected one of {other}"
             )
-        if "frequencies" in has and "log_factors" not in has and "log_factors" in self._learned and self.frequencies is None:
+        if (
+            "frequencies" in has
+            and "log_factors" not in has
+            and "log_factors" in self._learned
+            and self.frequencies is None
+        ):
             raise ValueError(
                 f"{prefix}frequencies of the state were learned themselves, and this module learns their factors; "
                 "expected a module with learnable='frequencies', which is what True meant until 0.2"

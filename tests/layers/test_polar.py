@@ -242,7 +242,10 @@ def test_it_prints_what_it_is():
         ),
         (lambda: PolarEmbedding(ONE, "phases", heads=3)(features(2), features(2)), "k has 2 heads"),
         (lambda: PolarEmbedding(ONE, "phases", heads=4).rotate(features(1), keys=True), "heads is 4, but x has 1"),
-        (lambda: PolarEmbedding(ONE, "frequencies").load_state_dict({"inv_freq": torch.ones(6)}), "inv_freq .* 6 frequencies"),
+        (
+            lambda: PolarEmbedding(ONE, "frequencies").load_state_dict({"inv_freq": torch.ones(6)}),
+            "inv_freq .* 6 frequencies",
+        ),
         (lambda: PolarEmbedding(SETS)(features(4), features(4)), "k has 4 heads"),
         (lambda: PolarEmbedding(ONE)(features(2).long(), features(2).long()), "q has dtype int64"),
     ],

@@ -280,7 +280,9 @@ def test_what_is_learned_has_gradients(learnable):
     q, k = features(2, 4, 5, WIDTH, dtype=torch.float64), features(2, 2, 5, WIDTH, dtype=torch.float64, seed=1)
     start = {name: value.detach().clone() for name, value in module.named_parameters()}
     w = start.get("frequencies", torch.asarray(FREQUENCIES)).requires_grad_()
-    s, f = (start.get(name, torch.zeros(16, dtype=torch.float64)).requires_grad_() for name in ("phases", "log_factors"))
+    s, f = (
+        start.get(name, torch.zeros(16, dtype=torch.float64)).requires_grad_() for name in ("phases", "log_factors")
+    )
     module(q, k, offset=9)
     omega, at = w * f.exp(), np.arange(5) + 9
     expected = [rfrope.rotate(q, at, omega), rfrope.rotate(k, at, omega, shift=s)]
@@ -433,7 +435,10 @@ def test_features_of_several_processes_turn_where_torch_is_told_how(mesh, learna
     options = {"out_placements": (shard, shard), "in_placements": (shard, shard), "device_mesh": mesh}
     whole, apart = (q, k), [tensor.distribute_tensor(x, mesh, shard) for x in (q, k)]
     said = r"is a DTensor and .* is not; .*use_local_output=True.* local_map .* implicit_replication"
-    alone, by_rope = (lambda *both: [module.rotate(x) for x in both]), (lambda *both: [rope.rotate(x, at) for x in both])
+    alone, by_rope = (
+        (lambda *both: [module.rotate(x) for x in both]),
+        (lambda *both: [rope.rotate(x, at) for x in both]),
+    )
     for call in (module, torch.compile(module, backend="eager"), alone, by_rope):
         with pytest.raises(TypeError, match=f"^[qx] {said}"):
             call(*apart)
