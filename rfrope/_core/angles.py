@@ -7,6 +7,7 @@ axis or several: frequencies ``(D,)`` of one axis are ``(D, 1)``, and scalar pos
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Iterator, Mapping
 from types import ModuleType
@@ -27,7 +28,7 @@ _SETS = {  # the frequencies that a function takes, as its errors word it
 
 
 _NARROW = ("float16", "bfloat16")
-_MISSED = 0.05  # radians: what frequencies of 16 bits may miss without a word
+MISSED = 0.05  # radians: what narrow positions and frequencies may miss without a word
 
 
 class PrecisionWarning(UserWarning):
@@ -189,7 +190,7 @@ def checked(
             f"k = {omega.shape[-1]} axes; expected {name} of shape (..., {omega.shape[-1]}){hint}"
         )
     check_values(name, positions, xp)
-    warn_of_positions_of_16_bits(positions, xp, name)
+    warn_of_narrow_positions(positions, omega, name)
     if shift is not None:
         shift = array.widen_on_host(array.numbers(shift, xp, name="shift", device=device), xp)
         check_values("shift", shift, xp)
@@ -429,7 +430,7 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
         return
     omega, places = (np.abs(array.to_host(array.widen(one, xp))) for one in (frequencies, positions))
     missed = 0.5 * array.resolution(frequencies) * float(np.max(omega)) * float(np.max(places))
-    if missed > _MISSED:
+    if missed > MISSED:
         _warn(
             f"frequencies has dtype {array.dtype_name(frequencies)}: at {name} up to {float(np.max(places)):g} phases "
             f"may miss by {missed:.2g} radians; expected float32 or float64 frequencies: keep them out of casts such "
@@ -437,16 +438,39 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
         )
 
 
-def warn_of_positions_of_16_bits(positions: Array, xp: ModuleType, name: str) -> None:
-    """Warn of floats of 16 bits beyond which they lack whole numbers; where nobody may look at them, of any."""
-    if getattr(positions.dtype, "itemsize", 2) != 2 or array.dtype_name(positions) not in _NARROW:
+def warn_of_narrow_positions(positions: Array, frequencies: Array, name: str) -> None:
+    """Warn of floats of 16 or 32 bits that cannot tell positions apart; where nobody may look, of 16 bits alone.
+
+    Above some number they lack whole numbers. Below it their spacing at the largest position may be too wide for
+    fractions: half of it moves a phase by more than `MISSED`, and some fraction is finer, or, where all are of the
+    largest one's binade and so cannot be finer, an odd multiple.
+    """
+    if getattr(positions.dtype, "itemsize", 2) not in (2, 4):
         return
-    last = 2.0 / array.resolution(positions)
-    if libraries.is_compiling() or not array.has_host_values(positions) or not array.all_within(positions, last, xp):
+    kind = array.dtype_name(positions)
+    if kind not in (*_NARROW, "float32"):
+        return
+    is_seen = not libraries.is_compiling() and array.library(positions).is_readable(positions)
+    if not is_seen and kind == "float32":
+        return
+    last, wider = 2.0 / array.resolution(positions), "float64" if kind == "float32" else "float32 or float64"
+    host = array.to_host(positions) if is_seen else None
+    largest = 0.0 if host is None else float(np.max(np.abs(host), initial=0.0))
+    if host is None or last < largest < math.inf:
         _warn(
-            f"{name} has dtype {array.dtype_name(positions)}, which lacks whole numbers above {last:g}: tokens there "
-            "may turn by the positions of others; expected integers, float32 or float64"
+            f"{name} has dtype {kind}, which lacks whole numbers above {last:.8g}: tokens there may turn by the "
+            f"positions of others; expected integers, or {wider}"
         )
+    elif largest < math.inf and array.library(frequencies).is_readable(frequencies) and 0 not in frequencies.shape:
+        binade = 2.0 ** (math.frexp(largest)[1] - 1)
+        spacing = 2.0 * binade / last
+        missed = 0.5 * spacing * float(np.max(np.abs(array.to_host(frequencies))))
+        fractions = host[host % 1.0 != 0.0] if missed > MISSED else host[:0]
+        if np.any(fractions % (spacing if np.any(np.abs(fractions) < binade) else 2.0 * spacing)):
+            _warn(
+                f"{name} has dtype {kind}, whose numbers are {spacing:g} apart at {largest:.8g}: phases may miss by "
+                f"{missed:.2g} radians; expected {wider} for fractions there"
+            )
 
 
 def _warn(text: str) -> None:

@@ -64,6 +64,9 @@ class _Jax(_Lazy):
         jax = imported("jax")
         return jax is not None and isinstance(x, jax.core.Tracer)
 
+    def is_readable(self, x: Array) -> bool:
+        return not self.is_traced(x) and x.is_fully_addressable and all([d.platform == "cpu" for d in x.devices()])
+
     def split(self, x: Array, factor: float, xp: ModuleType) -> tuple[Array, Array]:
         """Round the mantissa: a compiler may fuse the usual formula into a multiply-add, which makes the rest zero."""
         bits, exponent = (25, 11) if x.dtype == xp.float64 else (11, 8)

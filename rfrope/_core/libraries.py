@@ -125,6 +125,10 @@ class Library:
         """Return whether looking at values is free: they are computed, in the memory of the CPU, not compiled."""
         return True
 
+    def is_readable(self, x: Array) -> bool:
+        """Return whether an array has values in the memory of the CPU, which at most have to be waited for."""
+        return self.has_host_values(x)
+
     def is_traced(self, x: Array) -> bool:
         """Return whether an array has no value yet, inside a function that is being transformed."""
         return False
@@ -275,13 +279,12 @@ class _Torch(Library):
         """Refuse a DTensor beside numbers that every process has whole, unless torch was told to take them so."""
         apart = {name: x for name, x in arrays.items() if type(x).__name__ == "DTensor"}
         beside = [name for name, x in arrays.items() if not (name in apart or x is None or isinstance(x, int | float))]
-        for name, x in apart.items():
-            # there is no public way to ask for it, and none within a graph
-            if beside and (is_compiling() or not x._op_dispatcher._allow_implicit_replication):
+        for name, x in apart.items() if beside else ():
+            if is_compiling() or not x._op_dispatcher._allow_implicit_replication:  # there is no public way to ask
                 raise TypeError(
-                    f"{name} is a DTensor and {beside[0]} is not; expected the local part: pass {name}.to_local(), or "
-                    "give ColwiseParallel use_local_output=True, or map the call by local_map of "
-                    "torch.distributed.tensor.experimental, or call it within implicit_replication() of the same"
+                    f"{name} is a DTensor and {beside[0]} is not; expected {name}.to_local(), as ColwiseParallel with "
+                    "use_local_output=True gives it, or a call through local_map or within implicit_replication() of "
+                    "torch.distributed.tensor.experimental"
                 )
 
     def to_host(self, x: Array, name: str) -> np.ndarray:

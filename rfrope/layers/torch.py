@@ -45,11 +45,11 @@ class RotaryEmbedding(TurningModule):
         and sections; an array is paired ``"half"``. An even int 2D, the width of a head, means RoPE of base 10000,
         ``rfrope.geometric(D)``.
     learnable : bool, str or sequence of str
-        Parameters to learn: ``"factors"`` of the frequencies (or True), ``"frequencies"`` themselves, ``"phases"`` added
-        to those of the keys, in radians, and ``"temperature"``, a factor of all scores; ``"both"`` means frequencies
-        and phases. Factors and temperature are stored as logarithms, so they stay positive, and a step changes each
-        frequency by the same share: a rate that suits weights is many times a slow frequency. Parameters are float64,
-        or float32 if the Rope's frequencies are.
+        Parameters to learn: ``"factors"`` of the frequencies (or True), the ``"frequencies"`` themselves, ``"phases"``
+        added to those of the keys, in radians, and ``"temperature"``, a factor of all scores; ``"both"`` means
+        frequencies and phases. Factors and temperature are stored as logarithms, so they stay positive, and a step of
+        AdamW changes every frequency by the same share; of frequencies themselves it may be many times a slow one.
+        Parameters are float64, or float32 if the Rope's frequencies are.
     max_positions : int, optional
         Rotate by float32 cos/sin tables of this many positions, using only torch's own operators, for graphs that run
         without rfrope. Positions must then be integers from 0 to ``max_positions - 1``.

@@ -392,7 +392,7 @@ class TurningModule(LearningModule):
         """Integers or floats of a call, widened."""
         numbers = array.numbers(value, xp, name=name, device=device)
         found = self._widened(numbers, False)
-        angles.warn_of_positions_of_16_bits(numbers, xp, name)
+        angles.warn_of_narrow_positions(numbers, self._constants["frequencies"], name)
         if numbers.dtype == torch.uint64 and array.has_host_values(found) and bool((found < 0).any()):
             raise ValueError(f"{name} holds integers above 2**63 - 1; expected smaller ones")
         return found

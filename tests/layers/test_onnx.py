@@ -87,7 +87,7 @@ def test_positions_beyond_the_tables_are_refused_as_by_the_module(program, offse
     np.testing.assert_allclose(session.run(None, given | {places: at.numpy() + 29})[0], module(*inputs[:2], at + 29)[0])
     with pytest.raises(ValueError, match=r"positions go from .*; expected 0 to 31"):
         module(*inputs[:2], at + offset)
-    with pytest.raises(Exception, match="Gather.*out of data bounds"):
+    with pytest.raises(Exception, match=r"Gather.*out of data bounds"):
         session.run(None, given | {places: at.numpy() + offset})
 
 

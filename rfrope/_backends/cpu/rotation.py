@@ -33,8 +33,8 @@ from rfrope._backends.cpu.plans import (
     plan_of,
 )
 from rfrope._core import array, parallel, teams
-from rfrope._core.angles import Angles
-from rfrope._core.arguments import LARGEST_SCALE, broadcast
+from rfrope._core.angles import MISSED, Angles
+from rfrope._core.arguments import LARGEST, LARGEST_SCALE, broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.dispatch import Overlap, overlap_of
@@ -58,6 +58,7 @@ class Frequencies(NamedTuple):
 
     values: np.ndarray
     address: int
+    fastest: float  # largest magnitude
     layout: tuple[tuple[int, ...], tuple[int, ...]]
 
     @classmethod
@@ -65,10 +66,10 @@ class Frequencies(NamedTuple):
         """Look at an array; None where it is not dense float64 of at most 2**500."""
         if type(values) is not np.ndarray or values.dtype != _DOUBLE or not values.flags.c_contiguous:
             return None
-        address, is_fine = loops.checked_address(values)
-        if not is_fine or address % 8 or values.ndim == 0:
+        address, fastest = loops.checked_address(values)
+        if not fastest <= LARGEST or address % 8 or values.ndim == 0:
             return None
-        return cls(values, address, (values.shape, values.strides))
+        return cls(values, address, fastest, (values.shape, values.strides))
 
 
 def rotated_at_once(
@@ -87,7 +88,7 @@ def rotated_at_once(
         return None
     if type(scale) is not float or not 0.0 < scale <= LARGEST_SCALE:
         return None
-    call = _dense_call(dtype, x.shape, places.shape, read, pairings, inverse, scale)
+    call = _dense_call(dtype, x.shape, places, read, pairings, inverse, scale)
     return None if call is None else _turned_dense(call, x, places, out)
 
 
@@ -138,7 +139,7 @@ class Rotator:
         dtype = _dense_dtype(x) if _dense_places(places) is places else None
         if dtype is None:
             return None
-        return _dense_call(dtype, x.shape, places.shape, self._read, (self._pairing, None), inverse, self._scale)
+        return _dense_call(dtype, x.shape, places, self._read, (self._pairing, None), inverse, self._scale)
 
 
 def _dense_dtype(x: Any) -> str | None:
@@ -172,7 +173,7 @@ def _dense_places(positions: Any) -> np.ndarray | None:
 
 
 def _dense_call(
-    dtype: str, x: Any, places: Any, read: Frequencies, pairings: tuple[Any, Any], inverse: Any, scale: float
+    dtype: str, x: Any, places: np.ndarray, read: Frequencies, pairings: tuple[Any, Any], inverse: Any, scale: float
 ) -> tuple[Any, ...] | None:
     """Return what turns dense features at positions of some shapes; None where their plan is not fit, or not small.
 
@@ -182,7 +183,7 @@ def _dense_call(
     out_pairing = pairing if out_pairing is None else out_pairing
     if type(pairing) is not str or type(out_pairing) is not str or type(inverse) is not bool or dtype not in DTYPES:
         return None
-    at, a, b = (tuple(x), None), (places, None), read.layout
+    at, a, b = (tuple(x), None), (places.shape, None), read.layout
     try:
         plan = plan_of(dtype, at, None, fields.POSITIONS, a, b, None, None, pairing, out_pairing, inverse)
     except ValueError:  # shapes do not fit, or there is no such pairing
@@ -190,7 +191,9 @@ def _dense_call(
     if not (plan.is_fit and plan.is_small and plan.elements):
         return None
     before = plan.loop, plan.addresses[APART], plan.addresses[IN_PLACE], plan.items
-    after = read.address, read.values.nbytes, scale, plan.like
+    # of float32 the gate looks at what it may have to warn of (see `angles.warn_of_narrow_positions`)
+    most = (2.0**24, MISSED * 2.0**24 / max(read.fastest, 1.0)) if places.dtype.char == "f" else (LARGEST, LARGEST)
+    after = read.address, read.values.nbytes, scale, plan.like, *most
     return plan.shape, plan.elements * plan.size, before, after
 
 

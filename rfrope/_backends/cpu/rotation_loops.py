@@ -57,7 +57,6 @@ from rfrope._backends.cpu.rotation_rows import (
     wide,
 )
 from rfrope._backends.layout import COLUMNS, A, B, C, E, X, Y
-from rfrope._core.arguments import LARGEST
 
 _PREFETCH_BYTES = 4096  # how far ahead of the row in work the next ones are asked for; half of it was slower
 
@@ -271,11 +270,13 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
 
 
 @njit(inline="always")
-def _turn_dense(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_bytes, scale, like):  # type: ignore[no-untyped-def]
-    at, fine = np.empty(places.size), True
+def _turn_dense(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_bytes, scale, like, whole, part):  # type: ignore[no-untyped-def]
+    at, fine, most = np.empty(places.size), True, whole
     for i, position in enumerate(places.flat):
         at[i] = position
-        fine = fine and abs(at[i]) <= LARGEST
+        most = most if np.floor(at[i]) == at[i] else part
+    for position in at:
+        fine = fine and abs(position) <= most
     end = y + n_bytes
     in_place = x == y
     fine = fine and (in_place or end <= x or x + n_bytes <= y) and (end <= b or b + b_bytes <= y)
@@ -286,20 +287,22 @@ def _turn_dense(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_by
 
 
 @compiled
-def turn_dense(loop, plan, plan_in_place, items, x, y, places, b, b_bytes, scale, like):  # type: ignore[no-untyped-def]
+def turn_dense(loop, plan, plan_in_place, items, x, y, places, b, b_bytes, scale, like, whole, part):  # type: ignore[no-untyped-def]
     """All the work of a plan for dense arrays, whose layouts it was made for, at positions of any type.
 
-    The frequencies are at `b`. Nothing is done, and the answer is False, where a position is NaN or above 2**500, or
-    where the result would be written over features or frequencies before they are read.
+    The frequencies are at `b`. Nothing is done, and the answer is False, where a position is NaN, above `whole`, or
+    above `part` if any has a fraction, or where features or frequencies would be overwritten before they are read.
     """
     first, second, n_bytes = x.ctypes.data, y.ctypes.data, x.nbytes
-    return _turn_dense(loop, plan, plan_in_place, items, first, second, n_bytes, places, b, b_bytes, scale, like)
+    return _turn_dense(
+        loop, plan, plan_in_place, items, first, second, n_bytes, places, b, b_bytes, scale, like, whole, part
+    )
 
 
 @compiled
-def turn_dense_at(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_bytes, scale, like):  # type: ignore[no-untyped-def]
+def turn_dense_at(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_bytes, scale, like, whole, part):  # type: ignore[no-untyped-def]
     """Do the same for features and a result at two addresses."""
-    return _turn_dense(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_bytes, scale, like)
+    return _turn_dense(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_bytes, scale, like, whole, part)
 
 
 @compiled
@@ -317,8 +320,8 @@ def address(array):  # type: ignore[no-untyped-def]
 
 @compiled
 def checked_address(array):  # type: ignore[no-untyped-def]
-    """Address of an array, and whether all its values are at most 2**500."""
-    fine = True
+    """Address of an array, and its largest magnitude; infinity where one is NaN."""
+    largest = 0.0
     for value in array.flat:
-        fine = fine and abs(value) <= LARGEST
-    return array.ctypes.data, fine
+        largest = max(largest, abs(value)) if value == value else np.inf
+    return array.ctypes.data, largest
