@@ -38,6 +38,7 @@ _END = 2.0**490  # where tails end
 _LEAST = 1e-40  # mass of a tail
 _FLOOR = 1e-16  # mass by which a panel may be wrong
 _STEEPEST = 400.0  # exponent of a tail
+_ALIKE = 1e-2  # part by which the exponents of two stretches may differ by rounding
 
 
 @dataclass(frozen=True)
@@ -250,12 +251,16 @@ def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
     error = float(np.sum(noise(known.centres) * 2.0 * known.halves * known.centres**search.measure.moment))
     smooth = bool(np.all(np.diff(law(end * 2.0 ** (np.arange(-8.0, 1.0) / 32.0))) < 0.0))
     nothing = Spectrum(known, end, math.inf, 0.0, search.expected - missing, noise=error)
-    step = 2.0**0.5 if smooth else 2.0
-    above_inner, outer = law.integral_above()(np.array([end / step**2, end / step])).tolist()
+    above, step = law.integral_above(), 2.0**0.125 if smooth else 2.0
+    above_inner, outer = above(np.array([end / step**2, end / step])).tolist()
     inner = above_inner - outer
     if inner <= 0.0 or outer <= 0.0 or outer >= inner * step**-0.005:
         return nothing
     exponent = min(1.0 - math.log(outer / inner) / math.log(step), _STEEPEST)
+    if smooth:  # where the slope is the same farther back, less of it is rounding
+        below, half = above(np.array([0.5 * end, math.sqrt(0.5) * end])).tolist()
+        longer = 1.0 - 2.0 * math.log2(half / (below - half)) if below > half > 0.0 else math.inf
+        exponent = longer if abs(longer - exponent) < _ALIKE * exponent else exponent
     octaves = outer / (step ** (exponent - 1.0) - 1.0) * (exponent - 1.0)
     height = end * float(law(np.array([end]))[0]) if smooth else octaves
     fitted = height / (exponent - 1.0)

@@ -395,7 +395,7 @@ def draw_sets(
 ) -> np.ndarray:
     """Return sets of a randomised design, one per stream: ``(streams, n_blocks, k)``."""
     if design in sets.FREQUENCIES:
-        return sets.FREQUENCIES[design](kernel, key, n_blocks, stream, streams)
+        return sets.FREQUENCIES[design](kernel, key, n_blocks, stream, streams, n_threads)
     if design == "iid":
         return sets.independent(kernel, key, n_blocks, stream, streams, n_threads)
     return sets.transport(kernel, sets.POINTS[design](kernel, key, n_blocks, stream, streams), n_threads)

@@ -218,33 +218,36 @@ def _transport_parts(
     return found
 
 
-def antithetic(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def antithetic(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int, n_threads: int) -> np.ndarray:
     """Return pairs (omega, -omega) of the first n/2 independent draws; of an odd number the last one is alone."""
-    drawn = transport(kernel, iid(kernel, key, (n + 1) // 2, stream, streams))
+    drawn = transport(kernel, iid(kernel, key, (n + 1) // 2, stream, streams), n_threads)
     pairs = np.repeat(drawn, 2, axis=1)[:, :n]
     return pairs * np.where(np.arange(n) % 2, -1.0, 1.0)[:, None]
 
 
-def orthogonal(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -> np.ndarray:
+def orthogonal(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int, n_threads: int) -> np.ndarray:
     """Return groups of k orthogonal directions, each of them uniform, times independent radii of the kernel's law.
 
     Directions are the rows of Q from the QR decomposition of a normal matrix, its columns times the signs of R's
     diagonal: without these signs Q is not uniform.
     """
-    k, isotropy = kernel.ndim, checked_isotropy(kernel)
+    k, columns, isotropy = kernel.ndim, kernel.n_columns, checked_isotropy(kernel)
     groups = -(-n // k)
-    u = uniforms(key, 0, groups * k, kernel.n_columns + k, stream, streams)
-    drawn = transport(kernel, u[:, :n, : kernel.n_columns])
-    radius = np.linalg.norm(_mapped(drawn, np.linalg.inv(isotropy)), axis=-1, keepdims=True)
-    q, r = np.linalg.qr(quantiles.normal_quantile(u[..., kernel.n_columns :]).reshape(streams, groups, k, k))
+    u = uniforms(key, 0, groups * k, columns + k, stream, streams)
+    parts = (lambda: transport(kernel, u[:, :n, :columns]), lambda: quantiles.normal_quantile(u[..., columns:]))
+    drawn, normal = parallel.ordered_map(lambda part: part(), parts, n_threads if u.size > _MANY else 1)
+    radius = np.linalg.norm(_mapped(drawn, isotropy, -1), axis=-1, keepdims=True)
+    q, r = np.linalg.qr(normal.reshape(streams, groups, k, k))
     q *= np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0.0, -1.0, 1.0)[..., None, :]
-    return _mapped(radius * q.reshape(streams, groups * k, k)[:, :n], isotropy)
+    return _mapped(radius * q.reshape(streams, groups * k, k)[:, :n], isotropy, 1)
 
 
-def _mapped(vectors: np.ndarray, matrix: np.ndarray) -> np.ndarray:
-    """Return vectors under a linear map, which is diagonal for most kernels."""
+def _mapped(vectors: np.ndarray, matrix: np.ndarray, power: int) -> np.ndarray:
+    """Return vectors under a linear map, which is diagonal for most kernels, or its inverse (power -1)."""
     scales = np.diagonal(matrix)
-    return vectors * scales if np.array_equal(matrix, np.diag(scales)) else vectors @ matrix.T
+    if np.array_equal(matrix, np.diag(scales)):
+        return np.asarray(vectors * scales**power)
+    return vectors @ np.linalg.matrix_power(matrix, power).T
 
 
 def checked_isotropy(kernel: Kernel) -> np.ndarray:

@@ -17,7 +17,7 @@ from problems import Z_BOUND
 import rfrope
 from rfrope import kernels, sample
 from rfrope._core import random
-from rfrope.designs import records, sets
+from rfrope.designs import records, sampling, sets
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"
 G, E, M2 = map(kernels.parse, ("gaussian(scale=4)", "exponential(scale=6)", "matern(scale=3, ndim=2)"))
@@ -107,6 +107,9 @@ def test_parts_and_threads_change_no_bits(text):
         np.testing.assert_array_equal(found, whole[0])
     points = np.random.default_rng(0).uniform(size=(2, n, kernel.n_columns))
     np.testing.assert_array_equal(sets.transport(kernel, points, 2), kernel.transport_points(points))
+    for design in ("antithetic", "orthogonal")[: kernel.ndim]:
+        one, two = (sampling.draw_sets(kernel, design, key, n, n_threads=count) for count in (1, 2))
+        np.testing.assert_array_equal(one, two)
 
 
 def test_many_blocks_hold_nothing_but_themselves():
