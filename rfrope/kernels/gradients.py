@@ -180,8 +180,10 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
         found = base.transport_points(host) if size is None else base._transport(host)  # to be cut once it has its size
         vectors = array.from_host(found, xp, device=array.device(like), dtype=like.dtype)
     if size is not None:
-        vectors = vectors / size if unit in ("scale", "period") else vectors * size
-        vectors = array.clip(vectors, -LARGEST, LARGEST, xp)
+        is_length = unit in ("scale", "period")
+        is_cut = xp.abs(vectors / size if is_length else vectors * size) > LARGEST
+        seen = xp.where(is_cut, xp.zeros_like(vectors), vectors)  # an overflow would make derivatives NaN
+        vectors = xp.where(is_cut, LARGEST * xp.sign(vectors), seen / size if is_length else seen * size)
     return law.restore_shape(vectors)
 
 
