@@ -12,9 +12,9 @@ import pathlib
 import matplotlib.pyplot as plt
 
 # %%
-# ``python experiments/learned_offset.py`` trains heads that copy the token L positions back, and writes how far each block
-# ends from L times its frequency. Here are the blocks of the ladder, by their frequency; large points are blocks that
-# can tell the offset, faint ones those that cannot.
+# ``python experiments/learned_offset.py`` trains heads that copy the token L positions back, and writes how far each
+# block ends from L times its frequency. Here are the blocks of the ladder, by their frequency; large points are blocks
+# that can tell the offset, faint ones those that cannot.
 
 written = pathlib.Path("experiments/results/learned_offset.csv")
 lines = next(one for one in (written, pathlib.Path("../..") / written) if one.is_file()).read_text("utf-8").splitlines()
