@@ -40,9 +40,9 @@ def script_at(path: Any) -> Iterator[Any]:
         del sys.modules[spec.name]
 
 
-def example_scripts(monkeypatch: Any, torch: Any) -> Iterator[Any]:
-    """Yield what loads a script by its name, as ``python examples/NAME.py`` finds what it takes of others beside it."""
-    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parents[1] / "examples"))
+def experiment_scripts(monkeypatch: Any, torch: Any) -> Iterator[Any]:
+    """Yield what loads a script by its name, as ``python experiments/NAME.py`` finds others beside it."""
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parents[1] / "experiments"))
     threads = torch.get_num_threads()
     yield importlib.import_module
     torch.set_num_threads(threads)

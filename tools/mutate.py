@@ -231,7 +231,17 @@ def judged(work: list[tuple[Mutation, list[str]]], processes: int = 2) -> Any:
 
 def _copied(tree: pathlib.Path) -> None:
     """Copy what tests need of the source."""
-    wanted = ("rfrope", "tests", "tools", "docs", "benchmarks", "examples", "pyproject.toml", "README.md")
+    wanted = (
+        "rfrope",
+        "tests",
+        "tools",
+        "docs",
+        "benchmarks",
+        "examples",
+        "experiments",
+        "pyproject.toml",
+        "README.md",
+    )
     tree.mkdir()
     for name in (*wanted, "CONTRIBUTING.md", "CHANGELOG.md", "asv.conf.json", "LICENSE"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2

@@ -10,7 +10,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).parents[1]
 KINDS = (".py", ".pyi", ".cu", ".cuh", ".json", ".npz", ".txt", ".md", ".css", ".js", "py.typed")
-WITHIN = ("rfrope", "tests", "docs", "benchmarks", "examples", "tools")
+WITHIN = ("rfrope", "tests", "docs", "benchmarks", "examples", "experiments", "tools")
 ROOT_FILES = {
     "pyproject.toml",
     "hatch_build.py",

@@ -1,7 +1,7 @@
 """Pictures of README and of the pages that teach: ``python -m tools.pictures`` writes docs/pictures, light and dark.
 
 Each function here draws one picture into a figure, with the colours of a theme. What was measured is read from the
-files of docs/ that the experiments wrote; everything else is computed by rfrope.
+files that the experiments wrote; everything else is computed by rfrope.
 """
 
 from __future__ import annotations
@@ -192,8 +192,9 @@ def draw_differences(axes: Any, theme: Theme, name: str, column: str, base: str,
 
 
 def read_rows(name: str) -> list[dict[str, str]]:
-    """Return the rows of a table of docs/."""
-    lines = (DOCS / f"{name}.csv").read_text("utf-8").splitlines()
+    """Return the rows of a table that a command wrote."""
+    folder = DOCS if name.startswith("designs") else ROOT / "experiments" / "results"
+    lines = (folder / f"{name}.csv").read_text("utf-8").splitlines()
     return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 

@@ -17,7 +17,7 @@ var Scorer = {
     const asked = typed.split(" "), meant = (WORDS[page] || "").split(" "), all = asked.every((one) => meant.includes(one));
     const first = named === typed ? 200 : named.startsWith(typed) ? 150 : ` ${named} `.includes(` ${typed} `) ? 100 : 0;
     const kind = page.startsWith("api/") ? -10 : page.startsWith("gallery/") ? -15 : 0;
-    const dry = ["benchmarks", "reliability", "errata", "proofs", "theorems", "experiments_polar", "evidence_protocol", "search", "genindex"];
+    const dry = ["benchmarks", "reliability", "errata", "proofs", "theorems", "search", "genindex"];
     return score + (all && !anchor ? 300 : first) + kind + (dry.includes(page) ? -40 : 0);
   },
   objNameMatch: 11,

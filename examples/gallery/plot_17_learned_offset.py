@@ -12,14 +12,12 @@ import pathlib
 import matplotlib.pyplot as plt
 
 # %%
-# ``python examples/learned_offset.py`` trains heads that copy the token L positions back, and writes how far each block
-# ends from L times its frequency. Here are the blocks of the ladder, by their frequency; large points are blocks that
-# can tell the offset, faint ones those that cannot.
+# ``python experiments/learned_offset.py`` trains heads that copy the token L positions back, and writes how far each
+# block ends from L times its frequency. Here are the blocks of the ladder, by their frequency; large points are blocks
+# that can tell the offset, faint ones those that cannot.
 
-folder = next(
-    one for one in (pathlib.Path("docs"), pathlib.Path("../../docs")) if (one / "learned_offset.csv").is_file()
-)
-lines = (folder / "learned_offset.csv").read_text("utf-8").splitlines()
+written = pathlib.Path("experiments/results/learned_offset.csv")
+lines = next(one for one in (written, pathlib.Path("../..") / written) if one.is_file()).read_text("utf-8").splitlines()
 rows = [row for row in csv.DictReader(lines[1:]) if row["frequencies"] == "geometric"]
 kinds = list(dict.fromkeys(row["keys"] for row in rows))
 fig, axes = plt.subplots(1, len(kinds), figsize=(8.4, 3.9), sharey=True, layout="constrained")

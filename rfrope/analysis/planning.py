@@ -31,7 +31,7 @@ _MEASURES = {
     "first_negative_lag": "first lag below 0",
     "resolution": "resolution of neighbours",
 }
-_PERPLEXITY = {  # SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 16384: docs/extend_context.csv
+_PERPLEXITY = {  # SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 16384: experiments/extend_context.py
     _YARN: 4.96,
     "ntk": 5.10,
     _LLAMA3: 5.20,
