@@ -361,7 +361,7 @@ def tune(
     a window, beside those that learn, count tokens and not positions: they see across gaps.
 
     With ``keys="window"`` a window has the positions of a long context but not its number of keys, and what it chooses
-    can be worse on whole texts, as it was for SmolLM2-135M (``docs/experiments_tune`` has the figures). With
+    can be worse on whole texts, as it was for SmolLM2-135M (``experiments/tune.rst`` has the figures). With
     ``keys="text"`` the loss of a window is that of a whole reading by the rotation that the text was read by, and near
     it for others, since keys and values kept from deeper layers depend on the rotation, too: name the start first that
     reads best. A call that goes on from `checkpoint` reads these texts again.
