@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,26 +67,25 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
     If `thorough`, every octave of the frequency starts with as many panels as the lags could require, and the edges of
     panels are checked too. It takes a few times as long.
     """
-    factor = 2.0 / math.pi
-    parts = [
-        (low, part, measure.radial(part.pieces))
-        for low, part in (cut_smoothly(lags) if measure.moment else [(0.0, lags)])
-    ]
+    parts = [(low, part, measure.radial(part.pieces)) for low, part in cut_smoothly(lags, measure)]
     lows = np.array([low for low, _, _ in parts[1:]])
 
-    def law(w: np.ndarray) -> np.ndarray:
+    def evaluate(w: np.ndarray, on_part: Callable[[Lags, Pieces, np.ndarray], np.ndarray]) -> np.ndarray:
         found, chosen = np.empty(w.shape), np.searchsorted(lows, w, side="right")
         for i in np.unique(chosen):
-            found[chosen == i] = factor * measure.transform(parts[i][2], w[chosen == i])
+            _, part, moments = parts[i]
+            found[chosen == i] = 2.0 / math.pi * on_part(part, moments, w[chosen == i])
         return found
 
+    def law(w: np.ndarray) -> np.ndarray:
+        return evaluate(w, lambda _, moments, w: measure.transform(moments, w))
+
+    def part_noise(part: Lags, _: Pieces, w: np.ndarray) -> np.ndarray:
+        widths = np.minimum(2.0 * part.pieces.halves, 2.0 / w[:, None])
+        return 4.0 * np.sqrt(np.sum((part.pieces.centres**measure.moment * part.errors * widths) ** 2, axis=1))
+
     def noise(w: np.ndarray) -> np.ndarray:
-        found, chosen = np.empty(w.shape), np.searchsorted(lows, w, side="right")
-        for i in np.unique(chosen):
-            pieces, errors, at = parts[i][1].pieces, parts[i][1].errors, w[chosen == i, None]
-            each = pieces.centres**measure.moment * errors * np.minimum(2.0 * pieces.halves, 2.0 / at)
-            found[chosen == i] = 4.0 * factor * np.sqrt(np.sum(each * each, axis=1))
-        return found
+        return evaluate(w, part_noise)
 
     noisy = np.max(lags.errors * np.minimum(1.0, 2.0 * lags.pieces.halves)) > _NOISY
     search = Search(measure, 1.0, 1.0 - lags.atom, measure.panels, _TRUSTED[int(noisy)])
@@ -231,8 +231,8 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
     strong = np.abs(found.values).ravel() >= trusted * np.repeat(noise(found.centres), found.nodes.shape[1])
     if not strong.any():
         raise UndecidedError(
-            "the spectrum of phi was not found: where it was examined, it does not exceed the errors of the computation",
-            "scale=... about the lag of its finest detail may decide it, and so may more exact values if phi has errors",
+            "the spectrum of phi was not found: where it was examined, it does not exceed the errors of computation",
+            "scale=... about the lag of its finest detail may decide it, or values more exact, if phi has errors",
         )
     last = int(np.max(np.nonzero(strong)[0]))
     panel, node = divmod(last, found.nodes.shape[1])

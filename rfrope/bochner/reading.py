@@ -237,7 +237,7 @@ def _find_clusters(lags: np.ndarray) -> np.ndarray:
     return np.unique(np.concatenate([starts[:_CLUSTERS] - 1.0, ends[:_CLUSTERS] + 1.0]))
 
 
-def cut_smoothly(lags: Lags) -> list[tuple[float, Lags]]:
+def cut_smoothly(lags: Lags, measure: Measure) -> list[tuple[float, Lags]]:
     """Return phi cut off by ever narrower windows, each with the frequency from which on it has the spectrum of phi.
 
     Where panels are as wide as that, phi has no detail, and all that they add to the spectrum at such frequencies is
@@ -245,7 +245,7 @@ def cut_smoothly(lags: Lags) -> list[tuple[float, Lags]]:
     """
     pieces, found = lags.pieces, [(0.0, lags)]
     ends = pieces.edges[1:]
-    for width in _WINDOWS[2.0 * _WINDOWS <= ends[-1]][::-1].tolist():
+    for width in _WINDOWS[ends[-1] >= 2.0 * _WINDOWS][::-1].tolist() if measure.moment else []:
         if np.min(pieces.halves[ends > 0.1 * width]) < _SMOOTH * width:
             break
         part = _taper(pieces.until(_END * width), width, _FLAT)

@@ -357,8 +357,8 @@ def _test_stretch(
 def _test_clusters(phi: Function, ndim: int, stretch: Stretch, level: float) -> Iterator[Witness]:
     """Witnesses of clusters of points at the multiples of a lag x, across which they are spread by a gaussian.
 
-    Where phi has a kink at x that is sharper than its cusp at 0, its spectrum is ``a(w) (1 - b(w) cos(w x + c))`` with a
-    b that comes to exceed 1. A cluster sees high frequencies alone, and many see all their minima together.
+    Where phi has a kink at x that is sharper than its cusp at 0, its spectrum is ``a(w) (1 - b(w) cos(w x + c))``, and
+    b comes to exceed 1. A cluster sees high frequencies alone, and several see all the minima there together.
     """
     reach = math.pi / (stretch[1] - stretch[0])
     for octave in range(_OCTAVES):

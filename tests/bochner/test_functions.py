@@ -161,6 +161,73 @@ def test_functions_of_separate_axes():
     assert rfrope.sample(made, 5, rng=0).shape == (5, 2)
 
 
+# -- at any scale ------------------------------------------------------------------------------------------------------
+
+
+def askey(power: float) -> Function:
+    """A kernel in n axes if the power is (n + 1) / 2 or more, and in no others (Golubov 1981)."""
+    return lambda r: np.maximum(1.0 - np.abs(r), 0.0) ** power
+
+
+def rational_quadratic(alpha: float) -> Function:
+    return lambda r: (1.0 + r * r / (2.0 * alpha)) ** -alpha
+
+
+def shell(r):
+    return np.sinc(r / math.pi)
+
+
+AT_ANY_SCALE = {  # phi, axes, and the largest error of its kernel; 0 for what is no kernel
+    **{f"askey {power}": (askey(power), 1, 1e-6) for power in (1.4, 1.45, 1.5, 1.55, 1.6, 1.7)},
+    "askey 1": (askey(1.0), 1, 5e-5),
+    "askey 0.99": (askey(0.99), 1, 0.0),
+    "askey 1.5, k=2": (askey(1.5), 2, 2e-5),
+    "askey 1.4, k=2": (askey(1.4), 2, 0.0),
+    "askey 2, k=3": (askey(2.0), 3, 1e-8),
+    "askey 1.5, k=3": (askey(1.5), 3, 0.0),
+    **{f"rational quadratic {alpha}, k={k}": (rational_quadratic(alpha), k, error)
+       for alpha, error in ((0.05, 2e-2), (0.1, 3e-4), (0.2, 1e-7), (0.3, 1e-10), (0.4, 1e-10)) for k in (2, 3)},
+    **{f"shell, k={k}": (shell, k, 2e-4) for k in (1, 2, 3)},
+    "spherical, k=3": (spherical(1.0), 3, 1e-7),
+    "exponential": (lambda x: np.exp(-np.abs(x)), 1, 1e-11),
+    "wave": (KNOWN["wave"].phi, 1, 1e-12),
+}  # fmt: skip
+SCALES = [0.03, 0.1, 0.3, 1.0, 3.0, 4.0, 10.0, 15.0, 30.0, 3000.0]
+
+
+def outcome(phi: Function, ndim: int, error: float) -> str:
+    try:
+        made = bochner.from_function(phi, ndim=ndim)
+    except (NotPositiveDefiniteError, UndecidedError) as found:
+        return type(found).__name__
+    assert made.certificate.sup_error <= error
+    return "a kernel"
+
+
+@campaign
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", list(AT_ANY_SCALE))
+def test_an_outcome_does_not_depend_on_the_scale(name, scale):
+    phi, ndim, error = AT_ANY_SCALE[name]
+    expected = "a kernel" if error else "NotPositiveDefiniteError"
+    assert outcome(lambda r: phi(r / scale), ndim, error) == expected
+
+
+def test_twice_the_scale_is_half_the_frequency_to_the_last_bit():
+    """Lags are measured by the lag where phi has fallen half-way."""
+    one, two = (bochner.from_function(lambda x, s=s: askey(1.5)(x / s)) for s in (0.7, 1.4))
+    np.testing.assert_array_equal(one.transport([0.1, 0.3]), 2.0 * two.transport([0.1, 0.3]))
+    assert one.certificate.tail_start == 2.0 * two.certificate.tail_start
+    assert one.certificate.mass == two.certificate.mass
+
+
+@campaign
+@pytest.mark.parametrize(("power", "ndim"), [(1.45, 2), (1.8, 3)])
+def test_a_function_that_is_hardly_no_kernel_is_not_accepted(power, ndim):
+    """Its spectrum is negative at high frequencies alone, by some 1e-6 of the mass and by 2e-3."""
+    assert outcome(askey(power), ndim, 0.0) == "UndecidedError"
+
+
 # -- what is not a kernel ----------------------------------------------------------------------------------------------
 
 SINC_LOWEST = 4.493409457909064  # tan z = z
