@@ -423,10 +423,8 @@ def _warn_of_16_bits(frequencies: Any, positions: Array, xp: ModuleType, name: s
         )
     if getattr(frequencies.dtype, "itemsize", 2) != 2 or array.dtype_name(frequencies) not in _NARROW:
         return
-    if not (array.has_host_values(frequencies) and array.has_host_values(positions)) or 0 in (
-        *frequencies.shape,
-        *positions.shape,
-    ):
+    is_seen = array.has_host_values(frequencies) and array.has_host_values(positions)
+    if not is_seen or 0 in (*frequencies.shape, *positions.shape):
         return
     omega, places = (np.abs(array.to_host(array.widen(one, xp))) for one in (frequencies, positions))
     missed = 0.5 * array.resolution(frequencies) * float(np.max(omega)) * float(np.max(places))
@@ -448,10 +446,8 @@ def warn_of_narrow_positions(positions: Array, frequencies: Array, name: str) ->
     if getattr(positions.dtype, "itemsize", 2) not in (2, 4):
         return
     kind = array.dtype_name(positions)
-    if kind not in (*_NARROW, "float32"):
-        return
     is_seen = not libraries.is_compiling() and array.library(positions).is_readable(positions)
-    if not is_seen and kind == "float32":
+    if kind not in (*_NARROW, *("float32",) * is_seen):
         return
     last, wider = 2.0 / array.resolution(positions), "float64" if kind == "float32" else "float32 or float64"
     host = array.to_host(positions) if is_seen else None

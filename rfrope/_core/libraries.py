@@ -276,16 +276,15 @@ class _Torch(Library):
             raise TypeError(f"{name} is a tensor of layout {x.layout}; expected a dense one: pass {name}.to_dense()")
 
     def check_distributed(self, arrays: Mapping[str, Any]) -> None:
-        """Refuse a DTensor beside numbers that every process has whole, unless torch was told to take them so."""
-        apart = {name: x for name, x in arrays.items() if type(x).__name__ == "DTensor"}
+        """Refuse a DTensor beside numbers that every process has whole, unless torch was told so, by no public name."""
+        apart = [name for name, x in arrays.items() if type(x).__name__ == "DTensor"]
         beside = [name for name, x in arrays.items() if not (name in apart or x is None or isinstance(x, int | float))]
-        for name, x in apart.items() if beside else ():
-            if is_compiling() or not x._op_dispatcher._allow_implicit_replication:  # there is no public way to ask
-                raise TypeError(
-                    f"{name} is a DTensor and {beside[0]} is not; expected {name}.to_local(), as ColwiseParallel with "
-                    "use_local_output=True gives it, or a call through local_map or within implicit_replication() of "
-                    "torch.distributed.tensor.experimental"
-                )
+        if apart and beside and (is_compiling() or not arrays[apart[0]]._op_dispatcher._allow_implicit_replication):
+            raise TypeError(
+                f"{apart[0]} is a DTensor and {beside[0]} is not; expected {apart[0]}.to_local(), as "
+                "use_local_output=True of ColwiseParallel gives it, or local_map or implicit_replication() of "
+                "torch.distributed.tensor.experimental"
+            )
 
     def to_host(self, x: Array, name: str) -> np.ndarray:
         if x.is_meta:

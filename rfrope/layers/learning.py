@@ -137,8 +137,8 @@ class LearningModule(LaunchingModule):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *others: Any) -> None:
         """Accept the states of other rotary modules, but keep the Rope.
 
-        A state whose version is that of the other kind of module, RoPE or polar, is refused: shapes may agree. So is one
-        of learned frequencies for a module that learns factors: until 0.2 ``learnable=True`` meant frequencies.
+        A state whose version is that of the other kind of module, RoPE or polar, is refused: shapes may agree. So is
+        one of learned frequencies for a module that learns factors: until 0.2 ``learnable=True`` meant frequencies.
         """
         version = others[0].get("version")
         has = [name for name in LEARNABLE.values() if f"{prefix}{name}" in state_dict]

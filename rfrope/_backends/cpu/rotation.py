@@ -1,7 +1,7 @@
 """Rotation of arrays in the memory of the CPU: a plan from layouts and options, then compiled loops.
 
-`rotated_at_once` and `rotated_both` read and turn small dense arrays in one flat pass, and leave to the gate whatever
-needs more; the functions named as the generic ones take what the gate has read.
+`rotated_at_once` and `rotated_both` read and turn small dense arrays in one flat pass, and leave the rest to the gate;
+the functions named as the generic ones take what the gate has read.
 """
 
 from __future__ import annotations
@@ -167,33 +167,30 @@ def view_of_memory(value: Any) -> Any:
 
 def _dense_places(positions: Any) -> np.ndarray | None:
     """Return an integer, or a dense array of numbers, as such an array; None for anything else."""
-    positions = np.array(positions) if type(positions) is int else positions
-    is_dense = type(positions) is np.ndarray and positions.dtype in _PLACES and positions.flags.carray
-    return positions if is_dense else None
+    places = np.array(positions) if type(positions) is int else positions
+    return places if type(places) is np.ndarray and places.dtype in _PLACES and places.flags.carray else None
 
 
 def _dense_call(
     dtype: str, x: Any, places: np.ndarray, read: Frequencies, pairings: tuple[Any, Any], inverse: Any, scale: float
 ) -> tuple[Any, ...] | None:
-    """Return what turns dense features at positions of some shapes; None where their plan is not fit, or not small.
+    """Return what turns dense features at some positions; None where their plan is not fit, or not small.
 
     That is the shape of the result, the bytes of the features, and the loop's arguments before and after the arrays.
     """
-    pairing, out_pairing = pairings
-    out_pairing = pairing if out_pairing is None else out_pairing
+    pairing, out_pairing = pairings[0], pairings[0] if pairings[1] is None else pairings[1]
     if type(pairing) is not str or type(out_pairing) is not str or type(inverse) is not bool or dtype not in DTYPES:
         return None
-    at, a, b = (tuple(x), None), (places.shape, None), read.layout
+    at, a = (tuple(x), None), (places.shape, None)
     try:
-        plan = plan_of(dtype, at, None, fields.POSITIONS, a, b, None, None, pairing, out_pairing, inverse)
+        plan = plan_of(dtype, at, None, fields.POSITIONS, a, read.layout, None, None, pairing, out_pairing, inverse)
     except ValueError:  # shapes do not fit, or there is no such pairing
         return None
     if not (plan.is_fit and plan.is_small and plan.elements):
         return None
-    before = plan.loop, plan.addresses[APART], plan.addresses[IN_PLACE], plan.items
-    # of float32 the gate looks at what it may have to warn of (see `angles.warn_of_narrow_positions`)
     most = (2.0**24, MISSED * 2.0**24 / max(read.fastest, 1.0)) if places.dtype.char == "f" else (LARGEST, LARGEST)
     after = read.address, read.values.nbytes, scale, plan.like, *most
+    before = plan.loop, plan.addresses[APART], plan.addresses[IN_PLACE], plan.items
     return plan.shape, plan.elements * plan.size, before, after
 
 
