@@ -281,9 +281,8 @@ class _Torch(Library):
         beside = [name for name, x in arrays.items() if not (name in apart or x is None or isinstance(x, int | float))]
         if apart and beside and (is_compiling() or not arrays[apart[0]]._op_dispatcher._allow_implicit_replication):
             raise TypeError(
-                f"{apart[0]} is a DTensor and {beside[0]} is not; expected {apart[0]}.to_local(), as "
-                "use_local_output=True of ColwiseParallel gives it, or local_map or implicit_replication() of "
-                "torch.distributed.tensor.experimental"
+                f"{apart[0]} is a DTensor and {beside[0]} is not; expected .to_local(), use_local_output=True of "
+                "ColwiseParallel, or local_map or implicit_replication() of torch.distributed.tensor.experimental"
             )
 
     def to_host(self, x: Array, name: str) -> np.ndarray:
