@@ -13,7 +13,6 @@ from ropes import CONTEXT, KINDS, SEEDS, carried_by, features
 from rfrope import Rope, exports
 
 D = 32
-LADDER = BASE ** (-np.arange(D) / D)
 
 
 def made(dtype: str | None = "bfloat16", **changes: Any) -> dict[str, Any]:
@@ -23,11 +22,12 @@ def made(dtype: str | None = "bfloat16", **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_frequencies_are_those_of_the_weights_dtype(dtype):
     torch = installed("torch")
-    rope = report("DeepSpeed", made(dtype)).rope
-    wanted = torch.from_numpy(LADDER).to(getattr(torch, dtype)).double().numpy()
-    assert np.array_equal(rope.frequencies, wanted)
-    error = np.max(np.abs(rope.frequencies / LADDER - 1.0))
-    assert (error > 1e-4, rope.attention_factor, rope.pairing) == (True, 1.0, "half")
+    for base in (BASE, (1.0 + 2.0**-8) ** -D, (1.0 + 2.0**-11) ** -D):  # the second frequency is a tie
+        rope, ladder = report("DeepSpeed", made(dtype, rope_theta=base)).rope, base ** (-np.arange(D) / D)
+        wanted = torch.from_numpy(ladder).float().to(getattr(torch, dtype)).double().numpy()
+        assert np.array_equal(rope.frequencies, wanted)
+        error = np.max(np.abs(rope.frequencies / ladder - 1.0))
+        assert (error > 1e-4, rope.attention_factor, rope.pairing) == (True, 1.0, "half")
 
 
 def test_no_scheme_is_read():

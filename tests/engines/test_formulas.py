@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from engine_configs import BASE, CONTEXT, LISTS, ORIGINAL, YARN, D, config, phi3, report
 
+from rfrope.engines import formulas
+
 
 @pytest.mark.parametrize("engine", ["vLLM", "SGLang", "exllamav3", "llama.cpp", "TensorRT-LLM"])
 def test_longrope_changes_its_list_beyond_the_original_context(engine):
@@ -22,6 +24,12 @@ def test_longrope_changes_its_list_beyond_the_original_context(engine):
             own = made | {"rope_scaling": made["rope_scaling"] | {"short_mscale": 1.25, "long_mscale": 1.5}}
             expected = {"short": 1.25, "long": 1.5}[kind] if engine in ("vLLM", "SGLang") else ratio
             assert report(engine, own, seq_len).rope.attention_factor == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("count", [3, 5])
+def test_as_many_factors_as_frequencies(count):
+    with pytest.raises(formulas.RefusedError, match=f"stops with an error: {count} factors for 4 frequencies"):
+        formulas.divide_ladder(np.ones(4), [1.0] * count)
 
 
 @pytest.mark.parametrize(

@@ -426,6 +426,10 @@ def test_a_class_that_pairs_as_the_rope_does():
             lambda: exports.export(replace(ROPE, attention_factor=1.1), "llama.cpp", architecture="gemma4"),
             r"the attention factor 1\.1 would multiply the sliding layers of gemma4 too",
         ),
+        (
+            lambda: exports.export(replace(ROPE, attention_factor=0.9), "llama.cpp", architecture="gemma4"),
+            r"the attention factor 0\.9 would multiply the sliding layers of gemma4 too",
+        ),
         (lambda: exports.write("a.txt", ROPE, "vllm"), r"'a.txt'; expected for vLLM a name that ends in \.json"),
         (lambda: exports.write("a.npz", ROPE, "mlx", model="a"), "model is 'a', but nothing is copied for MLX"),
         (lambda: exports.write("a.gguf", ROPE, "llama.cpp"), "model is None; expected for llama.cpp the GGUF to copy"),

@@ -277,6 +277,8 @@ def test_the_rival_of_equal_ones_is_the_nearest():
     assert found.mass == pytest.approx(1.0 / 7.0, rel=1e-6)  # -2, -12, ..., -62
     both = heads.positional_attention(OMEGA, 9, offset=0, causal=False, query_position=4)
     assert both.rival == -1
+    away = {"offset": [-1, -2], "offset_weights": [-1.0, -1.0], "causal": False, "query_position": 4}
+    assert heads.positional_attention(OMEGA, 9, **away).rival == 4
 
 
 def test_an_offset_without_a_key_has_no_mass():
