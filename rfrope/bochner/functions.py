@@ -51,7 +51,8 @@ def from_function(
     ndim : int
         Number of position axes, 1 to 3. Leave it out for a sequence.
     scale : float, optional
-        A lag, in units of position, near which phi has fallen half-way to its limit. Default: found.
+        A lag, in units of position, near which phi has fallen half-way to its limit. Default: found. Lags are measured
+        by it, so that phi(x) and phi(x / s) have the same outcome.
     tolerance : float
         Negative spectral mass that counts as rounding (or the errors of phi observed in the computation, if larger).
 
