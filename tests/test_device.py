@@ -335,13 +335,14 @@ def refusing(strict, monkeypatch):
             refuse(name, lambda *_: True)
     for name in ("__getitem__", "__setitem__"):
         refuse(name, lambda i, *_: any(isinstance(part, kind) for part in (i if isinstance(i, tuple) else (i,))))
-    watched, namespace_of, clip = Watched(strict), array._namespace_of, array.clip
+    watched, clip, record = Watched(strict), array.clip, type(array.library(strict.ones(1)))
+    namespace_of = record.namespace
 
-    def watch(name: str, value: Any) -> Any:
-        found = namespace_of(name, value)
+    def watch(self: Any, x: Any, name: str) -> Any:
+        found = namespace_of(self, x, name)
         return watched if found is strict else found
 
-    monkeypatch.setattr(array, "_namespace_of", watch)
+    monkeypatch.setattr(record, "namespace", watch)
     monkeypatch.setattr(array, "clip", lambda *args: clip(*args[:-1], strict if args[-1] is watched else args[-1]))
     return watched
 

@@ -121,8 +121,10 @@ def align(rows: Sequence[Sequence[str]], left: Collection[int] | None = None, *,
         return [*one, "", *other]
     lines = []
     for row in [*rows[:1], *([["-" * width for width in widths]] if rule else []), *rows[1:]]:
+        hangs = ["  ", *[""] * len(row)]  # a name that is broken begins no line
         cells = [
-            textwrap.wrap(cell, width, break_on_hyphens=False) or [""] for cell, width in zip(row, widths, strict=True)
+            textwrap.wrap(cell, width, break_on_hyphens=False, subsequent_indent=hang) or [""]
+            for cell, width, hang in zip(row, widths, hangs, strict=False)
         ]
         for line in itertools.zip_longest(*cells, fillvalue=""):
             padded = [

@@ -91,7 +91,6 @@ MANY, LONG, SIDE = (
 )  # numbers of no memory of their own, rows for 64 blocks, and the side of a square
 LADDER, WIDE_LADDER = [1.0, 0.5, 0.25, 0.125], rfrope.geometric(64)
 X = np.ones((4, 8))
-WIDE = {"model_type": "llama", "num_attention_heads": 1}
 
 
 def many(*shape, value=0.5, dtype=np.float64):
@@ -248,12 +247,7 @@ GREEDY = {
         lambda: rfrope.validate("gaussian", q=many(MANY, 8), k=many(MANY, 8), lags=[1.0], n_samples=64, n_trials=8),
         "the size of q",
     ),
-    "from_config": (lambda: rfrope.from_config({**WIDE, "hidden_size": MOST}), "head_dim"),
     "models.from_rope_parameters": (lambda: models.from_rope_parameters({}, head_dim=MOST, rope_theta=1e4), "head_dim"),
-    "models.can_relocate": (lambda: models.can_relocate({**WIDE, "hidden_size": MOST}), "head_dim"),
-    "models.list_layers": (lambda: models.list_layers({**WIDE, "hidden_size": MOST}), "head_dim"),
-    "models.diff": (lambda: models.diff({**WIDE, "hidden_size": MOST}, WIDE), "head_dim"),
-    "models.compare": (lambda: models.compare({**WIDE, "hidden_size": MOST}), "head_dim"),
     "models.audit": (lambda: models.audit(many(MANY, 8), rfrope.Rope(LADDER)), "the size of table"),
     "exports.export": (lambda: exports.export(LADDER, "onnx", context=MOST), "context"),
     "exports.rounding": (lambda: exports.rounding(LADDER, "onnx", context=MOST), "context"),
@@ -390,6 +384,10 @@ GREEDY = {
 TOKENS, LAGS = np.ones((1024, 1, 64)), np.ones(2**16)
 # the other public functions, and why they hold little
 MODEST = {
+    **dict.fromkeys(
+        ("from_config", "models.can_relocate", "models.list_layers", "models.diff", "models.compare"),
+        "heads of a config have at most 65536 features, and models as many layers",
+    ),
     "load": "a file asks by its length (tests/core/test_files.py)",
     "models.conformance": "it makes the same vectors always",
     "models.probe": "it asks a model that is there, in vectors as wide as its heads",
