@@ -95,8 +95,8 @@ def rotate(
         Features of a real floating dtype, d even.
     positions : array_like
         Integers or floats, in any order: any shape ``P`` for frequencies ``(D,)``; ``(*P, k)`` for frequencies
-        ``(*H, D, k)``. Integers are exact up to 2**53. 16-bit floats warn if they are too large to represent every
-        whole number, and always where values are not read (devices, compiled graphs).
+        ``(*H, D, k)``. Integers are exact up to 2**53. Floats of 16 and 32 bits warn if they are too large to represent
+        every whole number, or fractions that matter; where values are not read (devices, graphs), all of 16 bits do.
     frequencies : array_like, radians per unit of position
         ``(D,)``, ``(D, k)``, or per head ``(H, D, k)``; 2D <= d, and features beyond 2D are not rotated. The phases,
         ``P + (D,)`` or the shape of ``positions @ frequencies^T`` under broadcasting, must broadcast to the leading
