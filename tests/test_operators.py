@@ -306,6 +306,7 @@ def test_operators_of_functions(name, device):
     assert seen.wide == 0
 
 
+@pytest.mark.filterwarnings("ignore::rfrope._core.angles.PrecisionWarning")  # their bits are what is meant
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("name", TURNS)
 def test_turns_by_few_operators_are_exact(name, dtype, without_loops, monkeypatch):

@@ -231,6 +231,7 @@ def narrow(monkeypatch):
 FAR = torch.tensor([131_071.5, 2.0**23 - 0.5, -3.25, 1e5 + 0.125, 0.1])
 
 
+@pytest.mark.filterwarnings("ignore::rfrope._core.angles.PrecisionWarning")  # their bits are what is meant
 @pytest.mark.parametrize("name", ["known", "sets", "interleaved with a factor"])
 @pytest.mark.parametrize("learns", [False, True])
 def test_float_positions_meet_all_bits_of_frequencies(name, learns, narrow):
@@ -251,6 +252,7 @@ def test_float_positions_meet_all_bits_of_frequencies(name, learns, narrow):
         torch.testing.assert_close(one.detach().double(), torch.from_numpy(turned), rtol=0, atol=ERROR)
 
 
+@pytest.mark.filterwarnings("ignore::rfrope._core.angles.PrecisionWarning")  # their bits are what is meant
 def test_float_positions_of_functions_meet_them_too(narrow):
     x = features(MODULES["known"]())[0]
     exact = rfrope.rotate(x.detach().double().numpy(), FAR.double().numpy(), ROPE)
