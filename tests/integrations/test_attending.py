@@ -78,6 +78,19 @@ def test_the_layers_without_a_window_are_read_by_their_kind():
         atlas(model, DOCUMENTS, part="full_attention")
 
 
+def test_a_rope_that_depends_on_the_length_is_that_of_the_documents():
+    dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    found = atlas(made(rope_parameters=dynamic, max_position_embeddings=4, initializer_range=0.3), DOCUMENTS)
+    assert {*found.layer.tolist()} == {0, 1}
+
+
+def test_layers_have_scales_of_their_own():
+    model = made()
+    before = atlas(model, DOCUMENTS).variance.value
+    model.model.layers[1].self_attn.scaling *= 2.0
+    np.testing.assert_allclose(atlas(model, DOCUMENTS).variance.value / before, [1.0] * 4 + [4.0] * 4, rtol=1e-5)
+
+
 def test_a_config_that_was_changed_after_the_model_was_made_is_found():
     model = made()
     before = model.config._attn_implementation

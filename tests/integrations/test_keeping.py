@@ -315,7 +315,7 @@ def test_a_model_that_gives_nan_is_said_to_do_so(place, what):
 def test_a_cache_that_is_not_that_of_the_layer_is_refused(model, monkeypatch):
     """As of layers that run several times, with a cache for each, so that a Rope of the cache's number is another's."""
     own = keeping._Reading.update
-    shifted = lambda self, key, value, layer, *more: own(self, key, value, layer + 1, *more)  # noqa: E731
+    shifted = lambda self, key, value, layer, *_, **__: own(self, key, value, layer + 1)  # noqa: E731
     monkeypatch.setattr(keeping._Reading, "update", shifted)
     ropes = [rfrope.geometric(8)] * model.config.num_hidden_layers
     why = "layer 0 keeps its keys as those of layer 1; expected keys='window'"

@@ -321,6 +321,9 @@ def test_kernels_of_flash_attention_take_heads_of_256_features():
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(ValueError, match=r"heads of 256 features, but polar keys have 320; expected attn_implement"):
         use_polar(model, 160)
+    model = made(head_dim=128)
+    model.config._attn_implementation = "flash_attention_2"
+    assert use_polar(model, 128).attentions == 2
 
 
 def test_a_polar_rope_is_not_for_replace_rotary_nor_twice():

@@ -152,3 +152,5 @@ def test_models_that_cannot_be_read_are_refused_with_the_reason():
     with replace_rotary(model, rfrope.geometric(8)), pytest.raises(ValueError, match="was already modified"):
         next(read_heads(model, DOCUMENTS))
     assert next(iter(read_heads(model, DOCUMENTS, layers=[1]))).heads == [(1, head) for head in range(4)]
+    model = made("lfm2", layer_types=["conv", "full_attention"])
+    assert next(iter(read_heads(model, DOCUMENTS))).heads == [(1, head) for head in range(4)], "the first is none"

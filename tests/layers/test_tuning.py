@@ -416,6 +416,18 @@ def test_the_best_look_by_the_mean_of_its_parts_is_kept():
     assert not np.array_equal(ropes[2], ropes[0])
 
 
+def test_patience_is_of_looks_since_the_best():
+    model, loss = downhill()
+    said = iter([3.0, 2.0, 2.5, 1.0, 1.5, 1.2])
+
+    def looks(x):
+        return loss(x) if torch.is_grad_enabled() else torch.tensor(next(said, 0.0))
+
+    found = descended((model, looks), steps=9, check_every=1, patience=2)
+    assert [line["validation"]["all"] for line in found.history] == pytest.approx([3.0, 2.0, 2.5, 1.0, 1.5, 1.2])
+    assert found.steps == 3
+
+
 def test_parts_weigh_alike_whatever_documents_they_have():
     """By the mean of all documents the other start would win."""
     model, loss = downhill()
