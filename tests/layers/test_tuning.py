@@ -416,6 +416,18 @@ def test_the_best_look_by_the_mean_of_its_parts_is_kept():
     assert not np.array_equal(ropes[2], ropes[0])
 
 
+def test_a_leader_that_broke_does_not_go_on_and_is_kept():
+    model, loss = downhill()
+
+    def breaks(x):
+        is_near = np.array_equal(model[0].start.frequencies, STARTS["near"].frequencies)
+        return loss(x) * (math.nan if is_near and torch.is_grad_enabled() else 1.0) + (0.0 if is_near else 9.0)
+
+    found = descended((model, breaks), starts=STARTS, steps=8, check_every=1)
+    steps = {name: max(line["step"] for line in found.history if line["start"] == name) for name in STARTS}
+    assert (found.start, steps) == ("near", {"near": 0, "far": 8})
+
+
 def test_patience_is_of_looks_since_the_best():
     model, loss = downhill()
     said = iter([3.0, 2.0, 2.5, 1.0, 1.5, 1.2])
