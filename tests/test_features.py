@@ -197,13 +197,14 @@ def test_linear_attention_is_the_sum_over_all_pairs(xp, causal, block):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("wide", ["q, k", "v"])
+@pytest.mark.parametrize("wide", ["q", "k", "v", "denominator"])
 def test_float64_beside_float32_is_computed_in_float64(xp, wide, causal):
     """Features of few digits, so that their products are exact in float32: what is lost are digits of values."""
     q, k = RNG.integers(1, 9, (2, 6, 5)).astype(float)
-    dtype = {name: "float64" if name in wide else "float32" for name in "qkv"}
-    v = RNG.standard_normal((6, 3)).astype(dtype["v"])
-    found = features.linear_attention(xp(q, dtype["q"]), xp(k, dtype["k"]), xp(v), causal=causal, block=4)
+    v = RNG.standard_normal((6, 3)).astype("float64" if wide == "v" else "float32")
+    one, other = (xp(x, "float64" if wide == name else "float32") for name, x in (("q", q), ("k", k)))
+    below = (xp(q), xp(k)) if wide == "denominator" else None
+    found = features.linear_attention(one, other, xp(v), causal=causal, denominator=below, block=4)
     np.testing.assert_array_equal(found.dtype, xp(v).dtype)
     wanted = attention(q, k, v.astype(float), causal).astype(v.dtype)
     np.testing.assert_allclose(xp.host(found), wanted, rtol=1e-14 if wide == "v" else 0.0)

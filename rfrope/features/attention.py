@@ -90,7 +90,9 @@ def linear_attention(
     _check_tokens(rows, causal)
     v = rows["v"]
     rows = {name: to_computable(one, xp) for name, one in rows.items()}
-    ones = xp.ones_like(rows["v"][..., :1])
+    wide = any(array.dtype_name(one) == "float64" for one in rows.values())
+    last = array.astype(rows["v"], xp.float64 if wide else xp.float32, xp)
+    ones = xp.ones_like(last[..., :1])
     if scale is not None:
         scale = array.astype(read_vectors("scale", scale, xp, device), rows["k"].dtype, xp)
         if scale.shape[-1] != rows["k"].shape[-2]:
@@ -99,10 +101,10 @@ def linear_attention(
             )
     arguments = (scale, causal, block, xp)
     if denominator is None:
-        both = _summed(rows["q"], rows["k"], xp.concat([rows["v"], ones], axis=-1), *arguments)
+        both = _summed(rows["q"], rows["k"], xp.concat([last, ones], axis=-1), *arguments)
         above, below = both[..., :-1], both[..., -1:]
     else:
-        above = _summed(rows["q"], rows["k"], rows["v"], *arguments)
+        above = _summed(rows["q"], rows["k"], last, *arguments)
         below = _summed(rows["denominator[0]"], rows["denominator[1]"], ones, *arguments)
     if array.has_host_values(below) and bool(xp.any(below == 0.0)):
         warnings.warn(
