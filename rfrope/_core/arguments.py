@@ -225,3 +225,16 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
             elif length != 1 and length != common[axis]:
                 raise ValueError("shapes do not broadcast")
     return tuple(common)
+
+
+def kinds_within(value: Any) -> set[type]:
+    """Return the types of what nested lists and tuples hold, as deep as NumPy reads them; none of anything else."""
+    found: set[type] = set()
+    level = [value] if isinstance(value, list | tuple) else []
+    for _ in range(64):
+        kinds = set().union(*(map(type, one) for one in level))
+        found |= kinds
+        if not any(issubclass(kind, list | tuple) for kind in kinds):
+            break
+        level = list({id(inner): inner for one in level for inner in one if isinstance(inner, list | tuple)}.values())
+    return found

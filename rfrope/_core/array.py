@@ -18,7 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from rfrope._core import capacity
-from rfrope._core.arguments import broadcast, show
+from rfrope._core.arguments import broadcast, kinds_within, show
 from rfrope._core.capacity import parts
 from rfrope._core.lazy import DASK, JAX, MLX
 from rfrope._core.libraries import CUPY, NUMPY, OTHER, STRICT, TORCH, Library, imported, is_compiling
@@ -181,7 +181,7 @@ def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
 
 def host_numbers(value: Any, name: str) -> np.ndarray:
     """Return Python numbers, or lists of them, as a NumPy array, or say why that cannot be."""
-    for kind in set(map(type, value)) if isinstance(value, list | tuple) else ():
+    for kind in kinds_within(value):
         _is_plain(None, name, kind)  # NumPy would drop their masks
     try:
         host = np.asarray(value)

@@ -123,7 +123,7 @@ def align(rows: Sequence[Sequence[str]], left: Collection[int] | None = None, *,
     for row in [*rows[:1], *([["-" * width for width in widths]] if rule else []), *rows[1:]]:
         hangs = ["  ", *[""] * len(row)]  # a name that is broken begins no line
         cells = [
-            textwrap.wrap(cell, width, break_on_hyphens=False, subsequent_indent=hang) or [""]
+            textwrap.wrap(cell, max(width, 1), break_on_hyphens=False, subsequent_indent=hang) or [""]
             for cell, width, hang in zip(row, widths, hangs, strict=False)
         ]
         for line in itertools.zip_longest(*cells, fillvalue=""):

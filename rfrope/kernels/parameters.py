@@ -79,7 +79,7 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
     """Return positive weights with sum 1 to rounding; its own result is returned unchanged.
 
     A softmax of n entries is off by up to n/2 + 2 spacings: of its dtype, or of float32 where all weights are such
-    numbers, as those of ``tolist()``.
+    numbers, as those of ``tolist()``; never more than 1 %.
     """
     if isinstance(values, np.ndarray):
         array.check_memory(120.0, values.shape, values, name)
@@ -90,7 +90,7 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
         with np.errstate(over="ignore"):
             narrow = np.asarray(checked).astype(np.float32)
         spacing = max(map(array.resolution, [*values, narrow if np.array_equal(narrow, checked) else 1.0]))
-        if abs(total - 1.0) > (0.5 * len(checked) + 2.0) * spacing:
+        if abs(total - 1.0) > min(0.01, (0.5 * len(checked) + 2.0) * spacing):
             raise ValueError(f"{name} is {show(list(checked))}, with sum {total}; expected sum 1 so that Phi(0) = 1")
     return checked if abs(total - 1.0) <= 2.0**-51 else tuple(value / total for value in checked)
 

@@ -217,3 +217,11 @@ def test_what_comes_from_a_read_only_array_is_a_copy(xp, dtype):
         made[0] = 7
     assert host[0] == 0
     assert array.astype(made, made.dtype, array.namespace(x=made)) is made
+
+
+def test_masks_inside_nested_lists_are_refused():
+    masked = np.ma.array([1.0, 2.0], mask=[False, True])
+    for value in ([masked, masked], [[masked, masked]], ([[masked]],)):
+        with pytest.raises(TypeError, match="Masked"):
+            array.host_numbers(value, "x")
+    assert array.host_numbers([[[1.0, 2.0]], [[3.0, 4.0]]], "x").shape == (2, 1, 2)

@@ -60,3 +60,9 @@ def test_a_softmax_of_a_narrow_dtype_is_normalised(dtype, read):
 def test_bounds_are_powers_of_two_in_errors():
     with pytest.raises(ValueError, match=r"expected a positive number from 2\*\*-500 to 2\*\*500$"):
         parameters.positive("scale", 1e200)
+
+
+@pytest.mark.parametrize("total", [0.6, 1.4])
+def test_many_narrow_weights_are_not_taken_with_another_sum(total):
+    with pytest.raises(ValueError, match="expected sum 1"):
+        parameters.shares("weights", np.full(1024, total / 1024, np.float16))
