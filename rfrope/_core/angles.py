@@ -446,18 +446,18 @@ def warn_of_narrow_positions(positions: Array, frequencies: Array, name: str) ->
     if getattr(positions.dtype, "itemsize", 2) not in (2, 4):
         return
     kind = array.dtype_name(positions)
-    is_seen = not libraries.is_compiling() and array.library(positions).is_readable(positions)
-    if kind not in (*_NARROW, *("float32",) * is_seen):
+    if kind not in (*_NARROW, "float32"):
         return
+    is_seen = not libraries.is_compiling() and array.library(positions).is_readable(positions)
     last, wider = 2.0 / array.resolution(positions), "float64" if kind == "float32" else "float32 or float64"
     host = array.to_host(positions) if is_seen else None
-    largest = 0.0 if host is None else float(np.max(np.abs(host), initial=0.0))
-    if host is None or last < largest < math.inf:
+    largest = math.inf if host is None else float(np.max(np.abs(host), initial=0.0))
+    if kind != "float32" if host is None else last < largest < math.inf:
         _warn(
             f"{name} has dtype {kind}, which lacks whole numbers above {last:.8g}: tokens there may turn by the "
             f"positions of others; expected integers, or {wider}"
         )
-    elif largest < math.inf and array.library(frequencies).is_readable(frequencies) and 0 not in frequencies.shape:
+    elif host is not None and array.library(frequencies).is_readable(frequencies) and 0 not in frequencies.shape:
         binade = 2.0 ** (math.frexp(largest)[1] - 1)
         spacing = 2.0 * binade / last
         missed = 0.5 * spacing * float(np.max(np.abs(array.to_host(frequencies))))
