@@ -83,13 +83,18 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
     """
     if isinstance(values, np.ndarray):
         array.check_memory(120.0, values.shape, values, name)
+    spacing = array.resolution(values)
+    if not isinstance(values, np.ndarray) and hasattr(values, "dtype") and getattr(values, "ndim", 0) == 1:
+        if array.needs_gradient(values):
+            raise TypeError(f"{name} requires gradients, which do not go through a kernel; expected {name}.detach()")
+        values = angles.numbers_on_host(values, name)
     values = arguments.listed(name, values, "a sequence of positive numbers with sum 1")
     checked = tuple(arguments.positive(name, value) for value in values)
     total = math.fsum(checked)
     if abs(total - 1.0) > 1e-9:
         with np.errstate(over="ignore"):
             narrow = np.asarray(checked).astype(np.float32)
-        spacing = max(map(array.resolution, [*values, narrow if np.array_equal(narrow, checked) else 1.0]))
+        spacing = max(spacing, *map(array.resolution, [*values, narrow if np.array_equal(narrow, checked) else 1.0]))
         if abs(total - 1.0) > min(0.01, (0.5 * len(checked) + 2.0) * spacing):
             raise ValueError(f"{name} is {show(list(checked))}, with sum {total}; expected sum 1 so that Phi(0) = 1")
     return checked if abs(total - 1.0) <= 2.0**-51 else tuple(value / total for value in checked)

@@ -336,15 +336,22 @@ class SpectralMixture(Family):
             yield weight, tuple(np.broadcast_to(mean, self.ndim).tolist()), scale
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
-        def term(weight: Any, mean: Any, scale: Any, lags: Array) -> Array:
+        def term(weight: Any, mean: Any, scale: Any, lags: Array, waves: Array | None = None) -> Array:
             envelope = xp.exp(-0.5 * square(lags * spread(scale, lags, xp), xp))
-            seen = xp.where((envelope == 0.0)[..., None], xp.zeros_like(lags), lags)
-            return weight * envelope * _wave(mean, seen, xp)
+            if waves is None:
+                seen = xp.where((envelope == 0.0)[..., None], xp.zeros_like(lags), lags)
+                waves = _wave(mean, seen, xp)
+            return weight * envelope * waves
 
         if isinstance(self.weights, tuple):
             return sum((term(*one, lags) for one in self._components()), start=0.0)
-        vectors = lags[..., None, :] + xp.zeros_like(self.means)  # arrays (J,) and (J, k), all at once
-        return xp.sum(term(self.weights, self.means, self.scales, vectors), axis=-1)
+        values = self.weights, self.means, self.scales  # arrays (J,) and (J, k), all at once
+        array.check_memory(128.0 * max(1, self.means.shape[0]), lags.shape, lags, "lags")
+        vectors, waves = lags[..., None, :], None
+        is_seen = array.has_host_values(lags) and array.has_host_values(self.means)
+        if is_seen and bool(xp.all((xp.abs(vectors) < LARGEST) & (xp.abs(vectors * self.means) < _KNOWN))):
+            waves, _ = turns.cos_sin(Angles(lags, self.means, None, xp))  # (..., J): rows of phases, as of a Rope
+        return xp.sum(term(*values, vectors + xp.zeros_like(self.means), waves), axis=-1)
 
     def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
         parts = []

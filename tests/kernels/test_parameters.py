@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conftest import library
 
 from rfrope._core import array
 from rfrope.kernels import parameters
@@ -55,6 +56,18 @@ def test_a_softmax_of_a_narrow_dtype_is_normalised(dtype, read):
     off = 8.0 * array.resolution(size)
     with pytest.raises(ValueError, match=r"weights is .*expected sum 1"):
         parameters.shares("weights", read(np.asarray([0.5, 0.5 + off], dtype=dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_softmax_of_other_libraries_is_read(dtype):
+    torch = library("torch").module
+    logits = torch.linspace(0.0, 1.0, 9, dtype=getattr(torch, dtype))
+    assert sum(parameters.shares("weights", torch.softmax(logits, 0))) == pytest.approx(1.0, abs=1e-15)
+    with pytest.raises(TypeError, match=r"weights requires gradients, .*; expected weights\.detach\(\)"):
+        parameters.shares("weights", torch.softmax(logits.requires_grad_(), 0))
+    jax = library("jax").module
+    found = parameters.shares("weights", jax.asarray(torch.softmax(logits.detach(), 0).float().numpy(), dtype=dtype))
+    assert sum(found) == pytest.approx(1.0, abs=1e-15)
 
 
 def test_bounds_are_powers_of_two_in_errors():
