@@ -200,7 +200,7 @@ def _runs(text: np.ndarray) -> np.ndarray:
 
 def command(script: str, arguments: list[str] | None) -> str:
     """Return the command line that makes a file, to be written into it."""
-    return shlex.join(["python", f"examples/{script}", *(sys.argv[1:] if arguments is None else arguments)])
+    return shlex.join(["python", f"experiments/{script}", *(sys.argv[1:] if arguments is None else arguments)])
 
 
 def asked(

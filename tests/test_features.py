@@ -409,6 +409,9 @@ REFUSED = {
     "denominator[0] has shape (4, 3) but denominator[1] has (4, 2)": lambda: features.linear_attention(
         F, F, F, denominator=(F, F[:, :2])
     ),
+    "scale holds NaN or infinity; expected logarithms": lambda: features.linear_attention(
+        F, F, F, scale=np.asarray([0.0, -np.inf, 0.0, 0.0])
+    ),
     "scale has shape (3,); expected (..., 4), one for each key": lambda: features.linear_attention(F, F, F, scale=F[0]),
     "denominator[0] has shape (3, 3), denominator[1] (4, 3), q (4, 3)": lambda: features.linear_attention(
         F, F, F, denominator=(F[:3], F)

@@ -346,3 +346,22 @@ def test_a_compiled_rotation_is_one_loop_that_moves_features_once(narrow, pairin
     analysis = compiled.cost_analysis()
     moved = (analysis[0] if isinstance(analysis, list) else analysis)["bytes accessed"]
     assert moved <= 1.01 * 2 * 2 * 8 * 256 * 128
+
+
+def test_the_transport_is_cut_without_float64_as_it_is_with_it(narrow):
+    from rfrope.kernels import transport_points
+
+    far = np.asarray([[0.3], [1e-300], [1 - 1e-16]])
+
+    def found(scale):
+        return transport_points(far, "exponential", scale=scale)
+
+    scale = narrow.numpy.float32(2.0)
+    with pytest.warns(UserWarning, match="tails of index 1"):
+        values, slopes = found(scale), narrow.jacrev(found)(scale)
+    wanted = transport_points(far, "exponential", scale=2.0)
+    assert np.all(np.isfinite(values))
+    assert np.all(np.isfinite(slopes))
+    np.testing.assert_allclose(values[0], wanted[0], rtol=1e-6)
+    assert np.abs(np.asarray(values)).max() == 2.0**120
+    assert np.all(np.asarray(slopes)[np.abs(np.asarray(values)) == 2.0**120] == 0.0)

@@ -456,7 +456,7 @@ def test_the_short_form_goes_on_where_it_was_interrupted(script, tmp_path, capsy
     assert rows_of(path)[: len(kept)] == kept
     assert len(rows_of(path)) == len(kept) + 2
     table = path.with_suffix(".inc").read_text("utf-8")
-    assert f"python examples/{call[0]}.py {call[1]}" in table
+    assert f"python experiments/{call[0]}.py {call[1]}" in table
     assert table.count("   * - ") == 1 + 2
     kernels = path.with_name("runs_kernels.inc").read_text("utf-8")
     assert kernels.count("   * - polar, gaussian and constant\n") == 2, "a row for each head"

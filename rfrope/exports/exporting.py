@@ -70,7 +70,7 @@ class Rounding(Result):
     scheme: str = ""
 
     def __str__(self) -> str:
-        own = f", {self.phases:.1e} of it by the engine's float32 phases, as with any RoPE" if self.phases else ""
+        own = f", at most {self.phases:.1e} by the engine's float32 phases, as with any RoPE" if self.phases else ""
         return (
             f"over {self.context} positions: frequencies to {self.frequency:.1e}, the mean kernel to "
             f"{self.kernel:.1e}, entries of cos and sin within {self.table:.1e}{own}"

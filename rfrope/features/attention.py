@@ -99,6 +99,8 @@ def linear_attention(
             raise ValueError(
                 f"scale has shape {tuple(scale.shape)}; expected (..., {rows['k'].shape[-2]}), one for each key"
             )
+        if array.has_host_values(scale) and not bool(xp.all(xp.isfinite(scale))):
+            raise ValueError("scale holds NaN or infinity; expected logarithms: a key is left out by features of 0")
     arguments = (scale, causal, block, xp)
     if denominator is None:
         both = _summed(rows["q"], rows["k"], xp.concat([last, ones], axis=-1), *arguments)

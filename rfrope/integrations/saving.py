@@ -67,7 +67,7 @@ def _written(model: Module, positions: rotations.Positions, undo: ExitStack, reg
     }
     with ExitStack() as changed, suppress(Exception):  # a model class may raise anything
         rotations.swap(config.__dict__, "rope_parameters", told.get("all", {**before, **told}), changed)
-        config.validate_rope()
+        config.validate_rope()  # transformers 5.0 has no validate()
         made = kind(config)
         if all(_turns_by(made, "" if name == "all" else f"{name}_", parameters) for name, parameters in told.items()):
             undo.push(changed.pop_all())

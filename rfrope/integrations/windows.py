@@ -21,7 +21,6 @@ Module: TypeAlias = Any
 CHUNK = 1024  # tokens whose logits are held at once in a whole reading
 EVALUATED = 4  # windows of each document and part that are read
 _CACHES = ("cache", "past_key_values")  # names of a cache, from transformers 5.24 on and before it
-_CACHE = next(name for name in _CACHES if name in CausalLMOutputWithPast.__dataclass_fields__)
 
 
 class Batch(NamedTuple):
@@ -163,7 +162,8 @@ def mean_by_document(losses: Tensor, documents: np.ndarray, many: int) -> Tensor
 def name_cache(model: Module) -> str:
     """Return the parameter by which a model takes a cache: of this transformers, unless it was written for another."""
     taken = inspect.signature(model.forward).parameters
-    return next((name for name in _CACHES if name in taken), _CACHE)
+    outputs = CausalLMOutputWithPast.__dataclass_fields__
+    return next(name for names in (taken, outputs) for name in _CACHES if name in names)
 
 
 def _pieces(model: Module, ids: Tensor, positions: Tensor) -> Iterator[tuple[slice, int, Tensor]]:
@@ -181,7 +181,7 @@ def _pieces(model: Module, ids: Tensor, positions: Tensor) -> Iterator[tuple[sli
         for first in range(0, ids.shape[1], CHUNK):
             some = slice(first, first + CHUNK)
             found = model(ids[rows, some], position_ids=positions[rows, some], use_cache=True, **{name: cache})
-            cache = found[_CACHE]
+            cache = next(found[one] for one in _CACHES if one in found)
             yield rows, first, found.logits
 
 

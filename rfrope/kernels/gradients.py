@@ -30,6 +30,7 @@ _TAIL_GRID = np.arange(-3.6, 7.0, 0.12)  # of t in r = exp(t - exp(-t)), by whic
 _TAIL_NODES = np.exp(_TAIL_GRID - np.exp(-_TAIL_GRID))
 _TAIL_WEIGHTS = 0.12 * _TAIL_NODES * (1.0 + np.exp(-_TAIL_GRID))
 _NEWTON_STEPS = 12
+_LARGEST_NARROW = 2.0**120  # where float64 is missing
 _TAIL_BYTES = 32.0 * _NEWTON_STEPS * _TAIL_GRID.size  # for each point, all steps being kept for gradients
 
 # factor and parameter that make the index of a law's tail, 1 without a parameter
@@ -70,8 +71,8 @@ def evaluate_phi(lags: Array, kernel: Kernel | str, **values: Array) -> Array:
 
     Notes
     -----
-    Phi has the accuracy of `Kernel.phi`, also at large phases and small lags. Only for Matern with nu among the values
-    it is the mean of a Gaussian kernel over a Gamma variable g of shape nu and rate 1: ``E exp(-nu t^2 / (2 g))``.
+    Phi has the accuracy of `Kernel.phi`, also at large phases and small lags. With nu of Matern among the values it is
+    the mean of a Gaussian kernel over a Gamma variable g of shape nu and rate 1, ``E exp(-nu t^2 / (2 g))``:
     ``nu (1 - Phi)`` is integrated by parts and summed over a grid of ``log g``, which converges exponentially: to about
     1e-13 for nu of 0.05 or more, at lags above 1e-12 of the scale.
     Values are not checked to be positive, so traced arrays are accepted.
@@ -127,13 +128,14 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     Notes
     -----
     At fixed points a frequency is a smooth function of the parameters. This is ``sample`` with these points, and its
-    derivatives are exact for these frequencies; where magnitudes are cut at 2**500, they are 0.
+    derivatives are exact for these frequencies; where magnitudes are cut at 2**500 (2**120 in float32), they are 0.
 
     Averaged over random points, they estimate the derivative of a mean over the law, as that of ``cos(lag omega)``,
     without bias if ``abs(omega)`` has a mean, and with a finite variance if its square has one. ``exponential``,
     ``matern`` with nu <= 1/2 and ``power_exponential`` with an exponent <= 1 have no mean: more points do not come
-    closer. ``matern`` with nu <= 1 and ``power_exponential`` with an exponent below 2 have no variance. Both are warned
-    of where gradients are recorded and the shape is known; the gradients of `rfrope.kernels.evaluate_phi` are exact.
+    closer. ``matern`` with nu <= 1 and ``power_exponential`` with an exponent below 2 have no variance. A warning says
+    so where gradients are recorded and the value of the shape can be read, as in PyTorch without transforms; JAX traces
+    it, and gets none. The gradients of `rfrope.kernels.evaluate_phi` are exact.
 
     At exponent 2 of ``power_exponential`` the derivative by the exponent is infinite. A tensor of it that requires a
     gradient is refused where its value is at hand.
@@ -171,6 +173,7 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     values = _read_values(law, values, xp, device)
     _check_tails(law, values)
     like = next(iter(values.values()), np.empty(0))
+    most = LARGEST if array.dtype_name(like) == "float64" else _LARGEST_NARROW
     size = values.pop(unit, None)
     if values:
         vectors = _TRANSPORT[law.name](law, host, _complete(law, values, like, xp), xp)
@@ -178,12 +181,15 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     else:
         base = law if size is None else dataclasses.replace(law, **{unit: 1.0})  # type: ignore[type-var]
         found = base.transport_points(host) if size is None else base._transport(host)  # to be cut once it has its size
-        vectors = array.from_host(found, xp, device=array.device(like), dtype=like.dtype)
+        with np.errstate(over="ignore"):
+            vectors = array.from_host(found, xp, device=array.device(like), dtype=like.dtype)
     if size is not None:
         is_length = unit in ("scale", "period")
-        is_cut = xp.abs(vectors / size if is_length else vectors * size) > LARGEST
+        is_cut = xp.abs(vectors / size if is_length else vectors * size) > most
         seen = xp.where(is_cut, xp.zeros_like(vectors), vectors)  # an overflow would make derivatives NaN
-        vectors = xp.where(is_cut, LARGEST * xp.sign(vectors), seen / size if is_length else seen * size)
+        end = xp.full_like(vectors, most)
+        end = xp.where(vectors < 0.0, -end, end)
+        vectors = xp.where(is_cut, end, seen / size if is_length else seen * size)
     return law.restore_shape(vectors)
 
 
@@ -198,6 +204,8 @@ def _check_tails(law: Kernel, values: Values) -> None:
     if name == "exponent" and index == 2.0:  # a normal law
         if any(shape is one for one in wanted):
             raise ValueError("exponent is 2.0, where its derivatives are infinite; expected less to learn it, as 1.99")
+    elif name == "exponent" and index > 2.0:
+        raise ValueError(f"exponent is {index:g}; expected at most 2")
     elif index <= 2.0:
         lacking, meaning = ("mean", "do not converge") if index <= 1.0 else ("variance", "converge slowly")
         warnings.warn(
@@ -254,6 +262,8 @@ def _complete(law: Kernel, values: Values, like: Array, xp: ModuleType) -> Value
 
 def _components(law: Kernel, values: Values, xp: ModuleType) -> Values:
     """Return weights ``(J,)``, means and scales ``(J, ndim)``."""
+    if values["weights"].ndim != 1:
+        raise ValueError(f"weights has shape {tuple(values['weights'].shape)}; expected (J,), one for each component")
     count = values["weights"].shape[0]
     for name in ("means", "scales"):
         value = values[name][:, None] if values[name].ndim == 1 else values[name]
@@ -274,7 +284,8 @@ def _move_log_uniform(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType
 
 def _move_power_exponential(law: Kernel, u: np.ndarray, values: Values, xp: ModuleType) -> Array:
     """Kanter's formula, as in ``stable_root`` of the quantiles."""
-    like, p = values["exponent"], np.maximum(u[..., :1], 1e-100)  # less changes nothing, and overflows in derivatives
+    like = values["exponent"]
+    p = np.maximum(u[..., :1], 1e-100 if array.dtype_name(like) == "float64" else 1e-30)  # derivatives would overflow
     half, w = 0.5 * like, 1.0 - p
     log_sin_p, waiting = np.log(np.sin(math.pi * np.minimum(p, w))), np.log(-np.log1p(-u[..., 1:2]))
     log_sin_p, waiting, p, w = (_constant(one, like, xp) for one in (log_sin_p, waiting, p, w))

@@ -8,6 +8,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 from campaign import sparse
+from conftest import library
 from scipy import special
 
 import rfrope
@@ -476,3 +477,19 @@ def test_without_values_both_are_the_kernels_own():
     u = points(law, 4, rng=0)
     assert transport_points(u, law).tolist() == law.transport(u).tolist()
     assert evaluate_phi([0.0, 2.0], law).tolist() == law([0.0, 2.0]).tolist()
+
+
+def test_exponents_that_are_learned_are_mapped_over_and_end_at_2():
+    torch = library("torch").module
+    u, at = np.random.default_rng(0).random((5, 3)), torch.tensor([1.5, 1.9], dtype=torch.float64)
+    found = torch.func.vmap(lambda one: transport_points(u, "power_exponential", exponent=one))(at)
+    for row, exponent in zip(found, at, strict=True):
+        torch.testing.assert_close(row, transport_points(u, "power_exponential", exponent=exponent))
+    with pytest.raises(ValueError, match=r"exponent is 2\.1; expected at most 2"):
+        transport_points(u, "power_exponential", exponent=torch.tensor(2.1, requires_grad=True))
+
+
+def test_weights_of_another_shape_are_blamed_themselves():
+    for weights in (0.3, [[0.5, 0.5]]):
+        with pytest.raises(ValueError, match=r"weights has shape .*; expected \(J,\)"):
+            evaluate_phi([1.0], "spectral_mixture", weights=np.asarray(weights))

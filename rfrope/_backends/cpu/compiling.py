@@ -161,8 +161,9 @@ class _Kept(FunctionCache):
             _note(error)
             with suppress(*_BROKEN):
                 self.flush()  # so that what is compiled now can be kept
-        while found is None and BEFORE_COMPILING:
-            BEFORE_COMPILING.pop()()
+        with suppress(IndexError):  # another thread may have said it
+            while found is None:
+                BEFORE_COMPILING.pop()()
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
