@@ -294,7 +294,7 @@ def machine_code() -> list[tuple[str, ...]]:
     _, triton = need("torch"), need("triton")
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise Missing("interpreted, as TRITON_INTERPRET says")
-    sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests"))
+    sys.path.append(str(pathlib.Path(__file__).parents[1] / "tests" / "support"))
     ahead = importlib.import_module("triton_compiled")
     named = {("q and k, " + name, OURS): ahead.source(make()) for name, make in ahead.VARIANTS.items()}
     if importlib.util.find_spec("liger_kernel"):

@@ -1,7 +1,8 @@
 """Eight hundred thousand strange inputs, in half an hour or more: ``python -m tools.fuzz --output docs/fuzzing.csv``.
 
-Each part runs a target of tests/test_fuzzing.py in a process of its own, with a seed of its own, so that nothing grows;
-most inputs go where one costs least. ``--times 0.01`` takes a hundredth; ``--workers 2`` runs two parts at a time.
+Each part runs a target of tests/input/test_fuzzing.py in a process of its own, with a seed of its own, so that nothing
+grows; most inputs go where one costs least. ``--times 0.01`` takes a hundredth; ``--workers 2`` runs two
+parts at a time.
 """
 
 from __future__ import annotations
@@ -50,7 +51,11 @@ def part(target: str, times: float, seed: int) -> tuple[int, bool, float]:
             f"--hypothesis-seed={seed}",
         ]
         begun = time.perf_counter()
-        tests = "tests/test_fuzzing.py" if target == "test_command_lines" else f"tests/test_fuzzing.py::{target}"
+        tests = (
+            "tests/input/test_fuzzing.py"
+            if target == "test_command_lines"
+            else f"tests/input/test_fuzzing.py::{target}"
+        )
         only = ["-k", "test_command_lines"] if target == "test_command_lines" else []
         ended = subprocess.run([*command, tests, *only], cwd=ROOT, env=environment, capture_output=True, text=True)
         if ended.returncode:

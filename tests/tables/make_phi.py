@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(HERE.parent / "support"))
 
 import problems  # noqa: E402
 

@@ -1,17 +1,20 @@
-"""Write docs/support.inc: ``PYTHONPATH=tests python tests/tables/make_support.py``, with PyTorch, JAX, Dask and MLX."""
+"""Write docs/support.inc: ``python tests/tables/make_support.py``, with PyTorch, JAX, Dask, MLX."""
 
 from __future__ import annotations
 
+import importlib
 import pathlib
+import sys
 
-import support
+sys.path[:0] = [str(pathlib.Path(__file__).parents[1] / one) for one in ("", "support", "libraries", "project")]
+supported = importlib.import_module("supported")
 
 PLACE = pathlib.Path(__file__).parents[2] / "docs" / "support.inc"
 
 
 def main() -> None:
     lines = [".. made by tests/tables/make_support.py", "", ".. list-table::", "   :header-rows: 1", ""]
-    for row in (support.HEADS, *support.table()):
+    for row in (supported.HEADS, *supported.table()):
         lines += [f"   {'*' if not i else ' '} - {cell}" for i, cell in enumerate(row)]
     PLACE.write_text("\n".join([*lines, ""]), encoding="utf-8")
 

@@ -13,7 +13,7 @@ from conftest import library
 
 import rfrope
 
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "relatives.rst"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "relatives.rst"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import tomllib
 import pytest
 from campaign import sparse
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(path.name for path in DOCS.glob("*.rst"))
 SLOW = ("proofs.rst", "limits.rst", "reading.rst", "inverse_design.rst", "designs.rst")  # statistics and searches

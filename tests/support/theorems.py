@@ -1,6 +1,6 @@
 """The statements of the sources as data, each with a check that measures how far the library is from it.
 
-``python tests/theorems.py`` prints the table; with a path it writes the table that docs/theorems.rst includes.
+``python tests/support/theorems.py`` prints the table; with a path it writes the table that docs/theorems.rst includes.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from theorems import CLAIMS
 
 import rfrope
 
-TABLE = pathlib.Path(__file__).parents[1] / "docs" / "theorems_table.inc"
+TABLE = pathlib.Path(__file__).parents[2] / "docs" / "theorems_table.inc"
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.source)

@@ -21,7 +21,7 @@ from campaign import HANGS, campaign
 import rfrope
 
 LAGS = np.array([-9.0, -1.0, 0.0])
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def estimate(executor=None, **options):
@@ -116,7 +116,10 @@ def test_mpi_gives_the_same_bits(count, tmp_path):
     except (ImportError, RuntimeError) as error:
         pytest.skip(f"no MPI library: {error}".partition("\n")[0])
     script = tmp_path / "pool.py"
-    script.write_text(MPI.format(paths=[str(ROOT), str(ROOT / "tests")], count=count), encoding="utf-8")
+    script.write_text(
+        MPI.format(paths=[str(ROOT), str(ROOT / "tests"), str(pathlib.Path(__file__).parent)], count=count),
+        encoding="utf-8",
+    )
     done = subprocess.run(
         [sys.executable, "-m", "mpi4py.futures", script], capture_output=True, text=True, timeout=HANGS, check=False
     )

@@ -11,7 +11,7 @@ import pytest
 from campaign import campaign
 from packages import script_at
 
-PATH = pathlib.Path(__file__).parents[1] / "docs" / "check_site.py"
+PATH = pathlib.Path(__file__).parents[2] / "docs" / "check_site.py"
 if not PATH.is_file():
     pytest.skip("docs/ is not here", allow_module_level=True)
 

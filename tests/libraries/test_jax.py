@@ -158,7 +158,7 @@ def test_with_x64_compiled_positions_are_exact_to_2_to_the_53(jax):
 
 
 def test_the_three_lines_of_the_page_run(narrow):
-    root = pathlib.Path(__file__).parents[1]
+    root = pathlib.Path(__file__).parents[2]
     pages = [(root / "docs" / "jax.rst").read_text("utf-8")]
     lines = [re.search(r"(?:^    .*\n){2}^    q, k = rotate.*\n", page, re.MULTILINE)[0] for page in pages]
     q, k = RNG.standard_normal((2, 2, 5, 64)).astype(np.float32)

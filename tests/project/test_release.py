@@ -9,7 +9,7 @@ import pytest
 
 import rfrope
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 needs_tree = pytest.mark.skipif(not (ROOT / "CITATION.cff").is_file(), reason="the source tree is not here")
 
 

@@ -11,7 +11,7 @@ from campaign import campaign
 
 import rfrope
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "mathematics.rst"
 if not PAGE.is_file():
     pytest.skip("docs/ is not here", allow_module_level=True)

@@ -20,7 +20,7 @@ from rfrope import analysis, heads
 from rfrope._core import dispatch
 
 PAIRINGS = ("half", "interleaved")
-PAGE = pathlib.Path(__file__).parents[1] / "docs" / "learning.rst"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "learning.rst"
 
 
 @pytest.fixture

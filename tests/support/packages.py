@@ -42,7 +42,7 @@ def script_at(path: Any) -> Iterator[Any]:
 
 def experiment_scripts(monkeypatch: Any, torch: Any) -> Iterator[Any]:
     """Yield what loads a script by its name, as ``python experiments/NAME.py`` finds others beside it."""
-    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parents[1] / "experiments"))
+    monkeypatch.syspath_prepend(str(pathlib.Path(__file__).parents[2] / "experiments"))
     threads = torch.get_num_threads()
     yield importlib.import_module
     torch.set_num_threads(threads)

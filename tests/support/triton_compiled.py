@@ -1,8 +1,8 @@
 """Compile the Triton kernel for a target, without a device, and print what the machine code takes.
 
-``python tests/triton_compiled.py "cuda 90"`` prints one line of JSON: for each variant registers, bytes of a stack and
-of spills, instructions, those of float64, and loads and stores of features by 128 bits and by fewer. With the word
-``rare`` behind, it is those variants that calls have less often.
+``python tests/support/triton_compiled.py "cuda 90"`` prints one line of JSON: for each variant registers, bytes of a
+stack and of spills, instructions, those of float64, and loads and stores of features by 128 bits and by fewer. With the
+word ``rare`` behind, it is those variants that calls have less often.
 """
 
 from __future__ import annotations

@@ -6,11 +6,11 @@ import pathlib
 import re
 
 import pytest
-import support
+import supported
 from campaign import sparse
 from conftest import library
 
-TABLE = pathlib.Path(__file__).parents[1] / "docs" / "support.inc"
+TABLE = pathlib.Path(__file__).parents[2] / "docs" / "support.inc"
 if not TABLE.is_file():
     pytest.skip("docs/ is not here", allow_module_level=True)
 
@@ -19,8 +19,8 @@ NAMES = [row[0].strip("`") for row in ROWS[1:]]
 
 
 def test_every_public_function_has_its_row():
-    assert tuple(ROWS[0]) == support.HEADS
-    assert support.names() == NAMES
+    assert tuple(ROWS[0]) == supported.HEADS
+    assert supported.names() == NAMES
     documented = re.findall(r"^   ((?:\w+\.)*\w+)$", (TABLE.parent / "api.rst").read_text("utf-8"), re.MULTILINE)
     functions = {name for name in documented if name.rpartition(".")[2][0].islower()} - NO_FUNCTIONS
     assert {name for name in functions if not {name, name.partition(".")[2]} & {*NAMES}} == set()
@@ -30,18 +30,18 @@ NO_FUNCTIONS = {"data.model_types.model_types"}  # tables of this package
 KEPT = ("rotate", "packed_positions", "geometric", "kernels.names", "exports.export")
 
 
-@pytest.mark.parametrize("name", sparse(support.names(), lambda name: name in KEPT))
+@pytest.mark.parametrize("name", sparse(supported.names(), lambda name: name in KEPT))
 def test_a_row_says_what_calls_find(name):
     for of in ("torch", "jax", "dask"):
         library(of)
     told = ROWS[1 + NAMES.index(name)]
-    found = [kept if one is None else one for one, kept in zip(support.row(name), told, strict=True)]  # without MLX
+    found = [kept if one is None else one for one, kept in zip(supported.row(name), told, strict=True)]  # without MLX
     assert told == found
 
 
 def test_the_finder_notices_values_that_are_asked_for(monkeypatch):
     library("dask")
-    monkeypatch.setitem(support.CALLS, "rotate", lambda a: [a([1.0, 2.0]) if a([1.0]).compute() else None])
-    assert support.lazily("rotate") == "computes"
-    monkeypatch.setitem(support.CALLS, "rotate", lambda a: [a([1.0, 2.0])])
-    assert support.lazily("rotate") == "lazy"
+    monkeypatch.setitem(supported.CALLS, "rotate", lambda a: [a([1.0, 2.0]) if a([1.0]).compute() else None])
+    assert supported.lazily("rotate") == "computes"
+    monkeypatch.setitem(supported.CALLS, "rotate", lambda a: [a([1.0, 2.0])])
+    assert supported.lazily("rotate") == "lazy"
