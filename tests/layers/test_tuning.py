@@ -190,7 +190,9 @@ tuned((model, slow, *rest), starts=STARTS, steps=100, per="layer", checkpoint={f
 @campaign
 def test_an_interrupt_keeps_what_was_done(tmp_path):
     file, here = str(tmp_path / "kept.npz"), os.path.dirname(__file__)
-    script = SCRIPT.format(path=[here, os.path.dirname(here)], file=file)
+    script = SCRIPT.format(
+        path=[here, os.path.dirname(here), os.path.join(os.path.dirname(here), "support")], file=file
+    )
     code, _, error = interrupted([sys.executable, "-c", script])
     assert code != 0
     assert "KeyboardInterrupt" in error

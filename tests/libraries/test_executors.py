@@ -116,10 +116,8 @@ def test_mpi_gives_the_same_bits(count, tmp_path):
     except (ImportError, RuntimeError) as error:
         pytest.skip(f"no MPI library: {error}".partition("\n")[0])
     script = tmp_path / "pool.py"
-    script.write_text(
-        MPI.format(paths=[str(ROOT), str(ROOT / "tests"), str(pathlib.Path(__file__).parent)], count=count),
-        encoding="utf-8",
-    )
+    paths = [str(ROOT), *(str(ROOT / "tests" / one) for one in ("", "support", "libraries"))]
+    script.write_text(MPI.format(paths=paths, count=count), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "mpi4py.futures", script], capture_output=True, text=True, timeout=HANGS, check=False
     )

@@ -2,8 +2,8 @@
 
 ``python tests/support/triton_graphs.py FOLDER CASE ...`` prints one line of JSON. Tensors are fake, on "cuda"; what
 PyTorch asks of a device on the way (a guard, its properties, Triton's driver) is answered for one of compute capability
-9.0. Inductor stops where it would compile its kernels: their text is what is looked at. The case "training" is graphs of
-AOTAutograd, which are not run.
+9.0. Inductor stops where it would compile its kernels: their text is what is looked at. The case "training" is graphs
+of AOTAutograd, which are not run.
 """
 
 from __future__ import annotations
