@@ -24,7 +24,7 @@ def rows():
             yield pytest.param(call, error, words, id=f"{path.stem}-{place}-{words[0][:40]}")
 
 
-@pytest.mark.parametrize(("call", "error", "words"), rows())
+@pytest.mark.parametrize(("call", "error", "words"), [*rows()])
 def test_a_call_is_refused_in_these_words(call, error, words):
     with pytest.raises(error) as caught:
         call()
