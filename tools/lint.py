@@ -1,4 +1,4 @@
-"""Check what no other linter checks: lengths, private names, clocks in tests, paths of tests that are named, and words.
+"""Check what no other linter checks: lengths, budget, private names, clocks in tests, tests that are named, words.
 
 python -m tools.lint            all but words fail, which are counted
 python -m tools.lint --words    words fail, too
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import ast
+import io
 import pathlib
 import re
 import sys
+import tokenize
+import tomllib
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -25,6 +28,14 @@ CLOCK = re.compile(
     r"perf_counter|process_time|thread_time|monotonic|\btime\.time\(|\btimeit\b|getrusage|os\.times\(|datetime\.now"
     r"|deadline=(?!None)|pytest\.mark\.timeout"
 )
+# the wing of each package that knows other people's software; all else is the core
+UPPER = ("cli", "engines", "exports", "integrations", "models")
+SLACK = 1.03  # by which a budget may lie above what there is
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+NO_CODE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
+    *(tokenize.ENDMARKER, tokenize.ENCODING),
+}
 MAY_NAME_CLOCKS = {"test_benchmarks.py"}  # puts clocks of its own in the place of the real one
 
 
@@ -40,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         findings += [f"{place}:{line}" for line in [*lengths(path.name, text, tree), *private_names(tree)]]
         words += [f"{place}:{line}" for line in strange_words(tree)]
     findings += [f"{path.relative_to(ROOT)}:{line}" for path in (ROOT / "tests").rglob("*.py") for line in clocks(path)]
-    findings += missing_tests()
+    findings += [*missing_tests(), *over_budget()]
     print("\n".join([*findings, *(words if options.words else [f"words to be said otherwise: {len(words)}"])]))
     return 1 if findings or (options.words and words) else 0
 
@@ -111,12 +122,51 @@ def clocks(path: pathlib.Path) -> Iterator[str]:
 def missing_tests() -> Iterator[str]:
     """Yield files of tests that CI or the documentation names and that are not there."""
     named = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-    for pattern in (".ci/*", "docs/*.rst", "docs/*.md"):
+    for pattern in (".ci/*", "docs/**/*.rst", "docs/**/*.md"):
         named += ROOT.glob(pattern)
     for path in named:
         for test in re.findall(r"\btests/[\w/]+\.py", path.read_text("utf-8")):
             if not (ROOT / test).is_file():
                 yield f"{path.relative_to(ROOT)}: {test} is not there"
+
+
+def code_lines(path: pathlib.Path) -> int:
+    """Return how many lines hold code: not those that are blank, comments or docstrings."""
+    text = path.read_text("utf-8")
+    lines = set[int]()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in NO_CODE:
+            lines |= {*range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            node
+        ):
+            lines -= {*range(node.body[0].lineno, node.body[0].end_lineno + 1)}
+    return len(lines)
+
+
+def sizes() -> dict[str, int]:
+    """Return what the budget limits: lines of code of each wing and of the tests, and words of the documentation."""
+    found = {"core": 0, "upper": 0}
+    for path in (ROOT / "rfrope").rglob("*.py"):
+        found["upper" if path.relative_to(ROOT).parts[1] in UPPER else "core"] += code_lines(path)
+    for folder in ("tests", "experiments", "benchmarks", "tools"):
+        found[folder] = sum(map(code_lines, (ROOT / folder).rglob("*.py")))
+    pages = [
+        one for one in (ROOT / "docs").rglob("*") if one.suffix in (".rst", ".md") and "generated" not in one.parts
+    ]
+    found["words"] = sum(len(one.read_text("utf-8").split()) for one in pages if "gallery" not in one.parts)
+    return found
+
+
+def over_budget() -> Iterator[str]:
+    """Yield what is above its budget, and budgets that can be lowered."""
+    budget = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["rfrope"]["budget"]
+    for name, size in sizes().items():
+        if size > budget[name]:
+            yield f"pyproject.toml: {name} has {size}, the budget is {budget[name]}: make it lighter"
+        elif budget[name] > SLACK * size:
+            yield f"pyproject.toml: {name} has {size}, the budget is {budget[name]}: lower it"
 
 
 if __name__ == "__main__":
