@@ -32,6 +32,13 @@ def find() -> str:
     return found
 
 
+def parts_of(text: str) -> list[dict[str, Any]]:
+    """Return the parts of a page of one choice, as its script finds them."""
+    report = re.search(r'id="report">(.*?)</script>', text, re.DOTALL)
+    (choice,) = json.loads(report[1])["choices"]
+    return choice["parts"]
+
+
 def run(page: pathlib.Path, script: str, *, width: int = 1280) -> tuple[Any, list[str]]:
     """What a script returns on a copy of a page, opened as a file without a network, and what the console complains of.
 
