@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from owned import check_owned
 from scipy.stats import kstest, loguniform
 
 import rfrope
@@ -23,10 +24,7 @@ def test_shapes_of_wavelengths(shape, xp):
     omega = np.random.default_rng(0).normal(size=shape)
     wanted = 2.0 * np.pi / (np.abs(omega) if len(shape) == 1 else np.linalg.norm(omega, axis=-1))
     for got, right in ((analysis.wavelengths(xp(omega)), wanted), (analysis.turns(xp(omega), 7.0), 7.0 / wanted)):
-        assert xp.owns(got)
-        assert got.dtype == xp.dtype("float64")
-        assert got.shape == (shape if len(shape) == 1 else shape[:-1])
-        np.testing.assert_allclose(xp.host(got), right, rtol=1e-15)
+        check_owned(xp, got, right, rtol=1e-15)
 
 
 def test_wavelengths_are_right_to_an_ulp():

@@ -8,6 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 from campaign import campaign
+from owned import check_owned
 
 import rfrope
 from rfrope import analysis
@@ -41,11 +42,8 @@ def test_the_share_of_sines_is_the_odd_part_of_the_score(blocks, pairing, xp):
     q, k = RNG.normal(size=(2, 20, 8))
     omega, lags = rfrope.geometric(blocks), np.array([1, -7, 1000])
     got = analysis.sine_share(xp(q[:, None]), xp(k[:, None]), xp(lags), xp(omega), pairing=pairing)
-    assert xp.owns(got)
-    assert got.shape == (20, 3)
-    assert got.dtype == xp.dtype("float64")
     wanted = np.stack([share_by_hand(q, k, omega, lag, pairing) for lag in lags], axis=-1)
-    np.testing.assert_allclose(xp.host(got), wanted, atol=1e-12)
+    check_owned(xp, got, wanted, atol=1e-12)
     other = share_by_hand(q, k, omega, lags[2], {"half": "interleaved", "interleaved": "half"}[pairing])
     assert np.max(np.abs(wanted[:, 2] - other)) > 0.1  # the check sees the pairing
 
@@ -135,9 +133,8 @@ def test_similarity_beside_the_mean_kernel(xp):
     for omega, lags in ((rfrope.geometric(24), np.array([0, 1, -30, 10**6])), plane):
         curve, d = analysis.mean_kernel(lags, omega), 48 if omega.ndim == 1 else 10
         found = analysis.similarity(xp(lags), xp(omega), cosine=-0.6)
-        assert (xp.owns(found.mean), found.std.shape) == (True, curve.shape)
-        np.testing.assert_allclose(xp.host(found.mean), -0.6 * curve, atol=2e-15)
-        np.testing.assert_allclose(xp.host(found.radius), np.maximum(curve, 0.0), atol=2e-15)
+        check_owned(xp, found.mean, -0.6 * curve, atol=2e-15)
+        check_owned(xp, found.radius, np.maximum(curve, 0.0), atol=2e-15)
         over_all = analysis.similarity(xp(lags), xp(omega), cosine=d**-0.5)
         assert over_all.random_std == pytest.approx(d**-0.5, rel=1e-15)
         np.testing.assert_allclose(xp.host(over_all.std) ** 2 + xp.host(over_all.mean) ** 2, 1.0 / d, rtol=1e-14)
@@ -160,18 +157,12 @@ def test_departure_is_least_squares(blocks, xp):
     q, k = RNG.normal(size=(2, 30, 8))
     omega, lags = rfrope.geometric(blocks, base=50.0), np.array([[0, -1], [7, -300]])
     found = analysis.departure(xp(q), xp(k), xp(lags), xp(omega), pairing="interleaved")
-    assert all(xp.owns(value) for value in vars(found).values())
-    assert found.phi.shape == found.residual.shape == (2, 2)
-    assert found.overall.shape == ()
-    phi, residual = xp.host(found.phi).reshape(-1), xp.host(found.residual).reshape(-1)
-    dots, left, whole = np.sum(q * k, axis=-1), 0.0, 0.0
-    for i, lag in enumerate(lags.reshape(-1)):
-        wanted = score(q, k, omega, lag, "interleaved")
-        (best,), (rest,), *_ = np.linalg.lstsq(dots[:, None], wanted, rcond=None)
-        assert phi[i] == pytest.approx(best, rel=1e-12)
-        assert residual[i] == pytest.approx(np.sqrt(rest / np.sum(wanted**2)), abs=1e-7)
-        left, whole = left + rest, whole + np.sum(wanted**2)
-    assert xp.host(found.overall) == pytest.approx(np.sqrt(left / whole), rel=1e-10)
+    scores = np.stack([score(q, k, omega, lag, "interleaved") for lag in lags.reshape(-1)], axis=-1)
+    (phi,), left, *_ = np.linalg.lstsq(np.sum(q * k, axis=-1)[:, None], scores, rcond=None)
+    whole = np.sum(scores**2, axis=0)
+    check_owned(xp, found.phi, phi.reshape(2, 2), rtol=1e-11)
+    check_owned(xp, found.residual, np.sqrt(left / whole).reshape(2, 2), atol=1e-7)
+    check_owned(xp, found.overall, np.sqrt(np.sum(left) / np.sum(whole)), rtol=1e-10)
 
 
 def test_where_a_kernel_exists_nothing_is_left_over():

@@ -7,6 +7,7 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
+from owned import check_owned
 
 import rfrope
 from rfrope import analysis
@@ -35,10 +36,8 @@ def test_shapes(omega_shape, delta_shape, shape, xp):
     rng = np.random.default_rng(3)
     omega, lags = rng.normal(size=omega_shape), rng.integers(-20, 20, delta_shape).astype(float)
     got = analysis.mean_kernel(xp(lags), xp(omega))
-    assert xp.owns(got)
     assert got.shape == shape
-    assert got.dtype == xp.dtype("float64")
-    np.testing.assert_allclose(xp.host(got), by_hand(omega, lags), atol=1e-13)
+    check_owned(xp, got, by_hand(omega, lags), atol=1e-13)
     if 0 not in shape:
         assert np.max(np.abs(xp.host(got) - by_hand(1.01 * omega, lags))) > 1e-6  # the check sees 1 %
 
@@ -154,10 +153,8 @@ def test_dirichlet_is_the_mean_kernel_of_arithmetic_frequencies(step, xp):
     """Steps that are powers of two: then the frequencies i * step are not rounded."""
     lags = np.asarray([0.0, 1.0, -2.5, 6.283185307179586, 99.0, 1e6, 2.0**40])
     got = analysis.dirichlet(xp(lags), 48, step=step)
-    assert xp.owns(got)
-    assert got.dtype == xp.dtype("float64")
     wanted = analysis.mean_kernel(lags, rfrope.arithmetic(48, step=step))
-    np.testing.assert_allclose(xp.host(got), wanted, atol=3e-15)
+    check_owned(xp, got, wanted, atol=3e-15)
     assert np.max(np.abs(analysis.dirichlet(lags, 48, step=1.01 * step) - wanted)) > 1e-3
 
 

@@ -25,8 +25,56 @@ def designed(says):
     return lambda *arguments: says("design", *arguments, "--json")
 
 
-def errors_of(kernel, omega, context):
-    return rfrope.analysis.mean_kernel(np.arange(context), omega) - kernel(np.arange(context))
+LAGS = {1: np.arange(256)[:, None]}
+LAGS[2] = np.asarray([(i, j) for i in range(32) for j in range(-15, 16) if (i, j) >= (0, 0)])  # one of each pair
+
+
+def check(held, laws, omega):
+    """Errors and wavelengths of heads, and the curve of the worst, against plain sums over all lags."""
+    sups, lags = [], LAGS[laws[0].ndim]
+    for head, law, one in zip(held["heads"], laws, omega, strict=True):
+        error = np.abs(rfrope.analysis.mean_kernel(lags, one) - law(np.squeeze(lags)))
+        waves = 2 * np.pi / np.linalg.norm(one.astype(float), axis=-1)
+        wanted = np.sqrt(np.mean(error**2)), np.max(error), waves.min(), waves.max()
+        assert [head[name] for name in ("rms", "sup", "shortest", "longest")] == pytest.approx(wanted, rel=1e-6)
+        assert (head["kernel"], head["sup_lag"]) == (repr(law), lags[np.argmax(error)].tolist())
+        sups.append(np.max(error))
+    if len(omega) > 1:
+        assert (held["worst"], held["mean"]["sup"]) == (np.argmax(sups), pytest.approx(np.mean(sups)))
+    law, one = laws[np.argmax(sups)], omega[np.argmax(sups)].astype(float)
+    shown = np.asarray([at["lag"] for at in held["lags"]])
+    assert shown[-1].tolist() == lags[-1].tolist()
+    assert [at["phi"] for at in held["lags"]] == pytest.approx(law(np.squeeze(shown)))
+    assert [at["mean_kernel"] for at in held["lags"]] == pytest.approx(
+        np.mean(np.cos(shown @ one.T), axis=1), abs=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("kernels", "given"),
+    [
+        (["matern(nu=1.5, scale=16)"], {"heads": 5, "dtype": "float32"}),
+        (["cauchy(scale=64)", "gaussian(scale=4)"], {}),
+        (["gaussian(scale=(8, 4), ndim=2)"], {"design": "orthogonal"}),
+    ],
+    ids=["several heads", "a kernel for each head", "two axes"],
+)
+def test_designs_of_heads_and_axes(designed, tmp_path, kernels, given):
+    laws, options = [*map(rfrope.kernels.parse, kernels)], [f"--{name}={value}" for name, value in given.items()]
+    context = "32,16" if laws[0].ndim == 2 else "256"
+    held = designed(*kernels, "--head-dim", 32, "--context", context, *options, "-o", tmp_path / "set.npz")
+    omega = storage.load(tmp_path / "set.npz").frequencies
+    law = laws if len(laws) > 1 else laws[0]
+    assert np.array_equal(omega, rfrope.sample(law, 16, **{"rng": 0, "design": "auto"} | given))
+    assert (held["shape"], held["dtype"]) == ([*omega.shape], given.get("dtype", "float64"))
+    check(held, laws * given.get("heads", 1), omega if omega.ndim == 3 else omega[None])
+
+
+def test_a_ladder_and_a_context_for_both_axes(designed, says, tmp_path):
+    designed("matern(nu=2.5)", *SMALL, "--heads", 4, "--ladder", "8:512", "-o", tmp_path / "set.npz")
+    texts = storage.load(tmp_path / "set.npz").source.kernel
+    assert [rfrope.kernels.parse(text).scale for text in texts] == [8.0, 32.0, 128.0, 512.0]
+    assert "at lags up to 15, 15:" in says("design", "gaussian(ndim=2)", "--head-dim", 32, "--context", 16)
 
 
 @pytest.mark.parametrize("design", sparse(DESIGNS, lambda design: design in ("auto", "balanced", "optimised")))
@@ -38,18 +86,11 @@ def test_design_writes_what_sample_gives_and_tells_its_error(designed, tmp_path,
     omega = rfrope.sample(kernel, 16, rng=3, design=design, max_lag=max_lag)
     loaded = storage.load(path)
     assert np.array_equal(loaded.frequencies, omega)
-    error, waves = np.abs(errors_of(kernel, omega, 256)), 2 * np.pi / np.abs(omega)
-    (head,) = held["heads"]
-    assert (head["rms"], head["sup"]) == pytest.approx((np.sqrt(np.mean(error**2)), np.max(error)), rel=1e-6)
-    assert head["sup_lag"] == [int(np.argmax(error))]
-    assert (head["shortest"], head["longest"]) == pytest.approx((waves.min(), waves.max()))
+    check(held, [kernel], omega[None, :, None])
     resolved = "stratified" if design == "auto" else design
     assert (loaded.head_dim, loaded.context, loaded.pairing) == (32, 256, "half")
-    source = {
-        "kernel": "gaussian(scale=16.0)",
-        "design": resolved,
-        "error": {name: head[name] for name in ("rms", "sup")},
-    }
+    error = {name: held["heads"][0][name] for name in ("rms", "sup")}
+    source = {"kernel": "gaussian(scale=16.0)", "design": resolved, "error": error}
     source |= {} if design in ("quantile", "optimised") else {"seed": 3}
     source |= {"lower_bound": 0.0, "norm": "rms"} if design == "optimised" else {}
     assert loaded.source.to_dict() == source
@@ -64,9 +105,8 @@ def test_design_tells_bands_and_bounds(designed):
     omega = rfrope.sample(kernel, 16, rng=0, design="auto")
     lags = [at["lag"][0] for at in held["lags"]]
     assert (lags[0], lags[-1], lags) == (0, 255, sorted(set(lags)))
+    check(held, [kernel], omega[None, :, None])
     for at, lag in zip(held["lags"], lags, strict=True):
-        assert at["phi"] == pytest.approx(kernel(lag))
-        assert at["mean_kernel"] == pytest.approx(np.mean(np.cos(lag * omega)))
         assert at["stderr"] == pytest.approx(((0.5 * (1 + kernel.phi2(lag)) - kernel(lag) ** 2) / 16) ** 0.5)
     sup = held["heads"][0]["sup"]
     assert held["confidence"] == 0.95
@@ -75,52 +115,6 @@ def test_design_tells_bands_and_bounds(designed):
     assert rfrope.moments.blocks_for_error(kernel, max_lag=255, error=held["bound"] * 0.999999) == 17
     longer = designed("gaussian(scale=64)", "--head-dim", 8, "--context", 2**31)  # judged by a part of its lags
     assert 0.0 < longer["heads"][0]["rms"] < longer["heads"][0]["sup"] < 1.0
-
-
-def test_design_of_several_heads(designed, tmp_path):
-    path = tmp_path / "set.npz"
-    held = designed("matern(nu=1.5, scale=16)", *SMALL, "--heads", 5, "--dtype", "float32", "-o", path)
-    kernel = rfrope.kernel("matern", nu=1.5, scale=16.0)
-    omega = storage.load(path).frequencies
-    assert (omega.shape, omega.dtype) == ((5, 16, 1), np.float32)
-    assert np.array_equal(omega, rfrope.sample(kernel, 16, rng=0, design="auto", heads=5, dtype="float32"))
-    sups = [np.max(np.abs(errors_of(kernel, one[:, 0], 256))) for one in omega]
-    assert [head["sup"] for head in held["heads"]] == pytest.approx(sups, rel=1e-6)
-    assert held["worst"] == int(np.argmax(sups))
-    assert held["mean"]["sup"] == pytest.approx(np.mean(sups))
-    at = held["lags"][3]
-    assert at["mean_kernel"] == pytest.approx(np.mean(np.cos(at["lag"][0] * omega[held["worst"], :, 0].astype(float))))
-
-
-def test_a_kernel_for_each_head(designed, tmp_path):
-    path = tmp_path / "set.npz"
-    held = designed("cauchy(scale=64)", "gaussian(scale=4)", *SMALL, "-o", path)
-    laws = [rfrope.kernel("cauchy", scale=64.0), rfrope.kernel("gaussian", scale=4.0)]
-    assert np.array_equal(storage.load(path).frequencies, rfrope.sample(laws, 16, rng=0, design="auto"))
-    assert [*storage.load(path).source.kernel] == [*map(repr, laws)] == [head["kernel"] for head in held["heads"]]
-    for head, law, omega in zip(held["heads"], laws, storage.load(path).frequencies, strict=True):
-        assert head["sup"] == pytest.approx(np.max(np.abs(errors_of(law, omega[:, 0], 256))), rel=1e-6)
-    assert held["worst"] == 1
-    assert [at["phi"] for at in held["lags"]] == pytest.approx([laws[1](at["lag"][0]) for at in held["lags"]])
-    designed("matern(nu=2.5)", *SMALL, "--heads", 4, "--ladder", "8:512", "-o", path, "--force")
-    texts = storage.load(path).source.kernel
-    assert [rfrope.kernels.parse(text).scale for text in texts] == [8.0, 32.0, 128.0, 512.0]
-
-
-def test_a_design_in_two_axes(run, designed, tmp_path):
-    path = tmp_path / "set.npz"
-    text = "gaussian(scale=(8, 4), ndim=2)"
-    held = designed(text, "--head-dim", 32, "--context", "32,16", "--design", "orthogonal", "-o", path)
-    law, omega = rfrope.kernels.parse(text), storage.load(path).frequencies
-    assert np.array_equal(omega, rfrope.sample(law, 16, rng=0, design="orthogonal"))
-    box = [(i, j) for i in range(-31, 32) for j in range(-15, 16)]
-    lags = np.asarray([lag for lag in box if lag >= (0, 0)])  # one of each pair
-    error = np.abs(rfrope.analysis.mean_kernel(lags, omega) - law(lags))
-    (head,), shortest = held["heads"], 2 * np.pi / np.max(np.linalg.norm(omega, axis=-1))
-    wanted = np.max(error), np.sqrt(np.mean(error**2)), shortest
-    assert (head["sup"], head["rms"], head["shortest"]) == pytest.approx(wanted)
-    assert (held["context"], held["lags"][-1]["lag"]) == ([32, 16], [31, 15])
-    assert "at lags up to 15, 15:" in run("design", text, "--head-dim", 32, "--context", 16)[1]
 
 
 def test_the_text_of_design_says_what_its_json_holds(run, designed, tmp_path):
