@@ -38,11 +38,7 @@ ROWS = [
     (lambda: axial([1.0], 2.0), ValueError, "sets[1] is a single number; expected (D,)"),
     (lambda: axial([1.0], order="mixed"), ValueError, "order is 'mixed'; expected one of 'chunked', 'interleaved'"),
     (lambda: axial([1.0], [1.0, math.nan]), ValueError, "sets[1] holds NaN"),
-    (
-        lambda: axial(np.ones((2, 4, 1)), np.ones((3, 4, 1))),
-        ValueError,
-        "do not broadcast: (2,) of those before and (3,) of the leading axes of sets[1]",
-    ),
+    (lambda: axial(np.ones((2, 4, 1)), np.ones((3, 4, 1))), ValueError, "do not broadcast: (2,) of those before and"),
     (lambda: axial(HALF, INTERLEAVED), ValueError, "sets differ in pairing, attention_factor, polar: "),
     (lambda: mixed(3, [0.0]), ValueError, "n_blocks is 3; expected an even number"),
     (lambda: golden_gate(**GATE | {"low": 3.0}), ValueError, "low is 3.0 and high is 2.0; expected low <= high"),
@@ -57,17 +53,9 @@ ROWS = [
     (lambda: mrope([1.0] * 4, "22"), TypeError, "sections is '22'; expected a whole number for each"),
     (lambda: mrope(np.ones((4, 1)), (2, 2)), ValueError, "frequencies has shape (4, 1); expected (D,)"),
     (lambda: mrope([1.0, 2.0**600], [1, 1]), ValueError, "holds NaN or infinity, or magnitudes above 2**500"),
-    (
-        lambda: mrope(np.ones(32), (8, 12, 12), interleaved=True),
-        ValueError,
-        "sections (8, 12, 12) interleaved put block 34 on axis 1, but D is 32",
-    ),
+    (lambda: mrope(np.ones(32), (8, 12, 12), interleaved=True), ValueError, "sections (8, 12, 12) interleaved put"),
     # directions
-    (
-        lambda: isotropic([1.0], 1025, ndim=3),
-        ValueError,
-        "n_directions is 1025; expected at most 1024 in three axes",
-    ),
+    (lambda: isotropic([1.0], 1025, ndim=3), ValueError, "n_directions is 1025; expected at most 1024 in three axes"),
     # generators
     (lambda: from_generators(np.zeros((3, 3))), ValueError, "generators has shape (3, 3); expected (k, d, d), or (d"),
     (lambda: from_generators(np.eye(2)), ValueError, "generators holds a matrix that is not skew-symmetric"),

@@ -11,11 +11,7 @@ KERNEL = rfrope.kernel("gaussian", scale=16.0)
 
 ROWS = [
     (lambda: plotting.kernel("gausian", 8), ValueError, "gausian"),
-    (
-        lambda: plotting.kernel(KERNEL, 8, frequencies=np.ones((4, 2))),
-        ValueError,
-        "frequencies have 2 axes; expected 1, as gaussian",
-    ),
+    (lambda: plotting.kernel(KERNEL, 8, frequencies=np.ones((4, 2))), ValueError, "frequencies have 2 axes; expected"),
     (lambda: plotting.kernel(KERNEL, 8, frequencies=[]), ValueError, "at least one block"),
     (lambda: plotting.attention([0.5]), TypeError, "result is"),
     (
@@ -25,11 +21,7 @@ ROWS = [
     ),
     (lambda: plotting.mean_kernels({}, 8), TypeError, "sets is {}; expected frequencies by label"),
     (lambda: plotting.wavelengths([[0.5]]), TypeError, "sets is"),
-    (
-        lambda: plotting.wavelengths({"h": np.ones((2, 3, 1))}),
-        ValueError,
-        "sets['h'] has 2 heads; expected (D,) or (D, k), one set",
-    ),
+    (lambda: plotting.wavelengths({"h": np.ones((2, 3, 1))}), ValueError, "sets['h'] has 2 heads; expected (D,) or"),
     (lambda: plotting.mean_kernels({"h": [np.nan]}, 8), ValueError, "sets['h'] holds NaN"),
     (
         lambda: plotting.mean_kernels({"window": [0.5], "whole": [0.5]}, {"window": 100}),
