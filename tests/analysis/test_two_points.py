@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import scipy.linalg
 from conftest import library
 from owned import check_owned
 
@@ -41,21 +40,6 @@ def test_the_defect_of_values_whose_squares_vanish_or_overflow():
         for size in (1e-30, 1e30):
             found = toeplitz_defect(jax.numpy.asarray(values * size, dtype=jax.numpy.float32))
             np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5)
-
-
-def test_generators_that_do_not_commute_have_a_defect():
-    """LieRE along a line of patches that does not go through the origin; its size by the matrices themselves."""
-    rng = np.random.default_rng(1)
-    made = rng.standard_normal((2, 8, 8))
-    made = 0.1 * (made - np.swapaxes(made, 1, 2))
-    x = rng.standard_normal(8)
-
-    def scores(generators):
-        turned = np.stack([scipy.linalg.expm(3.0 * generators[0] + p * generators[1]) @ x for p in AT])
-        return turned @ turned.T
-
-    assert toeplitz_defect(scores(made)) > 1e-3
-    assert toeplitz_defect(scores(np.stack([2.0 * made[1], made[1]]))) < 1e-25
 
 
 @pytest.mark.parametrize("n_padded", [0, 2])
@@ -116,14 +100,3 @@ def test_how_far_fope_is_from_a_kernel_over_long_texts():
     found = toeplitz_defect(fourier_two_point(at, at, omega, cosine, sine))
     assert abs(found - limit) < 0.1 * limit
     assert 0.1 < limit < 0.3
-
-
-def test_fope_is_a_kernel_in_the_mean_over_its_coefficients():
-    """Exactly, by ``E C C^T = I + s^2`` for each of cos and sin: 20000 draws, six standard errors."""
-    rng = np.random.default_rng(5)
-    draws = np.eye(3) + 0.3 / np.sqrt(3) * rng.standard_normal((2, 20_000, 3, 3))
-    values = fourier_two_point([0, 7], [2, 30], OMEGA, *draws)
-    wanted = mean_kernel([[2, 30], [-5, 23]], OMEGA) * (1.0 + 0.3**2)
-    assert np.all(np.abs(values.mean(0) - wanted) < 6.0 * values.std(0) / np.sqrt(20_000))
-    assert np.all(6.0 * values.std(0) / np.sqrt(20_000) < 0.02)
-    assert np.max(np.abs(wanted)) > 0.4  # so that the factor shows

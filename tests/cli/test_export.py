@@ -11,26 +11,30 @@ import pytest
 import rfrope
 from rfrope import exports
 
-ROPE = rfrope.Rope(rfrope.sample("gaussian(scale=16)", 8, rng=0), context=256)  # as in rope.npz
 pytestmark = pytest.mark.usefixtures("folder")
 
 
+@pytest.fixture
+def rope(folder):
+    return rfrope.load("rope.npz")
+
+
 @pytest.mark.parametrize("engine", ["vLLM", "flash-attn", "ONNX", "json"])
-def test_text_and_json(says, engine):
-    words, wanted = ("export", "rope.npz", "--to", engine.lower().replace("-", "_")), exports.export(ROPE, engine)
+def test_text_and_json(says, rope, engine):
+    words, wanted = ("export", "rope.npz", "--to", engine.lower().replace("-", "_")), exports.export(rope, engine)
     found = says(*words, "--json")
     assert (found["engine"], found["output"], set(found["export"])) == (engine, None, set(wanted))
-    assert found["rounding"]["table"] == exports.rounding(ROPE, engine).table
+    assert found["rounding"]["table"] == exports.rounding(rope, engine).table
     if engine == "vLLM":
         data, _, last = says(*words).rpartition("\nRounding, ")
-        assert (json.loads(data), last) == (wanted, f"{exports.rounding(ROPE, engine)}.\n")
+        assert (json.loads(data), last) == (wanted, f"{exports.rounding(rope, engine)}.\n")
 
 
-def test_it_writes_a_config(run, says):
+def test_it_writes_a_config(run, says, rope):
     arguments = ("export", "rope.npz", "--to", "transformers", "--model", "config.json", "-o", "new.json")
     assert says(*arguments).startswith("Written: new.json\nRounding, over 256 positions: ")
     (read,) = rfrope.from_config("new.json")
-    np.testing.assert_allclose(read.frequencies, ROPE.frequencies, atol=1e-6)
+    np.testing.assert_allclose(read.frequencies, rope.frequencies, atol=1e-6)
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert "error: -o new.json: " in err

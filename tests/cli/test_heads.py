@@ -14,7 +14,6 @@ from refused_commands import LOADING
 
 from rfrope import heads
 from rfrope.cli import shared
-from rfrope.integrations.loading import cut_documents
 
 pytestmark = LOADING
 
@@ -86,6 +85,9 @@ class Words:
 
 
 def test_one_text_is_cut_into_stretches_far_apart_and_several_are_taken_from_their_start():
+    pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    from rfrope.integrations.loading import cut_documents
+
     assert cut_documents(Words(), ["a " * 100], 4, 5) == [[*range(at, at + 5)] for at in (0, 25, 50, 75)]
     assert cut_documents(Words(), ["a " * 9, "b " * 7], 4, 3) == [[0, 1, 2]] * 2
     with pytest.raises(ValueError, match="text 2 has 2 tokens; expected 3"):

@@ -82,13 +82,19 @@ LINES = (
     "audit wrong.npz qwen.json",
     "export --list",
     "kernels",
+    pytest.param("heads MODEL --texts MODEL/text.txt --documents 4 --tokens 32", marks=LOADING),
+    pytest.param(
+        "tune MODEL --texts MODEL/text.txt --documents 5 --context 64 --trained 32 --window 16 --steps 2 --starts ntk",
+        marks=LOADING,
+    ),
     pytest.param("doctor", marks=campaign),
 )
 
 
 @pytest.mark.parametrize("width", [80, 60])
 @pytest.mark.parametrize("words", LINES)
-def test_no_line_is_wider_than_the_terminal(run_at, folder, config, quick_fits, words, width):
+def test_no_line_is_wider_than_the_terminal(run_at, folder, config, quick_fits, request, words, width):
+    words = words.replace("MODEL", str(request.getfixturevalue("model"))) if "MODEL" in words else words
     for model in ("Llama 3.1 8B", "gpt-oss-20b", "Qwen2.5 7B with YaRN") if "{}" in words else ("Llama 2 7B",):
         name = config(f"{model}.json", BY_MODEL[model].config)
         run_at(width, *shlex.split(words.format(shlex.quote(name))))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import mpmath
 import numpy as np
 import pytest
-from campaign import campaign
 from conftest import library
 from owned import check_owned
 from published_cases import check_case, read_case
 
 import rfrope
-from rfrope import analysis, geometric
+from rfrope import geometric
 
 RNG = np.random.default_rng(6)
 
@@ -82,16 +81,6 @@ def test_axial_joins_sets_of_each_head_with_a_common_one(xp, order):
     assert got.shape == (3, 6, 3)
     for one, of_head in zip(got, heads, strict=True):
         np.testing.assert_array_equal(one, by_hand((of_head, common), order))
-
-
-def test_the_mean_kernel_of_an_axial_set_is_the_weighted_mean_of_its_axes():
-    rows, columns = geometric(6), geometric(2, base=50.0)
-    lags = np.array([[0, 0], [3, 0], [0, -4], [7, 11]])
-    parts = [analysis.mean_kernel(lags[:, j], w) for j, w in enumerate((rows, columns))]
-    expected = 0.75 * parts[0] + 0.25 * parts[1]
-    for order in ("chunked", "interleaved"):
-        got = analysis.mean_kernel(lags, axial(rows, columns, order=order))
-        np.testing.assert_allclose(got, expected, atol=1e-15)
 
 
 # -- mixed -------------------------------------------------------------------------------------------------------------
@@ -201,39 +190,6 @@ def test_jax_compiles_the_sets_and_torch_differentiates_them():
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
-
-# -- end to end --------------------------------------------------------------------------------------------------------
-
-EVERY = {
-    "axial": lambda: axial(geometric(4), geometric(4)),
-    "axial of three": lambda: axial(geometric(2), geometric(3), geometric(3)),
-    "mixed": lambda: mixed(8, np.array([0.3, 2.0])),
-    "golden gate": lambda: golden_gate(8, low=0.1, high=2.0, heads=2, zero_blocks=1),
-    "M-RoPE interleaved": lambda: mrope(geometric(8), (4, 2, 2), interleaved=True),
-    "heads and time": lambda: axial(mixed(6, np.array([0.3, 2.0])), geometric(2)),
-}
-
-
-@campaign
-@pytest.mark.parametrize("name", EVERY)
-def test_scores_depend_on_the_lag_vector_alone(xp, name):
-    """And are its sum of A cos u + B sin u, wherever the tokens are: in the middle, far away, between the grid."""
-    w = EVERY[name]()
-    ndim = w.shape[-1]
-    rng = np.random.default_rng(5)
-    q, k = rng.standard_normal((2, 2, 1, 16))  # heads, tokens, features; every token holds the same
-    lag = rng.integers(-6, 7, ndim) + 0.5 * rng.integers(0, 2, ndim)
-    a, b = rfrope.block_coefficients(q, k, pairing="interleaved")
-    u = np.broadcast_to(np.sum(w * lag, axis=-1), (2, 8))
-    expected = np.sum(a[:, 0] * np.cos(u) + b[:, 0] * np.sin(u), axis=-1)
-    here = np.stack([np.zeros(ndim), rng.integers(-50, 50, ndim), np.full(ndim, 131071.25)])
-    q, k = (np.tile(v, (3, 1)) for v in (q, k))
-    turned = [rfrope.rotate(xp(v), xp(p), xp(w), pairing="interleaved") for v, p in ((q, here), (k, here + lag))]
-    scores = rfrope.scores(xp(q), xp(k), xp(here), xp(here + lag), xp(w), pairing="interleaved")
-    for got in (xp.host(turned[0]) @ np.swapaxes(xp.host(turned[1]), -1, -2), xp.host(scores)):
-        np.testing.assert_allclose(np.diagonal(got, axis1=-2, axis2=-1), expected[:, None] * np.ones(3), atol=1e-12)
-        assert np.max(np.abs(got[:, 0, 1] - expected)) > 1e-3, "another lag is another score"
-
 
 # -- other people's outputs --------------------------------------------------------------------------------------------
 

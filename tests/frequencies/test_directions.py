@@ -143,22 +143,6 @@ def test_even_directions_depend_less_on_direction_than_published_sets():
     assert np.all(directional_error(isotropic(ladder, 8), lengths).rms < 0.6 * directional_error(axial, lengths).rms)
 
 
-@pytest.mark.parametrize("n", [4, 8])
-def test_spiral_rope_is_a_ladder_dealt_to_equal_angles(n):
-    """Liu et al. (2026): over all directions of a lag a mean of Bessel functions; equal magnitudes make a ring."""
-    along = math.pi * np.arange(n) / n
-    directions = np.stack([np.cos(along), np.sin(along)], axis=-1)
-    ladder, r = rfrope.geometric(16, base=10.0), 3.0
-    spiral = ladder[:, None] * directions[np.arange(16) % n]
-    turns = 2.0 * math.pi * np.arange(512) / 512
-    lags = r * np.stack([np.cos(turns), np.sin(turns)], axis=-1)
-    mean = np.mean(rfrope.analysis.mean_kernel(lags, spiral))
-    assert mean == pytest.approx(np.mean(special.j0(r * ladder)), abs=1e-12)
-    ring = np.repeat([1.0, 0.3], n)[:, None] * directions[np.arange(2 * n) % n]
-    wanted = sum(special.j0(r * m) + 2.0 * (-1.0) ** n * special.jv(2 * n, r * m) for m in (1.0, 0.3)) / 2.0
-    assert rfrope.analysis.mean_kernel(lags[0], ring) == pytest.approx(wanted, abs=2.0 * special.jv(4 * n, r) + 1e-12)
-
-
 def test_gradients_reach_magnitudes():
     torch = pytest.importorskip("torch")
     sizes = torch.tensor([1.0, 0.5], dtype=torch.float64, requires_grad=True)

@@ -12,7 +12,6 @@ from conftest import library
 from owned import check_owned
 
 import rfrope
-from rfrope import exports
 from rfrope.frequencies import fold, fold_gains, from_generators, nearest_commuting, relative_commutator
 
 TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
@@ -152,29 +151,6 @@ def test_liere_is_not_relative(d, mean):
     assert abs(np.mean(draws) - mean) < 0.018
 
 
-def test_the_rotations_that_lieres_authors_state():
-    """In their test of the encoder: two planes of three features that share one, for the four patches of an image.
-
-    ``test_liere`` of tests/test_position_encoding.py at 8d4c6f6 in github.com/StanfordMIMI/LieRE (MIT); here beside a
-    fourth feature that stands still, since blocks are pairs.
-    """
-
-    def turn(*planes):
-        made = np.zeros((4, 4))
-        for a in planes:
-            made[a + 1, a], made[a, a + 1] = 1.0, -1.0
-        return made
-
-    down, across, both = turn(0), turn(1), turn(0, 1)
-    stated = {at: scipy.linalg.expm(one) for at, one in (((1, 0), down), ((0, 1), across), ((1, 1), both))}
-    cos, sin = math.cos(1.0), math.sin(1.0)
-    np.testing.assert_allclose(stated[1, 0][:2, :2], [[cos, -sin], [sin, cos]], rtol=1e-15)
-    generators = np.stack([down, across])
-    assert float(relative_commutator(generators)) == pytest.approx(math.sqrt(0.5), rel=1e-12)
-    lag_of_both = stated[0, 1].T @ stated[1, 1], stated[1, 0]  # from (0, 1) to (1, 1), and from (0, 0) to (1, 0)
-    assert np.linalg.norm(lag_of_both[0] - lag_of_both[1]) > 0.5
-
-
 # -- commutators, and the nearest set that commutes --------------------------------------------------------------------
 
 
@@ -290,27 +266,6 @@ def test_a_checkpoint_becomes_a_plain_rope(kind):
     q, k = (split(x @ fold(w, basis).T + fold(bias, basis)) for w in (w_q, w_k))
     new = rope.scores(normed(q.astype(np.float64)), normed(k.astype(np.float64)), grid, grid)
     assert np.max(np.abs(new - old)) < 1e-6 * np.max(np.abs(old))
-
-
-def exported(rope, engine):
-    """Keys of what an engine is given, or why it is not."""
-    form = next(one.format for one in exports.records() if one.name == engine)
-    needs = {"context": 64} if "context" in form.options else {}
-    try:
-        return sorted(exports.export(rope, engine, **needs))
-    except ValueError as refusal:
-        return str(refusal)
-
-
-@pytest.mark.parametrize("engine", exports.names())
-@pytest.mark.parametrize("pairing", ["half", "interleaved"])
-def test_a_folded_string_goes_wherever_a_rope_goes(engine, pairing):
-    """A circulant one, whose first block is still: an engine takes it, or refuses it as any Rope that is no ladder."""
-    made = scipy.linalg.circulant(np.random.default_rng(17).standard_normal(64))
-    rope, _ = from_generators(made - made.T, pairing=pairing)
-    found = exported(rope, engine)
-    assert found == exported(rfrope.Rope([0.0, *np.linspace(1.0, 3.0, 31)], pairing=pairing), engine)
-    assert isinstance(found, list) or pairing == "interleaved" or engine == "PyTorch", found
 
 
 @pytest.mark.parametrize("per_head", [False, True])

@@ -14,6 +14,7 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
+from campaign import one_of
 
 import rfrope
 from rfrope.data.model_types import has_defaults, model_types
@@ -123,7 +124,10 @@ def classes():
         return pairing_layers.config_classes()
 
 
-@pytest.mark.parametrize("model_type", [name for name in TABLE if name not in NOT_RUN])
+RUN = [name for name in TABLE if name not in NOT_RUN]
+
+
+@pytest.mark.parametrize("model_type", one_of(RUN, lambda name: str(pairing_of(TABLE[name]))))
 def test_the_table_says_what_the_classes_do(model_type, classes):
     if model_type not in classes:
         pytest.skip(f"the installed transformers has no {model_type}")
