@@ -48,6 +48,7 @@ OUTPUTS = re.findall(
     re.MULTILINE,
 )
 LLAMA = BY_MODEL["Llama 3.1 8B"].config
+LLAMA = LLAMA | {"rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0} | LLAMA["rope_scaling"]}  # in the page's order
 
 
 @campaign
