@@ -24,24 +24,6 @@ def needed(name: str) -> Any:
 # -- ONNX: the node tests of RotaryEmbedding, operator set 23 ----------------------------------------------------------
 
 
-@pytest.fixture
-def node_tests(monkeypatch):
-    """Name, attributes, inputs and the expected output of every test that the ONNX package carries."""
-    needed("onnx")
-    module = needed("onnx.backend.test.case.node.rotaryembedding")
-    found = []
-
-    def expect(node: Any, inputs: Any, outputs: Any, name: str, **_: Any) -> None:
-        attributes = {attribute.name: attribute.i for attribute in node.attribute}
-        found.append((name, attributes, dict(zip(node.input, inputs, strict=True)), outputs[0]))
-
-    monkeypatch.setattr(module, "expect", expect)
-    for export in [name for name in dir(module.RotaryEmbedding) if name.startswith("export")]:
-        getattr(module.RotaryEmbedding, export)()
-    assert len(found) >= 8
-    return found
-
-
 def onnx_rotary(attributes: dict[str, int], inputs: dict[str, np.ndarray]) -> np.ndarray:
     """RotaryEmbedding of ONNX by `rotate_by_table`."""
     x = inputs["input"]
@@ -57,17 +39,27 @@ def onnx_rotary(attributes: dict[str, int], inputs: dict[str, np.ndarray]) -> np
     return rfrope.rotate_by_table(x, cos[:, None], sin[:, None], pairing=pairing)  # one axis for the heads
 
 
-def test_every_node_test_of_onnx(node_tests):
-    seen: set[str] = set()
-    for name, attributes, inputs, expected in node_tests:
+def test_every_node_test_of_onnx(monkeypatch):
+    """The ONNX package carries name, attributes, inputs and the expected output of each."""
+    needed("onnx")
+    module, seen = needed("onnx.backend.test.case.node.rotaryembedding"), []
+
+    def expect(node: Any, inputs: Any, outputs: Any, name: str, **_: Any) -> None:
+        attributes = {attribute.name: attribute.i for attribute in node.attribute}
+        inputs, (expected,) = dict(zip(node.input, inputs, strict=True)), outputs
         got = onnx_rotary(attributes, inputs)
         assert got.dtype == expected.dtype, name
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6, err_msg=name)
         other = onnx_rotary(attributes | {"interleaved": 1 - attributes.get("interleaved", 0)}, inputs)
         assert not np.allclose(other, expected, atol=1e-2), "the other pairing is another result"
-        seen |= attributes.keys() | inputs.keys()
-    assert seen >= {"interleaved", "num_heads", "rotary_embedding_dim", "position_ids"}
-    assert any("position_ids" not in inputs for _, _, inputs, _ in node_tests)
+        seen.append(attributes.keys() | inputs.keys())
+
+    monkeypatch.setattr(module, "expect", expect)
+    for export in [name for name in dir(module.RotaryEmbedding) if name.startswith("export")]:
+        getattr(module.RotaryEmbedding, export)()
+    assert len(seen) >= 8
+    assert set().union(*seen) >= {"interleaved", "num_heads", "rotary_embedding_dim", "position_ids"}
+    assert any("position_ids" not in names for names in seen)
 
 
 # -- lucidrains' rotary-embedding-torch, interleaved pairs -------------------------------------------------------------
