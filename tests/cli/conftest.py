@@ -49,20 +49,6 @@ def says(run):
 
 
 @pytest.fixture
-def run_at(run, monkeypatch):
-    """``run_at(width, arguments)`` runs a command that succeeds, on a terminal that holds all but single words."""
-
-    def call(width, *arguments):
-        monkeypatch.setenv("COLUMNS", str(width))
-        code, out, _ = run(*arguments)
-        assert code in (0, 1)  # audit and diff find something
-        assert not [line for line in out.splitlines() if len(line) > width and " " in line.strip()]
-        return out
-
-    return call
-
-
-@pytest.fixture
 def folder(tmp_path, monkeypatch, config):
     """The current folder, with one config and file of each kind."""
     monkeypatch.chdir(tmp_path)
