@@ -33,12 +33,10 @@ LAWS = [  # at scales that no grid holds
 def test_a_law_is_found_from_its_frequencies(text):
     law = kernels.parse(text)
     found = analysis.fit_kernel(rfrope.sample(law, 256, design="quantile"), 250)
-    names = [fit.kernel.name for fit in found]
-    assert names.index(law.name) == 0, names
-    fit = found[0]
+    assert found[0].kernel.name == law.name, [fit.kernel.name for fit in found]
     for field in dataclasses.fields(law):
-        assert getattr(fit.kernel, field.name) == pytest.approx(getattr(law, field.name), rel=0.03)
-    assert fit.rms <= 0.02
+        assert getattr(found[0].kernel, field.name) == pytest.approx(getattr(law, field.name), rel=0.03)
+    assert found[0].rms <= 0.02
 
 
 @campaign
@@ -116,10 +114,8 @@ def test_frequencies_far_from_all_ranges(omega):
 
 @campaign
 def test_every_library_gives_the_same_fit(xp):
-    names = ["gaussian", "log_uniform"]
-    assert analysis.fit_kernel(xp(rfrope.geometric(16)), 300, names=names) == analysis.fit_kernel(
-        rfrope.geometric(16), 300, names=names
-    )
+    fits = [analysis.fit_kernel(w, 300, names=["gaussian"]) for w in (xp(rfrope.geometric(16)), rfrope.geometric(16))]
+    assert fits[0] == fits[1]
 
 
 @campaign
@@ -145,27 +141,9 @@ def test_families_of_others_are_fitted_too(monkeypatch):
     (product,) = (fit for fit in found if fit.kernel.name == "product")
     assert product.kernel.factors[0].scale == pytest.approx(77.0, rel=0.02)
     assert product.rms <= 0.02
-    with pytest.raises(
-        ValueError, match="names holds 'unknown', which has a parameter 'warmth' for which no search is known"
-    ):
-        analysis.fit_kernel([1.0], 10, names=["unknown"])
-    with pytest.raises(ValueError, match="names holds 'plane', which has several axes; expected families"):
-        analysis.fit_kernel([1.0], 10, names=["plane"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((np.ones((3, 2)), 10), ValueError, r"frequencies has shape \(3, 2\); expected one set"),
-        (([1.0], 0), ValueError, "max_lag is 0; expected a whole number from 1"),
-        (([1.0], 2.5), TypeError, r"max_lag is 2\.5; expected a whole number"),
-        (([1.0], 10, ["gausian"]), ValueError, "unknown kernel 'gausian'; did you mean 'gaussian'"),
-        (([1.0], 10, ["spectral_mixture"]), ValueError, "which has a parameter 'weights' for which no search"),
-    ],
-)
-def test_bad_input_of_a_fit_is_named(arguments, error, message):
-    with pytest.raises(error, match=message):
-        analysis.fit_kernel(*arguments[:2], names=arguments[2] if len(arguments) > 2 else None)
+    for name, obstacle in (("unknown", "a parameter 'warmth' for which no search is known"), ("plane", "several axes")):
+        with pytest.raises(ValueError, match=f"names holds '{name}', which has {obstacle}"):
+            analysis.fit_kernel([1.0], 10, names=[name])
 
 
 # -- scaling_effect ----------------------------------------------------------------------------------------------------
@@ -189,15 +167,6 @@ def test_linear_scaling_stretches_the_mean_kernel(factor, xp):
     assert xp.host(effect.largest_at) == lags[np.argmax(np.abs(change))]
 
 
-def test_the_largest_change_is_at_the_least_of_its_lags():
-    effect = analysis.scaling_effect([[3, -3], [0, 3]], [0.5], [0.25])
-    assert effect.largest_at == -3.0
-    assert effect.largest == abs(effect.change[0, 0])
-    assert effect.change.shape == (2, 2)
-    same = analysis.scaling_effect(7, [0.5], [0.5])
-    assert (same.largest, same.largest_at, same.change.shape) == (0.0, 7.0, ())
-
-
 def test_attention_factors_count_squared():
     omega, lags = rfrope.geometric(16), np.arange(50)
     made = rfrope.scaling.yarn(omega, 4.0, original_max_position_embeddings=64, base=10_000.0)
@@ -212,24 +181,11 @@ def test_attention_factors_count_squared():
     np.testing.assert_allclose(back.wavelength_ratio * effect.wavelength_ratio, 1.0, rtol=1e-15)
 
 
-def test_blocks_that_stop_start_or_never_turn():
+def test_ends_of_effects():
+    effect = analysis.scaling_effect([[3, -3], [0, 3]], [0.5], [0.25])
+    assert (effect.largest_at, effect.largest, effect.change.shape) == (-3.0, abs(effect.change[0, 0]), (2, 2))
+    same = analysis.scaling_effect(7, [0.5], [0.5])
+    assert (same.largest, same.largest_at, same.change.shape) == (0.0, 7.0, ())
     assert analysis.scaling_effect(1, rfrope.geometric(64), rfrope.geometric(32)).wavelength_ratio is None
-    effect = analysis.scaling_effect([0, 1], [1.0, 0.0, 0.0, -2.0], [0.0, 1.0, 0.0, 1.0])
+    effect = analysis.scaling_effect([0, 1], [1.0, 0.0, 0.0, -2.0], [0.0, 1.0, 0.0, 1.0])  # stop, start, never turn
     assert effect.wavelength_ratio.tolist() == [np.inf, 0.0, 1.0, 2.0]
-
-
-W = [1.0, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (([1], 1.0, W), ValueError, r"before is a single number; expected \(D,\)"),
-        (([1], W, []), ValueError, r"after has shape \(0,\); expected at least one block"),
-        (([1], W, np.ones((2, 1))), ValueError, r"after has shape \(2, 1\); expected \(D,\)"),
-        (([], W, W), ValueError, r"lags has shape \(0,\); expected at least one lag"),
-    ],
-)
-def test_bad_input_of_an_effect_is_named(arguments, error, message):
-    with pytest.raises(error, match=message):
-        analysis.scaling_effect(*arguments)

@@ -68,25 +68,24 @@ def test_the_published_methods_are_those_of_scaling(made):
 
 
 def test_places_are_sums_of_ranks_and_order_nothing(made):
-    columns = [
-        [float(f"{method.departure:.3g}") for method in made.methods],
-        [len(method.unseen) for method in made.methods],
-        [-(method.first_negative_lag or np.inf) for method in made.methods],
-        [-float(f"{method.resolution:.3g}") for method in made.methods],
+    measures = [
+        (float(f"{m.departure:.3g}"), len(m.unseen), -(m.first_negative_lag or np.inf), -float(f"{m.resolution:.3g}"))
+        for m in made.methods
     ]
-    places = np.sum([rankdata(column, method="min") for column in columns], axis=0)
+    places = np.sum(rankdata(measures, method="min", axis=0), axis=1)
     assert [method.places for method in made.methods] == places.tolist()
     assert [method.name for method in made.methods] == ["yarn", "ntk", "llama3", "optimised", "linear", "as it is"]
     assert [method.perplexity for method in made.methods] == sorted(method.perplexity for method in made.methods)
     assert min(made.methods, key=lambda method: method.places).name != made.methods[0].name
 
 
-def check_optimised(plan, trained):
+@pytest.mark.parametrize(("n_blocks", "base", "trained", "context"), [(32, 5e5, 2048, 32768), (8, 1e3, 256, 300)])
+def test_the_optimised_set_beats_yarn(n_blocks, base, trained, context):
     """What docstring and text say of the optimised set, and that it is ahead of YaRN or level in every measure."""
+    omega, factor = rfrope.geometric(n_blocks, base=base), context / trained
+    plan = analysis.plan(omega, context, trained_context=trained)
     method, yarn = plan.method("optimised"), plan.method("yarn")
-    turns = analysis.turns(trained, plan.trained_context)
-    divisors = trained / method.rope.frequencies
-    factor = plan.context / plan.trained_context
+    turns, divisors = analysis.turns(omega, trained), omega / method.rope.frequencies
     assert np.all((divisors > 1.0 - 1e-9) & (divisors < factor * (1.0 + 1e-9)))
     assert np.all(np.diff(divisors) > -1e-9 * factor)
     np.testing.assert_array_equal(divisors[turns >= 32.0], 1.0)
@@ -94,15 +93,8 @@ def check_optimised(plan, trained):
     assert method.unseen == ()
     assert set(plan.compare("optimised", "yarn").values()) <= {"better", "even"}
     assert method.departure <= yarn.departure + 1e-9
-    assert (method.first_negative_lag or plan.context) >= (yarn.first_negative_lag or plan.context)
+    assert (method.first_negative_lag or context) >= (yarn.first_negative_lag or context)
     assert method.resolution >= yarn.resolution * (1.0 - 1e-6)
-
-
-@pytest.mark.parametrize(("n_blocks", "base", "trained", "context"), [(32, 5e5, 2048, 32768), (8, 1e3, 256, 300)])
-def test_the_optimised_set_beats_yarn(n_blocks, base, trained, context):
-    omega = rfrope.geometric(n_blocks, base=base)
-    plan = analysis.plan(omega, context, trained_context=trained)
-    check_optimised(plan, omega)
     assert plan.compare("optimised", "yarn")["departure"] == "better"
 
 
@@ -124,25 +116,17 @@ def test_its_error_in_closed_form_and_its_gradient():
     assert aliased == pytest.approx(value, rel=1e-9)
 
 
-CONFIG = {"model_type": "phi", "head_dim": 32, "partial_rotary_factor": 0.5, "max_position_embeddings": 256}
-
-
 @pytest.mark.parametrize(
-    "rope",
-    [
-        LADDER,
-        rfrope.from_config(CONFIG)[0],
-        models.from_rope_parameters({"mrope_section": [4, 2, 2]}, head_dim=16, max_position_embeddings=256),
-        models.from_rope_parameters(
-            {"rope_type": "dynamic", "alpha": 50.0}, head_dim=16, max_position_embeddings=256, seq_len=256
-        ),
-    ],
+    "parameters",
+    [{}, {"partial_rotary_factor": 0.5}, {"mrope_section": [4, 2, 2]}, {"rope_type": "dynamic", "alpha": 50.0}],
+    ids=str,
 )
-def test_a_config_gives_each_published_method(rope):
+def test_a_config_gives_each_published_method(parameters):
+    rope = models.from_rope_parameters(parameters, head_dim=16, max_position_embeddings=256, seq_len=256)
     plan = analysis.plan(rope, 3000)
+    assert plan.method("optimised").rope_parameters is None
     for method in plan.methods:
         if method.name == "optimised":
-            assert method.rope_parameters is None
             continue
         told = models.from_rope_parameters(method.rope_parameters, head_dim=rope.head_dim, max_position_embeddings=3000)
         np.testing.assert_allclose(told.frequencies, method.rope.frequencies, rtol=1e-12)
@@ -158,24 +142,19 @@ def test_what_no_scheme_says_has_no_config():
     assert plan.to_dict()["optimised_against_yarn"] is None
     with pytest.raises(ValueError, match="name is 'yarn', which is left out: the trained frequencies are not"):
         plan.method("yarn")
-    others = [dataclasses.replace(LADDER, attention_factor=1.2), dataclasses.replace(LADDER, head_dim=64)]
-    for trained in (plan, *(analysis.plan(rope, 2048) for rope in others)):
+    half = analysis.plan(dataclasses.replace(LADDER, head_dim=64), 2048)
+    for trained in (plan, half, analysis.plan(dataclasses.replace(LADDER, attention_factor=1.2), 2048)):
         assert {method.rope_parameters is None for method in trained.methods} == {True}
-
-
-def test_blocks_that_never_turn_count_and_signs_stay():
-    half = dataclasses.replace(LADDER, head_dim=64)
-    plan = analysis.plan(half, 2048)
-    for method in plan.methods:
+    for method in half.methods:  # blocks that never turn count
         assert method.first_negative_lag == first_below(curve(method.rope, 2048, still=16))
+
+
+def test_signs_stay_and_one_block_has_no_ladder():
     backwards = analysis.plan(-LADDER.frequencies, 2048, trained_context=1024)
     assert "yarn" in backwards.left_out
     for method in backwards.methods:
         assert np.all(np.asarray(method.rope.frequencies) < 0.0)
         assert method.resolution <= 1.0
-
-
-def test_one_block_has_no_ladder():
     plan = analysis.plan([0.01], 200, trained_context=100)
     assert set(plan.left_out) == {"yarn", "ntk"}
     assert "1 of 1 block completed no turn in training" in str(plan)
@@ -232,9 +211,7 @@ def test_a_rope_that_was_scaled_since_is_not_what_its_config_says(scheme):
     plan = analysis.plan(rope, 16384)
     assert (plan.stretched, plan.trained_context) == (None, 4096)
     np.testing.assert_array_equal(plan.method("as it is").rope.frequencies, rope.frequencies)
-    assert re.match(
-        r"The frequencies were already scaled by .*linear; the plan takes them as the trained ones\.\n", str(plan)
-    )
+    assert re.match(r"The frequencies were already scaled by .*linear; the plan takes them as the trained", str(plan))
 
 
 @campaign
@@ -242,11 +219,7 @@ def test_a_rope_that_was_scaled_since_is_not_what_its_config_says(scheme):
 def test_a_model_that_was_trained_with_its_scheme_keeps_it(scheme):
     (rope,) = rfrope.from_config(config(scheme, context=8192), seq_len=8192)
     plan = analysis.plan(rope, 16384, trained_context=8192)
-    names_its_own = "original_max_position_embeddings" in SCHEMES[scheme] or scheme.partition(" ")[0] in (
-        "linear",
-        "ntk",
-        "proportional",
-    )
+    names_its_own = "original_max_position_embeddings" in SCHEMES[scheme] or scheme in ("linear", "ntk", "proportional")
     assert (plan.stretched is None) == names_its_own
     if names_its_own:
         np.testing.assert_array_equal(plan.method("as it is").rope.frequencies, rope.frequencies)
@@ -282,12 +255,8 @@ def test_the_text_holds_the_measures(made):
     assert lines[1] == f"and the trained mean kernel is below 0 first at lag {lag}."
     assert [re.split(r"  +", line) for line in lines[5:12]] == [list(row) for row in made.table]
     for row, method in zip(made.table[1:], made.methods, strict=True):
-        assert row[0] == method.name
-        assert row[2:5] == (
-            f"{method.departure:.3g}",
-            str(len(method.unseen)),
-            str(method.first_negative_lag or "never"),
-        )
+        shown = (f"{method.departure:.3g}", str(len(method.unseen)), str(method.first_negative_lag or "never"))
+        assert (row[0], row[2:5]) == (method.name, shown)
     assert lines[-3].startswith("It is not the recommended config: it is optimised for the geometry alone")
     assert lines[-1].startswith("optimised against yarn: better in departure, even in unseen angles, ")
     never = str(analysis.plan(rfrope.geometric(64, base=1e9), 200, trained_context=100))
@@ -324,22 +293,6 @@ def test_it_is_deterministic_keeps_the_rope_and_shows_progress(made):
     step = {"scheme": "optimised", "factor": 4.0, "trained_context": 1024}
     assert (rope.pairing, rope.context) == ("interleaved", 4096)
     assert rope.source.to_dict() == {"model_type": "x", "scaled_by": [step]}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        ((LADDER, 1024), {}, "context is 1024; expected more than the 1024 trained positions"),
-        ((LADDER, 4096.5), {}, "context is 4096.5"),
-        (([1.0, 0.1], 64), {}, "trained_context is missing; expected the positions in training, such as 4096"),
-        (([0.0, 0.0], 64), {"trained_context": 32}, "all frequencies of rope are 0; expected at least one other"),
-        ((np.ones((2, 4, 1)), 64), {"trained_context": 32}, "rope has shape"),
-        ((LADDER, 4096), {"progress": 3}, "progress is 3; expected None, True, False"),
-    ],
-)
-def test_bad_input(arguments, options, message):
-    with pytest.raises((ValueError, TypeError), match=re.escape(message)):
-        analysis.plan(*arguments, **options)
 
 
 def test_an_unknown_method(made):

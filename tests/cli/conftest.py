@@ -21,6 +21,7 @@ CONFIGS = {
     "bare.json": {"model_type": "mine", "head_dim": 16, "rope_theta": 1e4},
     "vision.json": {"model_type": "pixtral", "hidden_size": 64, "num_attention_heads": 4},
     "bert.json": {"model_type": "bert", "hidden_size": 8},
+    "polar.json": LLAMA | {"rope_parameters": {"rope_type": "rfrope", "polar": True, "frequencies": [0.5] * 16}},
 }
 
 
@@ -36,15 +37,13 @@ def config():
 
 
 @pytest.fixture
-def run_at(run, monkeypatch):
-    """``run_at(width, arguments)`` runs a command that succeeds, on a terminal that holds all but single words."""
+def says(run):
+    """``says(arguments)``: what a command says that succeeds without a word on stderr; by ``--json`` what it holds."""
 
-    def call(width, *arguments):
-        monkeypatch.setenv("COLUMNS", str(width))
-        code, out, _ = run(*arguments)
-        assert code in (0, 1)  # audit and diff find something
-        assert not [line for line in out.splitlines() if len(line) > width and " " in line.strip()]
-        return out
+    def call(*arguments, code=0):
+        found, out, err = run(*arguments)
+        assert (found, err) == (code, "")
+        return json.loads(out) if "--json" in arguments else out
 
     return call
 
@@ -58,6 +57,7 @@ def folder(tmp_path, monkeypatch, config):
     rfrope.save("rope.npz", rfrope.Rope(rfrope.sample("gaussian(scale=16)", 8, rng=0), context=256))
     rfrope.save("no_context.npz", rfrope.geometric(8))
     rfrope.save("plane.npz", np.ones((4, 2)))
+    rfrope.save("polar.npz", rfrope.Rope(rfrope.geometric(6), polar=True, context=64))
     (right,) = rfrope.from_config(CONFIGS["qwen.json"])
     np.save("right.npy", right.frequencies.astype(np.float32))
     np.savez("right.npz", **{"rotary_emb.inv_freq": right.frequencies.astype(np.float32), "weights": np.ones(3)})
@@ -68,3 +68,17 @@ def folder(tmp_path, monkeypatch, config):
     (tmp_path / "damaged.npz").write_bytes(b"PK\x03\x04 and no more")
     (tmp_path / "broken.json").write_text("{")
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    """A folder with a tiny model, a long text, six short ones, and a file that is no text."""
+    pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    import saved_models
+
+    path = saved_models.save(tmp_path_factory.mktemp("model"))
+    (path / "text.txt").write_text(saved_models.text(400), encoding="utf-8")
+    for number in range(6):
+        (path / f"{number}.txt").write_text(saved_models.text(64, number), encoding="utf-8")
+    (path / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    return path

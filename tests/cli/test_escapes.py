@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import browser
 import numpy as np
 import pytest
 from campaign import campaign
@@ -36,16 +37,14 @@ for _ in range(12):
     CONFIGS["too many parts"] = {"model_type": "own", f"{EVIL}_config": CONFIGS["too many parts"]}
 
 
-@pytest.fixture
-def config(request, tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(CONFIGS[request.param]))
-    return str(path)
+def is_shown(text: str) -> bool:
+    """Whether every character but line ends is shown as itself."""
+    return text.replace("\n", "").isprintable()
 
 
 def assert_safe(text: str) -> None:
-    """No character but line ends that is not shown as itself, and no line that a name has made."""
-    assert "".join(text.split("\n")).isprintable()
+    """No character hides, and no name has made a line."""
+    assert is_shown(text)
     assert not re.search(r"^PASSED(?!: largest)", text, re.MULTILINE)
 
 
@@ -56,30 +55,22 @@ COMMANDS = {
     "compare": lambda path: ["compare", path],
     "plan": lambda path: ["plan", path, "--context", "256"],
     "diff": lambda path: ["diff", path, path.replace("config.json", "")],
-    "diff to another": lambda path: ["diff", path, _plain(path)],
-    "audit": lambda path: ["audit", str(_buffers(path)), path],
+    "diff to another": lambda path: ["diff", path, path.replace("config", "other")],
+    "audit": lambda path: ["audit", path.replace("config.json", "buffers.npz"), path],
     "export": lambda path: ["export", path, "--to", "vllm"],
     "export --part": lambda path: ["export", path, "--to", "vllm", "--part", EVIL],
 }
 
 
-def _plain(path):
-    other = path.replace("config.json", "other.json")
-    with open(other, "w") as file:
-        json.dump({"model_type": "llama", "head_dim": 32, "rope_theta": 7.0, "max_position_embeddings": 64}, file)
-    return other
-
-
-def _buffers(path):
-    held = path.replace("config.json", "buffers.npz")
-    np.savez(held, **{f"{EVIL}.inv_freq": rfrope.geometric(8), "model.inv_freq": rfrope.geometric(8, base=7.0)})
-    return held
-
-
-@pytest.mark.parametrize("config", CONFIGS, indirect=True)
+@pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_print_no_escapes_of_a_config(command, config, capsys, quick_fits):
-    code = main(COMMANDS[command](config))
+def test_commands_print_no_escapes_of_a_config(command, config, tmp_path, capsys, quick_fits):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS[config]))
+    (tmp_path / "other.json").write_text(json.dumps({**LLAMA, "rope_theta": 7.0}))
+    ladders = {f"{EVIL}.inv_freq": rfrope.geometric(8), "model.inv_freq": rfrope.geometric(8, base=7.0)}
+    np.savez(tmp_path / "buffers.npz", **ladders)
+    code = main(COMMANDS[command](str(path)))
     out, err = capsys.readouterr()
     assert out or err
     assert code in (0, 1, 2)
@@ -97,9 +88,8 @@ def test_the_name_of_a_part_is_shown_with_escapes(tmp_path, capsys, monkeypatch,
         assert main([*COMMANDS[command](str(path)), "--html", str(html), "--force"]) == 0
         assert SAFE in capsys.readouterr().out, command
         text = html.read_text("utf-8")
-        assert "".join(text.split("\n")).replace("\t", "").isprintable()
-        report = json.loads(re.search(r'id="report">(.*?)</script>', text, re.DOTALL)[1])
-        assert SAFE in json.dumps(report).replace("\\\\", "\\")
+        assert is_shown(text.replace("\t", ""))
+        assert SAFE in json.dumps(browser.parts_of(text)).replace("\\\\", "\\")
 
 
 def strings(value):
@@ -114,28 +104,24 @@ def strings(value):
 def test_no_text_of_a_page_hides_anything():
     parts = [page.table(EVIL, [(EVIL, "b"), ("c", EVIL)], note=EVIL), page.copyable(EVIL, f"two\nlines {EVIL}")]
     text = page.rendered(EVIL, parts, EVIL)
-    report = json.loads(re.search(r'id="report">(.*?)</script>', text, re.DOTALL)[1])
-    found = [*strings(report)]
+    found = [*strings(browser.parts_of(text))]
     assert len(found) > 6
     for one in (text.replace("\t", ""), *found):
-        assert "".join(one.split("\n")).isprintable()
+        assert is_shown(one)
     assert any(one.startswith("two\nlines ") for one in found)  # its lines stay
 
 
 def test_python_shows_no_escapes_of_a_config():
     for rope in rfrope.from_config(CONFIGS["a part"]):
-        assert repr(rope).isprintable()
-        assert rope.source.model.name.isprintable()
-        assert rope.source.model.model_type.isprintable()
+        assert "".join([repr(rope), rope.source.model.name, rope.source.model.model_type]).isprintable()
     assert rfrope.from_config(CONFIGS["a model type"])[0].source.model.model_type == SAFE
     compared = models.compare(CONFIGS["a part"])
-    for text in (str(compared), compared._repr_html_(), *map(str, compared.ropes)):
-        assert_safe(text)
     found = models.audit({f"{EVIL}.inv_freq": rfrope.geometric(8, base=7.0)}, rfrope.geometric(8))
-    for text in (str(found), found._repr_html_(), *map(str, found.findings)):
-        assert_safe(text)
     rope = rfrope.Rope([1.0], pairing=None, source={"note": EVIL, EVIL: EVIL})
-    assert_safe(rope._repr_html_())
+    for one in (compared, found, *compared.ropes, *found.findings):
+        assert_safe(str(one))
+    for one in (compared, found, rope):
+        assert_safe(one._repr_html_())
     with pytest.raises(ValueError, match=r"rope\.pairing is None") as caught:
         rope.rotate(np.ones(2), 1)
     assert str(caught.value).isprintable()
@@ -166,44 +152,35 @@ def test_words_of_the_command_line_are_printed_with_escapes(tmp_path, capsys):
     assert main(["export", str(path), "--to", "vllm", "-o", str(folder / "new.json")]) == 0
     assert_safe(capsys.readouterr().out)
     assert main(["inspect", str(folder / EVIL)]) == 2
-    error = capsys.readouterr().err
-    assert "".join(error.split("\n")).isprintable()
     with pytest.raises(SystemExit):
         main(["inspect", "--" + EVIL])
-    error = capsys.readouterr().err
-    assert "".join(error.split("\n")).isprintable()
+    assert is_shown(capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
     ("words", "ends"),
     [
-        (["inspect", "config.json", "--html", "new.html"], 0),
-        (["inspect", "config.json", "config.json"], 0),
-        (["inspect", "rope.npz", "--plot", "new.txt"], 2),
-        (["compare", "config.json", "--html", "new.html"], 0),
-        (["plan", "config.json", "--context", "256", "--html", "new.html"], 0),
-        (["export", "config.json", "--to", "vllm", "-o", "new.json"], 0),
-        (["export", "--conformance", "new"], 0),
-        (["validate", "gaussian(scale=8)", "--qk", "rope.npz"], 2),
-        (["design", "gaussian(scale=8)", "--head-dim", "16", "--context", "64", "-o", "new.npz"], 0),
-        (["design", "gaussian(scale=8)", "--head-dim", "16", "--context", "64", "-o", "rope.npz"], 2),
-        (["doctor", "config.json"], 2),
+        ("inspect config.json --html new.html", 0),
+        ("inspect config.json config.json", 0),
+        ("inspect rope.npz --plot new.txt", 2),
+        ("compare config.json --html new.html", 0),
+        ("plan config.json --context 256 --html new.html", 0),
+        ("export config.json --to vllm -o new.json", 0),
+        ("export --conformance new", 0),
+        ("validate gaussian(scale=8) --qk rope.npz", 2),
+        ("design gaussian(scale=8) --head-dim 16 --context 64 -o new.npz", 0),
+        ("design gaussian(scale=8) --head-dim 16 --context 64 -o rope.npz", 2),
+        ("doctor config.json", 2),
     ],
-    ids=str,
 )
-def test_no_line_is_made_by_the_name_of_a_file(words, ends, tmp_path, capsys, quick_fits):
+def test_no_line_is_made_by_the_name_of_a_file(words, ends, tmp_path, run, quick_fits):
     """A folder that a pattern of the shell found may have any name; so may what an archive holds."""
     folder = tmp_path / EVIL
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(LLAMA))
     np.savez(folder / "rope.npz", **{EVIL: np.ones(3)})
     files = ("config.json", "rope.npz", "new")
-    words = [str(folder / word) if word.startswith(files) else word for word in words]
-    try:
-        code = main(words)
-    except SystemExit as ended:
-        code = ended.code
-    out, err = capsys.readouterr()
+    code, out, err = run(*(folder / word if word.startswith(files) else word for word in words.split()))
     assert code == ends
     assert_safe(out)
     assert_safe(err)
@@ -213,4 +190,4 @@ def test_the_doctor_prints_what_libraries_say_with_escapes(monkeypatch, capsys):
     finding = findings.Finding(EVIL, False, EVIL, EVIL, EVIL)
     monkeypatch.setattr(findings.Probe, "finding", lambda probe: finding)
     assert main(["doctor"]) == 0
-    assert "".join(capsys.readouterr().out.split("\n")).isprintable()
+    assert is_shown(capsys.readouterr().out)

@@ -53,16 +53,12 @@ def made(run, config, tmp_path):
     return make
 
 
-def parts(path, kind):
-    """Parts of one kind of a page."""
-    return [one for one in parts_of(path) if one["kind"] == kind]
+KINDS = ("words", "curves", "points", "table", "copyable")
 
 
-def parts_of(path):
-    """All parts of a page."""
-    report = re.search(r'id="report">(.*?)</script>', path.read_text("utf-8"), re.DOTALL)[1]
-    (choice,) = json.loads(report)["choices"]
-    return choice["parts"]
+def parts(path, *kinds):
+    """Parts of some kinds of a page."""
+    return [one for one in browser.parts_of(path.read_text("utf-8")) if one["kind"] in kinds]
 
 
 # -- what is in a page -------------------------------------------------------------------------------------------------
@@ -84,18 +80,20 @@ def test_a_page_holds_the_text_and_asks_for_nothing(made, config, command):
     (text,) = re.findall(r"<summary>The same as text</summary><pre>(.*?)</pre>", content, re.DOTALL)
     assert " ".join(html.unescape(text).split()) in " ".join(told.split())
     assert not re.search(r"""(src|href)\s*=|@import|url\((?!data:)""", re.sub(r"<script.*?</script>", "", content))
-    assert "default-src 'none'" in content
-    assert "Permission is hereby granted" in content  # uPlot's licence goes with it
+    said = ("default-src 'none'", "Permission is hereby granted")  # uPlot's licence goes with it
+    assert [one for one in said if one not in content] == []
     assert len(content) < 500_000
     assert f"rfrope {command} " in parts(path, "copyable")[-1]["text"]
     first = parts(path, "words")[0]["paragraphs"]
     assert re.search(VERDICTS[command], " ".join(first))
-    for paragraph in first:
-        assert paragraph in " ".join(told.split())
+    assert [paragraph for paragraph in first if paragraph not in " ".join(told.split())] == []
     if command == "design":  # a curve of each head, and the one that misses most in front
         (curves,) = parts(path, "curves")
         assert [one.partition(":")[0] for one in curves["groups"]] == ["0", "1", "2"]
-        assert curves["group"] in range(3)
+        assert [one["group"] for one in curves["sets"]] == [0, 1, 2]
+        assert (len(curves["phi"]), curves["group"] in range(3)) == (3, True)
+        assert not curves["waves"]
+        assert not curves["others"]
     if command != "inspect":  # of one set the text has sentences
         words = [set(re.split(r"  +", line.strip())) for line in told.splitlines()]
         for row in parts(path, "table")[0]["rows"]:
@@ -112,26 +110,16 @@ def test_text_cannot_leave_its_place():
     hostile = "</script><script>alert(1)</script><!--"
     content = page.rendered(hostile, [page.copyable(hostile, hostile)], hostile)
     assert content.count("<script>alert") == 0
-    report = re.search(r'id="report">(.*?)</script>', content, re.DOTALL)[1]
-    assert json.loads(report)["choices"][0]["parts"][0]["text"] == hostile
+    assert browser.parts_of(content)[0]["text"] == hostile
 
 
 def test_each_table_of_inspect_stands_below_its_title(made):
     path, told = made("inspect", *LADDER, "--base", "1e5")
     tables = {table["title"]: table["rows"] for table in parts(path, "table")}
     words = [set(re.split(r"  +", line.strip())) for line in told.splitlines()]
-    assert "never turn" in tables["Over the context"][0]
-    assert "nearest kernel" in tables["What they are"][0]
-    for rows in tables.values():
-        assert all(any(set(row) <= line for line in words) for row in rows)
-
-
-def test_a_head_of_a_page_has_its_number(made):
-    (figure,) = parts(made(*COMMANDS["design"](None))[0], "curves")
-    assert [one["group"] for one in figure["sets"]] == [0, 1, 2]
-    assert len(figure["groups"]) == len(figure["phi"]) == 3
-    assert not figure["waves"]
-    assert not figure["others"]
+    for title, column in (("Over the context", "never turn"), ("What they are", "nearest kernel")):
+        assert column in tables[title][0]
+    assert all(any(set(row) <= line for line in words) for rows in tables.values() for row in rows)
 
 
 def test_the_script_finds_what_it_asks_for(made):
@@ -139,13 +127,7 @@ def test_the_script_finds_what_it_asks_for(made):
     script = (pathlib.Path(page.__file__).parents[1] / "data" / "page" / "page.js").read_text("utf-8")
     asked, found = set(re.findall(r"\b(?:part|given)\.(\w+)", script)), set()
     for command in ("design", "validate"):
-        path = made(*COMMANDS[command](None))[0]
-        found |= {
-            key
-            for kind in ("words", "curves", "points", "table", "copyable")
-            for one in parts(path, kind)
-            for key in one
-        }
+        found |= {key for one in parts(made(*COMMANDS[command](None))[0], *KINDS) for key in one}
     found |= {*page.lines("", "", ("", ""), np.zeros(1), ["0"], 0, {})}  # `rfrope heads` has its own tests
     assert asked
     assert asked <= found
@@ -176,12 +158,9 @@ def test_a_browser_shows_a_page(made, config, command):
         wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
         buttons: document.querySelectorAll(".copyable button").length};"""
     for width in (1280, 390) if command == "inspect" else (390,):
-        found, console = browser.run(path, script, width=width)
-        assert console == []
+        found = browser.run(path, script, width=width)
         assert found["wide"] <= 1
-        assert found["parts"] == sum(
-            len(parts(path, kind)) for kind in ("words", "curves", "points", "table", "copyable")
-        )
+        assert found["parts"] == len(parts(path, *KINDS))
         assert found["buttons"] == len(parts(path, "copyable"))
         assert re.search(r"(lags? \d+|z -?\d+\.\d\d)", found["read"]), "what the pointer is at"
         assert "Point at the figure" not in found["read"]
@@ -201,9 +180,7 @@ MOVE = """
 @campaign
 def test_choices_show_the_numbers_that_python_computed(made, config):
     path, _ = made("inspect", config)
-    script = (
-        MOVE
-        + """
+    script = """
       const found = [seen()], told = [rows()];
       const shown = (name) => document.querySelector(`[name="${name}"]`).nextSibling.textContent;
       await settle("context", 3, "input"); found.push(seen()); told.push(rows(), shown("context"));
@@ -211,9 +188,7 @@ def test_choices_show_the_numbers_that_python_computed(made, config):
       told.push(shown("value"));
       document.querySelector(".controls button").click(); found.push(seen());
       return {found, told};"""
-    )
-    found, console = browser.run(path, script)
-    assert console == []
+    found = browser.run(path, MOVE + script)
     (figure,) = parts(path, "curves")
     own, other = figure["sets"][0], figure["others"][3]["sets"][1]
     states = found["found"]
@@ -228,19 +203,18 @@ def test_choices_show_the_numbers_that_python_computed(made, config):
 @campaign
 def test_a_head_is_chosen_and_its_kernel_with_it(made):
     path, _ = made(*COMMANDS["design"](None))
-    found, console = browser.run(path, MOVE + 'await settle("head", 2, "change"); return seen();')
-    assert console == []
+    found = browser.run(path, MOVE + 'await settle("head", 2, "change"); return seen();')
     (figure,) = parts(path, "curves")
     assert found["sets"] == [figure["sets"][2]]
     middle = (np.asarray(figure["starts"]) + figure["ends"]) // 2
-    law = rfrope.kernel("matern", nu=1.5, scale=64.0)
-    np.testing.assert_allclose(figure["phi"][2]["mid"], law(middle), atol=1e-6)
+    np.testing.assert_allclose(figure["phi"][2]["mid"], rfrope.kernel("matern", nu=1.5, scale=64.0)(middle), atol=1e-6)
 
 
 @campaign
 def test_one_of_several_is_shown_at_a_time(made, config, tmp_path):
     """The verdict of the first stands above; a radio button shows another, by the keyboard as by a pointer."""
-    names = {"first": parts_of(made("inspect", *LADDER)[0]), "second": parts_of(made("inspect", config)[0])}
+    sources = {"first": LADDER, "second": [config]}
+    names = {name: parts(made("inspect", *words)[0], *KINDS) for name, words in sources.items()}
     path = tmp_path / "both.html"
     path.write_text(page.rendered("Two", names, "text"), "utf-8")
     script = """
@@ -249,8 +223,7 @@ def test_one_of_several_is_shown_at_a_time(made, config, tmp_path):
       const radios = [...document.querySelectorAll("fieldset input")], found = [seen()];
       radios[1].focus(); radios[1].click(); await wait(10); found.push(seen());
       return {found, named: radios.map((one) => one.parentElement.innerText.trim())};"""
-    found, console = browser.run(path, script, width=390)
-    assert console == []
+    found = browser.run(path, script, width=390)
     assert found["named"] == [*names]
     for (verdict, sections, drawn, _), kept in zip(found["found"], names.values(), strict=True):
         assert verdict == next(one for one in kept if one["kind"] == "words")["paragraphs"][0]
@@ -274,12 +247,8 @@ def test_arrow_keys_read_a_figure_aloud(made):
         scrolled: [...document.querySelectorAll(".scroll")].every((one) => one.tabIndex === 0 && one.ariaLabel),
         named: [...document.querySelectorAll("input, select, button")].every((one) => !one.offsetParent || one.ariaLabel
           || one.labels?.length || one.innerText)};"""
-    found, console = browser.run(path, script)
-    assert console == []
-    assert found["focus"]
-    assert found["role"] == "slider"
-    assert found["scrolled"]
-    assert found["named"]
+    found = browser.run(path, script)
+    assert [found[name] for name in ("focus", "role", "scrolled", "named")] == [True, "slider", True, True]
     lags = [re.match(r"lags? (\d+)", one)[1] for one in found["seen"]]
     assert (int(lags[0]) > 450, lags[1:]) == (True, ["1", "2", "1"])
     (figure,) = parts(path, "curves")

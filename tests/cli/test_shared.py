@@ -25,18 +25,17 @@ def test_an_error_of_another_file_names_both(error, told):
 
 
 def test_verdicts_have_colours_on_a_terminal_alone(monkeypatch, capsys):
-    def printed():
+    plain = ": 3 \\x1b[31m of 3\nthe FAILED\n"
+    monkeypatch.delenv("TERM", raising=False)
+    for terminal, no_color, verdict in (
+        (False, "", "PASSED"),
+        (True, "", "\x1b[1;32mPASSED\x1b[0m"),
+        (True, "1", "PASSED"),
+    ):
+        monkeypatch.setenv("NO_COLOR", no_color)
+        monkeypatch.setattr(shared, "is_terminal", lambda terminal=terminal: terminal)
         shared.print_text("PASSED: 3 \x1b[31m of 3\nthe FAILED")
-        return capsys.readouterr().out
-
-    plain = "PASSED: 3 \\x1b[31m of 3\nthe FAILED\n"
-    assert printed() == plain
-    monkeypatch.setattr(shared, "is_terminal", lambda: True)
-    for name in ("NO_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
-    assert printed() == f"\x1b[1;32mPASSED\x1b[0m{plain.removeprefix('PASSED')}"
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert printed() == plain
+        assert capsys.readouterr().out == verdict + plain
     monkeypatch.undo()
     monkeypatch.setattr(sys, "stdout", None)
     assert not shared.is_terminal()

@@ -22,8 +22,6 @@ def test_rings_of_two_axes_have_equal_angles_and_each_is_a_little_further():
     angles = np.arctan2(found[..., 1], found[..., 0])
     np.testing.assert_allclose(angles, math.pi * (np.arange(4) + np.arange(3)[:, None] / 3.0) / 4.0, atol=1e-15)
     assert isotropic([1.0], 1025).frequencies.shape == (1025, 2)
-    with pytest.raises(ValueError, match="n_directions is 1025; expected at most 1024 in three axes"):
-        isotropic([1.0], 1025, ndim=3)
 
 
 @pytest.mark.parametrize("n", [1, 5, 16])
@@ -59,19 +57,18 @@ def test_errors_are_those_of_dense_directions(ndim):
     for place, length in enumerate(lengths):
         apart = np.mean(np.cos(length * units @ omega.T), axis=1) - found.mean[place]
         assert math.isclose(found.rms[place], float(np.sqrt(np.mean(apart**2))), rel_tol=2e-2, abs_tol=1e-14)
-        assert np.max(np.abs(apart)) <= found.sup[place] + 2e-2
-        assert found.sup[place] <= np.max(np.abs(apart)) + 2e-2
+        assert abs(np.max(np.abs(apart)) - found.sup[place]) <= 2e-2
 
 
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_the_mean_over_normal_lags_is_that_over_their_lengths(ndim):
     omega = rfrope.golden_gate(5, low=0.3, high=2.0, ndim=ndim).frequencies
-    step = 0.01
-    lengths = step * np.arange(1, 3000)
+    step = 0.1
+    lengths = 0.01 + step * np.arange(300)
     for scale in (0.7, 2.0):
         density = lengths ** (ndim - 1) * np.exp(-0.5 * (lengths / scale) ** 2) / scale**ndim
         density *= 1.0 if ndim == 2 else math.sqrt(2.0 / math.pi)
-        square = step * np.sum(density[::10] * 10.0 * directional_error(omega, lengths[::10]).rms ** 2)
+        square = step * np.sum(density * directional_error(omega, lengths).rms ** 2)
         assert math.isclose(directional_bound(omega, scale).rms, math.sqrt(square), rel_tol=1e-3)
 
 
@@ -83,11 +80,14 @@ def test_equal_angles_have_their_closed_form_and_are_at_the_bound(n, scale):
     assert found.bound <= found.rms
 
 
-@pytest.mark.parametrize("scale", [1.0, 2.0, 5.0])
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
-def test_lines_of_few_cosines_are_at_the_bound(n, scale):
+@pytest.mark.parametrize("scale", [1.0, 1.5, 2.0, 5.0])
+@pytest.mark.parametrize(("n", "cosine"), [(1, 0.0), (2, 0.0), (3, 0.0), (4, 1.0 / 3.0), (6, math.sqrt(0.2))])
+def test_lines_of_few_cosines_are_at_the_bound(n, cosine, scale):
+    """The axes of the octahedron, the cube and the icosahedron: each pair has one cosine."""
+    s2 = scale**2
+    even = (math.cosh(s2) + (n - 1) * math.cosh(cosine * s2)) / n - math.sinh(s2) / s2
     found = directional_bound(isotropic([0.5], n, ndim=3), 2.0 * scale)
-    assert math.isclose(found.bound, found.rms, rel_tol=1e-10)
+    np.testing.assert_allclose(found, math.sqrt(math.exp(-s2) * even), rtol=1e-9)
     assert found.bound <= found.rms
 
 
@@ -101,14 +101,6 @@ def test_no_rounding_of_sets_at_the_bound_is_below_it(n, ndim, scale):
         turn[:2, :2] = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
         found = directional_bound(omega @ turn, scale)
         assert found.bound <= found.rms
-
-
-def test_the_means_over_lines_of_few_cosines():
-    """What pairs of the octahedron's and the icosahedron's axes have, without a formula that the code has too."""
-    for n, cosine in ((3, 0.0), (4, 1.0 / 3.0), (6, math.sqrt(0.2))):
-        s2 = 2.25
-        even = (math.cosh(s2) + (n - 1) * math.cosh(cosine * s2)) / n - math.sinh(s2) / s2
-        assert math.isclose(directional_bound(isotropic([1.0], n, ndim=3), 1.5).bound ** 2, math.exp(-s2) * even)
 
 
 @pytest.mark.parametrize("scale", [1.5, 4.0])
@@ -129,13 +121,10 @@ def test_no_directions_are_below_the_bound_and_the_best_are_near(magnitudes, ndi
 
 
 def test_rings_far_apart_and_the_sets_of_the_table_are_near_the_bound():
-    for ratio, most in ((0.1, 1.0 + 1e-6), (0.5, 1.1)):
-        for n in (8, 16):
-            found = directional_bound(isotropic([1.0, ratio], n), 8.0)
-            assert 1.0 <= found.rms / found.bound <= most
-    for n, ndim in ((16, 3), (32, 3)):
-        found = directional_bound(isotropic([1.0], n, ndim=ndim), [4.0, 8.0])
-        assert np.all((found.rms >= found.bound) & (found.rms <= 1.2 * found.bound))
+    for sizes, ndim, most in (([1.0, 0.1], 2, 1.0 + 1e-6), ([1.0, 0.5], 2, 1.1), ([1.0], 3, 1.2)):
+        for n in (8, 16) if ndim == 2 else (16, 32):
+            found = directional_bound(isotropic(sizes, n, ndim=ndim), [4.0, 8.0] if ndim == 3 else 8.0)
+            assert np.all((found.rms >= found.bound) & (found.rms <= most * found.bound))
 
 
 def test_the_bound_is_of_magnitudes_times_scales_and_0_where_nothing_depends_on_direction():
@@ -152,22 +141,6 @@ def test_even_directions_depend_less_on_direction_than_published_sets():
     ladder = rfrope.geometric(2, base=10.0)
     axial = rfrope.axial(rfrope.geometric(8, base=100.0), rfrope.geometric(8, base=100.0))
     assert np.all(directional_error(isotropic(ladder, 8), lengths).rms < 0.6 * directional_error(axial, lengths).rms)
-
-
-@pytest.mark.parametrize("n", [4, 8])
-def test_spiral_rope_is_a_ladder_dealt_to_equal_angles(n):
-    """Liu et al. (2026): over all directions of a lag a mean of Bessel functions; equal magnitudes make a ring."""
-    along = math.pi * np.arange(n) / n
-    directions = np.stack([np.cos(along), np.sin(along)], axis=-1)
-    ladder, r = rfrope.geometric(16, base=10.0), 3.0
-    spiral = ladder[:, None] * directions[np.arange(16) % n]
-    turns = 2.0 * math.pi * np.arange(512) / 512
-    lags = r * np.stack([np.cos(turns), np.sin(turns)], axis=-1)
-    mean = np.mean(rfrope.analysis.mean_kernel(lags, spiral))
-    assert mean == pytest.approx(np.mean(special.j0(r * ladder)), abs=1e-12)
-    ring = np.repeat([1.0, 0.3], n)[:, None] * directions[np.arange(2 * n) % n]
-    wanted = sum(special.j0(r * m) + 2.0 * (-1.0) ** n * special.jv(2 * n, r * m) for m in (1.0, 0.3)) / 2.0
-    assert rfrope.analysis.mean_kernel(lags[0], ring) == pytest.approx(wanted, abs=2.0 * special.jv(4 * n, r) + 1e-12)
 
 
 def test_gradients_reach_magnitudes():

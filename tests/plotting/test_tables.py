@@ -17,8 +17,7 @@ LADDER = rfrope.geometric(16)
 @pytest.mark.parametrize("last", [1, 2, 511, 10**6])
 def test_bins_hold_every_lag_once(last):
     starts, ends = tables.lag_bins(last)
-    assert starts[0] == 1
-    assert ends[-1] == last
+    assert (starts[0], ends[-1]) == (1, last)
     assert np.array_equal(starts[1:], ends[:-1] + 1)
     assert np.all(starts <= ends)
 
@@ -26,10 +25,8 @@ def test_bins_hold_every_lag_once(last):
 @pytest.mark.parametrize("context", [2, 3, 512, 2**24, 2**25])
 def test_contexts_go_from_two_to_four_times_the_given_one(context):
     found = tables.contexts_around(context)
-    assert found[0] == 2
-    assert context in found
-    assert found == sorted(set(found))
-    assert found[-1] == max(min(4 * context, 2**24), context)
+    assert (found, context in found) == (sorted(set(found)), True)
+    assert (found[0], found[-1]) == (2, max(min(4 * context, 2**24), context))
 
 
 @pytest.mark.parametrize(
@@ -69,9 +66,8 @@ def test_far_lags_are_a_sample_without_rows(monkeypatch):
     starts, _ = tables.lag_bins(99_999)
     assert len(found["mid"]) == len(starts)
     single = np.append(np.diff(starts), 0) == 1
-    np.testing.assert_allclose(
-        np.asarray(found["mid"])[single], analysis.mean_kernel(starts[single], LADDER), atol=1e-6
-    )
+    curve = analysis.mean_kernel(starts[single], LADDER)
+    np.testing.assert_allclose(np.asarray(found["mid"])[single], curve, atol=1e-6)
 
 
 def test_a_curve_that_ends_before_the_figure_is_shorter():

@@ -32,8 +32,15 @@ def find() -> str:
     return found
 
 
-def run(page: pathlib.Path, script: str, *, width: int = 1280) -> tuple[Any, list[str]]:
-    """What a script returns on a copy of a page, opened as a file without a network, and what the console complains of.
+def parts_of(text: str) -> list[dict[str, Any]]:
+    """Return the parts of a page of one choice, as its script finds them."""
+    report = re.search(r'id="report">(.*?)</script>', text, re.DOTALL)
+    (choice,) = json.loads(report[1])["choices"]
+    return choice["parts"]
+
+
+def run(page: pathlib.Path, script: str, *, width: int = 1280) -> Any:
+    """What a script returns on a copy of a page, opened as a file without a network; the console has no complaint.
 
     Parameters
     ----------
@@ -56,6 +63,6 @@ def run(page: pathlib.Path, script: str, *, width: int = 1280) -> tuple[Any, lis
             capture_output=True,
             timeout=PATIENCE,
         )
-    console = re.findall(r"CONSOLE[^\]]*\] (.*)", done.stderr.decode("utf-8", "replace"))
+    assert re.findall(r"CONSOLE[^\]]*\] (.*)", done.stderr.decode("utf-8", "replace")) == []
     found = re.search(r'<pre id="found">(.*?)</pre>', done.stdout.decode("utf-8", "replace"), re.DOTALL)
-    return None if found is None else json.loads(html.unescape(found[1])), console
+    return None if found is None else json.loads(html.unescape(found[1]))

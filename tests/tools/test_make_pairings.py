@@ -14,12 +14,13 @@ from importlib.resources import files
 
 import numpy as np
 import pytest
+from campaign import one_of
 
 import rfrope
 from rfrope.data.model_types import has_defaults, model_types
 from tools import make_pairings, pairing_layers
 from tools.make_pairings import KEYS, NOTES, UndeterminedError, answer, explanations, found_for, pairing_of
-from tools.pairing_layers import CASES, Seen, made_config, seen_of
+from tools.pairing_layers import CASES, Seen
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -37,6 +38,7 @@ RNG = np.random.default_rng(0)
 
 
 def test_every_entry_says_what_it_can():
+    assert set(NOTES) | set(CASES) <= set(TABLE)
     for name, entry in TABLE.items():
         if name == "sam3_lite_text_vit_model":
             assert not pairing_of(entry)
@@ -45,24 +47,10 @@ def test_every_entry_says_what_it_can():
         assert entry.get("out_pairing", "") in ({*PAIRINGS, ""} - {entry["pairing"]})
         assert entry.get("rotated", "last") == "last"
         assert "pairing_note" in entry or (entry["pairing"] != "neither" and name not in NOT_RUN)
-        if "pairing_by" in entry:
-            assert set(entry["pairing_by"]) == {"key", "if_true", "if_false"}
-            assert {entry["pairing_by"]["if_true"], entry["pairing_by"]["if_false"]} == set(PAIRINGS)
-
-
-def test_notes_and_cases_are_of_entries():
-    assert set(NOTES) <= set(TABLE)
-    assert set(CASES) <= set(TABLE)
-
-
-def test_types_with_remote_code_name_what_was_read_for_them():
-    remote = {name: entry for name, entry in model_types().items() if "source" in entry}
-    assert len(remote) == 14
-    for entry in remote.values():
-        assert not has_defaults(entry)
-        assert set(entry) <= {"pairing", "rotated", "pairing_note", "source", "ntk", "softmax"}
-        assert entry["pairing"] in PAIRINGS
-        assert entry["source"]
+        by = entry.get("pairing_by", {"key": "", "if_true": "half", "if_false": "interleaved"})
+        assert (set(by), {by["if_true"], by["if_false"]}) == ({"key", "if_true", "if_false"}, set(PAIRINGS))
+    for entry in model_types().values():  # with remote code they name what was read for them
+        assert "source" not in entry or (entry["source"] and entry["pairing"] in PAIRINGS and not has_defaults(entry))
 
 
 def test_the_table_stands_as_the_script_writes_it():
@@ -96,20 +84,16 @@ def seen(pairing, out_pairing, *, width=16, start=0, doubled="halves", sign=1.0)
 def test_one_pairing_explains_a_query(pairing, out_pairing, width, start, where, doubled):
     one = seen(pairing, out_pairing, width=width, start=start, doubled=doubled)
     assert explanations(one) == [(pairing, out_pairing, where)]
-    found = answer([one, one])
-    assert found["pairing"] == pairing
-    assert found.get("out_pairing", pairing) == out_pairing
-    assert found.get("rotated", "first") == where
+    usual = {"out_pairing": pairing, "rotated": "first"}
+    assert usual | answer([one, one]) == {"pairing": pairing, "out_pairing": out_pairing, "rotated": where}
 
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_other_rotations_are_neither(pairing):
-    assert explanations(seen(pairing, pairing, sign=-1.0)) == []
-    assert explanations(seen(pairing, pairing, width=16, start=4)) == []  # in the middle
-    one = seen(pairing, pairing)
-    assert explanations(dataclasses.replace(one, turned=one.turned * 1.001)) == []
-    assert explanations(dataclasses.replace(one, turned=one.turned[::-1])) == []
-    assert explanations(dataclasses.replace(one, cos=one.cos[:, ::-1], sin=one.sin[:, ::-1])) == []
+    one, middle = seen(pairing, pairing), seen(pairing, pairing, width=16, start=4)
+    for changed in ({"turned": one.turned * 1.001}, {"turned": one.turned[::-1]}, {"cos": one.sin, "sin": one.cos}):
+        assert explanations(dataclasses.replace(one, **changed)) == []
+    assert explanations(middle) == []
     assert answer([seen(pairing, pairing, sign=-1.0)]) == {"pairing": "neither"}
 
 
@@ -121,12 +105,10 @@ def test_frequencies_must_be_those_of_the_table():
 
 
 def test_queries_and_keys_must_agree():
-    with pytest.raises(UndeterminedError, match="not one answer"):
-        answer([seen("half", "half"), seen("interleaved", "interleaved")])
-    with pytest.raises(UndeterminedError, match="not one answer"):
-        answer([seen("half", "half"), seen("half", "half", sign=-1.0)])
-    with pytest.raises(UndeterminedError, match="not one answer"):
-        answer([])
+    one = seen("half", "half")
+    for found in ([one, seen("interleaved", "interleaved")], [one, seen("half", "half", sign=-1.0)], []):
+        with pytest.raises(UndeterminedError, match="not one answer"):
+            answer(found)
 
 
 # -- every entry -------------------------------------------------------------------------------------------------------
@@ -142,7 +124,10 @@ def classes():
         return pairing_layers.config_classes()
 
 
-@pytest.mark.parametrize("model_type", [name for name in TABLE if name not in NOT_RUN])
+RUN = [name for name in TABLE if name not in NOT_RUN]
+
+
+@pytest.mark.parametrize("model_type", one_of(RUN, lambda name: str(pairing_of(TABLE[name]))))
 def test_the_table_says_what_the_classes_do(model_type, classes):
     if model_type not in classes:
         pytest.skip(f"the installed transformers has no {model_type}")
@@ -176,19 +161,14 @@ def repeated(q, k, cos, sin, unsqueeze_dim=1):
     return q * cos + neighbours(q) * sin, k * cos + neighbours(k) * sin
 
 
-SWAPPED = [
-    ("llama", "apply_rotary_pos_emb", repeated, {"pairing": "interleaved"}),
-    ("phi3", "rotate_half", neighbours, None),
-    ("qwen2_vl_text", "rotate_half", neighbours, None),
-    ("qwen2_vl_vision", "rotate_half", neighbours, None),
-    ("glm", "rotate_half", halves, None),
-    ("cohere", "rotate_half", halves, None),
-    ("ernie4_5", "rotate_half", halves, None),
-    ("llama", "rotate_half", lambda x: -halves(x), None),
-]
-
-
-@pytest.mark.parametrize(("model_type", "function", "other", "found"), SWAPPED)
+@pytest.mark.parametrize(
+    ("model_type", "function", "other", "found"),
+    [
+        ("llama", "apply_rotary_pos_emb", repeated, {"pairing": "interleaved"}),
+        ("qwen2_vl_vision", "rotate_half", neighbours, None),
+        ("glm", "rotate_half", halves, None),
+    ],
+)
 def test_a_class_that_pairs_otherwise_is_noticed(model_type, function, other, found, classes, monkeypatch):
     entry = TABLE[model_type]
     monkeypatch.setattr(pairing_layers.modelling(classes[model_type]), function, other)
@@ -205,71 +185,10 @@ def test_the_key_of_deepseek_is_read_by_its_class(classes, monkeypatch):
     module = pairing_layers.modelling(classes["deepseek_v3"])
     monkeypatch.setattr(module, "apply_rotary_pos_emb_interleave", module.apply_rotary_pos_emb)
     found = found_for("deepseek_v3", entry, classes)
-    assert found["pairing"] == "half"
-    assert found["pairing_by"]["if_true"] == "half"
+    assert (found["pairing"], found["pairing_by"]["if_true"]) == ("half", "half")
 
 
 # -- what the notes say ------------------------------------------------------------------------------------------------
-
-
-def seen_in(model_type, classes, **values):
-    return seen_of(model_type, made_config(classes[model_type], model_type, **values))
-
-
-def test_nanochat_turns_by_negative_angles(classes):
-    for one in seen_in("nanochat", classes):
-        assert explanations(dataclasses.replace(one, sin=-one.sin, positions=None)) == [("half", "half", "first")]
-
-
-def test_gemma_4_pairs_halves_in_each_half(classes):
-    for one in seen_in("gemma4_vision", classes):
-        middle = one.still.shape[-1] // 2
-        for part in (slice(0, middle), slice(middle, None)):
-            axis = Seen("one axis", one.still[:, part], one.turned[:, part], one.cos[:, part], one.sin[:, part])
-            assert explanations(axis) == [("half", "half", "first")]
-
-
-def test_hunyuan_vl_pairs_halves_where_axes_agree(classes, monkeypatch):
-    import torch
-
-    positions = torch.tensor([[0, 1, 7, 50, 300, 2000]]).expand(4, 1, 6)
-    monkeypatch.setattr(pairing_layers, "_positions", lambda case: [positions])
-    assert answer(seen_in("hunyuan_vl_text", classes)) == {"pairing": "half"}
-
-
-def heads(monkeypatch):
-    """Keep every head, where else the first one is looked at."""
-    monkeypatch.setattr(pairing_layers, "_first_head", lambda x, tokens: x[0].double().numpy())
-
-
-@pytest.mark.parametrize("model_type", ["neucodec", "xcodec2"])
-def test_codecs_turn_heads_by_their_number(model_type, classes, monkeypatch):
-    heads(monkeypatch)
-    for one in seen_in(model_type, classes):
-        for head, (still, turned) in enumerate(zip(one.still, one.turned, strict=True)):
-            position = [0, 1, 7, 50, 300, 2000][head]
-            expected = rfrope.rotate(np.sort(still), np.full(len(still), position), one.frequencies)
-            np.testing.assert_allclose(turned, expected, atol=5e-4 * np.max(still))
-
-
-def test_qwen_2_5_omni_turns_one_head(classes, monkeypatch):
-    heads(monkeypatch)
-    for one in seen_in("qwen2_5_omni_dit", classes):
-        assert not np.allclose(one.still[0], one.turned[0])
-        assert np.array_equal(one.still[1:], one.turned[1:])
-
-
-def test_efficient_loftr_has_frequencies_for_each_head(classes, monkeypatch):
-    heads(monkeypatch)
-    for one in seen_in("efficientloftr", classes):
-        width = one.still.shape[-1]
-        for head, (still, turned) in enumerate(zip(one.still, one.turned, strict=True)):
-            columns = slice(head * width, (head + 1) * width)
-            mine = Seen("one head", still, turned, one.cos[:, columns], one.sin[:, columns])
-            assert explanations(mine) == [("interleaved", "interleaved", "first")]
-
-
-REORDERED = ("gradium_phonon_tts", "kimi_k25", "mistral_large4", "step3p5_vision")
 
 
 def test_weights_that_transformers_reorders_have_a_note(classes):
@@ -283,7 +202,7 @@ def test_weights_that_transformers_reorders_have_a_note(classes):
         for one in mapping.get_checkpoint_conversion_mapping(name) or []
         if any(isinstance(step, loading.PermuteForRope) for step in getattr(one, "operations", None) or [])
     }
-    assert found == set(REORDERED)
+    assert found == {"gradium_phonon_tts", "kimi_k25", "mistral_large4", "step3p5_vision"}
     for name in ("gradium_phonon_tts", "kimi_k25_vision", "pixtral", "step3p5_vision"):
         assert "reorders" in NOTES[name]
 
@@ -300,8 +219,7 @@ def test_the_script_checks_and_writes(classes, tmp_path, monkeypatch, capsys):
     path.write_text(make_pairings._lines(right))
     assert make_pairings.main(["--check"]) == 0
     told = capsys.readouterr().out
-    assert "internlm3: not run" in told
-    assert "roformer: no entry: a reason" in told
+    assert [said for said in ("internlm3: not run", "roformer: no entry: a reason") if said not in told] == []
     wrong = {**right, "llama": {**right["llama"], "pairing": "interleaved"}, "nanochat": {"rope_parameters": {}}}
     path.write_text(make_pairings._lines(wrong))
     assert make_pairings.main(["--check"]) == 1
