@@ -36,6 +36,7 @@ from tools.mutations import Mutation, brief, chosen, modules, mutations
 
 ROOT = pathlib.Path(__file__).parents[1]
 TABLE = ROOT / "docs" / "mutations.csv"
+REFUSALS = "tests/test_refusals.py"
 PAGE = ROOT / "docs" / "mutations.inc"  # included by docs/reliability.rst: those that survived
 FIELDS = ("kind", "module", "function", "before", "after", "outcome", "by")
 EQUAL = "equal: "  # how a reason begins that makes a survivor no question any more
@@ -100,7 +101,7 @@ def campaign(options: argparse.Namespace) -> int:
 
 
 def tests_of(module: str) -> list[str]:
-    """Return the files of tests that have a module's name and stand in its folder; the folder where there is none."""
+    """Return the files of tests that have a module's name and stand in its folder, or the folder; and of refusals."""
     path = pathlib.PurePosixPath(module).relative_to("rfrope").with_suffix("")
     folder = ROOT / "tests" / str(path.parent).replace("_backends", "backends").replace("backends/cuda", "cuda")
     while not folder.is_dir():
@@ -108,7 +109,7 @@ def tests_of(module: str) -> list[str]:
     named = [one for one in (folder, ROOT / "tests") for one in [one / f"test_{path.name}.py"] if one.is_file()][:1]
     everywhere = sorted((ROOT / "tests").rglob(f"test_{path.name}.py"))
     found = named or everywhere or ([folder] if folder.name != "tests" else sorted(folder.glob("test_*.py")))
-    return [one.relative_to(ROOT).as_posix() for one in found]
+    return [*(one.relative_to(ROOT).as_posix() for one in found), REFUSALS]
 
 
 def outcome(seen: bool, by: str) -> str:
@@ -123,25 +124,33 @@ def can_be_tested(module: str) -> bool:
 
 
 def again(number: int) -> int:
-    """Try a sample of the table by the tests that saw it; 1 if one is not seen, or a row is open, or no row is left.
+    """Try a sample of the table; 1 if one is not seen, or a row is open, or no row is left.
 
-    Rows whose line or whose test is gone are left out: ``page`` drops the first, ``campaign`` tries others.
+    It is tried by the test that saw it, and by all of its module and the tables of refusals where that is gone or
+    does not see it. Rows whose line is gone are left out: ``page`` drops them, ``campaign`` tries others.
     """
     rows = table()
     still_open = [row for row in rows if row["outcome"] == "open"]
     for row in still_open:
         print(f"open     {row_name(row)}")
     there = {one.name: one for one in everything({row["module"] for row in rows})}
-    seen = [row for row in rows if row["outcome"] == "killed" and is_there(row["by"]) and can_be_tested(row["module"])]
+    seen = [row for row in rows if row["outcome"] == "killed" and can_be_tested(row["module"])]
     kept = [row for row in seen if row_name(row) in there]
     random.Random(SEED).shuffle(kept)
     work = [(there[row_name(row)], [row["by"].removesuffix(FATAL).partition("[")[0]]) for row in kept[:number]]
-    missed = 0
-    for one, found, by in judged(work):
-        missed += not found
-        print(f"{outcome(found, by):9}{one.name}", flush=True)
-    print(f"{len(work) - missed} of {len(work)} mutations were seen; {len(kept)} of {len(rows)} rows could be tried")
-    return int(bool(missed or still_open or not work))
+    known, missed = [(one, tests) for one, tests in work if is_there(tests[0])], []
+    for one, found, by in judged(known):
+        if found:
+            print(f"{outcome(found, by):9}{one.name}  {by}", flush=True)
+        else:
+            missed.append(one)
+    missed += [one for one, tests in work if not is_there(tests[0])]
+    open_now = 0
+    for one, found, by in judged([(one, tests_of(one.module)) for one in missed]):
+        open_now += not found
+        print(f"{outcome(found, by):9}{one.name}  {by}", flush=True)
+    print(f"{len(work) - open_now} of {len(work)} mutations were seen; {len(kept)} of {len(rows)} rows could be tried")
+    return int(bool(open_now or still_open or not work))
 
 
 def is_there(by: str) -> bool:
