@@ -163,7 +163,7 @@ def test_threads_of_an_executor_work_on_the_device_of_the_arrays():
         np.testing.assert_allclose(found.get(), wanted, rtol=1e-9)
 
 
-def test_transforms_run_on_the_stream_of_their_arrays(monkeypatch):
+def test_transforms_run_on_the_stream_of_their_arrays():
     """With finufft in the place of cufinufft."""
     finufft = pytest.importorskip("finufft")
     omega, lags, streams = rfrope.sample("gaussian(scale=4)", 2**11, rng=1), np.arange(1024.0), []
@@ -175,10 +175,15 @@ def test_transforms_run_on_the_stream_of_their_arrays(monkeypatch):
 
     library = type("cufinufft", (), {"__getattr__": lambda _, name: lambda *a, **o: called(name, *a, **o)})()
     find, wanted = sums.nufft.__wrapped__, rfrope.analysis.mean_kernel(lags, omega)
-    with standing_in(), Device(1), Stream() as stream:
-        monkeypatch.setitem(sys.modules, "cufinufft", library)
-        monkeypatch.setattr(sums, "nufft", find)
-        monkeypatch.setattr(sums, "_COSTS", PAYING)
+    with (
+        standing_in(),
+        Device(1),
+        Stream() as stream,
+        pytest.MonkeyPatch.context() as patch,
+    ):  # ends before standing in does
+        patch.setitem(sys.modules, "cufinufft", library)
+        patch.setattr(sums, "nufft", find)
+        patch.setattr(sums, "_COSTS", PAYING)
         found = rfrope.analysis.mean_kernel(on_device(lags), on_device(omega)).get()
     assert set(streams) == {(1, stream.ptr)}
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)

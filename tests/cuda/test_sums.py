@@ -485,14 +485,17 @@ def test_estimate_kernel_runs_on_the_device(quantity, text):
     np.testing.assert_allclose(got.stderr, wanted.stderr, rtol=1e-9, atol=1e-15)
 
 
-def test_torch_tensors_give_torch_tensors(monkeypatch):
+def test_torch_tensors_give_torch_tensors():
     torch = pytest.importorskip("torch")
     xp = array.namespace(x=torch.ones(1))
     rng = np.random.default_rng(0)
     omega, lags = rng.normal(size=(2, 50, 1)), rng.normal(size=(2, 7, 1)).astype(np.float32)
     delta = torch.asarray(lags[0, :, 0])
-    with emulation() as ran:
-        monkeypatch.setattr(device, "view", array.view_as_numpy)  # tensors on the CPU, seen as CuPy would see them
+    with (
+        emulation() as ran,
+        pytest.MonkeyPatch.context() as patch,
+    ):  # which ends before the emulation, and so restores its own
+        patch.setattr(device, "view", array.view_as_numpy)  # tensors on the CPU, seen as CuPy would see them
         means = [mean_cos(torch.asarray(omega), torch.asarray(lags), xp)]
         means.append(mean_cos(torch.asarray(omega[0, :, 0]), delta[2], xp))
         moments = kernel_moments(omega[0, :, 0], delta, "phi")
