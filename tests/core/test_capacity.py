@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import io
 import math
 import sys
@@ -259,31 +258,6 @@ GREEDY = {
     "max_positions": {"RotaryEmbedding": given(LADDER, max_positions=MOST)},
 }
 CASES = {case: (lower, *asked) for lower, calls in GREEDY.items() for case, asked in calls.items()}
-# why the other public functions hold little
-MODEST = {
-    "heads of a config have at most 65536 features, and models as many layers": (
-        *("from_config", "models.can_relocate", "models.list_layers", "models.diff", "models.compare"),
-    ),
-    "a file asks by its length (tests/core/test_files.py)": ("load",),
-    "it makes the same vectors always": ("models.conformance",),
-    "it asks a model that is there, in vectors as wide as its heads": ("models.probe",),
-    "it makes numbers of numbers": ("rotation.relocation_bound", "blocks_for_error", "threads"),
-    "a kernel holds its parameters, a matrix for its axes, or the kernels that it is made of": (
-        *("kernel", "kernels.axes", "Kernel.rescale", "Kernel.warp", "Kernel.__mul__", "kernels.register"),
-    ),
-    "texts have a bound": ("kernels.parse",),
-    "its blocks are at most 256, and its unknowns 1024": ("designs.quadrature", "designs.optimise"),
-    "panels are bounded in number": ("bochner.from_density", "bochner.from_function", "bochner.nearest"),
-    "it draws a result that is there": ("plotting.attention", "plotting.validation"),
-}
-
-
-def test_every_public_function_asks_or_has_a_reason_not_to():
-    names = {id(one): name for name, one in reversed(OFFERED.items()) if inspect.isfunction(one)}
-    public = {name for name in names.values() if inspect.signature(OFFERED[name]).parameters}
-    asks, modest = {case.partition(":")[0] for case in CASES}, {name for held in MODEST.values() for name in held}
-    assert asks | modest == {*public, "Rope", "RotaryEmbedding"} - {"Rope.__init__"}
-    assert asks & modest == set()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's")
@@ -306,14 +280,6 @@ def test_calls_that_would_hold_too_much_are_refused_before_they_begin(case, monk
     assert f"expected less: lower {lower}, or set the environment variable RFROPE_MAX_BYTES" in str(caught.value)
     assert peak() < 2**26
     assert not [*tmp_path.iterdir()]
-
-
-def test_the_variable_lets_a_call_through(monkeypatch):
-    monkeypatch.setenv(capacity.VARIABLE, "1e3")
-    with pytest.raises(ValueError, match="RFROPE_MAX_BYTES allows"):
-        rfrope.geometric(100)
-    monkeypatch.setenv(capacity.VARIABLE, "1e4")
-    assert rfrope.geometric(100).shape == (100,)
 
 
 # -- what is asked about is what is held -------------------------------------------------------------------------------
