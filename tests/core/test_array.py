@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 
 import numpy as np
@@ -17,24 +18,11 @@ def test_namespace_comes_from_the_arrays(xp):
     assert xp.owns(space.asarray([1.0], device=xp.device))
 
 
-@pytest.mark.parametrize("value", ["text", object(), {1: 2}, lambda: None, b"bytes"])
-def test_what_is_no_array_is_named(value):
-    with pytest.raises(TypeError, match=r"q has type .*; expected an array of NumPy, CuPy"):
-        array.namespace(q=value)
-
-
-@pytest.mark.parametrize("value", [[1, [2]], ["a"], [None], None, [object()]])
-def test_lists_must_hold_numbers(value):
-    with pytest.raises(TypeError, match=r"q is .*expected numbers"):
-        array.asarray(value, np, name="q")
-
-
-class Subclass(np.ndarray):
-    """An array that the quick ways of plain arrays do not know."""
-
-
 @pytest.mark.parametrize("dtype", [*"bBhHiIlLqQefd", ">f8", ">i4", "?", "g", "D", "M8[s]", "U3"])
 def test_plain_arrays_pass_quickly_as_others_pass_slowly(dtype):
+    class Subclass(np.ndarray):
+        """An array that the quick ways of plain arrays do not know."""
+
     plain = np.asarray([1, 0, 3]).astype(dtype)
     found = []
     for value in (plain, plain.view(Subclass)):
@@ -50,14 +38,11 @@ def test_plain_arrays_pass_quickly_as_others_pass_slowly(dtype):
 @pytest.mark.parametrize("size", [3, 2**12, 2**12 + 1])
 def test_bounds_hold_for_every_element(size):
     bound = 2.0**500
-    for bad in (np.nan, np.inf, -np.inf, np.nextafter(bound, np.inf), -(2.0**501), 1e300):
+    for one in (np.nan, np.inf, -np.inf, np.nextafter(bound, np.inf), -(2.0**501), 1e300, bound, -bound, 5e-324, 0.0):
         values = np.ones(size)
-        values[size // 2] = bad
-        assert not array.all_within(values, bound, np)
-    for good in (bound, -bound, 5e-324, 0.0):
-        values = np.full(size, good)
-        assert array.all_within(values, bound, np)
-        assert array.all_within(values[::2], bound, np)
+        values[size // 2 // 2 * 2] = one
+        for given in (values, values[::2]):
+            assert array.all_within(given, bound, np) == (abs(one) <= bound)
     assert array.all_within(np.ones((0, 3)), bound, np)
 
 
@@ -70,18 +55,10 @@ def test_host_and_back(xp):
         assert xp.owns(array.from_host(host, array.namespace(x=x), device=array.device(x)))
 
 
-def test_bfloat16_tensors_reach_the_host_as_float32():
-    torch = library("torch").module
-    np.testing.assert_array_equal(array.to_host(torch.tensor([1.5], dtype=torch.bfloat16)), np.float32([1.5]))
-
-
 def test_explicit_namespaces(xp):
     space = array.named_namespace(xp.module)
     assert xp.owns(space.asarray([1.0], device=xp.device))
     assert array.named_namespace(None) is np
-    for wrong in ("torch", 3, math):
-        with pytest.raises(TypeError, match="xp is"):
-            array.named_namespace(wrong)
 
 
 def test_a_device_without_float64():
@@ -93,11 +70,6 @@ def test_a_device_without_float64():
     assert "float64" in libraries.OTHER.dtypes(strict, None)
     assert "float64" not in libraries.OTHER.dtypes(strict, place)
     assert not array.has_float64(strict, place)
-
-
-def test_arrays_that_lie_anywhere_have_no_device():
-    """NumPy's own attribute is a text that other libraries do not know."""
-    assert array.device(np.zeros(2)) is array.device(np.float64(2.0)) is array.device([1.0]) is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -122,8 +94,11 @@ def test_how_to_convert_names_the_module_that_makes_arrays():
         array.namespace(q=strict([1.0]), k=jax([1.0]))
 
 
-def test_which_tensors_are_plain_memory():
+def test_what_tensors_are_in_memory():
+    """NumPy's own device is a text that other libraries do not know."""
+    assert array.device(np.zeros(2)) is array.device(np.float64(2.0)) is array.device([1.0]) is None
     torch = library("torch").module
+    np.testing.assert_array_equal(array.to_host(torch.tensor([1.5], dtype=torch.bfloat16)), np.float32([1.5]))
     dense = torch.eye(2)
     assert libraries.TORCH.are_memory(dense, torch.nn.Parameter(dense, requires_grad=False))
     others = [dense.to_sparse(), dense.to_mkldnn(), torch.ones(2, requires_grad=True)]
@@ -148,49 +123,40 @@ def test_split_is_exact_and_its_halves_multiply_exactly(xp, dtype):
     for half in (high, low):
         mantissa, _ = np.frexp(half.astype(np.float64))
         np.testing.assert_array_equal(mantissa * 2.0**bits, np.rint(mantissa * 2.0**bits))
+    if xp.name == "jax":  # and survives a compiler
+        jax = importlib.import_module("jax")
+        for one, other in zip(jax.jit(lambda v: array.split(v, xp.module))(xp(x)), (high, low), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
-def test_split_survives_a_compiler():
-    lib = library("jax")
-    import jax
-
-    x = lib(np.random.default_rng(1).standard_normal(100))
-    high, low = jax.jit(lambda v: array.split(v, lib.module))(x)
-    assert np.count_nonzero(low) > 90
-    np.testing.assert_array_equal(np.asarray(high) + np.asarray(low), np.asarray(x))
-
-
-class TestDevices:
+def test_results_stay_on_the_callers_device():
     """array-api-strict's second device stands for a GPU: mixing devices is an error there too."""
+    strict = library("array-api-strict").module
+    place = strict.Device("device1")
 
-    @pytest.fixture
-    def other(self):
-        strict = library("array-api-strict").module
-        place = strict.Device("device1")
-        return lambda values: strict.asarray(np.asarray(values), device=place)
+    def other(values):
+        return strict.asarray(np.asarray(values), device=place)
 
-    def test_results_stay_on_the_callers_device(self, other):
-        x, p, w = other(np.ones((3, 4))), other([0, 1, 2]), other([1.0, 0.5])
-        results = [
-            rfrope.rotate(x, p, w, shift=[0.1, 0.2], scale=2.0),
-            rfrope.rotate(x, [0, 1, 2], [1.0, 0.5]),
-            rfrope.rotate_by_phases(x, [[0.1, 0.2]]),
-            *rfrope.rotation_table(p, w),
-            rfrope.scores(x, x, p, p, w),
-            rfrope.convert_pairing(x, "half", "interleaved"),
-            rfrope.rotation.to_complex(x),
-            rfrope.rotation.phases(p, w),
-            rfrope.kernel("matern", nu=0.8, scale=(1.0, 2.0), ndim=2).phi(other(np.ones((5, 2)))),
-            rfrope.kernel("sinc", bandwidth=(1.0, 2.0), ndim=2).density(other(np.ones((5, 2)))),
-            rfrope.kernel("gaussian").transport(other([0.2, 0.7])),
-            rfrope.sample("cauchy", 3, rng=0, xp=library("array-api-strict").module, device=x.device),
-            rfrope.expected_score(x, x, [0.5, 1.0, 2.0], "gaussian"),
-            rfrope.moments.relative_error(x, x, [0.5, 1.0, 2.0], "gaussian"),
-            rfrope.estimate_kernel(other([0.5, 1.0]), "gaussian", n_samples=100, rng=0).stderr,
-            rfrope.estimate_scores(x, x, [0.5, 1.0, 2.0], "gaussian", n_trials=50, rng=0).variance.stderr,
-        ]
-        for result in results:
-            assert result.device == x.device
+    x, p, w, lags = other(np.ones((3, 4))), other([0, 1, 2]), other([1.0, 0.5]), [0.5, 1.0, 2.0]
+    results = [
+        rfrope.rotate(x, p, w, shift=[0.1, 0.2], scale=2.0),
+        rfrope.rotate(x, [0, 1, 2], [1.0, 0.5]),
+        rfrope.rotate_by_phases(x, [[0.1, 0.2]]),
+        *rfrope.rotation_table(p, w),
+        rfrope.scores(x, x, p, p, w),
+        rfrope.convert_pairing(x, "half", "interleaved"),
+        rfrope.rotation.to_complex(x),
+        rfrope.rotation.phases(p, w),
+        rfrope.kernel("matern", nu=0.8, scale=(1.0, 2.0), ndim=2).phi(other(np.ones((5, 2)))),
+        rfrope.kernel("sinc", bandwidth=(1.0, 2.0), ndim=2).density(other(np.ones((5, 2)))),
+        rfrope.kernel("gaussian").transport(other([0.2, 0.7])),
+        rfrope.sample("cauchy", 3, rng=0, xp=strict, device=x.device),
+        rfrope.expected_score(x, x, lags, "gaussian"),
+        rfrope.moments.relative_error(x, x, lags, "gaussian"),
+        rfrope.estimate_kernel(other([0.5, 1.0]), "gaussian", n_samples=100, rng=0).stderr,
+        rfrope.estimate_scores(x, x, lags, "gaussian", n_trials=50, rng=0).variance.stderr,
+    ]
+    assert [one for one in results if one.device != place] == []
 
 
 @pytest.mark.parametrize(("dtype", "wider"), [("float16", "float32"), ("float32", "float64"), ("float64", "float64")])
@@ -217,11 +183,3 @@ def test_what_comes_from_a_read_only_array_is_a_copy(xp, dtype):
         made[0] = 7
     assert host[0] == 0
     assert array.astype(made, made.dtype, array.namespace(x=made)) is made
-
-
-def test_masks_inside_nested_lists_are_refused():
-    masked = np.ma.array([1.0, 2.0], mask=[False, True])
-    for value in ([masked, masked], [[masked, masked]], ([[masked]],)):
-        with pytest.raises(TypeError, match="Masked"):
-            array.host_numbers(value, "x")
-    assert array.host_numbers([[[1.0, 2.0]], [[3.0, 4.0]]], "x").shape == (2, 1, 2)

@@ -22,18 +22,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="FIFOs, /dev and
 ROPE = rfrope.Rope([1.0, 0.5], context=8)
 
 
-def unix_socket(path):
-    with socket.socket(socket.AF_UNIX) as held:
-        held.bind(str(path))
-
-
 STRANGE = {
     "FIFO": os.mkfifo,
     "link to a FIFO": lambda path: (os.mkfifo(f"{path}.fifo"), os.symlink(f"{path}.fifo", path)),
     "endless device": lambda path: os.symlink("/dev/zero", path),
     "terminal": lambda path: os.symlink("/dev/tty", path),
     "folder": os.mkdir,
-    "socket": unix_socket,
     "file longer than it says": lambda path: os.symlink("/proc/self/status", path),
     "nothing": lambda path: None,
 }
@@ -47,37 +41,17 @@ def exported(engine, suffix):
             pytest.importorskip("gguf")
         exports.write(path.parent / f"new{suffix}", ROPE, engine, model=path)
 
-    return call
+    return suffix, call
 
 
-def on_the_command_line(*words):
+def command(suffix, words):
     """A command with a path, whose error goes to stderr."""
 
     def call(path):
-        code = main([word.format(path=path) for word in words])
+        code = main(words.replace("PATH", str(path)).split(" "))
         raise OSError(f"code {code}") if code else AssertionError("it was read")
 
-    return call
-
-
-READERS = {
-    "load .npz": (".npz", rfrope.load),
-    "load .safetensors": (".safetensors", rfrope.load),
-    "from_config": (".json", rfrope.from_config),
-    "compare": (".json", models.compare),
-    "audit": (".json", lambda path: models.audit([1.0, 0.5], path)),
-    "checkpoint": (".ckpt", lambda path: estimate(path)),
-    "exports.write of a config": (".json", exported("vllm", ".json")),
-    "exports.write of a GGUF": (".gguf", exported("llama.cpp", ".gguf")),
-    "rfrope inspect CONFIG": (".json", on_the_command_line("inspect", "{path}")),
-    "rfrope inspect ROPE": (".npz", on_the_command_line("inspect", "{path}")),
-    "rfrope compare": (".json", on_the_command_line("compare", "{path}")),
-    "rfrope plan": (".json", on_the_command_line("plan", "{path}", "--context", "64")),
-    "rfrope export": (".npz", on_the_command_line("export", "{path}", "--to", "vllm")),
-    "rfrope audit FILE.npy": (".npy", on_the_command_line("audit", "{path}", "{path}")),
-    "rfrope audit FILE.npz": (".npz", on_the_command_line("audit", "{path}", "{path}")),
-    "rfrope validate --qk": (".npz", on_the_command_line("validate", "gaussian", "--qk", "{path}")),
-}
+    return suffix, call
 
 
 def estimate(path):
@@ -87,16 +61,40 @@ def estimate(path):
     return found
 
 
+COMMANDS = [
+    *(
+        (".json", "inspect PATH"),
+        (".npz", "inspect PATH"),
+        (".json", "compare PATH"),
+        (".json", "plan PATH --context 64"),
+    ),
+    *((".npz", "export PATH --to vllm"), (".npz", "validate gaussian --qk PATH")),
+    *((suffix, "audit PATH PATH") for suffix in (".npy", ".npz")),
+]
+READERS = {
+    "load .npz": (".npz", rfrope.load),
+    "load .safetensors": (".safetensors", rfrope.load),
+    "from_config": (".json", rfrope.from_config),
+    "compare": (".json", models.compare),
+    "audit": (".json", lambda path: models.audit([1.0, 0.5], path)),
+    "checkpoint": (".ckpt", estimate),
+    "exports.write of a config": exported("vllm", ".json"),
+    "exports.write of a GGUF": exported("llama.cpp", ".gguf"),
+    **{f"rfrope {words} of {suffix}": command(suffix, words) for suffix, words in COMMANDS},
+}
+
+
 @pytest.mark.parametrize(
     ("reader", "kind"),
-    [*((reader, "FIFO") for reader in READERS), *(("audit", kind) for kind in STRANGE if kind != "FIFO")],
+    [*((reader, "FIFO") for reader in READERS), *(("audit", kind) for kind in (*STRANGE, "socket") if kind != "FIFO")],
 )
 def test_what_is_no_regular_file_is_refused_at_once(reader, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the name of a socket has at most 107 bytes
     suffix, call = READERS[reader]
     path = tmp_path / f"strange{suffix}"
     if kind == "socket":
-        unix_socket(path.name)
+        with socket.socket(socket.AF_UNIX) as held:
+            held.bind(path.name)
     else:
         STRANGE[kind](path)
     with bad_input.watched(30), pytest.raises((OSError, ValueError)):
@@ -109,7 +107,7 @@ def test_a_config_has_a_bound(tmp_path, peak):
         file.write(b"{}")
         file.truncate(2**35)  # holes take no place on the disk
     peak(anew=True)
-    for call in (rfrope.from_config, exported("vllm", ".json")):
+    for call in (rfrope.from_config, exported("vllm", ".json")[1]):
         with pytest.raises(ValueError, match=f"^{path} has more than 16777216 bytes; expected a smaller file"):
             call(path)
     assert peak() < 2**26
@@ -176,35 +174,37 @@ def test_json_inside_a_file_has_the_bound_too(tmp_path):
     with pytest.raises(ValueError, match=r"^source has \d+ characters as JSON; expected at most 16777216"):
         rfrope.save(path, ROPE, source={"note": "x" * 2**24})
     assert not path.exists()
-    np.savez(path, frequencies=np.ones(2), metadata=np.asarray("[" + "[]," * 2**23 + "1]"))
-    with pytest.raises(ValueError, match="does not say what it holds"):
-        rfrope.load(path)
-    np.savez(path, n=np.ones(2), checkpoint=np.asarray("[" + "[]," * 2**23 + "1]"))
-    with pytest.raises(ValueError, match="is not a checkpoint"):
-        estimate(path)
+    long = np.asarray("[" + "[]," * 2**23 + "1]")
+    for read, words, held in (
+        (rfrope.load, "does not say what it holds", {"frequencies": np.ones(2), "metadata": long}),
+        (estimate, "is not a checkpoint", {"n": np.ones(2), "checkpoint": long}),
+    ):
+        np.savez(path, **held)
+        with pytest.raises(ValueError, match=words):
+            read(path)
 
 
 # -- NumPy's files -----------------------------------------------------------------------------------------------------
 
 
-def header(shape, dtype="<f8", version=(1, 0)):
+def header(shape, dtype="<f8"):
     file = io.BytesIO()
-    write = np.lib.format.write_array_header_1_0 if version == (1, 0) else np.lib.format.write_array_header_2_0
-    write(file, {"descr": dtype, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(file, {"descr": dtype, "fortran_order": False, "shape": shape})
     return file.getvalue()
 
 
 def zipped(path, members, compression=zipfile.ZIP_STORED):
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        for name, content in members.items():
+    with zipfile.ZipFile(path, "w", compression) as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of two members of one name
+        for name, content in members:
             archive.writestr(name, content)
 
 
+VALUES = [np.arange(6.0).reshape(2, 3), np.zeros((0, 4)), np.asarray(3), np.asarray("text"), np.arange(3, dtype=">i2")]
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize(
-    "value",
-    [np.arange(6.0).reshape(2, 3), np.zeros((0, 4)), np.asarray(3), np.asarray("text"), np.arange(3, dtype=">i2")],
-)
+@pytest.mark.parametrize("value", VALUES)
 def test_arrays_come_back(tmp_path, value, order):
     value = np.asarray(value, order=order)
     for save in (np.savez, np.savez_compressed):
@@ -232,53 +232,43 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_members_that_are_no_arrays(tmp_path, case):
-    path = str(tmp_path / "a.npz")
-    zipped(path, {"a.npy": REFUSED[case]})
-    with pytest.raises(files.DamagedError):
-        files.read_arrays(path)
+    zipped(tmp_path / "a.npz", [("a.npy", REFUSED[case])])
     (tmp_path / "a.npy").write_bytes(REFUSED[case])
-    with pytest.raises(files.DamagedError):
-        files.read_array(str(tmp_path / "a.npy"))
+    for read, name in ((files.read_arrays, "a.npz"), (files.read_array, "a.npy")):
+        with pytest.raises(files.DamagedError):
+            read(str(tmp_path / name))
 
 
-def test_a_bomb_costs_nothing(tmp_path, peak):
-    """32 MB of zeros in a file of 32 kB: refused by `load`, and where compression is usual, by what is free."""
-    path = tmp_path / "bomb.npz"
-    zipped(path, {"frequencies.npy": header((2**22,)) + bytes(2**25), "metadata.npy": b""}, zipfile.ZIP_DEFLATED)
+def test_a_bomb_and_a_member_that_lies_about_its_size_cost_nothing(tmp_path, peak):
+    """32 MB of zeros in a file of 32 kB: refused by `load`, and elsewhere by what it says."""
+    path, zeros = tmp_path / "bomb.npz", header((2**22,)) + bytes(2**25)
+    zipped(path, [("frequencies.npy", zeros), ("metadata.npy", b"")], zipfile.ZIP_DEFLATED)
+    content, real = path.read_bytes(), len(zeros).to_bytes(4, "little")
+    del zeros
     peak(anew=True)
     with pytest.raises(ValueError, match=r"bomb\.npz is damaged, .* compressed members"):
         rfrope.load(path)
-    assert peak() < 2**22
-
-
-def test_a_member_that_lies_about_its_size(tmp_path, peak):
-    path = tmp_path / "a.npz"
-    zipped(path, {"a.npy": header((2**22,)) + bytes(2**25)}, zipfile.ZIP_DEFLATED)
-    content = bytearray(path.read_bytes())
-    real, said = (2**25 + len(header((2**22,)))).to_bytes(4, "little"), (1000).to_bytes(4, "little")
-    path.write_bytes(content.replace(real, said))
-    peak(anew=True)
+    path.write_bytes(content.replace(real, (1000).to_bytes(4, "little")))
     with pytest.raises(files.DamagedError):
         files.read_arrays(str(path), compressed=True)
     assert peak() < 2**22
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        (b"", "it is empty"),
-        (b"hello, world", "it is text"),
-        (b"GGUF\x03\0\0\0", "it is a GGUF"),
-        (b"\x93NUMPY\x01\0", r"it is a single array \(\.npy\)"),
-        (b"\x80\x04N.", "it is a pickle, which is never loaded"),
-        (b"\x01\x02\x03", "it is a file of another kind"),
-    ],
-)
-def test_other_files_are_named_in_our_own_words(tmp_path, content, told):
-    path = tmp_path / "a.npz"
-    path.write_bytes(content)
+KINDS = {
+    "it is empty": b"",
+    "it is text": b"hello, world",
+    "it is a GGUF": b"GGUF\x03\0\0\0",
+    r"it is a single array \(\.npy\)": b"\x93NUMPY\x01\0",
+    "it is a pickle, which is never loaded": b"\x80\x04N.",
+    "it is a file of another kind": b"\x01\x02\x03",
+}
+
+
+@pytest.mark.parametrize("told", KINDS)
+def test_other_files_are_named_in_our_own_words(tmp_path, told):
+    (tmp_path / "a.npz").write_bytes(KINDS[told])
     with pytest.raises(ValueError, match=told) as caught:
-        rfrope.load(path)
+        rfrope.load(tmp_path / "a.npz")
     assert "allow_pickle" not in str(caught.value)
 
 
@@ -306,11 +296,6 @@ def test_every_flipped_bit_and_cut_is_an_error_of_ours(tmp_path):
 
 def test_two_members_of_one_name_are_refused(tmp_path):
     """Another reader would take the other of them."""
-    path = tmp_path / "a.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        for value in (1.0, 2.0):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # zipfile says so, too
-                archive.writestr("a.npy", header((1,)) + np.array([value]).tobytes())
+    zipped(tmp_path / "a.npz", [("a.npy", header((1,)) + np.array([value]).tobytes()) for value in (1.0, 2.0)])
     with pytest.raises(files.DamagedError, match="two members with the same name"):
-        files.read_arrays(str(path))
+        files.read_arrays(str(tmp_path / "a.npz"))

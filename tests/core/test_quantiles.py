@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -79,17 +80,13 @@ def test_an_element_does_not_depend_on_its_neighbours_nor_on_shape_and_strides()
     assert np.isnan(Interpolant(FUNCTIONS["power"])(np.array([np.nan])))
 
 
-def kinked(v):
-    return 1.0 + np.abs(v - 0.3)
-
-
 def test_a_function_is_asked_itself_in_those_parts_alone_where_it_is_no_polynomial():
-    interpolant = Interpolant(kinked)
-    found = interpolant(PLACES)
+    interpolant = Interpolant(lambda v: 1.0 + np.abs(v - 0.3))
+    found, kinked = interpolant(PLACES), 1.0 + np.abs(PLACES - 0.3)
     part = (PLACES >= 0.28125) & (PLACES < 0.3125)
     assert part.any()
-    np.testing.assert_array_equal(found[part], kinked(PLACES[part]))
-    np.testing.assert_allclose(found, kinked(PLACES), rtol=1e-15)
+    np.testing.assert_array_equal(found[part], kinked[part])
+    np.testing.assert_allclose(found, kinked, rtol=1e-15)
     assert np.sum(interpolant._table[1] == quantiles._REFUSED) == 1
 
 
@@ -106,25 +103,22 @@ def test_a_bump_between_two_points_is_seen(number):
     assert not good[0]
 
 
-@pytest.mark.parametrize(
-    ("function", "why"),
-    [
-        (lambda v: 1.0 + 1e-12 * np.sin(1e3 * np.log(v)), "an error of 1e-12 is seen"),
-        (lambda v: np.where(v < 0.5, np.exp(-1.0 / v), 1.0) * (v > 1e-3), "0 far out"),
-        (lambda v: v**-30.0, "infinite far out"),
-        (lambda v: np.minimum(v**-20.0, 1e152), "cut far out"),
-    ],
-)
-def test_what_polynomials_are_not_is_asked_itself(function, why):
-    far = PLACES[PLACES < 2.0**-20]
+NO_POLYNOMIALS = {
+    "an error of 1e-12 is seen": lambda v: 1.0 + 1e-12 * np.sin(1e3 * np.log(v)),
+    "0 far out": lambda v: np.where(v < 0.5, np.exp(-1.0 / v), 1.0) * (v > 1e-3),
+    "infinite far out": lambda v: v**-30.0,
+    "cut far out": lambda v: np.minimum(v**-20.0, 1e152),
+}
+
+
+@pytest.mark.parametrize("why", NO_POLYNOMIALS)
+def test_what_polynomials_are_not_is_asked_itself(why):
+    far, function = PLACES[PLACES < 2.0**-20], NO_POLYNOMIALS[why]
     with np.errstate(over="ignore"):
         exact, itself, beside = function(far), Interpolant(function), Interpolant(FUNCTIONS["power"], function)
-        if why != "0 far out":
-            _, good = polynomials(function, np.arange(100), 8, 11, 5e-14)
-            assert not np.any(good), why
+        assert why == "0 far out" or not np.any(polynomials(function, np.arange(100), 8, 11, 5e-14)[1])
         np.testing.assert_array_equal(itself(far), exact)
-        which = np.arange(far.size) % 2
-        np.testing.assert_array_equal(beside(far, which)[1::2], exact[1::2])
+        np.testing.assert_array_equal(beside(far, np.arange(far.size) % 2)[1::2], exact[1::2])
 
 
 def test_making_polynomials_warns_of_nothing():
@@ -150,29 +144,19 @@ def test_a_polynomial_is_made_once_and_where_it_is_needed():
 def test_threads_that_make_polynomials_at_once_are_given_the_same():
     exact = Interpolant(FUNCTIONS["gamma"])(PLACES)
     for _ in range(5):
-        interpolant, found, gate = Interpolant(FUNCTIONS["gamma"]), {}, threading.Barrier(4)
+        interpolant, gate = Interpolant(FUNCTIONS["gamma"]), threading.Barrier(4)
 
-        def work(number, interpolant=interpolant, found=found, gate=gate):
+        def work(step, interpolant=interpolant, gate=gate):
             gate.wait()
-            found[number] = np.concatenate(
-                [interpolant(part) for part in np.array_split(PLACES[:: 1 - 2 * (number % 2)], 7)]
-            )
+            return np.concatenate([interpolant(part) for part in np.array_split(PLACES[::step], 7)])
 
-        workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        for number in range(4):
-            np.testing.assert_array_equal(found[number], exact[:: 1 - 2 * (number % 2)])
+        with ThreadPoolExecutor(4) as pool:
+            for step, found in zip((1, -1, 1, -1), pool.map(work, (1, -1, 1, -1)), strict=True):
+                np.testing.assert_array_equal(found, exact[::step])
 
 
 def test_bits_do_not_depend_on_the_processor_that_linear_algebra_is_made_for():
     work = "import rfrope; print(rfrope.sample('matern(nu=1.5, scale=3, ndim=2)', 512, rng=0).tobytes().hex())"
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", work], env=os.environ | {"OPENBLAS_CORETYPE": name}, capture_output=True, check=True
-        ).stdout
-        for name in ("Prescott", "Haswell")
-    ]
+    environments = [os.environ | {"OPENBLAS_CORETYPE": name} for name in ("Prescott", "Haswell")]
+    found = [subprocess.check_output([sys.executable, "-c", work], env=one) for one in environments]
     assert found[0] == found[1]

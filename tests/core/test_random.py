@@ -22,21 +22,10 @@ KNOWN_ANSWERS = {
 }
 
 
-def words(text):
-    return tuple(int(word, 16) for word in text.split())
-
-
 @pytest.mark.parametrize("name", KNOWN_ANSWERS)
 def test_known_answers(name):
-    counter, key, answer = map(words, KNOWN_ANSWERS[name])
+    counter, key, answer = (tuple(int(word, 16) for word in text.split()) for text in KNOWN_ANSWERS[name])
     assert tuple(int(w) for w in philox4x32(counter, key)) == answer
-
-
-@pytest.mark.parametrize("rounds", [9, 11])
-def test_a_wrong_number_of_rounds_would_be_noticed(rounds, monkeypatch):
-    monkeypatch.setattr(random, "range", lambda _: range(rounds), raising=False)
-    counter, key, answer = map(words, KNOWN_ANSWERS["pi"])
-    assert tuple(int(w) for w in philox4x32(counter, key)) != answer
 
 
 # -- uniforms ----------------------------------------------------------------------------------------------------------
@@ -54,10 +43,8 @@ def test_uniforms_are_the_ciphers_words_at_their_counter():
 @pytest.mark.parametrize(("start", "count"), [*itertools.product([0, 1, 2, 7], [0, 1, 2, 5])])
 @pytest.mark.parametrize(("stream", "streams", "columns"), [(0, 1, 3), (0, 3, 2), (2, 1, 1), (3, 2, 3)])
 def test_any_part_is_that_of_the_whole(start, count, stream, streams, columns):
-    whole, part = (
-        uniforms(KEY, 0, 20, 3, streams=5),
-        uniforms(KEY, start, count, columns, stream=stream, streams=streams),
-    )
+    whole = uniforms(KEY, 0, 20, 3, streams=5)
+    part = uniforms(KEY, start, count, columns, stream=stream, streams=streams)
     assert (part.shape, part.dtype) == ((streams, count, columns), np.float64)
     np.testing.assert_array_equal(part, whole[stream : stream + streams, start : start + count, :columns])
 
@@ -125,22 +112,5 @@ def test_a_generator_is_advanced_by_eight_bytes():
     assert first == tuple(np.frombuffer(theirs.bytes(8), "<u4").tolist())
     theirs.bytes(8)
     assert ours.random() == theirs.random()
-
-
-def test_a_bit_generator_counts_as_its_generator():
-    bits = np.random.PCG64(5)
-    assert key_from_rng(bits) == key_from_rng(np.random.default_rng(5))
-    assert key_from_rng(bits) != key_from_rng(np.random.default_rng(5)), "it was not advanced"
-
-
-@pytest.mark.parametrize(
-    ("bad", "error"),
-    [
-        *((bad, ValueError) for bad in (-1, [1, -1])),
-        *((bad, TypeError) for bad in (1.5, [1.5], "1", b"1", True, 1 + 2j, np.random.RandomState(0), object(), {})),
-    ],
-    ids=lambda v: f"{type(v).__name__} {v if isinstance(v, int | float | str | list) else ''}",
-)
-def test_bad_seeds_say_what_came_and_what_was_expected(bad, error):
-    with pytest.raises(error, match=r"^rng is .*; expected None, an? .*int.*Generator$"):
-        key_from_rng(bad)
+    bits = np.random.PCG64(5)  # counts as its generator, and is advanced, too
+    assert [key_from_rng(bits), key_from_rng(bits)] == [first, second]

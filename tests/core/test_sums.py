@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plain_angles import angles_of
 from rotation_calls import without_backends
 
-from rfrope._core import angles, sums
+from rfrope._core import angles, array, sums
 
 SHAPES = st.lists(st.sampled_from((1, 1, 2, 3)), max_size=3).map(tuple)
 
@@ -111,9 +111,8 @@ def test_products_of_coefficients_and_phases_are_within_the_budget(monkeypatch, 
 
 def test_without_blocks_the_sum_is_zero():
     for positions, cosine in ((np.zeros(()), np.ones(0)), (np.zeros(4), np.ones((3, 1, 0)))):
-        cosines, sines = sums.sum_blocks(angles_of(positions, np.ones(0)), cosine, cosine)
-        assert not np.any(cosines)
-        assert not np.any(sines)
+        for found in sums.sum_blocks(angles_of(positions, np.ones(0)), cosine, cosine):
+            assert not np.any(found)
 
 
 # -- derivatives, falls, grids, squares --------------------------------------------------------------------------------
@@ -126,18 +125,12 @@ def test_derivatives_are_those_of_the_sum(budget, rows, monkeypatch, rng):
     omega, x = rng.standard_normal(9), rng.uniform(-9.0, 9.0, 4)
     cosine, sine = rng.standard_normal((2, *rows, 9))
     u = np.multiply.outer(x, omega)
-    wanted = (
-        np.sum(cosine * np.cos(u) + sine * np.sin(u), axis=-1),
-        np.sum(omega * (sine * np.cos(u) - cosine * np.sin(u)), axis=-1),
-        -np.sum(omega**2 * (cosine * np.cos(u) + sine * np.sin(u)), axis=-1),
-    )
+    value, slope = cosine * np.cos(u) + sine * np.sin(u), sine * np.cos(u) - cosine * np.sin(u)
+    wanted = [np.sum(each, axis=-1) for each in (value, omega * slope, -(omega**2) * value)]
     for orders in ((0, 1, 2), (2,), (1, 0)):
         found = sums.derivatives(angles_of(x, omega), cosine, sine, orders)
         for one, order in zip(found, orders, strict=True):
             np.testing.assert_allclose(one, wanted[order], rtol=0, atol=1e-12)
-    slope = sums.derivatives(angles_of(x, omega), cosine, sine, (1,))[0]
-    steps = [sums.derivatives(angles_of(x + step, omega), cosine, sine, (0,))[0] for step in (1e-5, -1e-5)]
-    np.testing.assert_allclose((steps[0] - steps[1]) / 2e-5, slope, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("budget", [7, 2**20])
@@ -196,21 +189,12 @@ def test_the_mean_is_the_sum_over_the_number_of_blocks(xp, rng):
 
 
 def test_roots_of_what_is_not_negative_but_for_rounding(xp):
-    found = sums.root(xp(np.asarray([4.0, 0.0, -1e-18])), xp.module if xp.name != "torch" else _torch())
+    found = sums.root(xp(np.asarray([4.0, 0.0, -1e-18])), array.named_namespace(xp.module))
     np.testing.assert_array_equal(xp.host(found), [2.0, 0.0, 0.0])
-
-
-def test_the_gradient_of_a_root_is_zero_at_zero():
-    torch = library("torch").module
-    x = torch.tensor([4.0, 0.0], dtype=torch.float64, requires_grad=True)
-    sums.root(x, torch).sum().backward()
-    assert x.grad.tolist() == [0.25, 0.0]
-
-
-def _torch():
-    import array_api_compat.torch
-
-    return array_api_compat.torch
+    if xp.name == "torch":  # the slope is zero at zero
+        x = xp.module.tensor([4.0, 0.0], dtype=xp.module.float64, requires_grad=True)
+        sums.root(x, xp.module).sum().backward()
+        assert x.grad.tolist() == [0.25, 0.0]
 
 
 @pytest.mark.parametrize("name", ["numpy", "array-api-strict"])
@@ -225,5 +209,5 @@ def test_a_shift_of_any_shape_where_a_sum_is_cut(shape, name, monkeypatch):
     for budget in (sums.BUDGET, 16, 3, 1):
         monkeypatch.setattr(sums, "BUDGET", budget)
         found = sums.sum_blocks(read, lib(cosine), lib(sine))
-        np.testing.assert_allclose(lib.host(found[0]), np.sum(cosine * np.cos(u), axis=-1), atol=1e-14)
-        np.testing.assert_allclose(lib.host(found[1]), np.sum(sine * np.sin(u), axis=-1), atol=1e-14)
+        for one, terms in zip(found, (cosine * np.cos(u), sine * np.sin(u)), strict=True):
+            np.testing.assert_allclose(lib.host(one), np.sum(terms, axis=-1), atol=1e-14)

@@ -75,18 +75,17 @@ def test_what_a_member_raises_comes_out(kind, by_caller):
 
 @pytest.mark.parametrize("reason", ["no tensors", "more threads", "one thread", "a fork", "no runtime"])
 def test_threads_of_ours_where_there_is_no_team(reason, monkeypatch):
-    started = []
+    started, found = [], []
     monkeypatch.setattr(threading.Thread, "start", lambda self: started.append(self))
     if reason == "a fork":
         monkeypatch.setattr(teams, "_FORKED", [1])
     if reason == "no runtime":
         monkeypatch.setattr(teams, "_runtime", lambda: None)
-    if reason == "one thread":
-        torch.set_num_threads(1)
-    found = []
-    teams.share(found.append, range(9), 3 if reason == "more threads" else 2, reason != "no tensors")
+    torch.set_num_threads(1 if reason == "one thread" else 2)
+    count = 3 if reason == "more threads" else 2
+    teams.share(found.append, range(9), count, reason != "no tensors")
     assert sorted(found) == list(range(9))
-    assert len(started) == (2 if reason == "more threads" else 1)
+    assert len(started) == count - 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 
 import mpmath
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from conftest import library
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_angles import vectors
 
 import rfrope
 from rfrope._core import array, turns
@@ -28,25 +30,18 @@ def test_every_digit_of_pi_is_right():
     assert turns._PI.denominator >= 10**40
 
 
-def exact(phase: mpmath.mpf) -> tuple[mpmath.mpf, mpmath.mpf]:
+def worst_error(cos, sin, positions, frequencies, shift=0.0) -> float:
+    """Largest error over a table of positions ``(P,)`` or ``(P, k)`` and frequencies ``(D,)`` or ``(*H, D, k)``."""
+    p, w = vectors(np.asarray(positions), np.asarray(frequencies))
+    cos, sin, worst = np.asarray(cos), np.asarray(sin), 0.0
+    shift = np.broadcast_to(shift, cos.shape)
     with mpmath.workprec(400):
-        return mpmath.cos(phase), mpmath.sin(phase)
-
-
-def worst_error(cos: np.ndarray, sin: np.ndarray, phase) -> float:
-    """Largest error over a table; `phase(*index)` is the exact phase."""
-    worst = 0.0
-    for index in np.ndindex(cos.shape):
-        with mpmath.workprec(400):
-            true_cos, true_sin = exact(phase(*index))
-            worst = max(
-                worst, *(float(abs(t - mpmath.mpf(float(g[index])))) for t, g in ((true_cos, cos), (true_sin, sin)))
-            )
+        for index in np.ndindex(cos.shape):
+            terms = zip(p[index[-2]].tolist(), w[(*index[:-2], index[-1])].tolist(), strict=True)
+            phase = mpmath.fsum([*(mpmath.mpf(a) * mpmath.mpf(b) for a, b in terms), mpmath.mpf(float(shift[index]))])
+            for true, got in ((mpmath.cos(phase), cos[index]), (mpmath.sin(phase), sin[index])):
+                worst = max(worst, float(abs(true - mpmath.mpf(float(got)))))
     return worst
-
-
-def product(positions, frequencies):
-    return lambda i, j: mpmath.mpf(float(positions[i])) * mpmath.mpf(float(frequencies[j]))
 
 
 @pytest.mark.parametrize("positions", [POSITIONS, FRACTIONS], ids=["integers", "fractions"])
@@ -54,14 +49,10 @@ def test_contract_up_to_2_to_the_53(xp, positions):
     p, w = np.asarray(positions), np.asarray(FREQUENCIES)
     cos, sin = rfrope.rotation_table(xp(p), xp(w))
     assert xp.owns(cos)
-    assert worst_error(xp.host(cos), xp.host(sin), product(p, w)) <= CONTRACT
-
-
-def test_plain_phases_break_the_contract():
-    """Why `phases` is for people only."""
-    p, w = np.asarray(POSITIONS), np.asarray(FREQUENCIES)
-    u = rfrope.rotation.phases(p, w)
-    assert worst_error(np.cos(u), np.sin(u), product(p, w)) > 1e-3
+    assert worst_error(xp.host(cos), xp.host(sin), p, w) <= CONTRACT
+    if positions is POSITIONS:  # why `phases` is for people only
+        u = rfrope.rotation.phases(p, w)
+        assert worst_error(np.cos(u), np.sin(u), p, w) > 1e-3
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,31 +61,16 @@ def test_contract_for_any_product_below_2_to_the_53(position, frequency):
     if abs(position * frequency) > 2.0**53:
         position /= abs(frequency)
     cos, sin = rfrope.rotation_table(np.asarray([position]), np.asarray([frequency]))
-    assert worst_error(cos, sin, product([position], [frequency])) <= CONTRACT
+    assert worst_error(cos, sin, [position], [frequency]) <= CONTRACT
 
 
 @pytest.mark.parametrize("ndim", [1, 2, 3])
-def test_contract_on_several_axes(xp, ndim):
+def test_contract_on_several_axes_with_a_shift(xp, ndim):
     rng = np.random.default_rng(ndim)
     p = np.floor(rng.uniform(-(2.0**50), 2.0**50, (6, ndim))) + rng.choice([0.0, 0.5], (6, ndim))
-    w = rng.uniform(-1.0, 1.0, (2, 5, ndim))
-    cos, sin = rfrope.rotation_table(xp(p), xp(w))
-
-    def phase(h, i, j):
-        return mpmath.fsum(mpmath.mpf(float(a)) * mpmath.mpf(float(b)) for a, b in zip(p[i], w[h, j], strict=True))
-
-    assert worst_error(xp.host(cos), xp.host(sin), phase) <= CONTRACT
-
-
-def test_shift_is_added_exactly(xp):
-    p, w = np.asarray([3, 10**9, -(2**40)]), np.asarray([1.0, 0.3, 1e-5])
-    shift = np.asarray([1e6 / 3.0, -(2.0**40) / 7.0, 1e-3])
+    w, shift = rng.uniform(-1.0, 1.0, (2, 5, ndim)), np.asarray([1e6 / 3.0, -(2.0**40) / 7.0, 1e-3, 0.0, -30.0])
     cos, sin = rfrope.rotation_table(xp(p), xp(w), shift=xp(shift))
-
-    def phase(i, j):
-        return mpmath.mpf(int(p[i])) * mpmath.mpf(float(w[j])) + mpmath.mpf(float(shift[j]))
-
-    assert worst_error(xp.host(cos), xp.host(sin), phase) <= CONTRACT
+    assert worst_error(xp.host(cos), xp.host(sin), p, w, shift) <= CONTRACT
 
 
 def test_position_zero_is_the_identity_to_the_bit(xp):
@@ -114,41 +90,49 @@ def narrow_jax():
         yield lib.module
 
 
-class TestWithoutFloat64:
-    positions = np.asarray([0, 1, -1, 131071, 2**24 + 1, -(2**24 + 1), 2**31 - 1, -(2**31 - 1)], dtype=np.int32)
-    frequencies = np.asarray([*(500_000.0 ** (-np.arange(16) / 16)), -0.3, 1000.5, 2.0**19 + 0.5], dtype=np.float32)
+LIMITS = np.asarray([0, 1, -1, 131071, 2**24 + 1, -(2**24 + 1), 2**31 - 1, -(2**31 - 1)], dtype=np.int32)
+NARROW = np.asarray([*(500_000.0 ** (-np.arange(16) / 16)), -0.3, 1000.5, 2.0**19 + 0.5], dtype=np.float32)
+AXES = np.asarray([[131071, -7], [2**24 + 1, 10**9], [2**31 - 1, 1 - 2**31]], np.int32)
+OF_AXES = np.asarray([[0.3, 1e-3], [0.7, 0.1], [-0.9, 0.5]])
+WITHOUT = {  # positions and frequencies; lists keep the digits of float64
+    "integers": (LIMITS, NARROW),
+    "a list of frequencies": (LIMITS[:6], rfrope.geometric(16).tolist()),
+    "several axes": (AXES, OF_AXES.astype(np.float32)),
+    "several axes, a list": (AXES, OF_AXES.tolist()),
+}
 
-    def test_integer_positions_stay_exact(self, narrow_jax):
-        cos, sin = rfrope.rotation_table(narrow_jax.asarray(self.positions), narrow_jax.asarray(self.frequencies))
-        assert cos.dtype == narrow_jax.float32
-        error = worst_error(np.asarray(cos), np.asarray(sin), product(self.positions, self.frequencies))
-        assert error <= WITHOUT_FLOAT64
 
-    def test_also_inside_jit_with_concrete_frequencies(self, narrow_jax):
-        import jax
+@pytest.mark.parametrize("name", WITHOUT)
+@pytest.mark.parametrize("jit", [False, True])
+def test_without_float64_integer_positions_stay_exact(narrow_jax, name, jit):
+    positions, w = WITHOUT[name]
+    given = w if isinstance(w, list) else narrow_jax.asarray(w)
 
-        w = narrow_jax.asarray(self.frequencies)
-        cos, sin = jax.jit(lambda p: rfrope.rotation_table(p, w))(narrow_jax.asarray(self.positions))
-        error = worst_error(np.asarray(cos), np.asarray(sin), product(self.positions, self.frequencies))
-        assert error <= WITHOUT_FLOAT64
+    def call(p):
+        return rfrope.rotation_table(p, given)
 
-    def test_traced_frequencies_are_good_up_to_2_to_the_24(self, narrow_jax):
-        import jax
+    cos, sin = (importlib.import_module("jax").jit(call) if jit else call)(narrow_jax.asarray(positions))
+    assert cos.dtype == narrow_jax.float32
+    assert worst_error(cos, sin, positions, w) <= WITHOUT_FLOAT64
 
-        p, w = self.positions[:4], self.frequencies[:16]
+
+def test_without_float64_all_that_is_traced_is_good_up_to_2_to_the_24_and_beyond_where_frequencies_are_slow(narrow_jax):
+    jax = importlib.import_module("jax")
+    far, slow = np.asarray([2**24 + 1, 2**30 + 1, -(2**24 + 1)], np.int32), np.asarray([1e-3, 1e-5], np.float32)
+    for p, w in ((LIMITS[:4], NARROW[:16]), (far, slow)):
         cos, sin = jax.jit(rfrope.rotation_table)(narrow_jax.asarray(p), narrow_jax.asarray(w))
-        assert worst_error(np.asarray(cos), np.asarray(sin), product(p, w)) <= WITHOUT_FLOAT64
+        assert worst_error(cos, sin, p, w) <= WITHOUT_FLOAT64
 
-    def test_several_axes(self, narrow_jax):
-        rng = np.random.default_rng(0)
-        p = rng.integers(-(2**31) + 1, 2**31, (4, 2)).astype(np.int32)
-        w = rng.uniform(-1, 1, (3, 2)).astype(np.float32)
-        cos, sin = rfrope.rotation_table(narrow_jax.asarray(p), narrow_jax.asarray(w))
 
-        def phase(i, j):
-            return mpmath.fsum(mpmath.mpf(int(a)) * mpmath.mpf(float(b)) for a, b in zip(p[i], w[j], strict=True))
-
-        assert worst_error(np.asarray(cos), np.asarray(sin), phase) <= WITHOUT_FLOAT64
+def test_without_float64_lists_of_positions(narrow_jax):
+    w = narrow_jax.asarray([1.0, 0.3])
+    cos, _ = importlib.import_module("jax").jit(lambda v: rfrope.rotation_table([1, 2**24 + 1], v))(w)
+    np.testing.assert_allclose(np.asarray(cos)[0], np.cos(np.asarray(w)), atol=WITHOUT_FLOAT64)
+    cos, _ = rfrope.rotation_table([0.5, 2.0], narrow_jax.asarray([1.0]))
+    np.testing.assert_allclose(np.asarray(cos)[:, 0], np.cos([0.5, 2.0]), atol=WITHOUT_FLOAT64)
+    for position in (2**32 + 1, 2**53 - 1, -(2**40)):
+        with pytest.raises(ValueError, match=r"positions is .*expected integers of 32 bits"):
+            rfrope.rotation_table([position], narrow_jax.asarray([1.0]))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -158,82 +142,27 @@ def test_jit_with_everything_traced_keeps_the_contract(dtype):
 
     p, w = np.asarray(POSITIONS), np.asarray(FREQUENCIES, dtype=dtype)
     cos, sin = jax.jit(rfrope.rotation_table)(jax_library(p), jax_library(w))
-    assert worst_error(np.asarray(cos), np.asarray(sin), product(p, w)) <= CONTRACT
+    assert worst_error(cos, sin, p, w) <= CONTRACT
 
 
-class TestGradients:
-    def test_torch(self):
-        torch = library("torch").module
-        p = torch.tensor([0.0, 1.0, -7.0, 1e5 / 3.0], dtype=torch.float64, requires_grad=True)
-        w = torch.tensor([1.0, 0.3, 1e-3], dtype=torch.float64, requires_grad=True)
-        shift = torch.tensor([0.1, -2.0, 30.0], dtype=torch.float64, requires_grad=True)
-        cos, sin = rfrope.rotation_table(p, w, shift=shift)
-        for value, expected in ((cos, -sin), (sin, cos)):
-            (by_position,) = torch.autograd.grad(value.sum(), p, retain_graph=True)
-            (by_frequency,) = torch.autograd.grad(value.sum(), w, retain_graph=True)
-            (by_shift,) = torch.autograd.grad(value.sum(), shift, retain_graph=True)
-            torch.testing.assert_close(by_position, (expected * w).sum(-1), rtol=1e-12, atol=1e-12)
-            torch.testing.assert_close(by_frequency, (expected * p[:, None]).sum(0), rtol=1e-12, atol=1e-12)
-            torch.testing.assert_close(by_shift, expected.sum(0), rtol=1e-12, atol=1e-12)
-
-    def test_jax(self):
-        jax_library = library("jax")
-        import jax
-
-        p, w = jax_library([0.0, 1.0, -7.0, 1e5 / 3.0]), jax_library([1.0, 0.3, 1e-3])
-        _, sin = rfrope.rotation_table(p, w)
-        gradient = jax.grad(lambda v: rfrope.rotation_table(p, v)[0].sum())(w)
-        np.testing.assert_allclose(gradient, (-sin * p[:, None]).sum(0), rtol=1e-12, atol=1e-12)
+def test_gradients():
+    torch, jnp = library("torch").module, library("jax")
+    host = ([0.0, 1.0, -7.0, 1e5 / 3.0], [1.0, 0.3, 1e-3], [0.1, -2.0, 30.0])
+    p, w, shift = (torch.tensor(one, dtype=torch.float64, requires_grad=True) for one in host)
+    cos, sin = rfrope.rotation_table(p, w, shift=shift)
+    for value, expected in ((cos, -sin), (sin, cos)):
+        found = torch.autograd.grad(value.sum(), [p, w, shift], retain_graph=True)
+        for one, wanted in zip(found, ((expected * w).sum(-1), expected.T @ p, expected.sum(0)), strict=True):
+            torch.testing.assert_close(one, wanted, rtol=1e-12, atol=1e-12)
+    p, w = map(jnp, host[:2])
+    gradient = importlib.import_module("jax").grad(lambda v: rfrope.rotation_table(p, v)[0].sum())(w)
+    _, sin = rfrope.rotation_table(p, w)
+    np.testing.assert_allclose(gradient, (-sin * p[:, None]).sum(0), rtol=1e-12, atol=1e-12)
 
 
-class TestListsWithoutFloat64:
-    def test_a_list_keeps_float64_frequencies(self, narrow_jax):
-        p, w = np.asarray([131071, 2**24 + 1], dtype=np.int32), rfrope.geometric(16)
-        cos, sin = rfrope.rotation_table(narrow_jax.asarray(p), w.tolist())
-        assert worst_error(np.asarray(cos), np.asarray(sin), product(p, w)) <= WITHOUT_FLOAT64
-        narrow = rfrope.rotation_table(narrow_jax.asarray(p), narrow_jax.asarray(w))
-        assert worst_error(np.asarray(narrow[0]), np.asarray(narrow[1]), product(p, w)) > 1e-3
-
-    def test_also_on_several_axes_inside_jit(self, narrow_jax):
-        import jax
-
-        p, w = np.asarray([[131071, -7], [2**24 + 1, 10**9]], dtype=np.int32), np.asarray([[0.3, 1e-3], [0.7, 0.1]])
-        for frequencies in (w.tolist(), narrow_jax.asarray(w)):
-            given = np.asarray(frequencies, dtype=np.float64)
-            cos, sin = jax.jit(lambda v, f=frequencies: rfrope.rotation_table(v, f))(narrow_jax.asarray(p))
-
-            def phase(i, j, given=given):
-                return mpmath.fsum(
-                    mpmath.mpf(int(a)) * mpmath.mpf(float(b)) for a, b in zip(p[i], given[j], strict=True)
-                )
-
-            assert worst_error(np.asarray(cos), np.asarray(sin), phase) <= WITHOUT_FLOAT64
-
-    def test_a_list_of_fractional_positions(self, narrow_jax):
-        cos, _ = rfrope.rotation_table([0.5, 2.0], narrow_jax.asarray([1.0]))
-        np.testing.assert_allclose(np.asarray(cos)[:, 0], np.cos([0.5, 2.0]), atol=WITHOUT_FLOAT64)
-
-    @pytest.mark.parametrize("position", [2**32 + 1, 2**53 - 1, -(2**40)])
-    def test_positions_that_do_not_fit_are_refused(self, narrow_jax, position):
-        with pytest.raises(ValueError, match=r"positions is .*expected integers of 32 bits"):
-            rfrope.rotation_table([position], narrow_jax.asarray([1.0]))
-
-    def test_traced_frequencies_meet_integers_exactly(self, narrow_jax):
-        import jax
-
-        p, w = (
-            np.asarray([2**24 + 1, 2**30 + 1, -(2**24 + 1)], dtype=np.int32),
-            np.asarray([1e-3, 1e-5], dtype=np.float32),
-        )
-        cos, sin = jax.jit(rfrope.rotation_table)(narrow_jax.asarray(p), narrow_jax.asarray(w))
-        assert worst_error(np.asarray(cos), np.asarray(sin), product(p, w)) <= WITHOUT_FLOAT64
-
-    def test_lists_of_positions_inside_jit(self, narrow_jax):
-        import jax
-
-        w = narrow_jax.asarray([1.0, 0.3])
-        cos, _ = jax.jit(lambda v: rfrope.rotation_table([1, 2**24 + 1], v))(w)
-        np.testing.assert_allclose(np.asarray(cos)[0], np.cos(np.asarray(w)), atol=WITHOUT_FLOAT64)
+def turns_of(frequencies):
+    """Turns of each frequency in units of 2**-64, exactly."""
+    return [mpmath.mpf(float(omega)) / (2 * mpmath.pi) * 2**64 for omega in frequencies]
 
 
 @pytest.mark.parametrize("scale", [1.0, -1.0, 1e3, 1e-12])
@@ -244,8 +173,8 @@ def test_wrapping_turns_are_exact(scale):
     assert words.dtype == np.int64
     assert np.abs(rests).max() <= 0.5
     with mpmath.workprec(400):
-        for omega, word, rest in zip(frequencies, words, rests, strict=True):
-            error = mpmath.mpf(float(omega)) / (2 * mpmath.pi) - (int(word) + mpmath.mpf(float(rest))) / 2**64
+        for exact, word, rest in zip(turns_of(frequencies), words, rests, strict=True):
+            error = (exact - int(word) - mpmath.mpf(float(rest))) / 2**64
             assert abs(error - mpmath.nint(error)) < 2.0**-100 * max(1.0, abs(scale))
 
 
@@ -254,10 +183,9 @@ def test_frequencies_of_numpy_beside_positions_of_any_library(xp):
     omega, at = np.array([[1.0], [0.25]]), np.arange(5.0)[:, None]
     positions = xp(at)
     cos, sin = turns.cos_sin.generic(Angles(positions, omega, None, array.namespace(x=positions)))
-    assert xp.owns(cos)
-    assert xp.owns(sin)
-    np.testing.assert_allclose(xp.host(cos), np.cos(at * omega[:, 0]), atol=1e-6)
-    np.testing.assert_allclose(xp.host(sin), np.sin(at * omega[:, 0]), atol=1e-6)
+    for found, wanted in ((cos, np.cos(at * omega[:, 0])), (sin, np.sin(at * omega[:, 0]))):
+        assert xp.owns(found)
+        np.testing.assert_allclose(xp.host(found), wanted, atol=1e-6)
 
 
 # -- by words, in float32 ----------------------------------------------------------------------------------------------
@@ -275,9 +203,9 @@ def test_words_are_turns_to_two_units(scale):
     assert words.dtype == np.int64
     assert words.shape == (*frequencies.shape, 4)
     with mpmath.workprec(1300):
-        for omega, row in zip(frequencies, words, strict=True):
+        for exact, row in zip(turns_of(frequencies), words, strict=True):
             for word, step in zip(row, (0, 26, -26, -52), strict=True):
-                error = mpmath.mpf(float(omega)) / (2 * mpmath.pi) * mpmath.mpf(2) ** (64 + step) - int(word)
+                error = exact * mpmath.mpf(2) ** step - int(word)
                 assert abs(error - mpmath.nint(error / 2**64) * 2**64) <= 2.0
 
 
@@ -294,10 +222,9 @@ def test_waves_are_exact_to_float32(dtype, known):
     omega = turns.place_words(w[:, None], xp, p.device) if known else torch.tensor(w)[:, None]
     cos, sin = turns.waves.generic(Angles(p[:, None], omega, None, xp))
     assert cos.dtype == sin.dtype == torch.float32
-    assert worst_error(cos.numpy(), sin.numpy(), product(p.tolist(), w)) <= BY_WORDS
+    assert worst_error(cos, sin, p.tolist(), w) <= BY_WORDS
     narrow = turns.waves.generic(Angles(p[:, None], torch.tensor(w, dtype=torch.float32)[:, None], None, xp))
-    rounded = product(p.tolist(), w.astype(np.float32))
-    assert worst_error(*narrow.numpy(), rounded) <= BY_WORDS
+    assert worst_error(*narrow, p.tolist(), w.astype(np.float32)) <= BY_WORDS
 
 
 def test_waves_of_several_axes_heads_and_a_shift():
@@ -306,13 +233,8 @@ def test_waves_of_several_axes_heads_and_a_shift():
     shift = rng.uniform(-1e6, 1e6, (2, 1, 5))
     xp = array.namespace(p=torch.tensor(p))
     found = turns.waves.generic(Angles(torch.tensor(p), torch.tensor(w), torch.tensor(shift), xp))
-
-    def phase(h, i, j):
-        terms = (mpmath.mpf(int(a)) * mpmath.mpf(float(b)) for a, b in zip(p[i], w[h, j], strict=True))
-        return mpmath.fsum(terms) + mpmath.mpf(float(shift[h, 0, j]))
-
     assert found.shape == (2, 2, 6, 5)
-    assert worst_error(*found.numpy(), phase) <= BY_WORDS
+    assert worst_error(*found, p, w, shift) <= BY_WORDS
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])

@@ -107,23 +107,6 @@ def test_a_graph_with_its_nodes_in_another_order_has_its_positions_in_that_order
         np.testing.assert_allclose(laplacian @ found, found * np.diagonal(found.T @ laplacian @ found), atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda a: a[:, :3], "expected \\(n, n\\)"),
-        (lambda a: -a, "negative"),
-        (lambda a: a + np.triu(np.ones_like(a), 1), "not symmetric"),
-        (lambda a: np.kron(np.eye(2), a), "falls into parts"),
-        (lambda a: np.pad(a, (0, 1)), "without an edge"),
-    ],
-)
-def test_matrices_that_are_not_a_connected_graph_are_refused(change, said):
-    with pytest.raises(ValueError, match=said):
-        graph_positions(change(grid(2, 2)), 1)
-    with pytest.raises(ValueError, match="less than the number of nodes, 4"):
-        graph_positions(grid(2, 2), 4)
-
-
 def test_irregular_times_are_positions_as_they_are():
     """RoMAE: phases are real times along each axis of an axial set, and scores see differences of times alone."""
     times, ladder = np.cumsum(np.random.default_rng(1).exponential(0.37, 12)), rfrope.geometric(8, base=100.0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import math
-import re
 
 import numpy as np
 import pytest
@@ -14,8 +12,8 @@ from rotation_calls import DTYPES, EPSILON, LAYOUTS, PAIRINGS, SMALLEST, doubles
 from rotation_calls import without_backends as plainly
 
 import rfrope
-from rfrope._core import blocks, dispatch
-from rfrope.rotation import rotate_polar, turning
+from rfrope._core import blocks
+from rfrope.rotation import rotate_polar
 
 
 @pytest.fixture
@@ -54,39 +52,18 @@ SHAPES = [  # of magnitudes, positions, frequencies, shift
 @pytest.mark.parametrize("softplus", [False, True])
 def test_the_formula_on_every_library(xp, shapes, pairing, softplus, rng):
     m, p, w = (rng.uniform(0.1, 2.0, shape) for shape in shapes[:3])
-    shift = None if shapes[3] is None else rng.uniform(-6.0, 0.0, shapes[3])
-    u = p[..., None] * w if w.ndim == 1 else p @ np.swapaxes(w, -1, -2)
-    wanted = formula(m, u if shift is None else u + shift, pairing, softplus, 1.5)
-    options = {"shift": None if shift is None else xp(shift), "pairing": pairing, "scale": 1.5}
-    got = rotate_polar(xp(m), xp(p), xp(w), softplus=softplus, **options)
+    shift = 0.0 if shapes[3] is None else rng.uniform(-6.0, 0.0, shapes[3])
+    u = (p[..., None] * w if w.ndim == 1 else p @ np.swapaxes(w, -1, -2)) + shift
+    scale = 1.5 if softplus else rng.uniform(1.0, 2.0, u.shape)
+    wanted = formula(m, u, pairing, softplus, scale)
+    options = {"shift": None if shapes[3] is None else xp(shift), "scale": scale if softplus else xp(scale)}
+    got = rotate_polar(xp(m), xp(p), xp(w), softplus=softplus, pairing=pairing, **options)
     assert xp.owns(got)
     assert tuple(got.shape) == wanted.shape
     np.testing.assert_allclose(xp.host(got), wanted, rtol=0, atol=2e-14)
     if not softplus:
-        back = rotate_polar(got, xp(p), xp(w), inverse=True, **options)
+        back = rotate_polar(got, xp(p), xp(w), inverse=True, pairing=pairing, **options)
         np.testing.assert_allclose(xp.host(back), m, rtol=1e-13)
-
-
-def test_scale_of_each_position(xp, rng):
-    m, p, w, s = rng.uniform(0, 1, (3, 4)), np.arange(3), rng.standard_normal(4), rng.uniform(1, 2, (3, 4))
-    got = rotate_polar(xp(m), xp(p), xp(w), scale=xp(s))
-    np.testing.assert_allclose(xp.host(got), formula(m, p[:, None] * w, scale=s), atol=1e-14)
-    np.testing.assert_allclose(xp.host(rotate_polar(got, xp(p), xp(w), scale=xp(s), inverse=True)), m, atol=1e-14)
-
-
-def score(q, k, lag, omega, delta):
-    return np.sum(q * k * np.cos(lag * omega + delta))
-
-
-@pytest.mark.parametrize("pairing", PAIRINGS)
-def test_a_score_is_a_sum_of_cosines_with_the_weights_of_content(pairing, rng):
-    (q, k), omega, delta = rng.uniform(0, 1, (2, 16)), rfrope.geometric(16), rng.uniform(-2 * np.pi, 0, 16)
-    for start in (0, 131_072, 2**40):
-        turned_q = rotate_polar(q, start, omega, pairing=pairing)
-        turned_k = rotate_polar(k, start - 17, omega, shift=delta, pairing=pairing)
-        assert turned_q @ turned_k == pytest.approx(score(q, k, -17, omega, delta), abs=1e-13)
-    for wrong in (score(q, k, 17, omega, delta), score(q, k, -17, omega, -delta), score(q, k, -17, omega, 0.0)):
-        assert abs(turned_q @ turned_k - wrong) > 1e-2
 
 
 def test_a_rotation_of_blocks_whose_second_features_are_zero(rng):
@@ -198,19 +175,6 @@ def test_phases_are_exact_far_out(path, rng):
     assert np.max(np.abs(formula(np.ones((4, 6)), plain) - wanted)) > 0.1
 
 
-def test_bfloat16_at_a_million():
-    """One rounding of the exact result; phases in bfloat16, as a model cast to it has them, are anything."""
-    torch = library("torch").module
-    m = torch.rand(64, 32, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
-    positions, omega = torch.arange(10**6, 10**6 + 64), torch.asarray(rfrope.geometric(32))
-    exact = rotate_polar(m.double(), positions, omega)
-    error = (rotate_polar(m, positions, omega).double() - exact).abs()
-    assert bool((error <= 0.51 * EPSILON["bfloat16"] * exact.abs()).all())
-    u = positions[:, None].to(torch.bfloat16) * omega.to(torch.bfloat16)
-    plain = torch.cat([m * u.cos(), m * u.sin()], -1)
-    assert float((plain.double() - exact).abs().max()) > 0.5
-
-
 SOFT = np.concatenate([np.linspace(-30, 30, 4001), -np.logspace(1, 2.9, 500), [0.0, -0.0, 1e-30, -1e-30, 300.0, 3e4]])
 
 
@@ -235,15 +199,12 @@ def test_softplus_to_two_units_in_the_last_place(dtype, path):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_softplus_of_what_is_not_finite(dtype):
+def test_what_is_not_finite_stays_in_its_block(dtype):
     x = np.asarray([np.nan, np.inf, -np.inf] * 7, numpy_dtype(dtype))
     with watched() as ran:
         got = doubles(rotate_polar(x, 0, np.ones(21), softplus=True))[:21]
     assert ran == ["rotated"]
     np.testing.assert_array_equal(got, [np.nan, np.inf, 0.0] * 7)
-
-
-def test_nan_stays_in_its_block():
     m = np.asarray([[1.0, np.nan, 2.0]])
     np.testing.assert_array_equal(np.isnan(rotate_polar(m, [1], [1.0, 0.5, 0.2])), [[False, True, False] * 2])
 
@@ -286,24 +247,18 @@ def test_large_results_are_the_small_ones_bit_for_bit(dtype, pairing, softplus, 
     kind = numpy_dtype(dtype)
     m = rng.uniform(0, 1, (3, plans._STREAMED_BYTES // (3 * 128 * kind.itemsize) + 1, 64)).astype(kind)
     p, w, options = np.arange(m.shape[1]), rfrope.geometric(64), {"pairing": pairing, "softplus": softplus}
-    small = np.stack(
-        [[rotate_polar(rows, p[i : i + 500], w, **options) for rows in m[:, i : i + 500]] for i in (0, 500)]
-    )
+    small = [[rotate_polar(rows, p[i : i + 500], w, **options) for rows in m[:, i : i + 500]] for i in (0, 500)]
     memory = np.zeros(2 * m.size + 8, kind)
     for choose, count, start in itertools.product((min, max), (1, 3), (0, 1)):
-        monkeypatch.setattr(leaf, "_FASTER", {(v, kind.itemsize): choose(v) for v in variants(plans)})
+        variants = (plans.PIECES, plans.LINES), (plans.APART, plans.LINES)
+        monkeypatch.setattr(leaf, "_FASTER", {(v, kind.itemsize): choose(v) for v in variants})
         out = memory[start : start + 2 * m.size].reshape(*m.shape[:-1], 128)
         with rfrope.threads(count):
             rotate_polar(m, p, w, out=out, **options)
             back = rotate_polar(out, p, w, pairing=pairing, inverse=True)
-        assert np.array_equal(out[:, :500].view(np.uint8), small[0].view(np.uint8))
-        assert np.array_equal(out[:, 500:1000].view(np.uint8), small[1].view(np.uint8))
+        assert out[:, :1000].tobytes() == np.concatenate(small, axis=1).tobytes()
         if not softplus:
             np.testing.assert_allclose(doubles(back), doubles(m), rtol=2 * EPSILON[dtype], atol=SMALLEST[dtype])
-
-
-def variants(plans):
-    return (plans.PIECES, plans.LINES), (plans.APART, plans.LINES)
 
 
 def test_tensors_share_the_loops(rng):
@@ -386,38 +341,6 @@ def test_gradients_of_all_arguments_and_their_gradients(name, kind):
     assert torch.autograd.gradgradcheck(call, values)
 
 
-def back(*given, softplus=None):
-    """Return what the operator of both gradients does, with or without the softplus that it is asked for."""
-    operator = library("torch").module.ops.rfrope.turn_back.default
-    return operator(*given) if softplus is None else operator(*given[:-2], softplus, given[-1])
-
-
-WRONG = {
-    "logistic function dropped": lambda *given: (back(*given, softplus=False)[0], back(*given)[1]),
-    "softplus dropped": lambda *given: (back(*given)[0], back(*given, softplus=False)[1]),
-    "sign": lambda *given: (back(*given)[0], -back(*given)[1]),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_gradient_is_noticed(name, monkeypatch):
-    torch = library("torch").module
-    values, call = learnt("one axis", "softplus")
-    module = importlib.import_module("rfrope._backends.torch.rotation")
-    monkeypatch.setattr(module, "_turn_back", WRONG[name])
-    with pytest.raises(RuntimeError, match="Jacobian mismatch"):
-        torch.autograd.gradcheck(call, values)
-
-
-def test_a_wrong_gradient_of_a_gradient_is_noticed(monkeypatch):
-    torch = library("torch").module
-    values, call = learnt("one axis", "softplus")
-    module = importlib.import_module("rfrope._backends.torch.rotation")
-    monkeypatch.setattr(module, "_softplus_gradient", lambda gradient, x: gradient)
-    with pytest.raises(RuntimeError, match="Jacobian mismatch"):
-        torch.autograd.gradgradcheck(call, values)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["dense", "transposed", "rows stepped", "stepped", "broadcast", "features first"])
 @pytest.mark.parametrize("pairing", PAIRINGS)
@@ -463,7 +386,8 @@ def test_features_and_gradients_do_not_depend_on_threads(rng):
         assert torch.equal(one, other)
 
 
-def test_a_compiled_step_of_training_has_one_node_each_way():
+@pytest.mark.parametrize("softplus", [False, True])
+def test_a_compiled_step_of_training_has_one_node_each_way(softplus):
     torch, names = library("torch").module, []
     common, functorch = map(importlib.import_module, ("torch._dynamo.backends.common", "torch._functorch.aot_autograd"))
 
@@ -471,18 +395,18 @@ def test_a_compiled_step_of_training_has_one_node_each_way():
         names.extend(str(node.target) for node in module.graph.nodes if "rfrope" in str(node.target))
         return functorch.make_boxed_func(module.forward)
 
-    values, _ = learnt("one axis", "softplus")
-    x, shift = values[0], values[3]
-    at, omega = torch.arange(5), torch.linspace(0, 1, 4, dtype=torch.float64)
+    (x, *_, shift), _ = learnt("one axis", "softplus")
+    at, omega = [5, 2**53 - 1, -7, 0, 1], rfrope.geometric(4)
 
     def call(x, shift):
-        return rotate_polar(x, at, omega, shift=shift, softplus=True)
+        return rotate_polar(x, at, omega, shift=shift, softplus=softplus)
 
     torch._dynamo.reset()
     aot = common.aot_autograd(fw_compiler=backend, bw_compiler=backend)
-    compiled = torch.compile(call, fullgraph=True, backend=aot)
-    found = torch.autograd.grad(compiled(x, shift).square().sum(), [x, shift])
+    turned = torch.compile(call, fullgraph=True, backend=aot)(x, shift)
+    found = torch.autograd.grad(turned.square().sum(), [x, shift])
     assert names == ["rfrope.turn.default", "rfrope.turn_back.default"]
+    assert torch.equal(turned, call(x, shift))
     for one, other in zip(found, torch.autograd.grad(call(x, shift).square().sum(), [x, shift]), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-13, atol=1e-13)
     torch._dynamo.reset()
@@ -510,18 +434,8 @@ def test_operators_keep_torchs_rules(kind):
     (x, _, w, shift), _ = learnt("one axis", kind)
     pairing, inverse = KINDS[kind].get("pairing", "half"), "inverse" in kind
     layouts = (pairing, blocks.MAGNITUDES) if inverse else (blocks.MAGNITUDES, pairing)
-    softplus = kind == "softplus"
-    turn = (
-        x,
-        torch.arange(5)[:, None],
-        w.detach()[:, None].requires_grad_(),
-        shift,
-        None,
-        2.0,
-        *layouts,
-        inverse,
-        softplus,
-    )
+    softplus, omega = kind == "softplus", w.detach()[:, None].requires_grad_()
+    turn = x, torch.arange(5)[:, None], omega, shift, None, 2.0, *layouts, inverse, softplus
     y = torch.rand(2, 3, 5, 4 if inverse else 8, dtype=torch.float64)
     fixed = [value.detach() if isinstance(value, torch.Tensor) else value for value in turn]
     gradient = fixed[0], y, *fixed[1:], (4,), False
@@ -531,27 +445,6 @@ def test_operators_keep_torchs_rules(kind):
     for name, arguments in (tried if inverse else tried | {"turn_back": both}).items():
         found = torch.library.opcheck(getattr(torch.ops.rfrope, name).default, arguments)
         assert set(found.values()) == {"SUCCESS"}
-
-
-@pytest.mark.parametrize("softplus", [False, True])
-def test_one_node_of_a_full_graph(softplus):
-    torch = library("torch").module
-    found = []
-
-    def backend(module, inputs):
-        found.extend(str(node.target) for node in module.graph.nodes if node.op == "call_function")
-        return module.forward
-
-    omega = rfrope.geometric(8)
-
-    def call(x):
-        return rotate_polar(x, [5, 2**53 - 1, -7], omega, softplus=softplus)
-
-    torch._dynamo.reset()
-    x = torch.rand(3, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert torch.equal(torch.compile(call, fullgraph=True, backend=backend)(x), call(x))
-    assert [name for name in found if "rfrope" in name] == ["rfrope.turn.default"]
-    torch._dynamo.reset()
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -587,21 +480,17 @@ def test_tensors_without_values_have_the_shape_of_the_result():
 def test_vmap_over_any_argument(argument):
     torch = library("torch").module
     generator = torch.Generator().manual_seed(0)
-    stacks = {
-        "magnitudes": torch.rand(3, 2, 5, 4, generator=generator, dtype=torch.float64),
-        "frequencies": torch.rand(3, 4, generator=generator, dtype=torch.float64),
-        "shift": torch.rand(3, 4, generator=generator, dtype=torch.float64),
-    }
+    shapes = {"magnitudes": (3, 2, 5, 4), "frequencies": (3, 4), "shift": (3, 4)}
+    stacks = {name: torch.rand(one, generator=generator, dtype=torch.float64) for name, one in shapes.items()}
     fixed = {name: stack[0] for name, stack in stacks.items()} | {"positions": torch.arange(5), "softplus": True}
 
     def mapped(values):
         return torch.func.vmap(lambda v: rotate_polar(**fixed | {argument: v}))(values)
 
     expected = torch.stack([rotate_polar(**fixed | {argument: v}) for v in stacks[argument]])
-    torch.testing.assert_close(mapped(stacks[argument]), expected, rtol=1e-13, atol=1e-14)
     torch._dynamo.reset()
-    compiled = torch.compile(mapped, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(stacks[argument]), expected, rtol=1e-13, atol=1e-14)
+    for call in (mapped, torch.compile(mapped, fullgraph=True, backend="aot_eager")):
+        torch.testing.assert_close(call(stacks[argument]), expected, rtol=1e-13, atol=1e-14)
     torch._dynamo.reset()
 
 
@@ -630,55 +519,20 @@ def test_sums_of_products_by_loop_and_by_the_generic_function(dtype, form, pairi
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 M, P, W = np.ones((3, 8)), np.arange(3), np.linspace(0.1, 1.0, 8)
-
-BAD = {
-    "half as many frequencies": (
-        {"frequencies": W[:4]},
-        r"frequencies has D = 4, but magnitudes has shape \(3, 8\); expected \(..., 4\) magnitudes: rotate_polar "
-        "takes one frequency per magnitude, rotate one per two",
-    ),
-    "one frequency": ({"frequencies": W[:1]}, "frequencies has D = 1, but magnitudes"),
-    "inverse": (
-        {"inverse": True},
-        r"frequencies has D = 8, but magnitudes has shape \(3, 8\); expected \(..., 16\) fea",
-    ),
-    "odd inverse": ({"inverse": True, "magnitudes": np.ones((3, 7))}, r"magnitudes has shape \(3, 7\).*even"),
-    "a number": ({"magnitudes": 1.0}, "magnitudes is a single number"),
-    "negative": ({"magnitudes": M - 1.0000001}, "magnitudes holds negative numbers; .* pass softplus=True"),
-    "softplus and inverse": ({"inverse": True, "softplus": True}, "softplus is True in the inverse"),
-    "an inner layout": ({"pairing": "magnitudes"}, "pairing is 'magnitudes'; expected one of 'half', 'interleaved'"),
-    "more positions": ({"positions": np.arange(6).reshape(2, 3)}, "magnitudes has shape .* expected phases that leave"),
-    "out of the other width": ({"out": np.ones((3, 8))}, r"out has shape \(3, 8\); expected \(3, 16\)"),
-    "a scale of zero": ({"scale": 0.0}, "scale is 0"),
-    "NaN in a shift": ({"shift": np.nan}, "shift holds NaN"),
+BAD = {  # tests/refusals/rotation.py has the others
+    "magnitudes holds negative numbers; .* pass softplus=True": {"magnitudes": M - 1.0000001},
+    r"out has shape \(3, 8\); expected \(3, 16\)": {"out": np.full((3, 8), 5.0)},
+    "scale is 0": {"scale": 0.0},
+    "shift holds NaN": {"shift": np.nan},
 }
 
 
-@pytest.mark.parametrize(("changed", "message"), BAD.values(), ids=BAD)
-def test_bad_input_is_named_and_out_untouched(changed, message):
-    out = changed.get("out", np.full((3, 16), 5.0))
-    before = out.copy()
+@pytest.mark.parametrize("message", BAD)
+def test_what_is_refused_leaves_out_untouched(message):
+    given = {"magnitudes": M, "positions": P, "frequencies": W, "out": np.full((3, 16), 5.0)} | BAD[message]
     with pytest.raises(ValueError, match=message):
-        rotate_polar(**{"magnitudes": M, "positions": P, "frequencies": W, "out": out} | changed)
-    np.testing.assert_array_equal(out, before)
-
-
-def test_what_is_of_another_type():
-    with pytest.raises(TypeError, match="magnitudes has dtype int64; expected real floating"):
-        rotate_polar(M.astype(int), P, W)
-    with pytest.raises(TypeError, match=r"out has dtype .*expected the dtype of magnitudes"):
-        rotate_polar(M, P, W, out=np.ones((3, 16), np.float32))
-    with pytest.raises(TypeError, match="softplus is 1"):
-        rotate_polar(M, P, W, softplus=1)
-
-
-def test_a_polar_set_given_to_rotate_says_where_it_belongs():
-    with pytest.raises(ValueError, match=r"expected D <= 4; one frequency per feature is .*rotate_polar"):
-        rfrope.rotate(M, P, W)
-    with pytest.raises(ValueError, match=re.escape("pairing is 'magnitudes'")):
-        rfrope.rotate(M, P, W[:4], pairing="magnitudes")
-    with pytest.raises(ValueError, match=re.escape("out_pairing is 'magnitudes'")):
-        rfrope.rotate(M, P, W[:4], out_pairing="magnitudes")
+        rotate_polar(**given)
+    np.testing.assert_array_equal(given["out"], 5.0)
 
 
 @pytest.mark.parametrize("inverse", [False, True])
@@ -698,14 +552,12 @@ def test_out_lies_over_frequencies_that_are_read_first(rng):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "broadcast"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_single_negative_number_is_found_anywhere(dtype, layout):
     for values, found in ((-np.finfo(np.float32).tiny, True), (-np.inf, True), (-0.0, False), (np.nan, False)):
         for place in ((0, 0, 0), (1, 3, 36), (1, 2, 33)):
             x = np.ones((2, 4, 37), numpy_dtype(dtype))
-            x[place] = values if dtype != "float16" or not found else max(values, -1.0)
-            if x[place] == 0 and found:
-                x[place] = -1e-7
+            x[place] = values if dtype != "float16" or not found else min(values, -1e-7)
             x = laid(x, layout)
             with watched() as ran:
                 assert blocks.has_negative(x, np) is found
@@ -744,24 +596,3 @@ def test_nothing_is_looked_at_where_values_are_not_at_hand():
         rotate_polar(x, P, W)
     lib = library("jax")
     assert rotate_polar(-lib(M), lib(P), lib(W)).shape == (3, 16)
-
-
-def test_backends_are_declared_for_what_is_new():
-    assert set(turning.rotated.keys) == {"cpu", "cuda", "triton", "torch"}
-    assert set(blocks.has_negative.keys) == {"cpu", "torch"}
-    assert dispatch.backend_place(turning.rotated, M) in ("cpu", "")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda z, cos, sin, turn, xp: [z * cos, -z * sin],
-        lambda z, cos, sin, turn, xp: [z * sin, z * cos],
-        lambda z, cos, sin, turn, xp: [math.sqrt(0.5) * z * cos, math.sqrt(0.5) * z * sin],
-    ],
-    ids=["sign of the sine", "cosine and sine exchanged", "a factor"],
-)
-def test_a_wrong_formula_is_noticed(wrong, monkeypatch, rng):
-    monkeypatch.setattr(blocks, "_turned", wrong)
-    with plainly(), pytest.raises(AssertionError):
-        test_the_formula_on_every_library(library("numpy"), SHAPES[1], "half", False, rng)

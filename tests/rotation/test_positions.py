@@ -9,12 +9,11 @@ import types
 import mpmath
 import numpy as np
 import pytest
-from campaign import campaign
 from conftest import library
 from packages import installed
 
 import rfrope
-from rfrope import analysis, geometric, sinusoidal
+from rfrope import geometric, sinusoidal
 from rfrope.rotation import grid_positions, mrope_positions, packed_positions, shift_matrix
 
 # -- packed sequences --------------------------------------------------------------------------------------------------
@@ -32,46 +31,6 @@ def test_each_sequence_counts_from_its_own_start(xp):
     assert packed_positions([0, 2, 3], starts=10).tolist() == [10, 11, 10]
 
 
-@pytest.mark.parametrize("starts", [[[7, 0]], [[7], [0]], [7], [7, 0, 1], [[3]]], ids=str)
-def test_starts_are_one_number_or_one_a_sequence(starts):
-    """Another shape would broadcast to a table of positions."""
-    with pytest.raises(ValueError, match=r"starts has shape .*; expected one number, or 2, one per sequence"):
-        packed_positions([0, 1, 3], starts=starts)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: packed_positions([1, 2]), ValueError, "cu_seqlens is .*expected .B . 1,.: 0, then the running sum"),
-        (lambda: packed_positions([0, 3, 2]), ValueError, r"\[0, 3, 2\]; expected .* running sum"),
-        (lambda: packed_positions([[0, 3]]), ValueError, r"\[\[0, 3\]\]; expected .* running sum"),
-        (lambda: packed_positions([]), ValueError, r"\[\]; expected .* running sum"),
-        (lambda: packed_positions([0.0, 3.0]), TypeError, "cu_seqlens has dtype float64; expected whole numbers"),
-        (lambda: packed_positions([0, 3], starts=[1, 2]), ValueError, r"starts has shape \(2,\); expected one number, or 1"),
-        (lambda: packed_positions([0, 3], starts=0.5), TypeError, "starts has dtype float64"),
-        (lambda: mrope_positions([2, (1, 4)]), ValueError, r"segments\[1\] is \(1, 4\); expected \(t, h, w\)"),
-        (lambda: mrope_positions([(1, 4, 5)]), ValueError, "expected a height and width that merge = 2 divides"),
-        (lambda: mrope_positions([(1, 4, 4, 0.0)]), ValueError, r"segments\[0\]\[3\] is 0.0; expected a positive"),
-        (lambda: mrope_positions([2.5]), TypeError, r"segments\[0\] is 2.5; expected a whole number"),
-        (
-            lambda: mrope_positions([2], after_video="time"),
-            ValueError,
-            "after_video is 'time'; expected one of 'largest', 'sides'",
-        ),
-        (lambda: mrope_positions([-1]), ValueError, r"segments\[0\] is -1"),
-        (lambda: grid_positions((2, 2), resized="pixel"), ValueError, "resized is 'pixel'; expected one of 'extrapolate'"),
-        (lambda: grid_positions(()), ValueError, "shape is empty"),
-        (lambda: grid_positions((2, 2), resized="interpolate"), ValueError, "trained is None with resized='interpolate'"),
-        (lambda: grid_positions((2, 2), trained=(2, 2)), ValueError, "expected none, since nothing is interpolated"),
-        (lambda: grid_positions((2, 2), resized="interpolate", trained=(2,)), ValueError, "expected 2 numbers"),
-        (lambda: grid_positions((2, 0)), ValueError, r"shape\[1\] is 0; expected a whole number from 1"),
-    ],
-)  # fmt: skip
-def test_bad_input(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
-
-
 # -- M-RoPE, against transformers' own functions -----------------------------------------------------------------------
 
 TOKENS_PER_SECOND = 25.0
@@ -86,18 +45,14 @@ def rope_index(name, segments, merge=2, seconds=None):
     """What a class of transformers gives, (L, 3); segments as `mrope_positions` takes them, pictures have t = 1."""
     torch = installed("torch")
     family = installed(f"transformers.models.{name}.modeling_{name}")
-    owner = {"qwen2_vl": "Qwen2VLModel", "qwen2_5_vl": "Qwen2_5_VLModel", "qwen3_vl": "Qwen3VLModel"}[name]
-    method = getattr(family, owner)
+    method = getattr(family, {"qwen2_vl": "Qwen2VLModel", "qwen2_5_vl": "Qwen2_5_VLModel"}[name])
     vision = types.SimpleNamespace(spatial_merge_size=merge, tokens_per_second=TOKENS_PER_SECOND)
     model = types.SimpleNamespace(config=types.SimpleNamespace(vision_config=vision))
     model.get_vision_position_ids = types.MethodType(method.get_vision_position_ids, model)
-    kinds, grids = [], {1: [], 2: []}
+    kinds, grids = [], {0: [], 1: [], 2: []}
     for segment in segments:
-        if isinstance(segment, int):
-            kinds += [0] * segment
-            continue
-        t, h, w = segment[:3]
-        kind = 1 if t == 1 else 2
+        t, h, w = segment[:3] if isinstance(segment, tuple) else (segment, merge, merge)
+        kind = 0 if isinstance(segment, int) else 1 if t == 1 else 2
         kinds += [kind] * (t * (h // merge) * (w // merge))
         grids[kind].append([t, h, w])
     told = {"second_per_grid_ts": torch.tensor(seconds, dtype=torch.float32)} if seconds else {}
@@ -229,12 +184,8 @@ def test_libraries_and_dtypes(xp):
     assert got.dtype == xp.dtype("float32")
     np.testing.assert_allclose(xp.host(got), grid_positions((3, 2), resized="centres"), atol=1e-7)
     assert xp.owns(mrope_positions([2, (1, 4, 4)], xp=xp.module))
-
-
-def test_no_segments_have_no_positions():
     found = mrope_positions([])
     assert (found.shape, found.dtype) == ((0, 3), np.int64)
-    assert packed_positions([0]).shape == (0,)
 
 
 # -- the sinusoidal embedding ------------------------------------------------------------------------------------------
@@ -257,48 +208,54 @@ SHAPES = {
 }
 
 
-def block(u: float) -> np.ndarray:
-    """(8) of Stratos."""
-    return np.array([[math.cos(u), math.sin(u)], [-math.sin(u), math.cos(u)]])
+def stacked(u, pairing):
+    """Sine and cosine of each block."""
+    both = np.stack([np.sin(u), np.cos(u)], axis=-1 if pairing == "interleaved" else -2)
+    return both.reshape(*u.shape[:-1], 2 * u.shape[-1])
 
 
-def features_of(i: int, n_blocks: int, pairing: str) -> list[int]:
-    return [2 * i, 2 * i + 1] if pairing == "interleaved" else [i, n_blocks + i]
+def block_diagonal(u, pairing):
+    """(8) of Stratos in each block."""
+    n = u.shape[-1]
+    places = np.arange(2 * n).reshape((n, 2) if pairing == "interleaved" else (2, n))
+    found = np.zeros((*u.shape[:-1], 2 * n, 2 * n))
+    for i, place in enumerate(places if pairing == "interleaved" else places.T):
+        block = np.array([[np.cos(u[..., i]), np.sin(u[..., i])], [-np.sin(u[..., i]), np.cos(u[..., i])]])
+        found[..., place[:, None], place] = np.moveaxis(block, (0, 1), (-2, -1))
+    return found
 
 
+PLAIN = {sinusoidal: stacked, shift_matrix: block_diagonal}
+each = pytest.mark.parametrize("function", PLAIN)
+
+
+@each
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize(("p_shape", "w_shape", "u_shape"), SHAPES.values(), ids=SHAPES)
-def test_sinusoidal_stacks_sine_and_cosine_of_each_block(xp, pairing, p_shape, w_shape, u_shape):
+def test_sines_and_cosines_of_each_block_are_at_its_place(xp, function, pairing, p_shape, w_shape, u_shape):
     p, w = RNG.uniform(-9, 9, p_shape), RNG.standard_normal(w_shape)
     u = p[..., None] * w if w.ndim == 1 else p @ np.swapaxes(w, -1, -2)
-    got = sinusoidal(xp(p), xp(w), pairing=pairing)
+    assert u.shape == u_shape
+    got, expected = function(xp(p), xp(w), pairing=pairing), PLAIN[function](u, pairing)
     assert xp.owns(got)
     assert got.dtype == xp.dtype("float64")
-    expected = np.zeros((*u_shape[:-1], 2 * u_shape[-1]))
-    for i in range(u_shape[-1]):
-        first, second = features_of(i, u_shape[-1], pairing)
-        expected[..., first], expected[..., second] = np.sin(u[..., i]), np.cos(u[..., i])
     assert tuple(got.shape) == expected.shape
     np.testing.assert_allclose(xp.host(got), expected, rtol=0, atol=1e-13)
 
 
+@each
 @pytest.mark.parametrize("position", [131071, 2**24 + 1, 2**53 - 1, -(2**53 - 1)])
-def test_sinusoidal_is_exact_at_far_positions(xp, position):
+def test_far_positions_are_exact(xp, function, position):
     w = np.array([1.0, 0.3, 1e-4])
-    got = xp.host(sinusoidal(xp(np.array(position)), xp(w), pairing="interleaved"))
     with mpmath.workdps(60):
-        exact = [float(f(position * mpmath.mpf(v))) for v in w for f in (mpmath.sin, mpmath.cos)]
-    np.testing.assert_allclose(got, exact, rtol=0, atol=1e-15)
+        turns = [position * mpmath.mpf(v) / (2 * mpmath.pi) for v in w.tolist()]
+        exact = [float(2 * mpmath.pi * (turn - mpmath.nint(turn))) for turn in turns]
+    for pairing in PAIRINGS:
+        got = xp.host(function(xp(np.array(position)), xp(w), pairing=pairing))
+        np.testing.assert_allclose(got, PLAIN[function](np.array(exact), pairing), rtol=0, atol=1e-15)
 
 
-def test_both_orders_hold_the_same(xp):
-    p, w = xp(np.arange(4)), xp(geometric(3))
-    neighbours, halves = sinusoidal(p, w, pairing="interleaved"), sinusoidal(p, w)
-    assert np.array_equal(xp.host(rfrope.convert_pairing(halves, "half", "interleaved")), xp.host(neighbours))
-    assert not np.array_equal(xp.host(halves), xp.host(neighbours))
-
-
-@pytest.mark.parametrize("function", [sinusoidal, shift_matrix])
+@each
 def test_dtype_rounds_once(xp, function):
     p, w = xp(np.array([3, 131071])), xp(geometric(4))
     wide = xp.host(function(p, w))
@@ -306,59 +263,6 @@ def test_dtype_rounds_once(xp, function):
         narrow = function(p, w, dtype=dtype)
         assert narrow.dtype == xp.dtype("float32")
         np.testing.assert_array_equal(xp.host(narrow), wide.astype(np.float32))
-
-
-def test_the_usual_formula_of_pytorch_tutorials():
-    torch = library("torch").module
-    d, n = 16, 50
-    position = torch.arange(n, dtype=torch.float64)[:, None]
-    rates = torch.exp(torch.arange(0, d, 2, dtype=torch.float64) * (-math.log(10_000.0) / d))
-    table = torch.zeros(n, d, dtype=torch.float64)
-    table[:, 0::2], table[:, 1::2] = torch.sin(position * rates), torch.cos(position * rates)
-    got = sinusoidal(torch.arange(n), torch.asarray(geometric(d // 2)), pairing="interleaved")
-    torch.testing.assert_close(got, table, rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize(("o_shape", "w_shape", "u_shape"), SHAPES.values(), ids=SHAPES)
-def test_shift_matrix_is_block_diagonal(xp, pairing, o_shape, w_shape, u_shape):
-    offset, w = RNG.uniform(-9, 9, o_shape), RNG.standard_normal(w_shape)
-    u = offset[..., None] * w if w.ndim == 1 else offset @ np.swapaxes(w, -1, -2)
-    got = shift_matrix(xp(offset), xp(w), pairing=pairing)
-    assert xp.owns(got)
-    assert got.dtype == xp.dtype("float64")
-    n = u_shape[-1]
-    expected = np.zeros((*u_shape[:-1], 2 * n, 2 * n))
-    for index in np.ndindex(*u_shape[:-1]):
-        for i in range(n):
-            expected[index][np.ix_(features_of(i, n, pairing), features_of(i, n, pairing))] = block(u[(*index, i)])
-    assert tuple(got.shape) == expected.shape
-    np.testing.assert_allclose(xp.host(got), expected, rtol=0, atol=1e-13)
-
-
-@campaign
-@pytest.mark.parametrize("pairing", PAIRINGS)
-@pytest.mark.parametrize("offset", [0, 1, -17, 0.25, 131072, -(2**40)])
-def test_shift_matrix_moves_every_embedding(xp, pairing, offset):
-    """E(t + k) = B_k E(t), also where the phases are large."""
-    w = xp(geometric(8))
-    b = xp.host(shift_matrix(xp(np.array(offset)), w, pairing=pairing))
-    for t in (0, 5, -3, 10**6, 2**50):
-        now, then = (xp.host(sinusoidal(xp(np.array(v)), w, pairing=pairing)) for v in (t, t + offset))
-        np.testing.assert_allclose(b @ now, then, rtol=0, atol=3e-15)
-
-
-@campaign
-@pytest.mark.parametrize("pairing", PAIRINGS)
-def test_the_similarity_of_two_embeddings_is_the_mean_kernel(xp, pairing):
-    """E(s) . E(t) = sum_i cos((s - t) theta_i)."""
-    w, s = geometric(32), np.array([0, 17, 100_000, 2**40])
-    for lag in (0, 1, -250, 4096):
-        one, other = (xp.host(sinusoidal(xp(v), xp(w), pairing=pairing)) for v in (s, s + lag))
-        got = np.sum(one * other, axis=-1)
-        np.testing.assert_allclose(got, np.sum(np.cos(lag * w)), rtol=0, atol=1e-13)
-        expected = 32 * xp.host(analysis.mean_kernel(xp(np.array(-lag)), xp(w)))
-        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13)
 
 
 def test_a_shift_is_a_rotation_with_its_pairs_reversed(cases):
@@ -372,7 +276,7 @@ def test_a_shift_is_a_rotation_with_its_pairs_reversed(cases):
         np.testing.assert_allclose(turned, arrays[f"{name}_printed"], rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("function", [sinusoidal, shift_matrix])
+@each
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_torch_gradients(function, pairing):
     torch = library("torch").module
@@ -381,7 +285,7 @@ def test_torch_gradients(function, pairing):
     assert torch.autograd.gradcheck(lambda *a: function(*a, pairing=pairing), (p, w))
 
 
-@pytest.mark.parametrize("function", [sinusoidal, shift_matrix])
+@each
 def test_jax_transformations(function):
     lib = library("jax")
     import jax
@@ -395,30 +299,7 @@ def test_jax_transformations(function):
     assert np.isnan(np.asarray(jax.jit(function)(p * math.nan, w))).any(), "what JAX traces must not raise on values"
 
 
-def test_dask_stays_lazy():
+@each
+def test_dask_stays_lazy(function):
     lib = library("dask")
-    for function in (sinusoidal, shift_matrix):
-        made = function(lib(np.arange(6)), lib(geometric(4)))
-        assert made.npartitions > 1
-
-
-BAD = {
-    "pairing": (ValueError, "pairing is 'all'; expected one of 'half', 'interleaved'", (1, [1.0]), {"pairing": "all"}),
-    "scalar frequency": (ValueError, "frequencies is a single number", (1, 1.0), {}),
-    "NaN": (ValueError, "holds NaN or infinity", (math.nan, [1.0]), {}),
-    "frequency NaN": (ValueError, "frequencies holds NaN or infinity", (1, [math.nan]), {}),
-    "complex": (TypeError, "has dtype complex128", (1j, [1.0]), {}),
-    "None": (TypeError, "is None; expected numbers", (None, [1.0]), {}),
-    "axes": (ValueError, r"has shape \(3,\), but frequencies of .* have k = 2", ([1, 2, 3], np.ones((2, 2))), {}),
-    "one axis": (ValueError, r"use \w+\[..., None\]", ([1, 2, 3], np.ones((2, 1))), {}),
-    "dtype": (TypeError, "dtype is 'int32'; expected a real floating type", (1, [1.0]), {"dtype": "int32"}),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("function", "name"), [(sinusoidal, "positions"), (shift_matrix, "offset")])
-@pytest.mark.parametrize(("kind", "message", "arguments", "options"), BAD.values(), ids=BAD)
-def test_bad_input_of_the_embedding_is_named(function, name, kind, message, arguments, options):
-    with pytest.raises(kind, match=message) as caught:
-        function(*arguments, **options)
-    if message.startswith(("has ", "is None", "holds")):
-        assert str(caught.value).startswith(name)
+    assert function(lib(np.arange(6)), lib(geometric(4))).npartitions > 1

@@ -24,17 +24,41 @@ def keys(*shape):
     return np.random.default_rng(5).standard_normal(shape)
 
 
-@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def exact_turn(move, omega):
+    """Cos and sin of a product, from 60 digits."""
+    with mpmath.workdps(60):
+        phase = mpmath.mpf(move) * mpmath.mpf(omega)
+        return [float(mpmath.cos(phase)), float(mpmath.sin(phase))]
+
+
+PAIRS = {
+    "half": (OLD, NEW),
+    "interleaved": [
+        Rope(one.frequencies, pairing="interleaved", attention_factor=one.attention_factor) for one in (OLD, NEW)
+    ],
+    "another pairing": (OLD, Rope(LADDER, pairing="interleaved")),
+    "fewer blocks": (OLD, Rope(rfrope.geometric(4), head_dim=16)),
+    "sections": (rfrope.mrope(LADDER, (3, 3, 2)), rfrope.mrope(LADDER / 2.0, (4, 2, 2), interleaved=False)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_it_is_the_new_rotation_of_the_features(xp, pairing, dtype):
-    old, new = (Rope(one.frequencies, pairing=pairing, attention_factor=one.attention_factor) for one in (OLD, NEW))
-    k, positions = keys(2, 40, 20), np.arange(1000, 1040)
+def test_it_is_the_new_rotation_of_the_features(xp, name, dtype):
+    (old, new), k, positions = PAIRS[name], keys(2, 40, 16 if name == "fewer blocks" else 20), np.arange(1000, 1040)
+    positions = RNG.integers(0, 500, (40, 3)) if name == "sections" else positions
     cached, wanted = old.rotate(k, positions), new.rotate(k, positions)
     got = rerotate(xp(cached, dtype), xp(positions), old, new)
     assert xp.owns(got)
     assert got.dtype == xp.dtype(dtype)
     np.testing.assert_allclose(xp.host(got), wanted, atol=1e-13 if dtype == "float64" else 3e-6)
-    assert not np.allclose(xp.host(rerotate(xp(cached, dtype), xp(positions), new, old)), wanted, atol=0.1)
+    assert np.max(np.abs(cached - wanted)) > 0.1
+
+
+def test_a_ladder_takes_the_positions_of_heads():
+    k, positions, heads = keys(2, 40, 16), RNG.integers(0, 500, (40, 1)), ROPES["heads"]
+    got = rerotate(Rope(LADDER).rotate(k, positions[:, 0]), positions, LADDER, heads)
+    np.testing.assert_allclose(got, heads.rotate(k, positions), atol=1e-13)
 
 
 def test_the_phase_is_exact_at_large_positions():
@@ -42,23 +66,34 @@ def test_the_phase_is_exact_at_large_positions():
     position, old, new = 2**40 + 12345, np.array([1.0, 0.3]), np.array([0.7, 0.1])
     got = rerotate(np.array([1.0, 1.0, 0.0, 0.0]), position, old, new)
     with mpmath.workdps(60):
-        phases = [
-            mpmath.mpf(position) * (mpmath.mpf(float(b)) - mpmath.mpf(float(a))) for a, b in zip(old, new, strict=True)
-        ]
-        wanted = [float(mpmath.cos(x)) for x in phases] + [float(mpmath.sin(x)) for x in phases]
-    np.testing.assert_allclose(got, wanted, atol=3e-15)
+        wanted = [exact_turn(position, mpmath.mpf(b) - mpmath.mpf(a)) for a, b in zip(old, new, strict=True)]
+    np.testing.assert_allclose(got, np.ravel(wanted, order="F"), atol=3e-15)
 
 
-def test_in_place(xp):
-    cached = OLD.rotate(keys(40, 16), np.arange(40))
-    wanted = rerotate(cached, np.arange(40), OLD, NEW)
-    k = xp(cached)
+@pytest.mark.parametrize("function", [rerotate, relocate])
+def test_in_place(function, xp):
+    cached, at = OLD.rotate(keys(2, 40, 16), np.arange(40)), np.arange(40)
+    given = (at, OLD, NEW) if function is rerotate else (at, at[::-1] + 9, OLD)
+    wanted, k = function(cached, *given), xp(cached)
     if not xp.writable:
         with pytest.raises((ValueError, TypeError)):
-            rerotate(k, xp(np.arange(40)), OLD, NEW, out=k)
+            function(k, *given, out=k)
         return
-    assert rerotate(k, xp(np.arange(40)), OLD, NEW, out=k) is k
+    assert function(k, *given, out=k) is k
     np.testing.assert_allclose(xp.host(k), wanted, atol=1e-14)
+    part, some = xp(cached), [one[10:20] if isinstance(one, np.ndarray) else one for one in given]
+    function(part[:, 10:20, ...], *some, out=part[:, 10:20, ...])  # a part of a cache
+    np.testing.assert_allclose(xp.host(part)[:, 10:20], wanted[:, 10:20], atol=1e-14)
+    np.testing.assert_array_equal(xp.host(part)[:, 20:], cached[:, 20:])
+
+
+def test_keys_stay_as_they_were_where_a_move_is_refused():
+    k, bad = np.ones((4, 16)), [0, 1, 2, np.nan]
+    with pytest.raises(ValueError, match="positions holds NaN"):
+        rerotate(k, bad, OLD, NEW, out=k)
+    with pytest.raises(ValueError, match="old_positions holds NaN"):
+        relocate(k, bad, range(4), OLD, out=k)
+    assert np.all(k == 1.0)
 
 
 def test_a_torch_cache_of_bfloat16():
@@ -70,60 +105,13 @@ def test_a_torch_cache_of_bfloat16():
     assert torch.max(torch.abs(cached.double() - wanted) / (1.0 + torch.abs(wanted))) < 2.0**-8
 
 
-def test_several_axes_heads_and_sections():
-    positions = RNG.integers(0, 500, (40, 3))
-    old = rfrope.mrope(LADDER, (3, 3, 2))
-    new = rfrope.mrope(LADDER / 2.0, (4, 2, 2), interleaved=False)
-    k = keys(2, 40, 16)
-    got = rerotate(old.rotate(k, positions), positions, old, new)
-    np.testing.assert_allclose(got, new.rotate(k, positions), atol=1e-13)
-    heads = Rope(rfrope.sample(rfrope.kernel("gaussian", scale=8.0), 8, rng=0, heads=2))
-    got = rerotate(Rope(LADDER).rotate(k, positions[:, 0]), positions[:, :1], LADDER, heads)
-    np.testing.assert_allclose(got, heads.rotate(k, positions[:, :1]), atol=1e-13)
-
-
-@pytest.mark.parametrize(
-    "new",
-    [Rope(LADDER, pairing="interleaved"), Rope(rfrope.geometric(4), head_dim=16), NEW],
-    ids=["pairing", "D", "same"],
-)
-def test_another_pairing_or_width(new):
-    k = keys(40, 16)
-    got = rerotate(OLD.rotate(k, np.arange(40)), np.arange(40), OLD, new)
-    np.testing.assert_allclose(got, new.rotate(k, np.arange(40)), atol=1e-13)
-
-
-def test_there_and_back():
-    k = OLD.rotate(keys(40, 16), np.arange(40))
-    there = rerotate(k, np.arange(40), OLD, NEW)
-    np.testing.assert_allclose(rerotate(there, np.arange(40), NEW, OLD), k, atol=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "positions", "message"),
-    [
-        (Rope(LADDER, pairing=None), NEW, range(4), "rope.pairing is None"),
-        (OLD, rfrope.mrope(LADDER, (4, 2, 2)), range(4), "old turns by 1 position axes and new by 3"),
-        (OLD, rfrope.geometric(9), range(4), "D = 9 blocks"),
-        (OLD, NEW, [0, 1, 2, np.nan], "positions holds NaN"),
-        (OLD, NEW, range(3), "broadcast|shape"),
-    ],
-)
-def test_what_cannot_be(old, new, positions, message):
-    k = np.ones((4, 16))
-    with pytest.raises(ValueError, match=message):
-        rerotate(k, list(positions), old, new, out=k)
-    assert np.all(k == 1.0)
-
-
 @campaign
 @pytest.mark.parametrize(("dtype", "bound"), [("float64", 1e-13), ("float32", 4e-5)])
 def test_a_thousand_turns_drift_as_roundings_do(dtype, bound):
     """As the page on schemes has it: a dynamic scheme that grows with every token."""
     ladder, length = Rope(rfrope.geometric(32), context=4096), 4096
-    grown = [
-        rfrope.scaling.dynamic_ntk(ladder, 2.0, seq_len=length + n, max_position_embeddings=length) for n in range(1001)
-    ]
+    lengths = {"max_position_embeddings": length}
+    grown = [rfrope.scaling.dynamic_ntk(ladder, 2.0, seq_len=length + n, **lengths) for n in range(1001)]
     k, positions = keys(64, 64).astype(dtype), np.arange(0, 4096, 64)
     cached = grown[0].rotate(k, positions)
     for old, new in itertools.pairwise(grown):
@@ -170,24 +158,13 @@ def test_moved_keys_are_those_of_the_new_positions(name, dtype, xp):
     assert np.max(np.abs(cached - wanted)) > 0.5
 
 
-def test_the_attention_factor_is_applied_once():
-    k, moved = keys(40, 20), np.arange(40) + 100
-    cached = YARN.rotate(k, np.arange(40))
-    np.testing.assert_allclose(relocate(cached, np.arange(40), moved, YARN), YARN.rotate(k, moved), atol=1e-14)
-    twice = YARN.rotate(cached, moved - np.arange(40))  # what `rotate` warns of
-    wanted = YARN.attention_factor * YARN.rotate(k, moved)
-    np.testing.assert_allclose(twice[:, :16], wanted[:, :16], atol=1e-14)
-    assert YARN.attention_factor > 1.2
-
-
 @pytest.mark.parametrize("start", [2**53 + 1, 2**60 + 7, -(2**62) - 3])
 def test_integers_are_subtracted_before_any_float_is_made(start):
     """Beyond 2**53 floats lack the odd numbers."""
     k, at = keys(40, 16), np.arange(40)
     cached = OLD.rotate(k, at)
-    np.testing.assert_allclose(
-        relocate(cached, start + at, start + 5 + 2 * at, OLD), OLD.rotate(k, 5 + 2 * at), atol=1e-14
-    )
+    moved = relocate(cached, start + at, start + 5 + 2 * at, OLD)
+    np.testing.assert_allclose(moved, OLD.rotate(k, 5 + 2 * at), atol=1e-14)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int32", "uint32", "uint64"])
@@ -197,33 +174,6 @@ def test_narrow_and_unsigned_integers_do_not_wrap(dtype, xp):
     k, old, new = keys(3, 16), np.array([127, 100, 3], dtype), np.array([0, 127, 4], dtype)
     got = relocate(xp(OLD.rotate(k, old.astype(int))), xp(old), xp(new), OLD)
     np.testing.assert_allclose(xp.host(got), OLD.rotate(k, new.astype(int)), atol=1e-14)
-
-
-def test_floats_keep_what_lies_below_their_difference():
-    """The difference of these in float64 would be off by 1e-6 of a position."""
-    old, new = np.float64(2.0**30 + 0.1), np.float64(1e-7)
-    got = relocate(np.array([1.0, 0.0]), old, new, np.array([1.0]))
-    with mpmath.workdps(60):
-        phase = mpmath.mpf(float(new)) - mpmath.mpf(float(old))
-        wanted = [float(mpmath.cos(phase)), float(mpmath.sin(phase))]
-    np.testing.assert_allclose(got, wanted, atol=2e-15)
-    with mpmath.workdps(60):
-        assert abs(mpmath.cos(float(new - old)) - wanted[0]) > 1e-9
-
-
-def test_moved_in_place(xp):
-    cached, old, new = OLD.rotate(keys(2, 40, 16), np.arange(40)), np.arange(40), np.arange(40)[::-1] + 9
-    wanted, k = relocate(cached, old, new, OLD), xp(cached)
-    if not xp.writable:
-        with pytest.raises((ValueError, TypeError)):
-            relocate(k, old, new, OLD, out=k)
-        return
-    assert relocate(k, old, new, OLD, out=k) is k
-    np.testing.assert_allclose(xp.host(k), wanted, atol=1e-14)
-    part = xp(cached)
-    relocate(part[:, 10:20, ...], old[10:20], new[10:20], OLD, out=part[:, 10:20, ...])  # a part of a cache
-    np.testing.assert_allclose(xp.host(part)[:, 10:20], wanted[:, 10:20], atol=1e-14)
-    np.testing.assert_array_equal(xp.host(part)[:, 20:], cached[:, 20:])
 
 
 @pytest.mark.parametrize("name", [name for name in ROPES if name != "polar"])
@@ -256,10 +206,8 @@ def test_small_dense_keys_move_by_positions_that_broadcast_in_one_pass(old, new,
     given = torch.from_numpy if torch else np.asarray
     k = given(keys(2, 40, 20))
     old, new = (given(one.copy()) if isinstance(one, np.ndarray) else one for one in (old, new))
-    plain = [np.asarray(one).astype(object) for one in (old, new)]
-    wanted = rfrope.rotate(
-        np.asarray(k), np.asarray(plain[1] - plain[0], float), YARN.frequencies, pairing=YARN.pairing
-    )
+    move = np.asarray(np.asarray(new).astype(object) - np.asarray(old).astype(object), float)
+    wanted = rfrope.rotate(np.asarray(k), move, YARN.frequencies, pairing=YARN.pairing)
     monkeypatch.setattr("rfrope.rotation.rerotation._read_keys", None)
     with watched() as names:
         got = relocate(k, old, new, YARN, out=k)
@@ -296,19 +244,6 @@ def test_whole_positions_that_are_too_far_apart_are_refused(old, new, difference
             relocate(k, old, new, rope)
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("as_array", [False, True])
-def test_the_farthest_move_is_exact(sign, as_array):
-    """Of a phase of 2**53 radians, with 60 digits."""
-    old, new = (2**61, 2**61 + sign * 2**53)
-    if as_array:
-        old, new = np.array([old]), np.array([new])
-    got = relocate(np.array([[1.0, 0.0]]), old, new, Rope(np.array([1.0])))
-    with mpmath.workdps(60):
-        wanted = [float(mpmath.cos(2**53)), sign * float(mpmath.sin(2**53))]
-    np.testing.assert_allclose(got[0], wanted, atol=2e-15)
-
-
 @pytest.mark.parametrize("kind", [int, float])
 @pytest.mark.parametrize("power", [0, 3, 10])
 def test_errors_grow_with_phases_beyond_the_limit(kind, power):
@@ -316,17 +251,23 @@ def test_errors_grow_with_phases_beyond_the_limit(kind, power):
     for start in np.random.default_rng(power).uniform(0.5, 1.0, 40):
         move, omega = kind(2**53 * start), 2.0**power * start
         got = relocate(np.array([1.0, 0.0]), kind(0), move, Rope(np.array([omega])))
-        with mpmath.workdps(60):
-            phase = mpmath.mpf(move) * mpmath.mpf(omega)
-            wanted = [float(mpmath.cos(phase)), float(mpmath.sin(phase))]
-        np.testing.assert_allclose(got, wanted, rtol=0.0, atol=2.0**power * 1e-15)
+        np.testing.assert_allclose(got, exact_turn(move, omega), rtol=0.0, atol=2.0**power * 1e-15)
 
 
-def test_positions_broadcast_and_may_be_one_number():
-    k = keys(2, 40, 16)
-    cached = OLD.rotate(k, 5)
-    np.testing.assert_allclose(relocate(cached, 5, np.arange(40), OLD), OLD.rotate(k, np.arange(40)), atol=1e-14)
-    np.testing.assert_allclose(relocate(cached, 5, [[1], [2]], OLD), OLD.rotate(k, [[1], [2]]), atol=1e-14)
+@pytest.mark.parametrize("as_array", [False, True])
+@pytest.mark.parametrize(
+    ("old", "new"), [(2**61, 2**61 + 2**53), (2**61, 2**61 - 2**53), (2.0**30 + 0.1, 1e-7)], ids=str
+)
+def test_the_farthest_move_and_one_below_the_last_place_are_exact(old, new, as_array):
+    """A difference in float64 of the last two would be off by 1e-6 of a position."""
+    with mpmath.workdps(60):
+        wanted = exact_turn(mpmath.mpf(new) - mpmath.mpf(old), 1)
+    old, new = (np.array([old]), np.array([new])) if as_array else (old, new)
+    got = relocate(np.array([[1.0, 0.0]]), old, new, Rope(np.array([1.0])))
+    np.testing.assert_allclose(got[0], wanted, atol=2e-15)
+
+
+def test_no_keys_move():
     assert relocate(np.ones((0, 16)), np.arange(0), np.arange(0), OLD).shape == (0, 16)
 
 
@@ -351,10 +292,8 @@ def test_gradients_are_turned_back():
     for column in (0, 7):  # by differences
         step = np.zeros(8)
         step[column] = 1e-6
-        sides = [
-            rfrope.rotate(k.detach().numpy(), 100, YARN.frequencies + sign * step, pairing="interleaved")
-            for sign in (1, -1)
-        ]
+        omegas = (YARN.frequencies + step, YARN.frequencies - step)
+        sides = [rfrope.rotate(k.detach().numpy(), 100, one, pairing="interleaved") for one in omegas]
         slope = np.sum((sides[0] - sides[1]) * weights.numpy()) / 2e-6
         assert abs(float(omega.grad[column]) - slope) < 1e-5 * max(1.0, abs(slope))
 
@@ -392,9 +331,7 @@ def test_jax_moves_in_compiled_functions_and_without_float64():
         np.testing.assert_allclose(moved, wanted, atol=3e-6)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "stated"), [("float64", 1e-13), ("float32", 1e-5), ("float16", None), ("bfloat16", None)]
-)
+@pytest.mark.parametrize(("dtype", "stated"), [("float64", 1e-13), ("float32", 1e-5), ("float16", 9), ("bfloat16", 9)])
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
 def test_a_thousand_random_moves(dtype, stated, pairing):
     """Errors against one rotation of the features: absolute ones, and those of a key as a part of its norm."""
@@ -409,32 +346,4 @@ def test_a_thousand_random_moves(dtype, stated, pairing):
     part = np.linalg.norm(error, axis=-1) / np.linalg.norm(1.1386 * exact, axis=-1)
     assert 0.0 < np.max(part) < relocation_bound(dtype, 1000)
     assert np.max(part) < np.sqrt(1001) * relocation_bound(dtype, 0)
-    assert stated is None or np.max(np.abs(error)) < stated
-
-
-@pytest.mark.parametrize(
-    ("k", "old", "new", "rope", "message"),
-    [
-        (np.ones((4, 16)), range(3), range(4), OLD, "old_positions and new_positions do not broadcast"),
-        (np.ones((4, 16)), [0, 1, 2, np.nan], range(4), OLD, "old_positions holds NaN"),
-        (np.ones((4, 16)), range(4), np.ones((4, 2)), MROPE, "new_positions has shape|old_positions has shape"),
-        (np.ones((4, 16)), range(5), range(5), OLD, "k and the phases from old_positions and new_positions do not"),
-        (np.ones((4, 14)), range(4), range(4), OLD, "rope has D = 8 blocks"),
-        (np.ones((4, 16)), range(4), range(4), Rope(LADDER, pairing=None), "rope.pairing is None"),
-        (np.ones((4, 18)), range(4), range(4), ROPES["polar"], "expected 16 polar features: rope has 8"),
-        (np.ones((4, 18)), range(4), range(4), Rope(LADDER, head_dim=20), "k has 18 features, but head_dim is 20"),
-    ],
-)
-def test_moves_that_cannot_be(k, old, new, rope, message):
-    with pytest.raises(ValueError, match=message):
-        relocate(k, list(old), list(new) if isinstance(new, range) else new, rope, out=k)
-    assert np.all(k == 1.0)
-
-
-def test_the_kinds_of_arguments_of_a_move():
-    with pytest.raises(TypeError, match="k has dtype int64; expected real floating features"):
-        relocate(np.ones((4, 16), int), 0, 1, OLD)
-    with pytest.raises(TypeError, match="new_positions has dtype complex128"):
-        relocate(np.ones((4, 16)), 0, np.ones(4, complex), OLD)
-    with pytest.raises(TypeError, match="rope has type"):
-        relocate(np.ones((4, 16)), 0, 1, "llama")
+    assert np.max(np.abs(error)) < stated

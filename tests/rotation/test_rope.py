@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import inspect
 import json
 import pickle
@@ -40,15 +41,13 @@ def tokens(rope: Rope, n: int = 5) -> tuple[np.ndarray, np.ndarray]:
 
 
 def by_function(rope: Rope, x, positions, **options):
-    return rfrope.rotate(
-        x, positions, rope.vectors, pairing=rope.pairing, scale=rope.attention_factor, **options
-    )  # fmt: skip
+    return rfrope.rotate(x, positions, rope.vectors, pairing=rope.pairing, scale=rope.attention_factor, **options)
 
 
 # -- fields ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_fields_of_a_bare_set():
+def test_the_fields_of_a_bare_set_and_numbers_in_their_plain_form():
     rope = Rope([1.0, 0.5])
     assert rope.frequencies.dtype == np.float64
     fields = (rope.pairing, rope.head_dim, rope.attention_factor, rope.sections, rope.interleaved, rope.context)
@@ -56,9 +55,8 @@ def test_the_fields_of_a_bare_set():
     assert rope.source == rfrope.rotation.Provenance()
     assert (rope.n_blocks, rope.rotary_dim) == (2, 4)
     assert rope.vectors is rope.frequencies
-
-
-def test_numbers_come_in_their_plain_form():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        rope.pairing = "interleaved"
     rope = Rope(np.arange(1, 3), head_dim=np.int32(8), attention_factor=np.float32(0.5), context=np.int64(9))
     assert rope.frequencies.dtype == np.float64
     assert [type(value) for value in (rope.head_dim, rope.attention_factor, rope.context)] == [int, float, int]
@@ -72,34 +70,21 @@ def test_narrow_frequencies_stay_narrow(xp):
     assert xp.owns(rope.frequencies)
 
 
-def test_it_is_frozen_and_its_source_a_copy():
-    source = {"seed": 1}
-    rope = Rope(LADDER, source=source)
-    source["seed"] = 2
-    assert rope.source.to_dict() == {"seed": 1}
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        rope.pairing = "interleaved"
-
-
 def test_it_unpacks_as_a_pair_and_is_an_array():
     frequencies, factor = Rope(LADDER, attention_factor=2.0)
     assert factor == 2.0
-    assert np.array_equal(frequencies, LADDER)
-    assert np.array_equal(np.asarray(Rope(LADDER)), LADDER)
+    for held in (frequencies, np.asarray(Rope(LADDER))):
+        assert np.array_equal(held, LADDER)
     assert np.asarray(Rope(LADDER), dtype=np.float32).dtype == np.float32
 
 
 def test_its_text():
     assert repr(Rope([1.0])) == "Rope(1 frequencies, pairing='half', head_dim=2)"
     shown = repr(Rope(LADDER, head_dim=32, attention_factor=1.5, sections=(4, 4), interleaved=True, context=64))
-    assert shown == (
-        "Rope(8 frequencies, pairing='half', head_dim=32, attention_factor=1.5, sections=(4, 4), interleaved=True, "
-        "context=64)"
-    )
-    assert repr(rfrope.design("matern", head_dim=8, context=64)).endswith(
-        ", context=64, kernel='matern(nu=1.5, scale=1.0)')"
-    )
-    assert repr(Rope(np.ones((2, 4, 3)))) == "Rope(frequencies (2, 4, 3), pairing='half', head_dim=8)"
+    fields = "pairing='half', head_dim=32, attention_factor=1.5, sections=(4, 4), interleaved=True, context=64"
+    assert shown == f"Rope(8 frequencies, {fields})"
+    made = Rope(np.ones((2, 4, 3)), source={"kernel": "matern(nu=1.5)"})
+    assert repr(made) == "Rope(frequencies (2, 4, 3), pairing='half', head_dim=8, kernel='matern(nu=1.5)')"
 
 
 @each_set
@@ -164,13 +149,6 @@ def test_its_table_and_scores_are_those_of_the_functions(rope):
     for found, wanted in zip(rope.table(positions), table, strict=True):
         assert np.array_equal(found, wanted)
     assert rope.table(positions, dtype="float32")[0].dtype == np.float32
-    turned, whole = (
-        slice(None, rope.rotary_dim),
-        rfrope.scores(x, other, positions, later, rope.vectors, pairing=rope.pairing),
-    )
-    part = rfrope.scores(x[..., turned], other[..., turned], positions, later, rope.vectors, pairing=rope.pairing)
-    wanted = whole + (rope.attention_factor**2 - 1.0) * part  # the features that are not turned keep their size
-    np.testing.assert_allclose(rope.scores(x, other, positions, later), wanted, rtol=1e-13, atol=1e-12)
     by_hand = rope.rotate(x, positions) @ np.swapaxes(rope.rotate(other, later), -1, -2)
     np.testing.assert_allclose(rope.scores(x, other, positions, later), by_hand, atol=1e-12)
 
@@ -198,10 +176,6 @@ def test_without_a_pairing_it_can_be_read_but_not_rotate():
     for call in (lambda: rope.rotate(x, positions), lambda: rope.scores(x, x, positions, positions)):
         with pytest.raises(ValueError, match=r"rope.pairing is None: .*negative frequencies.*pairing='half'"):
             call()
-    with pytest.raises(
-        ValueError, match=r"the Rope's is None: neither is right for it; pass rope.frequencies to insist"
-    ):
-        rfrope.rotate(x, positions, rope)
     chosen = dataclasses.replace(rope, pairing="half", frequencies=-rope.frequencies)  # as the note says
     assert np.array_equal(chosen.rotate(x, positions), rfrope.rotate(x, positions, -rope.frequencies))
 
@@ -220,12 +194,8 @@ def test_where_the_pairing_of_a_model_comes_from():
     assert from_config(latent)[0].qk_head_dim == 16
     assert told(**latent) == ("interleaved", "known")
     assert told(**latent, rope_interleave=False) == ("half", "known")
-    with pytest.raises(TypeError, match="rope_interleave is 'no'; expected True or False"):
-        told(**latent, rope_interleave="no")
     (given,) = from_config({"rope_theta": 1e4, "head_dim": 8, "model_type": "llama"}, pairing="interleaved")
     assert (given.pairing, given.source.model.pairing_from) == ("interleaved", "given")
-    with pytest.raises(ValueError, match="pairing is 'neox'; expected one of 'half', 'interleaved'"):
-        from_config({"rope_theta": 1e4, "head_dim": 8}, pairing="neox")
 
 
 # -- maps on frequencies keep what is not theirs -----------------------------------------------------------------------
@@ -236,62 +206,20 @@ SCHEMES = {
     "linear": lambda w: rfrope.scaling.linear(w, 4.0),
     "yarn": lambda w: rfrope.scaling.yarn(w, 4.0, **ORIGINAL),
     "llama3": lambda w: rfrope.scaling.llama3(w, 4.0, low_freq_factor=1.0, high_freq_factor=4.0, **ORIGINAL),
+    "fields of an array, or of a Rope": lambda w: module.replace_fields(w, frequencies=2.0 * LADDER),
 }
 
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
-def test_schemes_keep_the_other_fields(scheme):
+def test_maps_keep_the_other_fields(scheme):
     rope = Rope(LADDER, pairing="interleaved", head_dim=32, sections=(4, 4), source={"model_type": "x"})
     made, bare = scheme(rope), scheme(LADDER)
     assert np.array_equal(made.frequencies, bare.frequencies)
     assert (made.pairing, made.head_dim, made.sections) == ("interleaved", 32, (4, 4))
+    assert (bare.pairing, bare.head_dim, bare.sections) == ("half", 16, None)
     assert made.attention_factor == bare.attention_factor
     assert made.source.model.model_type == "x"
     assert rope.source.to_dict() == {"model_type": "x"}
-
-
-def test_of_keeps_the_fields_of_a_rope_and_starts_anew_from_an_array():
-    rope = Rope(LADDER, pairing="interleaved", context=5)
-    assert module.replace_fields(rope, frequencies=2.0 * LADDER).pairing == "interleaved"
-    assert module.replace_fields(LADDER, frequencies=2.0 * LADDER).pairing == "half"
-
-
-# -- bad input ---------------------------------------------------------------------------------------------------------
-
-BAD = [
-    ({"frequencies": 1.0}, ValueError, "frequencies is a single number"),
-    ({"frequencies": None}, TypeError, "frequencies is None"),
-    ({"frequencies": [np.nan]}, ValueError, "frequencies holds NaN or infinity"),
-    ({"frequencies": [2.0**501]}, ValueError, r"magnitudes above 2\*\*500"),
-    ({"frequencies": [1j]}, TypeError, "frequencies has dtype complex128"),
-    ({"frequencies": np.ones((4, 0))}, ValueError, r"shape \(4, 0\); expected at least one position axis"),
-    ({"pairing": "neox"}, ValueError, "pairing is 'neox'; expected one of 'half', 'interleaved'"),
-    ({"head_dim": 14}, ValueError, "head_dim is 14; expected at least 2D = 16"),
-    ({"head_dim": 16.0}, TypeError, "head_dim is 16.0; expected a whole number"),
-    ({"attention_factor": 0}, ValueError, "attention_factor is 0; expected a positive finite number"),
-    ({"attention_factor": "1"}, TypeError, "attention_factor is '1'; expected a positive number"),
-    ({"attention_factor": np.inf}, ValueError, "attention_factor is inf"),
-    ({"sections": (4, 5)}, ValueError, r"sections \(4, 5\) sum to 9; expected D = 8"),
-    ({"sections": 8}, TypeError, r"sections is 8; expected a whole number for each axis"),
-    ({"sections": (4, 4.0)}, TypeError, r"sections\[1\] is 4\.0; expected a whole number"),
-    ({"sections": (4, 4), "frequencies": np.ones((8, 2))}, ValueError, r"expected \(D,\) with sections"),
-    ({"sections": (1, 7), "interleaved": True}, ValueError, "interleaved put block"),
-    ({"interleaved": 1}, TypeError, "interleaved is 1; expected True or False"),
-    ({"context": 0}, ValueError, "context is 0; expected a whole number from 1"),
-    ({"context": (4, 0)}, ValueError, r"context\[1\] is 0"),
-    ({"context": "4k"}, TypeError, "context is '4k'"),
-    ({"context": ()}, ValueError, "context is empty"),
-    ({"interleaved": True}, ValueError, "interleaved is True, but sections is None"),
-    ({"frequencies": Rope(LADDER)}, TypeError, r"frequencies is a Rope, or several; expected an array"),
-    ({"frequencies": [Rope(LADDER)] * 2}, TypeError, "frequencies is a Rope, or several; expected an array"),
-    ({"source": "a paper"}, TypeError, "source is 'a paper'; expected a Provenance, a dict or None"),
-]
-
-
-@pytest.mark.parametrize(("fields", "kind", "message"), BAD)
-def test_bad_fields_are_named(fields, kind, message):
-    with pytest.raises(kind, match=message):
-        Rope(**({"frequencies": LADDER} | fields))
 
 
 # -- a Rope that turns otherwise than a call ---------------------------------------------------------------------------
@@ -360,18 +288,21 @@ def test_a_head_dim_that_nobody_gave_is_not_held_in_copies_either():
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_rope_that_turns_otherwise_is_refused(name):
-    call = CALLS[name]
-    neighbours, neither = rfrope.Rope(OMEGA, pairing="interleaved"), rfrope.Rope(OMEGA, pairing=None)
-    with pytest.raises(ValueError, match="pairing is 'half', but the Rope's is 'interleaved'"):
-        call(neighbours)
-    with pytest.raises(ValueError, match="pairing is 'interleaved', but the Rope's is 'half'"):
-        call(rfrope.Rope(OMEGA, source={"pairing": "known"}), pairing="interleaved")
-    np.testing.assert_array_equal(call(rfrope.Rope(OMEGA), pairing="interleaved"), call(OMEGA, pairing="interleaved"))
-    with pytest.raises(ValueError, match="None: neither is right for it"):
-        call(neither)
-    with pytest.raises(ValueError, match=r"the Rope has the attention factor 2\.0"):
-        call(rfrope.Rope(OMEGA, attention_factor=2.0))
-    np.testing.assert_array_equal(call(neighbours, pairing="interleaved"), call(OMEGA, pairing="interleaved"))
+    call, neighbours = CALLS[name], rfrope.Rope(OMEGA, pairing="interleaved")
+    refused = {
+        "pairing is 'half', but the Rope's is 'interleaved'": (neighbours, {}),
+        "pairing is 'interleaved', but the Rope's is 'half'": (
+            rfrope.Rope(OMEGA, source={"pairing": "known"}),
+            {"pairing": "interleaved"},
+        ),
+        "the Rope's is None: neither is right for it; pass rope.frequencies": (rfrope.Rope(OMEGA, pairing=None), {}),
+        r"the Rope has the attention factor 2\.0": (rfrope.Rope(OMEGA, attention_factor=2.0), {}),
+    }
+    for message, (rope, options) in refused.items():
+        with pytest.raises(ValueError, match=message):
+            call(rope, **options)
+    for rope in (rfrope.Rope(OMEGA), neighbours):
+        np.testing.assert_array_equal(call(rope, pairing="interleaved"), call(OMEGA, pairing="interleaved"))
     np.testing.assert_array_equal(call(rfrope.Rope(OMEGA)), call(OMEGA))
 
 
@@ -389,10 +320,9 @@ def test_every_function_with_frequencies_and_a_pairing_is_called_above():
 @pytest.mark.parametrize("scale", [1, 1.0, 3.0, np.array(2.0), np.full(4, 2.0)])
 def test_an_attention_factor_is_not_replaced(scale):
     rope = rfrope.Rope(OMEGA, attention_factor=2.0)
-    with pytest.raises(ValueError, match=r"the Rope has the attention factor 2\.0"):
-        rfrope.rotate(Q, 1, rope, scale=scale)
-    with pytest.raises(ValueError, match=r"the Rope has the attention factor 2\.0"):
-        rfrope.rotation_table(1, rope, scale=scale)
+    for call in (rfrope.rotation_table, functools.partial(rfrope.rotate, Q)):
+        with pytest.raises(ValueError, match=r"the Rope has the attention factor 2\.0"):
+            call(1, rope, scale=scale)
     np.testing.assert_array_equal(rfrope.rotate(Q, 1, rope, scale=2.0), rope.rotate(Q, 1))
 
 
@@ -419,9 +349,8 @@ def test_frequencies_of_numpy_are_read_only_and_nobody_elses():
             with pytest.raises(ValueError, match="read-only"):
                 held[0] = 2.0
     assert own.flags.writeable, "the caller's own stays as it was"
-    free = ropes[0].frequencies.copy()
-    free[0] = 2.0
-    assert dataclasses.replace(ropes[0], frequencies=free).frequencies[0] == 2.0
+    free = 2.0 * ropes[0].frequencies
+    assert dataclasses.replace(ropes[0], frequencies=free).frequencies[0] == free[0]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -456,14 +385,6 @@ def test_a_tensor_of_frequencies_stays_the_callers_and_is_read_anew(dtype):
     assert torch.equal(rope.rotate(x, torch.arange(6)), rfrope.Rope(2.0 * OMEGA).rotate(x, torch.arange(6)))
 
 
-def test_a_source_that_holds_itself_is_copied():
-    held = {"a": [1, {"b": 2}]}
-    held["self"] = held
-    source = Rope([1.0], source=held).source.extra
-    assert source["a"] == [1, {"b": 2}]
-    assert source["a"][1] is not held["a"][1]
-
-
 def test_a_state_replaces_all_that_was_there():
     """What was prepared for the frequencies before, too."""
     x, at = np.random.default_rng(0).standard_normal((3, 4)), np.arange(3)
@@ -472,85 +393,39 @@ def test_a_state_replaces_all_that_was_there():
         used.rotate(x, at)
     used.__setstate__(other.__getstate__())
     np.testing.assert_array_equal(used.rotate(x, at), other.rotate(x, at))
-    assert used == other or used.pairing == other.pairing
+    assert used.pairing == other.pairing
 
 
-@pytest.mark.parametrize("changed", ["out", "positions"])
-def test_steps_that_are_known_by_heart_look_at_every_shape(changed):
+def test_steps_that_are_known_by_heart_look_at_every_shape():
     """After many calls of one layout, another is refused or turned as the first time, and nothing is written beyond."""
     rope, x = Rope(np.linspace(0.1, 1.0, 4)), np.random.default_rng(0).standard_normal((2, 8))
-    at, out = np.array([3.0, 9.0]), np.zeros((2, 8))
+    at, out, large = np.array([3.0, 9.0]), np.zeros((2, 8)), np.zeros((6, 8))
     for _ in range(80):
         rope.rotate(x, at, out=out)
     np.testing.assert_array_equal(out, Rope(rope.frequencies).rotate(x, at))
-    if changed == "positions":
-        for other in (np.array([5.0]), np.array(6.0), np.array([[1.0, 2.0]])[0], np.array([1.0, np.nan, 7.0])[::2]):
-            for _ in range(3):
-                np.testing.assert_array_equal(rope.rotate(x, other), Rope(rope.frequencies).rotate(x, other))
-        return
-    large = np.zeros((6, 8))
+    for other in (np.array([5.0]), np.array(6.0), np.array([[1.0, 2.0]])[0], np.array([1.0, np.nan, 7.0])[::2]):
+        for _ in range(3):
+            np.testing.assert_array_equal(rope.rotate(x, other), Rope(rope.frequencies).rotate(x, other))
     for wrong in (large[:1], large[:3], large[:2, :4]):
         with pytest.raises(ValueError, match=r"out has shape \(.*\); expected \(2, 8\)"):
             rope.rotate(x, at, out=wrong)
     assert not np.any(large)
 
 
-# -- polar Ropes -------------------------------------------------------------------------------------------------------
+# -- a Rope of polar contents: test_polar_ropes.py has what functions do with it ---------------------------------------
 
 POLAR = Rope(rfrope.geometric(6), polar=True, attention_factor=0.5, context=32)
 
 
-def test_a_polar_rope_has_a_frequency_for_each_magnitude():
-    assert (POLAR.head_dim, POLAR.rotary_dim, POLAR.n_blocks) == (6, 6, 6)
-    assert (
-        repr(POLAR) == "Rope(6 frequencies, pairing='half', head_dim=6, attention_factor=0.5, context=32, polar=True)"
-    )
-    assert pickle.loads(pickle.dumps(POLAR)).polar
-    assert dataclasses.replace(POLAR, context=8).polar
-    assert rfrope.scaling.linear(POLAR, 2.0).polar
-
-
-@pytest.mark.parametrize("inverse", [False, True])
-@pytest.mark.parametrize("rope", [POLAR, dataclasses.replace(POLAR, head_dim=6)], ids=["assumed", "given"])
-def test_a_polar_rope_rotates_as_the_function_does(inverse, rope):
-    x = np.random.default_rng(0).uniform(0.0, 1.0, (3, 5, 12 if inverse else 6))
-    found = rope.rotate(x, np.arange(5), inverse=inverse)
-    wanted = rfrope.rotation.rotate_polar(x, np.arange(5), POLAR.frequencies, scale=0.5, inverse=inverse)
-    assert found.shape == (3, 5, 6 if inverse else 12)
-    np.testing.assert_array_equal(found, wanted)
-
-
-def test_polar_and_other_ropes_are_not_taken_for_each_other():
-    x, at, plain = np.ones((5, 12)), np.arange(5), Rope(rfrope.geometric(6))
-    for call in (
-        lambda: rfrope.rotate(x, at, POLAR),
-        lambda: rfrope.scores(x, x, at, at, POLAR),
-        lambda: dataclasses.replace(POLAR, head_dim=6).scores(x, x, at, at),
-        lambda: rfrope.heads.effective_offset(x, x, POLAR),
-    ):
-        with pytest.raises(ValueError, match=r"the Rope has polar=True; expected rotation\.rotate_polar"):
-            call()
-    with pytest.raises(ValueError, match="the Rope has polar=False; expected a Rope with polar=True"):
-        rfrope.rotation.rotate_polar(x[:, :6], at, plain)
-    with pytest.raises(ValueError, match="head_dim is 12, but a polar Rope has one frequency per feature"):
-        Rope(rfrope.geometric(6), head_dim=12, polar=True)
-    with pytest.raises(TypeError, match="polar is 1"):
-        Rope(rfrope.geometric(6), polar=1)
-    for engine in rfrope.exports.names():
-        with pytest.raises(ValueError, match=r"cannot be exported to .*: it is polar, and no engine"):
-            rfrope.exports.export(POLAR, engine)
-
-
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
-def test_a_polar_rope_comes_back_from_a_file(suffix, tmp_path):
-    if suffix == ".safetensors":
+@pytest.mark.parametrize("suffix", ["npz", "safetensors"])
+def test_a_polar_rope_stays_one_in_copies_and_files(suffix, tmp_path):
+    if suffix == "safetensors":
         pytest.importorskip("safetensors")
-    rfrope.save(tmp_path / f"polar{suffix}", POLAR)
-    found = rfrope.load(tmp_path / f"polar{suffix}")
-    assert repr(found) == repr(POLAR)
-    assert not rfrope.load(saved(tmp_path / f"plain{suffix}", Rope(rfrope.geometric(6)))).polar
-
-
-def saved(path, rope):
-    rfrope.save(path, rope)
-    return path
+    assert (POLAR.head_dim, POLAR.rotary_dim, POLAR.n_blocks) == (6, 6, 6)
+    for place, rope in enumerate((POLAR, Rope(rfrope.geometric(6)))):
+        rfrope.save(path := tmp_path / f"{place}.{suffix}", rope)
+        for one in (rfrope.load(path), pickle.loads(pickle.dumps(rope)), dataclasses.replace(rope, pairing="half")):
+            assert repr(one) == repr(rope)
+            assert one.polar is (rope is POLAR)
+    shown = "Rope(6 frequencies, pairing='half', head_dim=6, attention_factor=0.5, context=32, polar=True)"
+    assert repr(POLAR) == shown
