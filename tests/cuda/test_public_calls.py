@@ -10,11 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 from emulator import COMPILER, NO_COMPILER
-from rotation_calls import DTYPES, numpy_dtype
+from rotation_calls import DTYPES
 from stand_in import PAYING, Device, Stream, on_device, standing_in
 
 import rfrope
-from rfrope._backends import findings
 from rfrope._backends.cuda import device, sums
 from rfrope._core import dispatch
 from rfrope._core.libraries import TORCH
@@ -298,20 +297,6 @@ def test_copies_of_frequencies_of_the_host_follow_their_numbers():
         assert np.all(np.isnan(rfrope.rotate(x, positions, np.full(8, np.nan)).get()[..., :16]))  # no device looks
 
 
-@pytest.mark.parametrize("is_hip", [False, True])
-def test_the_doctor_says_what_a_machine_can(is_hip):
-    (cupy,) = (probe for probe in findings.LIBRARIES if probe.name == "CuPy")
-    (kernels,) = (probe for probe in findings.BACKENDS if probe.name == "CUDA kernels")
-    with standing_in(is_hip=is_hip):
-        found = cupy.run()
-        assert found.active
-        assert "on stand-in (compute capability 9.0, 16.0 GiB), stand-in" in found.detail
-        assert kernels.run().active is not is_hip
-        assert kernels.run().reason == (
-            "ImportError: CuPy is built for ROCm, and the kernels for CUDA" if is_hip else ""
-        )
-
-
 def test_every_function_that_calls_use_is_one_of_cupy():
     real = pytest.importorskip("cupy")
     with standing_in() as machine:
@@ -320,11 +305,3 @@ def test_every_function_that_calls_use_is_one_of_cupy():
         used = {work.name for work in machine.work if work.kind == "function"}
     methods = {name for name in used if hasattr(real.ndarray, name) or hasattr(real.ndarray, f"__{name}__")}
     assert {name for name in used - methods if not hasattr(real, name)} == set()
-
-
-def test_features_of_16_bits_of_numpy_are_taken():
-    x = np.ones((3, 16), numpy_dtype("bfloat16"))
-    with standing_in() as machine:
-        found = rfrope.rotate(on_device(x), on_device(np.arange(3)), on_device(OMEGA))
-        assert machine.of("launch")
-    assert found.dtype == x.dtype
