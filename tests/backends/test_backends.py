@@ -33,7 +33,7 @@ from rotation_calls import (
     without_backends,
 )
 from score_problems import EVERY, EVERY_TABLED, KEY, TRANSPORTED, problem, scaled_error
-from stand_in import PAYING, on_device, standing_in
+from stand_in import on_device, standing_in
 from sum_problems import (
     BOUND,
     LAWS,
@@ -45,13 +45,12 @@ from sum_problems import (
     mean_cos,
     plain_mean,
     plain_moments,
+    put_finufft_for_cufinufft,
 )
 
 import rfrope
 from rfrope import kernels, montecarlo
 from rfrope._core import random
-
-ORDERS = {"cpu": ({}, {}), "cuda": ({"backward": False}, {"backward": True})}  # of the threads of a block
 
 
 @pytest.fixture(scope="module", params=PLACES)
@@ -292,13 +291,14 @@ OVERLAPS = {  # features and the result in memory of 400 numbers, and whether th
 }
 
 
-@pytest.mark.parametrize("name", OVERLAPS)
-@pytest.mark.parametrize("arrays", ["numpy", "a Rope", "cupy"])
+@pytest.mark.parametrize(
+    ("arrays", "name"),
+    [(arrays, name) for arrays in ("numpy", "cupy") for name in OVERLAPS]
+    + [("a Rope", name) for name in ("part", "reversed", "one row", "in place", "over positions")],
+)
 def test_memory_that_overlaps(arrays, name):
     """In part: refused. Results lie where operands are, which are read before."""
     backend("cuda" if arrays == "cupy" else "cpu", "rotation")
-    if arrays == "a Rope" and name in ("in place, other pairing", "over frequencies"):
-        return
     laid_out, works = OVERLAPS[name]
     host = np.arange(400.0) / 100
     options = {"out_pairing": "interleaved"} if "other" in name else {}
@@ -327,12 +327,10 @@ def test_memory_that_overlaps(arrays, name):
 
 @pytest.fixture
 def transformed(place, monkeypatch):
-    """Names of the paths of sums that were taken; finufft stands for cufinufft, at prices that make transforms pay."""
+    """Names of the paths of sums that were taken."""
     module, names = backend(place, "sums"), []
     if place == "cuda":
-        finufft = pytest.importorskip("finufft")
-        monkeypatch.setattr(module, "nufft", lambda: lambda name, *a, **o: getattr(finufft, name)(*a, nthreads=1, **o))
-        monkeypatch.setattr(module, "_COSTS", PAYING)
+        put_finufft_for_cufinufft(module, monkeypatch)
     for name in ("_grid_sums", "_scattered_sums"):
         right = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, name=name, right=right: names.append(name) or right(*a))
@@ -546,7 +544,8 @@ def test_sums_of_scores_agree_for_all_shapes(place, kernel, shapes, blocks, star
     pairs, lags = shapes
     blocks = blocks or int(place == "cpu")  # its loops need a feature at least
     arguments = problem(kernel, pairs=pairs, lags=lags, blocks=blocks, longest=longest, seed=seed)
-    found, expected = score_sums(place, kernel, *arguments, start, length, **ORDERS[place][backward])
+    order = {"backward": backward} if place == "cuda" else {}
+    found, expected = score_sums(place, kernel, *arguments, start, length, **order)
     assert [np.shape(x) for x in found] == [np.shape(x) for x in expected]
     if math.prod(np.shape(found[0])):
         assert scaled_error(found, expected, length) < 1e-9

@@ -63,6 +63,9 @@ def test_the_first_cause_is_told():
 
 
 def test_cupy(monkeypatch):
+    with standing_in(is_hip=True):
+        assert look_at("CuPy").active
+        assert look_at("CUDA kernels").reason == "ImportError: CuPy is built for ROCm, and the kernels for CUDA"
     with standing_in() as machine:
         device, cupy = "stand-in (compute capability 9.0, 16.0 GiB)", importlib.import_module("cupy")
         assert look_at("CuPy").detail.endswith(f"14.0.0, CUDA 12.9 on {device}, {device}")
@@ -74,9 +77,6 @@ def test_cupy(monkeypatch):
         assert look_at("CuPy").reason == "RuntimeError: CuPy failed to load libnvrtc.so.12"
         monkeypatch.setattr(cupy, "arange", lambda n: cupy.ones(int(n)))
         assert not look_at("CuPy").active
-    with standing_in(is_hip=True):
-        assert look_at("CuPy").active
-        assert look_at("CUDA kernels").reason == "ImportError: CuPy is built for ROCm, and the kernels for CUDA"
     assert "rfrope[cuda12]" in PROBES["CuPy"].repair
 
 

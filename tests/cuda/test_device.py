@@ -38,17 +38,6 @@ def test_tensors_are_viewed_without_a_copy():
 
 
 @pytest.mark.usefixtures("numpy_for_cupy")
-def test_bfloat16_is_viewed_as_the_integers_of_its_bits():
-    torch = library("torch").module
-    tensor = torch.tensor([1.0, -2.0, 0.5], dtype=torch.bfloat16)
-    view = device.view(tensor)
-    assert view.dtype == np.int16
-    np.testing.assert_array_equal(view.view(np.uint16), [0x3F80, 0xC000, 0x3F00])
-    view[0] = 0x4000
-    assert tensor[0].item() == 2.0
-
-
-@pytest.mark.usefixtures("numpy_for_cupy")
 def test_numbers_become_float64_in_the_library_they_come_from():
     torch = library("torch").module
     for tensor in (torch.tensor([1, 2]), torch.tensor([1.0, 2.0], dtype=torch.bfloat16)):

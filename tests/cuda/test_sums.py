@@ -9,8 +9,16 @@ import mpmath
 import numpy as np
 import pytest
 from emulator import COMPILER, NO_COMPILER, emulation
-from stand_in import PAYING
-from sum_problems import BOUND, QUANTITIES, exact_moments, kernel_moments, mean_cos, plain_mean, plain_moments
+from sum_problems import (
+    BOUND,
+    QUANTITIES,
+    exact_moments,
+    kernel_moments,
+    mean_cos,
+    plain_mean,
+    plain_moments,
+    put_finufft_for_cufinufft,
+)
 
 import rfrope
 from rfrope._backends import transforms
@@ -121,17 +129,7 @@ def test_many_axes_of_heads():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Let finufft stand for cufinufft, at prices that make transforms pay; names of the calls."""
-    finufft = pytest.importorskip("finufft")
-    names: list[str] = []
-
-    def call(name, *arguments, **options):
-        names.append(name)
-        return getattr(finufft, name)(*arguments, nthreads=1, **options)
-
-    monkeypatch.setattr(backend, "nufft", lambda: call)
-    monkeypatch.setattr(backend, "_COSTS", PAYING)
-    return names
+    return put_finufft_for_cufinufft(backend, monkeypatch)
 
 
 def test_phases_are_folded_before_they_are_rounded_and_begin_at_the_origin(calls):

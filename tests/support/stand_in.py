@@ -26,7 +26,6 @@ import numpy as np
 import pytest
 from emulator import emulator
 
-from rfrope._backends import transforms
 from rfrope._backends.cuda import device as route
 from rfrope._backends.cuda import sums
 from rfrope._core import dispatch
@@ -37,7 +36,6 @@ _KEPT = 256  # pieces of memory that were given back and that nobody else gets y
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")
 _METHODS = ("all", "any", "astype", "clip", "copy", "max", "mean", "min", "ravel", "reshape", "round", "squeeze", "sum")
-PAYING = transforms.Costs((1.6, 1.9, 2.2), 0.3, (3e5, 4e5, 7e5), (50.0, 120.0, 820.0), (25.0, 13.0, 13.0), 100.0)
 _HOST_MAY_GIVE = ("asarray", "array")  # what copies arrays of NumPy to a device
 
 
