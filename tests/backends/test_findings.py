@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import os
 import sys
 import types
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import triton_device
 from campaign import sparse
+from stand_in import standing_in
 
 from rfrope._backends import findings
 from rfrope._backends.findings import Finding, Probe
@@ -61,28 +62,21 @@ def test_the_first_cause_is_told():
 # -- CuPy and PyTorch --------------------------------------------------------------------------------------------------
 
 
-def make_cupy(monkeypatch, count=lambda: 2, arange=np.arange):
-    """Put a CuPy with two devices that is made up in the place of CuPy."""
-    properties = {"name": b"NVIDIA Test", "major": 9, "minor": 0, "totalGlobalMem": 2**36}
-    runtime = types.SimpleNamespace(
-        runtimeGetVersion=lambda: 12090, getDeviceCount=count, getDeviceProperties=lambda i: properties
-    )
-    module = types.ModuleType("cupy")
-    module.__version__, module.arange = "14.2.0", arange
-    module.cuda = types.SimpleNamespace(runtime=runtime, Device=lambda i: contextlib.nullcontext())
-    monkeypatch.setitem(sys.modules, "cupy", module)
-
-
 def test_cupy(monkeypatch):
-    make_cupy(monkeypatch)
-    device = "NVIDIA Test (compute capability 9.0, 64.0 GiB)"
-    assert look_at("CuPy").detail.endswith(f"14.2.0, CUDA 12.9 on {device}, {device}")
-    make_cupy(monkeypatch, count=raising(RuntimeError("cudaErrorInsufficientDriver")))
-    assert look_at("CuPy").reason == "RuntimeError: cudaErrorInsufficientDriver"
-    make_cupy(monkeypatch, arange=raising(RuntimeError("CuPy failed to load libnvrtc.so.12\nmore")))
-    assert look_at("CuPy").reason == "RuntimeError: CuPy failed to load libnvrtc.so.12"
-    make_cupy(monkeypatch, arange=np.ones)
-    assert not look_at("CuPy").active
+    with standing_in(is_hip=True):
+        assert look_at("CuPy").active
+        assert look_at("CUDA kernels").reason == "ImportError: CuPy is built for ROCm, and the kernels for CUDA"
+    with standing_in() as machine:
+        device, cupy = "stand-in (compute capability 9.0, 16.0 GiB)", importlib.import_module("cupy")
+        assert look_at("CuPy").detail.endswith(f"14.0.0, CUDA 12.9 on {device}, {device}")
+        assert look_at("CUDA kernels").active
+        machine.devices = 0
+        assert look_at("CuPy").reason == "RuntimeError: cudaErrorNoDevice: no CUDA-capable device is detected"
+        machine.devices = 1
+        monkeypatch.setattr(cupy, "arange", raising(RuntimeError("CuPy failed to load libnvrtc.so.12\nmore")))
+        assert look_at("CuPy").reason == "RuntimeError: CuPy failed to load libnvrtc.so.12"
+        monkeypatch.setattr(cupy, "arange", lambda n: cupy.ones(int(n)))
+        assert not look_at("CuPy").active
     assert "rfrope[cuda12]" in PROBES["CuPy"].repair
 
 
@@ -165,15 +159,13 @@ def test_cufinufft_that_backends_cannot_use(monkeypatch, backends):
 
 # -- in a process of their own -----------------------------------------------------------------------------------------
 
+ENDS = "importing it ends the process (exit code "
 BROKEN = {
-    "noisy": ("import os\nprint('noise', end='')\nos.system('echo more noise')\n__version__ = '1'", ""),
-    "ends": ("import os\nos.abort()", "importing it ends the process (exit code -6"),
-    "leaves": ("import os\nos._exit(0)", "importing it ends the process (exit code 0"),
-    "complains": (
-        "import os, sys\nprint('no good', file=sys.stderr, flush=True)\nos._exit(2)",
-        "importing it ends the process (exit code 2: no good)",
-    ),
-    "sleeps": ("import time\ntime.sleep(60)", "TimeoutExpired: "),
+    "noisy": ("print('noise', end='')\nos.system('echo more noise')\n__version__ = '1'", ""),
+    "ends": ("os.abort()", f"{ENDS}-6"),
+    "leaves": ("os._exit(0)", f"{ENDS}0"),
+    "complains": ("print('no good', file=sys.stderr, flush=True)\nos._exit(2)", f"{ENDS}2: no good)"),
+    "sleeps": ("time.sleep(60)", "TimeoutExpired: "),
 }
 
 
@@ -181,7 +173,7 @@ BROKEN = {
 def test_a_broken_library_is_a_finding(way, tmp_path, monkeypatch):
     code, reason = BROKEN[way]
     (tmp_path / "dask").mkdir()
-    (tmp_path / "dask" / "__init__.py").write_text(code)
+    (tmp_path / "dask" / "__init__.py").write_text(f"import os, sys, time\n{code}")
     (tmp_path / "dask" / "array.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
     if way == "sleeps":

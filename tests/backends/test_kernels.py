@@ -1,18 +1,13 @@
-"""The kernel of Triton, run by its interpreter, against the generic function; and mistakes in it, which are noticed."""
+"""The kernel of Triton, run by its interpreter, against the generic function."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-import pathlib
-import tempfile
 
 import numpy as np
 import pytest
 import triton_device
-from campaign import sparse
-from packages import script_at
 from triton_device import assert_intact, assert_rounded, fenced
 
 import rfrope
@@ -25,7 +20,6 @@ if triton_device.MISSING:
     pytest.skip(triton_device.MISSING, allow_module_level=True)
 
 import torch
-from triton.runtime.errors import InterpreterError
 
 from rfrope._backends.triton import kernels, launches, rotation
 
@@ -33,6 +27,7 @@ ROOM = rotation._room
 XP = array.named_namespace(torch)
 ERROR = 6e-7  # of a feature, relative to the largest: float32 rounds the angle, cos and sin, products and their sum
 PAIRINGS = list(itertools.product(("half", "interleaved"), repeat=2))
+HALF = TurnOptions("half", "half")
 TOKENS, BLOCKS = 19, 6
 
 
@@ -49,7 +44,7 @@ def frequencies(*shape, seed=3):
 
 
 @pytest.fixture(autouse=True)
-def rooms(monkeypatch):
+def fenced_results(monkeypatch):
     """Memory for results lies amid other memory, which stays as it is; and there are several tiles of tokens."""
     made = []
     monkeypatch.setattr(launches, "_TILE", 128)
@@ -60,7 +55,7 @@ def rooms(monkeypatch):
         return made[-1]
 
     monkeypatch.setattr(rotation, "_room", room)
-    yield made
+    yield
     for one in made:
         assert_intact(one)
 
@@ -120,13 +115,12 @@ SCALES = {
 @pytest.mark.parametrize("name", SCALES)
 @pytest.mark.parametrize("inverse", [False, True])
 def test_scales(name, inverse):
-    positions, omega, _ = ANGLES["one axis"]
-    check(uniform(2, 3, TOKENS, 2 * BLOCKS).float(), positions, omega, scale=SCALES[name], inverse=inverse)
+    check(uniform(2, 3, TOKENS, 2 * BLOCKS).float(), *ANGLES["one axis"], scale=SCALES[name], inverse=inverse)
 
 
 def test_float32_scales_and_shifts():
-    x, positions, omega = uniform(2, 3, TOKENS, 2 * BLOCKS).float(), AT, frequencies(BLOCKS, 1)
-    check(x, positions, omega.float(), uniform(BLOCKS).float() * 9.0, scale=(uniform(BLOCKS) + 1.0).float())
+    x, omega = uniform(2, 3, TOKENS, 2 * BLOCKS).float(), frequencies(BLOCKS, 1).float()
+    check(x, AT, omega, uniform(BLOCKS).float() * 9.0, scale=(uniform(BLOCKS) + 1.0).float())
 
 
 LAYOUTS = {  # memory of features (2, 3, TOKENS, 12)
@@ -244,25 +238,24 @@ FAR = {
 }
 
 
+FAST_AND_SLOW = torch.cat([frequencies(4, 1), float64([[3.0], [-1.0]])])
+
+
 @pytest.mark.parametrize("name", FAR)
 def test_far_positions(name):
-    positions = FAR[name][:, None]
-    omega = torch.cat([frequencies(4, 1), float64([[3.0], [-1.0]])])
-    check(uniform(3, 4, 12).float(), positions, omega)
+    check(uniform(3, 4, 12).float(), FAR[name][:, None], FAST_AND_SLOW)
 
 
 @pytest.mark.parametrize("name", ["2**31", "2**40", "2**53"])
 def test_far_positions_by_words(name):
-    positions = FAR[name][:, None]
-    omega = torch.cat([frequencies(4, 1), float64([[3.0], [-1.0]])])
-    x, turn = uniform(3, 4, 12).float(), TurnOptions("half", "half")
-    prepared = omega.clone()
-    prepared.turn_words = torch.from_numpy(triton_device.turn_words(omega.numpy()))
+    positions, prepared = FAR[name][:, None], FAST_AND_SLOW.clone()
+    prepared.turn_words = torch.from_numpy(triton_device.turn_words(prepared.numpy()))
     read = launches.read_frequencies(Angles(positions, prepared, None, XP))
     assert (read.dtype, read.shape) == (torch.int64, (6, 2))
     assert launches.read_frequencies(Angles(positions.double(), prepared, None, XP)) is prepared
-    exact = rotated.generic(x.double(), Angles(positions, omega, None, XP), turn, None)
-    assert_rounded(turned(x, Angles(positions, prepared, None, XP), turn), exact, ERROR)
+    x = uniform(3, 4, 12).float()
+    exact = rotated.generic(x.double(), Angles(positions, FAST_AND_SLOW, None, XP), HALF, None)
+    assert_rounded(turned(x, Angles(positions, prepared, None, XP), HALF), exact, ERROR)
 
 
 def test_frequencies_of_any_size():
@@ -289,52 +282,40 @@ def test_a_carry_between_words():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_frequencies_without_a_phase_give_nan_there_alone(bad, dtype):
     omega = torch.tensor([1.0, bad, 0.5], dtype=dtype)[:, None]
-    found = turned(torch.ones(2, 6), Angles(AT[:2], omega, None, XP), TurnOptions("half", "half"))
+    found = turned(torch.ones(2, 6), Angles(AT[:2], omega, None, XP), HALF)
     assert found.isnan().all(0).tolist() == [False, True, False, False, True, False]
     if not math.isfinite(bad):
-        found = turned(
-            torch.ones(2, 6), Angles(AT[:2].to(dtype) + bad, frequencies(3, 1), None, XP), TurnOptions("half", "half")
-        )
-        assert found.isnan().all()
+        at = Angles(AT[:2].to(dtype) + bad, frequencies(3, 1), None, XP)
+        assert turned(torch.ones(2, 6), at, HALF).isnan().all()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_scales_that_are_no_numbers_are_seen(bad):
-    scale = float64([1.0, bad])
+    turn, at = TurnOptions("half", "half", float64([1.0, bad])), Angles(AT[:2], frequencies(2, 1), None, XP)
     with np.errstate(all="ignore"):  # of the interpreter, which computes by NumPy
-        found = turned(
-            torch.ones(2, 4), Angles(AT[:2], frequencies(2, 1), None, XP), TurnOptions("half", "half", scale)
-        )
-    exact = rotated.generic(
-        torch.ones(2, 4).double(), Angles(AT[:2], frequencies(2, 1), None, XP), TurnOptions("half", "half", scale), None
-    )
+        found = turned(torch.ones(2, 4), at, turn)
+    exact = rotated.generic(torch.ones(2, 4).double(), at, turn, None)
     assert torch.equal(found.isnan(), exact.isnan())
     assert torch.equal(found.isinf(), exact.isinf())
 
 
-def test_phases_instead_of_positions():
+@pytest.mark.parametrize("pairings", PAIRINGS, ids="-".join)
+def test_phases_instead_of_positions(pairings):
     x, phases = uniform(2, 3, TOKENS, 16).float(), uniform(3, TOKENS, BLOCKS) * 1e6
-    for pairing, out_pairing in PAIRINGS:
-        turn = TurnOptions(pairing, out_pairing, 1.3, True)
-        exact = rfrope.rotate_by_phases(
-            x.double(), phases, pairing=pairing, out_pairing=out_pairing, scale=1.3, inverse=True
-        )
-        assert_rounded(turned(x, phases, turn), exact, ERROR)
+    options = dict(zip(("pairing", "out_pairing"), pairings, strict=True), scale=1.3, inverse=True)
+    exact = rfrope.rotate_by_phases(x.double(), phases, **options)
+    assert_rounded(turned(x, phases, TurnOptions(**options)), exact, ERROR)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_radians_from_2_to_the_53_on_are_nan_there_alone(dtype):
     """As docs/precision.rst says: 1/(2 pi) is held to 128 bits. Below they are exact; elsewhere all are numbers."""
     last = 2.0**53 - (1.0 if dtype == torch.float64 else 2.0**29)
-    phases, x = (
-        torch.tensor([1.0, last, -last, 2.0**53, -(2.0**53), 1e30, math.inf], dtype=dtype),
-        uniform(2, 14).float(),
-    )
-    turn = TurnOptions("half", "half")
-    at, shift = Angles(AT[:2] * 0, frequencies(7, 1), phases, XP), phases
-    exact = rotated.generic(x.double(), at._replace(shift=phases.double()), turn, None)
+    phases = torch.tensor([1.0, last, -last, 2.0**53, -(2.0**53), 1e30, math.inf], dtype=dtype)
+    x, at = uniform(2, 14).float(), Angles(AT[:2] * 0, frequencies(7, 1), phases, XP)
+    exact = rotated.generic(x.double(), at._replace(shift=phases.double()), HALF, None)
     assert exact[..., 3:6].isfinite().all()
-    for found in (turned(x, shift, turn), turned(x, at, turn)):
+    for found in (turned(x, phases, HALF), turned(x, at, HALF)):
         assert found.isnan().all(0).tolist() == [False] * 3 + [True] * 4 + [False] * 3 + [True] * 4
         kept = [0, 1, 2, 7, 8, 9]
         assert_rounded(found[:, kept], exact[:, kept], ERROR)
@@ -350,123 +331,20 @@ def test_magnitudes(out_pairing, softplus):
     check(y, AT, frequencies(BLOCKS, 1), pairing=out_pairing, out_pairing=MAGNITUDES, inverse=True)
 
 
-# -- mistakes ----------------------------------------------------------------------------------------------------------
-
-TEXT = pathlib.Path(kernels.__file__).read_text("utf-8")
-MISTAKES = {  # of the text, what a person might write instead, and in what of `SEEN_BY` it is noticed
-    "sign of the sine": (
-        "turned, other = first * cos - second * sin",
-        "turned, other = first * cos + second * sin",
-        "words",
-    ),
-    "inverse": ("(-sin if BACK else sin)", "sin", "both sides"),
-    "second feature": ("first * sin + second * cos", "first * sin + first * cos", "words"),
-    "pairing": (
-        "if LAYOUT == INTERLEAVED:\n        column = tl.arange(0, 2 * BLOCKS)[None, None, :]\n        found",
-        "if LAYOUT != INTERLEAVED:\n        column = tl.arange(0, 2 * BLOCKS)[None, None, :]\n        found",
-        "words",
-    ),
-    "stride of tokens": ("row * x_steps[2]", "row * x_steps[1]", "words"),
-    "stride of results": ("number * y_steps[1]", "number * x_steps[1]", "small magnitudes"),
-    "stride of features": (
-        "at + (column + D).to(tl.int64) * step, mask=mask, other",
-        "at + (column + D), mask=mask, other",
-        "far features",
-    ),
-    "steps of 32 bits": (
-        "at + (column + D).to(tl.int64) * step, mask=mask, other",
-        "at + (column + D) * step, mask=mask, other",
-        "far features",
-    ),
-    "mask of tokens": ("valid = (member < heads) & (token + row < tokens)", "valid = member < heads", "half"),
-    "mask of heads": (
-        "valid = (member < heads) & (token + row < tokens)",
-        "valid = (member < heads + 1) & (token + row < tokens)",
-        "words",
-    ),
-    "mask of blocks": (
-        "mask = valid & (column < D)\n        tl.store",
-        "mask = valid & (column <= D)\n        tl.store",
-        "words",
-    ),
-    "quadrant": ("quadrant = quarters.to(tl.int32) & 3", "quadrant = quarters.to(tl.int32) & 1", "words"),
-    "rounded quadrant": ("(units + (1 << 61)) >> 62", "units >> 62", "words"),
-    "low word of 1/(2 pi)": ("0x7F09D5F47D4D3770", "0x7F09D5F47D4D3770 ^ 0x7F00000000000000", "carry"),
-    "carry": (" + (p_1 < product).to(tl.uint64)", "", "carry"),
-    "what a word lacks": ("rest += position.to(tl.float32) * lack", "rest += lack", "carry"),
-    "bits behind the point": ("units += whole * word + part * coarse", "units += whole * word", "any frequency"),
-    "sign of a position": (
-        "whole, part = tl.where(negative, -whole, whole)",
-        "whole, part = tl.where(negative, whole, whole)",
-        "any frequency",
-    ),
-    "far word": ("+ (position >> 26) * far", "+ (position >> 25) * far", "words"),
-    "cosine's polynomial": ("1.0 - 0.5 * z", "1.0 + 0.5 * z", "words"),
-    "bits below 2**-32": (
-        "rest += tl.where(negative, -fine, fine)",
-        "rest += 0.0 * tl.where(negative, -fine, fine)",
-        "any frequency",
-    ),
-    "heads of 32 bits": ("number = (head + member).to(tl.int64)", "number = head + member", "far heads"),
-    "sequences of 32 bits": ("(pid // tiles // chunks).to(tl.int64)", "pid // tiles // chunks", "far sequences"),
-    "tokens of 32 bits": (
-        "row = tl.arange(0, TOKENS)[None, :, None].to(tl.int64)",
-        "row = tl.arange(0, TOKENS)[None, :, None]",
-        "far tokens",
-    ),
-    "heads of angles in 32 bits": ("head.to(tl.int64)  #", "head  #", "far positions of heads"),
-    "sets of 32 bits": ("(head // group).to(tl.int64)", "head // group", "far sets"),
-    "frequencies of 32 bits": ("column.to(tl.int64) * f_steps[2]", "column * f_steps[2]", "far frequencies"),
-    "shifts of 32 bits": ("column.to(tl.int64) * s_steps[3]", "column * s_steps[3]", "far shifts"),
-    "scales of 32 bits": ("column.to(tl.int64) * e_steps[3]", "column * e_steps[3]", "far scales"),
-    "set of frequencies": ("(head // group).to(tl.int64), head", "head.to(tl.int64), head", "both sides"),
-    "scale divides": ("factor / e if DIVIDED else factor * e", "factor * e", "turned back"),
-    "shift's tokens": ("(token + row) * s_steps[2]", "row * s_steps[2]", "float positions"),
-    "counted tokens": ("found = token + row + offset", "found = row + offset", "both sides of magnitudes"),
-    "rest of the features": (
-        "after, behind = D if LAYOUT == MAGNITUDES else 2 * D, D if",
-        "after, behind = D if LAYOUT == MAGNITUDES else D, D if",
-        "far positions",
-    ),
-    "small softplus": (
-        "tl.where(rounded == 0.0, e, tl.log(w)",
-        "tl.where(rounded == 0.0, 0.0, tl.log(w)",
-        "small magnitudes",
-    ),
-    "sums of keys in the shift": (
-        "tl.where(shifted, tl.sum(along, 1), 0.0)",
-        "tl.sum(along, 1)",
-        "both sides of magnitudes",
-    ),
-    "sign of a gradient": ("sign * (cos * crosses + sin * dots)", "sign * (cos * crosses - sin * dots)", "both sides"),
-    "gradient of the softplus": (
-        "turned / (1.0 + tl.exp(-z_1))",
-        "turned / (1.0 + tl.exp(z_1))",
-        "both sides of magnitudes",
-    ),
-    "line of the sums": ("+ (head % group) // each", "", "both sides of magnitudes"),
-}
+# -- queries and keys together -----------------------------------------------------------------------------------------
 
 
-def sides(shift, sets, softplus):
-    """Queries and keys with gradients, turned back in a sum that hides no mistake."""
-    pairing = MAGNITUDES if softplus else "half"
+@pytest.mark.parametrize(
+    ("softplus", "shift", "sets"), [(False, uniform(3, 1, 4), 3), (True, uniform(8), 1)], ids=["sets", "magnitudes"]
+)
+def test_queries_and_keys_in_one_launch_and_gradients_of_all(softplus, shift, sets):
+    """Tokens are counted from 5, and results and gradients lie in a sum that hides no mistake."""
+    turn = TurnOptions(MAGNITUDES if softplus else "half", "interleaved", 1.3, False, softplus)
     q, k = (
-        fenced(x.float()).requires_grad_()
-        for x in (3.0 * uniform(2, 6, TOKENS, 8), 3.0 * uniform(2, 3, TOKENS, 8, seed=1))
+        fenced((3.0 * uniform(2, heads, TOKENS, 8, seed=seed)).float()).requires_grad_()
+        for seed, heads in enumerate((6, 3))
     )
-    omega = frequencies(sets, 8 if softplus else 4, 1).requires_grad_()
-    return q, k, omega, shift.clone().requires_grad_(), TurnOptions(pairing, "interleaved", 1.3, False, softplus)
-
-
-X = uniform(2, 9, 37, 2 * BLOCKS + 3).float()
-WIDE = torch.randint(-(2**31), 2**31, (37, 1), generator=torch.Generator().manual_seed(0))
-TO_MAGNITUDES = {"pairing": MAGNITUDES, "out_pairing": "half", "softplus": True}
-
-
-def both_sides(softplus, shift, sets):
-    """Queries and keys in one launch, and gradients of all."""
-    q, k, omega, shift, turn = sides(shift, sets, softplus)
+    omega, shift = frequencies(sets, 8 if softplus else 4, 1).requires_grad_(), shift.clone().requires_grad_()
     found = rotation.rotated_both(q, k, None, omega, shift, 5, turn)
     weights = [uniform(*one.shape, seed=8) for one in found]
     gradients = torch.autograd.grad(found, (q, k, omega, shift), [fenced(one.float()) for one in weights])
@@ -482,72 +360,27 @@ def both_sides(softplus, shift, sets):
         torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-6 * float(other.abs().max()))
 
 
-def far(name):
-    with tempfile.TemporaryDirectory() as folder:
-        test_steps_between_more_than_2_to_the_31_elements(name, pathlib.Path(folder))
+# -- several of the above at once --------------------------------------------------------------------------------------
 
-
-LOOKS = {  # at mistakes alone
-    "half": lambda: check(X, WIDE, frequencies(BLOCKS, 1), scale=uniform(BLOCKS) + 1.0),
-    "turned back": lambda: check(
-        X,
-        WIDE,
-        frequencies(BLOCKS, 1),
-        scale=uniform(BLOCKS) + 1.0,
-        pairing="interleaved",
-        out_pairing="half",
-        inverse=True,
-    ),
-    "float positions": lambda: check(
-        X.repeat_interleave(2, -1)[..., ::2], WIDE.double() / 2.0**20, frequencies(BLOCKS, 1), uniform(37, 1)
-    ),
-    "far positions": lambda: check(X, FAR["2**53"][:1].expand(37)[:, None] - AT[:1], frequencies(BLOCKS, 1)),
-    "small magnitudes": lambda: check(
-        -30.0 - uniform(2, 3, 4, BLOCKS).float(), WIDE[:4], frequencies(BLOCKS, 1), **TO_MAGNITUDES
-    ),
-    "magnitudes": lambda: check(
-        X.transpose(1, 2).contiguous().transpose(1, 2)[..., :BLOCKS] * 90.0,
-        WIDE,
-        frequencies(BLOCKS, 1),
-        **TO_MAGNITUDES,
-    ),
-    "both sides": lambda: both_sides(False, uniform(3, 1, 4), 3),
-    "both sides of magnitudes": lambda: both_sides(True, uniform(8), 1),
-}
-SEEN_BY = {  # what mistakes are looked for with: these, and tests above
-    **LOOKS,
-    "words": lambda: test_far_positions_by_words("2**40"),
-    "any frequency": test_frequencies_of_any_size,
-    "carry": test_a_carry_between_words,
-    **{f"far {name}": functools.partial(far, name) for name in FAR_APART},
+X = uniform(2, 9, 37, 2 * BLOCKS + 3).float()
+WIDE = torch.randint(-(2**31), 2**31, (37, 1), generator=torch.Generator().manual_seed(0))
+SCALE = {"scale": uniform(BLOCKS) + 1.0}
+BACK = {"pairing": "interleaved", "out_pairing": "half", "inverse": True} | SCALE
+TO_MAGNITUDES = {"pairing": MAGNITUDES, "out_pairing": "half", "softplus": True}
+TOGETHER = {  # features, positions, shift, options
+    "more heads than a program has": (X, WIDE, None, SCALE),
+    "turned back": (X, WIDE, None, BACK),
+    "float positions": (X.repeat_interleave(2, -1)[..., ::2], WIDE.double() / 2.0**20, uniform(37, 1), {}),
+    "far positions": (X, 2**53 - torch.arange(37)[:, None], None, {}),
+    "small magnitudes": (-30.0 - uniform(2, 3, 4, BLOCKS).float(), WIDE[:4], None, TO_MAGNITUDES),
+    "magnitudes": (X.transpose(1, 2).contiguous().transpose(1, 2)[..., :BLOCKS] * 90.0, WIDE, None, TO_MAGNITUDES),
 }
 
 
-def looked_for(seen_by, rooms):
-    """Run one of `SEEN_BY`, and look at what lies around the results."""
-    SEEN_BY[seen_by]()
-    for room in rooms:
-        assert_intact(room)
-
-
-@pytest.mark.parametrize("seen_by", LOOKS)
-def test_without_a_mistake_nothing_is_noticed(seen_by, rooms):
-    looked_for(seen_by, rooms)
-
-
-@pytest.mark.parametrize(
-    "name", sparse(tuple(MISTAKES), lambda name: name in ("sign of the sine", "quadrant", "mask of tokens"))
-)
-def test_a_mistake_in_the_kernel_is_noticed(name, monkeypatch, tmp_path, rooms):
-    right, wrong, seen_by = MISTAKES[name]
-    assert TEXT.count(right) == 1, name
-    path = tmp_path / "spoiled.py"  # Triton reads the text of functions from files
-    path.write_text(TEXT.replace(right, wrong), "utf-8")
-    with script_at(path) as spoiled:
-        monkeypatch.setattr(kernels, "turn", spoiled.turn)
-    with pytest.raises((AssertionError, InterpreterError)):
-        looked_for(seen_by, rooms)
-    rooms.clear()
+@pytest.mark.parametrize("name", TOGETHER)
+def test_several_at_once(name):
+    x, positions, shift, options = TOGETHER[name]
+    check(x, positions, frequencies(BLOCKS, 1), shift, **options)
 
 
 def test_the_table_of_1_over_2_pi():

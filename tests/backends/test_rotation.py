@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
-from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
-import rotation_calls
 from campaign import campaign
 from conftest import library
 from hypothesis import given, settings
+from places import NO_LOOPS
 from rotation_calls import (
     DTYPES,
-    EPSILON,
     PAIRINGS,
     SLOW,
-    Call,
     calls,
     check,
     doubles,
     laid,
     numpy_dtype,
+    run,
     watched,
     without_backends,
 )
 
 import rfrope
-from rfrope._core import array, dispatch
 
-NO_LOOPS = "compiled loops need Numba, with its compiler on"
 leaf = pytest.importorskip("rfrope._backends.cpu.rotation", reason=NO_LOOPS, exc_type=ImportError)
 loops = pytest.importorskip("rfrope._backends.cpu.rotation_loops", reason=NO_LOOPS, exc_type=ImportError)
 plans = pytest.importorskip("rfrope._backends.cpu.plans", reason=NO_LOOPS, exc_type=ImportError)
 circle = pytest.importorskip("rfrope._backends.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
 
-TWIN_OF = {"rotate": "rotated", "rotate_by_phases": "rotated_by_phases", "rotate_by_table": "rotated_by_table"}
 VARIANTS = ((plans.PIECES, plans.LINES), (plans.APART, plans.LINES))
 
 
@@ -61,9 +56,6 @@ def test_the_last_group_of_rows_that_share_phases_ends_with_them(rng):
     np.testing.assert_allclose(x, wanted, atol=1e-14)
 
 
-# -- the twins are the generic functions -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_loop_is_called_again_and_again_so_that_an_interrupt_comes_through(count, monkeypatch):
     calls = []
@@ -73,47 +65,27 @@ def test_a_loop_is_called_again_and_again_so_that_an_interrupt_comes_through(cou
     assert sorted(calls) == [(i, i + 1) for i in range(64)]
 
 
-def run(call: Call, *, without: tuple[str, ...] = ("at once",), repeat: int = 1) -> list[str]:
-    """Make a call with its twin, hold it against the generic function, and return what ran, if there was work."""
-    names, size = rotation_calls.run(call, lambda: watched(without=without), repeat=repeat)
-    assert names
-    assert set(names) <= {TWIN_OF[call.function], "at once"}
-    return names if size else []
+CALLS = {
+    "rotate": lambda x, blocks, **wide: (rfrope.rotate(x, np.arange(3), np.ones(blocks), **wide),),
+    "rotation_table": lambda x, blocks, **wide: rfrope.rotation_table(np.arange(3), np.ones(blocks), **wide),
+    "rotate_by_phases": lambda x, blocks, **wide: (rfrope.rotate_by_phases(x, np.ones((3, blocks)), **wide),),
+}
 
 
-@campaign
-@settings(max_examples=400, **SLOW)
-@given(calls())
-def test_any_call_on_numpy_is_the_generic_call(call):
-    run(call)
-
-
-@settings(max_examples=120, **SLOW)
-@given(calls(torch=True))
-def test_any_call_on_torch_is_the_generic_call(call):
-    library("torch")
-    run(call)
-
-
-@pytest.mark.parametrize("argument", ["shift", "scale"])
+@pytest.mark.parametrize(
+    ("name", "argument"),
+    [(name, at) for name in CALLS for at in ("shift", "scale") if (name[-1], at) != ("s", "shift")],
+)
 @pytest.mark.parametrize("blocks", [1, 0])
-def test_a_shift_or_scale_with_more_columns_than_the_frequencies(argument, blocks, ran, rng):
+def test_a_shift_or_scale_with_more_columns_than_the_frequencies(name, argument, blocks, rng):
     """Phases have the broadcast number of blocks: none for 0 with 1, all columns for 1 with 4."""
-    x, p, w = rng.standard_normal((3, 12)), np.arange(3), np.ones(blocks)
-    wide = {argument: np.asarray([1.0, 2.0, 3.0, 4.0][: 4 if blocks else 1])}
-    phase = np.ones((3, blocks))
-    calls = {
-        "rotated": lambda: (rfrope.rotate(x, p, w, **wide),),
-        "cos_sin": lambda: rfrope.rotation_table(p, w, **wide),
-        "rotated_by_phases": lambda: (rfrope.rotate_by_phases(x, phase, **wide),),
-    }
-    for call in list(calls.values())[: 2 if argument == "shift" else 3]:
-        got = call()
-        with without_backends():
-            wanted = call()
-        for one, other in zip(got, wanted, strict=True):
-            assert one.shape == other.shape
-            np.testing.assert_allclose(one, other, rtol=0, atol=1e-14)
+    given = {"x": rng.standard_normal((3, 12)), "blocks": blocks, argument: np.arange(1.0, 5.0)[: 4 if blocks else 1]}
+    got = CALLS[name](**given)
+    with without_backends():
+        wanted = CALLS[name](**given)
+    for one, other in zip(got, wanted, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-14)
 
 
 def test_memory_that_loops_cannot_read_stays_generic(ran, rng):
@@ -135,12 +107,8 @@ def test_memory_that_loops_cannot_read_stays_generic(ran, rng):
     [("float64", 1, False), ("float32", 1, True), ("float64", 2, True), ("float32", 3, False)],
 )
 def test_cos_and_sin_against_mpmath(dtype, axes, shifted, ran, rng):
-    mpmath = pytest.importorskip("mpmath", reason="mpmath, which holds the digits, is missing")
-    blocks = 16
-    p = (
-        np.asarray([1, -7, 131071, 2**24 + 1, 10**12 + 1, 2**53 - 1, 1 - 2**53])[:, None]
-        // np.asarray([1, 3, 7])[:axes]
-    )
+    blocks, far = 16, np.asarray([1, -7, 131071, 2**24 + 1, 10**12 + 1, 2**53 - 1, 1 - 2**53])
+    p = far[:, None] // np.asarray([1, 3, 7])[:axes]
     w = np.stack([rfrope.geometric(blocks)] * axes, axis=-1) * rng.uniform(0.5, 1.0, (blocks, axes))
     shift = rng.uniform(-1e4, 1e4, blocks) if shifted else None
     unit = np.broadcast_to(np.repeat(np.asarray([1.0, 0.0], dtype), blocks), (len(p), 2 * blocks))
@@ -164,34 +132,20 @@ def test_cos_and_sin_against_mpmath(dtype, axes, shifted, ran, rng):
     assert np.max(np.abs(got - exact)) <= (1e-15 if dtype == "float64" else 0.51 * 2.0**-23)
 
 
-def polynomial(coefficients, value):
-    total = 0.0
-    for c in reversed(coefficients):
-        total = total * value + c
-    return total
-
-
 @pytest.mark.parametrize(
-    ("sin", "cos", "quarter", "largest", "bounds"),
-    [
-        (circle.SIN, circle.COS, 1, 0.5, (5e-17, 5e-17)),
-        (circle.NARROW_SIN, circle.NARROW_COS, 4, 0.5, (2.2e-11, 9.5e-13)),
-    ],
+    ("name", "quarter", "bounds"),
+    [("", 1, (5e-17, 5e-17)), ("NARROW_", 4, (2.2e-11, 9.5e-13))],
     ids=["exact", "narrow"],
 )
-def test_the_polynomials_against_mpmath(sin, cos, quarter, largest, bounds):
+def test_the_polynomials_against_mpmath(name, quarter, bounds):
     """The coefficients as they stand, in exact arithmetic: what rounding adds is held elsewhere."""
-    mpmath = pytest.importorskip("mpmath", reason="mpmath, which holds the digits, is missing")
     with mpmath.workdps(40):
-        sin, cos = ([mpmath.mpf(c) for c in cs] for cs in (sin, cos))
-        worst = [0, 0]
-        for i in range(401):
-            r = mpmath.mpf(largest) * i / 400
-            found = polynomial(sin, r * r) * r, polynomial(cos, r * r)
-            for j, (value, function) in enumerate(zip(found, (mpmath.sin, mpmath.cos), strict=True)):
-                worst[j] = max(worst[j], abs(value - function(quarter * mpmath.pi * r / 2)))
-        assert worst[0] <= bounds[0]
-        assert worst[1] <= bounds[1]
+        points = [mpmath.mpf(i) / 800 for i in range(401)]
+        for kind, bound in zip(("SIN", "COS"), bounds, strict=True):
+            coefficients = [mpmath.mpf(c) for c in getattr(circle, name + kind)][::-1]
+            found = [mpmath.polyval(coefficients, r * r) * (r if kind == "SIN" else 1) for r in points]
+            exact = [(mpmath.sin if kind == "SIN" else mpmath.cos)(quarter * mpmath.pi * r / 2) for r in points]
+            assert max(abs(one - other) for one, other in zip(found, exact, strict=True)) <= bound
 
 
 # -- NaN and infinity --------------------------------------------------------------------------------------------------
@@ -218,20 +172,15 @@ def test_a_large_rotation_times_two_variants_and_keeps_the_faster(rng, monkeypat
     assert not others
     assert chosen in variants
     assert (size, variants[-1]) == (4, plans.LINES)
+    phases = plans.fields.PHASES, ((2**14, 64), (512, 8))
+    plan = plans.plan_of("float32", ((2**14, 160), None), None, *phases, None, None, None, *PAIRINGS, False)
     for fast in variants:
-        ran = leaf._Run(large_plan(), 0, 16)
+        ran = leaf._Run(plan, 0, 16)
         ran._seconds = {one: [2.0] * (leaf._TRIES - (one == fast)) for one in variants}
         monkeypatch.setattr(leaf, "_FASTER", {})
         monkeypatch.setattr(loops, "turn", lambda *arguments: time.sleep(0.01))
         ran(0, 1)
         assert {(variants, 4): fast} == leaf._FASTER
-
-
-def large_plan():
-    at = (2**14, 160), None
-    return plans.plan_of(
-        "float32", at, None, plans.fields.PHASES, ((2**14, 64), (512, 8)), None, None, None, *PAIRINGS, False
-    )
 
 
 @pytest.mark.parametrize(
@@ -363,94 +312,8 @@ def test_any_call_at_once_is_the_generic_call(call):
     options = {"scale": 1.5} | {name: v for name, v in call.options.items() if name not in ("shift", "scale")}
     angles = tuple(np.array(v, order="C") for v in call.angles)
     call = call._replace(options=options, dtype="float32", layout="dense", out_layout="dense", angles=angles)
-    assert set(run(call, without=(), repeat=2)) <= {"at once"}
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"positions": np.asarray([0.0, np.nan, 1.0])},
-        {"positions": np.asarray([0.0, 1e200, 1.0])},
-        {"frequencies": np.asarray([1.0, 1.0, 1.0, -np.inf])},
-        {"scale": 0.0},
-        {"scale": math.nan},
-        {"scale": "big"},
-        {"scale": True},
-        {"inverse": 0},
-        {"inverse": np.asarray([False])},
-        {"pairing": "neox"},
-        {"pairing": ["half"]},
-        {"out_pairing": 0},
-        {"positions": np.asarray([True, False, True])},
-        {"positions": 10**400},
-        {"positions": np.arange(4.0)},
-        {"positions": None},
-        {"frequencies": np.ones(5)},
-        {"frequencies": np.asarray(["a", "b", "c", "d"])},
-        {"x": np.ones((3, 8), np.int64)},
-        {"x": np.ones((3, 7))},
-    ],
-    ids=repr,
-)
-@pytest.mark.parametrize("of_rope", [False, True])
-def test_what_is_refused_leaves_out_untouched_with_the_error_of_the_gate(changed, of_rope, call, ran):
-    out = np.full((3, 8), 5.0)
-    arguments = call | changed | {"out": out}
-    rotate = rfrope.rotate
-    if of_rope:
-        if not changed.keys() <= {"positions", "inverse", "x"}:
-            pytest.skip("a Rope has checked its own fields")
-        rope = rfrope.Rope(arguments.pop("frequencies"))
-        rope.rotate(call["x"], call["positions"])
-        ran.clear()
-        rotate = rope.rotate
-    with pytest.raises((ValueError, TypeError)) as found:
-        rotate(**arguments)
-    assert ran == []
-    np.testing.assert_array_equal(out, 5.0)
-    with without_backends(), pytest.raises((ValueError, TypeError)) as wanted:
-        rfrope.rotate(**call | changed | {"out": out})
-    assert (found.type, str(found.value)) == (wanted.type, str(wanted.value))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda x: np.broadcast_to(np.empty(8), (3, 8)), "out is read-only"),
-        (
-            lambda x: np.lib.stride_tricks.as_strided(np.empty(8), (3, 8), (0, 8)),
-            "out is read-only, or some of its elements share memory",
-        ),
-        (lambda x: np.empty((3, 8), np.float32), "out has dtype"),
-        (lambda x: np.empty((4, 8)), "out has shape"),
-        (lambda x: [[0.0] * 8] * 3, "out is"),
-    ],
-)
-def test_an_out_that_is_refused(make, message, call, ran):
-    with pytest.raises((ValueError, TypeError), match=message):
-        rfrope.rotate(**call, out=make(call["x"]))
-    rope = rfrope.Rope(call["frequencies"])
-    with pytest.raises((ValueError, TypeError), match=message):
-        rope.rotate(call["x"], call["positions"], out=make(call["x"]))
-    assert ran == []
-
-
-def test_memory_that_overlaps(call):
-    """In part: refused. All of x: in place. Positions or frequencies under the result: read before it is written."""
-    x, p, w = call.values()
-    rope, wanted = rfrope.Rope(w), rfrope.rotate(**call)
-    for rotate in (lambda x, p, **options: rfrope.rotate(x, p, w, **options), rope.rotate):
-        memory = np.zeros(64)
-        memory[:24], memory[24:27] = x.ravel(), p
-        with pytest.raises(ValueError, match="out overlaps x in part"):
-            rotate(memory[:24].reshape(3, 8), p, out=memory[8:32].reshape(3, 8))
-        np.testing.assert_array_equal(memory[:24], x.ravel())
-        np.testing.assert_array_equal(rotate(x, memory[24:27], out=memory[8:32].reshape(3, 8)), wanted)
-        same = x.copy()
-        assert rotate(same, p, out=same) is same
-        np.testing.assert_array_equal(same, wanted)
-    memory[40:44] = w
-    np.testing.assert_array_equal(rfrope.rotate(x, p, memory[40:44], out=memory[32:56].reshape(3, 8)), wanted)
+    names, size = run(call, watched, repeat=2)
+    assert set(names) == {"at once"} or not size
 
 
 def test_what_is_not_small_dense_and_plain_takes_the_long_way(call, ran):
@@ -547,10 +410,16 @@ def test_plans_are_kept_in_one_bounded_cache(call):
 
 # -- who may use the loops ---------------------------------------------------------------------------------------------
 
+OMEGA = rfrope.geometric(4)
 
-def test_torch_on_the_cpu_is_turned_where_it_lies(ran):
-    torch = library("torch").module
-    p, w = torch.arange(3), torch.asarray(rfrope.geometric(4))
+
+@pytest.fixture
+def torch():
+    return library("torch").module
+
+
+def test_torch_on_the_cpu_is_turned_where_it_lies(torch, ran):
+    p, w = torch.arange(3), torch.from_numpy(OMEGA)
     x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
     expected = rfrope.rotate(x, p, w)
     address = x.data_ptr()
@@ -567,8 +436,7 @@ def test_torch_on_the_cpu_is_turned_where_it_lies(ran):
 
 
 @pytest.mark.parametrize("argument", ["x", "positions", "frequencies", "shift", "scale"])
-def test_torch_that_asks_for_gradients_goes_through_operators_to_the_loops(argument, ran):
-    torch = library("torch").module
+def test_torch_that_asks_for_gradients_goes_through_operators_to_the_loops(torch, argument, ran):
     arguments = {
         "x": torch.ones(3, 8, dtype=torch.float64),
         "positions": torch.arange(3, dtype=torch.float64),
@@ -585,11 +453,10 @@ def test_torch_that_asks_for_gradients_goes_through_operators_to_the_loops(argum
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by torch about its own use of torch.jit
-def test_torch_in_forward_mode_stays_generic(ran):
-    torch = library("torch").module
+def test_torch_in_forward_mode_stays_generic(torch, ran):
     import torch.autograd.forward_ad as forward
 
-    p, w, x = torch.arange(3), torch.asarray(rfrope.geometric(4)), torch.ones(3, 8, dtype=torch.float64)
+    p, w, x = torch.arange(3), torch.from_numpy(OMEGA), torch.ones(3, 8, dtype=torch.float64)
     with forward.dual_level():
         turned = rfrope.rotate(forward.make_dual(x, 2.0 * x), p, w)
         primal, tangent = forward.unpack_dual(turned)
@@ -598,9 +465,8 @@ def test_torch_in_forward_mode_stays_generic(ran):
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own warnings
-def test_torch_that_is_traced_stays_generic(ran):
-    torch = library("torch").module
-    p, w, x = torch.arange(3), torch.asarray(rfrope.geometric(4)), torch.ones(3, 8, dtype=torch.float64)
+def test_torch_that_is_traced_stays_generic(torch, ran):
+    p, w, x = torch.arange(3), torch.from_numpy(OMEGA), torch.ones(3, 8, dtype=torch.float64)
     traced = torch.jit.trace(lambda v: rfrope.rotate(v, p, w), torch.zeros_like(x), check_trace=False)(x)
     assert ran == []
     pushed = torch.func.jvp(lambda v: rfrope.rotate(v, p, w), (x,), (x,))[1]
@@ -613,10 +479,9 @@ def test_torch_that_is_traced_stays_generic(ran):
     torch.testing.assert_close(mapped, rfrope.rotate(x, 3, w), rtol=1e-14, atol=1e-14)
 
 
-def test_torch_notices_what_was_written_in_place():
+def test_torch_notices_what_was_written_in_place(torch):
     """Autograd counts writes, to refuse gradients through values that are gone."""
-    torch = library("torch").module
-    p, w = torch.arange(3), torch.asarray(rfrope.geometric(4))
+    p, w = torch.arange(3), torch.from_numpy(OMEGA)
     weight, x = torch.ones(3, 8, dtype=torch.float64, requires_grad=True), torch.ones(3, 8, dtype=torch.float64)
     total = (weight * x).sum()
     rfrope.rotate(x, p, w, out=x)
@@ -624,9 +489,8 @@ def test_torch_notices_what_was_written_in_place():
         total.backward()
 
 
-def test_torch_views_that_negate_stay_right():
-    torch = library("torch").module
-    p, w, x = torch.arange(3), torch.asarray(rfrope.geometric(4)), torch.ones(3, 8, dtype=torch.float64)
+def test_torch_views_that_negate_stay_right(torch):
+    p, w, x = torch.arange(3), torch.from_numpy(OMEGA), torch.ones(3, 8, dtype=torch.float64)
     negative = torch.complex(x, x).conj().imag
     assert negative.is_neg()
     torch.testing.assert_close(rfrope.rotate(negative, p, w), -rfrope.rotate(x, p, w), rtol=1e-14, atol=1e-14)
@@ -651,45 +515,6 @@ def test_other_libraries_never_reach_the_loops(name, ran, rng):
         ran.clear()
     rfrope.scores(x, x, p, p, w)
     assert ran == ["rotated", "rotated"]
-
-
-# -- the tests can fail ------------------------------------------------------------------------------------------------
-
-
-def spoiled(kind: str) -> Any:
-    """Return the right twin with one thing wrong."""
-
-    def twin(x, angles, turn, out):
-        if kind == "inverse":
-            turn = turn._replace(inverse=not turn.inverse)
-        if kind == "phases in float64":
-            phases = angles.positions * angles.frequencies[:, 0]
-            angles = angles._replace(positions=angles.positions * 0, shift=phases)
-        y = leaf.rotated(x, angles, turn, out)
-        if kind == "one block":
-            y[-1, 2] *= -1.0
-        if kind == "one unit":
-            y[0, 0] += 20 * EPSILON[array.dtype_name(x)] * abs(y[0, 0])
-        return y
-
-    return twin
-
-
-@pytest.mark.parametrize("kind", ["inverse", "one block", "one unit", "phases in float64"])
-def test_a_wrong_twin_is_noticed(kind):
-    angles = np.asarray([1, 7, 10**9 + 7]), rfrope.geometric(4)
-    options = {"pairing": "half", "out_pairing": None}
-    call = Call("rotate", angles, options, "float64", "dense", (3, 8), "none", "dense", 4, 3, False)
-    run(call)
-    find = dispatch.backend_function
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            dispatch,
-            "backend_function",
-            lambda function, place: spoiled(kind) if function.name == "rotated" else find(function, place),
-        )
-        with pytest.raises(AssertionError, match="more than allowed"):
-            run(call)
 
 
 def test_bfloat16_is_rounded_to_even():

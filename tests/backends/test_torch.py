@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pathlib
 import warnings
@@ -9,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 from campaign import campaign
+from places import backend
 
 import rfrope
 from rfrope._core import blocks, dispatch
@@ -87,16 +89,6 @@ def test_gradients_of_other_functions(name):
     assert torch.autograd.gradgradcheck(function, values)
 
 
-def test_a_wrong_gradient_is_noticed(monkeypatch):
-    """As one that forgets the sign of the inverse rotation, or a factor of the positions."""
-    x, p, w = uniform(2, 5, 8).requires_grad_(), POSITIONS, uniform(4).requires_grad_()
-    module = importlib.import_module("rfrope._backends.torch.rotation")
-    original = module._gradients_of_angles
-    monkeypatch.setattr(module, "_gradients_of_angles", lambda needs, g, *a: original(needs, -g, *a))
-    with pytest.raises(RuntimeError, match="Jacobian mismatch"):
-        torch.autograd.gradcheck(lambda *a: rfrope.rotate(a[0], p, a[1]), (x, w))
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_gradients_of_narrow_features_are_rounded_once(dtype):
     x, g = (uniform(2, 3, 5, 8, seed=i).to(getattr(torch, dtype)) for i in range(2))
@@ -128,20 +120,9 @@ def test_what_is_kept_for_the_way_back():
 
 
 def operands():
-    x, w = uniform(2, 5, 8).requires_grad_(), uniform(4, 1).requires_grad_()
+    x, w, at = uniform(2, 5, 8).requires_grad_(), uniform(4, 1).requires_grad_(), torch.arange(5)[:, None]
     return {
-        "turn": (
-            x,
-            torch.arange(5)[:, None],
-            w,
-            uniform(4).requires_grad_(),
-            None,
-            2.0,
-            "half",
-            "interleaved",
-            True,
-            False,
-        ),
+        "turn": (x, at, w, uniform(4).requires_grad_(), None, 2.0, "half", "interleaved", True, False),
         "turn_by_table": (x, uniform(5, 4).requires_grad_(), uniform(5, 4), "half", "interleaved"),
         "cos_sin": (POSITIONS[:, None], w, None),
         "shared_coefficients": (x, x.detach().clone().requires_grad_(), (5, 4), "half", "interleaved", False),
@@ -158,25 +139,6 @@ def test_operators_keep_torchs_rules(name):
 # -- graphs ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def graphs():
-    """Graphs that Dynamo made, by a backend that keeps them."""
-    torch._dynamo.reset()
-    found = []
-
-    def backend(module, inputs):
-        found.append([node.target for node in module.graph.nodes if node.op == "call_function"])
-        return module.forward
-
-    found_backend = found, backend
-    yield found_backend
-    torch._dynamo.reset()
-
-
-def operators(nodes):
-    return [str(node).removesuffix(".default") for node in nodes if str(node).startswith("rfrope")]
-
-
 FREQUENCIES = rfrope.geometric(4)
 CONSTANTS = {
     "tensor": torch.asarray(FREQUENCIES),
@@ -186,31 +148,39 @@ CONSTANTS = {
 }
 
 
+@pytest.fixture
+def compiled():
+    """``compiled(function, backend)`` is the function in a full graph, of a compiler that has compiled nothing."""
+    torch._dynamo.reset()
+    yield functools.partial(torch.compile, fullgraph=True)
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("form", CONSTANTS)
-def test_a_rotation_is_one_node_of_a_full_graph_without_warnings(form, graphs):
-    found, backend = graphs
-    x, given = uniform(3, 8), CONSTANTS[form]
+def test_a_rotation_is_one_node_of_a_full_graph_without_warnings(form, compiled):
+    found, x, given = [], uniform(3, 8), CONSTANTS[form]
+
+    def keep(module, inputs):
+        found.append([str(node.target) for node in module.graph.nodes if str(node.target).startswith("rfrope")])
+        return module.forward
+
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", ".*torch.jit.*", DeprecationWarning)
-        compiled = torch.compile(lambda v: rfrope.rotate(v, [5, 2**53 - 1, -7], given), fullgraph=True, backend=backend)
-        turned = compiled(x)
+        turned = compiled(lambda v: rfrope.rotate(v, [5, 2**53 - 1, -7], given), backend=keep)(x)
     assert torch.equal(turned, rfrope.rotate(x, [5, 2**53 - 1, -7], FREQUENCIES))
-    assert len(found) == 1
-    assert operators(found[0]) == ["rfrope.turn"]
+    assert found == [["rfrope.turn.default"]]
 
 
 @pytest.mark.parametrize("argument", ["x", "frequencies", "positions"])
-def test_vmap_inside_a_compiled_graph(argument):
-    torch._dynamo.reset()
+def test_vmap_inside_a_compiled_graph(argument, compiled):
     fixed = {"x": uniform(2, 5, 8), "positions": POSITIONS, "frequencies": uniform(3, 4)[0]}
     stack = {"x": uniform(3, 2, 5, 8), "positions": uniform(3, 5), "frequencies": uniform(3, 4)}[argument]
 
     def mapped(values):
         return torch.func.vmap(lambda v: rfrope.rotate(**fixed | {argument: v}))(values)
 
-    compiled = torch.compile(mapped, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(stack), mapped(stack), rtol=1e-14, atol=1e-14)
+    torch.testing.assert_close(compiled(mapped, backend="aot_eager")(stack), mapped(stack), rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("dims", [(0, None), (1, None), (2, None), (None, 1), (0, 1), (2, 0)])
@@ -227,11 +197,6 @@ def test_vmap_of_the_operator(dims):
     for i, row in enumerate(found):
         one = (v if dim is None else v.select(dim, i) for v, dim in zip((x, w), dims, strict=True))
         assert torch.equal(row, turned(*one))
-
-
-class Rotating(torch.nn.Module):
-    def forward(self, x, p):
-        return rfrope.rotate(x, p, [1.0, 0.1, 0.01, 0.001])
 
 
 class Calls(torch.nn.Module):
@@ -263,24 +228,25 @@ def test_operators_become_torchs_own_for_the_exporter_to_onnx(monkeypatch):
 @pytest.mark.parametrize(
     "options", [{"positions": 131_071.3}, {"positions": 2, "shift": 0.3}, {"positions": 2.5}], ids=str
 )
-def test_a_number_loses_nothing_in_a_graph(options):
+def test_a_number_loses_nothing_in_a_graph(options, compiled):
     """As a tensor of its own PyTorch would make it float32."""
-    torch._dynamo.reset()
-    x, frequencies = uniform(3, 8), torch.asarray(rfrope.geometric(4))
-    compiled = torch.compile(lambda x: rfrope.rotate(x, frequencies=frequencies, **options), backend="eager")
-    expected = rfrope.rotate(x, frequencies=frequencies, **options)
-    torch.testing.assert_close(compiled(x), expected, rtol=0, atol=1e-15)
+    x, frequencies = uniform(3, 8), CONSTANTS["tensor"]
+    found = compiled(lambda x: rfrope.rotate(x, frequencies=frequencies, **options), backend="eager")(x)
+    torch.testing.assert_close(found, rfrope.rotate(x, frequencies=frequencies, **options), rtol=0, atol=1e-15)
 
 
 @campaign
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("ci", ["", "true"])
-def test_inductor_gives_the_same_bits(ci, monkeypatch):
+def test_inductor_gives_the_same_bits(ci, monkeypatch, compiled):
     """Under CI inductor asks for more: it refuses operators that have a decomposition."""
     monkeypatch.setenv("CI", ci)
-    torch._dynamo.reset()
-    x = uniform(2, 3, 5, 8).float()
-    assert torch.equal(torch.compile(Rotating(), fullgraph=True)(x, torch.arange(5)), Rotating()(x, torch.arange(5)))
+    x, at = uniform(2, 3, 5, 8).float(), torch.arange(5)
+
+    def turned(x, at):
+        return rfrope.rotate(x, at, [1.0, 0.1, 0.01, 0.001])
+
+    assert torch.equal(compiled(turned)(x, at), turned(x, at))
 
 
 # -- products of features ----------------------------------------------------------------------------------------------
@@ -299,8 +265,7 @@ def test_sums_of_products_by_loop_and_by_the_generic_function(shape, dtype, pair
         y = np.repeat(y, 2, axis=-1)[..., ::2]
     elif layout == "broadcast":
         x, y = x[0, :1], np.broadcast_to(np.ones((), dtype), y.shape)
-    if dispatch.backend_function(blocks.shared_coefficients, "cpu") is None:
-        pytest.skip("no compiled loops")
+    backend("cpu", "rotation")
     assert dispatch.backend_place(blocks.shared_coefficients, x, y) == "cpu"
     found = blocks.shared_coefficients(x, y, shape, *pairings, np)
     expected = blocks.shared_coefficients.generic(x.astype(np.float64), y.astype(np.float64), shape, *pairings, np)
@@ -331,8 +296,7 @@ def test_large_results_are_in_large_pages():
     """Whether Linux was asked for them stands in its account of this process; what it gives is up to it."""
     if not pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled").exists():
         pytest.skip("this system has no transparent large pages")
-    if dispatch.backend_function(turning.rotated, "cpu") is None:
-        pytest.skip("compiled loops, which write such results, need Numba with its compiler on")
+    backend("cpu", "rotation")
     turned = rfrope.rotate(torch.ones(32, 4096, 128), torch.arange(4096), rfrope.geometric(64))
     middle, asked = turned.data_ptr() + turned.nbytes // 2, None
     for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():

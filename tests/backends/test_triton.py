@@ -178,25 +178,44 @@ GRADIENTS = {  # of features (2, 6, 5, 8): frequencies, shift, scale
 }
 
 
+def assert_gradients(name, options, derive, error):
+    """Hold what is derived of a rotation of float32 features against that of float64, which the kernel leaves alone."""
+    omega, shift, scale = (None if one is None else uniform(*one, seed=7) + 1.0 for one in GRADIENTS[name])
+    given = {"frequencies": omega, "shift": shift, "scale": scale}
+    given = {key: value.requires_grad_() for key, value in given.items() if value is not None}
+    positions = torch.randint(0, 99, (5, omega.shape[-1]), generator=torch.Generator().manual_seed(0))
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        features = uniform(2, 6, 5, 8).to(dtype).requires_grad_()
+        found.append(derive(rfrope.rotate(features, positions, **given, **options), [features, *given.values()]))
+    for one, exact in zip(*found, strict=True):
+        assert one.shape == exact.shape
+        torch.testing.assert_close(one.double(), exact, rtol=0, atol=error * float(exact.abs().max()) + 1e-6)
+
+
 @pytest.mark.parametrize("name", GRADIENTS)
 @pytest.mark.parametrize(
     "options", [{}, {"inverse": True, "pairing": "interleaved"}, {"out_pairing": "interleaved"}], ids=str
 )
 def test_gradients_are_those_of_the_generic_function(name, options, calls):
-    omega, shift, scale = (None if one is None else uniform(*one, seed=7) + 1.0 for one in GRADIENTS[name])
-    given = {"frequencies": omega, "shift": shift, "scale": scale}
-    given = {key: value.requires_grad_() for key, value in given.items() if value is not None}
-    positions = torch.randint(0, 99, (5, omega.shape[-1]), generator=torch.Generator().manual_seed(0))
-    x, gradient = uniform(2, 6, 5, 8), uniform(2, 6, 5, 8, seed=5)
-    found = []
-    for dtype in (torch.float32, torch.float64):
-        features = x.to(dtype).requires_grad_()
-        turned = rfrope.rotate(features, positions, **given, **options)
-        found.append(torch.autograd.grad(turned, [features, *given.values()], gradient.to(dtype)))
+    def derive(turned, inputs):
+        return torch.autograd.grad(turned, inputs, uniform(2, 6, 5, 8, seed=5).to(turned.dtype))
+
+    assert_gradients(name, options, derive, 1e-6)
     assert len(calls) == 2  # of float32 features alone: one forwards, one backwards
-    for one, exact in zip(*found, strict=True):
-        assert one.shape == exact.shape
-        torch.testing.assert_close(one.double(), exact, rtol=0, atol=1e-6 * float(exact.abs().max()) + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("heads", {}), ("scale", {}), ("heads", {"scale": 1.7}), ("heads", {"scale": 1.7, "inverse": True})],
+)
+def test_gradients_of_gradients(name, options, calls):
+    def derive(turned, inputs):
+        first = torch.autograd.grad((turned**2 * torch.arange(8)).sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(one.double().square().sum() for one in first), inputs)
+
+    assert_gradients(name, options, derive, 1e-5)
+    assert calls
 
 
 def test_features_are_kept_for_gradients_of_angles_alone(calls):
@@ -212,26 +231,6 @@ def test_features_are_kept_for_gradients_of_angles_alone(calls):
     assert kept(OMEGA.clone().requires_grad_())
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("heads", {}), ("scale", {}), ("heads", {"scale": 1.7}), ("heads", {"scale": 1.7, "inverse": True})],
-)
-def test_gradients_of_gradients(name, options, calls):
-    omega, shift, scale = (None if one is None else uniform(*one, seed=7) + 1.0 for one in GRADIENTS[name])
-    given = {"frequencies": omega, "shift": shift, "scale": scale}
-    given = {key: value.requires_grad_() for key, value in given.items() if value is not None}
-    x, found = uniform(2, 6, 5, 8), []
-    for dtype in (torch.float32, torch.float64):
-        features = x.to(dtype).requires_grad_()
-        inputs = [features, *given.values()]
-        turned = rfrope.rotate(features, torch.arange(5)[:, None], **given, **options)
-        first = torch.autograd.grad((turned**2 * torch.arange(8)).sum(), inputs, create_graph=True)
-        found.append(torch.autograd.grad(sum(one.double().square().sum() for one in first), inputs))
-    assert calls
-    for one, exact in zip(*found, strict=True):
-        torch.testing.assert_close(one.double(), exact, rtol=0, atol=1e-5 * float(exact.abs().max()))
-
-
 def test_gradients_of_no_features_are_zero(calls):
     omega, x = OMEGA.clone().requires_grad_(), torch.ones(2, 0, 8, requires_grad=True)
     found = torch.autograd.grad(rfrope.rotate(x, torch.arange(0), omega).sum(), (x, omega))
@@ -242,6 +241,11 @@ def test_gradients_of_no_features_are_zero(calls):
 # -- operators and graphs ----------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def rotation():
+    return importlib.import_module("rfrope._backends.triton.rotation")
+
+
 def operands(seed=0):
     q, k = (uniform(2, heads, 5, 8, seed=seed).float() for heads in (4, 2))
     options = (1.5, 3, True, "half", "half", False, False, False)
@@ -249,10 +253,9 @@ def operands(seed=0):
 
 
 @pytest.mark.parametrize("name", ["turn_both", "turn_both_", "turn_both_back"])
-def test_operators_keep_torchs_rules(name, monkeypatch):
+def test_operators_keep_torchs_rules(name, monkeypatch, rotation):
     """Schemas, and registration of gradients; fake tensors, which the interpreter cannot take, are those of graphs."""
     triton_device.stand_in(monkeypatch)
-    rotation = importlib.import_module("rfrope._backends.triton.rotation")
     given = list(operands())
     if name == "turn_both":
         for place in (0, 1, 3, 4):
@@ -265,8 +268,7 @@ def test_operators_keep_torchs_rules(name, monkeypatch):
     assert set(found.values()) == {"SUCCESS"}
 
 
-def test_the_operator_in_place_turns_as_the_other_one(calls):
-    rotation = importlib.import_module("rfrope._backends.triton.rotation")
+def test_the_operator_in_place_turns_as_the_other_one(calls, rotation):
     q, k, *others = operands()
     expected = rotation.turn_both(q, k, *others)
     rotation.turn_both_(q, k, *others)
@@ -274,8 +276,7 @@ def test_the_operator_in_place_turns_as_the_other_one(calls):
     assert torch.equal(k, expected[1])
 
 
-def test_vmap_of_the_operator(calls):
-    rotation = importlib.import_module("rfrope._backends.triton.rotation")
+def test_vmap_of_the_operator(calls, rotation):
     q, k, *others = operands()
     stacks = torch.stack([q, 2.0 * q]), torch.stack([k, 3.0 * k], 1)
     found = torch.func.vmap(lambda a, b: rotation.turn_both(a, b, *others), (0, 1))(*stacks)

@@ -23,50 +23,30 @@ pytestmark = pytest.mark.skipif(nvrtc.compiler() is None, reason=nvrtc.MISSING)
 ARCHITECTURES = (70, 80, 90, 100, 120)  # Volta, Ampere, Hopper, Blackwell of data centres and of desktops
 SOURCES = tuple(sorted(path.stem for path in pathlib.Path(cuda.__file__).parent.glob("*.cu")))
 
-# Most registers of a thread, on any architecture: first pattern that fits a kernel's name. Beside each, how many
-# blocks of how many threads a multiprocessor, which has 65536 registers, then holds at least.
-REGISTERS = {
+# For the first pattern that fits a kernel's name: most registers of a thread, instructions (those that only wait
+# included) and bytes of a stack, on any architecture. A multiprocessor has 65536 registers: 4 blocks of 256 threads
+# with 64 of them, 3 with 80, 2 with 128. A stack is that of cos and sin of large phases, by the library's reduction.
+LIMITS = {
     "estimators": {
-        r"score_sums<\w+, 1, 1>": 80,  # 3 of 256
-        r"score_sums<.*>": 128,  # 2 of 256
-        r".*": 80,  # 3 of 256
+        r"score_sums<\w+, 1, 1>": (80, 5500, 40),
+        r"score_sums<.*>": (128, 5500, 40),
+        r".*": (80, 4000, 0),
     },
-    "sums": {
-        r"sum_few<\w+, 1, 2>": 96,  # 2 of 256
-        r"sum_any<\w+>": 112,  # 2 of 256
-        r".*": 80,  # 3 of 256
-    },
+    "sums": {r"sum_few<\w+, 1, 2>": (96, 3500, 0), r"sum_any<\w+>": (112, 3500, 40), r".*": (80, 3500, 0)},
     "rotation": {
-        r"rotate<\w+, 1, .*>": 64,  # 4 of 256
-        r"rotate<.*>": 80,  # 3 of 256
+        r"rotate<\w+, 1, PHASES, \w+>": (64, 1200, 40),
+        r"rotate<\w+, 1, .*>": (64, 1200, 0),
+        r"rotate<\w+, \d, PHASES, \w+>": (80, 1500, 40),
+        r"rotate<.*>": (80, 1500, 0),
     },
 }
-# Most instructions of a kernel, on any architecture, those that only wait included
-INSTRUCTIONS = {
-    "estimators": {r"score_sums<.*>": 5500, r".*": 4000},
-    "sums": {r".*": 3500},
-    "rotation": {r"rotate<\w+, 1, .*>": 1200, r"rotate<.*>": 1500},
-}
-# Bytes of a stack: cos and sin of large phases, by the library's reduction with 2/pi to many digits
-STACKS = {
-    "estimators": {r"score_sums<.*>": 40},
-    "rotation": {r"rotate<\w+, \d, PHASES, \w+>": 40},
-    "sums": {r"sum_any<\w+>": 40},
-}
-
-
-def limit(table: dict[str, int], kernel: str, otherwise: int | None = None) -> int:
-    """Return the number that a table gives for a kernel."""
-    found = next((number for pattern, number in table.items() if re.fullmatch(pattern, kernel)), otherwise)
-    assert found is not None, f"{kernel} is in no row of the table"
-    return found
 
 
 @campaign
 @pytest.mark.parametrize("source", sparse(SOURCES, lambda source: source == "sums"))
 @pytest.mark.parametrize("architecture", sparse(ARCHITECTURES, lambda architecture: architecture == 90))
 def test_every_kernel_compiles_without_spills_and_within_its_registers(source, architecture):
-    usage, cubin, log = nvrtc.compiled(device.text(source), kernels(source), architecture)
+    usage = nvrtc.compiled(device.text(source), kernels(source), architecture)
     lines = [
         f"sm_{architecture} {source}.cu {name}: {used.instructions} instructions, {used.registers} registers, "
         f"{used.stack} bytes of stack, {used.spilled} bytes spilled\n"
@@ -77,13 +57,12 @@ def test_every_kernel_compiles_without_spills_and_within_its_registers(source, a
         with open(path, "a", encoding="utf-8") as file:
             file.write("".join(lines))
     assert set(usage) == set(kernels(source))
-    assert cubin[:4] == b"\x7fELF"
-    assert "error" not in log
     for name, used in usage.items():
+        registers, instructions, stack = next(most for one, most in LIMITS[source].items() if re.fullmatch(one, name))
         assert used.spilled == 0, name
-        assert used.registers <= limit(REGISTERS[source], name), name
-        assert 64 < used.instructions <= limit(INSTRUCTIONS[source], name), name
-        assert used.stack <= limit(STACKS.get(source, {}), name, 0), name
+        assert used.registers <= registers, name
+        assert 64 < used.instructions <= instructions, name
+        assert used.stack <= stack, name
 
 
 def test_rows_are_read_and_written_16_bytes_at_a_time():
@@ -103,11 +82,6 @@ def test_rows_are_read_before_the_first_is_written_and_turned_without_float64(ke
     code = nvrtc.intermediate(device.text("rotation"), f"rotate<{kernel}, POSITIONS, INT64>")
     moves = re.findall(r"\b(ld|st)\.global", code.rpartition(".f64")[2])
     assert moves[: 4 * rows] == ["ld"] * 2 * rows + ["st"] * 2 * rows
-
-
-def test_a_mistake_in_the_language_is_reported():
-    with pytest.raises(RuntimeError, match="frobnicate"):
-        nvrtc.compiled("__global__ void f() { frobnicate(); }", ("f",), 90)
 
 
 def test_the_options_are_the_ones_of_the_product():

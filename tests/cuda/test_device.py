@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import types
 import warnings
 
 import numpy as np
 import pytest
 from conftest import library
 
-from rfrope._backends.cuda import device, rotation
-from rfrope._core import array
+from rfrope._backends.cuda import device
 
 
 @pytest.fixture
@@ -41,17 +38,6 @@ def test_tensors_are_viewed_without_a_copy():
 
 
 @pytest.mark.usefixtures("numpy_for_cupy")
-def test_bfloat16_is_viewed_as_the_integers_of_its_bits():
-    torch = library("torch").module
-    tensor = torch.tensor([1.0, -2.0, 0.5], dtype=torch.bfloat16)
-    view = device.view(tensor)
-    assert view.dtype == np.int16
-    np.testing.assert_array_equal(view.view(np.uint16), [0x3F80, 0xC000, 0x3F00])
-    view[0] = 0x4000
-    assert tensor[0].item() == 2.0
-
-
-@pytest.mark.usefixtures("numpy_for_cupy")
 def test_numbers_become_float64_in_the_library_they_come_from():
     torch = library("torch").module
     for tensor in (torch.tensor([1, 2]), torch.tensor([1.0, 2.0], dtype=torch.bfloat16)):
@@ -76,53 +62,6 @@ def test_the_stream_of_torch_is_taken_without_a_warning(stream):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert device.stream_of(stream).ptr == 4096
-
-
-def test_a_tensor_makes_its_device_and_stream_the_current_ones(monkeypatch):
-    entered = []
-
-    @contextlib.contextmanager
-    def entering(*what):
-        entered.append(what)
-        yield
-        entered.append("left")
-
-    cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(Device=lambda i: entering("device", i)))
-    record = types.SimpleNamespace(stream=lambda x: f"stream of {x.device.index}")
-    monkeypatch.setattr(device, "space", lambda: cupy)
-    monkeypatch.setattr(device, "stream_of", lambda stream: entering(stream))
-    monkeypatch.setattr(array, "library", lambda x: record)
-    with device.place(types.SimpleNamespace(device=types.SimpleNamespace(index=3))):
-        assert entered == [("device", 3), ("stream of 3",)]
-    assert entered[2:] == ["left", "left"]
-
-
-def test_a_kernel_is_compiled_once_and_given_its_plan_by_value(monkeypatch):
-    calls = []
-
-    class RawModule:
-        def __init__(self, **given):
-            calls.append(given)
-
-        def get_function(self, name):
-            return lambda grid, block, arguments: calls.append((name, grid, block, arguments))
-
-    monkeypatch.setattr(device, "space", lambda: types.SimpleNamespace(RawModule=RawModule))
-    monkeypatch.setattr(device, "kernel", device.kernel.__wrapped__)
-    plan = np.zeros((), rotation.ROTATION)
-    device.launch("rotation", "rotate<float, 4, TABLES>", 5, 256, plan)
-    compiled, (name, grid, block, (argument,)) = calls
-    assert compiled["name_expressions"] == ("rotate<float, 4, TABLES>",)
-    assert compiled["options"] == device.OPTIONS
-    assert "struct Rotation" in compiled["code"]
-    assert "INLINE Turns add_turns" in compiled["code"]
-    assert "#include" not in compiled["code"].replace("#include.", "")
-    assert (name, grid, block) == ("rotate<float, 4, TABLES>", (5,), (256,))
-    assert argument is plan
-    assert argument.size == 1  # CuPy passes no other array of NumPy by value
-    calls.clear()
-    device.launch("rotation", "rotate<float, 4, TABLES>", 0, 256, plan)
-    assert calls == []
 
 
 def test_what_is_kept_is_made_once_and_goes_when_nothing_reads_it(monkeypatch):

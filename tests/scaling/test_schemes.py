@@ -1,7 +1,8 @@
-"""Schemes against formulas written out here, in every library, and a table of bad input."""
+"""Schemes against formulas written out here, and in every library."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 
@@ -94,16 +95,12 @@ def test_yarn_finds_the_base_of_a_ladder(n_blocks, base):
         np.testing.assert_allclose(found.frequencies, told.frequencies, rtol=1e-12 if held is omega else 1e-6)
 
 
-@pytest.mark.parametrize(("off", "found"), [(1e-7, True), (9e-6, True), (1.2e-5, False), (1e-3, False)])
-def test_how_far_frequencies_may_be_from_a_ladder(off, found):
+@pytest.mark.parametrize("off", [1e-7, 9e-6])  # further off they are no ladder: see tests/refusals
+def test_how_far_frequencies_may_be_from_a_ladder(off):
     theta = rfrope.geometric(8)
     theta[3] *= 1.0 + off
-    if found:
-        got, told = (scaling.yarn(theta, 4.0, base=base, **{KEY: 4096}).frequencies for base in (None, 10_000.0))
-        np.testing.assert_allclose(got, told, rtol=1e-9)
-    else:
-        with pytest.raises(ValueError, match="frequencies are not a ladder"):
-            scaling.yarn(theta, 4.0, **{KEY: 4096})
+    got, told = (scaling.yarn(theta, 4.0, base=base, **{KEY: 4096}).frequencies for base in (None, 10_000.0))
+    np.testing.assert_allclose(got, told, rtol=1e-9)
 
 
 @pytest.mark.parametrize(("n_blocks", "factor"), [(2, 8.0), (3, 31.7), (64, 1.0), (64, 2.0)])
@@ -261,64 +258,7 @@ def test_under_jit(name):
     np.testing.assert_allclose(np.asarray(got), SCHEMES[name](rfrope.geometric(8)).frequencies, rtol=1e-15)
 
 
-# -- bad input ---------------------------------------------------------------------------------------------------------
-
-
-W = [1.0, 0.1, 0.01, 0.001]
-SHORT = {KEY: 64}
-PAIR = {"factor": 2.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, **SHORT}
-BOUNDS = "expected a positive number from 2**-100 to 2**100"
-BAD = [
-    (lambda: scaling.linear(W, 0.0), ValueError, "factor is 0.0; expected a positive finite number"),
-    (lambda: scaling.linear(W, math.nan), ValueError, "factor is nan; expected a positive finite number"),
-    (lambda: scaling.linear(W, "4"), TypeError, "factor is '4'; expected a positive number"),
-    (lambda: scaling.linear(W, True), TypeError, "factor is True; expected a positive number"),
-    (lambda: scaling.linear(W, 5e-324), ValueError, f"factor is 5e-324; {BOUNDS}"),
-    (lambda: scaling.proportional(W, factor=1e300), ValueError, f"factor is 1e+300; {BOUNDS}"),
-    (lambda: scaling.linear(1.0, 2.0), ValueError, "frequencies is a single number; expected (D,), or (*H, D, k)"),
-    (lambda: scaling.linear([1.0, math.nan], 2.0), ValueError, "frequencies holds NaN or infinity"),
-    (lambda: scaling.linear([1j], 2.0), TypeError, "frequencies has dtype complex128"),
-    (lambda: scaling.ntk([1.0], 2.0), ValueError, "frequencies has shape (1,); expected at least two"),
-    (lambda: scaling.ntk([W], 2.0), ValueError, "frequencies has shape (1, 4); expected (D,)"),
-    (lambda: scaling.ntk(W, -1.0), ValueError, "factor is -1.0; expected a positive finite number"),
-    (lambda: scaling.dynamic_ntk(W, 2.0, seq_len=0, max_position_embeddings=8), ValueError,
-     "seq_len is 0; expected a whole number from 1"),
-    (lambda: scaling.dynamic_ntk(W, 2.0, seq_len=9, max_position_embeddings=None), TypeError,
-     "max_position_embeddings is None; expected a whole number"),
-    (lambda: scaling.yarn([1.0, 0.3, 0.2], 2.0, **SHORT), ValueError,
-     "base is None, and frequencies are not a ladder base ** (-i / D) of two or more; pass base="),
-    (lambda: scaling.yarn([1.0], 2.0, **SHORT), ValueError, "pass base="),
-    (lambda: scaling.yarn([1.0, 0.0], 2.0, **SHORT), ValueError, "pass base="),
-    (lambda: scaling.yarn([1.0, 1.0], 2.0, **SHORT), ValueError, "base is 1.0; expected a number above 1"),
-    (lambda: scaling.yarn(W, 2.0, truncate=1, **SHORT), TypeError, "truncate is 1; expected True or False"),
-    (lambda: scaling.yarn(W, 2.0, beta_fast=1.0, beta_slow=2.0, **SHORT), ValueError,
-     "beta_fast is 1.0, beta_slow 2.0; expected the first not below the second"),
-    (lambda: scaling.yarn(W, 2.0, mscale=-1.0, **SHORT), ValueError, "mscale is -1.0; expected a number from 0 to 2**"),
-    (lambda: scaling.yarn(W, 2.0, attention_factor=0.0, **SHORT), ValueError, "attention_factor is 0.0; expected a p"),
-    (lambda: scaling.yarn(W, 2.0, **{KEY: 64.0}), TypeError, f"{KEY} is 64.0; expected a whole number"),
-    (lambda: scaling.longrope(W[:3], **PAIR), ValueError,
-     "short_factor has shape (4,), but frequencies has (3,); expected one number for each frequency"),
-    (lambda: scaling.longrope(W, **PAIR | {"long_factor": [1.0, 2.0, 0.0, 4.0]}), ValueError,
-     "long_factor holds numbers that are 0 or not finite"),
-    (lambda: scaling.longrope(W, **PAIR | {KEY: 1}), ValueError, f"{KEY} is 1; expected a whole number from 2"),
-    (lambda: scaling.longrope(W, **PAIR | {"factor": -2.0}), ValueError, "factor is -2.0; expected a positive"),
-    (lambda: scaling.llama3(W, 2.0, low_freq_factor=4.0, high_freq_factor=1.0, **SHORT), ValueError,
-     "low_freq_factor is 4.0, high_freq_factor 1.0; expected the first not above the second"),
-    (lambda: scaling.proportional(W, partial_rotary_factor=1.5), ValueError, "is 1.5; expected a number from 0 to 1"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("index", range(len(BAD)))
-def test_bad_input(index):
-    call, error, message = BAD[index]
-    with pytest.raises(error) as caught:
-        call()
-    assert message in str(caught.value)
-
-
 def test_yarn_looks_at_no_value_that_is_lazy_or_on_a_device(xp):
-    if not xp.lazy:
-        scaling.yarn(xp(W), 2.0, **SHORT)
-        return
-    with pytest.raises(ValueError, match="base is None, and frequencies are lazy or on a device"):
-        scaling.yarn(xp(W), 2.0, **SHORT)
+    said = "base is None, and frequencies are lazy or on a device"
+    with pytest.raises(ValueError, match=said) if xp.lazy else contextlib.nullcontext():
+        scaling.yarn(xp([1.0, 0.1, 0.01, 0.001]), 2.0, **{KEY: 64})

@@ -107,7 +107,7 @@ def kernels(source: str) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = None) -> Iterator[list[str]]:
+def emulation(*, backward: bool = False) -> Iterator[list[str]]:
     """Let NumPy arrays count as arrays on a CUDA device, whose kernels the CPU runs; yields the kernels that ran."""
     ran: list[str] = []
     load = dispatch.load
@@ -115,8 +115,7 @@ def emulation(*, backward: bool = False, replaced: dict[str, Emulator] | None = 
     def launch(source: str, kernel: str, blocks: int, threads: int, plan: np.ndarray) -> None:
         if blocks > 0:
             ran.append(kernel)
-            chosen = replaced[source] if replaced and source in replaced else emulator(source)
-            chosen.launch(kernel, blocks, threads, plan, backward=backward)
+            emulator(source).launch(kernel, blocks, threads, plan, backward=backward)
 
     def load_for_cuda(backend: dispatch.Backend) -> ModuleType:
         if backend.place != "cuda":

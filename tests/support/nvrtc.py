@@ -9,7 +9,7 @@ import pathlib
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rfrope._backends.cuda import device
 
@@ -18,8 +18,7 @@ MISSING = "nvidia-cuda-nvrtc-cu12, of the extra test, is not installed: there is
 _OPTIONS = (*device.OPTIONS, "-ftz=true", "--device-as-default-execution-space", "--ptxas-options=-v")
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """What one kernel takes: registers of a thread, bytes of a stack and of registers spilled, and instructions."""
 
     registers: int
@@ -41,27 +40,16 @@ def compiler() -> ctypes.CDLL | None:
     return None
 
 
-def compiled(text: str, kernels: tuple[str, ...], architecture: int) -> tuple[dict[str, Usage], bytes, str]:
-    """Compile kernels for an architecture such as 90.
-
-    Returns
-    -------
-    usage, cubin, log
-        What each kernel takes, by its name; machine code; all that the compiler printed.
-
-    Raises
-    ------
-    RuntimeError
-        If it does not compile, with the compiler's messages.
-    """
+def compiled(text: str, kernels: tuple[str, ...], architecture: int) -> dict[str, Usage]:
+    """Compile kernels for an architecture such as 90: what each takes, by its name."""
     found: dict[str, str] = {}
     with _program(text, kernels, f"-arch=sm_{architecture}") as (nvrtc, program, log):
         for kernel in kernels:
             name = ctypes.c_char_p()
             _check(nvrtc.nvrtcGetLoweredName(program, kernel.encode(), ctypes.byref(name)))
             found[name.value.decode()] = kernel
-        cubin = _bytes(nvrtc, program, "CUBIN")
-        return _usage(log, cubin, found), cubin, log
+        assert "error" not in log
+        return _usage(log, _bytes(nvrtc, program, "CUBIN"), found)
 
 
 def intermediate(text: str, kernel: str, architecture: int = 90) -> str:
@@ -83,8 +71,7 @@ def _program(text: str, kernels: tuple[str, ...], target: str) -> Iterator[tuple
         options = [option.encode() for option in (*_OPTIONS, target)]
         failed = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
         log = _bytes(nvrtc, program, "ProgramLog").decode()
-        if failed:
-            raise RuntimeError(log)
+        assert not failed, log
         yield nvrtc, program, log
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from emulator import Emulator, emulator
+from emulator import emulator
 
 from rfrope._backends.cuda import device as route
 from rfrope._backends.cuda import sums
@@ -62,8 +62,6 @@ class Machine:
     def __init__(self, devices: int = 2, *, capability: tuple[int, int] = (9, 0), is_hip: bool = False) -> None:
         self.devices, self.capability, self.is_hip = devices, capability, is_hip
         self.work: list[Work] = []
-        self.replaced: dict[str, Emulator] = {}  # other kernels in the place of a .cu file's
-        self.runs = True  # whether kernels run, or are only noted
 
     def note(self, kind: str, name: str) -> None:
         self.work.append(Work(kind, name, PLACES.device, current_stream().ptr))
@@ -351,13 +349,12 @@ _add_operations()
 
 
 class RawModule:
-    """Kernels of a text, compiled by g++ when the first one is launched."""
+    """Kernels of a .cu file, compiled by g++ when the first one is launched."""
 
     def __init__(self, *, code: str, options: tuple[str, ...], name_expressions: tuple[str, ...]) -> None:
         assert options == route.OPTIONS
         self._names = name_expressions
-        self._source = next((source for source in _SOURCES if route.text(source) == code), "")
-        self._code = code
+        (self._source,) = (source for source in _SOURCES if route.text(source) == code)
 
     def get_function(self, name: str) -> Any:
         assert name in self._names, f"{name} is none of {self._names}"
@@ -366,18 +363,11 @@ class RawModule:
             (blocks,), (threads,), (plan,) = grid, block, arguments
             assert 0 < blocks < 2**31
             assert 0 < threads <= 1024
-            assert plan.size == 1
             MACHINE.note("launch", name)
-            if MACHINE.runs:
-                _check_addresses(plan[()])
-                self._kernels().launch(name, blocks, threads, plan)
+            _check_addresses(plan[()])
+            emulator(self._source).launch(name, blocks, threads, plan)
 
         return launch
-
-    def _kernels(self) -> Emulator:
-        if self._source:
-            return MACHINE.replaced.get(self._source) or emulator(self._source)
-        return Emulator(self._code, self._names)
 
 
 # -- the module --------------------------------------------------------------------------------------------------------
