@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from engine_configs import CASES, CONTEXT, SCHEMES, check_table, read_by_transformers, report
 from packages import installed
-from ropes import KINDS, SEEDS, carried_by, check, features
+from ropes import KINDS, SEEDS
 
 import rfrope
 from rfrope import Rope, exports
@@ -103,38 +102,6 @@ def test_models(hf, model_type, kind, tmp_path):
     (read,) = rfrope.from_config(tmp_path)
     np.testing.assert_allclose(read.frequencies, rope.frequencies, atol=2e-7)
     assert read.attention_factor == rope.attention_factor
-
-
-def rotate_by_phi3(hf: Any, rope: Rope, exported: dict[str, Any]) -> tuple[np.ndarray, ...]:
-    """Return features rotated by Phi-3's module, the features and the positions."""
-    torch, module = importlib.import_module("torch"), modeling("phi3")
-    x, positions = features(rope)
-    config = hf.Phi3Config(hidden_size=2 * rope.head_dim, num_attention_heads=2, pad_token_id=0, **exported)
-    cos, sin = module.Phi3RotaryEmbedding(config)(torch.from_numpy(x), torch.from_numpy(positions)[None])
-    got, _ = module.apply_rotary_pos_emb(torch.from_numpy(x)[None], torch.from_numpy(x)[None], cos, sin)
-    return got[0].numpy(), x, positions
-
-
-@pytest.mark.parametrize("kind", carried_by("transformers"))
-def test_rotation(hf, kind):
-    for seed in SEEDS:
-        rope = KINDS[kind](seed)
-        check(*rotate_by_phi3(hf, rope, exports.export(rope, "transformers")), rope, "transformers")
-
-
-@pytest.mark.parametrize("wrong", ["swapped", "dropped", "other pairing"])
-def test_the_check_sees_what_it_looks_for(hf, wrong):
-    """An export with factor and divisor exchanged, without its attention factor, or for the other pairing."""
-    rope = replace(KINDS["plain"](3), attention_factor=1.01)
-    exported = exports.export(rope, "transformers")
-    if wrong == "swapped":
-        swapped = [1.0 / one for one in exported["rope_parameters"]["short_factor"]]
-        exported["rope_parameters"] |= {"short_factor": swapped, "long_factor": swapped}
-    elif wrong == "dropped":
-        del exported["rope_parameters"]["attention_factor"]
-    meant = replace(rope, pairing="interleaved") if wrong == "other pairing" else rope
-    with pytest.raises(AssertionError):
-        check(*rotate_by_phi3(hf, rope, exported), meant, "onnx" if wrong == "other pairing" else "transformers")
 
 
 @pytest.mark.parametrize("scheme", ["default", "linear", "yarn", "llama3"])
