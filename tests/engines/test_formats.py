@@ -80,9 +80,8 @@ def by_formula(engine: str) -> Any:
 
 def by_transformers(made: dict[str, Any], x: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """Phi-3's module: the class of transformers that turns a part of a head."""
-    torch, library = installed("torch"), installed("transformers")
-    if int(library.__version__.partition(".")[0]) < 5:
-        pytest.skip("transformers 5 is not installed")
+    torch = installed("torch")
+    library = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
     library.logging.set_verbosity(library.logging.CRITICAL)
     module = installed("transformers.models.phi3.modeling_phi3")
     config = library.Phi3Config(hidden_size=2 * x.shape[-1], num_attention_heads=2, pad_token_id=0, **made)

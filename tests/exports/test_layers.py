@@ -33,12 +33,12 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 def changed(layers: Layers) -> Layers:
-    """Layers of the same kinds by other frequencies, each kind by its own."""
+    """Layers of the same kinds by other frequencies, each kind by its own, and an attention factor."""
     kinds = []
     for i, one in enumerate(layers.kinds):
         if one.rope is not None:
-            other = dataclasses.replace(one.rope, frequencies=one.rope.frequencies * (0.5 + 0.2 * i))
-            one = dataclasses.replace(one, rope=other)
+            omega = one.rope.frequencies * (0.5 + 0.2 * i)
+            one = dataclasses.replace(one, rope=dataclasses.replace(one.rope, frequencies=omega, attention_factor=1.1))
         kinds.append(one)
     return Layers(tuple(kinds))
 
@@ -46,14 +46,16 @@ def changed(layers: Layers) -> Layers:
 LAYERED = engines.find_engine("engine", "transformers", "format")[1].layered
 
 
-@pytest.mark.parametrize("model_type", sparse(LAYERED, ("gemma3_text", "smollm3").__contains__))
+@pytest.mark.parametrize(
+    "model_type", sparse((*LAYERED, "qwen3", "phi3"), ("gemma3_text", "smollm3", "phi3").__contains__)
+)
 @pytest.mark.filterwarnings("ignore")
 def test_a_model_of_the_exported_config_turns_by_it(model_type):
     tiny_models = pytest.importorskip("tiny_models", reason="torch or transformers is not installed")
     torch, transformers = tiny_models.torch, tiny_models.transformers
     from rfrope.integrations.transformers import replace_rotary
 
-    own = type(transformers.AutoConfig.for_model(model_type))(**tiny_models.SIZES | TINY[model_type])
+    own = type(transformers.AutoConfig.for_model(model_type))(**tiny_models.SIZES | TINY.get(model_type, {}))
     family = transformers.AutoModelForMaskedLM if model_type == "modernbert" else transformers.AutoModelForCausalLM
     torch.manual_seed(0)
     model = family.from_config(own).eval()
