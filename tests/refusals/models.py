@@ -73,11 +73,7 @@ ROWS = [
         ValueError,
         "part is None, and the parts with numbered layers are none",
     ),
-    (
-        lambda: models.list_layers(GEMMA).kinds_by_layer("vision"),
-        ValueError,
-        "part is 'vision'; expected one of ''",
-    ),
+    (lambda: models.list_layers(GEMMA).kinds_by_layer("vision"), ValueError, "part is 'vision'; expected one of ''"),
     (lambda: count_layers({"n_layer": -1}), ValueError, "n_layer is -1; expected a whole number from 0"),
     (lambda: of_layers("gpt_oss", layer_types=["full_attention"]), ValueError, "layer_types has 1 entries"),
     (lambda: of_layers("gemma3_text", sliding_window_pattern=0), ValueError, "sliding_window_pattern is 0"),
