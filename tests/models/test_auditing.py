@@ -367,17 +367,17 @@ def one_value_off():
 POSITIONS = np.arange(CONTEXT)
 IN_BF16 = np.multiply.outer(rounded_to_bfloat16(POSITIONS).astype(np.float64), LADDER)
 OCTAVES = 2.0 ** -np.arange(8.0)
-BROKEN = {  # a table, what was meant, the kind, words, and the position where that is sure
-    "positions": (of_phases(IN_BF16), PLAIN, "half precision", "positions rounded to bfloat16", 257),
-    "from 1": ([each[1:] for each in table(PLAIN, CONTEXT + 1)], PLAIN, "rows", "of position 1", None),
-    "overwritten": (rows_changed(slice(200, 210), 0.5), PLAIN, "uninitialised", "", 200),
-    "copied": (rows_changed(slice(300, 400), slice(0, 100)), PLAIN, "rows", "first at 300", 300),
-    "a value": (one_value_off(), PLAIN, "rows", "", 1500),
-    "neighbours": (repeated(*table(PLAIN)), PLAIN, "pairing", "pairing 'interleaved', expected 'half'", None),
-    "whole head": (table(PLAIN), PARTIAL, "width", "32 frequencies", 1),
+BROKEN = {  # what makes a table, what was meant, the kind, words, and the position where that is sure
+    "positions": (lambda: of_phases(IN_BF16), PLAIN, "half precision", "positions rounded to bfloat16", 257),
+    "from 1": (lambda: [each[1:] for each in table(PLAIN, CONTEXT + 1)], PLAIN, "rows", "of position 1", None),
+    "overwritten": (lambda: rows_changed(slice(200, 210), 0.5), PLAIN, "uninitialised", "", 200),
+    "copied": (lambda: rows_changed(slice(300, 400), slice(0, 100)), PLAIN, "rows", "first at 300", 300),
+    "a value": (one_value_off, PLAIN, "rows", "", 1500),
+    "neighbours": (lambda: repeated(*table(PLAIN)), PLAIN, "pairing", "pairing 'interleaved', expected 'half'", None),
+    "whole head": (lambda: table(PLAIN), PARTIAL, "width", "32 frequencies", 1),
     **{
         f"phases in {name}": (
-            of_phases(rounded(np.multiply.outer(POSITIONS, OCTAVES))),
+            lambda rounded=rounded: of_phases(rounded(np.multiply.outer(POSITIONS, OCTAVES))),
             OCTAVES,
             "half precision",
             name,
@@ -391,7 +391,7 @@ BROKEN = {  # a table, what was meant, the kind, words, and the position where t
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_table_is_named(name):
     made, rope, kind, words, position = BROKEN[name]
-    finding = the_fault(models.audit(tuple(made), rope), kind)
+    finding = the_fault(models.audit(tuple(made()), rope), kind)
     assert words in finding.text
     assert position in (None, finding.position)
 

@@ -521,7 +521,7 @@ def test_short_contexts(context):
 
 def test_every_library(xp):
     """Functions of other libraries are given their arrays."""
-    rope = rfrope.Rope(PLAIN, context=256)
+    rope = rfrope.Rope(ladder(16), context=64)
     seen = set()
 
     def apply(q, k, positions):

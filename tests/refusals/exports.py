@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from ropes import KINDS
 
 import rfrope
 from rfrope import Rope, exports, models
 
-ROPE = KINDS["no factor"](1)
+ROPE = Rope(rfrope.geometric(8), context=300)
 SECTIONS = Rope(rfrope.geometric(8), sections=(4, 2, 2), context=8)
 AXES = rfrope.mrope(rfrope.geometric(8), (4, 2, 2))
 NEIGHBOURS = replace(ROPE, pairing="interleaved")
