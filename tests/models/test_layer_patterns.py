@@ -90,10 +90,7 @@ def expected_kinds(config: Any) -> tuple[str, ...] | None:
     return tuple(listed) if isinstance(listed, list | tuple) else None
 
 
-NAMED_OTHERWISE = {
-    "recurrent": "linear_attention",
-    "attention": "sliding_attention",
-}  # by recurrent_gemma's block_types
+NAMED_OTHERWISE = {"recurrent": "linear_attention", "attention": "sliding_attention"}  # by recurrent_gemma's lists
 
 
 @pytest.mark.parametrize("count", [None, 4, 7, 26])
@@ -201,9 +198,8 @@ def check_layers(config: Any, found: dict[int, tuple[float, ...]]) -> None:
     turning = {i for i, one in enumerate(layers) if one.rope is not None}
     assert turning == {i for i, marks in found.items() if marks}
     assert {i for i, one in enumerate(layers) if one.has_keys} <= set(found)
-    ropes = {
-        i: layers[i].rope.frequencies.tobytes() for i in turning
-    }  # layers of one Rope turn by one table, and no others
+    # layers of one Rope turn by one table, and no others
+    ropes = {i: layers[i].rope.frequencies.tobytes() for i in turning}
     assert len({(ropes[i], found[i]) for i in turning}) == len(set(ropes.values())) == len({found[i] for i in turning})
 
 

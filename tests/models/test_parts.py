@@ -37,11 +37,7 @@ with warnings.catch_warnings():  # importing them raises a few of their own
     STRICT = importlib.import_module("huggingface_hub.errors").StrictDataclassError
     from tools import pairing_layers
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-]
+pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User")]
 transformers.logging.set_verbosity(transformers.logging.CRITICAL)  # it warns of keys that are under test here
 FLOAT32 = 3e-6  # what exponents in float32 cost at a base of 1e9
 
@@ -369,9 +365,7 @@ def compared_with_its_class(told: Mapping[str, Any], own: dict[str, np.ndarray],
     return True
 
 
-ODD_BASE = {
-    "olmo3": "its class gives a base beside the dict to the layers with full attention alone; here it is for both"
-}
+ODD_BASE = ("olmo3",)  # a base beside the dict is for its layers with full attention alone; here for both
 OFTEN = ("moonshine", "deepseek_v2", "jetmoe", "zamba2", "gpt_neox", "dots3_note_text", "qwen2_vl_vision", "mistral4")
 
 

@@ -66,14 +66,14 @@ ROWS = [
         for config, to, words in LAYERS
     ),
     (
-        lambda: exports.export(wider_kind(), "transformers"),
+        lambda: exports.export(wider_kind(), "vLLM"),
         ValueError,
-        "they differ in the width of heads or the context, which it has once",
+        "they differ in the width of heads or the context, which",
     ),
     (
-        lambda: exports.rounding(models.list_layers(LAYERED), "transformers"),
+        lambda: exports.rounding(models.list_layers(LAYERED), "vLLM"),
         TypeError,
-        "which only export accepts; expected one of its ropes",
+        "which only export accepts; expected one",
     ),
     *(
         (lambda to=to: exports.export([ROPE, ROPE], to), ValueError, "rope has 2 Ropes, one per layer, but engines use")
@@ -95,10 +95,6 @@ ROWS = [
     (lambda: exports.write("a.txt", ROPE, "vllm"), ValueError, "'a.txt'; expected for vLLM a name that ends in .json"),
     (lambda: exports.write("a.npz", ROPE, "mlx", model="a"), ValueError, "model is 'a', but nothing is copied for MLX"),
     (lambda: exports.write("a.gguf", ROPE, "llama.cpp"), ValueError, "model is None; expected for llama.cpp the GGUF"),
-    (
-        lambda: exports.write("a.json", ROPE, "vllm", part="x"),
-        ValueError,
-        "part is 'x', but model is None; expected the config",
-    ),
+    (lambda: exports.write("a.json", ROPE, "vllm", part="x"), ValueError, "part is 'x', but model is None; expected"),
     (lambda: exports.write("a.json", ROPE, "vllm", model="a", part=3), TypeError, "part is 3; expected the name of a"),
 ]

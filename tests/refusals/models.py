@@ -13,7 +13,9 @@ LADDER = [1.0, 0.5]
 TURN = made_up.model(made_up.PLAIN)
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
 GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 8}
-GPT2 = {"n_embd": 8, "n_head": 2, "n_layer": 1, "vocab_size": 8}
+UNNUMBERED = models.list_layers({"model_type": "llama", "head_dim": 8})
+RATIOS, NAMELESS = {"model_type": "deepseek_v4", "compress_ratios": [7]}, {"model_type": "gpt_oss", "layer_types": [1]}
+FLAG = ("no_rope_layers[1] is ", "; expected a whole number")
 
 
 def one_axis(q, k, positions):
@@ -60,19 +62,11 @@ ROWS = [
     (lambda: models.diff(LLAMA, {"model_type": "bert"}), ValueError, "describes no RoPE"),
     (lambda: models.diff(LLAMA, rfrope.Rope(np.ones(4), polar=True)), ValueError, "new is polar"),
     (lambda: models.diff(LLAMA, 3), TypeError, "new is 3; expected a config, its path, a Rope, or frequencies"),
-    (
-        lambda: models.diff("model.gguf", LLAMA),
-        ValueError,
-        ("old: model.gguf is a GGUF file; expected", "gguf_file=name"),
-    ),
+    (lambda: models.diff("model.gguf", LLAMA), ValueError, ("old: model.gguf is a GGUF file; expected", "gguf_file=")),
     (lambda: models.can_relocate({"model_type": "bert"}), ValueError, "config describes no RoPE"),
     (lambda: models.can_relocate(LLAMA, pairing="both"), ValueError, "pairing is 'both'"),
     # layers
-    (
-        lambda: models.list_layers({"model_type": "llama", "head_dim": 8}).kinds_by_layer(),
-        ValueError,
-        "part is None, and the parts with numbered layers are none",
-    ),
+    (lambda: UNNUMBERED.kinds_by_layer(), ValueError, "part is None, and the parts with numbered layers are none"),
     (lambda: models.list_layers(GEMMA).kinds_by_layer("vision"), ValueError, "part is 'vision'; expected one of ''"),
     (lambda: count_layers({"n_layer": -1}), ValueError, "n_layer is -1; expected a whole number from 0"),
     (lambda: of_layers("gpt_oss", layer_types=["full_attention"]), ValueError, "layer_types has 1 entries"),
@@ -80,22 +74,10 @@ ROWS = [
     (lambda: of_layers("llama4_text", no_rope_layers=[1]), ValueError, "no_rope_layers is [1]; expected"),
     (lambda: of_layers("smollm3", no_rope_layers=[1, 0]), ValueError, "no_rope_layers is [1, 0]; expected"),
     (lambda: of_layers("lfm2", full_attn_idxs=[-1]), ValueError, "full_attn_idxs[0] is -1"),
-    (
-        lambda: models.list_layers({"model_type": "deepseek_v4", "compress_ratios": [7]}),
-        ValueError,
-        "compress_ratios holds 7; expected one of 0, 128, 4",
-    ),
-    (
-        lambda: models.list_layers({"model_type": "gpt_oss", "layer_types": [1]}),
-        ValueError,
-        "layer_types holds 1; expected names",
-    ),
+    (lambda: models.list_layers(RATIOS), ValueError, "compress_ratios holds 7; expected one of 0, 128, 4"),
+    (lambda: models.list_layers(NAMELESS), ValueError, "layer_types holds 1; expected names"),
     *(
-        (
-            lambda flag=flag: of_layers("smollm3", no_rope_layers=[1, flag, 1]),
-            error,
-            ("no_rope_layers[1] is ", "; expected a whole number"),
-        )
+        (lambda flag=flag: of_layers("smollm3", no_rope_layers=[1, flag, 1]), error, FLAG)
         for flag, error in ((0.5, TypeError), ("0", TypeError), (None, TypeError), (2, ValueError), (-1, ValueError))
     ),
 ]
