@@ -24,6 +24,10 @@ def of(model_type, n_layers=None, **values):
 
 
 CSA = ["sliding_attention", "compressed_sparse_attention"]
+RECURRENT = of("recurrent_gemma", 4, attention_window_size=9)
+GRANITE = of("granite_swa", 3, layer_rope_theta=[1e4, 0, 5e5])
+MLLAMA = of("mllama_text_model", 5, cross_attention_layers=[3])
+PART = of("gemma3", text_config=GEMMA | {"num_hidden_layers": 1, "sliding_window": 4})
 LINEAR = {"rope_theta": 1e6, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}
 KINDS = [  # a config, and for each kind its name, its layers, base and window
     (GEMMA | {"sliding_window": 512}, (LOCAL, (0, 1, 2, 3, 4, 6, 7), 1e4, 512), (FULL, (5,), 1e6, None)),
@@ -34,23 +38,10 @@ KINDS = [  # a config, and for each kind its name, its layers, base and window
     (of("gpt_oss", 3), (LOCAL, (0, 2), 15e4, 128), (FULL, (1,), 15e4, None)),
     (of("deepseek_v4", layer_types=CSA), (LOCAL, (0,), 1e4, 128), (CSA[1], (1,), 16e4, None)),
     (of("qwen3_next", 4), ("linear_attention", (0, 1, 2), None, None), (FULL, (3,), 1e4, None)),
-    (
-        of("recurrent_gemma", 4, attention_window_size=9),
-        ("recurrent", (0, 1, 3), None, None),
-        ("attention", (2,), 1e4, 9),
-    ),
-    (
-        of("granite_swa", 3, layer_rope_theta=[1e4, 0, 5e5]),
-        *((FULL, (0,), 1e4, None), (LOCAL, (1,), None, 128), (LOCAL, (2,), 5e5, 128)),
-    ),
-    (
-        of("mllama_text_model", 5, cross_attention_layers=[3]),
-        *((FULL, (0, 1, 2, 4), 5e5, None), ("cross_attention", (3,), None, None)),
-    ),
-    (
-        of("gemma3", text_config=GEMMA | {"num_hidden_layers": 1, "sliding_window": 4}),
-        *((LOCAL, (0,), 1e4, 4), (FULL, (), 1e6, None)),
-    ),
+    (RECURRENT, ("recurrent", (0, 1, 3), None, None), ("attention", (2,), 1e4, 9)),
+    (GRANITE, (FULL, (0,), 1e4, None), (LOCAL, (1,), None, 128), (LOCAL, (2,), 5e5, 128)),
+    (MLLAMA, (FULL, (0, 1, 2, 4), 5e5, None), ("cross_attention", (3,), None, None)),
+    (PART, (LOCAL, (0,), 1e4, 4), (FULL, (), 1e6, None)),
     (of("molmo2_text", 3, rope_scaling_layers=[1], **LINEAR), ("", (0, 2), 1e6, None), ("", (1,), 1e6, None)),
 ]
 

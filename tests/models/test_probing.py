@@ -17,20 +17,7 @@ from blind_models import MODELS as BLIND
 from blind_wrong import WRONG as BLIND_WRONG
 from campaign import campaign, sparse
 from conftest import library
-from constructed_models import (
-    CONTEXT,
-    HEADS,
-    PLAIN,
-    QWEN2_VL,
-    RIGHT,
-    WRONG,
-    W,
-    ladder,
-    model,
-    mrope,
-    one_of_both,
-    scores_of,
-)
+from constructed_models import CONTEXT, HEADS, PLAIN, QWEN2_VL, RIGHT, WRONG, W, ladder, model, mrope, scores_of
 from published import PUBLISHED
 
 import rfrope
@@ -182,7 +169,7 @@ OTHERS = {  # one head, one row or one side is wrong: by kind, functions and wor
     "half precision": [
         (second(lambda p: p.astype(made_up.BF16).astype(np.float32)), "keys: head 1: positions rounded to bfloat16"),
         (
-            one_of_both(model(PLAIN, changed=made_up.in_bf16), model(PLAIN)),
+            made_up.one_of_both(model(PLAIN, changed=made_up.in_bf16), model(PLAIN)),
             "queries: cos and sin are rounded to bfloat16",
         ),
     ],
@@ -235,7 +222,7 @@ UNUSED = {  # axes of positions
     "sections": [
         (apply, f"keys, head {head}: positions along axes 1, 2 are given and never used")
         for head, apply in enumerate(
-            (one_of_both(mrope(made_up.axis_by_sections), mrope(lambda i: 0)), time_in_one_key_head)
+            (made_up.one_of_both(mrope(made_up.axis_by_sections), mrope(lambda i: 0)), time_in_one_key_head)
         )
     ]
 }
@@ -249,8 +236,8 @@ def on_keys(features, change):
     return then(apply, QUARTER)
 
 
-QUARTER = ladder(32)  # of 64 features; what becomes of those that do not turn:
-PASSING = {
+QUARTER = ladder(32)
+PASSING = {  # what becomes of the features that do not turn, 32 of 64
     "width": [
         (on_keys(slice(32, None), lambda x: 0.0 * x), "32 features that do not turn are left out"),
         (on_keys(slice(32, None), lambda x: 3.0 * x), "32 features that do not turn are multiplied by 3"),

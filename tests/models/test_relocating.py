@@ -148,41 +148,26 @@ def test_a_factor_that_depends_on_the_length_alone():
 
 
 UNKNOWN = LLAMA | {"model_type": "made_up", "rope_theta": 1e4}
-CHUNKS = {"dual_chunk_attention_config": {"chunk_size": 262144, "local_size": 8192}}  # of Qwen2.5-7B-Instruct-1M
+CHUNKED = LLAMA | {"model_type": "qwen2"}  # Qwen2.5-7B-Instruct-1M
+CHUNKED |= {"dual_chunk_attention_config": {"chunk_size": 262144, "local_size": 8192}}
+DEEPSEEK = BY_MODEL["DeepSeek V3 and R1"].config
 LATENT = "the last 64 features of a key turn, which latent attention caches apart; transformers caches them paired "
+LATENT += "'half', an engine that turns them in place 'interleaved'"
+ERNIE, NANO, NORMED = ({"model_type": name} for name in ("ernie4_5_vl_moe_text", "nanochat", "hunyuan_v1_dense"))
+GUESS = "the model type 'made_up' is not in the table, so that its pairing would be a guess; give pairing="
 
 
 @pytest.mark.parametrize(
     ("config", "pairing", "possible", "words"),
     [
         (LLAMA, None, True, "16 features of a key turn"),
-        (
-            BY_MODEL["DeepSeek V3 and R1"].config,
-            None,
-            True,
-            f"{LATENT}'half', an engine that turns them in place 'inter",
-        ),
-        ({"model_type": "hunyuan_v1_dense"}, None, False, "a norm with a weight for each feature follows the rotation"),
-        ({"model_type": "nanochat"}, None, False, "pairs features in a way of its own: half with every angle negated"),
-        (
-            {"model_type": "ernie4_5_vl_moe_text"},
-            None,
-            True,
-            "in an order of its own, so keys move by one number for all",
-        ),
-        (
-            UNKNOWN,
-            None,
-            False,
-            "the model type 'made_up' is not in the table, so that its pairing would be a guess; give",
-        ),
+        (DEEPSEEK, None, True, LATENT),
+        (NORMED, None, False, "a norm with a weight for each feature follows the rotation"),
+        (NANO, None, False, "pairs features in a way of its own: half with every angle negated"),
+        (ERNIE, None, True, "in an order of its own, so keys move by one number for all axes"),
+        (UNKNOWN, None, False, GUESS),
         (UNKNOWN, "interleaved", True, "16 features of a key turn"),
-        (
-            LLAMA | {"model_type": "qwen2"} | CHUNKS,
-            None,
-            True,
-            "by positions modulo 253952, so old and new positions are",
-        ),
+        (CHUNKED, None, True, "by positions modulo 253952, so old and new positions are"),
         (DYNAMIC, None, True, "in texts of up to 2048 positions; beyond, frequencies depend on the length"),
     ],
 )
