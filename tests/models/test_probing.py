@@ -154,24 +154,21 @@ def in_float16(*tables):
 
 ORDER = np.r_[0:W:2, 1:W:2]
 NEIGHBOURS = model(PLAIN, "interleaved")
+ONE_AXIS = model(PLAIN, positions_of=lambda p: p[..., 0])
+QUERIES_IN_BF16 = made_up.one_of_both(model(PLAIN, changed=made_up.in_bf16), model(PLAIN))
+KEYS_BY_TIME = made_up.one_of_both(mrope(made_up.axis_by_sections), mrope(lambda i: 0))
 OTHERS = {  # one head, one row or one side is wrong: by kind, functions and words of the first finding
     "positions": [
         (second(lambda p: p + 1), "keys: head 1: they turn by positions that are 1 more"),
-        (second(lambda p: np.broadcast_to(np.arange(p.shape[1]), p.shape)), "keys: head 1: positions are not used"),
-        (
-            counted(lambda p: p + np.arange(len(p))[:, None]),
-            "the second row of the batch turns by positions that are 1",
-        ),
+        (second(lambda p: 0 * p + np.arange(p.shape[1])), "keys: head 1: positions are not used"),
+        (counted(lambda p: p + np.arange(len(p))[:, None]), "the second row of the batch turns by positions that are"),
         (counted(lambda p: p[:, ::-1]), "in the reverse order"),
         (counted(lambda p: np.roll(p, 1, axis=1)), "of the one before them"),
         (counted(lambda p: np.roll(p, -1, axis=1)), "of the one after them"),
     ],
     "half precision": [
-        (second(lambda p: p.astype(made_up.BF16).astype(np.float32)), "keys: head 1: positions rounded to bfloat16"),
-        (
-            made_up.one_of_both(model(PLAIN, changed=made_up.in_bf16), model(PLAIN)),
-            "queries: cos and sin are rounded to bfloat16",
-        ),
+        (second(lambda p: made_up.in_bf16(p)[0]), "keys: head 1: positions rounded to bfloat16"),
+        (QUERIES_IN_BF16, "queries: cos and sin are rounded to bfloat16"),
     ],
     "heads": [
         (by_key_head(lambda h: NEIGHBOURS if h else model(PLAIN)), "keys: head 1 turns by pairing 'interleaved', and"),
@@ -221,9 +218,7 @@ EXCHANGED = {  # heads and rows that come out as others
 UNUSED = {  # axes of positions
     "sections": [
         (apply, f"keys, head {head}: positions along axes 1, 2 are given and never used")
-        for head, apply in enumerate(
-            (made_up.one_of_both(mrope(made_up.axis_by_sections), mrope(lambda i: 0)), time_in_one_key_head)
-        )
+        for head, apply in enumerate((KEYS_BY_TIME, time_in_one_key_head))
     ]
 }
 
@@ -248,21 +243,18 @@ PASSING = {  # what becomes of the features that do not turn, 32 of 64
     "pairing": [(on_keys([40, 41], lambda x: x[..., ::-1]), "feature 40")],
 }
 PART = rfrope.Rope(QUARTER, head_dim=W, context=CONTEXT)
+AXES = [{"expected": meant, "head_dim": W, "heads": 2, "axes": 3} for meant in (QWEN2_VL, None)]
+PARTS = [{"expected": meant, "head_dim": W, "context": CONTEXT} for meant in (PART, None)]
+GROUPS = [
+    ({"expected": ROPE, **HEADS}, OTHERS),
+    ({"expected": ROPE}, STRANGE),
+    ({"head_dim": W, **HEADS}, EXCHANGED),
+    *((options, UNUSED) for options in AXES),
+    ({"expected": QWEN2_VL}, {"sections": [(ONE_AXIS, "1, 2 are given and never used")]}),
+    *((options, PASSING) for options in PARTS),
+]
 FAULTS = [  # the function, options, the kind and words of the finding
-    (apply, options, kind, says)
-    for options, table in (
-        ({"expected": ROPE, **HEADS}, OTHERS),
-        ({"expected": ROPE}, STRANGE),
-        ({"head_dim": W, **HEADS}, EXCHANGED),
-        *(({"expected": meant, "head_dim": W, "heads": 2, "axes": 3}, UNUSED) for meant in (QWEN2_VL, None)),
-        (
-            {"expected": QWEN2_VL},
-            {"sections": [(model(PLAIN, positions_of=lambda p: p[..., 0]), "1, 2 are given and n")]},
-        ),
-        *(({"expected": meant, "head_dim": W, "context": CONTEXT}, PASSING) for meant in (PART, None)),
-    )
-    for kind, rows in table.items()
-    for apply, says in rows
+    (apply, options, kind, says) for options, table in GROUPS for kind, rows in table.items() for apply, says in rows
 ]
 
 
@@ -281,10 +273,7 @@ def test_a_fault_is_named(apply, options, kind, says):
 @pytest.mark.parametrize(("kind", "index"), [(kind, i) for kind, rows in PASSING.items() for i in range(len(rows))])
 def test_features_that_are_to_pass_are_seen_in_scores_too(kind, index):
     apply, says = PASSING[kind][index]
-    for meant in (PART, None):
-        assert named(
-            scores_of(apply), {"expected": meant, "head_dim": W, "gives": "scores", "context": CONTEXT}, kind, says
-        )
+    assert all(named(scores_of(apply), options | {"gives": "scores"}, kind, says) for options in PARTS)
 
 
 def test_scores_behind_a_mask_are_said_to_be_that():
@@ -438,14 +427,11 @@ def all_but_one(q, k, positions):
 
 
 LAST = next(one for one in RIGHT if one.name == "the last features")
+PAIR = {"head_dim": W, "heads": 2}
 NO_ROPE = [
-    (
-        turn_by(rfrope.Rope(BY_HEAD)),
-        {"head_dim": W, "heads": 2},
-        "heads, or queries and keys, turn by different frequencies",
-    ),
+    (turn_by(rfrope.Rope(BY_HEAD)), PAIR, "heads, or queries and keys, turn by different frequencies"),
     (LAST.apply, {"expected": LAST.config, **LAST.options}, "features from 48 on turn"),
-    (all_but_one, {"head_dim": W, "heads": 2}, "not all heads turn"),
+    (all_but_one, PAIR, "not all heads turn"),
     (lambda q, k, positions: (q, k), {"head_dim": 8}, "no layer turns pairs"),
 ]
 
