@@ -15,7 +15,7 @@ from ropes import CONTEXT, KINDS, carried_by
 import rfrope
 from rfrope import Rope, engines, exports
 
-NAMES = [name for name in exports.names() if name != "PyTorch"]  # takes nothing until it is released: test_pytorch.py
+NAMES = [name for name in exports.names() if name != "PyTorch"]  # takes nothing until it is released: test_formats.py
 FORMATS = {engine.name: engine.format for engine in exports.records()}
 ROPE = KINDS["no factor"](1)
 DICTS = ("transformers", "vLLM", "SGLang", "MLX-LM", "TensorRT-LLM")
