@@ -43,7 +43,7 @@ def test_an_attention_factor_that_is_not_read():
         assert one.rope.ignored_keys == ("attention_factor",)
         assert (one.differs_from, one.frequency_error) == (0, pytest.approx(0.0, abs=1e-12))
         assert one.findings == (
-            "scores are 1.296 times as large, at every distance ... it does not read attention_factortor",
+            "scores are 1.296 times as large, at every distance; it does not read attention_factor",
         )
     assert (report(found, "vLLM").rope.attention_factor, len(found.findings)) == (1.0, 5)
     assert report(found, "Megatron-Bridge").reason.endswith("beta_fast missing")
@@ -196,7 +196,7 @@ def test_deepseek_v4_s_scheme_in_vllm_is_yarn_without_a_factor():
     assert compressed.frequencies[-1] == pytest.approx(16e4 ** (-31 / 32) / 16.0)
     factor = models.compare(config | {"rope_scaling": yarn | {"attention_factor": 1.5}}, ["transformers", "vLLM"])
     assert factor.findings == (
-        "compress: vLLM: scores are 0.8649 times as large, at every distance ... it does not read attention_factortor",
+        "compress: vLLM: scores are 0.8649 times as large, at every distance; it does not read attention_factor",
     )
 
 

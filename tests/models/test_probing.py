@@ -554,7 +554,7 @@ IGNORED = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("De
 pytestmark = IGNORED
 
 
-@pytest.mark.parametrize("name", sparse(MODELS, lambda name: name in ("llama", "deepseek_v3", "nanochat", "gptj")))
+@pytest.mark.parametrize("name", sparse(MODELS, lambda name: name in ("llama", "deepseek_v3", "granite", "gptj")))
 def test_models_of_transformers_raise_no_alarm(tiny, name):
     options, pairings = MODELS[name]
     found = models.probe(tiny.made(name, **options))

@@ -49,6 +49,7 @@ ROWS = [
     (lambda: models.audit(np.ones((2, 3, 4)), LADDER), ValueError, "expected frequencies"),
     (lambda: models.audit((np.ones((3, 2)), np.ones((4, 2))), LADDER), ValueError, "expected the same"),
     (lambda: models.audit(np.ones(2), np.ones((2, 2, 1))), ValueError, "one axis and one head"),
+    (lambda: models.audit(np.array(["a"]), [1.0]), TypeError, "expected real or complex"),
     (lambda: models.audit(np.ones(0), [1.0]), ValueError, "at least one frequency"),
     # compare, diff and relocation
     (
