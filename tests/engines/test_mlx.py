@@ -1,4 +1,4 @@
-"""MLX-LM's models against the rule, and ``mx.fast.rope`` with exported periods."""
+"""MLX-LM's models against the rule; `test_formats.py` turns by what it is given."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ import numpy as np
 import pytest
 from engine_configs import CASES, CONTEXT, YARN, is_refused, report
 from packages import installed
-from ropes import KINDS, SEEDS, carried_by, check, features
 
-from rfrope import exports, models
+from rfrope import models
+
+
+def hold(mx: Any, turn: Any, rope: Any, positions: tuple[int, ...], width: int = 0) -> None:
+    """Hold what a module turns a step of ones and zeros to against a rule."""
+    blocks, is_interleaved = rope.frequencies.size, rope.pairing == "interleaved"
+    step = np.zeros((1, 1, 1, width or 2 * blocks), np.float32)
+    step[..., slice(0, 2 * blocks, 2) if is_interleaved else slice(0, blocks)] = 1.0
+    for position in positions:
+        rows, phases = np.array(turn(mx.array(step), offset=position))[0, 0, 0], position * rope.frequencies
+        sides = [rope.attention_factor * part(phases) for part in (np.cos, np.sin)]
+        expected = np.stack(sides, -1).ravel() if is_interleaved else np.concatenate(sides)
+        allowed = 1e-5 + 4e-6 * (np.repeat(phases, 2) if is_interleaved else np.tile(phases, 2))
+        assert np.max(np.abs(rows[: 2 * blocks] - expected) - allowed) < 0.0
 
 
 @pytest.mark.parametrize("made", CASES)
@@ -20,21 +32,14 @@ def test_configs(made):
     mx = installed("mlx.core")
     installed("mlx_lm.models.rope_utils")
     module = installed(f"mlx_lm.models.{made['model_type'].replace('mistral', 'llama')}")
-    found, width = report("MLX-LM", made), 64
+    found = report("MLX-LM", made)
 
     def build() -> Any:
         return module.Attention(module.ModelArgs.from_dict(copy.deepcopy(made))).rope
 
     if is_refused(found, build):
         return
-    rotary, blocks = build(), found.rope.frequencies.size
-    first = mx.concatenate([mx.ones((1, 1, 1, blocks)), mx.zeros((1, 1, 1, width - blocks))], axis=-1)
-    for position in (0, 1, 3, 10, 50, 200, CONTEXT - 1):
-        turned = np.array(rotary(first, offset=position))[0, 0, 0]
-        phases = position * found.rope.frequencies
-        expected = found.rope.attention_factor * np.concatenate([np.cos(phases), np.sin(phases)])
-        allowed = 1e-5 + 4e-6 * np.concatenate([phases, phases])
-        assert np.max(np.abs(turned[: 2 * blocks] - expected) - allowed) < 0.0
+    hold(mx, build(), found.rope, (0, 1, 3, 10, 50, 200, CONTEXT - 1), 64)
 
 
 LINEAR = {"rope_type": "linear", "factor": 8.0}
@@ -57,33 +62,6 @@ LAYERED = [
     {"model_type": "smollm3", "rope_theta": 5e6, "no_rope_layers": [1, 0, 0, 1, 1, 1, 0, 1]},
     {"model_type": "smollm3", "no_rope_layer_interval": 3},
 ]
-
-
-@pytest.mark.parametrize("given", LAYERED)
-def test_each_layer_turns_by_the_rule_of_its_kind(given):
-    mx = installed("mlx.core")
-    installed("mlx_lm.models.rope_utils")
-    module, made = installed(f"mlx_lm.models.{given['model_type']}"), SMALL | given
-    more = {"rms_norm_eps": 1e-6, "tie_word_embeddings": True, "num_local_experts": 2, "num_experts_per_tok": 1}
-    args = module.ModelArgs.from_dict(copy.deepcopy(made | more))
-    layers, turned = module.Model(args).model.layers, set()
-    for found in models.compare(made, ["MLX-LM"], seq_len=CONTEXT).ropes:
-        rope = found.engines[0].rope
-        step = np.zeros((1, 1, 1, 64), np.float32)
-        step[..., : 64 if rope.pairing == "interleaved" else 32 : 2 if rope.pairing == "interleaved" else 1] = 1.0
-        turned |= {*rope.layers}
-        for i in rope.layers:
-            for position in (1, 50, CONTEXT - 1):
-                rows = np.array(layers[i].self_attn.rope(mx.array(step), offset=position))[0, 0, 0]
-                phases = position * rope.frequencies
-                cos, sin = rope.attention_factor * np.cos(phases), rope.attention_factor * np.sin(phases)
-                is_interleaved = rope.pairing == "interleaved"
-                expected = np.stack([cos, sin], -1).ravel() if is_interleaved else np.concatenate([cos, sin])
-                width = np.repeat(phases, 2) if is_interleaved else np.tile(phases, 2)
-                assert np.max(np.abs(rows - expected) - 1e-5 - 4e-6 * width) < 0.0
-    still = {i for i in range(8) if not getattr(layers[i].self_attn, "use_sliding_window", True)}
-    still |= {i for i in range(8) if type(layers[i].self_attn.rope).__name__ == "NoPE"}
-    assert turned == {*range(8)} - still
 
 
 WITH_TEXT = [
@@ -126,57 +104,29 @@ def attentions(whole: str, made: dict[str, Any]) -> list[Any]:
     return [getattr(module, name)(args, i, **more) for i in range(made["num_hidden_layers"])]
 
 
-@pytest.mark.parametrize(("whole", "given"), WITH_TEXT)
-def test_layers_of_models_that_hold_a_text(whole, given):
+@pytest.mark.parametrize(("whole", "given"), [*((None, given) for given in LAYERED), *WITH_TEXT])
+def test_each_layer_turns_by_the_rule_of_its_kind(whole, given):
+    """Of models that are texts (None), of texts that are held by another, and of texts alone ("")."""
     mx = installed("mlx.core")
     installed("mlx_lm.models.rope_utils")
-    made = {**SMALL, "model_type": f"{whole}_text", "sliding_window": 64, "layer_types": None} | given
-    made = {key: value for key, value in made.items() if key != "layer_types" or value is not None}
-    if made["model_type"] == "exaone4":
-        made["layer_types"] = [BOTH[(i + 1) % 4 == 0] for i in range(8)]
-    layers, turned = attentions(whole, made), set()
-    for compared in models.compare({"model_type": whole, "text_config": made} if whole else made, ["MLX-LM"]).ropes:
-        rope = compared.engines[0].rope
+    made = SMALL | given
+    if whole is None:
+        module = installed(f"mlx_lm.models.{given['model_type']}")
+        more = {"rms_norm_eps": 1e-6, "tie_word_embeddings": True, "num_local_experts": 2, "num_experts_per_tok": 1}
+        args = module.ModelArgs.from_dict(copy.deepcopy(made | more))
+        layers = [layer.self_attn for layer in module.Model(args).model.layers]
+    else:
+        made = {"model_type": f"{whole}_text", "sliding_window": 64} | made
+        if made["model_type"] == "exaone4":
+            made["layer_types"] = [BOTH[(i + 1) % 4 == 0] for i in range(8)]
+        layers = attentions(whole, made)
+    turned: set[int] = set()
+    config = {"model_type": whole, "text_config": made} if whole else made
+    for found in models.compare(config, ["MLX-LM"], seq_len=None if whole is not None else CONTEXT).ropes:
+        rope = found.engines[0].rope
         turned |= {*rope.layers}
-        is_interleaved, width = rope.pairing == "interleaved", 2 * rope.frequencies.size
-        step = np.zeros((1, 1, 1, width), np.float32)
-        step[..., 0::2] = 1.0
-        if not is_interleaved:
-            step = np.sort(step)[..., ::-1].copy()
         for i in rope.layers:
-            for position in (1, 50, CONTEXT - 1):
-                rows = np.array(layers[i].rope(mx.array(step), offset=position))[0, 0, 0]
-                phases = position * rope.frequencies
-                sides = [rope.attention_factor * turn(phases) for turn in (np.cos, np.sin)]
-                expected = np.stack(sides, -1).ravel() if is_interleaved else np.concatenate(sides)
-                allowed = 1e-5 + 4e-6 * (np.repeat(phases, 2) if is_interleaved else np.tile(phases, 2))
-                assert np.max(np.abs(rows - expected) - allowed) < 0.0
-    assert turned == {i for i in range(8) if getattr(layers[i], "use_rope", True)}
-
-
-@pytest.mark.parametrize("kind", carried_by("MLX"))
-def test_rotation(kind):
-    mx = installed("mlx.core")
-    for seed in SEEDS:
-        rope = KINDS[kind](seed)
-        x, positions = features(rope)
-        exported = exports.export(rope, "MLX")
-        exported["freqs"] = mx.array(exported["freqs"])
-        rows = [mx.fast.rope(mx.array(x[None, :, [i]]), **exported, offset=int(p)) for i, p in enumerate(positions)]
-        check(np.concatenate([np.asarray(row)[0] for row in rows], axis=1), x, positions, rope, "MLX")
-
-
-@pytest.mark.parametrize("kind", carried_by("MLX-LM"))
-def test_exported_configs(kind):
-    """The class of Llama, made from the config, turns queries by the Rope, its attention factor included."""
-    mx, module = installed("mlx.core"), installed("mlx_lm.models.llama")
-    for seed in SEEDS:
-        rope = KINDS[kind](seed)
-        x, positions = features(rope)
-        width = int(rope.head_dim)
-        made = {"model_type": "llama", "hidden_size": 2 * width, "num_attention_heads": 2, "vocab_size": 8}
-        made |= {"num_hidden_layers": 1, "intermediate_size": 8, "rms_norm_eps": 1e-6, "head_dim": width}
-        args = module.ModelArgs.from_dict(made | exports.export(rope, "MLX-LM"))
-        turn = module.Attention(args).rope
-        rows = [np.asarray(turn(mx.array(x[None, :, i : i + 1]), offset=int(p))) for i, p in enumerate(positions)]
-        check(np.concatenate([row[0] for row in rows], axis=1), x, positions, rope, "MLX-LM")
+            hold(mx, layers[i].rope, rope, (1, 50, CONTEXT - 1))
+    still = {i for i, one in enumerate(layers) if type(one.rope).__name__ == "NoPE"}
+    switch = "use_sliding_window" if whole is None else "use_rope"
+    assert turned == {i for i, one in enumerate(layers) if getattr(one, switch, True)} - still

@@ -4,60 +4,62 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from typing import Any
 
 import numpy as np
 import pytest
 from packages import installed, script_at
-from ropes import BLOCKS, CONTEXT, KINDS, SEEDS, check, features
+from ropes import CONTEXT, KINDS, SEEDS, check, features
 
 from rfrope import Rope, exports
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of these libraries
 
 
-def test_rotary_embedding_torch():
-    torch = installed("torch")
+def by_rotary_embedding_torch(rope: Rope, x: Any, positions: Any) -> Any:
     library = installed("rotary_embedding_torch")
-    for seed in SEEDS:
-        rope = KINDS["interleaved, no factor"](seed)
-        x, positions = features(rope)
-        omega = torch.tensor(exports.export(rope, "json")["frequencies"], dtype=torch.float64)
-        rotary = library.RotaryEmbedding(2 * BLOCKS, custom_freqs=omega, cache_if_possible=False)
-        phases = rotary.forward(torch.from_numpy(positions).double()).detach()
-        got = library.apply_rotary_emb(phases, torch.from_numpy(x).double()).numpy()
-        np.testing.assert_allclose(got, rope.rotate(x.astype(np.float64), positions), atol=1e-6)
+    omega = x.new_tensor(exports.export(rope, "json")["frequencies"])
+    rotary = library.RotaryEmbedding(rope.rotary_dim, custom_freqs=omega, cache_if_possible=False)
+    return library.apply_rotary_emb(rotary.forward(positions.double()).detach(), x)
 
 
-def test_x_transformers():
-    torch = installed("torch")
+def by_x_transformers(rope: Rope, x: Any, positions: Any) -> Any:
     library = installed("x_transformers.x_transformers")
-    for seed in SEEDS:
-        rope = KINDS["interleaved"](seed)
-        x, positions = features(rope)
-        rotary = library.RotaryEmbedding(rope.rotary_dim).double()
-        rotary.inv_freq = torch.from_numpy(exports.export(rope, "npz")["frequencies"])
-        phases, _ = rotary(torch.from_numpy(positions))
-        x_64 = torch.from_numpy(x).double()[None]
-        got = library.apply_rotary_pos_emb(x_64, phases, rope.attention_factor)[0].numpy()
-        np.testing.assert_allclose(got, rope.rotate(x.astype(np.float64), positions), atol=1e-10)
+    rotary = library.RotaryEmbedding(rope.rotary_dim).double()
+    rotary.inv_freq = x.new_tensor(exports.export(rope, "npz")["frequencies"])
+    return library.apply_rotary_pos_emb(x[None], rotary(positions)[0], rope.attention_factor)[0]
 
 
-def test_torchtune():
-    """Its file of positions alone: the package asks for a torchao that does not load with every torch."""
-    torch = installed("torch")
+def by_torchtune(rope: Rope, x: Any, positions: Any) -> Any:
+    """By its file of positions alone: the package asks for a torchao that does not load with every torch."""
     if importlib.util.find_spec("torchtune") is None:
         pytest.skip("torchtune is not installed")
     path = importlib.metadata.distribution("torchtune").locate_file("torchtune/modules/position_embeddings.py")
     with script_at(path) as module:
-        rotary_of = module.RotaryPositionalEmbeddings
+        rotary = module.RotaryPositionalEmbeddings(rope.rotary_dim, max_seq_len=CONTEXT)
+    rotary.theta = x.new_tensor(exports.export(rope, "json")["frequencies"]).float()
+    rotary.build_rope_cache(CONTEXT)
+    return rotary(x.float().swapaxes(0, 1)[None], input_pos=positions[None])[0].swapaxes(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("turned", "kind", "atol"),
+    [
+        (by_rotary_embedding_torch, "interleaved, no factor", 1e-6),
+        (by_x_transformers, "interleaved", 1e-10),
+        (by_torchtune, "interleaved, no factor", None),  # phases in float32, as MLX has them
+    ],
+)
+def test_a_library_turns_by_frequencies_as_the_rope_does(turned, kind, atol):
+    torch = installed("torch")
     for seed in SEEDS:
-        rope = KINDS["interleaved, no factor"](seed)
+        rope = KINDS[kind](seed)
         x, positions = features(rope)
-        rotary = rotary_of(rope.rotary_dim, max_seq_len=CONTEXT)
-        rotary.theta = torch.tensor(exports.export(rope, "json")["frequencies"], dtype=torch.float32)
-        rotary.build_rope_cache(CONTEXT)
-        got = rotary(torch.from_numpy(x.swapaxes(0, 1))[None], input_pos=torch.from_numpy(positions)[None])
-        check(got[0].numpy().swapaxes(0, 1), x, positions, rope, "MLX")
+        got = turned(rope, torch.from_numpy(x).double(), torch.from_numpy(positions)).numpy()
+        if atol is None:
+            check(got, x, positions, rope, "MLX")
+        else:
+            np.testing.assert_allclose(got, rope.rotate(x.astype(np.float64), positions), rtol=0.0, atol=atol)
 
 
 def test_everything_that_belongs_to_frequencies():

@@ -15,7 +15,7 @@ from ropes import CONTEXT, KINDS, carried_by
 import rfrope
 from rfrope import Rope, engines, exports
 
-NAMES = [name for name in exports.names() if name != "PyTorch"]  # takes nothing until it is released: test_pytorch.py
+NAMES = [name for name in exports.names() if name != "PyTorch"]  # takes nothing until it is released: test_formats.py
 FORMATS = {engine.name: engine.format for engine in exports.records()}
 ROPE = KINDS["no factor"](1)
 DICTS = ("transformers", "vLLM", "SGLang", "MLX-LM", "TensorRT-LLM")
@@ -127,12 +127,6 @@ def test_a_rope_that_was_changed_is_not_what_its_config_says():
         exports.export(long, "vLLM")["rope_parameters"]["short_factor"],
         exports.export(long, "vLLM")["rope_parameters"]["long_factor"],
     )
-
-
-def test_ropes_of_layers_are_no_rope():
-    for engine in ("transformers", "llama.cpp", "MLX"):
-        with pytest.raises(ValueError, match="rope has 2 Ropes, one per layer, but engines use one for all layers"):
-            exports.export([ROPE, ROPE], engine)
 
 
 @pytest.mark.parametrize(("rotary", "head"), [(16, 24), (16, 100), (12, 17), (2, 7)])
@@ -264,187 +258,65 @@ def test_negative_frequencies_lose_what_positive_ones_do(engine, exact):
     assert 0.0 <= lost.table < 1e-3 * CONTEXT * np.max(np.abs(rope.frequencies))
 
 
-# -- refusals ----------------------------------------------------------------------------------------------------------
+# -- what engines carry ------------------------------------------------------------------------------------------------
 
-HEADS = Rope(np.ones((2, 8, 1)), context=8)
-AXES = rfrope.mrope(rfrope.geometric(8), (4, 2, 2))
-SECTIONS = Rope(rfrope.geometric(8), sections=(4, 2, 2), context=8)
-GLM = next(iter(rfrope.from_config({"model_type": "glm4", "head_dim": 32})))
+(GLM,) = rfrope.from_config({"model_type": "glm4", "head_dim": 32})
 (LLAMA,) = rfrope.from_config({"model_type": "llama", "head_dim": 16})
-(GEMMA,) = rfrope.from_config({"model_type": "gemma", "head_dim": 16, "max_position_embeddings": 300})
+WHOLE = {"no factor", "ladder", "folded"}
 CARRIED = {
-    **{
-        key: {"plain", "no factor", "partial", "ladder", "folded", "learned"}
-        for key in ("transformers", "vLLM", "SGLang")
-    },
-    "TensorRT-LLM": {"no factor", "ladder", "folded"},
-    "MLX-LM": {"no factor", "ladder", "folded", "learned"},
-    "llama.cpp": {"plain", "no factor", "interleaved", "interleaved, no factor", "ladder", "folded", "learned"},
-    "DeepSpeed": {"no factor", "ladder", "folded"},
-    "Liger-Kernel": {"plain", "no factor", "ladder", "folded", "learned"},
+    **{engine: {"plain", "partial", "learned", *WHOLE} for engine in ("transformers", "vLLM", "SGLang")},
+    **{engine: WHOLE for engine in ("TensorRT-LLM", "DeepSpeed")},
+    **{engine: {"interleaved, no factor", *WHOLE} for engine in ("MLX", "TransformerEngine")},
+    "MLX-LM": {"learned", *WHOLE},
+    "llama.cpp": {"plain", "interleaved", "interleaved, no factor", "learned", *WHOLE},
+    "Liger-Kernel": {"plain", "learned", *WHOLE},
     "diffusers": set(KINDS) - {"partial"},
-    **{key: {"no factor", "interleaved, no factor", "ladder", "folded"} for key in ("MLX", "TransformerEngine")},
-    **{key: set(KINDS) for key in ("exllamav3", "flash-attn", "FlashInfer", "LMCache", "ONNX", "vLLM operator", *ANY)},
+    **{one: set(KINDS) for one in ("exllamav3", "flash-attn", "FlashInfer", "LMCache", "ONNX", "vLLM operator", *ANY)},
 }
-REFUSED = [
-    (HEADS, None, r"shape \(2, 8, 1\), one set per head, but heads share one"),
-    (SECTIONS, None, r"turns by 3 position axes; for text alone, replace\(rope, sections=None\)"),
-    (AXES, None, r"turns by 3 position axes, and the engine by one; .* as in text, frequencies.sum\(-1\) do"),
-    (Rope(np.ones(4), pairing=None, context=8), None, "its pairing is None"),
-    (replace(ROPE, pairing="interleaved"), "vLLM", "it pairs 'interleaved', the engine 'half' alone"),
-    (replace(ROPE, attention_factor=1.1), "MLX", "its attention factor 1.1 would be dropped"),
-    (
-        replace(ROPE, attention_factor=0.9),
-        "MLX-LM",
-        "its attention factor is 0.9, and what MLX-LM makes of a config is 1",
-    ),
-    (
-        replace(ROPE, attention_factor=2.0),
-        "MLX-LM",
-        "its attention factor 2.0 needs an original context below 8 positions",
-    ),
-    (replace(ROPE, head_dim=24), "MLX-LM", "its classes turn whole heads, the Rope 16 features of 24"),
-    (replace(GEMMA, pairing="half"), "MLX-LM", "its class of 'gemma' was not seen to read divisors"),
-    (replace(ROPE, pairing="interleaved"), "transformers", "most classes of transformers pair halves"),
-    (replace(GLM, pairing="half"), "transformers", "the class of 'glm4' pairs 'interleaved', the Rope 'half'"),
-    (replace(LLAMA, head_dim=24), "transformers", "the class of 'llama' turns whole heads, the Rope 16 features"),
-    (replace(ROPE, head_dim=24), "Liger-Kernel", "it turns whole heads, the Rope 16 features"),
-    (Rope(np.ones(4), context=8), "DeepSpeed", "it turns multiples of 16 features, the Rope 8"),
-    (replace(ROPE, head_dim=24), "llama.cpp", "llama turns whole heads, the Rope 16 features of 24"),
-]
-
-
-@pytest.mark.parametrize(
-    ("rope", "engine", "reason"),
-    [
-        (rope, one, why)
-        for rope, name, why in REFUSED
-        for one in ([name] if name else ["transformers", "llama.cpp", "ONNX"])
-    ],
-)
-def test_what_an_engine_cannot_carry(rope, engine, reason, tmp_path):
-    suffix = FORMATS[engine].suffixes[0]
-    for call in (exports.export, lambda *given: exports.write(tmp_path / f"new{suffix}", *given)):
-        with pytest.raises(ValueError, match=f"^rope cannot be exported to {engine}: .*{reason}"):
-            call(rope, engine)
-    assert os.listdir(tmp_path) == []
-
-
-def axial_partition(rng):
-    """ComRoPE-AP: each generator has blocks of its own."""
-    made = np.zeros((2, 16, 16))
-    for axis, at in ((0, 0), (1, 4), (0, 8), (1, 12)):
-        block = rng.normal(size=(4, 4))
-        made[axis, at : at + 4, at : at + 4] = block - block.T
-    return made
-
-
-def linearly_dependent(rng):
-    """ComRoPE-LD: one generator, times a number for each axis."""
-    block = rng.normal(size=(16, 16))
-    return np.multiply.outer([1.0, -0.4], block - block.T)
-
-
-def circulant(rng):
-    rows = rng.normal(size=(2, 16))
-    made = rows[:, np.subtract.outer(np.arange(16), np.arange(16))]
-    return made - made.swapaxes(1, 2)
-
-
-def lie(rng):
-    """LieRE as drawn at first, and the nearest set that commutes."""
-    upper = np.triu(rng.uniform(0.0, 2.0 * np.pi, (2, 16, 16)), 1)
-    return rfrope.frequencies.nearest_commuting(upper - upper.swapaxes(1, 2))
-
-
-PLANES = {
-    **{
-        made.__name__: lambda rng, made=made: rfrope.frequencies.from_generators(made(rng))[0]
-        for made in (axial_partition, linearly_dependent, circulant, lie)
-    },
-    "isotropic": lambda rng: rfrope.frequencies.isotropic(rfrope.geometric(4), 2),
-}
-
-
-@pytest.mark.parametrize("engine", NAMES)
-@pytest.mark.parametrize("plane", PLANES)
-def test_sets_of_two_axes_are_read_back_or_refused_with_what_to_do(plane, engine, tmp_path):
-    rope = replace(PLANES[plane](np.random.default_rng(5)), context=CONTEXT)
-    assert rope.vectors.shape == (8, 2)
-    suffix = FORMATS[engine].suffixes[0]
-    if engine in ANY:
-        exports.write(tmp_path / f"rope{suffix}", rope, engine)
-        held = exports.export(rope, engine)
-        again = Rope(np.asarray(held["frequencies"]), pairing=held["pairing"])
-        x, at = np.random.default_rng(6).normal(size=(16,)), np.array([7.0, 31.0])
-        np.testing.assert_array_equal(again.rotate(x, at), rope.rotate(x, at))
-        return
-    with pytest.raises(
-        ValueError, match=r"2 position axes, and the engine by one; 'json' and .* rope.table .*Embedding"
-    ):
-        exports.write(tmp_path / f"rope{suffix}", rope, engine)
-    assert os.listdir(tmp_path) == []
-
-
-def test_what_a_refusal_names_does_it():
-    """Generators that do not commute have a set that does; sets of two axes a table for the places of a grid."""
-    rng = np.random.default_rng(7)
-    upper = np.triu(rng.uniform(0.0, 1.0, (2, 16, 16)), 1)
-    with pytest.raises(ValueError, match=r"do not commute: .* nearest_commuting"):
-        rfrope.frequencies.from_generators(upper - upper.swapaxes(1, 2))
-    rope, x = PLANES["lie"](rng), rng.normal(size=(6, 16))
-    places = np.stack(np.meshgrid(np.arange(2.0), np.arange(3.0), indexing="ij"), axis=-1).reshape(-1, 2)
-    by_table = rfrope.rotate_by_table(x, *rope.table(places), pairing=rope.pairing)
-    np.testing.assert_allclose(by_table, rope.rotate(x, places), rtol=1e-12)
-    text, alone = np.arange(6.0), replace(AXES, frequencies=AXES.frequencies.sum(-1), context=CONTEXT)
-    np.testing.assert_allclose(alone.rotate(x, text), AXES.rotate(x, text[:, None] * np.ones(3)), rtol=1e-12)
-    exports.export(alone, "ONNX")
 
 
 def test_what_an_engine_carries():
     assert {engine: set(carried_by(engine)) for engine in NAMES} == CARRIED
 
 
+@pytest.mark.parametrize("engine", NAMES)
+def test_sets_of_two_axes_are_read_back_or_refused_with_what_to_do(engine, tmp_path):
+    rng = np.random.default_rng(5)
+    upper = np.triu(rng.uniform(0.0, 2.0 * np.pi, (2, 16, 16)), 1)  # as LieRE is drawn at first
+    commuting = rfrope.frequencies.nearest_commuting(upper - upper.swapaxes(1, 2))
+    rope = replace(rfrope.frequencies.from_generators(commuting)[0], context=CONTEXT)
+    assert rope.vectors.shape == (8, 2)
+    path = tmp_path / f"rope{FORMATS[engine].suffixes[0]}"
+    if engine in ANY:
+        exports.write(path, rope, engine)
+        held = exports.export(rope, engine)
+        again = Rope(np.asarray(held["frequencies"]), pairing=held["pairing"])
+        x, at = rng.normal(size=(16,)), np.array([7.0, 31.0])
+        np.testing.assert_array_equal(again.rotate(x, at), rope.rotate(x, at))
+        return
+    with pytest.raises(
+        ValueError, match=r"2 position axes, and the engine by one; 'json' and .* rope.table .*Embedding"
+    ):
+        exports.write(path, rope, engine)
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_refusal_names_does_it():
+    """Sets of two axes are a table for the places of a grid; along a text those of several are their sum."""
+    x, axes = np.random.default_rng(7).normal(size=(6, 16)), rfrope.mrope(rfrope.geometric(8), (4, 2, 2))
+    rope = rfrope.frequencies.isotropic(rfrope.geometric(4), 2)
+    places = np.stack(np.meshgrid(np.arange(2.0), np.arange(3.0), indexing="ij"), axis=-1).reshape(-1, 2)
+    by_table = rfrope.rotate_by_table(x, *rope.table(places), pairing=rope.pairing)
+    np.testing.assert_allclose(by_table, rope.rotate(x, places), rtol=1e-12)
+    text, alone = np.arange(6.0), replace(axes, frequencies=axes.frequencies.sum(-1), context=CONTEXT)
+    np.testing.assert_allclose(alone.rotate(x, text), axes.rotate(x, text[:, None] * np.ones(3)), rtol=1e-12)
+    exports.export(alone, "ONNX")
+
+
 def test_a_class_that_pairs_as_the_rope_does():
     assert exports.export(GLM, "transformers")["rope_parameters"]["partial_rotary_factor"] == 0.5
     (given,) = rfrope.from_config({"model_type": "glm4", "head_dim": 32}, pairing="half")
     assert exports.export(given, "transformers") == exports.export(GLM, "transformers")
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: exports.export(ROPE, "vlm"), r"engine is 'vlm'; did you mean 'vLLM'\? Expected one of 'transformers'"),
-        (lambda: exports.export(ROPE, "mlxx"), r"engine is 'mlxx'; did you mean 'MLX'\?"),
-        (lambda: exports.export(ROPE, 3), "engine is 3; expected one of 'transformers'"),
-        (lambda: exports.export(ROPE.frequencies, "onnx"), "context is None, and so is the Rope's; ONNX needs it"),
-        (lambda: exports.rounding(ROPE.frequencies, "mlx"), "context is None, and so is the Rope's; MLX needs it"),
-        (lambda: exports.export(ROPE, "mlx", base=1e4), "base is 10000.0, which MLX does not use; expected no base"),
-        (lambda: exports.export(ROPE, "json", context=8), "context is 8, which json does not use"),
-        (lambda: exports.export(ROPE, "llama.cpp", architecture="qwen3"), "architecture is 'qwen3', whose loader"),
-        (
-            lambda: exports.export(replace(ROPE, attention_factor=1.1), "llama.cpp", architecture="gemma4"),
-            r"the attention factor 1\.1 would multiply the sliding layers of gemma4 too",
-        ),
-        (
-            lambda: exports.export(replace(ROPE, attention_factor=0.9), "llama.cpp", architecture="gemma4"),
-            r"the attention factor 0\.9 would multiply the sliding layers of gemma4 too",
-        ),
-        (lambda: exports.write("a.txt", ROPE, "vllm"), r"'a.txt'; expected for vLLM a name that ends in \.json"),
-        (lambda: exports.write("a.npz", ROPE, "mlx", model="a"), "model is 'a', but nothing is copied for MLX"),
-        (lambda: exports.write("a.gguf", ROPE, "llama.cpp"), "model is None; expected for llama.cpp the GGUF to copy"),
-        (
-            lambda: exports.write("a.json", ROPE, "vllm", part="x"),
-            "part is 'x', but model is None; expected the config",
-        ),
-        (lambda: exports.write("a.json", ROPE, "vllm", model="a", part=3), "part is 3; expected the name of a part"),
-    ],
-)
-def test_bad_calls(call, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises((TypeError, ValueError), match=message):
-        call()
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("engine", [name for name in NAMES if "context" in FORMATS[name].options])

@@ -132,6 +132,10 @@ REFUSED = {
         {"model_type": "gemma3", "text_config": TEXT | {"rope_parameters": None}}, ROPE,
         {"part": "text_config.full_attention"}, "'text_config.full_attention', a kind of layers, and .* has no rope_pa",
     ),
+    "older keys": (
+        LAYERED, ROPE, {"part": "text_config.full_attention", "engine": "TensorRT-LLM"},
+        "'text_config.full_attention', a kind of layers, and .* or the engine reads none",
+    ),
     "an unknown layer": (
         LAYERED, ROPE, {"part": "text_config.x"}, "part is 'text_config.x', but .* has a RoPE for 'text_config.full_",
     ),
@@ -144,15 +148,8 @@ REFUSED = {
 def test_a_rope_must_fit_the_config(merge, tmp_path, name):
     config, rope, options, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
-        merge(config, rope, "vLLM", **options)
+        merge(config, rope, **{"engine": "vLLM"} | options)
     assert os.listdir(tmp_path) == ["config.json"]
-
-
-def test_older_keys_have_no_kinds_of_layers(merge):
-    with pytest.raises(
-        ValueError, match=r"'text_config.full_attention', a kind of layers, and .* or the engine reads none"
-    ):
-        merge(LAYERED, engine="TensorRT-LLM", part="text_config.full_attention")
 
 
 def test_a_config_that_would_say_another_attention_factor(merge, monkeypatch):

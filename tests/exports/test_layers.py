@@ -33,30 +33,29 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 def changed(layers: Layers) -> Layers:
-    """Layers of the same kinds by other frequencies, each kind by its own."""
-    kinds = [
-        one
-        if one.rope is None
-        else dataclasses.replace(
-            one, rope=dataclasses.replace(one.rope, frequencies=one.rope.frequencies * (0.5 + 0.2 * i))
-        )
-        for i, one in enumerate(layers.kinds)
-    ]
+    """Layers of the same kinds by other frequencies, each kind by its own, and an attention factor."""
+    kinds = []
+    for i, one in enumerate(layers.kinds):
+        if one.rope is not None:
+            omega = one.rope.frequencies * (0.5 + 0.2 * i)
+            one = dataclasses.replace(one, rope=dataclasses.replace(one.rope, frequencies=omega, attention_factor=1.1))
+        kinds.append(one)
     return Layers(tuple(kinds))
 
 
-def test_every_type_that_is_taken_is_run():
-    assert {*TINY} == {*engines.find_engine("engine", "transformers", "format")[1].layered}
+LAYERED = engines.find_engine("engine", "transformers", "format")[1].layered
 
 
-@pytest.mark.parametrize("model_type", sparse(TINY, ("gemma3_text", "smollm3").__contains__))
+@pytest.mark.parametrize(
+    "model_type", sparse((*LAYERED, "qwen3", "phi3"), ("gemma3_text", "smollm3", "phi3").__contains__)
+)
 @pytest.mark.filterwarnings("ignore")
 def test_a_model_of_the_exported_config_turns_by_it(model_type):
     tiny_models = pytest.importorskip("tiny_models", reason="torch or transformers is not installed")
     torch, transformers = tiny_models.torch, tiny_models.transformers
     from rfrope.integrations.transformers import replace_rotary
 
-    own = type(transformers.AutoConfig.for_model(model_type))(**tiny_models.SIZES | TINY[model_type])
+    own = type(transformers.AutoConfig.for_model(model_type))(**tiny_models.SIZES | TINY.get(model_type, {}))
     family = transformers.AutoModelForMaskedLM if model_type == "modernbert" else transformers.AutoModelForCausalLM
     torch.manual_seed(0)
     model = family.from_config(own).eval()
@@ -99,39 +98,3 @@ def test_layers_of_one_kind_are_one_rope():
         made, alone = exports.export(layers, engine), exports.export(rope, engine)
         assert made.keys() == alone.keys()
         assert all(np.array_equal(made[key], alone[key]) for key in made)
-
-
-@pytest.mark.parametrize(
-    ("config", "engine", "message"),
-    [
-        (
-            GEMMA,
-            "SGLang",
-            "layers of 2 kinds .*sliding_attention: layers 0, 2: .* cannot be exported to SGLang in one: it takes one",
-        ),
-        (GEMMA, "flash-attn", "it takes one RoPE; expected one of rope.ropes at a time, for the layers of its kind"),
-        (SMOL, "llama.cpp", "full_attention: layer 3: no RoPE.* it takes one RoPE"),
-        (SMOL, "vLLM", "that was not tried for model type 'smollm3', only for gemma3_text, "),
-        ({"model_type": "gemma4_text", "num_hidden_layers": 6}, "transformers", "was not tried for model type 'gemma4"),
-    ],
-)
-def test_what_one_export_cannot_hold_is_refused(config, engine, message):
-    with pytest.raises(ValueError, match=message):
-        exports.export(list_layers(config), engine)
-
-
-def test_kinds_of_another_width_or_context_are_refused():
-    layers = list_layers(GEMMA)
-    first, second = layers.kinds
-    wider = Layers((first, dataclasses.replace(second, rope=dataclasses.replace(second.rope, context=1024))))
-    with pytest.raises(ValueError, match="they differ in the width of heads or the context, which it has once"):
-        exports.export(wider, "transformers")
-
-
-def test_files_and_roundings_are_of_one_rope(tmp_path):
-    layers = list_layers(GEMMA)
-    with pytest.raises(TypeError, match="which only export accepts; expected one of its ropes"):
-        exports.rounding(layers, "transformers")
-    with pytest.raises(TypeError, match="which only export accepts; expected one of its ropes"):
-        exports.write(tmp_path / "rope.json", layers, "transformers")
-    assert not [*tmp_path.iterdir()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -20,6 +19,7 @@ import rfrope
 from rfrope import models
 from rfrope.models.mistakes import mistakes
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers
 CONTEXT, KEY = 4096, "original_max_position_embeddings"
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, KEY: 1024}
 YARN = {"rope_type": "yarn", "factor": 4.0, KEY: 1024}
@@ -287,25 +287,32 @@ def test_a_dynamic_scheme_at_work_is_not_off(held_as):
 # -- tables broken on purpose ------------------------------------------------------------------------------------------
 
 
+FACTOR = np.float32(STRETCHED.attention_factor)
+OF_TABLES = {  # what becomes of cos and sin, the kind, and words
+    "short": (lambda cos, sin: (cos[:1000], sin[:1000]), "too short", "ends after 1000 positions"),
+    "plain": (lambda *_: table(STRETCHED, frequencies=LADDER), "frequencies", "the scheme 'yarn' was left out"),
+    "no factor": (lambda cos, sin: (cos / FACTOR, sin / FACTOR), "attention factor", "left out"),
+    "factor twice": (lambda cos, sin: (cos * FACTOR, sin * FACTOR), "attention factor", "applied twice"),
+    "backwards": (lambda cos, sin: (cos, -sin), "frequencies", "the other way"),
+    "zeros": (lambda cos, sin: (0.0 * cos, 0.0 * sin), "uninitialised", ""),
+    "float16": (lambda *_: table(STRETCHED, dtype=np.float16), "half precision", "a table in float16"),
+    "bfloat16": (
+        lambda *_: table(STRETCHED, frequencies=rounded_to_bfloat16(STRETCHED.frequencies)),
+        "half precision",
+        "rounded to bfloat16",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", OF_TABLES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_faults_of_tables(layout):
-    rope, lay = rope_of(YARN), LAYOUTS[layout]
-    cos, sin = table(rope)
-    short = the_fault(models.audit(lay(cos[:1000], sin[:1000]), rope), "too short")
-    assert "ends after 1000 positions" in short.text
-    plain = the_fault(models.audit(lay(*table(rope, frequencies=rope_of().frequencies)), rope), "frequencies")
-    assert "the scheme 'yarn' was left out" in plain.text
-    factor = np.float32(rope.attention_factor)
-    assert "left out" in the_fault(models.audit(lay(cos / factor, sin / factor), rope), "attention factor").text
-    assert "applied twice" in the_fault(models.audit(lay(cos * factor, sin * factor), rope), "attention factor").text
-    backwards = the_fault(models.audit(lay(cos, -sin), rope), "frequencies")
-    assert "the other way" in backwards.text
-    assert the_fault(models.audit(lay(np.zeros_like(cos), np.zeros_like(sin)), rope), "uninitialised").position == 0
-    if layout != "complex":
-        half = the_fault(models.audit(lay(*table(rope, dtype=np.float16)), rope), "half precision")
-        assert "a table in float16" in half.text
-    narrow = table(rope, frequencies=rounded_to_bfloat16(rope.frequencies))
-    assert "rounded to bfloat16" in the_fault(models.audit(lay(*narrow), rope), "half precision").text
+def test_faults_of_tables(layout, fault):
+    change, kind, words = OF_TABLES[fault]
+    if (layout, fault) == ("complex", "float16"):
+        pytest.skip("no complex numbers are in float16")
+    finding = the_fault(models.audit(LAYOUTS[layout](*change(*table(STRETCHED))), STRETCHED), kind)
+    assert words in finding.text
+    assert fault != "zeros" or finding.position == 0
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32, np.float64])
@@ -319,29 +326,6 @@ def test_tables_longer_than_float16_counts(dtype):
         cos[99_000, 2] += 0.1
         finding = the_fault(models.audit((cos, sin), rope), "rows")
         assert "1 of 300000 rows are not those of their positions, first at 99000" in finding.text
-
-
-def test_positions_in_half_precision():
-    rope = rope_of()
-    positions = rounded_to_bfloat16(np.arange(CONTEXT)).astype(np.float64)
-    phases = np.multiply.outer(positions, np.asarray(rope.frequencies))
-    finding = the_fault(models.audit((np.cos(phases), np.sin(phases)), rope), "half precision")
-    assert "positions rounded to bfloat16" in finding.text
-    assert finding.position == 257
-
-
-def test_rows_that_begin_elsewhere_or_were_overwritten():
-    rope = rope_of()
-    cos, sin = table(rope, CONTEXT + 1)
-    assert "of position 1" in the_fault(models.audit((cos[1:], sin[1:]), rope), "rows").text
-    cos, sin = (each[:CONTEXT].copy() for each in (cos, sin))
-    cos[200:210] = 0.5
-    assert the_fault(models.audit((cos, sin), rope), "uninitialised").position == 200
-    cos, sin = (each.copy() for each in table(rope))
-    cos[300:400], sin[300:400] = cos[0:100], sin[0:100]
-    finding = the_fault(models.audit((cos, sin), rope), "rows")
-    assert "first at 300" in finding.text
-    assert finding.position == 300
 
 
 @pytest.mark.parametrize(("row", "made_in"), [(700, np.float16), (3000, np.float64), (4095, np.float32)])
@@ -361,26 +345,61 @@ def test_one_row_that_is_another(row, made_in):
         assert made_in is not np.float64 or (finding.position, right.exceeds) == (row, None)
 
 
-def test_rows_that_are_off_by_more_than_float32_phases():
-    """Rounding may cost 1e-3 only where phases are large enough."""
-    rope = rope_of()
-    cos, sin = rope.table(np.arange(CONTEXT))
-    cos[1500, 20] += 2e-3
-    finding = the_fault(models.audit((cos, sin), rope), "rows")
-    assert finding.position == 1500
-    narrow = np.asarray(rope.frequencies) * (1.0 + 1e-6)
-    phases = np.multiply.outer(np.arange(CONTEXT), narrow)
-    found = models.audit((np.cos(phases), np.sin(phases)), rope)
+def of_phases(phases, dtype=np.float64):
+    return np.cos(phases.astype(dtype)), np.sin(phases.astype(dtype))
+
+
+def rows_changed(rows, values):
+    """Both tables with other rows: numbers, or those of other positions."""
+    made = table(PLAIN)
+    found = tuple(each.copy() for each in made)
+    for each, old in zip(found, made, strict=True):
+        each[rows] = old[values] if isinstance(values, slice) else values
+    return found
+
+
+def one_value_off():
+    cos, sin = PLAIN.table(POSITIONS)
+    cos[1500, 20] += 2e-3  # rounding may cost 1e-3 only where phases are larger
+    return cos, sin
+
+
+POSITIONS = np.arange(CONTEXT)
+IN_BF16 = np.multiply.outer(rounded_to_bfloat16(POSITIONS).astype(np.float64), LADDER)
+OCTAVES = 2.0 ** -np.arange(8.0)
+BROKEN = {  # what makes a table, what was meant, the kind, words, and the position where that is sure
+    "positions": (lambda: of_phases(IN_BF16), PLAIN, "half precision", "positions rounded to bfloat16", 257),
+    "from 1": (lambda: [each[1:] for each in table(PLAIN, CONTEXT + 1)], PLAIN, "rows", "of position 1", None),
+    "overwritten": (lambda: rows_changed(slice(200, 210), 0.5), PLAIN, "uninitialised", "", 200),
+    "copied": (lambda: rows_changed(slice(300, 400), slice(0, 100)), PLAIN, "rows", "first at 300", 300),
+    "a value": (one_value_off, PLAIN, "rows", "", 1500),
+    "neighbours": (lambda: repeated(*table(PLAIN)), PLAIN, "pairing", "pairing 'interleaved', expected 'half'", None),
+    "whole head": (lambda: table(PLAIN), PARTIAL, "width", "32 frequencies", 1),
+    **{
+        f"phases in {name}": (
+            lambda rounded=rounded: of_phases(rounded(np.multiply.outer(POSITIONS, OCTAVES))),
+            OCTAVES,
+            "half precision",
+            name,
+            None,
+        )
+        for name, rounded in (("bfloat16", rounded_to_bfloat16), ("float16", lambda phases: phases.astype(np.float16)))
+    },
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_table_is_named(name):
+    made, rope, kind, words, position = BROKEN[name]
+    finding = the_fault(models.audit(tuple(made()), rope), kind)
+    assert words in finding.text
+    assert position in (None, finding.position)
+
+
+def test_what_rounding_costs_is_said():
+    found = models.audit(of_phases(np.multiply.outer(POSITIONS, LADDER * (1.0 + 1e-6))), PLAIN)
     assert found.passed
     assert f"rounding alone puts cos and sin off by more than 0.001 first at position {found.exceeds}" in str(found)
-
-
-def test_phases_in_half_precision():
-    meant = 2.0 ** -np.arange(8.0)
-    phases = np.multiply.outer(np.arange(CONTEXT), meant)
-    for name, held in (("bfloat16", rounded_to_bfloat16(phases)), ("float16", phases.astype(np.float16))):
-        found = models.audit((np.cos(held.astype(np.float64)), np.sin(held.astype(np.float64))), meant)
-        assert name in the_fault(found, "half precision").text
 
 
 @pytest.mark.parametrize("layout", ["pair", "doubled", "complex", "a dict", "cache"])
@@ -397,36 +416,17 @@ def test_one_row_tells_no_frequencies(layout):
         assert found.exceeds == 0
 
 
-def test_wrong_pairing_of_tables():
-    rope = rope_of()
-    finding = the_fault(models.audit(repeated(*table(rope)), rope), "pairing")
-    assert "pairing 'interleaved', expected 'half'" in finding.text
-
-
-def test_wrong_width_of_tables():
-    partial = rope_of(model_type="stablelm", partial_rotary_factor=0.25)
-    finding = the_fault(models.audit(table(rope_of()), partial), "width")
-    assert "32 frequencies" in finding.text
-    assert finding.position == 1
-
-
 # -- modules -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def model():
     """``model(config)``: a model of transformers with random weights."""
-    library("torch")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    transformers = pytest.importorskip("tiny_models", reason="torch or transformers is not installed").transformers
 
     def build(made: dict[str, Any]) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return transformers.AutoModel.from_config(
-                transformers.AutoConfig.for_model(**copy.deepcopy(made)), dtype="float32"
-            )
+        own = transformers.AutoConfig.for_model(**copy.deepcopy(made))
+        return transformers.AutoModel.from_config(own, dtype="float32")
 
     return build
 
@@ -443,7 +443,6 @@ MODELS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", MODELS)
 def test_right_models_pass(name, model):
     built = model(MODELS[name])
@@ -453,7 +452,6 @@ def test_right_models_pass(name, model):
     assert any("inv_freq" in one for one in found.checked)
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["dynamic", "longrope"])
 def test_a_model_after_a_long_text_is_right_too(name, model):
     torch = library("torch").module
@@ -465,7 +463,6 @@ def test_a_model_after_a_long_text_is_right_too(name, model):
     assert models.audit(built).passed
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_model_in_bfloat16(model):
     torch = library("torch").module
     finding = the_fault(models.audit(model(config()).to(torch.bfloat16)), "half precision")
@@ -474,7 +471,6 @@ def test_a_model_in_bfloat16(model):
     assert "float16" in finding.text
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_model_without_values(model):
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     with accelerate.init_empty_weights(include_buffers=True):
@@ -486,7 +482,6 @@ def test_a_model_without_values(model):
     assert "all values are 0" in the_fault(models.audit(empty), "uninitialised").text
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_model_of_another_config(model):
     built = model(config())
     finding = the_fault(models.audit(built, config(rope_theta=10_000.0)), "frequencies")
@@ -496,7 +491,6 @@ def test_a_model_of_another_config(model):
     assert kinds(models.audit(built, MODELS["stablelm"])) == {"width"}
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("moved", [0.0, 5.0])
 def test_a_model_that_pairs_otherwise(model, monkeypatch, moved):
     """Of a function that is a rotation by neither pairing nothing is said."""
@@ -522,7 +516,6 @@ def test_modules_of_other_libraries():
     assert "those of plain RoPE with base 500000" in the_fault(wrong, "frequencies").text
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_pictures_are_not_held_against_the_text(model):
     library("torch")
     config = importlib.import_module("transformers").Qwen2VLConfig(
@@ -589,24 +582,6 @@ def test_results_as_text_and_data():
     assert (held["kind"], held["where"], held["position"]) == ("frequencies", "frequencies", 1)
 
 
-@pytest.mark.parametrize(
-    ("what", "rope", "error", "message"),
-    [
-        (np.ones(4), None, ValueError, "rope is None, and what has no config"),
-        ({"weights": np.ones(4)}, [1.0, 0.5], ValueError, "looked for keys called inv_freq"),
-        (np.ones((3, 5)), [1.0, 0.5], ValueError, "expected frequencies"),
-        (np.ones((2, 3, 4)), [1.0, 0.5], ValueError, "expected frequencies"),
-        ((np.ones((3, 2)), np.ones((4, 2))), [1.0, 0.5], ValueError, "expected the same"),
-        (np.ones(2), np.ones((2, 2, 1)), ValueError, "one axis and one head"),
-        (np.array(["a"]), [1.0], TypeError, "expected real or complex"),
-        (np.ones(0), [1.0], ValueError, "at least one frequency"),
-    ],
-)
-def test_errors(what, rope, error, message):
-    with pytest.raises(error, match=message):
-        models.audit(what, rope)
-
-
 @campaign
 def test_every_known_mistake_is_named_on_published_configs():
     """No mistake passes, and what is said of it is that mistake, or another that gives the same frequencies."""
@@ -630,17 +605,14 @@ def test_every_known_mistake_is_named_on_published_configs():
 # -- layers ------------------------------------------------------------------------------------------------------------
 
 
-def small(model_type: str, **values: Any) -> Any:
-    """A tiny model of transformers."""
-    library("torch")
-    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
-    sizes = {"vocab_size": 32, "hidden_size": 64, "intermediate_size": 32, "num_attention_heads": 4, "head_dim": 16}
-    sizes |= {"num_key_value_heads": 2, "pad_token_id": 0}
-    kind = type(transformers.AutoConfig.for_model(model_type))
-    return transformers.AutoModelForCausalLM.from_config(kind(**sizes | {"num_hidden_layers": 8} | values))
+@pytest.fixture
+def small():
+    """``small(model_type)``: a tiny model of eight layers."""
+    tiny_models = pytest.importorskip("tiny_models", reason="torch or transformers is not installed")
+    return lambda model_type: tiny_models.made(model_type, num_hidden_layers=8)
 
 
-def test_layers_that_turn_and_should_not_and_others_that_do_not():
+def test_layers_that_turn_and_should_not_and_others_that_do_not(small):
     model = small("smollm3")
     passed = models.audit(model)
     assert (passed.passed, passed.unchecked) == (True, "")
@@ -658,7 +630,7 @@ def test_layers_that_turn_and_should_not_and_others_that_do_not():
 @pytest.mark.parametrize(
     ("model_type", "words"), [("gemma3_text", "by which RoPE"), ("cohere2", "which layers turn;"), ("llama", "")]
 )
-def test_what_buffers_do_not_show_of_layers_is_said(model_type, words):
+def test_what_buffers_do_not_show_of_layers_is_said(model_type, words, small):
     found = models.audit(small(model_type))
     assert found.passed
     assert (words in found.unchecked, bool(found.unchecked)) == (True, bool(words))

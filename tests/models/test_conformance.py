@@ -119,17 +119,6 @@ def test_the_runner_passes_as_it_stands(folder):
         ('case | {"attention_factor": 1.0}', "case", 6),
         ("new_positions - positions, k)", "positions - new_positions, k)", 30),
     ],
-    ids=[
-        "factor dropped",
-        "one pairing",
-        "sense of turning",
-        "sections in a row",
-        "half precision",
-        "not a number",
-        "first features",
-        "factor twice",
-        "moved the other way",
-    ],
 )
 def test_the_runner_finds_what_is_wrong(folder, right, wrong, least):
     source = (folder / "run.py").read_text("utf-8")

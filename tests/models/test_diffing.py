@@ -73,25 +73,6 @@ def test_windows_and_contexts_bound_the_distance():
         assert diff(*sides).differs_from == expected
 
 
-def test_a_scheme_its_parameters_and_the_attention_factor():
-    found = diff(LLAMA, LLAMA | {"rope_scaling": YARN})
-    (one,) = found.layers
-    held = changes(one)
-    assert held["rope_type"] == ("default", "yarn")
-    assert held["factor"] == (None, 4.0)
-    assert held["attention_factor"] == (1.0, pytest.approx(0.1 * math.log(4.0) + 1.0))
-    assert found.differs_from == 0
-    (kept,) = diff(LLAMA | {"rope_scaling": YARN}, LLAMA | {"rope_scaling": YARN | {"factor": 8.0}}).layers
-    assert set(changes(kept)) == {"factor", "attention_factor"}
-
-
-def test_a_context_alone_changes_no_score():
-    found = diff(LLAMA, LLAMA | {"max_position_embeddings": 8192})
-    assert changes(found.layers[0]) == {"max_position_embeddings": (4096, 8192)}
-    assert (found.same, found.differs_from) == (False, None)
-    assert str(found).endswith("No score of equal content differs by 1 % within the text.")
-
-
 def test_a_scheme_that_depends_on_the_length_is_looked_at_at_several():
     old = LLAMA | {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}
     found = diff(LLAMA, old)
@@ -115,62 +96,79 @@ def test_what_differs_most_counts_be_it_in_the_longest_text_or_in_a_shorter_one(
     assert one.frequency_error == pytest.approx(np.max(np.abs(other.frequencies / first.frequencies - 1.0)))
 
 
-def test_an_attention_factor_of_long_texts_alone():
-    sides = [LONGROPE | {"short_mscale": 1.0, "long_mscale": scale} for scale in (1.25, 1.5)]
-    (one,) = diff(*(LLAMA | {"rope_scaling": side} for side in sides)).layers
-    assert changes(one) == dict.fromkeys(("long_mscale", "attention_factor"), (1.25, 1.5))
+LOCAL, FULL, ALL = "sliding_attention", "full_attention", (0, 1, 2, 3)
+ABOUT, SHORT = "default, base 2e+06, 128 of 128 features", "default, base 500000, 64 of 64 features"
+LONGER, UNNUMBERED = LLAMA | {"num_hidden_layers": 6}, {k: v for k, v in GEMMA.items() if k != "num_hidden_layers"}
+WHOLE, WIDER = ({"model_type": "gemma3", "text_config": one} for one in (GEMMA, GEMMA | {"rope_local_base_freq": 1e5}))
+ADDED = {"factor": (None, 4.0), "original_max_position_embeddings": (None, 1024)}
+LOUD = {one: 0.1 * math.log(one) + 1.0 for one in (4.0, 8.0)}
+BY_LENGTH = [LLAMA | {"rope_scaling": LONGROPE | {"short_mscale": 1.0, "long_mscale": one}} for one in (1.25, 1.5)]
+TO_WIDER = (LOCAL, (0, 1, 2, 3, 4), {"rope_theta": (1e4, 1e5)})
+CHANGED = [  # two configs, how many kinds are the same, the distance, and kinds, layers and changes
+    (LLAMA, LLAMA | {"max_position_embeddings": 8192}, 0, None, ("", ALL, {"max_position_embeddings": (4096, 8192)})),
+    (LLAMA, LONGER, 1, None, ("", (4, 5), {"layers": (None, SHORT)})),
+    (LONGER, LLAMA, 1, None, ("", (4, 5), {"layers": (SHORT, None)})),
+    (
+        LLAMA,
+        LLAMA | {"head_dim": 32},
+        0,
+        2,
+        ("", ALL, dict.fromkeys(("head_dim", "rotary_dim", "qk_head_dim"), (64, 32))),
+    ),
+    (*BY_LENGTH, 0, 0, ("", ALL, dict.fromkeys(("long_mscale", "attention_factor"), (1.25, 1.5)))),
+    (
+        LLAMA,
+        LLAMA | {"rope_scaling": YARN},
+        *(0, 0),
+        ("", ALL, {"rope_type": ("default", "yarn"), "attention_factor": (1.0, LOUD[4.0])} | ADDED),
+    ),
+    (
+        *(LLAMA | {"rope_scaling": YARN | {"factor": factor}} for factor in (4.0, 8.0)),
+        *(0, 0),
+        ("", ALL, {"factor": (4.0, 8.0), "attention_factor": (LOUD[4.0], LOUD[8.0])}),
+    ),
+    (GEMMA, GEMMA | {"rope_local_base_freq": 1e5}, 1, 2, TO_WIDER),
+    (WHOLE, WIDER, 1, 2, TO_WIDER),
+    (UNNUMBERED, GEMMA | {"rope_theta": 5e5}, 1, 9, (FULL, None, {"rope_theta": (1e6, 5e5)})),
+    (
+        GEMMA,
+        GEMMA | {"sliding_window_pattern": 3},
+        *(2, 2),
+        (FULL, (2,), {"kind": (LOCAL, FULL), "window": (512, None), "rope_theta": (1e4, 1e6)}),
+    ),
+    (
+        *(_smollm3(flags) for flags in ([1, 1, 1, 0], [1, 0, 1, 1])),
+        *(1, None),
+        *((FULL, (1,), {"RoPE": (ABOUT, None)}), (FULL, (3,), {"RoPE": (None, ABOUT)})),
+    ),
+]
 
 
-def test_layers_that_no_longer_turn_and_others_that_do():
-    found = diff(_smollm3([1, 1, 1, 0]), _smollm3([1, 0, 1, 1]))
-    held = {one.layers: changes(one)["RoPE"] for one in found.layers}
-    about = "default, base 2e+06, 128 of 128 features"
-    assert held == {(1,): (about, None), (3,): (None, about)}
-    assert (found.n_same, found.differs_from) == (1, None)
-    assert "Layers turn that did not, or no longer turn" in str(found)
+@pytest.mark.parametrize("index", range(len(CHANGED)))
+def test_what_changed(index):
+    old, new, n_same, distance, *expected = CHANGED[index]
+    found = diff(old, new)
+    assert [(one.kind, one.layers, changes(one)) for one in found.layers] == expected
+    assert (found.n_same, found.differs_from, found.same) == (n_same, distance, False)
+    assert {one.part for one in found.layers} == {"text_config" if old is WHOLE else ""}
+    plain = json.loads(json.dumps(found.to_dict()))
+    assert plain["layers"][0]["changes"][0].keys() == {"what", "old", "new"}
 
 
-def test_another_pattern_of_kinds():
-    found = diff(GEMMA, GEMMA | {"sliding_window_pattern": 3})
-    (one,) = found.layers
-    assert one.layers == (2,)
-    assert changes(one)["rope_theta"] == (1e4, 1e6)
-    assert changes(one)["window"] == (512, None)
-    assert changes(one)["kind"] == ("sliding_attention", "full_attention")
-    assert one.differs_from > 0
-
-
-def test_a_base_of_one_kind():
-    found = diff(GEMMA, GEMMA | {"rope_local_base_freq": 1e5})
-    (one,) = found.layers
-    assert (one.kind, one.layers, found.n_same) == ("sliding_attention", (0, 1, 2, 3, 4), 1)
-    assert changes(one) == {"rope_theta": (1e4, 1e5)}
+def test_in_words():
+    wide = diff(LLAMA, LLAMA | {"head_dim": 32})
+    assert "turns another number of features" in str(wide)
+    assert (wide.layers[0].frequency_error, wide.to_dict()["layers"][0]["frequency_error"]) == (math.inf, None)
+    longer = diff(LLAMA, LLAMA | {"max_position_embeddings": 8192})
+    assert str(longer).endswith("No score of equal content differs by 1 % within the text.")
+    assert "Layers turn that did not, or no longer turn" in str(diff(_smollm3([1, 1, 1, 0]), _smollm3([1, 0, 1, 1])))
     both = diff(GEMMA, GEMMA | {"rope_local_base_freq": 1.5e4, "rope_theta": 5e5})
     first, second = (layer.differs_from for layer in both.layers)
     assert both.differs_from == first < second
 
 
-def test_layers_that_came_and_went():
-    longer = LLAMA | {"num_hidden_layers": 6}
-    (one,) = diff(LLAMA, longer).layers
-    assert (one.layers, [*changes(one)]) == ((4, 5), ["layers"])
-    (one,) = diff(longer, LLAMA).layers
-    assert changes(one)["layers"][1] is None
-
-
 def test_the_top_is_held_against_a_text_part():
-    whole = {"model_type": "gemma3", "text_config": GEMMA}
-    assert {change.what for one in diff(GEMMA, whole).layers for change in one.changes} <= {"model_type"}
-    other = {"model_type": "gemma3", "text_config": GEMMA | {"rope_local_base_freq": 1e5}}
-    assert [one.layers for one in diff(whole, other).layers] == [(0, 1, 2, 3, 4)]
-    assert diff(whole, other).layers[0].part == "text_config"
-
-
-def test_without_numbers_kinds_are_held_against_kinds():
-    old = {key: value for key, value in GEMMA.items() if key != "num_hidden_layers"}
-    (one,) = diff(old, GEMMA | {"rope_theta": 5e5}).layers
-    assert (one.kind, one.layers) == ("full_attention", None)
-    assert changes(one) == {"rope_theta": (1e6, 5e5)}
+    assert {change.what for one in diff(GEMMA, WHOLE).layers for change in one.changes} <= {"model_type"}
 
 
 def test_another_pairing_counts_from_distance_1():
@@ -192,17 +190,6 @@ def test_configs_and_ropes_and_files(tmp_path):
     bare = diff(LLAMA, rope.frequencies * (1.0 + 1e-9))
     assert bare.layers[0].frequency_error == pytest.approx(1e-9, rel=1e-3)
     assert bare.layers[0].changes == ()
-
-
-def test_another_number_of_blocks():
-    found = diff(LLAMA, LLAMA | {"head_dim": 32})
-    (one,) = found.layers
-    assert one.frequency_error == math.inf
-    assert changes(one)["rotary_dim"] == (64, 32)
-    plain = json.loads(json.dumps(found.to_dict()))
-    assert plain["layers"][0]["frequency_error"] is None
-    assert plain["layers"][0]["changes"][0].keys() == {"what", "old", "new"}
-    assert "turns another number of features" in str(found)
 
 
 def yarn_with(scale):
@@ -294,29 +281,3 @@ def test_sections_are_for_positions_that_text_does_not_have():
     found = diff(text, new)
     assert (found.differs_from, "mrope_section" in changes(found.layers[0])) == (None, True)
     assert str(found).endswith("as those of pictures, were not compared.")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "options", "message"),
-    [
-        (np.ones((2, 4, 1)), LLAMA, {}, r"old has frequencies \(2, 4, 1\); expected \(D,\)"),
-        (LLAMA, LLAMA, {"tolerance": 0.0}, "tolerance is 0.0"),
-        (LLAMA, LLAMA, {"seq_len": 0}, "seq_len is 0; expected a whole number from 1"),
-        (LLAMA, {"model_type": "bert"}, {}, "describes no RoPE"),
-        (LLAMA, rfrope.Rope(np.ones(4), polar=True), {}, "new is polar"),
-    ],
-)
-def test_bad_input(old, new, options, message):
-    with pytest.raises(ValueError, match=message):
-        diff(old, new, **options)
-
-
-@pytest.mark.parametrize("what", [None, 3, 2.5])
-def test_what_is_no_config_is_refused(what):
-    with pytest.raises(TypeError, match=f"new is {what}; expected a config, its path, a Rope, or frequencies"):
-        diff(LLAMA, what)
-
-
-def test_a_gguf_is_refused_with_what_reads_its_config():
-    with pytest.raises(ValueError, match=r"old: model\.gguf is a GGUF file; expected .* gguf_file=name"):
-        diff("model.gguf", LLAMA)

@@ -90,10 +90,7 @@ def expected_kinds(config: Any) -> tuple[str, ...] | None:
     return tuple(listed) if isinstance(listed, list | tuple) else None
 
 
-NAMED_OTHERWISE = {
-    "recurrent": "linear_attention",
-    "attention": "sliding_attention",
-}  # by recurrent_gemma's block_types
+NAMED_OTHERWISE = {"recurrent": "linear_attention", "attention": "sliding_attention"}  # by recurrent_gemma's lists
 
 
 @pytest.mark.parametrize("count", [None, 4, 7, 26])
@@ -201,9 +198,8 @@ def check_layers(config: Any, found: dict[int, tuple[float, ...]]) -> None:
     turning = {i for i, one in enumerate(layers) if one.rope is not None}
     assert turning == {i for i, marks in found.items() if marks}
     assert {i for i, one in enumerate(layers) if one.has_keys} <= set(found)
-    ropes = {
-        i: layers[i].rope.frequencies.tobytes() for i in turning
-    }  # layers of one Rope turn by one table, and no others
+    # layers of one Rope turn by one table, and no others
+    ropes = {i: layers[i].rope.frequencies.tobytes() for i in turning}
     assert len({(ropes[i], found[i]) for i in turning}) == len(set(ropes.values())) == len({found[i] for i in turning})
 
 
@@ -247,23 +243,12 @@ def test_lists_of_a_config_say_which_layers_turn(variant, classes):
     check_layers(config, run(config))
 
 
-def test_a_layer_that_turns_and_should_not_is_noticed(classes):
-    config = made(classes, "smollm3", **SMALL | {"num_hidden_layers": 4})
-    found = run(config)
-    check_layers(config, found)
-    for wrong in (found | {3: found[0]}, found | {0: ()}, found | {1: (1.0,)}):
-        with pytest.raises(AssertionError):
-            check_layers(config, wrong)
-
-
 # -- what is not known -------------------------------------------------------------------------------------------------
 
 
 def test_numbers_of_layers_have_several_names():
     assert [count_layers({name: 3}) for name in ("num_hidden_layers", "n_layer", "num_layers", "n_layers")] == [3] * 4
     assert count_layers({}) is None
-    with pytest.raises(ValueError, match="n_layer is -1; expected a whole number from 0"):
-        count_layers({"n_layer": -1})
 
 
 def test_of_a_type_that_is_not_known_only_what_the_config_says():
@@ -273,31 +258,6 @@ def test_of_a_type_that_is_not_known_only_what_the_config_says():
     assert assign_ropes(listed, None, ("a", "b", "conv"), ["a", "b"], (), has_window=False) == ("a", "b", None)
     assert assign_ropes(listed, None, ("a", "b", "conv"), ["a"], (), has_window=False) is None
     assert assign_ropes(listed, None, ("a", "b", "conv"), [""], (), has_window=False) is None
-
-
-@pytest.mark.parametrize(
-    ("told", "message"),
-    [
-        (
-            {"model_type": "gpt_oss", "num_hidden_layers": 3, "layer_types": ["full_attention"]},
-            "layer_types has 1 entries",
-        ),
-        (
-            {"model_type": "gemma3_text", "num_hidden_layers": 3, "sliding_window_pattern": 0},
-            "sliding_window_pattern is 0",
-        ),
-        (
-            {"model_type": "llama4_text", "num_hidden_layers": 3, "no_rope_layers": [1]},
-            "no_rope_layers is \\[1\\]; expected",
-        ),
-        ({"model_type": "lfm2", "num_hidden_layers": 3, "full_attn_idxs": [-1]}, "full_attn_idxs\\[0\\] is -1"),
-        ({"model_type": "deepseek_v4", "compress_ratios": [7]}, "compress_ratios holds 7; expected one of 0, 128, 4"),
-        ({"model_type": "gpt_oss", "layer_types": [1]}, "layer_types holds 1; expected names"),
-    ],
-)
-def test_lists_that_do_not_fit(told, message):
-    with pytest.raises(ValueError, match=message):
-        rfrope.models.list_layers(told)
 
 
 def test_no_kind_without_attention_turns():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from published import lists
 
 import rfrope
 from rfrope.models.scoring import choose_lengths, first_difference, score
@@ -30,15 +31,7 @@ def test_the_first_distance_is_found_in_every_chunk(far):
         ({"rope_type": "linear", "factor": 2.0}, (64,)),
         ({"rope_type": "dynamic", "factor": 2.5}, (64, 160)),
         ({"rope_type": "dynamic", "factor": 2.3}, (64, 148)),
-        (
-            {
-                "rope_type": "longrope",
-                "short_factor": [1.0] * 4,
-                "long_factor": [2.0] * 4,
-                "original_max_position_embeddings": 16,
-            },
-            (16, 64),
-        ),
+        ({"rope_type": "longrope", "original_max_position_embeddings": 16, **lists(4)}, (16, 64)),
     ],
 )
 def test_lengths_on_both_sides_of_a_change(scaling, lengths):

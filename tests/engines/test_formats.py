@@ -1,0 +1,337 @@
+"""Exports as each engine turns by them: the engine itself where it is installed, kernels for CUDA by their formulas."""
+
+from __future__ import annotations
+
+import importlib
+import types
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from packages import installed
+from ropes import CONTEXT, KINDS, SEEDS, carried_by, check, features
+
+import rfrope
+from rfrope import Rope, exports
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of engines
+
+
+# -- formulas ----------------------------------------------------------------------------------------------------------
+
+
+def turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray, neighbours: bool) -> np.ndarray:
+    """Rotate as flash-attention, FlashInfer and TransformerEngine document it, by tables (tokens, 2D)."""
+    width = cos.shape[-1]
+    part, rest = x[..., :width], x[..., width:]
+    if neighbours:
+        swapped = np.stack([-part[..., 1::2], part[..., 0::2]], axis=-1).reshape(part.shape)
+    else:
+        swapped = np.concatenate([-part[..., width // 2 :], part[..., : width // 2]], axis=-1)
+    return np.concatenate([part * cos + swapped * sin, rest], axis=-1)
+
+
+def join(table: np.ndarray, neighbours: bool) -> np.ndarray:
+    """Return a column of each block as columns of its two features."""
+    return np.repeat(table, 2, -1) if neighbours else np.concatenate([table, table], -1)
+
+
+def read_rows(engine: str, made: dict[str, Any], rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Return cos and sin of rows of an export, two columns a block, as its kernel reads them, and the pairing."""
+    match engine:
+        case "FlashInfer" | "vLLM operator":
+            whole, neighbours = made["cos_sin_cache"], not made["is_neox"]
+            half = whole.shape[1] // 2  # its rotary_dim / 2
+            places = rows[:, None] * 2 * half + np.arange(2 * half)
+            cos, sin = whole.reshape(-1)[places].reshape(-1, 2, half).swapaxes(0, 1)
+        case "exllamav3":  # its kernel's index, of phases that it knows by their place in memory alone
+            phases, neighbours = made["inv_freq"], made["rope_style"] == 1
+            found = phases.reshape(-1)[rows[:, None] * phases.shape[-1] + np.arange(phases.shape[-1])]
+            cos, sin = made["attn_factor"] * np.cos(found), made["attn_factor"] * np.sin(found)
+        case "DeepSpeed":  # inv_freq[neuron % half]
+            phases, neighbours = rows[:, None].astype(np.float32) * made["inverse_freqs"], False
+            cos, sin = np.cos(phases), np.sin(phases)
+        case "TransformerEngine":
+            phases = made["freqs"][rows, 0, 0]
+            return np.cos(phases), np.sin(phases), made["interleaved"]
+        case "Liger-Kernel":  # the first half of each row alone
+            half, neighbours = made["cos"].shape[-1] // 2, False
+            cos, sin = (made[name].reshape(-1, 2 * half)[rows, :half] for name in ("cos", "sin"))
+        case "diffusers":
+            return made["cos"][rows], made["sin"][rows], made["use_real_unbind_dim"] == -1
+        case _:
+            cos, sin, neighbours = made["cos"][rows], made["sin"][rows], made["interleaved"]
+    return join(cos, neighbours), join(sin, neighbours), neighbours
+
+
+def by_formula(engine: str) -> Any:
+    def turned(made: dict[str, Any], x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        cos, sin, neighbours = read_rows(engine, made, rows)
+        assert cos.dtype == sin.dtype == np.float32
+        return turn(x, cos, sin, neighbours)
+
+    return turned
+
+
+# -- engines: features (heads, tokens, d) by rows of what is exported --------------------------------------------------
+
+
+def by_transformers(made: dict[str, Any], x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Phi-3's module: the class of transformers that turns a part of a head."""
+    torch = installed("torch")
+    library = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    library.logging.set_verbosity(library.logging.CRITICAL)
+    module = installed("transformers.models.phi3.modeling_phi3")
+    config = library.Phi3Config(hidden_size=2 * x.shape[-1], num_attention_heads=2, pad_token_id=0, **made)
+    q = torch.from_numpy(x)[None]
+    tables = module.Phi3RotaryEmbedding(config)(q, torch.from_numpy(positions)[None])
+    return module.apply_rotary_pos_emb(q, q, *tables)[0][0].numpy()
+
+
+def by_vllm(made: dict[str, Any], x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Return what ``get_rope`` makes; its class for longrope asks vLLM's own config for a length."""
+    torch, module = installed("torch"), installed("vllm.model_executor.layers.rotary_embedding")
+    longrope = importlib.import_module(f"{module.__name__}.phi3_long_rope_scaled_rope")
+    served = types.SimpleNamespace(model_config=types.SimpleNamespace(max_model_len=CONTEXT))
+    with (
+        mock.patch.object(longrope, "get_current_vllm_config", return_value=served),
+        mock.patch.object(module, "_ROPE_DICT", {}),  # it takes 4 for 4.0
+    ):
+        parameters = made["rope_parameters"]
+        rotary = module.get_rope(
+            x.shape[-1], made["max_position_embeddings"], rope_parameters=parameters, dtype=torch.float32
+        )
+    flat = torch.from_numpy(x.swapaxes(0, 1).reshape(len(positions), -1))
+    return rotary(torch.from_numpy(positions), flat, flat.clone())[0].numpy().reshape(-1, *x.shape[::2]).swapaxes(0, 1)
+
+
+def by_vllm_operator(made: dict[str, Any], x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Its own function of a table, which its classes call where there is no device."""
+    torch, base = installed("torch"), installed("vllm.model_executor.layers.rotary_embedding.base")
+    flat = torch.from_numpy(x.swapaxes(0, 1).reshape(len(rows), -1))
+    cache = torch.from_numpy(made["cos_sin_cache"])
+    arguments = made["head_size"], cache.shape[-1], cache, made["is_neox"]
+    got, _ = base.RotaryEmbedding.forward_static(torch.from_numpy(rows), flat, flat.clone(), *arguments)
+    return got.numpy().reshape(-1, *x.shape[::2]).swapaxes(0, 1)
+
+
+def by_diffusers(made: dict[str, Any], x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    torch, module = installed("torch"), installed("diffusers.models.embeddings")
+    tables = tuple(torch.from_numpy(made[name][rows]) for name in ("cos", "sin"))
+    flags = {name: made[name] for name in ("use_real", "use_real_unbind_dim")}
+    return module.apply_rotary_emb(torch.from_numpy(x)[None], tables, **flags)[0].numpy()
+
+
+def by_liger(made: dict[str, Any], x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Turn queries and keys in Triton's interpreter."""
+    torch = installed("torch")
+    with mock.patch.dict("os.environ", TRITON_INTERPRET="1"):
+        module = installed("liger_kernel.transformers.rope")
+        q, k = (torch.from_numpy(x[None].copy()) for _ in range(2))
+        tables = (torch.from_numpy(made[name].reshape(-1, x.shape[-1])[None, rows]) for name in ("cos", "sin"))
+        q, k = module.liger_rotary_pos_emb(q, k, *tables)
+    assert torch.equal(q, k)
+    return q[0].numpy()
+
+
+def by_mlx(made: dict[str, Any], x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    mx = installed("mlx.core")
+    made = made | {"freqs": mx.array(made["freqs"])}
+    rows = [mx.fast.rope(mx.array(x[None, :, [i]]), **made, offset=int(p)) for i, p in enumerate(positions)]
+    return np.concatenate([np.asarray(row)[0] for row in rows], axis=1)
+
+
+def by_mlx_lm(made: dict[str, Any], x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Return what the class of Llama, made from the config, turns queries to, its attention factor included."""
+    mx, module, width = installed("mlx.core"), installed("mlx_lm.models.llama"), x.shape[-1]
+    sizes = {"model_type": "llama", "hidden_size": 2 * width, "num_attention_heads": 2, "vocab_size": 8}
+    sizes |= {"num_hidden_layers": 1, "intermediate_size": 8, "rms_norm_eps": 1e-6, "head_dim": width}
+    turned = module.Attention(module.ModelArgs.from_dict(sizes | made)).rope
+    rows = [np.asarray(turned(mx.array(x[None, :, i : i + 1]), offset=int(p))) for i, p in enumerate(positions)]
+    return np.concatenate([row[0] for row in rows], axis=1)
+
+
+def by_pytorch(made: dict[str, Any], x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    torch = installed("torch")
+    cos, sin = (torch.from_numpy(made[name].reshape(-1, x.shape[-1] // 2)) for name in ("cos", "sin"))
+    ids = torch.from_numpy(rows)[None]
+    return torch.nn.functional.rotary_embedding(
+        torch.from_numpy(x)[None], cos, sin, ids, interleaved=made["interleaved"]
+    )[0].numpy()
+
+
+@pytest.fixture
+def operator(monkeypatch):
+    """PyTorch's operator; where it is not released, one by the words of its pull request."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    def rotary_embedding(x: Any, cos: Any, sin: Any, position_ids: Any = None, *, interleaved: bool = False) -> Any:
+        cos, sin = cos[position_ids][:, None], sin[position_ids][:, None]
+        pairs = x.unflatten(-1, (-1, 2)).unbind(-1) if interleaved else x.chunk(2, dim=-1)
+        turned = pairs[0] * cos - pairs[1] * sin, pairs[1] * cos + pairs[0] * sin
+        return torch.stack(turned, dim=-1).flatten(-2) if interleaved else torch.cat(turned, dim=-1)
+
+    if not hasattr(torch.nn.functional, "rotary_embedding"):
+        monkeypatch.setattr(torch.nn.functional, "rotary_embedding", rotary_embedding, raising=False)
+
+
+TABLES = ("diffusers", "exllamav3", "flash-attn", "FlashInfer", "Liger-Kernel", "TransformerEngine", "vLLM operator")
+RUN = {
+    **{"transformers": by_transformers, "vLLM": by_vllm, "vLLM operator": by_vllm_operator, "diffusers": by_diffusers},
+    **{"Liger-Kernel": by_liger, "MLX": by_mlx, "MLX-LM": by_mlx_lm},
+}
+FORMULAS = {engine: by_formula(engine) for engine in (*TABLES, "DeepSpeed")}
+TURNS = [(engine, turned) for found in (FORMULAS, RUN) for engine, turned in found.items()]
+PARTS = {"diffusers": "interleaved, in part", "DeepSpeed": "no factor, in part"}
+ROPES = KINDS | {
+    "interleaved, in part": lambda seed: replace(KINDS["interleaved"](seed), head_dim=24),
+    "no factor, in part": lambda seed: replace(KINDS["no factor"](seed), head_dim=64),
+}
+CASES = [
+    pytest.param(engine, turned, kind, id=f"{engine}, {kind}, {turned.__name__}")
+    for engine, turned in TURNS
+    for kind in (*carried_by(engine), *filter(None, [PARTS.get(engine)]))
+]
+
+
+@pytest.mark.parametrize(("engine", "turned", "kind"), CASES)
+def test_an_engine_turns_by_an_export_as_the_rope_does(engine, turned, kind):
+    for seed in SEEDS if turned is not by_liger else range(3):
+        rope = ROPES[kind](seed)
+        x, positions = features(rope)
+        check(turned(exports.export(rope, engine), x, positions), x, positions, rope, engine)
+
+
+@pytest.mark.parametrize("kind", ["plain", "interleaved", "ladder"])
+def test_pytorch_turns_by_an_export_as_the_rope_does(operator, kind):
+    for seed in range(3):
+        rope = KINDS[kind](seed)
+        x, positions = features(rope)
+        made = exports.export(rope, "PyTorch")
+        assert made["cos"].shape == (CONTEXT, 8)
+        check(by_pytorch(made, x, positions), x, positions, rope, "PyTorch")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_onnxruntime_runs_the_file(kind, tmp_path):
+    installed("onnx")
+    runtime = installed("onnxruntime")
+    for seed in SEEDS:
+        rope = KINDS[kind](seed)
+        x, positions = features(rope)
+        path = tmp_path / f"{seed}.onnx"
+        exports.write(path, rope, "ONNX")
+        session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        (got,) = session.run(None, {"X": x[None], "position_ids": positions[None]})
+        check(got[0], x, positions, rope, "ONNX")
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "shape"),
+    [
+        ("flash-attn", "sin", (CONTEXT, 8)),
+        *((engine, "cos_sin_cache", (CONTEXT, 16)) for engine in ("FlashInfer", "vLLM operator", "LMCache")),
+        ("TransformerEngine", "freqs", (CONTEXT, 1, 1, 16)),
+        ("Liger-Kernel", "cos", (1, CONTEXT, 16)),
+        ("exllamav3", "inv_freq", (1, CONTEXT, 8)),
+        ("DeepSpeed", "inverse_freqs", (8,)),
+    ],
+)
+def test_tables_as_they_lie_in_memory(engine, name, shape):
+    rope = KINDS["no factor"](0)
+    made = exports.export(rope if shape[-1] != 16 or len(shape) > 2 else replace(rope, head_dim=24), engine)
+    assert (made[name].shape, made[name].dtype, made[name].flags.c_contiguous) == (shape, np.float32, True)
+    assert made.get("function") in (None, "flashinfer.apply_rope_with_cos_sin_cache")
+
+
+# -- sets for each head ------------------------------------------------------------------------------------------------
+
+HEADS, TOKENS, TEXTS = 3, 12, 2
+PAIRINGS = pytest.mark.parametrize("pairing", ["half", "interleaved"])
+
+
+def many(pairing: str = "half", factor: float = 1.25, head_dim: int = 16) -> Rope:
+    """Return a Rope with a set for each head, and a context longer than the texts."""
+    omega = rfrope.sample(rfrope.kernel("gaussian", scale=3.0), 8, rng=0, heads=HEADS)
+    return Rope(omega, context=TOKENS + 5, pairing=pairing, attention_factor=factor, head_dim=head_dim)
+
+
+def find_rows(engine: str, made: dict[str, Any], at: np.ndarray) -> tuple[dict[str, Any], np.ndarray]:
+    """Return the tables that a kernel is given for texts at positions (B, 1, S), and rows (B, H, S) that it reads."""
+    match engine:
+        case "flash-attn":  # ``rm_cs = rm + SEQLEN_OFFSETS[pid_batch]``, heads folded into the batch
+            assert made["seqlen_offsets"].dtype == np.int32
+            return made, made["seqlen_offsets"][:, None] + at
+        case "TransformerEngine":  # ``freqs[start_positions[b] + s]``, likewise
+            return made, made["start_positions"][:, None] + at
+        case "FlashInfer" | "vLLM operator":  # tokens H of them, each with one head
+            return made, made["first_rows"][:, None] + at
+        case "exllamav3":  # ``inv_freq[batch stride + pos D + t]``
+            tiled = made | {"inv_freq": np.tile(made["inv_freq"], (TEXTS, 1, 1))}
+            return tiled, np.arange(TEXTS * HEADS).reshape(TEXTS, HEADS, 1) * (TOKENS + 5) + at
+        case "Liger-Kernel":  # row ``batch_idx (sl row) + cos_row_idx row`` of contiguous tables; heads are texts to it
+            tiled = {name: np.tile(made[name][:, :TOKENS], (TEXTS, 1, 1)) for name in ("cos", "sin")}
+            return tiled, np.arange(TEXTS * HEADS).reshape(TEXTS, HEADS, 1) * TOKENS + at
+        case "PyTorch":  # tables (H, S, D) against (B, H, S, D)
+            return made, np.arange(HEADS)[:, None] * (TOKENS + 5) + at
+        case "diffusers":  # ``x * cos[None, None] + x_rotated * sin[None, None]``, x of shape (B, 1, H S, d)
+            return made, np.arange(HEADS)[:, None] * TOKENS + at
+
+
+BY_HEADS = {engine: (FORMULAS[engine], RUN.get(engine)) for engine in TABLES} | {"PyTorch": (by_pytorch,)}
+
+
+@PAIRINGS
+@pytest.mark.parametrize(
+    ("engine", "turned"), [(engine, turned) for engine, all_of in BY_HEADS.items() for turned in all_of if turned]
+)
+def test_each_head_turns_by_its_own_set(engine, turned, pairing, operator):
+    if engine == "Liger-Kernel" and pairing == "interleaved":
+        pytest.skip("it pairs halves alone")
+    factor = 1.0 if engine == "TransformerEngine" else 1.25
+    rope = many(pairing, factor, 16 if engine in ("Liger-Kernel", "PyTorch", "diffusers") else 20)
+    made = exports.export(rope, engine, context=TOKENS if engine == "diffusers" else TOKENS + 5)
+    moved = engine in ("flash-attn", "TransformerEngine", "FlashInfer", "vLLM operator")  # where texts begin anywhere
+    at = np.array([0, 4 if moved else 0])[:, None, None] + np.arange(TOKENS)
+    made, rows = find_rows(engine, made, at)
+    x = np.random.default_rng(1).standard_normal((TEXTS, HEADS, TOKENS, rope.head_dim)).astype(np.float32)
+    got = turned(made, x.reshape(1, -1, rope.head_dim), np.broadcast_to(rows, x.shape[:-1]).reshape(-1))
+    wanted = [rope.rotate(text, one.reshape(-1)[:, None]) for text, one in zip(x.astype(np.float64), at, strict=True)]
+    np.testing.assert_allclose(got.reshape(x.shape), np.stack(wanted), rtol=0.0, atol=2e-6)
+
+
+def move(k: np.ndarray, old: np.ndarray, new: np.ndarray, neighbours: bool) -> np.ndarray:
+    """Return keys that LMCache's kernel moves between rows of its cache, ``(tokens, d)``: back, and then forth."""
+    half = old.shape[-1] // 2
+    one, two = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if neighbours else (slice(0, half), slice(half, 2 * half))
+    moved, x, y = k.copy(), k[:, one], k[:, two]
+    back_x, back_y = x * old[:, :half] + y * old[:, half:], y * old[:, :half] - x * old[:, half:]
+    moved[:, one] = back_x * new[:, :half] - back_y * new[:, half:]
+    moved[:, two] = back_y * new[:, :half] + back_x * new[:, half:]
+    return moved
+
+
+@PAIRINGS
+def test_keys_that_lmcache_moves(pairing):
+    """They keep the attention factor once: a table with it would give its square on top."""
+    rope = many(pairing, head_dim=20)
+    made = exports.export(rope, "LMCache")
+    cache, rng = made["cos_sin_cache"], np.random.default_rng(4)
+    old, new = rng.permutation(TOKENS), rng.permutation(TOKENS)
+    x = rng.standard_normal((TOKENS, HEADS, 20))
+    cached, wanted = (rope.rotate(x.swapaxes(0, 1), at[:, None]).swapaxes(0, 1) for at in (old, new))
+    rows = [(made["first_rows"] + at[:, None]).reshape(-1) for at in (old, new)]
+    got = move(cached.reshape(-1, 20), *(cache[one] for one in rows), not made["is_neox"])
+    missed = np.max(np.abs(got.reshape(x.shape) - wanted))
+    assert missed < min(5e-6, 2.0 * rope.attention_factor * exports.rounding(rope, "LMCache").table * np.max(np.abs(x)))
+    np.testing.assert_allclose(cache[:, :8] ** 2 + cache[:, 8:] ** 2, 1.0, atol=1e-6)
+
+
+def test_bounds_of_several_heads_are_those_of_the_worst():
+    rope = many(factor=1.0)
+    alone = [replace(rope, frequencies=one) for one in rope.frequencies[..., 0]]
+    for engine in ("flash-attn", "TransformerEngine", "exllamav3"):
+        told, each = exports.rounding(rope, engine), [exports.rounding(one, engine) for one in alone]
+        assert (told.kernel, told.table) == (max(one.kernel for one in each), max(one.table for one in each))

@@ -1,0 +1,100 @@
+"""Exports: what an engine cannot carry, options that it does not take, and layers that one export cannot hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+import rfrope
+from rfrope import Rope, exports, models
+
+ROPE = Rope(rfrope.geometric(8), context=300)
+SECTIONS = Rope(rfrope.geometric(8), sections=(4, 2, 2), context=8)
+AXES = rfrope.mrope(rfrope.geometric(8), (4, 2, 2))
+NEIGHBOURS = replace(ROPE, pairing="interleaved")
+WIDER = replace(ROPE, head_dim=24)
+SHARED, LOUD, QUIET = (replace(ROPE, attention_factor=factor) for factor in (1.1, 2.0, 0.9))
+(LLAMA,) = rfrope.from_config({"model_type": "llama", "head_dim": 16})
+(GLM,) = rfrope.from_config({"model_type": "glm4", "head_dim": 32})
+(GEMMA,) = rfrope.from_config({"model_type": "gemma", "head_dim": 16, "max_position_embeddings": 300})
+ANYWHERE = ("transformers", "llama.cpp", "ONNX")
+CARRIED = [  # the Rope, the engine, and why it does not carry it
+    *((SECTIONS, one, "turns by 3 position axes; for text alone, replace(rope, sections=None)") for one in ANYWHERE),
+    *((AXES, one, "turns by 3 position axes, and the engine by one; ") for one in ANYWHERE),
+    *((AXES, one, "as in text, frequencies.sum(-1) do") for one in ANYWHERE),
+    *((Rope(np.ones(4), pairing=None, context=8), one, "its pairing is None") for one in ANYWHERE),
+    (NEIGHBOURS, "vLLM", "it pairs 'interleaved', the engine 'half' alone"),
+    (SHARED, "MLX", "its attention factor 1.1 would be dropped"),
+    (QUIET, "MLX-LM", "its attention factor is 0.9, and what MLX-LM makes of a config is 1"),
+    (LOUD, "MLX-LM", "its attention factor 2.0 needs an original context below 8 positions"),
+    (WIDER, "MLX-LM", "its classes turn whole heads, the Rope 16 features of 24"),
+    (replace(GEMMA, pairing="half"), "MLX-LM", "its class of 'gemma' was not seen to read divisors"),
+    (NEIGHBOURS, "transformers", "most classes of transformers pair halves"),
+    (replace(GLM, pairing="half"), "transformers", "the class of 'glm4' pairs 'interleaved', the Rope 'half'"),
+    (replace(LLAMA, head_dim=24), "transformers", "the class of 'llama' turns whole heads, the Rope 16 features"),
+    (WIDER, "Liger-Kernel", "it turns whole heads, the Rope 16 features"),
+    (Rope(np.ones(4), context=8), "DeepSpeed", "it turns multiples of 16 features, the Rope 8"),
+    (WIDER, "llama.cpp", "llama turns whole heads, the Rope 16 features of 24"),
+]
+
+BOTH = ["sliding_attention", "full_attention"]
+LAYERED = {"model_type": "gemma3_text", "num_hidden_layers": 4, "head_dim": 16, "max_position_embeddings": 512}
+LAYERED |= {"layer_types": BOTH * 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
+SMOL = {"model_type": "smollm3", "num_hidden_layers": 4, "head_dim": 16, "max_position_embeddings": 512}
+LAYERS = [  # a config, the engine, and what one export cannot hold of it
+    (LAYERED, "SGLang", ("layers of 2 kinds ", "sliding_attention: layers 0, 2: ", "to SGLang in one: it takes one")),
+    (LAYERED, "flash-attn", "it takes one RoPE; expected one of rope.ropes at a time, for the layers of its kind"),
+    (SMOL, "llama.cpp", ("full_attention: layer 3: no RoPE", "it takes one RoPE")),
+    (SMOL, "vLLM", "that was not tried for model type 'smollm3', only for gemma3_text, "),
+    ({"model_type": "gemma4_text", "num_hidden_layers": 6}, "transformers", "was not tried for model type 'gemma4"),
+]
+
+
+def wider_kind() -> models.Layers:
+    first, second = models.list_layers(LAYERED).kinds
+    return models.Layers((first, replace(second, rope=replace(second.rope, context=1024))))
+
+
+ROWS = [
+    *(
+        (lambda rope=rope, to=to: exports.export(rope, to), ValueError, (f"rope cannot be exported to {to}: ", why))
+        for rope, to, why in CARRIED
+    ),
+    *(
+        (lambda config=config, to=to: exports.export(models.list_layers(config), to), ValueError, words)
+        for config, to, words in LAYERS
+    ),
+    (
+        lambda: exports.export(wider_kind(), "vLLM"),
+        ValueError,
+        "they differ in the width of heads or the context, which",
+    ),
+    (
+        lambda: exports.rounding(models.list_layers(LAYERED), "vLLM"),
+        TypeError,
+        "which only export accepts; expected one",
+    ),
+    *(
+        (lambda to=to: exports.export([ROPE, ROPE], to), ValueError, "rope has 2 Ropes, one per layer, but engines use")
+        for to in ("transformers", "llama.cpp", "MLX")
+    ),
+    (lambda: exports.export(ROPE, "vlm"), ValueError, "is 'vlm'; did you mean 'vLLM'? Expected one of 'transformers'"),
+    (lambda: exports.export(ROPE, "mlxx"), ValueError, "engine is 'mlxx'; did you mean 'MLX'?"),
+    (lambda: exports.export(ROPE, "mlx", base=1e4), ValueError, "base is 10000.0, which MLX does not use; expected no"),
+    (lambda: exports.export(ROPE, "json", context=8), ValueError, "context is 8, which json does not use"),
+    (lambda: exports.export(ROPE, "llama.cpp", architecture="qwen3"), ValueError, "is 'qwen3', whose loader"),
+    *(
+        (
+            lambda rope=rope: exports.export(rope, "llama.cpp", architecture="gemma4"),
+            ValueError,
+            f"the attention factor {rope.attention_factor} would multiply the sliding layers of gemma4 too",
+        )
+        for rope in (SHARED, QUIET)
+    ),
+    (lambda: exports.write("a.txt", ROPE, "vllm"), ValueError, "'a.txt'; expected for vLLM a name that ends in .json"),
+    (lambda: exports.write("a.npz", ROPE, "mlx", model="a"), ValueError, "model is 'a', but nothing is copied for MLX"),
+    (lambda: exports.write("a.gguf", ROPE, "llama.cpp"), ValueError, "model is None; expected for llama.cpp the GGUF"),
+    (lambda: exports.write("a.json", ROPE, "vllm", part="x"), ValueError, "part is 'x', but model is None; expected"),
+    (lambda: exports.write("a.json", ROPE, "vllm", model="a", part=3), TypeError, "part is 3; expected the name of a"),
+]
