@@ -191,41 +191,35 @@ def test_attention_of_several_heads():
             np.testing.assert_allclose(getattr(flat, name), getattr(one, name), atol=1e-13)
 
 
-def test_attention_over_an_image():
-    """Look at the patch below to the left, from the middle of a 4 x 5 image."""
-    omega = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30.0)).frequencies
-    options = {"offset": [1, -1], "temperature": 0.05, "causal": False, "query_position": (2, 2)}
-    found = heads.positional_attention(omega, (4, 5), **options)
-    lags = np.array([*np.ndindex(4, 5)]) - 2
+IMAGE = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30.0)).frequencies
+
+
+@pytest.mark.parametrize(
+    ("shape", "offsets", "weights", "at", "rival"),
+    [
+        ((4, 5), [[1, -1]], [1.0], (2, 2), [0, -1]),  # below to the left; (1, 0) is as tight, and later
+        ((2, 9), [[0, -8], [-1, -3]], [1.0, 0.6], (1, 8), None),  # the first of its row, and one in the row above
+    ],
+)
+def test_attention_over_patches(shape, offsets, weights, at, rival):
+    options = {"temperature": 0.05, "causal": False, "query_position": at if rival else None}
+    options |= {"offset": offsets[0]} if rival else {"offset": offsets, "offset_weights": weights}
+    found, lags = heads.positional_attention(IMAGE, shape, **options), np.array([*np.ndindex(shape)]) - at
     assert found.lags.tolist() == lags.tolist()
-    scores = closed_form(omega, lags, [1, -1], 0.05) / math.sqrt(32)
+    pairs = zip(weights, offsets, strict=True)
+    scores = sum(weight * closed_form(IMAGE, lags, one, 0.05) / math.sqrt(32) for weight, one in pairs)
     np.testing.assert_allclose(found.scores, scores, atol=1e-12)
     np.testing.assert_allclose(found.weights, softmax(scores), atol=1e-13)
-    hit = np.all(lags == [1, -1], axis=1)
-    assert found.mass == pytest.approx(softmax(scores)[hit].item(), abs=1e-13)
-    assert found.mass > 0.8
-    others = np.where(hit, -np.inf, scores)
-    assert others[np.all(lags == found.rival, axis=1)] == pytest.approx(np.max(others), abs=1e-12)
-    assert found.rival.tolist() == [0, -1]  # as tight as (1, 0), and first
-    near = heads.positional_attention(omega, (4, 5), window=2, **options)
-    assert near.lags.tolist() == [[a, b] for a in (-1, 0, 1) for b in (-1, 0, 1)]
-
-
-def test_attention_at_several_offsets_over_a_strip():
-    """From the last of 2 x 9 patches, at one in the row above and, with more weight, at the first of its own row."""
-    omega = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30.0)).frequencies
-    offsets, weights = [[0, -8], [-1, -3]], [1.0, 0.6]
-    options = {"offset": offsets, "offset_weights": weights, "temperature": 0.05, "causal": False}
-    found, lags = heads.positional_attention(omega, (2, 9), **options), np.array([*np.ndindex(2, 9)]) - [1, 8]
-    assert found.lags.tolist() == lags.tolist()
-    scores = sum(
-        weight * closed_form(omega, lags, offset, 0.05) / math.sqrt(32)
-        for weight, offset in zip(weights, offsets, strict=True)
-    )
     hit = np.array([lag in offsets for lag in lags.tolist()])
     assert found.mass == pytest.approx(np.sum(softmax(scores)[hit]), abs=1e-13)
     assert found.gap == pytest.approx(np.min(scores[hit]) - np.max(scores[~hit]), abs=1e-12)
-    assert np.min(scores[hit]) < np.max(scores[hit]) - 1.0
+    assert scores[np.all(lags == found.rival, axis=1)] == pytest.approx(np.max(scores[~hit]), abs=1e-12)
+    if rival:
+        assert (found.rival.tolist(), found.mass > 0.8) == (rival, True)
+        near = heads.positional_attention(IMAGE, shape, window=2, **options)
+        assert near.lags.tolist() == [[a, b] for a in (-1, 0, 1) for b in (-1, 0, 1)]
+    else:
+        assert np.min(scores[hit]) < np.max(scores[hit]) - 1.0
 
 
 def test_scores_are_over_the_root_of_all_features_in_them():
