@@ -19,34 +19,29 @@ OMEGA = rfrope.geometric(64, base=10_000.0)
 # -- alignment ---------------------------------------------------------------------------------------------------------
 
 
-def test_alignment_is_the_score_at_the_offset_as_a_part_of_the_highest(xp):
+def test_alignment_is_the_score_at_the_offset_as_a_part_of_the_highest():
     omega, shift = rfrope.geometric(8), RNG.uniform(-9.0, 9.0, size=8)
     weights = np.abs(RNG.normal(size=8))
     q = np.concatenate([np.sqrt(weights), np.zeros(8)])  # C_i = weight_i, E_i = 0
     offsets = np.array([-1.0, -2.5, 100.0])
-    found = heads.alignment(xp(offsets), xp(omega), xp(shift), weights=xp(weights))
+    found = heads.alignment(offsets, omega, shift, weights=weights)
     wanted = heads.shifted_scores(q, q, offsets, omega, shift) / np.sum(weights)
-    for value, shape in ((found.overall, (3,)), (found.blocks, (3, 8)), (found.angles, (3, 8))):
-        assert xp.owns(value)
-        assert value.shape == shape
-    np.testing.assert_allclose(xp.host(found.overall), wanted, atol=1e-14)
-    np.testing.assert_allclose(xp.host(found.blocks), np.cos(shift + offsets[:, None] * omega), atol=1e-13)
-    np.testing.assert_allclose(np.cos(xp.host(found.angles)), xp.host(found.blocks), atol=1e-14)
-    np.testing.assert_allclose(np.sin(xp.host(found.angles)), np.sin(shift + offsets[:, None] * omega), atol=1e-13)
-    assert np.max(np.abs(xp.host(found.angles))) <= math.pi
-    nothing = heads.alignment(xp(offsets), xp(omega), xp(shift), weights=xp(0.0 * weights))
-    np.testing.assert_array_equal(xp.host(nothing.overall), np.zeros(3))
+    np.testing.assert_allclose(found.overall, wanted, atol=1e-14)
+    np.testing.assert_allclose(found.blocks, np.cos(shift + offsets[:, None] * omega), atol=1e-13)
+    np.testing.assert_allclose(np.cos(found.angles), found.blocks, atol=1e-14)
+    np.testing.assert_allclose(np.sin(found.angles), np.sin(shift + offsets[:, None] * omega), atol=1e-13)
+    assert np.max(np.abs(found.angles)) <= math.pi
+    np.testing.assert_array_equal(heads.alignment(offsets, omega, shift, weights=0.0 * weights).overall, np.zeros(3))
 
 
 @pytest.mark.parametrize("shape", [(), (8,), (3, 1)])
-def test_weights_that_broadcast_count_for_every_block(xp, shape):
+def test_weights_that_broadcast_count_for_every_block(shape):
     shift = heads.phase_shift(-3, OMEGA[:8]) + np.linspace(0.0, 1.0, 8)
     weights = RNG.uniform(0.5, 2.0, size=shape)
     full = np.broadcast_to(weights, (*shape[:-1], 8))
-    found = heads.alignment(-3, xp(OMEGA[:8]), xp(shift), weights=xp(weights))
     wanted = np.sum(full * np.cos(np.linspace(0.0, 1.0, 8)), axis=-1) / np.sum(full, axis=-1)
-    np.testing.assert_allclose(xp.host(found.overall), wanted, atol=1e-12)
-    peak = heads.offset_of(xp(OMEGA[:8]), xp(shift), low=-16.0, weights=xp(weights))
+    np.testing.assert_allclose(heads.alignment(-3, OMEGA[:8], shift, weights=weights).overall, wanted, atol=1e-12)
+    peak = heads.offset_of(OMEGA[:8], shift, low=-16.0, weights=weights)
     like = heads.alignment(peak.offset, OMEGA[:8], shift, weights=full)
     np.testing.assert_allclose(peak.value, like.overall, atol=1e-12)
 
@@ -81,14 +76,12 @@ def test_many_equal_peaks_in_parts(monkeypatch):
     assert parts.offset == pytest.approx(-0.5, abs=1e-9)
 
 
-def test_shapes_and_libraries(xp):
+def test_shapes():
     offsets = np.array([[-1.0, -20.5, -3.0], [4.0, -60.0, 0.5]])
     shift = heads.phase_shift(offsets, OMEGA)
     for omega in (OMEGA, OMEGA[:, None]):
-        found = heads.offset_of(xp(omega), xp(shift), low=-100.0, high=10.0)
-        for value in vars(found).values():
-            assert isinstance(value, np.ndarray)
-            assert value.shape == (2, 3)
+        found = heads.offset_of(omega, shift, low=-100.0, high=10.0)
+        assert {value.shape for value in vars(found).values()} == {(2, 3)}
         np.testing.assert_allclose(found.offset, offsets, atol=1e-12)
     single = heads.offset_of(OMEGA.tolist(), shift[0, 1].tolist(), low=-100.0)
     assert single.offset.shape == single.value.shape == ()
@@ -149,27 +142,6 @@ def test_fast_blocks_far_away():
     assert found.value == pytest.approx(1.0, abs=1e-12)
     found = heads.offset_of([1.0, 1e-6], [0.1, 0.2], low=-1e9, high=-1.0, weights=[0.0, 1.0])
     assert found.offset == pytest.approx(-200_000.0, abs=1e-3)  # a fast block without weight makes no range too long
-
-
-@pytest.mark.parametrize(
-    ("given", "error", "message"),
-    [
-        ({"low": 0.0}, ValueError, r"low is 0\.0 and high 0\.0; expected low < high"),
-        ({"low": -1e9}, ValueError, "1.59e.08 turns of the fastest block; expected at most 1048576"),
-        (
-            {"frequencies": [1.0, 0.0], "weights": [0.0, 1.0]},
-            ValueError,
-            "no block with a weight has a nonzero frequency",
-        ),
-        ({"frequencies": np.ones((2, 2))}, ValueError, r"frequencies has shape \(2, 2\); expected one set"),
-        ({"shift": [0.0] * 3}, ValueError, "do not broadcast"),
-        ({"weights": [1.0, -1.0]}, ValueError, "weights holds NaN, infinity, negative numbers"),
-    ],
-)
-def test_bad_input(given, error, message):
-    arguments = {"frequencies": [1.0, 0.5], "shift": [0.1, 0.2], "low": -10.0} | given
-    with pytest.raises(error, match=message):
-        heads.offset_of(arguments.pop("frequencies"), arguments.pop("shift"), **arguments)
 
 
 def test_one_peak_has_no_twin():

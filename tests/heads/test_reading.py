@@ -6,11 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from campaign import campaign
 
 import rfrope
 from rfrope import heads
-from rfrope._core import sums
 
 RNG = np.random.default_rng(16)
 OMEGA = rfrope.geometric(4, base=100.0)
@@ -127,20 +125,6 @@ def test_standard_errors_count_degrees_of_freedom():
     assert squares[2] == pytest.approx(float(rows[2] @ [apart, joint]), rel=1e-9)
 
 
-@campaign
-@pytest.mark.parametrize("pairs", ["all", "occurring"])
-def test_profile_on_every_library(pairs, xp):
-    for dtype, tolerance in (("float64", 1e-9), ("float32", 2e-6)):
-        q, k = xp(Q, dtype), xp(K, dtype)
-        found = heads.profile(q, k, xp(LAGS[:4]), xp(OMEGA), pairs=pairs, paired=False)
-        wanted = heads.profile(Q, K, LAGS[:4], OMEGA, pairs=pairs, paired=False)
-        for name, value in vars(wanted).items():
-            result = getattr(found, name)
-            assert xp.owns(result)
-            np.testing.assert_allclose(xp.host(result), value, rtol=tolerance, atol=tolerance)
-            assert xp.host(result).dtype == np.float64
-
-
 def test_gradients_where_nothing_varies_are_zero_and_not_nan():
     torch = pytest.importorskip("torch", reason="torch is not installed")
     for pairs in ("all", "occurring"):
@@ -150,16 +134,6 @@ def test_gradients_where_nothing_varies_are_zero_and_not_nan():
         (found.spread.sum() + found.stderr.sum()).backward()
         for x in (q, k):
             assert torch.all(x.grad == 0.0)
-
-
-@pytest.mark.parametrize("pairs", ["all", "occurring"])
-@pytest.mark.parametrize("width", [4, 2], ids=["all turned", "partial"])
-def test_parts_of_the_lags_are_put_together(pairs, width, monkeypatch):
-    x, lags = RNG.standard_normal((2, 7, 8)), np.arange(-9.0, 1.0)
-    whole = heads.profile(x, x + 1.0, lags, OMEGA[:width], pairs=pairs)
-    monkeypatch.setattr(sums, "BUDGET", 50)
-    for name, value in vars(heads.profile(x, x + 1.0, lags, OMEGA[:width], pairs=pairs)).items():
-        np.testing.assert_allclose(value, getattr(whole, name), rtol=1e-12)
 
 
 def test_waves_of_few_lags_are_held(peak):
@@ -227,47 +201,6 @@ def test_occurring_pairs_of_two_axes():
     assert found.mean[1] == pytest.approx(scores[here].mean(), rel=1e-12)
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
-
-
-GOOD = {"q": Q, "k": K, "lags": [0, -1], "frequencies": OMEGA}
-
-
-def with_one(x, value):
-    return np.concatenate([x[:-1], np.append(x[-1, :-1], value)[None]])
-
-
-BAD_PROFILES = [
-    ({"q": with_one(Q, math.nan)}, ValueError, "q holds NaN or infinity"),
-    ({"paired": True}, ValueError, "q has 7 tokens and k 5, but paired is True; expected as many of each, or paired=F"),
-    ({"pairs": "most"}, ValueError, "pairs is 'most'; expected one of 'all', 'occurring'"),
-    ({"q": Q[0]}, ValueError, r"q has shape \(8,\); expected \(\.\.\., tokens, d\)"),
-    ({"k": K[:0]}, ValueError, r"k has shape \(0, 8\); expected \(\.\.\., tokens, d\) with tokens"),
-    ({"frequencies": np.zeros((2, 4, 1)), "lags": [[0.0]]}, ValueError, r"expected one set, \(D,\) or \(D, k\)"),
-    ({"q_positions": np.arange(7)}, ValueError, "pairs is 'all'; expected pairs='occurring'"),
-    ({"pairs": "occurring", "q_positions": np.arange(6)}, ValueError, r"q_positions has shape \(6,\).*\(7, 1\)"),
-    ({"pairs": "occurring", "k_positions": [math.inf] * 5}, ValueError, "expected finite positions"),
-    (
-        {"pairs": "occurring", "frequencies": np.zeros((4, 2)), "lags": [[0, 0]]},
-        ValueError,
-        "q_positions is None; expected positions, as the frequencies have 2 axes",
-    ),
-    (
-        {"pairs": "occurring", "frequencies": np.zeros((4, 2)), "lags": [[0, 0]], "q_positions": np.arange(7)},
-        ValueError,
-        r"q_positions has shape \(7,\); expected finite positions \(7, 2\), one a token",
-    ),
-]
-
-
-@pytest.mark.parametrize(("change", "error", "message"), BAD_PROFILES, ids=range(len(BAD_PROFILES)))
-def test_bad_profiles(change, error, message):
-    arguments = GOOD | change
-    rest = {"paired": False} | {name: value for name, value in arguments.items() if name not in GOOD}
-    with pytest.raises(error, match=message):
-        heads.profile(*(arguments[name] for name in GOOD), **rest)
-
-
 # -- magnitudes, and phases that keys have learned ---------------------------------------------------------------------
 
 
@@ -305,37 +238,6 @@ def test_a_shift_of_keys_is_that_of_scores():
     for lag, mean in zip(LAGS, found.mean, strict=True):
         wanted = rfrope.scores(Q, K, at[0], at[1] + lag, OMEGA[:2], shift=shift).mean()
         assert mean == pytest.approx(wanted, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"q": -np.ones((7, 4))}, r"q holds negative numbers; expected magnitudes of 0 or more: log\(1 \+ exp\(x\)\)"),
-        ({"k": -np.ones((7, 4))}, "k holds negative numbers"),
-        ({"q": np.ones((7, 8)), "k": np.ones((7, 8))}, r"expected \(\.\.\., tokens, 4\) magnitudes, one for each freq"),
-        ({"shift": np.ones(3)}, r"shift has shape \(3,\); expected \(\.\.\., 4\)"),
-        ({"shift": 1.0}, r"shift has shape \(\); expected \(\.\.\., 4\)"),
-        ({"shift": np.full(4, np.nan)}, "shift holds NaN"),
-        ({"frequencies": rfrope.Rope(OMEGA, polar=True, attention_factor=2.0)}, "attention factor 2.0"),
-    ],
-)
-def test_bad_magnitudes(change, message):
-    good = {"q": np.ones((7, 4)), "k": np.ones((7, 4)), "lags": LAGS, "frequencies": rfrope.Rope(OMEGA, polar=True)}
-    with pytest.raises(ValueError, match=message):
-        heads.profile(**good | change)
-
-
-@campaign
-@pytest.mark.parametrize("pairs", ["all", "occurring"])
-def test_profile_of_polar_attention_on_every_library(pairs, xp):
-    rng = np.random.default_rng(7)
-    m, n, delta = rng.gamma(2.0, size=(2, 7, 4)), rng.gamma(1.0, size=(7, 4)), rng.uniform(-3.0, 0.0, 4)
-    wanted = heads.profile(m, n, LAGS[:3], rfrope.Rope(OMEGA, polar=True), shift=delta, pairs=pairs)
-    rope = rfrope.Rope(xp(OMEGA), polar=True)
-    for shift in (xp(delta), delta):
-        found = heads.profile(xp(m), xp(n), xp(LAGS[:3]), rope, shift=shift, pairs=pairs)
-        for name, value in vars(found).items():
-            np.testing.assert_allclose(xp.host(value), getattr(wanted, name), rtol=1e-9, atol=1e-9)
 
 
 def test_gradients_reach_magnitudes_and_a_shift():

@@ -266,27 +266,6 @@ def test_tune_learns_by_windows_that_see_the_text(model, tmp_path, monkeypatch):
         tune(model, texts(), CONTEXT, checkpoint=path, **options | {"keys": "window"})
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"keys": "all"}, "keys is 'all'; expected one of 'window', 'text'"),
-        ({"whole_windows": 0.5}, "keys is 'text' together with whole_windows"),
-        ({"activation_checkpointing": True}, "keys is 'text' together with activation_checkpointing"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(model, options, message):
-    with pytest.raises(ValueError, match=message):
-        tune(model, texts(), CONTEXT, **{"keys": "text", "window": 16, "steps": 1} | options)
-
-
-def test_texts_have_to_be_long_and_layers_alike(model):
-    with pytest.raises(ValueError, match=rf"texts\[5\] has 40 tokens; expected at least {CONTEXT}"):
-        tune(model, [one[: 40 if i == 5 else None] for i, one in enumerate(texts())], CONTEXT, keys="text", window=16)
-    two = made("gemma3_text", max_position_embeddings=TRAINED)
-    with pytest.raises(ValueError, match="several kinds of layers; expected keys='window'"):
-        tune(two, texts(), CONTEXT, keys="text", part="full_attention", window=16, steps=1)
-
-
 def test_a_model_that_reads_otherwise_from_what_is_kept_is_refused(model, monkeypatch):
     monkeypatch.setattr(keeping, "_small", lambda x: 0.5 * x)
     otherwise = "reads otherwise from keys that are kept; expected keys='window'"

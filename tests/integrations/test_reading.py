@@ -7,13 +7,13 @@ import warnings
 import numpy as np
 import pytest
 import tiny_models
-from campaign import campaign
+from campaign import sparse
 from tiny_models import IDS, made
 
 import rfrope
 from rfrope import heads
 
-torch, transformers = tiny_models.torch, tiny_models.transformers
+torch = tiny_models.torch
 with warnings.catch_warnings():  # importing them raises a few of their own
     warnings.simplefilter("ignore")
     from rfrope.integrations.transformers import atlas, read_heads, replace_rotary
@@ -35,15 +35,7 @@ def attention_of(found, rope):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [
-        "llama",
-        pytest.param("qwen3", marks=campaign),
-        pytest.param("mistral", marks=campaign),
-        pytest.param("olmo2", marks=campaign),
-        pytest.param("glm", marks=campaign),
-        pytest.param("granite", marks=campaign),
-    ],
+    "kind", sparse(["llama", "qwen3", "mistral", "olmo2", "glm", "granite"], lambda kind: kind == "llama")
 )
 def test_what_is_read_gives_the_attention_that_the_model_computes(kind):
     """Norms of queries and keys, and the scale of a model, are those that it has."""
@@ -95,32 +87,10 @@ def test_a_model_of_several_ropes_is_read_one_kind_of_layer_at_a_time():
     ropes = {kinds[0]: {"rope_type": "default", "rope_theta": 100.0}}
     ropes |= {kinds[1]: {"rope_type": "default", "rope_theta": 1e6}}
     model = made("gemma3_text", layer_types=kinds, rope_parameters=ropes)
-    with pytest.raises(ValueError, match=r"part is None, but .* expected one of them"):
-        atlas(model, DOCUMENTS)
     for layer, (name, base) in enumerate(zip(kinds, (100.0, 1e6), strict=True)):
         found = atlas(model, DOCUMENTS, part=name)
         assert {*found.layer.tolist()} == {layer}
         np.testing.assert_allclose(found.frequencies, rfrope.geometric(8, base=base), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("ids", "error", "words"),
-    [
-        ([3, 32], ValueError, r"documents\[0\] has the token 32; expected 0 to 31, the vocabulary of the model"),
-        ([-1, 3], ValueError, r"documents\[0\] has the token -1; expected 0 to 31"),
-        ([1.0, 2.0], TypeError, r"documents\[0\] has dtype float64; expected token ids, whole numbers"),
-        (torch.ones(4), TypeError, r"documents\[0\] has dtype float32; expected token ids"),
-        ([True, False], TypeError, r"documents\[0\] has dtype bool; expected token ids"),
-        ("a text", TypeError, r"documents\[0\] is .a text.; expected token ids"),
-        ([[1, 2], [3, 4]], ValueError, r"documents\[0\] has shape \(2, 2\); expected the ids of its tokens"),
-        (np.zeros(0, int), ValueError, r"documents\[0\] has shape \(0,\)"),
-        (3, ValueError, r"documents\[0\] has shape \(\)"),
-    ],
-)
-@pytest.mark.parametrize("read", [atlas, lambda *given: next(read_heads(*given))], ids=["atlas", "read_heads"])
-def test_documents_that_are_no_token_ids(read, ids, error, words):
-    with pytest.raises(error, match=words):
-        read(made(), [ids] * 3)
 
 
 def test_a_model_that_trains_is_read_without_dropout_and_goes_on_training():
@@ -137,20 +107,9 @@ def test_a_model_that_trains_is_read_without_dropout_and_goes_on_training():
     assert [one.training for one in model.modules()] == modes
 
 
-def test_models_that_cannot_be_read_are_refused_with_the_reason():
-    with pytest.raises(TypeError, match="model is 3; expected a model"):
-        next(read_heads(3, DOCUMENTS))
-    with pytest.raises(TypeError, match="model is 3; expected a model"):
-        atlas(3, DOCUMENTS)
-    with pytest.raises(ValueError, match="no attention that turns q and k"):
-        next(read_heads(torch.nn.Linear(2, 2), DOCUMENTS))
-    with pytest.raises(ValueError, match="turns 8 features of 16 and keeps the others apart"):
-        next(read_heads(made("phi", partial_rotary_factor=0.5, num_key_value_heads=4), DOCUMENTS))
-    with pytest.raises(ValueError, match="there are 2 documents; expected at least 3"):
-        atlas(made(), DOCUMENTS[:2])
-    model = made()
+def test_a_replaced_layer_is_refused_where_it_is_read_and_layers_without_attention_are_left_out():
+    model, every = made(), [(1, head) for head in range(4)]
     with replace_rotary(model, rfrope.geometric(8)), pytest.raises(ValueError, match="was already modified"):
         next(read_heads(model, DOCUMENTS))
-    assert next(iter(read_heads(model, DOCUMENTS, layers=[1]))).heads == [(1, head) for head in range(4)]
-    model = made("lfm2", layer_types=["conv", "full_attention"])
-    assert next(iter(read_heads(model, DOCUMENTS))).heads == [(1, head) for head in range(4)], "the first is none"
+    assert next(iter(read_heads(model, DOCUMENTS, layers=[1]))).heads == every
+    assert next(iter(read_heads(made("lfm2", layer_types=["conv", "full_attention"]), DOCUMENTS))).heads == every

@@ -22,7 +22,7 @@ torch, transformers = tiny_models.torch, tiny_models.transformers
 with warnings.catch_warnings():  # importing them raises a few of their own
     warnings.simplefilter("ignore")
     from rfrope.integrations import rotations
-    from rfrope.integrations.transformers import replace_rotary
+    from rfrope.integrations.transformers import replace_rotary, use_polar
     from rfrope.layers.torch import RotaryEmbedding
     from tools.pairing_layers import config_classes, modelling
 
@@ -79,16 +79,6 @@ def test_a_key_of_the_config_says_the_pairing(key, pairing):
     assert rotations._pairing(types.SimpleNamespace(model_type="deepseek_v3", **key)) == pairing
 
 
-def test_a_list_of_ropes_has_one_for_each_layer_of_one_kind():
-    model = made()
-    for ropes in ([ropes_of(model)] * 3, [ropes_of(model)]):
-        with pytest.raises(ValueError, match=f"rope has {len(ropes)} Ropes, but the model has 2 layers: as many"):
-            replace_rotary(model, ropes)
-    model = made("gemma3_text", **TYPES["gemma3_text"])
-    with pytest.raises(ValueError, match="rope has 2 Ropes, but the model has 2 kinds of layers: a mapping"):
-        replace_rotary(model, [rfrope.Rope(rfrope.geometric(8))] * 2)
-
-
 def test_a_replaced_model_is_neither_pickled_nor_copied_wrongly(tmp_path):
     """Loaded, the attention would be as it was and take positions for tables, without an error."""
     model, wanted = made(), logits(made())
@@ -97,6 +87,8 @@ def test_a_replaced_model_is_neither_pickled_nor_copied_wrongly(tmp_path):
             torch.save(model, tmp_path / "model.pt")
         copied = copy.deepcopy(model)
         torch.testing.assert_close(logits(copied), wanted, rtol=0, atol=1e-5)
+        for held in (torch.nn.Module.modules, every_tensor):  # who moves or casts one does not move or cast the other
+            assert not {*map(identity, held(model))} & {*map(identity, held(copied))}
         with pytest.raises(ValueError, match=r"was replaced already; expected undo\(\)"):
             replace_rotary(model, ropes_of(model))
     assert torch.equal(logits(model), wanted)
@@ -106,16 +98,12 @@ def test_a_replaced_model_is_neither_pickled_nor_copied_wrongly(tmp_path):
         copy.deepcopy(model)
 
 
-def test_a_copy_shares_nothing_with_a_replaced_model():
-    """Whoever moves or casts one does not move or cast the other."""
-    model = made()
-    with replace_rotary(model, ropes_of(model)):
-        copied = copy.deepcopy(model)
-        assert not {id(one) for one in model.modules()} & {id(one) for one in copied.modules()}
-        tensors = [
-            {one.data_ptr() for one in (*each.parameters(), *each.buffers()) if one.numel()} for each in (model, copied)
-        ]
-        assert not tensors[0] & tensors[1]
+def every_tensor(model):
+    return [one for one in (*model.parameters(), *model.buffers()) if one.numel()]
+
+
+def identity(one):
+    return one.data_ptr() if torch.is_tensor(one) else id(one)
 
 
 def test_a_module_of_another_layout_or_width_is_refused():
@@ -128,20 +116,15 @@ def test_a_module_of_another_layout_or_width_is_refused():
         logits(model)
 
 
+LATENT = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16}
+LATENT |= {"head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 8, "moe_intermediate_size": 16}
+LATENT |= {"num_experts_per_tok": 2, "first_k_dense_replace": 2}
 TYPES = {  # half, interleaved, partial, kinds of layers, heads last, latent attention
     **{"llama": {}, "qwen3": {}, "phi": {}, "phi3": {}, "glm": {}, "cohere": {}, "gpt_neox": {}, "olmo2": {}},
     "gemma3_text": {"layer_types": ["sliding_attention", "full_attention"]},
     "mistral": {},
-    "deepseek_v3": {
-        **{"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16},
-        **{"head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 8, "n_group": 1, "topk_group": 1},
-        **{"moe_intermediate_size": 16, "num_experts_per_tok": 2, "first_k_dense_replace": 2},
-    },
-    "deepseek_v2": {
-        **{"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16},
-        **{"head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 8, "first_k_dense_replace": 2},
-        **{"moe_intermediate_size": 16, "num_experts_per_tok": 2, "topk_method": "greedy"},
-    },
+    "deepseek_v3": LATENT | {"n_group": 1, "topk_group": 1},
+    "deepseek_v2": LATENT | {"topk_method": "greedy"},
     "llama4_text": {"num_local_experts": 2, "interleave_moe_layer_step": 4, "no_rope_layers": [1, 1]},
     "gptj": {"rotary_dim": 8},  # these two hold tables in their attention, before transformers 5.24
     "codegen": {"rotary_dim": 8},
@@ -263,30 +246,19 @@ def test_an_adapter_of_peft_holds_what_is_learned(tmp_path):
 
 
 @campaign
-def test_a_replaced_model_compiles_in_one_graph():
+@pytest.mark.parametrize("polar", [False, True])
+def test_a_replaced_model_compiles_in_one_graph(polar):
     model = made()
-    with replace_rotary(model, rfrope.geometric(8)):
+    rope = rfrope.Rope(rfrope.geometric(16 if polar else 8), polar=polar)
+    with (use_polar if polar else replace_rotary)(model, rope):
+        for layer in model.model.layers if polar else ():
+            layer.self_attn.polar.phases.data.uniform_(-4.0, 0.0)
         torch._dynamo.reset()
         compiled = torch.compile(model.model, fullgraph=True, backend="aot_eager")
         with torch.no_grad():
             found = compiled(IDS, use_cache=False).last_hidden_state
-            torch.testing.assert_close(found, model.model(IDS, use_cache=False).last_hidden_state, rtol=0, atol=1e-6)
-
-
-def test_what_is_refused_leaves_the_model_as_it_was():
-    model = made()
-    own, rope = logits(model), rfrope.Rope(rfrope.geometric(8))
-    for bad, message in (
-        (rfrope.geometric(4), "the Rope has 4 blocks, but LlamaRotaryEmbedding has 8"),
-        (dataclasses.replace(rope, pairing="interleaved"), "the Rope pairs 'interleaved', but llama pairs 'half'"),
-        (dataclasses.replace(rope, pairing=None), r"rope\.pairing is None"),
-        ({"full_attention": rope}, "rope has full_attention; expected a Rope for all, too"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            replace_rotary(model, bad)
-        assert torch.equal(logits(model), own)
-    with pytest.raises(ValueError, match=r"Linear: it has no rotary module; expected a model that makes tables"):
-        replace_rotary(torch.nn.Linear(2, 2), rope)
+            wanted = model.model(IDS, use_cache=False).last_hidden_state
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5 if polar else 1e-6)
 
 
 # -- models that see or hear -------------------------------------------------------------------------------------------
@@ -311,14 +283,8 @@ def with_m_rope(heads):
 
 def with_pixtral(heads):
     """A tiny Llava: Pixtral's vision part, whose attention has a function of the same name as that of text."""
-    vision = transformers.PixtralVisionConfig(
-        hidden_size=64,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=heads,
-        image_size=32,
-        patch_size=8,
-    )
+    sizes = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "image_size": 32, "patch_size": 8}
+    vision = transformers.PixtralVisionConfig(num_attention_heads=heads, **sizes)
     text = transformers.MistralConfig(**SIZES)
     torch.manual_seed(0)
     model = transformers.LlavaForConditionalGeneration(transformers.LlavaConfig(vision_config=vision, text_config=text))
@@ -455,48 +421,22 @@ def test_layers_of_a_model_turn_as_their_config_says(model_type):
     assert torch.equal(logits(model), wanted)
 
 
-def test_layers_of_another_model_are_refused():
-    """Which layers turn is the model's: it would be ignored, without a word."""
+def test_the_same_layers_may_turn_by_another_rope():
     model = made("smollm3", num_hidden_layers=4)
-    told, wanted = model.config.to_dict(), logits(model)
-    for flags, message in (
-        ([1, 0, 1, 0], "rope has no RoPE in layer 1, and the config of this SmolLM3ForCausalLM RoPE"),
-        ([1, 1, 1, 1], "rope has RoPE in layer 3, and the config of this SmolLM3ForCausalLM no RoPE"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            replace_rotary(model, rfrope.models.list_layers(told | {"no_rope_layers": flags}))
-    shorter = rfrope.models.list_layers(told | {"num_hidden_layers": 3, "no_rope_layers": [1] * 3, "layer_types": None})
-    with pytest.raises(ValueError, match="rope is for 3 layers, and this SmolLM3ForCausalLM has 4"):
-        replace_rotary(model, shorter)
-    assert torch.equal(logits(model), wanted)
+    wanted, told = logits(model), model.config.to_dict()
     other = rfrope.models.list_layers(told | {"rope_parameters": {"rope_type": "default", "rope_theta": 10.0}})
-    with replace_rotary(model, other):  # of the same layers, by another Rope
+    with replace_rotary(model, other):
         assert torch.max(torch.abs(logits(model) - wanted)) > 1e-4
-
-
-def test_kinds_of_layers_in_another_order_are_refused():
-    kinds = ["sliding_attention", "full_attention"]
-    model = made("gemma3_text", num_hidden_layers=2, sliding_window=8, layer_types=kinds)
-    other = rfrope.models.list_layers(model.config.to_dict() | {"layer_types": [*reversed(kinds)]})
-    with pytest.raises(ValueError, match="rope has the RoPE 'full_attention' in layer 0, and the config of this"):
-        replace_rotary(model, other)
-    llama = made(num_hidden_layers=2)
-    with pytest.raises(ValueError, match="rope has the RoPE 'sliding_attention' in layer 0, and the config of this"):
-        replace_rotary(llama, rfrope.models.list_layers(model.config))
-    one_for_all = rfrope.models.list_layers(llama.config)
-    with replace_rotary(model, one_for_all) as done:  # each layer turns, by one Rope
+    model = made("gemma3_text", layer_types=["sliding_attention", "full_attention"])
+    with replace_rotary(model, rfrope.models.list_layers(made().config)) as done:  # each layer turns, by one Rope
         assert done.attentions == 2
 
 
 def test_layers_of_a_model_that_sees():
     """The part of text has one Rope, whose name is that of the part."""
-    text = SIZES | {"rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e6}}
-    sees = {"depth": 1, "hidden_size": 32, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 64}
-    config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=sees)
-    torch.manual_seed(0)
-    model = transformers.Qwen2_5_VLForConditionalGeneration(config).eval()
+    model, _, _ = with_m_rope(2)
     wanted = logits(model)
-    with replace_rotary(model, rfrope.models.list_layers(config)) as done:
+    with replace_rotary(model, rfrope.models.list_layers(model.config)) as done:
         assert done.attentions == 2
         torch.testing.assert_close(logits(model), wanted, rtol=0, atol=2e-5)
     assert torch.equal(logits(model), wanted)

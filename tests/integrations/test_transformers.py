@@ -144,26 +144,6 @@ def test_the_config_of_such_a_model_is_read(told, model_type, tmp_path):
         torch.testing.assert_close(logits(model), own, rtol=0, atol=3e-6 * float(own.abs().max()))
 
 
-@pytest.mark.parametrize(
-    ("told", "message"),
-    [
-        ({}, "needs either 'kernel' or 'frequencies'"),
-        ({"kernel": "gaussian", "frequencies": [1.0]}, "needs either 'kernel' or 'frequencies'"),
-        ({"frequencies": [1.0], "seed": 3}, "has frequencies and seed"),
-        ({"kernel": "gaussian", "factor": 2.0}, "has factor; expected no such key"),
-        ({"kernel": "gausian"}, "gausian"),
-        ({"frequencies": [1.0, 0.5, 0.25]}, "rope_parameters has 3 frequencies; expected 8, one for each block"),
-        ({"kernel": "cauchy", "seed": -1}, "seed"),
-        ({"frequencies": [[1.0], [2.0]]}, "frequencies"),
-        ({"frequencies": [1.0, float("nan")]}, r"rope_parameters\['frequencies'\] holds NaN"),
-    ],
-)
-def test_configs_that_cannot_be_read(told, message):
-    register()
-    with pytest.raises(Exception, match=message):
-        made(rope_parameters={"rope_type": "rfrope", **told})
-
-
 # -- what a saved model says -------------------------------------------------------------------------------------------
 
 

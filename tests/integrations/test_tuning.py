@@ -7,6 +7,7 @@ import pytest
 from tiny_models import CACHE, logits, made, torch, trained_by_another_base
 
 import rfrope
+from rfrope.integrations import tuning, windows
 from rfrope.integrations.transformers import Tuning, replace_rotary, tune
 
 TRAINED, CONTEXT = 32, 96
@@ -56,8 +57,6 @@ def test_what_was_learned_goes_into_the_model(model, per, shape):
     with replace_rotary(model, list(ropes) if len(ropes) > 1 else ropes[0]), torch.no_grad():
         made_logits = model(ids).logits.double()
     losses = torch.nn.functional.cross_entropy(made_logits[:, :-1].mT, ids[:, 1:], reduction="none")
-    from rfrope.integrations import windows
-
     layout = windows.Layout(TRAINED, CONTEXT, 16, 2)
     parts = windows.read_parts(texts(3), layout, 0, are_whole=True)
     with replace_rotary(model, list(ropes) if len(ropes) > 1 else ropes[0]), torch.no_grad():
@@ -67,15 +66,15 @@ def test_what_was_learned_goes_into_the_model(model, per, shape):
 
 def test_what_was_learned_is_a_config(model, tmp_path):
     """As divisors of longrope by `exports.write`, and as plain frequencies by `save_pretrained`: equal logits."""
-    tuning = tuned(model, starts="ntk", steps=16, batch=4, window=24)
-    assert tuning.rope.attention_factor != 1.0
+    learned = tuned(model, starts="ntk", steps=16, batch=4, window=24)
+    assert learned.rope.attention_factor != 1.0
     ids = torch.from_numpy(np.stack(texts(2)))
-    with replace_rotary(model, tuning.rope):
+    with replace_rotary(model, learned.rope):
         wanted = logits(model, ids)
         model.save_pretrained(tmp_path / "plain")
     model.save_pretrained(tmp_path / "divisors")
     config = tmp_path / "divisors" / "config.json"
-    rfrope.exports.write(config, tuning.rope, "transformers", model=config, overwrite=True)
+    rfrope.exports.write(config, learned.rope, "transformers", model=config, overwrite=True)
     scale = wanted.abs().max()
     assert (logits(model, ids) - wanted).abs().max() > 0.01 * scale, "it makes a difference"
     for name in ("plain", "divisors"):
@@ -83,7 +82,7 @@ def test_what_was_learned_is_a_config(model, tmp_path):
         assert loaded.config.max_position_embeddings == (CONTEXT if name == "divisors" else TRAINED)
         assert (logits(loaded, ids) - wanted).abs().max() < 2e-5 * scale
         (read,) = rfrope.from_config(loaded.config)
-        assert read.attention_factor == pytest.approx(tuning.rope.attention_factor, rel=1e-12)
+        assert read.attention_factor == pytest.approx(learned.rope.attention_factor, rel=1e-12)
 
 
 def test_layers_turn_by_ropes_of_their_own(model):
@@ -95,13 +94,9 @@ def test_layers_turn_by_ropes_of_their_own(model):
     assert not any(torch.allclose(both[0], other) for other in both[1:])
     with replace_rotary(model, [ropes[0]] * 2):
         assert torch.equal(logits(model), both[1])
-    with pytest.raises(ValueError, match="rope has 3 Ropes, but the model has 2 layers"):
-        replace_rotary(model, [*ropes, ropes[0]])
 
 
 def test_windows_have_gaps_and_stay_below_the_context():
-    from rfrope.integrations import windows
-
     layout, document = windows.Layout(32, 96, 16, 3), np.arange(96)
     batch = windows.learning_batch(3, [document], layout, 5, 200, 0.0)
     assert batch.positions.max() < 96
@@ -136,8 +131,6 @@ def test_windows_have_gaps_and_stay_below_the_context():
 )
 def test_windows_that_choose_reach_all_of_their_part_and_none_of_the_other(trained, context, window, first):
     """But for the token after a gap: position 32 is one, where a window may begin there."""
-    from rfrope.integrations import windows
-
     layout, seen = windows.Layout(trained, context, window, 2), {"within": set(), "beyond": set()}
     for seed in range(400):
         for part, (one,) in windows.read_parts([np.arange(context)], layout, seed, are_whole=False).items():
@@ -146,8 +139,6 @@ def test_windows_that_choose_reach_all_of_their_part_and_none_of_the_other(train
 
 
 def test_tokens_after_a_gap_see_those_before_it_and_no_loss_counts_across(model):
-    from rfrope.integrations import windows
-
     positions = np.append(np.arange(8), np.arange(40, 48))[None]
     ids = texts(1)[0][None, :16]
     counted = np.diff(positions) == 1
@@ -170,8 +161,6 @@ def test_tokens_after_a_gap_see_those_before_it_and_no_loss_counts_across(model)
 @pytest.mark.parametrize("name", ["cache", "past_key_values", "a wrapper's"])
 def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch, name):
     """Of models that were written for any release, and of one that hides the names of its parameters."""
-    from rfrope.integrations import windows
-
     run = model.forward
     forwards = {
         "cache": lambda ids, cache=None, **options: run(ids, **{CACHE: cache}, **options),
@@ -190,8 +179,6 @@ def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch, name):
 
 @pytest.mark.parametrize(("chunk", "calls"), [(1024, 1), (33, 3), (16, 5)])
 def test_windows_that_are_read_together_lose_what_each_loses_alone(model, monkeypatch, chunk, calls):
-    from rfrope.integrations import windows
-
     layout = windows.Layout(TRAINED, CONTEXT, 16, 2)
     rows = [windows.learning_batch(step, texts(3), layout, 0, 1, 0.0) for step in range(5)]
     ids, positions, counted, _ = (np.concatenate(one) for one in zip(*rows, strict=True))
@@ -235,8 +222,6 @@ def test_the_context_is_that_which_was_asked_for(model):
 
 
 def test_a_checkpoint_knows_every_document(model, tmp_path):
-    from rfrope.integrations import tuning
-
     given = {"starts": "ntk", "steps": 1, "checkpoint": tmp_path / "kept.npz"}
     tuned(model, **given)
     learning, _, _ = tuning.split(texts(), 0.25, 0, 16)
@@ -282,50 +267,9 @@ def test_texts_are_ids_strings_or_files(model, tmp_path):
     assert all(one.history == first.history for one in others)
 
 
-BAD = {
-    "context": ({"context": 32}, ValueError, "context is 32; expected more than the 32 trained positions"),
-    "starts": ({"starts": "yawn"}, ValueError, "starts is 'yawn'; did you mean 'yarn'"),
-    "no starts": ({"starts": ()}, ValueError, "starts is empty"),
-    "short": ({"documents": texts(9, 12)}, ValueError, r"texts\[0\] has 12 tokens; expected at least 16"),
-    "few": ({"documents": texts(4)}, ValueError, "texts has 4 documents; expected at least 5"),
-    "strings": ({"documents": ["a"] * 9}, ValueError, r"tokenizer is None, but texts\[0\] is a text"),
-    "no ids": ({"documents": [[0.5] * 99] * 9}, TypeError, r"texts\[0\] has shape \(99,\) of float64"),
-    "one text": ({"documents": "text"}, TypeError, "texts is 'text'; expected a sequence"),
-    "whole": ({"documents": texts(9, 50), "whole_windows": 0.5}, ValueError, "whole_windows asks for texts of 96"),
-    "reading": ({"documents": texts(9, 50), "reading": "whole"}, ValueError, "reading asks for texts of 96 tokens"),
-    "window": ({"window": 64}, ValueError, "window is 64; expected"),
-    "gaps alone": ({"chunks": 16}, ValueError, "chunks is 16; expected"),
-    "short window": ({"window": 2}, ValueError, "window is 2; expected"),
-    "again": ({"documents": texts()[:6] * 2}, ValueError, r"texts\[6\] is texts\[0\] again"),
-    "vocabulary": (
-        {"documents": [one + 20 for one in texts()]},
-        ValueError,
-        r"texts\[0\] has ids from .* to .*32 tokens",
-    ),
-    "own": ({"starts": {"as it is": rfrope.geometric(8, base=3.0)}}, ValueError, r"starts\['as it is'\] differs from"),
-    "part": ({"part": "full"}, ValueError, "part is 'full'"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_named(model, name):
-    options, kind, message = BAD[name]
-    options = {"documents": texts(), "context": CONTEXT} | options
-    documents, context = options.pop("documents"), options.pop("context")
-    with pytest.raises(kind, match=message):
-        tune(model, documents, context, **{"window": 16, "steps": 1} | options)
-
-
-def test_models_that_cannot_be_tuned_are_refused():
-    with pytest.raises(TypeError, match="model is 3; expected a model of transformers"):
-        tune(3, texts(), CONTEXT)
+def test_models_that_cannot_be_tuned_are_as_they_were():
     with pytest.raises(ValueError, match=r"has no rotary module|RoPE"):
         tune(made("gpt2"), texts(), CONTEXT)
-    with pytest.raises(ValueError, match="model is a LlamaModel, which has no logits; expected a causal"):
-        tune(made(hidden_size=32, max_position_embeddings=TRAINED).model, texts(), CONTEXT)
-    near = made("mistral", max_position_embeddings=TRAINED, sliding_window=8)
-    with pytest.raises(ValueError, match="all layers see only 8 positions; expected layers that see the context"):
-        tuned(near)
     broken = made(hidden_size=32, max_position_embeddings=TRAINED)
     with torch.no_grad():
         broken.lm_head.weight.fill_(np.nan)

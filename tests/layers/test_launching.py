@@ -43,6 +43,9 @@ POSITIONS = {
     "each cache": {"offset": torch.tensor([3, 2**31])},
     "a tensor as offset": {"offset": torch.tensor(5)},
     "integers": {"positions": torch.tensor([5, -1, 2**31, 0, 99])},
+    "whose sum is wider": {"positions": torch.tensor([2**31 - 1, 0, 1, 2, 3], dtype=torch.int32), "offset": 1},
+    "floats whose sum is wider": {"positions": torch.tensor([0.3, 0.7, 1.1, 2.9, 3.0]), "offset": 1_000_000},
+    "floats and a tensor": {"positions": torch.tensor([0.3, 0.7, 1.1, 2.9, 3.0]), "offset": torch.tensor(10**6)},
     "of each sequence": {
         "positions": torch.tensor([[5, 1, 0, 2, 3], [7, 8, 9, 10, 11]], dtype=torch.int32),
         "offset": 3,
@@ -149,25 +152,6 @@ def test_a_bias_of_other_heads_is_refused_there_too(heads, monkeypatch):
     with pytest.raises(ValueError, match=f"heads is {heads}, but k has 2 heads"):
         module(*features(module))
     assert calls == []
-
-
-SUMS = {  # positions and offsets whose sum is wider than either
-    "int32": ({"positions": torch.tensor([2**31 - 1, 0, 1, 2, 3], dtype=torch.int32), "offset": 1}, 2),
-    "float32": ({"positions": torch.tensor([0.3, 0.7, 1.1, 2.9, 3.0]), "offset": 1_000_000}, 2),
-    "a tensor": ({"positions": torch.tensor([0.3, 0.7, 1.1, 2.9, 3.0]), "offset": torch.tensor(10**6)}, 2),
-}
-
-
-@pytest.mark.parametrize("name", SUMS)
-def test_offsets_are_added_in_64_bits(name, monkeypatch):
-    module, (options, launches) = MODULES["known"](), SUMS[name]
-    inputs = features(module)
-    exact = results(module, [one.detach().double().requires_grad_() for one in inputs], options)
-    triton_device.stand_in(monkeypatch)
-    calls = triton_device.recorded(monkeypatch)
-    for one, other in zip(results(module, inputs, options), exact, strict=True):
-        assert_rounded(one.detach(), other.detach(), ERROR)
-    assert len(calls) == launches
 
 
 def test_a_view_that_is_lazily_negative_keeps_its_sign(monkeypatch):

@@ -12,12 +12,14 @@ import rfrope
 torch = library("torch").module
 pytest.importorskip("onnxscript", reason="onnxscript is not installed, by which PyTorch writes files of ONNX")
 runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+import torch_modules  # noqa: E402
+from torch_modules import features  # noqa: E402
+
 from rfrope.layers.torch import RotaryEmbedding  # noqa: E402
 
 pytestmark = [campaign, pytest.mark.filterwarnings("ignore")]  # of torch and onnxscript, about their own use of others
 
 FREQUENCIES = rfrope.geometric(8)
-ROPE = rfrope.Rope(FREQUENCIES, pairing="interleaved", attention_factor=1.1, head_dim=20)
 
 
 class Rotated(torch.nn.Module):
@@ -36,10 +38,6 @@ def by_table(x, positions):
     return rfrope.rotate_by_table(x, cos, sin)
 
 
-def features(*shape, dtype=torch.float32):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
-
-
 def check(model, inputs, others, dynamic=None):
     """Export a model, run it on inputs that it has not seen, and compare with its own results."""
     program = torch.onnx.export(model.eval(), inputs, dynamo=True, dynamic_shapes=dynamic, verbose=False)
@@ -54,24 +52,17 @@ def check(model, inputs, others, dynamic=None):
             np.testing.assert_allclose(found, wanted.detach().numpy(), rtol=0, atol=2 * eps * float(wanted.abs().max()))
 
 
-MODULES = {
-    "a ladder": lambda: RotaryEmbedding(FREQUENCIES, head_dim=20),
-    "another pairing": lambda: RotaryEmbedding(ROPE),
-    "sets": lambda: RotaryEmbedding(rfrope.sample("gaussian(scale=32)", 8, rng=0, heads=2), head_dim=20),
-    "learned": lambda: RotaryEmbedding(FREQUENCIES, "both", head_dim=20),
-    "tables": lambda: RotaryEmbedding(FREQUENCIES, max_positions=2**18, head_dim=20),
-    "tokens first": lambda: RotaryEmbedding(FREQUENCIES, head_dim=20, layout="bthd"),
-}
+KINDS = ["half", "interleaved", "partial", "sets", "learned both", "learned polar of heads", "tables"]
 
 
-@pytest.mark.parametrize(
-    ("name", "tokens"), [*((name, 3) for name in MODULES), ("a ladder", 1), ("learned", 1), ("tables", 1)]
-)
-def test_the_module_is_exported(name, tokens):
-    q, k = features(1, 4, tokens, 20), features(1, 2, tokens, 20)
-    q, k = (q.transpose(1, 2), k.transpose(1, 2)) if name == "tokens first" else (q, k)
-    far = [(q, k, torch.arange(tokens) + start) for start in ((7, 131_071) if name == "tables" else (131_071, 2**40))]
-    check(MODULES[name](), (q, k, torch.arange(tokens)), far)
+@pytest.mark.parametrize("layout", ["bhtd", "bthd"])
+@pytest.mark.parametrize("tokens", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_module_is_exported(kind, tokens, layout):
+    q, k = features(1, 4, tokens, 32), features(1, 2, tokens, 32)
+    q, k = (q, k) if layout == "bhtd" else (q.transpose(1, 2), k.transpose(1, 2))
+    far = [(q, k, torch.arange(tokens) + start) for start in ((7, 500) if kind == "tables" else (131_071, 2**40))]
+    check(torch_modules.made(kind, layout=layout), (q, k, torch.arange(tokens)), far)
 
 
 @pytest.mark.parametrize("program", [False, True])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import doctest
 import importlib
 import io
@@ -19,19 +18,12 @@ from conftest import library
 import rfrope
 
 torch = library("torch").module
+from torch_modules import FREQUENCIES, RAGGED, SETS, WIDTH, features  # noqa: E402
+
 from rfrope.layers import torch as layers  # noqa: E402
 from rfrope.layers.torch import RotaryEmbedding  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")  # of torch, about its own use of it
-
-FREQUENCIES = rfrope.geometric(16)
-WIDTH = 2 * len(FREQUENCIES)
-RAGGED = torch.tensor([[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]])  # padded on the left
-PACKED = torch.tensor([0, 1, 2, 0, 1])
-
-
-def features(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
 class Naive(torch.nn.Module):
@@ -77,14 +69,6 @@ def error(module, offset=4000, dtype=torch.float32, shape=(2, 4, 3), at=None, fr
     return worst / torch.finfo(dtype).eps
 
 
-def in_half(make):
-    return error(make().half())
-
-
-def in_bfloat16(make):
-    return error(make().bfloat16())
-
-
 def under_autocast(make):
     with torch.autocast("cpu", torch.bfloat16):
         return error(make())
@@ -104,11 +88,6 @@ def flattened_for_sharding(make, learned=False):
     return error(module)
 
 
-def learned_and_flattened_for_sharding(make):
-    """What was rounded cannot be brought back: ours says so, and does not go on."""
-    return flattened_for_sharding(make, learned=True)
-
-
 def from_the_meta_device(make, learned=False):
     with torch.device("meta"):
         module = make(learned=learned)
@@ -117,25 +96,20 @@ def from_the_meta_device(make, learned=False):
     return error(module)
 
 
-def learned_from_the_meta_device(make):
-    return from_the_meta_device(make, learned=True)
-
-
 @contextlib.contextmanager
 def garbage():
     """What memory holds that nobody wrote to, for sure."""
+
+    def filling(real):
+        return lambda *args, **options: filled(real(*args, **options))
+
+    def filled(made):
+        return made if made.is_meta or not made.is_floating_point() else made.fill_(0.7)
+
     with pytest.MonkeyPatch.context() as patch:
         for name in ("empty_like", "empty"):
             patch.setattr(torch, name, filling(getattr(torch, name)))
         yield
-
-
-def filling(real):
-    def made(*args, **options):
-        found = real(*args, **options)
-        return found if found.is_meta or not found.is_floating_point() else found.fill_(0.7)
-
-    return made
 
 
 def from_pretrained(make):
@@ -149,19 +123,11 @@ def from_pretrained(make):
     return error(module["rotary"])
 
 
-def copied(make):
-    return error(copy.deepcopy(make().bfloat16()).float())
-
-
 def saved(module):
     file = io.BytesIO()
     torch.save(module, file)
     file.seek(0)
     return torch.load(file, weights_only=False)
-
-
-def saved_and_loaded(make):
-    return error(saved(make().bfloat16()).float())
 
 
 def an_old_checkpoint(make):
@@ -176,10 +142,6 @@ def its_own_state(make):
     module, fresh = make(persistent=True), make(persistent=True)
     fresh.load_state_dict({name: value.bfloat16() for name, value in module.state_dict().items()})
     return error(fresh)
-
-
-def learned_in_bfloat16(make):
-    return error(make(learned=True).bfloat16())
 
 
 def learned_by_small_steps_in_bfloat16(make):
@@ -204,25 +166,7 @@ def gradients_far_away(make):
     return float((found - wanted).abs().max() / wanted.abs().max()) / torch.finfo(torch.float32).eps
 
 
-def far_positions(make):
-    return error(make(), offset=1_000_000)
-
-
-def far_positions_in_bfloat16(make):
-    return error(make().bfloat16(), offset=131_071, dtype=torch.bfloat16)
-
-
-def offsets_of_their_own(make):
-    """Each sequence has a cache of its own: as many as tokens, so that a wrong axis goes unnoticed."""
-    at = torch.arange(2) + torch.tensor([3, 40]).reshape(2, 1, 1)
-    return error(make(), shape=(2, 4, 2), at=at, offset=torch.tensor([3, 40]))
-
-
-def ragged(make):
-    return error(make(), shape=(2, 2, 5), at=RAGGED[:, None], positions=RAGGED)
-
-
-SETS, PLANE = rfrope.sample("gaussian(scale=32)", 16, rng=0, heads=2), rfrope.golden_gate(16, low=0.1, high=2.0, ndim=2)
+PLANE = rfrope.golden_gate(16, low=0.1, high=2.0, ndim=2)
 
 
 def sets_of_heads(make):
@@ -236,76 +180,52 @@ def several_axes(make):
     return error(make(frequencies=plane), frequencies=plane, at=at, positions=at)
 
 
-RAISES = "raises"
-FAILURES = {  # what the naive module does: it raises, or errs by more than 20 roundings
-    **dict.fromkeys((in_half, in_bfloat16, under_autocast, far_positions, far_positions_in_bfloat16), 20.0),
-    **dict.fromkeys((flattened_for_sharding, from_the_meta_device, from_pretrained), 20.0),
-    **{learned_and_flattened_for_sharding: 20.0, learned_from_the_meta_device: 20.0},  # of these ours refuses the first
-    **dict.fromkeys((copied, saved_and_loaded, an_old_checkpoint, its_own_state, offsets_of_their_own, ragged), 20.0),
-    **{learned_in_bfloat16: 20.0, learned_by_small_steps_in_bfloat16: 20.0, gradients_far_away: 20.0},
-    **{sets_of_heads: RAISES, several_axes: RAISES},
+OFFSETS = torch.tensor([3, 40])  # as many as tokens, so that a wrong axis goes unnoticed
+ROUNDED = "learned, and flattened for sharding"  # what was rounded cannot be brought back: ours says so
+FAILURES = {  # of the naive module: it errs by more than 20 roundings, or raises
+    "half": lambda make: error(make().half()),
+    "bfloat16": lambda make: error(make().bfloat16()),
+    "under autocast": under_autocast,
+    "flattened for sharding": flattened_for_sharding,
+    ROUNDED: lambda make: flattened_for_sharding(make, learned=True),
+    "from the meta device": from_the_meta_device,
+    "learned, from the meta device": lambda make: from_the_meta_device(make, learned=True),
+    "from pretrained": from_pretrained,
+    "copied": lambda make: error(copy.deepcopy(make().bfloat16()).float()),
+    "saved and loaded": lambda make: error(saved(make().bfloat16()).float()),
+    "an old checkpoint": an_old_checkpoint,
+    "its own state": its_own_state,
+    "learned in bfloat16": lambda make: error(make(learned=True).bfloat16()),
+    "learned by small steps in bfloat16": learned_by_small_steps_in_bfloat16,
+    "gradients far away": gradients_far_away,
+    "far positions": lambda make: error(make(), offset=1_000_000),
+    "far positions in bfloat16": lambda make: error(make().bfloat16(), offset=131_071, dtype=torch.bfloat16),
+    "offsets of each sequence": lambda make: error(
+        make(), shape=(2, 4, 2), at=torch.arange(2) + OFFSETS.reshape(2, 1, 1), offset=OFFSETS
+    ),
+    "ragged": lambda make: error(make(), shape=(2, 2, 5), at=RAGGED[:, None], positions=RAGGED),
+    "sets of heads": sets_of_heads,
+    "several axes": several_axes,
 }
 
 
-@pytest.mark.parametrize("failure", FAILURES)
-def test_failures(failure):
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures(name):
     """Ours errs by the rounding of its output; the naive module as the table says."""
-    if failure is learned_and_flattened_for_sharding:
+    failure = FAILURES[name]
+    if name == ROUNDED:
         with pytest.raises(TypeError, match=r"frequencies is a parameter of torch.bfloat16, which rounds it"):
             failure(ours)
     else:
         assert failure(ours) < 1.0
-    if FAILURES[failure] == RAISES:
+    if failure in (sets_of_heads, several_axes):
         with pytest.raises(RuntimeError):
             failure(Naive)
     else:
-        assert failure(Naive) > FAILURES[failure]
-
-
-AXES = {
-    "sections": rfrope.Rope(FREQUENCIES, sections=(6, 5, 5), interleaved=True),
-    "vectors": rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3),
-    "vectors of heads": rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3, heads=3),
-}
+        assert failure(Naive) > 20.0
 
 
 # -- learned -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("learnable", [True, "frequencies", "phases", "both"])
-def test_what_is_learned_has_gradients(learnable):
-    module = RotaryEmbedding(FREQUENCIES, learnable)
-    names = {True: ["log_factors"], "both": ["frequencies", "phases"]}.get(learnable, [learnable])
-    assert [name for name, _ in module.named_parameters()] == names
-    q, k = features(2, 4, 5, WIDTH, dtype=torch.float64), features(2, 2, 5, WIDTH, dtype=torch.float64, seed=1)
-    start = {name: value.detach().clone() for name, value in module.named_parameters()}
-    w = start.get("frequencies", torch.asarray(FREQUENCIES)).requires_grad_()
-    s, f = (
-        start.get(name, torch.zeros(16, dtype=torch.float64)).requires_grad_() for name in ("phases", "log_factors")
-    )
-    module(q, k, offset=9)
-    omega, at = w * f.exp(), np.arange(5) + 9
-    expected = [rfrope.rotate(q, at, omega), rfrope.rotate(k, at, omega, shift=s)]
-    found = module(q, k, offset=9)
-    for each in (found, expected):
-        (each[0] @ each[1].repeat_interleave(2, 1).mT).square().sum().backward()
-    for name, leaf in (("frequencies", w), ("phases", s), ("log_factors", f)):
-        if name in names:
-            torch.testing.assert_close(getattr(module, name).grad, leaf.grad, rtol=1e-12, atol=1e-12)
-
-
-def test_learned_sections_and_sets():
-    for rope, positions in (
-        (AXES["sections"], torch.arange(15).reshape(5, 3)),
-        (AXES["vectors of heads"], torch.arange(15).reshape(5, 3)),
-    ):
-        module = RotaryEmbedding(rope, "both")
-        q, k = features(2, 3, 5, WIDTH), features(2, 3, 5, WIDTH, seed=1)
-        turned = module(q, k, positions)
-        torch.testing.assert_close(turned[1].detach(), rope.rotate(k, positions), rtol=0, atol=1e-7)
-        turned[1].sum().backward()
-        assert module.frequencies.grad.shape == rope.frequencies.shape
-        assert module.phases.grad.shape == rope.vectors.shape[:-1]
 
 
 @pytest.mark.parametrize("cast", ["half", "bfloat16", "float", "double"])
@@ -340,7 +260,7 @@ def test_states():
     with pytest.warns(UserWarning, match=r"a\.inv_freq of the state is not what the Rope has"):
         torch.nn.ModuleDict({"a": RotaryEmbedding(FREQUENCIES)}).load_state_dict(old)
     assert set(old) == {"a.inv_freq", "a.cos_cached"}, "the caller's state is left alone"
-    RotaryEmbedding(AXES["sections"]).load_state_dict(
+    RotaryEmbedding(rfrope.Rope(FREQUENCIES, sections=(6, 5, 5), interleaved=True)).load_state_dict(
         {"inv_freq": torch.tensor(FREQUENCIES).float()}
     )  # warns of nothing
     with pytest.raises(RuntimeError, match="Unexpected key"):
@@ -455,7 +375,7 @@ def test_features_of_several_processes_turn_where_torch_is_told_how(mesh, learna
     torch.testing.assert_close(rfrope.rotate_by_phases(apart[0], phases).full_tensor(), wanted, rtol=0, atol=1e-6)
 
 
-# -- what is refused ---------------------------------------------------------------------------------------------------
+# -- where it is found -------------------------------------------------------------------------------------------------
 
 
 def test_without_torch_the_error_names_the_extra():
@@ -498,28 +418,6 @@ def test_tables_and_constants_follow_the_module():
     q = features(1, 1, 2, WIDTH).requires_grad_()
     made_there(q, q)[0].sum().backward()
     assert q.grad is not None
-
-
-NARROW = rfrope.Rope(FREQUENCIES, head_dim=WIDTH)
-BAD = [
-    ({"rope": dataclasses.replace(NARROW, pairing=None)}, ValueError, r"rope\.pairing is None"),
-    ({"learnable": "phase"}, ValueError, "learnable is 'phase'"),
-    ({"learnable": True, "max_positions": 64}, ValueError, "there are no tables for what is learned"),
-    ({"rope": AXES["vectors"], "max_positions": 64}, ValueError, r"no tables for frequencies of shape \(16, 3\)"),
-    ({"rope": np.ones((2, 2, 16, 1))}, ValueError, "expected at most one axis of heads"),
-    ({"rope": NARROW, "head_dim": 64}, ValueError, "head_dim is 64, but the Rope has head_dim=32; expected the same"),
-    ({"head_dim": 6}, ValueError, "head_dim is 6; expected a whole number from 32"),
-    ({"layout": "bdht"}, ValueError, "layout is 'bdht'; did you mean 'bhtd'"),
-    ({"rope": 7}, ValueError, "rope is 7; expected an even number of features, or a Rope or frequencies"),
-    ({"rope": 0}, ValueError, "rope is 0; expected a whole number from 2"),
-    ({"rope": True}, TypeError, "rope is True; expected a whole number"),
-]
-
-
-@pytest.mark.parametrize(("options", "kind", "message"), BAD)
-def test_bad_input_is_named(options, kind, message):
-    with pytest.raises(kind, match=message):
-        RotaryEmbedding(**({"rope": FREQUENCIES} | options))
 
 
 def test_wider_heads_turn_in_part():

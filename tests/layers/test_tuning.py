@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-import os
-import sys
 
 import numpy as np
 import pytest
-from campaign import campaign, interrupted
 from conftest import library
 
 import rfrope
@@ -139,10 +136,6 @@ def assert_same(found, other):
             np.testing.assert_array_equal(values, other.losses[method][part])
 
 
-class _StopError(Exception):
-    """Ends a call."""
-
-
 @pytest.mark.parametrize("calls", [1, 4, 22, 41, 47])
 def test_what_was_ended_goes_on_with_the_same_bits(calls, tmp_path):
     """In the first look, in the race, after it, and while what was held out is read."""
@@ -154,10 +147,10 @@ def test_what_was_ended_goes_on_with_the_same_bits(calls, tmp_path):
         nonlocal called
         called += 1
         if called == calls:
-            raise _StopError
+            raise KeyboardInterrupt
         return loss(x)
 
-    with pytest.raises(_StopError):
+    with pytest.raises(KeyboardInterrupt):
         tuned((model, ends, *rest), **options)
     first, called = called, calls
     found = tuned((model, ends, *rest), **options)
@@ -167,48 +160,6 @@ def test_what_was_ended_goes_on_with_the_same_bits(calls, tmp_path):
     assert_same(tuned((model, ends, *rest), **options), whole)
     assert called == again, "all of it was kept"
     assert first == calls
-
-
-SCRIPT = """
-import signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been told to ignore it
-sys.path[:0] = {path!r}
-from test_tuning import problem, tuned, STARTS
-model, loss, *rest = problem()
-def slow(x):
-    import time
-    slow.called += 1
-    if slow.called == 20:
-        print("ready", flush=True)
-    time.sleep(0.02)
-    return loss(x)
-slow.called = 0
-tuned((model, slow, *rest), starts=STARTS, steps=100, per="layer", checkpoint={file!r})
-"""
-
-
-@campaign
-def test_an_interrupt_keeps_what_was_done(tmp_path):
-    file, here = str(tmp_path / "kept.npz"), os.path.dirname(__file__)
-    script = SCRIPT.format(
-        path=[here, os.path.dirname(here), os.path.join(os.path.dirname(here), "support")], file=file
-    )
-    code, _, error = interrupted([sys.executable, "-c", script])
-    assert code != 0
-    assert "KeyboardInterrupt" in error
-    options = {"starts": STARTS, "steps": 100, "per": "layer"}
-    model, loss, *rest = problem()
-    called = 0
-
-    def counts(x):
-        nonlocal called
-        called += 1
-        return loss(x)
-
-    found = tuned((model, counts, *rest), **options, checkpoint=file)
-    kept, called = called, 0
-    assert_same(found, tuned((model, counts, *rest), **options))
-    assert kept < called
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
@@ -261,10 +212,10 @@ def test_a_dropped_start_stays_dropped(tmp_path):
         nonlocal readings
         readings += torch.equal(x, rest[2]["within"][0])
         if readings == 2:
-            raise _StopError
+            raise KeyboardInterrupt
         return loss(x)
 
-    with pytest.raises(_StopError):
+    with pytest.raises(KeyboardInterrupt):
         tuned((model, ends, *rest), **options)
     found = tuned((model, ends, *rest), **options)
     assert {name: max(line["step"] for line in found.history if line["start"] == name) for name in starts} == {
@@ -310,39 +261,39 @@ def test_it_stops_where_the_validation_falls_no_further_and_never_says_that_it_h
     assert "fell no further, 6 of 100 steps" in found.ended
 
 
+def judged(own, other, **others):
+    """What was found of a rotation, by its losses and those of the start."""
+    losses = {"near": {"all": other}} | {name: {"all": one} for name, one in others.items()}
+    return Tuning(rfrope.Rope(TRUE), "near", 5, "", (), losses | {"learned": {"all": own}})
+
+
 @pytest.mark.parametrize(("documents", "reach"), [(3, 4.303), (5, 2.776), (100, 2.0)])  # Student's, but at least 2
 def test_a_difference_counts_from_the_quantile_of_its_documents_on(documents, reach):
     own = np.random.default_rng(0).normal(size=documents)
     spread = (own - own.mean()) / np.std(own, ddof=1) * math.sqrt(documents)  # mean 0, standard error 1
     for errors, verdict in ((0.999, "even"), (1.001, "better"), (-0.999, "even"), (-1.001, "worse")):
-        losses = {"near": {"all": own + errors * reach + spread}, "learned": {"all": own}}
-        assert Tuning(rfrope.Rope(TRUE), "near", 5, "", (), losses).verdict("near", "all") == verdict
+        assert judged(own, own + errors * reach + spread).verdict("near", "all") == verdict
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_is_the_worse_one(bad):
     fine, broken = (np.asarray([1.0, 2.0, one]) for one in (3.0, bad))
     for own, other, verdict in ((fine, broken, "better"), (broken, fine, "worse"), (broken, broken, "worse")):
-        losses = {"near": {"all": other}, "learned": {"all": own}}
-        assert Tuning(rfrope.Rope(TRUE), "near", 5, "", (), losses).verdict("near", "all") == verdict
+        assert judged(own, other).verdict("near", "all") == verdict
 
 
 @pytest.mark.parametrize("shift", [-1.0, 1.0])
-def test_differences_within_two_standard_errors_are_none(shift):
+def test_differences_are_said_of_each_start(shift):
     noise = np.random.default_rng(0).normal(size=40)
-    own, pairs = noise * 5.0, {}
-    for name, error in (("near", 0.5), ("far", 3.0)):
-        spread = (noise - noise.mean()) / np.std(noise, ddof=1)  # mean 0, standard error 1 / sqrt(40)
-        pairs[name] = {"beyond": own + shift * error / math.sqrt(40) + spread}
-    found = Tuning(rfrope.Rope(TRUE), "near", 5, "", (), {**pairs, "learned": {"beyond": own}})
-    assert found.difference("far", "beyond") == pytest.approx((-shift * 3.0 / 40**0.5, 40**-0.5))
-    assert found.verdict("near", "beyond") == "even"
-    assert found.verdict("far", "beyond") == ("better" if shift > 0 else "worse")
-    two = {name: {"beyond": parts["beyond"][:2]} for name, parts in found.losses.items()}
-    few = Tuning(rfrope.Rope(TRUE), "near", 5, "", (), two)
-    assert few.verdict("far", "beyond") == "even", "two documents say little"
+    spread = (noise - noise.mean()) / np.std(noise, ddof=1)  # mean 0, standard error 1 / sqrt(40)
+    near, far = (5.0 * noise + shift * error / math.sqrt(40) + spread for error in (0.5, 3.0))
+    found, few = judged(5.0 * noise, near, far=far), judged(5.0 * noise[:2], near[:2], far=far[:2])
+    assert found.difference("far", "all") == pytest.approx((-shift * 3.0 / 40**0.5, 40**-0.5))
+    assert found.verdict("near", "all") == "even"
+    assert found.verdict("far", "all") == ("better" if shift > 0 else "worse")
+    assert few.verdict("far", "all") == "even", "two documents say little"
     assert "no different from near, far" in few.summary
-    assert few.to_dict()["learned_is"] == {"near": {"beyond": "even"}, "far": {"beyond": "even"}}
+    assert few.to_dict()["learned_is"] == {"near": {"all": "even"}, "far": {"all": "even"}}
 
 
 def test_the_penalty_keeps_what_is_learned_near_its_start():
@@ -514,52 +465,36 @@ def test_what_learns_takes_the_width_and_the_layout_that_the_model_gives():
     np.testing.assert_allclose(found.rope.frequencies[:2], 0.9 * TRUE[:2], rtol=0.01)
 
 
-WITHIN = {"within": [batch(0)]}
-BAD = {
-    "model": ({"model": 3}, TypeError, r"model is 3; expected a torch\.nn\.Module"),
-    "no rotary": ({"model": torch.nn.Linear(1, 1)}, ValueError, "Linear, has no rfrope.*RotaryEmbedding"),
-    "loss": ({"loss": 1.0}, TypeError, r"loss is 1\.0; expected a function"),
-    "a loss that is no tensor": ({"loss": lambda x: 1.0}, TypeError, r"loss gave 1\.0; expected a tensor of floats"),
-    "no gradient": (
-        {"loss": lambda x: x.mean()},
-        ValueError,
-        "loss has no gradient for the learned parameters",
-    ),
-    "learning": ({"learning": []}, ValueError, "learning has no batches"),
-    "held out": ({"held_out": {"within": []}}, ValueError, "held_out has no documents"),
-    "validation": ({"validation": [1]}, TypeError, r"validation is \[1\]; expected a dict"),
-    "starts": ({"starts": {"near": [STARTS["near"]]}}, ValueError, r"starts\['near'\] has 1 Ropes; expected one, or 2"),
-    "shapes": ({"starts": STARTS | {"wide": TRUE[:2]}}, ValueError, "starts have Ropes of different shapes"),
-    "no dict": ({"starts": STARTS["near"]}, TypeError, r"starts is Rope\(.*; expected a dict of Ropes"),
-    "learned": (
-        {"starts": {"learned": STARTS["near"]}},
-        ValueError,
-        "starts has 'learned', the name of the learned rotation",
-    ),
-    "own": (
-        {"starts": {"as it is": STARTS["far"]}},
-        ValueError,
-        r"starts\['as it is'\] differs from the model's own Rope",
-    ),
-    "own factor": (
-        {"starts": {"as it is": rfrope.Rope(STARTS["near"].frequencies, attention_factor=2.0)}},
-        ValueError,
-        r"starts\['as it is'\] differs from the model's own Rope",
-    ),
-    "layers": ({"starts": {"both": [*STARTS.values()]}}, ValueError, r"differ by layer; expected per='layer'"),
-    "per": ({"per": "token"}, ValueError, "per is 'token'; "),
-    "heads": ({"per": "head"}, ValueError, "heads is None and per is 'head'"),
-    "learnable": ({"learnable": "phases"}, ValueError, "learnable is 'phases'; "),
-    "nothing": ({"learnable": ()}, ValueError, "learnable is empty"),
-    "steps": ({"steps": 0}, ValueError, "steps is 0; expected"),
-    "rate": ({"rate": 0.0}, ValueError, r"rate is 0\.0; expected"),
-    "race": ({"race": 1.5}, ValueError, r"race is 1\.5; expected"),
-}
+NEAR = STARTS["near"]
+LOUD = rfrope.Rope(NEAR.frequencies, attention_factor=2.0)
+BAD = [
+    ({"model": 3}, TypeError, r"model is 3; expected a torch\.nn\.Module"),
+    ({"model": torch.nn.Linear(1, 1)}, ValueError, "Linear, has no rfrope.*RotaryEmbedding"),
+    ({"loss": 1.0}, TypeError, r"loss is 1\.0; expected a function"),
+    ({"loss": lambda x: 1.0}, TypeError, r"loss gave 1\.0; expected a tensor of floats"),
+    ({"loss": lambda x: x.mean()}, ValueError, "loss has no gradient for the learned parameters"),
+    ({"learning": []}, ValueError, "learning has no batches"),
+    ({"held_out": {"within": []}}, ValueError, "held_out has no documents"),
+    ({"validation": [1]}, TypeError, r"validation is \[1\]; expected a dict"),
+    ({"starts": {"near": [NEAR]}}, ValueError, r"starts\['near'\] has 1 Ropes; expected one, or 2"),
+    ({"starts": STARTS | {"wide": TRUE[:2]}}, ValueError, "starts have Ropes of different shapes"),
+    ({"starts": NEAR}, TypeError, r"starts is Rope\(.*; expected a dict of Ropes"),
+    ({"starts": {"learned": NEAR}}, ValueError, "starts has 'learned', the name of the learned rotation"),
+    ({"starts": {"as it is": STARTS["far"]}}, ValueError, r"starts\['as it is'\] differs from the model's own Rope"),
+    ({"starts": {"as it is": LOUD}}, ValueError, r"starts\['as it is'\] differs from the model's own Rope"),
+    ({"starts": {"both": [*STARTS.values()]}}, ValueError, r"differ by layer; expected per='layer'"),
+    ({"per": "token"}, ValueError, "per is 'token'; "),
+    ({"per": "head"}, ValueError, "heads is None and per is 'head'"),
+    ({"learnable": "phases"}, ValueError, "learnable is 'phases'; "),
+    ({"learnable": ()}, ValueError, "learnable is empty"),
+    ({"steps": 0}, ValueError, "steps is 0; expected"),
+    ({"rate": 0.0}, ValueError, r"rate is 0\.0; expected"),
+    ({"race": 1.5}, ValueError, r"race is 1\.5; expected"),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_named(name):
-    options, kind, message = BAD[name]
+@pytest.mark.parametrize(("options", "kind", "message"), BAD)
+def test_bad_input_is_named(options, kind, message):
     names = ("model", "loss", "learning", "validation", "held_out")
     with pytest.raises(kind, match=message):
         tune_modules(**dict(zip(names, problem(), strict=True)) | {"steps": 2} | options)

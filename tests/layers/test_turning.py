@@ -20,53 +20,31 @@ from rfrope._core.angles import PrecisionWarning
 from rfrope.rotation import turning
 
 torch = library("torch").module
+from torch_modules import (  # noqa: E402
+    FIXED,
+    FREQUENCIES,
+    KINDS,
+    LEARNED,
+    PLACES,
+    SETS,
+    WIDTH,
+    assert_close,
+    by_functions,
+    features,
+    made,
+    placed,
+)
+
 from rfrope.layers.torch import RotaryEmbedding  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),  # of torch, about its own use of it
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage:UserWarning"),
 ]
 
-FREQUENCIES = rfrope.geometric(16)
-WIDTH = 2 * len(FREQUENCIES)
-RAGGED = torch.tensor([[0, 0, 0, 1, 2], [0, 1, 2, 3, 4]])  # padded on the left
-PACKED = torch.tensor([0, 1, 2, 0, 1])
-SETS = rfrope.sample("gaussian(scale=32)", 16, rng=0, heads=2)
-
-
-def features(*shape, dtype=torch.float32, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def exactly(rope, x, positions, **options):
-    return rfrope.rotate(x, positions, rope.vectors, pairing=rope.pairing, scale=rope.attention_factor, **options)
-
 
 # -- places ------------------------------------------------------------------------------------------------------------
-
-
-PLACES = {
-    "consecutive": ({}, np.arange(5)),
-    "after a cache": ({"offset": 7}, np.arange(5) + 7),
-    "before 0": ({"offset": -3}, np.arange(5) - 3),
-    "after caches of their own": (
-        {"offset": torch.tensor([3, 900_000])},
-        np.arange(5) + np.array([3, 900_000]).reshape(2, 1, 1),
-    ),
-    "ragged": ({"positions": RAGGED}, RAGGED.numpy()[:, None]),
-    "packed": ({"positions": PACKED}, PACKED.numpy()),
-    "packed, after a cache": ({"positions": PACKED, "offset": 2}, PACKED.numpy() + 2),
-    "floats": ({"positions": torch.tensor([0.5, 1.5, -2.0, 3.25, 1e6])}, np.asarray([0.5, 1.5, -2.0, 3.25, 1e6])),
-    "a list": ({"positions": [0, 5, 2, 9, 2**53 - 1]}, np.asarray([0, 5, 2, 9, 2**53 - 1])),
-    "an array": ({"positions": np.arange(5) * 3}, np.arange(5) * 3),
-}
-
-
-def test_positions_beyond_2_to_53_are_added_to_an_offset_before_they_are_rounded():
-    module, q, k = RotaryEmbedding(FREQUENCIES), features(1, 4, 6, WIDTH), features(1, 2, 6, WIDTH, seed=1)
-    positions = 2**53 + 1 + 2 * torch.arange(6)
-    for x, found in zip((q, k), module(q, k, positions=positions, offset=1), strict=True):
-        assert torch.equal(found, exactly(rfrope.Rope(FREQUENCIES), x, positions + 1))
 
 
 @pytest.mark.parametrize("queries", [2, 6])
@@ -80,27 +58,41 @@ def test_heads_in_groups_are_turned_by_operators_alone(queries, monkeypatch):
         torch.testing.assert_close(found, rfrope.rotate(x, torch.arange(5)[:, None], sets), rtol=0, atol=1e-5)
 
 
-ROPES = {
-    "half": rfrope.Rope(FREQUENCIES, attention_factor=1.25),
-    "interleaved": rfrope.Rope(FREQUENCIES, pairing="interleaved"),
-    "partial": rfrope.Rope(FREQUENCIES[:5], head_dim=WIDTH),
-}
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("rope", ROPES)
+@pytest.mark.parametrize("layout", ["bhtd", "bthd"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-def test_places(place, rope, dtype):
-    options, positions = PLACES[place]
-    rope, module = ROPES[rope], RotaryEmbedding(ROPES[rope])
-    q = features(2, 5, 6, WIDTH, dtype=getattr(torch, dtype)).transpose(1, 2)  # heads last in memory
-    k = features(2, 3, 5, WIDTH, dtype=getattr(torch, dtype), seed=1)
-    for _ in range(3):  # the first call is checked, later ones may be known
-        turned = module(q, k, **options)
-        for x, found in zip((q, k), turned, strict=True):
-            assert torch.equal(found, exactly(rope, x, positions))
-    if np.ndim(positions) < 2:
-        assert module(q[0], k[0], **options)[0].shape == (6, 5, WIDTH)
+@pytest.mark.parametrize("kind", [*FIXED, *LEARNED])
+def test_calls_are_those_of_the_functions(kind, dtype, layout):
+    """Wherever tokens are: together, alone, and a query beside its cache; fixed ones to the bit."""
+    dtype, axes = getattr(torch, dtype), (-3, -2) if layout == "bthd" else (-2, -2)
+    module, kept = made(kind, layout=layout).to(dtype), made(kind)  # whose values no cast may round
+    equal, slow = kind in FIXED and "polar" not in kind, made(kind, layout=layout)
+    slow._backend = None  # no compiled loop, of which polar ones have the same bits
+    roundings = 4.0 if dtype == torch.float64 else 1.1
+    for place in PLACES:
+        options, at = placed(module, place)
+        n = at.shape[-2 if module.axes > 1 else -1]
+        q = features(2, n, 4, WIDTH, dtype=dtype).transpose(1, 2)  # heads last in memory
+        k = features(2, 2, n, WIDTH, dtype=dtype, seed=1)
+        wanted = by_functions(kept, q, k, at)
+        for _ in range(3):  # the first call is checked, later ones may be known
+            with torch.autocast("cpu", torch.bfloat16, enabled=layout == "bthd"):
+                found = [x.transpose(*axes) for x in module(q.transpose(*axes), k.transpose(*axes), **options)]
+            for one, exact in zip(found, wanted, strict=True):
+                assert (one.dtype, one.device) == (dtype, q.device)
+                assert_close(one, exact, equal=equal, roundings=roundings)
+        if kind in FIXED:
+            again = [x.transpose(*axes) for x in slow(q.transpose(*axes), k.transpose(*axes), **options)]
+            assert all(map(torch.equal, found, again))
+        alone = module.rotate(k.transpose(*axes), keys=True, **options), module.rotate(q.transpose(*axes), **options)
+        for one, exact in zip(alone, reversed(found), strict=True):
+            assert torch.equal(one.transpose(*axes), exact)
+        if at.ndim == (1 if module.axes == 1 else 2):
+            places, whole = torch.as_tensor(at), [x.transpose(*axes) for x in found]
+            single = module(q[0].transpose(*axes), k[0].transpose(*axes), **options)
+            assert all(torch.equal(one, exact[0]) for one, exact in zip(single, whole, strict=True))
+            last = module(q[..., -1:, :].transpose(*axes), k.transpose(*axes), places[-1:], k_positions=places)
+            assert torch.equal(last[0].transpose(*axes), found[0][..., -1:, :])
+            assert torch.equal(last[1], whole[1])
 
 
 @pytest.mark.parametrize("tokens", [5, 700])  # turned by one node of the graph, and by the operator
@@ -150,46 +142,15 @@ def test_a_decode_step_is_known_after_the_first():
         assert (turned.requires_grad, turned.dtype, turned.shape) == (other.requires_grad, other.dtype, other.shape)
 
 
-def test_sets_for_each_head_with_grouped_queries():
-    module = RotaryEmbedding(SETS)
-    q, k = features(2, 6, 5, WIDTH), features(2, 2, 5, WIDTH, seed=1)
-    of_queries = np.repeat(SETS, 3, axis=0)
-    for options, positions in (({"offset": 3}, np.arange(5) + 3), ({"positions": RAGGED}, RAGGED.numpy()[:, None])):
-        for _ in range(2):
-            turned_q, turned_k = module(q, k, **options)
-            assert torch.equal(turned_q, rfrope.rotate(q, positions[..., None], of_queries))
-            assert torch.equal(turned_k, rfrope.rotate(k, positions[..., None], SETS))
-
-
-AXES = {
-    "sections": rfrope.Rope(FREQUENCIES, sections=(6, 5, 5), interleaved=True),
-    "vectors": rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3),
-    "vectors of heads": rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3, heads=3),
-}
-
-
-@pytest.mark.parametrize("name", AXES)
-def test_several_axes(name):
-    module, rope = RotaryEmbedding(AXES[name]), AXES[name]
-    q, k = features(2, 3, 5, WIDTH), features(2, 3, 5, WIDTH, seed=1)
-    shared = torch.randint(0, 50, (5, 3), generator=torch.Generator().manual_seed(0))
-    own = torch.stack([shared, shared + 9])
-    for given, positions in ((shared, shared), (own, own[:, None])):
-        for _ in range(2):
-            assert torch.equal(module(q, k, given, 4)[1], exactly(rope, k, positions + 4))
-
-
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-@pytest.mark.parametrize("rope", ROPES)
-def test_tables_for_graphs_without_rfrope(dtype, rope):
-    q = features(2, 4, 5, WIDTH, dtype=getattr(torch, dtype))
-    k = features(2, 2, 5, WIDTH, dtype=q.dtype, seed=1)
-    module, reference = RotaryEmbedding(ROPES[rope], max_positions=64), RotaryEmbedding(ROPES[rope])
-    for options in ({"offset": 59}, {"positions": RAGGED}, {"offset": torch.tensor([3, 50])}):
-        for found, expected in zip(module(q, k, **options), reference(q, k, **options), strict=True):
+@pytest.mark.parametrize("kind", ["half", "interleaved", "partial"])
+def test_tables_for_graphs_without_rfrope(dtype, kind):
+    q, module = features(2, 4, 5, WIDTH, dtype=getattr(torch, dtype)), made(kind, max_positions=64)
+    k, bound = features(2, 2, 5, WIDTH, dtype=q.dtype, seed=1), {"float32": 4.0, "bfloat16": 1.0, "float64": 0.0}[dtype]
+    for options in ({"offset": 59}, {"positions": PLACES["ragged"][0]["positions"]}, {"offset": torch.tensor([3, 50])}):
+        for found, expected in zip(module(q, k, **options), made(kind)(q, k, **options), strict=True):
             assert found.dtype == q.dtype
-            bound = {"float32": 4.0, "bfloat16": 1.0, "float64": 0.0}[dtype] * torch.finfo(q.dtype).eps
-            assert float((found.double() - expected.double()).abs().max()) <= bound * 4.0
+            assert float((found.double() - expected.double()).abs().max()) <= bound * torch.finfo(q.dtype).eps * 4.0
     with pytest.raises(ValueError, match="positions go from 60 to 64; expected 0 to 63"):
         module(q, k, offset=60)
     with pytest.raises(TypeError, match="positions are floats; expected integers"):
@@ -387,95 +348,56 @@ def test_while_a_graph_is_made_all_positions_of_16_bits_warn(call, dtype):
             made(x, x, at.float())
 
 
-# -- layouts, and keys of another length -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("of", [*MAKERS][:5])
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-def test_tokens_before_heads(of, compiled):
-    """The other order of the same features, for every kind of module."""
-    torch._dynamo.reset()
-    module = MAKERS[of]()
-    other = RotaryEmbedding(module.start, "both" if of == "learned" else False, module.max_positions, layout="bthd")
-    call = torch.compile(other, backend="eager") if compiled else other
-    for tokens in (1, 3):
-        q, k = features(2, 4, tokens, WIDTH), features(2, 2, tokens, WIDTH, seed=1)
-        at = torch.tensor([[5], [2], [7]])[:tokens].expand(-1, module.axes)
-        at = at[:, 0] if module.axes == 1 else at
-        for options in ({"positions": at}, *([{"offset": 2}] if module.axes == 1 else [])):
-            for _ in range(2):
-                found = call(q.transpose(1, 2), k.transpose(1, 2), **options)
-                for x, exact in zip(found, module(q, k, **options), strict=True):
-                    torch.testing.assert_close(x.transpose(1, 2), exact, rtol=0, atol=1e-6 if compiled else 0)
-            alone = other.rotate(k.transpose(1, 2), keys=True, **options).transpose(1, 2)
-            torch.testing.assert_close(alone, module(q, k, **options)[1], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("of", [*MAKERS][:5])
-def test_one_query_beside_many_keys(of, compiled):
-    torch._dynamo.reset()
-    module = MAKERS[of]()
-    if module.phases is not None:
-        with torch.no_grad():
-            module.phases += 0.3
-    call = torch.compile(module, backend="eager") if compiled else module
-    q, k = features(2, 4, 1, WIDTH), features(2, 2, 6, WIDTH, seed=1)
-    at = torch.arange(6) if module.axes == 1 else torch.arange(12).reshape(6, 2)
-    found = call(q, k, at[-1:], k_positions=at)
-    repeated = q.expand(-1, -1, 6, -1)
-    exact = module(repeated, k, at)
-    torch.testing.assert_close(found[0], exact[0][..., -1:, :], rtol=0, atol=0)
-    torch.testing.assert_close(found[1], exact[1], rtol=0, atol=0)
-    torch.testing.assert_close(module.rotate(k, at, keys=True), exact[1], rtol=0, atol=0)
-    torch.testing.assert_close(module.rotate(repeated, at), exact[0], rtol=0, atol=0)
-    if module.axes == 1:
-        torch.testing.assert_close(call(q, k, offset=5, k_positions=at)[0], found[0], rtol=0, atol=0)
-        later = module.rotate(k[..., :5, :], offset=1)
-        torch.testing.assert_close(later, module.rotate(k[..., :5, :], at[1:]), rtol=0, atol=0)
-
-
 # -- graphs ------------------------------------------------------------------------------------------------------------
 
 
-MODULES = {
-    "fixed": lambda: RotaryEmbedding(rfrope.Rope(FREQUENCIES, attention_factor=1.5)),
-    "heads": lambda: RotaryEmbedding(SETS),
-    "learned": lambda: RotaryEmbedding(FREQUENCIES, "both"),
-    "tables": lambda: RotaryEmbedding(FREQUENCIES, max_positions=512),
+OPTIONS = {  # tokens of queries, and arguments beside positions
+    "counted": lambda n, at: (n, {"offset": 3}),
+    "positions": lambda n, at: (n, {"positions": at + 7}),
+    "offsets": lambda n, at: (n, {"offset": torch.tensor([3, 9])}),
+    "a query beside a cache": lambda n, at: (1, {"positions": at[-1:], "k_positions": at}),
 }
 
 
-OPTIONS = {
-    "consecutive": lambda n: {"offset": 3},
-    "positions": lambda n: {"positions": torch.arange(n) + 7},
-    "offsets": lambda n: {"offset": torch.tensor([3, 9])},
-}
-
-
+@pytest.mark.parametrize("layout", ["bhtd", "bthd"])
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("place", OPTIONS)
-def test_full_graphs_without_warnings(dynamic, name, place):
+def test_graphs_give_what_calls_do(dynamic, kind, place, layout):
+    """In one graph and without warnings: two operators, or torch's own where there is a table."""
     torch._dynamo.reset()
-    module, graphs = MODULES[name](), []
+    module, order, graphs = made(kind, layout=layout), (-3, -2) if layout == "bthd" else (-2, -2), []
+    compiled = torch.compile(module, fullgraph=True, dynamic=dynamic, backend=noting(graphs))
+    for n in (5, 9, 130) if dynamic else (5,):
+        at = torch.arange(n) if module.axes == 1 else torch.arange(n * module.axes).reshape(n, -1)
+        tokens, options = OPTIONS[place](n, at)
+        options = options if module.axes == 1 else {"positions": at} | options
+        q = features(2, 4, tokens, WIDTH).transpose(*order)
+        k = features(2, 2, n, WIDTH, seed=1).transpose(*order)
+        for found, expected in zip(compiled(q, k, **options), module(q, k, **options), strict=True):
+            assert_close(found, expected, roundings=4.0, equal=layout == "bhtd" and kind in OPERATORS and tokens == n)
+    if tokens == n:
+        assert len(graphs) == 1
+        assert kind not in OPERATORS or graphs[0].count(True) == OPERATORS[kind]
+
+
+OPERATORS = {
+    "half": 2,
+    "sets": 2,
+    "learned both": 2,
+    "tables": 0,
+}  # of ours in a graph, one for queries and one for keys
+
+
+def noting(graphs):
+    """A compiler that notes which functions of each graph are operators of rfrope, and runs it as it is."""
 
     def backend(graph, inputs):
-        graphs.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+        called = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+        graphs.append(["rfrope" in target for target in called])
         return graph.forward
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", ".*torch.jit.*", DeprecationWarning)
-        compiled = torch.compile(module, fullgraph=True, dynamic=dynamic, backend=backend)
-        for n in (5, 9, 130) if dynamic else (5,):
-            q, k = features(2, 4, n, WIDTH), features(2, 2, n, WIDTH, seed=1)
-            for found, expected in zip(
-                compiled(q, k, **OPTIONS[place](n)), module(q, k, **OPTIONS[place](n)), strict=True
-            ):
-                assert torch.equal(found, expected)
-    assert len(graphs) == 1
-    assert sum("rfrope" in target for target in graphs[0]) == (0 if name == "tables" else 2)
+    return backend
 
 
 class NotAsked:
@@ -485,7 +407,7 @@ class NotAsked:
         pytest.fail(f"asked for {name}")
 
 
-@pytest.mark.parametrize("name", sparse(MODULES, lambda name: name in ("fixed", "learned")))
+@pytest.mark.parametrize("name", sparse(OPERATORS, lambda name: name in ("half", "learned both")))
 def test_a_graph_asks_neither_array_api_compat_nor_for_the_list_of_modules(name, monkeypatch):
     """The list grows while PyTorch's compiler imports, and goes through it."""
     torch._dynamo.reset()
@@ -493,7 +415,7 @@ def test_a_graph_asks_neither_array_api_compat_nor_for_the_list_of_modules(name,
     monkeypatch.setattr(helpers, "sys", NotAsked())
     for each in (array_api_compat, helpers):
         monkeypatch.setattr(each, "array_namespace", lambda *_, **__: pytest.fail("array-api-compat was asked"))
-    module, guards = MODULES[name](), []
+    module, guards = made(name), []
 
     def kept(entries):
         guards.extend(entry.name for entry in entries)
@@ -512,45 +434,32 @@ def test_a_graph_asks_neither_array_api_compat_nor_for_the_list_of_modules(name,
     assert len({*guards}) < 200, "a compiled graph looks at all of them in every call"
 
 
-DECODING = {  # module, and positions of its axes
-    "half": (rfrope.Rope(FREQUENCIES, attention_factor=1.5), 1),
-    "interleaved": (rfrope.Rope(FREQUENCIES[:5], pairing="interleaved", head_dim=WIDTH), 1),
-    "heads": (SETS, 1),
-    "sections": (rfrope.Rope(FREQUENCIES, sections=(6, 5, 5)), 3),
-    "vectors of heads": (rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3, heads=2), 3),
-}
-
-
 @pytest.mark.parametrize("dynamic", sparse([False, True], lambda dynamic: not dynamic))
-@pytest.mark.parametrize("name", sparse(DECODING, lambda name: name in ("half", "heads")))
-def test_one_token_in_a_graph_is_turned_by_torchs_own_operators(name, dynamic):
+@pytest.mark.parametrize(
+    "kind", sparse([kind for kind in FIXED if "polar" not in kind], lambda kind: kind in ("half", "sets"))
+)
+def test_one_token_in_a_graph_is_turned_by_torchs_own_operators(kind, dynamic):
     """So that they are fused with their neighbours; exactly, wherever the token is."""
-    rope, axes = DECODING[name]
-    module, graphs = RotaryEmbedding(rope), []
-
-    def backend(graph, inputs):
-        graphs.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
-        return graph.forward
-
+    module, graphs = made(kind), []
     for dtype, bound in ((torch.float32, 4.0), (torch.float64, 64.0), (torch.bfloat16, 1.0)):
         torch._dynamo.reset()
-        compiled = torch.compile(module, fullgraph=True, dynamic=dynamic, backend=backend)
+        compiled = torch.compile(module, fullgraph=True, dynamic=dynamic, backend=noting(graphs))
         q, k = features(2, 4, 1, WIDTH, dtype=dtype), features(2, 2, 1, WIDTH, dtype=dtype, seed=1)
         for at in ([0, 0, 0], [131_071, 7, 3], [-5, 2**40 + 1, 9], [2**53 - 1, 1, 0]):
-            positions = torch.tensor(at[:1] if axes == 1 else [at])
+            positions = torch.tensor(at[:1] if module.axes == 1 else [at])
             own = torch.stack([positions, positions + 3])
             for options in ({"positions": positions}, {"positions": own, "offset": -2}):
                 for found, exact in zip(compiled(q, k, **options), module(q, k, **options), strict=True):
                     error = float((found.double() - exact.double()).abs().max() / exact.double().abs().max())
                     assert error <= bound * torch.finfo(dtype).eps
-        for offset in (70_000, torch.tensor([3, 2**40])) if axes == 1 else ():
+        for offset in (70_000, torch.tensor([3, 2**40])) if module.axes == 1 else ():
             torch.testing.assert_close(compiled(q, k, offset=offset), module(q, k, offset=offset), rtol=0.01, atol=0.01)
-    assert not any("rfrope" in target for graph in graphs for target in graph)
+    assert not any(map(any, graphs))
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", OPERATORS)
 def test_exported(name):
-    module, length = MODULES[name](), torch.export.Dim("length", min=2, max=400)
+    module, length = made(name), torch.export.Dim("length", min=2, max=400)
     q, k, positions = features(2, 4, 5, WIDTH), features(2, 2, 5, WIDTH, seed=1), torch.arange(5)
     shapes = {"q": {2: length}, "k": {2: length}, "positions": {0: length}}
     program = torch.export.export(module, (q, k, positions), dynamic_shapes=shapes, strict=False)
@@ -565,12 +474,14 @@ def test_exported(name):
 
 
 @campaign
-@pytest.mark.parametrize(("name", "dynamic"), [("fixed", True), ("heads", False), ("learned", True), ("tables", False)])
+@pytest.mark.parametrize(
+    ("name", "dynamic"), [("half", True), ("sets", False), ("learned both", True), ("tables", False)]
+)
 def test_inductor_without_warnings(name, dynamic, monkeypatch):
     """Warnings are errors, here as everywhere; forwards, backwards, and one token; under CI inductor asks for more."""
     monkeypatch.setenv("CI", "true")
     torch._dynamo.reset()
-    module, at = MODULES[name](), torch.tensor([[131], [7]])
+    module, at = made(name), torch.tensor([[131], [7]])
     call = torch.compile(module, fullgraph=True, dynamic=dynamic)
     q, k = features(2, 4, 5, WIDTH).requires_grad_(), features(2, 2, 5, WIDTH, seed=1)
     results = [each(q, k) for each in (call, module)]
@@ -607,8 +518,8 @@ REFUSED = {  # the module, arguments, and words of the error
     "too many": ({}, (X, X, torch.arange(3)), ENLARGED),
     "rows": ({}, (X, X, torch.tensor([[3], [4], [5]])), ENLARGED),
     "k_positions": ({}, (X, X, None, 0, torch.arange(5)), "^k|phases from k_positions"),
-    "no positions": ({"rope": AXES["vectors"]}, (X, X), r"positions is None; expected \(..., tokens, 3\)"),
-    "positions of one axis": ({"rope": AXES["vectors"]}, (X, X, torch.arange(1)), r"positions has shape \(1,\)"),
+    "no positions": ({"rope": KINDS["vectors"][0]}, (X, X), r"positions is None; expected \(..., tokens, 3\)"),
+    "positions of one axis": ({"rope": KINDS["vectors"][0]}, (X, X, torch.arange(1)), r"positions has shape \(1,\)"),
     "boolean positions": ({}, (X, X, torch.tensor([True])), "positions has dtype bool"),
     "complex offset": ({}, (X, X, None, torch.tensor(1j)), "offset has dtype complex64"),
     "beyond tables": ({"max_positions": 8}, (X, X, None, 0, torch.tensor([9])), "k_positions go from 9 to 9; expected"),
@@ -629,11 +540,3 @@ def test_what_is_refused(name, compiled):
     for _ in range(2):
         with pytest.raises(Exception, match=message):
             call(*arguments)
-
-
-def test_what_has_values_alone_is_refused_outside_graphs():
-    module = RotaryEmbedding(FREQUENCIES)
-    with pytest.raises(ValueError, match="positions holds NaN"):
-        module(X, X, torch.tensor([float("nan")]))
-    with pytest.raises(TypeError, match="keys is 1; expected True or False"):
-        module.rotate(X, keys=1)

@@ -1,0 +1,111 @@
+"""Every function of heads: the same on every library of arrays, and in parts as in one."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import rfrope
+from rfrope import heads
+from rfrope._core import sums
+
+OMEGA = rfrope.geometric(4, base=100.0)
+PLANE = np.random.default_rng(0).normal(size=(3, 4, 2))
+LAGS, AT = np.array([0.0, -1.0, -2.5, 40.0]), np.arange(5.0)
+Q, K = np.random.default_rng(16).standard_normal((2, 7, 8)) + np.array([[[0.5]], [[-0.3]]])
+M, N = np.random.default_rng(7).gamma(2.0, size=(2, 2, 7, 4))
+DELTA = np.linspace(-3.0, 0.0, 4)
+IMAGE = rfrope.axial(rfrope.geometric(8, base=30.0), rfrope.geometric(8, base=30.0)).frequencies
+FEW = {"paired": False}
+
+
+def polar(a, shift, **options):
+    return heads.profile(a(M), a(N), a(LAGS[:3]), rfrope.Rope(a(OMEGA), polar=True), shift=shift, **options)
+
+
+def of_image(a, **options):
+    options = {"offset": [1, -1], "causal": False, "query_position": (2, 2)} | options
+    return heads.positional_attention(a(IMAGE), (4, 5), temperature=0.05, **options)
+
+
+CALLS = {  # of a function that makes an array; for each function that takes arrays
+    "phase_shift": lambda a: heads.phase_shift(a([[-1, 2], [3, 4]]), a(PLANE[0])),
+    "aligned_shift": lambda a: heads.aligned_shift(a([-1.0, -2.0]), a(OMEGA), a(Q[:2, :4]), a(K[:2, :4])),
+    "shifted_scores": lambda a: heads.shifted_scores(a(Q[:, None]), a(K[:, None]), a(LAGS), a(OMEGA), a(DELTA)),
+    "shifted_scores in the plane": lambda a: heads.shifted_scores(
+        a(Q[:3, None]), a(K[:3, None]), a([[1, 2], [0, -3]]), a(PLANE), 0.3
+    ),
+    "shifted_terms": lambda a: heads.shifted_terms(
+        a(Q[:, None]), a(K[:, None]), a([1, -7]), a(OMEGA[:3]), a(DELTA[:3])
+    ),
+    "shifted_mean_kernel": lambda a: heads.shifted_mean_kernel(a(LAGS), a(OMEGA), a(DELTA)),
+    "recentred_kernel": lambda a: heads.recentred_kernel(a([0, -2, -4]), a([[-4], [1]]), "gaussian(scale=2)"),
+    "alignment": lambda a: heads.alignment(a(LAGS), a(OMEGA), a(DELTA), weights=a(np.abs(Q[:4, :1]))),
+    "offset_of": lambda a: heads.offset_of(a(OMEGA), a(DELTA + LAGS[:3, None]), low=-16.0, weights=a(np.abs(Q[0, :4]))),
+    "lag_bias": lambda a: heads.lag_bias(a(LAGS), a([[0.5], [2.0]]), shape=0.7),
+    "lag_bias of logarithms": lambda a: heads.lag_bias(a(LAGS), a([[0.5], [2.0]]), shape=0.7, form="log"),
+    "t5_bias": lambda a: heads.t5_bias(a([[0, -1, -2], [-300, 1, 7]]), a(np.abs(Q[:3])), max_distance=20),
+    "fire_bias": lambda a: heads.fire_bias(a(AT + 100.0), a(AT), lambda x: -2.0 * x, c=0.5, threshold=16.0),
+    "effective_offset": lambda a: heads.effective_offset(a(Q), a(K[:5]), a(OMEGA), **FEW),
+    "offset_from_weights": lambda a: heads.offset_from_weights(a(Q.T), a(K.T), a(OMEGA), max_lag=9, mean=a(Q[:, 0])),
+    "profile": lambda a: heads.profile(a(Q), a(K[:5]), a(LAGS), a(OMEGA), **FEW),
+    "profile of pairs": lambda a: heads.profile(a(Q), a(K[:5]), a(LAGS), a(OMEGA), pairs="occurring", **FEW),
+    "profile of a part": lambda a: heads.profile(a(Q), a(K), a(LAGS), a(OMEGA[:2]), pairs="occurring"),
+    "profile in float32": lambda a: heads.profile(a(Q, "float32"), a(K, "float32"), a(LAGS), a(OMEGA)),
+    "polar profile": lambda a: polar(a, a(DELTA)),
+    "polar profile of pairs": lambda a: polar(a, DELTA, pairs="occurring"),
+    "positional_weights": lambda a: heads.positional_weights(
+        a(OMEGA), d_model=9, offset=-2.5, temperature=0.4, constant_index=4, constant=-0.5, pairing="interleaved"
+    ),
+    "positional_weights in the plane": lambda a: heads.positional_weights(a(PLANE), d_model=3, offset=a(PLANE[:, :1])),
+    "positional_weights in float32": lambda a: heads.positional_weights(a(OMEGA), d_model=2, dtype="float32"),
+    "positional_scores": lambda a: heads.positional_scores(a([[1, -2, 3]]), a(OMEGA), offset=a(-1.5), temperature=0.3),
+    "positional_scores in the plane": lambda a: heads.positional_scores(a(Q[:5, :2]), a(PLANE), offset=a(PLANE[:, :1])),
+    "positional_scores of offsets": lambda a: heads.positional_scores(a([1, 2]), a(OMEGA), offset=a([-1, -5])),
+    "positional_attention": lambda a: heads.positional_attention(a(OMEGA), 12, offset=-2, temperature=0.2),
+    "positional_attention near": lambda a: heads.positional_attention(a(OMEGA), 12, causal=False, window=4),
+    "positional_attention of heads": lambda a: heads.positional_attention(
+        a(np.abs(PLANE[..., :1])), 9, offset=a([-1.0]), temperature=1 / 9
+    ),
+    "positional_attention over an image": lambda a: of_image(a),
+    "positional_attention over patches": lambda a: of_image(a, window=2),
+    "temperature_for_mass": lambda a: heads.temperature_for_mass(0.9, a(OMEGA), context=100),
+    "temperature_for_mass in the plane": lambda a: heads.temperature_for_mass(
+        0.9, a(IMAGE), context=(6, 7), offset=(-1, 0), causal=False
+    ),
+}
+ON_THE_HOST = ("offset_of", "effective_offset", "offset_from_weights", "temperature_for_mass")  # give NumPy or floats
+
+
+def fields(found):
+    """What a function gives, by name."""
+    found = dict(enumerate(found)) if isinstance(found, tuple) else found
+    return found if isinstance(found, dict) else vars(found) if dataclasses.is_dataclass(found) else {"": found}
+
+
+def in_numpy(values, dtype=None):
+    return np.asarray(values, dtype)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_library_gives_the_same_in_its_own_arrays(name, xp):
+    found, wanted = fields(CALLS[name](xp)), fields(CALLS[name](in_numpy))
+    assert [*found] == [*wanted]
+    for field, value in found.items():
+        assert xp.owns(value) or name.startswith(ON_THE_HOST), field
+        value = np.asarray(value) if name.startswith(ON_THE_HOST) else xp.host(value)
+        assert value.dtype == np.asarray(wanted[field]).dtype, field
+        assert value.shape == np.shape(wanted[field]), field
+        tolerance = 1e-6 if value.dtype == np.float32 else 1e-9
+        np.testing.assert_allclose(value, wanted[field], rtol=tolerance, atol=1e-12, err_msg=field)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_parts_are_put_together(name, monkeypatch):
+    """Of blocks, of lags and of resamples, however few numbers may be held at a time."""
+    whole = fields(CALLS[name](in_numpy))
+    monkeypatch.setattr(sums, "BUDGET", 20)
+    for field, value in fields(CALLS[name](in_numpy)).items():
+        np.testing.assert_allclose(value, whole[field], rtol=1e-9, atol=1e-9, err_msg=field)
