@@ -66,9 +66,7 @@ def test_covariances_are_those_of_many_sets(design, kernel, n):
     assert largest_z(kernel, design, n) < Z
 
 
-MUTATIONS = {
-    "no pairs": lambda pairs: pairs._replace(cosine=0.0 * pairs.cosine, sine=0.0 * pairs.sine),
-    "sign": lambda pairs: pairs._replace(cosine=-pairs.cosine, sine=-pairs.sine),
+MUTATIONS = {  # no covariance at all is as far off as twice as much, and one of the other sign further
     "factor 2": lambda pairs: pairs._replace(cosine=2.0 * pairs.cosine, sine=2.0 * pairs.sine),
     "cosines for sines": lambda pairs: pairs._replace(sine=pairs.cosine),
     "all pairs alike": lambda pairs: pairs._replace(
@@ -82,7 +80,7 @@ MUTATIONS = {
 MUTATED = [
     *((design, "gaussian(scale=32)", 16, name) for design in FIVE for name in MUTATIONS),
     *(("sobol", "gaussian(scale=(8, 20), ndim=2)", 16, name) for name in MUTATIONS),
-    *(("orthogonal", "shell(radius=0.2, ndim=2)", 5, name) for name in ("no pairs", "sign", "factor 2")),
+    ("orthogonal", "shell(radius=0.2, ndim=2)", 5, "factor 2"),
 ]
 ALIKE = [(design, "gaussian(scale=32)", 16, "all pairs alike") for design in ("stratified", "shifted")]  # they are
 
