@@ -285,7 +285,6 @@ def test_what_is_not_a_kernel_is_refused_where_it_fails(name):
     if ndim > 1 and "ring" not in name:
         assert error.witness.points.shape == (error.witness.weights.size, ndim)
     assert re.search(r"is not positive definite: .*bochner\.nearest", str(error))
-    assert name != "limit" or re.search(r"tends to -0\.2 at large lags.* atom .* at frequency 0", str(error))
 
 
 @campaign
@@ -307,6 +306,11 @@ def test_a_value_above_one_says_how_much_mass_is_negative_and_not_where(mass, oc
     assert math.isnan(error.density)
     assert 0.0 < error.negative_mass <= mass
     assert refused(lambda x: 1.0 - x * x).frequency == 0.0
+
+
+def test_a_limit_below_zero_is_refused():
+    error = refused(lambda x: 1.2 * np.exp(-x * x) - 0.2)
+    assert re.search(r"tends to -0\.2 at large lags.* atom .* at frequency 0", str(error))
 
 
 def test_what_is_undecided_is_not_told_to_be_more_exact_where_it_is_exact():

@@ -168,6 +168,12 @@ def test_points_go_through_the_transport(kernel, design):
     np.testing.assert_array_equal(found, sample(kernel, 9, design=design, rng=3, heads=2))
 
 
+@pytest.mark.parametrize("options", [{"design": "quantile"}, {"design": "optimised", "max_lag": 9}], ids=str)
+def test_no_blocks(options):
+    for kernel in (G, G * E):
+        assert sample(kernel, 0, **options).shape == (0,)
+
+
 # -- the law -----------------------------------------------------------------------------------------------------------
 
 

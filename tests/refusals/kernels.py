@@ -106,6 +106,7 @@ ROWS = [
     (of_tensors, TypeError, ("weights requires gradients, ", "; expected weights.detach()")),
     (lambda: parameters.positive("scale", 1e200), ValueError, "expected a positive number from 2**-500 to 2**500"),
     # names and specifications
+    (lambda: rfrope.kernel(3), TypeError, "name is 3; expected the name of a kernel, one of gaussian"),
     *((partial(rfrope.kernel, name), ValueError, (f"unknown kernel '{name}'{hint}", "xpected one of 'gaussian'"))
       for name, hint in (("Gausian", "; did you mean 'gaussian'?"), ("zzz", ""), ("", ""))),
     (lambda: parse("sinc(scale=3)"), TypeError, "kernel 'sinc' has no parameter 'scale'; expected bandwidth, ndim"),
