@@ -13,7 +13,6 @@ from campaign import campaign, sparse
 from scipy import special
 
 from rfrope import bochner
-from rfrope.bochner import UndecidedError
 
 Law = tuple[Callable[[Any], Any], Callable[[Any], Any], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
@@ -137,16 +136,11 @@ def test_a_refusal_is_true(batch):
     assert refused
 
 
-@pytest.mark.parametrize("options", [{"frequency": 1e6}, {"support": (9e5, 1.1e6), "frequency": 1e6}, {}])
+@pytest.mark.parametrize("options", [{}, {"support": (9e5, 1.1e6)}], ids=str)
 def test_a_frequency_is_a_place_that_is_looked_at(options):
-    density = lambda w: 500.0 * (np.abs(np.abs(w) - 1e6) < 5e-4)  # noqa: E731
-    if "frequency" in options:
-        made = bochner.from_density(density, **options)
-        x = np.array([1e-3, 1e2, 1e4])
-        np.testing.assert_allclose(made.phi(x), np.cos(1e6 * x) * np.sinc(5e-4 * x / math.pi), atol=1e-5)
-    else:
-        with pytest.raises(ValueError, match=r"density is 0 at every frequency .* expected frequency=\.\.\."):
-            bochner.from_density(density)
+    made = bochner.from_density(lambda w: 500.0 * (np.abs(np.abs(w) - 1e6) < 5e-4), frequency=1e6, **options)
+    x = np.array([1e-3, 1e2, 1e4])
+    np.testing.assert_allclose(made.phi(x), np.cos(1e6 * x) * np.sinc(5e-4 * x / math.pi), atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e-30, 1e30])
@@ -157,11 +151,6 @@ def test_a_density_of_any_size_may_be_normalised(size):
     assert made.certificate.mass == pytest.approx(size * math.sqrt(2.0 * math.pi))
 
 
-def test_too_much_mass_is_not_said_to_be_a_band():
-    with pytest.raises(ValueError, match=r"integrates to 2; expected 1 \(normalise=True divides by the integral\)$"):
-        bochner.from_density(lambda w: np.exp(-np.abs(w)))
-
-
 def test_a_strong_pole_at_zero():
     made = bochner.from_density(lambda w: np.where(np.abs(w) < 1.0, 0.05 * np.abs(w) ** -0.9, 0.0))
     x = np.array([0.5, 1.0, 10.0])
@@ -170,32 +159,16 @@ def test_a_strong_pole_at_zero():
     np.testing.assert_allclose(made.phi(x), exact, atol=1e-11)
 
 
-def test_what_is_not_resolved_is_not_normalised():
-    with pytest.raises(UndecidedError, match=r"too rough to resolve: it integrates to .*, give or take"):
-        bochner.from_density(lambda w: np.where(np.abs(w) < 1.0, np.abs(w) ** -0.99, 0.0), normalise=True)
-
-
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_shells_and_discs(ndim):
     """Bands of the length of omega, whose density over one component has kinks in two axes and none in three."""
-    edges, heights = np.array([0.7, 1.1, 20.0, 21.0]), (0.6, 0.4)
     volume = (lambda r: math.pi * r**2) if ndim == 2 else (lambda r: 4.0 / 3.0 * math.pi * r**3)
     disc = (lambda z: 2.0 * special.j1(z) / z) if ndim == 2 else (lambda z: 3.0 * special.spherical_jn(1, z) / z)
-    sizes = volume(edges)
-
-    def density(w: Any) -> Any:
-        return sum(
-            mass / (sizes[2 * i + 1] - sizes[2 * i]) * ((w >= edges[2 * i]) & (w <= edges[2 * i + 1]))
-            for i, mass in enumerate(heights)
-        )
-
-    made = bochner.from_density(density, ndim=ndim)
+    masses = ((0.7, 1.1, 0.6), (20.0, 21.0, 0.4))
+    bands = [(a, b, mass / (volume(b) - volume(a))) for a, b, mass in masses]
+    made = bochner.from_density(lambda w: sum(h * ((w >= a) & (w <= b)) for a, b, h in bands), ndim=ndim)
     r = np.geomspace(0.01, 20.0, 60)
-    exact = sum(
-        mass / (sizes[2 * i + 1] - sizes[2 * i])
-        * (sizes[2 * i + 1] * disc(edges[2 * i + 1] * r) - sizes[2 * i] * disc(edges[2 * i] * r))
-        for i, mass in enumerate(heights)
-    )  # fmt: skip
+    exact = sum(h * (volume(b) * disc(b * r) - volume(a) * disc(a * r)) for a, b, h in bands)
     found = made.phi(np.stack([r, *[0.0 * r] * (ndim - 1)], axis=-1))
     np.testing.assert_allclose(found, exact, atol=2e-12)
     assert made.certificate.bound < 1e-10

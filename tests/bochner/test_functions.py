@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import math
 import re
 from typing import Any, NamedTuple
@@ -61,8 +60,7 @@ def test_known_kernels_come_back_in_one_axis(name, scale):
 @pytest.mark.parametrize("name", list(FAMILIES))
 @pytest.mark.parametrize("ndim", [2, 3])
 def test_known_kernels_come_back_in_more_axes(name, scale, ndim):
-    exact, line = family(name, scale, ndim), family(name, scale)
-    made = bochner.from_function(line.phi, ndim=ndim)
+    exact, made = family(name, scale, ndim), bochner.from_function(family(name, scale).phi, ndim=ndim)
     assert (made.ndim, made.n_columns) == (ndim, 1 + ndim)
     lags = along(scale * np.linspace(0.0, 20.0, 500), ndim)
     assert np.max(np.abs(made.phi(lags) - exact.phi(lags))) <= max(1e-8, made.certificate.bound)
@@ -130,10 +128,9 @@ def test_a_function_comes_back(name):
         np.testing.assert_allclose(made.density(w), known.density(w), rtol=1e-8, atol=1e-6 * (name == "triangle"))
 
 
-def test_laws_are_where_they_should_be():
-    wave, sinc = (bochner.from_function(KNOWN[name].phi) for name in ("wave", "sinc"))
-    assert wave.transport(0.75) == approx(20.0, abs=1e-9)
-    assert sinc.transport(0.75) == approx(0.5, abs=1e-6)
+@pytest.mark.parametrize(("name", "frequency", "within"), [("wave", 20.0, 1e-9), ("sinc", 0.5, 1e-6)])
+def test_laws_are_where_they_should_be(name, frequency, within):
+    assert bochner.from_function(KNOWN[name].phi).transport(0.75) == approx(frequency, abs=within)
 
 
 def test_a_limit_above_zero_is_an_atom():
@@ -311,38 +308,6 @@ def test_a_value_above_one_says_how_much_mass_is_negative_and_not_where(mass, oc
     assert refused(lambda x: 1.0 - x * x).frequency == 0.0
 
 
-@pytest.mark.parametrize(
-    ("phi", "options", "kind", "message"),
-    [
-        (lambda x: 2.0 * np.exp(-x * x), {}, ValueError, r"phi\(0\) is 2\.0; expected 1: divide phi by phi\(0\)"),
-        (lambda x: gaussian(x) * (1 + 0j), {}, TypeError, "phi returned complex128; expected real numbers"),
-        (lambda x: np.sin(x) / x, {}, ValueError, r"phi\(x\) is nan at x = 0; expected finite numbers"),
-        (lambda x: np.where(np.abs(x) > 3.0, np.nan, gaussian(x)), {}, ValueError, r"phi\(x\) is nan at x = "),
-        (lambda x: 1.0, {}, ValueError, r"phi returned shape \(\) for arguments of shape \(1,\); expected the same"),
-        (lambda x: math.exp(-x * x), {}, TypeError, r"phi failed on an array of shape .*numpy\.vectorize"),
-        (3.0, {}, TypeError, r"phi is 3\.0; expected a function of an array"),
-        (np.ones_like, {}, ValueError, r"phi is 1 at every lag from .* expected a function that falls there"),
-        (np.cos, {}, UndecidedError, r"phi does not settle: beyond lag .* atoms away from frequency 0"),
-        (lambda x: np.where(x == 0.0, 1.0, 0.8 * gaussian(x)), {}, UndecidedError, r"has mass 0\.8; expected phi\(0\)"),
-        (lambda x: np.where(x == 0.0, 1.0, 0.0), {}, ValueError, "expected a function continuous at 0"),
-        (lambda x: gaussian(x) * (1 - 1e-3 * np.random.default_rng(0).random(x.shape) * (x != 0)), {}, UndecidedError,
-         "phi is too rough to resolve"),
-        (lambda x: gaussian(x) + 0.4 * gaussian(np.abs(x) - 1e5), {}, UndecidedError, "too rough to resolve: .* pan"),
-        ([], {}, ValueError, "phi is an empty sequence"),
-        ([np.cos, np.cos], {"ndim": 3}, ValueError, "ndim is 3 and phi has 2 functions; expected one for each axis"),
-        (lambda x: np.exp(-np.sum(x * x, axis=-1)), {"ndim": 2}, ValueError, r"function of the length r .*a list of"),
-        (gaussian, {"ndim": 4}, ValueError, "ndim is 4; expected 1, 2 or 3"),
-        (gaussian, {"ndim": 1.5}, TypeError, r"ndim is 1\.5; expected a whole number"),
-        (gaussian, {"scale": -1.0}, ValueError, r"scale is -1\.0; expected a positive finite number"),
-        (gaussian, {"tolerance": 0.0}, ValueError, r"tolerance is 0\.0; expected a positive finite number"),
-    ],
-    ids=range(20),
-)  # fmt: skip
-def test_bad_functions(phi, options, kind, message):
-    with pytest.raises(kind, match=message):
-        bochner.from_function(phi, **options)
-
-
 def test_a_limit_below_zero_is_refused():
     error = refused(lambda x: 1.2 * np.exp(-x * x) - 0.2)
     assert re.search(r"tends to -0\.2 at large lags.* atom .* at frequency 0", str(error))
@@ -462,14 +427,13 @@ def a_kernel(rng: np.random.Generator, ndim: int) -> tuple[Function, float]:
     families = LINES if ndim == 1 else PLANES
     base, _ = families[rng.choice(list(families))]
     mass, frequency, width = drawn_wave(rng)
-    wave = wave_of(ndim, frequency, width)
     kind = rng.integers(3)
     if kind == 0:
         other, _ = families[rng.choice(list(families))]
         share, scale = rng.uniform(0.1, 0.9), 10.0 ** rng.uniform(-1.0, 1.0)
         return lambda x: share * base(x) + (1.0 - share) * other(x / scale), mass
     if kind == 1:
-        return lambda x: (1.0 - mass) * base(x) + mass * wave(x), mass
+        return less(base, wave_of(ndim, frequency, width), -mass), mass
     base, _ = families[rng.choice([name for name in families if name != "hump"])]
     wide = rng.uniform(1.5, 4.0)
     return less(base, lambda x: gaussian(x / wide), mass), mass
@@ -481,31 +445,22 @@ def verdict(seed: int, ndim: int, of: Any) -> str:
     scale = 10.0 ** rng.uniform(-2.0, 3.0)
     phi = lambda x: unscaled(x / scale)  # noqa: E731
     try:
-        certificate = bochner.from_function(phi, ndim=ndim).certificate
-    except NotPositiveDefiniteError as error:
-        refusal = error
+        assert bochner.from_function(phi, ndim=ndim).certificate.sup_error <= 1e-8
+        return "accepted"
     except UndecidedError:
         return "undecided"
-    else:
-        assert certificate.sup_error <= 1e-8
-        return "accepted"
+    except NotPositiveDefiniteError as error:
+        refusal = error
     assert refusal.witness.quadratic_form(phi) < 0.0
     assert refusal.negative_mass <= 1.01 * mass
     return "refused"
 
 
-@campaign
-@pytest.mark.parametrize("ndim", [1, 2])
-@pytest.mark.parametrize("of", [a_kernel, not_a_kernel])
-def test_verdicts_of_some_functions(of, ndim):
-    right = "accepted" if of is a_kernel else "refused"
-    assert {verdict(seed, ndim, of) for seed in range(4)} == {right}
-
-
 @pytest.mark.parametrize("batch", sparse(range(10), lambda batch: False, 10))
 @pytest.mark.parametrize("ndim", [1, 2])
-@pytest.mark.parametrize("of", [a_kernel, not_a_kernel])
-def test_no_verdict_is_wrong(of, ndim, batch):
-    found = collections.Counter(verdict(seed, ndim, of) for seed in range(25 * batch, 25 * (batch + 1)))
-    assert found["refused" if of is a_kernel else "accepted"] == 0
-    assert found["undecided"] <= 1
+@pytest.mark.parametrize(("of", "right"), [(a_kernel, "accepted"), (not_a_kernel, "refused")])
+def test_no_verdict_is_wrong(of, right, ndim, batch):
+    found = [verdict(seed, ndim, of) for seed in range(25 * batch, 25 * (batch + 1))]
+    assert {*found} <= {right, "undecided"}
+    assert found.count("undecided") <= 1
+    assert {*found[:4]} == {right} or batch

@@ -9,22 +9,6 @@ from rfrope import bochner
 from rfrope.bochner import reading, tabulated
 
 
-@pytest.mark.parametrize(
-    "phi",
-    [
-        lambda x: np.exp(-np.minimum(x, 700.0)),
-        lambda x: np.where((x < -1.5) & (x > -2.7), -0.9, 1 / (1 + x * x)),
-        lambda x: np.where((x < -2.95) & (x > -10.5), 0.0, 1 / (1 + x * x)),
-        lambda x: np.where(x < -12.0, 0.0, 1 / (1 + x * x)),
-        lambda x: np.exp(-0.5 * x * x) * (1 + 0.1 * np.tanh(x)),
-    ],
-    ids=["one-sided", "between two lags", "over a wide range", "far out", "everywhere"],
-)
-def test_a_function_that_is_not_even_somewhere_is_refused(phi):
-    with pytest.raises(ValueError, match=r"phi is not even: it is .* expected a function of the magnitude alone"):
-        bochner.from_function(phi)
-
-
 def test_a_function_may_write_to_its_argument():
     """It gets arrays of its own."""
 

@@ -59,14 +59,6 @@ def test_the_bound_of_very_few_lags_is_below_what_is_reached():
     assert 0.95 * best.error["rms"] < best.lower_bound < best.error["rms"]
 
 
-def test_a_bound_that_counts_the_repulsion_twice_is_seen(monkeypatch):
-    right = errors._minimise
-    monkeypatch.setattr(errors, "_minimise", lambda c, nu, u, fejer, own: right(c, nu, u, fejer, 4.0 * own))
-    kernel = kernels.parse("log_uniform(low=0.05, high=0.5)")
-    best = optimise(kernel, 8, max_lag=128).source.error["rms"]
-    assert lower_bound(kernel, 8, (128,)) > best
-
-
 def test_where_nothing_is_known_the_bound_is_zero():
     assert lower_bound(kernels.parse("gaussian(scale=32)"), 64, (256,)) == 0.0
     assert optimise("exponential(ndim=2)", 4, max_lag=3).source.lower_bound == 0.0

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 
 from rfrope import sample
 from rfrope.designs import dual_lattice, points
@@ -43,17 +42,3 @@ def test_all_blocks_err_together_where_the_cosine_is_such_a_wave():
     drawn = sample(TWO, N, design="shifted", heads=4000, rng=0)
     variance = np.var(np.mean(np.cos(drawn @ [2.0 * math.pi * 6 / W, math.pi / W]), axis=1))
     assert math.isclose(variance, 0.5 * left[[tuple(h) for h in waves.tolist()].index((6, 1))] ** 2, rel_tol=0.1)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"n_blocks": 0}, "n_blocks is 0"),
-        ({"most": 0}, "most is 0"),
-        ({"least": 1.0}, "least is 1.0"),
-        ({"most": 2**40}, "most"),
-    ],
-)
-def test_numbers_without_sense_are_refused(options, said):
-    with pytest.raises((ValueError, MemoryError), match=said):
-        dual_lattice(TWO, **{"n_blocks": 4} | options)

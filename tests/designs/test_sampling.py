@@ -1,7 +1,7 @@
 """Designs by name: the same frequencies for the same seed everywhere, heads, estimates, errors, and whole designs."""
 
-import contextlib
 import csv
+import itertools
 import os
 import pathlib
 import subprocess
@@ -23,16 +23,6 @@ DOCS = pathlib.Path(__file__).parents[2] / "docs"
 G, E, M2 = map(kernels.parse, ("gaussian(scale=4)", "exponential(scale=6)", "matern(scale=3, ndim=2)"))
 RANDOMISED = [record.name for record in records() if record.randomised and not record.fitted]
 each_design = pytest.mark.parametrize("design", RANDOMISED)
-SPECIFICATIONS = (
-    "gaussian(scale=32)",
-    "cauchy(scale=5, ndim=2)",
-    "sinc(bandwidth=0.1)",
-    "matern(nu=0.8, scale=16)",
-    "matern(nu=1.5, scale=(3, 4, 5), ndim=3)",
-    "exponential(scale=7)",
-    "exponential(scale=7, ndim=2)",
-)
-each = pytest.mark.parametrize("text", SPECIFICATIONS)
 
 # Seed 0, written down once: seeds must mean the same in every later version.
 SINC, PRODUCT = "sinc(bandwidth=0.1)", "sinc(bandwidth=0.1) * sinc(bandwidth=0.3)"
@@ -47,11 +37,25 @@ FROZEN = {
     (PRODUCT, "stratified"): [0.25471634542916527, -0.09631611855065936, -0.123750938241256],
     (PRODUCT, "shifted"): [0.1653393141243578, 0.28885323270910185, 0.06952092895626115],
 }
+BALANCED = {  # seed 1 and the largest lag; to the digits that a processor may round in another way
+    ("exponential(scale=6)", 9): [0.8436119327913335, 0.12823192486983576, -0.21778904327750145],
+    ("matern(scale=3, ndim=2)", 6): [
+        [0.4039524647446895, 0.1472435849256434],
+        [0.3824944903587393, 0.8284216203103592],
+    ],
+}
 
 
 @pytest.mark.parametrize(("text", "design"), FROZEN)
 def test_frozen_frequencies(text, design):
     np.testing.assert_allclose(sample(text, 3, rng=0, design=design), FROZEN[text, design], rtol=1e-14)
+
+
+@pytest.mark.parametrize(("text", "max_lag"), BALANCED)
+def test_frozen_balanced_sets(text, max_lag):
+    wanted = BALANCED[text, max_lag]
+    found = sample(text, len(wanted), rng=1, design="balanced", max_lag=max_lag)
+    np.testing.assert_allclose(found, wanted, rtol=1e-9)
 
 
 def plain(design):
@@ -71,10 +75,10 @@ def test_equal_seeds_give_equal_bits_in_every_library_and_others_do_not(design, 
     assert np.any(sample(kernel, 9, rng=12, design=design, heads=3) == expected) == (design == "quantile")
 
 
-@pytest.mark.parametrize("design", [*RANDOMISED, "quantile", "balanced"])
+@pytest.mark.parametrize("design", [record.name for record in records()])
 @pytest.mark.parametrize("n", [0, 1, 2, 5, 31, 48, 64])
 def test_shapes_and_heads(design, n):
-    options = {"rng": 1, "design": design} | ({"max_lag": 16} if design == "balanced" else {})
+    options = {"rng": 1, "design": design} | ({"max_lag": 16} if design in ("balanced", "optimised") else {})
     kernel = plain(design)
     heads = sample(kernel, n, heads=5, **options)
     assert heads.shape == (5, n, kernel.ndim)
@@ -83,11 +87,11 @@ def test_shapes_and_heads(design, n):
     assert alone.shape == ((n,) if kernel.ndim == 1 else (n, kernel.ndim))
     np.testing.assert_array_equal(heads[0].reshape(alone.shape), alone)
     np.testing.assert_array_equal(heads[:2], sample(kernel, n, heads=2, **options))
-    if n > 2 and design != "quantile":
-        assert len({head.tobytes() for head in heads}) == 5
+    if n > 2:
+        assert len({head.tobytes() for head in heads}) == (1 if design in ("quantile", "optimised") else 5)
 
 
-@each
+@pytest.mark.parametrize("text", [record.example for record in kernels.records()] + ["matern(scale=(3, 4, 5), ndim=3)"])
 @pytest.mark.parametrize("n", [0, 1, 2, 7, 32])
 def test_a_shorter_sample_is_the_beginning_of_a_longer_one(text, n):
     np.testing.assert_array_equal(sample(text, n, rng=1), sample(text, 64, rng=1)[:n])
@@ -123,26 +127,18 @@ def test_many_blocks_hold_nothing_but_themselves():
     assert found.nbytes <= peak <= found.nbytes + 2**22
 
 
-def test_a_generator_is_advanced():
+def test_a_generator_is_advanced_and_without_one_there_is_fresh_entropy():
     rng, other = np.random.default_rng(3), np.random.default_rng(3)
     first, second = sample("gaussian", 8, rng=rng), sample("gaussian", 8, rng=rng)
-    assert not np.any(first == second)
-    np.testing.assert_array_equal(sample("gaussian", 8, rng=other), first)
-    np.testing.assert_array_equal(sample("gaussian", 8, rng=other), second)
+    for one, another in ((first, second), (sample("gaussian", 8), sample("gaussian", 8))):
+        assert not np.any(one == another)
+    np.testing.assert_array_equal([sample("gaussian", 8, rng=other), sample("gaussian", 8, rng=other)], [first, second])
 
 
-def test_fresh_entropy_without_a_seed():
-    assert not np.any(sample("gaussian", 8) == sample("gaussian", 8))
-
-
-@pytest.mark.parametrize("design", ["quantile", "optimised"])
-def test_deterministic_designs_need_no_seed_and_repeat_the_set_for_every_head(design):
-    options = {"design": design} | ({"max_lag": 20} if design == "optimised" else {})
+@pytest.mark.parametrize("options", [{"design": "quantile"}, {"design": "optimised", "max_lag": 20}], ids=str)
+def test_deterministic_designs_need_no_seed(options):
     rng = np.random.default_rng(0)
-    alone, heads = sample(G, 8, rng=rng, **options), sample(G, 8, heads=3, **options)
-    assert heads.shape == (3, 8, 1)
-    for head in heads:
-        np.testing.assert_array_equal(head[:, 0], alone)
+    np.testing.assert_array_equal(sample(G, 8, rng=rng, **options), sample(G, 8, **options))
     assert rng.random() == np.random.default_rng(0).random()
 
 
@@ -155,10 +151,7 @@ def test_auto(kernel, design):
 
 @pytest.mark.parametrize("design", [*RANDOMISED, "quantile", "auto"])
 def test_a_kernel_for_each_head(design):
-    if design == "orthogonal":
-        one, other = M2, M2.rescale(4.0)
-    else:
-        one, other = G, "exponential(scale=9)"
+    one, other = (M2, M2.rescale(4.0)) if design == "orthogonal" else (G, "exponential(scale=9)")
     both = sample([one, other, one], 6, rng=2, design=design)
     for head, kernel in enumerate((one, other, one)):
         np.testing.assert_array_equal(both[head], sample(kernel, 6, rng=2, design=design, heads=3)[head])
@@ -187,12 +180,10 @@ def test_no_blocks(options):
 def test_heads_and_neighbouring_draws_are_independent():
     n = 2**16
     heads = sample("gaussian", n, rng=6, heads=4)[..., 0]
-    pairs = [heads[i] * heads[j] for i in range(4) for j in range(i)] + [heads[0, 1:] * heads[0, :-1]]
-    for product in pairs:
-        assert abs(np.mean(product)) * np.sqrt(product.size) < Z_BOUND
-    for i in range(4):
-        assert all(abs(magnitude_z(heads[i], heads[j])) < Z_BOUND for j in range(i))
-    assert abs(magnitude_z(heads[0], -heads[0])) > 10 * Z_BOUND
+    pairs = [*itertools.combinations(heads, 2), (heads[0, 1:], heads[0, :-1])]
+    for one, other in pairs:
+        assert abs(np.mean(one * other)) * np.sqrt(one.size) < Z_BOUND
+        assert abs(magnitude_z(one, other)) < Z_BOUND
     flipped = heads[0] * np.sign(heads[1])  # uncorrelated with heads[0], and not independent of it
     assert abs(np.mean(heads[0] * flipped)) * np.sqrt(n) < Z_BOUND < abs(magnitude_z(heads[0], flipped))
 
@@ -221,12 +212,11 @@ def test_mean_scores_of_every_design_are_the_expected_scores(design):
 def test_the_spread_of_designs_on_content_that_all_blocks_share():
     """Var S / D^2 is that of Phi_D: stratified far below Proposition 4, antithetic twice as large."""
     q = np.repeat([1.0, 0.0], 32)
-    lag = 3.0
-    found = {d: rfrope.estimate_scores(q, q, lag, G, n_trials=10_000, rng=0, design=d).variance for d in RANDOMISED[:5]}
-    pairs = rfrope.estimate_scores(q, q, lag, G, n_trials=10_000, rng=0, design="antithetic").variance
+    lag, designs = 3.0, ("iid", "stratified", "shifted", "sobol", "halton", "antithetic")
+    found = {d: rfrope.estimate_scores(q, q, lag, G, n_trials=10_000, rng=0, design=d).variance for d in designs}
     exact = rfrope.score_variance(q, q, lag, G)
-    assert abs(found["iid"].value - exact) < Z_BOUND * found["iid"].stderr
-    assert abs(pairs.value - 2.0 * exact) < Z_BOUND * pairs.stderr
+    for design, times in (("iid", 1.0), ("antithetic", 2.0)):
+        assert abs(found[design].value - times * exact) < Z_BOUND * found[design].stderr
     assert all(found[d].value < 0.05 * exact for d in ("stratified", "sobol", "halton"))
     assert found["shifted"].value < 0.15 * exact  # all blocks are moved together
 
@@ -238,72 +228,6 @@ def test_trials_are_the_heads_of_sample_and_chunks_do_not_matter():
     found = rfrope.estimate_scores(Q, K, 3.0, E, n_trials=50, rng=4, design="stratified")
     assert found.mean.value == pytest.approx(scores.mean(), rel=1e-12)
     assert found.variance.value == pytest.approx(scores.var(ddof=1), rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"design": "quantile"},
-            "^design is 'quantile', which is deterministic, or needs .*; expected 'auto'",
-        ),
-        ({"design": "balanced", "n_blocks": 8}, r"^design is 'balanced', which is deterministic, or needs a range"),
-        ({"design": "sobol"}, r"^n_blocks is None; expected the number of frequencies in one set, for design 'sobol'"),
-        ({"design": "sobol", "n_blocks": 3}, r"^n_samples is 64; expected a multiple of n_blocks=3"),
-        ({"design": "sobol", "n_blocks": 64}, r"^n_samples is 64; expected a multiple of n_blocks=64, at least 128"),
-        ({"n_blocks": 8}, r"^n_blocks is 8 but design is 'iid'"),
-    ],
-)
-def test_estimates_that_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        rfrope.estimate_kernel(1.0, G, n_samples=64, rng=0, **options)
-    if "n_blocks" not in options and options["design"] != "sobol":
-        with pytest.raises(ValueError, match=message):
-            rfrope.estimate_scores(Q, K, 1.0, G, n_trials=8, **options)
-    with pytest.raises(ValueError, match=r"^design is 'balanced'; expected one of 'iid'"):
-        rfrope.designs.points("gaussian", 8, design="balanced")
-
-
-# -- what is refused ---------------------------------------------------------------------------------------------------
-
-
-REFUSED = [
-    ({"n_blocks": -1}, r"^n_blocks is -1; expected a whole number"),
-    ({"n_blocks": 1.5}, r"^n_blocks is 1.5; expected a whole number"),
-    ({"n_blocks": True}, r"^n_blocks is True; expected a whole number"),
-    ({"n_blocks": 2**32}, r"^n_blocks is 4294967296; expected a whole number"),
-    ({"heads": -1}, r"^heads is -1; expected a whole number"),
-    ({"design": "sobol?"}, r"^design is 'sobol\?'; did you mean 'sobol'\? Expected one of 'iid'"),
-    ({"design": ["iid"]}, r"^design is \['iid'\]; expected one of 'iid', 'stratified', .*'auto'"),
-    ({"design": "optimised"}, r"^max_lag is None; expected the largest lag, for design 'optimised'"),
-    ({"design": "optimised", "max_lag": 0}, r"^max_lag is 0; expected a whole number from 1"),
-    ({"design": "optimised", "max_lag": 2.5}, r"^max_lag is 2.5; expected a whole number"),
-    ({"design": "optimised", "max_lag": (3, 4)}, r"^max_lag is \(3, 4\); expected one number or 1"),
-    ({"design": "optimised", "max_lag": 9, "norm": "l1"}, r"^norm is 'l1'; expected one of 'rms', 'sup'"),
-    ({"design": "optimised", "max_lag": 9, "n_blocks": 2000}, r"^n_blocks is 2000 .* at most 1024"),
-    ({"design": "optimised", "max_lag": 2**31, "kernel": "gaussian(ndim=2)"}, r"^max_lag .* at most 2\*\*52 lags"),
-    ({"design": "balanced"}, r"^max_lag is None; expected the largest lag, for design 'balanced'"),
-    (
-        {"design": "balanced", "max_lag": 8, "norm": "rms"},
-        r"^norm is 'rms' but design is 'balanced'; expected it only with",
-    ),
-    ({"design": "sobol", "max_lag": 9}, r"^max_lag is 9 but design is 'sobol'; expected .* 'optimised' or 'balanced'"),
-    ({"kernel": []}, r"^kernel is an empty sequence"),
-    ({"kernel": [G, M2]}, r"^kernel has kernels with \[1, 2\] axes; expected one ndim"),
-    ({"kernel": [G, 3]}, r"^kernel is 3; expected a kernel"),
-    ({"kernel": [G, E], "heads": 3}, r"^heads is 3 but kernel has 2 kernels"),
-    ({"kernel": "gaussian(scale=-1)"}, r"^scale is -1; expected a positive"),
-    ({"kernel": "gauss"}, r"unknown kernel 'gauss'; did you mean 'gaussian'"),
-    ({"xp": "numpy"}, r"^xp is 'numpy'; expected an array library's module"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "message"), REFUSED, ids=[str(arguments) for arguments, _ in REFUSED])
-def test_refused_calls_do_not_advance_the_generator(arguments, message):
-    rng = np.random.default_rng(0)
-    with pytest.raises((ValueError, TypeError), match=message):
-        sample(**{"kernel": "gaussian", "n_blocks": 4, "rng": rng, **arguments})
-    assert rng.random() == np.random.default_rng(0).random()
 
 
 # -- whole designs -----------------------------------------------------------------------------------------------------
@@ -344,13 +268,9 @@ def test_the_error_of_a_design_is_that_within_the_context():
     assert larger
 
 
-@pytest.mark.parametrize(("rng", "seed"), [(3, 3), (np.int64(3), 3), (True, None), (np.random.default_rng(0), None)])
+@pytest.mark.parametrize(("rng", "seed"), [(3, 3), (np.int64(3), 3), (np.random.default_rng(0), None)])
 def test_the_seed_of_a_design_is_a_number(rng, seed):
     """What no other call could go on from is no seed."""
-    if rng is True:
-        with pytest.raises((TypeError, ValueError), match="rng"):
-            rfrope.design("gaussian", head_dim=8, context=32, rng=rng)
-        return
     assert rfrope.design("gaussian", head_dim=8, context=32, design="iid", rng=rng).source.seed == seed
 
 
@@ -372,23 +292,6 @@ def test_a_ladder_of_scales_and_seeds_of_several_numbers():
     np.testing.assert_array_equal(rope.frequencies, rfrope.design(scales, **options).frequencies)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"head_dim": 7}, "^head_dim is 7; expected an even number from 2"),
-        ({"rotary_dim": 10}, "^rotary_dim is 10; expected an even number from 2 to 8"),
-        ({"context": 1}, "^context is 1; expected a whole number from 2"),
-        ({"kernel": ["gaussian", "cauchy"], "heads": 3}, "^heads is 3 but kernel has 2 kernels"),
-        ({"ladder": (1, 2)}, r"^ladder is \(1, 2\); expected a single kernel and heads with it"),
-        ({"ladder": 3, "heads": 2}, "^ladder is 3; expected the scales"),
-        ({"kernel": "sinc", "ladder": (1, 2), "heads": 2}, "has no single scale"),
-    ],
-)
-def test_refused_designs(arguments, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        rfrope.design(**{"kernel": "gaussian", "head_dim": 8, "context": 32, "rng": 0, **arguments})
-
-
 # -- the documented tables ---------------------------------------------------------------------------------------------
 
 
@@ -396,55 +299,15 @@ def test_refused_designs(arguments, message):
 def test_documented_errors_are_reproduced():
     """Some of them; the whole takes ``python -m benchmarks.designs`` minutes."""
     designs = benchmark("designs")
-    lines = (DOCS / "designs_error.csv").read_text("utf-8").splitlines()
-    assert lines[0].startswith("# python -m benchmarks.designs")
-    documented = {tuple(row[h] for h in designs.HEADER[:4]): row for row in csv.DictReader(lines[1:])}
+    first, *lines = (DOCS / "designs_error.csv").read_text("utf-8").splitlines()
+    assert first.startswith("# python -m benchmarks.designs")
+    documented = {tuple(row[h] for h in designs.HEADER[:4]): row for row in csv.DictReader(lines)}
     assert {key[0] for key in documented} == {repr(kernel) for kernel in designs.cases()}
     for kernel in (designs.cases()[0], kernels.parse("matern(nu=1.5, scale=4, ndim=2)")):
         for row in designs.rows(kernel, (8, 32)):
             written = documented[tuple(row[h] for h in designs.HEADER[:4])]
             for quantity in ("rms", "sup"):
                 assert float(row[quantity]) == pytest.approx(float(written[quantity]), rel=0.02), row
-
-
-def test_the_documented_gains_of_polar_contents():
-    """Sampled figures against closed forms, and what the page says of them."""
-    gains = benchmark("gains")
-    lines = (DOCS / "designs_polar.csv").read_text("utf-8").splitlines()
-    assert lines[0].startswith("# python -m benchmarks.gains --polar")
-    rows = {row["kernel"]: row for row in csv.DictReader(lines[1:])}
-    assert set(rows) == {repr(kernel) for kernel, reach in gains.cases() if reach == 256}
-    _, _, m, n = gains.contents()
-    for text, row in rows.items():
-        kernel, compared = kernels.parse(text), 0
-        for design in gains.POLAR_SETS:
-            with contextlib.suppress(ValueError):  # without an exact form
-                errors = rfrope.moments.polar_error(m, n, float(row["lag"]), kernel, design=design)
-                assert float(row[design]) == pytest.approx(np.sqrt(np.mean(errors**2)), rel=0.03), (text, design)
-                compared += 1
-        assert compared >= 2, text
-        limit = float(row["limit"])
-        assert 0.97 * limit < min(float(row[one]) for one in ("stratified", "shifted", "balanced")), text
-        assert max(float(row["stratified"]), float(row["shifted"])) < 0.8 * float(row["iid"]), text
-        assert float(row["RoPE iid"]) > 8.0 * float(row["iid"]), text
-        assert float(row["RoPE stratified"]) == pytest.approx(float(row["RoPE iid"]), rel=0.1), text
-
-
-def test_the_documented_gains():
-    gains = benchmark("gains")
-    lines = (DOCS / "designs_gains.csv").read_text("utf-8").splitlines()
-    rows = {(row["kernel"], int(row["max lag"])): row for row in csv.DictReader(lines[1:])}
-    assert set(rows) == {(repr(kernel), reach) for kernel, reach in gains.cases()}
-    kernel = kernels.parse(gains.HEAVY[0])
-    row = rows[repr(kernel), 256]
-    assert 1e3 * gains.limit(kernel, 64, 256) == pytest.approx(float(row["limit"]), rel=0.01)
-    assert float(row["iid"]) < 5.0 * float(row["limit"]), "docs/designs.rst says that five times is impossible here"
-    long = rows[repr(kernels.parse("exponential(scale=48)")), 1024]
-    assert float(long["iid"]) < 5.0 * float(long["limit"]), "docs/designs.rst says so of this one too"
-    for (name, reach), row in rows.items():  # and that all others gain five times
-        if reach == 256 and not name.startswith("exponential") and "0.8" not in name:
-            assert float(row["iid"]) > 5.0 * float(row["balanced"]), name
-        assert float(row["limit"]) < min(float(row[design]) for design in ("balanced", "shifted", "stratified"))
 
 
 @pytest.mark.parametrize("design", ["iid", "optimised"])
@@ -455,8 +318,6 @@ def test_polar_sets_have_a_frequency_for_each_feature(design, heads):
     plain = rfrope.design("gaussian(scale=8)", head_dim=14, context=32, design=design, heads=heads, rng=0)
     np.testing.assert_array_equal(rope.frequencies, plain.frequencies)
     assert rope.source == plain.source
-    with pytest.raises(ValueError, match="rotary_dim is 4, but all polar features are rotated; expected None"):
-        rfrope.design("gaussian(scale=8)", head_dim=8, context=32, rotary_dim=4, polar=True)
 
 
 # -- the same bits elsewhere: docs/conventions.rst has these sizes -----------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import mpmath
@@ -71,16 +70,11 @@ def test_mean_and_variance_of_products_are_those_of_lemma_2(kind):
 def test_the_variance_of_lemma_2_is_that_of_a_normal_integral(kind):
     """By quadrature: w . x and w . y are normal numbers with the products of x and y as covariances."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    weights = weights / math.sqrt(2.0 * math.pi)
     factor = np.linalg.cholesky(np.array([[X @ X, X @ Y], [X @ Y, Y @ Y]]))
     a, b = np.tensordot(factor, np.stack(np.meshgrid(nodes, nodes)), axes=1)
     size = math.exp(0.5 * (X @ X + Y @ Y))
-    value = {
-        "positive": np.exp(a + b) / size,
-        "hyperbolic": np.cosh(a + b) / size,
-        "trigonometric": np.cos(a - b) * size,
-    }[kind]
-    weights = weights[:, None] * weights
+    value = dict(zip(KINDS, (np.exp(a + b) / size, np.cosh(a + b) / size, np.cos(a - b) * size), strict=True))[kind]
+    weights = weights[:, None] * weights / (2.0 * math.pi)
     mean = np.sum(weights * value)
     assert mean == pytest.approx(math.exp(X @ Y), rel=1e-12)
     assert features.variance(X, Y, 1, features=kind) == pytest.approx(np.sum(weights * (value - mean) ** 2), rel=1e-10)
@@ -92,13 +86,11 @@ def test_the_variance_where_its_parts_overflow_or_vanish(kind, x, y):
     with mpmath.workdps(40):
         one, other = mpmath.mpf(x), mpmath.mpf(y)
         near, apart = (one - other) ** 2, (one + other) ** 2
-        wanted = {
-            "positive": mpmath.exp(2 * one * other) * mpmath.expm1(apart),
-            "hyperbolic": mpmath.exp(2 * one * other + apart) * mpmath.expm1(-apart) ** 2 / 2,
-            "trigonometric": mpmath.exp(one**2 + other**2) * mpmath.expm1(-near) ** 2 / 2,
-        }[kind]
-    found = features.variance([x], [y], 1, features=kind)
-    assert float(found) == pytest.approx(float(wanted), rel=1e-12)
+        positive = mpmath.exp(2 * one * other) * mpmath.expm1(apart)
+        hyperbolic = mpmath.exp(2 * one * other + apart) * mpmath.expm1(-apart) ** 2 / 2
+        waves = mpmath.exp(one**2 + other**2) * mpmath.expm1(-near) ** 2 / 2
+    wanted = dict(zip(KINDS, map(float, (positive, hyperbolic, waves)), strict=True))
+    assert float(features.variance([x], [y], 1, features=kind)) == pytest.approx(wanted[kind], rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -153,9 +145,8 @@ def test_a_long_first_key_does_not_vanish_beside_later_ones(kind, dtype, length)
         lost = features.linear_attention(make(narrow[0], narrow[2], stabilise="token"), keys, v, causal=True)
     assert np.isnan(lost[0]).all()
     keys, scale = make(*narrow[1:], stabilise="scale")
-    found = features.linear_attention(
-        make(narrow[0], narrow[2], stabilise="token"), keys, v, causal=True, scale=scale, block=16
-    )
+    queries = make(narrow[0], narrow[2], stabilise="token")
+    found = features.linear_attention(queries, keys, v, causal=True, scale=scale, block=16)
     assert keys.dtype == dtype
     np.testing.assert_allclose(found, attention(make(q, w), make(k, w), v, True), atol=40.0 * np.finfo(dtype).eps)
 
@@ -215,18 +206,6 @@ def test_queries_may_be_fewer_than_keys():
     np.testing.assert_allclose(features.linear_attention(q, k, v), attention(q, k, v, False), rtol=1e-12)
 
 
-def test_it_comes_to_softmax_attention_as_projections_become_many():
-    q, k, v = RNG.standard_normal((3, 128, 8)) / 3.0
-    v = v + 1.0
-    exact, errors = attention(np.exp(q @ k.T), np.eye(128), v, True), []
-    for m in (64, 1024, 16384):
-        w = rfrope.sample("gaussian(ndim=8)", m, design="orthogonal", rng=0)
-        one, other = features.positive(q, w, stabilise="token"), features.positive(k, w, stabilise="all")
-        errors.append(np.sqrt(np.mean((features.linear_attention(one, other, v, causal=True) - exact) ** 2)))
-    assert errors[2] < 0.005
-    assert all(2.0 < a / b < 8.0 for a, b in itertools.pairwise(errors))  # 4 by the square root of m
-
-
 def test_memory_is_that_of_some_copies_of_the_arguments(peak):
     for length in (2**12, 2**15):  # for the latter all pairs are 8.6e9 bytes
         q, k, v = (RNG.uniform(0.1, 1.0, (length, width)) for width in (64, 64, 16))
@@ -236,29 +215,32 @@ def test_memory_is_that_of_some_copies_of_the_arguments(peak):
         assert peak() - start < 1.3 * q.nbytes + 1e6
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_and_compilation(kind):
+def check_gradients(call, arrays):
+    """Those of torch are those of differences, and JAX, which compiles, finds the same."""
     torch, jax = library("torch").module, library("jax").module
     import jax as whole_jax
 
-    q, k, v = RNG.standard_normal((3, 6, 3)) / 2.0
-    w = RNG.standard_normal((4, 3))
-    make = getattr(features, kind)
-    token, scale = ({}, {}) if kind == "trigonometric" else ({"stabilise": "token"}, {"stabilise": "scale"})
-
-    def call(*arrays):
-        x, y, z, projections = arrays
-        keys, size = make(y, projections, **scale) if scale else (make(y, projections), None)
-        return features.linear_attention(make(x, projections, **token), keys, z, causal=True, block=4, scale=size)
-
-    tensors = [torch.tensor(one, requires_grad=True) for one in (q, k, v, w)]
+    tensors = [torch.tensor(one, requires_grad=True) for one in arrays]
     assert torch.autograd.gradcheck(call, tensors)
     assert torch.allclose(torch.compile(call, fullgraph=True, backend="eager")(*tensors), call(*tensors))
     wanted = torch.autograd.grad(call(*tensors).square().sum(), tensors)
-    arrays = [jax.asarray(one) for one in (q, k, v, w)]
-    loss = whole_jax.jit(whole_jax.grad(lambda *a: jax.sum(call(*a) ** 2), argnums=(0, 1, 2, 3)))
-    for one, other in zip(loss(*arrays), wanted, strict=True):
+    loss = whole_jax.grad(lambda *a: jax.sum(call(*a) ** 2), argnums=tuple(range(len(arrays))))
+    for one, other in zip(whole_jax.jit(loss)(*map(jax.asarray, arrays)), wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_and_compilation(kind):
+    make, stabilised = getattr(features, kind), kind != "trigonometric"
+
+    def call(x, y, z, projections):
+        if stabilised:
+            queries, (keys, size) = make(x, projections, stabilise="token"), make(y, projections, stabilise="scale")
+        else:
+            queries, keys, size = make(x, projections), make(y, projections), None
+        return features.linear_attention(queries, keys, z, causal=True, block=4, scale=size)
+
+    check_gradients(call, [*RNG.standard_normal((3, 6, 3)) / 2.0, RNG.standard_normal((4, 3))])
 
 
 # -- stochastic positional encoding ------------------------------------------------------------------------------------
@@ -269,21 +251,16 @@ def written_down(x, positions, omega, z, shift=0.0):
     length, d = x.shape
     n, r = omega.shape[-1], z.shape[-1]
     found = np.zeros((length, r))
-    for token in range(length):
-        for c in range(d):
-            for i in range(n):
-                phase = positions[token] * omega[c, i] + shift
-                found[token] += x[token, c] * (math.cos(phase) * z[c, i] + math.sin(phase) * z[c, n + i])
+    for token, c, i in np.ndindex(length, d, n):
+        phase = positions[token] * omega[c, i] + shift
+        found[token] += x[token, c] * (math.cos(phase) * z[c, i] + math.sin(phase) * z[c, n + i])
     return found / math.sqrt(n * r)
 
 
 def test_stochastic_features_are_those_of_the_paper(xp):
     x, at = RNG.standard_normal((4, 3)), np.array([0, 1, 5, 9])
     omega, z = RNG.standard_normal((3, 2)), RNG.standard_normal((3, 4, 5))
-    for frequencies, positions, rows in (
-        (omega[..., None], at[:, None], omega),
-        (omega[0], at, omega[:1].repeat(3, 0)),
-    ):
+    for frequencies, positions, rows in ((omega[..., None], at[:, None], omega), (omega[0], at, omega[[0, 0, 0]])):
         found = features.stochastic(xp(x), positions, frequencies, z, shift=0.3)
         assert xp.owns(found)
         np.testing.assert_allclose(xp.host(found), written_down(x, at, rows, z, 0.3), rtol=1e-11, atol=1e-12)
@@ -292,33 +269,20 @@ def test_stochastic_features_are_those_of_the_paper(xp):
 def test_heads_share_projections_or_have_their_own():
     x, at = RNG.standard_normal((2, 4, 3)), np.arange(4)
     omega, z = RNG.standard_normal((2, 3, 2, 1)), RNG.standard_normal((2, 3, 4, 5))
-    for frequencies, noise in ((omega, z), (omega, z[:1].repeat(2, 0)), (omega[:1].repeat(2, 0), z)):
+    for frequencies, noise in ((omega, z), (omega, z[[0, 0]]), (omega[[0, 0]], z)):
         found = features.stochastic(x, at[:, None], frequencies, noise)
         for head in range(2):
             alone = features.stochastic(x[head], at[:, None], frequencies[head], noise[head])
             np.testing.assert_allclose(found[head], alone, rtol=1e-13)
-    np.testing.assert_allclose(
-        features.stochastic(x, at, omega[0, 0, :, 0], z[0])[1], features.stochastic(x[1], at, omega[0, 0, :, 0], z[0])
-    )
+    line = omega[0, 0, :, 0]
+    np.testing.assert_allclose(features.stochastic(x, at, line, z[0])[1], features.stochastic(x[1], at, line, z[0]))
 
 
 def test_gradients_of_stochastic_features():
-    """By queries, frequencies and projections, which SPE learns as rates and gains; JAX finds the same."""
-    torch, jax = library("torch").module, library("jax").module
-    import jax as whole_jax
-
+    """By queries, frequencies and projections, which SPE learns as rates and gains."""
+    at = np.arange(4.0)[:, None]
     arrays = RNG.standard_normal((4, 3)), RNG.standard_normal((3, 2, 1)), RNG.standard_normal((3, 4, 5))
-    at, weights = np.arange(4.0)[:, None], RNG.standard_normal((4, 5))
-
-    def call(x, omega, z):
-        return features.stochastic(x, at, omega, z, shift=0.3)
-
-    tensors = [torch.tensor(one, requires_grad=True) for one in arrays]
-    assert torch.autograd.gradcheck(call, tensors)
-    wanted = torch.autograd.grad((call(*tensors) * torch.tensor(weights)).sum(), tensors)
-    loss = whole_jax.jit(whole_jax.grad(lambda *a: jax.sum(call(*a) * weights), argnums=(0, 1, 2)))
-    for one, other in zip(loss(*map(jax.asarray, arrays)), wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+    check_gradients(lambda x, omega, z: features.stochastic(x, at, omega, z, shift=0.3), arrays)
 
 
 @pytest.mark.parametrize("axes", [1, 2])
@@ -332,9 +296,11 @@ def test_mean_and_variance_of_stochastic_products(axes):
     one, other = (features.stochastic(x[None], p[None], omega, z) for x, p in ((q, at), (k, at + lag)))
     values = np.sum(one * other, axis=(-2, -1))
     bare = 3.0 if axes == 1 else lag
-    mean, options = float((q @ k.T)[0, 0] * law(bare)), {"n_frequencies": n}
+    mean, variance = (
+        (q @ k.T).item() * law(bare),
+        features.stochastic_variance(q[0], k[0], bare, law, r, n_frequencies=n),
+    )
     assert abs(of_mean(values, mean)) < LIMIT
-    variance = features.stochastic_variance(q[0], k[0], bare, law, r, **options)
     assert abs(of_mean((values - mean) ** 2, variance)) < LIMIT
     assert abs(of_mean((values - mean) ** 2, 1.1 * variance)) > LIMIT
 
@@ -345,45 +311,3 @@ def test_frequencies_without_end_have_the_exact_kernel():
     assert features.stochastic_variance(q, k, 3.0, law, 5, n_frequencies=2**31) == pytest.approx(exact, rel=1e-8)
     phi = math.exp(-9.0 / 32.0)
     assert exact == pytest.approx(((q @ q) * (k @ k) + (q @ k) ** 2 * phi**2) / 5.0, rel=1e-14)
-
-
-@pytest.mark.parametrize("lag", [0.0, 1.0, 8.0, 1000.0])
-def test_balanced_contents_vary_less_when_rotated_and_concentrated_ones_more(lag):
-    """At equal width, for a Gaussian kernel: the statement of docs/features.rst, and its counterexample."""
-    law, blocks = "gaussian(scale=8)", 16
-    angles = RNG.uniform(0.0, 2.0 * math.pi, (2, 500, blocks))
-    q, k = (np.concatenate([np.cos(one), np.sin(one)], axis=-1) for one in angles)
-    rotated = rfrope.score_variance(q, k, lag, law)
-    assert np.all(rotated <= (1.0 + 1e-12) * features.stochastic_variance(q, k, lag, law, 2 * blocks))
-    q = k = np.eye(2 * blocks)[0]
-    ratio = rfrope.score_variance(q, k, lag, law) / features.stochastic_variance(q, k, lag, law, 2 * blocks)
-    phi = math.exp(-(lag**2) / 128.0)
-    assert ratio == pytest.approx(blocks * (1.0 - phi**2) ** 2 / (1.0 + phi**2), abs=1e-12)
-
-
-# -- rotation beside features ------------------------------------------------------------------------------------------
-
-
-def test_features_of_rotated_vectors_are_those_of_the_rotated_score():
-    """What is random is the estimate alone: its mean is exp of RoPE's score, and all weights are positive."""
-    q, k, omega = *RNG.standard_normal((2, 8)) / 3.0, rfrope.geometric(4)
-    one, other = rfrope.rotate(q, 5, omega), rfrope.rotate(k, 2, omega)
-    score = float(rfrope.scores(q[None], k[None], [5], [2], omega)[0, 0])
-    values = drawn("positive", one, other, 50_000, seed=3)
-    assert abs(of_mean(values, math.exp(score))) < LIMIT
-    assert abs(of_mean(values, math.exp(q @ k))) > LIMIT
-    assert np.all(values > 0.0)
-
-
-def test_rotated_features_have_the_kernel_times_the_product_as_their_mean():
-    """Over frequencies; polar features, whose blocks have no sine part, vary less than rotated ones."""
-    q, k = features.positive(RNG.standard_normal((2, 8)) / 3.0, rfrope.sample("gaussian(ndim=8)", 64, rng=0))
-    law, trials = "gaussian(scale=8)", 4000
-    wanted = float(rfrope.kernel("gaussian", scale=8.0)(6.0)) * (q @ k)
-    found = {}
-    for name, turn, blocks in (("rotated", rfrope.rotate, 32), ("polar", rfrope.rotation.rotate_polar, 64)):
-        omega = rfrope.sample(law, blocks, heads=trials, rng=4)
-        one, other = (turn(np.tile(x, (trials, 1, 1)), np.array([[p]]), omega) for x, p in ((q, 0.0), (k, 6.0)))
-        found[name] = np.sum(one * other, axis=-1).ravel()
-        assert abs(of_mean(found[name], wanted)) < LIMIT
-    assert found["polar"].std() < found["rotated"].std()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import itertools
 import pathlib
-import re
-from dataclasses import dataclass
 from functools import lru_cache
 
 import mpmath as mp
@@ -14,8 +12,9 @@ import numpy as np
 import problems
 import pytest
 from campaign import campaign, one_of, sparse
+from conftest import library
 from problems import KERNELS, N_DRAWS, Z_BOUND, has_density, is_rejected, law_distances, moment_z, phi_reference, worst
-from scipy import integrate, stats
+from scipy import stats
 
 import rfrope
 from rfrope import kernels
@@ -25,17 +24,9 @@ from rfrope.kernels.base import Law
 
 each_problem = pytest.mark.parametrize("problem", KERNELS, ids=str)
 each_drawn = pytest.mark.parametrize("problem", one_of(KERNELS, lambda p: (p.family, p.kernel.ndim)), ids=str)
-each_smooth = pytest.mark.parametrize(
-    "problem", [p for p in KERNELS if has_density(p.kernel) and p.shape != "lumps"], ids=str
+mutated = pytest.mark.parametrize(
+    "problem", one_of({(p.family, p.kernel.ndim): p for p in KERNELS}.values(), lambda p: p.shape), ids=str
 )
-LINES = [p for p in KERNELS if p.kernel.ndim == 1]
-QUANTILES = [p for p in LINES if p.kernel.n_columns == 1]
-each_quantile = pytest.mark.parametrize(
-    "problem", [p for p in QUANTILES if p.shape not in ("lattice", "sphere")], ids=str
-)
-ONE_OF_EACH = {(p.family, p.kernel.ndim): p for p in KERNELS}
-one_of_each = pytest.mark.parametrize("problem", list(ONE_OF_EACH.values()), ids=str)
-mutated = pytest.mark.parametrize("problem", one_of(ONE_OF_EACH.values(), lambda p: p.shape), ids=str)
 
 
 @lru_cache(maxsize=2)
@@ -47,44 +38,34 @@ def draws(kernel: Kernel, n: int = N_DRAWS) -> np.ndarray:
 
 
 @each_problem
-def test_phi_and_phi2_at_the_problems_lags(problem):
+def test_phi_and_phi2_at_the_problems_lags_and_over_forty_scales(problem):
+    made, k = problem.kernel, problem.kernel.ndim
     for lag in problem.lags:
-        assert float(problem.kernel.phi(lag)) == pytest.approx(float(phi_reference(problem, lag)), rel=1e-13)
-        twice = float(phi_reference(problem, np.multiply(2.0, lag)))
-        assert float(problem.kernel.phi2(lag)) == pytest.approx(twice, rel=1e-13)
-
-
-@each_problem
-def test_phi_over_forty_scales(problem):
-    direction = np.array([0.6, -0.64, 0.48])[: problem.kernel.ndim]
-    direction = direction / np.linalg.norm(direction) * np.array(problem.lengths)
-    lags = np.concatenate([[0.0, 1e-9, 1e-4, 0.01], np.linspace(0.1, 40.0, 28)])[:, None] * direction
-    lags = lags[:, 0] if problem.kernel.ndim == 1 else lags
-    found = problem.kernel.phi(lags)
-    exact = [phi_reference(problem, lag) for lag in lags]
-    assert found[0] == 1.0
-    for value, reference in zip(found, exact, strict=True):
-        # some cross 0, where only an absolute error means something; the gaussian falls below all numbers
-        absolute = {"ellipse": 1e-300, "box": 1e-15, "band": 1e-15}.get(problem.shape, 1e-14)
+        for found, at in ((made.phi(lag), lag), (made.phi2(lag), np.multiply(2.0, lag))):
+            assert float(found) == pytest.approx(float(phi_reference(problem, at)), rel=1e-13)
+    direction = np.array([0.6, -0.64, 0.48])[:k] / np.linalg.norm([0.6, -0.64, 0.48][:k]) * problem.lengths
+    sizes = np.concatenate([[0.0, 1e-9, 1e-4, 0.01], np.linspace(0.1, 40.0, 28)])
+    lags = made.restore_shape(sizes[:, None] * direction)
+    assert made.phi(lags)[0] == 1.0
+    # some cross 0, where only an absolute error means something; the gaussian falls below all numbers
+    absolute = {"ellipse": 1e-300, "box": 1e-15, "band": 1e-15}.get(problem.shape, 1e-14)
+    for value, lag in zip(made.phi(lags), lags, strict=True):
+        reference = phi_reference(problem, lag)
         assert abs(mp.mpf(float(value)) - reference) <= 1e-12 * abs(reference) + absolute
 
 
-RECURRENT = ("periodic", "shell", "constant")  # in one axis Phi does not fall to 0
-
-
-@pytest.mark.parametrize("name", [name for name in kernels.names() if name not in RECURRENT])
-def test_huge_lags_and_frequencies_are_no_error(name):
+@pytest.mark.parametrize("name", kernels.names())
+def test_limits_at_huge_lags_and_frequencies(name):
     made = rfrope.kernel(name)
-    assert abs(made.phi(1e150)) <= 1e-146  # log_uniform's own low is 1e-4
-    assert made.phi(np.inf) == made.phi(-np.inf) == 0.0
-    assert np.isnan(made.phi(np.nan))
-    assert 0.0 <= made.density(1e150) <= 1e-149
-
-
-def test_limits_of_kernels_that_do_not_fall():
-    assert rfrope.kernel("constant", ndim=2).phi([[np.inf, 3.0]]) == 1.0
-    for name in ("periodic", "shell"):
-        assert np.all(np.isnan(rfrope.kernel(name).phi([np.inf, -np.inf, np.nan])))
+    if name in ("periodic", "shell"):  # in one axis Phi does not fall to 0
+        assert np.all(np.isnan(made.phi([np.inf, -np.inf, np.nan])))
+    elif name == "constant":
+        assert rfrope.kernel(name, ndim=2).phi([[np.inf, 3.0]]) == 1.0
+    else:
+        assert abs(made.phi(1e150)) <= 1e-146  # log_uniform's own low is 1e-4
+        assert made.phi(np.inf) == made.phi(-np.inf) == 0.0
+        assert np.isnan(made.phi(np.nan))
+        assert 0.0 <= made.density(1e150) <= 1e-149
 
 
 # -- Phi against a table of mpmath -------------------------------------------------------------------------------------
@@ -98,39 +79,15 @@ def table() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return {str(text): (lag[row == i], phi[row == i]) for i, text in enumerate(names)}
 
 
-def in_table(text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    made, (lags, exact) = kernels.parse(text), table()[text]
-    padded = np.concatenate([lags, np.zeros((len(lags), 13))], axis=-1)
-    return made.phi(lags[:, 0] if made.ndim == 1 else padded[:, : made.ndim]), exact, lags
-
-
 @pytest.mark.parametrize("text", table())
 def test_phi_over_the_range_of_parameters_and_lags(text):
     """Lags from 1e-300 to 1e300: everywhere to 1e-12, and to 1e-12 of its size unless Phi crosses 0 near by."""
-    found, exact, _ = in_table(text)
-    family = problems.FAMILIES[kernels.parse(text).name]
+    made, (lags, exact) = kernels.parse(text), table()[text]
+    found = made.phi(made.restore_shape(np.pad(lags, [(0, 0), (0, 13)])[:, : made.ndim]))
     assert np.max(np.abs(found - exact)) < 1e-14
-    sizable = np.abs(exact) > (1e-300 if family.shape in ("ellipse", "lattice") else 1e-2)
+    sizable = np.abs(exact) > (1e-300 if problems.FAMILIES[made.name].shape in ("ellipse", "lattice") else 1e-2)
     np.testing.assert_allclose(found[sizable], exact[sizable], rtol=1e-12)
     assert found[0] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("text", "wrong"),
-    [
-        ("rational_quadratic(alpha=2.7, scale=2.5)", "rational_quadratic(alpha=2.7000001, scale=2.5)"),
-        ("power_exponential(exponent=1.999999999, scale=2.5)", "power_exponential(exponent=2.0, scale=2.5)"),
-        ("periodic(period=7.0, scale=0.7)", "periodic(period=7.0, scale=0.7000000001)"),
-        ("ball(bandwidth=0.7, ndim=4)", "ball(bandwidth=0.7, ndim=5)"),
-        ("shell(radius=0.7, ndim=2)", "shell(radius=0.7000000001, ndim=2)"),
-    ],
-)
-def test_the_table_would_show_another_parameter(text, wrong):
-    _, exact, lags = in_table(text)
-    made = kernels.parse(wrong)
-    padded = np.concatenate([lags, np.zeros((len(lags), 3))], axis=-1)
-    found = made.phi(lags[:, 0] if made.ndim == 1 else padded[:, : made.ndim])
-    assert np.max(np.abs(found - exact)) > 1e-11
 
 
 # -- draws against Phi -------------------------------------------------------------------------------------------------
@@ -154,17 +111,16 @@ def test_a_scale_off_by_one_percent_is_rejected(problem):
 
 
 @mutated
-def test_a_missing_symmetrisation_is_rejected_by_the_sine(problem):
-    one_sided = moment_z(problem.kernel, problem.lags, np.abs(draws(problem.kernel)))
+def test_wrong_draws_are_rejected(problem):
+    """Those without signs by the sine and their law, those that are a factor 2 off by Phi_2, others by their law."""
+    omega = draws(problem.kernel)
+    one_sided = moment_z(problem.kernel, problem.lags, np.abs(omega))
     assert np.max(np.abs(one_sided["sin"])) > 5 * Z_BOUND
     if problem.kernel.ndim == 1:
         assert np.all(np.abs(one_sided["cos"]) < Z_BOUND), "in one axis the cosine alone cannot see it"
-
-
-@mutated
-def test_a_factor_two_between_omega_and_phi2_is_rejected(problem):
-    scores = moment_z(problem.kernel, problem.lags, draws(problem.kernel) / 2.0)
-    assert np.max(np.abs(scores["cos 2u"])) > 5 * Z_BOUND
+    assert np.max(np.abs(moment_z(problem.kernel, problem.lags, omega / 2.0)["cos 2u"])) > 5 * Z_BOUND
+    for wrong, least in ((1.05 * omega, 1.0), (np.abs(omega), 5.0)):
+        assert max(law_distances(problem.kernel, problem.lengths, problem.shape, wrong).values()) > least
 
 
 # -- draws against the density -----------------------------------------------------------------------------------------
@@ -178,7 +134,7 @@ def test_draws_follow_the_law(problem):
     assert {name: value for name, value in found.items() if value >= 1.0} == {}
 
 
-@each_smooth
+@pytest.mark.parametrize("problem", [p for p in KERNELS if has_density(p.kernel) and p.shape != "lumps"], ids=str)
 def test_densities_integrate_to_one(problem):
     if problem.shape == "box":
         for axis in range(problem.kernel.ndim):
@@ -204,67 +160,12 @@ def test_densities_of_other_shapes_integrate_to_one(text, ndim):
     assert problems.radius_cdf(made, (3.0,) * ndim)[1][-1] == pytest.approx(1.0, abs=1e-9 + 10.0 * below)
 
 
-@pytest.mark.parametrize("name", ["shell", "periodic", "constant"])
-def test_laws_without_density_say_so(name):
-    made = rfrope.kernel(name)
-    with pytest.raises(ValueError, match="has no density in closed form"):
-        made.density([0.5])
-
-
-def test_a_stable_law_has_a_density_in_closed_form_for_two_exponents():
-    for ndim in (1, 2, 3):
-        w = np.random.default_rng(0).normal(size=8 if ndim == 1 else (8, ndim))
-        made = functools.partial(rfrope.kernel, "power_exponential", ndim=ndim, scale=3.0)
-        cauchy, normal = rfrope.kernel("exponential", ndim=ndim, scale=3.0), rfrope.kernel("gaussian", ndim=ndim)
-        np.testing.assert_allclose(made(exponent=1.0).density(w), cauchy.density(w), rtol=1e-14)
-        np.testing.assert_allclose(
-            made(exponent=2.0).density(w), normal.rescale(3.0 / np.sqrt(2.0)).density(w), rtol=1e-13
-        )
-        with pytest.raises(ValueError, match="no density in closed form"):
-            made(exponent=1.5).density(w)
-
-
-ELLIPSES = [n for n, family in problems.FAMILIES.items() if family.shape in ("ellipse", "lumps")]
-
-
-@pytest.mark.parametrize("name", ELLIPSES)
-def test_phi_is_the_fourier_transform_of_the_density(name):
-    """In one axis, by SciPy's Fourier quadrature: no draw is involved."""
-    made = rfrope.kernel(name)
-    for lag in (0.5, 1.7):
-        value = 2.0 * integrate.quad(made.density, 0.0, np.inf, weight="cos", wvar=lag, epsabs=1e-11)[0]
-        assert value == pytest.approx(float(made.phi(lag)), abs=1e-9)
-
-
-@dataclass(frozen=True, repr=False)
-class IndependentAxes(Kernel):
-    """A wrong law in several axes: each axis alone is right, and has a radius of its own."""
-
-    name = "independent"
-    line: Kernel
-    ndim: int = 2
-
-    @property
-    def n_columns(self) -> int:
-        return self.line.n_columns * self.ndim
-
-    def _transport(self, u: np.ndarray) -> np.ndarray:
-        return np.concatenate([self.line._transport(part) for part in np.split(u, self.ndim, axis=-1)], axis=-1)
-
-    def _phi(self, lags, xp):
-        raise NotImplementedError  # its frequencies are held against the right law's Phi
-
-
-@pytest.mark.parametrize("text", ["matern(nu=1.5)", "rational_quadratic(alpha=0.7)", "power_exponential(exponent=1.2)"])
-@pytest.mark.parametrize("ndim", [2, 3])
-def test_independent_instead_of_shared_radii_are_rejected(text, ndim):
-    line = kernels.parse(text)
-    good = dataclasses.replace(line, ndim=ndim)
-    lags = np.array(problems._UNIT_LAGS[ndim])
-    assert worst(moment_z(good, lags, rfrope.sample(good, N_DRAWS, rng=3))) < Z_BOUND
-    bad = rfrope.sample(IndependentAxes(line, ndim), N_DRAWS, rng=3)
-    assert worst(moment_z(good, lags, bad)) > 2 * Z_BOUND
-    assert worst(moment_z(line, lags[:, 0][lags[:, 0] != 0.0], bad[:, 0])) < Z_BOUND
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+@pytest.mark.parametrize(("exponent", "name", "scale"), [(1.0, "exponential", 3.0), (2.0, "gaussian", 4.5**0.5)])
+def test_a_stable_law_has_a_density_in_closed_form_for_two_exponents(exponent, name, scale, ndim):
+    made = rfrope.kernel("power_exponential", ndim=ndim, scale=3.0, exponent=exponent)
+    w = made.restore_shape(np.random.default_rng(0).normal(size=(8, ndim)))
+    np.testing.assert_allclose(made.density(w), rfrope.kernel(name, ndim=ndim, scale=scale).density(w), rtol=1e-13)
 
 
 @pytest.mark.parametrize("exponent", [0.3, 0.7, 1.3, 1.9, 1.999])
@@ -283,8 +184,6 @@ def test_periodic_draws_of_any_scale(scale):
     made = rfrope.kernel("periodic", period=2.0 * np.pi, scale=scale)
     n = draws(made)
     assert np.all(np.round(n) == n)
-    if scale > 100.0:
-        assert abs(np.mean(n != 0.0) * scale**2 - 1.0) < 0.1 or scale > 500.0
     lags = np.array([0.3, 0.7, 1.1]) * min(scale, 1.0)
     assert worst(moment_z(made, lags, n)) < Z_BOUND
 
@@ -293,11 +192,8 @@ def test_periodic_draws_of_any_scale(scale):
 def test_periodic_transport_inverts_mpmaths_sums_far_into_the_tail(scale):
     z = 1.0 / scale / scale
     u = np.array([1e-15, 1e-9, 1e-4, 0.01, 0.2, 0.4])
-    last = 20 * int(1 + z**0.5)
-    tails = [mp.mpf(0)]
-    for i in range(last, -1, -1):
-        tails.append(tails[-1] + mp.exp(-z) * mp.besseli(i, z))
-    tails.reverse()  # probabilities of i or more
+    single = (mp.exp(-z) * mp.besseli(i, z) for i in range(20 * int(1 + z**0.5), -1, -1))
+    tails = [*itertools.accumulate(single, initial=mp.mpf(0))][::-1]  # probabilities of i or more
     assert tails[-2] < 1e-30
     for v, found in zip(u, quantiles.harmonic_quantile(z, u), strict=True):
         n = int(-found)
@@ -305,16 +201,11 @@ def test_periodic_transport_inverts_mpmaths_sums_far_into_the_tail(scale):
         assert n == 0 or tails[n] > v * (1 - 1e-10)
 
 
-def test_the_expansion_of_a_narrow_periodic_law_is_the_table():
+def test_the_expansion_of_a_narrow_periodic_law_is_the_table(monkeypatch):
     u = (np.random.default_rng(0).integers(0, 2**52, 2**16) + 0.5) * 2.0**-52
-    z = 60_000.0
-    exact = quantiles.harmonic_quantile(z, u)
-    original, quantiles._LARGEST_TABLE = quantiles._LARGEST_TABLE, 100.0
-    try:
-        other = quantiles.harmonic_quantile(z, u)
-    finally:
-        quantiles._LARGEST_TABLE = original
-    np.testing.assert_array_equal(other, exact)
+    exact = quantiles.harmonic_quantile(60_000.0, u)
+    monkeypatch.setattr(quantiles, "_LARGEST_TABLE", 100.0)
+    np.testing.assert_array_equal(quantiles.harmonic_quantile(60_000.0, u), exact)
 
 
 @pytest.mark.parametrize("turns", [1.0, 7.0, 123456789.0])
@@ -340,20 +231,16 @@ def test_balls_and_shells_stay_within_their_radius():
         assert np.max(np.linalg.norm(omega, axis=-1)) <= 1.0 + 1e-15
 
 
-@mutated
-def test_the_law_check_rejects_a_wrong_law(problem):
-    wrong = draws(problem.kernel) * 1.05
-    assert max(law_distances(problem.kernel, problem.lengths, problem.shape, wrong).values()) > 1.0
-    one_sided = np.abs(draws(problem.kernel))
-    assert max(law_distances(problem.kernel, problem.lengths, problem.shape, one_sided).values()) > 5.0
-
-
 # -- transport ---------------------------------------------------------------------------------------------------------
 
 U = np.array([2.0**-53, 3 * 2.0**-53, 2.0**-40, 2.0**-20, 0.0078125, 0.125, 0.25, 0.375, 0.4990234375, 0.5 - 2.0**-40])
 
 
-@each_quantile
+@pytest.mark.parametrize(
+    "problem",
+    [p for p in KERNELS if p.kernel.ndim == p.kernel.n_columns == 1 and p.shape not in ("lattice", "sphere")],
+    ids=str,
+)
 def test_transport_in_one_axis_is_odd_bit_for_bit_and_increasing(problem):
     below, above = problem.kernel.transport(U), problem.kernel.transport(1.0 - U)
     np.testing.assert_array_equal(above, -below)
@@ -416,51 +303,6 @@ def test_log_uniform_ends_and_limits():
     assert np.all(np.abs(rfrope.sample(made, 2**16, rng=0)) <= 2.0)
 
 
-INF, NAN = float("inf"), float("nan")
-LUMPS = {"weights": (0.5, 0.5), "means": (0.0, (1.0, -2.0)), "scales": ((1.0, 2.0), 0.5), "ndim": 2}
-REFUSED = [
-    *((name, {family.stretch: bad}, ValueError, rf"^{family.stretch} is .*expected a positive finite number")
-      for (name, family), bad in zip(problems.FAMILIES.items(), (0.0, -1.0, NAN, INF, 10**400) * 4, strict=False)
-      if family.stretch != "scales"),
-    *(("gaussian", {"scale": bad}, TypeError, "^scale is .*expected a positive number")
-      for bad in (True, "1", b"1", None, 1j, [[1.0]], object, {})),
-    *(("gaussian", {"scale": bad, "ndim": 2}, ValueError, f"{len(bad)} values; expected one number or 2")
-      for bad in ((), (1.0,), (1.0, 2.0, 3.0))),
-    ("gaussian", {"scale": (1.0, -1.0), "ndim": 2}, ValueError, "^scale is -1.0; expected a positive finite number"),
-    ("gaussian", {"scale": (1, (2, 3)), "ndim": 2}, TypeError, r"^scale is \(1, \(2, 3\)\); expected"),
-    *((name, {"ndim": 0}, ValueError, "^ndim is 0; expected a whole number") for name in kernels.names()),
-    *(("sinc", {"ndim": bad}, TypeError, "^ndim is .*; expected a whole number") for bad in (1.5, True, "2", None)),
-    ("periodic", {"ndim": 2}, ValueError, "^ndim is 2; expected 1: a periodic law has one axis"),
-    ("matern", {"nu": -0.5}, ValueError, "^nu is -0.5; expected a positive finite number"),
-    ("matern", {"nu": (1.5, 2.5), "ndim": 2}, ValueError, r"^nu is .*, 2 values; expected one number"),
-    ("power_exponential", {"exponent": 2.0000001}, ValueError, "^exponent is 2.0000001; expected at most 2"),
-    ("rational_quadratic", {"alpha": NAN}, ValueError, "^alpha is nan; expected a positive finite number"),
-    ("periodic", {"scale": 0.0}, ValueError, "^scale is 0.0; expected a positive finite number"),
-    ("log_uniform", {"low": 2.0, "high": 1.0}, ValueError, "^low is 2.0 and high 1.0; expected low < high"),
-    ("constant", {"scale": 1.0}, TypeError, "^kernel 'constant' has no parameter 'scale'; expected ndim"),
-    *(("spectral_mixture", LUMPS | changes, error, message) for changes, error, message in (
-        ({"weights": (0.5, 0.6)}, ValueError, r"^weights is \[0.5, 0.6\], with sum 1.1; expected sum 1"),
-        ({"weights": (1.5, -0.5)}, ValueError, "^weights is -0.5; expected a positive finite number"),
-        ({"weights": 1.0}, TypeError, "^weights is 1.0; expected a sequence of positive numbers with sum 1"),
-        ({"weights": ()}, ValueError, r"^weights is \[\], with sum 0"),
-        ({"weights": (0.2, 0.3, 0.5)}, ValueError, "^means has 2 entries and weights 3; expected as many"),
-        ({"means": (1.0, INF)}, ValueError, "^means is inf; expected a finite number"),
-        ({"means": (1.0, "a")}, TypeError, "^means is 'a'; expected a number"),
-        ({"means": 3.0}, TypeError, "^means is 3.0; expected a sequence with an entry for each component"),
-        ({"means": ((1.0, 2.0, 3.0), 1.0)}, ValueError, "^means is .*, 3 values; expected one number or 2"),
-        ({"means": (((1.0,), 2.0), 1.0)}, TypeError, "^means is .*; expected a finite number, or one for each of 2"),
-        ({"scales": (1.0, (1.0, -1.0))}, ValueError, "^scales is -1.0; expected a positive finite"),
-    )),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case[0]} {case[1]}")
-def test_bad_parameters_are_refused(case):
-    name, parameters, error, message = case
-    with pytest.raises(error, match=message):
-        rfrope.kernel(name, **parameters)
-
-
 def test_parameters_are_in_their_normal_form():
     made = rfrope.kernel("gaussian", scale=np.float32(2.0), ndim=np.int64(1))
     assert made == rfrope.kernel("gaussian", scale=(2,))
@@ -469,49 +311,12 @@ def test_parameters_are_in_their_normal_form():
     assert rfrope.kernel("gaussian", scale=np.array([2, 3]), ndim=2).scale == (2.0, 3.0)
 
 
-# -- array libraries ---------------------------------------------------------------------------------------------------
-
-
-@one_of_each
-def test_every_library_gives_numpys_values_in_its_own_arrays(problem, xp):
-    made, k = problem.kernel, problem.kernel.ndim
-    scaled = np.random.default_rng(0).normal(size=(5, 4) if k == 1 else (5, 4, k))
-    lags, frequencies = scaled * problem.lengths, scaled / problem.lengths
-    u = np.random.default_rng(1).uniform(size=(6, made.n_columns))
-    density = [(made.density, frequencies)] if has_density(made) else []
-    for function, points in ((made.phi, lags), (made.phi2, lags), *density, (made.transport, u)):
-        found, expected = function(xp(points)), function(points)
-        assert xp.owns(found)
-        assert found.dtype == xp.dtype("float64")
-        assert tuple(found.shape) == expected.shape
-        if function == made.transport:
-            np.testing.assert_array_equal(xp.host(found), expected)
-        else:
-            absolute = 2e-15 if problem.shape in ("disc", "sphere", "lumps") else 1e-300  # they cross 0
-            np.testing.assert_allclose(xp.host(found), expected, rtol=1e-14, atol=absolute)
-
-
-@pytest.mark.parametrize("xp", ["jax"], indirect=True)
-@pytest.mark.parametrize(
-    "text",
-    ["gaussian(scale=3)", "sinc(bandwidth=0.5)", "matern(nu=0.8, scale=(3, 4), ndim=2)", "matern(nu=30.0, scale=3)",
-     "rational_quadratic(alpha=0.7)", "power_exponential(exponent=1.5)", "periodic(period=3)", "ball(ndim=2)",
-     "shell(ndim=5)", "shell", "constant", "spectral_mixture(weights=(0.5, 0.5), means=(1, 2), scales=(0.3, 1))"],
-)  # fmt: skip
-def test_phi_can_be_compiled_by_jax(text, xp):
-    import jax
-
-    made = kernels.parse(text)
-    lags = np.random.default_rng(0).normal(size=(7,) if made.ndim == 1 else (7, made.ndim))
-    np.testing.assert_allclose(xp.host(jax.jit(made.phi)(xp(lags))), made.phi(lags), rtol=1e-13)
-
-
 @pytest.mark.parametrize("ndim", [1, 2])
 @pytest.mark.parametrize(
     ("name", "shape"), [("matern", "nu"), ("rational_quadratic", "alpha"), ("power_exponential", "exponent")]
 )
 def test_shapes_of_any_size_that_is_taken(name, shape, ndim):
-    """Neither Phi nor a draw is NaN or infinite; smaller and larger ones are refused."""
+    """Neither Phi nor a draw is NaN or infinite."""
     lags = np.array([0.0, 1e-150, 1e-9, 1e-3, 1.0, 30.0, 1e6, 1e100, 1e150])
     for value in (2.0**-500, 1e-100, 1e-20, 1e-8, 1e-3, 1.0, 1e3, 1e20, 2.0**500):
         if name == "power_exponential" and value > 2.0:
@@ -521,9 +326,6 @@ def test_shapes_of_any_size_that_is_taken(name, shape, ndim):
         assert phi[0] == 1.0
         assert np.all((phi >= 0.0) & (phi <= 1.0 + 1e-12))
         assert np.all(np.isfinite(rfrope.sample(made, 256, rng=0)))
-    for value in (1e-320, 1e-151, 1e151):
-        with pytest.raises(ValueError, match=re.escape(f"{shape} is {value}; expected")):
-            rfrope.kernel(name, **{shape: value}, ndim=ndim)
 
 
 @pytest.mark.parametrize("size", [1e10, 2.0**59, 2.0**61, 1e30, 2.0**500, 1e200, 1.7e308])
@@ -544,7 +346,7 @@ def test_waves_are_right_at_lags_of_any_size(size):
 @pytest.mark.parametrize("nu", [1.05, 1.2, 1.5, 2.0, 2.5, 5.0, 12.0])
 def test_how_matern_bends_at_0(nu):
     """``Phi''(0) = -nu / ((nu - 1) scale^2)`` where the law has a variance; near 0 the square is all there is."""
-    torch = pytest.importorskip("torch", reason="torch is not installed")
+    torch = library("torch").module
     made = rfrope.kernel("matern", nu=nu, scale=3.0)
     bend = -nu / (nu - 1.0) / 9.0
     for at in (0.0, 1e-160, 1.5 * 1e-16 ** (1.0 / (1.0 + min(2.0 * nu - 2.0, 2.0)))):

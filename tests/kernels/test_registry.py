@@ -5,6 +5,8 @@ import concurrent.futures
 import importlib.metadata
 import os
 import threading
+import types
+import unittest.mock
 import warnings
 from dataclasses import dataclass
 
@@ -15,15 +17,14 @@ from campaign import HANGS
 
 import rfrope
 from rfrope import kernels
-from rfrope.kernels import Record, families, parse, registry
+from rfrope.kernels import Record, axes, families, mixture, parse, registry
 from rfrope.kernels.base import Kernel
-from rfrope.kernels.families import Gaussian
 
 TEXTS = {"formula": "1", "law": "0"}
 
 
 @pytest.fixture
-def empty_shelf(monkeypatch):
+def shelf(monkeypatch):
     """A copy of the registry that is thrown away after the test."""
     monkeypatch.setattr(registry, "_RECORDS", list(kernels.records()))
 
@@ -31,19 +32,16 @@ def empty_shelf(monkeypatch):
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", kernels.names())
-def test_records_say_what_people_need_and_their_examples_parse(name):
-    (record,) = (r for r in kernels.records() if r.name == name)
-    assert record.formula
-    assert record.law
-    assert record.dimensions
-    assert {"ndim"} <= set(record.parameters)
-    example = parse(record.example)
-    assert type(example) is type(record.factory())
-    if name not in problems.WITHOUT_LENGTH:
-        assert example != record.factory(), "the example is at unit scale, where a lost factor does not show"
-    assert rfrope.kernel(name).name == name
-    assert all(rfrope.kernel(alias) == rfrope.kernel(name) for alias in record.aliases)
+@pytest.mark.parametrize("record", kernels.records(), ids=lambda record: record.name)
+def test_records_say_what_people_need_and_their_examples_parse(record):
+    assert all((record.formula, record.law, record.dimensions))
+    assert "ndim" in record.parameters
+    example, made = parse(record.example), record.factory()
+    assert type(example) is type(made)
+    if record.name not in problems.WITHOUT_LENGTH:
+        assert example != made, "the example is at unit scale, where a lost factor does not show"
+    assert made.name == record.name
+    assert [rfrope.kernel(one) for one in (record.name, *record.aliases)] == [made] * (1 + len(record.aliases))
 
 
 def test_a_kernel_is_found_in_any_spelling():
@@ -59,10 +57,8 @@ def test_a_kernel_is_found_in_any_spelling():
 @pytest.mark.parametrize(
     ("text", "name", "parameters"),
     [
-        ("gaussian", "gaussian", {}),
         ("gaussian()", "gaussian", {}),
         ("  gaussian( scale = 32 )  ", "gaussian", {"scale": 32.0}),
-        ("matern(nu=1.5, scale=64)", "matern", {"nu": 1.5, "scale": 64.0}),
         ("matern(scale=64, nu=1.5,)", "matern", {"nu": 1.5, "scale": 64.0}),
         ("matern(nu=2.5, scale=(8, 4), ndim=2)", "matern", {"nu": 2.5, "scale": (8.0, 4.0), "ndim": 2}),
         ("gaussian(scale=[8, 4], ndim=2)", "gaussian", {"scale": (8.0, 4.0), "ndim": 2}),
@@ -87,10 +83,7 @@ MALICIOUS = {
     "attribute call": "gaussian.__init__(scale=1)",
     "nested call": "gaussian(scale=gaussian())",
     "f-string in a value": "gaussian(scale=f'{1}')",
-    "comprehension": "gaussian(scale=[x for x in (1, 2)])",
     "arithmetic": "gaussian(scale=2**999999999)",
-    "sum": "gaussian(scale=1+1)",
-    "conditional": "gaussian(scale=1 if 1 else 2)",
     "walrus in a value": "gaussian(scale=(x := 3))",
     "star": "gaussian(*[1])",
     "double star": "gaussian(**{'scale': 1})",
@@ -144,18 +137,14 @@ ALGEBRA = {
     "gaussian * cauchy(scale=3)": lambda g, c: g * c,
     "gaussian*cauchy(scale=3)*gaussian": lambda g, c: g * c * g,
     "gaussian * (cauchy(scale=3) * gaussian)": lambda g, c: g * c * g,
-    "mixture([0.25, 0.75], [gaussian, cauchy(scale=3)])": lambda g, c: kernels.mixture([0.25, 0.75], [g, c]),
-    "mixture((0.25, 0.75), (gaussian, cauchy(scale=3)))": lambda g, c: kernels.mixture([0.25, 0.75], [g, c]),
-    "axes(gaussian, cauchy(scale=3))": lambda g, c: kernels.axes(g, c),
+    "mixture([0.25, 0.75], [gaussian, cauchy(scale=3)])": lambda g, c: mixture([0.25, 0.75], [g, c]),
+    "mixture((0.25, 0.75), (gaussian, cauchy(scale=3)))": lambda g, c: mixture([0.25, 0.75], [g, c]),
+    "axes(gaussian, cauchy(scale=3))": lambda g, c: axes(g, c),
     "gaussian.rescale(2)": lambda g, c: g.rescale(2),
     "gaussian().rescale((2,))": lambda g, c: g.rescale(2),
     "(gaussian * cauchy(scale=3)).rescale(2)": lambda g, c: (g * c).rescale(2),
-    "axes(gaussian, cauchy(scale=3)).warp([[1, 0.5], [-0.5, 2]])": lambda g, c: kernels.axes(g, c).warp(
-        [[1, 0.5], [-0.5, 2]]
-    ),
-    "axes(gaussian, cauchy(scale=3)).rescale((1, 2)).rescale(3)": lambda g, c: (
-        kernels.axes(g, c).rescale((1, 2)).rescale(3)
-    ),
+    "axes(gaussian, cauchy(scale=3)).warp([[1, 0.5], [-5, 2]])": lambda g, c: axes(g, c).warp([[1, 0.5], [-5, 2]]),
+    "axes(gaussian, cauchy(scale=3)).rescale((1, 2)).rescale(3)": lambda g, c: axes(g, c).rescale((1, 2)).rescale(3),
     "constant * gaussian": lambda g, c: g,
 }
 
@@ -184,37 +173,6 @@ def test_products_inside_one_another_are_counted(times):
                 parse(text)
 
 
-TAKEN = {"name": "dirac", "factory": Gaussian, "formula": "1", "law": "0"}
-REFUSED = [
-    *((rfrope.kernel, (name,), {}, ValueError, rf"^unknown kernel '{name}'{hint}.*[Ee]xpected one of 'gaussian'")
-      for name, hint in (("Gausian", r"; did you mean 'gaussian'\?"), ("zzz", ""), ("", ""))),
-    *((rfrope.kernel, (bad,), {}, TypeError, "^name is .*; expected the name of a kernel, one of gaussian")
-      for bad in (3, None, b"gaussian", Gaussian)),
-    (parse, ("sinc(scale=3)",), {}, TypeError, "^kernel 'sinc' has no parameter 'scale'; expected bandwidth, ndim$"),
-    *((parse, (f"gaussian(scale={value}, ndim=2)",), {}, TypeError, "^scale is .*; expected a positive number")
-      for value in ("'1'", "b'1'", "None", "True", "...", "{}", "1j", "(1, 'a')", "((1, 2), (3, 4))")),
-    (parse, ("matern(1.5)",), {}, ValueError, r"without a name; expected matern\(nu=..., scale=..., ndim=...\)"),
-    *((parse, (bad,), {}, TypeError, "^text is .*; expected a string") for bad in (3, None, b"gaussian", ["gaussian"])),
-    (parse, (" " * 70_000,), {}, ValueError, "text has 70000 characters; expected a specification of at most 65536"),
-    *((kernels.register, (), TAKEN | {"name": name}, ValueError, f"^name '{name}' is taken; expected another one")
-      for name in ("axes", "mixture", "gaussian", "rbf")),
-    (kernels.register, (), TAKEN | {"aliases": ("rbf",)}, ValueError, "^name 'rbf' is taken; expected another one"),
-    *((kernels.register, (), TAKEN | {"name": name}, ValueError, "^name is .*; expected a Python identifier")
-      for name in ("", "two words", "1st", 3, None)),
-    (kernels.register, (), TAKEN | {"factory": lambda height: height}, TypeError, "has parameter 'height' without"),
-    (kernels.register, (), TAKEN | {"factory": 3}, TypeError, "^factory is 3; expected a callable"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("number", range(len(REFUSED)))
-def test_what_is_refused(number):
-    function, arguments, options, error, message = REFUSED[number]
-    before = kernels.records()
-    with pytest.raises(error, match=message):
-        function(*arguments, **options)
-    assert kernels.records() == before
-
-
 # -- register ----------------------------------------------------------------------------------------------------------
 
 
@@ -237,7 +195,7 @@ class Dirac(Kernel):
         return np.zeros((*u.shape[:-1], self.ndim))
 
 
-@pytest.mark.usefixtures("empty_shelf")
+@pytest.mark.usefixtures("shelf")
 def test_a_registered_kernel_is_found_everywhere():
     record = kernels.register("dirac", Dirac, **TEXTS, aliases=("one",), example="dirac(height=2.0)")
     assert record in kernels.records()
@@ -247,34 +205,33 @@ def test_a_registered_kernel_is_found_everywhere():
     assert record.dimensions == "any k"
     assert record.example == "dirac(height=2.0)"
     assert kernels.register("dirac_too", Dirac, **TEXTS).example == "dirac_too"
+    before = kernels.records()
+    with pytest.raises(ValueError, match="name 'rbf' is taken"):
+        kernels.register("new", Dirac, **TEXTS, aliases=("fresh", "rbf"))
+    assert kernels.records() == before
     kernels.register("wrong", lambda ndim=1: "no kernel", **TEXTS)
     with pytest.raises(TypeError, match=r"^the factory of kernel 'wrong' returned 'no kernel'; expected a rfrope"):
         rfrope.kernel("wrong")
 
 
+DIRAC = Record("dirac", Dirac, "1", "0", "any k", "dirac")
+
 # -- plug-ins ----------------------------------------------------------------------------------------------------------
 
 
-class Point:
+def point(name, load):
     """Stands for an entry point."""
-
-    def __init__(self, name, load):
-        self.name, self.value, self.load = name, f"plugin:{name}", load
+    return types.SimpleNamespace(name=name, value=f"plugin:{name}", load=load)
 
 
 @pytest.fixture
-def install(monkeypatch):
+def install(monkeypatch, shelf):
     """Pretend that packages with these entry points are installed; the registry has not looked yet."""
-    monkeypatch.setattr(registry, "_RECORDS", list(kernels.records()))
     monkeypatch.setattr(registry, "_plugins_are_read", False)
 
     def pretend(*points):
         asked = []
-
-        def entry_points(*, group):
-            asked.append(group)
-            return points
-
+        entry_points = lambda *, group: asked.append(group) or points  # noqa: E731
         monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
         return asked
 
@@ -282,21 +239,17 @@ def install(monkeypatch):
 
 
 def test_an_entry_point_adds_its_record_once(install):
-    asked = install(Point("dirac", lambda: Record("dirac", Dirac, "1", "0", "any k", "dirac")))
+    asked = install(point("dirac", lambda: DIRAC))
     assert "dirac" in kernels.names()
     assert parse("dirac(height=2)") == Dirac(2)
     assert kernels.names().count("dirac") == 1
     assert asked == ["rfrope.kernels"]
 
 
-def broken():
-    raise ImportError("no module named plugin")
-
-
 @pytest.mark.parametrize(
     ("load", "reason"),
     [
-        (broken, "no module named plugin"),
+        (unittest.mock.Mock(side_effect=ImportError("no module named plugin")), "no module named plugin"),
         (lambda: Dirac, "expected a rfrope.kernels.Record"),
         (lambda: Record("gaussian", Dirac, "", "", "", ""), "name 'gaussian' is taken"),
         (lambda: Record("dirac", lambda height: Dirac(), "", "", "", ""), "without a default"),
@@ -304,7 +257,7 @@ def broken():
     ids=["import error", "no record", "name taken", "no defaults"],
 )
 def test_a_broken_plug_in_warns_and_takes_nothing_with_it(install, load, reason):
-    install(Point("bad", load), Point("good", lambda: Record("dirac", Dirac, "1", "0", "any k", "dirac")))
+    install(point("bad", load), point("good", lambda: DIRAC))
     with pytest.warns(UserWarning, match=rf"kernel plug-in 'bad' \(plugin:bad\) was left out: .*{reason}"):
         found = kernels.names()
     assert found[-1] == "dirac"
@@ -316,7 +269,7 @@ def test_a_broken_plug_in_warns_and_takes_nothing_with_it(install, load, reason)
 
 
 def test_a_kernel_registered_before_the_plug_ins_are_seen_keeps_its_name(install):
-    install(Point("late", lambda: Record("dirac", families.Gaussian, "", "", "", "")))
+    install(point("late", lambda: Record("dirac", families.Gaussian, "", "", "", "")))
     kernels.register("dirac", Dirac, **TEXTS)
     with pytest.warns(UserWarning, match="name 'dirac' is taken"):
         assert rfrope.kernel("dirac") == Dirac()
@@ -329,9 +282,9 @@ def test_a_second_thread_waits_for_the_plug_ins(install):
     def slow():
         begun.set()
         assert go_on.wait(HANGS)
-        return Record("dirac", Dirac, "1", "0", "any k", "dirac")
+        return DIRAC
 
-    install(Point("dirac", slow))
+    install(point("dirac", slow))
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = pool.submit(kernels.names)
         assert begun.wait(HANGS)
@@ -343,23 +296,13 @@ def test_a_second_thread_waits_for_the_plug_ins(install):
 
 
 def test_an_interrupt_while_plug_ins_are_read(install):
-    attempts = iter([KeyboardInterrupt(), None])
-
-    def once_interrupted():
-        if error := next(attempts):
-            raise error
-        return Record("dirac", Dirac, "1", "0", "any k", "dirac")
-
-    install(Point("dirac", once_interrupted))
+    load = unittest.mock.Mock(side_effect=[KeyboardInterrupt(), DIRAC])
+    install(point("dirac", load))
     with pytest.raises(KeyboardInterrupt):
         kernels.names()
     assert "dirac" in kernels.names()
 
 
 def test_a_plug_in_may_ask_for_records(install):
-    def curious():
-        assert kernels.kernel("gaussian").scale == 1.0
-        return Record("dirac", Dirac, "1", "0", "any k", "dirac")
-
-    install(Point("dirac", curious))
+    install(point("dirac", lambda: kernels.kernel("gaussian").scale == 1.0 and DIRAC))
     assert "dirac" in kernels.names()

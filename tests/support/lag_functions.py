@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +53,15 @@ def less_a_wave(mass: float, frequency: float, base: Function = gaussian, turn: 
     return less(base, lambda x: turn(frequency * x) * gaussian(x), mass)
 
 
+# of spectral lines, or of smooth spectra, and none of their values at multiples of 1/200 says which
+SMOOTH = (
+    lambda x: np.cos(0.3 * 200 * x),
+    gaussian,
+    lambda x: 1.0 / (1.0 + x * x),
+    lambda x: 0.3 * np.cos(60.0 * x) + 0.3 * np.cos(60.2 * x) + 0.4 * np.cos(60.0002 * x),
+    lambda x: np.mean(np.cos(np.multiply.outer(x, np.arange(3.0, 180.0, 17.7))), axis=-1),
+    np.ones_like,
+)
 FAMILIES = {"gaussian": {}, "cauchy": {}, "matern 3/2": {"nu": 1.5}, "matern 0.8": {"nu": 0.8}, "exponential": {}}
 
 
@@ -82,3 +92,14 @@ def refused(phi: Function, **options: Any) -> NotPositiveDefiniteError:
     if witness.weights.size <= 1000:
         assert dense(witness, phi) == pytest.approx(witness.value, rel=1e-3)
     return caught.value
+
+
+def check_is_fixed(value: Any, name: str, *arrays: np.ndarray) -> None:
+    """A field of a value, and numbers of its arrays, cannot be written."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(value, name, 0.5)
+    for array in arrays:
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1.0
+        with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
+            array.flags.writeable = True

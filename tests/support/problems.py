@@ -45,7 +45,6 @@ class Family:
     shape : {"ellipse", "disc", "sphere", "box", "band", "lattice", "lumps"}
         How the law looks once frequencies are multiplied by the lengths: spherically symmetric; that and within, or at,
         distance 1; uniform in a box; on a line and away from 0 and infinity; whole numbers; bumps off the origin.
-    source : str
     most_axes : int
         Up to three.
     unit : float
@@ -57,7 +56,6 @@ class Family:
     others: tuple[dict[str, Any], ...]
     reference: Callable[[Kernel, tuple[mp.mpf, ...]], mp.mpf]
     shape: str
-    source: str
     most_axes: int = 3
     unit: float = 1.0
 
@@ -141,8 +139,13 @@ def _sinc(_: Kernel, lag: tuple[mp.mpf, ...]) -> mp.mpf:
     return mp.fprod(mp.sin(x) / x if x else mp.mpf(1) for x in lag)
 
 
-def log_uniform_reference(low: mp.mpf, x: mp.mpf) -> mp.mpf:
-    """Return ``[Ci(x) - Ci(low x)]/ln(1/low)``, the mean cosine of a log-uniform frequency on (low, 1)."""
+def _matern(kernel: Kernel, lag: tuple[mp.mpf, ...]) -> mp.mpf:
+    return matern_reference(kernel.nu, mp.sqrt(2 * mp.mpf(kernel.nu)) * _length(lag))
+
+
+def _log_uniform(kernel: Kernel, lag: tuple[mp.mpf, ...]) -> mp.mpf:
+    """``[Ci(x) - Ci(low x)]/ln(1/low)``, the mean cosine of a log-uniform frequency on (low, 1)."""
+    low, x = mp.mpf(kernel.low) / mp.mpf(kernel.high), abs(lag[0])
     return (mp.ci(x) - mp.ci(low * x)) / -mp.log(low) if x else mp.mpf(1)
 
 
@@ -167,110 +170,44 @@ def spectral_mixture_reference(kernel: Kernel, lag: tuple[mp.mpf, ...]) -> mp.mp
     for weight, *parts in zip(kernel.weights, kernel.means, kernel.scales, strict=True):
         mean, scale = (np.broadcast_to(part, kernel.ndim).tolist() for part in parts)
         square = mp.fsum((mp.mpf(s) * x) ** 2 for s, x in zip(scale, lag, strict=True))
-        total += (
-            mp.mpf(weight)
-            * mp.exp(-square / 2)
-            * mp.cos(mp.fsum(mp.mpf(m) * x for m, x in zip(mean, lag, strict=True)))
-        )
+        total += mp.mpf(weight) * mp.exp(-square / 2) * mp.cos(mp.fdot(map(mp.mpf, mean), lag))
     return total
 
 
-_SCALES = (6.5, 48.0, 21.0)
+_SCALES, _BANDS = (6.5, 48.0, 21.0), (0.15, 0.02, 0.7)
+# All are in section 3 of the mathematics page; further sources stand beside them.
 FAMILIES: dict[str, Family] = {
-    "gaussian": Family(
-        "scale",
-        _SCALES,
-        ({},),
-        lambda k, x: mp.exp(-(_length(x) ** 2) / 2),
-        "ellipse",
-        "mathematics page, section 3; the RF-RoPE paper, table",
-    ),
-    "cauchy": Family(
-        "scale",
-        _SCALES,
-        ({},),
-        lambda k, x: 1 / (1 + _length(x) ** 2),
-        "ellipse",
-        "mathematics page, section 3; a Gamma(1) mixture",
-    ),
-    "sinc": Family(
-        "bandwidth",
-        (0.15, 0.02, 0.7),
-        ({},),
-        _sinc,
-        "box",
-        "mathematics page, section 3; the characteristic function of a uniform law",
-    ),
-    "matern": Family(
-        "scale",
-        _SCALES,
-        ({"nu": 0.8}, {"nu": 1.5}, {"nu": 30.0}),
-        lambda k, x: matern_reference(k.nu, mp.sqrt(2 * mp.mpf(k.nu)) * _length(x)),
-        "ellipse",
-        "mathematics page, section 3; Rasmussen and Williams 2006, (4.14)",
-    ),
-    "exponential": Family(
-        "scale", _SCALES, ({},), lambda k, x: mp.exp(-_length(x)), "ellipse", "mathematics page, section 3"
-    ),
-    "rational_quadratic": Family(
-        "scale",
-        _SCALES,
-        ({"alpha": 0.4}, {"alpha": 3.0}),
-        _rational_quadratic,
-        "ellipse",
-        "mathematics page, section 3; a Gamma mixture",
-    ),
-    "power_exponential": Family(
+    "gaussian": Family("scale", _SCALES, ({},), lambda k, x: mp.exp(-(_length(x) ** 2) / 2), "ellipse"),
+    "cauchy": Family("scale", _SCALES, ({},), lambda k, x: 1 / (1 + _length(x) ** 2), "ellipse"),
+    "sinc": Family("bandwidth", _BANDS, ({},), _sinc, "box"),
+    # Rasmussen and Williams 2006, (4.14)
+    "matern": Family("scale", _SCALES, ({"nu": 0.8}, {"nu": 1.5}, {"nu": 30.0}), _matern, "ellipse"),
+    "exponential": Family("scale", _SCALES, ({},), lambda k, x: mp.exp(-_length(x)), "ellipse"),
+    "rational_quadratic": Family("scale", _SCALES, ({"alpha": 0.4}, {"alpha": 3.0}), _rational_quadratic, "ellipse"),
+    "power_exponential": Family(  # Kanter 1975
         "scale",
         _SCALES,
         ({"exponent": 0.5}, {"exponent": 2.0}, {"exponent": 1.0}, {"exponent": 1.6}),
         lambda k, x: mp.exp(-(_length(x) ** mp.mpf(k.exponent))),
         "ellipse",
-        "mathematics page, section 3; Kanter 1975",
     ),
-    "periodic": Family(
+    "periodic": Family(  # MacKay 1998
         "period",
         (13.0, 96.0),
         ({"scale": 1.5}, {"scale": 0.6}),
         lambda k, x: periodic_reference(k.scale, x[0]),
         "lattice",
-        "mathematics page, section 3; MacKay 1998",
         most_axes=1,
         unit=1.0 / (2.0 * math.pi),
     ),
-    "spectral_mixture": Family(
-        "scales",
-        _SCALES,
-        ({"weights": (0.25, 0.75)},),
-        spectral_mixture_reference,
-        "lumps",
-        "mathematics page, section 3; Wilson and Adams 2013, (12)",
-    ),
-    "ball": Family(
-        "bandwidth",
-        (0.15, 0.02, 0.7),
-        ({},),
-        lambda k, x: sphere_reference(mp.mpf(k.ndim) / 2, _length(x)),
-        "disc",
-        "mathematics page, section 3; DLMF 10.9.4",
-    ),
+    # Wilson and Adams 2013, (12)
+    "spectral_mixture": Family("scales", _SCALES, ({"weights": (0.25, 0.75)},), spectral_mixture_reference, "lumps"),
+    # DLMF 10.9.4, of both
+    "ball": Family("bandwidth", _BANDS, ({},), lambda k, x: sphere_reference(mp.mpf(k.ndim) / 2, _length(x)), "disc"),
     "shell": Family(
-        "radius",
-        (0.15, 0.02, 0.7),
-        ({},),
-        lambda k, x: sphere_reference(mp.mpf(k.ndim) / 2 - 1, _length(x)),
-        "sphere",
-        "mathematics page, section 3; DLMF 10.9.4",
+        "radius", _BANDS, ({},), lambda k, x: sphere_reference(mp.mpf(k.ndim) / 2 - 1, _length(x)), "sphere"
     ),
-    "log_uniform": Family(
-        "high",
-        (0.15, 0.02),
-        ({"low": 0.01},),
-        lambda k, x: log_uniform_reference(mp.mpf(k.low) / mp.mpf(k.high), abs(x[0])),
-        "band",
-        "mathematics page, section 3; DLMF 6.2.11",
-        most_axes=1,
-    ),
+    "log_uniform": Family("high", (0.15, 0.02), ({"low": 0.01},), _log_uniform, "band", most_axes=1),  # DLMF 6.2.11
 }
 WITHOUT_LENGTH = ("constant",)  # nothing to say about them: Phi is 1
 MANY_AXES = [name for name, family in FAMILIES.items() if family.most_axes > 1 and family.stretch != "scales"]
@@ -317,24 +254,19 @@ def phi_reference(problem: KernelProblem, lag: Any) -> mp.mpf:
 
 @dataclass(frozen=True)
 class FrequencySet:
-    """Frequencies known exactly: the call that makes them, their values, where they come from."""
+    """Frequencies known exactly: the call that makes them, and their values."""
 
     function: str
     arguments: dict[str, Any]
     values: tuple[float, ...]
-    source: str
 
 
-FREQUENCIES = (
-    FrequencySet(
-        "geometric", {"n_blocks": 4}, (1.0, 0.1, 0.01, 0.001), "mathematics page, section 5: base^(-2i/d), i = 0..D-1"
-    ),
-    FrequencySet("geometric", {"n_blocks": 3, "base": 8.0}, (1.0, 0.5, 0.25), "8^(-i/3)"),
-    FrequencySet("geometric", {"n_blocks": 2, "base": 500000.0}, (1.0, 0.001414213562373095), "1/sqrt(5e5)"),
-    FrequencySet(
-        "arithmetic", {"n_blocks": 3, "step": 0.5}, (0.5, 1.0, 1.5), "mathematics page, section 5: i x, i = 1..D"
-    ),
-    FrequencySet("arithmetic", {"n_blocks": 1, "step": 0.25}, (0.25,), "mathematics page, section 5"),
+FREQUENCIES = (  # section 5 of the mathematics page: base^(-2i/d) for i = 0..D-1, and i x for i = 1..D
+    FrequencySet("geometric", {"n_blocks": 4}, (1.0, 0.1, 0.01, 0.001)),
+    FrequencySet("geometric", {"n_blocks": 3, "base": 8.0}, (1.0, 0.5, 0.25)),
+    FrequencySet("geometric", {"n_blocks": 2, "base": 500000.0}, (1.0, 0.001414213562373095)),  # 1/sqrt(5e5)
+    FrequencySet("arithmetic", {"n_blocks": 3, "step": 0.5}, (0.5, 1.0, 1.5)),
+    FrequencySet("arithmetic", {"n_blocks": 1, "step": 0.25}, (0.25,)),
 )
 
 
@@ -354,43 +286,21 @@ class ScoreProblem:
     a: tuple[float, ...]
     b: tuple[float, ...]
     score: float
-    source: str
 
 
 _ANGLE = math.atan2(4.0, 3.0)  # cos 3/5, sin 4/5; twice it: -7/25, 24/25
 SCORES = (
-    ScoreProblem("lag 0", (1, 2), (3, 4), 7, 7, (0.3,), (11,), (2,), 11.0, "S = A cos 0 + B sin 0"),
-    ScoreProblem("key one ahead", (1, 2), (3, 4), 0, 1, (_ANGLE,), (11,), (2,), 8.2, "11 * 3/5 + 2 * 4/5"),
-    ScoreProblem("key one behind", (1, 2), (3, 4), 1, 0, (_ANGLE,), (11,), (2,), 5.0, "11 * 3/5 - 2 * 4/5"),
-    ScoreProblem("previous of many", (1, 2), (3, 4), 1001, 1000, (_ANGLE,), (11,), (2,), 5.0, "the lag alone counts"),
-    ScoreProblem("quarter turn", (0, 1), (1, 0), 3, 4, (math.pi / 2,), (0,), (1,), 1.0, "B = q_2 k_1 - q_1 k_2, sin 1"),
-    ScoreProblem(
-        "two blocks",
-        (1, 2, 3, 4),
-        (2, 0, 1, -1),
-        0,
-        2,
-        (_ANGLE, math.pi / 2),
-        (5, -4),
-        (5, 2),
-        7.4,
-        "5 * -7/25 + 5 * 24/25 = 17/5, and -4 cos pi + 2 sin pi = 4",
-    ),
-    ScoreProblem(
-        "two axes",
-        (1, 2),
-        (3, 4),
-        (5, 1),
-        (6, -1),
-        ((_ANGLE, _ANGLE),),
-        (11,),
-        (2,),
-        5.0,
-        "lag (1, -2), phase -angle: 11 * 3/5 - 2 * 4/5",
-    ),
-    ScoreProblem(
-        "width beyond 2D", (1, 5, 2, 7), (3, 5, 4, 1), 0, 1, (_ANGLE, 0.0), (11, 32), (2, 30), 40.2, "8.2 + 32"
-    ),
+    ScoreProblem("lag 0", (1, 2), (3, 4), 7, 7, (0.3,), (11,), (2,), 11.0),  # S = A cos 0 + B sin 0
+    ScoreProblem("key one ahead", (1, 2), (3, 4), 0, 1, (_ANGLE,), (11,), (2,), 8.2),  # 11 * 3/5 + 2 * 4/5
+    ScoreProblem("key one behind", (1, 2), (3, 4), 1, 0, (_ANGLE,), (11,), (2,), 5.0),  # 11 * 3/5 - 2 * 4/5
+    ScoreProblem("previous of many", (1, 2), (3, 4), 1001, 1000, (_ANGLE,), (11,), (2,), 5.0),  # the lag alone counts
+    ScoreProblem("quarter turn", (0, 1), (1, 0), 3, 4, (math.pi / 2,), (0,), (1,), 1.0),  # B = q_2 k_1 - q_1 k_2
+    # 5 * -7/25 + 5 * 24/25 = 17/5, and -4 cos pi + 2 sin pi = 4
+    ScoreProblem("two blocks", (1, 2, 3, 4), (2, 0, 1, -1), 0, 2, (_ANGLE, math.pi / 2), (5, -4), (5, 2), 7.4),
+    # lag (1, -2), phase -angle: 11 * 3/5 - 2 * 4/5
+    ScoreProblem("two axes", (1, 2), (3, 4), (5, 1), (6, -1), ((_ANGLE, _ANGLE),), (11,), (2,), 5.0),
+    # 8.2 + 32
+    ScoreProblem("width beyond 2D", (1, 5, 2, 7), (3, 5, 4, 1), 0, 1, (_ANGLE, 0.0), (11, 32), (2, 30), 40.2),
 )
 
 
