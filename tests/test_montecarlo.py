@@ -11,7 +11,6 @@ import copy
 import dataclasses
 import functools
 import gc
-import math
 import multiprocessing
 import pickle
 import tracemalloc
@@ -25,17 +24,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from problems import units
 from scipy import stats
+from wrong_kernels import EXAMPLES, Wrong
 
 import rfrope
 from rfrope import Kernel, data, estimate_kernel, estimate_scores, expected_score, kernels, montecarlo, score_variance
 from rfrope._backends import schedules
-from rfrope._core import blocks, dispatch, sums
+from rfrope._core import dispatch, sums
 from rfrope._core.sums import PowerSums
 from rfrope.montecarlo import Estimate
 from rfrope.validation import default_lags, example_pairs
 
 ALPHA = 1e-6
-EXAMPLES = [record.example for record in kernels.records() if record.name != "constant"]  # nothing varies there
 FEW = [text for text in EXAMPLES if text.startswith(("gauss", "sinc", "exp"))]
 FACTORS = np.asarray([0.0625, 0.125, 0.25, 0.5, 1.0, 1.5, 2.0, 4.0])  # eight lags, in units of the example's scale
 
@@ -59,30 +58,6 @@ def agrees(*zs: np.ndarray, alpha: float = ALPHA) -> bool:
     return bool(np.all(np.abs(z) < stats.norm.isf(alpha / (2.0 * z.size))))
 
 
-# -- kernels that are wrong on purpose ---------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Wrong(Kernel):
-    """The closed forms of one kernel, and frequencies that are another function of its draws."""
-
-    name = "wrong"
-    right: Kernel
-    mutation: str
-    ndim: int = 1
-
-    @property
-    def n_columns(self):
-        return self.right.n_columns
-
-    def _phi(self, lags, xp):
-        return self.right._phi(lags, xp)
-
-    def _transport(self, u):
-        omega = self.right._transport(u)
-        return {"scale 1 %": 1.01 * omega, "one sign": np.abs(omega), "none": omega}[self.mutation]
-
-
 # -- estimate_kernel ---------------------------------------------------------------------------------------------------
 
 
@@ -99,15 +74,11 @@ def test_estimate_kernel_agrees_with_the_closed_forms(text):
     assert kernel_agrees(Wrong(kernels.parse(text), "none"), text, 2**16)  # the frame of the mutations is sound
 
 
+@pytest.mark.parametrize(("mutation", "n_samples"), [("one sign", 2**12), ("scale 1 %", 2**20)])
 @pytest.mark.parametrize("text", FEW)
-def test_estimate_kernel_shows_a_missing_symmetrisation(text):
-    assert not kernel_agrees(Wrong(kernels.parse(text), "one sign"), text, 2**12)
-
-
-@pytest.mark.parametrize("text", FEW)
-def test_estimate_kernel_shows_a_scale_off_by_one_percent(text):
+def test_estimate_kernel_shows_what_is_wrong(text, mutation, n_samples):
     # Phi of the exponential kernel moves by at most 0.0037, and one cosine deviates by 0.6: 2^20 draws see 6 sigma
-    assert not kernel_agrees(Wrong(kernels.parse(text), "scale 1 %"), text, 2**20)
+    assert not kernel_agrees(Wrong(kernels.parse(text), mutation), text, n_samples)
 
 
 @pytest.mark.parametrize("text", ["gaussian(scale=(3, 5), ndim=2)", "matern(nu=1.5, scale=4, ndim=3)"])
@@ -173,55 +144,44 @@ def scores_by_rotation(q, k, lags, text, n_trials, rng) -> np.ndarray:
     )
 
 
+class Recorder:
+    """A progress bar that writes down what it saw."""
+
+    def __init__(self):
+        self.total, self.seen = None, 0
+
+    def __call__(self, iterable, *, total):
+        self.total = total
+        for item in iterable:
+            self.seen += 1
+            yield item
+
+
+@pytest.mark.parametrize("place", ["one chunk", "twin", "generic"])
 @pytest.mark.parametrize("text", FEW)
-def test_trial_t_uses_the_frequencies_of_head_t(text):
+def test_trial_t_uses_the_frequencies_of_head_t(text, place, monkeypatch):
+    """Also across chunks; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n``."""
+    recorder, n = Recorder(), 9 if place == "one chunk" else 101
+    if place == "generic":
+        monkeypatch.setattr(dispatch, "backend_function", lambda function, place: None)
+    if n == 101:
+        monkeypatch.setattr(schedules, "_ELEMENTS", 2**10)
+        monkeypatch.setitem(schedules._TABLED, "cpu", 2**10)
+        monkeypatch.setattr(schedules, "_USEFUL_LANES", 4)
     q, k = example_pairs()
     lags = np.asarray([-1.0, 2.5, -59.0])
-    found = estimate_scores(q[:, None], k[:, None], lags, text, n_trials=9, rng=42)
-    by_hand = scores_by_rotation(q, k, lags, text, 9, 42)
+    found = estimate_scores(q[:, None], k[:, None], lags, text, n_trials=n, rng=42, progress=recorder)
+    assert (recorder.total > 10) == (n == 101)
+    by_hand = scores_by_rotation(q, k, lags, text, n, 42)
     size = float(np.max(np.linalg.norm(q, axis=-1) * np.linalg.norm(k, axis=-1)))
+    variance = by_hand.var(axis=-1, ddof=1)
+    fourth = np.mean((by_hand - by_hand.mean(axis=-1, keepdims=True)) ** 4, axis=-1)
     np.testing.assert_allclose(found.mean.value, by_hand.mean(axis=-1), atol=1e-11 * size)
     np.testing.assert_allclose(found.mean.stderr, stats.sem(by_hand, axis=-1), rtol=1e-8)
-    np.testing.assert_allclose(found.variance.value, by_hand.var(axis=-1, ddof=1), rtol=1e-8)
-
-
-@pytest.mark.parametrize("place", ["cpu", ""], ids=["twin", "generic"])
-def test_trial_t_uses_the_frequencies_of_head_t_across_chunks(place, monkeypatch):
-    q, k = example_pairs()
-    if not place:
-        monkeypatch.setattr(dispatch, "backend_function", lambda function, place: None)
-    monkeypatch.setattr(schedules, "_ELEMENTS", 2**10)
-    monkeypatch.setitem(schedules._TABLED, "cpu", 2**10)
-    monkeypatch.setattr(schedules, "_USEFUL_LANES", 4)
-    counts = []
-
-    def counted(chunks, total):
-        counts.append(total)
-        return chunks
-
-    found = estimate_scores(q[:, None], k[:, None], [3.0], "gaussian(scale=4)", n_trials=101, rng=42, progress=counted)
-    assert counts[0] > 10
-    by_hand = scores_by_rotation(q, k, [3.0], "gaussian(scale=4)", 101, 42)
-    np.testing.assert_allclose(found.mean.value, by_hand.mean(axis=-1), rtol=1e-10)
-    np.testing.assert_allclose(found.variance.value, by_hand.var(axis=-1, ddof=1), rtol=1e-10)
-
-
-def test_a_flipped_sign_of_j_shows_against_rotate_and_nowhere_else(monkeypatch):
-    q, k = example_pairs()
-    right = blocks.coefficients
-
-    def flipped(*arguments):
-        a, b = right(*arguments)
-        return a, -b
-
-    by_hand = scores_by_rotation(q, k, [3.0], "gaussian(scale=4)", 9, 42).mean(axis=-1)
-    check = functools.partial(estimate_scores, q[:, None], k[:, None], [3.0], "gaussian(scale=4)", n_trials=9, rng=42)
-    assert np.max(np.abs(check().mean.value - by_hand)) < 1e-10
-    monkeypatch.setattr(blocks, "coefficients", flipped)
-    assert np.max(np.abs(check().mean.value - by_hand)) > 1.0
-    # the law is symmetric, so moments cannot tell: the reason for the check above
-    text = "gaussian(scale=32)"
-    assert scores_agree(text, text, q[:, None], k[:, None], [16.0, 32.0], n_trials=2**13)
+    np.testing.assert_allclose(found.variance.value, variance, rtol=1e-8)
+    np.testing.assert_allclose(
+        found.variance.stderr, np.sqrt((fourth - (n - 3) / (n - 1) * variance**2) / n), rtol=1e-7
+    )
 
 
 @pytest.mark.parametrize(
@@ -343,16 +303,6 @@ def test_merging_chunks_far_apart(first):
     assert_sums(merged(values, [first]), values, 1e-12)
 
 
-def test_a_lost_term_of_the_merge_shows():
-    values = np.random.default_rng(5).exponential(size=50)
-    sums = merged(values, [20])
-    for order in ("m2", "m3", "m4"):
-        parts = [PowerSums.from_values(part, np) for part in np.split(values, [20])]
-        without = sum(getattr(part, order) for part in parts)  # as if the means were equal
-        with pytest.raises(AssertionError):
-            assert_sums(dataclasses.replace(sums, **{order: without}), values, 1e-11)
-
-
 # -- executors ---------------------------------------------------------------------------------------------------------
 
 
@@ -384,42 +334,34 @@ def many_lags_job(**options):
     return estimate_kernel(np.arange(-50.0, 450.0), "exponential(scale=4)", n_samples=700_001, rng=9, **options)
 
 
+def parts(found):
+    return [found] if isinstance(found, Estimate) else [found.mean, found.variance]
+
+
 def same(a: Estimate, b: Estimate) -> bool:
     return a.n == b.n and np.array_equal(a.value, b.value) and np.array_equal(a.stderr, b.stderr)
 
 
-class Recorder:
-    """A progress bar that writes down what it saw."""
-
-    def __init__(self):
-        self.total, self.seen = None, 0
-
-    def __call__(self, iterable, *, total):
-        self.total = total
-        for item in iterable:
-            self.seen += 1
-            yield item
+PLACES = ["threads", "spawned processes", "backwards", "builtin map"]
 
 
-@campaign
-@pytest.mark.parametrize("name", ["threads", "spawned processes", "backwards", "builtin map"])
-def test_executors_give_the_same_bits(name, executors):
+@pytest.mark.parametrize("job", [score_job, kernel_job, many_lags_job])
+@pytest.mark.parametrize("name", sparse(PLACES, lambda name: name == "threads"))
+def test_executors_give_the_same_bits(name, job, executors):
     recorder = Recorder()
-    for job in (score_job, kernel_job) if name == "spawned processes" else (score_job, kernel_job, many_lags_job):
-        found, serial = job(executor=executors[name], progress=recorder), job()
-        assert recorder.total == recorder.seen >= 2
-        recorder.seen = 0
-        pairs = [(found, serial)] if isinstance(found, Estimate) else [(found.mean, serial.mean)]
-        pairs += [] if isinstance(found, Estimate) else [(found.variance, serial.variance)]
-        assert all(same(*pair) for pair in pairs)
-    with rfrope.threads(1):
-        assert same(many_lags_job(), many_lags_job(executor=map))
+    found, serial = job(executor=executors[name], progress=recorder), job()
+    assert recorder.total == recorder.seen >= 2
+    assert all(map(same, parts(found), parts(serial)))
 
 
-def test_another_order_of_merging_is_noticed():
-    """A map that hands results back in another order would change the last bits: order of completion may not."""
-    with pytest.raises(ValueError, match="executor returned the chunk from draw"):
-        score_job(executor=lambda function, items: list(reversed(list(map(function, items)))))
+def test_threads_give_the_same_bits_at_many_lags(transforms):
+    found = [many_lags_job(executor=map)]
+    assert len(transforms) == 3  # one a chunk
+    for count in (1, 2, 4):
+        with rfrope.threads(count):
+            found.append(many_lags_job())
+    assert len(transforms) == 12
+    assert all(same(found[0], one) for one in found)
 
 
 def traced_peak(run) -> int:
@@ -532,9 +474,8 @@ def test_seeds():
     assert not same(estimate(), estimate())
     generator = np.random.default_rng(3)
     assert not same(estimate(rng=generator), estimate(rng=generator))
-
-
-# -- bad input ---------------------------------------------------------------------------------------------------------
+    scores = [estimate_scores([1.0, 2.0], [0.5, 1.0], 5.0, "gaussian", n_trials=64, rng=i) for i in (1, 1, 2)]
+    assert scores[0].mean.value == scores[1].mean.value != scores[2].mean.value
 
 
 @pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
@@ -553,51 +494,17 @@ def test_sets_at_many_lags_are_worked_on_in_parts(monkeypatch, peak, quantity):
     assert peak() < 2**26  # the phases alone were 2**25 for two sets, beside their cosines and all that makes them
 
 
-BAD = [
-    ({"kernel": "gausian"}, ValueError, "gausian"),
-    ({"lags": [np.nan]}, ValueError, "lags"),
-    ({"design": "sobol?"}, ValueError, "design is 'sobol\\?'; did you mean 'sobol'\\? Expected one of 'iid'"),
-    ({"rng": -1}, ValueError, "rng is -1"),
-    ({"executor": 3}, TypeError, "executor is 3"),
-    ({"progress": 3}, TypeError, "progress is 3"),
-    ({"n": 1}, ValueError, "n_(samples|trials) is 1"),
-    ({"n": 2.0}, TypeError, r"n_(samples|trials) is 2\.0"),
-]
-
-
-@pytest.mark.parametrize(("change", "error", "message"), BAD, ids=[f"{change}" for change, *_ in BAD])
-def test_bad_input_is_named(change, error, message):
-    arguments = {"kernel": "gaussian", "lags": [1.0], "n": 8} | change
-    number = arguments.pop("n")
-    rng = arguments.pop("rng", np.random.default_rng(5))
-    with pytest.raises(error, match=message):
-        estimate_kernel(n_samples=number, rng=rng, **arguments)
-    with pytest.raises(error, match=message):
-        estimate_scores(q=[1.0, 2.0], k=[1.0, 2.0], n_trials=number, rng=rng, **arguments)
-    if rng != -1 and "executor" not in change and "progress" not in change:  # a refused call leaves the generator alone
-        assert rng.integers(2**32) == np.random.default_rng(5).integers(2**32)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n_blocks": 4}, "n_blocks is 4 but design is 'iid'"),
-        ({"design": "sobol"}, "n_blocks is None; expected the number of frequencies in one set"),
-        ({"design": "sobol", "n_blocks": 5}, "n_samples is 8; expected a multiple of n_blocks=5, at least 10"),
-        ({"quantity": "psi"}, "quantity is 'psi'"),
-    ],
-)
-def test_bad_sets_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        estimate_kernel([1.0], "gaussian", n_samples=8, **options)
-
-
-@pytest.mark.parametrize(
-    "lost", [lambda task, spans: [], lambda task, spans: list(map(task, spans))[:-1]], ids=["all", "one"]
-)
-def test_an_executor_that_loses_work_is_named(lost):
-    with pytest.raises(ValueError, match=r"executor returned \d+ of 200000 draws"):
-        rfrope.estimate_kernel([1.0], "gaussian", n_samples=200_000, rng=0, executor=lost)
+@pytest.mark.parametrize("bad", [{"kernel": "gausian"}, {"lags": [np.nan]}, {"n": 1}, {"n": 2.0}, {"design": "grid"}])
+def test_a_refused_call_leaves_the_generator_alone(bad):
+    rng, options = np.random.default_rng(5), {"kernel": "gaussian", "lags": [1.0], "n": 8} | bad
+    n = options.pop("n")
+    for call in (
+        lambda: estimate_kernel(n_samples=n, rng=rng, **options),
+        lambda: estimate_scores([1.0, 2.0], [1.0, 2.0], n_trials=n, rng=rng, **options),
+    ):
+        with pytest.raises((ValueError, TypeError)):
+            call()
+    assert rng.integers(2**32) == np.random.default_rng(5).integers(2**32)
 
 
 # -- whether error bars are to be trusted ------------------------------------------------------------------------------
@@ -679,20 +586,6 @@ def test_scores_of_sets_do_not_depend_on_how_lags_are_cut(monkeypatch, shapes):
     np.testing.assert_allclose(cut.variance.value, whole.variance.value, rtol=1e-12, atol=1e-12)
 
 
-def test_the_standard_error_of_few_trials_by_hand():
-    """Trial t uses the frequencies of head t of `sample`; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n``."""
-    q, k, n = np.array([1.0, 2.0, 0.5, 0.0]), np.array([0.5, 1.0, -1.0, 2.0]), 6
-    found = estimate_scores(q, k, 3.0, "gaussian(scale=2)", n_trials=n, rng=5)
-    omega = rfrope.sample("gaussian(scale=2)", 2, heads=n, rng=5).reshape(n, 2)
-    a, b = rfrope.block_coefficients(q, k)
-    s = np.sum(a * np.cos(3.0 * omega) + b * np.sin(3.0 * omega), axis=1)
-    centred, variance = s - s.mean(), s.var(ddof=1)
-    spread = (np.mean(centred**4) - (n - 3) / (n - 1) * variance**2) / n
-    assert float(found.variance.value) == pytest.approx(variance, rel=1e-9)
-    assert float(found.variance.stderr) == pytest.approx(math.sqrt(spread), rel=1e-9)
-    assert float(found.mean.stderr) == pytest.approx(math.sqrt(variance / n), rel=1e-9)
-
-
 def test_whether_errors_are_trusted_is_known_to_a_compiler():
     torch = library("torch").module
     lags = torch.tensor([0.0, 1e-4, 1e-3, 0.1], dtype=torch.float64)
@@ -702,43 +595,13 @@ def test_whether_errors_are_trusted_is_known_to_a_compiler():
     assert 0 < sum(marked.tolist()) < 4
 
 
-@pytest.mark.parametrize("seed", [0])
-def test_an_error_that_rare_draws_make_is_not_trusted(seed):
+def test_an_error_that_rare_draws_make_is_not_trusted():
     """Those that are looked at are spread well, and hold a small part of the variance: it is that of few draws."""
     often, seldom = rfrope.kernel("gaussian", scale=40.0), rfrope.kernel("gaussian", scale=1e-3)
     kernel = rfrope.kernels.mixture([1.0 - 1e-5, 1e-5], [often, seldom])
-    found = rfrope.estimate_kernel([1.0], kernel, n_samples=2**20, rng=seed)
+    found = rfrope.estimate_kernel([1.0], kernel, n_samples=2**20, rng=0)
     assert not found.trusted.any()
-    assert rfrope.estimate_kernel([1.0], often, n_samples=2**20, rng=seed).trusted.all()
-
-
-@pytest.mark.parametrize("bad", [{"n_samples": 1}, {"design": "grid"}, {"quantity": "psi"}])
-def test_a_refused_call_leaves_the_generator_alone(bad):
-    rng = np.random.default_rng(5)
-    with pytest.raises(ValueError, match=r"[Ee]xpected"):
-        rfrope.estimate_kernel([1.0], "gaussian", **({"n_samples": 100, "rng": rng} | bad))
-    assert rng.integers(2**32) == np.random.default_rng(5).integers(2**32)
-
-
-@pytest.mark.parametrize("text", EXAMPLES)
-def test_a_single_draw_is_rotate_dot_rotate(text):
-    q, k = example_pairs()
-    omega, lags = rfrope.sample(text, 32, rng=3), np.asarray([-1.0, 7.0, -59.0])
-    a, b = rfrope.block_coefficients(q[:, None], k[:, None])
-    u = rfrope.rotation.phases(lags, omega)
-    decomposed = np.sum(a * np.cos(u) + b * np.sin(u), axis=-1)
-    size = np.linalg.norm(q, axis=-1, keepdims=True) * np.linalg.norm(k, axis=-1, keepdims=True)
-    start = 100.0
-    turned_q = rfrope.rotate(q, start, omega)[:, None]
-    turned_k = rfrope.rotate(np.tile(k[:, None], (3, 1)), start + lags, omega)
-    rotated = np.sum(turned_q * turned_k, axis=-1)
-    exact = rfrope.scores(q[:, None], k[:, None], [start], [start], 0.0 * omega)[:, :, 0]
-    # exponential frequencies reach 1000, and the plain phases of this test lose 1e-16 of theirs
-    tolerance = 1e-12 * max(1.0, float(np.max(np.abs(u))) / 100.0)
-    assert np.max(np.abs(decomposed - rotated) / size) < tolerance
-    assert np.max(np.abs(rotated - exact) / size) > 1e-3  # something turned
-    flipped = np.sum(a * np.cos(u) - b * np.sin(u), axis=-1)
-    assert np.max(np.abs(flipped - rotated) / size) > 1e-3
+    assert rfrope.estimate_kernel([1.0], often, n_samples=2**20, rng=0).trusted.all()
 
 
 @pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
@@ -761,23 +624,6 @@ def test_estimate_kernel_by_hand():
         np.testing.assert_allclose(found.value, values.mean(axis=-1), rtol=1e-12)
         np.testing.assert_allclose(found.stderr, stats.sem(values, axis=-1), rtol=1e-12)
         assert found.n == 500
-
-
-@pytest.mark.parametrize("name", sparse(["threads", "spawned processes", "backwards"], lambda name: name == "threads"))
-def test_executors_give_the_same_bits_at_many_lags(name, executors, transforms):
-    serial = many_lags_job(executor=map)
-    assert len(transforms) == 3  # one a chunk
-    assert same(many_lags_job(executor=executors[name]), serial)
-
-
-def test_threads_give_the_same_bits_at_many_lags(transforms):
-    found = []
-    for count in (1, 2, 4):
-        with rfrope.threads(count):
-            found.append(many_lags_job())
-    assert len(transforms) == 9
-    assert same(found[0], found[1])
-    assert same(found[0], found[2])
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -817,13 +663,6 @@ def test_scores_of_real_tokens_agree_with_theory_at_their_own_lags(text, head):
     queries, lags = np.asarray([117, 115, 110, 104, 98, 90, 84, 80]), np.asarray([-1, -2, -3, -7, -16, -33, -59, -64])
     q, k = heads[f"{head}_q"][queries], heads[f"{head}_k"][queries + lags]
     assert scores_agree(text, text, q, k, lags, n_trials=2**14)
-
-
-def test_one_axis_or_a_last_axis_of_one_are_the_same():
-    q, k = example_pairs()
-    found = [estimate_scores(q[0], k[0], 5.0, "gaussian(scale=4)", n_trials=64, rng=i) for i in (1, 1, 2)]
-    assert found[0].mean.value == found[1].mean.value != found[2].mean.value
-    assert found[0].mean.value.shape == ()
 
 
 @campaign
