@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+
 import numpy as np
 
 from rfrope import estimate_kernel, estimate_scores
@@ -20,6 +22,13 @@ def of_scores(**changes):
 
 def both(error, words, **changes):
     return (of_kernel(**changes), error, words), (of_scores(**changes), error, words)
+
+
+class Client:
+    """``Client.map`` of Dask and ``Pool.map_async`` give futures at once."""
+
+    def map(self, task, spans):
+        return [concurrent.futures.Future() for _ in spans]
 
 
 def of_executor(executor, words, **changes):
@@ -55,5 +64,10 @@ ROWS = [
     (of_kernel(quantity="psi"), ValueError, "quantity is 'psi'"),
     of_executor(lambda task, spans: [], "executor returned 0 of 200000 draws"),
     of_executor(loses_one, ("executor returned ", " of 200000 draws")),
+    (
+        of_kernel(executor=Client()),
+        TypeError,
+        ("executor returned <Future", "pass client.get_executor() of a Dask client"),
+    ),
     of_executor(reverses, "executor returned the chunk from draw"),  # another order would change the last bits
 ]
