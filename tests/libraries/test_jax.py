@@ -300,8 +300,7 @@ class Param:
 
 @pytest.mark.parametrize("kind", [Param, "flax"])
 def test_a_parameter_of_flax_gets_its_own_message(jax, kind):
-    if kind == "flax":
-        kind = pytest.importorskip("flax.nnx", reason="flax is not installed").Param
+    kind = pytest.importorskip("flax.nnx", reason="flax is not installed").Param if kind == "flax" else kind
     x, held = jax.numpy.ones((3, 8)), kind(jax.numpy.asarray(LINE))
     for call, name in (
         (lambda: rfrope.rotate(x, np.arange(3), held), "frequencies"),

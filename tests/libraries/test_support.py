@@ -7,7 +7,6 @@ import re
 import pytest
 import supported
 from campaign import sparse
-from conftest import library
 
 if not supported.TABLE.is_file():
     pytest.skip("docs/ is not here", allow_module_level=True)
@@ -32,11 +31,3 @@ def test_a_row_says_what_calls_find(name):
     told = supported.kept()[name]
     found = tuple(kept if one is None else one for one, kept in zip(supported.row(name), told, strict=True))
     assert told == found
-
-
-def test_the_finder_notices_values_that_are_asked_for(monkeypatch):
-    library("dask")
-    monkeypatch.setitem(supported.CALLS, "rotate", lambda a: [a([1.0, 2.0]) if a([1.0]).compute() else None])
-    assert supported.lazily("rotate", "dask") == "computes"
-    monkeypatch.setitem(supported.CALLS, "rotate", lambda a: [a([1.0, 2.0])])
-    assert supported.lazily("rotate", "dask") == "lazy"
