@@ -10,10 +10,8 @@ import concurrent.futures
 import copy
 import dataclasses
 import functools
-import gc
 import multiprocessing
 import pickle
-import tracemalloc
 from fractions import Fraction
 
 import numpy as np
@@ -199,14 +197,12 @@ def test_shapes_broadcast(q_shape, k_shape, delta_shape, shape):
     found = estimate_scores(q, k, lags, "gaussian", n_trials=16, rng=1)
     for estimate in (found.mean, found.variance):
         assert estimate.value.shape == estimate.stderr.shape == shape
-    full_q, full_k, full_delta = (
-        np.broadcast_to(q, (*shape, 6)).reshape(-1, 6),
-        np.broadcast_to(k, (*shape, 6)).reshape(-1, 6),
-        np.broadcast_to(lags, shape).reshape(-1),
+    one_by_one = np.vectorize(
+        lambda *one: float(estimate_scores(*one, "gaussian", n_trials=16, rng=1).mean.value),
+        signature="(d),(d),()->()",
+        otypes=[float],
     )
-    for index in range(full_delta.size):
-        one = estimate_scores(full_q[index], full_k[index], full_delta[index], "gaussian", n_trials=16, rng=1)
-        assert found.mean.value.reshape(-1)[index] == pytest.approx(one.mean.value, rel=1e-12, abs=1e-13)
+    np.testing.assert_allclose(found.mean.value, one_by_one(q, k, lags), rtol=1e-12, atol=1e-13)
 
 
 # -- calibration -------------------------------------------------------------------------------------------------------
@@ -222,52 +218,40 @@ def calibrated(z: np.ndarray) -> bool:
     return bool(stats.kstest(z, "norm").pvalue > ALPHA and SPREAD[0] < z.std(ddof=1) < SPREAD[1])
 
 
-@pytest.fixture(scope="module")
-def score_runs():
-    """Two hundred runs for two real pairs and one of a single block, whose scores are far from normal."""
-    q, k = (v[[0, 5]][:, None] for v in example_pairs())
-    lags, text = np.asarray([-8.0, -32.0]), "gaussian(scale=32)"
-    real = [estimate_scores(q, k, lags, text, n_trials=2048, rng=[1, run]) for run in range(RUNS)]
-    one = [estimate_scores([1.0, 0.0], [1.0, 0.2], [400.0], text, n_trials=2048, rng=[2, run]) for run in range(RUNS)]
-    return (real, expected_score(q, k, lags, text), score_variance(q, k, lags, text)), (
-        one,
-        expected_score([1.0, 0.0], [1.0, 0.2], [400.0], text),
-        score_variance([1.0, 0.0], [1.0, 0.2], [400.0], text),
-    )
-
-
-def z_columns(runs, part, truth) -> np.ndarray:
-    """z-scores (cases, RUNS) of one part of every run."""
-    return np.stack([z_scores(getattr(run, part), truth).ravel() for run in runs], axis=-1)
-
-
-def test_standard_errors_of_mean_and_variance_are_calibrated(score_runs):
-    # with 2048 trials the variance of a near-normal score has skewness sqrt(8/2048) = 0.06: near normal itself
-    for runs, mean, variance in score_runs:
-        assert all(calibrated(z) for z in z_columns(runs, "mean", mean))
-        assert all(calibrated(z) for z in z_columns(runs, "variance", variance))
-
-
-def test_calibration_tells_wrong_standard_errors(score_runs):
-    (real, mean, variance), (one, _, one_variance) = score_runs
-    for z in (*z_columns(real, "mean", mean), *z_columns(real, "variance", variance)):
-        assert not calibrated(z / 1.5)
-        assert not calibrated(z * 1.5)
-        assert not calibrated(z + 1.0)
-    # the textbook's sqrt(2/n) sigma^2 holds for normal scores alone; one block is not normal
-    textbook = np.stack(
-        [(run.variance.value - one_variance) / run.variance.value / np.sqrt(2.0 / 2047.0) for run in one]
-    )
-    assert not calibrated(textbook[:, 0])
-
-
-@pytest.mark.parametrize("quantity", ["phi", "phi2", "sin"])
-def test_standard_errors_of_estimate_kernel_are_calibrated(quantity):
+@functools.cache
+def z_of_runs(case: str) -> np.ndarray:
+    """z-scores (cases, RUNS): of scores of two real pairs, of those of one block, far from normal, and of a kernel."""
     law, lags = kernels.parse("matern(nu=1.5, scale=16)"), np.asarray([4.0, 16.0, 64.0])
-    truth = {"phi": law.phi(lags), "phi2": law.phi(2.0 * lags), "sin": np.zeros(3)}[quantity]
-    runs = [estimate_kernel(lags, law, n_samples=4096, rng=[3, run], quantity=quantity) for run in range(RUNS)]
-    z = np.stack([z_scores(run, truth) for run in runs], axis=-1)
-    assert all(calibrated(row) for row in z)
+    truth = {"phi": law.phi(lags), "phi2": law.phi(2.0 * lags), "sin": np.zeros(3)}
+    if case in truth:
+        options = {"n_samples": 4096, "quantity": case}
+        return np.stack(
+            [z_scores(estimate_kernel(lags, law, rng=[3, run], **options), truth[case]) for run in range(RUNS)], axis=-1
+        )
+    q, k = (v[[0, 5]][:, None] for v in example_pairs())
+    given = (q, k, np.asarray([-8.0, -32.0])) if case == "real" else ([1.0, 0.0], [1.0, 0.2], [400.0])
+    mean, variance = (moment(*given, "gaussian(scale=32)") for moment in (expected_score, score_variance))
+    z = []
+    for run in range(RUNS):
+        # with 2048 trials the variance of a near-normal score has skewness sqrt(8/2048) = 0.06: near normal itself
+        found = estimate_scores(*given, "gaussian(scale=32)", n_trials=2048, rng=[len(case), run])
+        z.append([*z_scores(found.mean, mean).ravel(), *z_scores(found.variance, variance).ravel()])
+    return np.transpose(z)
+
+
+@pytest.mark.parametrize("case", ["real", "one block", "phi", "phi2", "sin"])
+def test_standard_errors_are_calibrated(case):
+    assert all(map(calibrated, z_of_runs(case)))
+
+
+def test_calibration_tells_wrong_standard_errors():
+    assert not any(calibrated(wrong) for z in z_of_runs("real") for wrong in (z / 1.5, z * 1.5, z + 1.0))
+
+
+def test_runs_of_different_seeds_are_independent():
+    z = z_of_runs("real")[0]
+    lagged = float(np.corrcoef(z[:-1], z[1:])[0, 1])
+    assert abs(lagged) < stats.norm.isf(ALPHA / 2.0) / np.sqrt(RUNS)
 
 
 # -- sums and their merging --------------------------------------------------------------------------------------------
@@ -318,7 +302,7 @@ def executors():
         concurrent.futures.ThreadPoolExecutor(4) as threads,
         concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as processes,
     ):
-        yield {"threads": threads, "spawned processes": processes, "backwards": backwards, "builtin map": map}
+        yield {"threads": threads, "spawned processes": processes, "backwards": backwards}
 
 
 def score_job(**options):
@@ -342,7 +326,7 @@ def same(a: Estimate, b: Estimate) -> bool:
     return a.n == b.n and np.array_equal(a.value, b.value) and np.array_equal(a.stderr, b.stderr)
 
 
-PLACES = ["threads", "spawned processes", "backwards", "builtin map"]
+PLACES = ["threads", "spawned processes", "backwards"]
 
 
 @pytest.mark.parametrize("job", [score_job, kernel_job, many_lags_job])
@@ -364,32 +348,30 @@ def test_threads_give_the_same_bits_at_many_lags(transforms):
     assert all(same(found[0], one) for one in found)
 
 
-def traced_peak(run) -> int:
-    """Largest memory that NumPy's arrays and Python's objects take in a run of one thread, which holds one chunk."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        with rfrope.threads(1):
-            run()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 @campaign
-@pytest.mark.parametrize("job", ["scores", "kernel"])
-def test_memory_is_that_of_a_chunk(job):
-    q, k = (v[:, None] for v in example_pairs())
-    lags = -FACTORS * 32.0
-    run = {
-        "scores": lambda n: estimate_scores(q, k, lags, "gaussian(scale=32)", n_trials=n, rng=0),
-        "kernel": lambda n: estimate_kernel(lags, "gaussian(scale=32)", n_samples=n, rng=0),
+@pytest.mark.parametrize("job", ["scores", "kernel", "many lags"])
+def test_memory_does_not_grow_with_the_draws(job, peak, request):
+    (q, k), law = (v[:, None] for v in example_pairs()), "gaussian(scale=32)"
+    run, least = {
+        "scores": (lambda n: estimate_scores(q, k, -FACTORS * 32.0, law, n_trials=n, rng=0), 2**12),
+        "kernel": (lambda n: estimate_kernel(-FACTORS * 32.0, law, n_samples=n, rng=0), 2**17),
+        "many lags": (lambda n: estimate_kernel(np.arange(2.0**14), law, n_samples=n, rng=0), 2**18),
     }[job]
-    least = {"scores": 2**12, "kernel": 2**17}[job]
-    run(8)  # imports and caches are not counted
-    small, large = (traced_peak(lambda n=n: run(n)) for n in (least, 16 * least))
-    assert small > 2**16  # the measure sees NumPy's arrays
-    assert large < 1.15 * small
+    if job == "many lags":
+        assert request.getfixturevalue("transforms") == []
+
+    def most(call):
+        peak(anew=True)
+        call()
+        return peak()
+
+    with rfrope.threads(1):  # which holds one chunk
+        run(2**10)  # imports and caches are not counted
+        small, large = (most(lambda n=n: run(n)) for n in (least, 4 * least))
+        assert small > 2**16  # the measure sees NumPy's arrays
+        assert large < 1.15 * small
+        if job == "many lags":  # a number for every draw and lag would take 2.7e11 bytes
+            assert most(lambda: estimate_kernel(np.arange(2.0**17), law, n_samples=2**18, rng=0)) < 100e6
 
 
 # -- estimate_kernel at many lags: sums by transforms ------------------------------------------------------------------
@@ -407,13 +389,6 @@ def transforms(monkeypatch):
     return calls
 
 
-def plain_estimate(text, lags, monkeypatch, **options) -> Estimate:
-    """The estimate by central moments, without accelerators."""
-    with monkeypatch.context() as patch:
-        patch.setattr(dispatch, "backend_function", lambda function, place: None)
-        return estimate_kernel(lags, text, **options)
-
-
 @pytest.mark.parametrize(
     ("text", "quantity", "kind"),
     [("gaussian(scale=4)", "phi", "grid"), ("exponential(scale=4)", "sin", "scattered"), ("sinc", "phi2", "grid")],
@@ -426,7 +401,9 @@ def test_estimates_at_many_lags_are_the_plain_ones(text, quantity, kind, transfo
     found = estimate_kernel(lags, text, **options)
     assert transforms
     transforms.clear()
-    plain = plain_estimate(text, lags, monkeypatch, **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "backend_function", lambda function, place: None)
+        plain = estimate_kernel(lags, text, **options)
     assert not transforms
     assert np.max(np.abs(found.value - plain.value)) < 1e-9
     assert np.all(np.abs(found.stderr - plain.stderr) <= 1e-3 * plain.stderr)
@@ -437,30 +414,32 @@ def test_estimates_at_many_lags_are_the_plain_ones(text, quantity, kind, transfo
 # -- libraries ---------------------------------------------------------------------------------------------------------
 
 
-def assert_matches(xp, got: Estimate, wanted: Estimate) -> None:
-    assert got.n == wanted.n
-    for ours, numpys in ((got.value, wanted.value), (got.stderr, wanted.stderr)):
-        assert xp.owns(ours)
-        assert ours.dtype == xp.dtype("float64")
-        np.testing.assert_allclose(xp.host(ours), numpys, rtol=1e-9, atol=1e-12)
+PAIRS = [v[:4, None].astype("float32") for v in example_pairs()]
+FEATURES, NEAR_AND_FAR = np.tile([1.0, 0.5], 8), [0.005, 100.0]
+HEAVY_TAILS, SETS = "exponential(scale=64)", {"n_samples": 2000, "rng": 0, "design": "antithetic", "n_blocks": 2}
+TAKING: dict = {  # estimates of arrays that `a` makes of lists and of arrays
+    "phi": lambda a: estimate_kernel(a([[0.5, -3.0], [10.0, 0.0]]), "gaussian(scale=4)", n_samples=1000, rng=4),
+    "sin": lambda a: estimate_kernel(a([0.5, -3.0]), "matern(nu=0.7, scale=4)", n_samples=999, rng=4, quantity="sin"),
+    "sets": lambda a: estimate_kernel(a(NEAR_AND_FAR), HEAVY_TAILS, **SETS),
+    "one lag": lambda a: estimate_kernel(a(100.0), HEAVY_TAILS, n_samples=4096, rng=0),
+    "scores": lambda a: estimate_scores(a(FEATURES), a(FEATURES), a(NEAR_AND_FAR), HEAVY_TAILS, n_trials=1000, rng=0),
+    "float32": lambda a: estimate_scores(
+        *map(a, PAIRS), a([-1.0, -8.0]), "cauchy(scale=24)", n_trials=300, rng=4, pairing="interleaved"
+    ),
+}
 
 
-@pytest.mark.parametrize(("quantity", "text"), [("phi", "gaussian(scale=4)"), ("sin", "matern(nu=0.7, scale=4)")])
-def test_estimate_kernel_in_every_library(xp, quantity, text):
-    lags = np.asarray([[0.5, -3.0], [10.0, 0.0]])
-    got = estimate_kernel(xp(lags), text, n_samples=1000, rng=4, quantity=quantity)
-    assert_matches(xp, got, estimate_kernel(lags, text, n_samples=1000, rng=4, quantity=quantity))
-
-
-@pytest.mark.parametrize(("pairing", "dtype"), [("half", "float64"), ("interleaved", "float32")])
-def test_estimate_scores_in_every_library(xp, pairing, dtype):
-    q, k = (v[:4, None].astype(dtype) for v in example_pairs())
-    lags = np.asarray([-1.0, -8.0, -59.0])
-    options = {"n_trials": 300, "rng": 4, "pairing": pairing}
-    got = estimate_scores(xp(q), xp(k), xp(lags), "cauchy(scale=24)", **options)
-    wanted = estimate_scores(q.astype(float), k.astype(float), lags, "cauchy(scale=24)", **options)
-    assert_matches(xp, got.mean, wanted.mean)
-    assert_matches(xp, got.variance, wanted.variance)
+@pytest.mark.parametrize("case", TAKING)
+def test_estimates_in_every_library(xp, case):
+    wanted = parts(TAKING[case](lambda values: np.asarray(values, dtype=float)))
+    for got, other in zip(parts(TAKING[case](lambda values: xp(np.asarray(values)))), wanted, strict=True):
+        assert got.n == other.n
+        for ours, numpys in ((got.value, other.value), (got.stderr, other.stderr)):
+            assert xp.owns(ours)
+            assert ours.dtype == xp.dtype("float64")
+            np.testing.assert_allclose(xp.host(ours), numpys, rtol=1e-9, atol=1e-12)
+        if case in ("sets", "scores", "one lag"):  # by their size, or as sets, which every library looks at
+            assert xp.host(got.trusted).tolist() == (True if case == "one lag" else [False, True])
 
 
 # -- seeds -------------------------------------------------------------------------------------------------------------
@@ -529,19 +508,6 @@ def test_error_bars_that_are_trusted_hold(text):
         assert np.mean(np.asarray(trusted)[:, 2]) < 0.5
     if text.startswith(("gaussian", "sinc", "ball")):
         assert np.mean(trusted) > 0.99  # all moments exist: small lags are no reason
-
-
-def test_trust_of_scores_and_of_sets(xp):
-    q, k = (np.tile([1.0, 0.5], 8) for _ in range(2))
-    found = estimate_scores(xp(q), xp(k), xp(np.asarray([0.005, 100.0])), "exponential(scale=64)", n_trials=1000, rng=0)
-    assert [bool(v) for v in xp.host(found.mean.trusted)] == [False, True]
-    assert [bool(v) for v in xp.host(found.variance.trusted)] == [False, True]
-    sets = {"n_samples": 2000, "rng": 0, "design": "antithetic", "n_blocks": 2}
-    found = estimate_kernel(xp(np.asarray([0.005, 100.0])), "exponential(scale=64)", **sets)
-    assert [bool(v) for v in xp.host(found.trusted)] == [False, True]
-    lone = estimate_kernel(xp(np.asarray(100.0)), "exponential(scale=64)", n_samples=4096, rng=0)
-    assert lone.trusted.shape == ()
-    assert bool(xp.host(lone.trusted))
 
 
 def test_trust_is_settled_when_it_is_read_and_no_sooner(monkeypatch):
@@ -649,13 +615,6 @@ def test_merging_keeps_the_spread_beside_a_large_offset(offset, cuts):
         assert abs(naive / exact_moments(values)[1] - 1.0) > 1e-3
 
 
-def test_runs_of_different_seeds_are_independent(score_runs):
-    (real, mean, _), _ = score_runs
-    z = z_columns(real, "mean", mean)[0]
-    lagged = float(np.corrcoef(z[:-1], z[1:])[0, 1])
-    assert abs(lagged) < stats.norm.isf(ALPHA / 2.0) / np.sqrt(RUNS)
-
-
 @pytest.mark.parametrize("head", ["previous", "induction"])
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_scores_of_real_tokens_agree_with_theory_at_their_own_lags(text, head):
@@ -663,16 +622,3 @@ def test_scores_of_real_tokens_agree_with_theory_at_their_own_lags(text, head):
     queries, lags = np.asarray([117, 115, 110, 104, 98, 90, 84, 80]), np.asarray([-1, -2, -3, -7, -16, -33, -59, -64])
     q, k = heads[f"{head}_q"][queries], heads[f"{head}_k"][queries + lags]
     assert scores_agree(text, text, q, k, lags, n_trials=2**14)
-
-
-@campaign
-def test_memory_does_not_grow_with_the_draws_at_many_lags(transforms):
-    def peak(n_samples, n_lags):
-        lags = np.arange(float(n_lags))
-        return traced_peak(lambda: estimate_kernel(lags, "gaussian(scale=32)", n_samples=n_samples, rng=0))
-
-    peak(2**10, 2**10)  # imports are not counted
-    small, large = peak(2**18, 2**14), peak(2**20, 2**14)
-    assert large < 1.15 * small
-    assert peak(2**18, 2**17) < 100e6  # a number for every draw and lag would take 2.7e11 bytes
-    assert transforms

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import itertools
 import json
 import math
 
@@ -21,6 +22,7 @@ from rfrope.validation import QUANTITIES, Row, Validation, default_lags, example
 seeded = functools.partial(validate, rng=0)
 SMALL = {"n_samples": 2**14, "n_trials": 2**11}
 BIAS = np.random.default_rng(4).uniform(-2.0 * math.pi, 0.0, 64)
+WITH_BIAS = {"polar": True, "shift": BIAS}
 
 
 def test_the_frame_of_the_mutations_is_sound():
@@ -31,21 +33,37 @@ def test_the_frame_of_the_mutations_is_sound():
         assert (row.estimate, row.stderr) == pytest.approx((other.estimate, other.stderr), rel=1e-9)
 
 
-@campaign
-@pytest.mark.parametrize("text", [*EXAMPLES, "constant()"])
-def test_every_registered_example_passes_on_the_real_vectors(text):
-    result = seeded(text)
+MIXED = kernels.mixture([0.4, 0.6], [rfrope.kernel("gaussian", scale=4.0), rfrope.kernel("cauchy", scale=9.0)])
+RIGHT = [
+    *(kernels.parse(text) for text in [*EXAMPLES, "constant()"]),
+    *(rfrope.kernel(family, scale=(8.0, 9.0), ndim=2) for family in ("gaussian", "cauchy", "matern", "exponential")),
+    *(rfrope.kernel(family, scale=(8.0, 9.0, 10.0), ndim=3) for family in ("gaussian", "cauchy", "matern")),
+    *(
+        MIXED,
+        MIXED * rfrope.kernel("sinc", bandwidth=0.1),
+        kernels.axes(MIXED, rfrope.kernel("exponential", scale=3.0)),
+    ),
+    MIXED.rescale(3.0).warp([[2.0]]),
+]
+CONTENTS = {"real": {}, "polar": {"polar": True}, "polar with a bias": WITH_BIAS}
+
+
+@pytest.mark.parametrize("contents", CONTENTS)
+@pytest.mark.parametrize("kernel", RIGHT, ids=repr)
+def test_right_kernels_pass(kernel, contents):
+    result = seeded(kernel, n_samples=2**16, **CONTENTS[contents])
     assert result.passed
     assert result.worst in result.rows
     assert abs(result.worst.z) == max(abs(row.z) for row in result.rows) < result.bound
-    assert (result.n_pairs, result.n_blocks, result.kernel) == (8, 32, text)
+    assert all(len(lag) == kernel.ndim for lag in result.lags)
+    polar = contents != "real"
+    assert (result.n_pairs, result.n_blocks, result.kernel) == (8, 64 if polar else 32, repr(kernel))
+    assert result.polar is result.to_dict()["polar"] is polar
+    assert ("8 polar pairs" in str(result)) == polar
 
 
-WITH_BIAS = {"polar": True, "shift": BIAS}
 SEEN = ("gauss", "cauchy", "sinc", "per", "shell")
 FEW = ["gaussian(scale=32.0)", "sinc(bandwidth=0.1)", "shell(radius=0.1)"]
-
-
 CASES = [*((text, {}) for text in EXAMPLES), *((text, WITH_BIAS) for text in FEW)]
 
 
@@ -96,35 +114,6 @@ def test_default_lags_lie_off_the_axes_so_that_independent_axes_fail():
     assert seeded(apart, lags=[[-8.0, 0.0], [0.0, -8.0], [-16.0, 0.0]], **SMALL).passed
 
 
-@pytest.mark.parametrize("family", ["gaussian", "cauchy", "matern", "exponential"])
-@pytest.mark.parametrize("ndim", [2, 3])
-def test_kernels_of_several_axes_pass(family, ndim):
-    result = seeded(rfrope.kernel(family, scale=tuple(8.0 + axis for axis in range(ndim)), ndim=ndim), **SMALL)
-    assert result.passed
-    assert all(len(lag) == ndim for lag in result.lags)
-
-
-def test_the_algebra_passes():
-    law = kernels.mixture([0.4, 0.6], [rfrope.kernel("gaussian", scale=4.0), rfrope.kernel("cauchy", scale=9.0)])
-    assert seeded(law, **SMALL).passed
-    assert seeded(law * rfrope.kernel("sinc", bandwidth=0.1), **SMALL).passed
-    assert seeded(kernels.axes(law, rfrope.kernel("exponential", scale=3.0)), **SMALL).passed
-    assert seeded(law.rescale(3.0).warp([[2.0]]), **SMALL).passed
-
-
-# -- polar contents ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("text", [*EXAMPLES, "constant()", "gaussian(scale=8, ndim=2)"])
-@pytest.mark.parametrize("shift", [None, BIAS], ids=["plain", "biased"])
-def test_polar_contents_of_every_registered_example_pass(text, shift):
-    result = seeded(text, polar=True, shift=shift, n_samples=2**16)
-    assert result.passed
-    assert (result.n_pairs, result.n_blocks, result.polar) == (8, 64, True)
-    assert "8 polar pairs" in str(result)
-    assert result.to_dict()["polar"] is True
-
-
 POLAR_MISTAKES = {
     "mean without delta": ("polar_score", lambda *a, shift: polar_score(*a)),
     "mean with sin delta": ("polar_score", lambda *a, shift: polar_score(*a, shift=0.5 * math.pi - shift)),
@@ -164,39 +153,27 @@ def test_polar_contents_are_magnitudes_of_any_width():
 # -- what a result holds -----------------------------------------------------------------------------------------------
 
 
-def test_rows_hold_every_comparison_once():
-    q, k = example_pairs()
-    result = seeded("cauchy(scale=24)", q=q[:3], k=k[:3], lags=[-2.0, 5.0], rng=3, **SMALL)
-    got = [(row.lag, row.quantity, row.pair) for row in result.rows]
-    wanted = {
-        (lag, quantity, pair)
-        for lag in ((-2.0,), (5.0,))
-        for quantity in QUANTITIES
-        for pair in ((0, 1, 2) if quantity in ("E S", "Var S") else (None,))
-    }
-    assert len(got) == len(set(got)) == 2 * (3 + 2 * 3)
-    assert set(got) == wanted
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_rows_hold_every_comparison_once_with_its_closed_form_and_z(pairing):
+    q, k = (v[:3] for v in example_pairs())
+    lags, law = [-2.0, 5.0], kernels.parse("cauchy(scale=24)")
+    result = seeded(law, q=q, k=k, lags=lags, rng=3, pairing=pairing, **SMALL)
+    wanted = {("E sin", None, lag): 0.0 for lag in lags}
+    wanted |= {("Φ", None, lag): 1.0 / (1.0 + (lag / 24.0) ** 2) for lag in lags}
+    wanted |= {("Φ₂", None, lag): 1.0 / (1.0 + (lag / 12.0) ** 2) for lag in lags}
+    for name, moment in (("E S", rfrope.expected_score), ("Var S", rfrope.score_variance)):
+        for pair, lag in itertools.product(range(3), lags):
+            wanted[name, pair, lag] = moment(q[pair], k[pair], lag, law, pairing=pairing)
+    found = {(row.quantity, row.pair, *row.lag): row.closed_form for row in result.rows}
+    assert found == pytest.approx(wanted, rel=1e-13)
+    assert len(result.rows) == len(wanted)
+    assert {row.quantity for row in result.rows} == {*QUANTITIES}
+    for row in result.rows:
+        assert row.z == pytest.approx((row.estimate - row.closed_form) / row.stderr)
+    errors = [np.median(rfrope.moments.relative_error(q, k, lag, law, pairing=pairing)) for lag in lags]
+    assert result.spread == pytest.approx(errors)
     assert result.lags == ((-2.0,), (5.0,))
     assert (result.n_samples, result.n_trials, result.n_blocks, result.n_pairs) == (2**14, 2**11, 32, 3)
-
-
-def test_closed_forms_and_z_are_what_they_say():
-    q, k = example_pairs()
-    lags = [-2.0, 5.0]
-    result = seeded("cauchy(scale=24)", q=q, k=k, lags=lags, **SMALL)
-    law = kernels.parse("cauchy(scale=24)")
-    for row in result.rows:
-        lag = row.lag[0]
-        pair = 0 if row.pair is None else row.pair
-        wanted = {
-            "Φ": 1.0 / (1.0 + (lag / 24.0) ** 2),
-            "Φ₂": 1.0 / (1.0 + (lag / 12.0) ** 2),
-            "E sin": 0.0,
-            "E S": rfrope.expected_score(q[pair], k[pair], lag, law),
-            "Var S": rfrope.score_variance(q[pair], k[pair], lag, law),
-        }[row.quantity]
-        assert row.closed_form == pytest.approx(wanted, rel=1e-13)
-        assert row.z == pytest.approx((row.estimate - row.closed_form) / row.stderr)
 
 
 def test_the_bound_is_bonferronis():
@@ -204,15 +181,6 @@ def test_the_bound_is_bonferronis():
         result = seeded("gaussian", alpha=alpha, **SMALL)
         assert result.alpha == alpha
         assert result.bound == pytest.approx(stats.norm.isf(alpha / (2.0 * len(result.rows))), rel=1e-9)
-
-
-def test_spread_is_the_median_of_the_relative_error():
-    q, k = example_pairs()
-    result = seeded("gaussian(scale=32)", **SMALL)
-    for lag, spread in zip(result.lags, result.spread, strict=True):
-        wanted = np.median(rfrope.moments.relative_error(q, k, lag[0], "gaussian(scale=32)"))
-        assert spread == pytest.approx(float(wanted))
-    assert min(result.spread) > 1.0  # one draw says little on real vectors, and the result says so
 
 
 def result_of(*zs: float) -> Validation:
@@ -278,16 +246,6 @@ def test_n_blocks_takes_the_first_blocks(pairing):
     for ours, theirs in zip(few.rows, by_hand.rows, strict=True):
         assert ours.closed_form == pytest.approx(theirs.closed_form, rel=1e-12)
         assert ours.estimate == pytest.approx(theirs.estimate, rel=1e-9)
-
-
-def test_pairing_reaches_the_score():
-    rows = {p: seeded("gaussian", pairing=p, **SMALL).rows for p in ("half", "interleaved")}
-    means, variances = (
-        [[row.closed_form for row in rows[p] if row.quantity == quantity] for p in rows]
-        for quantity in ("E S", "Var S")
-    )
-    assert means[0] == pytest.approx(means[1], rel=1e-9)
-    assert variances[0] != pytest.approx(variances[1], rel=1e-3)
 
 
 DEGENERATE = {  # arguments, and the spread where nothing varies

@@ -71,7 +71,7 @@ def test_kills_during_save_lose_nothing(tmp_path, suffix):
     while len(found) <= 20 or len(set(found)) < 2:  # until they were writing, on a busy machine, too
         writer = forked(lambda: saved_forever(path, found[-1], begun))
         os.read(ready, 1)
-        time.sleep(chosen.uniform(0.0, 0.03))
+        time.sleep(chosen.uniform(0.0, 0.003 * len(found)))
         os.kill(writer, signal.SIGKILL)
         assert code_of(writer) == -signal.SIGKILL
         found.append(whole(path))
