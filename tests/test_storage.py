@@ -410,7 +410,7 @@ def test_a_temporary_file_never_opens_one_that_is_there(path, monkeypatch):
     assert other.read_text() == "precious"
 
 
-def test_only_old_files_of_a_writer_are_removed_as_left_behind(path):
+def test_only_files_are_removed_as_left_behind(path):
     """Whatever has such a name: a link, what it leads to, a folder, a file of today; nor a file of another name."""
     folder = path.parent
     names = {name: folder / f".rfrope-{name}.tmp" for name in ("file", "link", "folder", "fresh")}

@@ -154,7 +154,7 @@ def test_polar_contents_are_magnitudes_of_any_width():
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])
-def test_rows_hold_every_comparison_once_with_its_closed_form_and_z(pairing):
+def test_rows_hold_every_comparison_once(pairing):
     q, k = (v[:3] for v in example_pairs())
     lags, law = [-2.0, 5.0], kernels.parse("cauchy(scale=24)")
     result = seeded(law, q=q, k=k, lags=lags, rng=3, pairing=pairing, **SMALL)
