@@ -10,7 +10,7 @@ import sys
 import bad_input
 import numpy as np
 import pytest
-from test_public_api import OFFERED
+from public import OFFERED
 
 import rfrope
 from rfrope import analysis, heads, models, moments, rotation

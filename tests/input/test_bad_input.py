@@ -7,19 +7,20 @@ files stay as they were. What is taken gives the same as in its plain form.
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import sys
 
 import bad_commands
 import bad_input
+import calls
 import numpy as np
 import pytest
 from campaign import campaign
 
 import rfrope
-from rfrope import bochner, exports, frequencies, heads, rotation
+from rfrope import cli
+from rfrope._core.arguments import show
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are Linux's"),
@@ -28,7 +29,7 @@ pytestmark = [
 SHARE = float(os.environ.get("RFROPE_SHARE", "0.2"))  # of all pairs of an argument and a value; 1 is the whole table
 QUICK = 0.02  # in the suite
 SEED = 20261122
-NAMES = bad_input.names()
+NAMES = calls.names()
 SLOW = ("plan", "summarise", "optimise", "conformance", "fit_kernel", "nearest", "from_function")
 
 
@@ -43,11 +44,6 @@ def state(folder, arguments):
     return files, None if arguments.get("out") is None else arguments["out"].tobytes()
 
 
-def test_every_public_function_and_method_has_a_call(folder):
-    modules = {name for name in NAMES if "Embedding" in name}  # PyTorch need not be there
-    assert {*bad_input.calls(folder)} | modules == {*NAMES}
-
-
 @pytest.mark.parametrize(
     ("name", "share"),
     [
@@ -57,23 +53,22 @@ def test_every_public_function_and_method_has_a_call(folder):
 )
 def test_wrong_values_are_taken_rightly_or_refused_clearly(name, share, folder, monkeypatch):
     monkeypatch.chdir(folder)
-    plotting = pytest.importorskip("matplotlib.pyplot") if name.startswith("plotting") else None
-    table = bad_input.calls(folder)
+    if name.startswith("plotting"):
+        pytest.importorskip("matplotlib.pyplot")
+    table = calls.calls(folder)
     if name not in table:
         pytest.skip("torch is not installed")
     function, arguments = table[name]
-    bad_input.called(function, arguments)  # it works
+    calls.called(function, arguments)  # it works
     faults, chosen = [], random.Random(f"{SEED} {name}")
-    for argument, kind, value, plain in bad_input.pairs(name, function, arguments):
+    for argument, value, plain in bad_input.pairs(name, function, arguments):
         if chosen.random() > share:
             continue
         before = state(folder, arguments)
         refused, fault = bad_input.judged(function, arguments, argument, value, plain)
-        faults += [f"{argument} = {kind}: {fault}"] if fault else []
+        faults += [f"{argument} = {show(value)}: {fault}"] if fault else []
         if refused and state(folder, arguments) != before:
-            faults.append(f"{argument} = {kind}: it was refused, but files or out are not as they were")
-    if plotting:
-        plotting.close("all")
+            faults.append(f"{argument} = {show(value)}: it was refused, but files or out are not as they were")
     assert not faults, "\n".join(faults)
 
 
@@ -91,9 +86,9 @@ def _masked(value):
 
 def test_a_mask_is_never_dropped(folder):
     """Of the arguments that are arrays, of any call."""
-    table, kept = bad_input.calls(folder), []
+    table, kept = calls.calls(folder), []
     buffers = {"cos_cached": np.ones((3, 4)), "sin_cached": np.zeros((3, 4))}
-    others = [(rfrope.models.audit, {"what": what, "rope": bad_input.ROPE}) for what in (buffers, (*buffers.values(),))]
+    others = [(rfrope.models.audit, {"what": what, "rope": calls.ROPE}) for what in (buffers, (*buffers.values(),))]
     for function, arguments in [*table.values(), *others]:
         for name, value in arguments.items():
             for masked in _masked(value) if name != "out" else _masked(value)[:1]:
@@ -110,8 +105,9 @@ def test_a_mask_is_never_dropped(folder):
 def test_tensors_whose_sign_is_pending_count_as_what_they_are(name, folder):
     """As the imaginary part of a conjugate: NumPy cannot see such memory. One alone, and beside other tensors."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    plotting = pytest.importorskip("matplotlib.pyplot") if name.startswith("plotting") else None
-    function, arguments = bad_input.calls(folder)[name]
+    if name.startswith("plotting"):
+        pytest.importorskip("matplotlib.pyplot")
+    function, arguments = calls.calls(folder)[name]
     floats = {key: value for key, value in arguments.items() if key != "out" and bad_input.is_numeric(value)}
     tensors = {key: torch.as_tensor(np.array(value, np.float64)) for key, value in floats.items()}
     faults = []
@@ -121,8 +117,6 @@ def test_tensors_whose_sign_is_pending_count_as_what_they_are(name, folder):
             assert pending.is_neg()
             _, fault = bad_input.judged(function, others, key, pending, plain)
             faults += [f"{key}: {fault}"] if "RuntimeError" in fault or "plain form gives" in fault else []
-    if plotting:
-        plotting.close("all")
     assert not faults, "\n".join(faults)
 
 
@@ -135,6 +129,7 @@ def test_tensors_whose_sign_is_pending_count_as_what_they_are(name, folder):
 )
 def test_wrong_words_of_the_command_line(command, share, folder, monkeypatch):
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(cli, "say_compiling", lambda: None)  # whatever is compiled here
     if command in ("heads", "tune"):
         pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
         import saved_models
@@ -149,75 +144,3 @@ def test_wrong_words_of_the_command_line(command, share, folder, monkeypatch):
             fault = bad_commands.fault(command, name, names, changed, word)
             faults += [f"{name} = {word:.60}: {fault}"] if fault else []
     assert not faults, "\n".join(faults)
-
-
-# -- the table can fail ------------------------------------------------------------------------------------------------
-
-
-def raises(error):
-    raise error
-
-
-FAULTS = {
-    "does not name it": lambda n, out=None: raises(ValueError("no")),
-    "does not name it: ValueError": lambda n, out=None: raises(ValueError("out is 3; expected an array")),
-    "too long": lambda n: raises(ValueError("n is " + "a" * 4000)),
-    "/numpy/": lambda n: np.reshape(np.zeros(3), n),
-    "KeyError": lambda n: {}[n],
-    "MemoryError": lambda n: np.ones(2**31),
-    "it is taken, and gives NaN": lambda n: math.nan,
-    "its plain form gives": lambda n: np.asarray(n).ndim,
-    "in its plain form refused": lambda n: n if isinstance(n, tuple) else raises(ValueError("n")),
-}
-
-
-@pytest.mark.parametrize("text", FAULTS)
-def test_faults_are_seen(text):
-    value = (2, 2)
-    _, fault = bad_input.judged(FAULTS[text], {}, "n", value, 4.0 if "plain" in text else value)
-    assert text in fault
-
-
-def test_a_hang_is_seen():
-    def hangs():
-        while True:
-            pass
-
-    with pytest.raises(bad_input.HungError), bad_input.watched(1):
-        hangs()
-
-
-# -- what the table found ----------------------------------------------------------------------------------------------
-
-X, LADDER = bad_input.X, bad_input.LADDER
-FOUND = {
-    "shift": (
-        lambda: rfrope.rotate(X, np.arange(3), LADDER, shift=np.ones((5, 1, 4))),
-        "phases from positions and shift",
-    ),
-    "scale": (lambda: rfrope.rotate_by_phases(X, X[:, :4], scale=np.ones((5, 1, 1))), "phases from phases and scale"),
-    "sets": (
-        lambda: rfrope.rotate(X, np.ones((3, 1)), np.ones((5, 4, 1))),
-        "phases from positions and frequencies have",
-    ),
-    "old": (lambda: rotation.rerotate(X, np.arange(3), np.ones((1, 4, 1)), LADDER), "frequencies of old of shape"),
-    "of frequencies": (
-        lambda: heads.shifted_mean_kernel(1, [1.0, 2.0], [0.0] * 3),
-        "^shift and the phases from lags and frequencies do not broadcast",
-    ),
-    "centre": (lambda: frequencies.xpos_scales([0], 2, centre=1e9), "565 times scale_base from centre"),
-    "support": (lambda: bochner.from_density(np.exp, support={1, 2}), "^support is {1, 2}; expected two numbers"),
-    "part": (lambda: exports.write("a.json", bad_input.ROPE, "vllm", part="x"), "^part is 'x', but model is None"),
-    "wide queries": (
-        lambda: rfrope.Rope(LADDER, head_dim=8).scores(np.ones((3, 10)), np.ones((3, 10)), np.arange(3), np.arange(3)),
-        "^q has 10 features, but head_dim is 8",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", FOUND)
-def test_what_was_unclear_is_clear(case, folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    call, message = FOUND[case]
-    with pytest.raises((TypeError, ValueError), match=message):
-        call()

@@ -42,42 +42,24 @@ def test_printable_keeps_what_it_is_asked_to_keep():
     assert printable("a\nb\tc", "\n") == "a\nb\\tc"
 
 
-def test_a_rope_of_frequencies_of_unknown_number_is_refused():
-    dask = pytest.importorskip("dask.array")
-    x = dask.ones(8, chunks=4)
-    with pytest.raises(ValueError, match=r"^frequencies has lengths that are not known; expected known ones: freq"):
-        rfrope.Rope(x[x > 0.0])
-    with pytest.raises(ValueError, match=r"^x has lengths that are not known"):
-        rfrope.rotate(dask.ones((8, 4))[x > 0.0], 3, [1.0])
-    assert rfrope.Rope(x[x > 0.0].compute_chunk_sizes()).head_dim == 16
-
-
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_nested_tensors_are_refused_by_name_in_methods_too():
+def test_nested_tensors_are_refused_by_calls_that_are_prepared_too():
     torch = pytest.importorskip("torch")
     from rfrope.layers.torch import RotaryEmbedding
 
-    x, at = torch.ones(1, 2, 3, 8), torch.arange(3)
-    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-    rope = rfrope.Rope([1.0, 0.5, 0.25, 0.125])
-    last = rfrope.Rope(rope.frequencies, source={"turned": "last"})
-    module = RotaryEmbedding(rope)
-    for warm in (1, 2, 3):  # the last of these are quick
-        rope.rotate(x, at), module(x, x, at), warm
-    calls = {
-        "x": [lambda: rope.rotate(nested, at), lambda: last.rotate(nested, at)],
-        "positions": [lambda: rope.rotate(x, nested), lambda: rope.table(nested), lambda: module(x, x, nested)],
-        "q": [lambda: rope.scores(nested, x, at, at), lambda: module(nested, x, at)],
-        "k": [lambda: rope.scores(x, nested, at, at), lambda: module(x, nested, at)],
-        "lags": [lambda: rfrope.kernel("gaussian").phi(nested)],
-        "u": [lambda: rfrope.kernel("gaussian").transport(nested)],
-        "matrix": [lambda: rfrope.kernel("gaussian").warp(nested)],
-        "frequencies": [lambda: rfrope.Rope(nested)],
-    }
-    for name, several in calls.items():
-        for call in several:
-            with pytest.raises(TypeError, match=f"^{name} is a nested tensor; expected a dense one"):
-                call()
+    x, at, rope = torch.ones(1, 2, 3, 8), torch.arange(3), rfrope.Rope([1.0, 0.5, 0.25, 0.125])
+    nested, module = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), RotaryEmbedding(rope)
+    for _ in range(3):  # the last of these are quick
+        rope.rotate(x, at), module(x, x, at)
+    for name, call in (
+        ("x", lambda: rope.rotate(nested, at)),
+        ("positions", lambda: rope.rotate(x, nested)),
+        ("q", lambda: module(nested, x, at)),
+        ("k", lambda: module(x, nested, at)),
+        ("positions", lambda: module(x, x, nested)),
+    ):
+        with pytest.raises(TypeError, match=f"^{name} is a nested tensor; expected a dense one"):
+            call()
 
 
 NO_THREADS = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import importlib.util
+import importlib
 import multiprocessing
 import os
 import pathlib
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from campaign import HANGS, campaign
+from packages import installed
 
 import rfrope
 
@@ -35,12 +36,6 @@ def serial():
     return estimate()
 
 
-def needs(name):
-    if importlib.util.find_spec(name) is None:
-        pytest.skip(f"{name} is not installed")
-    return importlib.import_module(name)
-
-
 @contextlib.contextmanager
 def spawned(count):
     with concurrent.futures.ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -49,7 +44,7 @@ def spawned(count):
 
 @contextlib.contextmanager
 def of_loky(count):
-    pool = needs("loky").ProcessPoolExecutor(count)
+    pool = installed("loky").ProcessPoolExecutor(count)
     try:
         yield pool
     finally:
@@ -57,24 +52,18 @@ def of_loky(count):
 
 
 @contextlib.contextmanager
-def cluster(count):
-    distributed = needs("distributed")
+def of_dask(count):
+    distributed = installed("distributed")
     with (
         distributed.LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None) as workers,
         distributed.Client(workers) as client,
     ):
-        yield client
-
-
-@contextlib.contextmanager
-def of_dask(count):
-    with cluster(count) as client:
         yield client.get_executor()
 
 
 @contextlib.contextmanager
 def of_ray(count):
-    ray = needs("ray")
+    ray = installed("ray")
     ray.init(num_cpus=count, include_dashboard=False, logging_level="ERROR")
     try:
         with importlib.import_module("ray.util.multiprocessing").Pool(count) as pool:
@@ -97,9 +86,13 @@ def test_any_number_of_workers_gives_the_same_bits(engine, count, serial):
 
 MPI = """
 import sys
-sys.path[:0] = {paths!r}
+sys.path.insert(0, {root!r})
+import rfrope
 from mpi4py.futures import MPIPoolExecutor
-from test_executors import estimate
+
+def estimate(executor=None):
+    found = rfrope.estimate_kernel([-9.0, 0.0], "cauchy(scale=9)", n_samples=2**20 + 1, rng=1, executor=executor)
+    return found.value.tobytes() + found.stderr.tobytes()
 
 if __name__ == "__main__":
     with MPIPoolExecutor({count}) as pool:
@@ -110,17 +103,11 @@ if __name__ == "__main__":
 @campaign
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_mpi_gives_the_same_bits(count, tmp_path):
-    needs("mpi4py")
-    try:
-        importlib.import_module("mpi4py.MPI")
-    except (ImportError, RuntimeError) as error:
-        pytest.skip(f"no MPI library: {error}".partition("\n")[0])
+    installed("mpi4py.MPI")
     script = tmp_path / "pool.py"
-    paths = [str(ROOT), *(str(ROOT / "tests" / one) for one in ("", "support", "libraries"))]
-    script.write_text(MPI.format(paths=paths, count=count), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "mpi4py.futures", script], capture_output=True, text=True, timeout=HANGS, check=False
-    )
+    script.write_text(MPI.format(root=str(ROOT), count=count), encoding="utf-8")
+    command = [sys.executable, "-m", "mpi4py.futures", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANGS, check=False)
     assert done.stdout == "True\n", done.stderr[-2000:]
 
 
@@ -162,14 +149,3 @@ def test_dask_does_the_work_of_a_killed_worker_again(tmp_path, serial):
     with of_dask(2) as executor:
         assert estimate(killing(executor, tmp_path / "killed", 6 * 2**16)) == serial
     assert (tmp_path / "killed").exists()
-
-
-def test_futures_are_refused_with_what_to_type():
-    """``Client.map`` of Dask and ``Pool.map_async`` give futures at once."""
-
-    class Client:
-        def map(self, task, spans):
-            return [concurrent.futures.Future() for _ in spans]
-
-    with pytest.raises(TypeError, match=r"executor returned <Future.*pass client\.get_executor\(\) of a Dask client"):
-        estimate(Client())

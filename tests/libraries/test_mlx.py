@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import support
-import test_support
 from conftest import library
 
 import rfrope
@@ -104,9 +102,3 @@ def test_running_sums_in_parts_and_their_gradients(place):
     assert mx.array_equal(end, last)
     slope = mx.grad(lambda r: rfrope.rotation.cumulative_phases(r)[0][:, 0].sum())(mx.array(rates[:4]))
     np.testing.assert_array_equal(np.array(slope), [[4, 0, 0], [3, 0, 0], [2, 0, 0], [1, 0, 0]])
-
-
-@pytest.mark.parametrize("name", test_support.NAMES)
-def test_its_column_in_the_table_of_support(name):
-    found = "no" if name in support.MODELS else support.on_mlx(name)
-    assert test_support.ROWS[1 + test_support.NAMES.index(name)][support.HEADS.index("MLX")] == found

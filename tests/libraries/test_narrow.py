@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import calls
 import numpy as np
 import pytest
-import test_device
 from campaign import sparse
 from conftest import library
 
@@ -15,7 +15,7 @@ from rfrope._core import array, dispatch, libraries
 from rfrope.rotation import turning
 
 torch = library("torch").module
-CALLS = test_device.CALLS | test_device.FROM_HOST | test_device.TO_HOST
+CALLS = calls.CALLS | calls.FROM_HOST | calls.TO_HOST
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:[a-z_]* has dtype"),
@@ -46,7 +46,7 @@ def without_float64(request, monkeypatch):
     def widest(xp, device=None):
         return torch.float32 if array.name_of(xp) == "torch" else real(xp, device)
 
-    test_device.bad_input.calls(test_device.FOLDER)  # made before there is no float64
+    calls.calls(calls.FOLDER)  # made before there is no float64
     monkeypatch.setattr(array, "widest_float", widest)
     monkeypatch.setattr(dispatch, "find", lambda backend: find(backend) if backend.place == "torch" else None)
     monkeypatch.setattr(dispatch, "_FOUND", {})
@@ -74,33 +74,31 @@ def test_a_device_without_float64(name, without_float64):
         assert getattr(found, "dtype", None) not in (torch.float64, torch.complex128)
 
 
-@pytest.mark.parametrize("learnable", [False, "frequencies", "factors"])
-def test_the_module_on_a_device_without_float64(learnable, without_float64):
+LINE, SETS = rfrope.geometric(8), rfrope.sample("gaussian(scale=32)", 8, rng=0, heads=2)
+MODULES = {  # frequencies, what is learned of them, and a factor
+    "fixed": (LINE, False, 1.0),
+    "sets": (SETS, False, 1.5),
+    "frequencies": (LINE.astype(np.float32), "frequencies", 1.0),
+    "factors": (LINE.astype(np.float32), "factors", 1.0),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_module_on_a_device_without_float64(name, without_float64):
     """Whole positions stay exact there, as far as 32 bits go: the turns wrap as integers."""
-    frequencies = rfrope.geometric(8)
-    rope = frequencies.astype(np.float32) if learnable else frequencies
+    omega, learnable, factor = MODULES[name]
     with torch.utils._python_dispatch._disable_current_modes():  # it is made on the CPU
-        module = rfrope.layers.torch.RotaryEmbedding(rope, learnable)
+        module = rfrope.layers.torch.RotaryEmbedding(rfrope.Rope(omega, attention_factor=factor), learnable)
         module._moved = lambda name, device, held={}: held.setdefault(name, moved(module, name))
     q, k = torch.randn(1, 4, 3, 16, requires_grad=True), torch.randn(1, 2, 3, 16)
+    of_queries = np.repeat(omega, 2, axis=0) if omega.ndim > 1 else omega
     for offset in (0, 1_000_000) if not learnable else (0,):
-        turned = module(q, k, offset=offset)[0].detach().numpy()
-        exact = rfrope.rotate(q.detach().numpy().astype(np.float64), np.arange(3) + offset, frequencies)
-        np.testing.assert_allclose(turned, exact, rtol=0, atol=2e-6)
+        at = np.arange(3)[:, None] + offset if omega.ndim > 1 else np.arange(3) + offset
+        for x, turned, sets in zip((q, k), module(q, k, offset=offset), (of_queries, omega), strict=True):
+            exact = rfrope.rotate(x.detach().numpy().astype(np.float64), at, sets.astype(np.float64), scale=factor)
+            np.testing.assert_allclose(turned.detach().numpy(), exact, rtol=0, atol=2e-6)
     module(q, k)[0].sum().backward()
     assert q.grad.isfinite().all()
-
-
-def test_sets_for_each_head_on_a_device_without_float64(without_float64):
-    sets = rfrope.sample("gaussian(scale=32)", 8, rng=0, heads=2)
-    with torch.utils._python_dispatch._disable_current_modes():
-        module = rfrope.layers.torch.RotaryEmbedding(rfrope.Rope(sets, attention_factor=1.5))
-        module._moved = lambda name, device, held={}: held.setdefault(name, moved(module, name))
-    q, k = torch.randn(1, 6, 3, 16), torch.randn(1, 2, 3, 16)
-    turned, of_queries = module(q, k, offset=70_000), np.repeat(sets, 3, axis=0)
-    for x, found, omega in zip((q, k), turned, (of_queries, sets), strict=True):
-        exact = rfrope.rotate(x.numpy().astype(np.float64), np.arange(3)[:, None] + 70_000, omega, scale=1.5)
-        np.testing.assert_allclose(found.numpy(), exact, rtol=0, atol=2e-6)
 
 
 def moved(module, name):

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from bad_input import CONFIG, ROPE, watched
+from bad_input import watched
+from calls import CONFIG, ROPE
 
 import rfrope
 from rfrope import cli

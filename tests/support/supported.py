@@ -7,23 +7,25 @@ import dataclasses
 import importlib.util
 import inspect
 import itertools
+import pathlib
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import calls
 import numpy as np
-import test_device
 from conftest import library
 
+TABLE = pathlib.Path(__file__).parents[2] / "docs" / "support.inc"
 HEADS = ("Function", "PyTorch", "JAX", "jax.jit", "Dask", "MLX", "On a device")
-CALLS = test_device.TO_HOST | test_device.FROM_HOST | test_device.CALLS
-NONE = {name for name, f in test_device.public_functions().items() if not test_device.takes_arrays(name, f)}
+CALLS = calls.TO_HOST | calls.FROM_HOST | calls.CALLS
+NONE = calls.SHORT.keys() - calls.TAKING | {"data.smollm2_heads", "validation.example_pairs"}
 READING = {f"integrations.transformers.{name}" for name in ("atlas", "read_heads")}
 MODELS = {f"integrations.transformers.{name}" for name in ("register", "replace_rotary", "tune", "use_polar")} | READING
 MODELS |= {"layers.torch.RotaryEmbedding", "layers.tuning.tune_modules"}
 MOST = 12  # results of a call that are looked at
+NOTHING, MAKES = "takes no arrays", "makes them (``xp=``)"
 STAYS, DRAWN, HOST = "stays there", "numbers come from the host", "uses the host"
-BOTH = f"{STAYS}; {HOST} by some options"
 
 
 class Computed(Exception):
@@ -31,16 +33,8 @@ class Computed(Exception):
 
 
 def refuses(*_: Any, **__: Any) -> None:
+    """Compute nothing."""
     raise Computed
-
-
-def placed(name: str) -> Any:
-    lib = library(name)
-
-    def place(values: Any, dtype: str | None = None) -> Any:
-        return lib(np.array(values, dtype=dtype))
-
-    return place
 
 
 def results(name: str, place: Any) -> list[Any]:
@@ -57,37 +51,37 @@ def results(name: str, place: Any) -> list[Any]:
             if "cannot be written to" not in str(error):
                 raise
             found.append(place(0.0))
-    return found
+    return [one for one in found if hasattr(one, "shape")]
 
 
 def eagerly(name: str, of: str) -> str:
-    """Whether all results that are arrays are of the library that was given."""
+    """Whether all results that are arrays are of the library that was given; MLX lacks what some functions ask for."""
     lib = library(of)
-    found = [one for one in results(name, placed(of)) if hasattr(one, "shape")]
+    try:
+        found = results(name, lib)
+    except (TypeError, AttributeError, ValueError):
+        if of != "mlx":
+            raise
+        return "no"
     if not found:
         return "yes; plain numbers"
     return "yes" if all(lib.owns(one) for one in found) else "yes; NumPy's arrays"
 
 
-def traced(name: str) -> str:
+def traced(name: str, of: str) -> str:
+    """Whether JAX makes a graph of a call, without values."""
+    lib, kept = library(of), []
     import jax
-
-    kept: list[Any] = []
 
     def keeping(values: Any, dtype: str | None = None) -> Any:
         kept.append(np.array(values, dtype=dtype))
-        return jax.numpy.asarray(kept[-1])
-
-    results(name, keeping)
+        return lib(kept[-1])
 
     def function(*arrays: Any) -> Any:
         rest = iter(arrays)
+        return results(name, lambda values, dtype=None: next(rest, jax.numpy.zeros(())))
 
-        def next_of(values: Any, dtype: str | None = None) -> Any:
-            return next(rest, jax.numpy.zeros(()))
-
-        return [one for one in results(name, next_of) if hasattr(one, "shape")]
-
+    results(name, keeping)
     try:
         jax.make_jaxpr(function)(*kept)
     except (TypeError, jax.errors.JAXTypeError):
@@ -95,62 +89,47 @@ def traced(name: str) -> str:
     return "yes"
 
 
-def lazily(name: str) -> str:
-    lib, place = library("dask"), placed("dask")  # each sets the scheduler
+def lazily(name: str, of: str) -> str:
+    """Whether Dask computes nothing while the graph is built."""
+    lib = library(of)  # it sets the scheduler
     import dask
 
     with dask.config.set(scheduler=refuses), contextlib.suppress(Computed):
-        found = [one for one in results(name, place) if hasattr(one, "shape")]
+        found = results(name, lib)
         return "lazy" if found and all(lib.owns(one) for one in found) else "computes"
     return "computes"
 
 
-def on_mlx(name: str) -> str | None:
-    """What MLX's arrays give, of which some functions ask more than they have; None where MLX is not installed."""
-    if importlib.util.find_spec("mlx") is None:
-        return None
-    try:
-        return making(name, "mlx") if name in NONE else eagerly(name, "mlx")
-    except (TypeError, AttributeError, ValueError):
-        return "no"
+def making(name: str, of: str) -> str:
+    """Whether a function that takes no arrays makes some of the library that ``xp=`` names."""
+    if name not in calls.MADE_ON_HOST:
+        function = calls.SHORT.get(name)
+        assert name in calls.ASKING or function is None or "xp" not in inspect.signature(function).parameters
+        return NOTHING
+    lib = library(of)
+    assert lib.owns(calls.MADE_ON_HOST[name](lib.module, None))
+    return MAKES
 
 
 def row(name: str) -> tuple[str | None, ...]:
-    """A function's row."""
+    """A function's row, with None where a library is not installed."""
+
+    def found(of: str, find: Callable[[str, str], str]) -> str | None:
+        return None if importlib.util.find_spec(of) is None else find(name, of)
+
     if name in MODELS:
-        last = "takes no arrays" if "register" in name else HOST if name in READING else STAYS
-        return (f"``{name}``", "of its models", "no", "no", "no", "no", last)
-    if name in NONE:
-        made = (making(name, of) for of in ("torch", "jax"))
-        return (f"``{name}``", *made, "takes no arrays", last_of_none(name)[0], on_mlx(name), last_of_none(name)[1])
-    stays = BOTH if name in test_device.TO_HOST else STAYS
-    device = DRAWN if name in test_device.FROM_HOST else stays if name in test_device.CALLS else HOST
-    return (
-        f"``{name}``",
-        eagerly(name, "torch"),
-        eagerly(name, "jax"),
-        traced(name),
-        lazily(name),
-        on_mlx(name),
-        device,
-    )
-
-
-def making(name: str, of: str) -> str:
-    """Whether a function that takes no arrays makes some of the library that ``xp=`` names."""
-    call = test_device.MADE_ON_HOST.get(name)
-    if call is None:
-        parameters = inspect.signature(test_device.public_functions()[name]).parameters
-        assert name in test_device.ASKING or "xp" not in parameters
-        return "takes no arrays"
-    lib = library(of)
-    assert lib.owns(call(lib.module, None))
-    return "makes them (``xp=``)"
-
-
-def last_of_none(name: str) -> tuple[str, str]:
-    makes = name in test_device.MADE_ON_HOST
-    return "makes them (``xp=``)" if makes else "takes no arrays", "made on the host" if makes else "takes no arrays"
+        last = NOTHING if "register" in name else HOST if name in READING else STAYS
+        cells = ["of its models", "no", "no", "no", "no", last]
+    elif name in NONE:
+        makes = name in calls.MADE_ON_HOST
+        dask, last = (MAKES, "made on the host") if makes else (NOTHING, NOTHING)
+        cells = [found("torch", making), found("jax", making), NOTHING, dask, found("mlx", making), last]
+    else:
+        last = f"{STAYS}; {HOST} by some options" if name in calls.TO_HOST else STAYS
+        last = DRAWN if name in calls.FROM_HOST else last if name in calls.CALLS else HOST
+        cells = [found("torch", eagerly), found("jax", eagerly), found("jax", traced), found("dask", lazily)]
+        cells += [found("mlx", eagerly), last]
+    return (f"``{name}``", *cells)
 
 
 def names() -> list[str]:
@@ -158,6 +137,7 @@ def names() -> list[str]:
     return sorted(CALLS.keys() | NONE | MODELS)
 
 
-def table() -> list[tuple[str | None, ...]]:
-    """Rows of all functions, by name."""
-    return [row(name) for name in names()]
+def kept() -> dict[str, tuple[str, ...]]:
+    """Rows of docs/support.inc, by their first cell."""
+    rows = (part.strip().split("\n     - ") for part in TABLE.read_text("utf-8").split("   * - ")[1:])
+    return {one[0].strip("`"): tuple(one) for one in rows}

@@ -6,18 +6,11 @@ import importlib
 import pathlib
 import sys
 
-sys.path[:0] = [str(pathlib.Path(__file__).parents[1] / one) for one in ("", "support", "libraries", "project")]
+sys.path[:0] = [str(pathlib.Path(__file__).parents[1] / one) for one in ("", "support")]
 supported = importlib.import_module("supported")
 
-PLACE = pathlib.Path(__file__).parents[2] / "docs" / "support.inc"
-
-
-def main() -> None:
-    lines = [".. made by tests/tables/make_support.py", "", ".. list-table::", "   :header-rows: 1", ""]
-    for row in (supported.HEADS, *supported.table()):
-        lines += [f"   {'*' if not i else ' '} - {cell}" for i, cell in enumerate(row)]
-    PLACE.write_text("\n".join([*lines, ""]), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    lines = [".. made by tests/tables/make_support.py", "", ".. list-table::", "   :header-rows: 1", ""]
+    for row in (supported.HEADS, *map(supported.row, supported.names())):
+        lines += [f"   {'*' if not i else ' '} - {cell}" for i, cell in enumerate(row)]
+    supported.TABLE.write_text("\n".join([*lines, ""]), encoding="utf-8")
