@@ -11,7 +11,7 @@ import tracemalloc
 import bad_input
 import numpy as np
 import pytest
-from test_public_api import OFFERED
+from public import OFFERED
 
 import rfrope
 from rfrope import (

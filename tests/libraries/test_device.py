@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 from conftest import library
 from problems import has_density
-from test_public_api import METHODS
+from public import METHODS
 
 import rfrope
 from rfrope import analysis, heads, kernels, montecarlo, scaling

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from campaign import campaign
-from test_public_api import FUNCTIONS
+from public import FUNCTIONS
 
 import rfrope
 from rfrope import Rope, analysis, designs, exports, features, frequencies, heads, models, rotation, scaling

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from test_public_api import FUNCTIONS
+from public import FUNCTIONS
 
 import rfrope
 from rfrope import (

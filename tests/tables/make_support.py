@@ -6,7 +6,7 @@ import importlib
 import pathlib
 import sys
 
-sys.path[:0] = [str(pathlib.Path(__file__).parents[1] / one) for one in ("", "support", "libraries", "project")]
+sys.path[:0] = [str(pathlib.Path(__file__).parents[1] / one) for one in ("", "support", "libraries")]
 supported = importlib.import_module("supported")
 
 PLACE = pathlib.Path(__file__).parents[2] / "docs" / "support.inc"
