@@ -217,6 +217,12 @@ def peak():
 
 
 @pytest.fixture
+def made(request):
+    """A config of `engine_configs.CASES`, made when its test runs: some need a comparison of engines first."""
+    return request.param()
+
+
+@pytest.fixture
 def kept_fits(monkeypatch):
     """Fits take half a second: in summaries the same frequencies are fitted once in a process."""
     monkeypatch.setattr(analysis.summary, "fit_kernel", _keeping(None))
@@ -250,28 +256,6 @@ def run(capsys, monkeypatch):
 
 # -- the suite and the campaign ----------------------------------------------------------------------------------------
 
-# CI runs the suite again with more libraries installed: what has passed without them need not pass twice
-PASSED_TO, PASSED_IN = "RFROPE_PASSED_TO", "RFROPE_PASSED_IN"  # files with a test's name in each line
-
-
-class _Passed:
-    """Writes the names of the tests that passed."""
-
-    def __init__(self, path: str) -> None:
-        self.path, self.names = pathlib.Path(path), []
-
-    def pytest_runtest_logreport(self, report):
-        if report.when == "call" and report.passed:
-            self.names.append(report.nodeid)
-
-    def pytest_sessionfinish(self):
-        self.path.write_text("\n".join(self.names), encoding="utf-8")
-
-
-def pytest_configure(config):
-    if PASSED_TO in os.environ and not hasattr(config, "workerinput"):  # the one process that hears of every test
-        config.pluginmanager.register(_Passed(os.environ[PASSED_TO]))
-
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
 def pytest_collection_modifyitems(config, items):
@@ -286,10 +270,6 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("campaign")
             if long or 2 * place >= len(chosen):
                 item.add_marker("wide")
-    if PASSED_IN in os.environ:
-        passed = set(pathlib.Path(os.environ[PASSED_IN]).read_text("utf-8").splitlines())
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
-        items[:] = [item for item in items if item.nodeid not in passed]
 
 
 def pytest_ignore_collect(collection_path):

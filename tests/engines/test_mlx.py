@@ -15,7 +15,7 @@ from ropes import KINDS, SEEDS, carried_by, check, features
 from rfrope import exports, models
 
 
-@pytest.mark.parametrize("made", CASES)
+@pytest.mark.parametrize("made", CASES, indirect=True)
 def test_configs(made):
     mx = installed("mlx.core")
     installed("mlx_lm.models.rope_utils")

@@ -35,7 +35,7 @@ def served(length: int) -> Any:
     return types.SimpleNamespace(model_config=types.SimpleNamespace(max_model_len=length))
 
 
-@pytest.mark.parametrize("made", CASES)
+@pytest.mark.parametrize("made", CASES, indirect=True)
 def test_configs(vllm, made, monkeypatch):
     torch, config_of = installed("torch"), installed("vllm.config")
     longrope = importlib.import_module(f"{vllm.__name__}.phi3_long_rope_scaled_rope")
