@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import itertools
 import math
 import pathlib
@@ -27,13 +28,17 @@ if triton_device.MISSING:
 import torch
 from triton.runtime.errors import InterpreterError
 
-from rfrope._backends.triton import kernels, launches, rotation
+from rfrope._backends.triton import kernels, launches
 
-ROOM = rotation._room
 XP = array.named_namespace(torch)
 ERROR = 6e-7  # of a feature, relative to the largest: float32 rounds the angle, cos and sin, products and their sum
 PAIRINGS = list(itertools.product(("half", "interleaved"), repeat=2))
 TOKENS, BLOCKS = 19, 6
+
+
+def rotation():
+    """Return the backend's module, which loads torch's compiler."""
+    return importlib.import_module("rfrope._backends.triton.rotation")
 
 
 def uniform(*shape, seed=0):
@@ -51,22 +56,22 @@ def frequencies(*shape, seed=3):
 @pytest.fixture(autouse=True)
 def rooms(monkeypatch):
     """Memory for results lies amid other memory, which stays as it is; and there are several tiles of tokens."""
-    made = []
+    made, own_room = [], rotation()._room
     monkeypatch.setattr(launches, "_TILE", 128)
     monkeypatch.setattr(launches, "_keep_plan", launches.plan)
 
     def room(x, width):
-        made.append(fenced(ROOM(x, width).zero_()))
+        made.append(fenced(own_room(x, width).zero_()))
         return made[-1]
 
-    monkeypatch.setattr(rotation, "_room", room)
+    monkeypatch.setattr(rotation(), "_room", room)
     yield made
     for one in made:
         assert_intact(one)
 
 
 def turned(x, angles, turn):
-    found = rotation._turned(fenced(x) if x.is_contiguous() else x, angles, turn, None)
+    found = rotation()._turned(fenced(x) if x.is_contiguous() else x, angles, turn, None)
     assert found is not None
     assert found.dtype == x.dtype
     return found
@@ -195,7 +200,7 @@ def test_steps_between_more_than_2_to_the_31_elements(name, tmp_path):
     given[which] = far_apart(given[which], axis, tmp_path)
     x, *others = given.values()
     options = launches.Options(1.0, 0, False, pairing, pairing, False, False, False)
-    rotation.turn_both_(x, None, *others, *options)
+    rotation().turn_both_(x, None, *others, *options)
     assert_rounded(x, exact, ERROR)
 
 
@@ -467,7 +472,7 @@ TO_MAGNITUDES = {"pairing": MAGNITUDES, "out_pairing": "half", "softplus": True}
 def both_sides(softplus, shift, sets):
     """Queries and keys in one launch, and gradients of all."""
     q, k, omega, shift, turn = sides(shift, sets, softplus)
-    found = rotation.rotated_both(q, k, None, omega, shift, 5, turn)
+    found = rotation().rotated_both(q, k, None, omega, shift, 5, turn)
     weights = [uniform(*one.shape, seed=8) for one in found]
     gradients = torch.autograd.grad(found, (q, k, omega, shift), [fenced(one.float()) for one in weights])
     wide = [one.detach().double().requires_grad_() for one in (q, k)]
