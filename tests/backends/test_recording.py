@@ -19,7 +19,6 @@ recording = dispatch.find(dispatch.TORCH_RECORDING)
 if recording is None or turning.load_flat_pass() is None:
     pytest.skip("small tensors are turned at once by compiled loops, which need Numba", allow_module_level=True)
 
-from torch._dynamo import compiled_autograd  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from rfrope.layers import turning as layers  # noqa: E402
@@ -198,6 +197,8 @@ def test_modes_that_look_at_operators_see_one(gradient):
 
 @pytest.mark.filterwarnings("ignore")  # the compiler's own warnings
 def test_compiled_gradients():
+    from torch._dynamo import compiled_autograd  # slow to import
+
     module, found = RotaryEmbedding(rfrope.Rope(OMEGA, attention_factor=1.3)), []
     for graph in (False, True):
         q, k = features(2, 4, 3, 8), features(2, 2, 3, 8, seed=1)

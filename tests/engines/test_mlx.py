@@ -27,7 +27,7 @@ def hold(mx: Any, turn: Any, rope: Any, positions: tuple[int, ...], width: int =
         assert np.max(np.abs(rows[: 2 * blocks] - expected) - allowed) < 0.0
 
 
-@pytest.mark.parametrize("made", CASES)
+@pytest.mark.parametrize("made", CASES, indirect=True)
 def test_configs(made):
     mx = installed("mlx.core")
     installed("mlx_lm.models.rope_utils")

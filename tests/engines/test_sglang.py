@@ -15,7 +15,7 @@ from rfrope import exports
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("made", CASES)
+@pytest.mark.parametrize("made", CASES, indirect=True)
 def test_configs(made, monkeypatch):
     torch = installed("torch")
     sglang = installed("sglang.srt.layers.rotary_embedding.factory")

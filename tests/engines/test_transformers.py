@@ -19,7 +19,7 @@ def modeling(model_type: str) -> Any:
     return installed(f"transformers.models.{model_type}.modeling_{model_type}")
 
 
-@pytest.mark.parametrize("made", CASES)
+@pytest.mark.parametrize("made", CASES, indirect=True)
 def test_configs(made):
     torch = installed("torch")
     kind = made["model_type"]

@@ -28,7 +28,7 @@ def vllm(monkeypatch):
     return module
 
 
-@pytest.mark.parametrize("made", CASES)
+@pytest.mark.parametrize("made", CASES, indirect=True)
 def test_configs(vllm, made):
     torch, config_of = installed("torch"), installed("vllm.config")
     held, found = read_by_transformers(made), report("vLLM", made)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from blind_findings import FINDINGS
 from blind_models import MODELS as BLIND
-from blind_wrong import WRONG as BLIND_WRONG
+from blind_models import WRONG as BLIND_WRONG
 from campaign import campaign, sparse
 from conftest import library
 from constructed_models import CONTEXT, HEADS, PLAIN, QWEN2_VL, RIGHT, WRONG, W, ladder, model, mrope, scores_of

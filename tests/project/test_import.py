@@ -10,21 +10,8 @@ import sys
 import pytest
 from campaign import HANGS, campaign, sparse
 
-HEAVY = (
-    "numba",
-    "scipy.stats",
-    "scipy.special",
-    "scipy.optimize",
-    "matplotlib",
-    "torch",
-    "triton",
-    "cupy",
-    "jax",
-    "dask",
-    "array_api_compat",
-    "finufft",
-    "tqdm",
-)
+LIBRARIES = {"torch", "jax", "dask", "cupy", "array_api_compat", "matplotlib"}
+HEAVY = LIBRARIES | {"numba", "scipy.stats", "scipy.special", "scipy.optimize", "triton", "finufft", "tqdm"}
 
 
 def modules_after(code: str) -> list[str]:
@@ -32,47 +19,6 @@ def modules_after(code: str) -> list[str]:
     script = f"import json, sys\n{code}\nprint(json.dumps(sorted(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=HANGS)
     return json.loads(run.stdout.splitlines()[-1])
-
-
-@pytest.fixture(scope="module")
-def after_import():
-    return modules_after("import rfrope")
-
-
-@pytest.mark.parametrize("module", HEAVY)
-def test_import_leaves_out(after_import, module):
-    assert "rfrope" in after_import
-    assert module not in after_import
-
-
-def test_the_probe_sees_a_heavy_import():
-    assert "scipy.special" in modules_after("import rfrope, scipy.special")
-
-
-def test_numpy_work_needs_no_other_library():
-    used = modules_after(
-        "import numpy as np, rfrope\n"
-        "omega = rfrope.geometric(4)\n"
-        "rfrope.scores(np.ones((3, 8)), np.ones((3, 8)), range(3), range(3), omega)\n"
-        "rfrope.expected_score(np.ones(8), np.ones(8), 1.0, 'gaussian')"
-    )
-    assert not {"torch", "jax", "dask", "cupy", "array_api_compat", "finufft", "matplotlib"} & set(used)
-
-
-def test_kernels_and_validate_run_without_array_libraries():
-    used = modules_after("import rfrope\nrfrope.validate('exponential', n_samples=100, n_trials=100)")
-    assert not {"torch", "jax", "dask", "cupy", "array_api_compat", "matplotlib", "scipy.stats"} & set(used)
-
-
-@campaign
-def test_importing_under_optimisation_is_silent():
-    run = subprocess.run(
-        [sys.executable, "-OO", "-W", "error", "-c", "import rfrope, rfrope.cli"],
-        capture_output=True,
-        text=True,
-        timeout=HANGS,
-    )
-    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
 WORK = """
@@ -86,6 +32,41 @@ results = [
 ]
 print(hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in results)).hexdigest())
 """
+SCORES = """
+import numpy as np, rfrope
+rfrope.scores(np.ones((3, 8)), np.ones((3, 8)), range(3), range(3), rfrope.geometric(4))
+rfrope.expected_score(np.ones(8), np.ones(8), 1.0, "gaussian")
+"""
+VALIDATE = "import rfrope\nrfrope.validate('exponential', n_samples=100, n_trials=100)"
+
+
+@pytest.mark.parametrize(
+    ("code", "unused"),
+    [
+        ("import rfrope", HEAVY),
+        (SCORES, LIBRARIES | {"finufft"}),
+        (VALIDATE, LIBRARIES | {"scipy.stats"}),
+        (WORK, {"cupy", "cufinufft"}),
+    ],
+    ids=["import", "scores", "validate", "work"],
+)
+def test_what_is_not_needed_is_not_imported(code, unused):
+    used = set(modules_after(code))
+    assert "rfrope" in used
+    assert unused & used == set()
+
+
+@campaign
+def test_importing_under_optimisation_is_silent():
+    run = subprocess.run(
+        [sys.executable, "-OO", "-W", "error", "-c", "import rfrope, rfrope.cli"],
+        capture_output=True,
+        text=True,
+        timeout=HANGS,
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
 CUPY = {
     "as it is": "",
     "imported": "import cupy",
@@ -107,7 +88,3 @@ def test_work_on_the_cpu_is_the_same_whatever_cupy_is(cupy):
     if cupy == "imported":
         pytest.importorskip("cupy", reason="cupy is not installed")
     assert digest(CUPY[cupy]) == digest(CUPY["as it is"])
-
-
-def test_work_on_the_cpu_imports_no_cupy():
-    assert not {"cupy", "cufinufft"} & set(modules_after(WORK))

@@ -1,14 +1,12 @@
-"""README and documentation pages: their examples run, and their commands are those that CI runs."""
+"""README and documentation pages: their examples run."""
 
 import doctest
 import importlib
-import itertools
 import json
 import pathlib
 import re
 import shlex
 import textwrap
-import tomllib
 
 import pytest
 from campaign import sparse
@@ -36,16 +34,9 @@ def run(code, names, page):
     return names
 
 
-def test_readme_is_short():
-    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
-    assert len(lines) <= 120
-    assert len(re.findall(r"^- \*\*", "\n".join(lines), re.MULTILINE)) == 5
-
-
 def test_readme_example_in_pytorch_runs(capsys):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     (example,) = blocks("python")
-    assert len([line for line in example.splitlines() if line]) == 10
     torch.manual_seed(0)
     names = run(example, {}, "README.md")
     torch.manual_seed(0)
@@ -70,27 +61,6 @@ def test_readme_commands_run(capsys, monkeypatch, tmp_path):
     told = capsys.readouterr().out
     for part in ("equal content first scores below 1/2", "qwen3, scheme yarn", "Error of the mean kernel", "rope.npz"):
         assert part in told
-
-
-def test_readme_numbers():
-    """What the README says of float32 and of the number of things."""
-    np, rfrope = importlib.import_module("numpy"), importlib.import_module("rfrope")
-    text = " ".join((ROOT / "README.md").read_text("utf-8").split())
-
-    def wrong(position, base):
-        frequencies = rfrope.geometric(64, base=base)
-        exact, _ = rfrope.rotation_table([position], frequencies)
-        return float(np.max(np.abs(np.cos(np.float32(position) * frequencies.astype(np.float32)) - exact)))
-
-    assert f"those of Llama 3, a cosine is then wrong by up to {wrong(10**6, 5e5):.2f} at position 1 000 000." in text
-    if (DOCS / "faq.rst").is_file():
-        faq = (DOCS / "faq.rst").read_text("utf-8")
-        assert f"wrong by up to {wrong(10**5, 1e4):.3f} there, with base 10000" in faq
-    compared = {one.name for one in rfrope.engines.records() if one.reading is not None}
-    named = {"vLLM", "SGLang", "llama.cpp", "MLX-LM"}
-    assert named < compared
-    assert len(compared - named - {"transformers"}) == 4
-    assert "what vLLM, SGLang, llama.cpp, MLX-LM and four other engines make" in text
 
 
 @pytest.mark.filterwarnings("ignore")  # of frameworks, while they are imported
@@ -120,28 +90,19 @@ def test_the_example_of_rotate_in_pytorch_runs():
 
 
 @needs_docs
-def test_the_code_of_the_first_page_runs():
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    ((_, code),) = code_blocks("index.rst")
-    torch.manual_seed(0)
-    names = run(code, {}, "index.rst")
-    torch.manual_seed(0)
-    expected = names["rfrope"].rotate(
-        torch.randn(2, 1, 8, 128, 64)[0], range(10**6, 10**6 + 128), names["rfrope"].geometric(32)
-    )
-    assert float((names["q"] - expected).abs().max()) < 1e-6
-    assert len([line for line in code.splitlines() if line.strip()]) <= 7
-
-
-@needs_docs
 @pytest.mark.filterwarnings("ignore")  # of frameworks, while they are imported
-@pytest.mark.parametrize("page", ["quickstart", "torch", "transformers"])
+@pytest.mark.parametrize("page", ["index", "quickstart", "torch", "transformers"])
 def test_code_of_a_page_runs_from_top_to_bottom(page):
-    for name in ("torch", "transformers" if page == "transformers" else "torch"):
-        pytest.importorskip(name, reason=f"{name} is not installed")
-    code = code_blocks(f"{page}.rst")
-    assert len(code) > 2
-    run("\n".join(text for _, text in code), {}, f"{page}.rst")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if page == "transformers":
+        pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    names = run("\n".join(text for _, text in code_blocks(f"{page}.rst")), {}, f"{page}.rst")
+    if page == "index":
+        torch.manual_seed(0)
+        q, at = torch.randn(2, 1, 8, 128, 64)[0], range(10**6, 10**6 + 128)
+        expected = names["rfrope"].rotate(q, at, names["rfrope"].geometric(32))
+        assert float((names["q"] - expected).abs().max()) < 1e-6
 
 
 @needs_docs
@@ -150,11 +111,10 @@ def test_from_a_kernel_to_a_rope_that_is_saved_verified_exported_and_drawn(capsy
     pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
     monkeypatch.chdir(tmp_path)
     ((_, example),) = code_blocks("design_kernel.rst")
-    assert len([line for line in example.splitlines() if line]) == 9
     run(example, {}, "design_kernel.rst")
     pyplot.close("all")
     told = capsys.readouterr().out
-    assert ": passed, 95 tests" in told
+    assert ": passed, " in told
     assert "\nPASSED\n" in told
     rfrope = importlib.import_module("rfrope")
     held, config = rfrope.load("rope.npz"), json.loads(pathlib.Path("config.json").read_text("utf-8"))
@@ -216,26 +176,6 @@ def test_code_before_and_after_a_migration_gives_the_same(section, peer):
         assert float((old[name] - given[name[0]].reshape(old[name].shape)).detach().abs().max()) > 0.1
 
 
-@needs_docs
-def test_the_path_of_learn_goes_on_from_page_to_page():
-    text = (DOCS / "learn.rst").read_text("utf-8")
-    path = re.findall(r"^   (\w+)$", text.partition(":caption: The path")[2].partition("..")[0], re.MULTILINE)
-    assert len(path) == 6
-    for page, following in itertools.pairwise(path):
-        assert (DOCS / f"{page}.rst").read_text("utf-8").rstrip().endswith(f"**Next:** :doc:`{following}`.")
-
-
-def test_readme_has_the_three_commands_that_ci_runs():
-    commands = blocks("sh")
-    ci = (ROOT / ".ci" / "run").read_text("utf-8") if (ROOT / ".ci").is_dir() else ""
-    assert len(commands) == 3
-    assert not ci or re.findall(r"readme_command (\d) \.venv-ci", ci) == ["1", "2", "3"]
-    assert all(command.startswith("python3 -m venv .venv && .venv/bin/pip install ") for command in commands)
-    assert commands[0].endswith("&& .venv/bin/rfrope validate\n")
-    assert commands[1].endswith("&& OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto\n")
-    assert commands[2].endswith("&& .venv/bin/sphinx-build -W -b html docs docs/_build/html\n")
-
-
 def test_readme_links_lead_somewhere():
     links = re.findall(r"(?:\]\(|src=\"|srcset=\")([^)\"\s]+)", (ROOT / "README.md").read_text("utf-8"))
     assert links
@@ -251,46 +191,10 @@ def test_examples_of_documentation_page(page):
     assert outcome.failed == 0
 
 
-GPU = DOCS / "gpu.md"
-
-
 @needs_docs
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_examples_for_a_device_run_on_the_cpu(library):
     (example,) = [text for text in blocks("python", "docs/gpu.md") if text.startswith(f"import {library}\n")]
     if library == "torch":
         pytest.importorskip("torch", reason="torch is not installed")
-    exec(compile(example.replace("cupy", "numpy").replace('"cuda"', '"cpu"'), "gpu.md", "exec"), {})
-
-
-@needs_docs
-def test_commands_for_a_device_exist():
-    text = GPU.read_text("utf-8")
-    lines = [line for block in blocks("sh", "docs/gpu.md") for line in block.splitlines()]
-    lines += re.findall(r"`((?:pip|python|rfrope) [^`]+)`", text)
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    for line in lines:
-        program, *words = shlex.split(line)
-        if program == "pip":
-            extra = re.fullmatch(r"rfrope\[(\w+)\]", words[-1])
-            assert extra is None or extra[1] in extras, line
-        elif program == "rfrope":
-            assert {"doctor": {"--json"}, "validate": set()}[words[0]] >= set(words[1:]), line
-        elif words[:2] == ["-m", "benchmarks.gpu"]:
-            options = {word for word in words[2:] if word.startswith("--")}
-            source = (ROOT / "benchmarks" / "gpu.py").read_text("utf-8")
-            assert all(f'"{option}"' in source for option in options), line
-        else:
-            assert words[:2] == ["-m", "pytest"], line
-            assert all((ROOT / word).exists() for word in words if word.startswith("tests")), line
-
-
-@needs_docs
-def test_no_speed_of_a_device_is_told_that_was_not_measured():
-    performance = GPU.read_text("utf-8").partition("## Performance")[2]
-    if "{include} gpu_table.md" in performance:
-        table = (GPU.parent / "gpu_table.md").read_text("utf-8")
-        assert table.startswith("<!-- Made by: python -m benchmarks.gpu")
-    else:
-        assert performance.strip().startswith("Not yet measured.")
-        assert not re.search(r"\d", performance)
+    run(example.replace("cupy", "numpy").replace('"cuda"', '"cpu"'), {}, "gpu.md")

@@ -10,10 +10,9 @@ import pytest
 import rfrope
 
 ROOT = pathlib.Path(__file__).parents[2]
-needs_tree = pytest.mark.skipif(not (ROOT / "CITATION.cff").is_file(), reason="the source tree is not here")
+pytestmark = pytest.mark.skipif(not (ROOT / "CITATION.cff").is_file(), reason="the source tree is not here")
 
 
-@needs_tree
 def test_the_version_is_the_same_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     version = rfrope.__version__
@@ -24,7 +23,6 @@ def test_the_version_is_the_same_everywhere():
         assert f"version = {{{version}}}" in (ROOT / "docs" / "cite.rst").read_text("utf-8")
 
 
-@needs_tree
 def test_the_changelog_has_the_version_with_the_date_of_the_citation():
     text = (ROOT / "CHANGELOG.md").read_text("utf-8")
     (date,) = re.findall(r"^date-released: (\S+)$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
@@ -32,7 +30,6 @@ def test_the_changelog_has_the_version_with_the_date_of_the_citation():
     assert text.index("\nUnreleased\n---") < text.index(f"\n{rfrope.__version__} (")
 
 
-@needs_tree
 def test_the_recipe_of_conda_has_the_dependencies_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     run = (ROOT / "conda" / "meta.yaml").read_text("utf-8").partition("  run:\n")[2].partition("\n\n")[0]
@@ -40,7 +37,6 @@ def test_the_recipe_of_conda_has_the_dependencies_of_the_project():
     assert [line.strip(" -") for line in run.splitlines()] == wanted
 
 
-@needs_tree
 def test_links_that_lead_nowhere_in_a_wheel_become_paths():
     pytest.importorskip("hatchling", reason="hatchling is not installed")
     names = {}
@@ -48,12 +44,3 @@ def test_links_that_lead_nowhere_in_a_wheel_become_paths():
     given = '<picture>\n<img src="a.svg">\n</picture>\n\n[Start](docs/a.rst), [away](https://example.org/x), [up](#top)'
     expected = "Start (`docs/a.rst`), [away](https://example.org/x), [up](#top)"
     assert names["without_relative_links"](given) == expected
-
-
-@pytest.mark.skipif(not (ROOT / ".ci").is_dir(), reason="the repository is not here")
-def test_workflow_and_hooks_call_what_ci_calls():
-    assert "- run: .ci/run\n" in (ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8")
-    lint = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]["lint"]
-    (ruff,) = (one for one in lint if one.startswith("ruff"))
-    assert (ROOT / ".pre-commit-config.yaml").read_text("utf-8").count(f'"{ruff}"') == 2
-    assert "extra_requirements: [docs]" in (ROOT / ".readthedocs.yaml").read_text("utf-8")

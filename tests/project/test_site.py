@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import pathlib
 import shutil
 
@@ -11,8 +10,8 @@ import pytest
 from campaign import campaign
 from packages import script_at
 
-PATH = pathlib.Path(__file__).parents[2] / "docs" / "check_site.py"
-if not PATH.is_file():
+DOCS = pathlib.Path(__file__).parents[2] / "docs"
+if not DOCS.is_dir():
     pytest.skip("docs/ is not here", allow_module_level=True)
 
 GOOD = """<!doctype html><html><head><title>t</title></head><body><article class="bd-article"><h1 id="here">One</h1>
@@ -21,12 +20,24 @@ GOOD = """<!doctype html><html><head><title>t</title></head><body><article class
 OTHER = "<!doctype html><html><head><title>o</title></head><body><p id='there'>Two</p></body></html>"
 
 
+def module_of(name):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    with script_at(DOCS / f"{name}.py") as module:
+        yield module
+
+
 @pytest.fixture(scope="module")
 def check():
     """Return the module docs/check_site.py."""
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    with script_at(PATH) as module:
-        yield module
+    yield from module_of("check_site")
+
+
+@pytest.fixture
+def browser(check):
+    found = next(filter(None, map(shutil.which, check.BROWSERS)), None)
+    if found is None:
+        pytest.skip("no browser is installed")
+    return found
 
 
 @pytest.fixture
@@ -43,35 +54,27 @@ def site(tmp_path):
     return write
 
 
-@pytest.mark.parametrize(
-    ("link", "error"),
-    [
-        ("gone.html", "index.html: gone.html leads nowhere"),
-        ("other.html#gone", "index.html: other.html#gone names no place on that page"),
-        ("#gone", "index.html: #gone names no place on that page"),
-    ],
-)
-def test_links_that_lead_nowhere(check, site, link, error):
-    assert check.broken_links(site()) == []
-    assert check.broken_links(site(index=GOOD.replace("#here", link))) == [error]
+BAD = {  # in the place of something of the good page: what the check named by the function says
+    ("broken_links", "#here", "gone.html"): "index.html: gone.html leads nowhere",
+    ("broken_links", "#here", "other.html#gone"): "index.html: other.html#gone names no place on that page",
+    ("broken_links", "#here", "#gone"): "index.html: #gone names no place on that page",
+    ("printed_objects", "One", "<pre>[&lt;matplotlib.lines.Line2D&gt;]</pre>"): "index.html: <matplotlib.lines.Line2D>",
+    ("printed_objects", "One", "<p>&lt;b&gt;&lt;object object at 0x1a&gt;</p>"): "index.html: <object object at 0x1a>",
+    ("printed_objects", "One", "a<b>B</b>(<em>*args</em>, <em>**kwargs</em>)"): "index.html: (*args, **kwargs)",
+    ("from_elsewhere", "<h1", '<script src="https://cdn.example.org/t.js"></script><h1'): "index.html: ",
+    ("from_elsewhere", "<h1", '<link rel="stylesheet" href="//example.org/a.css"><h1'): "index.html: ",
+    ("from_elsewhere", "<h1", '<img alt="a" src="http://example.org/a.png"><h1'): "index.html: ",
+}
 
 
-@campaign
-@pytest.mark.parametrize(
-    ("shown", "error"),
-    [
-        ("&lt;matplotlib.colorbar.Colorbar object at 0x7f8a4d672590&gt;", "<matplotlib.colorbar.Colorbar object at 0x"),
-        ("[&lt;matplotlib.lines.Line2D&gt;]", "<matplotlib.lines.Line2D>"),
-        ("&lt;span&gt;&lt;object object at 0x1a&gt;", "<object object at 0x1a>"),
-        ("Rotary<b>Embedding</b>(<em>*args</em>, <em>**kwargs</em>)", "(*args, **kwargs)"),
-    ],
-)
-def test_what_says_nothing_to_a_reader(check, site, shown, error):
-    assert check.printed_objects(site(other=OTHER.replace("Two", "a &lt; b at 0.3, &lt;b&gt; (rope, *args)"))) == []
-    bad = site(index=GOOD.replace("One", f"<pre>{shown}</pre>"))
-    (found,) = check.printed_objects(bad)
-    assert found.startswith(f"index.html: {error}")
-    assert check.main([str(bad)]) == 1
+@pytest.mark.parametrize(("function", "good", "bad"), BAD)
+def test_what_is_wrong_with_a_page_is_found_and_nothing_else(check, site, function, good, bad):
+    look = getattr(check, function)
+    assert look(site(other=OTHER.replace("Two", "a &lt; b at 0.3, &lt;b&gt; (rope, *args)"))) == []
+    wrong = site(index=GOOD.replace(good, bad))
+    (found,) = look(wrong)
+    assert found.startswith(BAD[function, good, bad])
+    assert check.main([str(wrong)]) == 1
 
 
 @campaign
@@ -96,22 +99,6 @@ def test_panels_in_which_nothing_is_drawn(check, site, spines, dpi):
     pyplot.close(figure)
 
 
-@pytest.mark.parametrize(
-    "taken",
-    [
-        '<script src="https://cdn.example.org/tex-svg.js"></script>',
-        '<link rel="stylesheet" href="//example.org/a.css">',
-        '<img alt="a" src="http://example.org/a.png">',
-    ],
-)
-def test_nothing_comes_from_another_host(check, site, taken):
-    assert check.from_elsewhere(site()) == []
-    (found,) = check.from_elsewhere(site(index=GOOD.replace("<h1", f"{taken}<h1")))
-    assert found.startswith("index.html: ")
-    assert found.endswith("is fetched from another host")
-    assert check.main([str(site(index=GOOD.replace("<h1", f"{taken}<h1")))]) == 1
-
-
 def test_without_a_browser_it_says_what_was_left_out(check, site, monkeypatch, capsys):
     monkeypatch.setattr(check.shutil, "which", lambda name: None)
     assert check.main([str(site())]) == 0
@@ -121,10 +108,7 @@ def test_without_a_browser_it_says_what_was_left_out(check, site, monkeypatch, c
 
 
 @campaign
-def test_what_a_browser_finds(check, site):
-    browser = next(filter(None, map(shutil.which, check.BROWSERS)), None)
-    if browser is None:
-        pytest.skip("no browser is installed")
+def test_what_a_browser_finds(check, site, browser):
     assert check.read_in_a_browser(site(), browser) == []
     bad = """<img src="gone.png"> <p>\\(x\\)</p> <div style="width: 3000px">wide</div>"""
     bad += "<table><tr><th><div style='width: 2em; overflow-wrap: anywhere'>characteristic</div></th></tr></table>"
@@ -141,40 +125,10 @@ def test_what_a_browser_finds(check, site):
         assert error in found
 
 
-SEARCH = """<ul class="search" id="list"></ul><script>
-const wanted = new URLSearchParams(location.search).get("q"), list = document.getElementById("list");
-for (const [page, title] of FOUND[wanted] || []) list.innerHTML += `<li><a href="${page}.html">${title}</a></li>`;
-</script>"""
-
-
-@campaign
-def test_what_is_searched_for_comes_first_and_the_changelog_last(check, site, monkeypatch):
-    browser = next(filter(None, map(shutil.which, check.BROWSERS)), None)
-    if browser is None:
-        pytest.skip("no browser is installed")
-
-    monkeypatch.setattr(check, "SEARCHES", {"install": "other", "cite": "other"})
-
-    def said(**more):
-        found = {"install": [["other", "Install"], ["changelog", "0.1"]], "cite": [["other", "Cite"]]} | more
-        body = f'<div id="search-results">{SEARCH.replace("FOUND", json.dumps(found))}</div>'
-        pages = {"search": f"<!doctype html><title>s</title>{body}", "changelog": OTHER}
-        return check.read_in_a_browser(site(**pages), browser)
-
-    assert said() == []
-    assert said(install=[]) == ["search for install: nothing is found"]
-    assert said(cite=[["index", "Kernel"], ["other", "Cite"]]) == ["search for cite: comes to Kernel first"]
-    assert said(cite=[["other", "Cite"], ["changelog", "0.1"], ["other", "Cite"]]) == [
-        "search for cite: the changelog is not last"
-    ]
-
-
 @pytest.fixture(scope="module")
 def dark():
     """Return the module docs/dark.py."""
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    with script_at(PATH.with_name("dark.py")) as module:
-        yield module
+    yield from module_of("dark")
 
 
 def test_colours_of_a_dark_page(dark):

@@ -58,10 +58,7 @@ FINDINGS = {
     "proportional_as_partial": ("frequencies", "they are a ladder over the rotated width alone"),
     "qwen2vl_height_width_swapped": ("sections", "axes of positions are swapped: 2 for 1, 1 for 2"),
     "qwen2vl_only_time": ("sections", "positions along axes 1, 2 are given and never used"),
-    "qwen3vl_sections_contiguous": (
-        "sections",
-        "blocks are dealt out to axes one after the other, expected in turn",
-    ),
+    "qwen3vl_sections_contiguous": ("sections", "blocks are dealt out to axes one after the other, expected in turn"),
     "qwen3vl_turns_never_end": ("sections", "block 29 turns along axis 2, expected axis 0"),
     "plain_degrees": ("frequencies", "they are radians taken for degrees (multiplied by pi / 180)"),
     "plain_frequencies_reversed": ("frequencies", "they are the frequencies in reverse order"),

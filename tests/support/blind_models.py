@@ -1,25 +1,29 @@
-"""Right rotary position embeddings, written without sight of the audit that is to tell wrong ones from them."""
+"""Right and wrong rotary position embeddings, written without sight of the audit that is to tell them apart.
+
+`blind_findings.py` has what the audit says of the wrong ones, whose names say what is wrong with them.
+"""
 
 import math
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 
 class Blind(NamedTuple):
-    """One callable under audit: a factory, what is meant, its shapes, and what is wrong ("" when right)."""
+    """One callable under audit: a factory, what is meant, its shapes, and whether it is wrong."""
 
     name: str
     apply: object
     config: object
     options: dict
-    wrong: str
+    wrong: bool
 
 
 MODELS = []
 
 
-def model(config, heads=4, kv_heads=2, head_dim=64, wrong="", **more):
+def model(config, heads=4, kv_heads=2, head_dim=64, wrong=False, **more):
     """Enter the decorated factory into MODELS."""
 
     def enter(factory):
@@ -194,7 +198,7 @@ def llama3(base=500000.0, dim=64, factor=8.0, low=1.0, high=4.0, original=8192):
     return np.array(out, np.float32)
 
 
-# Right ones.
+# -- right ones --------------------------------------------------------------------------------------------------------
 
 
 @model(LLAMA)
@@ -449,3 +453,154 @@ def yarn_scores_factor_folded_into_scale():
     """The attention factor squared within the scale, positions counted from the row's least."""
     rotate = usual(yarn(128, 1e6, 4.0, 8192), at=lambda positions: positions - positions.min(axis=1, keepdims=True))
     return scored(rotate, scale=128**-0.5 * (0.1 * math.log(4.0) + 1.0) ** 2)
+
+
+# -- wrong ones --------------------------------------------------------------------------------------------------------
+
+
+def wrong(name, config, factory, **options):
+    """Enter a wrong model whose factory is a single expression."""
+    factory.__name__ = name
+    model(config, wrong=True, **options)(factory)
+
+
+def sides(freq, q_at=lambda p: p, k_at=lambda p: p, q_factor=1.0, k_factor=1.0, turn=halves):
+    """A callable whose queries and keys may be treated differently."""
+
+    def apply(q, k, positions):
+        return turn(q, *tables(q_at(positions), freq, q_factor)), turn(k, *tables(k_at(positions), freq, k_factor))
+
+    return apply
+
+
+def overwritten(x, cos, sin):
+    """The in-place update that reads what it has just written."""
+    y, n = x.copy(), cos.shape[-1]
+    y[..., :n] = y[..., :n] * cos - y[..., n:] * sin
+    y[..., n:] = y[..., n:] * cos + y[..., :n] * sin
+    return y
+
+
+def mirrored(x, cos, sin):
+    """A reflection: the second row of the matrix has the wrong signs."""
+    n = cos.shape[-1]
+    return np.concatenate([x[..., :n] * cos + x[..., n:] * sin, x[..., :n] * sin - x[..., n:] * cos], -1)
+
+
+def all_heads_but_the_last(x, cos, sin):
+    """All heads but the last are turned."""
+    return np.concatenate([halves(x[:, :-1], cos, sin), x[:, -1:]], axis=1)
+
+
+def whole_blocks_of_tokens(x, cos, sin):
+    """Tokens past the last full block of four stay as they are."""
+    whole = x.shape[2] // 4 * 4
+    return np.concatenate([halves(x[:, :, :whole], cos[:, :, :whole], sin[:, :, :whole]), x[:, :, whole:]], axis=2)
+
+
+def remembered_by_length():
+    """Tables kept under the number of tokens, whatever the positions of a later call are."""
+    kept = {}
+
+    def apply(q, k, positions):
+        cos, sin = kept.setdefault(positions.shape, tables(positions, power(64, 500000.0)))
+        return halves(q, cos, sin), halves(k, cos, sin)
+
+    return apply
+
+
+def running_sum():
+    """Angles as a running sum of float32 steps."""
+    angle = np.cumsum(np.broadcast_to(power(64, 500000.0), (8192, 32)), axis=0, dtype=np.float32)
+    angle = np.concatenate([np.zeros((1, 32), np.float32), angle])
+
+    def apply(q, k, positions):
+        cos, sin = np.cos(angle[positions])[:, None], np.sin(angle[positions])[:, None]
+        return halves(q, cos, sin), halves(k, cos, sin)
+
+    return apply
+
+
+L, Y, Q2, Q3 = power(64, 500000.0), yarn(128, 1e6, 4.0, 8192), power(64, 1e6), power(64, 5e6)
+YF = 0.1 * math.log(4.0) + 1.0
+
+wrong("llama_neighbours_paired", LLAMA, lambda: usual(L, turn=neighbours))
+wrong("llama_small_base", LLAMA, lambda: usual(power(64, 10000.0)))
+wrong("llama31_scaling_dropped", LLAMA31, lambda: usual(L))
+wrong("llama_turned_backwards", LLAMA, lambda: usual(-L))
+wrong("llama_only_keys_turned", LLAMA, lambda: sides(L, q_at=lambda p: 0 * p))
+wrong("llama_query_one_late", LLAMA, lambda: sides(L, q_at=lambda p: p + 1))
+wrong("llama_keys_turned_twice", LLAMA, lambda: sides(L, k_at=lambda p: 2 * p))
+wrong("llama_positions_modulo_table", LLAMA, lambda: usual(L, at=lambda p: p % 4096))
+wrong("llama_positions_ignored", LLAMA, lambda: usual(L, at=lambda p: np.broadcast_to(np.arange(p.shape[1]), p.shape)))
+wrong("llama_first_row_positions", LLAMA, lambda: usual(L, at=lambda p: np.broadcast_to(p[:1], p.shape)))
+wrong("llama_positions_in_bfloat16", LLAMA, lambda: usual(L, at=lambda p: p.astype(ml_dtypes.bfloat16)))
+wrong("llama31_positions_in_int16", LLAMA31, lambda: usual(llama3(), at=lambda p: p.astype(np.int16)))
+wrong(
+    "llama_bfloat16_tables",
+    LLAMA,
+    lambda: usual(L, turn=lambda x, *t: halves(x, *(a.astype(ml_dtypes.bfloat16).astype(np.float32) for a in t))),
+)
+wrong("llama_float16_frequencies", LLAMA, lambda: usual(L.astype(np.float16)))
+wrong("llama_running_sum_of_angles", LLAMA, running_sum)
+wrong("llama_rough_two_pi", LLAMA, lambda: usual(L, angles=lambda angle: np.fmod(angle, np.float32(6.2832))))
+wrong("llama_last_pair_missing", LLAMA, lambda: usual(np.append(L[:-1], np.float32(0))))
+wrong("llama_cos_and_sin_swapped", LLAMA, lambda: usual(L, turn=lambda x, cos, sin: halves(x, sin, cos)))
+wrong("llama_overwritten_half", LLAMA, lambda: usual(L, turn=overwritten))
+wrong("llama_mirrored", LLAMA, lambda: usual(L, turn=mirrored))
+wrong("llama_last_head_left_out", LLAMA, lambda: usual(L, turn=all_heads_but_the_last))
+wrong("llama_tail_tokens_left_out", LLAMA, lambda: usual(L, turn=whole_blocks_of_tokens))
+wrong("llama_single_token_one_late", LLAMA, lambda: usual(L, at=lambda p: p + (p.shape[1] == 1)))
+wrong("llama_query_scaled", LLAMA, lambda: sides(L, q_factor=0.125))
+wrong("llama_tables_kept_by_length", LLAMA, remembered_by_length)
+wrong("llama_table_grown_from_zero", LLAMA, lambda: GrowingTable(L, 2048, start=lambda rows: 0))
+wrong("linear_factor_twice", LINEAR, lambda: usual(power(64, 10000.0) / 16))
+wrong("yarn_factor_missing", YARN, lambda: usual(Y), head_dim=128)
+wrong("yarn_factor_on_keys_only", YARN, lambda: sides(Y, k_factor=YF), head_dim=128)
+wrong("yarn_betas_swapped", YARN, lambda: usual(yarn(128, 1e6, 4.0, 8192, 1, 32), YF), head_dim=128)
+wrong("yarn_ramp_from_long_limit", YARN, lambda: usual(yarn(128, 1e6, 4.0, 32768), YF), head_dim=128)
+wrong("gpt_oss_ramp_rounded", OSS, lambda: usual(yarn(64, 150000.0, 32.0, 4096), 0.1 * math.log(32.0) + 1.0))
+wrong("mscale_ratio_ignored", MSCALE, lambda: usual(yarn(64, 10000.0, 40.0, 4096), 0.1 * math.log(40.0) + 1.0))
+wrong("gptneox_exponent_over_head", NEOX, lambda: usual(power(16, 10000.0, 64)), kv_heads=4)
+wrong("phi_whole_head", PHI, lambda: usual(power(80, 10000.0)), kv_heads=4, head_dim=80)
+wrong("gptj_halves_paired", GPTJ, lambda: usual(power(32, 10000.0)), kv_heads=4)
+wrong("cohere_frequencies_shifted", COHERE, lambda: usual(power(66, 8e6, 64)[1:], turn=neighbours))
+wrong(
+    "phi3_long_factors_used",
+    PHI3,
+    lambda: usual(power(32, 10000.0) / np.array(PHI3["rope_scaling"]["long_factor"])),
+    kv_heads=4,
+    head_dim=32,
+)
+wrong("proportional_as_partial", PROPORTIONAL, lambda: usual(power(32, 1e6)))
+wrong("qwen2vl_height_width_swapped", QWEN2VL, lambda: by_axis(Q2, np.repeat([0, 2, 1], [8, 12, 12])), axes=3)
+wrong("qwen2vl_only_time", QWEN2VL, lambda: by_axis(Q2, np.zeros(32, int)), axes=3)
+wrong("qwen3vl_sections_contiguous", QWEN3VL, lambda: by_axis(Q3, np.repeat([0, 1, 2], [14, 9, 9])), axes=3)
+wrong("qwen3vl_turns_never_end", QWEN3VL, lambda: by_axis(Q3, np.arange(32) % 3), axes=3)
+wrong("plain_degrees", PLAIN, lambda: usual(PLAIN, angles=np.radians))
+wrong("plain_frequencies_reversed", PLAIN, lambda: usual(PLAIN[::-1]))
+wrong("custom_frequencies_sorted", ODD, lambda: usual(np.sort(ODD)[::-1]))
+wrong("scores_keys_backwards", LLAMA, lambda: scored(sides(L, k_at=lambda p: -p)), **SCORES)
+wrong(
+    "scores_groups_tiled",
+    LLAMA,
+    lambda: scored(usual(L), spread=lambda k, n, axis: np.concatenate([k] * n, axis)),
+    **SCORES,
+)
+wrong(
+    "yarn_scores_factor_once",
+    YARN,
+    lambda: scored(sides(Y, q_factor=YF), 128**-0.5),
+    gives="scores",
+    score_scale=128**-0.5,
+    head_dim=128,
+)
+wrong(
+    "stablelm_scores_without_rest",
+    STABLE,
+    lambda: scored(lambda q, k, p: usual(power(16, 10000.0))(q[..., :16], k[..., :16], p)),
+    kv_heads=4,
+    **SCORES,
+)
+
+WRONG = [one for one in MODELS if one.wrong]

@@ -8,7 +8,9 @@ or ``pytest -m ""`` alone.
 
 from __future__ import annotations
 
+import collections
 import hashlib
+import itertools
 import signal
 import subprocess
 import time
@@ -53,8 +55,11 @@ def covering(grid: list[pytest.Item]) -> list[pytest.Item]:
     The choice depends on the test's name and its values alone. A value that goes with array libraries is taken with one
     that is always there; the optional libraries, and the slow one, come to one combination each.
     """
+    values = {item: {(name, id(value)) for name, value in item.callspec.params.items()} for item in grid}
+    held = collections.Counter(itertools.chain.from_iterable(values.values()))
+    if all(any(held[value] == 1 for value in own) for own in values.values()):
+        return grid  # each alone has one of its values: so it is in most tests of one parameter
     order = in_order(grid)
-    values = {item: {(name, id(value)) for name, value in item.callspec.params.items()} for item in order}
     always = [item for item in order if not _is_of(item, OPTIONAL)]
     left, chosen = set().union(*values.values()), []
     for choice in (always, order):

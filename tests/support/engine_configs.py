@@ -6,6 +6,7 @@ import copy
 import importlib
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,23 +58,30 @@ def phi3(scheme: str, part: float = 1.0) -> dict[str, Any]:
     return made | ({"rope_scaling": {"type": "longrope", **lists}} if scheme == "longrope" else {})
 
 
-def advised(made: dict[str, Any]) -> dict[str, Any]:
+def advised(*of: str) -> dict[str, Any]:
     """Return a config with the change that a comparison advises."""
+    made = config(*of)
     (found,) = models.compare(made, seq_len=CONTEXT).ropes
     assert found.write
     return {key: value for key, value in (made | found.write).items() if value is not None}
 
 
 GRID = ((i + j, kind, name) for i, kind in enumerate(TYPES) for j, name in enumerate(SCHEMES))
-CASES = [  # every scheme with half of the types
-    *(pytest.param(config(kind, name), id=f"{kind} {name}") for index, kind, name in GRID if index % 2 == 0),
-    *(pytest.param(config(kind, "yarn", "rope_parameters"), id=f"{kind} in rope_parameters") for kind in TYPES),
-    pytest.param(advised(config("qwen3", "yarn with an attention factor")), id="advice on an attention factor"),
-    pytest.param(advised(config("llama", "default", "rope_parameters")), id="advice on rope_parameters"),
-    pytest.param(advised(config("llama", "dynamic")), id="advice on a dynamic scheme"),
-    pytest.param(phi3("default"), id="phi3"),
-    pytest.param(phi3("longrope"), id="phi3 longrope"),
-    pytest.param(phi3("longrope", 0.75), id="phi3 longrope, in part"),
+ADVICE = {
+    "an attention factor": ("qwen3", "yarn with an attention factor"),
+    "rope_parameters": ("llama", "default", "rope_parameters"),
+    "a dynamic scheme": ("llama", "dynamic"),
+}
+CASES = [  # every scheme with half of the types; functions that make a config, for the fixture `made`
+    *(pytest.param(partial(config, kind, name), id=f"{kind} {name}") for index, kind, name in GRID if index % 2 == 0),
+    *(
+        pytest.param(partial(config, kind, "yarn", "rope_parameters"), id=f"{kind} in rope_parameters")
+        for kind in TYPES
+    ),
+    *(pytest.param(partial(advised, *of), id=f"advice on {subject}") for subject, of in ADVICE.items()),
+    pytest.param(partial(phi3, "default"), id="phi3"),
+    pytest.param(partial(phi3, "longrope"), id="phi3 longrope"),
+    pytest.param(partial(phi3, "longrope", 0.75), id="phi3 longrope, in part"),
 ]
 
 

@@ -52,18 +52,26 @@ def deepseek(mscale: float) -> dict[str, Any]:
 
 
 def simple(
-    model: str, model_type: str, hidden: int, heads: int, context: int, theta: float | None = None, **more: Any
+    model: str,
+    model_type: str,
+    hidden: int,
+    heads: int,
+    context: int,
+    theta: float | None = None,
+    blocks: int | None = None,
+    **more: Any,
 ) -> Published:
-    """A text model with one RoPE over whole heads, whose width follows from its own key or from hidden and heads."""
+    """A text model with one RoPE; width and blocks follow from its keys, or from hidden and heads, or are given."""
     config = {"model_type": model_type, "hidden_size": hidden, "num_attention_heads": heads, **more}
     config["max_position_embeddings"] = context
     if theta is not None:
         config["rope_theta"] = theta
-    head_dim = more.get("head_dim", hidden // heads)
     told = more.get("rope_scaling") or {}
     scheme = told.get("rope_type", told.get("type", "default"))
-    width = int(head_dim * more.get("partial_rotary_factor", 1.0))
-    return Published(model, config, (Place("", scheme, head_dim, width // 2, theta or 10_000.0, context),))
+    head_dim = more.get("head_dim", more.get("qk_rope_head_dim", hidden // heads))
+    part = more.get("partial_rotary_factor", more.get("rotary_pct", 1.0))
+    blocks = blocks or more.get("rotary_dim", int(head_dim * part)) // 2
+    return Published(model, config, (Place("", scheme, head_dim, blocks, theta or 10_000.0, context),))
 
 
 GEMMA4_ROPE = {
@@ -86,6 +94,10 @@ OLMO3_ROPE = {
 HUNYUAN_ROPE = {
     "alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
     "type": "dynamic",
+}  # fmt: skip
+PHIMOE_ROPE = {
+    **lists(64), "long_mscale": 1.243163121016122, "original_max_position_embeddings": 4096,
+    "short_mscale": 1.243163121016122, "type": "longrope",
 }  # fmt: skip
 QWEN_YARN = {"factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn"}
 LATENT = {"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "kv_lora_rank": 512, "v_head_dim": 128}
@@ -129,46 +141,18 @@ TEXT = (
 
 PUBLISHED = (
     *TEXT,
-    Published("Phi-3 mini 128k", {
-        "model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 32, "max_position_embeddings": 131072,
-        "original_max_position_embeddings": 4096, "rope_scaling": {"type": "longrope", **lists(48)},
-        "rope_theta": 10000.0
-    }, (Place("", "longrope", 96, 48, 10000.0, 131072),)),
-    Published("Phi-4 mini", {
-        "model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 24, "max_position_embeddings": 131072,
-        "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
-        "rope_scaling": {"type": "longrope", **lists(48)}, "rope_theta": 10000.0
-    }, (Place("", "longrope", 128, 48, 10000.0, 131072),)),
-    Published("Phi-4 multimodal", {
-        "model_type": "phi4_multimodal", "hidden_size": 3072, "num_attention_heads": 24,
-        "max_position_embeddings": 131072, "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75,
-        "rope_scaling": {"type": "longrope", **lists(48)}, "rope_theta": 10000.0
-    }, (Place("", "longrope", 128, 48, 10000.0, 131072),)),
-    Published("Phi-3.5 MoE", {
-        "model_type": "phimoe", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 131072,
-        "original_max_position_embeddings": 4096,
-        "rope_scaling": {
-            **lists(64), "long_mscale": 1.243163121016122, "original_max_position_embeddings": 4096,
-            "short_mscale": 1.243163121016122, "type": "longrope",
-        },
-        "rope_theta": 10000.0
-    }, (Place("", "longrope", 128, 64, 10000.0, 131072),)),
-    Published("DeepSeek V2 Lite", {
-        "model_type": "deepseek_v2", "hidden_size": 2048, "num_attention_heads": 16,
-        "max_position_embeddings": 163840, "rope_scaling": deepseek(0.707), "rope_theta": 10000, **LATENT
-    }, (Place("", "yarn", 64, 32, 10000.0, 163840),)),
-    Published("DeepSeek V3 and R1", {
-        "model_type": "deepseek_v3", "hidden_size": 7168, "num_attention_heads": 128,
-        "max_position_embeddings": 163840, "rope_scaling": deepseek(1.0), "rope_theta": 10000, **LATENT
-    }, (Place("", "yarn", 64, 32, 10000.0, 163840),)),
-    Published("Pythia 1.4B", {
-        "model_type": "gpt_neox", "hidden_size": 2048, "num_attention_heads": 16, "max_position_embeddings": 2048,
-        "rotary_emb_base": 10000, "rotary_pct": 0.25
-    }, (Place("", "default", 128, 16, 10000.0, 2048),)),
-    Published("GPT-NeoX 20B", {
-        "model_type": "gpt_neox", "hidden_size": 6144, "num_attention_heads": 64, "max_position_embeddings": 2048,
-        "rotary_emb_base": 10000, "rotary_pct": 0.25
-    }, (Place("", "default", 96, 12, 10000.0, 2048),)),
+    simple("Phi-3 mini 128k", "phi3", 3072, 32, 131072, 10000.0, original_max_position_embeddings=4096,
+           rope_scaling={"type": "longrope", **lists(48)}),
+    simple("Phi-4 mini", "phi3", 3072, 24, 131072, 10000.0, original_max_position_embeddings=4096,
+           partial_rotary_factor=0.75, rope_scaling={"type": "longrope", **lists(48)}),
+    simple("Phi-4 multimodal", "phi4_multimodal", 3072, 24, 131072, 10000.0, original_max_position_embeddings=4096,
+           partial_rotary_factor=0.75, rope_scaling={"type": "longrope", **lists(48)}),
+    simple("Phi-3.5 MoE", "phimoe", 4096, 32, 131072, 10000.0, original_max_position_embeddings=4096,
+           rope_scaling=PHIMOE_ROPE),
+    simple("DeepSeek V2 Lite", "deepseek_v2", 2048, 16, 163840, 10000, rope_scaling=deepseek(0.707), **LATENT),
+    simple("DeepSeek V3 and R1", "deepseek_v3", 7168, 128, 163840, 10000, rope_scaling=deepseek(1.0), **LATENT),
+    simple("Pythia 1.4B", "gpt_neox", 2048, 16, 2048, rotary_emb_base=10000, rotary_pct=0.25),
+    simple("GPT-NeoX 20B", "gpt_neox", 6144, 64, 2048, rotary_emb_base=10000, rotary_pct=0.25),
     Published("GPT-J 6B", {
         "model_type": "gptj", "n_ctx": 2048, "n_embd": 4096, "n_head": 16, "n_positions": 2048, "rotary": True,
         "rotary_dim": 64
@@ -179,18 +163,9 @@ PUBLISHED = (
     Published("Falcon 7B", {
         "model_type": "falcon", "alibi": False, "hidden_size": 4544, "num_attention_heads": 71, "multi_query": True
     }, (Place("", "default", 64, 32, 10000.0, 2048),)),
-    Published("Persimmon 8B", {
-        "model_type": "persimmon", "hidden_size": 4096, "num_attention_heads": 64, "max_position_embeddings": 16384,
-        "rope_theta": 25000.0
-    }, (Place("", "default", 64, 16, 25000.0, 16384),)),
-    Published("MiniMax M2", {
-        "model_type": "minimax_m2", "head_dim": 128, "hidden_size": 3072, "num_attention_heads": 48,
-        "max_position_embeddings": 196608, "rope_theta": 5000000, "rotary_dim": 64
-    }, (Place("", "default", 128, 32, 5000000.0, 196608),)),
-    Published("Hunyuan 7B", {
-        "model_type": "hunyuan_v1_dense", "head_dim": 128, "hidden_size": 4096, "num_attention_heads": 32,
-        "max_position_embeddings": 32768, "rope_scaling": HUNYUAN_ROPE, "rope_theta": 10000.0
-    }, (Place("", "dynamic", 128, 64, 10000.0, 32768),)),
+    simple("Persimmon 8B", "persimmon", 4096, 64, 16384, 25000.0, blocks=16),
+    simple("MiniMax M2", "minimax_m2", 3072, 48, 196608, 5000000, head_dim=128, rotary_dim=64),
+    simple("Hunyuan 7B", "hunyuan_v1_dense", 4096, 32, 32768, 10000.0, head_dim=128, rope_scaling=HUNYUAN_ROPE),
     Published("OLMo 3 7B", {
         "model_type": "olmo3", "hidden_size": 4096, "num_attention_heads": 32, "max_position_embeddings": 65536,
         "rope_scaling": OLMO3_ROPE, "rope_theta": 500000
