@@ -1,4 +1,4 @@
-"""Mean kernels against the direction of the lag: ``python -m benchmarks.directions`` writes docs/directions_table.inc.
+"""Mean kernels against the direction of the lag: ``python -m benchmarks.directions`` writes ``directions_table.inc``.
 
 Sets of 16 and 32 blocks in two and three axes with frequencies from 1 down to 0.1 (the axial ones to 0.01 for each
 axis, as published): root mean square dependence on direction over lags of a normal law, the bound for the same
@@ -21,7 +21,7 @@ from rfrope.frequencies import isotropic
 
 LENGTHS = np.linspace(1.0, 16.0, 61)
 SCALE = 16.0 / math.sqrt(6.0)  # standard deviation of the difference of two places on a side of 16
-PLACE = pathlib.Path(__file__).parents[1] / "docs" / "directions_table.inc"
+PLACE = pathlib.Path(__file__).parents[1] / "docs" / "_data" / "directions_table.inc"
 
 
 def dealt(n_blocks: int, directions: np.ndarray) -> np.ndarray:

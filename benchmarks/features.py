@@ -208,7 +208,7 @@ def main() -> int:
         return 0
     header, rows = (GAINS, gains()) if options.gains else (SPEED, speed())
     if options.output:
-        machine.write_rows(options.output, header, rows)  # without notes: docs/features.rst includes the file
+        machine.write_rows(options.output, header, rows)  # without notes: docs/howto/features.rst includes the file
     return 0
 
 

@@ -1,4 +1,4 @@
-"""One table of a CUDA device: ``python -m benchmarks.gpu [--quick] [--json] [--output docs/gpu_table.md]``.
+"""One table of a CUDA device: ``python -m benchmarks.gpu [--quick] [--json] [--output docs/_data/gpu_table.md]``.
 
 Rotation against the device's own copy of the same array, estimators, peers, and the error of every result against
 float64 on the CPU. Times are those of the device's events, everything measured in the same run. Exit code: 0, 1 if

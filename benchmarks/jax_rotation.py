@@ -1,7 +1,7 @@
 """Rotation in JAX beside the usual formula: seconds to compile, and milliseconds of a value and of a gradient.
 
-``python -m benchmarks.jax_rotation --output docs/jax_table.inc`` makes the table of docs/jax.rst. Both run in turn,
-compiled, on one core of the CPU, and the least of some runs counts, in seconds of the processor.
+``python -m benchmarks.jax_rotation --output docs/_data/jax_table.inc`` makes the table of docs/howto/jax.rst. Both run
+in turn, compiled, on one core of the CPU, and the least of some runs counts, in seconds of the processor.
 """
 
 import argparse

@@ -38,13 +38,13 @@ SIDE, TICK, EDGE = 60, 12, 4  # pixels: the least length of such a line, the mos
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTHS = (1280, 390)
 SEARCHES = {  # what is typed, and the page that comes first
-    "install": "quickstart",
-    "cite": "cite",
-    "which kernel": "choose",
-    "use my YaRN config": "read_your_model",
-    "does vLLM do the same": "check_your_engine",
-    "rotate images": "axes",
-    "extend to 32k": "extend",
+    "install": "learn/quickstart",
+    "cite": "reference/cite",
+    "which kernel": "learn/choose",
+    "use my YaRN config": "learn/read_your_model",
+    "does vLLM do the same": "learn/check_your_engine",
+    "rotate images": "howto/axes",
+    "extend to 32k": "learn/extend",
 }
 PATIENCE = 420.0  # seconds for all pages, on a machine that does much else
 

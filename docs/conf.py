@@ -39,7 +39,7 @@ version = release = rfrope.__version__
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.doctest", "sphinx.ext.mathjax", "numpydoc"]
 extensions += ["myst_parser"]  # the performance page includes tables that a benchmark writes
 extensions += ["sphinx_copybutton", "sphinx_design", "sphinx_gallery.gen_gallery"]
-exclude_patterns = ["_build", "performance_table.md", "performance_limits.md", "performance_tuned.md", "gpu_table.md"]
+exclude_patterns = ["_build", "_data"]
 templates_path = ["_templates"]
 rst_prolog = ".. currentmodule:: rfrope\n\n"  # so that `rotate` and `models.compare` are links on every page
 html_theme = "pydata_sphinx_theme"
@@ -57,8 +57,8 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "changelog": [], "demo": []}
-REFERENCE = ("reference", "references", "support", "cite", "api", "api/**")  # pages whose sidebar goes by topic
+html_sidebars = {"index": [], "project/changelog": [], "learn/demo": []}
+REFERENCE = ("reference/**",)  # pages whose sidebar goes by topic
 html_sidebars |= {name: ["topics.html"] for name in REFERENCE}
 html_search_scorer = str(SCORER)
 mathjax_path = "tex-svg.js"  # part of MathJax 3.2.2, which ship_mathjax copies: formulas need no connection
@@ -104,7 +104,8 @@ class Linked(AutoLink):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """Return the link, or in a docstring the name of an argument in italics."""
         made, messages = super().run()
-        if isinstance(made[0], nodes.emphasis) and not self.env.docname.startswith(("api", "gallery/")):
+        narrates = not self.env.docname.startswith(("reference/api", "reference/generated", "gallery/"))
+        if isinstance(made[0], nodes.emphasis) and narrates:
             logging.getLogger(__name__).warning("`%s` names nothing public", self.text, location=self.get_location())
         return made, messages
 
@@ -188,7 +189,7 @@ class BenchmarkTable(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return what it was measured on, and the ratios of each revision."""
-        path = pathlib.Path(__file__).with_name(self.arguments[0])
+        path = HERE / "_data" / self.arguments[0]
         self.env.note_dependency(str(path))
         lines = path.read_text("utf-8").splitlines()
         about = [line[2:] for line in lines if line.startswith("# ")]
@@ -288,13 +289,13 @@ class SearchWords(SphinxTransform):
 def topics(pagename: str) -> list[dict[str, Any]]:
     """Return the topics of the API reference with their names, for the sidebar of one of its pages."""
     found: list[dict[str, Any]] = []
-    lines = (HERE / "api.rst").read_text("utf-8").splitlines()
+    lines = (HERE / "reference" / "api.rst").read_text("utf-8").splitlines()
     for line, below in zip(lines, [*lines[1:], ""], strict=True):
         if line and below == "-" * len(line):
             found.append({"title": line, "open": False, "names": []})
         elif found and re.fullmatch(r"   (?:\w+\.)*\w+", line):
             name = line.strip()
-            page = f"api/generated/{autosummary_filename_map.get(f'rfrope.{name}', f'rfrope.{name}')}"
+            page = f"reference/generated/{autosummary_filename_map.get(f'rfrope.{name}', f'rfrope.{name}')}"
             short = name.rpartition(".")[2] if name.count(".") == 1 else name
             here = page == pagename
             found[-1]["names"].append((re.sub(r"(?<=[._])|(?<=[a-z])(?=[A-Z])", "<wbr>", short), page, here))
@@ -304,8 +305,8 @@ def topics(pagename: str) -> list[dict[str, Any]]:
 
 def give_topics(app: Sphinx, pagename: str, template: str, context: dict[str, Any], doctree: Any) -> None:
     """Hand the topics to the template of the sidebar."""
-    if pagename.startswith("api/") or pagename in REFERENCE:
-        beside = [name for name in app.env.toctree_includes["reference"] if name != "api"]
+    if pagename.startswith("reference/"):
+        beside = [name for name in app.env.toctree_includes["reference/index"] if name != "reference/api"]
         context["topics"] = topics(pagename)
         context["beside"] = [(app.env.titles[name].astext(), name, name == pagename) for name in beside]
 
@@ -324,7 +325,7 @@ def check_reference(app: Sphinx, environment: BuildEnvironment) -> None:
     for name, value in public_names().items():
         constant = name.rpartition(".")[2].isupper()  # its module's page spells it out
         if not (inspect.ismodule(value) or constant) and id(value) not in by_object:
-            logging.getLogger(__name__).warning("public name %s is missing from docs/api.rst", name)
+            logging.getLogger(__name__).warning("public name %s is missing from docs/reference/api.rst", name)
 
 
 def show_dot_products(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
@@ -357,7 +358,7 @@ def ship_mathjax(app: Sphinx, error: Exception | None) -> None:
 def write_demo(app: Sphinx, error: Exception | None) -> None:
     """Write the page that `demo.rst` shows, beside it."""
     if error is None and app.builder.format == "html":
-        demo.write(pathlib.Path(app.outdir, "demo_page.html"))
+        demo.write(pathlib.Path(app.outdir, "learn", "demo_page.html"))
 
 
 def mathjax_file() -> pathlib.Path:

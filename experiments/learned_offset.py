@@ -3,7 +3,7 @@
 A head copies the token L positions back. Its queries and keys are random and say nothing of positions, its frequencies
 are fixed; the phases that are added to the keys, one for each block, and one temperature are all that is trained. Seed
 000 says that training takes phase i to ``L omega_i``, up to whole turns. The script prints how far each block is from
-there, and from where a closed form says it settles; docs/learning.rst shows what comes out. Everything is seeded.
+there, and from where a closed form says it settles; docs/howto/learning.rst shows what comes out. Everything is seeded.
 """
 
 from __future__ import annotations

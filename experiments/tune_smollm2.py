@@ -53,7 +53,7 @@ LEARNING = (  # texts to learn from and to choose by
         for name in ("_pydecimal", "typing", "inspect", "tarfile", "argparse", "pydoc", "subprocess")
     ),
     "numpy/lib/_function_base_impl.py",
-    *(f"docs/{name}.rst" for name in ("proofs", "mathematics", "schemes")),
+    *(f"docs/{name}.rst" for name in ("explain/proofs", "explain/mathematics", "howto/schemes")),
     "gensim/test/test_data/lee_background.cor:0:44000",
 )
 # of them, three long ones to learn from by windows that see all keys, and one to choose by; what is short is joined

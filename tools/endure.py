@@ -4,7 +4,7 @@ python -m tools.endure memory        10**8 trials, 10**7 lags, 2 GB turned in pl
 python -m tools.endure interrupts    seconds from the signal to the exception, the slowest of three
 python -m tools.endure stretches     the longest time of the processor between two looks at signals, and where
 
-With ``--output FILE.csv`` the rows are written to a file too, as docs/reliability.rst shows them.
+With ``--output FILE.csv`` the rows are written to a file too, as docs/project/reliability.rst shows them.
 
 Each call runs in a process of its own. The last two take the same works; what else runs on the machine makes the
 second longer, and not the third, which sees all stretches of the main thread in 20 seconds of work. Memory is the most

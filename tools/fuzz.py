@@ -1,4 +1,4 @@
-"""Eight hundred thousand strange inputs, in half an hour or more: ``python -m tools.fuzz --output docs/fuzzing.csv``.
+"""Eight hundred thousand strange inputs, in half an hour: ``python -m tools.fuzz --output docs/_data/fuzzing.csv``.
 
 Each part runs a target of tests/input/test_fuzzing.py in a process of its own, with a seed of its own, so that nothing
 grows; most inputs go where one costs least. ``--times 0.01`` takes a hundredth; ``--workers 2`` runs two

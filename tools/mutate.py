@@ -1,6 +1,6 @@
 """Make mistakes in the package that a person would make, and see whether tests notice.
 
-python -m tools.mutate campaign             about 360 mutations of all modules, into docs/mutations.csv
+python -m tools.mutate campaign             about 360 mutations of all modules, into docs/_data/mutations.csv
 python -m tools.mutate campaign --only rope.py scores.py --number 900 --new     more of some modules
 python -m tools.mutate campaign --survivors --tests tests/rotation/test_rope.py           what survived, by other tests
 python -m tools.mutate page                 drop rows whose lines are others now; write the page of the table
@@ -35,9 +35,9 @@ from typing import Any
 from tools.mutations import Mutation, brief, chosen, modules, mutations
 
 ROOT = pathlib.Path(__file__).parents[1]
-TABLE = ROOT / "docs" / "mutations.csv"
+TABLE = ROOT / "docs" / "_data" / "mutations.csv"
 REFUSALS = "tests/test_refusals.py"
-PAGE = ROOT / "docs" / "mutations.inc"  # included by docs/reliability.rst: those that survived
+PAGE = ROOT / "docs" / "_data" / "mutations.inc"  # included by docs/project/reliability.rst: those that survived
 FIELDS = ("kind", "module", "function", "before", "after", "outcome", "by")
 EQUAL = "equal: "  # how a reason begins that makes a survivor no question any more
 SEED = 18
@@ -65,7 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("--only", nargs="*", default=[""], help="only modules whose path holds one of these texts")
     one.add_argument("--tests", nargs="*", default=[], help="files of tests, in the place of those of the module")
     one.add_argument("--processes", type=int, default=2)
-    commands.add_parser("page", help="drop rows whose lines are others now; write docs/mutations.inc from the table")
+    commands.add_parser(
+        "page", help="drop rows whose lines are others now; write docs/_data/mutations.inc from the table"
+    )
     two = commands.add_parser("again", help="check a sample of the table")
     two.add_argument("--number", type=int, default=12)
     options = parser.parse_args(arguments)

@@ -20,7 +20,7 @@ ROOT_FILES = {
     "CITATION.cff",
     "conda/meta.yaml",
 }
-MADE = ("docs/_build/", "docs/api/generated/", "docs/gallery/")  # by the build of the site
+MADE = ("docs/_build/", "docs/reference/generated/", "docs/gallery/")  # by the build of the site
 
 
 def faults(folder: pathlib.Path) -> list[str]:

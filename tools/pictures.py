@@ -1,4 +1,4 @@
-"""Pictures of README and of the pages that teach: ``python -m tools.pictures`` writes docs/pictures, light and dark.
+"""Pictures of README and of the pages that teach: ``python -m tools.pictures``, light and dark.
 
 Each function here draws one picture into a figure, with the colours of a theme. What was measured is read from the
 files that the experiments wrote; everything else is computed by rfrope.
@@ -20,7 +20,7 @@ from scipy.stats import t as student
 import rfrope
 
 ROOT = pathlib.Path(__file__).parents[1]
-DOCS = ROOT / "docs"
+DOCS = ROOT / "docs" / "_data"
 
 
 class Theme(NamedTuple):

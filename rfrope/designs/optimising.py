@@ -96,7 +96,7 @@ def optimise(
     Only whole lags count, where omega matters modulo 2 pi: at fractional positions the result is no better than its
     start. Beyond 2**14 lags ("sup": 2**13) the fit uses the smaller ones and a spread over the rest; the reported
     errors use all. Descent is Newton's method; a jump moves the block that lowers the error most to the best of 1024
-    places, half of them drawn from the kernel's law. docs/designs.rst has times.
+    places, half of them drawn from the kernel's law. docs/howto/designs.rst has times.
 
     Examples
     --------

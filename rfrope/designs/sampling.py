@@ -125,12 +125,12 @@ def sample(
     rng : None, int, sequence of ints or numpy.random.Generator
         Seed; None draws fresh entropy. A Generator advances by eight bytes. Deterministic designs ignore it.
     design : str
-        "iid", independent draws, or one of the following (docs/designs.rst compares them).
+        "iid", independent draws, or one of the following (docs/howto/designs.rst compares them).
 
         - "stratified": one uniform in each of D strata of every column of the cube, the strata permuted at random. If a
           column carries a sign, its magnitude is stratified and its sign independent. In one axis the strata are those
           of abs(omega), for any number of columns, and the variance of the mean kernel is at most 33/32 of that of
-          independent draws, at any lag and for up to 32768 blocks (docs/proofs.rst).
+          independent draws, at any lag and for up to 32768 blocks (docs/explain/proofs.rst).
         - "shifted": the points of "quantile" under one random shift, in random order, with independent signs. At some
           far lags all blocks return together: the variance is up to D times that of independent draws.
         - "sobol", "halton": scrambled low-discrepancy points.

@@ -182,7 +182,7 @@ def register(
 
     Examples
     --------
-    A name can be registered once; ``docs/kernels.rst`` defines a new family.
+    A name can be registered once; ``docs/howto/kernels.rst`` defines a new family.
 
     >>> from rfrope.kernels.families import Gaussian
     >>> register("rbf", Gaussian, formula="exp(-r^2/2)", law="normal")

@@ -1,7 +1,7 @@
 """Polar scores ``sum_i m_i m'_i cos(lag . omega_i + delta_i)``: mean, variance and concentration.
 
 Coefficients are products of magnitudes, so none is negative: the mean over frequencies grows with the number of blocks
-and the deviation with its root, and one draw is near the mean for every pair of contents (docs/limits.rst).
+and the deviation with its root, and one draw is near the mean for every pair of contents (docs/explain/limits.rst).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def polar_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift:
     Notes
     -----
     This requires the kernel's law for each block alone, which independent draws and every randomised design have;
-    docs/proofs.rst has statement and proof.
+    docs/explain/proofs.rst has statement and proof.
 
     Examples
     --------
@@ -96,8 +96,8 @@ def polar_variance(
     Notes
     -----
     With ``A_i = q_i k_i`` and independent blocks ``Var S = sum_i A_i^2 ((1 + Phi_2 cos 2 delta_i)/2 - Phi^2 cos^2
-    delta_i)``. Other designs add the covariances of pairs, in docs/proofs.rst. Their integrals are accurate to about
-    1e-10 of ``sum A^2``, or 1e-6 for "shifted" with heavy tails.
+    delta_i)``. Other designs add the covariances of pairs, in docs/explain/proofs.rst. Their integrals are accurate to
+    about 1e-10 of ``sum A^2``, or 1e-6 for "shifted" with heavy tails.
 
     Examples
     --------
@@ -188,7 +188,7 @@ def polar_tail(
     V and ``M = max_i A_i (1 + abs(Phi cos delta_i))`` also ``2 exp(-t^2 / (2 V + 2 M t / 3))`` (Bernstein), which is
     sharper at lags small against the scale. Without shift, a relative distance eps has ``2 exp(-eps^2 Phi^2
     effective_blocks / 2)``. Without shift the first bound also holds for one set in random order, about the mean of
-    that set; with a shift it does not, but ``2 exp(-t^2 / (8 sum A^2))`` does (docs/proofs.rst).
+    that set; with a shift it does not, but ``2 exp(-t^2 / (8 sum A^2))`` does (docs/explain/proofs.rst).
 
     Examples
     --------

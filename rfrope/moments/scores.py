@@ -229,7 +229,7 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
     -----
     The mean kernel of D blocks has variance ``v / D + (1 - 1 / D) c``, with v the variance of one cosine and c this
     covariance: a negative c makes a good design, and with c near v all blocks err together. "shifted" does so at lags
-    on the dual lattice of its points (`rfrope.designs.dual_lattice`). docs/proofs.rst has the forms.
+    on the dual lattice of its points (`rfrope.designs.dual_lattice`). docs/explain/proofs.rst has the forms.
 
     Examples
     --------
@@ -287,9 +287,9 @@ def mean_kernel_band(lags: Array, kernel: Kernel | str, *, n_blocks: int, confid
     "iid"). For "stratified" in one axis it is at most 33/32 of that at any lag, for up to 32768 blocks, and much less
     at near lags. Other designs may have more: "antithetic" twice as much at every lag; "stratified" in several axes,
     "sobol" of several uniforms, "halton" and "orthogonal" more at some lags; "shifted" and "balanced" far more at some
-    distant ones (docs/designs.rst has figures). Near lag 0, where the variance vanishes, rounding dominates: `stderr`
-    is at least ``3e-8 / sqrt(D)`` except at 0. The interval is that of the normal approximation, fair from some tens of
-    blocks on.
+    distant ones (docs/howto/designs.rst has figures). Near lag 0, where the variance vanishes, rounding dominates:
+    `stderr` is at least ``3e-8 / sqrt(D)`` except at 0. The interval is that of the normal approximation, fair from
+    some tens of blocks on.
 
     Examples
     --------
@@ -348,7 +348,7 @@ def blocks_for_error(
     -----
     Whole lags: ``D >= 2 ln(2 M / (1 - confidence)) / error^2`` with M lags, one of each pair +-lag (Hoeffding's
     inequality and the union bound; section 2 of the mathematics page). This is safe, not sharp: within some scales of
-    the kernel the designs "stratified" and "optimised" need far fewer blocks (docs/designs.rst).
+    the kernel the designs "stratified" and "optimised" need far fewer blocks (docs/howto/designs.rst).
 
     Real lags: with l the length of the vector of largest lags, ``sigma^2 = E |omega|^2`` and k axes, ``P(sup > error)
     <= beta (sigma l / error)^(2k/(k+2)) exp(-D error^2 / (4 (k+2) alpha))``, ``beta = ((k/2)^(-k/(k+2)) +

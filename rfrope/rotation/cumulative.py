@@ -61,8 +61,9 @@ def cumulative_phases(rates: Array, *, offset: Array | None = None, axis: int = 
     within 5e-7, for rates up to 2 pi and 2**20 tokens, where a plain float32 sum is wrong by tenths of a radian. Much
     larger rates have phases without meaning.
 
-    The score of two tokens depends on the sum of the rates between them, not on the lag; :doc:`relatives </relatives>`
-    says what that loses. Rates of published models in their simplest form, from content x:
+    The score of two tokens depends on the sum of the rates between them, not on the lag;
+    :doc:`relatives </explain/relatives>` says what that loses. Rates of published models in their simplest form,
+    from content x:
 
     - Mamba-3 (Lahoti et al., 2026): ``dt * pi * tanh(a)``, dt per head, a per block, on half or all of the features;
     - Selective RoPE (Movahedi et al., 2025): a linear map of x;

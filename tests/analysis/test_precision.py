@@ -77,7 +77,7 @@ def test_no_error_exceeds_its_bound(name, dtype):
 
 
 def test_the_measured_drift_of_a_head_at_100000():
-    """Float32 phases: 0.030 in logits up to 31, where the whole model's drift by 0.05 (docs/transformers.rst)."""
+    """Float32 phases: 0.030 in logits up to 31, where the whole model's drift by 0.05 (docs/howto/transformers.rst)."""
     name, near = "float32 phases, float32 table", np.arange(169)
     drift = np.max(np.abs(logits(name, Q, K, near + 100_000) - logits(name, Q, K, near)))
     bound = precision_budget(Q, K, ROPE, 100_169).representation(name)

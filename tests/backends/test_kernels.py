@@ -309,7 +309,7 @@ def test_phases_instead_of_positions(pairings):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_radians_from_2_to_the_53_on_are_nan_there_alone(dtype):
-    """As docs/precision.rst says: 1/(2 pi) is held to 128 bits. Below they are exact; elsewhere all are numbers."""
+    """1/(2 pi) is held to 128 bits (docs/explain/precision.rst). Below they are exact; elsewhere all are numbers."""
     last = 2.0**53 - (1.0 if dtype == torch.float64 else 2.0**29)
     phases = torch.tensor([1.0, last, -last, 2.0**53, -(2.0**53), 1e30, math.inf], dtype=dtype)
     x, at = uniform(2, 14).float(), Angles(AT[:2] * 0, frequencies(7, 1), phases, XP)

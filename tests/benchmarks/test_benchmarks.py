@@ -146,7 +146,7 @@ def test_processes_measure_work_alone():
 
 
 def test_examples_of_the_page_run():
-    text = (ROOT / "docs" / "performance.md").read_text("utf-8")
+    text = (ROOT / "docs" / "project" / "performance.md").read_text("utf-8")
     examples = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert examples
     for example in examples:

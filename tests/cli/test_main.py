@@ -22,7 +22,7 @@ import rfrope
 from rfrope import cli
 from rfrope.cli import main
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "command_line.rst"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "howto" / "command_line.rst"
 COMMANDS = ("validate", "design", "inspect", "plan", "export", "compare", "audit", "diff", "heads", "kernels", "doctor")
 
 

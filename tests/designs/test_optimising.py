@@ -15,7 +15,7 @@ import rfrope
 from rfrope import analysis, kernels, sample
 from rfrope.designs import descent, optimise, optimising
 
-TABLE = pathlib.Path(__file__).parents[2] / "docs" / "designs_optima.csv"
+TABLE = pathlib.Path(__file__).parents[2] / "docs" / "_data" / "designs_optima.csv"
 
 
 def rows_of_table():

@@ -19,7 +19,7 @@ from rfrope import kernels, sample
 from rfrope._core import random
 from rfrope.designs import records, sampling, sets
 
-DOCS = pathlib.Path(__file__).parents[2] / "docs"
+DOCS = pathlib.Path(__file__).parents[2] / "docs" / "_data"
 G, E, M2 = map(kernels.parse, ("gaussian(scale=4)", "exponential(scale=6)", "matern(scale=3, ndim=2)"))
 RANDOMISED = [record.name for record in records() if record.randomised and not record.fitted]
 each_design = pytest.mark.parametrize("design", RANDOMISED)
@@ -320,7 +320,7 @@ def test_polar_sets_have_a_frequency_for_each_feature(design, heads):
     assert rope.source == plain.source
 
 
-# -- the same bits elsewhere: docs/conventions.rst has these sizes -----------------------------------------------------
+# -- the same bits elsewhere: docs/explain/conventions.rst has these sizes ---------------------------------------------
 
 DRAWN = """
 import sys, numpy as np, rfrope

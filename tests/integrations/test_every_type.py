@@ -33,7 +33,7 @@ transformers.logging.set_verbosity(transformers.logging.CRITICAL)
 
 PICTURES = "computes positions from images itself"
 NEITHER = "no Rope does that"
-REFUSED = {  # what truly cannot be replaced, and why: docs/transformers.rst has the same reasons
+REFUSED = {  # what truly cannot be replaced, and why: docs/howto/transformers.rst has the same reasons
     **dict.fromkeys(("dinov3_vit", "eomt_dinov3", "sapiens2", "llama4_vision_model", "efficientloftr"), PICTURES),
     **dict.fromkeys(("gemma4_vision", "hunyuan_vl_text", "neucodec", "xcodec2", "qwen2_5_omni_dit"), NEITHER),
     **dict.fromkeys(("sam2_video", "sam3_tracker_video", "edgetam_video"), "keys at other positions than queries"),
@@ -217,7 +217,7 @@ def test_keys_may_move_where_the_table_does_not_say_otherwise(model_type, classe
     assert error > 0.01 if "unmovable" in entry else error < 2e-3
 
 
-LIKE_LLAMA = [  # docs/transformers.rst names these
+LIKE_LLAMA = [  # docs/howto/transformers.rst names these
     *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"),
     *("olmo", "olmo2", "olmo3", "cohere", "glm4", "granite", "gpt_oss"),
 ]

@@ -18,7 +18,7 @@ import rfrope
 from rfrope import analysis
 from rfrope._core import dispatch
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "learning.rst"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "howto" / "learning.rst"
 
 
 @pytest.fixture

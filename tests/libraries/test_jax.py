@@ -127,7 +127,7 @@ def test_compiled_positions_are_exact_in_every_type_of_integers(narrow, kind, pa
 
 
 def test_positions_beyond_32_bits_are_refused_before_they_are_compiled_or_cut_by_jax(narrow):
-    """What ``jax.jit`` is given it cuts to 32 bits before any function sees it: docs/jax.rst says so."""
+    """What ``jax.jit`` is given it cuts to 32 bits before any function sees it: docs/howto/jax.rst says so."""
     rope, x = rfrope.Rope(LINE), RNG.standard_normal((2, 8)).astype(np.float32)
     far = np.array([2**33 + 5, 1])
     with pytest.raises(ValueError, match=r"integers of 32 bits.*jax_enable_x64', True\) gives it 64"):
@@ -154,7 +154,7 @@ def test_with_x64_compiled_positions_are_exact_to_2_to_the_53(jax):
 
 
 def test_the_three_lines_of_the_page_run(narrow):
-    page = (pathlib.Path(__file__).parents[2] / "docs" / "jax.rst").read_text("utf-8")
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "howto" / "jax.rst").read_text("utf-8")
     lines = re.search(r"(?:^    .*\n){2}^    q, k = rotate.*\n", page, re.MULTILINE)[0]
     q, k = RNG.standard_normal((2, 2, 5, 64)).astype(np.float32)
     names = {"rfrope": rfrope, "jax": narrow, "q": q, "k": k, "positions": np.arange(5)}

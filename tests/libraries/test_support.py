@@ -1,4 +1,4 @@
-"""docs/support.inc against what calls of every public function find, on every library."""
+"""docs/_data/support.inc against what calls of every public function find, on every library."""
 
 from __future__ import annotations
 

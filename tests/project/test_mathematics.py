@@ -10,7 +10,7 @@ import pytest
 
 import rfrope
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "mathematics.rst"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "explain" / "mathematics.rst"
 
 
 @pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here")

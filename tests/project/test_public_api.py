@@ -19,7 +19,7 @@ def test_names_signatures_and_fields_are_those_of_the_table():
     assert [*lines()] == TABLE.read_text("utf-8").splitlines()
 
 
-ORDER = (  # of arguments that are given by position, in every public function; see docs/conventions.rst
+ORDER = (  # of arguments that are given by position, in every public function; see docs/explain/conventions.rst
     ("x", "q", "k", "z", "w_q", "w_k"),
     ("positions", "q_positions", "k_positions", "lags", "offset"),
     ("frequencies", "kernel", "rope", "old", "new", "before", "after"),
@@ -112,7 +112,7 @@ def test_records_and_methods_have_a_docstring():
 
 
 def test_every_page_of_the_reference_has_an_example():
-    reference = pathlib.Path(__file__).parents[2] / "docs" / "api.rst"
+    reference = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "api.rst"
     if not reference.is_file():
         pytest.skip("docs/ is not here")
     pages = re.findall(r"^   ((?:\w+\.)*\w+)$", reference.read_text("utf-8"), re.MULTILINE)

@@ -13,8 +13,16 @@ from campaign import sparse
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted(path.name for path in DOCS.glob("*.rst"))
-SLOW = ("proofs.rst", "limits.rst", "reading.rst", "inverse_design.rst", "designs.rst")  # statistics and searches
+PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.glob("[!_g]*/*.rst"))
+SLOW = {  # statistics and searches
+    *(
+        "explain/proofs.rst",
+        "explain/limits.rst",
+        "explain/reading.rst",
+        "howto/inverse_design.rst",
+        "howto/designs.rst",
+    )
+}
 needs_docs = pytest.mark.skipif(not PAGES, reason="docs/ is not here")
 
 
@@ -91,10 +99,10 @@ def test_the_example_of_rotate_in_pytorch_runs():
 
 @needs_docs
 @pytest.mark.filterwarnings("ignore")  # of frameworks, while they are imported
-@pytest.mark.parametrize("page", ["index", "quickstart", "torch", "transformers"])
+@pytest.mark.parametrize("page", ["index", "learn/quickstart", "howto/torch", "howto/transformers"])
 def test_code_of_a_page_runs_from_top_to_bottom(page):
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    if page == "transformers":
+    if page == "howto/transformers":
         pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)
     names = run("\n".join(text for _, text in code_blocks(f"{page}.rst")), {}, f"{page}.rst")
@@ -107,11 +115,11 @@ def test_code_of_a_page_runs_from_top_to_bottom(page):
 
 @needs_docs
 def test_from_a_kernel_to_a_rope_that_is_saved_verified_exported_and_drawn(capsys, monkeypatch, tmp_path):
-    """The path of docs/design_kernel.rst in ten lines, and the same in a shell."""
+    """The path of docs/learn/design_kernel.rst in ten lines, and the same in a shell."""
     pyplot = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
     monkeypatch.chdir(tmp_path)
-    ((_, example),) = code_blocks("design_kernel.rst")
-    run(example, {}, "design_kernel.rst")
+    ((_, example),) = code_blocks("learn/design_kernel.rst")
+    run(example, {}, "learn/design_kernel.rst")
     pyplot.close("all")
     told = capsys.readouterr().out
     assert ": passed, " in told
@@ -121,7 +129,7 @@ def test_from_a_kernel_to_a_rope_that_is_saved_verified_exported_and_drawn(capsy
     (exported,) = rfrope.from_config(config | {"model_type": "llama", "head_dim": 64})
     assert max(abs(exported.frequencies - held.frequencies)) < 1e-6
     assert pathlib.Path("rope.png").read_bytes().startswith(b"\x89PNG")
-    text = (DOCS / "design_kernel.rst").read_text("utf-8").partition("The same in a shell.")[2]
+    text = (DOCS / "learn/design_kernel.rst").read_text("utf-8").partition("The same in a shell.")[2]
     shell = re.findall(r"^    (rfrope .+)$", text, re.MULTILINE)
     assert [line.split()[1] for line in shell] == ["design", "validate", "export"]
     main = importlib.import_module("rfrope.cli").main
@@ -156,21 +164,21 @@ def test_code_before_and_after_a_migration_gives_the_same(section, peer):
     pytest.importorskip("torch", reason="torch is not installed")
     if peer:
         pytest.importorskip(peer, reason=f"{peer} is not installed")
-    page = (DOCS / "migrate.rst").read_text("utf-8")
+    page = (DOCS / "howto/migrate.rst").read_text("utf-8")
     assert f"\n{section}\n" in page
-    code = code_blocks("migrate.rst")
+    code = code_blocks("howto/migrate.rst")
     sections = re.findall(r"^(From .+)\n-+$", page, re.MULTILINE)
     at = 1 + 2 * sections.index(section)
     (_, start), (first, before), (second, after) = code[0], *code[at : at + 2]
     assert (first, second, len(code)) == ("before", "after", 1 + 2 * len(sections))
-    given = run(start, {}, "migrate.rst")
-    old, new = dict(given), run(after, dict(given), "migrate.rst")
+    given = run(start, {}, "howto/migrate.rst")
+    old, new = dict(given), run(after, dict(given), "howto/migrate.rst")
     if peer:
-        run(before, old, "migrate.rst")
+        run(before, old, "howto/migrate.rst")
     else:  # without a device, and by the formula of flash-attn
         lines = [line for line in before.splitlines() if "import" not in line]
         old |= {"apply_rotary_emb": apply_rotary_emb, "q": new["q"], "k": new["k"]}
-        run("\n".join(lines).replace(', device="cuda"', ""), old, "migrate.rst")
+        run("\n".join(lines).replace(', device="cuda"', ""), old, "howto/migrate.rst")
     for name in ("q_out", "k_out"):
         assert float((old[name] - new[name]).detach().abs().max()) < 3e-6
         assert float((old[name] - given[name[0]].reshape(old[name].shape)).detach().abs().max()) > 0.1
@@ -194,7 +202,7 @@ def test_examples_of_documentation_page(page):
 @needs_docs
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_examples_for_a_device_run_on_the_cpu(library):
-    (example,) = [text for text in blocks("python", "docs/gpu.md") if text.startswith(f"import {library}\n")]
+    (example,) = [text for text in blocks("python", "docs/howto/gpu.md") if text.startswith(f"import {library}\n")]
     if library == "torch":
         pytest.importorskip("torch", reason="torch is not installed")
-    run(example.replace("cupy", "numpy").replace('"cuda"', '"cpu"'), {}, "gpu.md")
+    run(example.replace("cupy", "numpy").replace('"cuda"', '"cpu"'), {}, "howto/gpu.md")

@@ -1,4 +1,4 @@
-"""Facts of docs/relatives.rst that no function of its own holds: sine heads of RoPE++, and rates of content."""
+"""Facts of docs/explain/relatives.rst that no function of its own holds: sine heads of RoPE++, and rates of content."""
 
 from __future__ import annotations
 

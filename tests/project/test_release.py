@@ -19,8 +19,8 @@ def test_the_version_is_the_same_everywhere():
     assert project["version"] == version
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text("utf-8")
     assert f'{{% set version = "{version}" %}}' in (ROOT / "conda" / "meta.yaml").read_text("utf-8")
-    if (ROOT / "docs" / "cite.rst").is_file():
-        assert f"version = {{{version}}}" in (ROOT / "docs" / "cite.rst").read_text("utf-8")
+    if (ROOT / "docs" / "reference" / "cite.rst").is_file():
+        assert f"version = {{{version}}}" in (ROOT / "docs" / "reference" / "cite.rst").read_text("utf-8")
 
 
 def test_the_changelog_has_the_version_with_the_date_of_the_citation():

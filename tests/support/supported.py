@@ -1,4 +1,4 @@
-"""What every public function that takes arrays does on every library: found by calling it, for docs/support.inc."""
+"""What every public function that takes arrays does on every library: found by calling it, for support.inc."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import calls
 import numpy as np
 from conftest import library
 
-TABLE = pathlib.Path(__file__).parents[2] / "docs" / "support.inc"
+TABLE = pathlib.Path(__file__).parents[2] / "docs" / "_data" / "support.inc"
 HEADS = ("Function", "PyTorch", "JAX", "jax.jit", "Dask", "MLX", "On a device")
 CALLS = calls.TO_HOST | calls.FROM_HOST | calls.CALLS
 NONE = calls.SHORT.keys() - calls.TAKING | {"data.smollm2_heads", "validation.example_pairs"}
@@ -138,6 +138,6 @@ def names() -> list[str]:
 
 
 def kept() -> dict[str, tuple[str, ...]]:
-    """Rows of docs/support.inc, by their first cell."""
+    """Rows of docs/_data/support.inc, by their first cell."""
     rows = (part.strip().split("\n     - ") for part in TABLE.read_text("utf-8").split("   * - ")[1:])
     return {one[0].strip("`"): tuple(one) for one in rows}

@@ -1,6 +1,7 @@
 """The statements of the sources as data, each with a check that measures how far the library is from it.
 
-``python tests/support/theorems.py`` prints the table; with a path it writes the table that docs/theorems.rst includes.
+``python tests/support/theorems.py`` prints the table; with a path it writes the table that
+docs/explain/theorems.rst includes.
 """
 
 from __future__ import annotations

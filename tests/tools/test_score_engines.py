@@ -17,7 +17,7 @@ from tools import score_engines
 from tools.score_engines import DRIVERS, HEAD, MODULES, judge, score
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-TABLE = pathlib.Path(__file__).parents[2] / "docs" / "engines_scores.csv"
+TABLE = pathlib.Path(__file__).parents[2] / "docs" / "_data" / "engines_scores.csv"
 HELD = score_engines.read_table(TABLE)
 
 
