@@ -20,7 +20,7 @@ import pytest
 
 from rfrope._backends.cuda import device
 from rfrope._core import dispatch
-from rfrope.rotation import turning
+from rfrope.rotation import rerotation, turning
 
 COMPILER = shutil.which("g++")
 NO_COMPILER = "the kernels' text is run on the CPU by g++, which is missing"
@@ -127,6 +127,7 @@ def emulation(*, backward: bool = False) -> Iterator[list[str]]:
         patch.setattr(dispatch, "load", load_for_cuda)
         patch.setattr(dispatch, "_FOUND", {})
         patch.setattr(turning, "load_flat_pass", lambda: None)
+        patch.setattr(rerotation, "_load_differences", lambda: None)
         patch.setattr(device, "check", lambda: None)
         patch.setattr(device, "wait", lambda: None)
         patch.setattr(device, "space", lambda: np)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import rfrope
 from rfrope._core import dispatch
-from rfrope.rotation import turning
+from rfrope.rotation import rerotation, turning
 
 PAIRINGS = ("half", "interleaved")
 DTYPES = ("float64", "float32", "float16", "bfloat16")
@@ -36,6 +36,7 @@ def without_backends():
         patch.setattr(dispatch, "load", load)
         patch.setattr(dispatch, "backend_function", lambda function, place: None)
         patch.setattr(turning, "load_flat_pass", lambda: None)
+        patch.setattr(rerotation, "_load_differences", lambda: None)  # it remembers what it found
         yield
 
 
