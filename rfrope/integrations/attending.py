@@ -99,8 +99,7 @@ def _score(q: np.ndarray, k: np.ndarray, scale: float, rope: Rope) -> np.ndarray
     """Return scores ``(H, tokens, tokens)`` of queries and keys before rotation."""
     at = np.arange(q.shape[1])
     x, y = (rope.rotate(one.astype(np.float64), at) for one in (q, k))
-    with np.errstate(over="ignore", invalid="ignore"):  # OpenBLAS may set flags by what its own memory held before
-        return scale * np.matmul(x, np.repeat(y, len(q) // len(k), axis=0).swapaxes(-1, -2))
+    return scale * np.matmul(x, np.repeat(y, len(q) // len(k), axis=0).swapaxes(-1, -2))
 
 
 def _compare(path: str, weights: np.ndarray, logits: np.ndarray, is_narrow: bool) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import time
+import weakref
 
 import mpmath
 import numpy as np
@@ -45,6 +47,30 @@ def ran():
 @pytest.fixture
 def rng():
     return np.random.default_rng(11)
+
+
+def test_a_rope_keeps_the_plan_whose_memory_it_reads_again(rng, monkeypatch):
+    """Plans are forgotten when 512 others were met, and loops read them by their addresses."""
+    made, plan_of, rope, x, at = (
+        [],
+        leaf.plan_of,
+        rfrope.Rope(rfrope.geometric(4)),
+        rng.normal(size=(2, 20, 8)),
+        np.arange(20),
+    )
+
+    def noted(*arguments):
+        plan = plan_of(*arguments)
+        made.append(weakref.ref(plan.tables))
+        return plan
+
+    monkeypatch.setattr(leaf, "plan_of", noted)
+    wanted = rope.rotate(x, at)
+    plan_of.cache_clear()
+    gc.collect()
+    assert [tables() is None for tables in made] == [False]
+    np.testing.assert_array_equal(rope.rotate(x, at), wanted)
+    assert len(made) == 1
 
 
 def test_the_last_group_of_rows_that_share_phases_ends_with_them(rng):

@@ -176,7 +176,7 @@ def _dense_call(
 ) -> tuple[Any, ...] | None:
     """Return what turns dense features at some positions; None where their plan is not fit, or not small.
 
-    That is the shape of the result, the bytes of the features, and the loop's arguments before and after the arrays.
+    That is the shape of the result, bytes of features, what the loop takes before and after the arrays, and the plan.
     """
     pairing, out_pairing = pairings[0], pairings[0] if pairings[1] is None else pairings[1]
     if type(pairing) is not str or type(out_pairing) is not str or type(inverse) is not bool or dtype not in DTYPES:
@@ -191,12 +191,12 @@ def _dense_call(
     most = (2.0**24, MISSED * 2.0**24 / max(read.fastest, 1.0)) if places.dtype.char == "f" else (LARGEST, LARGEST)
     after = read.address, read.values.nbytes, scale, plan.like, *most
     before = plan.loop, plan.addresses[APART], plan.addresses[IN_PLACE], plan.items
-    return plan.shape, plan.elements * plan.size, before, after
+    return plan.shape, plan.elements * plan.size, before, after, plan  # whose memory `before` names by its address
 
 
 def _turned_dense(call: tuple[Any, ...], x: Any, positions: np.ndarray, out: Any) -> Any:
     """Turn features whose layout the plan was made for; None where `out` is not as it must be, or values are not."""
-    shape, n_bytes, before, after = call
+    shape, n_bytes, before, after, _ = call
     if type(x) is not np.ndarray:
         y = TORCH.empty_like(x) if out is None else out
         if out is not None and not (_dense_dtype(y) is not None and y.dtype == x.dtype and y.shape == x.shape):
