@@ -75,7 +75,7 @@ def test_symmetric_quantiles_are_odd_bit_for_bit_and_increase(name):
     assert np.all(np.diff(quantile(UNIT)) > 0.0)
 
 
-@pytest.mark.parametrize("dof", [1e-3, 0.02, 0.1, 1e8])
+@pytest.mark.parametrize("dof", [1e-3, 0.02, 0.1, 1.0, 1e3, 1e8])
 def test_student_quantile_never_fails(dof):
     assert np.all(np.diff(quantiles.student_quantile(dof, UNIT)) >= 0.0)  # and none is NaN
 
@@ -126,7 +126,7 @@ def test_matern_against_mpmath(nu):
     assert special.matern(nu, np.zeros(2), np).tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("nu", [0.3, 0.8, 1.0, 2.2, 7.3])
+@pytest.mark.parametrize("nu", [0.3, 0.8, 1.0, 2.2, 2.5, 7.3, 30.0])
 def test_matern_is_differentiable_and_traceable(nu):
     """Slopes against mpmath, far out and beside 0 too, and a single compiled function of JAX."""
     t = np.array([1e-6, 0.3, 1.0, 1.9, 2.0, 2.1, 7.0, 30.0])
@@ -137,9 +137,10 @@ def test_matern_is_differentiable_and_traceable(nu):
     x = torch.tensor([0.0, *t], requires_grad=True, dtype=torch.float64)
     special.matern(nu, x, space(library("torch"))).sum().backward()
     assert torch.isfinite(x.grad).all()
-    np.testing.assert_allclose(x.grad[1:], exact, rtol=1e-11)
+    rounding = 1e-16 if nu == 2.5 else 0.0  # its closed form cancels beside 0
+    np.testing.assert_allclose(x.grad[1:], exact, rtol=1e-11, atol=rounding)
     slopes = jax.jit(jax.vmap(jax.grad(lambda v: special.matern(nu, v, jnp))))(jnp.asarray(t))
-    np.testing.assert_allclose(slopes, exact, rtol=1e-11)
+    np.testing.assert_allclose(slopes, exact, rtol=1e-11, atol=rounding)
 
 
 @pytest.mark.parametrize("nu", [0.02, 0.3, 0.8, 1.0, 2.2, 19.9])
