@@ -14,8 +14,8 @@ import matplotlib.pyplot as plt
 # %%
 # ``python -m benchmarks.compare`` measured it and wrote the file; the page on benchmarks says how, and what noise is.
 
-folder = next(one for one in (pathlib.Path("docs"), pathlib.Path("../../docs")) if (one / "benchmarks.csv").is_file())
-lines = (folder / "benchmarks.csv").read_text("utf-8").splitlines()
+places = (pathlib.Path(one, "docs", "_data", "benchmarks.csv") for one in (".", "../.."))
+lines = next(one for one in places if one.is_file()).read_text("utf-8").splitlines()
 rows = list(csv.DictReader(line for line in lines if not line.startswith("# ")))
 rows = [row for row in rows if row["ratio"] and row["revision"] != "control"]
 dates = {row["revision"]: row["date"] for row in rows}

@@ -20,10 +20,8 @@ from rfrope.data import smollm2_heads
 # (`rfrope.heads.atlas`), each number with its error over the pages. The part of the variance of the logits that the lag
 # alone explains is above one half in few heads; those that it explains most look at the previous tokens.
 
-folder = next(
-    one for one in (pathlib.Path("docs"), pathlib.Path("../../docs")) if (one / "heads_smollm2.csv").is_file()
-)
-lines = (folder / "heads_smollm2.csv").read_text("utf-8").splitlines()
+places = (pathlib.Path(one, "docs", "_data", "heads_smollm2.csv") for one in (".", "../.."))
+lines = next(one for one in places if one.is_file()).read_text("utf-8").splitlines()
 rows = list(csv.DictReader(lines[1:]))
 table = {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
 fig, (left, right) = plt.subplots(1, 2, figsize=(9.4, 3.9), layout="constrained")
