@@ -17,7 +17,8 @@ import tomllib
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parents[1]
-LONGEST_BODY, LONGEST_MODULE = 45, 500
+LONGEST_BODY, LONGEST_READER, LONGEST_MODULE = 60, 80, 500
+READERS = re.compile(r"_*(read|report)(_|$)")  # straight-line functions, which a reader follows from top to bottom
 OPENING = re.compile(r"(What|Whether|How|Where|Which|Of|Whose)\b")
 PREPOSITIONS = re.compile(
     r"_*(of|at|in|by|on|for|with|within|without|beside|under|over|through|after|before|between|beyond|around|into"
@@ -65,14 +66,14 @@ def lengths(name: str, text: str, tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef) and not name.endswith("_loops.py"):
             body = node.body[1:] if ast.get_docstring(node) is not None else node.body
             lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
-            if lines > LONGEST_BODY:
-                yield f"{node.lineno}: the body of {node.name} has {lines} lines; at most {LONGEST_BODY}"
+            most = LONGEST_READER if READERS.match(node.name) else LONGEST_BODY
+            if lines > most:
+                yield f"{node.lineno}: the body of {node.name} has {lines} lines; at most {most}"
 
 
 def shown(node: ast.AST) -> int:
     """Return how many lines of a docstring are examples, and links to other pages."""
-    kinds = ast.FunctionDef | ast.ClassDef | ast.Module
-    text = ast.get_docstring(node) if isinstance(node, kinds) else None
+    text = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
     parts = re.split(r"^(\w[\w ]+)\n-{3,}$", text or "", flags=re.MULTILINE)[1:]
     sections = zip(parts[::2], parts[1::2], strict=True)
     return sum(2 + len(body.strip().splitlines()) for name, body in sections if name in ("Examples", "See Also"))
