@@ -152,7 +152,7 @@ class EngineTable(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return one definition for each record."""
         lines: list[str] = []
-        for engine in rfrope.exports.records():
+        for engine in rfrope.engines.records():
             lines += [engine.name, ""]
             fields = {
                 "Takes": engine.format.carries,

@@ -4,7 +4,6 @@ from . import analysis as analysis
 from . import bochner as bochner
 from . import designs as designs
 from . import engines as engines
-from . import exports as exports
 from . import features as features
 from . import frequencies as frequencies
 from . import heads as heads

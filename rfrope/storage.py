@@ -65,7 +65,7 @@ def save(path: str | os.PathLike[str], rope: Rope | Array, /, *, overwrite: bool
 
     See Also
     --------
-    load, exports.write
+    load, engines.write
 
     Notes
     -----

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 import rfrope
-from rfrope import engines, exports, models
+from rfrope import engines, models
 
 TOLERANCE, LARGEST = 1e-3, 131071  # as the runner of the vectors has them
 TABLE = 8192  # positions in tables that exports make
@@ -268,7 +268,7 @@ def export(name: str, case: dict[str, Any], **options: Any) -> dict[str, Any]:
     if case["turns"] == "last":
         raise _NotForItError
     try:
-        return exports.export(rope, name, **options)
+        return engines.export(rope, name, **options)
     except ValueError:
         raise _NotForItError from None
 
@@ -276,7 +276,7 @@ def export(name: str, case: dict[str, Any], **options: Any) -> dict[str, Any]:
 def turn_by_onnx(case: dict[str, Any], positions: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Return features turned by onnxruntime."""
     made, runtime = export("ONNX", case, context=TABLE), importlib.import_module("onnxruntime")
-    content = importlib.import_module("rfrope.exports.files").make_content("rope.onnx", made, None, None, "")
+    content = importlib.import_module("rfrope.engines.writing.files").make_content("rope.onnx", made, None, None, "")
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     (got,) = session.run(None, {"X": x[None, None], "position_ids": positions[None]})
     return np.asarray(got[0, 0])

@@ -8,16 +8,16 @@ Frequencies as a config, as a GGUF's tensor or as an ONNX cache, and what the en
 import matplotlib.pyplot as plt
 
 import rfrope
-from rfrope import exports
+from rfrope import engines
 
 # %%
-# `rfrope.exports.export` gives the data, ``exports.write`` the file; `rfrope.exports.rounding` says what is lost.
+# `rfrope.engines.export` gives the data, ``engines.write`` the file; `rfrope.engines.rounding` says what is lost.
 
 rope = rfrope.design("matern(nu=1.5, scale=256)", head_dim=64, context=32_768, rng=0)
-print(exports.names())
-print(list(exports.export(rope, "transformers")))
+print([engine.name for engine in engines.records() if engine.format])
+print(list(engines.export(rope, "transformers")))
 for name in ("transformers", "vllm", "llama.cpp"):
-    print(f"{name}: {exports.rounding(rope, name)}")
+    print(f"{name}: {engines.rounding(rope, name)}")
 
 # %%
 # The frequencies that all of them carry:

@@ -232,7 +232,7 @@ def precision_budget(
 
     See Also
     --------
-    analysis.PrecisionBudget, exports.rounding
+    analysis.PrecisionBudget, engines.rounding
 
     Notes
     -----

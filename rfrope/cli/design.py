@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import rfrope
-from rfrope import designs, exports, kernels, plotting, storage
+from rfrope import designs, engines, kernels, plotting, storage
 from rfrope._core import angles
 from rfrope._core.arguments import show
 from rfrope._core.results import fill
@@ -212,7 +212,7 @@ def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> It
     yield page.table("Error of the mean kernel", _error_rows(found), left=(0, 2))
     yield page.table(f"At a few lags, {found.heads[found.worst].kernel}", _lag_rows(found), left=(0,))
     try:
-        yield page.copyable("Config (transformers)", exports.export(rope, "transformers"))
+        yield page.copyable("Config (transformers)", engines.export(rope, "transformers"))
     except ValueError as error:
         source = rope.source.to_dict()
         yield page.copyable("Where they come from", source, note=f"No config of transformers says it: {error}.")

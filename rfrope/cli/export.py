@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope import exports, models
+from rfrope import engines, models
 from rfrope._core.arguments import printable
 from rfrope.cli.shared import (
     add_command,
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
         "rfrope export rope.npz --to vllm --model config.json -o new.json",
         codes="0, or 2 for bad input and for what an engine cannot carry",
     )
-    option, names = command.add_argument, exports.names()
+    option, names = command.add_argument, [one.name for one in engines.records() if one.format is not None]
     option("source", nargs="?", metavar="FILE", help="what `rfrope design` or rfrope.save wrote, or a config.json")
     option("--to", type=one_of(names), choices=names, metavar="ENGINE", help=", ".join(names))
     option("-o", "--output", metavar="PATH", help="write a file (or, with --conformance, into a folder)")
@@ -79,15 +79,15 @@ def _export(options: argparse.Namespace) -> tuple[str, Any]:
     ):
         raise ValueError("--model and the --part of it are of a file to write; expected -o with them")
     if options.output is None:
-        made = _simplify(exports.export(rope, options.to, **chosen))
+        made = _simplify(engines.export(rope, options.to, **chosen))
     else:
         part = None if options.model is None else options.part
         with naming("-o", options.output):
-            exports.write(
+            engines.write(
                 options.output, rope, options.to, model=options.model, part=part, overwrite=options.force, **chosen
             )
     known = isinstance(rope.context, int) or options.context is not None  # otherwise there is no length
-    lost = exports.rounding(rope, options.to, **chosen) if known else None
+    lost = engines.rounding(rope, options.to, **chosen) if known else None
     told = f"Written: {printable(options.output)}" if made is None else json.dumps(made, indent=1)
     found = {"engine": options.to, "output": options.output, "rounding": None if lost is None else vars(lost)}
     told += f"\nRounding{f', {lost}' if lost else ': unknown without a context'}."
@@ -105,7 +105,7 @@ def _simplify(made: Any) -> Any:
 
 def _list_engines() -> tuple[str, Any]:
     """Return a table of the engines, and their records."""
-    formats = {engine.name: engine.format for engine in exports.records() if engine.format is not None}
+    formats = {engine.name: engine.format for engine in engines.records() if engine.format is not None}
     fields = ("carries", "lacks", "exact", "source", "suffixes")
     data = [{"name": name} | {field: getattr(one, field) for field in fields} for name, one in formats.items()]
     rows = [("engine", "takes", "cannot carry")]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import rfrope
-from rfrope import analysis, exports, storage
+from rfrope import analysis, engines, storage
 from rfrope.analysis.planning import ladder_base
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, check_files, list_names, naming, print_text, read_ropes, whole
@@ -143,7 +143,7 @@ def _config(method: analysis.Method) -> dict[str, Any] | str:
     if method.rope_parameters is not None:
         return {"rope_parameters": method.rope_parameters, "max_position_embeddings": method.rope.context}
     try:
-        return exports.export(method.rope, "transformers")
+        return engines.export(method.rope, "transformers")
     except ValueError as error:
         return str(error)
 

@@ -1,7 +1,8 @@
-"""The engines that run models: one file each, with how it reads configs and which exports it takes.
+"""The engines that run models: one file each, with how it reads configs and the form in which it takes a Rope.
 
 `records` collects every `Engine` in the modules of this package, so a new file is a new engine: nothing else names it,
-and `rfrope.models.compare`, `rfrope.exports`, the command line and the documentation follow.
+and `rfrope.models.compare`, the exports, the command line and the documentation follow. `export` returns a Rope as
+plain data for an engine, `write` writes its file, `rounding` returns the error.
 """
 
 from __future__ import annotations
@@ -11,10 +12,30 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+import lazy_loader  # type: ignore[import-untyped]
+
 from rfrope._core.arguments import named
 from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
 
-__all__ = ["Arithmetic", "ConfigRope", "Engine", "EngineRope", "ExportRequest", "Format", "Reading", "names", "records"]
+__all__ = [
+    "Arithmetic",
+    "ConfigRope",
+    "Engine",
+    "EngineRope",
+    "ExportRequest",
+    "Format",
+    "Reading",
+    "Rounding",
+    "export",
+    "names",
+    "records",
+    "rounding",
+    "write",
+]
+# loaded when first used, since they read configs by rfrope.models, which reads the records here
+__getattr__, _, _ = lazy_loader.attach(
+    __name__, submod_attrs={"writing.exporting": ["Rounding", "export", "rounding", "write"]}
+)
 
 REFERENCE = "transformers"  # what the others are held against, and the first of every list
 
@@ -28,7 +49,7 @@ def names() -> list[str]:
 
     See Also
     --------
-    engines.records, exports.names
+    engines.records
 
     Examples
     --------
@@ -49,16 +70,17 @@ def records() -> tuple[Engine, ...]:
 
     See Also
     --------
-    engines.Engine, models.compare
+    engines.Engine, models.compare, engines.export
 
     Examples
     --------
     >>> [engine.name for engine in records() if engine.reading][:5]
     ['transformers', 'DeepSpeed', 'exllamav3', 'llama.cpp', 'Megatron-Bridge']
     """
-    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, Engine)]
-    return tuple(sorted(found, key=lambda engine: (engine.name != REFERENCE, engine.name.lower())))
+    files = [module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg]
+    found = [value for file in files for value in vars(import_module(f"{__name__}.{file}")).values()]
+    engines = [value for value in found if isinstance(value, Engine)]
+    return tuple(sorted(engines, key=lambda engine: (engine.name != REFERENCE, engine.name.lower())))
 
 
 def find_engine(argument: str, value: Any, field: str) -> tuple[str, Any]:

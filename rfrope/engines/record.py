@@ -189,7 +189,7 @@ class ExportRequest:
 
     See Also
     --------
-    engines.Format, exports.export
+    engines.Format, engines.export
 
     Examples
     --------
@@ -252,7 +252,7 @@ class Arithmetic:
 
     See Also
     --------
-    engines.Format, exports.rounding
+    engines.Format, engines.rounding
 
     Examples
     --------
@@ -309,7 +309,7 @@ class Format:
 
     See Also
     --------
-    engines.ExportRequest, exports.export
+    engines.ExportRequest, engines.export
 
     Examples
     --------
@@ -356,7 +356,7 @@ class Engine:
     reading : Reading or None
         Its reading of a config's RoPE, if known, for `rfrope.models.compare`.
     format : Format or None
-        The form in which it takes frequencies, if it does, for ``rfrope.exports``.
+        The form in which it takes frequencies, if it does, for `engines.export`.
 
     See Also
     --------

@@ -68,7 +68,7 @@ def register() -> None:
 
     See Also
     --------
-    integrations.transformers.replace_rotary, exports.export
+    integrations.transformers.replace_rotary, engines.export
 
     Notes
     -----

@@ -258,7 +258,7 @@ def compare(
 
     See Also
     --------
-    models.Comparison, models.audit, exports.export
+    models.Comparison, models.audit, engines.export
 
     Notes
     -----

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import exports
+from rfrope import engines
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -21,13 +21,13 @@ def rope(folder):
 
 @pytest.mark.parametrize("engine", ["vLLM", "flash-attn", "ONNX", "json"])
 def test_text_and_json(says, rope, engine):
-    words, wanted = ("export", "rope.npz", "--to", engine.lower().replace("-", "_")), exports.export(rope, engine)
+    words, wanted = ("export", "rope.npz", "--to", engine.lower().replace("-", "_")), engines.export(rope, engine)
     found = says(*words, "--json")
     assert (found["engine"], found["output"], set(found["export"])) == (engine, None, set(wanted))
-    assert found["rounding"]["table"] == exports.rounding(rope, engine).table
+    assert found["rounding"]["table"] == engines.rounding(rope, engine).table
     if engine == "vLLM":
         data, _, last = says(*words).rpartition("\nRounding, ")
-        assert (json.loads(data), last) == (wanted, f"{exports.rounding(rope, engine)}.\n")
+        assert (json.loads(data), last) == (wanted, f"{engines.rounding(rope, engine)}.\n")
 
 
 def test_it_writes_a_config(run, says, rope):
@@ -62,9 +62,9 @@ def test_an_unchanged_config_stays_and_says_what_it_reaches(run, says, config):
 
 
 def test_lists_and_conformance(run, says):
-    out = says("export", "--list")
-    assert [re.split("  +", line)[0] for line in out.splitlines()[2:]] == exports.names()
-    assert [one["name"] for one in says("export", "--list", "--json")] == exports.names()
+    names, out = [one.name for one in engines.records() if one.format], says("export", "--list")
+    assert [re.split("  +", line)[0] for line in out.splitlines()[2:]] == names
+    assert [one["name"] for one in says("export", "--list", "--json")] == names
     done = "Written: 36 cases into vectors; its README.md says how to use them.\n"
     assert run("export", "--conformance", "vectors") == (0, done, "")
     assert "exists and holds something" in run("export", "--conformance", "vectors")[2]

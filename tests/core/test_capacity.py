@@ -245,8 +245,8 @@ GREEDY = {
     "head_dim": {"models.from_rope_parameters": given({}, head_dim=MOST, rope_theta=1e4)},
     "d_model or head_dim": {"heads.positional_weights": given(LADDER, d_model=MOST)},
     "context": {
-        **dict.fromkeys(("exports.export", "exports.rounding"), given(LADDER, "onnx", context=MOST)),
-        "exports.write": given("never.npz", LADDER, "onnx", context=MOST),
+        **dict.fromkeys(("engines.export", "engines.rounding"), given(LADDER, "onnx", context=MOST)),
+        "engines.write": given("never.npz", LADDER, "onnx", context=MOST),
     },
     "context or window": {
         "heads.positional_attention": given(LADDER, 2**31 - 1),

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import rfrope
-from rfrope import exports, models
+from rfrope import engines, models
 from rfrope._core import files
 from rfrope.cli import main
 
@@ -34,12 +34,12 @@ STRANGE = {
 
 
 def exported(engine, suffix):
-    """A call of `exports.write` with the model to copy."""
+    """A call of `engines.write` with the model to copy."""
 
     def call(path):
         if engine == "llama.cpp":
             pytest.importorskip("gguf")
-        exports.write(path.parent / f"new{suffix}", ROPE, engine, model=path)
+        engines.write(path.parent / f"new{suffix}", ROPE, engine, model=path)
 
     return suffix, call
 
@@ -78,8 +78,8 @@ READERS = {
     "compare": (".json", models.compare),
     "audit": (".json", lambda path: models.audit([1.0, 0.5], path)),
     "checkpoint": (".ckpt", estimate),
-    "exports.write of a config": exported("vllm", ".json"),
-    "exports.write of a GGUF": exported("llama.cpp", ".gguf"),
+    "engines.write of a config": exported("vllm", ".json"),
+    "engines.write of a GGUF": exported("llama.cpp", ".gguf"),
     **{f"rfrope {words} of {suffix}": command(suffix, words) for suffix, words in COMMANDS},
 }
 

@@ -13,7 +13,7 @@ import pytest
 from conftest import library
 
 import rfrope
-from rfrope import analysis, bochner, designs, exports, heads, models
+from rfrope import analysis, bochner, designs, engines, heads, models
 from rfrope._core import results
 from rfrope.moments.fidelity import fidelity
 from rfrope.montecarlo import Estimate
@@ -51,7 +51,7 @@ WORDS = {
     "Plan": lambda: analysis.plan(rfrope.Rope(LADDER, context=64), 128),
     "Comparison": lambda: models.compare(CONFIG, ["transformers", "vLLM"]),
     "Audit": lambda: models.audit(LADDER.astype(np.float32), rfrope.Rope(LADDER)),
-    "Rounding": lambda: exports.rounding(rfrope.Rope(LADDER, context=64), "vllm"),
+    "Rounding": lambda: engines.rounding(rfrope.Rope(LADDER, context=64), "vllm"),
     "Fidelity": lambda: fidelity([rfrope.kernel("gaussian")], rfrope.sample("gaussian", 8, rng=0), (64,)),
     "Rope": lambda: rfrope.Rope(LADDER, context=64, source={"kernel": "<b>"}),
 }

@@ -14,7 +14,7 @@ from packages import installed
 from ropes import CONTEXT, KINDS, SEEDS, carried_by, check, features
 
 import rfrope
-from rfrope import Rope, exports
+from rfrope import Rope, engines
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of engines
 
@@ -201,7 +201,7 @@ def test_an_engine_turns_by_an_export_as_the_rope_does(engine, turned, kind):
     for seed in SEEDS if turned is not by_liger else range(3):
         rope = ROPES[kind](seed)
         x, positions = features(rope)
-        check(turned(exports.export(rope, engine), x, positions), x, positions, rope, engine)
+        check(turned(engines.export(rope, engine), x, positions), x, positions, rope, engine)
 
 
 @pytest.mark.parametrize("kind", ["plain", "interleaved", "ladder"])
@@ -209,7 +209,7 @@ def test_pytorch_turns_by_an_export_as_the_rope_does(operator, kind):
     for seed in range(3):
         rope = KINDS[kind](seed)
         x, positions = features(rope)
-        made = exports.export(rope, "PyTorch")
+        made = engines.export(rope, "PyTorch")
         assert made["cos"].shape == (CONTEXT, 8)
         check(by_pytorch(made, x, positions), x, positions, rope, "PyTorch")
 
@@ -222,7 +222,7 @@ def test_onnxruntime_runs_the_file(kind, tmp_path):
         rope = KINDS[kind](seed)
         x, positions = features(rope)
         path = tmp_path / f"{seed}.onnx"
-        exports.write(path, rope, "ONNX")
+        engines.write(path, rope, "ONNX")
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         (got,) = session.run(None, {"X": x[None], "position_ids": positions[None]})
         check(got[0], x, positions, rope, "ONNX")
@@ -241,7 +241,7 @@ def test_onnxruntime_runs_the_file(kind, tmp_path):
 )
 def test_tables_as_they_lie_in_memory(engine, name, shape):
     rope = KINDS["no factor"](0)
-    made = exports.export(rope if shape[-1] != 16 or len(shape) > 2 else replace(rope, head_dim=24), engine)
+    made = engines.export(rope if shape[-1] != 16 or len(shape) > 2 else replace(rope, head_dim=24), engine)
     assert (made[name].shape, made[name].dtype, made[name].flags.c_contiguous) == (shape, np.float32, True)
     assert made.get("function") in (None, "flashinfer.apply_rope_with_cos_sin_cache")
 
@@ -292,7 +292,7 @@ def test_each_head_turns_by_its_own_set(engine, turned, pairing, operator):
         pytest.skip("it pairs halves alone")
     factor = 1.0 if engine == "TransformerEngine" else 1.25
     rope = many(pairing, factor, 16 if engine in ("Liger-Kernel", "PyTorch", "diffusers") else 20)
-    made = exports.export(rope, engine, context=TOKENS if engine == "diffusers" else TOKENS + 5)
+    made = engines.export(rope, engine, context=TOKENS if engine == "diffusers" else TOKENS + 5)
     moved = engine in ("flash-attn", "TransformerEngine", "FlashInfer", "vLLM operator")  # where texts begin anywhere
     at = np.array([0, 4 if moved else 0])[:, None, None] + np.arange(TOKENS)
     made, rows = find_rows(engine, made, at)
@@ -317,7 +317,7 @@ def move(k: np.ndarray, old: np.ndarray, new: np.ndarray, neighbours: bool) -> n
 def test_keys_that_lmcache_moves(pairing):
     """They keep the attention factor once: a table with it would give its square on top."""
     rope = many(pairing, head_dim=20)
-    made = exports.export(rope, "LMCache")
+    made = engines.export(rope, "LMCache")
     cache, rng = made["cos_sin_cache"], np.random.default_rng(4)
     old, new = rng.permutation(TOKENS), rng.permutation(TOKENS)
     x = rng.standard_normal((TOKENS, HEADS, 20))
@@ -325,7 +325,7 @@ def test_keys_that_lmcache_moves(pairing):
     rows = [(made["first_rows"] + at[:, None]).reshape(-1) for at in (old, new)]
     got = move(cached.reshape(-1, 20), *(cache[one] for one in rows), not made["is_neox"])
     missed = np.max(np.abs(got.reshape(x.shape) - wanted))
-    assert missed < min(5e-6, 2.0 * rope.attention_factor * exports.rounding(rope, "LMCache").table * np.max(np.abs(x)))
+    assert missed < min(5e-6, 2.0 * rope.attention_factor * engines.rounding(rope, "LMCache").table * np.max(np.abs(x)))
     np.testing.assert_allclose(cache[:, :8] ** 2 + cache[:, 8:] ** 2, 1.0, atol=1e-6)
 
 
@@ -333,5 +333,5 @@ def test_bounds_of_several_heads_are_those_of_the_worst():
     rope = many(factor=1.0)
     alone = [replace(rope, frequencies=one) for one in rope.frequencies[..., 0]]
     for engine in ("flash-attn", "TransformerEngine", "exllamav3"):
-        told, each = exports.rounding(rope, engine), [exports.rounding(one, engine) for one in alone]
+        told, each = engines.rounding(rope, engine), [engines.rounding(one, engine) for one in alone]
         assert (told.kernel, told.table) == (max(one.kernel for one in each), max(one.table for one in each))

@@ -14,7 +14,7 @@ from packages import installed
 from ropes import CONTEXT, KINDS, SEEDS
 
 import rfrope
-from rfrope import Rope, exports
+from rfrope import Rope, engines
 
 TOKENS = [1, *np.random.default_rng(0).integers(259, tiny_llama.VOCABULARY, 60).tolist()]
 # what its converter writes into a GGUF for a scheme, by conversion/base.py and conversion/llama.py
@@ -81,7 +81,7 @@ def test_tensors(architecture, tmp_path):
     tiny_llama.write(model, packed, architecture=architecture, **old)
     files = [tmp_path / f"{seed}.gguf" for seed in SEEDS]
     for file, rope in zip(files, ropes, strict=True):
-        exports.write(file, rope, "llama.cpp", model=model)
+        engines.write(file, rope, "llama.cpp", model=model)
     for rope, answer in zip(ropes, tiny_llama.node_llama_cpp(files, TOKENS), strict=True):
         wanted, ladder = rotated(rope), rfrope.geometric(rope.n_blocks)
         missed = np.max(np.abs(np.asarray(answer["rows"]) - wanted))
@@ -101,7 +101,7 @@ def test_it_refuses_what_export_refuses(tmp_path):
     tiny_llama.write(files[0], held | norms, architecture="qwen3")
     tiny_llama.write(files[1], held | norms | {"rope_freqs.weight": np.ones(8, np.float32)}, architecture="qwen3")
     with pytest.raises(ValueError, match=r"architecture is 'qwen3', whose loader is not known to read divisors"):
-        exports.write(tmp_path / "new.gguf", KINDS["ladder"](0), "llama.cpp", model=files[0])
+        engines.write(tmp_path / "new.gguf", KINDS["ladder"](0), "llama.cpp", model=files[0])
     answers = tiny_llama.node_llama_cpp(files, [1, 260, 261])
     assert "rows" in answers[0]
     assert "error" in answers[1]

@@ -11,14 +11,14 @@ import pytest
 from packages import installed, script_at
 from ropes import CONTEXT, KINDS, SEEDS, check, features
 
-from rfrope import Rope, exports
+from rfrope import Rope, engines
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of these libraries
 
 
 def by_rotary_embedding_torch(rope: Rope, x: Any, positions: Any) -> Any:
     library = installed("rotary_embedding_torch")
-    omega = x.new_tensor(exports.export(rope, "json")["frequencies"])
+    omega = x.new_tensor(engines.export(rope, "json")["frequencies"])
     rotary = library.RotaryEmbedding(rope.rotary_dim, custom_freqs=omega, cache_if_possible=False)
     return library.apply_rotary_emb(rotary.forward(positions.double()).detach(), x)
 
@@ -26,7 +26,7 @@ def by_rotary_embedding_torch(rope: Rope, x: Any, positions: Any) -> Any:
 def by_x_transformers(rope: Rope, x: Any, positions: Any) -> Any:
     library = installed("x_transformers.x_transformers")
     rotary = library.RotaryEmbedding(rope.rotary_dim).double()
-    rotary.inv_freq = x.new_tensor(exports.export(rope, "npz")["frequencies"])
+    rotary.inv_freq = x.new_tensor(engines.export(rope, "npz")["frequencies"])
     return library.apply_rotary_pos_emb(x[None], rotary(positions)[0], rope.attention_factor)[0]
 
 
@@ -37,7 +37,7 @@ def by_torchtune(rope: Rope, x: Any, positions: Any) -> Any:
     path = importlib.metadata.distribution("torchtune").locate_file("torchtune/modules/position_embeddings.py")
     with script_at(path) as module:
         rotary = module.RotaryPositionalEmbeddings(rope.rotary_dim, max_seq_len=CONTEXT)
-    rotary.theta = x.new_tensor(exports.export(rope, "json")["frequencies"]).float()
+    rotary.theta = x.new_tensor(engines.export(rope, "json")["frequencies"]).float()
     rotary.build_rope_cache(CONTEXT)
     return rotary(x.float().swapaxes(0, 1)[None], input_pos=positions[None])[0].swapaxes(0, 1)
 
@@ -64,10 +64,10 @@ def test_a_library_turns_by_frequencies_as_the_rope_does(turned, kind, atol):
 
 def test_everything_that_belongs_to_frequencies():
     rope = Rope([1.0, 0.02], pairing="interleaved", head_dim=6, attention_factor=1.25, context=(40,))
-    exported = exports.export(rope, "json")
+    exported = engines.export(rope, "json")
     assert exported == {
         "units": "radians per unit of position", "pairing": "interleaved", "head_dim": 6, "rotary_dim": 4,
         "attention_factor": 1.25, "context": 40, "sections": None, "interleaved_sections": False,
         "frequencies": [1.0, 0.02],
     }  # fmt: skip
-    assert set(exported) < set(exports.export(rope, "npz"))
+    assert set(exported) < set(engines.export(rope, "npz"))

@@ -10,7 +10,7 @@ from engine_configs import TYPES, config
 from ropes import KINDS
 
 import rfrope
-from rfrope import engines, exports, models
+from rfrope import engines, models
 
 READERS = [engine for engine in engines.records() if engine.reading]
 TAKERS = [engine for engine in engines.records() if engine.format]
@@ -20,7 +20,7 @@ def test_records_are_complete():
     assert engines.names()[0] == "transformers"
     assert len(set(engines.names())) == len(engines.records())
     assert all(engine.reading or engine.format for engine in engines.records())
-    assert exports.names() == [engine.name for engine in TAKERS] == [engine.name for engine in exports.records()]
+    assert engines.names() == [engine.name for engine in engines.records()]
     for engine in READERS:
         assert engine.reading.version
         assert all("/" in source for source in engine.reading.sources)
@@ -39,7 +39,7 @@ def test_one_name_in_any_spelling(spelling):
     llama = config("llama", "default")
     (name,) = [one.engine for one in models.compare(llama, spelling).ropes[0].engines]
     rope = rfrope.Rope(np.ones(4), context=8)
-    made, other = (exports.export(rope, one) for one in (spelling, name))
+    made, other = (engines.export(rope, one) for one in (spelling, name))
     assert repr(made) == repr(other)
     assert name in engines.names()
 
@@ -50,7 +50,7 @@ def test_what_is_not_released_is_refused(monkeypatch):
         with pytest.raises(
             ValueError, match=r"PyTorch: torch .* has no nn\.functional\.rotary_embedding: pull request"
         ):
-            exports.export(KINDS["plain"](0), "PyTorch")
+            engines.export(KINDS["plain"](0), "PyTorch")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match="torch is not installed, and only one that has"):
-        exports.export(KINDS["plain"](0), "PyTorch")
+        engines.export(KINDS["plain"](0), "PyTorch")

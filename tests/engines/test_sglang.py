@@ -11,7 +11,7 @@ from engine_configs import CASES, CONTEXT, check_table, is_refused, read_by_tran
 from packages import installed
 from ropes import KINDS, SEEDS, carried_by
 
-from rfrope import exports
+from rfrope import engines
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -48,7 +48,7 @@ def test_exported_tables(kind, monkeypatch):
     monkeypatch.setattr(sglang, "_ROPE_DICT", {})
     for seed in SEEDS:
         rope = KINDS[kind](seed)
-        made, told = exports.export(rope, "SGLang"), exports.rounding(rope, "SGLang")
+        made, told = engines.export(rope, "SGLang"), engines.rounding(rope, "SGLang")
         parameters, context = made["rope_parameters"], made["max_position_embeddings"]
         theta, sizes = parameters["rope_theta"], (int(rope.head_dim), rope.rotary_dim)
         rotary = sglang.get_rope(*sizes, context, theta, True, parameters, torch.float32)

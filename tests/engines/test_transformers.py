@@ -10,7 +10,7 @@ from engine_configs import CASES, CONTEXT, SCHEMES, check_table, read_by_transfo
 from packages import installed
 
 import rfrope
-from rfrope import exports
+from rfrope import engines
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -38,7 +38,7 @@ def test_a_scheme_that_stays_is_within_the_stated_rounding(scheme, base, head_di
     transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
     values = (SCHEMES[scheme] or {"rope_type": "default"}) | {"rope_theta": base}
     rope = rfrope.models.from_rope_parameters(values, head_dim=head_dim, max_position_embeddings=131072)
-    exported, lost = exports.export(rope, "transformers"), exports.rounding(rope, "transformers")
+    exported, lost = engines.export(rope, "transformers"), engines.rounding(rope, "transformers")
     config = transformers.LlamaConfig(hidden_size=2 * head_dim, num_attention_heads=2, head_dim=head_dim, **exported)
     positions = np.arange(131072 - 4096, 131072)
     cos, _ = modeling("llama").LlamaRotaryEmbedding(config)(torch.zeros(1), torch.from_numpy(positions)[None])

@@ -12,7 +12,7 @@ from engine_configs import CASES, CONTEXT, SCHEMES, YARN, check_table, config, i
 from packages import installed
 from ropes import BLOCKS, KINDS
 
-from rfrope import exports
+from rfrope import engines
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -67,6 +67,6 @@ def test_positions_of_a_table(scaling, positions):
 
 
 def test_it_refuses_what_export_refuses(vllm):
-    exported = exports.export(KINDS["plain"](0), "vLLM")["rope_parameters"]
+    exported = engines.export(KINDS["plain"](0), "vLLM")["rope_parameters"]
     with pytest.raises(ValueError, match="neox"):
         vllm.get_rope(2 * BLOCKS, 300, is_neox_style=False, rope_parameters=exported)

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from stored import rewritten, told
 
 import rfrope
-from rfrope import exports, kernels, scaling
+from rfrope import engines, kernels, scaling
 from rfrope._core.files import read_arrays
 from rfrope.scaling import registry
 
@@ -244,7 +244,7 @@ def test_gguf_files(files):
     @given(damages())
     def run(damage):
         given_path.write_bytes(damaged(good, *damage))
-        attempted(exports.write, made, rope, "llama.cpp", gguf=given_path, overwrite=True)
+        attempted(engines.write, made, rope, "llama.cpp", gguf=given_path, overwrite=True)
         assert not list(folder.glob(".rfrope-*"))
 
     run()

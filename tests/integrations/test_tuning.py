@@ -65,7 +65,7 @@ def test_what_was_learned_goes_into_the_model(model, per, shape):
 
 
 def test_what_was_learned_is_a_config(model, tmp_path):
-    """As divisors of longrope by `exports.write`, and as plain frequencies by `save_pretrained`: equal logits."""
+    """As divisors of longrope by `engines.write`, and as plain frequencies by `save_pretrained`: equal logits."""
     learned = tuned(model, starts="ntk", steps=16, batch=4, window=24)
     assert learned.rope.attention_factor != 1.0
     ids = torch.from_numpy(np.stack(texts(2)))
@@ -74,7 +74,7 @@ def test_what_was_learned_is_a_config(model, tmp_path):
         model.save_pretrained(tmp_path / "plain")
     model.save_pretrained(tmp_path / "divisors")
     config = tmp_path / "divisors" / "config.json"
-    rfrope.exports.write(config, learned.rope, "transformers", model=config, overwrite=True)
+    rfrope.engines.write(config, learned.rope, "transformers", model=config, overwrite=True)
     scale = wanted.abs().max()
     assert (logits(model, ids) - wanted).abs().max() > 0.01 * scale, "it makes a difference"
     for name in ("plain", "divisors"):

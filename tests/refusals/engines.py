@@ -7,23 +7,23 @@ from dataclasses import replace
 import numpy as np
 
 import rfrope
-from rfrope import Rope, exports
+from rfrope import Rope, engines
 from rfrope.engines import formulas
 
 ROPE = Rope(rfrope.geometric(8), context=8)
 WIDER = replace(ROPE, head_dim=24)
 HEADS = Rope(np.ones((2, 8, 1)), context=8)
-SHARED = [one.name for one in exports.records() if not (one.format.heads or one.format.any_rope)]
+SHARED = [one.name for one in engines.records() if one.format and not (one.format.heads or one.format.any_rope)]
 
 MORE = Rope(np.ones((2, 3, 8, 1)), context=8)
 
 ROWS = [
     *(
-        (lambda to=to: exports.export(HEADS, to), ValueError, "shape (2, 8, 1), one set per head, but heads share one")
+        (lambda to=to: engines.export(HEADS, to), ValueError, "shape (2, 8, 1), one set per head, but heads share one")
         for to in SHARED
     ),
-    (lambda: exports.export(MORE, "flash-attn"), ValueError, "shape (2, 3, 8, 1), one set per head"),
-    (lambda: exports.export(WIDER, "diffusers"), ValueError, "pairs the halves of the whole head of 24 features"),
+    (lambda: engines.export(MORE, "flash-attn"), ValueError, "shape (2, 3, 8, 1), one set per head"),
+    (lambda: engines.export(WIDER, "diffusers"), ValueError, "pairs the halves of the whole head of 24 features"),
     *(
         (lambda n=n: formulas.divide_ladder(np.ones(4), [1.0] * n), formulas.RefusedError, f"{n} factors for 4 frequ")
         for n in (3, 5)

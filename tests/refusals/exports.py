@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 import rfrope
-from rfrope import Rope, exports, models
+from rfrope import Rope, engines, models
 
 ROPE = Rope(rfrope.geometric(8), context=300)
 SECTIONS = Rope(rfrope.geometric(8), sections=(4, 2, 2), context=8)
@@ -58,43 +58,43 @@ def wider_kind() -> models.Layers:
 
 ROWS = [
     *(
-        (lambda rope=rope, to=to: exports.export(rope, to), ValueError, (f"rope cannot be exported to {to}: ", why))
+        (lambda rope=rope, to=to: engines.export(rope, to), ValueError, (f"rope cannot be exported to {to}: ", why))
         for rope, to, why in CARRIED
     ),
     *(
-        (lambda config=config, to=to: exports.export(models.list_layers(config), to), ValueError, words)
+        (lambda config=config, to=to: engines.export(models.list_layers(config), to), ValueError, words)
         for config, to, words in LAYERS
     ),
     (
-        lambda: exports.export(wider_kind(), "vLLM"),
+        lambda: engines.export(wider_kind(), "vLLM"),
         ValueError,
         "they differ in the width of heads or the context, which",
     ),
     (
-        lambda: exports.rounding(models.list_layers(LAYERED), "vLLM"),
+        lambda: engines.rounding(models.list_layers(LAYERED), "vLLM"),
         TypeError,
         "which only export accepts; expected one",
     ),
     *(
-        (lambda to=to: exports.export([ROPE, ROPE], to), ValueError, "rope has 2 Ropes, one per layer, but engines use")
+        (lambda to=to: engines.export([ROPE, ROPE], to), ValueError, "rope has 2 Ropes, one per layer, but engines use")
         for to in ("transformers", "llama.cpp", "MLX")
     ),
-    (lambda: exports.export(ROPE, "vlm"), ValueError, "is 'vlm'; did you mean 'vLLM'? Expected one of 'transformers'"),
-    (lambda: exports.export(ROPE, "mlxx"), ValueError, "engine is 'mlxx'; did you mean 'MLX'?"),
-    (lambda: exports.export(ROPE, "mlx", base=1e4), ValueError, "base is 10000.0, which MLX does not use; expected no"),
-    (lambda: exports.export(ROPE, "json", context=8), ValueError, "context is 8, which json does not use"),
-    (lambda: exports.export(ROPE, "llama.cpp", architecture="qwen3"), ValueError, "is 'qwen3', whose loader"),
+    (lambda: engines.export(ROPE, "vlm"), ValueError, "is 'vlm'; did you mean 'vLLM'? Expected one of 'transformers'"),
+    (lambda: engines.export(ROPE, "mlxx"), ValueError, "engine is 'mlxx'; did you mean 'MLX'?"),
+    (lambda: engines.export(ROPE, "mlx", base=1e4), ValueError, "base is 10000.0, which MLX does not use; expected no"),
+    (lambda: engines.export(ROPE, "json", context=8), ValueError, "context is 8, which json does not use"),
+    (lambda: engines.export(ROPE, "llama.cpp", architecture="qwen3"), ValueError, "is 'qwen3', whose loader"),
     *(
         (
-            lambda rope=rope: exports.export(rope, "llama.cpp", architecture="gemma4"),
+            lambda rope=rope: engines.export(rope, "llama.cpp", architecture="gemma4"),
             ValueError,
             f"the attention factor {rope.attention_factor} would multiply the sliding layers of gemma4 too",
         )
         for rope in (SHARED, QUIET)
     ),
-    (lambda: exports.write("a.txt", ROPE, "vllm"), ValueError, "'a.txt'; expected for vLLM a name that ends in .json"),
-    (lambda: exports.write("a.npz", ROPE, "mlx", model="a"), ValueError, "model is 'a', but nothing is copied for MLX"),
-    (lambda: exports.write("a.gguf", ROPE, "llama.cpp"), ValueError, "model is None; expected for llama.cpp the GGUF"),
-    (lambda: exports.write("a.json", ROPE, "vllm", part="x"), ValueError, "part is 'x', but model is None; expected"),
-    (lambda: exports.write("a.json", ROPE, "vllm", model="a", part=3), TypeError, "part is 3; expected the name of a"),
+    (lambda: engines.write("a.txt", ROPE, "vllm"), ValueError, "'a.txt'; expected for vLLM a name that ends in .json"),
+    (lambda: engines.write("a.npz", ROPE, "mlx", model="a"), ValueError, "model is 'a', but nothing is copied for MLX"),
+    (lambda: engines.write("a.gguf", ROPE, "llama.cpp"), ValueError, "model is None; expected for llama.cpp the GGUF"),
+    (lambda: engines.write("a.json", ROPE, "vllm", part="x"), ValueError, "part is 'x', but model is None; expected"),
+    (lambda: engines.write("a.json", ROPE, "vllm", model="a", part=3), TypeError, "part is 3; expected the name of a"),
 ]

@@ -7,7 +7,7 @@ from calls import AT, LADDER, ROPE, X
 from conftest import library
 
 import rfrope
-from rfrope import bochner, exports, frequencies, heads, rotation
+from rfrope import bochner, engines, frequencies, heads, rotation
 
 
 def unknown():
@@ -35,7 +35,7 @@ ROWS = [
     ),
     (lambda: frequencies.xpos_scales([0], 2, centre=1e9), ValueError, "565 times scale_base from centre"),
     (lambda: bochner.from_density(np.exp, support={1, 2}), TypeError, "support is {1, 2}; expected two numbers"),
-    (lambda: exports.write("a.json", ROPE, "vllm", part="x"), ValueError, "part is 'x', but model is None"),
+    (lambda: engines.write("a.json", ROPE, "vllm", part="x"), ValueError, "part is 'x', but model is None"),
     (
         lambda: rfrope.Rope(LADDER, head_dim=8).scores(np.ones((3, 10)), np.ones((3, 10)), AT, AT),
         ValueError,

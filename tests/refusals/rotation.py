@@ -176,8 +176,8 @@ ROWS = [
     (lambda: POLAR.scores(X, X, P, P), ValueError, IS_POLAR),
     (lambda: Rope(LADDER, polar=True, head_dim=8).scores(X, X, P, P), ValueError, IS_POLAR),
     *(
-        (lambda name=name: rfrope.exports.export(POLAR, name), ValueError, ": it is polar, and no engine")
-        for name in rfrope.exports.names()
+        (lambda name=name: rfrope.engines.export(POLAR, name), ValueError, ": it is polar, and no engine")
+        for name in (one.name for one in rfrope.engines.records() if one.format)
     ),
     # keys that are turned on, or move
     (lambda: rerotate(KEYS, range(4), ROPE, MROPE), ValueError, "old turns by 1 position axes and new by 3"),

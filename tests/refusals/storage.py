@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rfrope import Rope, exports
+from rfrope import Rope, engines
 from rfrope.storage import load, save
 
 OMEGA = np.linspace(0.1, 0.7, 4)
@@ -39,7 +39,7 @@ ROWS = [
     ),
     *(
         (lambda call=call, rope=rope: call(rope, PATH), TypeError, ("path is ", "expected a path, ", ORDER))
-        for call in (save, lambda *swapped: exports.write(*swapped, "vllm"))
+        for call in (save, lambda *swapped: engines.write(*swapped, "vllm"))
         for rope in (OMEGA, Rope(OMEGA))
     ),
 ]

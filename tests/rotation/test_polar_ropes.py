@@ -13,7 +13,7 @@ from campaign import campaign
 from public import FUNCTIONS
 
 import rfrope
-from rfrope import Rope, analysis, designs, exports, features, heads, models, rotation, scaling
+from rfrope import Rope, analysis, designs, engines, features, heads, models, rotation, scaling
 
 pytestmark = pytest.mark.usefixtures("quick_fits")
 
@@ -77,9 +77,9 @@ REFUSED = {
     "analysis.plan": (lambda w: analysis.plan(w, 128), POLAR_ROPE + "methods for longer contexts"),
     "analysis.precision_budget": (lambda w: analysis.precision_budget(WIDE, WIDE, w, 64), NO_ENGINE),
     "analysis.similarity": (lambda w: analysis.similarity(LAGS, w), "polar contents have no direction"),
-    "exports.export": (lambda w: exports.export(w, "transformers"), NO_ENGINE),
-    "exports.rounding": (lambda w: exports.rounding(w, "vllm"), NO_ENGINE),
-    "exports.write": (lambda w: exports.write("/nowhere/x.json", w, "transformers"), NO_ENGINE),
+    "engines.export": (lambda w: engines.export(w, "transformers"), NO_ENGINE),
+    "engines.rounding": (lambda w: engines.rounding(w, "vllm"), NO_ENGINE),
+    "engines.write": (lambda w: engines.write("/nowhere/x.json", w, "transformers"), NO_ENGINE),
     "heads.atlas": (lambda w: heads.atlas(WIDE, WIDE, w), "an atlas is of queries and keys that turn"),
     "heads.positional_attention": (lambda w: heads.positional_attention(w, 9), NO_OFFSET),
     "heads.positional_scores": (lambda w: heads.positional_scores(LAGS, w), NO_OFFSET),

@@ -150,7 +150,7 @@ def _others(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
     return OTHERS | {
         "load": {"path": saved},
         "save": {"path": folder / "new.npz", "overwrite": True},
-        "exports.write": {"path": folder / "new.json", "overwrite": True},
+        "engines.write": {"path": folder / "new.json", "overwrite": True},
         "plotting.attention": {"result": heads.positional_attention(LADDER, 16)},
         "plotting.validation": {"result": rfrope.validate(GAUSSIAN, n_samples=64, n_trials=8, rng=0)},
     }
@@ -434,8 +434,8 @@ OF_THE_HOST = {  # as the table in docs/explain/precision.rst says
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
     *("precision_budget", "atlas", "nearest_commuting", "fold_gains"),
-    *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "exports.export"),
-    *("exports.rounding", "exports.write", "plotting.attention", "plotting.frequencies", "plotting.kernel"),
+    *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "engines.export"),
+    *("engines.rounding", "engines.write", "plotting.attention", "plotting.frequencies", "plotting.kernel"),
     *("plotting.mean_kernels", "plotting.wavelengths", "save"),
 }
 TO_HOST: dict[str, Callable[[Place], Any]] = {

@@ -58,7 +58,7 @@ def carried_by(engine: str) -> list[str]:
 
 def _carries(engine: str, rope: Rope) -> bool:
     with contextlib.suppress(ValueError):
-        return bool(rfrope.exports.export(rope, engine))
+        return bool(rfrope.engines.export(rope, engine))
     return False
 
 
@@ -72,7 +72,7 @@ def features(rope: Rope, heads: int = 2, tokens: int = 16) -> tuple[np.ndarray, 
 
 def check(got: np.ndarray, x: np.ndarray, positions: np.ndarray, rope: Rope, engine: str) -> None:
     """Assert that an engine's rotation is the Rope's, to the rounding that its export states and that of features."""
-    told = rfrope.exports.rounding(rope, engine)
+    told = rfrope.engines.rounding(rope, engine)
     wanted = rope.rotate(x.astype(np.float64), positions)
     at_most = rope.attention_factor * (told.table + 2.0**-22) * 2.0 * np.max(np.abs(x)) + 1e-7
     assert got.shape == wanted.shape

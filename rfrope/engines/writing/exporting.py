@@ -14,9 +14,9 @@ from rfrope._core.arguments import choice, flag, path_of, positive, show, whole
 from rfrope._core.array import Array, select_device
 from rfrope._core.results import Result
 from rfrope.analysis import mean_kernel
-from rfrope.engines.record import Engine, ExportRequest, Format
-from rfrope.exports.files import make_content
-from rfrope.exports.gguf import read_architecture
+from rfrope.engines.record import ExportRequest, Format
+from rfrope.engines.writing.files import make_content
+from rfrope.engines.writing.gguf import read_architecture
 from rfrope.models import Layers
 from rfrope.models.rewriting import keep_scheme
 from rfrope.rotation.rope import Rope
@@ -51,13 +51,13 @@ class Rounding(Result):
 
     See Also
     --------
-    exports.rounding, analysis.precision_budget
+    engines.rounding, analysis.precision_budget
 
     Examples
     --------
     >>> import rfrope
     >>> rope = rfrope.Rope(rfrope.geometric(32), pairing="half", context=4096)
-    >>> found = rfrope.exports.rounding(rope, "vllm")
+    >>> found = rfrope.engines.rounding(rope, "vllm")
     >>> found.context, found.frequency < 1e-6 < found.table
     (4096, True)
     """
@@ -78,45 +78,6 @@ class Rounding(Result):
         )
 
 
-def names() -> list[str]:
-    """Return the names of the engines that a Rope can be exported to.
-
-    Returns
-    -------
-    list of str
-
-    See Also
-    --------
-    exports.records, exports.export
-
-    Examples
-    --------
-    >>> names()[:5]
-    ['transformers', 'DeepSpeed', 'diffusers', 'exllamav3', 'flash-attn']
-    """
-    return [engine.name for engine in records()]
-
-
-def records() -> tuple[Engine, ...]:
-    """Return the records of the engines that a Rope can be exported to.
-
-    Returns
-    -------
-    tuple of Engine
-        Records of `rfrope.engines.records` with a ``format``.
-
-    See Also
-    --------
-    engines.Engine, exports.names
-
-    Examples
-    --------
-    >>> [record.name for record in records() if not record.format.factor]
-    ['DeepSpeed', 'MLX', 'TensorRT-LLM', 'TransformerEngine']
-    """
-    return tuple(engine for engine in engines.records() if engine.format is not None)
-
-
 @select_device
 def export(
     rope: Rope | Array | Layers,
@@ -135,7 +96,7 @@ def export(
         Bare frequencies, in radians per unit of position, are a Rope with pairing "half". ``Layers`` are those of a
         model with one Rope, or none, for each kind of layer.
     engine : str
-        One of `names`, in any spelling.
+        One with a ``format`` in `engines.records`, in any spelling.
     context : int, optional
         Number of positions for tables and configs. Default: that of the Rope.
     base : float, optional
@@ -153,7 +114,7 @@ def export(
         ``max_position_embeddings``: the scheme of the config that the Rope still follows, where the engine reads it as
         this Rope at every length, or else divisors in longrope's keys. For llama.cpp ``tensors`` and ``keys``; for the
         others arguments by name. With one set per head, tables have a row for each head and position, in the order of
-        ``format.heads`` in ``exports.records()``. For ``Layers``, ``rope_parameters`` has a dict for each kind, with
+        ``format.heads`` in ``engines.records()``. For ``Layers``, ``rope_parameters`` has a dict for each kind, with
         ``layer_types``, or ``no_rope_layers`` for models that read it.
 
     Raises
@@ -166,7 +127,7 @@ def export(
 
     See Also
     --------
-    exports.write, exports.names, exports.rounding
+    engines.write, engines.names, engines.rounding
 
     Examples
     --------
@@ -211,7 +172,7 @@ def rounding(
 
     See Also
     --------
-    exports.Rounding, exports.export
+    engines.Rounding, engines.export
 
     Notes
     -----
@@ -286,7 +247,7 @@ def write(
 
     See Also
     --------
-    exports.export, save
+    engines.export, save
 
     Examples
     --------

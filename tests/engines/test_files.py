@@ -11,7 +11,8 @@ import pytest
 from ropes import CONTEXT, KINDS
 
 import rfrope
-from rfrope import Rope, exports
+from rfrope import Rope, engines
+from rfrope.engines.writing import files
 
 ROPE = KINDS["no factor"](1)
 SIZES = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4}
@@ -31,14 +32,14 @@ def merge(tmp_path):
     def merged(config, rope=ROPE, engine="transformers", name="new.json", **options):
         text = config if isinstance(config, str) else json.dumps(config)
         (tmp_path / "config.json").write_text(text, "utf-8")
-        exports.write(tmp_path / name, rope, engine, model=tmp_path, **options)
+        engines.write(tmp_path / name, rope, engine, model=tmp_path, **options)
         return json.loads((tmp_path / name).read_text("utf-8"))
 
     return merged
 
 
 def test_a_rope_is_replaced_in_place_too(merge, tmp_path):
-    assert merge(CONFIG) == SIZES | exports.export(ROPE, "transformers")
+    assert merge(CONFIG) == SIZES | engines.export(ROPE, "transformers")
     (read,) = rfrope.from_config(merge(CONFIG, engine="vLLM", name="config.json", overwrite=True))
     np.testing.assert_allclose(read.frequencies, ROPE.frequencies, atol=1e-6)
     assert "rope_scaling" not in merge(CONFIG | {"rope_scaling": {"rope_type": "exotic"}}, name="other.json")
@@ -153,8 +154,8 @@ def test_a_rope_must_fit_the_config(merge, tmp_path, name):
 
 
 def test_a_config_that_would_say_another_attention_factor(merge, monkeypatch):
-    made = exports.files.from_config
+    made = files.from_config
     change = lambda config: [replace(one, attention_factor=1.5) for one in made(config)]  # noqa: E731
-    monkeypatch.setattr(exports.files, "from_config", change)
+    monkeypatch.setattr(files, "from_config", change)
     with pytest.raises(ValueError, match="or turns otherwise; expected a Rope of the model's own"):
         merge(CONFIG)

@@ -12,8 +12,8 @@ import pytest
 import tiny_llama
 from ropes import KINDS
 
-from rfrope import Rope, exports
-from rfrope.exports import gguf as exporting_gguf
+from rfrope import Rope, engines
+from rfrope.engines.writing import gguf as exporting_gguf
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed")
 ROPE = KINDS["plain"](1)
@@ -56,8 +56,8 @@ def test_what_changes_and_what_stays(model, tmp_path, level, monkeypatch):
     """The package says nothing of a file that is copied, and afterwards as much as its user had asked for."""
     monkeypatch.setattr(logging.getLogger("gguf.gguf_writer"), "level", level)
     new = tmp_path / "new.gguf"
-    exports.write(new, ROPE, "llama.cpp", model=model, base=5e5)
-    made, before, after = exports.export(ROPE, "llama.cpp", base=5e5), fields(model), fields(new)
+    engines.write(new, ROPE, "llama.cpp", model=model, base=5e5)
+    made, before, after = engines.export(ROPE, "llama.cpp", base=5e5), fields(model), fields(new)
     dropped = {f"llama.rope.{key}" for key in ("scaling.factor", "scaling.yarn_log_multiplier", "scale_linear")}
     assert dropped < set(before)
     assert set(after) == (set(before) - dropped) | set(made["keys"])
@@ -71,9 +71,9 @@ def test_what_changes_and_what_stays(model, tmp_path, level, monkeypatch):
         assert one.tensor_type == old[name].tensor_type
         assert np.array_equal(one.data, old[name].data)
     assert logging.getLogger("gguf.gguf_writer").level == level
-    exports.write(model, ROPE, "llama.cpp", model=model, base=5e5, overwrite=True)  # in place
+    engines.write(model, ROPE, "llama.cpp", model=model, base=5e5, overwrite=True)  # in place
     assert model.read_bytes() == new.read_bytes()
-    exports.write(new, ROPE, "llama.cpp", model=new, base=5e5, overwrite=True)
+    engines.write(new, ROPE, "llama.cpp", model=new, base=5e5, overwrite=True)
     assert model.read_bytes() == new.read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["model.gguf", "new.gguf"]
 
@@ -88,7 +88,7 @@ def test_quantised_weights_and_an_alignment_of_its_own(tmp_path):
 
     old = {"quantised.weight": (gguf.quantize(values, kind), kind), "half.weight": (values.astype(np.float16), None)}
     write_by_hand(path, old, add)
-    exports.write(new, ROPE, "llama.cpp", model=path)
+    engines.write(new, ROPE, "llama.cpp", model=path)
     held = tensors(new)
     assert held["quantised.weight"].tensor_type == kind
     assert all(np.array_equal(held[name].data, data) for name, (data, _) in old.items())
@@ -101,7 +101,7 @@ def test_phi3_gets_both_lists_alike(tmp_path):
     path, new = tmp_path / "model.gguf", tmp_path / "new.gguf"
     old = {f"rope_factors_{one}.weight": np.ones(8, np.float32) for one in ("long", "short")}
     tiny_llama.write(path, old, architecture="phi3")
-    exports.write(new, ROPE, "llama.cpp", model=path)
+    engines.write(new, ROPE, "llama.cpp", model=path)
     long, short = (tensors(new)[name].data for name in old)
     assert np.array_equal(long, short)
     assert fields(new)["phi3.rope.scaling.original_context_length"] == 300
@@ -111,7 +111,7 @@ def test_phi3_gets_both_lists_alike(tmp_path):
 def refused(path, message, rope=ROPE, **options):
     before = sorted(os.listdir(path.parent))
     with pytest.raises(ValueError, match=message):
-        exports.write(path.parent / "other.gguf", rope, "llama.cpp", model=path, **options)
+        engines.write(path.parent / "other.gguf", rope, "llama.cpp", model=path, **options)
     assert sorted(os.listdir(path.parent)) == before
 
 
@@ -148,7 +148,7 @@ def test_files_that_the_tensor_is_not_for(model, tmp_path):
     text.write_text("precious " * 100)
     refused(text, "is not a GGUF, or damaged")
     with pytest.raises(FileNotFoundError, match=r"^[^[].*nowhere\.gguf: there is no such file; expected the GGUF"):
-        exports.write(tmp_path / "new.gguf", ROPE, "llama.cpp", model=tmp_path / "nowhere.gguf")
+        engines.write(tmp_path / "new.gguf", ROPE, "llama.cpp", model=tmp_path / "nowhere.gguf")
 
 
 def test_a_write_that_fails_leaves_nothing(model, tmp_path, monkeypatch):
@@ -159,6 +159,6 @@ def test_a_write_that_fails_leaves_nothing(model, tmp_path, monkeypatch):
     monkeypatch.setattr(gguf.GGUFWriter, "write_tensor_data", fail)
     for path, overwrite in ((tmp_path / "new.gguf", False), (model, True)):
         with pytest.raises(OSError, match="No space left on device"):
-            exports.write(path, ROPE, "llama.cpp", model=model, overwrite=overwrite)
+            engines.write(path, ROPE, "llama.cpp", model=model, overwrite=overwrite)
     assert os.listdir(tmp_path) == ["model.gguf"]
     assert model.read_bytes() == before

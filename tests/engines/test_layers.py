@@ -11,7 +11,7 @@ import pytest
 from campaign import sparse
 
 import rfrope
-from rfrope import engines, exports
+from rfrope import engines
 from rfrope.models import Layers, list_layers
 
 BOTH = ["sliding_attention", "full_attention"]
@@ -63,7 +63,7 @@ def test_a_model_of_the_exported_config_turns_by_it(model_type):
     before = tiny_models.logits(model)
     with replace_rotary(model, layers):
         wanted = tiny_models.logits(model)
-    held = own.to_dict() | exports.export(layers, "transformers")
+    held = own.to_dict() | engines.export(layers, "transformers")
     held = {key: value for key, value in held.items() if key not in ("rope_theta", "rope_scaling")}
     made = family.from_config(type(own)(**held)).eval()
     made.load_state_dict(model.state_dict())
@@ -74,11 +74,11 @@ def test_a_model_of_the_exported_config_turns_by_it(model_type):
 
 def test_a_dict_for_each_kind_and_the_kind_of_each_layer():
     layers = changed(list_layers(GEMMA))
-    made = exports.export(layers, "vllm")
+    made = engines.export(layers, "vllm")
     assert (made["layer_types"], made["max_position_embeddings"]) == (BOTH * 2, 512)
     assert [*made["rope_parameters"]] == BOTH
     for name, rope in layers.ropes.items():
-        assert made["rope_parameters"][name] == exports.export(rope, "vllm")["rope_parameters"]
+        assert made["rope_parameters"][name] == engines.export(rope, "vllm")["rope_parameters"]
     read = list_layers(GEMMA | made | {"rope_theta": None, "rope_local_base_freq": None})
     for name, rope in layers.ropes.items():
         np.testing.assert_allclose(read.ropes[name].frequencies, rope.frequencies, rtol=1e-6)
@@ -86,7 +86,7 @@ def test_a_dict_for_each_kind_and_the_kind_of_each_layer():
 
 
 def test_layers_without_rope_are_said():
-    made = exports.export(list_layers(SMOL | {"no_rope_layers": [1, 0, 0, 1]}), "transformers")
+    made = engines.export(list_layers(SMOL | {"no_rope_layers": [1, 0, 0, 1]}), "transformers")
     assert made["no_rope_layers"] == [1, 0, 0, 1]
     assert made["rope_parameters"]["rope_type"] == "default"
 
@@ -95,6 +95,6 @@ def test_layers_of_one_kind_are_one_rope():
     config = {"model_type": "llama", "num_hidden_layers": 2, "head_dim": 16, "max_position_embeddings": 64}
     layers, (rope,) = list_layers(config), rfrope.from_config(config)
     for engine in ("transformers", "SGLang", "flash-attn"):
-        made, alone = exports.export(layers, engine), exports.export(rope, engine)
+        made, alone = engines.export(layers, engine), engines.export(rope, engine)
         assert made.keys() == alone.keys()
         assert all(np.array_equal(made[key], alone[key]) for key in made)

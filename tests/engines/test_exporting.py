@@ -13,10 +13,10 @@ from published import lists
 from ropes import CONTEXT, KINDS, carried_by
 
 import rfrope
-from rfrope import Rope, engines, exports
+from rfrope import Rope, engines
 
-NAMES = [name for name in exports.names() if name != "PyTorch"]  # takes nothing until it is released: test_formats.py
-FORMATS = {engine.name: engine.format for engine in exports.records()}
+FORMATS = {engine.name: engine.format for engine in engines.records() if engine.format}
+NAMES = [name for name in FORMATS if name != "PyTorch"]  # takes nothing until it is released: test_formats.py
 ROPE = KINDS["no factor"](1)
 DICTS = ("transformers", "vLLM", "SGLang", "MLX-LM", "TensorRT-LLM")
 ANY = ("json", "npz")
@@ -25,7 +25,7 @@ ANY = ("json", "npz")
 @pytest.mark.parametrize("engine", DICTS)
 @pytest.mark.parametrize("base", [None, 5e6])
 def test_dicts_hold_divisors_of_the_ladder(engine, base):
-    made = exports.export(ROPE, engine, base=base)
+    made = engines.export(ROPE, engine, base=base)
     scheme = made.get("rope_parameters") or made["rope_scaling"]
     theta = scheme.get("rope_theta") or made["rope_theta"]
     assert theta == (base or 10_000.0)
@@ -41,13 +41,13 @@ def test_dicts_hold_divisors_of_the_ladder(engine, base):
 
 def test_attention_factors_are_where_each_engine_looks():
     rope = replace(ROPE, attention_factor=1.25)
-    assert exports.export(rope, "transformers")["rope_parameters"]["attention_factor"] == 1.25
+    assert engines.export(rope, "transformers")["rope_parameters"]["attention_factor"] == 1.25
     for engine in ("vLLM", "SGLang"):
-        made = exports.export(rope, engine)["rope_parameters"]
+        made = engines.export(rope, engine)["rope_parameters"]
         assert [made[key] for key in ("short_mscale", "long_mscale", "attention_factor")] == [1.25] * 3
-    assert "attention_factor" not in exports.export(ROPE, "TensorRT-LLM")["rope_scaling"]  # it has no such key
-    assert exports.export(rope, "llama.cpp")["keys"]["llama.rope.scaling.attn_factor"] == 1.25
-    np.testing.assert_array_equal(exports.export(rope, "ONNX")["cos_cache"][0], np.full(8, 1.25, np.float32))
+    assert "attention_factor" not in engines.export(ROPE, "TensorRT-LLM")["rope_scaling"]  # it has no such key
+    assert engines.export(rope, "llama.cpp")["keys"]["llama.rope.scaling.attn_factor"] == 1.25
+    np.testing.assert_array_equal(engines.export(rope, "ONNX")["cos_cache"][0], np.full(8, 1.25, np.float32))
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.0693147180559945, 1.25])
@@ -55,13 +55,13 @@ def test_the_contexts_of_mlx_lm_say_the_attention_factor(factor, tmp_path):
     """By our rule for its classes, and in a copy of a config; what whole positions lose is stated."""
     rope, path = replace(LLAMA, attention_factor=factor, context=16384, source=None), tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "llama", "head_dim": 16, "rope_theta": 5e5, "vocab_size": 8}))
-    exports.write(path, rope, "MLX-LM", model=path, overwrite=True)
+    engines.write(path, rope, "MLX-LM", model=path, overwrite=True)
     (found,) = rfrope.models.compare(path, ["MLX-LM", "transformers"], seq_len=16384).ropes
     for engine in found.engines:
         np.testing.assert_allclose(engine.rope.frequencies, rope.frequencies, rtol=1e-6)
         assert engine.rope.attention_factor == pytest.approx(factor, rel=2e-5)
     lost = (
-        exports.rounding(rope, "MLX-LM").table - exports.rounding(replace(rope, attention_factor=1.0), "MLX-LM").table
+        engines.rounding(rope, "MLX-LM").table - engines.rounding(replace(rope, attention_factor=1.0), "MLX-LM").table
     )
     assert abs(found.engines[0].rope.attention_factor / factor - 1.0) == pytest.approx(lost, abs=1e-12)
 
@@ -95,8 +95,8 @@ def test_an_unchanged_config_keeps_its_scheme_where_the_engine_reads_it_as_the_r
     (rope,) = rfrope.from_config(config)
     kept, path = engine not in OTHERWISE.get(scheme, ()), tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    exports.write(path, rope, engine, model=path, overwrite=True)
-    made, written = exports.export(rope, engine), json.loads(path.read_text())
+    engines.write(path, rope, engine, model=path, overwrite=True)
+    made, written = engines.export(rope, engine), json.loads(path.read_text())
     said = made.get("rope_parameters") or made["rope_scaling"] or {}
     name = SCHEMES[scheme]["rope_type"] if kept else "longrope"
     assert (said.get("rope_type", "default"), made["max_position_embeddings"]) == (name, 512)
@@ -107,9 +107,9 @@ def test_an_unchanged_config_keeps_its_scheme_where_the_engine_reads_it_as_the_r
             before, after = (rfrope.from_config(one, seq_len=length)[0] for one in (config, path))
             np.testing.assert_array_equal(after.frequencies, before.frequencies)
             assert after.attention_factor == before.attention_factor
-        more = exports.export(rope, engine, context=2048)
+        more = engines.export(rope, engine, context=2048)
         assert more["max_position_embeddings"] == 2048
-    lost = exports.rounding(rope, engine)
+    lost = engines.rounding(rope, engine)
     assert (lost.scheme, str(lost).endswith(f"as with any RoPE; exported as {name}")) == (name, True)
     assert 0.0 < lost.phases <= lost.table < 2.0 * lost.phases
 
@@ -117,71 +117,71 @@ def test_an_unchanged_config_keeps_its_scheme_where_the_engine_reads_it_as_the_r
 def test_a_rope_that_was_changed_is_not_what_its_config_says():
     yarn = {"model_type": "llama", "head_dim": 16, "max_position_embeddings": 512, "rope_scaling": SCHEMES["yarn"]}
     (rope,) = rfrope.from_config(yarn)
-    assert exports.export(rope, "vLLM")["rope_parameters"]["rope_type"] == "yarn"
+    assert engines.export(rope, "vLLM")["rope_parameters"]["rope_type"] == "yarn"
     others = [replace(rope, frequencies=0.999999 * rope.frequencies), replace(rope, attention_factor=1.0)]
     for other in (*others, rfrope.scaling.linear(rope, 2.0)):
-        assert exports.export(other, "vLLM")["rope_parameters"]["rope_type"] == "longrope"
-    assert exports.export(rope, "vLLM", base=1e6)["rope_parameters"]["rope_type"] == "longrope"
+        assert engines.export(other, "vLLM")["rope_parameters"]["rope_type"] == "longrope"
+    assert engines.export(rope, "vLLM", base=1e6)["rope_parameters"]["rope_type"] == "longrope"
     (long,) = rfrope.from_config(yarn | {"rope_scaling": SCHEMES["longrope"]}, seq_len=2000)
     np.testing.assert_array_equal(
-        exports.export(long, "vLLM")["rope_parameters"]["short_factor"],
-        exports.export(long, "vLLM")["rope_parameters"]["long_factor"],
+        engines.export(long, "vLLM")["rope_parameters"]["short_factor"],
+        engines.export(long, "vLLM")["rope_parameters"]["long_factor"],
     )
 
 
 @pytest.mark.parametrize(("rotary", "head"), [(16, 24), (16, 100), (12, 17), (2, 7)])
 def test_the_part_of_a_head_gives_its_width_again(rotary, head):
     rope = Rope(np.ones(rotary // 2), head_dim=head, context=8)
-    part = exports.export(rope, "transformers")["rope_parameters"]["partial_rotary_factor"]
+    part = engines.export(rope, "transformers")["rope_parameters"]["partial_rotary_factor"]
     assert int(head * part) == rotary
-    assert exports.export(rope, "TensorRT-LLM")["partial_rotary_factor"] == part
+    assert engines.export(rope, "TensorRT-LLM")["partial_rotary_factor"] == part
 
 
 def test_tensors_of_llama_cpp():
-    made = exports.export(ROPE, "llama.cpp", base=5e5)
+    made = engines.export(ROPE, "llama.cpp", base=5e5)
     ((name, factors),) = made["tensors"].items()
     assert (name, factors.dtype) == ("rope_freqs.weight", np.float32)
     ladder, moving = 5e5 ** (-np.arange(8) / 8), ROPE.frequencies != 0.0
     np.testing.assert_allclose(factors[moving], (ladder / np.where(moving, ROPE.frequencies, 1.0))[moving], rtol=1e-5)
     assert factors[~moving].tolist() == [np.float32(1e30)]
-    phi3 = exports.export(replace(ROPE, head_dim=24), "llama.cpp", architecture="phi3")
+    phi3 = engines.export(replace(ROPE, head_dim=24), "llama.cpp", architecture="phi3")
     assert list(phi3["tensors"]) == ["rope_factors_long.weight", "rope_factors_short.weight"]
     assert phi3["keys"]["phi3.rope.scaling.original_context_length"] == CONTEXT
     assert phi3["keys"]["phi3.rope.dimension_count"] == 16
-    gemma4 = exports.export(ROPE, "llama.cpp", architecture="gemma4")
+    gemma4 = engines.export(ROPE, "llama.cpp", architecture="gemma4")
     assert list(gemma4["tensors"]) == ["rope_freqs.weight"]
 
 
 def test_periods_of_mlx(xp):
-    made = exports.export(ROPE, "MLX")
+    made = engines.export(ROPE, "MLX")
     with np.errstate(divide="ignore"):
         assert np.array_equal(made["freqs"], (1.0 / ROPE.frequencies).astype(np.float32))
     assert np.sum(np.isinf(made["freqs"])) == 1
     assert (made["dims"], made["traditional"]) == (16, False)
     for bare in (xp(ROPE.frequencies), ROPE.frequencies[:, None]):
-        assert np.array_equal(exports.export(bare, "MLX")["freqs"], made["freqs"])
+        assert np.array_equal(engines.export(bare, "MLX")["freqs"], made["freqs"])
 
 
 def test_every_rope_fits_json_and_npz():
     heads = rfrope.sample(rfrope.kernel("gaussian", scale=8.0), 8, rng=0, heads=3)
     rope = Rope(heads, pairing="interleaved", head_dim=20, attention_factor=1.5, context=64)
-    made = json.loads(json.dumps(exports.export(rope, "json")))
+    made = json.loads(json.dumps(engines.export(rope, "json")))
     assert np.array_equal(made["frequencies"], rope.frequencies)
     assert (made["pairing"], made["head_dim"], made["attention_factor"]) == ("interleaved", 20, 1.5)
     sections = Rope(rfrope.geometric(8), sections=(4, 2, 2), context=64)
-    made = exports.export(sections, "npz")
+    made = engines.export(sections, "npz")
     assert np.array_equal(made["frequencies"], sections.frequencies)
     assert np.array_equal(made["vectors"], sections.vectors)
     assert (made["sections"], "cos" in made) == ([4, 2, 2], False)
-    assert exports.export(replace(sections, sections=None), "npz")["cos"].shape == (64, 8)
-    assert exports.export(Rope(ROPE.frequencies, pairing=None), "json")["pairing"] is None
+    assert engines.export(replace(sections, sections=None), "npz")["cos"].shape == (64, 8)
+    assert engines.export(Rope(ROPE.frequencies, pairing=None), "json")["pairing"] is None
 
 
 @pytest.mark.parametrize("tiny", [1e-40, -5e-324])
 def test_frequencies_next_to_nothing_are_divided_away(tiny):
     """Without a warning: a divisor that no float holds is 1e30."""
     rope = replace(ROPE, frequencies=np.append(ROPE.frequencies[:-1], tiny))
-    assert abs(exports.export(rope, "transformers")["rope_parameters"]["long_factor"][-1]) == 1e30
+    assert abs(engines.export(rope, "transformers")["rope_parameters"]["long_factor"][-1]) == 1e30
 
 
 # -- roundings ---------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_frequencies_next_to_nothing_are_divided_away(tiny):
 def test_the_stated_bound_holds_and_is_not_idle(engine):
     """In NumPy's float32, at the far end of a long context."""
     rope = Rope(rfrope.geometric(64), context=131072)
-    lost, made = exports.rounding(rope, engine), exports.export(rope, engine)
+    lost, made = engines.rounding(rope, engine), engines.export(rope, engine)
     if engine == "MLX":
         omega = np.float32(1.0) / made["freqs"]
     else:
@@ -212,39 +212,39 @@ def test_the_stated_bound_holds_and_is_not_idle(engine):
 @pytest.mark.parametrize(("engine", "most"), [("vLLM", 2e-7), ("llama.cpp", 1e-7)])
 def test_a_divisor_makes_up_for_the_ladder_that_the_engine_computes(engine, most):
     """At a base of 1e9 the float32 ladder is off by 1e-6; the engine's product with the divisors is not."""
-    assert exports.rounding(Rope(rfrope.geometric(64), context=100), engine, base=1e9).frequency < most
+    assert engines.rounding(Rope(rfrope.geometric(64), context=100), engine, base=1e9).frequency < most
 
 
 @pytest.mark.parametrize(("dtype", "unit"), [("float16", 2.0**-11), ("float32", 2.0**-24), ("float64", 2.0**-53)])
 def test_tables_are_rounded_once(dtype, unit):
     rope = replace(ROPE, attention_factor=1.25, context=2**17)
-    made = exports.export(rope, "flash-attn", dtype=dtype)
+    made = engines.export(rope, "flash-attn", dtype=dtype)
     for name, table in zip(("cos", "sin"), rope.table(np.arange(2**17)), strict=True):
         assert np.array_equal(made[name], table.astype(dtype))
-    assert exports.rounding(rope, "flash-attn", dtype=dtype).table == unit
+    assert engines.rounding(rope, "flash-attn", dtype=dtype).table == unit
 
 
 def test_phases_less_whole_turns_lose_nothing_far_away():
     """At most pi, rounded once, and a cos and a sin of float32: ``(pi + 2) 2**-24``."""
     rope = Rope(rfrope.geometric(8), context=2**20)
-    made = exports.export(rope, "TransformerEngine")["freqs"][-1000:, 0, 0, :8].astype(np.float64)
-    lost = exports.rounding(rope, "TransformerEngine")
+    made = engines.export(rope, "TransformerEngine")["freqs"][-1000:, 0, 0, :8].astype(np.float64)
+    lost = engines.rounding(rope, "TransformerEngine")
     assert np.max(np.abs(np.cos(made) - rope.table(np.arange(2**20 - 1000, 2**20))[0])) < lost.table
     assert (lost.table, lost.frequency) == (pytest.approx((np.pi + 2.0) * 2.0**-24, rel=1e-12), 0.0)
 
 
 def test_one_position_has_no_phase_and_the_base_is_that_of_the_config():
-    assert exports.rounding(replace(ROPE, context=1), "transformers").table == 3.0 * 2.0**-24
+    assert engines.rounding(replace(ROPE, context=1), "transformers").table == 3.0 * 2.0**-24
     (rope,) = rfrope.from_config({"model_type": "llama", "head_dim": 16, "rope_theta": 5e5})
-    made = exports.export(rfrope.scaling.linear(rope, 2.0), "transformers")["rope_parameters"]
+    made = engines.export(rfrope.scaling.linear(rope, 2.0), "transformers")["rope_parameters"]
     assert made["rope_theta"] == 5e5
     np.testing.assert_allclose(made["long_factor"], 2.0, rtol=1e-6)
 
 
 def test_roundings_in_words():
-    assert exports.rounding(ROPE, "json") == exports.Rounding(0.0, 0.0, 0.0, CONTEXT)
+    assert engines.rounding(ROPE, "json") == engines.Rounding(0.0, 0.0, 0.0, CONTEXT)
     start = "over 300 positions: frequencies to 0.0e+00, the mean kernel to "
-    assert str(exports.rounding(ROPE, "ONNX")).startswith(start)
+    assert str(engines.rounding(ROPE, "ONNX")).startswith(start)
 
 
 @pytest.mark.parametrize(("engine", "exact"), [(engine, number % 2 == 0) for number, engine in enumerate(NAMES)])
@@ -253,8 +253,8 @@ def test_negative_frequencies_lose_what_positive_ones_do(engine, exact):
     rope = KINDS[carried_by(engine)[0]](3)
     if exact:  # in float32, too
         rope = replace(rope, frequencies=np.append(1.0, -(0.5 ** np.arange(1.0, rope.n_blocks))))
-    lost = exports.rounding(rope, engine)
-    assert lost == exports.rounding(replace(rope, frequencies=-rope.frequencies), engine)
+    lost = engines.rounding(rope, engine)
+    assert lost == engines.rounding(replace(rope, frequencies=-rope.frequencies), engine)
     assert 0.0 <= lost.table < 1e-3 * CONTEXT * np.max(np.abs(rope.frequencies))
 
 
@@ -288,8 +288,8 @@ def test_sets_of_two_axes_are_read_back_or_refused_with_what_to_do(engine, tmp_p
     assert rope.vectors.shape == (8, 2)
     path = tmp_path / f"rope{FORMATS[engine].suffixes[0]}"
     if engine in ANY:
-        exports.write(path, rope, engine)
-        held = exports.export(rope, engine)
+        engines.write(path, rope, engine)
+        held = engines.export(rope, engine)
         again = Rope(np.asarray(held["frequencies"]), pairing=held["pairing"])
         x, at = rng.normal(size=(16,)), np.array([7.0, 31.0])
         np.testing.assert_array_equal(again.rotate(x, at), rope.rotate(x, at))
@@ -297,7 +297,7 @@ def test_sets_of_two_axes_are_read_back_or_refused_with_what_to_do(engine, tmp_p
     with pytest.raises(
         ValueError, match=r"2 position axes, and the engine by one; 'json' and .* rope.table .*Embedding"
     ):
-        exports.write(path, rope, engine)
+        engines.write(path, rope, engine)
     assert os.listdir(tmp_path) == []
 
 
@@ -310,25 +310,25 @@ def test_what_a_refusal_names_does_it():
     np.testing.assert_allclose(by_table, rope.rotate(x, places), rtol=1e-12)
     text, alone = np.arange(6.0), replace(axes, frequencies=axes.frequencies.sum(-1), context=CONTEXT)
     np.testing.assert_allclose(alone.rotate(x, text), axes.rotate(x, text[:, None] * np.ones(3)), rtol=1e-12)
-    exports.export(alone, "ONNX")
+    engines.export(alone, "ONNX")
 
 
 def test_a_class_that_pairs_as_the_rope_does():
-    assert exports.export(GLM, "transformers")["rope_parameters"]["partial_rotary_factor"] == 0.5
+    assert engines.export(GLM, "transformers")["rope_parameters"]["partial_rotary_factor"] == 0.5
     (given,) = rfrope.from_config({"model_type": "glm4", "head_dim": 32}, pairing="half")
-    assert exports.export(given, "transformers") == exports.export(GLM, "transformers")
+    assert engines.export(given, "transformers") == engines.export(GLM, "transformers")
 
 
 @pytest.mark.parametrize("engine", [name for name in NAMES if "context" in FORMATS[name].options])
 def test_a_context_of_several_axes_has_to_be_said(engine):
     """The context of one axis is that of the text; one of several is not."""
     rope = KINDS[carried_by(engine)[0]](3)
-    one, made = (exports.export(replace(rope, context=context), engine) for context in ((CONTEXT,), CONTEXT))
+    one, made = (engines.export(replace(rope, context=context), engine) for context in ((CONTEXT,), CONTEXT))
     assert repr(one) == repr(made)
     for context in ((CONTEXT, 7), None):
         with pytest.raises(ValueError, match=r"context is None, and so is the Rope's; .* needs it: expected context="):
-            exports.export(replace(rope, context=context), engine)
-        assert repr(exports.export(replace(rope, context=context), engine, context=CONTEXT)) == repr(made)
+            engines.export(replace(rope, context=context), engine)
+        assert repr(engines.export(replace(rope, context=context), engine, context=CONTEXT)) == repr(made)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -338,10 +338,10 @@ def test_a_context_of_several_axes_has_to_be_said(engine):
     ("engine", "suffix"), [(name, suffix) for name in NAMES for suffix in FORMATS[name].suffixes if suffix != ".gguf"]
 )
 def test_files_hold_the_export(engine, suffix, tmp_path):
-    path, made = tmp_path / f"rope{suffix}", exports.export(ROPE, engine)
+    path, made = tmp_path / f"rope{suffix}", engines.export(ROPE, engine)
     if suffix == ".onnx":
         pytest.importorskip("onnx", reason="onnx is not installed")
-    exports.write(path, ROPE, engine)
+    engines.write(path, ROPE, engine)
     before = path.read_bytes()
     if suffix == ".json":
         assert json.loads(before) == made
@@ -352,9 +352,9 @@ def test_files_hold_the_export(engine, suffix, tmp_path):
             assert all(np.array_equal(held[name], value) for name, value in arrays.items())
             assert json.loads(str(held["about"])) == {n: v for n, v in made.items() if n not in arrays}
     with pytest.raises(FileExistsError, match="exists; expected a new name, or overwrite=True"):
-        exports.write(path, -ROPE.frequencies, engine, context=7 if "context" in FORMATS[engine].options else None)
+        engines.write(path, -ROPE.frequencies, engine, context=7 if "context" in FORMATS[engine].options else None)
     assert path.read_bytes() == before
-    exports.write(path, ROPE, engine, overwrite=True)
+    engines.write(path, ROPE, engine, overwrite=True)
     assert path.read_bytes() == before
 
 
@@ -363,7 +363,7 @@ def test_a_missing_package_is_named(engine, package, suffix, tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, package, None)
     model = tmp_path / "model.gguf" if engine == "llama.cpp" else None
     with pytest.raises(ModuleNotFoundError, match=f"pip install {package}"):
-        exports.write(tmp_path / f"new{suffix}", ROPE, engine, model=model)
+        engines.write(tmp_path / f"new{suffix}", ROPE, engine, model=model)
     assert os.listdir(tmp_path) == []
 
 
@@ -371,5 +371,5 @@ def test_a_new_engine_is_one_record(monkeypatch):
     """Names, lookup, refusals and files follow from it."""
     form = replace(FORMATS["MLX"], make=lambda request: {"periods": 1.0 / request.rope.frequencies}, pairings=("half",))
     monkeypatch.setattr(engines, "records", lambda: (engines.Engine("New Engine", format=form),))
-    assert exports.names() == ["New Engine"]
-    np.testing.assert_array_equal(exports.export([1.0, 0.5], "new-engine")["periods"], [1.0, 2.0])
+    assert engines.names() == ["New Engine"]
+    np.testing.assert_array_equal(engines.export([1.0, 0.5], "new-engine")["periods"], [1.0, 2.0])

@@ -13,7 +13,7 @@ import numpy as np
 from rfrope._core.arguments import path_of, show
 from rfrope._core.files import Content
 from rfrope.data.model_types import known
-from rfrope.exports import gguf
+from rfrope.engines.writing import gguf
 from rfrope.models import configs, from_config
 from rfrope.models.parts import NAMES
 from rfrope.models.rope_parameters import DICTS

@@ -1,0 +1,1 @@
+"""Ropes in the formats of engines: `engines.export`, `engines.write` and `engines.rounding`."""
