@@ -139,20 +139,15 @@ def again(number: int) -> int:
     seen = [row for row in rows if row["outcome"] == "killed" and can_be_tested(row["module"])]
     kept = [row for row in seen if row_name(row) in there]
     random.Random(SEED).shuffle(kept)
-    work = [(there[row_name(row)], [row["by"].removesuffix(FATAL).partition("[")[0]]) for row in kept[:number]]
-    known, missed = [(one, tests) for one, tests in work if is_there(tests[0])], []
-    for one, found, by in judged(known):
-        if found:
-            print(f"{outcome(found, by):9}{one.name}  {by}", flush=True)
-        else:
-            missed.append(one)
-    missed += [one for one, tests in work if not is_there(tests[0])]
-    open_now = 0
-    for one, found, by in judged([(one, tests_of(one.module)) for one in missed]):
-        open_now += not found
-        print(f"{outcome(found, by):9}{one.name}  {by}", flush=True)
-    print(f"{len(work) - open_now} of {len(work)} mutations were seen; {len(kept)} of {len(rows)} rows could be tried")
-    return int(bool(open_now or still_open or not work))
+    before = {row_name(row): row["by"].removesuffix(FATAL).partition("[")[0] for row in kept[:number]}
+    known = [(there[name], [by]) for name, by in before.items() if is_there(by)]
+    now = {one.name: by for one, found, by in judged(known) if found}
+    missed = [(there[name], tests_of(there[name].module)) for name in before if name not in now]
+    now |= {one.name: by for one, found, by in judged(missed) if found}
+    for name, by in before.items():
+        print(f"{outcome(name in now, ''):9}{name}  before: {by}  now: {now.get(name, 'none')}")
+    print(f"{len(now)} of {len(before)} mutations were seen; {len(kept)} of {len(rows)} rows could be tried")
+    return int(bool(still_open or not before or len(now) < len(before)))
 
 
 def is_there(by: str) -> bool:
