@@ -2,7 +2,7 @@
 
 The transformer of `train_digits`, with an axial Rope, is trained on pictures of 8 by 8 pixels, 4 by 4 patches. Then it
 reads the same pictures, scaled up to 16 by 16 pixels: 8 by 8 patches, positions up to 7 where it has seen 3. Its
-weights stay; factors of its frequencies and a temperature are learned by `rfrope.layers.tuning.tune_modules`.
+weights stay; factors of its frequencies and a temperature are learned by `rfrope.integrations.tuning.tune_modules`.
 
 Protocol, stated before any run:
 
@@ -31,7 +31,7 @@ from train_digits import BATCH, HEADS, SMALL, STEPS, TESTED, WIDTH, Model, image
 from trained import Row, command, complete, show, stated
 
 import rfrope
-from rfrope.layers.tuning import tune_modules
+from rfrope.integrations.tuning import tune_modules
 
 TWICE = 2 * SMALL  # patches on a side
 SEEDS, LEARNED, CHOOSING = 10, 200, 197

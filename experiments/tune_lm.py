@@ -1,7 +1,7 @@
 """A small language model at 2 and 4 times its context; README.md has the command.
 
 The model of `train_lm`, with RoPE, is trained on 128 bytes. Its weights stay; factors of its frequencies and a
-temperature are learned for 256 and for 512 bytes by `rfrope.layers.tuning.tune_modules`, beside every method of
+temperature are learned for 256 and for 512 bytes by `rfrope.integrations.tuning.tune_modules`, beside every method of
 `rfrope.analysis.plan`. The protocol, with what would count for and against, is experiments/tune.rst.
 
 A run takes about three minutes of one core. The file keeps what is done: the same command goes on after an
@@ -25,7 +25,7 @@ from tuned import Contrast, contrast
 
 import rfrope
 from rfrope.analysis import plan
-from rfrope.layers.tuning import tune_modules
+from rfrope.integrations.tuning import tune_modules
 
 FACTORS = (2, 4)
 METHODS = ("yarn", "llama3", "ntk", "linear", "optimised")

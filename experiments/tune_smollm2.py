@@ -41,7 +41,7 @@ import rfrope
 from rfrope.analysis import plan
 from rfrope.integrations.keeping import Texts, Windows
 from rfrope.integrations.transformers import replace_rotary, tune
-from rfrope.layers.tuning import tune_modules
+from rfrope.integrations.tuning import tune_modules
 
 TRAINED, FACTORS = 8192, (2, 4)
 STARTS = ("yarn", "llama3", "ntk")

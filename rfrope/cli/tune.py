@@ -13,7 +13,7 @@ from rfrope import storage
 from rfrope._core import files
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, add_model, check_files, load_model, naming, whole
-from rfrope.layers.tuned import Tuning
+from rfrope.integrations.tuned import Tuning
 
 _STARTS = ("yarn", "llama3", "ntk")
 _LEARNABLE = ("factors", "temperature")

@@ -1,3 +1,3 @@
-"""Frequencies of rfrope inside other libraries: `rfrope.integrations.transformers`. Each module needs its library."""
+"""Frequencies of rfrope inside models: `rfrope.integrations.tuning` and `rfrope.integrations.transformers`, by name."""
 
 __all__: list[str] = []

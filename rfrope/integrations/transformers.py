@@ -15,10 +15,10 @@ try:
     import torch
     from transformers import PreTrainedModel, modeling_rope_utils
 
-    from rfrope.integrations import polar, rotations, tuning
+    from rfrope.integrations import polar, rotations, text_tuning
     from rfrope.integrations.reading import HeadFeatures, atlas, read_heads
     from rfrope.integrations.saving import KEPT, watch_saving
-    from rfrope.layers.tuned import Tuning
+    from rfrope.integrations.tuned import Tuning
 except ImportError as error:
     raise ImportError(
         "rfrope.integrations.transformers needs PyTorch and transformers 5: pip install 'rfrope[transformers]'"
@@ -291,7 +291,7 @@ def tune(
     """Learn factors of a frozen model's frequencies, and a temperature, for a longer context.
 
     Documents are divided, by `rng`, into those that teach, those that choose the start and stop the learning, and
-    held-out ones, on which the returned `rfrope.layers.tuning.Tuning` reports.
+    held-out ones, on which the returned `rfrope.integrations.tuning.Tuning` reports.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def tune(
     trained : int, optional
         Positions in training; ``trained_context`` of `rfrope.analysis.plan`.
     starts : str, sequence of str or mapping
-        Methods of `rfrope.analysis.plan`, or Ropes by name, as in `layers.tuning.tune_modules`.
+        Methods of `rfrope.analysis.plan`, or Ropes by name, as in `integrations.tuning.tune_modules`.
     per : {"model", "layer", "head"}
         Unit with its own factors; there is one temperature for the model, or one for each layer.
     part : str, optional
@@ -333,13 +333,13 @@ def tune(
     rng : int
         Seed of the division and the windows.
     learnable, steps, rate, penalty, race, check_every, patience, checkpoint, progress
-        See `rfrope.layers.tuning.tune_modules`. With ``keys="text"`` `progress` is used for reading, and then again.
+        See `rfrope.integrations.tuning.tune_modules`. With ``keys="text"`` `progress` is used for reading, then again.
     activation_checkpointing : bool
         Keep only the activations between layers, and recompute the others for gradients.
 
     Returns
     -------
-    layers.tuning.Tuning
+    integrations.tuning.Tuning
         Its ``rope`` is a tuple with one Rope per layer if `per` is not "model"; `replace_rotary` accepts both.
 
     Raises
@@ -351,7 +351,7 @@ def tune(
 
     See Also
     --------
-    layers.tuning.Tuning, analysis.plan, integrations.transformers.replace_rotary
+    integrations.tuning.Tuning, analysis.plan, integrations.transformers.replace_rotary
 
     Notes
     -----
@@ -381,7 +381,7 @@ def tune(
     options: dict[str, Any] = {"window": window, "chunks": chunks, "batch": batch, "whole_windows": whole_windows}
     options |= {"held_out": held_out, "reading": reading, "keys": keys, "rng": rng, "learnable": learnable}
     options |= {"activation_checkpointing": activation_checkpointing, "checkpoint": checkpoint, "progress": progress}
-    return tuning.tune(
+    return text_tuning.tune(
         model,
         texts,
         context,

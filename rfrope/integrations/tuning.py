@@ -1,284 +1,334 @@
-"""Learn the rotation of a frozen transformers model for a longer context."""
+"""Learn the rotation of a PyTorch model, its weights frozen: `tune_modules`."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import torch
 
-from rfrope import analysis
-from rfrope._core.arguments import choice, finite, flag, fraction, listed, show, whole
-from rfrope._core.parallel import show_progress
-from rfrope.integrations import keeping, windows
-from rfrope.layers import tuning
-from rfrope.layers.racing import Places, Race, frozen
-from rfrope.layers.torch import RotaryEmbedding
-from rfrope.layers.tuned import Tuning
-from rfrope.models import from_config
-from rfrope.rotation.rope import Assumed, Rope
+from rfrope._core import array
+from rfrope._core.arguments import choice, finite, listed, positive, show, whole
+from rfrope.rotation.rope import Rope
+
+try:
+    import torch
+
+    from rfrope.integrations.halving import AS_IT_IS, BROKEN, WAITED, Course, Places, Race, frozen
+    from rfrope.integrations.tuned import Tuning
+    from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
+except ImportError as error:
+    raise ImportError("rfrope.integrations.tuning needs PyTorch: pip install 'rfrope[torch]'") from error
+
+__all__ = ["Tuning", "tune_modules"]
+
+PER = ("model", "layer", "head")
+_LEARNABLE = ("factors", "temperature")
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
-_WINDOW = 1024  # default tokens of a window, at most the trained context
-_READINGS = ("auto", "whole", "windows")
-_KEYS = ("window", "text")
-_FEW_KEYS = (
-    "These losses are of windows. Attention sees at most {length} tokens in one, and up to {context} in a whole text, "
-    "which may rank rotations otherwise: read some texts whole before you use what was learned{more}."
-)
 
+def tune_modules(
+    model: Module,
+    loss: Callable[[Any], Any],
+    learning: Sequence[Any] | Callable[[int], Any],
+    validation: Mapping[str, Sequence[Any]],
+    held_out: Mapping[str, Sequence[Any]],
+    *,
+    starts: Mapping[str, Any] | None = None,
+    per: str = "model",
+    heads: int | None = None,
+    learnable: str | Sequence[str] = _LEARNABLE,
+    steps: int = 200,
+    rate: float = 0.01,
+    penalty: float = 0.001,
+    race: float = 0.25,
+    check_every: int | None = None,
+    patience: int = 5,
+    checkpoint: Any = None,
+    progress: Any = None,
+) -> Tuning:
+    """Learn the rotation of a PyTorch model that uses `rfrope.layers.torch.RotaryEmbedding`, with its weights frozen.
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Target:
-    """The learned part of a model's rotation."""
+    Every start runs a part of the steps; the best on the validation continues alone. At the end, the held-out batches
+    compare the model as it is, every start, and the learned rotation.
 
-    model: Module
-    rope: Rope  # the model's own
-    layers: int
-    heads: int  # heads of the keys
-    kind: str | None  # kind of layer, where there are several; `others` are the Ropes of the others, which stay
-    others: dict[str, Rope]
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Left unchanged: weights to the bit, rotation, ``requires_grad`` and the mode of every module.
+    loss : callable
+        ``loss(batch)`` runs the model and returns the loss of each document (picture, recording) of the batch,
+        ``(documents,)``, or one number, which counts as one document. Learning minimises its mean.
+    learning : sequence or callable
+        Batches, used in turn, or ``learning(step)``, which must return the same batch whenever called for a step.
+    validation, held_out : dict of str to sequence
+        Batches of each part, as ``{"within": [...], "beyond": [...]}``. The mean of the validation's parts chooses the
+        start and stops the learning; held-out batches do neither, and should share no document with it.
+    starts : dict of str to Rope or sequence of Rope, optional
+        Ropes to start from: one for all layers, or one for each, in the order of ``model.modules()``. Default: the
+        model's own, named "as it is".
+    per : {"model", "layer", "head"}
+        Unit with its own set of factors: the model, each layer, or each key head of each layer.
+    heads : int, optional
+        Number of key heads, for ``per="head"``.
+    learnable : str or sequence of str
+        "factors", "temperature" or both; see `rfrope.layers.torch.RotaryEmbedding`. There is one temperature for the
+        model, or one for each layer.
+    steps : int
+        Maximum number of Adam steps from the best start.
+    rate : float
+        Learning rate of Adam at the first step; it falls linearly to 0. In trials 0.05 was too large.
+    penalty : float
+        Weight, in the loss, of the squared log-factors and log-temperature of a set, summed: a pull towards the start.
+    race : float
+        Part of the steps that every start runs.
+    check_every, patience : int
+        Steps between validations (default: a twentieth of all), and validations without a lower loss before learning
+        stops. The best parameters are kept.
+    checkpoint : str or os.PathLike, optional
+        File to resume from, written atomically about once a second: the same call continues from it after any
+        interruption, with the same bits as an uninterrupted one.
+    progress : None, bool or callable
+        See `rfrope.estimate_kernel`.
 
-    def make(self, ropes: Sequence[Rope], learnable: tuple[str, ...]) -> list[Module]:
-        """Return learning modules, on the model's device."""
-        made = [RotaryEmbedding(rope, learnable) for rope in ropes]
-        for one in made:
-            one.head_dim = None if isinstance(one.start.head_dim, Assumed) else one.head_dim
-        return [one.to(next(self.model.parameters()).device) for one in made]
+    Returns
+    -------
+    Tuning
+        ``print`` it to see whether it helps.
 
-    def put_in(self, replace: Any, modules: list[Module] | None) -> AbstractContextManager[Any]:
-        """Return a context in which the model uses `modules`, or its own rotation."""
-        if modules is None:
-            return nullcontext()
-        given: Any = modules[0] if len(modules) == 1 else modules
-        if self.kind is not None:
-            given = self.others | {self.kind: given}
-        made: AbstractContextManager[Any] = replace(self.model, given)
+    Raises
+    ------
+    ValueError
+        If the model has no such module, or polar ones, or ones that learn phases; if starts differ in shape or number;
+        if a part has no batches; if the loss is not finite from any start or has no gradient; if an option is not as
+        described above; or if `checkpoint` belongs to another call.
+    TypeError
+        If an argument or a loss is of another type.
+
+    See Also
+    --------
+    integrations.tuning.Tuning, integrations.transformers.tune
+
+    Notes
+    -----
+    A loss that is not finite, or a factor beyond ``exp(64)`` or ``exp(-64)``, as from a `rate` that is far too large,
+    ends the learning from that start, and its best so far is kept. A checkpoint knows all batches of a sequence, the
+    first and last of a callable `learning`, and not what `loss` does with them: keep one for each data set. Rotations
+    and their gradients are exact at any position. A step takes the memory of a training step, less the gradients and
+    moments of the weights. On one machine, with the same number of threads, the same arguments give the same bits.
+
+    Examples
+    --------
+    >>> import rfrope, torch
+    >>> rotary, x = RotaryEmbedding(rfrope.geometric(4)), torch.randn(1, 1, 6, 8)
+    >>> wanted = rfrope.rotate(x, torch.arange(6), 0.9 * rfrope.geometric(4))
+    >>> def loss(batch):
+    ...     return (rotary_of(model)(x, x)[0] - wanted).square().mean()
+    >>> model = torch.nn.ModuleList([rotary])
+    >>> def rotary_of(model):
+    ...     return model[0]  # what stands there while it learns
+    >>> part = {"all": [None]}
+    >>> tuning = tune_modules(model, loss, [None], part, part, steps=60, learnable="factors")
+    >>> (tuning.rope.frequencies / rfrope.geometric(4)).round(1)[:2], model[0] is rotary
+    (array([0.9, 0.9]), True)
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is {show(model)}; expected a torch.nn.Module")
+    found = _rotaries(model)
+    per, own = choice("per", per, PER), [one.rope for one in found]
+    sets = None
+    if (per == "head") != (heads is not None):
+        raise ValueError(f"heads is {show(heads)} and per is {per!r}; expected heads with per='head', and only then")
+    if heads is not None:
+        sets = whole("heads", heads, 1)
+    ropes = read_starts({AS_IT_IS: own} if starts is None else starts, own, per, sets)
+    course = read_course(
+        loss, learning, validation, held_out, steps=steps, rate=rate, penalty=penalty, race=race,
+        check_every=check_every, patience=patience,
+    )  # fmt: skip
+    names = read_learnable(learnable)
+
+    def make(ropes: Sequence[Rope]) -> list[Module]:
+        each = list(ropes) * (len(found) // len(ropes))
+        made = [_twin(one, rope, names) for one, rope in zip(found, each, strict=True)]
+        if per == "model":
+            share(made)
         return made
 
-
-def read_target(model: Module, part: str | None, per: str, trained: int | None) -> Target:
-    """Return what a model can learn: its Rope, or that of the layers that see far."""
-    if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
-        raise TypeError(f"model is {show(model)}; expected a model of transformers")
-    if model.get_output_embeddings() is None or model.get_input_embeddings() is None:
-        raise ValueError(f"model is a {type(model).__name__}, which has no logits; expected a causal language model")
-    ropes = {one.source.model.name: one for one in from_config(model.config)}
-    far = {
-        name: one
-        for name, one in ropes.items()
-        if one.source.model.window is None or one.source.model.window >= (trained or np.max(one.context or 0))
-    }
-    if part is None and not far:
-        seen = ", ".join(f"{one.source.model.window} positions" for one in ropes.values())
-        raise ValueError(f"part is None, but all layers see only {seen}; expected layers that see the context")
-    if part is None and len(far) != 1:
-        raise ValueError(f"part is None, but the model has Ropes for {', '.join(map(repr, far))}; expected one of them")
-    name = choice("part", next(iter(far)) if part is None else part, [*ropes])
-    config = model.config.get_text_config()
-    if len(ropes) > 1 and per != "model":
-        raise ValueError(f"per is {per!r}, but the model has several kinds of layers; expected 'model'")
-    kinds = {one.rpartition(".")[2]: rope for one, rope in ropes.items()}
-    kind = name.rpartition(".")[2] if len(ropes) > 1 else None
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    others = {one: rope for one, rope in kinds.items() if one != kind}
-    return Target(model, ropes[name], int(config.num_hidden_layers), int(heads), kind, others)
+    places = Places(model, make, lambda made: _swapped(model, found, made))
+    with frozen(model):
+        return finish(Race(places, course, ropes, checkpoint), progress)
 
 
-def read_starts(starts: Any, plan: analysis.Plan) -> dict[str, Any]:
-    """Return the Ropes to start from, by name; names alone are methods of the plan for a longer context."""
-    if isinstance(starts, Mapping):
-        found = dict(starts)
-    else:
-        names = (starts,) if isinstance(starts, str) else listed("starts", starts, "names of methods")
-        made = [one.name for one in plan.methods]
-        for name in names:
-            if name in plan.left_out:
-                raise ValueError(f"starts has {name!r}, which is left out: {plan.left_out[name]}")
-            choice("starts", name, made)
-        found = {name: plan.method(name).rope for name in names}
+def read_learnable(learnable: Any) -> tuple[str, ...]:
+    """Return the names of the parameters to learn."""
+    names = (learnable,) if isinstance(learnable, str) else listed("learnable", learnable, "names of what is learned")
+    for name in names:
+        choice("learnable", name, _LEARNABLE)
+    if not names:
+        raise ValueError("learnable is empty; expected 'factors', 'temperature' or both")
+    return tuple(names)
+
+
+def read_course(
+    loss: Any,
+    learning: Any,
+    validation: Any,
+    held_out: Any,
+    *,
+    steps: Any,
+    rate: Any,
+    penalty: Any,
+    race: Any,
+    check_every: Any,
+    patience: Any,
+) -> Course:
+    """Return the checked loss, batches and options."""
+    if not callable(loss):
+        raise TypeError(f"loss is {show(loss)}; expected a function of a batch")
+    if not callable(learning) and not len(listed("learning", learning, "batches, or a function of the step")):
+        raise ValueError("learning has no batches; expected at least one")
+    parts = {}
+    for name, given in (("validation", validation), ("held_out", held_out)):
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{name} is {show(given)}; expected a dict of batches by the name of their part")
+        parts[name] = {part: listed(f"{name}[{part!r}]", batches, "batches") for part, batches in given.items()}
+        if not given or not all(parts[name].values()):
+            raise ValueError(f"{name} has no documents; expected at least one batch in every part")
+    steps, race = whole("steps", steps, 1), finite("race", race, least=0.0, most=1.0)
+    return Course(
+        loss,
+        learning if callable(learning) else tuple(learning),
+        **parts,
+        steps=steps,
+        race=round(race * steps),
+        check_every=max(1, steps // 20) if check_every is None else whole("check_every", check_every, 1),
+        patience=whole("patience", patience, 1),
+        rate=positive("rate", rate),
+        penalty=finite("penalty", penalty, least=0.0),
+    )
+
+
+def read_starts(starts: Any, own: Sequence[Rope], per: str, sets: int | None) -> dict[str, tuple[Rope, ...]]:
+    """Return the Ropes of each start, one or one per layer, with the number of sets that will be learned."""
+    if not isinstance(starts, Mapping) or not starts:
+        raise TypeError(f"starts is {show(starts)}; expected a dict of Ropes by their names")
+    return {name: _read_start(name, one, own, per, sets) for name, one in starts.items()}
+
+
+def _read_start(name: str, start: Any, own: Sequence[Rope], per: str, sets: int | None) -> tuple[Rope, ...]:
+    layers = len(own)
+    ropes = [*start] if isinstance(start, list | tuple) and not np.isscalar(start[0]) else [start] * layers
+    if len(ropes) != layers:
+        raise ValueError(f"starts[{name!r}] has {len(ropes)} Ropes; expected one, or {layers}: one for each layer")
+    ropes = [rope if isinstance(rope, Rope) else Rope(rope) for rope in ropes]
+    if name == AS_IT_IS and not all(map(_are_alike, ropes, own)):
+        raise ValueError(
+            f"starts[{name!r}] differs from the model's own Rope, which has that name; expected another name"
+        )
+    if per == "model":
+        first = ropes[0]
+        if any(not _are_alike(first, rope) for rope in ropes):
+            raise ValueError(f"starts[{name!r}] has Ropes that differ by layer; expected per='layer', or one Rope")
+        return (first,)
+    return tuple(ropes if sets is None else (_repeat_for_heads(name, rope, sets) for rope in ropes))
+
+
+def _are_alike(first: Rope, other: Rope) -> bool:
+    one, two = (array.to_host(rope.vectors) for rope in (first, other))
+    return one.shape == two.shape and bool(np.all(one == two)) and first.attention_factor == other.attention_factor
+
+
+def _repeat_for_heads(name: str, rope: Rope, sets: int) -> Rope:
+    """Return a Rope with a set of frequencies for each head."""
+    vectors = np.asarray(array.to_host(rope.vectors))
+    vectors = vectors[:, None] if vectors.ndim == 1 else vectors
+    if vectors.ndim > 2 and len(vectors) != sets:
+        raise ValueError(f"starts[{name!r}] has {len(vectors)} sets of frequencies; expected one, or {sets}")
+    made = np.broadcast_to(vectors, (sets, *vectors.shape[-2:])).copy()
+    return replace(rope, frequencies=made, sections=None, interleaved=False)
+
+
+def share(modules: Sequence[Module]) -> None:
+    """Make modules share one set of parameters."""
+    for other in modules[1:]:
+        for name, parameter in modules[0].named_parameters():
+            setattr(other, name, parameter)
+
+
+def finish(race: Race, progress: Any) -> Tuning:
+    """Run a race, and return its result."""
+    race.run(progress)
+    state, number = race.state, race.winner
+    modules, parts = race.learned(), [*race.course.validation]
+    ropes = tuple(one.rope for one in modules[: len(race.starts[number])])
+    history = [
+        {"start": race.names[int(start)], "step": int(step), "learning": learned if np.isfinite(learned) else None}
+        | {"validation": dict(zip(parts, losses, strict=True))}
+        for start, step, learned, *losses in state.history.tolist()
+    ]
+    looks = [line for line in history if line["start"] == race.names[number]]
+    best = min(looks, key=lambda line: _key(np.mean([*line["validation"].values()])))
+    ended = {
+        BROKEN: f"the loss was NaN or infinite, or a factor too large, after {state.at[number]} of {race.course.steps} "
+        "steps, the best is kept",
+        WAITED: f"the validation fell no further, {state.at[number]} of {race.course.steps} steps were done",
+    }.get(int(state.ended[number]), f"all {race.course.steps} steps were done")
+    rope = ropes[0] if len(race.starts[number]) == 1 else ropes
+    return Tuning(rope, race.names[number], best["step"], ended, tuple(history), race.losses())
+
+
+def _key(loss: Any) -> float:
+    return float(loss) if np.isfinite(loss) else np.inf
+
+
+# -- modules of a model ------------------------------------------------------------------------------------------------
+
+
+def _rotaries(model: Module) -> list[Module]:
+    """Return the modules of a model that turn, each once."""
+    found = [one for one in model.modules() if isinstance(one, RotaryEmbedding)]
     if not found:
-        raise ValueError("starts is empty; expected at least one name, as 'yarn', or Rope")
+        raise ValueError(
+            f"model, {type(model).__name__}, has no rfrope.layers.torch.RotaryEmbedding; expected a model that turns "
+            "by it, or integrations.transformers.tune for one of transformers"
+        )
+    for one in found:
+        if isinstance(one, PolarEmbedding) or one is model:
+            what = "is a RotaryEmbedding itself" if one is model else "has a PolarEmbedding"
+            raise ValueError(f"model {what}; expected one that has RotaryEmbedding in it")
+        if "phases" in one.learnable:
+            raise ValueError("model has a RotaryEmbedding that learned phases, which no Rope has; expected none")
     return found
 
 
-def split(documents: Sequence[np.ndarray], share: float, seed: int, least: int) -> list[list[np.ndarray]]:
-    """Return the documents that teach, those that choose, and held-out ones."""
-    seen: dict[bytes, int] = {}
-    for i, one in enumerate(documents):
-        if (first := seen.setdefault(one.tobytes(), i)) != i:
-            raise ValueError(f"texts[{i}] is texts[{first}] again; expected different documents")
-    for i, one in enumerate(documents):
-        if len(one) < least:
-            raise ValueError(f"texts[{i}] has {len(one)} tokens; expected at least {least}, those of a window")
-    apart = max(2, round(share * len(documents)))
-    if len(documents) < 2 * apart + 1:
-        raise ValueError(
-            f"texts has {len(documents)} documents; expected at least {2 * apart + 1}: {apart} are held out, {apart} "
-            "choose, and the others are learned from"
-        )
-    order = [documents[i] for i in np.random.default_rng([seed, 0]).permutation(len(documents))]
-    return [order[2 * apart :], order[apart : 2 * apart], order[:apart]]
+def _twin(module: Module, rope: Rope, learnable: tuple[str, ...]) -> Module:
+    """Return a module that takes what another takes, and learns from a Rope."""
+    made = RotaryEmbedding(rope, learnable, layout=module.layout)
+    made.head_dim = module.head_dim
+    device = next((one.device for one in module.parameters()), None)
+    return made if device is None else made.to(device)
 
 
 @contextmanager
-def _stop_dropout(model: Module) -> Iterator[None]:
-    """Disable attention dropout of a model, also in training mode."""
-    with ExitStack() as undo:
-        for one in model.modules():
-            for name in ("attention_dropout", "dropout", "p"):
-                value = vars(one).get(name)
-                if isinstance(value, float) and value > 0.0:
-                    setattr(one, name, 0.0)
-                    undo.callback(setattr, one, name, value)
-        yield
-
-
-@contextmanager
-def _checkpointed(model: Module) -> Iterator[None]:
-    """Make a model checkpoint activations between layers."""
-    if not getattr(model, "supports_gradient_checkpointing", False):
-        raise ValueError(
-            f"{type(model).__name__} cannot checkpoint activations; expected activation_checkpointing=False"
-        )
-    had = any(getattr(one, "gradient_checkpointing", False) for one in model.modules())
-    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # as releases name it
-    getattr(model, f"{kind}_checkpointing_enable")(**{f"{kind}_checkpointing_kwargs": {"use_reentrant": False}})
+def _swapped(model: Module, found: Sequence[Module], made: Sequence[Module] | None) -> Iterator[None]:
+    """Replace some modules by others."""
+    new = {} if made is None else {id(old): one for old, one in zip(found, made, strict=True)}
+    device = next((one.device for one in model.parameters()), None)
+    places = [
+        (parent, name, child)
+        for parent in model.modules()
+        for name, child in parent._modules.items()
+        if id(child) in new
+    ]
     try:
-        with _stop_dropout(model):
-            yield
+        for parent, name, child in places:
+            one = new[id(child)]
+            parent._modules[name] = one if device is None else one.to(device)
+        yield
     finally:
-        if not had:
-            getattr(model, f"{kind}_checkpointing_disable")()
-
-
-def _loss_of_texts(model: Module, texts: keeping.Texts, batch: keeping.Windows | windows.Batch) -> Any:
-    model.eval()
-    if isinstance(batch, keeping.Windows):
-        return texts.losses(batch)
-    texts.forget()  # held-out documents come last
-    return windows.document_losses(model, batch)
-
-
-def _loss(model: Module, is_checkpointed: bool, batch: windows.Batch) -> Any:
-    model.train(is_checkpointed and torch.is_grad_enabled())  # in which mode alone transformers checkpoints
-    return windows.document_losses(model, batch)
-
-
-def tune(
-    model: Module,
-    texts: Any,
-    context: int,
-    *,
-    replace: Any,
-    trained: int | None = None,
-    starts: Any = ("yarn", "llama3", "ntk"),
-    per: str = "model",
-    part: str | None = None,
-    tokenizer: Any = None,
-    window: int | None = None,
-    chunks: int = 2,
-    batch: int = 1,
-    whole_windows: float = 0.0,
-    held_out: float = 0.25,
-    reading: str = "auto",
-    keys: str = "window",
-    rng: int = 0,
-    learnable: Any = ("factors", "temperature"),
-    activation_checkpointing: bool = False,
-    checkpoint: Any = None,
-    progress: Any = None,
-    **course: Any,
-) -> Tuning:
-    """Return `rfrope.integrations.transformers.tune`, with `replace` as the function that replaces a rotation."""
-    per, names = choice("per", per, tuning.PER), tuning.read_learnable(learnable)
-    target = read_target(model, part, per, trained)
-    replace(model, target.others | {target.kind: target.rope} if target.kind else target.rope).undo()
-    plan = analysis.plan(target.rope, context, trained_context=trained)
-    found = read_starts(starts, plan)
-    trained = plan.trained_context
-    layers, sets = (1 if per == "model" else target.layers), (target.heads if per == "head" else None)
-    ropes = {
-        name: tuple(dataclasses.replace(one, context=plan.context) for one in each)
-        for name, each in tuning.read_starts(found, [target.rope] * layers, per, sets).items()
-    }
-    length = min(trained, _WINDOW) if window is None else whole("window", window, 3, trained)
-    layout = windows.Layout(trained, plan.context, length, whole("chunks", chunks, 2, length - 1))
-    documents = windows.read_documents(texts, tokenizer, model.get_input_embeddings().num_embeddings)
-    rng = whole("rng", rng)
-    long = finite("whole_windows", whole_windows, least=0.0, most=1.0)
-    is_checkpointed = flag("activation_checkpointing", activation_checkpointing)
-    if choice("keys", keys, _KEYS) == "text":
-        _check_keeping(target, documents, plan.context, is_checkpointed, long)
-    learning, choosing, judging = split(documents, fraction("held_out", held_out), rng, length)
-    _check_whole("whole_windows", bool(long), learning, plan.context, any)
-    are_whole = choice("reading", reading, _READINGS) == "whole"
-    _check_whole("reading", are_whole, judging, plan.context, all)
-    are_whole = are_whole or (reading == "auto" and all(len(one) >= plan.context for one in judging))
-    drawn: dict[str, Any] = {"documents": learning, "layout": layout, "seed": rng, "whole": long}
-    drawn["windows"] = whole("batch", batch, 1)
-    draw: Any = partial(windows.learning_batch, **drawn)
-    loss: Any = partial(_loss, model, is_checkpointed)
-    validation: Any = windows.read_parts(choosing, layout, rng + 1, are_whole=False)
-    texts = None
-    if keys == "text":
-        seen = [one[: plan.context] for one in (*learning, *choosing)]
-        texts, drawn["keys"] = keeping.Texts(model), seen
-        draw = partial(keeping.learning_batch, texts=len(learning), layout=layout, seed=rng, batch=drawn["windows"])
-        loss = partial(_loss_of_texts, model, texts)
-        validation = keeping.read_parts(range(len(learning), len(seen)), layout, rng + 1)
-    held = windows.read_parts(judging, layout, rng + 2, are_whole=are_whole)
-    made = dataclasses.replace(tuning.read_course(loss, draw, validation, held, **course), about=drawn)
-    places = Places(model, lambda some: target.make(some, names), partial(target.put_in, replace))
-    with frozen(model), _checkpointed(model) if is_checkpointed else nullcontext():
-        race = Race(places, made, ropes, checkpoint)
-        if texts is not None:
-            _read(texts, drawn["keys"], race, progress)
-        learned = tuning.finish(race, progress)
-    return dataclasses.replace(learned, note="" if are_whole else _few_keys(layout, texts is None))
-
-
-def _few_keys(layout: windows.Layout, by_windows: bool) -> str:
-    """Return what losses of windows may hide, and what to do about it."""
-    more = f", or learn with keys='text' from texts of {layout.context} tokens" if by_windows else ""
-    return _FEW_KEYS.format(length=layout.window, context=layout.context, more=more)
-
-
-def _read(texts: keeping.Texts, documents: Sequence[np.ndarray], race: Race, progress: Any) -> None:
-    """Read documents by the first start and keep them, unless all has been learned before."""
-    if not race.is_reading:
-        with race.places.put_in(race.places.make(race.starts[0])):
-            for ids in show_progress(documents, len(documents), progress):
-                texts.read(ids)
-
-
-def _check_keeping(
-    target: Target, documents: Sequence[np.ndarray], context: int, is_checkpointed: bool, long: float
-) -> None:
-    """Refuse what windows that see a text cannot be combined with, and short texts."""
-    if target.kind is not None:
-        raise ValueError("keys is 'text', but the model has several kinds of layers; expected keys='window'")
-    if is_checkpointed or long:
-        name = "activation_checkpointing" if is_checkpointed else "whole_windows"
-        raise ValueError(f"keys is 'text' together with {name}; expected one of them")
-    for i, one in enumerate(documents):
-        if len(one) < context:
-            raise ValueError(
-                f"keys is 'text', but texts[{i}] has {len(one)} tokens; expected at least {context} in every text, "
-                "such as several joined, or keys='window'"
-            )
-
-
-def _check_whole(name: str, are_whole: bool, documents: Sequence[np.ndarray], context: int, enough: Any) -> None:
-    """Refuse documents too short to be read whole."""
-    if are_whole and not enough(len(one) >= context for one in documents):
-        longest = max(map(len, documents))
-        raise ValueError(
-            f"{name} asks for texts of {context} tokens, but the longest of those documents has {longest}; expected "
-            "longer texts, or windows alone"
-        )
+        for parent, name, child in places:
+            parent._modules[name] = child

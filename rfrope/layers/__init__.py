@@ -1,6 +1,6 @@
-"""Layers for training frameworks: `rfrope.layers.torch` and `rfrope.layers.tuning`, each imported by name."""
+"""Layers for training frameworks: `rfrope.layers.torch`, imported by name."""
 
 import lazy_loader  # type: ignore[import-untyped]
 
-__getattr__, __dir__, _ = lazy_loader.attach(__name__, submodules=["torch", "tuning"])
+__getattr__, __dir__, _ = lazy_loader.attach(__name__, submodules=["torch"])
 __all__: list[str] = []

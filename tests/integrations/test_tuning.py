@@ -1,286 +1,500 @@
-"""The rotation of a model of transformers, learned: lower losses, windows, layers and heads, and what is refused."""
+"""The rotation of any model, learned: it finds a planted optimum, goes on bit for bit, leaves the model as it was."""
 
 from __future__ import annotations
 
+import copy
+import math
+
 import numpy as np
 import pytest
-from tiny_models import CACHE, logits, made, torch, trained_by_another_base
+from conftest import library
 
 import rfrope
-from rfrope.integrations import tuning, windows
-from rfrope.integrations.transformers import Tuning, replace_rotary, tune
 
-TRAINED, CONTEXT = 32, 96
+torch = library("torch").module
+from rfrope.integrations.tuning import Tuning, tune_modules  # noqa: E402
+from rfrope.layers.torch import RotaryEmbedding  # noqa: E402
 
-
-def texts(count=9, length=CONTEXT, seed=0):
-    """Documents that repeat themselves, so that a model may look back."""
-    rng = np.random.default_rng(seed)
-    return [np.tile(rng.integers(3, 32, 12), length // 12 + 1)[:length] for _ in range(count)]
-
-
-@pytest.fixture(scope="module")
-def model():
-    return trained_by_another_base(np.stack(texts(32, TRAINED, seed=1)), TRAINED)
+WIDTH, TOKENS = 8, 12
+TRUE = rfrope.geometric(WIDTH // 2, base=40.0)
+BASES = {"near": 100.0, "far": 10_000.0}
+STARTS = {name: rfrope.Rope(rfrope.geometric(WIDTH // 2, base=base)) for name, base in BASES.items()}
 
 
-def tuned(model, documents=None, **options):
-    options = {"starts": ("ntk", "as it is"), "steps": 8, "window": 16, "rate": 0.05} | options
-    return tune(model, texts() if documents is None else documents, CONTEXT, **options)
+class Attention(torch.nn.Module):
+    """Attention weights of two layers, whose queries and keys are made of the tokens."""
+
+    def __init__(self, rope, layers=2):
+        super().__init__()
+        torch.manual_seed(0)
+        self.projections = torch.nn.ModuleList(torch.nn.Linear(WIDTH, 2 * WIDTH).double() for _ in range(layers))
+        self.rotaries = torch.nn.ModuleList(RotaryEmbedding(rope) for _ in range(layers))
+        self.dropout = torch.nn.Dropout(0.5)
+
+    def forward(self, x):
+        found = []
+        for project, rotary in zip(self.projections, self.rotaries, strict=True):
+            q, k = (one.reshape(len(x), TOKENS, 2, WIDTH // 2).transpose(1, 2) for one in project(x).chunk(2, -1))
+            q, k = (torch.cat([one, one], -1) for one in (q, k))
+            q, k = rotary(q, k)
+            found.append(self.dropout(torch.log_softmax(q @ k.mT, -1)))
+        return torch.stack(found, 1)
 
 
-def test_it_learns_what_the_weights_were_made_for(model):
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    own = logits(model)
-    found = tuned(model, steps=20, batch=4, window=24)
-    assert isinstance(found, Tuning)
-    assert found.losses["learned"]["beyond"].shape == (2,)
-    chosen = [np.mean([*line["validation"].values()]) for line in found.history if line["start"] == found.start]
-    assert min(chosen) < chosen[0] - 0.05
-    assert found.rope.context in (CONTEXT, TRAINED)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert torch.equal(logits(model), own)
-    assert not model.training
-    assert all(one.requires_grad for one in model.parameters())
+def batch(seed, documents=3):
+    return torch.randn(documents, TOKENS, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize(("per", "shape"), [("model", (8,)), ("layer", (8,)), ("head", (1, 8, 1))])
-def test_what_was_learned_goes_into_the_model(model, per, shape):
-    found = tuned(model, starts="ntk", per=per, steps=16, batch=4, window=24)
-    ropes = found.rope if isinstance(found.rope, tuple) else (found.rope,)
-    assert len(ropes) == (1 if per == "model" else 2)
-    assert all(one.frequencies.shape == shape for one in ropes)
-    assert any(one.attention_factor != 1.0 for one in ropes)
-    assert ropes[0].source.scaled_by[-1]["scheme"] == "learned"
-    assert "ntk" in {step["scheme"] for step in ropes[0].source.scaled_by}
-    ids = torch.from_numpy(np.stack(texts(3)))
-    with replace_rotary(model, list(ropes) if len(ropes) > 1 else ropes[0]), torch.no_grad():
-        made_logits = model(ids).logits.double()
-    losses = torch.nn.functional.cross_entropy(made_logits[:, :-1].mT, ids[:, 1:], reduction="none")
-    layout = windows.Layout(TRAINED, CONTEXT, 16, 2)
-    parts = windows.read_parts(texts(3), layout, 0, are_whole=True)
-    with replace_rotary(model, list(ropes) if len(ropes) > 1 else ropes[0]), torch.no_grad():
-        read = [windows.document_losses(model, one) for one in parts["beyond"]]
-    torch.testing.assert_close(torch.cat(read).double(), losses[:, TRAINED - 1 :].mean(1), rtol=1e-5, atol=1e-5)
+def problem(temperature=1.0, factors=None, base=100.0):
+    """A model, and a loss that is least where it turns by the true frequencies, each layer by a factor of its own."""
+    model = Attention(rfrope.Rope(rfrope.geometric(WIDTH // 2, base=base)))
+    teacher = copy.deepcopy(model).eval()
+    for i, one in enumerate(factors or (1.0, 1.0)):
+        rope = rfrope.Rope(one * TRUE, attention_factor=math.sqrt(temperature))
+        teacher.rotaries[i] = RotaryEmbedding(rope)
 
-
-def test_what_was_learned_is_a_config(model, tmp_path):
-    """As divisors of longrope by `engines.write`, and as plain frequencies by `save_pretrained`: equal logits."""
-    learned = tuned(model, starts="ntk", steps=16, batch=4, window=24)
-    assert learned.rope.attention_factor != 1.0
-    ids = torch.from_numpy(np.stack(texts(2)))
-    with replace_rotary(model, learned.rope):
-        wanted = logits(model, ids)
-        model.save_pretrained(tmp_path / "plain")
-    model.save_pretrained(tmp_path / "divisors")
-    config = tmp_path / "divisors" / "config.json"
-    rfrope.engines.write(config, learned.rope, "transformers", model=config, overwrite=True)
-    scale = wanted.abs().max()
-    assert (logits(model, ids) - wanted).abs().max() > 0.01 * scale, "it makes a difference"
-    for name in ("plain", "divisors"):
-        loaded = type(model).from_pretrained(tmp_path / name)
-        assert loaded.config.max_position_embeddings == (CONTEXT if name == "divisors" else TRAINED)
-        assert (logits(loaded, ids) - wanted).abs().max() < 2e-5 * scale
-        (read,) = rfrope.from_config(loaded.config)
-        assert read.attention_factor == pytest.approx(learned.rope.attention_factor, rel=1e-12)
-
-
-def test_layers_turn_by_ropes_of_their_own(model):
-    ropes = [rfrope.Rope(rfrope.geometric(8, base=base)) for base in (10.0, 1000.0)]
-    both = []
-    for given in (ropes, ropes[0], ropes[1], ropes[::-1]):
-        with replace_rotary(model, given):
-            both.append(logits(model))
-    assert not any(torch.allclose(both[0], other) for other in both[1:])
-    with replace_rotary(model, [ropes[0]] * 2):
-        assert torch.equal(logits(model), both[1])
-
-
-def test_windows_have_gaps_and_stay_below_the_context():
-    layout, document = windows.Layout(32, 96, 16, 3), np.arange(96)
-    batch = windows.learning_batch(3, [document], layout, 5, 200, 0.0)
-    assert batch.positions.max() < 96
-    assert batch.positions.max() > 90
-    assert (batch.positions[:, 0] == 0).all()
-    assert (np.diff(batch.positions) >= 1).all()
-    np.testing.assert_array_equal(batch.ids, batch.positions)  # long documents have their tokens there
-    np.testing.assert_array_equal(batch.counted, np.diff(batch.positions) == 1)
-    np.testing.assert_array_equal(batch.documents, np.arange(200), "each is a document of its own")
-    assert (~batch.counted).sum(1).max() == 2
-    again = windows.learning_batch(3, [document], layout, 5, 200, 0.0)
-    np.testing.assert_array_equal(batch.positions, again.positions)
-    assert not np.array_equal(batch.positions, windows.learning_batch(4, [document], layout, 5, 200, 0.0).positions)
-    longer = windows.learning_batch(3, [np.arange(96 + 50)], layout, 5, 200, 0.0)
-    begins = longer.ids - longer.positions
-    assert (begins == begins[:, :1]).all()
-    assert (begins.min(), begins.max()) == (0, 50)
-    short = windows.learning_batch(3, [document[:40]], layout, 5, 200, 0.0)
-    assert (np.diff(short.ids) == 1).all()
-    assert (short.ids[:, 0].min(), short.ids[:, 0].max()) == (0, 24)
-    assert short.positions.max() > 90
-    for first, second in windows.read_parts([document, document + 1], layout, 0, are_whole=False).values():
-        assert not np.array_equal(first.positions, second.positions), "documents have windows of their own"
-        assert first.counted.any(1).all()
-    whole = windows.learning_batch(0, [document, document[:40]], layout, 5, 2, 1.0)
-    assert whole.ids.shape == (1, 96)
-    assert whole.counted.all()
-
-
-@pytest.mark.parametrize(
-    ("trained", "context", "window", "first"), [(32, 96, 16, 33), (32, 33, 32, 32), (32, 40, 16, 33), (32, 64, 32, 33)]
-)
-def test_windows_that_choose_reach_all_of_their_part_and_none_of_the_other(trained, context, window, first):
-    """But for the token after a gap: position 32 is one, where a window may begin there."""
-    layout, seen = windows.Layout(trained, context, window, 2), {"within": set(), "beyond": set()}
-    for seed in range(400):
-        for part, (one,) in windows.read_parts([np.arange(context)], layout, seed, are_whole=False).items():
-            seen[part] |= {*one.positions[:, 1:][one.counted].tolist()}
-    assert seen == {"within": {*range(1, trained)}, "beyond": {*range(first, context)}}
-
-
-def test_tokens_after_a_gap_see_those_before_it_and_no_loss_counts_across(model):
-    positions = np.append(np.arange(8), np.arange(40, 48))[None]
-    ids = texts(1)[0][None, :16]
-    counted = np.diff(positions) == 1
-    assert int(counted.sum()) == 14
-    late = counted & (positions[:, 1:] >= 40)
-    changed = ids.copy()
-    changed[0, 2] = 3 + (ids[0, 2] + 1) % 20
-    found = []
-    for one in (ids, changed):
+    def loss(x):
         with torch.no_grad():
-            found.append(windows.document_losses(model, windows.Batch(one, positions, late, np.zeros(1, int))))
-    assert not torch.equal(*found)
+            wanted = teacher(x)
+        return -(wanted.exp() * (model(x) - wanted)).sum(-1).mean((1, 2, 3))
+
+    parts = [{"within": [batch(100 + s)], "beyond": [batch(200 + s), batch(300 + s)]} for s in (0, 50)]
+    return model, loss, batch, *parts
+
+
+def tuned(made=None, steps=40, **options):
+    options = {"rate": 0.05, "penalty": 0.0} | options
+    return tune_modules(*(made or problem()), steps=steps, **options)
+
+
+def test_it_finds_planted_frequencies_and_a_planted_temperature():
+    found = tuned(problem(temperature=1.5), steps=50)
+    assert isinstance(found, Tuning)
+    np.testing.assert_allclose(found.rope.frequencies, TRUE, atol=0.02)  # 12 tokens see little of the slowest
+    assert found.rope.attention_factor**2 == pytest.approx(1.5, rel=0.04)
+    assert found.rope.source.scaled_by[-1]["learned"] == ["factors", "temperature"]
+    assert found.start == "as it is"
+    for part in ("within", "beyond"):
+        assert found.verdict("as it is", part) == "better"
+        assert found.mean("learned", part)[0] < 1e-2 * found.mean("as it is", part)[0]
+    assert "better than as it is" in str(found)
+    assert found.losses["learned"]["beyond"].shape == (6,)
+
+
+def test_the_better_start_wins_and_the_other_is_dropped():
+    found = tuned(starts=STARTS, steps=40, race=0.25, check_every=5)
+    assert found.start == "near"
+    steps = {name: max(line["step"] for line in found.history if line["start"] == name) for name in STARTS}
+    assert steps == {"near": 40, "far": 10}
+    assert [*found.losses] == ["as it is", "near", "far", "learned"]
+    assert found.mean("as it is", "beyond") == found.mean("near", "beyond"), "they are the same Rope"
+    assert found.history[0]["step"] == 0
+    assert found.history[0]["learning"] is None
+    assert found.history[1]["learning"] > 0.0
+
+
+@pytest.mark.parametrize(("per", "heads", "shape"), [("layer", None, (4,)), ("head", 2, (2, 4, 1))])
+def test_layers_and_heads_may_have_sets_of_their_own(per, heads, shape):
+    found = tuned(problem(factors=(1.0, 1.3)), per=per, heads=heads, steps=100, learnable="factors")
+    assert [one.frequencies.shape for one in found.rope] == [shape] * 2
+    assert [one.attention_factor for one in found.rope] == [1.0, 1.0]
+    first, second = (one.frequencies.reshape(-1, 4) for one in found.rope)
+    np.testing.assert_allclose(first, np.broadcast_to(TRUE, first.shape), atol=0.02)
+    np.testing.assert_allclose(second, np.broadcast_to(1.3 * TRUE, second.shape), atol=0.02)
+
+
+def test_the_model_is_as_it_was():
+    model, *rest = problem()
+    model.projections[0].train(False)
+    next(model.parameters()).requires_grad_(False)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    modes, wants = [one.training for one in model.modules()], [one.requires_grad for one in model.parameters()]
+    own = [*model.rotaries]
+    tuned((model, *rest), steps=3)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert [one.training for one in model.modules()] == modes
+    assert [one.requires_grad for one in model.parameters()] == wants
+    assert all(one.grad is None for one in model.parameters())
+    assert all(one is other for one, other in zip(model.rotaries, own, strict=True))
+
+    def fails(x):
+        raise RuntimeError("as asked")
+
+    with pytest.raises(RuntimeError, match="as asked"):
+        tuned((model, fails, *rest[1:]), steps=3)
+    assert all(one is other for one, other in zip(model.rotaries, own, strict=True))
+    assert [one.training for one in model.modules()] == modes
+
+
+def assert_same(found, other):
+    assert found.history == other.history
+    for one, two in zip(found.rope, other.rope, strict=True):
+        np.testing.assert_array_equal(one.frequencies, two.frequencies)
+        assert one.attention_factor == two.attention_factor
+    for method, parts in found.losses.items():
+        for part, values in parts.items():
+            np.testing.assert_array_equal(values, other.losses[method][part])
+
+
+@pytest.mark.parametrize("calls", [1, 4, 22, 41, 47])
+def test_what_was_ended_goes_on_with_the_same_bits(calls, tmp_path):
+    """In the first look, in the race, after it, and while what was held out is read."""
+    options = {"starts": STARTS, "steps": 12, "check_every": 3, "per": "layer", "checkpoint": tmp_path / "kept.npz"}
+    model, loss, *rest = problem()
+    called = 0
+
+    def ends(x):
+        nonlocal called
+        called += 1
+        if called == calls:
+            raise KeyboardInterrupt
+        return loss(x)
+
+    with pytest.raises(KeyboardInterrupt):
+        tuned((model, ends, *rest), **options)
+    first, called = called, calls
+    found = tuned((model, ends, *rest), **options)
+    whole = tuned(**options | {"checkpoint": None})
+    assert_same(found, whole)
+    again = called
+    assert_same(tuned((model, ends, *rest), **options), whole)
+    assert called == again, "all of it was kept"
+    assert first == calls
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path):
+    options = {"steps": 2, "checkpoint": tmp_path / "kept.npz"}
+    tuned(**options)
+    model, *rest = problem()
     with torch.no_grad():
-        mask = torch.ones(1, 16, dtype=torch.int64)
-        out = model(torch.from_numpy(ids), position_ids=torch.from_numpy(positions), attention_mask=mask).logits
-    each = torch.nn.functional.cross_entropy(out[0, :-1], torch.from_numpy(ids)[0, 1:], reduction="none")
-    torch.testing.assert_close(found[0][0], each[torch.from_numpy(late)[0]].mean())
+        model.projections[1].weight[-1] += 1e-3
+    with pytest.raises(ValueError, match=r"another estimate \(model differ\)"):
+        tuned((model, *rest), **options)
+    with pytest.raises(ValueError, match=r"another estimate \(rate differ\)"):
+        tuned(**options, rate=0.02)
+    with pytest.raises(ValueError, match=r"another estimate \(learnable differ\)"):
+        tuned(**options, learnable="factors")
+    model, loss, _, *rest = problem()
+    options["checkpoint"] = tmp_path / "called.npz"
+    tuned((model, loss, batch, *rest), **options)
+    with pytest.raises(ValueError, match=r"another estimate \(batches differ\)"):
+        tuned((model, loss, lambda step: batch(step if step == 0 else 7), *rest), **options)
+    options["checkpoint"] = tmp_path / "listed.npz"
+    tuned((model, loss, [batch(i) for i in range(3)], *rest), **options)
+    with pytest.raises(ValueError, match=r"another estimate \(batches differ\)"):
+        tuned((model, loss, [batch(i) for i in (0, 1, 3)], *rest), **options)
 
 
-@pytest.mark.parametrize("name", ["cache", "past_key_values", "a wrapper's"])
-def test_long_readings_in_chunks_are_those_in_one(model, monkeypatch, name):
-    """Of models that were written for any release, and of one that hides the names of its parameters."""
-    run = model.forward
-    forwards = {
-        "cache": lambda ids, cache=None, **options: run(ids, **{CACHE: cache}, **options),
-        "past_key_values": lambda ids, past_key_values=None, **options: run(ids, **{CACHE: past_key_values}, **options),
-        "a wrapper's": lambda *given, **options: run(*given, **options),
+def test_a_start_that_breaks_leaves_the_others_to_learn():
+    starts = {"near": STARTS["near"], "other": rfrope.Rope(rfrope.geometric(WIDTH // 2, base=150.0))}
+    model, loss, *rest = problem()
+
+    def breaks(x):
+        is_near = np.array_equal(model.rotaries[0].start.frequencies, STARTS["near"].frequencies)
+        return loss(x) * math.nan if torch.is_grad_enabled() and is_near else loss(x)
+
+    with torch.no_grad():  # around the call, as in a notebook
+        found = tuned((model, breaks, *rest), starts=starts, steps=20, check_every=5)
+    steps = {name: max(line["step"] for line in found.history if line["start"] == name) for name in starts}
+    assert steps == {"near": 0, "other": 20}
+    assert found.start == "other"
+    assert found.mean("learned", "beyond")[0] < found.mean("near", "beyond")[0]
+
+
+def test_a_dropped_start_stays_dropped(tmp_path):
+    """The leader ends after the others were dropped; a call that goes on from there learns from none of them."""
+    starts = {"best": rfrope.Rope(TRUE), "far": STARTS["far"]}
+    options = {"starts": starts, "steps": 12, "check_every": 3, "patience": 2, "checkpoint": tmp_path / "kept.npz"}
+    model, loss, *rest = problem()
+    readings = 0
+
+    def ends(x):
+        nonlocal readings
+        readings += torch.equal(x, rest[2]["within"][0])
+        if readings == 2:
+            raise KeyboardInterrupt
+        return loss(x)
+
+    with pytest.raises(KeyboardInterrupt):
+        tuned((model, ends, *rest), **options)
+    found = tuned((model, ends, *rest), **options)
+    assert {name: max(line["step"] for line in found.history if line["start"] == name) for name in starts} == {
+        "best": 6,
+        "far": 3,
     }
-    monkeypatch.setitem(vars(model), "forward", forwards[name])
-    parts = windows.read_parts(texts(1), windows.Layout(TRAINED, CONTEXT, 16, 2), 0, are_whole=True)
-    found = []
-    for chunk in (1024, 7):
-        monkeypatch.setattr(windows, "CHUNK", chunk)
-        with torch.no_grad(), replace_rotary(model, rfrope.Rope(rfrope.geometric(8), attention_factor=1.1)):
-            found.append([windows.document_losses(model, parts[name][0]) for name in ("within", "beyond")])
-    torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-5)
+    assert found.history == tuned(**options | {"checkpoint": None}).history
 
 
-@pytest.mark.parametrize(("chunk", "calls"), [(1024, 1), (33, 3), (16, 5)])
-def test_windows_that_are_read_together_lose_what_each_loses_alone(model, monkeypatch, chunk, calls):
-    layout = windows.Layout(TRAINED, CONTEXT, 16, 2)
-    rows = [windows.learning_batch(step, texts(3), layout, 0, 1, 0.0) for step in range(5)]
-    ids, positions, counted, _ = (np.concatenate(one) for one in zip(*rows, strict=True))
-    batch, many = windows.Batch(ids, positions, counted, np.asarray([2, 0, 1, 0, 2])), counted.sum(1)
-    with torch.no_grad():
-        alone = [windows.document_losses(model, row)[0] for row in rows]
-        monkeypatch.setattr(windows, "CHUNK", chunk)
-        called = []
-        with model.register_forward_hook(lambda *_: called.append(0)):
-            found = windows.document_losses(model, batch)
-    assert len(called) == calls
-    wanted = [sum(many[i] * alone[i] for i in some) / sum(many[i] for i in some) for some in ((1, 3), (2,), (0, 4))]
-    torch.testing.assert_close(found, torch.stack(wanted), rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_keeps_the_best_so_far(bad):
+    model, loss, learning, *rest = problem()
+
+    def breaks(x):
+        found = loss(x)
+        return found * bad if x.shape[0] == 1 else found
+
+    found = tuned((model, breaks, lambda step: batch(step, 1 if step == 10 else 3), *rest), steps=20, check_every=5)
+    wanted = tuned(steps=20, check_every=5)
+    assert "NaN or infinite, or a factor too large, after 10 of 20 steps" in found.ended
+    assert found.steps == 10
+    assert [line["step"] for line in found.history] == [0, 5, 10]
+    assert found.history == wanted.history[:3]
+    assert np.isfinite(found.rope.frequencies).all()
+    with pytest.raises(ValueError, match="loss is NaN or infinite on the validation from every start"):
+        tuned((model, lambda x: loss(x) * bad, learning, *rest))
 
 
-def test_losses_of_windows_say_that_they_are(model):
-    by_windows, whole = (tuned(model, steps=1, reading=reading) for reading in ("windows", "auto"))
-    assert "Attention sees at most 16 tokens in one, and up to 96 in a whole text" in by_windows.note
-    assert str(by_windows).endswith(by_windows.note)
-    assert by_windows.to_dict()["note"] == by_windows.note
-    assert whole.note == ""
-    short = tuned(model, texts(9, 40), steps=1)
-    assert short.note == by_windows.note, "texts that are shorter than the context are read by windows"
+def test_a_rate_far_too_large_keeps_the_start():
+    found, start = tuned(steps=20, check_every=5, rate=2.0**32), STARTS["near"]
+    assert "a factor too large, after 0 of 20 steps" in found.ended
+    assert [line["step"] for line in found.history] == [0]
+    np.testing.assert_array_equal(found.rope.frequencies, start.frequencies)
 
 
-def test_the_same_seed_gives_the_same_bits_and_a_checkpoint_goes_on(model, tmp_path):
-    first = tuned(model, checkpoint=tmp_path / "kept.npz", per="layer")
-    again, other = tuned(model, per="layer"), tuned(model, per="layer", rng=1)
-    for one in (again, tuned(model, checkpoint=tmp_path / "kept.npz", per="layer")):
-        assert first.history == one.history
-        assert all(np.array_equal(a.frequencies, b.frequencies) for a, b in zip(first.rope, one.rope, strict=True))
-    assert first.history != other.history
-    with pytest.raises(ValueError, match="checkpoint of another estimate"):
-        tuned(model, texts(seed=3), checkpoint=tmp_path / "kept.npz", per="layer")
+def test_it_stops_where_the_validation_falls_no_further_and_never_says_that_it_helps():
+    made = problem(base=40.0)  # there is nothing to learn
+    found = tuned(made, steps=100, check_every=2, patience=3, learnable="factors")
+    assert (found.steps, found.history[-1]["step"]) == (0, 6)
+    assert "No step lowered the loss of the validation" in str(found)
+    assert "better" not in str(found)
+    np.testing.assert_array_equal(found.rope.frequencies, TRUE)
+    assert "fell no further, 6 of 100 steps" in found.ended
 
 
-def test_the_context_is_that_which_was_asked_for(model):
-    found = tuned(model, starts={"mine": rfrope.Rope(rfrope.geometric(8, base=99.0))}, steps=1)
-    assert found.rope.context == CONTEXT
-    assert [*found.losses] == ["as it is", "mine", "learned"]
+def judged(own, other, **others):
+    """What was found of a rotation, by its losses and those of the start."""
+    losses = {"near": {"all": other}} | {name: {"all": one} for name, one in others.items()}
+    return Tuning(rfrope.Rope(TRUE), "near", 5, "", (), losses | {"learned": {"all": own}})
 
 
-def test_a_checkpoint_knows_every_document(model, tmp_path):
-    given = {"starts": "ntk", "steps": 1, "checkpoint": tmp_path / "kept.npz"}
-    tuned(model, **given)
-    learning, _, _ = tuning.split(texts(), 0.25, 0, 16)
-    taught = [i for i, one in enumerate(texts()) if any(np.array_equal(one, other) for other in learning)]
-    assert len(taught) == 5
-    for i in taught:
-        changed = texts()
-        changed[i][50] = 3 + (changed[i][50] - 2) % 29
-        with pytest.raises(ValueError, match="batches differ"):
-            tuned(model, changed, **given)
+@pytest.mark.parametrize(("documents", "reach"), [(3, 4.303), (5, 2.776), (100, 2.0)])  # Student's, but at least 2
+def test_a_difference_counts_from_the_quantile_of_its_documents_on(documents, reach):
+    own = np.random.default_rng(0).normal(size=documents)
+    spread = (own - own.mean()) / np.std(own, ddof=1) * math.sqrt(documents)  # mean 0, standard error 1
+    for errors, verdict in ((0.999, "even"), (1.001, "better"), (-0.999, "even"), (-1.001, "worse")):
+        assert judged(own, own + errors * reach + spread).verdict("near", "all") == verdict
 
 
-@pytest.mark.parametrize("had", [False, True])
-def test_checkpointed_activations_give_the_same_without_dropout_and_leave_the_model_as_it_was(had):
-    dropout = {"attention_dropout": 0.5, "hidden_dropout": 0.25}
-    model = made("gpt_neox", hidden_size=32, max_position_embeddings=TRAINED, num_attention_heads=2, **dropout)
-    if had:
-        getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()  # as releases name it
-    before = [[vars(one).get(name) for name in ("attention_dropout", "p")] for one in model.modules()]
-    assert {0.25, 0.5} < {value for values in before for value in values}
-    options = {"starts": "ntk", "steps": 3, "penalty": 0.0}
-    plain, less = (tuned(model, activation_checkpointing=one, **options) for one in (False, True))
-    for one, other in zip(plain.history[1:], less.history[1:], strict=True):
-        assert one["learning"] == pytest.approx(other["learning"], rel=1e-6)
-        assert one["validation"] == pytest.approx(other["validation"], rel=1e-6)
-    assert [[vars(one).get(name) for name in ("attention_dropout", "p")] for one in model.modules()] == before
-    assert any(getattr(one, "gradient_checkpointing", False) for one in model.modules()) == had
-    assert not model.training
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_is_the_worse_one(bad):
+    fine, broken = (np.asarray([1.0, 2.0, one]) for one in (3.0, bad))
+    for own, other, verdict in ((fine, broken, "better"), (broken, fine, "worse"), (broken, broken, "worse")):
+        assert judged(own, other).verdict("near", "all") == verdict
 
 
-def test_texts_are_ids_strings_or_files(model, tmp_path):
-    words = [" ".join(map(str, one)) for one in texts()]
-    for i, one in enumerate(words):
-        (tmp_path / f"{i}.txt").write_text(one)
+@pytest.mark.parametrize("shift", [-1.0, 1.0])
+def test_differences_are_said_of_each_start(shift):
+    noise = np.random.default_rng(0).normal(size=40)
+    spread = (noise - noise.mean()) / np.std(noise, ddof=1)  # mean 0, standard error 1 / sqrt(40)
+    near, far = (5.0 * noise + shift * error / math.sqrt(40) + spread for error in (0.5, 3.0))
+    found, few = judged(5.0 * noise, near, far=far), judged(5.0 * noise[:2], near[:2], far=far[:2])
+    assert found.difference("far", "all") == pytest.approx((-shift * 3.0 / 40**0.5, 40**-0.5))
+    assert found.verdict("near", "all") == "even"
+    assert found.verdict("far", "all") == ("better" if shift > 0 else "worse")
+    assert few.verdict("far", "all") == "even", "two documents say little"
+    assert "no different from near, far" in few.summary
+    assert few.to_dict()["learned_is"] == {"near": {"all": "even"}, "far": {"all": "even"}}
 
-    def tokenizer(text, verbose=True):
-        return {"input_ids": [int(one) for one in text.split()]}
 
-    first, *others = (
-        tuned(model, given, starts="ntk", steps=1, tokenizer=tokenizer)
-        for given in (texts(), words, sorted(tmp_path.iterdir()))
+def test_the_penalty_keeps_what_is_learned_near_its_start():
+    free, held = (tuned(steps=15, penalty=penalty) for penalty in (0.0, 10.0))
+    away = [np.abs(np.log(one.rope.frequencies / STARTS["near"].frequencies)).max() for one in (free, held)]
+    assert away[0] > 0.1
+    assert away[1] < 0.1 * away[0]
+
+
+def downhill(rope=TRUE, layers=2):
+    """A model, and a loss that adds to the batch the sum of all log-factors: steps of Adam are as long as the rate."""
+    model = torch.nn.ModuleList([RotaryEmbedding(rope) for _ in range(layers)])
+
+    def loss(x):
+        learned = dict.fromkeys(factors for one in model if (factors := one.log_factors) is not None)
+        return x + sum(one.sum() for one in learned)
+
+    return model, loss
+
+
+def numbers(*batches):
+    return [torch.tensor(one, dtype=torch.float64) for one in batches]
+
+
+ALL = {"all": numbers([0.0])}
+
+
+def descended(made=None, learning=(0.0,), validation=None, **options):
+    options = {"learnable": "factors", "penalty": 0.0, "rate": 0.01} | options
+    made, parts = made or downhill(), validation or ALL
+    return tune_modules(*made, numbers(*([one] for one in learning)), parts, parts, **options)
+
+
+@pytest.mark.parametrize(("steps", "factor"), [(1, 1.0), (4, 2.5)])
+def test_the_rate_falls_linearly_and_the_last_step_has_some_left(steps, factor):
+    """Steps are 1, 3/4, 2/4 and 1/4 of the rate."""
+    found = descended(steps=steps)
+    np.testing.assert_allclose(found.rope.frequencies, TRUE * math.exp(-0.01 * factor), rtol=1e-6)
+
+
+def test_the_history_has_the_mean_of_the_steps_since_the_last_look_and_of_each_part():
+    validation = {"within": numbers([1.0, 2.0, 6.0]), "beyond": numbers([5.0], [7.0, 9.0, 9.0])}
+    found = descended(learning=(0.0, 1.0, 2.0), validation=validation, steps=7, check_every=4, rate=1e-9)
+    assert [line["step"] for line in found.history] == [0, 4, 7], "the last step is looked at, too"
+    assert [line["learning"] for line in found.history] == [
+        None,
+        *(pytest.approx(one, abs=1e-6) for one in (0.75, 1.0)),
+    ]
+    for line in found.history:
+        assert line["validation"] == pytest.approx({"within": 3.0, "beyond": 7.5}, abs=1e-6), "of its documents"
+    np.testing.assert_allclose(found.losses["learned"]["beyond"], [5.0, 7.0, 9.0, 9.0], atol=1e-6)
+    assert [line["step"] for line in descended(steps=40).history] == [*range(0, 41, 2)], "a twentieth, by default"
+    one_each = dict(zip(BASES, STARTS.values(), strict=True))
+    steps = [line["step"] for line in descended(steps=6, race=0.3, starts=one_each, check_every=1).history]
+    assert steps == [0, 1, 2, 0, 1, 2, 3, 4, 5, 6], "the nearest number of steps"
+
+
+def test_the_best_look_by_the_mean_of_its_parts_is_kept():
+    model, loss = downhill()
+    said, ropes = iter([3.0, 3.0, 2.0, 1.0, 1.0, 4.0, 4.0, 4.0]), []
+
+    def looks(x):
+        if torch.is_grad_enabled():
+            return loss(x)
+        ropes.append(model[0].rope.frequencies)
+        return torch.tensor(next(said, 0.0))
+
+    parts = {"within": numbers(0.0), "beyond": numbers(0.0)}
+    found = descended((model, looks), validation=parts, steps=7, check_every=3)
+    assert [line["step"] for line in found.history] == [0, 3, 6, 7]
+    assert found.steps == 3
+    np.testing.assert_array_equal(found.rope.frequencies, ropes[2])
+    assert not np.array_equal(ropes[2], ropes[0])
+
+
+def test_a_leader_that_broke_does_not_go_on_and_is_kept():
+    model, loss = downhill()
+
+    def breaks(x):
+        is_near = np.array_equal(model[0].start.frequencies, STARTS["near"].frequencies)
+        return loss(x) * (math.nan if is_near and torch.is_grad_enabled() else 1.0) + (0.0 if is_near else 9.0)
+
+    found = descended((model, breaks), starts=STARTS, steps=8, check_every=1)
+    steps = {name: max(line["step"] for line in found.history if line["start"] == name) for name in STARTS}
+    assert (found.start, steps) == ("near", {"near": 0, "far": 8})
+
+
+def test_patience_is_of_looks_since_the_best():
+    model, loss = downhill()
+    said = iter([3.0, 2.0, 2.5, 1.0, 1.5, 1.2])
+
+    def looks(x):
+        return loss(x) if torch.is_grad_enabled() else torch.tensor(next(said, 0.0))
+
+    found = descended((model, looks), steps=9, check_every=1, patience=2)
+    assert [line["validation"]["all"] for line in found.history] == pytest.approx([3.0, 2.0, 2.5, 1.0, 1.5, 1.2])
+    assert found.steps == 3
+
+
+def test_parts_weigh_alike_whatever_documents_they_have():
+    """By the mean of all documents the other start would win."""
+    model, loss = downhill()
+
+    def looks(x):
+        is_near = np.array_equal(model[0].start.frequencies, STARTS["near"].frequencies)
+        return loss(x[:, 0 if is_near else 1])
+
+    parts = {"within": numbers([[0.0, 1.0]]), "beyond": numbers([[1.2, 0.5]] * 3)}
+    for starts in (STARTS, dict(reversed(STARTS.items()))):
+        made = tune_modules(model, looks, numbers([[0.0, 0.0]]), parts, parts, starts=starts, steps=4, rate=1e-9)
+        assert made.start == "near"
+
+
+@pytest.mark.parametrize(("per", "heads"), [("layer", None), ("head", 2)])
+def test_the_penalty_weighs_alike_whatever_has_a_set(per, heads):
+    """Where layers and heads are alike, sets of their own learn what one set does."""
+    x, wanted = torch.ones(1, 2, TOKENS, WIDTH, dtype=torch.float64), 0.9 * TRUE
+    model = torch.nn.ModuleList([RotaryEmbedding(TRUE) for _ in range(2)])
+    wanted = rfrope.rotate(x, torch.arange(TOKENS), wanted)
+
+    def loss(_):
+        return sum((one(x, x)[1] - wanted).square().mean() for one in model)
+
+    one, several = (
+        tune_modules(model, loss, [0], {"all": [0]}, {"all": [0]}, steps=10, penalty=0.3, **options)
+        for options in ({}, {"per": per, "heads": heads})
     )
-    assert all(one.history == first.history for one in others)
+    assert np.abs(one.rope.frequencies / TRUE - 1.0).max() > 0.01
+    assert len(several.rope) == 2
+    for rope in several.rope:
+        for found in rope.frequencies.reshape(-1, WIDTH // 2):
+            np.testing.assert_allclose(found, one.rope.frequencies, rtol=1e-5)
 
 
-def test_models_that_cannot_be_tuned_are_as_they_were():
-    with pytest.raises(ValueError, match=r"has no rotary module|RoPE"):
-        tune(made("gpt2"), texts(), CONTEXT)
-    broken = made(hidden_size=32, max_position_embeddings=TRAINED)
-    with torch.no_grad():
-        broken.lm_head.weight.fill_(np.nan)
-    with pytest.raises(ValueError, match="NaN or infinite on the validation from every start"):
-        tuned(broken, steps=2)
-    logits(broken)
-    assert not any("Positions" in type(one).__name__ for one in broken.modules())
+def test_layers_and_heads_start_where_they_are_told_to():
+    near, far = STARTS.values()
+    options = {"steps": 1, "rate": 1e-9, "race": 0.0}
+    found = descended(starts={"both": [near, far]}, per="layer", **options)
+    for one, start in zip(found.rope, (near, far), strict=True):
+        np.testing.assert_allclose(one.frequencies, start.frequencies, rtol=1e-6)
+    sets = np.stack([near.frequencies, far.frequencies])[..., None]
+    for one in descended(starts={"sets": rfrope.Rope(sets)}, per="head", heads=2, **options).rope:
+        np.testing.assert_allclose(one.frequencies, sets, rtol=1e-6)
+    rope = rfrope.Rope(TRUE, sections=(2, 1, 1))
+    one = descended(downhill(rope, 1), per="head", heads=2, **options).rope
+    np.testing.assert_allclose(one.vectors, np.stack([rope.vectors] * 2), rtol=1e-6, atol=0.0)
 
 
-def test_kinds_of_layers_that_see_little_keep_their_own():
-    model = made("gemma3_text", max_position_embeddings=TRAINED, sliding_window=8, num_hidden_layers=6)
-    found = tuned(model, starts="ntk", steps=2, penalty=0.0)
-    assert found.rope.source.model.name == "full_attention"
-    assert found.steps in (0, 1, 2)
+def test_one_set_is_one_parameter():
+    model, loss = downhill()
+
+    def counts(x):
+        assert len({id(one.log_factors) for one in model}) == 1
+        return loss(x)
+
+    assert isinstance(descended((model, counts), starts=STARTS, steps=2).rope, rfrope.Rope)
+
+
+def test_what_learns_takes_the_width_and_the_layout_that_the_model_gives():
+    """A start need not say how wide heads are, nor may it say where they lie."""
+    x = torch.randn(1, TOKENS, 2, WIDTH + 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = torch.nn.ModuleList([RotaryEmbedding(rfrope.Rope(TRUE, head_dim=WIDTH + 4), layout="bthd")])
+    wanted = rfrope.rotate(x.transpose(1, 2), torch.arange(TOKENS), 0.9 * TRUE).transpose(1, 2)
+
+    def loss(_):
+        return (model[0](x, x)[0] - wanted).square().mean()
+
+    found = tune_modules(model, loss, [0], {"all": [0]}, {"all": [0]}, starts={"plain": TRUE}, steps=60, rate=0.02)
+    np.testing.assert_allclose(found.rope.frequencies[:2], 0.9 * TRUE[:2], rtol=0.01)
+
+
+NEAR = STARTS["near"]
+LOUD = rfrope.Rope(NEAR.frequencies, attention_factor=2.0)
+BAD = [
+    ({"model": 3}, TypeError, r"model is 3; expected a torch\.nn\.Module"),
+    ({"model": torch.nn.Linear(1, 1)}, ValueError, "Linear, has no rfrope.*RotaryEmbedding"),
+    ({"loss": 1.0}, TypeError, r"loss is 1\.0; expected a function"),
+    ({"loss": lambda x: 1.0}, TypeError, r"loss gave 1\.0; expected a tensor of floats"),
+    ({"loss": lambda x: x.mean()}, ValueError, "loss has no gradient for the learned parameters"),
+    ({"learning": []}, ValueError, "learning has no batches"),
+    ({"held_out": {"within": []}}, ValueError, "held_out has no documents"),
+    ({"validation": [1]}, TypeError, r"validation is \[1\]; expected a dict"),
+    ({"starts": {"near": [NEAR]}}, ValueError, r"starts\['near'\] has 1 Ropes; expected one, or 2"),
+    ({"starts": STARTS | {"wide": TRUE[:2]}}, ValueError, "starts have Ropes of different shapes"),
+    ({"starts": NEAR}, TypeError, r"starts is Rope\(.*; expected a dict of Ropes"),
+    ({"starts": {"learned": NEAR}}, ValueError, "starts has 'learned', the name of the learned rotation"),
+    ({"starts": {"as it is": STARTS["far"]}}, ValueError, r"starts\['as it is'\] differs from the model's own Rope"),
+    ({"starts": {"as it is": LOUD}}, ValueError, r"starts\['as it is'\] differs from the model's own Rope"),
+    ({"starts": {"both": [*STARTS.values()]}}, ValueError, r"differ by layer; expected per='layer'"),
+    ({"per": "token"}, ValueError, "per is 'token'; "),
+    ({"per": "head"}, ValueError, "heads is None and per is 'head'"),
+    ({"learnable": "phases"}, ValueError, "learnable is 'phases'; "),
+    ({"learnable": ()}, ValueError, "learnable is empty"),
+    ({"steps": 0}, ValueError, "steps is 0; expected"),
+    ({"rate": 0.0}, ValueError, r"rate is 0\.0; expected"),
+    ({"race": 1.5}, ValueError, r"race is 1\.5; expected"),
+]
+
+
+@pytest.mark.parametrize(("options", "kind", "message"), BAD)
+def test_bad_input_is_named(options, kind, message):
+    names = ("model", "loss", "learning", "validation", "held_out")
+    with pytest.raises(kind, match=message):
+        tune_modules(**dict(zip(names, problem(), strict=True)) | {"steps": 2} | options)

@@ -43,13 +43,13 @@ class Tuning(Result):
 
     See Also
     --------
-    layers.tuning.tune_modules, integrations.transformers.tune
+    integrations.tuning.tune_modules, integrations.transformers.tune
 
     Examples
     --------
     >>> import rfrope, torch
     >>> from rfrope.layers.torch import RotaryEmbedding
-    >>> from rfrope.layers.tuning import tune_modules
+    >>> from rfrope.integrations.tuning import tune_modules
     >>> model, x = torch.nn.ModuleList([RotaryEmbedding(rfrope.geometric(4))]), torch.randn(1, 1, 6, 8)
     >>> wanted = rfrope.rotate(x, torch.arange(6), 0.9 * rfrope.geometric(4))
     >>> def loss(batch):
