@@ -43,7 +43,7 @@ for name, kernel in kernels.items():
     print(f"{name}: {kernel(8.0):.3f} at lag 8, {kernel(512.0):.2g} at lag 512")
 
 # %%
-# ``rfrope kernels`` lists all of them, and `rfrope.kernels.parse` reads such a text. Products and mixtures of kernels
+# `rfrope.kernels.names` lists all of them, and `rfrope.kernels.parse` reads such a text. Products and mixtures of kernels
 # are kernels too.
 
 short, long = rfrope.kernel("gaussian", scale=8.0), rfrope.kernel("matern", nu=1.5, scale=256.0)

@@ -8,7 +8,6 @@ from rfrope.analysis.fits import KernelFit, ScalingEffect, fit_kernel, scaling_e
 from rfrope.analysis.planning import Method, Plan, plan
 from rfrope.analysis.precision import PrecisionBudget, Representation, precision_budget
 from rfrope.analysis.summary import AxisSummary, Summary, summarise
-from rfrope.analysis.two_points import fourier_two_point, toeplitz_defect
 
 __all__ = [
     "AxisSummary",
@@ -30,7 +29,6 @@ __all__ = [
     "dirichlet",
     "first_negative_lag",
     "fit_kernel",
-    "fourier_two_point",
     "log_uniform_kernel",
     "mean_kernel",
     "plan",
@@ -39,7 +37,6 @@ __all__ = [
     "similarity",
     "sine_share",
     "summarise",
-    "toeplitz_defect",
     "turns",
     "wavelengths",
 ]

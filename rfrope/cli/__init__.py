@@ -15,10 +15,10 @@ from typing import NoReturn
 import rfrope
 from rfrope._core import dispatch, results
 from rfrope._core.arguments import printable
-from rfrope.cli import audit, compare, design, diff, doctor, export, heads, inspect, kernels, plan, tune, validate
+from rfrope.cli import audit, compare, design, diff, doctor, export, heads, inspect, plan, tune, validate
 from rfrope.cli.shared import print_text
 
-_COMMANDS = (validate, design, inspect, plan, tune, export, compare, audit, diff, heads, kernels, doctor)
+_COMMANDS = (validate, design, inspect, plan, tune, export, compare, audit, diff, heads, doctor)
 # options whose name is not that of the argument in Python
 _OPTIONS = {"rng": "seed", "trained_context": "trained", "engine": "to", "n_samples": "samples", "n_trials": "trials"}
 _OPTIONS |= {"n_blocks": "blocks"}

@@ -31,7 +31,8 @@ def add(commands: Any) -> None:
         example='rfrope design "gaussian(scale=32)" --head-dim 64 --heads 8 --context 4096 -o gaussian.npz',
     )
     option, names = command.add_argument, (*designs.names(), "auto")
-    option("kernels", nargs="+", metavar="KERNEL", help='as "matern(nu=1.5, scale=16)"; several: one for each head')
+    families = f"several: one for each head; families: {', '.join(kernels.names())}"
+    option("kernels", nargs="+", metavar="KERNEL", help=f'as "matern(nu=1.5, scale=16)"; {families}')
     option("--head-dim", type=whole, required=True, metavar="d", help="width of a head that turns: d/2 frequencies")
     option("--polar", action="store_true", help="for polar attention: d frequencies, one for each magnitude of a head")
     option("--heads", type=whole, metavar="H", help="number of heads, with one set for each")

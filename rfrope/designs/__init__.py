@@ -1,7 +1,6 @@
 """Designs: methods that turn a kernel into frequencies."""
 
 from rfrope.designs.directions import DirectionalBound, Directions, directional_bound, directional_error
-from rfrope.designs.lattices import dual_lattice
 from rfrope.designs.optimising import optimise
 from rfrope.designs.sampling import Design, design, names, points, records, sample
 from rfrope.designs.weighted import Quadrature, quadrature
@@ -14,7 +13,6 @@ __all__ = [
     "design",
     "directional_bound",
     "directional_error",
-    "dual_lattice",
     "names",
     "optimise",
     "points",

@@ -2,14 +2,13 @@
 
 from rfrope.frequencies.axes import axial, golden_gate, mixed, mrope
 from rfrope.frequencies.directions import isotropic
-from rfrope.frequencies.generators import fold, fold_gains, from_generators, nearest_commuting, relative_commutator
+from rfrope.frequencies.generators import fold, from_generators
 from rfrope.frequencies.ladders import arithmetic, from_wavelengths, geometric, pixel, xpos_scales
 
 __all__ = [
     "arithmetic",
     "axial",
     "fold",
-    "fold_gains",
     "from_generators",
     "from_wavelengths",
     "geometric",
@@ -17,8 +16,6 @@ __all__ = [
     "isotropic",
     "mixed",
     "mrope",
-    "nearest_commuting",
     "pixel",
-    "relative_commutator",
     "xpos_scales",
 ]

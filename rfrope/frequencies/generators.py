@@ -1,4 +1,4 @@
-"""Generators of rotations: bases in which they are RoPE, their distance from it, and folding into weights."""
+"""Generators of rotations: bases in which they are RoPE, and folding into weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rfrope.rotation.rope import Rope
 
 _ROUNDED = 1e-9  # part of the largest entry by which generators may miss what they should be
 _SINGLE = 1e-6  # the same where they are given in float32, or less
-_SWEEPS = 100
 
 
 @array.select_device
@@ -52,8 +51,6 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
     See Also
     --------
     frequencies.fold : multiplies the basis into weights.
-    frequencies.nearest_commuting : for generators that do not commute, or only nearly.
-    frequencies.relative_commutator : measures how far they are from commuting.
 
     Notes
     -----
@@ -93,125 +90,6 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
 
 
 @array.select_device
-def relative_commutator(generators: Array) -> Array:
-    """Return the largest relative commutator: 0 if all generators commute, so that scores depend on the lag alone.
-
-    Parameters
-    ----------
-    generators : array_like, (k, d, d), or (d, d) for one axis
-        Skew-symmetric; radians per unit of position.
-
-    Returns
-    -------
-    array, ()
-        The largest ``|G_a G_b - G_b G_a| / (|G_a| |G_b|)`` in the Frobenius norm over all pairs, from 0 to 1; float64
-        where the library has it, with gradients. 0 for a single generator.
-
-    Raises
-    ------
-    ValueError, TypeError
-        See `from_generators`, except that matrices need not commute. Values are checked only where that is free.
-
-    See Also
-    --------
-    frequencies.nearest_commuting : returns the nearest generators that commute.
-    analysis.toeplitz_defect : measures the effect on scores.
-
-    Notes
-    -----
-    At most 1 for skew-symmetric matrices (Bloch and Iserles, 2005). LieRE (Ostmeier et al., 2024) draws entries above
-    the diagonal uniformly from [0, 2 pi), which gives on average 0.31 for d = 8, 0.22 for 16, 0.12 for 64. Its scores
-    depend on both positions, not only on their displacement: to second order, from p to p' features are rotated by
-    ``expm(displacement . G - area [G_1, G_2] / 2)``, with area ``p_1 p'_2 - p_2 p'_1``.
-
-    Examples
-    --------
-    Quarter turns about two axes of space, and about a single one:
-
-    >>> about = np.zeros((2, 4, 4))
-    >>> about[0, 1, 0], about[0, 0, 1], about[1, 2, 1], about[1, 1, 2] = 1.0, -1.0, 1.0, -1.0
-    >>> float(relative_commutator(about).round(4))
-    0.7071
-    >>> float(relative_commutator(about[[0, 0]]))
-    0.0
-    """
-    given, _, xp = _read(generators, on_host=False)
-    largest = xp.max(xp.abs(array.library(given).bits(given)))
-    given = given / xp.where(largest > 0.0, largest, xp.ones_like(largest))  # whose squares neither overflow nor vanish
-    found = [xp.sum(given * 0.0)]
-    for a in range(given.shape[0]):
-        for b in range(a):
-            first, second = given[a, ...], given[b, ...]
-            product = xp.matmul(first, second)
-            commutator = product - xp.matrix_transpose(product)  # as both are skew-symmetric
-            size = xp.sum(first**2) * xp.sum(second**2)
-            squares = xp.sum(commutator**2) / xp.where(size > 0.0, size, xp.ones_like(size))
-            some = squares > 0.0
-            root = xp.sqrt(xp.where(some, squares, xp.ones_like(squares)))
-            found.append(xp.where(some, root, xp.zeros_like(root)))
-    return xp.max(xp.stack(found))
-
-
-@array.select_device
-def nearest_commuting(generators: Array) -> Array:
-    """Return commuting generators near the given ones, by joint block diagonalisation.
-
-    Parameters
-    ----------
-    generators : array_like, (k, d, d), or (d, d) for one axis
-        Skew-symmetric, d even; radians per unit of position.
-
-    Returns
-    -------
-    array, (k, d, d) or (d, d)
-        The nearest commuting generators in the common basis found, by the sum of squared differences; float64 where the
-        library has it. Pass them to `from_generators`.
-
-    Raises
-    ------
-    ValueError, TypeError
-        See `from_generators`, except that matrices need not commute.
-
-    See Also
-    --------
-    frequencies.from_generators : returns the Rope of the result.
-    frequencies.relative_commutator : measures how far generators are from commuting.
-
-    Notes
-    -----
-    In a common basis P commuting generators are 2 x 2 blocks, so the nearest ones keep just these blocks of the given
-    ones: ``P blocks(P^T G P) P^T``. The P with the largest blocks is sought by rotating two blocks at a time. These
-    problems of four features are solved exactly: skew-symmetric 4 x 4 matrices are pairs of vectors in space, which
-    rotate independently, and the best axis of each is a principal one. For d = 4 the result is the nearest of all; for
-    more features, no rotation of two blocks finds a nearer one.
-
-    With the given basis held fixed, gradients of the squared distance to the result are exact, ``2 (G - result)``: a
-    penalty for training. Computed on the host in float64.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> made = rng.normal(size=(2, 8, 8))
-    >>> made = made - made.swapaxes(1, 2)
-    >>> near = nearest_commuting(made)
-    >>> float(relative_commutator(made).round(2)), bool(relative_commutator(near) < 1e-12)
-    (0.45, True)
-    >>> rope, basis = from_generators(near)
-    >>> rope.frequencies.shape
-    (4, 2)
-    """
-    given, axes, xp = _read(generators)
-    basis = _find_basis(given, _widest_blocks, xp)
-    d = given.shape[-1]
-    pairs = array.from_host(np.kron(np.eye(d // 2), np.ones((2, 2))), xp, device=array.device(given))
-    turned = xp.matrix_transpose(basis)
-    blocks = xp.matmul(turned, xp.matmul(given, basis)) * array.astype(pairs, given.dtype, xp)
-    found = xp.matmul(basis, xp.matmul(blocks, turned))
-    found = 0.5 * (found - xp.matrix_transpose(found))
-    return found[0, ...] if axes == 1 else found
-
-
-@array.select_device
 def fold(weight: Array, basis: Array) -> Array:
     """Return weights that make queries or keys in the basis of `from_generators`, so that a plain Rope rotates them.
 
@@ -241,7 +119,6 @@ def fold(weight: Array, basis: Array) -> Array:
     See Also
     --------
     frequencies.from_generators : returns frequencies and basis.
-    frequencies.fold_gains : for a norm between the weights and the rotation.
 
     Examples
     --------
@@ -275,74 +152,6 @@ def fold(weight: Array, basis: Array) -> Array:
     rows = xp.reshape(array.astype(weight, basis.dtype, xp), (heads, weight.shape[0] // (d * heads), d, -1))
     folded = xp.matmul(xp.matrix_transpose(xp.reshape(basis, (heads, 1, d, d))), rows)
     return array.astype(xp.reshape(folded, weight.shape), weight.dtype, xp)
-
-
-@array.select_device
-def fold_gains(gains: Array, basis: Array) -> Array:
-    """Return the gains of a query or key norm in the basis of `from_generators`, if they exist.
-
-    Dividing by the root mean square (RMSNorm) commutes with any basis. Gains do if features with different gains are
-    not mixed: all gains are equal, or the basis only permutes features.
-
-    Parameters
-    ----------
-    gains : array_like, (d,)
-        Factors of the features in the norm, such as ``q_norm.weight`` of Qwen3, or ``1 + weight`` in models that store
-        it so (Gemma).
-    basis : array_like, (d, d)
-        Orthogonal.
-
-    Returns
-    -------
-    array, (d,), as `gains`
-        The diagonal of ``basis.T @ diag(gains) @ basis``.
-
-    Raises
-    ------
-    ValueError
-        If that matrix is not diagonal, to 1e-6 of the largest gain, so that no gains are equivalent: fold the model
-        before gains are trained, or keep its own rotation. Also if shapes do not fit, a gain is not finite,
-        or the basis is not orthogonal.
-    TypeError
-        If a value is not a real number.
-
-    See Also
-    --------
-    frequencies.fold : the same for weights.
-
-    Notes
-    -----
-    A LayerNorm over the features of a head subtracts the mean, so it only commutes with a basis that keeps the vector
-    of ones. Values are read on the host.
-
-    Examples
-    --------
-    >>> fold_gains([2.0, 2.0], [[0.6, -0.8], [0.8, 0.6]])
-    array([2., 2.])
-    >>> fold_gains([1.0, 2.0], [[0.0, 1.0], [1.0, 0.0]])
-    array([2., 1.])
-    """
-    xp, device = array.shared({"basis": basis}, gains=gains)
-    gains = array.numbers(gains, xp, name="gains", device=device)
-    basis = _read_basis(basis, xp, array.device(gains))
-    if basis.ndim != 2 or tuple(gains.shape) != basis.shape[:1]:
-        raise ValueError(
-            f"gains has shape {tuple(gains.shape)} and basis {tuple(basis.shape)}; expected (d,) and (d, d)"
-        )
-    columns, values = numbers_on_host(basis, "basis"), numbers_on_host(gains, "gains").astype(np.float64)
-    if not np.isfinite(values).all():
-        raise ValueError("gains holds NaN or infinity; expected finite numbers")
-    made = columns.T @ (values[:, None] * columns)
-    mixed = np.abs(made - np.diag(np.diagonal(made)))
-    if not np.max(mixed) <= _SINGLE * np.max(np.abs(values)):
-        worst = int(np.argmax(np.max(mixed, axis=1)))
-        low, high = (values[np.abs(columns[:, worst]) > 0.1 / len(values)].take(i) for i in (0, -1))
-        between = f"{np.min(values):.6g} and {np.max(values):.6g}" if low == high else f"{low:.6g} and {high:.6g}"
-        raise ValueError(
-            f"gains differ ({between}) between features that column {worst} of basis mixes; expected equal ones: "
-            "no gains in that basis do the same, so this model keeps its own rotation"
-        )
-    return array.from_host(np.diagonal(made).copy(), xp, device=array.device(gains), dtype=gains.dtype)
 
 
 # -- the mathematics ---------------------------------------------------------------------------------------------------
@@ -389,53 +198,6 @@ def _common_basis(stack: np.ndarray, close: float = _ROUNDED) -> np.ndarray:
     return basis
 
 
-def _widest_blocks(stack: np.ndarray) -> np.ndarray:
-    """Basis whose neighbouring columns hold as much of all matrices as no turn of two pairs could add to."""
-    size = float(np.max(np.abs(stack)))
-    stack = stack / size if size > 0.0 else stack
-    basis = _common_basis(stack)
-    form, total, left = basis.T @ stack @ basis, np.sum(stack * stack), np.inf
-    for _ in range(_SWEEPS):
-        before, left = left, total - np.sum(np.diagonal(form, -1, 1, 2)[:, ::2] ** 2) * 2.0
-        if not left < before - 1e-15 * total:
-            break
-        for i in range(2, len(basis), 2):
-            for j in range(0, i, 2):
-                four = [j, j + 1, i, i + 1]
-                turn = _best_turn(form[np.ix_(range(len(form)), four, four)])
-                form[:, four, :] = turn.T @ form[:, four, :]
-                form[:, :, four] = form[:, :, four] @ turn
-                basis[:, four] = basis[:, four] @ turn
-    return basis
-
-
-# skew-symmetric 4 x 4 matrices are sums of left and right quaternions: entries below the diagonal, and their duals
-_BELOW, _DUALS = ([1, 2, 3], [0, 0, 0]), ([3, 1, 2], [2, 3, 1])
-
-
-def _best_turn(fours: np.ndarray) -> np.ndarray:
-    """Rotation (4, 4) after which two blocks hold the most of some skew-symmetric matrices (k, 4, 4)."""
-    below, duals = fours[:, *_BELOW], fours[:, *_DUALS]
-    first, second = (_quaternion(below + sign * duals, sign) for sign in (1.0, -1.0))
-    product = first @ second  # -1 on the plane that both turn one way, 1 on the other
-    columns = []
-    for sign in (-1.0, 1.0):
-        plane = 0.5 * (np.eye(4) + sign * product)
-        start = plane[:, np.argmax(np.diagonal(plane))]
-        start = start / np.linalg.norm(start)
-        columns += [start, first @ start]
-    return np.stack(columns, axis=-1)
-
-
-def _quaternion(vectors: np.ndarray, sign: float) -> np.ndarray:
-    """Unit quaternion, as a matrix, along the principal axis of some vectors of space."""
-    axis = np.linalg.eigh(vectors.T @ vectors)[1][:, -1]
-    axis = axis if axis[0] >= 0.0 else -axis
-    found = np.zeros((4, 4))
-    found[_BELOW], found[_DUALS] = axis, sign * axis
-    return found - found.T
-
-
 # -- what is allowed in ------------------------------------------------------------------------------------------------
 
 
@@ -461,11 +223,12 @@ def _check_commuting(stack: np.ndarray, close: float) -> None:
     stack = stack / (size or 1.0)  # whose products neither overflow nor vanish
     for a, first in enumerate(stack):
         for b, second in enumerate(stack[:a]):
-            if np.any(np.abs(first @ second - second @ first) > close * len(first)):
+            commutator = first @ second - second @ first
+            if np.any(np.abs(commutator) > close * len(first)):
+                part = np.linalg.norm(commutator) / (np.linalg.norm(first) * np.linalg.norm(second))
                 raise ValueError(
-                    f"generators {b} and {a} do not commute: their relative commutator is "
-                    f"{float(relative_commutator(np.stack([first, second]))):.2g}; expected matrices that do, such as "
-                    "those of nearest_commuting"
+                    f"generators {b} and {a} do not commute: their relative commutator, from 0 to 1, is {part:.2g}; "
+                    "expected matrices that do"
                 )
 
 

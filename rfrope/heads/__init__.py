@@ -1,7 +1,6 @@
 """Attention heads: attention by position alone, learned shifts, and analysis of real heads."""
 
 from rfrope.heads.atlas import Atlas, AtlasBuilder, HeadEstimate, atlas
-from rfrope.heads.biases import fire_bias, lag_bias, t5_bias
 from rfrope.heads.offsets import EffectiveOffset, WeightOffset, effective_offset, offset_from_weights
 from rfrope.heads.peaks import Alignment, Peak, alignment, offset_of
 from rfrope.heads.positional import PositionalAttention, positional_attention, positional_scores, positional_weights
@@ -32,8 +31,6 @@ __all__ = [
     "alignment",
     "atlas",
     "effective_offset",
-    "fire_bias",
-    "lag_bias",
     "offset_from_weights",
     "offset_of",
     "phase_shift",
@@ -45,6 +42,5 @@ __all__ = [
     "shifted_mean_kernel",
     "shifted_scores",
     "shifted_terms",
-    "t5_bias",
     "temperature_for_mass",
 ]

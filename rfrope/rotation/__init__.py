@@ -18,7 +18,6 @@ from rfrope.rotation.positions import (
     sphere_positions,
 )
 from rfrope.rotation.provenance import ModelPart, Provenance
-from rfrope.rotation.quantised import dequantise, quantise, relocate_quantised, relocation_bound
 from rfrope.rotation.rerotation import relocate, rerotate
 from rfrope.rotation.rope import Rope
 from rfrope.rotation.turning import phases, rotate, rotate_by_phases, rotate_by_table, rotation_table, scores
@@ -30,17 +29,13 @@ __all__ = [
     "block_coefficients",
     "convert_pairing",
     "cumulative_phases",
-    "dequantise",
     "from_complex",
     "graph_positions",
     "grid_positions",
     "mrope_positions",
     "packed_positions",
     "phases",
-    "quantise",
     "relocate",
-    "relocate_quantised",
-    "relocation_bound",
     "rerotate",
     "rotate",
     "rotate_by_phases",

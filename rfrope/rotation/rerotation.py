@@ -131,8 +131,6 @@ def relocate(
     See Also
     --------
     rotation.rerotate : for a Rope that changes, as when its scheme depends on the length of the text.
-    rotation.relocate_quantised : for keys in 8 or 4 bits.
-    rotation.relocation_bound : error bound after some moves.
     models.can_relocate : whether the cached keys of a model may move, from its config.
 
     Notes

@@ -114,7 +114,6 @@ GREEDY = {
         "rotate_by_table": given(ROWS_8, FOUR, FOUR),
         "convert_pairing": given(ROWS_8, "half", "interleaved"),
         "rotation.to_complex": given(ROWS_8),
-        "rotation.quantise": given(many(MANY, 32), "q8_0"),
         **{f"features.{name}": given(ROWS_8, X) for name in ("positive", "hyperbolic", "trigonometric")},
         "bochner.from_series": given(SETS),
     },
@@ -122,8 +121,6 @@ GREEDY = {
     "the size of k": {
         "rotation.rerotate": given(ROWS_8, 3, LADDER, LADDER),
         "rotation.relocate": given(ROWS_8, 3, 4, LADDER),
-        "rotation.dequantise": given(many(MANY, 34, dtype=np.uint8), "q8_0"),
-        "rotation.relocate_quantised": given(many(MANY, 18, dtype=np.uint8), 3, 4, LADDER, "q4_0"),
     },
     "the size of magnitudes": {"rotation.rotate_polar": given(many(MANY, 4), 3, LADDER)},
     "the size of rates": {"rotation.cumulative_phases": given(many(MANY, 4))},
@@ -160,10 +157,6 @@ GREEDY = {
         "estimate_scores": given(*[np.ones((1024, 1, 64))] * 2, np.ones(2**16), GAUSSIAN, n_trials=4, design="sobol")
     },
     "the size of q, k or v": {"features.linear_attention": given(*[many(SIDE, 1, 1, 8)], *many(2, SIDE, 1, 8))},
-    "the size of q_positions or k_positions": {
-        "analysis.fourier_two_point": given(LINES, LINES, [1.0], np.eye(1), np.eye(1)),
-        "heads.fire_bias": given(LINES, LINES, abs, c=1.0, threshold=1.0),
-    },
     "the size of lags": {
         "Kernel.phi": given(LAW, SETS),
         **dict.fromkeys(("Kernel.__call__", "Kernel.phi2"), given(LAW, many(2**26))),
@@ -180,8 +173,6 @@ GREEDY = {
         "analysis.mean_kernel: heads": given(LINES[:, None], many(SIDE, 1, 4, 1)),
         "analysis.similarity": given(many(2**26), LADDER),
     },
-    "the size of lags, weight or shape": {"heads.lag_bias": given(LINES[:, None], LINES)},
-    "the size of lags or table": {"heads.t5_bias": given(LINES.astype(int), np.zeros((SIDE, 2)), max_distance=3)},
     "the size of lags or offset": {"heads.recentred_kernel": given(LINES[:, None], LINES, GAUSSIAN)},
     "the size of lags or frequencies": {
         "heads.profile": given(*np.ones((2, 4, 128)), many(LONG), WIDE_LADDER),
@@ -191,13 +182,8 @@ GREEDY = {
     "the size of points": {"kernels.transport_points": given(SETS, GAUSSIAN, scale=2.0)},
     "the size of weights": {"kernels.mixture": given(SETS, [LAW])},
     "the size of weight": {"frequencies.fold": given(many(MANY, 4), np.eye(4))},
-    "the size of gains": {"frequencies.fold_gains": given(SETS, np.eye(4))},
-    "the size of generators": {
-        f"frequencies.{name}": given(GENERATORS)
-        for name in ("relative_commutator", "nearest_commuting", "from_generators")
-    },
+    "the size of generators": {"frequencies.from_generators": given(GENERATORS)},
     "the size of values": {
-        "analysis.toeplitz_defect": given(SQUARE),
         "bochner.from_autocorrelation": given(SETS),
     },
     "the size of wavelengths": {"frequencies.from_wavelengths": given(SETS)},
@@ -237,7 +223,6 @@ GREEDY = {
     "magnitudes or n_directions": {"frequencies.isotropic": given([1.0, 0.5], MOST)},
     "lengths or frequencies": {"designs.directional_error": given([[1.0, 0.0, 0.0]], 1e6)},
     "scales or frequencies": {"designs.directional_bound": given([[1.0, 0.0]], 1e8)},
-    "most, n_blocks or the kernel's columns": {"designs.dual_lattice": given("gaussian(ndim=3)", 8, most=2**12)},
     "cu_seqlens": {"rotation.packed_positions": given([0, 2**40])},
     "segments[0]": {"rotation.mrope_positions": given([MOST])},
     "frames, height or width": {"rotation.mrope_positions: frames": given([(2**28, 32, 32)])},

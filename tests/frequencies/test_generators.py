@@ -12,7 +12,7 @@ from conftest import library
 from owned import check_owned
 
 import rfrope
-from rfrope.frequencies import fold, fold_gains, from_generators, nearest_commuting, relative_commutator
+from rfrope.frequencies import fold, from_generators
 
 TURN = np.array([[0.0, -1.0], [1.0, 0.0]])
 
@@ -133,93 +133,10 @@ RELATIVES = {  # generators (k, d, d), and what their frequencies (d / 2, k) are
 def test_what_frequencies_of_relatives_are(name):
     make, are_so = RELATIVES[name]
     made = make(np.random.default_rng(2), 16)
-    assert relative_commutator(made) < 1e-13
     assert are_so(made, from_generators(made)[0].frequencies)
 
 
-def published_liere(rng, d):
-    """Two generators as LieRE draws them: uniform on [0, 2 pi) above the diagonal."""
-    upper = np.triu(rng.uniform(0.0, 2.0 * math.pi, (2, d, d)), 1)
-    return upper - np.swapaxes(upper, 1, 2)
-
-
-@pytest.mark.parametrize(("d", "mean"), [(8, 0.307), (16, 0.223), (64, 0.119)])
-def test_liere_is_not_relative(d, mean):
-    """Means of 400 draws; the bound is more than six of their standard errors, which is 0.0029 for d = 8."""
-    rng = np.random.default_rng(7)
-    draws = [float(relative_commutator(published_liere(rng, d))) for _ in range(400)]
-    assert abs(np.mean(draws) - mean) < 0.018
-
-
-# -- commutators, and the nearest set that commutes --------------------------------------------------------------------
-
-
-def test_relative_commutators_on_every_library(xp):
-    rng = np.random.default_rng(10)
-    made = skew(rng, 3, 6, 6)
-    pairs = [(0, 1), (0, 2), (1, 2)]
-    wanted = max(
-        np.linalg.norm(made[a] @ made[b] - made[b] @ made[a]) / np.linalg.norm(made[a]) / np.linalg.norm(made[b])
-        for a, b in pairs
-    )
-    for size in (1.0, 1e-200, 1e140):
-        check_owned(xp, relative_commutator(xp(made * size)), wanted, rtol=1e-12)
-    assert float(xp.host(relative_commutator(xp(0.0 * made)))) == 0.0
-    assert float(xp.host(relative_commutator(xp(made[0])))) == 0.0  # a single one
-    left = np.kron(np.eye(2), TURN), np.kron(TURN, np.diag([1.0, -1.0]))  # quaternions i and j: the bound is reached
-    np.testing.assert_allclose(float(xp.host(relative_commutator(xp(np.stack(left))))), 1.0, rtol=1e-12)
-
-
-@pytest.mark.parametrize("noise", [0.0, 1e-3, 0.1])
-def test_what_nearly_commutes_is_found_again(xp, noise):
-    rng = np.random.default_rng(11)
-    made = rotated_generators(rng.standard_normal((4, 3)), 8, seed=12)
-    shaken = made + noise * skew(rng, 3, 8, 8)
-    near = nearest_commuting(xp(shaken))
-    assert xp.owns(near)
-    near = xp.host(near)
-    assert relative_commutator(near) < 1e-13
-    assert np.linalg.norm(near - shaken) <= np.linalg.norm(made - shaken) + 1e-13
-    from_generators(near)
-
-
-def blocks_kept(basis, made):
-    """Sum of squares of generators that stays in the blocks of a basis."""
-    form = np.swapaxes(basis, -1, -2) @ made @ basis
-    return np.sum(np.diagonal(form, 1, 1, 2)[:, ::2] ** 2) * 2.0
-
-
-def test_no_commuting_set_is_nearer_with_four_features():
-    """Any basis of 4 features is a rotation of space for each half of the quaternions; none of many is better."""
-    rng = np.random.default_rng(13)
-    for made in skew(rng, 3, 3, 4, 4):
-        near = nearest_commuting(made)
-        kept = np.sum(near**2)
-        assert abs(np.sum(made**2) - kept - np.sum((made - near) ** 2)) < 1e-12
-
-        def lost(flat, made=made):
-            v = flat.reshape(4, 4)
-            return -blocks_kept(scipy.linalg.expm(v - v.T), made)
-
-        best = -min(scipy.optimize.minimize(lost, start).fun for start in rng.standard_normal((20, 16)))
-        assert kept - 1e-5 < best < kept + 1e-9  # they find it, too
-
-
-def test_more_features_end_where_no_small_turn_helps():
-    rng = np.random.default_rng(14)
-    made = skew(rng, 2, 8, 8)
-    near = nearest_commuting(made)
-    rope, basis = from_generators(near, pairing="interleaved")
-    assert rope.frequencies.shape == (4, 2)
-    kept = blocks_kept(basis, made)
-    np.testing.assert_allclose(kept, np.sum(near**2), rtol=1e-9)
-    for _ in range(50):
-        assert blocks_kept(basis @ scipy.linalg.expm(1e-3 * skew(rng, 8, 8)), made) < kept + 1e-9
-
-
 GRADIENTS = {
-    "commutator": relative_commutator,
-    "distance": lambda g: ((g - nearest_commuting(g)) ** 2).sum(),
     "frequencies": lambda g: (from_generators(g[0])[0].frequencies ** 3).sum(),
 }
 
@@ -306,26 +223,6 @@ def test_folding_passes_gradients_and_16_bits():
     np.testing.assert_allclose(weight.grad.float()[:4, 0], basis.sum(1), atol=0.02)
 
 
-def test_gains_pass_where_they_are_equal_or_only_exchanged(xp):
-    rng = np.random.default_rng(20)
-    mixer = scipy.linalg.block_diag(orthogonal(rng, 3), orthogonal(rng, 2))
-    gains = np.array([0.5, 0.5, 0.5, 2.0, 2.0])
-    order = np.array([3, 0, 4, 1, 2])
-    basis = mixer[:, order]
-    found = fold_gains(xp(gains), xp(basis))
-    check_owned(xp, found, gains[order], rtol=1e-12)
-    x = rng.standard_normal(5)
-    np.testing.assert_allclose(basis.T @ (gains * x), xp.host(found) * (basis.T @ x), atol=1e-12)
-
-
-def test_gains_of_a_trained_norm_are_refused():
-    basis, gains = orthogonal(np.random.default_rng(21), 8), np.where(np.arange(8) == 3, 1.01, 1.0)
-    for size, said in ((1.0, "1 and 1.01"), (1e-6, "1e-06 and 1.01e-06"), (1e9, r"1e\+09 and 1.01e\+09")):
-        np.testing.assert_allclose(fold_gains(np.full(8, size), basis), size, rtol=1e-12)
-        with pytest.raises(ValueError, match=rf"gains differ \({said}\) between features that column \d of basis"):
-            fold_gains(size * gains, basis)
-
-
 @pytest.mark.parametrize("size", [1e-200, 1e-12, 1e12, 2.0**490])
 def test_what_commutes_does_so_in_any_unit_of_positions(size):
     """Of three, the last two alone do not: their planes have a feature in common."""
@@ -337,7 +234,6 @@ def test_what_commutes_does_so_in_any_unit_of_positions(size):
         one[a, b], one[b, a] = 1.0, -1.0
     with pytest.raises(ValueError, match=r"generators 1 and 2 do not commute: their relative commutator is 0\.71"):
         from_generators(size * made)
-    assert float(relative_commutator(size * made)) == pytest.approx(math.sqrt(0.5))
     with pytest.raises(ValueError, match="not skew-symmetric"):
         from_generators(size * np.eye(6))
 

@@ -295,7 +295,7 @@ VALUES = [
 PLACES = ["good.safetensors", "nothing.json", "bad.npz", "given.gguf", "1e9999999"]
 
 
-@pytest.mark.parametrize("command", ["design", "inspect", "plan", "compare", "audit", "export", "kernels"])
+@pytest.mark.parametrize("command", ["design", "inspect", "plan", "compare", "audit", "export"])
 def test_command_lines(files, command, run, monkeypatch):
     folder, _ = files
     monkeypatch.chdir(folder)

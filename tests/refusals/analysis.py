@@ -13,7 +13,6 @@ from rfrope.analysis import (
     dirichlet,
     first_negative_lag,
     fit_kernel,
-    fourier_two_point,
     log_uniform_kernel,
     mean_kernel,
     plan,
@@ -21,7 +20,6 @@ from rfrope.analysis import (
     scaling_effect,
     sine_share,
     summarise,
-    toeplitz_defect,
     wavelengths,
 )
 
@@ -84,13 +82,4 @@ ROWS = [
     (lambda: precision_budget(Q[:, :32], Q[:, :32], ROPE), ValueError, "rope has D = 32 blocks"),
     (lambda: precision_budget(Q * np.nan, Q, ROPE), ValueError, "q holds NaN or infinity"),
     (lambda: precision_budget(Q, Q, ROPE).representation("fp8"), ValueError, "name is 'fp8'"),
-    # two positions
-    (lambda: toeplitz_defect(AT), ValueError, "values has shape (9,); expected (..., queries, keys)"),
-    (lambda: toeplitz_defect(np.array([[0.0, -np.inf], [1.0, 0.0]])), ValueError, "values holds NaN or infinity"),
-    (lambda: toeplitz_defect(np.full((2, 2), 1e200)), ValueError, "magnitudes above 2"),
-    (lambda: toeplitz_defect(np.ones((2, 0))), ValueError, "values has shape (2, 0)"),
-    (lambda: fourier_two_point(AT, AT, [*W, 0.1], np.eye(2), np.eye(3)), ValueError, "shapes (2, 2) and (3, 3), and"),
-    (lambda: fourier_two_point(AT, AT, [*W, 0.1], np.ones((3, 2)), np.eye(3)), ValueError, "blocks 2 and 3"),
-    (lambda: fourier_two_point(AT, AT, W, np.ones((2, 0)), np.ones((2, 0))), ValueError, "blocks 0 and 0"),
-    (lambda: fourier_two_point(AT, 3, W, np.eye(2), np.eye(2)), ValueError, "k_positions or frequencies have too"),
 ]

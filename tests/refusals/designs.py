@@ -8,7 +8,7 @@ import numpy as np
 
 import rfrope
 from rfrope import kernels, sample
-from rfrope.designs import dual_lattice, optimise, points, quadrature
+from rfrope.designs import optimise, points, quadrature
 from rfrope.designs.covariances import pair_covariances
 
 G, E, M2 = map(kernels.parse, ("gaussian(scale=4)", "exponential(scale=6)", "matern(scale=3, ndim=2)"))
@@ -55,10 +55,6 @@ ROWS = [
                            ("orthogonal", "power_exponential(exponent=1.5, ndim=2)"))),
     *((pairs(design, text, lag, 64), ValueError, f"lags reach {lag}") for design in ("stratified", "shifted")
       for text, lag in (("gaussian", 1e12), ("matern(nu=0.1, scale=16)", 5e4))),
-    (lambda: dual_lattice("sinc", 0), ValueError, "n_blocks is 0"),
-    (lambda: dual_lattice("sinc", 4, most=0), ValueError, "most is 0"),
-    (lambda: dual_lattice("sinc", 4, least=1.0), ValueError, "least is 1.0"),
-    (lambda: dual_lattice("sinc", 4, most=2**40), ValueError, "most"),
     (lambda: optimise("gaussian", 4, max_lag=9, starts=0), ValueError, "starts is 0; expected a whole number from 1"),
     (lambda: optimise("gaussian", 4, max_lag=9, progress=3), TypeError, "progress is 3; expected None, True, "),
     (lambda: quadrature("gaussian(ndim=2)", 4), ValueError, "expected one axis"),

@@ -10,12 +10,9 @@ import rfrope
 from rfrope import axial, golden_gate, mixed, mrope
 from rfrope.frequencies import (
     fold,
-    fold_gains,
     from_generators,
     from_wavelengths,
     isotropic,
-    nearest_commuting,
-    relative_commutator,
     xpos_scales,
 )
 
@@ -60,13 +57,9 @@ ROWS = [
     (lambda: from_generators(np.zeros((3, 3))), ValueError, "generators has shape (3, 3); expected (k, d, d), or (d"),
     (lambda: from_generators(np.eye(2)), ValueError, "generators holds a matrix that is not skew-symmetric"),
     (lambda: from_generators(SKEW), ValueError, "generators 0 and 1 do not commute: their relative commutator is 0."),
-    (lambda: relative_commutator(np.eye(2)), ValueError, "not skew-symmetric"),
-    (lambda: nearest_commuting(np.zeros((2, 3, 3))), ValueError, "generators has shape (2, 3, 3)"),
     (lambda: fold(np.ones((5, 2)), UNIT), ValueError, "weight has shape (5, 2), but basis (4, 4); expected d = 4"),
     (lambda: fold(FOUR, np.stack([UNIT] * 2)), ValueError, "expected d = 4 rows a head"),
     (lambda: fold(FOUR, 2.0 * UNIT), ValueError, "basis is not orthogonal"),
     (lambda: fold(FOUR, np.ones(4)), ValueError, "basis has shape (4,)"),
     (lambda: fold(FOUR.astype(int), UNIT), TypeError, ("weight has shape", "int64")),
-    (lambda: fold_gains(np.ones(3), UNIT), ValueError, "gains has shape (3,) and basis (4, 4)"),
-    (lambda: fold_gains(np.full(4, np.nan), UNIT), ValueError, "gains holds NaN or infinity"),
 ]

@@ -1,4 +1,4 @@
-"""Heads: queries, keys and weights that do not fit, offsets that cannot be, biases that are none."""
+"""Heads: queries, keys and weights that do not fit, offsets that cannot be."""
 
 from __future__ import annotations
 
@@ -199,16 +199,4 @@ ROWS = [
     ),
     (lambda: heads.shifted_mean_kernel(1, [1.0, 2.0], [0.0] * 3), ValueError, "shift and the phases from"),
     (lambda: heads.recentred_kernel(LAGS[:2], LAGS, "gaussian"), ValueError, "lags and offset do not"),
-    # biases
-    (lambda: heads.lag_bias(LAGS, 1.0, shape=2.5), ValueError, "shape is 2.5; expected positive numbers up to 2"),
-    (lambda: heads.lag_bias(LAGS, 1.0, shape=0.0, form="log"), ValueError, "shape is 0.0; expected positive numbers"),
-    (lambda: heads.lag_bias(LAGS, np.ones(4)), ValueError, "do not broadcast"),
-    (lambda: heads.t5_bias(LAGS, np.ones(8)), TypeError, ("lags float64; expected real floating numbers", "integers")),
-    (lambda: heads.t5_bias(AT, np.ones(1)), ValueError, "table has 1 buckets and max_distance is 128"),
-    (lambda: heads.t5_bias(AT, np.ones(7), bidirectional=True), ValueError, "an even number of at least 4"),
-    (lambda: heads.t5_bias(AT, np.ones(8), max_distance=8), ValueError, "and a larger distance"),
-    (lambda: heads.fire_bias(AT, AT, abs, c=0.0, threshold=1.0), ValueError, "c is 0.0; expected a positive"),
-    (lambda: heads.fire_bias(AT, AT, abs, c=1.0, threshold=np.ones(3)), ValueError, "threshold has shape (3,)"),
-    (lambda: heads.fire_bias(AT, 3.0, abs, c=1.0, threshold=1.0), ValueError, "k_positions has shape ()"),
-    (lambda: heads.fire_bias(AT, [0.0, -1.0], abs, c=1.0, threshold=1.0), ValueError, "k_positions holds negative"),
 ]

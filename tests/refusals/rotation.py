@@ -1,4 +1,4 @@
-"""Rotation: features, positions, Ropes, keys that move, and blocks of few bits."""
+"""Rotation: features, positions, Ropes, and keys that move."""
 
 from __future__ import annotations
 
@@ -10,22 +10,18 @@ from rfrope import Rope, rotation
 from rfrope.rotation import (
     Provenance,
     cumulative_phases,
-    dequantise,
     graph_positions,
     grid_positions,
     mrope_positions,
     packed_positions,
-    quantise,
     relocate,
-    relocate_quantised,
-    relocation_bound,
     rerotate,
     rotate_polar,
     shift_matrix,
 )
 
 X, P, W = np.ones((3, 8)), np.arange(3), np.asarray([1.0, 0.5])
-RATES, KEYS, BYTES, LADDER = np.ones((2, 9, 3)), np.ones((4, 16)), np.full((3, 68), 60, np.uint8), rfrope.geometric(8)
+RATES, KEYS, LADDER = np.ones((2, 9, 3)), np.ones((4, 16)), rfrope.geometric(8)
 ROPE, POLAR = Rope(LADDER), Rope(LADDER, polar=True)
 MROPE, UNPAIRED = rfrope.mrope(LADDER, (4, 2, 2)), Rope(LADDER, pairing=None)
 SQUARE = np.array([[0.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0]])
@@ -49,8 +45,6 @@ def convert(*arguments, **options):
     return rfrope.convert_pairing(X, *arguments, **options)
 
 
-def moved(rope, **options):
-    return relocate_quantised(BYTES, 0, 1, rope, "q8_0", **options)
 
 
 def rope(**fields):
@@ -192,19 +186,6 @@ ROWS = [
     (lambda: relocate(np.ones((4, 18)), range(4), range(4), POLAR), ValueError, "16 polar features: rope has 8"),
     (lambda: relocate(np.ones((4, 18)), 0, 1, rope(head_dim=20)), ValueError, "k has 18 features, but head_dim is 20"),
     (lambda: relocate(KEYS, 0, np.ones(4, complex), ROPE), TypeError, "new_positions has dtype complex128"),
-    # blocks of 8 and 4 bits
-    (lambda: quantise(np.ones(32), "q5_1"), ValueError, "layout is 'q5_1'; expected"),
-    (lambda: quantise(np.ones((3, 48)), "q8_0"), ValueError, ("x has shape (3, 48); expected ", " 32")),
-    (lambda: quantise(np.full(32, np.nan), "q4_0"), ValueError, "x holds NaN, or magnitudes above 524032"),
-    (lambda: dequantise(BYTES[:, :40], "q8_0"), ValueError, ("expected ", " a multiple of 34, the bytes")),
-    (lambda: dequantise(BYTES.view(np.int8), "q8_0"), TypeError, ("k has dtype int8; ", "view(numpy.uint8)")),
-    (lambda: relocation_bound("int8"), ValueError, "storage is 'int8'; expected"),
-    (lambda: moved(rfrope.geometric(33)), ValueError, ("rope turns 66 features, but k of shape ", " holds 64")),
-    (lambda: moved(Rope(rfrope.geometric(16), head_dim=96)), ValueError, "k has 64 features, but head_dim is 96"),
-    (lambda: moved(Rope(rfrope.geometric(64), polar=True)), ValueError, "rope is polar; expected"),
-    (lambda: moved(Rope(rfrope.geometric(32)), out=BYTES[:, :34].copy()), ValueError, "out has shape (3, 34)"),
-    (lambda: moved(rfrope.geometric(32), out=np.zeros((3, 68))), TypeError, "out has dtype"),
     (lambda: rerotate(KEYS, range(4), UNPAIRED, ROPE), ValueError, "rope.pairing is None"),
     (lambda: relocate(KEYS, range(4), range(4), UNPAIRED), ValueError, "rope.pairing is None"),
-    (lambda: moved(Rope(rfrope.geometric(32), pairing=None)), ValueError, "rope.pairing is None"),
 ]

@@ -29,7 +29,6 @@ WORKS = {  # functions of frequencies alone: with those of a polar Rope they do 
     "analysis.density_of_states": lambda w: analysis.density_of_states(w),
     "analysis.first_negative_lag": lambda w: analysis.first_negative_lag(w, 99),
     "analysis.fit_kernel": lambda w: analysis.fit_kernel(w, 20),
-    "analysis.fourier_two_point": lambda w: analysis.fourier_two_point(AT, AT, w, np.ones((4, 4)), np.eye(4)),
     "analysis.mean_kernel": lambda w: analysis.mean_kernel(LAGS, w),
     "analysis.scaling_effect": lambda w: analysis.scaling_effect(LAGS, w, 0.5 * OMEGA),
     "analysis.turns": lambda w: analysis.turns(w, 9),
@@ -84,10 +83,6 @@ REFUSED = {
     "heads.positional_attention": (lambda w: heads.positional_attention(w, 9), NO_OFFSET),
     "heads.positional_scores": (lambda w: heads.positional_scores(LAGS, w), NO_OFFSET),
     "heads.temperature_for_mass": (lambda w: heads.temperature_for_mass(0.9, w, context=9), NO_OFFSET),
-    "rotation.relocate_quantised": (
-        lambda w: rotation.relocate_quantised(np.zeros((6, 34), np.uint8), AT, AT, w, "q8_0"),
-        "rope is polar; expected a Rope with polar=False",
-    ),
     "models.audit": (lambda w: models.audit(OMEGA, w), POLAR_ROPE + "tables of a model"),
     "models.diff": (lambda w: models.diff(OMEGA, w), "new is polar, but scores of equal content"),
 }

@@ -67,7 +67,6 @@ def commands(folder: pathlib.Path) -> dict[str, list[str]]:
             *("--window=8", "--steps=1", "--starts=ntk", "--json"),
         ],
         "diff": [str(config), str(config), "--json"],
-        "kernels": ["gaussian", "--json"],
         "doctor": ["--json"],
     }
 
