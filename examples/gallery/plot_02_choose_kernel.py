@@ -43,8 +43,8 @@ for name, kernel in kernels.items():
     print(f"{name}: {kernel(8.0):.3f} at lag 8, {kernel(512.0):.2g} at lag 512")
 
 # %%
-# `rfrope.kernels.names` lists all of them, and `rfrope.kernels.parse` reads such a text. Products and mixtures of kernels
-# are kernels too.
+# `rfrope.kernels.names` lists all of them, and `rfrope.kernels.parse` reads such a text. Products and mixtures of
+# kernels are kernels too.
 
 short, long = rfrope.kernel("gaussian", scale=8.0), rfrope.kernel("matern", nu=1.5, scale=256.0)
 print(rfrope.kernels.mixture([0.5, 0.5], [short, long]))

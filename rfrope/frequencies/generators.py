@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -81,7 +80,7 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
     close = _ROUNDED if array.resolution(generators) < 1e-12 else _SINGLE
     if not array.is_traced(given):
         _check_commuting(numbers_on_host(given, "generators"), close)
-    placed = _find_basis(given, lambda stack: _common_basis(stack, close), xp)
+    placed = _find_basis(given, close, xp)
     even, odd = _columns(placed, xp)
     vectors = xp.stack([xp.sum(odd * xp.matmul(given[a, ...], even), axis=0) for a in range(given.shape[0])], axis=-1)
     basis = xp.concat([even, odd], axis=1) if pairing == "half" else placed
@@ -164,23 +163,23 @@ def _columns(basis: Array, xp: Any) -> tuple[Array, Array]:
     return pairs[..., 0], pairs[..., 1]
 
 
-def _find_basis(given: Array, find: Callable[[np.ndarray], np.ndarray], xp: Any) -> Array:
-    """Return the basis that a function of host arrays finds, without derivatives."""
+def _find_basis(given: Array, close: float, xp: Any) -> Array:
+    """Return the common basis, found on the host, without derivatives."""
     shape = given.shape
 
     def find_rows(rows: np.ndarray) -> np.ndarray:
-        bases = [find(one) for one in np.reshape(rows, (-1, *shape)).astype(np.float64)]
+        bases = [_common_basis(one, close) for one in np.reshape(rows, (-1, *shape)).astype(np.float64)]
         return np.reshape(np.stack(bases), (*rows.shape[:-1], -1))
 
     if not array.is_traced(given):
-        host = find(numbers_on_host(given, "generators").astype(np.float64))
+        host = _common_basis(numbers_on_host(given, "generators").astype(np.float64), close)
         return array.from_host(host, xp, device=array.device(given), dtype=given.dtype)
     still = xp.reshape(array.library(given).bits(given), (-1,))
     found = array.map_on_host(find_rows, still, xp, "generators", last_axis=shape[-1] ** 2)
     return xp.reshape(found, shape[1:])
 
 
-def _common_basis(stack: np.ndarray, close: float = _ROUNDED) -> np.ndarray:
+def _common_basis(stack: np.ndarray, close: float) -> np.ndarray:
     """Orthogonal basis whose neighbouring columns span the planes that all matrices turn.
 
     In a basis where the mixed matrix is tridiagonal it takes even columns to odd ones by a bidiagonal matrix, whose
@@ -201,17 +200,17 @@ def _common_basis(stack: np.ndarray, close: float = _ROUNDED) -> np.ndarray:
 # -- what is allowed in ------------------------------------------------------------------------------------------------
 
 
-def _read(generators: Any, on_host: bool = True) -> tuple[Array, int, Any]:
+def _read(generators: Any) -> tuple[Array, int, Any]:
     """Generators (k, d, d) in the widest float, the number of axes of positions' form, and their namespace.
 
-    They are looked at where that costs nothing, or where they come to the host anyway.
+    Their values are checked where they can be read: they come to the host anyway.
     """
     xp, device = array.shared(generators=generators)
     given = read_numbers("generators", generators, xp, device)
     shape = tuple(given.shape)
     if len(shape) not in (2, 3) or shape[-1] != shape[-2] or shape[-1] % 2 or 0 in shape:
         raise ValueError(f"generators has shape {shape}; expected (k, d, d), or (d, d), with an even d")
-    if array.has_host_values(given) or (on_host and not array.is_traced(given)):
+    if not array.is_traced(given):
         host = numbers_on_host(given, "generators")
         if np.any(np.abs(host + np.swapaxes(host, -1, -2)) > _ROUNDED * np.max(np.abs(host))):
             raise ValueError("generators holds a matrix that is not skew-symmetric; expected G^T = -G")
@@ -227,8 +226,8 @@ def _check_commuting(stack: np.ndarray, close: float) -> None:
             if np.any(np.abs(commutator) > close * len(first)):
                 part = np.linalg.norm(commutator) / (np.linalg.norm(first) * np.linalg.norm(second))
                 raise ValueError(
-                    f"generators {b} and {a} do not commute: their relative commutator, from 0 to 1, is {part:.2g}; "
-                    "expected matrices that do"
+                    f"generators {b} and {a} do not commute: their relative commutator is {part:.2g}; expected "
+                    "matrices that do, for which it is 0"
                 )
 
 

@@ -45,8 +45,6 @@ def convert(*arguments, **options):
     return rfrope.convert_pairing(X, *arguments, **options)
 
 
-
-
 def rope(**fields):
     return Rope(**{"frequencies": LADDER} | fields)
 
