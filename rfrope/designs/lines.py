@@ -1,4 +1,4 @@
-"""Laws whose phases are sums of functions of one uniform each: means over cells of that uniform, by quadrature."""
+"""Laws whose axes are functions of a uniform of their own: means over cells of that uniform, by quadrature."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 from rfrope._core import capacity
 from rfrope.designs.weighted import NODES, place_nodes
 from rfrope.kernels import Kernel
-from rfrope.kernels.base import Product
 
 TAIL_PANELS = 40  # intervals that halve towards an end
 _MOST_NODES = 2**22  # nodes of an integral over the law
@@ -23,10 +22,8 @@ def refusal(design: str, kernel: Kernel) -> ValueError:
     """Return an error that says which designs have exact covariances for which laws."""
     return ValueError(
         f"design is {design!r}, whose pairs of blocks have no exact covariance for {kernel!r}; expected 'iid', "
-        "'antithetic', 'stratified' or 'shifted' where each axis is a function of a uniform of its own, 'sobol' where "
-        "each uniform adds a term to a frequency (none is a radius of several, or picks a component), 'halton' where "
-        "one uniform makes a frequency, 'orthogonal' where the law of radii is known, or frequencies, which are dealt "
-        "to the blocks at random; estimate_scores measures the others"
+        "'antithetic', 'stratified' or 'shifted' where each axis is a function of a uniform of its own, or "
+        "frequencies, which are dealt to the blocks at random; estimate_scores measures the others"
     )
 
 
@@ -56,24 +53,6 @@ class Line(NamedTuple):
         size = [self.frequencies(p % 1.0, half=half) for p in (place, place + step)]
         apart, together = (np.exp(1j * along[:, None] * (size[1] + sign * size[0])) @ weight for sign in (-1.0, 1.0))
         return apart, together
-
-    def waves(self, along: np.ndarray, cells: int, panels: int, *, half: bool) -> np.ndarray:
-        """Return means ``(L, cells)`` of ``exp(i a) - 1`` in equally likely cells, with `panels` intervals in each.
-
-        In the first and last cell, intervals halve towards the ends; what lies beyond the last is neglected.
-        """
-        grades = np.append(0.0, 0.5 ** np.arange(TAIL_PANELS, -1.0, -1.0)) / cells
-        capacity.check(64.0 * (cells + 2 * len(grades)) * panels * NODES.size, f"{cells} cells", "the number of blocks")
-        edge = np.interp(
-            np.arange(panels, panels * (len(grades) - 1) + 1) / panels, np.arange(float(len(grades))), grades
-        )
-        inside = np.arange(panels, (cells - 1) * panels + 1) / (cells * panels)
-        ends = np.unique(np.concatenate([edge, inside, 1.0 - edge]))
-        place, weight = place_nodes(ends)
-        cell = np.minimum((place * cells).astype(np.int64), cells - 1)
-        size = self.frequencies(place, half=half)
-        first = np.searchsorted(cell, np.arange(cells))
-        return np.stack([np.add.reduceat(weight * cells * np.expm1(1j * x * size), first) for x in along])
 
     def frequencies(self, p: np.ndarray, *, half: bool) -> np.ndarray:
         """Return quantiles of the magnitude, or of the frequency itself."""
@@ -157,26 +136,13 @@ class Line(NamedTuple):
         return float((near + last / cells) ** 2 @ weight + tail)
 
 
-def find_lines(kernel: Kernel, design: str, most_axes: int | None = None) -> list[Line]:
+def find_lines(kernel: Kernel, design: str) -> list[Line]:
     """Return the axes of a law if each component is a function of its own column, in the order of the columns."""
-    if not _has_lines(kernel) or (most_axes is not None and kernel.ndim > most_axes):
-        raise refusal(design, kernel)
-    return [Line(kernel, axis) for axis in range(kernel.ndim)]
-
-
-def _has_lines(kernel: Kernel) -> bool:
     law = kernel.stated_law()
     apart = kernel.ndim == 1 or (law is not None and law.radius is None)
-    return kernel.n_columns == kernel.ndim and all(kernel.signed_columns) and apart
-
-
-def find_columns(kernel: Kernel, design: str) -> list[tuple[Line, int]]:
-    """Return the columns of a law whose frequencies sum functions of one column each, with the axis of each column."""
-    if _has_lines(kernel):
-        return [(Line(kernel, axis), axis) for axis in range(kernel.ndim)]
-    if not isinstance(kernel, Product) or not all(map(_has_lines, kernel.factors)):
+    if kernel.n_columns != kernel.ndim or not all(kernel.signed_columns) or not apart:
         raise refusal(design, kernel)
-    return [(Line(factor, axis), axis) for factor in kernel.factors for axis in range(factor.ndim)]
+    return [Line(kernel, axis) for axis in range(kernel.ndim)]
 
 
 def cosine_fall(phase: np.ndarray) -> np.ndarray:

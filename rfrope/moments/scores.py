@@ -205,8 +205,7 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
         D, at least 2.
     design : str
         "iid", with covariance 0; "antithetic"; "stratified" and "shifted" if each axis is a function of its own
-        uniform; "sobol" if each uniform adds a term to a frequency, as in these and in products of them; "halton" if
-        one uniform makes a frequency; "orthogonal" if the law of radii is known. "auto" is one of these.
+        uniform. `estimate_scores` measures the others.
 
     Returns
     -------

@@ -14,24 +14,16 @@ from rfrope import kernels
 from rfrope.designs.covariances import pair_covariances
 
 SETS = 20_000
-FIVE = ("stratified", "shifted", "sobol", "halton", "antithetic")
+THREE = ("stratified", "shifted", "antithetic")
 CASES = [
-    *((design, "gaussian(scale=32)", 16) for design in FIVE),
-    *((design, "exponential(scale=48)", 12) for design in FIVE[:4]),
-    *((design, "periodic(period=96, scale=0.7)", 12) for design in FIVE[:4]),
-    *((design, "log_uniform(low=0.05, high=0.5)", 7) for design in FIVE[:4]),
+    *((design, "gaussian(scale=32)", 16) for design in THREE),
+    *((design, "exponential(scale=48)", 12) for design in THREE[:2]),
+    *((design, "periodic(period=96, scale=0.7)", 12) for design in THREE[:2]),
+    *((design, "log_uniform(low=0.05, high=0.5)", 7) for design in THREE[:2]),
     ("stratified", "matern(nu=1.5, scale=16)", 2),
-    *((design, "gaussian(scale=(8, 20), ndim=2)", n) for design, n in zip(FIVE[:3], (8, 8, 12), strict=True)),
-    *((design, "sinc(bandwidth=(0.1, 0.2, 0.3), ndim=3)", 5) for design in FIVE[:3]),
-    ("sobol", "gaussian(scale=32) * log_uniform(low=0.05, high=0.5)", 8),
+    *((design, "gaussian(scale=(8, 20), ndim=2)", n) for design, n in zip(THREE[:2], (8, 8), strict=True)),
+    *((design, "sinc(bandwidth=(0.1, 0.2, 0.3), ndim=3)", 5) for design in THREE[:2]),
     ("antithetic", "power_exponential(exponent=1.5, scale=32)", 7),
-    *(("orthogonal", f"gaussian(scale=9, ndim={k})", 2 * k + 1) for k in (2, 3, 4)),
-    *(("orthogonal", f"shell(radius=0.2, ndim={k})", 2 * k + 1) for k in (2, 3, 4)),
-    *(("orthogonal", f"matern(nu=1.5, scale=9, ndim={k})", 6) for k in (2, 3)),
-    *(("orthogonal", f"ball(bandwidth=0.3, ndim={k})", 6) for k in (2, 3)),
-    ("orthogonal", "exponential(scale=(9, 14), ndim=2)", 4),
-    ("orthogonal", "rational_quadratic(alpha=1.5, scale=9, ndim=3)", 6),
-    ("orthogonal", "cauchy(scale=9, ndim=2)", 4),
 ]
 Z = float(stats.norm.isf(1e-6 / 2 / (3 * 4 * len(CASES))))
 
@@ -78,9 +70,7 @@ MUTATIONS = {  # no covariance at all is as far off as twice as much, and one of
 
 
 MUTATED = [
-    *((design, "gaussian(scale=32)", 16, name) for design in FIVE for name in MUTATIONS),
-    *(("sobol", "gaussian(scale=(8, 20), ndim=2)", 16, name) for name in MUTATIONS),
-    ("orthogonal", "shell(radius=0.2, ndim=2)", 5, "factor 2"),
+    *((design, "gaussian(scale=32)", 16, name) for design in THREE for name in MUTATIONS),
 ]
 ALIKE = [(design, "gaussian(scale=32)", 16, "all pairs alike") for design in ("stratified", "shifted")]  # they are
 
@@ -113,7 +103,7 @@ def test_the_lattice_comes_back():
     assert abs(stratified) < 0.02 * variance
 
 
-@pytest.mark.parametrize("design", FIVE)
+@pytest.mark.parametrize("design", THREE)
 @pytest.mark.parametrize("text", ["gaussian(scale=32)", "exponential(scale=48)", "sinc(bandwidth=0.1)", "constant()"])
 def test_covariances_are_finite_and_vanish_at_lag_0(design, text):
     pairs = pair_covariances(kernels.parse(text), design, 8, np.array([[0.0], [1e-9], [1e-3], [1.0]]))
@@ -121,27 +111,21 @@ def test_covariances_are_finite_and_vanish_at_lag_0(design, text):
     assert np.all(pairs.cosine[0] == 0.0)
 
 
-@pytest.mark.parametrize(
-    ("design", "text", "sizes", "within"),
-    [
-        *((design, "gaussian", (1e-2, 1e-5), (2e-3, 1e-9)) for design in ("stratified", "sobol", "halton")),
-        ("sobol", "gaussian(ndim=2)", (1e-1, 3e-3), (2e-2, 1e-5)),
-    ],
-)
-def test_digits_near_lag_0(design, text, sizes, within):
+def test_digits_near_lag_0():
     """The covariance is of the fourth order of a small lag for a smooth law, and keeps its digits."""
-    law = kernels.parse(text)
-    lag = np.array([[1.0, 0.5]])[:, : law.ndim]
-    one, other = (pair_covariances(law, design, 8, x * lag).cosine / x**4 for x in sizes)
-    np.testing.assert_allclose(one, other, *within)
+    one, other = (
+        pair_covariances(kernels.parse("gaussian"), "stratified", 8, np.array([[x]])).cosine / x**4
+        for x in (1e-2, 1e-5)
+    )
+    np.testing.assert_allclose(one, other, 2e-3, 1e-9)
 
 
 def test_one_block_has_no_pairs():
-    for design, n in (*((design, 1) for design in FIVE), ("iid", 9)):
+    for design, n in (*((design, 1) for design in THREE), ("iid", 9)):
         assert pair_covariances(kernels.parse("gaussian"), design, n, np.ones((1, 1))) is None
 
 
 def test_pairs_that_would_hold_too_much_are_refused(monkeypatch):
     monkeypatch.setenv("RFROPE_MAX_BYTES", "1e9")
     with pytest.raises(ValueError, match=r"pairs of 8192 blocks .* lower the number of blocks"):
-        pair_covariances(kernels.parse("gaussian"), "halton", 2**13, np.ones((1, 1)))
+        pair_covariances(kernels.parse("gaussian"), "antithetic", 2**13, np.ones((1, 1)))

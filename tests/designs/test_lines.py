@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rfrope import kernels
-from rfrope.designs.lines import Line, find_columns
+from rfrope.designs.lines import Line
 
 LAGS = np.array([[3.0, 40.0], [-11.0, 0.5], [0.0, 7.0]])
 PAIRS = {  # a law of two axes, and that of its second axis alone
@@ -45,12 +45,3 @@ def test_the_variance_of_a_lattice_of_a_heavy_tail(lag, cells):
     values = np.mean(1.0 - np.cos(lag * line.magnitudes(places)), axis=0)
     wanted = np.mean((values - line.fall(np.array([[lag]]))) ** 2)
     assert line.lattice_variance(np.array([[lag]]), cells)[0] == pytest.approx(wanted, rel=5e-4)
-
-
-def test_columns_go_to_the_axes_of_their_factors():
-    kernel = kernels.parse("gaussian(scale=(8, 20), ndim=2) * sinc(bandwidth=(0.1, 0.7), ndim=2)")
-    cube, found = np.random.default_rng(0).random((7, 4)), np.zeros((7, 2))
-    for column, (line, axis) in enumerate(find_columns(kernel, "sobol")):
-        assert line.axis == axis
-        found[:, axis] += line.frequencies(cube[:, column], half=False)
-    np.testing.assert_allclose(found, kernel.transport(cube), rtol=1e-12)

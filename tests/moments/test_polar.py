@@ -71,11 +71,9 @@ def test_the_error_of_one_draw_is_that_of_the_formula(text, blocks, biased):
 
 
 DESIGNS = [
-    *((design, G) for design in ("stratified", "shifted", "sobol", "halton", "antithetic", "auto")),
+    *((design, G) for design in ("stratified", "shifted", "antithetic", "auto")),
     ("stratified", "matern(nu=1.5, scale=16)"),
     ("stratified", "gaussian(scale=9, ndim=2)"),
-    ("orthogonal", "gaussian(scale=9, ndim=2)"),
-    ("orthogonal", "exponential(scale=9, ndim=3)"),
 ]
 TRIALS = 20_000
 Z = float(stats.norm.isf(1e-6 / 2 / (2 * 2 * 8 * len(DESIGNS))))
@@ -99,7 +97,7 @@ def test_the_variance_of_a_design_is_that_of_many_sets(design, text):
 
 
 @pytest.mark.parametrize("changed", [{"design": "iid"}, {"shift": None}], ids=str)
-@pytest.mark.parametrize("design", ["stratified", "sobol", "antithetic"])
+@pytest.mark.parametrize("design", ["stratified", "antithetic"])
 def test_a_variance_without_covariances_of_pairs_or_without_the_bias_is_seen(design, changed):
     assert largest_z(design, G, lambda *given, **options: polar_variance(*given, **options | changed)) > Z
 
@@ -195,7 +193,7 @@ def test_effective_blocks_by_hand():
     np.testing.assert_allclose(polar_error(q, k, 32.0, G), wanted, rtol=1e-12)
 
 
-@pytest.mark.parametrize("design", ["stratified", "sobol", "antithetic", "halton"])
+@pytest.mark.parametrize("design", ["stratified", "antithetic"])
 def test_designs_broadcast(design):
     (q, k, shift), lags = contents(5, 6), np.linspace(-9.0, 9.0, 7)
     table = polar_variance(q[:, None], k[:, None], lags, "gaussian(scale=4)", shift=shift, design=design)
