@@ -17,7 +17,7 @@ TUNE += " {model}/3.txt {model}/4.txt {model}/5.txt"
 ROWS = [
     ("nonsense", 2, "usage: rfrope"),
     ("doctor cupy", 2, "usage: rfrope"),
-    ("kernels matern gausian", 2, "unknown kernel 'gausian'; did you mean 'gaussian'? Expected one of 'gaussian', "),
+    ("validate gausian", 2, "unknown kernel 'gausian'; did you mean 'gaussian'? Expected one of 'gaussian', "),
     # validate
     ("validate 'gaussian; cauchy'", 2, "cannot read kernel"),
     ("validate gaussian --trials 3", 2, "--trials is 3; expected a whole number from 4"),
