@@ -12,6 +12,7 @@ from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
+from rfrope.scaling import schemes
 
 _ORIGINAL = "original_max_position_embeddings"
 _LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, _ORIGINAL: 8192}
@@ -82,7 +83,7 @@ def _read_yarn(config: ConfigRope, base: np.ndarray, scaling: Mapping[str, Any],
         ignored = formulas.find_ignored(scaling, {"factor": factor})
     attention = scaling.get("attention_factor")
     if attention is None:
-        attention = formulas.scale_yarn(factor)
+        attention = schemes.sharpen_yarn(factor)
         ignored += tuple(name for name in ("mscale", "mscale_all_dim") if scaling.get(name) is not None)
     made = formulas.yarn(base, scaling, factor, original, float(attention), theta=theta)
     return replace(made, ignored_keys=ignored)

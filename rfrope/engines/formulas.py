@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from rfrope._core.arguments import show
 from rfrope.engines.record import ConfigRope, EngineRope
-from rfrope.scaling import schemes
+from rfrope.scaling import registry, schemes
 
 _RAMP = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # of YaRN, with what counts without them
 
@@ -50,16 +49,6 @@ def divide_ladder(base: np.ndarray, factors: Any) -> np.ndarray:
     return np.asarray(base / divisors)
 
 
-def scale_yarn(factor: float, coefficient: float = 1.0) -> float:
-    """Return YaRN's attention factor (Peng et al. 2023), with its logarithm times a coefficient."""
-    return 1.0 if factor <= 1.0 else 0.1 * coefficient * math.log(factor) + 1.0
-
-
-def divide_scales(factor: float, mscale: float, mscale_all_dim: float) -> float:
-    """Return the ratio of two such factors, as in DeepSeek's configs."""
-    return scale_yarn(factor, mscale) / scale_yarn(factor, mscale_all_dim)
-
-
 def yarn(
     base: np.ndarray,
     values: Mapping[str, Any],
@@ -80,8 +69,8 @@ def yarn(
 
 def proportional(config: ConfigRope, part: float, theta: float | None = None) -> np.ndarray:
     """Return the ladder of a whole head with only the first part rotated, as in Gemma 4."""
-    whole = config.ladder(base=theta)
-    return np.where(np.arange(whole.size) < int(part * 2 * whole.size) // 2, whole, 0.0)
+    made = schemes.proportional(config.ladder(base=theta), partial_rotary_factor=part)
+    return np.asarray(made.frequencies)
 
 
 def llama3(base: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
@@ -92,15 +81,13 @@ def llama3(base: np.ndarray, values: Mapping[str, Any]) -> np.ndarray:
 
 def ntk(config: ConfigRope, factor: float, part: float = 1.0, theta: float | None = None) -> np.ndarray:
     """Return the ladder of the base that stretches the slowest wavelength by a factor."""
-    width = 2 * config.ladder(part).size
     base = config.values["rope_theta"] if theta is None else theta
-    return config.ladder(part, base * float(factor) ** (width / (width - 2)))
+    return registry.slow_ladder(2 * config.ladder(part).size, base, float(factor))
 
 
 def scale_longrope(config: ConfigRope, original: float) -> float:
     """Return longrope's attention factor from the ratio of the contexts, ignoring ``factor``."""
-    ratio = config.context / original
-    return 1.0 if ratio <= 1.0 else math.sqrt(1.0 + math.log(ratio) / math.log(original))
+    return schemes.sharpen_longrope(config.context / original, original)
 
 
 def longrope(

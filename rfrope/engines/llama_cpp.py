@@ -11,6 +11,7 @@ from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
 from rfrope.engines.formulas import UnknownError
 from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
+from rfrope.scaling import schemes
 
 _LLAMAS = ("llama", "mistral", "mixtral")  # the converter reorders their weights
 _REORDERED = "pairing interleaved, and the converter reorders the weights of queries and keys for it"
@@ -38,7 +39,7 @@ def _read(config: ConfigRope) -> EngineRope:
 
 def _read_yarn(config: ConfigRope, base: np.ndarray, note: str) -> EngineRope:
     values, factor = config.values, config.values["factor"]
-    scale = formulas.scale_yarn(factor)
+    scale = schemes.sharpen_yarn(factor)
     made = formulas.yarn(base, values, factor, values["original_max_position_embeddings"], scale, ())
     ignored = made.ignored_keys
     if config.rope.attention_factor != scale and "attention_factor" not in ignored:

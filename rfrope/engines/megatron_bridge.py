@@ -5,6 +5,7 @@ from __future__ import annotations
 from rfrope.engines import formulas
 from rfrope.engines.formulas import UnknownError
 from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading
+from rfrope.scaling import schemes
 
 _ORIGINAL = "original_max_position_embeddings"
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, _ORIGINAL: 8192}  # constants of Megatron-Core
@@ -37,9 +38,9 @@ def _read_yarn(config: ConfigRope) -> EngineRope:
     factor, *_ = (formulas.require_key(values, key) for key in ("factor", "beta_fast", "beta_slow"))
     mscale, everywhere = values.get("mscale"), values.get("mscale_all_dim")
     if mscale is None or everywhere is None:
-        attention = formulas.scale_yarn(factor)
+        attention = schemes.sharpen_yarn(factor)
     else:
-        attention = formulas.divide_scales(factor, mscale, everywhere)
+        attention = schemes.sharpen_yarn(factor, mscale, everywhere)
     values["truncate"] = bool(values.get("truncate"))
     return formulas.yarn(config.ladder(), values, factor, values[_ORIGINAL], attention)
 

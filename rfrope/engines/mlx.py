@@ -13,7 +13,7 @@ from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
-from rfrope.scaling.schemes import stretch
+from rfrope.scaling import schemes
 
 # the base of a class where a config has none; None where it must have one
 _BASES = {"llama": 1e4, "mistral": 1e4, "mixtral": 1e6, "phi3": 1e4, "qwen2": 1e6, "qwen3": None, "qwen3_moe": None}
@@ -167,7 +167,7 @@ def _read_scaling(config: ConfigRope, theta: float, scaling: Mapping[str, Any]) 
             return EngineRope(formulas.llama3(base, {"original_max_position_embeddings": 8192, **scaling}))
         case "yarn":
             factor = formulas.require_key(scaling, "factor")
-            attention = formulas.divide_scales(factor, scaling.get("mscale", 1), scaling.get("mscale_all_dim", 0))
+            attention = schemes.sharpen_yarn(factor, scaling.get("mscale", 1), scaling.get("mscale_all_dim", 0))
             original = scaling.get("original_max_position_embeddings", 4096)
             return formulas.yarn(base, scaling, factor, original, attention, ("beta_fast", "beta_slow"), theta)
         case "longrope":
@@ -175,7 +175,7 @@ def _read_scaling(config: ConfigRope, theta: float, scaling: Mapping[str, Any]) 
             return _read_longrope(config, base, scaling, original)
         case "dynamic":
             factor = formulas.require_key(scaling, "factor")
-            slower = formulas.ntk(config, stretch(factor, config.seq_len, config.context), theta=theta)
+            slower = formulas.ntk(config, schemes.stretch(factor, config.seq_len, config.context), theta=theta)
             length = "recomputed at every step beyond the context; keys in a cache keep their old frequencies"
             return EngineRope(slower, length=length, ignored_keys=formulas.find_ignored(scaling, {"alpha": None}))
         case "proportional":

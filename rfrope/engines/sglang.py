@@ -10,6 +10,7 @@ from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
 from rfrope.engines.formulas import UnknownError
 from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading
+from rfrope.scaling import schemes
 
 _LAYERED = ("gemma3_text", "gemma3n_text", "gemma4_text", "llama4_text")
 _PARTIAL = ("phi3",)  # runs in the Llama class, which reads the part beside the dict; the others do not read it
@@ -44,10 +45,10 @@ def _read_scheme(config: ConfigRope) -> EngineRope:
         case "llama3":
             return EngineRope(formulas.llama3(base, values))
         case "yarn":
-            attention = formulas.scale_yarn(factor)
+            attention = schemes.sharpen_yarn(factor)
             mscale, everywhere = values.get("mscale"), values.get("mscale_all_dim")
             if mscale is not None and everywhere is not None:
-                attention = formulas.divide_scales(factor, mscale, everywhere)
+                attention = schemes.sharpen_yarn(factor, mscale, everywhere)
             return formulas.yarn(base, values, factor, values["original_max_position_embeddings"], attention)
         case "longrope":
             original = values["original_max_position_embeddings"]

@@ -12,6 +12,7 @@ from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, Engine, EngineRope, ExportRequest, Reading
+from rfrope.scaling import schemes
 
 _YARN_ALONE = ("qwen2", "qwen3")  # model types whose classes know no other scheme
 
@@ -43,7 +44,7 @@ def _read_scaling(config: ConfigRope, base: np.ndarray, scaling: Mapping[str, An
             return EngineRope(formulas.llama3(base, {**config.values, **usual}))
         case "yarn":
             factor = float(scaling.get("factor", 1.0))
-            attention = formulas.divide_scales(factor, scaling.get("mscale", 1.0), scaling.get("mscale_all_dim", 0.0))
+            attention = schemes.sharpen_yarn(factor, scaling.get("mscale", 1.0), scaling.get("mscale_all_dim", 0.0))
             return formulas.yarn(base, config.values, factor, original, attention, ("beta_fast", "beta_slow"))
         case "longrope":
             condition = f"an engine whose max_seq_len is above {original} or unset"

@@ -11,6 +11,7 @@ from rfrope._core.arguments import show
 from rfrope.engines import formats, formulas
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, Engine, EngineRope, Format, Reading
+from rfrope.scaling import schemes
 
 _LAYERED = ("gemma4_text", "gemma3n_text", "modernbert", "llama4_text", "deepseek_v4")
 _INTERLEAVED = {"cohere2": "", "llama4_text": "pairing half, and rows of the weights are reordered for it"}
@@ -85,7 +86,7 @@ def _read_yarn(config: ConfigRope, base: np.ndarray) -> EngineRope:
     values = config.values
     factor, original = formulas.require_key(values, "factor"), values["original_max_position_embeddings"]
     mscale, everywhere = (float(values.get(key) or 0.0) for key in ("mscale", "mscale_all_dim"))
-    scale = formulas.divide_scales(factor, mscale, everywhere) if mscale and everywhere else formulas.scale_yarn(factor)
+    scale = schemes.sharpen_yarn(factor, mscale, everywhere) if mscale and everywhere else schemes.sharpen_yarn(factor)
     if values.get("attention_factor") is not None:
         scale = float(values["attention_factor"])
     return replace(formulas.yarn(base, values, factor, original, scale), positions=math.ceil(original * factor))

@@ -318,8 +318,7 @@ def longrope(
         if array.has_host_values(sizes) and not bool(xp.all((sizes >= 1.0 / LARGEST) & (sizes < LARGEST))):
             raise ValueError(f"{name} holds numbers that are 0 or not finite; expected numbers other than 0")
     if attention_factor is None:
-        factor = positive("factor", factor)
-        attention_factor = 1.0 if factor <= 1.0 else math.sqrt(1 + math.log(factor) / math.log(original))
+        attention_factor = sharpen_longrope(positive("factor", factor), original)
     else:
         attention_factor = positive("attention_factor", attention_factor)
     is_long = seq_len is not None and whole("seq_len", seq_len, 1) > original
@@ -456,6 +455,17 @@ def stretch(factor: float, seq_len: int | None, max_position_embeddings: int) ->
     return factor * length / longest - (factor - 1)
 
 
+def sharpen_yarn(factor: float, mscale: float = 1.0, mscale_all_dim: float = 0.0) -> float:
+    """Return YaRN's attention factor ``m(mscale) / m(mscale_all_dim)``; see `yarn`."""
+    over, under = (1.0 + 0.1 * scale * math.log(max(factor, 1.0)) for scale in (mscale, mscale_all_dim))
+    return over / under
+
+
+def sharpen_longrope(factor: float, original: float) -> float:
+    """Return LongRoPE's attention factor for a ratio of contexts; see `longrope`."""
+    return math.sqrt(1.0 + math.log(max(factor, 1.0)) / math.log(original))
+
+
 def _read(frequencies: Any, *, sets: str = "line", **beside: Any) -> tuple[Array, ModuleType]:
     """Check frequencies, and return them in the shape they have and the widest float of their library."""
     theta = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
@@ -505,11 +515,7 @@ def _yarn_factor(
         return positive("attention_factor", attention_factor)
     both = {"mscale": mscale, "mscale_all_dim": mscale_all_dim}.items()
     given = [finite(name, value, least=0.0, most=2.0**100) for name, value in both if value is not None]
-    if factor <= 1.0:
-        return 1.0
-    if len(given) < 2 or not all(given):
-        return 0.1 * math.log(factor) + 1.0
-    return (0.1 * given[0] * math.log(factor) + 1.0) / (0.1 * given[1] * math.log(factor) + 1.0)
+    return sharpen_yarn(factor, *given) if len(given) == 2 and all(given) else sharpen_yarn(factor)
 
 
 def _find_base(theta: Array) -> float:
