@@ -25,7 +25,7 @@ from scipy import stats
 from wrong_kernels import EXAMPLES, Wrong
 
 import rfrope
-from rfrope import Kernel, data, estimate_kernel, estimate_scores, expected_score, kernels, montecarlo, score_variance
+from rfrope import Kernel, estimate_kernel, estimate_scores, expected_score, kernels, montecarlo, score_variance
 from rfrope._backends import schedules
 from rfrope._core import dispatch, sums
 from rfrope._core.sums import PowerSums
@@ -79,15 +79,6 @@ def test_estimate_kernel_shows_what_is_wrong(text, mutation, n_samples):
     assert not kernel_agrees(Wrong(kernels.parse(text), mutation), text, n_samples)
 
 
-@pytest.mark.parametrize("text", ["gaussian(scale=(3, 5), ndim=2)", "matern(nu=1.5, scale=4, ndim=3)"])
-def test_estimate_kernel_on_several_axes(text):
-    law = kernels.parse(text)
-    lags = np.random.default_rng(3).normal(size=(2, 4, law.ndim)) * 2.0
-    found = estimate_kernel(lags, law, n_samples=2**16, rng=1)
-    assert found.value.shape == found.stderr.shape == (2, 4)
-    assert agrees(z_scores(found, law.phi(lags)))
-
-
 # -- estimate_scores on real vectors -----------------------------------------------------------------------------------
 
 
@@ -109,14 +100,6 @@ def test_scores_agree_on_two_axes_and_in_both_pairings(pairing):
     lags = np.asarray([[1.0, 2.0], [-3.0, 4.0], [8.0, 0.0], [0.0, -16.0]])
     text = "matern(nu=1.5, scale=(6, 9), ndim=2)"
     assert scores_agree(text, text, q, k, lags, n_trials=2**13, pairing=pairing)
-
-
-def test_scores_show_a_missing_symmetrisation():
-    q, k = (v[:, None] for v in example_pairs())
-    for text in FEW:
-        law, lags = kernels.parse(text), -FACTORS * scale_of(text)
-        found = estimate_scores(q, k, lags, Wrong(law, "one sign"), n_trials=2**12, rng=5)
-        assert not agrees(z_scores(found.mean, expected_score(q, k, lags, law)))  # E S alone shows it
 
 
 def test_scores_show_a_scale_off_by_one_percent():
@@ -278,13 +261,6 @@ def assert_sums(sums: PowerSums, values: np.ndarray, tolerance: float) -> None:
     assert abs(sums.mean - mean) <= 4e-16 * n * largest
     for order, (got, wanted) in zip((2, 3, 4), ((sums.m2, m2), (sums.m3, m3), (sums.m4, m4)), strict=True):
         assert abs(got - wanted) <= tolerance * n * spread**order
-
-
-@pytest.mark.parametrize("first", [1, 255])
-def test_merging_chunks_far_apart(first):
-    values = np.random.default_rng(5).normal(size=256)
-    values[:first] += 1e8
-    assert_sums(merged(values, [first]), values, 1e-12)
 
 
 # -- executors ---------------------------------------------------------------------------------------------------------
@@ -613,12 +589,3 @@ def test_merging_keeps_the_spread_beside_a_large_offset(offset, cuts):
     if abs(offset) >= 1e9:  # the plain sum of squares, which central sums avoid, has lost it
         naive = float(np.mean(values**2) - np.mean(values) ** 2) * 256
         assert abs(naive / exact_moments(values)[1] - 1.0) > 1e-3
-
-
-@pytest.mark.parametrize("head", ["previous", "induction"])
-@pytest.mark.parametrize("text", EXAMPLES)
-def test_scores_of_real_tokens_agree_with_theory_at_their_own_lags(text, head):
-    heads = data.smollm2_heads()
-    queries, lags = np.asarray([117, 115, 110, 104, 98, 90, 84, 80]), np.asarray([-1, -2, -3, -7, -16, -33, -59, -64])
-    q, k = heads[f"{head}_q"][queries], heads[f"{head}_k"][queries + lags]
-    assert scores_agree(text, text, q, k, lags, n_trials=2**14)

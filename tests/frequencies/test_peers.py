@@ -1,4 +1,4 @@
-"""Other people's rotary embeddings, run live beside ours: ONNX, lucidrains' package, and models of transformers.
+"""Other people's rotary embeddings, run live beside ours: ONNX, and models of transformers.
 
 None of these libraries is in the extra "test": what is missing is skipped.
 """
@@ -60,77 +60,6 @@ def test_every_node_test_of_onnx(monkeypatch):
     assert len(seen) >= 8
     assert set().union(*seen) >= {"interleaved", "num_heads", "rotary_embedding_dim", "position_ids"}
     assert any("position_ids" not in names for names in seen)
-
-
-# -- lucidrains' rotary-embedding-torch, interleaved pairs -------------------------------------------------------------
-
-
-@pytest.fixture
-def lucid():
-    """The package, torch, and an embedding whose frequencies are float64."""
-    torch, package = needed("torch"), needed("rotary_embedding_torch")
-
-    def make(width: int, frequencies: Any, **options: Any) -> Any:
-        made = package.RotaryEmbedding(dim=width, custom_freqs=torch.tensor(frequencies), **options)
-        assert made.freqs.dtype == torch.float64
-        return made
-
-    return types.SimpleNamespace(torch=torch, package=package, make=make)
-
-
-@pytest.mark.parametrize(("base", "factor"), [(10_000, 1.0), (500_000, 8.0)])
-def test_the_language_set_of_lucidrains_is_geometric(lucid, base, factor):
-    """Also with a rescaled base, which is NTK scaling: ``base * factor ** (d / (d - 2))``."""
-    made = lucid.package.RotaryEmbedding(dim=32, theta=base, theta_rescale_factor=factor)
-    expected = rfrope.geometric(16, base=base * factor ** (32 / 30))
-    np.testing.assert_allclose(made.freqs.detach().numpy(), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("width", [16, 10])
-@pytest.mark.parametrize("offset", [0, 40])
-@pytest.mark.parametrize("factor", [1.0, 4.0])
-def test_rotations_of_lucidrains(lucid, width, offset, factor):
-    """Partial width, an offset, and interpolated positions, which is linear scaling."""
-    w = rfrope.geometric(width // 2)
-    x = lucid.torch.asarray(RNG.standard_normal((2, 3, 9, 16)))
-    made = lucid.make(width, w, interpolate_factor=factor, cache_if_possible=False)
-    expected = made.rotate_queries_or_keys(x, offset=offset).detach()
-    positions = lucid.torch.arange(offset, offset + 9)
-    got = rfrope.rotate(x, positions, lucid.torch.asarray(w / factor), pairing="interleaved")
-    # they divide float32 positions
-    np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=0, atol=1e-12 if factor == 1.0 else 1e-5)
-
-
-@pytest.mark.parametrize("dims", [(7, 4), (3, 5, 2)])
-@pytest.mark.parametrize("kind", ["lang", "pixel"])
-def test_axial_sets_of_lucidrains(lucid, dims, kind):
-    """Axes one after the other; pixel positions go from -1 to 1 on every axis."""
-    torch, one = lucid.torch, rfrope.geometric(4) if kind == "lang" else rfrope.frequencies.pixel(4)
-    made = lucid.make(8, one, freqs_for=kind)
-    table = made.get_axial_freqs(*dims).detach()
-    x = torch.asarray(RNG.standard_normal((2, *dims, 8 * len(dims))))
-    expected = lucid.package.apply_rotary_emb(table, x)
-    lines = [torch.linspace(-1, 1, n) if kind == "pixel" else torch.arange(n, dtype=torch.float64) for n in dims]
-    positions = torch.stack(torch.meshgrid(*lines, indexing="ij"), dim=-1)
-    w = rfrope.axial(*[torch.asarray(one)] * len(dims))
-    phases = rfrope.rotation.phases(positions, w)
-    np.testing.assert_allclose(phases.numpy(), table[..., 0::2].numpy(), rtol=1e-6, atol=1e-6)
-    got = rfrope.rotate(x, positions, w, pairing="interleaved")
-    np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("scale_base", [512, 20])
-def test_xpos_of_lucidrains(lucid, scale_base):
-    """Their centre is half the length of the sequence; queries and keys of one call share it."""
-    torch, w, n = lucid.torch, rfrope.geometric(8), 13
-    q, k = (torch.asarray(RNG.standard_normal((2, n, 16))) for _ in range(2))
-    made = lucid.make(16, w, use_xpos=True, xpos_scale_base=scale_base)
-    expected = [v.detach().numpy() for v in made.rotate_queries_and_keys(q, k)]
-    positions, w = torch.arange(n), torch.asarray(w)
-    scale = rfrope.frequencies.xpos_scales(positions, 8, scale_base=scale_base, centre=n // 2)
-    got = [rfrope.rotate(v, positions, w, pairing="interleaved", scale=s) for v, s in ((q, scale), (k, 1.0 / scale))]
-    for one, other in zip(got, expected, strict=True):
-        np.testing.assert_allclose(one.numpy(), other, rtol=0, atol=1e-5)
 
 
 # -- models of transformers --------------------------------------------------------------------------------------------

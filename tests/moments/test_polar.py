@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from campaign import campaign
 from conftest import library
 from scipy import stats
 from tones import Tones, enumerate_scores
@@ -68,38 +67,6 @@ def test_the_error_of_one_draw_is_that_of_the_formula(text, blocks, biased):
     error = np.sqrt(np.mean((found - mean) ** 2, axis=0)) / np.abs(mean)
     wanted = polar_error(q, k, kernel.restore_shape(lag), kernel, shift=shift)
     assert np.all(np.abs(error - wanted) < 0.1 * np.maximum(wanted, 1e-7))  # two frequencies +-w have one cosine
-
-
-DESIGNS = [
-    *((design, G) for design in ("stratified", "shifted", "antithetic", "auto")),
-    ("stratified", "matern(nu=1.5, scale=16)"),
-    ("stratified", "gaussian(scale=9, ndim=2)"),
-]
-TRIALS = 20_000
-Z = float(stats.norm.isf(1e-6 / 2 / (2 * 2 * 8 * len(DESIGNS))))
-
-
-def largest_z(design, text, variance=polar_variance):
-    """Largest abs(z) of variances of eight contents, with and without a bias, at two lags, over sets of a design."""
-    kernel, (q, k, delta), worst = kernels.parse(text), contents(8, 16), 0.0
-    for shift, lag in itertools.product((None, delta), default_lags(kernel)[[1, 3]]):
-        given = (q, k, kernel.restore_shape(lag), kernel)
-        centred = (measured(kernel, q, k, lag, shift, TRIALS, 3, design) - polar_score(*given, shift=shift)) ** 2
-        apart = np.mean(centred, axis=0) - variance(*given, shift=shift, design=design)
-        worst = max(worst, float(np.max(np.abs(apart) / np.std(centred, axis=0))) * math.sqrt(TRIALS))
-    return worst
-
-
-@campaign
-@pytest.mark.parametrize(("design", "text"), DESIGNS)
-def test_the_variance_of_a_design_is_that_of_many_sets(design, text):
-    assert largest_z(design, text) < Z
-
-
-@pytest.mark.parametrize("changed", [{"design": "iid"}, {"shift": None}], ids=str)
-@pytest.mark.parametrize("design", ["stratified", "antithetic"])
-def test_a_variance_without_covariances_of_pairs_or_without_the_bias_is_seen(design, changed):
-    assert largest_z(design, G, lambda *given, **options: polar_variance(*given, **options | changed)) > Z
 
 
 # -- one set, dealt at random ------------------------------------------------------------------------------------------
