@@ -169,7 +169,6 @@ def _resolve(
 ) -> tuple[inversion.Spectrum, float]:
     """The table of a law, its tail, and the integral of its error as seen at many more points."""
     first, budget = float(edges[1]), MEASURES[1].panels + edges.size
-    search = inversion.Search(measure, first, expected, measure.panels)
 
     def make(floor: float) -> tuple[inversion.Spectrum, float]:
         def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
@@ -180,7 +179,7 @@ def _resolve(
             pieces = resolve(law, places, level, tolerance=1e-13, budget=budget, least=_CUSP * first)
             found = inversion.Spectrum(pieces, float(places[-1]), math.inf, 0.0, 1.0)
             if endless:
-                found = inversion.continue_tail(pieces, lambda w: np.full(w.shape, 1e-290), search)
+                found = inversion.continue_tail(pieces, lambda w: np.full(w.shape, 1e-290), measure, expected)
             missed, error = _overlooked(law, found.pieces, found.start, measure, beyond=beyond)
             if not missed.size or np.array_equal(found.pieces.edges, places):  # what differs is less than `level`
                 break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ _CHECKED = 20.0  # scales over which Phi is compared closely
 _WHOLE = 2048  # whole lags at which it is compared
 _PROOF = 1e-2  # part of the tolerance: how negative a quadratic form must be to prove anything
 _ROUGH = 1e-2  # how negative it must be for a function of unknown errors
-_EXPLAINED = (1.5, 5.0)  # tolerances that an error may come to, before and after all was searched for what is negative
+_EXPLAINED = 5.0  # tolerances that an error may come to
 _TAIL = 0.1  # part of the mass of a smooth tail that the error of its shape may come to
 _TAIL_LAGS = 100.0  # over the frequency where a tail starts: lags up to which its shape may show
 _REPLACED = 5.0  # masses of an oscillating tail that it may come to, or errors by the taper
@@ -103,14 +103,12 @@ def from_function(
     if isinstance(phi, list | tuple):
         return _separable(phi, ndim, scale, tolerance)
     question = _read_question(phi, ndim, scale, tolerance, bounded=True)
-    for thorough, spectrum, negative in _search(question):
-        doubt = _refuse_negative(question, spectrum, negative, last=thorough)
-        if doubt is None:
-            kernel, doubt = _make(question, spectrum, negative, "from_function", _EXPLAINED[thorough])
-        if doubt is None:
-            return kernel
-    assert doubt is not None
-    raise doubt
+    spectrum, negative = _transform(question)
+    _refuse_negative(question, spectrum, negative)
+    kernel, doubt = _make(question, spectrum, negative, "from_function")
+    if doubt is not None:
+        raise doubt
+    return kernel
 
 
 def nearest(
@@ -155,14 +153,14 @@ def nearest(
     0.145
     """
     question = _read_question(phi, ndim, scale, tolerance, bounded=False)
-    for thorough, spectrum, negative in _search(question):
-        located = negative.mass > negative.limit
-        if located:
-            spectrum = inversion.project(spectrum, question.measure, 1.0 - max(question.lags.atom, 0.0))
-        kernel, doubt = _make(question, spectrum, negative, "nearest", _EXPLAINED[thorough])
-        is_kernel = question.witness is None or -question.witness.value <= negative.limit
-        if located or (doubt is None and is_kernel):
-            return kernel, kernel.certificate.sup_error
+    spectrum, negative = _transform(question)
+    located = negative.mass > negative.limit
+    if located:
+        spectrum = inversion.project(spectrum, question.measure, 1.0 - max(question.lags.atom, 0.0))
+    kernel, doubt = _make(question, spectrum, negative, "nearest")
+    is_kernel = question.witness is None or -question.witness.value <= negative.limit
+    if located or (doubt is None and is_kernel):
+        return kernel, kernel.certificate.sup_error
     raise doubt or UndecidedError(
         f"phi is not positive definite, by {question.witness!r}, but where its spectrum is negative was not found",
         "scale=... about the lag of its finest detail may help to find the closest kernel",
@@ -226,48 +224,35 @@ def _read_question(phi: Any, ndim: Any, scale: Any, tolerance: Any, *, bounded: 
 # -- what is negative --------------------------------------------------------------------------------------------------
 
 
-Doubt = UndecidedError | None  # what speaks against a kernel
+def _transform(question: _Question) -> tuple[Spectrum, Negative]:
+    """Return the spectrum of a function, and what is negative in it."""
+    try:
+        spectrum = inversion.transform(question.lags, question.measure)
+    except UndecidedError:
+        if question.witness is not None and -question.witness.value > question.tolerance:
+            raise _refusal(question.tolerance, question.witness) from None
+        raise
+    limit = max(question.tolerance, _FAINT * spectrum.noise)
+    return spectrum, inversion.measure_negative(spectrum, question.measure, question.lags.atom, limit)
 
 
-def _search(question: _Question) -> Iterator[tuple[bool, Spectrum, Negative]]:
-    """Spectra by a quick search and by a thorough one, which may find what the quick one does not."""
-    for thorough in (False, True):
-        try:
-            spectrum = inversion.transform(question.lags, question.measure, thorough=thorough)
-        except UndecidedError:
-            if question.witness is not None and -question.witness.value > question.tolerance:
-                raise _refusal(question.tolerance, question.witness) from None
-            if thorough:
-                raise
-            continue
-        limit = max(question.tolerance, _FAINT * spectrum.noise)
-        negative = inversion.measure_negative(spectrum, question.measure, question.lags.atom, limit)
-        yield thorough, spectrum, negative
-
-
-def _refuse_negative(question: _Question, spectrum: Spectrum, negative: Negative, *, last: bool) -> Doubt:
-    """Refuse what is negative by the spectrum and by a quadratic form, or in the end by a quadratic form alone.
-
-    What is returned is a spectrum that is negative without such a form.
-    """
-    witness = question.witness
-    if negative.mass <= negative.limit:
-        if last and witness is not None and -witness.value > negative.limit:
-            raise _refusal(negative.limit, witness)
-        return None
-    if witness is None:
+def _refuse_negative(question: _Question, spectrum: Spectrum, negative: Negative) -> None:
+    """Refuse what is negative by the spectrum, by a quadratic form, or by both."""
+    witness, located = question.witness, negative.mass > negative.limit
+    if located and witness is None:
         extents = inversion.find_extents(spectrum, question.measure)
         ndim, stretch = question.measure.ndim, negative.stretch
         witness = witnesses.search_stretch(question.phi, ndim, stretch, extents, question.level)
-    if witness is not None:
-        raise _refusal(negative.limit, witness, negative)
-    noise = question.lags.noise
-    exacter = "" if noise < _EXACT else f", and values more exact than {noise:.1g}, its errors, might decide it"
-    return UndecidedError(
-        f"phi seems not to be positive definite: {negative.where}; its negative mass is {negative.mass:.3g}, but no "
-        "quadratic form shows it",
-        f"a tolerance above that mass would accept phi{exacter}; bochner.nearest(phi) finds the closest kernel",
-    )
+    if witness is not None and (located or -witness.value > negative.limit):
+        raise _refusal(negative.limit, witness, negative if located else None)
+    if located:
+        noise = question.lags.noise
+        exacter = "" if noise < _EXACT else f", and values more exact than {noise:.1g}, its errors, might decide it"
+        raise UndecidedError(
+            f"phi seems not to be positive definite: {negative.where}; its negative mass is {negative.mass:.3g}, but "
+            "no quadratic form shows it",
+            f"a tolerance above that mass would accept phi{exacter}; bochner.nearest(phi) finds the closest kernel",
+        )
 
 
 def _refusal(limit: float, witness: Witness, negative: Negative | None = None) -> NotPositiveDefiniteError:
@@ -289,8 +274,8 @@ def _refusal(limit: float, witness: Witness, negative: Negative | None = None) -
 
 
 def _make(
-    question: _Question, spectrum: Spectrum, negative: Negative, origin: str, times: float
-) -> tuple[Tabulated, Doubt]:
+    question: _Question, spectrum: Spectrum, negative: Negative, origin: str
+) -> tuple[Tabulated, UndecidedError | None]:
     """The kernel with its certificate, and what speaks against it."""
     lags = question.lags
     mass, atom = lags.atom + spectrum.total, max(lags.atom, 0.0)
@@ -303,14 +288,16 @@ def _make(
     values = question.phi(x)
     kernel, error = compare(kernel, values, x, whole=_WHOLE)
     replaced = max(spectrum.ripple, min(spectrum.noise, _NOISY * lags.noise))
-    allowed = max(times * question.tolerance, _REPLACED * replaced)
+    allowed = max(_EXPLAINED * question.tolerance, _REPLACED * replaced)
     roughly = max(allowed, _TAIL * spectrum.tail_mass)  # the shape of the tail shows at lags of its frequencies alone
     tapered = _REPLACED * np.abs(values - lags.atom) * -np.expm1(-0.5 * (x / (lags.scale * lags.taper)) ** 2)
     explained = np.maximum(np.where(x * spectrum.start < _TAIL_LAGS, roughly, allowed), np.max(tapered))
     return kernel, _doubt(mass, roughly, error, explained, x)
 
 
-def _doubt(mass: float, allowed: float, error: np.ndarray, explained: np.ndarray, x: np.ndarray) -> Doubt:
+def _doubt(
+    mass: float, allowed: float, error: np.ndarray, explained: np.ndarray, x: np.ndarray
+) -> UndecidedError | None:
     if abs(mass - 1.0) > allowed:
         return UndecidedError(
             f"the spectrum of phi has mass {mass:.9g}; expected phi(0) = 1: phi jumps at 0, has detail too fine to be "

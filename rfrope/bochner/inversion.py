@@ -25,14 +25,13 @@ _CLOSE = np.cos(math.pi * np.arange(65) / 64.0)  # where panels are looked at fo
 _SEVERAL = 8  # points with which a stretch is integrated
 _REACH = 60  # octaves to the largest and the least frequency at most; noise and the budget end before
 _PHASE = 16.0  # lag times width of a panel of the spectrum
-_THOROUGH = 1500  # panels that a thorough search may use at least
 _MOST_STARTS = 400  # panels with which an octave is begun
 _FEWEST_STARTS = 64  # below which it is not worth while
 _SMEARED = 256.0  # width of a taper times that of a panel on which a line that is smeared by it is seen
 _COST = 2**18  # at most so many of these times the panels of the lags
 _HIDDEN = 1e-11  # part of phi, and so of the mass that may hide at low frequencies
 # signal over noise to which the spectrum is believed, where it falls steeply and elsewhere: phi to rounding, noisy phi
-_TRUSTED = ((1e3, 1e4), (10.0, 10.0))
+_TRUSTED = ((1e3, 1e4), (10.0,))
 _STEEP = 12.0  # exponent of a tail from which on it is: an error of its shape then spoils less than what is cut off
 _NOISY = 1e-12  # errors of phi from which on it is noisy
 _END = 2.0**490  # where tails end
@@ -61,12 +60,8 @@ class Spectrum:
         return self.pieces.until(self.start)
 
 
-def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectrum:
-    """Return the radial law of a resolved kernel function: its Fourier transform, or its Hankel transform.
-
-    If `thorough`, every octave of the frequency starts with as many panels as the lags could require, and the edges of
-    panels are checked too. It takes a few times as long.
-    """
+def transform(lags: Lags, measure: Measure) -> Spectrum:
+    """Return the radial law of a resolved kernel function: its Fourier transform, or its Hankel transform."""
     parts = [(low, part, measure.radial(part.pieces)) for low, part in cut_smoothly(lags, measure)]
     lows = np.array([low for low, _, _ in parts[1:]])
 
@@ -88,75 +83,49 @@ def transform(lags: Lags, measure: Measure, *, thorough: bool = False) -> Spectr
         return evaluate(w, part_noise)
 
     noisy = np.max(lags.errors * np.minimum(1.0, 2.0 * lags.pieces.halves)) > _NOISY
-    search = Search(measure, 1.0, 1.0 - lags.atom, measure.panels, _TRUSTED[int(noisy)])
-    if thorough:
-        budget = int(max(search.budget, min(_THOROUGH, 8 * _most_starts(lags))))
-        search = dataclasses.replace(search, budget=budget, thorough=lags)
-    spectrum = continue_tail(resolve_octaves(law, noise, search), noise, search)
+    whole = resolve_octaves(law, noise, measure, lags)
+    spectrum = continue_tail(whole, noise, measure, 1.0 - lags.atom, _TRUSTED[int(noisy)])
     if measure.ndim == 2:
         inner = spectrum.pieces
 
         def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
             return np.maximum(noise(centre), _FLOOR / (half * centre))
 
-        found = _build(lambda w: abel(inner, w), inner.edges, level, 8 * search.budget)
+        found = _build(lambda w: abel(inner, w), inner.edges, level, 8 * measure.panels)
         # a margin: Abel's transform adds up what is missing along a line; no law was seen to need it
         spectrum = dataclasses.replace(spectrum, pieces=found, noise=4.0 * spectrum.noise)
     pieces = Pieces(spectrum.pieces.edges / lags.scale, spectrum.pieces.series * lags.scale ** (1 + measure.moment))
     return dataclasses.replace(spectrum, pieces=pieces, start=spectrum.start / lags.scale)
 
 
-@dataclass(frozen=True)
-class Search:
-    """Options of the search for a spectrum."""
+def _count_starts(lags: Lags, w: float) -> int:
+    """Return the number of panels with which to start the octave above a frequency; 0 if nothing is expected there.
 
-    measure: Measure
-    unit: float  # a frequency near the middle of the law; a power of two
-    expected: float  # the whole mass, if it is known, else 0
-    budget: int  # most panels
-    # signal over noise up to which the spectrum is believed, where it falls steeply and elsewhere
-    trusted: tuple[float, float] = (1.0, 1.0)
-    # those whose spectrum it is, where octaves are begun with as many panels as they could make it need, and ends of
-    # panels are looked at
-    thorough: Lags | None = None
+    It is that of the panels of the lags fine enough for such frequencies. Panels graded towards a kink do not count:
+    what they hold is smooth in the frequency.
+    """
+    halves, series = lags.pieces.halves, lags.pieces.series
+    before, after = np.append(halves[:1], halves[:-1]), np.append(halves[1:], halves[-1:])
+    even = np.minimum(np.abs(before / halves - 1.0), np.abs(after / halves - 1.0)) < 0.25
+    held = np.max(np.where(np.abs(series) > _HIDDEN, np.arange(series.shape[1]), 0), axis=1) / halves
+    phase = w * float(np.max(lags.pieces.edges[1:], where=even & (held >= w), initial=0.0)) / _PHASE
+    return min(_most_starts(lags), math.ceil(phase)) if phase > 1.0 else 0
 
-    def count_starts(self, w: float) -> int:
-        """Return the number of panels with which to start the octave above a frequency; 0 if nothing is expected there.
 
-        It is that of the panels of the lags fine enough for such frequencies. Panels graded towards a kink do not
-        count: what they hold is smooth in the frequency.
-        """
-        if self.thorough is None:
-            return 0
-        pieces = self.thorough.pieces
-        halves, series = pieces.halves, pieces.series
-        before, after = np.append(halves[:1], halves[:-1]), np.append(halves[1:], halves[-1:])
-        even = np.minimum(np.abs(before / halves - 1.0), np.abs(after / halves - 1.0)) < 0.25
-        held = np.max(np.where(np.abs(series) > _HIDDEN, np.arange(series.shape[1]), 0), axis=1) / halves
-        phase = w * float(np.max(pieces.edges[1:], where=even & (held >= w), initial=0.0)) / _PHASE
-        return min(_most_starts(self.thorough), math.ceil(phase)) if phase > 1.0 else 0
+def _count_smeared(lags: Lags, w: float) -> int:
+    """Return the number of panels in the octave above a frequency on which a line that a taper smears is seen."""
+    oscillates = lags.taper < _PHASE * lags.pieces.halves.size
+    return min(math.ceil(w * lags.taper / _SMEARED), _MOST_STARTS) if oscillates else 1
 
-    def count_smeared(self, w: float) -> int:
-        """Return the number of panels in the octave above a frequency on which a line that a taper smears is seen."""
-        lags = self.thorough
-        oscillates = lags is not None and lags.taper < _PHASE * lags.pieces.halves.size
-        return min(math.ceil(w * lags.taper / _SMEARED), _MOST_STARTS) if lags and oscillates else 1
 
-    def first_edges(self) -> np.ndarray:
-        """Return edges between 0 and the unit.
-
-        Octaves go down to the frequency below which only negligible mass can hide, as phi has vanished at lags of its
-        inverse.
-        """
-        edges = [np.array([0.0, self.unit])]
-        if self.thorough is not None:
-            pieces = self.thorough.pieces
-            last = int(np.max(np.nonzero(np.max(np.abs(pieces.values), axis=1) > _HIDDEN)[0], initial=0))
-            octaves = min(_REACH - 1, math.floor(math.log2(self.unit * 8.0 * float(pieces.edges[last + 1]))))
-            lows = (self.unit * 2.0 ** -np.arange(1.0, octaves + 1.0)).tolist()
-            counts = [max(self.count_starts(low), self.count_smeared(low)) for low in lows]
-            edges += [low * np.linspace(1.0, 2.0, count + 1) for low, count in zip(lows, counts, strict=True)]
-        return np.unique(np.concatenate(edges))
+def _first_edges(lags: Lags) -> np.ndarray:
+    """Return edges from 0 to 1, down to where only negligible mass can hide: phi vanishes at lags of its inverse."""
+    last = int(np.max(np.nonzero(np.max(np.abs(lags.pieces.values), axis=1) > _HIDDEN)[0], initial=0))
+    octaves = min(_REACH - 1, math.floor(math.log2(8.0 * float(lags.pieces.edges[last + 1]))))
+    lows = (2.0 ** -np.arange(1.0, octaves + 1.0)).tolist()
+    counts = [max(_count_starts(lags, low), _count_smeared(lags, low)) for low in lows]
+    inner = [low * np.linspace(1.0, 2.0, count + 1) for low, count in zip(lows, counts, strict=True)]
+    return np.unique(np.concatenate([np.array([0.0, 1.0]), *inner]))
 
 
 def _most_starts(lags: Lags) -> int:
@@ -175,11 +144,16 @@ def _build(function: Function, edges: np.ndarray, level: Level, budget: int, *, 
         ) from None
 
 
-def continue_tail(whole: Pieces, noise: Function, search: Search) -> Spectrum:
-    """Cut a spectrum where noise dominates, and continue it by a power law."""
-    measure = search.measure
-    for trusted in dict.fromkeys(search.trusted):
-        found = _fit_tail(_cut(whole, noise, trusted), noise, search)
+def continue_tail(
+    whole: Pieces, noise: Function, measure: Measure, expected: float, trusted: tuple[float, ...] = (1.0,)
+) -> Spectrum:
+    """Cut a spectrum where noise dominates, and continue it by a power law.
+
+    `expected` is the whole mass, if it is known, else 0; `trusted` the signals over noise up to which the spectrum is
+    believed, first where it falls steeply.
+    """
+    for signal in trusted:
+        found = _fit_tail(_cut(whole, noise, signal), noise, measure, expected)
         if found.exponent >= _STEEP:
             break
     if not found.tail_mass > 0.0:
@@ -196,31 +170,32 @@ def continue_tail(whole: Pieces, noise: Function, search: Search) -> Spectrum:
     return dataclasses.replace(found, pieces=found.pieces.followed_by(tail))
 
 
-def resolve_octaves(law: Function, noise: Function, search: Search) -> Pieces:
-    """Resolve a spectrum octave by octave until noise dominates."""
-    measure = search.measure
+def resolve_octaves(law: Function, noise: Function, measure: Measure, lags: Lags) -> Pieces:
+    """Resolve a spectrum octave by octave until noise dominates.
+
+    Every octave starts with as many panels as the lags could require, and ends of panels are looked at, too.
+    """
 
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
         return np.maximum(3.0 * noise(centre), _FLOOR / (half * centre**measure.moment))
 
-    at_ends = search.thorough is not None
-    found = _build(law, search.first_edges(), level, search.budget, at_ends=at_ends)
+    found = _build(law, _first_edges(lags), level, measure.panels, at_ends=True)
     part, mass = found, measure.radial(found).mass
     for _ in range(_REACH):
         start = float(found.edges[-1])
-        more = search.count_starts(start)
-        most = max(count_starting_panels(part), more, search.count_smeared(start))
+        more = _count_starts(lags, start)
+        most = max(count_starting_panels(part), more, _count_smeared(lags, start))
         edges = start * np.linspace(1.0, 2.0, most + 1)
-        left = search.budget - found.halves.size
+        left = measure.panels - found.halves.size
         try:
-            part = build(law, edges, level, tolerance=1e-13, budget=left, at_ends=at_ends)
+            part = build(law, edges, level, tolerance=1e-13, budget=left, at_ends=True)
         except Unresolved:
             break
         found = found.followed_by(part)
         mass += measure.radial(part).mass
         strongest = np.max(np.abs(part.values))
         faint = strongest <= 3.0 * noise(edges[-1:])[0] or strongest * edges[-1] ** (1 + measure.moment) < 1e-25
-        if faint and not more and mass >= (1.0 - 1e-6) * search.expected:  # a law may have gaps
+        if faint and not more and mass >= (1.0 - 1e-6) * (1.0 - lags.atom):  # a law may have gaps
             break
     return found
 
@@ -240,17 +215,17 @@ def _cut(found: Pieces, noise: Function, trusted: float) -> Pieces:
     return found.until(float(found.edges[panel + 1] if at_end else nodes[last]))
 
 
-def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
+def _fit_tail(known: Pieces, noise: Function, measure: Measure, expected: float) -> Spectrum:
     """Known part of a law, with the power law that continues it.
 
     A smooth law is continued with its value and slope at the end, one that oscillates by the masses of its last two
     octaves. Where the mass that is missing contradicts the fit, as it does for steep laws, it takes its place.
     """
-    law, end = search.measure.radial(known), float(known.edges[-1])
-    missing = search.expected - law.mass
-    error = float(np.sum(noise(known.centres) * 2.0 * known.halves * known.centres**search.measure.moment))
+    law, end = measure.radial(known), float(known.edges[-1])
+    missing = expected - law.mass
+    error = float(np.sum(noise(known.centres) * 2.0 * known.halves * known.centres**measure.moment))
     smooth = bool(np.all(np.diff(law(end * 2.0 ** (np.arange(-8.0, 1.0) / 32.0))) < 0.0))
-    nothing = Spectrum(known, end, math.inf, 0.0, search.expected - missing, noise=error)
+    nothing = Spectrum(known, end, math.inf, 0.0, expected - missing, noise=error)
     above, step = law.integral_above(), 2.0**0.125 if smooth else 2.0
     above_inner, outer = above(np.array([end / step**2, end / step])).tolist()
     inner = above_inner - outer
@@ -275,7 +250,7 @@ def _fit_tail(known: Pieces, noise: Function, search: Search) -> Spectrum:
     last = end * 2.0 ** (-np.arange(1000.0) / 4000.0)
     tail = mass * (exponent - 1.0) / end * (last / end) ** -exponent
     ripple = mass * float(np.mean(np.abs(law(last) - tail)) / np.mean(tail))
-    return Spectrum(known, end, exponent, mass, search.expected - missing + fitted, ripple, error)
+    return Spectrum(known, end, exponent, mass, expected - missing + fitted, ripple, error)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def resolve_to_a_floor(resolve: Callable[[float], _Resolved], what: str, budget:
 
 MEASURES = {
     1: Measure(1, 2.0, 3000, 0, 0),
-    2: Measure(2, 2.0 * math.pi, 1000, 1, 0),
+    2: Measure(2, 2.0 * math.pi, 1500, 1, 0),
     3: Measure(3, 4.0 * math.pi, 3000, 1, 1),
 }
 
