@@ -19,13 +19,11 @@ from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read, read_parts
 from rfrope.models.layering import show_layers
 from rfrope.models.parts import first
-from rfrope.models.rewriting import rewrites
+from rfrope.models.rewriting import SAME, is_same, rewrites
 from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
 from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error, score
 from rfrope.rotation.rope import Rope, refuse_polar
 from rfrope.scaling.registry import describe_reach
-
-_SAME = 1e-12  # relative; rules are evaluated in float64
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,8 +390,7 @@ def _report(
 def _is_same(one: EngineRope | RefusedError | UnknownError, other: EngineRope) -> bool:
     if not isinstance(one, EngineRope) or one.pairing != other.pairing or _turn_other_layers(one, other):
         return False
-    factors = abs(one.attention_factor - other.attention_factor)
-    return max(factors, relative_error(one.frequencies, other.frequencies)) <= _SAME
+    return is_same(one, other)
 
 
 def _turn_other_layers(one: EngineRope, other: EngineRope) -> bool:
@@ -415,16 +412,16 @@ def _list_differences(
         found.append(f"turns {sides[0]} by it, where {reference} turns {sides[1]}")
     if made.pairing != standard.pairing:
         found.append(f"pairs features as {made.pairing!r}, where {reference} does as {standard.pairing!r}")
-    if error > _SAME:
+    if error > SAME:
         size = f"{error + 1.0:.3g} times" if error >= 1.0 else f"{100.0 * error:.3g} %"
         said = f"frequencies differ by up to {size}"
         if error == math.inf:
             said = f"turns {2 * made.frequencies.size} features of a head, not {2 * standard.frequencies.size}"
         found.append(f"{said}, and scores of equal content by {scores}")
-    if abs(ratio - 1.0) > _SAME and error <= _SAME:
+    if abs(ratio - 1.0) > SAME and error <= SAME:
         where = "at every distance" if abs(ratio - 1.0) >= SHARE else "which is below 1 %"
         found.append(f"scores are {ratio:.4g} times as large, {where}")
-    elif abs(ratio - 1.0) > _SAME and error < math.inf:
+    elif abs(ratio - 1.0) > SAME and error < math.inf:
         found.append(f"attention factor {made.attention_factor:.6g}, not {standard.attention_factor:.6g}")
     return found
 

@@ -20,6 +20,7 @@ from rfrope.models.parts import NAMES, Part
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope, refuse_polar
+from rfrope.scaling import schemes
 from rfrope.scaling.registry import ladder
 from rfrope.scaling.schemes import positive
 
@@ -360,8 +361,10 @@ def _make_rope(
         windows=windows,
         layers=turned,
         qk_head_dim=part.qk_head_dim(layer, head_dim),
-        softmax_factor=_find_softmax_factor(values) if part.entry.get("softmax", part.table.get("softmax")) else None,
     )
+    scale, factor = values.get("mscale_all_dim"), values.get("factor")
+    if scale and factor is not None and part.entry.get("softmax", part.table.get("softmax")):
+        about["softmax_factor"] = schemes.sharpen_yarn(factor, scale) ** 2  # some classes apply it to the softmax scale
     return make_rope(
         scheme,
         values,
@@ -373,14 +376,6 @@ def _make_rope(
         model=ModelPart(**about),
         placed_by=reading.placed_by,
     )
-
-
-def _find_softmax_factor(values: Mapping[str, Any]) -> float | None:
-    """Return the square of YaRN's factor for ``mscale_all_dim``, which some classes apply to the softmax scale."""
-    scale, factor = values.get("mscale_all_dim"), values.get("factor")
-    if not scale or factor is None:
-        return None
-    return (0.1 * scale * math.log(max(factor, 1.0)) + 1.0) ** 2
 
 
 def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, Any]]:

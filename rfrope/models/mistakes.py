@@ -13,6 +13,7 @@ from rfrope.models.rope_parameters import from_rope_parameters
 from rfrope.models.tables import HALVES, ROUNDED, bits, rounded
 from rfrope.rotation.pairings import dealt
 from rfrope.rotation.rope import Rope
+from rfrope.scaling import schemes
 from rfrope.scaling.registry import ladder
 
 _BASES = (10_000.0, 500_000.0, 1_000_000.0)
@@ -79,7 +80,7 @@ def describe_factor(found: float, rope: Rope) -> str:
     known |= {"its root": math.sqrt(meant), "its inverse": 1.0 / meant}
     parameters = rope.source.rope_parameters
     if parameters.get("mscale") and parameters.get("mscale_all_dim") and parameters.get("factor"):
-        known["mscale_all_dim was left out"] = 0.1 * parameters["mscale"] * math.log(parameters["factor"]) + 1.0
+        known["mscale_all_dim was left out"] = schemes.sharpen_yarn(parameters["factor"], parameters["mscale"])
     like = [name for name, value in known.items() if value != meant and abs(found / value - 1.0) < 2e-3]
     return f"attention factor {found:.6g}, expected {meant:.6g}" + "".join(f": {name}" for name in like[:1])
 
@@ -189,11 +190,8 @@ def _swap_betas(rope: Rope, parameters: dict[str, Any]) -> np.ndarray:
     original, plain = parameters.get(_ORIGINAL, rope.context), ladder(width, base)
     assert original is not None  # guaranteed by the caller
     betas = parameters.get("beta_slow") or 1.0, parameters.get("beta_fast") or 32.0
-    low, high = (width * math.log(original / (beta * 2.0 * math.pi)) / (2.0 * math.log(base)) for beta in betas)
-    if parameters.get("truncate", True):
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, width - 1)
-    ramp = np.clip((np.arange(width // 2) - low) / (high - low or 1e-3), 0.0, 1.0)
+    low, high = schemes.ramp_ends(width, math.log(base), original, *betas, parameters.get("truncate", True))
+    ramp = np.clip((np.arange(width // 2) - low) / (high - low), 0.0, 1.0)
     return np.asarray(plain * (1.0 - ramp) + plain / parameters["factor"] * ramp)
 
 

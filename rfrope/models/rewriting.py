@@ -18,7 +18,7 @@ from rfrope.scaling.registry import names
 
 _USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # YaRN's defaults
 _ATTENTION = ("attention_factor", "mscale", "mscale_all_dim")
-_SAME = 1e-12  # relative; rules are evaluated in float64
+SAME = 1e-12  # relative; rules are evaluated in float64
 _ROUNDED = 2.0**-23  # frequencies may have been rounded to float32
 _OTHERWISE = ("alpha", "mrope_section")  # HunYuan's own class, and axes that the Rope has no more
 
@@ -66,20 +66,20 @@ def keep_scheme(rope: Rope, context: int | None, engine: str) -> dict[str, Any] 
         raw = {name: values[name] for name in ("rope_theta", "partial_rotary_factor")}
         raw |= {"max_position_embeddings": context, "rope_scaling": None if name == "default" else values}
         made = from_rope_parameters(values, **sizes)
-        if not _is_same(made, rope, _ROUNDED) or (name == "dynamic" and context != rope.context):
+        if not is_same(made, rope, _ROUNDED) or (name == "dynamic" and context != rope.context):
             return None
         for length in choose_lengths(one):
             made = from_rope_parameters(values, **sizes, seq_len=length)
             one = replace(one, frequencies=made.frequencies, attention_factor=made.attention_factor)
             found = rule(ConfigRope(one, values, values, raw, length))
-            if found.pairing != rope.pairing or not _is_same(found, made, _SAME):
+            if found.pairing != rope.pairing or not is_same(found, made):
                 return None
     except (ValueError, TypeError, KeyError):  # it is refused or unknown, or the source says what no config does
         return None
     return values
 
 
-def _is_same(one: Any, other: Any, error: float) -> bool:
+def is_same(one: Any, other: Any, error: float = SAME) -> bool:
     """Return whether frequencies and attention factors are the same up to a relative error."""
     return abs(one.attention_factor - other.attention_factor) <= error and (
         relative_error(one.frequencies, other.frequencies) <= error

@@ -235,12 +235,15 @@ def yarn(
     base = _find_base(theta) if base is None else positive("base", base)
     if base <= 1.0:
         raise ValueError(f"base is {base}; expected a number above 1")
-    low, high = _ramp_ends(
+    beta_fast, beta_slow = positive("beta_fast", beta_fast), positive("beta_slow", beta_slow)
+    if beta_fast < beta_slow:
+        raise ValueError(f"beta_fast is {beta_fast}, beta_slow {beta_slow}; expected the first not below the second")
+    low, high = ramp_ends(
         2 * n_blocks,
         math.log(base),
         whole("original_max_position_embeddings", original_max_position_embeddings, 1),
-        positive("beta_fast", beta_fast),
-        positive("beta_slow", beta_slow),
+        beta_fast,
+        beta_slow,
         truncate,
     )
     index = xp.arange(n_blocks, dtype=theta.dtype, device=array.device(theta))
@@ -495,12 +498,10 @@ def _slow_down(theta: Array, factor: float, xp: ModuleType) -> Array:
     return theta * factor ** (xp.arange(n_blocks, dtype=theta.dtype, device=array.device(theta)) / float(1 - n_blocks))
 
 
-def _ramp_ends(
+def ramp_ends(
     width: int, log_base: float, original: int, beta_fast: float, beta_slow: float, truncate: bool
 ) -> tuple[float, float]:
-    """Blocks where YaRN's ramp begins and ends; clamped as in transformers, to the width and not to the blocks."""
-    if beta_fast < beta_slow:
-        raise ValueError(f"beta_fast is {beta_fast}, beta_slow {beta_slow}; expected the first not below the second")
+    """Return the blocks where YaRN's ramp begins and ends; as in transformers, clamped to the width of the head."""
     low, high = (width * math.log(original / (beta * 2 * math.pi)) / (2 * log_base) for beta in (beta_fast, beta_slow))
     if truncate:
         low, high = math.floor(low), math.ceil(high)

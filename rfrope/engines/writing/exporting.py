@@ -408,7 +408,8 @@ def _measure(request: ExportRequest, form: Format) -> Rounding:
     if request.heads is not None:
         sets = (replace(request.rope, frequencies=one) for one in request.rope.frequencies[..., 0])
         found = [_measure(replace(request, rope=one), form) for one in sets]
-        frequency, kernel, table = (max(column) for column in zip(*map(_errors, found), strict=True))
+        names = ("frequency", "kernel", "table")
+        frequency, kernel, table = (max(getattr(one, name) for one in found) for name in names)
         return Rounding(frequency, kernel, table, found[0].context)
     made, exact = form.arithmetic(request, form.make(request)), request.rope.frequencies
     context = request.context or 1
@@ -427,7 +428,3 @@ def _measure(request: ExportRequest, form: Format) -> Rounding:
     phases = last * np.abs(made.frequencies) * made.phase_error
     table, own = (min(2.0, float(np.max(one)) + made.entry_error) for one in (last * apart + phases, phases))
     return Rounding(float(np.max(relative)), float(missed), table, context, own, scheme)
-
-
-def _errors(found: Rounding) -> tuple[float, float, float]:
-    return found.frequency, found.kernel, found.table
