@@ -290,28 +290,37 @@ def test_a_length_reaches_the_scheme():
     assert long.frequencies[-1] < short.frequencies[-1]
 
 
-def test_sections_that_are_in_no_order_of_mrope_are_not_given():
-    (part,) = from_config({"model_type": "ernie4_5_vl_moe_text", "rope_scaling": {"mrope_section": [22, 22, 20]}})
-    assert part.sections is None
-    assert part.source.rope_parameters["mrope_section"] == [22, 22, 20]
+TEXT = {"head_dim": 128, "rope_scaling": {"mrope_section": [24, 20, 20], "rope_type": "default"}}
+HUNYUAN = {"type": "xdrope", "alpha": 1000.0, "factor": 1.0, "xdrope_section": [2, 2, 2, 2]}
+OMNI3 = {"mrope_section": [4, 2, 2], "mrope_interleaved": True, "interleaved": True, "rope_type": "default"}
+SECTIONS = [  # a config, sections, and whether they are interleaved
+    ({**OTHER, "model_type": "hunyuan_vl_text", "rope_scaling": HUNYUAN}, None, False),
+    ({**OTHER, "rope_scaling": OMNI3}, (4, 2, 2), True),
+    ({"model_type": "ernie4_5_vl_moe_text", "rope_scaling": {"mrope_section": [22, 22, 20]}}, None, False),
+    # their order is that of the whole where the text part has no known type
+    *(({"model_type": "qwen3_vl", "text_config": TEXT | one}, (24, 20, 20), True) for one in ({}, OTHER | TEXT)),
+    *(({"model_type": "hunyuan_vl", "text_config": TEXT | one}, None, False) for one in ({}, OTHER | TEXT)),
+    # interleaved where the class always does it
+    *(
+        (TEXT | {"model_type": name, "rope_scaling": told | TEXT["rope_scaling"]}, (24, 20, 20), always or told != {})
+        for name, always in (("qwen3_vl_text", True), ("qwen2_vl_text", False))
+        for told in ({}, {"mrope_interleaved": True})
+    ),
+    (
+        TEXT | {"model_type": "qwen3_vl_text", "rope_scaling": TEXT["rope_scaling"] | {"mrope_interleaved": False}},
+        (24, 20, 20),
+        True,
+    ),
+]
 
 
-@pytest.mark.parametrize("inner", [{}, {"model_type": "made_up"}])
-def test_the_order_of_sections_is_that_of_the_whole_where_the_text_part_has_no_known_type(inner):
-    text = {"head_dim": 128, "rope_scaling": {"mrope_section": [24, 20, 20], "rope_type": "default"}} | inner
-    (part,) = from_config({"model_type": "qwen3_vl", "text_config": text})
-    assert (part.sections, part.interleaved) == ((24, 20, 20), True)
-    (part,) = from_config({"model_type": "hunyuan_vl", "text_config": text})
-    assert (part.sections, part.interleaved) == (None, False)
-
-
-@pytest.mark.parametrize("told", [{}, {"mrope_interleaved": True}, {"mrope_interleaved": False}])
-def test_sections_are_interleaved_where_the_class_always_does_it(told):
-    for model_type, expected in (("qwen3_vl_text", True), ("qwen2_vl_text", bool(told.get("mrope_interleaved")))):
-        (part,) = from_config(
-            {"model_type": model_type, "head_dim": 128, "rope_scaling": told | {"mrope_section": [24, 20, 20]}}
-        )
-        assert (part.sections, part.interleaved) == ((24, 20, 20), expected)
+@pytest.mark.parametrize("index", range(len(SECTIONS)))
+def test_sections_and_their_order(index):
+    config, sections, interleaved = SECTIONS[index]
+    (part,) = from_config(config)
+    assert (part.sections, part.interleaved) == (sections, interleaved)
+    told = config.get("text_config", config)["rope_scaling"]
+    assert part.source.rope_parameters["mrope_section"] == told.get("mrope_section", told.get("xdrope_section"))
 
 
 # -- nothing, or nothing that can be read ------------------------------------------------------------------------------
@@ -367,19 +376,11 @@ def test_pictures_that_the_config_does_not_determine_wherever_they_are(config):
 
 
 def test_xdrope_of_hunyuan():
-    told = {"type": "xdrope", "alpha": 1000.0, "factor": 1.0, "xdrope_section": [2, 2, 2, 2]}
-    (part,) = from_config({**OTHER, "model_type": "hunyuan_vl_text", "rope_scaling": told})
-    (plain,) = from_config({**OTHER, "rope_scaling": {"type": "dynamic", "alpha": 1000.0}})
+    (part,), (plain,) = (
+        from_config({**OTHER, "rope_scaling": one}) for one in (HUNYUAN, {"type": "dynamic", "alpha": 1e3})
+    )
     assert part.source.rope_parameters["rope_type"] == "dynamic"
-    assert part.source.rope_parameters["mrope_section"] == [2, 2, 2, 2]
-    assert part.sections is None
     assert np.array_equal(part.frequencies, plain.frequencies)
-
-
-def test_the_other_word_of_qwen3_omni():
-    told = {"mrope_section": [4, 2, 2], "mrope_interleaved": True, "interleaved": True, "rope_type": "default"}
-    (part,) = from_config({**OTHER, "rope_scaling": told})
-    assert (part.sections, part.interleaved) == ((4, 2, 2), True)
 
 
 def test_results_can_be_changed_and_the_table_stays():

@@ -6,45 +6,21 @@ import copy
 import importlib
 import json
 import re
-import warnings
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from campaign import sparse
+from config_classes import WARNINGS, made, made_small, torch, transformers
 
 import rfrope
 from rfrope.data.model_types import model_types
 from rfrope.models.layer_patterns import NO_ATTENTION, assign_ropes, count_layers, list_kinds
 
-with warnings.catch_warnings():  # importing them raises a few of their own
-    warnings.simplefilter("ignore")
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
-    from tools import pairing_layers
-
-pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User")]
-transformers.logging.set_verbosity(transformers.logging.CRITICAL)
+pytestmark = WARNINGS
 TABLE = model_types()
 PATTERNED = [name for name, entry in TABLE.items() if "layers" in entry]
-SMALL = {
-    **{"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "num_hidden_layers": 13},
-    **{"intermediate_size": 32, "moe_intermediate_size": 16, "vocab_size": 50, "max_position_embeddings": 64},
-    **{"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0},
-    **{"bos_token_id": 0, "eos_token_id": 1, "cls_token_id": 0, "sep_token_id": 1},
-}
-
-
-@pytest.fixture(scope="module")
-def classes():
-    return pairing_layers.config_classes()
-
-
-def made(classes: dict[str, Any], model_type: str, **values: Any) -> Any:
-    if model_type not in classes:
-        pytest.skip(f"this transformers, {transformers.__version__}, has no {model_type}")
-    return classes[model_type](**TABLE[model_type].get("needs", {}), **values)
 
 
 def kinds(told: dict[str, Any]) -> tuple[str, ...]:
@@ -70,9 +46,9 @@ SHIPPED_SCALING = {"type": "yarn", "factor": 16, "original_max_position_embeddin
 
 
 @pytest.mark.parametrize("scaling", [None, SHIPPED_SCALING, SHIPPED_SCALING | {"attention_factor": 1.5}])
-def test_one_scheme_is_for_compressed_keys_alone(scaling, classes):
+def test_one_scheme_is_for_compressed_keys_alone(scaling):
     values = {key: value for key, value in SHIPPED.items() if key != "model_type"}
-    config = made(classes, "deepseek_v4", **values, rope_scaling=copy.deepcopy(scaling))
+    config = made("deepseek_v4", **values, rope_scaling=copy.deepcopy(scaling))
     told = rfrope.models.list_layers(SHIPPED | {"rope_scaling": scaling})
     own = rfrope.models.list_layers(json.loads(json.dumps(config.to_dict(), default=str)))
     assert told.ropes_by_layer == own.ropes_by_layer == ("main", "main", "compress", "compress")
@@ -95,10 +71,10 @@ NAMED_OTHERWISE = {"recurrent": "linear_attention", "attention": "sliding_attent
 
 @pytest.mark.parametrize("count", [None, 4, 7, 26])
 @pytest.mark.parametrize("model_type", PATTERNED)
-def test_kinds_are_those_of_the_config_class(model_type, count, classes):
+def test_kinds_are_those_of_the_config_class(model_type, count):
     if "names" in TABLE[model_type]["layers"] and count is not None and model_type == "zamba2":
         pytest.skip("its class has one list, of 54 layers")
-    config = made(classes, model_type, **({} if count is None else {"num_hidden_layers": count}))
+    config = made(model_type, **({} if count is None else {"num_hidden_layers": count}))
     expected, needs = expected_kinds(config), TABLE[model_type].get("needs", {})
     saved = json.loads(json.dumps(config.to_dict(), default=str)) | needs
     if TABLE[model_type]["layers"].get("explicit"):
@@ -135,8 +111,8 @@ def test_kinds_are_those_of_the_config_class(model_type, count, classes):
         ("gpt_oss", {"layer_types": ["full_attention"] * 12}),
     ],
 )
-def test_other_patterns_are_those_of_the_config_class(model_type, values, classes):
-    expected = expected_kinds(made(classes, model_type, num_hidden_layers=12, **values))
+def test_other_patterns_are_those_of_the_config_class(model_type, values):
+    expected = expected_kinds(made(model_type, num_hidden_layers=12, **values))
     assert kinds({"model_type": model_type, "num_hidden_layers": 12, **values}) == expected
 
 
@@ -214,9 +190,8 @@ SHORT = ("gemma3_text", "llama4_text", "smollm3", "modernbert", "gpt_oss", "muse
 
 
 @pytest.mark.parametrize("model_type", sparse(RUN, lambda name: name in SHORT))
-def test_layers_turn_as_those_of_the_model_do(model_type, classes):
-    own = made(classes, model_type).to_dict()
-    config = made(classes, model_type, **{name: value for name, value in SMALL.items() if name in own})
+def test_layers_turn_as_those_of_the_model_do(model_type):
+    config = made_small(model_type, num_hidden_layers=13)
     check_layers(config, run(config))
 
 
@@ -235,11 +210,9 @@ VARIANTS = [
 
 
 @pytest.mark.parametrize("variant", sparse(VARIANTS, lambda one: one[0] in ("llama4_text", "granite_swa")))
-def test_lists_of_a_config_say_which_layers_turn(variant, classes):
+def test_lists_of_a_config_say_which_layers_turn(variant):
     model_type, values = variant
-    own = made(classes, model_type).to_dict()
-    sizes = {name: value for name, value in SMALL.items() if name in own} | {"num_hidden_layers": 8}
-    config = made(classes, model_type, **sizes | values)
+    config = made_small(model_type, num_hidden_layers=8, **values)
     check_layers(config, run(config))
 
 

@@ -14,8 +14,6 @@ from rfrope.models.layering import show_layers
 
 GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 8, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 BOTH = ["sliding_attention", "full_attention"]
-
-
 LOCAL, FULL = BOTH
 
 
@@ -58,21 +56,19 @@ def test_kinds_of_layers(index):
 
 def test_each_layer_has_the_rope_of_its_kind():
     found = list_layers(GEMMA)
-    layers = found.kinds_by_layer()
-    full, sliding = rfrope.from_config(GEMMA)
-    assert full.source.model.layers == (5,)
-    assert sliding.source.model.layers == (0, 1, 2, 3, 4, 6, 7)
-    for i, one in enumerate(layers):
-        expected = full if i == 5 else sliding
-        np.testing.assert_array_equal(one.rope.frequencies, expected.frequencies)
-    assert {name: rope.source.model.name for name, rope in found.ropes.items()} == {name: name for name in BOTH}
+    ropes = dict(zip(BOTH[::-1], rfrope.from_config(GEMMA), strict=True))
+    names = (BOTH[0],) * 5 + (BOTH[1],) + (BOTH[0],) * 2
+    assert found.ropes_by_layer == names
+    for name, rope in ropes.items():
+        assert rope.source.model.layers == tuple(i for i, one in enumerate(names) if one == name)
+        assert found.ropes[name].source.model.name == name
+    for name, one in zip(names, found.kinds_by_layer(), strict=True):
+        np.testing.assert_array_equal(one.rope.frequencies, ropes[name].frequencies)
 
 
 def test_layers_that_a_scheme_leaves_alone():
-    config = {"model_type": "molmo2_text", "num_hidden_layers": 3, "rope_scaling_layers": [1], "rope_theta": 1e6}
-    unscaled, scaled = list_layers(config | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}).kinds
+    unscaled, scaled = list_layers(of("molmo2_text", 3, rope_scaling_layers=[1], **LINEAR)).kinds
     np.testing.assert_allclose(unscaled.rope.frequencies, 2.0 * scaled.rope.frequencies, rtol=1e-15)
-    assert scaled.layers == (1,)
 
 
 def test_names_for_a_model_with_parts():
@@ -128,14 +124,9 @@ def test_another_rope_keeps_the_name_of_the_one_it_stands_for():
 
 
 def test_the_rope_of_each_layer_by_name():
-    assert list_layers(GEMMA).ropes_by_layer == (BOTH[0],) * 5 + (BOTH[1],) + (BOTH[0],) * 2
     assert list_layers({"model_type": "smollm3", "num_hidden_layers": 4}).ropes_by_layer == ("", "", "", None)
+    assert list_layers(of("smollm3", 2, no_rope_layers=[True, False])).ropes_by_layer == ("", None)
     assert list_layers({"model_type": "llama", "head_dim": 8}).ropes_by_layer is None
-
-
-def test_flags_may_be_boolean():
-    config = {"model_type": "smollm3", "num_hidden_layers": 2, "no_rope_layers": [True, False]}
-    assert [one.rope is None for one in list_layers(config).kinds_by_layer()] == [False, True]
 
 
 def test_in_words_and_as_data():

@@ -7,20 +7,19 @@ installed package, every float32 in it is written as float64, and it is executed
 from __future__ import annotations
 
 import copy
-import functools
 import importlib
 import inspect
 import json
 import re
 import textwrap
 import types
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 from campaign import sparse
+from config_classes import SMALL, WARNINGS, every_class, find_class, torch, transformers
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from published import BY_MODEL, PUBLISHED, lists
@@ -28,17 +27,10 @@ from published import BY_MODEL, PUBLISHED, lists
 import rfrope
 from rfrope.data.model_types import has_defaults, model_types
 
-with warnings.catch_warnings():  # importing them raises a few of their own
-    warnings.simplefilter("ignore")
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
-    rope_utils = importlib.import_module("transformers.modeling_rope_utils")
-    CONFIGS = importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
-    STRICT = importlib.import_module("huggingface_hub.errors").StrictDataclassError
-    from tools import pairing_layers
-
-pytestmark = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User")]
-transformers.logging.set_verbosity(transformers.logging.CRITICAL)  # it warns of keys that are under test here
+rope_utils = importlib.import_module("transformers.modeling_rope_utils")
+CONFIGS = importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+STRICT = importlib.import_module("huggingface_hub.errors").StrictDataclassError
+pytestmark = WARNINGS
 FLOAT32 = 3e-6  # what exponents in float32 cost at a base of 1e9
 
 
@@ -257,28 +249,18 @@ TABLE = {name: entry for name, entry in model_types().items() if has_defaults(en
 KNOWN = [name for name, defaults in TABLE.items() if defaults.get("axial") != "unknown"]
 
 
-every_class = functools.cache(pairing_layers.config_classes)
-
-
-@pytest.fixture(scope="module")
-def classes():
-    return every_class()
-
-
 @pytest.mark.parametrize("model_type", [name for name in KNOWN if name not in ODD_OUT])
-def test_what_a_config_leaves_out_is_what_the_class_has(model_type, classes):
-    if model_type not in classes:
-        pytest.skip(f"this transformers, {transformers.__version__}, has no {model_type}")
-    config = classes[model_type]()
+def test_what_a_config_leaves_out_is_what_the_class_has(model_type):
+    config = find_class(model_type)()
     saved = json.loads(json.dumps(config.to_dict(), default=str))
     for told in ({"model_type": model_type}, saved):
         assert compared_with_its_class(told | TABLE[model_type].get("needs", {}), own_buffers(config), None)
 
 
-def test_every_config_of_transformers_is_read_or_said_to_have_no_rope(classes):
+def test_every_config_of_transformers_is_read_or_said_to_have_no_rope():
     """What each class saves by default: nothing that it writes may be taken for a mistake."""
     read = 0
-    for model_type, kind in classes.items():
+    for model_type, kind in every_class().items():
         try:
             saved = json.loads(json.dumps(kind().to_dict(), default=str))
         except (AttributeError, ImportError, TypeError, ValueError, STRICT):
@@ -370,16 +352,14 @@ OFTEN = ("moonshine", "deepseek_v2", "jetmoe", "zamba2", "gpt_neox", "dots3_note
 
 
 @pytest.mark.parametrize("model_type", sparse([n for n in KNOWN if n not in ODD_OUT], OFTEN.__contains__, 3))
-def test_other_heads_widths_and_parts_are_read_as_the_class_does(model_type, classes):
-    if model_type not in classes:
-        pytest.skip(f"this transformers, {transformers.__version__}, has no {model_type}")
+def test_other_heads_widths_and_parts_are_read_as_the_class_does(model_type):
     needs, read = TABLE[model_type].get("needs", {}), 0
-    for values in variations(classes[model_type], needs):
+    for values in variations(find_class(model_type), needs):
         if model_type in ODD_BASE and "rope_theta" in values:
             continue
         told = {"model_type": model_type, **needs, **values}
         try:
-            config = classes[model_type].from_dict(copy.deepcopy(told))
+            config = find_class(model_type).from_dict(copy.deepcopy(told))
             own = own_buffers(config)
         except (STRICT, ValueError, TypeError, KeyError, AttributeError, ZeroDivisionError, RuntimeError):
             continue  # the class takes no such values
@@ -394,13 +374,7 @@ def test_other_heads_widths_and_parts_are_read_as_the_class_does(model_type, cla
 
 
 SEEN, TOKENS = 8, 40  # the window, and the text
-SMALL = {
-    **{"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "num_hidden_layers": 6},
-    **{"intermediate_size": 32, "moe_intermediate_size": 16, "vocab_size": 50, "max_position_embeddings": 64},
-    **{"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0},
-    **{"bos_token_id": 0, "eos_token_id": 1, "cls_token_id": 0, "sep_token_id": 1},
-    **{"use_sliding_window": True, "max_window_layers": 3},
-}
+SIZES_SEEN = SMALL | {"use_sliding_window": True, "max_window_layers": 3}
 WINDOWED = (  # of those with a window, types whose model runs on tokens alone; the others were read in their code
     "afmoe", "cohere2", "cohere2_moe", "cwm", "doge", "embedding_gemma2_text", "exaone4", "flint", "exaone_moe",
     "gemma2", "gemma3_text", "gemma4_unified_text", "gpt_oss", "granite_swa", "kolibri1", "granitemoe_swa", "laguna",
@@ -428,10 +402,12 @@ def seen(config: Any) -> dict[str, int | None]:
 
 
 @pytest.mark.parametrize("model_type", sparse(WINDOWED, lambda name: name in SHORT))
-def test_layers_see_as_far_as_their_model_does(model_type, classes):
-    kind, about = classes[model_type], TABLE[model_type].get("window", {})
+def test_layers_see_as_far_as_their_model_does(model_type):
+    kind, about = find_class(model_type), TABLE[model_type].get("window", {})
     own, key = kind().to_dict(), about.get("key", "sliding_window")
-    config = kind(**{name: value for name, value in SMALL.items() if name in own or name == "head_dim"}, **{key: SEEN})
+    config = kind(
+        **{name: value for name, value in SIZES_SEEN.items() if name in own or name == "head_dim"}, **{key: SEEN}
+    )
     measured = {name: far for name, far in seen(config).items() if name not in about.get("still", ())}
     parts = [one for one in rfrope.from_config(config) if "config" not in one.source.model.name]
     windows = {name: window for one in parts for name, window in one.source.model.windows.items()}

@@ -1,0 +1,46 @@
+"""Config classes of transformers by model type, and sizes that make their models small; where it is missing, a skip."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import warnings
+from typing import Any
+
+import pytest
+
+from rfrope.data.model_types import model_types
+
+with warnings.catch_warnings():  # importing them raises a few of their own
+    warnings.simplefilter("ignore")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
+    pairing_layers = importlib.import_module("tools.pairing_layers")
+
+transformers.logging.set_verbosity(transformers.logging.CRITICAL)  # it warns of keys that are under test here
+WARNINGS = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User")]
+SMALL = {
+    **{"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16, "num_hidden_layers": 6},
+    **{"intermediate_size": 32, "moe_intermediate_size": 16, "vocab_size": 50, "max_position_embeddings": 64},
+    **{"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0},
+    **{"bos_token_id": 0, "eos_token_id": 1, "cls_token_id": 0, "sep_token_id": 1},
+}
+every_class = functools.cache(pairing_layers.config_classes)
+
+
+def find_class(model_type: str) -> Any:
+    """The config class of a model type, or a skip."""
+    if model_type not in every_class():
+        pytest.skip(f"this transformers, {transformers.__version__}, has no {model_type}")
+    return every_class()[model_type]
+
+
+def made(model_type: str, **values: Any) -> Any:
+    """A config of a model type, with what its RoPE needs."""
+    return find_class(model_type)(**model_types()[model_type].get("needs", {}), **values)
+
+
+def made_small(model_type: str, **values: Any) -> Any:
+    """A config with small sizes, of those that its class has."""
+    own = made(model_type).to_dict()
+    return made(model_type, **{name: value for name, value in SMALL.items() if name in own} | values)
