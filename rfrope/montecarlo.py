@@ -7,7 +7,7 @@ memory of one chunk.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import Array
 from rfrope._core.dispatch import CPU, CUDA, backend_place, dispatched
 from rfrope._core.files import Checkpoint, check_seed
-from rfrope._core.results import LazyField, Pending, Result, settled_state
+from rfrope._core.results import Result
 from rfrope._core.sums import MeanSums, PowerSums
 from rfrope.designs.sampling import check_randomised, draw, draw_sets
 from rfrope.kernels import Kernel
@@ -64,10 +64,15 @@ class Estimate(Result):
     value: Array
     stderr: Array
     n: int
-    trusted: Any = LazyField(True)  # noqa: RUF009 - a descriptor, which gives the default
+    _trusted: Any = field(default=True, repr=False)  # or what finds it out
+    _also = ("trusted",)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return settled_state(self)
+    @property
+    def trusted(self) -> Any:
+        """Whether the moments of the draws support the standard error, found out when first read."""
+        if isinstance(self._trusted, _Unsettled):
+            object.__setattr__(self, "_trusted", self._trusted.settled())
+        return self._trusted
 
 
 @dataclass(frozen=True)
@@ -467,7 +472,7 @@ def _are_trusted(task: _KernelChunk, found: MeanSums) -> Any:
 
 
 @dataclass(frozen=True)
-class _Unsettled(Pending):
+class _Unsettled:
     """Lags ``(n, k)`` at which the size of the variance settles nothing, of NumPy, and copies, so that they stay."""
 
     kernel: Kernel

@@ -16,7 +16,7 @@ from rfrope._core.arguments import flag, probability, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import check_pairing
 from rfrope._core.quantiles import normal_quantile
-from rfrope._core.results import Result, plain
+from rfrope._core.results import Result
 from rfrope.kernels import Kernel
 from rfrope.kernels.text import read_kernel
 from rfrope.moments import expected_score, polar_error, polar_score, polar_variance, relative_error, score_variance
@@ -113,6 +113,7 @@ class Validation(Result):
     n_pairs: int
     spread: tuple[float, ...]
     polar: bool = False
+    _also = ("passed", "worst")
 
     @property
     def passed(self) -> bool:
@@ -132,10 +133,6 @@ class Validation(Result):
             f"{abs(worst.z):.2f} ({worst.quantity}, lag {lag}), bound {self.bound:.2f}; {self.n_samples} samples, "
             f"{self.n_trials} trials, {self.n_blocks} blocks, {pairs}"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings and lists for JSON, with None for an infinite spread."""
-        return plain({**vars(self), "passed": self.passed, "worst": self.worst})
 
 
 @array.select_device

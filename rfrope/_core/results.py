@@ -8,11 +8,10 @@ import math
 import re
 import textwrap
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -39,9 +38,14 @@ class Result:
     """
 
     __slots__ = ()
+    _also: ClassVar[tuple[str, ...]] = ()  # properties that texts and dicts have beside the fields
 
     def __str__(self) -> str:
         return short(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, strings and lists for JSON, with None for what is not finite."""
+        return plain(_contents(self))
 
     def _repr_html_(self) -> str:
         return to_html(self)
@@ -52,7 +56,7 @@ def short(result: Any) -> str:
 
     Nothing lazy or traced is computed for it.
     """
-    held = (f"{field.name} {_value(getattr(result, field.name))}" for field in fields(result))
+    held = (f"{name} {_value(value)}" for name, value in _contents(result).items())
     return f"{type(result).__name__}: {', '.join(held)}"
 
 
@@ -65,7 +69,7 @@ def to_html(result: Any) -> str:
     first, _, rest = text.partition("\n")
     has_words = first != short(result)
     parts = [f"<p><b>{type(result).__name__}</b>{' ' + html.escape(first) if has_words else ''}</p>"]
-    held = {field.name: getattr(result, field.name) for field in fields(result) if not field.name.startswith("_")}
+    held = _contents(result)
     lists = {name: value for name, value in held.items() if _is_records(value)}
     parts.append(table([(name, _value(value)) for name, value in held.items() if name not in lists], head=False))
     for name, value in lists.items():
@@ -74,6 +78,12 @@ def to_html(result: Any) -> str:
     if has_words and rest:
         parts.append(f"<details><summary>as text</summary><pre>{html.escape(text)}</pre></details>")
     return f'<div class="rfrope">{"".join(parts)}</div>'
+
+
+def _contents(result: Any) -> dict[str, Any]:
+    """Return the public fields of a result by name, and the properties that it names."""
+    names = [field.name for field in fields(result) if not field.name.startswith("_")]
+    return {name: getattr(result, name) for name in (*names, *getattr(result, "_also", ()))}
 
 
 def plain(held: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,8 +98,8 @@ def _plain(value: Any) -> Any:
         value = {one.name: getattr(value, one.name) for one in fields(value)}
     if isinstance(value, Mapping):
         return plain(value)
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        value = array.to_host(value).tolist()
     if isinstance(value, tuple | list):
         return [_plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -230,52 +240,6 @@ def _array_text(value: Any) -> str:
         return f"of shape {shape}"
     known = held[~np.isnan(held)] if held.dtype.kind == "f" else held
     return f"of shape {shape}" + (f" from {known.min():.4g} to {known.max():.4g}" if known.size else "")
-
-
-# -- fields that are found out when somebody asks ----------------------------------------------------------------------
-
-
-class Pending(ABC):
-    """A field before it is read: `settled` gives its value, and may take its time.
-
-    It holds copies of what it needs, so that nothing that is written later changes what it finds.
-    """
-
-    @abstractmethod
-    def settled(self) -> Any:
-        """Find it out."""
-
-
-class LazyField:
-    """A field of a frozen dataclass that may be given as `Pending`: it is settled once, when it is first read.
-
-    Parameters
-    ----------
-    default : object
-        The field's default.
-    """
-
-    def __init__(self, default: Any) -> None:
-        self.default = default
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, record: Any, owner: type | None = None) -> Any:
-        if record is None:
-            return self.default
-        held = record.__dict__[self.name]
-        if isinstance(held, Pending):
-            held = record.__dict__[self.name] = held.settled()
-        return held
-
-    def __set__(self, record: Any, value: Any) -> None:
-        record.__dict__[self.name] = value
-
-
-def settled_state(record: Any) -> dict[str, Any]:
-    """State of a dataclass for a copy or a pickle, with nothing pending."""
-    return {one.name: getattr(record, one.name) for one in fields(record)}
 
 
 # -- pytrees of JAX, which is not imported for that --------------------------------------------------------------------

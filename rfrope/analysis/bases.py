@@ -6,13 +6,12 @@ import bisect
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from rfrope._core import capacity, sums
 from rfrope._core.arguments import positive, whole
-from rfrope._core.results import Result, plain
+from rfrope._core.results import Result
 from rfrope.analysis.curves import first_lag, scan_lags
 from rfrope.frequencies.ladders import geometric
 
@@ -72,10 +71,6 @@ class BaseForContext(Result):
     islands: tuple[tuple[float, float], ...]
     always_above: float | None
     grid: tuple[float, float, int]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain numbers, lists and None, for JSON."""
-        return plain(vars(self))
 
     def __str__(self) -> str:
         low, high, n = self.grid

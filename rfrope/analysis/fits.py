@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from rfrope._core import angles, array
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import listed, show, whole
 from rfrope._core.array import Array
-from rfrope._core.results import Result
+from rfrope._core.results import Result, plain
 from rfrope._core.sums import mean_cos
 from rfrope.analysis.curves import mean_kernel, one_set
 from rfrope.kernels import Kernel
@@ -75,6 +75,10 @@ class KernelFit(Result):
     def label(self) -> str:
         """The kernel's text with parameters to four digits."""
         return re.sub(r"\d+\.\d+(e[+-]?\d+)?", lambda number: f"{float(number[0]):.4g}", repr(self.kernel))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain numbers, strings and lists for JSON, with the kernel as text."""
+        return plain(vars(self) | {"kernel": repr(self.kernel)})
 
 
 @dataclass(frozen=True, eq=False)

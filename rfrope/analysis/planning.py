@@ -157,6 +157,7 @@ class Plan(Result):
     left_out: dict[str, str]
     stretched: Stretched | None = None
     caution: str = ""
+    _also = ("optimised_against_yarn",)
 
     def method(self, name: str) -> Method:
         """Return the method of a name; case and punctuation are ignored."""
@@ -170,6 +171,11 @@ class Plan(Result):
         """Return "better", "even" or "worse" for each measure of one method against another."""
         first, second = _keys(self.method(name)), _keys(self.method(other))
         return {measure: _KINDS[1 + (first[measure] > key) - (first[measure] < key)] for measure, key in second.items()}
+
+    @property
+    def optimised_against_yarn(self) -> dict[str, str] | None:
+        """What `compare` says of the optimised set and YaRN; None if YaRN is left out."""
+        return None if _YARN in self.left_out else self.compare(OPTIMISED, _YARN)
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
@@ -194,11 +200,6 @@ class Plan(Result):
     def notes(self) -> str:
         """Return an explanation of the measures in `table`."""
         return _NOTES
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings and lists for JSON."""
-        compared = None if _YARN in self.left_out else self.compare(OPTIMISED, _YARN)
-        return plain({**vars(self), "optimised_against_yarn": compared})
 
     @property
     def preface(self) -> str:
@@ -239,8 +240,8 @@ class Plan(Result):
         kept = f"blocks of {KEPT_TURNS:.0f} turns or more stay"
         lines.append(f"optimised: divisors from 1 to {self._factor}, none above that of a slower block; {kept}.")
         lines.append(fill(_NOT_ADVISED))
-        if _YARN not in self.left_out:
-            compared = [f"{kind} in {_MEASURES[name]}" for name, kind in self.compare(OPTIMISED, _YARN).items()]
+        compared = [f"{kind} in {_MEASURES[name]}" for name, kind in (self.optimised_against_yarn or {}).items()]
+        if compared:
             lines.append(f"optimised against yarn: {', '.join(compared)}.")
         return "\n".join(lines)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rfrope._core import angles, array, capacity, sums
 from rfrope._core.arguments import is_several, positive, show, whole
-from rfrope._core.results import WIDTH, Result, plain
+from rfrope._core.results import WIDTH, Result
 from rfrope.analysis.bases import integral_rule, ladder_base
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
 from rfrope.analysis.fits import KernelFit, fit_kernel
@@ -148,14 +148,6 @@ class Summary(Result):
     def slots(self) -> int:
         """Number of blocks that fit in a head; those beyond D are not rotated."""
         return self.head_dim if self.polar else (self.head_dim + 1) // 2
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings and lists for JSON: kernels as text, None for an infinite wavelength."""
-        axes = [
-            vars(axis) | ({} if axis.fit is None else {"fit": vars(axis.fit) | {"kernel": repr(axis.fit.kernel)}})
-            for axis in self.axes
-        ]
-        return plain({**vars(self), "axes": axes})
 
     def __str__(self) -> str:
         rotated, name = (1 if self.polar else 2) * self.n_blocks, f"{self.name}: " if self.name else ""

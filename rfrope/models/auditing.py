@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import whole
-from rfrope._core.results import Result, plain
+from rfrope._core.results import Result
 from rfrope.models import tables
 from rfrope.models.buffers import Buffer, find_buffers
 from rfrope.models.configs import from_config, is_config, perceives, read_rope
@@ -106,15 +106,12 @@ class Audit(Result):
     context: int | None = None
     exceeds: int | None = None
     unchecked: str = ""
+    _also = ("passed",)
 
     @property
     def passed(self) -> bool:
         """True if nothing is wrong."""
         return not self.findings
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings and lists for JSON."""
-        return plain({**vars(self), "passed": self.passed})
 
     def __str__(self) -> str:
         lines = ["PASSED" if self.passed else "FAILED", f"  checked {', '.join(self.checked)}"]

@@ -140,6 +140,7 @@ class RopeComparison(Result):
     still_differ: tuple[str, ...] = ()
     layers: tuple[int, ...] | None = None
     caution: str = ""
+    _also = ("findings", "agree")
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -158,10 +159,6 @@ class RopeComparison(Result):
     def agree(self) -> bool:
         """True if all known engines treat this text alike."""
         return not self.findings
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings and lists for JSON."""
-        return plain({**vars(self), "findings": self.findings, "agree": self.agree})
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
@@ -204,6 +201,7 @@ class Comparison(Result):
     """
 
     ropes: tuple[RopeComparison, ...]
+    _also = ("findings", "agree")
 
     @property
     def findings(self) -> tuple[str, ...]:
@@ -214,10 +212,6 @@ class Comparison(Result):
     def agree(self) -> bool:
         """True if all known engines agree."""
         return not self.findings
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings and lists for JSON."""
-        return plain({"agree": self.agree, "findings": self.findings, "ropes": self.ropes})
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.ropes))

@@ -11,7 +11,7 @@ from typing import Any
 
 from rfrope._core import array
 from rfrope._core.arguments import path_of, positive, printable, show, whole
-from rfrope._core.results import Result, plain
+from rfrope._core.results import Result
 from rfrope.models.configs import is_config, perceives, read_rope
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
 from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error
@@ -102,10 +102,6 @@ class LayerDiff(Result):
     seq_len: int | None = None
     is_compared: bool = True
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings and lists for JSON."""
-        return plain(vars(self))
-
     def __str__(self) -> str:
         label = ".".join(word for word in (self.part, self.kind) if word)
         numbered = "" if self.layers is None else show_layers(self.layers)
@@ -157,6 +153,7 @@ class Diff(Result):
     n_same: int
     tolerance: float
     differs_from: int | None = None
+    _also = ("same",)
 
     @property
     def same(self) -> bool:
@@ -167,10 +164,6 @@ class Diff(Result):
     def findings(self) -> tuple[str, ...]:
         """One sentence per change."""
         return tuple(str(one) for one in self.layers)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings and lists for JSON."""
-        return plain({"same": self.same, **vars(self)})
 
     def __str__(self) -> str:
         if self.same:

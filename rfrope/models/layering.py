@@ -156,10 +156,6 @@ class Layers(Result):
         found = {i: one for one in self.kinds if one.part == name for i in one.layers or ()}
         return tuple(found[i] for i in sorted(found))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, strings and lists, ready for JSON."""
-        return plain(vars(self))
-
     def __str__(self) -> str:
         return "\n".join(map(str, self.kinds))
 

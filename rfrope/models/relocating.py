@@ -100,6 +100,7 @@ class Relocation(Result):
 
     ropes: tuple[RopeRelocation, ...]
     still: tuple[LayerKind, ...] = ()
+    _also = ("possible",)
 
     @property
     def possible(self) -> bool:
@@ -110,10 +111,6 @@ class Relocation(Result):
     def reasons(self) -> tuple[str, ...]:
         """Sentences on why not; empty if it is possible."""
         return tuple(str(one) for one in self.ropes if not one.possible)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings and lists for JSON."""
-        return plain({"possible": self.possible, **vars(self)})
 
     def __bool__(self) -> bool:
         return self.possible

@@ -10,7 +10,7 @@ import numpy as np
 
 from rfrope._core import array
 from rfrope._core.arguments import choice, positive, show, whole
-from rfrope._core.results import Result, plain
+from rfrope._core.results import Result
 from rfrope.data.model_types import known
 from rfrope.models.auditing import Finding, merge_shared
 from rfrope.models.configs import from_config, is_config, read_rope
@@ -64,6 +64,7 @@ class Probe(Result):
     calls: int
     context: int
     counts_padding: bool | None = None
+    _also = ("passed",)
 
     @property
     def passed(self) -> bool:
@@ -101,10 +102,6 @@ class Probe(Result):
         factor = 1.0 if abs(factor - 1.0) < _ROUNDED else factor
         about: dict[str, Any] = {"pairing": one.pairing, "head_dim": one.head_dim, "context": self.context}
         return Rope(one.frequencies, attention_factor=factor, **about)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain numbers, strings and lists for JSON."""
-        return plain({"passed": self.passed, **vars(self)})
 
     def __str__(self) -> str:
         lines = ["PASSED" if self.passed else "FAILED"]
