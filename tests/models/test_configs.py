@@ -300,16 +300,15 @@ SECTIONS = [  # a config, sections, and whether they are interleaved
     # their order is that of the whole where the text part has no known type
     *(({"model_type": "qwen3_vl", "text_config": TEXT | one}, (24, 20, 20), True) for one in ({}, OTHER | TEXT)),
     *(({"model_type": "hunyuan_vl", "text_config": TEXT | one}, None, False) for one in ({}, OTHER | TEXT)),
-    # interleaved where the class always does it
+    # interleaved where the class always does it, or the config says so
     *(
-        (TEXT | {"model_type": name, "rope_scaling": told | TEXT["rope_scaling"]}, (24, 20, 20), always or told != {})
+        (TEXT | {"model_type": name, "rope_scaling": TEXT["rope_scaling"] | told}, (24, 20, 20), expected)
         for name, always in (("qwen3_vl_text", True), ("qwen2_vl_text", False))
-        for told in ({}, {"mrope_interleaved": True})
-    ),
-    (
-        TEXT | {"model_type": "qwen3_vl_text", "rope_scaling": TEXT["rope_scaling"] | {"mrope_interleaved": False}},
-        (24, 20, 20),
-        True,
+        for told, expected in (
+            ({}, always),
+            ({"mrope_interleaved": True}, True),
+            ({"mrope_interleaved": False}, always),
+        )
     ),
 ]
 
