@@ -86,7 +86,7 @@ def test_any_call_is_the_generic_call(arrays):
     if arrays == "torch":
         library("torch")
 
-    @settings(max_examples=120 if arrays in ("torch", "cupy") else 400, **SLOW)
+    @settings(max_examples=60 if arrays in ("torch", "cupy") else 400, **SLOW)
     @given(calls(torch=arrays == "torch"), st.booleans())
     def check_call(call, backward):
         if arrays == "cuda":

@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import triton_device
+from campaign import sparse
 from triton_device import assert_rounded
 
 import rfrope
@@ -73,7 +74,7 @@ def results(module, inputs, options):
     return [*turned, *torch.autograd.grad(turned, [*inputs, *module.parameters()], gradients)]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", sparse(MODULES, lambda name: name in ("known", "factors and temperature", "sets")))
 @pytest.mark.parametrize("places", POSITIONS)
 def test_one_launch_each_way_gives_what_the_generic_functions_do(name, places, monkeypatch):
     module, options = MODULES[name](), POSITIONS[places]

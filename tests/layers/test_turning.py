@@ -286,7 +286,7 @@ def test_positions_of_16_bits_warn_where_they_lack_whole_numbers(dtype, last, xp
         pytest.skip(f"no {dtype} there")
     rope = rfrope.Rope(FREQUENCIES)
     for call in (rope.rotate, lambda x, at: rfrope.rotate(x, at, FREQUENCIES), lambda x, at: rope.scores(x, x, at, at)):
-        for _ in range(18):  # so often that it may be prepared
+        for _ in range(2):  # the second time it may be prepared
             with pytest.warns(
                 PrecisionWarning, match=rf"positions has dtype {dtype}, .* numbers above {last:g}: "
             ) as seen:
@@ -324,7 +324,7 @@ def test_positions_that_a_narrow_type_cannot_tell_apart_warn(values, dtype, said
     rope, slow = rfrope.Rope(FREQUENCIES), rfrope.Rope(FREQUENCIES / 64.0)
     calls = [rope.rotate, lambda x, at: rfrope.rotate(x, at, FREQUENCIES), lambda x, at: rope.table(at)]
     calls += [lambda x, at: RotaryEmbedding(rope)(x[None, None], x[None, None], at)] if name == "torch" else []
-    for call in calls * 3:  # so often that it may be prepared
+    for call in calls * 2:  # the second time it may be prepared
         with pytest.warns(PrecisionWarning, match=said) if said else contextlib.nullcontext():
             call(x, at)
     with pytest.warns(PrecisionWarning) if "lacks" in str(said) else contextlib.nullcontext():
