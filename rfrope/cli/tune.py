@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
         "the loss on held-out texts within the trained context and beyond, for the model as it is, every start and "
         "the learned rotation, with standard errors, and says where nothing was gained. Needs PyTorch and "
         "transformers; uses no network.",
-        example="rfrope tune SmolLM2-135M --texts *.txt --context 16384 --checkpoint tuning.npz -o rope.npz",
+        example="rfrope tune SmolLM2-135M --texts *.txt --context 16384 --checkpoint tuning.safetensors -o rope.npz",
     )
     option = command.add_argument
     add_model(command)
@@ -42,18 +42,10 @@ def add(commands: Any) -> None:
     option("--learnable", nargs="+", metavar="NAME", default=_LEARNABLE, help="factors, temperature (default: both)")
     option("--window", type=whole, metavar="N", help="tokens of a window (default: the trained ones, at most 1024)")
     option("--batch", type=whole, metavar="N", default=1, help="windows of a step (default: 1)")
-    option("--whole-windows", type=float, metavar="P", default=0.0, help="part of the steps that read all positions")
-    option(
-        "--keys",
-        choices=("window", "text"),
-        default="window",
-        help="tokens that windows attend to: text means all before them, in texts of N tokens (default: window)",
-    )
     option("--steps", type=whole, metavar="N", default=200, help="most steps from the best start (default: 200)")
     option("--rate", type=float, metavar="R", default=0.01, help="of the first step, falling to 0 (default: 0.01)")
     option("--seed", type=whole, metavar="N", default=0, help="of windows and held-out documents (default: 0)")
     option("--checkpoint", metavar="FILE", help="a file from which the same command goes on, however it ended")
-    option("--activation-checkpointing", action="store_true", help="less memory, more time")
     add_files(command, "output", "html")
 
 
@@ -69,20 +61,8 @@ def _run(options: argparse.Namespace) -> int:
     model, tokenizer, texts = load_model(options)
     from rfrope.integrations import loading, transformers
 
-    names = (
-        "trained",
-        "starts",
-        "part",
-        "learnable",
-        "window",
-        "batch",
-        "whole_windows",
-        "keys",
-        "steps",
-        "rate",
-        "checkpoint",
-    )
-    given = {name: getattr(options, name) for name in (*names, "activation_checkpointing")}
+    names = ("trained", "starts", "part", "learnable", "window", "batch", "steps", "rate", "checkpoint")
+    given = {name: getattr(options, name) for name in names}
     documents: list[Any] = texts
     if len(texts) == 1:
         with naming("--documents", f"{options.documents} of {options.texts[0]}"):

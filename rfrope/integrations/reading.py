@@ -15,7 +15,7 @@ import torch
 
 from rfrope._core.arguments import show
 from rfrope.heads import Atlas, AtlasBuilder
-from rfrope.integrations import attending, rotations
+from rfrope.integrations import attention_checks, rotations
 from rfrope.models import LayerKind, from_config, list_layers
 from rfrope.rotation.rope import Rope
 
@@ -277,7 +277,7 @@ def atlas(
     ids = None if first is None else _read_ids("documents[0]", first, model)
     rope, layers, kinds = _rope_of(model, part, 1 if ids is None else ids.shape[-1])
     if ids is not None:
-        attending.check_windows(kinds, ids.shape[-1])
+        attention_checks.check_windows(kinds, ids.shape[-1])
         _check_attention(model, ids, rope, layers)
     builder, heads = AtlasBuilder(rope, scale=1.0, skip=skip, context=context), None
     for one in read_heads(model, [] if first is None else itertools.chain([first], read), layers=layers):
@@ -310,8 +310,8 @@ def _check_attention(model: Module, ids: Any, rope: Rope, layers: list[int] | No
         for path, attention in _watch(model, kept, undo).items():
             layer = getattr(attention, "layer_idx", None)
             if layers is None or layer in (None, *layers):
-                attending.check_module(path, attention, rope)
-                hook = attending.comparing(path, attention, kept, _scale_of, rope)
+                attention_checks.check_module(path, attention, rope)
+                hook = attention_checks.comparing(path, attention, kept, _scale_of, rope)
                 undo.callback(attention.register_forward_hook(hook).remove)
-        attending.compute_weights(model, undo)
+        attention_checks.compute_weights(model, undo)
         _run(model, ids, undo)

@@ -386,17 +386,18 @@ def _rotation_by_positions(rotation: Callable[..., Any], positions: Positions, l
         else:
             heads_last = named.get("unsqueeze_dim", usual.default) in (2, -2)
         places, index, back = _read_positions(named, positions)
-        rotary = positions.turning_module(index if layer is None else layer)
+        number = index if layer is None else layer
+        rotary = positions.turning_module(number)
         given = tuple(named[name] for name in features[:2] if named.get(name) is not None)
         if len(given) == 1 and rotary.phases is not None:
             raise ValueError(
                 "phases are learned, but this model rotates queries and keys alike; expected frequencies alone"
             )
         found = rotate_features(rotary, positions.turns_last, given, -places if back else places, heads_last)
-        if "rotated" in positions.__dict__:  # where a text is kept
+        if "rotated" in positions.__dict__:  # where a text is cached
             keys = (given[-1], found[-1])
             turned = (one.transpose(-3, -2) if heads_last else one for one in keys)
-            positions.__dict__["rotated"] = (*turned, back, layer)
+            positions.__dict__["rotated"] = (*turned, back, number)
         return found if len(given) == 2 else found[0]
 
     return rotate

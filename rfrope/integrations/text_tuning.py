@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -12,10 +12,12 @@ import numpy as np
 import torch
 
 from rfrope import analysis
-from rfrope._core.arguments import choice, finite, flag, fraction, listed, show, whole
+from rfrope._core.arguments import choice, fraction, listed, show, whole
 from rfrope._core.parallel import show_progress
-from rfrope.integrations import keeping, tuning, windows
-from rfrope.integrations.halving import Places, Race, frozen
+from rfrope.integrations import tuning
+from rfrope.integrations.halving import Halving, RotaryModules, frozen
+from rfrope.integrations.text_caches import TextCaches, Windows, draw_windows, spread_windows
+from rfrope.integrations.texts import Reading, divide, read_documents, read_whole
 from rfrope.integrations.tuned import Tuning
 from rfrope.layers.torch import RotaryEmbedding
 from rfrope.models import from_config
@@ -24,12 +26,6 @@ from rfrope.rotation.rope import Assumed, Rope
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
 _WINDOW = 1024  # default tokens of a window, at most the trained context
-_READINGS = ("auto", "whole", "windows")
-_KEYS = ("window", "text")
-_FEW_KEYS = (
-    "These losses are of windows. Attention sees at most {length} tokens in one, and up to {context} in a whole text, "
-    "which may rank rotations otherwise: read some texts whole before you use what was learned{more}."
-)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,67 +102,10 @@ def read_starts(starts: Any, plan: analysis.Plan) -> dict[str, Any]:
     return found
 
 
-def split(documents: Sequence[np.ndarray], share: float, seed: int, least: int) -> list[list[np.ndarray]]:
-    """Return the documents that teach, those that choose, and held-out ones."""
-    seen: dict[bytes, int] = {}
-    for i, one in enumerate(documents):
-        if (first := seen.setdefault(one.tobytes(), i)) != i:
-            raise ValueError(f"texts[{i}] is texts[{first}] again; expected different documents")
-    for i, one in enumerate(documents):
-        if len(one) < least:
-            raise ValueError(f"texts[{i}] has {len(one)} tokens; expected at least {least}, those of a window")
-    apart = max(2, round(share * len(documents)))
-    if len(documents) < 2 * apart + 1:
-        raise ValueError(
-            f"texts has {len(documents)} documents; expected at least {2 * apart + 1}: {apart} are held out, {apart} "
-            "choose, and the others are learned from"
-        )
-    order = [documents[i] for i in np.random.default_rng([seed, 0]).permutation(len(documents))]
-    return [order[2 * apart :], order[apart : 2 * apart], order[:apart]]
-
-
-@contextmanager
-def _stop_dropout(model: Module) -> Iterator[None]:
-    """Disable attention dropout of a model, also in training mode."""
-    with ExitStack() as undo:
-        for one in model.modules():
-            for name in ("attention_dropout", "dropout", "p"):
-                value = vars(one).get(name)
-                if isinstance(value, float) and value > 0.0:
-                    setattr(one, name, 0.0)
-                    undo.callback(setattr, one, name, value)
-        yield
-
-
-@contextmanager
-def _checkpointed(model: Module) -> Iterator[None]:
-    """Make a model checkpoint activations between layers."""
-    if not getattr(model, "supports_gradient_checkpointing", False):
-        raise ValueError(
-            f"{type(model).__name__} cannot checkpoint activations; expected activation_checkpointing=False"
-        )
-    had = any(getattr(one, "gradient_checkpointing", False) for one in model.modules())
-    kind = "activation" if hasattr(model, "activation_checkpointing_enable") else "gradient"  # as releases name it
-    getattr(model, f"{kind}_checkpointing_enable")(**{f"{kind}_checkpointing_kwargs": {"use_reentrant": False}})
-    try:
-        with _stop_dropout(model):
-            yield
-    finally:
-        if not had:
-            getattr(model, f"{kind}_checkpointing_disable")()
-
-
-def _loss_of_texts(model: Module, texts: keeping.Texts, batch: keeping.Windows | windows.Batch) -> Any:
-    model.eval()
-    if isinstance(batch, keeping.Windows):
-        return texts.losses(batch)
-    texts.forget()  # held-out documents come last
-    return windows.document_losses(model, batch)
-
-
-def _loss(model: Module, is_checkpointed: bool, batch: windows.Batch) -> Any:
-    model.train(is_checkpointed and torch.is_grad_enabled())  # in which mode alone transformers checkpoints
-    return windows.document_losses(model, batch)
+def _read_parts(documents: Sequence[np.ndarray], trained: int) -> dict[str, list[Reading]]:
+    """Return whole readings of documents within the trained positions, and beyond them."""
+    ends = {"within": (trained, 0), "beyond": (None, trained)}
+    return {part: [Reading(one[:end], first) for one in documents] for part, (end, first) in ends.items()}
 
 
 def tune(
@@ -174,110 +113,134 @@ def tune(
     texts: Any,
     context: int,
     *,
-    replace: Any,
     trained: int | None = None,
     starts: Any = ("yarn", "llama3", "ntk"),
     per: str = "model",
     part: str | None = None,
     tokenizer: Any = None,
     window: int | None = None,
-    chunks: int = 2,
     batch: int = 1,
-    whole_windows: float = 0.0,
     held_out: float = 0.25,
-    reading: str = "auto",
-    keys: str = "window",
     rng: int = 0,
-    learnable: Any = ("factors", "temperature"),
-    activation_checkpointing: bool = False,
+    learnable: str | Sequence[str] = ("factors", "temperature"),
+    steps: int = 200,
+    rate: float = 0.01,
     checkpoint: Any = None,
     progress: Any = None,
-    **course: Any,
 ) -> Tuning:
-    """Return `rfrope.integrations.transformers.tune`, with `replace` as the function that replaces a rotation."""
+    """Learn factors of a frozen model's frequencies, and a temperature, for a longer context.
+
+    Documents are divided, by `rng`, into those that teach, those that choose the start and stop the learning, and
+    held-out ones, on which the returned `rfrope.integrations.tuning.Tuning` reports.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        A causal language model that `replace_rotary` accepts. Left unchanged.
+    texts : iterable
+        At least 5 different documents: token ids, strings, or ``pathlib.Path`` of text files. Each has at least
+        `context` tokens; what is longer is cut.
+    context : int
+        Positions to reach.
+    trained : int, optional
+        Positions in training; ``trained_context`` of `rfrope.analysis.plan`.
+    starts : str, sequence of str or mapping
+        Methods of `rfrope.analysis.plan`, or Ropes by name, as in `integrations.tuning.tune_modules`. The first one
+        reads the documents: name the best first.
+    per : {"model", "layer", "head"}
+        Unit with its own factors; there is one temperature for the model, or one for each layer.
+    part : str, optional
+        Kind of layers that learn, if several kinds see far. The others keep their Rope.
+    tokenizer : callable, optional
+        The model's tokenizer, for strings and files.
+    window : int, optional
+        Tokens of a window, at least 3. Default: the trained context, at most 1024.
+    batch : int
+        Windows per step.
+    held_out : float
+        Part of the documents that is held out, at least 2; as many choose.
+    rng : int
+        Seed of the division and the windows.
+    learnable, steps, rate, checkpoint, progress
+        See `rfrope.integrations.tuning.tune_modules`. `progress` is used for reading, and then again for learning.
+
+    Returns
+    -------
+    integrations.tuning.Tuning
+        Its ``rope`` is a tuple with one Rope per layer if `per` is not "model"; `replace_rotary` accepts both.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If the rotation of the model cannot be replaced, or its keys change after the rotation; if texts are too short
+        or too few, `context` is not above the trained one, a start is unknown, the loss is not finite from any start,
+        an option is not as described above, or `checkpoint` belongs to another call.
+
+    See Also
+    --------
+    integrations.tuning.Tuning, analysis.plan, integrations.transformers.replace_rotary
+
+    Notes
+    -----
+    A document that teaches or chooses is read once, by the first start. Its keys before rotation and its values stay on
+    the model's device until learning ends: ``4 * layers * key heads * head_dim`` bytes for each token, in half
+    precision. A window, drawn anywhere in it, attends to all tokens before it, whose keys are rotated by what is
+    learned; activations of attention are computed again for gradients. Held-out documents are read whole, in chunks.
+
+    The loss, in nats, is that of the next token: "within" the trained context, and "beyond" it. That of a window is the
+    loss of a whole reading by the rotation that the text was read by, and near it for others, since keys and values of
+    deeper layers depend on the rotation, too. A call that goes on from `checkpoint` reads these texts again.
+
+    Windows that attend to their own tokens alone, at long positions (Zhu et al. 2023), are not offered: on SmolLM2-135M
+    they chose a rotation that reads whole texts worse than YaRN.
+
+    Examples
+    --------
+    >>> import torch, transformers
+    >>> from rfrope.integrations.transformers import tune
+    >>> sizes = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1}
+    >>> config = transformers.LlamaConfig(**sizes, num_attention_heads=2, max_position_embeddings=16)
+    >>> model, texts = transformers.LlamaForCausalLM(config), torch.arange(246).reshape(6, 41) % 16
+    >>> tuning = tune(model, texts, 32, starts="ntk", steps=2)
+    >>> tuning.rope.context, [*tuning.losses]
+    (32, ['as it is', 'ntk', 'learned'])
+    """
+    from rfrope.integrations.transformers import replace_rotary  # which imports this module
+
     per, names = choice("per", per, tuning.PER), tuning.read_learnable(learnable)
     target = read_target(model, part, per, trained)
-    replace(model, target.others | {target.kind: target.rope} if target.kind else target.rope).undo()
+    replace_rotary(model, target.others | {target.kind: target.rope} if target.kind else target.rope).undo()
     plan = analysis.plan(target.rope, context, trained_context=trained)
     found = read_starts(starts, plan)
-    trained = plan.trained_context
+    trained, context = plan.trained_context, plan.context
     layers, sets = (1 if per == "model" else target.layers), (target.heads if per == "head" else None)
     ropes = {
-        name: tuple(dataclasses.replace(one, context=plan.context) for one in each)
+        name: tuple(dataclasses.replace(one, context=context) for one in each)
         for name, each in tuning.read_starts(found, [target.rope] * layers, per, sets).items()
     }
     length = min(trained, _WINDOW) if window is None else whole("window", window, 3, trained)
-    layout = windows.Layout(trained, plan.context, length, whole("chunks", chunks, 2, length - 1))
-    documents = windows.read_documents(texts, tokenizer, model.get_input_embeddings().num_embeddings)
-    rng = whole("rng", rng)
-    long = finite("whole_windows", whole_windows, least=0.0, most=1.0)
-    is_checkpointed = flag("activation_checkpointing", activation_checkpointing)
-    if choice("keys", keys, _KEYS) == "text":
-        _check_keeping(target, documents, plan.context, is_checkpointed, long)
-    learning, choosing, judging = split(documents, fraction("held_out", held_out), rng, length)
-    _check_whole("whole_windows", bool(long), learning, plan.context, any)
-    are_whole = choice("reading", reading, _READINGS) == "whole"
-    _check_whole("reading", are_whole, judging, plan.context, all)
-    are_whole = are_whole or (reading == "auto" and all(len(one) >= plan.context for one in judging))
-    drawn: dict[str, Any] = {"documents": learning, "layout": layout, "seed": rng, "whole": long}
-    drawn["windows"] = whole("batch", batch, 1)
-    draw: Any = partial(windows.learning_batch, **drawn)
-    loss: Any = partial(_loss, model, is_checkpointed)
-    validation: Any = windows.read_parts(choosing, layout, rng + 1, are_whole=False)
-    texts = None
-    if keys == "text":
-        seen = [one[: plan.context] for one in (*learning, *choosing)]
-        texts, drawn["keys"] = keeping.Texts(model), seen
-        draw = partial(keeping.learning_batch, texts=len(learning), layout=layout, seed=rng, batch=drawn["windows"])
-        loss = partial(_loss_of_texts, model, texts)
-        validation = keeping.read_parts(range(len(learning), len(seen)), layout, rng + 1)
-    held = windows.read_parts(judging, layout, rng + 2, are_whole=are_whole)
-    made = dataclasses.replace(tuning.read_course(loss, draw, validation, held, **course), about=drawn)
-    places = Places(model, lambda some: target.make(some, names), partial(target.put_in, replace))
-    with frozen(model), _checkpointed(model) if is_checkpointed else nullcontext():
-        race = Race(places, made, ropes, checkpoint)
-        if texts is not None:
-            _read(texts, drawn["keys"], race, progress)
-        learned = tuning.finish(race, progress)
-    return dataclasses.replace(learned, note="" if are_whole else _few_keys(layout, texts is None))
+    documents = read_documents(texts, tokenizer, model.get_input_embeddings().num_embeddings)
+    rng, batch = whole("rng", rng), whole("batch", batch, 1)
+    learning, choosing, judging = divide(documents, context, fraction("held_out", held_out), rng)
+    caches = TextCaches(model)
 
+    def loss(one: Windows | Reading) -> Any:
+        if isinstance(one, Windows):
+            return caches.losses(one)
+        caches.forget()  # held-out documents come last
+        return read_whole(model, one)
 
-def _few_keys(layout: windows.Layout, by_windows: bool) -> str:
-    """Return what losses of windows may hide, and what to do about it."""
-    more = f", or learn with keys='text' from texts of {layout.context} tokens" if by_windows else ""
-    return _FEW_KEYS.format(length=layout.window, context=layout.context, more=more)
-
-
-def _read(texts: keeping.Texts, documents: Sequence[np.ndarray], race: Race, progress: Any) -> None:
-    """Read documents by the first start and keep them, unless all has been learned before."""
-    if not race.is_reading:
-        with race.places.put_in(race.places.make(race.starts[0])):
-            for ids in show_progress(documents, len(documents), progress):
-                texts.read(ids)
-
-
-def _check_keeping(
-    target: Target, documents: Sequence[np.ndarray], context: int, is_checkpointed: bool, long: float
-) -> None:
-    """Refuse what windows that see a text cannot be combined with, and short texts."""
-    if target.kind is not None:
-        raise ValueError("keys is 'text', but the model has several kinds of layers; expected keys='window'")
-    if is_checkpointed or long:
-        name = "activation_checkpointing" if is_checkpointed else "whole_windows"
-        raise ValueError(f"keys is 'text' together with {name}; expected one of them")
-    for i, one in enumerate(documents):
-        if len(one) < context:
-            raise ValueError(
-                f"keys is 'text', but texts[{i}] has {len(one)} tokens; expected at least {context} in every text, "
-                "such as several joined, or keys='window'"
-            )
-
-
-def _check_whole(name: str, are_whole: bool, documents: Sequence[np.ndarray], context: int, enough: Any) -> None:
-    """Refuse documents too short to be read whole."""
-    if are_whole and not enough(len(one) >= context for one in documents):
-        longest = max(map(len, documents))
-        raise ValueError(
-            f"{name} asks for texts of {context} tokens, but the longest of those documents has {longest}; expected "
-            "longer texts, or windows alone"
-        )
+    drawn = {"texts": len(learning), "context": context, "length": length, "seed": rng, "batch": batch}
+    validation = spread_windows(range(len(learning), len(learning) + len(choosing)), trained, context, length, rng + 1)
+    options = tuning.read_options(
+        loss, partial(draw_windows, **drawn), validation, _read_parts(judging, trained), steps, rate,
+        about=[drawn, learning, choosing],
+    )  # fmt: skip
+    rotaries = RotaryModules(model, lambda some: target.make(some, names), partial(target.put_in, replace_rotary))
+    with frozen(model):
+        run = Halving(rotaries, options, ropes, checkpoint)
+        if not run.readings:
+            with rotaries.put_in(rotaries.make(run.learners[0].ropes)):
+                for ids in show_progress([*learning, *choosing], len(learning) + len(choosing), progress):
+                    caches.read(ids)
+        return tuning.finish(run, progress)

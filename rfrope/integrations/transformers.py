@@ -15,9 +15,10 @@ try:
     import torch
     from transformers import PreTrainedModel, modeling_rope_utils
 
-    from rfrope.integrations import polar, rotations, text_tuning
+    from rfrope.integrations import polar, rotations
     from rfrope.integrations.reading import HeadFeatures, atlas, read_heads
     from rfrope.integrations.saving import KEPT, watch_saving
+    from rfrope.integrations.text_tuning import tune
     from rfrope.integrations.tuned import Tuning
 except ImportError as error:
     raise ImportError(
@@ -257,143 +258,6 @@ def _check_layers(model: Module, layers: Layers) -> None:
                 f"rope has {said[0]} in layer {i}, and the config of this {type(model).__name__} {said[1]}; expected "
                 "list_layers of the model's own config, or rope.ropes, a mapping by kind of layer"
             )
-
-
-def tune(
-    model: Module,
-    texts: Any,
-    context: int,
-    *,
-    trained: int | None = None,
-    starts: Any = ("yarn", "llama3", "ntk"),
-    per: str = "model",
-    part: str | None = None,
-    tokenizer: Any = None,
-    window: int | None = None,
-    chunks: int = 2,
-    batch: int = 1,
-    whole_windows: float = 0.0,
-    held_out: float = 0.25,
-    reading: str = "auto",
-    keys: str = "window",
-    rng: int = 0,
-    learnable: str | Sequence[str] = ("factors", "temperature"),
-    steps: int = 200,
-    rate: float = 0.01,
-    penalty: float = 0.001,
-    race: float = 0.25,
-    check_every: int | None = None,
-    patience: int = 5,
-    activation_checkpointing: bool = False,
-    checkpoint: Any = None,
-    progress: Any = None,
-) -> Tuning:
-    """Learn factors of a frozen model's frequencies, and a temperature, for a longer context.
-
-    Documents are divided, by `rng`, into those that teach, those that choose the start and stop the learning, and
-    held-out ones, on which the returned `rfrope.integrations.tuning.Tuning` reports.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        A causal language model that `replace_rotary` accepts. Left unchanged.
-    texts : iterable
-        At least 5 different documents: token ids, strings, or ``pathlib.Path`` of text files.
-    context : int
-        Positions to reach.
-    trained : int, optional
-        Positions in training; ``trained_context`` of `rfrope.analysis.plan`.
-    starts : str, sequence of str or mapping
-        Methods of `rfrope.analysis.plan`, or Ropes by name, as in `integrations.tuning.tune_modules`.
-    per : {"model", "layer", "head"}
-        Unit with its own factors; there is one temperature for the model, or one for each layer.
-    part : str, optional
-        Kind of layers that learn, if several kinds see far. The others keep their Rope.
-    tokenizer : callable, optional
-        The model's tokenizer, for strings and files.
-    window, chunks : int
-        Tokens of a window, at least 3 (default: the trained context, at most 1024), and the number of its chunks.
-        Chunks are separated by random gaps, so that a short window reaches positions of the whole context.
-    batch : int
-        Windows per step.
-    whole_windows : float
-        Part of the steps that reads a whole context instead of windows.
-    held_out : float
-        Part of the documents that is held out, at least 2; as many choose.
-    reading : {"auto", "whole", "windows"}
-        Read held-out documents whole, in chunks with a cache, or by windows, which take less time and can mislead.
-        "auto" reads them whole unless one is shorter than the context.
-    keys : {"window", "text"}
-        Tokens that windows attend to in the documents that teach and choose: those of the window, or all before it in
-        the text, too. With "text" each of these documents is cut to `context` tokens, which every text must have, and
-        read once by the first start. Its keys before rotation and its values stay on the model's device until
-        learning ends: ``4 * layers * key heads * head_dim`` bytes for each token of each document, in half precision.
-        Windows then have no gaps, whatever `chunks` is, and form the activations of attention again for gradients.
-        Models with a Rope for each of several kinds of layers, or that change keys after rotation, are refused.
-    rng : int
-        Seed of the division and the windows.
-    learnable, steps, rate, penalty, race, check_every, patience, checkpoint, progress
-        See `rfrope.integrations.tuning.tune_modules`. With ``keys="text"`` `progress` is used for reading, then again.
-    activation_checkpointing : bool
-        Keep only the activations between layers, and recompute the others for gradients.
-
-    Returns
-    -------
-    integrations.tuning.Tuning
-        Its ``rope`` is a tuple with one Rope per layer if `per` is not "model"; `replace_rotary` accepts both.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If the rotation of the model cannot be replaced, texts are too short or too few, `context` is not above the
-        trained one, a start is unknown, the loss is not finite from any start, an option is not as described above, or
-        `checkpoint` belongs to another call.
-
-    See Also
-    --------
-    integrations.tuning.Tuning, analysis.plan, integrations.transformers.replace_rotary
-
-    Notes
-    -----
-    Windows are those of PoSE (Zhu et al. 2023): the first chunk begins at position 0, the others are shifted. If a
-    document is as long as the context, tokens are those at these positions, otherwise consecutive ones. The loss, in
-    nats, is that of the next token, not counted across gaps: "within" the trained context, and "beyond" it. Layers with
-    a window, beside those that learn, count tokens and not positions: they see across gaps.
-
-    With ``keys="window"`` a window has the positions of a long context but not its number of keys, and what it chooses
-    can be worse on whole texts, as it was for SmolLM2-135M (``experiments/tune.rst`` has the figures). With
-    ``keys="text"`` the loss of a window is that of a whole reading by the rotation that the text was read by, and near
-    it for others, since keys and values kept from deeper layers depend on the rotation, too: name the start first that
-    reads best. A call that goes on from `checkpoint` reads these texts again.
-
-    Examples
-    --------
-    >>> import torch, transformers
-    >>> sizes = {"vocab_size": 16, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1}
-    >>> config = transformers.LlamaConfig(**sizes, num_attention_heads=2, max_position_embeddings=16)
-    >>> model, texts = transformers.LlamaForCausalLM(config), torch.arange(246).reshape(6, 41) % 16
-    >>> tuning = tune(model, texts, 32, starts="ntk", steps=2)
-    >>> tuning.rope.context, [*tuning.losses]
-    (32, ['as it is', 'ntk', 'learned'])
-    """
-    course: dict[str, Any] = {"steps": steps, "rate": rate, "penalty": penalty, "race": race}
-    course |= {"check_every": check_every, "patience": patience}
-    options: dict[str, Any] = {"window": window, "chunks": chunks, "batch": batch, "whole_windows": whole_windows}
-    options |= {"held_out": held_out, "reading": reading, "keys": keys, "rng": rng, "learnable": learnable}
-    options |= {"activation_checkpointing": activation_checkpointing, "checkpoint": checkpoint, "progress": progress}
-    return text_tuning.tune(
-        model,
-        texts,
-        context,
-        replace=replace_rotary,
-        trained=trained,
-        starts=starts,
-        per=per,
-        part=part,
-        tokenizer=tokenizer,
-        **options,
-        **course,
-    )
 
 
 def use_polar(

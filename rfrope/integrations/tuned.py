@@ -38,8 +38,6 @@ class Tuning(Result):
         the first) and ``validation``, the loss of each part.
     losses : dict of str to dict of str to ndarray
         Loss of each held-out document, by method ("as it is", the starts, "learned") and by part.
-    note : str
-        What these losses do not show; empty if there is nothing to say.
 
     See Also
     --------
@@ -65,7 +63,6 @@ class Tuning(Result):
     ended: str
     history: tuple[dict[str, Any], ...]
     losses: dict[str, dict[str, np.ndarray]]
-    note: str = ""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -109,8 +106,8 @@ class Tuning(Result):
 
     @property
     def summary(self) -> str:
-        """Return sentences on where the learned rotation is better than the others, worse, or even, and the note."""
-        return "\n".join([*self._sentences(), *([self.note] if self.note else [])])
+        """Return sentences on where the learned rotation is better than the others, worse, or even."""
+        return "\n".join(self._sentences())
 
     def _sentences(self) -> Iterator[str]:
         if not self.steps:

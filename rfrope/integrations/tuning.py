@@ -16,11 +16,13 @@ from rfrope.rotation.rope import Rope
 try:
     import torch
 
-    from rfrope.integrations.halving import AS_IT_IS, BROKEN, WAITED, Course, Places, Race, frozen
+    from rfrope.integrations.halving import AS_IT_IS, BROKEN, WAITED, Halving, RotaryModules, TrainingOptions, frozen
     from rfrope.integrations.tuned import Tuning
     from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
 except ImportError as error:
-    raise ImportError("rfrope.integrations.tuning needs PyTorch: pip install 'rfrope[torch]'") from error
+    raise ImportError(
+        "rfrope.integrations.tuning needs PyTorch and safetensors: pip install 'rfrope[torch]'"
+    ) from error
 
 __all__ = ["Tuning", "tune_modules"]
 
@@ -43,10 +45,8 @@ def tune_modules(
     learnable: str | Sequence[str] = _LEARNABLE,
     steps: int = 200,
     rate: float = 0.01,
-    penalty: float = 0.001,
     race: float = 0.25,
     check_every: int | None = None,
-    patience: int = 5,
     checkpoint: Any = None,
     progress: Any = None,
 ) -> Tuning:
@@ -81,16 +81,14 @@ def tune_modules(
         Maximum number of Adam steps from the best start.
     rate : float
         Learning rate of Adam at the first step; it falls linearly to 0. In trials 0.05 was too large.
-    penalty : float
-        Weight, in the loss, of the squared log-factors and log-temperature of a set, summed: a pull towards the start.
     race : float
         Part of the steps that every start runs.
-    check_every, patience : int
-        Steps between validations (default: a twentieth of all), and validations without a lower loss before learning
-        stops. The best parameters are kept.
+    check_every : int
+        Steps between validations (default: a twentieth of all). Five without a lower loss end the learning; the best
+        parameters are kept.
     checkpoint : str or os.PathLike, optional
-        File to resume from, written atomically about once a second: the same call continues from it after any
-        interruption, with the same bits as an uninterrupted one.
+        File to resume from (safetensors), written atomically about once a second: the same call continues from it after
+        any interruption, with the same bits as an uninterrupted one.
     progress : None, bool or callable
         See `rfrope.estimate_kernel`.
 
@@ -115,10 +113,12 @@ def tune_modules(
     Notes
     -----
     A loss that is not finite, or a factor beyond ``exp(64)`` or ``exp(-64)``, as from a `rate` that is far too large,
-    ends the learning from that start, and its best so far is kept. A checkpoint knows all batches of a sequence, the
-    first and last of a callable `learning`, and not what `loss` does with them: keep one for each data set. Rotations
-    and their gradients are exact at any position. A step takes the memory of a training step, less the gradients and
-    moments of the weights. On one machine, with the same number of threads, the same arguments give the same bits.
+    ends the learning from that start, and its best so far is kept. The loss has a weak pull towards the start: 0.001
+    times the sum of the squared log-factors and log-temperature of a set. A checkpoint knows all batches of a sequence,
+    the first and last of a callable `learning`, and not what `loss` does with them: keep one for each data set.
+    Rotations and their gradients are exact at any position. A step takes the memory of a training step, less the
+    gradients and moments of the weights. On one machine, with the same number of threads, the same arguments give the
+    same bits.
 
     Examples
     --------
@@ -145,10 +145,7 @@ def tune_modules(
     if heads is not None:
         sets = whole("heads", heads, 1)
     ropes = read_starts({AS_IT_IS: own} if starts is None else starts, own, per, sets)
-    course = read_course(
-        loss, learning, validation, held_out, steps=steps, rate=rate, penalty=penalty, race=race,
-        check_every=check_every, patience=patience,
-    )  # fmt: skip
+    options = read_options(loss, learning, validation, held_out, steps, rate, race, check_every)
     names = read_learnable(learnable)
 
     def make(ropes: Sequence[Rope]) -> list[Module]:
@@ -158,9 +155,9 @@ def tune_modules(
             share(made)
         return made
 
-    places = Places(model, make, lambda made: _swapped(model, found, made))
+    rotaries = RotaryModules(model, make, lambda made: _swapped(model, found, made))
     with frozen(model):
-        return finish(Race(places, course, ropes, checkpoint), progress)
+        return finish(Halving(rotaries, options, ropes, checkpoint), progress)
 
 
 def read_learnable(learnable: Any) -> tuple[str, ...]:
@@ -173,19 +170,17 @@ def read_learnable(learnable: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def read_course(
+def read_options(
     loss: Any,
     learning: Any,
     validation: Any,
     held_out: Any,
-    *,
     steps: Any,
     rate: Any,
-    penalty: Any,
-    race: Any,
-    check_every: Any,
-    patience: Any,
-) -> Course:
+    race: Any = 0.25,
+    check_every: Any = None,
+    about: Any = None,
+) -> TrainingOptions:
     """Return the checked loss, batches and options."""
     if not callable(loss):
         raise TypeError(f"loss is {show(loss)}; expected a function of a batch")
@@ -199,16 +194,15 @@ def read_course(
         if not given or not all(parts[name].values()):
             raise ValueError(f"{name} has no documents; expected at least one batch in every part")
     steps, race = whole("steps", steps, 1), finite("race", race, least=0.0, most=1.0)
-    return Course(
+    return TrainingOptions(
         loss,
         learning if callable(learning) else tuple(learning),
         **parts,
         steps=steps,
         race=round(race * steps),
         check_every=max(1, steps // 20) if check_every is None else whole("check_every", check_every, 1),
-        patience=whole("patience", patience, 1),
         rate=positive("rate", rate),
-        penalty=finite("penalty", penalty, least=0.0),
+        about=about,
     )
 
 
@@ -259,30 +253,24 @@ def share(modules: Sequence[Module]) -> None:
             setattr(other, name, parameter)
 
 
-def finish(race: Race, progress: Any) -> Tuning:
-    """Run a race, and return its result."""
-    race.run(progress)
-    state, number = race.state, race.winner
-    modules, parts = race.learned(), [*race.course.validation]
-    ropes = tuple(one.rope for one in modules[: len(race.starts[number])])
-    history = [
-        {"start": race.names[int(start)], "step": int(step), "learning": learned if np.isfinite(learned) else None}
-        | {"validation": dict(zip(parts, losses, strict=True))}
-        for start, step, learned, *losses in state.history.tolist()
+def finish(run: Halving, progress: Any) -> Tuning:
+    """Learn, and return the result."""
+    run.run(progress)
+    best, name, steps = run.learners[run.winner], run.names[run.winner], run.options.steps
+    ropes = tuple(one.rope for one in best.use_best()[: len(best.ropes)])
+    history: list[dict[str, Any]] = [
+        {"start": run.names[int(start)], "step": int(step), "learning": learned if np.isfinite(learned) else None}
+        | {"validation": dict(zip(run.options.validation, losses, strict=True))}
+        for start, step, learned, *losses in run.history
     ]
-    looks = [line for line in history if line["start"] == race.names[number]]
-    best = min(looks, key=lambda line: _key(np.mean([*line["validation"].values()])))
+    means = {line["step"]: np.mean([*line["validation"].values()]) for line in history if line["start"] == name}
     ended = {
-        BROKEN: f"the loss was NaN or infinite, or a factor too large, after {state.at[number]} of {race.course.steps} "
-        "steps, the best is kept",
-        WAITED: f"the validation fell no further, {state.at[number]} of {race.course.steps} steps were done",
-    }.get(int(state.ended[number]), f"all {race.course.steps} steps were done")
-    rope = ropes[0] if len(race.starts[number]) == 1 else ropes
-    return Tuning(rope, race.names[number], best["step"], ended, tuple(history), race.losses())
-
-
-def _key(loss: Any) -> float:
-    return float(loss) if np.isfinite(loss) else np.inf
+        BROKEN: f"the loss was NaN or infinite, or a factor too large, after {best.step} of {steps} steps, the best is "
+        "kept",
+        WAITED: f"the validation fell no further, {best.step} of {steps} steps were done",
+    }.get(best.ended, f"all {steps} steps were done")
+    first = min(means, key=lambda step: means[step] if np.isfinite(means[step]) else np.inf)
+    return Tuning(ropes[0] if len(ropes) == 1 else ropes, name, first, ended, tuple(history), run.losses())
 
 
 # -- modules of a model ------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def test_wrong_words_of_the_command_line(command, share, folder, monkeypatch):
         import saved_models
 
         saved_models.save(folder / "model")
-        (folder / "text.txt").write_text(saved_models.text(40), "utf-8")
+        (folder / "text.txt").write_text(saved_models.text(400), "utf-8")
     line = bad_commands.commands(folder)[command]
     assert bad_commands.run([command, *line])[0] == 0  # it works
     faults, chosen = [], random.Random(f"{SEED} {command}")

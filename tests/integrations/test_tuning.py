@@ -12,6 +12,7 @@ from conftest import library
 import rfrope
 
 torch = library("torch").module
+from rfrope.integrations import halving  # noqa: E402
 from rfrope.integrations.tuning import Tuning, tune_modules  # noqa: E402
 from rfrope.layers.torch import RotaryEmbedding  # noqa: E402
 
@@ -62,9 +63,14 @@ def problem(temperature=1.0, factors=None, base=100.0):
     return model, loss, batch, *parts
 
 
+@pytest.fixture(autouse=True)
+def free(monkeypatch):
+    """Nothing pulls towards the start."""
+    monkeypatch.setattr(halving, "PENALTY", 0.0)
+
+
 def tuned(made=None, steps=40, **options):
-    options = {"rate": 0.05, "penalty": 0.0} | options
-    return tune_modules(*(made or problem()), steps=steps, **options)
+    return tune_modules(*(made or problem()), steps=steps, **{"rate": 0.05} | options)
 
 
 def test_it_finds_planted_frequencies_and_a_planted_temperature():
@@ -139,7 +145,13 @@ def assert_same(found, other):
 @pytest.mark.parametrize("calls", [1, 4, 22, 41, 47])
 def test_what_was_ended_goes_on_with_the_same_bits(calls, tmp_path):
     """In the first look, in the race, after it, and while what was held out is read."""
-    options = {"starts": STARTS, "steps": 12, "check_every": 3, "per": "layer", "checkpoint": tmp_path / "kept.npz"}
+    options = {
+        "starts": STARTS,
+        "steps": 12,
+        "check_every": 3,
+        "per": "layer",
+        "checkpoint": tmp_path / "kept.safetensors",
+    }
     model, loss, *rest = problem()
     called = 0
 
@@ -163,26 +175,48 @@ def test_what_was_ended_goes_on_with_the_same_bits(calls, tmp_path):
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path):
-    options = {"steps": 2, "checkpoint": tmp_path / "kept.npz"}
+    options = {"steps": 2, "checkpoint": tmp_path / "kept.safetensors"}
     tuned(**options)
     model, *rest = problem()
     with torch.no_grad():
         model.projections[1].weight[-1] += 1e-3
-    with pytest.raises(ValueError, match=r"another estimate \(model differ\)"):
+    with pytest.raises(ValueError, match=r"another call \(model differ\)"):
         tuned((model, *rest), **options)
-    with pytest.raises(ValueError, match=r"another estimate \(rate differ\)"):
+    with pytest.raises(ValueError, match=r"another call \(rate differ\)"):
         tuned(**options, rate=0.02)
-    with pytest.raises(ValueError, match=r"another estimate \(learnable differ\)"):
+    with pytest.raises(ValueError, match=r"another call \(learnable differ\)"):
         tuned(**options, learnable="factors")
     model, loss, _, *rest = problem()
-    options["checkpoint"] = tmp_path / "called.npz"
+    options["checkpoint"] = tmp_path / "called.safetensors"
     tuned((model, loss, batch, *rest), **options)
-    with pytest.raises(ValueError, match=r"another estimate \(batches differ\)"):
+    with pytest.raises(ValueError, match=r"another call \(batches differ\)"):
         tuned((model, loss, lambda step: batch(step if step == 0 else 7), *rest), **options)
-    options["checkpoint"] = tmp_path / "listed.npz"
+    options["checkpoint"] = tmp_path / "listed.safetensors"
     tuned((model, loss, [batch(i) for i in range(3)], *rest), **options)
-    with pytest.raises(ValueError, match=r"another estimate \(batches differ\)"):
+    with pytest.raises(ValueError, match=r"another call \(batches differ\)"):
         tuned((model, loss, [batch(i) for i in (0, 1, 3)], *rest), **options)
+
+
+@pytest.mark.parametrize("content", [b"", b"text", b"PK" * 99, "another"])
+def test_what_is_no_checkpoint_is_refused_and_stays(content, tmp_path):
+    path = tmp_path / "kept.safetensors"
+    if content == "another":
+        rfrope.save(path, rfrope.Rope(TRUE))
+        content = path.read_bytes()
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="is not a checkpoint"):
+        tuned(steps=2, checkpoint=path)
+    assert path.read_bytes() == content
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_end_the_learning(tmp_path, monkeypatch):
+    def fails(*_, **__):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(halving.files, "write", fails)
+    with pytest.warns(RuntimeWarning, match="was not written: no space left"):
+        found = tuned(steps=2, checkpoint=tmp_path / "kept.safetensors")
+    assert found.history == tuned(steps=2).history
 
 
 def test_a_start_that_breaks_leaves_the_others_to_learn():
@@ -201,10 +235,11 @@ def test_a_start_that_breaks_leaves_the_others_to_learn():
     assert found.mean("learned", "beyond")[0] < found.mean("near", "beyond")[0]
 
 
-def test_a_dropped_start_stays_dropped(tmp_path):
+def test_a_dropped_start_stays_dropped(tmp_path, monkeypatch):
     """The leader ends after the others were dropped; a call that goes on from there learns from none of them."""
     starts = {"best": rfrope.Rope(TRUE), "far": STARTS["far"]}
-    options = {"starts": starts, "steps": 12, "check_every": 3, "patience": 2, "checkpoint": tmp_path / "kept.npz"}
+    options = {"starts": starts, "steps": 12, "check_every": 3, "checkpoint": tmp_path / "kept.safetensors"}
+    monkeypatch.setattr(halving, "PATIENCE", 2)
     model, loss, *rest = problem()
     readings = 0
 
@@ -253,12 +288,12 @@ def test_a_rate_far_too_large_keeps_the_start():
 
 def test_it_stops_where_the_validation_falls_no_further_and_never_says_that_it_helps():
     made = problem(base=40.0)  # there is nothing to learn
-    found = tuned(made, steps=100, check_every=2, patience=3, learnable="factors")
-    assert (found.steps, found.history[-1]["step"]) == (0, 6)
+    found = tuned(made, steps=100, check_every=2, learnable="factors")
+    assert (found.steps, found.history[-1]["step"]) == (0, 10)
     assert "No step lowered the loss of the validation" in str(found)
     assert "better" not in str(found)
     np.testing.assert_array_equal(found.rope.frequencies, TRUE)
-    assert "fell no further, 6 of 100 steps" in found.ended
+    assert "fell no further, 10 of 100 steps" in found.ended
 
 
 def judged(own, other, **others):
@@ -296,9 +331,11 @@ def test_differences_are_said_of_each_start(shift):
     assert few.to_dict()["learned_is"] == {"near": {"all": "even"}, "far": {"all": "even"}}
 
 
-def test_the_penalty_keeps_what_is_learned_near_its_start():
-    free, held = (tuned(steps=15, penalty=penalty) for penalty in (0.0, 10.0))
-    away = [np.abs(np.log(one.rope.frequencies / STARTS["near"].frequencies)).max() for one in (free, held)]
+def test_the_penalty_keeps_what_is_learned_near_its_start(monkeypatch):
+    away = []
+    for penalty in (0.0, 10.0):
+        monkeypatch.setattr(halving, "PENALTY", penalty)
+        away.append(np.abs(np.log(tuned(steps=15).rope.frequencies / STARTS["near"].frequencies)).max())
     assert away[0] > 0.1
     assert away[1] < 0.1 * away[0]
 
@@ -322,7 +359,7 @@ ALL = {"all": numbers([0.0])}
 
 
 def descended(made=None, learning=(0.0,), validation=None, **options):
-    options = {"learnable": "factors", "penalty": 0.0, "rate": 0.01} | options
+    options = {"learnable": "factors", "rate": 0.01} | options
     made, parts = made or downhill(), validation or ALL
     return tune_modules(*made, numbers(*([one] for one in learning)), parts, parts, **options)
 
@@ -381,14 +418,15 @@ def test_a_leader_that_broke_does_not_go_on_and_is_kept():
     assert (found.start, steps) == ("near", {"near": 0, "far": 8})
 
 
-def test_patience_is_of_looks_since_the_best():
+def test_patience_is_of_looks_since_the_best(monkeypatch):
+    monkeypatch.setattr(halving, "PATIENCE", 2)
     model, loss = downhill()
     said = iter([3.0, 2.0, 2.5, 1.0, 1.5, 1.2])
 
     def looks(x):
         return loss(x) if torch.is_grad_enabled() else torch.tensor(next(said, 0.0))
 
-    found = descended((model, looks), steps=9, check_every=1, patience=2)
+    found = descended((model, looks), steps=9, check_every=1)
     assert [line["validation"]["all"] for line in found.history] == pytest.approx([3.0, 2.0, 2.5, 1.0, 1.5, 1.2])
     assert found.steps == 3
 
@@ -408,8 +446,9 @@ def test_parts_weigh_alike_whatever_documents_they_have():
 
 
 @pytest.mark.parametrize(("per", "heads"), [("layer", None), ("head", 2)])
-def test_the_penalty_weighs_alike_whatever_has_a_set(per, heads):
+def test_the_penalty_weighs_alike_whatever_has_a_set(per, heads, monkeypatch):
     """Where layers and heads are alike, sets of their own learn what one set does."""
+    monkeypatch.setattr(halving, "PENALTY", 0.3)
     x, wanted = torch.ones(1, 2, TOKENS, WIDTH, dtype=torch.float64), 0.9 * TRUE
     model = torch.nn.ModuleList([RotaryEmbedding(TRUE) for _ in range(2)])
     wanted = rfrope.rotate(x, torch.arange(TOKENS), wanted)
@@ -418,7 +457,7 @@ def test_the_penalty_weighs_alike_whatever_has_a_set(per, heads):
         return sum((one(x, x)[1] - wanted).square().mean() for one in model)
 
     one, several = (
-        tune_modules(model, loss, [0], {"all": [0]}, {"all": [0]}, steps=10, penalty=0.3, **options)
+        tune_modules(model, loss, [0], {"all": [0]}, {"all": [0]}, steps=10, **options)
         for options in ({}, {"per": per, "heads": heads})
     )
     assert np.abs(one.rope.frequencies / TRUE - 1.0).max() > 0.01

@@ -100,10 +100,6 @@ def tuned(model_type="llama", documents=None, context=96, model=None, **options)
     return transformers()[1].tune(model, documents, context, **{"window": 16, "steps": 1} | options)
 
 
-def by_text(**options):
-    return tuned(**{"keys": "text"} | options)
-
-
 OTHERWISE = "does more between its projections and its attention function than turn"
 ROWS = [
     # an atlas of attention that is not that of an atlas
@@ -238,15 +234,12 @@ ROWS = [
     (lambda: tuned(context=32), ValueError, "context is 32; expected more than the 32 trained positions"),
     (lambda: tuned(starts="yawn"), ValueError, "starts is 'yawn'; did you mean 'yarn'"),
     (lambda: tuned(starts=()), ValueError, "starts is empty"),
-    (lambda: tuned(documents=texts(9, 12)), ValueError, "texts[0] has 12 tokens; expected at least 16"),
+    (lambda: tuned(documents=texts(9, 95)), ValueError, "texts[0] has 95 tokens; expected at least 96"),
     (lambda: tuned(documents=texts(4)), ValueError, "texts has 4 documents; expected at least 5"),
     (lambda: tuned(documents=["a"] * 9), ValueError, "tokenizer is None, but texts[0] is a text"),
     (lambda: tuned(documents=[[0.5] * 99] * 9), TypeError, "texts[0] has shape (99,) of float64"),
     (lambda: tuned(documents="text"), TypeError, "texts is 'text'; expected a sequence"),
-    (lambda: tuned(documents=texts(9, 50), whole_windows=0.5), ValueError, "whole_windows asks for texts of 96"),
-    (lambda: tuned(documents=texts(9, 50), reading="whole"), ValueError, "reading asks for texts of 96 tokens"),
     (lambda: tuned(window=64), ValueError, "window is 64; expected"),
-    (lambda: tuned(chunks=16), ValueError, "chunks is 16; expected"),
     (lambda: tuned(window=2), ValueError, "window is 2; expected"),
     (lambda: tuned(documents=texts()[:6] * 2), ValueError, "texts[6] is texts[0] again"),
     (lambda: tuned(documents=[one + 20 for one in texts()]), ValueError, ("texts[0] has ids from ", "32 tokens")),
@@ -255,13 +248,10 @@ ROWS = [
     (lambda: tuned(model=3), TypeError, "model is 3; expected a model of transformers"),
     (lambda: tuned(model=made().model), ValueError, "model is a LlamaModel, which has no logits; expected a causal"),
     (lambda: tuned("mistral", values={"sliding_window": 8}), ValueError, "all layers see only 8 positions; expected"),
-    (lambda: by_text(keys="all"), ValueError, "keys is 'all'; expected one of 'window', 'text'"),
-    (lambda: by_text(whole_windows=0.5), ValueError, "keys is 'text' together with whole_windows"),
-    (lambda: by_text(activation_checkpointing=True), ValueError, "keys is 'text' together with activation_checkp"),
     (
-        lambda: by_text(documents=[one[: 40 if i == 5 else None] for i, one in enumerate(texts())]),
+        lambda: tuned(documents=[one[: 40 if i == 5 else None] for i, one in enumerate(texts())]),
         ValueError,
         "texts[5] has 40 tokens; expected at least 96",
     ),
-    (lambda: by_text(model_type="gemma3_text", part="full_attention"), ValueError, "several kinds of layers; expected"),
+    (lambda: tuned("gemma3_text", part="full_attention", per="layer"), ValueError, "several kinds of layers; expected"),
 ]

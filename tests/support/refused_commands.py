@@ -111,12 +111,10 @@ ROWS = [
     (f"{TUNE} --starts yawn", 2, "--starts is 'yawn'; did you mean 'yarn'"),
     (f"{TUNE} --window 65", 2, "--window is 65; expected"),
     (f"{TUNE} --learnable phases", 2, "--learnable is 'phases'; expected"),
-    (f"{TUNE} --whole-windows 1.5", 2, "--whole-windows is 1.5; expected"),
-    (f"{TUNE} --keys text --whole-windows 0.5", 2, "--keys is 'text' together with whole_windows; expected one"),
     (f"{TUNE} --context 32", 2, "--context is 32; expected more than the 32 trained positions"),
     (f"{TUNE} --trained 64", 2, "--context is 64; expected more than the 64 trained positions"),
     (f"{TUNE} -o rope.txt", 2, "-o rope.txt: "),
     ("tune {model} --context 64 --texts {model}/binary.txt", 2, "expected a text in UTF-8"),
     ("tune nowhere --context 64 --texts {model}/0.txt", 2, "does not exist"),
-    ("tune {model} --context 8192 --texts {model}/0.txt", 2, "tokens; expected at least 1024"),
+    ("tune {model} --context 8192 --texts {model}/0.txt", 2, "tokens; expected at least 8192"),
 ]

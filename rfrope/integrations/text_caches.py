@@ -1,4 +1,4 @@
-"""Texts that are read once, their keys and values kept: short windows of them see all tokens before them."""
+"""Texts that are read once, their keys and values cached: short windows of them attend to all tokens before them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache
 
-from rfrope.integrations import rotations, windows
+from rfrope.integrations import rotations
+from rfrope.integrations.texts import CHUNK, name_cache
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 Module: TypeAlias = Any
 
-# largest sum of differences of chances by what is kept, in half precision, in a model of float32, and of narrower ones,
-# which round all else, too: SmolLM2-135M has up to 0.001 and 0.06
+# largest sum of differences of probabilities by what is cached, in half precision, in a model of float32, and of
+# narrower ones, which round all else, too: SmolLM2-135M has up to 0.001 and 0.06
 _NEAR, _NEAR_IN_HALF = 0.05, 0.4
-_OTHERWISE = "expected keys='window' for this model"
+_EVALUATED = 4  # windows of each document and part that are read
+_OTHERWISE = "expected a model whose keys can be rotated again, or tune_modules with a loss of your own"
 
 
 class Windows(NamedTuple):
-    """Windows of texts that are kept, one per row."""
+    """Windows of cached texts, one per row."""
 
     texts: np.ndarray  # (windows,), int64: the number of the text
     firsts: np.ndarray  # the same: the position of the first token
@@ -33,18 +35,19 @@ class Windows(NamedTuple):
     length: int  # tokens, and as many that are predicted, from the second on
 
 
-def learning_batch(step: int, texts: int, layout: windows.Layout, seed: int, batch: int) -> Windows:
+def draw_windows(step: int, texts: int, context: int, length: int, seed: int, batch: int) -> Windows:
     """Return the windows of a step, anywhere in the first `texts` of all; determined by seed and step alone."""
-    rng, room = np.random.default_rng([seed, step]), layout.context - layout.window
-    return Windows(rng.integers(0, texts, batch), rng.integers(0, room, batch), np.arange(batch), layout.window)
+    rng = np.random.default_rng([seed, step])
+    return Windows(rng.integers(0, texts, batch), rng.integers(0, context - length, batch), np.arange(batch), length)
 
 
-def read_parts(texts: Sequence[int], layout: windows.Layout, seed: int) -> dict[str, tuple[Windows, ...]]:
+def spread_windows(
+    texts: Sequence[int], trained: int, context: int, longest: int, seed: int
+) -> dict[str, tuple[Windows, ...]]:
     """Return one batch per text for tokens within the trained positions and one beyond, spread evenly over them."""
-    rng, found = np.random.default_rng(seed), dict[str, tuple[Windows, ...]]()
-    count = windows.EVALUATED
-    for part, (low, high) in {"within": (1, layout.trained), "beyond": (layout.trained, layout.context)}.items():
-        length, rows = min(layout.window, high - low), []
+    rng, found, count = np.random.default_rng(seed), dict[str, tuple[Windows, ...]](), _EVALUATED
+    for part, (low, high) in {"within": (1, trained), "beyond": (trained, context)}.items():
+        length, rows = min(longest, high - low), []
         for number in texts:
             places = (np.arange(count) + rng.random(count)) / count
             firsts = low - 1 + (places * (high - low - length + 1)).astype(np.int64)
@@ -53,73 +56,75 @@ def read_parts(texts: Sequence[int], layout: windows.Layout, seed: int) -> dict[
     return found
 
 
-class _Kept(NamedTuple):
+class CachedText(NamedTuple):
     """A text with keys and values of each layer."""
 
     ids: Tensor  # (1, tokens)
     keys: dict[int, Tensor]  # before their rotation, (1, heads, tokens, d)
     values: dict[int, Tensor]  # the same
-    rotated: frozenset[int]  # layers that rotate
+    rotated: dict[int, int]  # number of the rotary module, by layer that rotates
 
 
-class Texts:
-    """Texts that a model has read, and losses of their windows."""
+class TextCaches:
+    """Caches of texts that a model has read, and losses of their windows."""
 
     def __init__(self, model: Module) -> None:
-        self._model, self._cache, self._kept = model, windows.name_cache(model), list[_Kept]()
+        self._model, self._cache, self._texts = model, name_cache(model), list[CachedText]()
         self._attention = [one for one in model.modules() if any(rotations.rotating_methods(one))]
 
     @torch.no_grad()
     def read(self, ids: np.ndarray) -> None:
-        """Read a text by the rotation that is in the model, a chunk at a time, and keep it."""
+        """Read a text by the rotation that is in the model, a chunk at a time, and cache it."""
         name = type(self._model).__name__
         tokens = torch.from_numpy(ids)[None].to(next(self._model.parameters()).device)
         end = len(ids)
         try:
             positions = _positions(self._model)
-            with _Reading(positions, end) as cache:
-                for cache.first in range(0, end, windows.CHUNK):
-                    wanted = self._chances(tokens, cache.first, min(cache.first + windows.CHUNK, end), cache)
-            text = cache.kept(tokens)
-            found = self._chances(tokens, end - 2, end, _Before(text, end - 2, positions))
+            with RecordingCache(positions, end) as cache:
+                for cache.first in range(0, end, CHUNK):
+                    wanted = self._probabilities(tokens, cache.first, min(cache.first + CHUNK, end), cache)
+            text = cache.finish(tokens)
+            found = self._probabilities(tokens, end - 2, end, PrefixCache(text, end - 2, positions))
         except FloatingPointError as error:
-            raise ValueError(f"keys is 'text', but {name} cannot read a text: {error}") from error
+            raise ValueError(f"{name} cannot read a text: {error}") from error
         except (AttributeError, LookupError, NotImplementedError, TypeError, ValueError) as error:
-            raise ValueError(f"keys is 'text', but {name} cannot be read so: {error}; {_OTHERWISE}") from error
+            raise ValueError(f"{name} cannot be tuned: {error}; {_OTHERWISE}") from error
         near = _NEAR if next(self._model.parameters()).dtype.itemsize > 2 else _NEAR_IN_HALF
         if not float((found - wanted).abs().sum()) <= near:
-            raise ValueError(f"keys is 'text', but {name} reads otherwise from keys that are kept; {_OTHERWISE}")
-        self._kept.append(text)
+            raise ValueError(f"{name} cannot be tuned: it reads otherwise from cached keys; {_OTHERWISE}")
+        self._texts.append(text)
 
-    def _chances(self, tokens: Tensor, first: int, end: int, cache: Any) -> Tensor:
-        """Return the chances of what follows some tokens of a text, of which a cache has what is before them."""
+    def _probabilities(self, tokens: Tensor, first: int, end: int, cache: Any) -> Tensor:
+        """Return the probabilities of what follows some tokens of a text, of which a cache has what is before them."""
         places = torch.arange(first, end, device=tokens.device)[None]
         few = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(self._model.forward).parameters else {}
         some = {"position_ids": places, self._cache: cache, "use_cache": True}
-        chances = self._model(tokens[:, first:end], **some, **few).logits[0, -1].float().softmax(-1)
-        if not bool(torch.isfinite(chances).all()):
+        probabilities = self._model(tokens[:, first:end], **some, **few).logits[0, -1].float().softmax(-1)
+        if not bool(torch.isfinite(probabilities).all()):
             raise FloatingPointError("its logits are NaN or infinite")
-        return chances
+        return probabilities
 
     def losses(self, batch: Windows) -> Tensor:
         """Return the mean loss of each document of a batch: next tokens, in nats."""
         found, positions = [], _positions(self._model)
-        with _forming_again(self._attention):
+        with recompute_attention(self._attention):
             for number, first in zip(batch.texts.tolist(), batch.firsts.tolist(), strict=True):
-                text = self._kept[number]
+                text = self._texts[number]
                 ids = text.ids[:, first : first + batch.length + 1]
                 places = torch.arange(first, first + ids.shape[1] - 1, device=ids.device)[None]
-                some = {"position_ids": places, self._cache: _Before(text, first, positions), "use_cache": True}
+                some = {"position_ids": places, self._cache: PrefixCache(text, first, positions), "use_cache": True}
                 logits = self._model(ids[:, :-1], **some).logits
                 found.append(torch.nn.functional.cross_entropy(logits[0].float(), ids[0, 1:]))
-        return windows.mean_by_document(torch.stack(found), batch.documents, int(batch.documents.max()) + 1)
+        losses, numbers = torch.stack(found), np.arange(int(batch.documents.max()) + 1)
+        own = torch.from_numpy(batch.documents == numbers[:, None]).to(losses.device)
+        return torch.where(own, losses, 0.0).sum(-1) / own.sum(-1)  # in one order, on a GPU too
 
     def forget(self) -> None:
-        """Let go of all texts."""
-        self._kept.clear()
+        """Remove all texts."""
+        self._texts.clear()
 
 
-class _Cache(DynamicCache):
+class _TextCache(DynamicCache):
     """A cache of the tokens before one."""
 
     def __init__(self, positions: Module, first: int) -> None:
@@ -135,7 +140,7 @@ class _Cache(DynamicCache):
         return self.first + (len(tokens) if isinstance(tokens, torch.Tensor) else int(tokens)), 0
 
 
-class _Reading(_Cache):
+class RecordingCache(_TextCache):
     """A cache of a whole text, with room for all of it, that also has keys before their rotation while it is entered.
 
     A cache that grows by joining leaves as much memory unused between its parts as it holds.
@@ -143,7 +148,7 @@ class _Reading(_Cache):
 
     def __init__(self, positions: Module, tokens: int) -> None:
         super().__init__(positions, 0)
-        self._tokens, self._keys, self._rotated = tokens, dict[int, list[Tensor]](), set[int]()
+        self._tokens, self._keys, self._rotated = tokens, dict[int, list[Tensor]](), dict[int, int]()
         self._made = dict[int, tuple[Tensor, Tensor]]()  # keys, rotated, and values
 
     def __enter__(self) -> Self:
@@ -160,12 +165,12 @@ class _Reading(_Cache):
         if not bool(torch.isfinite(key).all()):
             raise FloatingPointError(f"keys of layer {layer_idx} are NaN or infinite")
         if noted is not None:
-            plain, turned, is_back, layer = noted
-            self._rotated.add(layer_idx)
+            plain, turned, is_back, number = noted
+            self._rotated[layer_idx] = number
             if is_back or turned.shape != key.shape or not torch.equal(turned, key):
                 raise ValueError(f"layer {layer_idx} changes keys after their rotation")
-            if layer not in (None, layer_idx):
-                raise ValueError(f"layer {layer} keeps its keys as those of layer {layer_idx}")
+            if self.positions.is_by_layer and number != layer_idx:
+                raise ValueError(f"layer {number} caches its keys as those of layer {layer_idx}")
         small = _small(plain)
         self._keys.setdefault(layer_idx, []).append(small.clone() if small is plain else small)  # not a larger product
         if layer_idx not in self._made:
@@ -177,17 +182,17 @@ class _Reading(_Cache):
         keys, values = self._made[layer_idx]
         return keys[:, :, :end], values[:, :, :end]
 
-    def kept(self, tokens: Tensor) -> _Kept:
+    def finish(self, tokens: Tensor) -> CachedText:
         """Return what was read, and hold it no longer."""
         keys = {layer: torch.cat(self._keys.pop(layer), -2) for layer in [*self._keys]}
         values = {layer: _small(self._made.pop(layer)[1]) for layer in keys}
-        return _Kept(tokens, keys, values, frozenset(self._rotated))
+        return CachedText(tokens, keys, values, self._rotated)
 
 
-class _Before(_Cache):
+class PrefixCache(_TextCache):
     """A cache of the tokens of a text before one, whose keys are rotated when they are asked for."""
 
-    def __init__(self, text: _Kept, first: int, positions: Module) -> None:
+    def __init__(self, text: CachedText, first: int, positions: Module) -> None:
         super().__init__(positions, first)
         self._text = text
 
@@ -196,7 +201,7 @@ class _Before(_Cache):
         text, positions = self._text, self.positions
         keys, values = (one[layer_idx][:, :, : self.first].to(key.dtype) for one in (text.keys, text.values))
         if layer_idx in text.rotated:
-            rotary = positions.turning_module(layer_idx if positions.is_by_layer else 0)
+            rotary = positions.turning_module(text.rotated[layer_idx])
             places = torch.arange(self.first, device=key.device)
             (keys,) = rotations.rotate_features(rotary, positions.turns_last, (keys,), places, False)
         return torch.cat([keys, key], -2), torch.cat([values, value], -2)
@@ -217,8 +222,8 @@ def _small(x: Tensor) -> Tensor:
 
 
 @contextmanager
-def _forming_again(attention: Sequence[Module]) -> Iterator[None]:
-    """Let attention form its activations again for gradients: of long keys they take the most memory."""
+def recompute_attention(attention: Sequence[Module]) -> Iterator[None]:
+    """Let attention recompute its activations for gradients: of long keys they take the most memory."""
     with ExitStack() as undo:
         for one in attention if torch.is_grad_enabled() else ():
             rotations.swap(one.__dict__, "forward", partial(checkpoint, one.forward, use_reentrant=False), undo)
