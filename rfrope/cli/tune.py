@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace) -> int:
     documents: list[Any] = texts
     if len(texts) == 1:
         with naming("--documents", f"{options.documents} of {options.texts[0]}"):
-            documents = loading.cut_text(tokenizer, texts[0], options.documents)
+            documents = loading.cut_documents(tokenizer, texts, options.documents, options.context)
     found = transformers.tune(model, documents, options.context, tokenizer=tokenizer, rng=options.seed, **given)
     rope: Any = found.rope
     page.report(

@@ -65,12 +65,3 @@ def cut_documents(tokenizer: Any, texts: Sequence[str], count: int, tokens: int)
             f"text {shortest + 1} has {len(ids[shortest])} tokens; expected {tokens}: leave it out, or take fewer"
         )
     return [one[:tokens] for one in ids]
-
-
-def cut_text(tokenizer: Any, text: str, count: int) -> list[list[int]]:
-    """Return a text as `count` consecutive documents of equal length."""
-    ids = tokenizer(text, verbose=False)["input_ids"]
-    if count < 1 or len(ids) < count:
-        raise ValueError(f"the text has {len(ids)} tokens; expected at least 1 document, and a token for each")
-    each = len(ids) // count
-    return [ids[i * each : (i + 1) * each] for i in range(count)]

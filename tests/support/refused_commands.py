@@ -116,5 +116,5 @@ ROWS = [
     (f"{TUNE} -o rope.txt", 2, "-o rope.txt: "),
     ("tune {model} --context 64 --texts {model}/binary.txt", 2, "expected a text in UTF-8"),
     ("tune nowhere --context 64 --texts {model}/0.txt", 2, "does not exist"),
-    ("tune {model} --context 8192 --texts {model}/0.txt", 2, "tokens; expected at least 8192"),
+    ("tune {model} --context 8192 --texts {model}/0.txt", 2, "tokens; expected 65536 for 8 documents of 8192"),
 ]

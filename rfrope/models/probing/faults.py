@@ -8,7 +8,7 @@ import numpy as np
 
 from rfrope.models.auditing import Finding
 from rfrope.models.probing.measurements import Box, Side, usual_length
-from rfrope.models.probing.positions import find_exchanged
+from rfrope.models.probing.positions import Fault, find_exchanged
 from rfrope.models.probing.rotations import Reading, Rotation
 from rfrope.rotation.rope import Rope
 
@@ -33,10 +33,6 @@ def judge_still(name: str, must_turn: bool | None) -> tuple[Rotation, tuple[Find
 
 class _Judge(Reading):
     """One box compared with one Rope, or with none."""
-
-    def __init__(self, box: Box, rope: Rope | None, must_turn: bool | None) -> None:
-        super().__init__(box, rope)
-        self.must_turn = must_turn
 
     def find(self) -> Iterator[Finding]:
         """Yield faults; those that make other checks meaningless come first."""
@@ -150,17 +146,21 @@ class _Judge(Reading):
             return
 
     def _places(self) -> Iterator[Finding]:
-        faults: dict[str, tuple[str, str, int | None]] = {}
+        faults = []
         for name in self.phases:
             turning = self.box.sides[name].turning
             found = {h: fault for h in turning if (fault := self.read_positions(name, h).describe())}
             if found:
                 h, (kind, text, position) = next(iter(found.items()))
-                faults[name] = (kind, text if len(found) == len(turning) else f"head {h}: {text}", position)
-        for fault in dict.fromkeys(faults.values()):
-            names = [name for name, other in faults.items() if other == fault]
+                faults.append((name, (kind, text if len(found) == len(turning) else f"head {h}: {text}", position)))
+        yield from self._group(faults)
+
+    def _group(self, faults: Sequence[tuple[str, Fault]]) -> Iterator[Finding]:
+        """Yield each fault once, with the names of its sides."""
+        for fault in dict.fromkeys(one for _, one in faults):
             kind, text, position = fault
-            yield self.finding(kind, f"{' and '.join(names)}: {text}", position)
+            names = " and ".join(name for name, other in faults if other == fault)
+            yield self.finding(kind, f"{names}: {text}", position)
 
     def _halves(self) -> Iterator[Finding]:
         """Yield half precision, and changes between calls."""
@@ -185,13 +185,13 @@ class _Judge(Reading):
                 return
 
     def _heads(self) -> Iterator[Finding]:
-        faults: dict[str, list[str]] = {}
+        faults: list[tuple[str, Fault]] = []
         for name, found in self.phases.items():
             side = self.box.sides[name]
             turning, count = side.turning, len(side.structures)
             if len(turning) < count:
                 rest = ", ".join(str(h) for h in range(count) if h not in turning)
-                faults.setdefault(f"{len(turning)} of {count} heads turn, not {rest}", []).append(name)
+                faults.append((name, ("heads", f"{len(turning)} of {count} heads turn, not {rest}", None)))
             apart = np.abs(found.frequencies[turning] - found.frequencies[turning[0]])
             unlike = np.any(apart > found.allowed[turning] + found.allowed[turning[0]], axis=1)
             sizes = np.array([usual_length(side.z[0, h]) for h in turning])
@@ -199,12 +199,11 @@ class _Judge(Reading):
             if np.any(off := np.abs(sizes / usual - 1.0) > 16.0 * self.noise):
                 h = int(np.argmax(off))
                 text = f"head {turning[h]} has the factor {sizes[h]:.6g}, and {usual:.6g} is usual"
-                faults.setdefault(text, []).append(name)
+                faults.append((name, ("heads", text, None)))
             if np.any(unlike) and not self.has_sets():
                 text = f"head {turning[int(np.argmax(unlike))]} turns by other frequencies than head {turning[0]}"
-                faults.setdefault(text, []).append(name)
-        for text, names in faults.items():
-            yield self.finding("heads", f"{' and '.join(names)}: {text}")
+                faults.append((name, ("heads", text, None)))
+        yield from self._group(faults)
 
     def _sides(self) -> Iterator[Finding]:
         """Yield differences between queries and keys."""
@@ -251,16 +250,11 @@ class _Judge(Reading):
 
     def _single(self) -> Iterator[Finding]:
         """Yield faults of calls with one token, and key heads that belong to another group."""
-        found = {
-            name: next(
-                (one for h in self.box.sides[name].turning if (one := self.read_positions(name, h).describe_single())),
-                None,
-            )
-            for name in self.phases
-        }
-        for fault in dict.fromkeys(one for one in found.values() if one):
-            names = " and ".join(name for name, other in found.items() if other == fault)
-            yield self.finding(fault[0], f"{names}: {fault[1]}")
+        faults = []
+        for name in self.phases:
+            heads = (self.read_positions(name, h).describe_single() for h in self.box.sides[name].turning)
+            faults += [(name, one) for one in heads if one][:1]
+        yield from self._group(faults)
         if text := find_exchanged(self.box):
             yield self.finding("heads", text)
 

@@ -38,18 +38,12 @@ class Function:
     place: tuple[ModuleType, Any, Any]  # namespace, device and dtype of the arrays that the function takes
     origin: int = 0  # position of the queries in scores
     marks_heads: bool = False  # scale head g of row b by H b + g + 1; queries only if they are returned
-    calls: int = field(default=0)
-    dtype: str = ""
+    calls: int = 0
+    dtypes: dict[str, str] = field(default_factory=dict)  # of queries, and `widths` of a head, by the name "apply"
     still: tuple[str, ...] = ()
 
-    @property
-    def widths(self) -> dict[str, int]:
-        """Width of a head, by the name that functions have."""
-        return {"apply": self.head_dim}
-
-    def rounding(self, name: str) -> tuple[float, bool]:
-        """Return the rounding error of cos and sin in the function's dtype, and whether it is float32 or float64."""
-        return noise_of(self.dtype), self.dtype in ("float32", "float64")
+    def __post_init__(self) -> None:
+        self.widths = {"apply": self.head_dim}
 
     def choose(self, name: str, meant: tuple[Rope, ...]) -> tuple[tuple[Rope, ...], bool | None]:
         """Return all expected Ropes, and that the function must rotate."""
@@ -74,7 +68,7 @@ class Function:
             for one, heads, is_marked in zip((q, k), (self.heads, self.kv_heads), marked, strict=True)
         ]
         at = self._place(positions if self.axes > 1 else positions[..., 0], None)
-        self.calls, self.dtype = self.calls + 1, array.dtype_name(given[0])
+        self.calls, self.dtypes = self.calls + 1, {"apply": array.dtype_name(given[0])}
         try:
             found = self.apply(*given, at)
         except Exception as error:
@@ -335,11 +329,13 @@ class Box:
     width: int
     steps: np.ndarray
     positions: np.ndarray  # (2, T)
-    noise: float
-    is_wide: bool
+    dtype: str
     sides: dict[str, Side]
     context: int
     kv_heads: int = 0  # 0 if features of heads were not marked
+
+    def __post_init__(self) -> None:
+        self.noise = noise_of(self.dtype)
 
     def structure(self) -> Structure:
         """Return the structure with the most rotated features; the first of several."""

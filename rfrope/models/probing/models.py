@@ -17,7 +17,7 @@ from rfrope._core.arguments import show
 from rfrope.models.configs import perceives
 from rfrope.models.layering import list_layers
 from rfrope.models.probing.attention import Trace
-from rfrope.models.probing.measurements import Box, find_places, noise_of, unit, usual_length
+from rfrope.models.probing.measurements import Box, find_places, unit, usual_length
 from rfrope.rotation.rope import Rope
 
 _ROTATION = re.compile("apply_.*(rotary|rope)")
@@ -58,7 +58,7 @@ class ModelLayers:
         self._visited: list[str] = []
         self._is_inside = False
         calls = self._run({}, _count(_FIRST, self.axes))
-        self.widths, self._dtypes = calls.widths, calls.dtypes  # features that each layer rotates
+        self.widths, self.dtypes = calls.widths, calls.dtypes  # features that each layer rotates
         self.trace = Trace()  # what attention receives of the rotation's results
         if not self.widths:
             names = ", ".join(sorted({name for _, name in self.functions}))
@@ -69,11 +69,6 @@ class ModelLayers:
         self._run({}, _count(_FIRST, self.axes), trace=self.trace)
         inner = {one for one in visited if any(other.startswith(f"{one}.") for other in visited)}
         self.still = tuple(one for one in visited if one not in self.widths and one not in inner)
-
-    def rounding(self, name: str) -> tuple[float, bool]:
-        """Return the rounding error of cos and sin in the dtype of a layer, and whether it is not half precision."""
-        dtype = self._dtypes[name]
-        return noise_of(dtype), dtype in ("float32", "float64")
 
     def measure(self, features: Mapping[str, np.ndarray], positions: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
         """Return the outputs of one run of the model, by layer and side."""

@@ -317,7 +317,7 @@ def _measure(source: _Source, context: int) -> dict[str, Box]:
     boxes = {}
     for name, sides in once.items():
         kv_heads = source.kv_heads if isinstance(source, Function) else 0
-        boxes[name] = box = Box(name, widths[name], steps, rows, *source.rounding(name), {}, context, kv_heads)
+        boxes[name] = box = Box(name, widths[name], steps, rows, source.dtypes[name], {}, context, kv_heads)
         for side in sides:
             cubes = [
                 one[name][side][0].reshape(-1, len(steps), widest, widths[name])[:, :, : widths[name]]

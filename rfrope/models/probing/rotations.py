@@ -91,8 +91,8 @@ class Rotation(Result):
 class Reading:
     """A box as a rotation, with the expected Rope, or none."""
 
-    def __init__(self, box: Box, rope: Rope | None) -> None:
-        self.box, self.rope = box, rope
+    def __init__(self, box: Box, rope: Rope | None, must_turn: bool | None) -> None:
+        self.box, self.rope, self.must_turn = box, rope, must_turn
         self.narrow: dict[str, str] = {}  # by side, the half-precision dtype of cos and sin
         self.phases: dict[str, Phases] = {}  # by side, if it rotates
         self.noise = box.noise  # rounding error of cos and sin
@@ -106,7 +106,11 @@ class Reading:
         box = self.box
         turning = {name: one for name, one in box.sides.items() if one.turning and one.z.size}
         values = {name: np.stack([one.z.real, one.z.imag]) for name, one in turning.items()}
-        widths = {name: bits(each[np.abs(each) > 0.0]) for name, each in values.items()} if box.is_wide else {}
+        widths = (
+            {name: bits(each[np.abs(each) > 0.0]) for name, each in values.items()}
+            if box.dtype in ("float32", "float64")
+            else {}
+        )
         self.narrow = {name: HALVES[width] for name, width in widths.items() if width in HALVES}
         self.noise = 2.0 ** -min(widths[name] for name in self.narrow) if self.narrow else box.noise
         for name, side in box.sides.items():
