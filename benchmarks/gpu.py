@@ -298,15 +298,14 @@ def all_jobs(sizes: Sizes) -> list[Job]:
 
 def device() -> tuple[Place, Timer, list[str]]:
     """Return the current device of CuPy, or else of PyTorch, and lines that say what it is; or raise `Missing`."""
-    from rfrope._backends.findings import LIBRARIES
+    from rfrope._backends.diagnostics import LIBRARIES
 
     def torch() -> Arrays:
         if not need("torch").cuda.is_available():
             raise Missing("torch.cuda.is_available() is False")
         return TorchArrays("cuda")
 
-    (probe,) = (probe for probe in LIBRARIES if probe.name == "CuPy")
-    found = probe.run()
+    (found,) = (one.run() for one in LIBRARIES if one.name == "CuPy")
     head = [machine.versions(PACKAGES), time.strftime("%Y-%m-%d")]
     if found.active:
         import cupy

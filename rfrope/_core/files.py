@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import math
 import os
 import secrets
 import stat
@@ -18,6 +17,7 @@ import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -30,7 +30,6 @@ _OLD = 86400.0  # seconds, after which nobody writes such a file any more
 LONGEST_JSON = 2**24  # characters; numbers and lists in memory are some thirty times as large
 Content = bytes | Callable[[BinaryIO], Any]  # all of it, or what writes it to an open file
 _KINDS = "biufcU"  # kinds of dtypes that are plain memory
-_HEADERS: dict[Any, Any] = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _BEGINNINGS = {
     b"PK": "a zip archive",
     b"\x93NUMPY": "a single array (.npy)",
@@ -202,21 +201,17 @@ def read_arrays(path: str, *, compressed: bool = False) -> dict[str, np.ndarray]
         capacity.check(2.0 * size, path, "the arrays in it")  # what lists the members may be as long
         file.seek(0)
         try:
-            with zipfile.ZipFile(file) as archive:
-                listed = archive.infolist()
-                capacity.check(2.0 * _checked(listed, size, compressed), path, "the arrays in it")
-                return {info.filename.removesuffix(".npy"): _member(archive, info) for info in listed}
-        except DamagedError:
-            raise
-        except OSError as error:
+            archive = zipfile.ZipFile(file)
+        except Exception as error:  # whatever a reader raises on bytes that nobody wrote
             raise DamagedError(f"{type(error).__name__}: {error}") from None
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, UnicodeDecodeError) as error:
-            raise DamagedError(str(error)) from None
+        listed = archive.infolist()
+        capacity.check(2.0 * _checked(listed, size, compressed), path, "the arrays in it")
+        return {one.filename.removesuffix(".npy"): _read(partial(archive.open, one), one.filename) for one in listed}
 
 
 def read_array(path: str) -> np.ndarray:
     """Return the array of an .npy, as `read_arrays` reads one."""
-    return _parsed_array(read_bytes(path), path)
+    return _read(partial(io.BytesIO, read_bytes(path)), path)
 
 
 def describe_content(beginning: bytes) -> str:
@@ -240,35 +235,20 @@ def _checked(listed: list[zipfile.ZipInfo], size: int, compressed: bool) -> int:
     return total
 
 
-def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+def _read(open_it: Callable[[], Any], name: str) -> np.ndarray:
+    """Return the one array that an .npy holds; what its header claims costs no memory that its bytes do not fill."""
     try:
-        with archive.open(info) as member:
-            content = member.read(info.file_size + 1)  # a bound, so that a wrong size costs no memory
-    except DamagedError:
-        raise
-    except Exception as error:  # whatever a decoder raises on bytes that nobody wrote
-        raise DamagedError(f"{type(error).__name__}: {error}") from None
-    return _parsed_array(content, info.filename)
-
-
-def _parsed_array(content: bytes, name: str) -> np.ndarray:
-    """Array of the content of an .npy."""
-    file = io.BytesIO(content)
-    try:
-        shape, fortran, dtype = _HEADERS[np.lib.format.read_magic(file)](file)
-    except Exception:  # whatever the reader of a header raises on bytes that nobody wrote
-        raise DamagedError(f"{name} is {describe_content(content[:8])}, without a readable array header") from None
-    if dtype.kind not in _KINDS:
-        raise DamagedError(f"{name} holds {dtype}, expected plain numbers or text: pickled objects are never loaded")
-    held, order = len(content) - file.tell(), "F" if fortran else "C"
-    fits = min(shape, default=0) >= 0 and math.prod(shape) * dtype.itemsize == held and dtype.itemsize
-    try:
-        if fits:
-            flat = np.frombuffer(content, dtype, offset=file.tell()) if held else np.empty(0, dtype)
-            return flat.reshape(shape, order=order).copy(order="K")  # type: ignore[call-overload]
-    except ValueError:  # axes of no elements that are too long together
-        pass
-    raise DamagedError(f"{name} claims shape {shape} of {dtype}, but has {held} bytes")
+        with open_it() as file:
+            found = np.lib.format.read_array(file, allow_pickle=False)
+            ends = not file.read(1)  # which is also where an archive compares checksums
+    except Exception as error:  # whatever a reader raises on bytes that nobody wrote
+        raise DamagedError(
+            f"{name} is no array of plain numbers or text ({error}): pickled objects are never loaded"
+        ) from None
+    if found.dtype.kind not in _KINDS or not found.dtype.itemsize or not ends:
+        more = "" if ends else ", and more bytes"
+        raise DamagedError(f"{name} holds {found.dtype}{more}; expected one array of plain numbers or text")
+    return found
 
 
 # -- checkpoints: finished work of a long estimate, so that a rerun goes on where another ended, with the same bits ----

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 import rfrope
-from rfrope._backends import findings
+from rfrope._backends import diagnostics
 from rfrope._core import parallel
 from rfrope.cli.shared import add_command, print_text
 
@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
         "doctor",
         _run,
         "List the array libraries and accelerators that are active here and, for the others, the reason and the "
-        "command to type next. Each is imported in its own process, which takes some seconds.",
+        "command to type next. Each is imported and tried, which takes some seconds.",
         example="rfrope doctor --json",
         codes="0, whatever is found",
     )
@@ -33,8 +33,8 @@ def _run(options: argparse.Namespace) -> int:
     here |= {"system": f"{platform.system()} {platform.machine()}"}
     counts = {"threads": parallel.allowed(), "cores": os.cpu_count() or 1}
     found = {
-        "libraries": [probe.finding() for probe in findings.LIBRARIES],
-        "accelerators": [probe.finding() for probe in findings.BACKENDS],
+        "libraries": [one.diagnose() for one in diagnostics.LIBRARIES],
+        "accelerators": [one.diagnose() for one in diagnostics.BACKENDS],
     }
     if options.json:
         print_text(json.dumps(here | counts | {name: [*map(asdict, each)] for name, each in found.items()}, indent=1))

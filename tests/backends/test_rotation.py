@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import time
 import weakref
 
 import mpmath
@@ -34,8 +33,6 @@ leaf = pytest.importorskip("rfrope._backends.cpu.rotation", reason=NO_LOOPS, exc
 loops = pytest.importorskip("rfrope._backends.cpu.rotation_loops", reason=NO_LOOPS, exc_type=ImportError)
 plans = pytest.importorskip("rfrope._backends.cpu.plans", reason=NO_LOOPS, exc_type=ImportError)
 circle = pytest.importorskip("rfrope._backends.cpu.circle", reason=NO_LOOPS, exc_type=ImportError)
-
-VARIANTS = ((plans.PIECES, plans.LINES), (plans.APART, plans.LINES))
 
 
 @pytest.fixture
@@ -190,25 +187,6 @@ def test_nan_of_any_payload_stays_nan(dtype, ran):
 # -- out ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_large_rotation_times_two_variants_and_keeps_the_faster(rng, monkeypatch):
-    x = rng.standard_normal((2**14, 160)).astype(np.float32)
-    monkeypatch.setattr(leaf, "_FASTER", {})
-    rfrope.rotate(x, np.arange(len(x)), rfrope.geometric(64), out=np.empty_like(x))
-    ((variants, size), chosen), *others = leaf._FASTER.items()
-    assert not others
-    assert chosen in variants
-    assert (size, variants[-1]) == (4, plans.LINES)
-    phases = plans.fields.PHASES, ((2**14, 64), (512, 8))
-    plan = plans.plan_of("float32", ((2**14, 160), None), None, *phases, None, None, None, *PAIRINGS, False)
-    for fast in variants:
-        ran = leaf._Run(plan, 0, 16)
-        ran._seconds = {one: [2.0] * (leaf._TRIES - (one == fast)) for one in variants}
-        monkeypatch.setattr(leaf, "_FASTER", {})
-        monkeypatch.setattr(loops, "turn", lambda *arguments: time.sleep(0.01))
-        ran(0, 1)
-        assert {(variants, 4): fast} == leaf._FASTER
-
-
 @pytest.mark.parametrize(
     ("dtype", "pairing", "out_pairing", "blocks"),
     [
@@ -233,10 +211,9 @@ def test_large_outputs_are_the_small_ones_bit_for_bit(dtype, pairing, out_pairin
     kept, plan_of = [], leaf.plan_of
     monkeypatch.setattr(leaf, "plan_of", lambda *a: kept.append(plan_of(*a)) or kept[-1])
     ran = set()
-    for offset, choose in itertools.product((0, 1), (min, max)):
+    for offset, in_pieces in itertools.product((0, 1), (True, False)):
         out = memory[start + offset : start + offset + x.size].reshape(x.shape)
-        faster = {(pair, kind.itemsize): choose(pair) for pair in VARIANTS}
-        monkeypatch.setattr(leaf, "_FASTER", faster)
+        monkeypatch.setattr(leaf, "PREFERS_PIECES", in_pieces)
         for count in (1, 4):
             memory[:] = 7.0
             with rfrope.threads(count):
@@ -244,9 +221,9 @@ def test_large_outputs_are_the_small_ones_bit_for_bit(dtype, pairing, out_pairin
             assert np.array_equal(out.view(np.uint8), wanted.view(np.uint8))
             assert np.all(memory[: start + offset] == 7.0)
             assert np.all(memory[start + offset + x.size :] == 7.0)
-        ran |= {leaf._Run(plan, x.ctypes.data, out.ctypes.data)._variant for plan in kept}
+        ran |= {leaf._choose_variant(plan, x.ctypes.data, out.ctypes.data) for plan in kept}
     aligned = {plans.PIECES} if blocks != 60 or kind.itemsize > 2 else set()
-    assert ran == {plans.APART, plans.LINES} | aligned
+    assert ran == {plans.LINES} | aligned
     same = x.copy()
     with rfrope.threads(4):
         rfrope.rotate(same, p, w, out=same, **options)
@@ -262,9 +239,9 @@ def test_a_feature_repeated_along_rows_turns_as_in_dense_memory(dtype, rows, mon
         x = np.broadcast_to(few, (2, 3, 5, 2 * blocks + rest))
         given = np.arange(5), rfrope.geometric(blocks)
         wanted = rfrope.rotate(np.ascontiguousarray(x), *given, pairing=pairing, out_pairing=out_pairing)
-        for streamed, choose in ((2**23, min), (0, min), (0, max)):
+        for streamed, in_pieces in ((2**23, True), (0, True), (0, False)):
             monkeypatch.setattr(plans, "_STREAMED_BYTES", streamed)
-            monkeypatch.setattr(leaf, "_FASTER", {(pair, few.itemsize): choose(pair) for pair in VARIANTS})
+            monkeypatch.setattr(leaf, "PREFERS_PIECES", in_pieces)
             plans.plan_of.cache_clear()
             found = rfrope.rotate(x, *given, pairing=pairing, out_pairing=out_pairing)
             assert np.array_equal(found.view(np.uint8), wanted.view(np.uint8))
@@ -275,7 +252,7 @@ def test_a_feature_repeated_along_rows_turns_as_in_dense_memory(dtype, rows, mon
 def test_rows_that_end_between_lines_leave_whole(size, monkeypatch, rng):
     """Runs of rows shorter than a line, with room between them, past the caches by lines."""
     monkeypatch.setattr(plans, "_STREAMED_BYTES", 0)
-    monkeypatch.setattr(leaf, "_FASTER", {(pair, 4): plans.LINES for pair in VARIANTS})
+    monkeypatch.setattr(leaf, "PREFERS_PIECES", False)
     plans.plan_of.cache_clear()
     x, given = rng.standard_normal((7, 5, size)).astype(np.float32), (np.arange(5), rfrope.geometric(size // 2))
     for room, start in itertools.product(range(1, 4), range(4)):
@@ -289,14 +266,12 @@ def test_rows_that_end_between_lines_leave_whole(size, monkeypatch, rng):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("start", [1, 2, 4, 12])
 def test_large_results_that_are_not_aligned_to_their_elements(start, dtype, monkeypatch, rng):
-    monkeypatch.setattr(leaf, "_FASTER", {})
     x = rng.standard_normal((3, 5600, 66)).astype(dtype)
     memory = np.zeros(2 * plans._STREAMED_BYTES, np.uint8)
     out = memory[start : start + x.nbytes].view(dtype).reshape(x.shape)
     given = np.arange(5600), rfrope.geometric(33)
-    for variant in (None, plans.LINES):
-        if variant is not None:
-            monkeypatch.setattr(leaf, "_FASTER", {(pair, x.itemsize): variant for pair in VARIANTS})
+    for in_pieces in (True, False):
+        monkeypatch.setattr(leaf, "PREFERS_PIECES", in_pieces)
         out[...] = np.nan
         rfrope.rotate(x, *given, out=out)
         assert np.array_equal(out, np.stack([rfrope.rotate(row, *given) for row in x]))

@@ -1,4 +1,4 @@
-"""``rfrope doctor``: the findings of `rfrope._backends.findings`, printed."""
+"""``rfrope doctor``: what `rfrope._backends.diagnostics` finds, printed."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ import pytest
 from campaign import HANGS, campaign, sparse
 
 import rfrope
-from rfrope._backends import findings
-from rfrope._backends.findings import Finding
+from rfrope._backends import diagnostics
+from rfrope._backends.diagnostics import Diagnosis
 from rfrope._core import dispatch
 from rfrope.rotation import turning
 
 # packages that are broken in the ways in which installations break, and what is said of each
 BROKEN = {
-    "torch": ("import os\nos.abort()", "PyTorch", "importing it ends the process"),
+    "cupy": ("import os\nos.abort()", "CuPy", "importing it ends the process"),
     "jax": ("raise ImportError('libtpu.so: cannot open shared object file')", "JAX", "libtpu.so: cannot open"),
     "dask": ("raise SystemExit(3)", "Dask", "SystemExit"),
-    "cupy": (
-        "try:\n    raise ImportError('libcudart.so.12: no such file')\n"
-        "except ImportError as error:\n    raise ImportError('=====\\nFailed to import CuPy.') from error",
-        "CuPy",
-        "libcudart.so.12: no such file",
+    "torch": (
+        "try:\n    raise ImportError('libc10.so: no such file')\n"
+        "except ImportError as error:\n    raise ImportError('=====\\nFailed to load.') from error",
+        "PyTorch",
+        "libc10.so: no such file",
     ),
     "numba": ("raise ImportError('Numba needs NumPy 2.0 or less')", "compiled loops", "Numba needs NumPy 2.0 or less"),
 }
 
 
 @campaign
-@pytest.mark.parametrize("broken", sparse([("torch", "jax", "dask"), tuple(BROKEN)], lambda names: len(names) == 3))
+@pytest.mark.parametrize("broken", sparse([("cupy", "jax", "dask"), tuple(BROKEN)], lambda names: len(names) == 3))
 def test_what_is_broken_has_a_reason_and_the_rest_works(broken, tmp_path):
     for name in broken:
         (tmp_path / name).mkdir()
@@ -58,9 +58,9 @@ def test_what_is_broken_has_a_reason_and_the_rest_works(broken, tmp_path):
 
 def test_the_text(says, monkeypatch):
     made_up = [("NumPy", True, "2.4"), ("own", True), ("CUDA kernels", False, "3.0", "no compiler", "install one")]
-    probes = [Mock(**{"finding.return_value": Finding(*fields)}) for fields in made_up]
-    monkeypatch.setattr(findings, "LIBRARIES", probes[:2])
-    monkeypatch.setattr(findings, "BACKENDS", probes[2:])
+    probes = [Mock(**{"diagnose.return_value": Diagnosis(*fields)}) for fields in made_up]
+    monkeypatch.setattr(diagnostics, "LIBRARIES", probes[:2])
+    monkeypatch.setattr(diagnostics, "BACKENDS", probes[2:])
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     with rfrope.threads(3):
         out = says("doctor")

@@ -12,7 +12,7 @@ from campaign import campaign
 
 import rfrope
 from rfrope import models
-from rfrope._backends import findings
+from rfrope._backends import diagnostics
 from rfrope.cli import main, page
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m\u202eknil\u2066\u200b\rPASSED\nPASSED"
@@ -187,7 +187,7 @@ def test_no_line_is_made_by_the_name_of_a_file(words, ends, tmp_path, run, quick
 
 
 def test_the_doctor_prints_what_libraries_say_with_escapes(monkeypatch, capsys):
-    finding = findings.Finding(EVIL, False, EVIL, EVIL, EVIL)
-    monkeypatch.setattr(findings.Probe, "finding", lambda probe: finding)
+    found = diagnostics.Diagnosis(EVIL, False, EVIL, EVIL, EVIL)
+    monkeypatch.setattr(diagnostics.Diagnostic, "diagnose", lambda self: found)
     assert main(["doctor"]) == 0
     assert is_shown(capsys.readouterr().out)

@@ -28,7 +28,7 @@ ALLOWED = {
     ("_core/files.py", "open"),
     ("_core/capacity.py", "open"),  # what the system says of its memory
     ("_backends/cpu/compiling.py", "open"),  # a file of Numba's cache
-    ("_backends/findings.py", "subprocess"),  # `rfrope doctor` looks at libraries in processes of their own
+    ("_backends/diagnostics.py", "subprocess"),  # `rfrope doctor` looks at CuPy in a process of its own
 }
 
 

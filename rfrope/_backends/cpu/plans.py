@@ -51,8 +51,8 @@ class Plan(NamedTuple):
         shape.
     same_strides : bool
         Whether features and result are laid out alike, as in-place work needs.
-    past_caches : tuple of int
-        Variants by which a large result may go past the caches; none for others.
+    streamed : int
+        Variant by which a large result goes past the caches, `PIECES` where these fit or `LINES`; `APART` for others.
     addresses : tuple of int
         Where the loops read the variants of `tables`.
     tables : numpy.ndarray, int64
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
     is_small: bool
     is_fit: bool
     same_strides: bool
-    past_caches: tuple[int, ...]
+    streamed: int
     addresses: tuple[int, ...]
     tables: np.ndarray
 
@@ -147,7 +147,7 @@ def plan_of(
         elements < 2 * THREAD_ELEMENTS and elements * size < _STREAMED_BYTES,
         shape == x[0] and rest >= 0 and shape[-1] % 2 == 0 and not is_polar,
         x == (shape, y),
-        (PIECES if in_pieces else APART, LINES) if is_large else (),
+        (PIECES if in_pieces else LINES) if is_large else APART,
         (start, start + row, start + 2 * row, start + 3 * row),
         tables,
     )

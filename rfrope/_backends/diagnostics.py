@@ -1,19 +1,21 @@
-"""Probes for ``rfrope doctor``: what is active here, and for the rest why not and what to type next.
+"""What ``rfrope doctor`` reports: what is active here, and for the rest why not and what to type next.
 
 This is the only place that imports optional libraries to find out whether they work.
-``python -m rfrope._backends.findings NAME`` runs one probe, in a process of its own: a broken library may end its
-process, or never return.
+``python -m rfrope._backends.diagnostics NAME`` tries one of CuPy, in a process of its own: a driver that is broken may
+end its process, or never return.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from typing import Any
@@ -22,7 +24,6 @@ from rfrope._core import dispatch
 from rfrope._core.blocks import TurnOptions
 
 _TIMEOUT = 120.0  # seconds
-_QUIET = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
 _CUPY = (  # the extras bring a compiler's libraries, too
     "only with an NVIDIA device: pip install --upgrade 'rfrope[cuda12]' 'cupy-cuda12x[ctk]' (or 13 twice, by the "
     "driver); nvidia-smi must list the device, and CUDA_VISIBLE_DEVICES not hide it"
@@ -30,7 +31,7 @@ _CUPY = (  # the extras bring a compiler's libraries, too
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """The state of a library or backend: whether rfrope can use it here, why not, and what to type next."""
 
     name: str
@@ -41,7 +42,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Probe:
+class Diagnostic:
     """A way to find out whether something works: `look` uses it, and returns what to say of it, or raises."""
 
     name: str
@@ -50,24 +51,32 @@ class Probe:
     install: str = ""  # what to type where the package is missing, unless that is its name
     repair: str = ""  # what to type where it does not work, unless that is to install it again
 
-    def run(self) -> Finding:
+    def diagnose(self) -> Diagnosis:
+        """Return what is found: in this process, but for what needs CuPy and the driver."""
+        if self.package in ("cupy", "cufinufft"):
+            return self.run_apart()
+        noise = io.StringIO()
+        with warnings.catch_warnings(action="ignore"), redirect_stdout(noise), redirect_stderr(noise):
+            return self.run()
+
+    def run(self) -> Diagnosis:
         """Return what is found, in this process."""
         if importlib.util.find_spec(self.package) is None:
             advice = self.install or f"pip install {self.package}"
-            return Finding(self.name, False, reason=f"{self.package} is not installed", advice=advice)
+            return Diagnosis(self.name, False, reason=f"{self.package} is not installed", advice=advice)
         version = version_of(self.package)
         try:
             detail = self.look()
-        except BaseException as error:
+        except (Exception, SystemExit) as error:
             repair = self.repair or f"pip install --upgrade --force-reinstall {self.package}"
-            return Finding(self.name, False, version, reason_of(error), repair)
-        return Finding(self.name, True, "; ".join(filter(None, (version, detail))))
+            return Diagnosis(self.name, False, version, reason_of(error), repair)
+        return Diagnosis(self.name, True, "; ".join(filter(None, (version, detail))))
 
-    def finding(self) -> Finding:
+    def run_apart(self) -> Diagnosis:
         """Return what is found, in a process of its own."""
         # -P: no module of the current folder takes the place of an installed one
         command = [sys.executable, "-P", "-m", __name__, self.name]
-        environment = os.environ | _QUIET | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONWARNINGS": "ignore"}
         options: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL, "timeout": _TIMEOUT}
         try:
             done = subprocess.run(command, text=True, errors="replace", env=environment, **options)
@@ -75,10 +84,10 @@ class Probe:
             reason = reason_of(error)
         else:
             if done.returncode == 0 and done.stdout.strip():
-                return Finding(**json.loads(done.stdout.splitlines()[-1]))
+                return Diagnosis(**json.loads(done.stdout.splitlines()[-1]))
             said = [f"exit code {done.returncode}", *done.stderr.strip().splitlines()[-1:]]
             reason = f"importing it ends the process ({': '.join(said):.200})"
-        return Finding(self.name, False, reason=reason, advice=f"pip install --force-reinstall {self.package}")
+        return Diagnosis(self.name, False, reason=reason, advice=f"pip install --force-reinstall {self.package}")
 
 
 def reason_of(error: BaseException) -> str:
@@ -119,6 +128,8 @@ def _look_at_torch() -> str:
 
 
 def _look_at_jax() -> str:
+    # a device's memory is not taken from what is looked at after it
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     jax = import_module("jax")
     wide = "on" if jax.config.jax_enable_x64 else "off: export JAX_ENABLE_X64=1"
     return f"on {jax.default_backend()}, float64 {wide}"
@@ -190,24 +201,24 @@ def _look_at_cufinufft() -> str:
 
 _LOOPS = "unset NUMBA_DISABLE_JIT NUMBA_NUM_THREADS, or pip install --upgrade --force-reinstall numba"
 LIBRARIES = (
-    Probe("NumPy", "numpy", _look_at("numpy")),
-    Probe("SciPy", "scipy", _look_at("scipy.special")),
-    Probe("PyTorch", "torch", _look_at_torch, "pip install 'rfrope[torch]'"),
-    Probe("JAX", "jax", _look_at_jax, "pip install 'rfrope[jax]'"),
-    Probe("Dask", "dask", _look_at("dask.array"), "pip install 'rfrope[dask]'"),
-    Probe("CuPy", "cupy", _look_at_cupy, _CUPY, _CUPY),
+    Diagnostic("NumPy", "numpy", _look_at("numpy")),
+    Diagnostic("SciPy", "scipy", _look_at("scipy.special")),
+    Diagnostic("PyTorch", "torch", _look_at_torch, "pip install 'rfrope[torch]'"),
+    Diagnostic("JAX", "jax", _look_at_jax, "pip install 'rfrope[jax]'"),
+    Diagnostic("Dask", "dask", _look_at("dask.array"), "pip install 'rfrope[dask]'"),
+    Diagnostic("CuPy", "cupy", _look_at_cupy, _CUPY, _CUPY),
 )
 BACKENDS = (
-    Probe("compiled loops", "numba", _look_at_loops, repair=_LOOPS),
-    Probe("transforms for sums over many lags", "finufft", _look_at("finufft")),
-    Probe("torch operators", "torch", _look_at_operators, "see PyTorch above", "see PyTorch above"),
-    Probe("Triton kernels", "triton", _look_at_triton, "see PyTorch above", "see PyTorch above"),
-    Probe("CUDA kernels", "cupy", _look_at_kernels, "see CuPy above", "see CuPy above"),
-    Probe("transforms on a device", "cufinufft", _look_at_cufinufft, _CUPY, _CUPY),
+    Diagnostic("compiled loops", "numba", _look_at_loops, repair=_LOOPS),
+    Diagnostic("transforms for sums over many lags", "finufft", _look_at("finufft")),
+    Diagnostic("torch operators", "torch", _look_at_operators, "see PyTorch above", "see PyTorch above"),
+    Diagnostic("Triton kernels", "triton", _look_at_triton, "see PyTorch above", "see PyTorch above"),
+    Diagnostic("CUDA kernels", "cupy", _look_at_kernels, "see CuPy above", "see CuPy above"),
+    Diagnostic("transforms on a device", "cufinufft", _look_at_cufinufft, _CUPY, _CUPY),
 )
 
 if __name__ == "__main__":
-    (found,) = (probe.run() for probe in (*LIBRARIES, *BACKENDS) if probe.name == sys.argv[1])
+    (found,) = (one.run() for one in (*LIBRARIES, *BACKENDS) if one.name == sys.argv[1])
     sys.stdout.write("\n" + json.dumps(asdict(found)) + "\n")  # a library may have begun a line
     sys.stdout.flush()
     os._exit(0)  # not every library ends well

@@ -1,4 +1,4 @@
-"""Findings of ``rfrope doctor``: whatever is broken becomes a reason, and what to type next."""
+"""What ``rfrope doctor`` finds: whatever is broken becomes a reason, and what to type next."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import importlib
 import os
 import sys
 import types
+import warnings
 from importlib import metadata
 
 import numpy as np
 import pytest
 import triton_device
-from campaign import sparse
 from stand_in import standing_in
 
-from rfrope._backends import findings
-from rfrope._backends.findings import Finding, Probe
+from rfrope._backends import diagnostics
+from rfrope._backends.diagnostics import Diagnosis, Diagnostic
 from rfrope._core import dispatch
 
-PROBES = {probe.name: probe for probe in (*findings.LIBRARIES, *findings.BACKENDS)}
+FOUND = {one.name: one for one in (*diagnostics.LIBRARIES, *diagnostics.BACKENDS)}
 
 
 def raising(error):
@@ -29,17 +29,19 @@ def raising(error):
 
 
 def look_at(name):
-    """Return what the probe of that name finds of a package that is installed, in this process."""
-    return Probe("it", "numpy", PROBES[name].look).run()
+    """Return what the diagnostic of that name finds of a package that is installed, in this process."""
+    return Diagnostic("it", "numpy", FOUND[name].look).run()
 
 
 # -- one probe ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_package_that_works_and_one_that_is_missing():
-    assert Probe("it", "numpy", lambda: "as it should").run() == Finding("it", True, f"{np.__version__}; as it should")
-    missing = Probe("it", "no_such_package", str).run()
-    assert missing == Finding("it", False, "", "no_such_package is not installed", "pip install no_such_package")
+    assert Diagnostic("it", "numpy", lambda: "as it should").run() == Diagnosis(
+        "it", True, f"{np.__version__}; as it should"
+    )
+    missing = Diagnostic("it", "no_such_package", str).run()
+    assert missing == Diagnosis("it", False, "", "no_such_package is not installed", "pip install no_such_package")
 
 
 @pytest.mark.parametrize(
@@ -47,16 +49,16 @@ def test_a_package_that_works_and_one_that_is_missing():
 )
 def test_a_package_that_does_not_work(error, reason):
     again = "pip install --upgrade --force-reinstall numpy"
-    assert Probe("it", "numpy", raising(error)).run() == Finding("it", False, np.__version__, reason, again)
-    assert Probe("it", "numpy", raising(error), repair="type this").run().advice == "type this"
+    assert Diagnostic("it", "numpy", raising(error)).run() == Diagnosis("it", False, np.__version__, reason, again)
+    assert Diagnostic("it", "numpy", raising(error), repair="type this").run().advice == "type this"
 
 
 def test_the_first_cause_is_told():
     error = ImportError("\n=====\nFailed to import CuPy.\n")
-    assert findings.reason_of(error) == "ImportError: Failed to import CuPy."
+    assert diagnostics.reason_of(error) == "ImportError: Failed to import CuPy."
     error.__cause__ = OSError("libcudart.so.12: cannot open")
-    assert findings.reason_of(error) == "OSError: libcudart.so.12: cannot open"
-    assert findings.reason_of(KeyboardInterrupt()) == "KeyboardInterrupt"
+    assert diagnostics.reason_of(error) == "OSError: libcudart.so.12: cannot open"
+    assert diagnostics.reason_of(SystemExit()) == "SystemExit"
 
 
 # -- CuPy and PyTorch --------------------------------------------------------------------------------------------------
@@ -77,7 +79,7 @@ def test_cupy(monkeypatch):
         assert look_at("CuPy").reason == "RuntimeError: CuPy failed to load libnvrtc.so.12"
         monkeypatch.setattr(cupy, "arange", lambda n: cupy.ones(int(n)))
         assert not look_at("CuPy").active
-    assert "rfrope[cuda12]" in PROBES["CuPy"].repair
+    assert "rfrope[cuda12]" in FOUND["CuPy"].repair
 
 
 def test_torch_with_and_without_cuda(monkeypatch):
@@ -109,7 +111,7 @@ def backends(monkeypatch):
 def test_compiled_loops(monkeypatch, backends):
     backends(cpu=raising(ImportError("NUMBA_DISABLE_JIT is set: ...")))
     assert look_at("compiled loops").reason == "ImportError: NUMBA_DISABLE_JIT is set: ..."
-    assert PROBES["compiled loops"].repair.startswith("unset NUMBA_DISABLE_JIT ")
+    assert FOUND["compiled loops"].repair.startswith("unset NUMBA_DISABLE_JIT ")
     backends()
     monkeypatch.setattr("rfrope._backends.cpu.compiling.examined", lambda: ["OSError: No space left on device"])
     found = look_at("compiled loops")
@@ -157,11 +159,26 @@ def test_cufinufft_that_backends_cannot_use(monkeypatch, backends):
     assert look_at("transforms on a device").reason == "ImportError: it cannot be used"
 
 
-# -- in a process of their own -----------------------------------------------------------------------------------------
+# -- in this process, or one of its own --------------------------------------------------------------------------------
+
+
+def test_what_a_library_prints_and_warns_of_is_not_shown(capsys):
+    def look():
+        sys.stdout.write("noise")
+        sys.stderr.write("noise")
+        warnings.warn("noise", stacklevel=1)
+        return "works"
+
+    assert Diagnostic("it", "numpy", look).diagnose() == Diagnosis("it", True, f"{np.__version__}; works")
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(KeyboardInterrupt):
+        Diagnostic("it", "numpy", raising(KeyboardInterrupt())).diagnose()
+
 
 ENDS = "importing it ends the process (exit code "
+WORKS = "class cuda:\n class runtime:\n  getDeviceCount = runtimeGetVersion = int"
 BROKEN = {
-    "noisy": ("print('noise', end='')\nos.system('echo more noise')\n__version__ = '1'", ""),
+    "noisy": (f"print('noise', end='')\nos.system('echo more noise')\n__version__ = '1'\n{WORKS}", ""),
     "ends": ("os.abort()", f"{ENDS}-6"),
     "leaves": ("os._exit(0)", f"{ENDS}0"),
     "complains": ("print('no good', file=sys.stderr, flush=True)\nos._exit(2)", f"{ENDS}2: no good)"),
@@ -170,27 +187,24 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("way", BROKEN)
-def test_a_broken_library_is_a_finding(way, tmp_path, monkeypatch):
+def test_a_broken_cupy_ends_a_process_of_its_own(way, tmp_path, monkeypatch):
     code, reason = BROKEN[way]
-    (tmp_path / "dask").mkdir()
-    (tmp_path / "dask" / "__init__.py").write_text(f"import os, sys, time\n{code}")
-    (tmp_path / "dask" / "array.py").write_text("")
+    (tmp_path / "cupy.py").write_text(f"import os, sys, time\n{code}")
     monkeypatch.syspath_prepend(tmp_path)
     if way == "sleeps":
-        monkeypatch.setattr(findings, "_TIMEOUT", 3.0)
-    found = PROBES["Dask"].finding()
-    assert (found.name, found.active, bool(found.advice)) == ("Dask", not reason, bool(reason))
+        monkeypatch.setattr(diagnostics, "_TIMEOUT", 3.0)
+    found = FOUND["CuPy"].diagnose()
+    assert (found.name, found.active, bool(found.advice)) == ("CuPy", not reason, bool(reason))
     assert found.reason.startswith(reason)
 
 
 def test_no_process_can_be_started(monkeypatch):
     monkeypatch.setattr(sys, "executable", "no-such-python")
-    assert PROBES["NumPy"].finding().reason.startswith("FileNotFoundError")
+    assert FOUND["CuPy"].diagnose().reason.startswith("FileNotFoundError")
 
 
-@pytest.mark.parametrize("name", sparse([*PROBES], lambda name: name == "compiled loops"))
-def test_probes_answer_and_run_nothing_of_the_current_folder(name, tmp_path, monkeypatch):
-    """One module is planted for every name that a probe might import; `json` among them, which it starts with."""
+def test_nothing_of_the_current_folder_runs(tmp_path, monkeypatch):
+    """One module is planted for every name that might be imported; `json` among them, which it starts with."""
     ran = tmp_path / "ran"
     installed = {name for names in metadata.packages_distributions() for name in names.split(".")[:1]}
     for module in filter(str.isidentifier, {*sys.stdlib_module_names, *installed, "cupy"}):
@@ -198,7 +212,6 @@ def test_probes_answer_and_run_nothing_of_the_current_folder(name, tmp_path, mon
         (tmp_path / f"{module}.py").write_text(planted)
     monkeypatch.setattr(sys, "path", [path or os.getcwd() for path in sys.path])
     monkeypatch.chdir(tmp_path)
-    found = PROBES[name].finding()
+    found = FOUND["CuPy"].diagnose()
     assert not ran.exists(), ran.read_text()
-    assert found.name == name
     assert found.active or (found.reason and found.advice)
