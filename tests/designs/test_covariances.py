@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from campaign import sparse
 from scipy import stats
 
 import rfrope
@@ -53,8 +54,9 @@ def largest_z(kernel, design, n, change=lambda pairs: pairs):
     return worst
 
 
-@pytest.mark.parametrize(("design", "kernel", "n"), CASES)
-def test_covariances_are_those_of_many_sets(design, kernel, n):
+@pytest.mark.parametrize("case", sparse(CASES, lambda case: "gaussian" in case[1]), ids=str)
+def test_covariances_are_those_of_many_sets(case):
+    design, kernel, n = case
     assert largest_z(kernel, design, n) < Z
 
 

@@ -76,7 +76,7 @@ def test_equal_seeds_give_equal_bits_in_every_library_and_others_do_not(design, 
 
 
 @pytest.mark.parametrize("design", [record.name for record in records()])
-@pytest.mark.parametrize("n", [0, 1, 2, 5, 31, 48, 64])
+@pytest.mark.parametrize("n", sparse([0, 1, 2, 5, 31, 48, 64], lambda n: n in (0, 1, 5)))
 def test_shapes_and_heads(design, n):
     options = {"rng": 1, "design": design} | ({"max_lag": 16} if design in ("balanced", "optimised") else {})
     kernel = plain(design)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from campaign import campaign
 from scipy import special
 
 import rfrope
@@ -60,7 +61,11 @@ def test_at_whole_lags_it_is_exact_up_to_twice_the_number_of_blocks(kernel, n):
 
 @pytest.mark.parametrize(
     ("kernel", "lags"),
-    [("gaussian(scale=32)", "real"), ("matern(scale=32)", "whole"), ("exponential(scale=300)", "whole")],
+    [
+        pytest.param("gaussian(scale=32)", "real", marks=campaign),
+        ("matern(scale=32)", "whole"),
+        pytest.param("exponential(scale=300)", "whole", marks=campaign),
+    ],
 )
 def test_the_rounding_of_many_blocks(kernel, lags):
     law, rule, x = kernels.parse(kernel), quadrature(kernel, 256, lags=lags), np.arange(512.0)
