@@ -16,6 +16,7 @@ import tempfile
 from typing import Any
 
 from rfrope import cli
+from rfrope._core.results import Copyable
 from rfrope.cli import page
 
 QWEN = {"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28, "rope_theta": 1e6}
@@ -54,7 +55,7 @@ PRESETS: dict[str, dict[str, Any] | list[str]] = {  # the keys of published conf
 }
 
 
-def made(name: str, preset: dict[str, Any] | list[str], folder: pathlib.Path) -> tuple[list[page.Part], str]:
+def made(name: str, preset: dict[str, Any] | list[str], folder: pathlib.Path) -> tuple[list[page.Panel], str]:
     """Return the parts of one command's page, and its text."""
     config, target = folder / f"{name.replace(' ', '-')}.json", folder / "page.html"
     arguments = preset
@@ -66,13 +67,13 @@ def made(name: str, preset: dict[str, Any] | list[str], folder: pathlib.Path) ->
     if code:
         raise SystemExit(f"{' '.join(arguments)} came to exit code {code}")
     content = target.read_text("utf-8")
-    (choice,) = json.loads(re.search(r'id="report">(.*?)</script>', content, re.DOTALL)[1])["choices"]
-    parts = [one for one in choice["parts"] if one["title"] != "The command"]
+    held = json.loads(re.search(r'id="report">(.*?)</script>', content, re.DOTALL)[1])
+    parts = [one for one in held["parts"] if one.get("title") != "The command"]
     if isinstance(preset, dict):
-        parts.append(page.copyable("The config", preset, note=f"What {config.name} has; then rfrope inspect reads it."))
-    parts.append(
-        page.copyable("The command", " ".join(["rfrope", *(json.dumps(a) if " " in a else a for a in arguments)]))
-    )
+        config_part = Copyable("The config", preset, f"What {config.name} has; then rfrope inspect reads it.")
+        parts.append(page.list_part(config_part))
+    words = " ".join(["rfrope", *(json.dumps(one) if " " in one else one for one in arguments)])
+    parts.append(page.list_part(Copyable("The command", words)))
     text = re.search(r"<summary>The same as text</summary><pre>(.*?)</pre>", content, re.DOTALL)[1]
     return parts, f"{name}\n{'=' * len(name)}\n{html.unescape(text)}"
 
@@ -81,8 +82,10 @@ def write(path: pathlib.Path) -> None:
     """Write the page."""
     with tempfile.TemporaryDirectory() as folder:
         found = {name: made(name, preset, pathlib.Path(folder)) for name, preset in PRESETS.items()}
-    parts = {name: one for name, (one, _) in found.items()}
-    path.write_text(page.rendered("What a RoPE does", parts, "\n\n".join(text for _, text in found.values())), "utf-8")
+    parts = [{"kind": "panel", "parts": one, "when": {"look at": i}} for i, (one, _) in enumerate(found.values())]
+    choice = {"name": "look at", "values": [*found], "start": 0, "slider": False}
+    text = "\n\n".join(text for _, text in found.values())
+    path.write_text(page.render("What a RoPE does", parts, text, [choice]), "utf-8")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
@@ -19,7 +19,20 @@ from rfrope._core import array, libraries
 from rfrope._core.angles import PrecisionWarning
 from rfrope._core.arguments import printable
 
-__all__ = ["WIDTH", "Result", "align", "fill", "plain", "short", "table", "to_html", "wrap"]
+__all__ = [
+    "WIDTH",
+    "Copyable",
+    "Part",
+    "Report",
+    "Result",
+    "Table",
+    "Words",
+    "align",
+    "fill",
+    "plain",
+    "to_html",
+    "wrap",
+]
 
 # columns of the terminal for which a command makes its text; None elsewhere, where lines stay as they are
 WIDTH: ContextVar[int | None] = ContextVar("WIDTH", default=None)
@@ -28,12 +41,81 @@ _FEW = 4  # numbers that are shown one by one
 _LONG = 120  # characters of a value
 _ROWS = 8  # records of a list that are shown
 _CELL = "text-align:left;vertical-align:top"
+_LABEL = 20  # width of the names in a table without a head
+
+
+@dataclass(frozen=True)
+class Words:
+    """Sentences, each on a line of its own."""
+
+    sentences: Sequence[str]
+
+    def __str__(self) -> str:
+        return "\n".join(fill(one) if "\n" in one else one for one in self.sentences)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text below a head, or pairs of a name and a text without one.
+
+    `left` are the columns on the left, None for all; `rule` underlines the head.
+    """
+
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    left: Collection[int] | None = (0,)
+    note: str = ""
+    head: bool = True
+    rule: bool = True
+
+    def __str__(self) -> str:
+        if self.head:
+            lines = align([[printable(cell) for cell in row] for row in self.rows], self.left, rule=self.rule)
+        else:
+            lines = [f"  {name:{_LABEL}}{text}" for name, text in self.rows]
+        title = [f"{self.title}{':' if self.head else ''}"] if self.title else []
+        return "\n".join([*title, *lines, *(["", fill(self.note)] if self.note else [])])
+
+
+@dataclass(frozen=True)
+class Copyable:
+    """Data that a reader copies; `text` is what the text form of a report has of them."""
+
+    title: str
+    content: Any
+    note: str = ""
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Part = Words | Table | Copyable
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found, as sentences and tables, from which text, pages and notebooks are made.
+
+    Attributes
+    ----------
+    parts : sequence of Part or callable
+        In the order of the text. A callable returns what a page alone shows, such as figures.
+    verdict : str
+        The sentence that a page shows first; the text has it among the others.
+    """
+
+    parts: Sequence[Part | Callable[[], Iterable[Any]]]
+    verdict: str = ""
+
+    def __str__(self) -> str:
+        return "\n\n".join(text for one in self.parts if isinstance(one, Part) and (text := str(one)))
 
 
 class Result:
     """Base of results, which are dataclasses: ``print`` gives a short text, a notebook shows a table.
 
-    A result that has better words than its fields defines ``__str__`` itself; its first line then heads the table, and
+    A result that has better words than its fields has a `report` of its own; its first line then heads the table, and
     the whole text stands below it.
     """
 
@@ -41,7 +123,11 @@ class Result:
     _also: ClassVar[tuple[str, ...]] = ()  # properties that texts and dicts have beside the fields
 
     def __str__(self) -> str:
-        return short(self)
+        return str(self.report())
+
+    def report(self) -> Report:
+        """Return the sentences and tables that say what was found."""
+        return Report([Words([short(self)])])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings and lists for JSON, with None for what is not finite."""

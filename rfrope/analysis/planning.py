@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope._core import angles, array, parallel
 from rfrope._core.arguments import named, show, whole
-from rfrope._core.results import Result, align, fill, plain
+from rfrope._core.results import Report, Result, Table, Words, plain
 from rfrope.analysis import bases
 from rfrope.analysis.curves import first_negative_lag
 from rfrope.analysis.stretching import KEPT_TURNS, Stretch, mean_square, neighbours, stretched
@@ -179,7 +179,7 @@ class Plan(Result):
 
     @property
     def table(self) -> tuple[tuple[str, ...], ...]:
-        """Return the measures of each method as rows of text below a header; `notes` explains them."""
+        """Return the measures of each method as rows of text below a header."""
         head = ("method", "perplexity", "departure", "unseen", "first < 0", "neighbours", "factor", "places")
         rows = [
             (
@@ -197,20 +197,18 @@ class Plan(Result):
         return (head, *rows)
 
     @property
-    def notes(self) -> str:
-        """Return an explanation of the measures in `table`."""
-        return _NOTES
-
-    @property
     def preface(self) -> str:
         """Return sentences on the start of the plan and the order of its methods."""
+        return str(self._opening())
+
+    def _opening(self) -> Words:
         lag, blocks = self.trained_negative_lag, f"{self.n_blocks} block{'' if self.n_blocks == 1 else 's'}"
-        lines = [
+        start = [
             f"From {self.trained_context} trained positions to {self.context}, {self._factor} times as many. "
             f"{self.n_dead} of {blocks} completed no turn in training,",
             f"and the trained mean kernel is {'nowhere below 0' if lag is None else f'below 0 first at lag {lag}'}.",
         ]
-        return "\n".join([*self._done_before(), fill("\n".join(lines)), _EVIDENCE])
+        return Words([*self._done_before(), "\n".join(start), _EVIDENCE])
 
     @property
     def _factor(self) -> str:
@@ -228,22 +226,21 @@ class Plan(Result):
         return [
             *(caution or [f"The config is {self.stretched}."]),
             *([enough] if self.context <= self.stretched.reach else []),
-            fill(
-                f"The plan starts from the frequencies before {self.stretched.scheme}. If the model was trained on\n"
-                "longer texts, pass their length (trained_context, --trained): they are then taken as they are."
-            ),
+            f"The plan starts from the frequencies before {self.stretched.scheme}. If the model was trained on\n"
+            "longer texts, pass their length (trained_context, --trained): they are then taken as they are.",
         ]
 
-    def __str__(self) -> str:
-        lines = [self.preface, "", *align(self.table, left=(0,)), "", fill(_NOTES)]
-        lines += [*(f"{name} is left out: {reason}." for name, reason in self.left_out.items()), ""]
+    def report(self) -> Report:
+        """Return where the plan starts, the measures of each method, and what they are worth."""
         kept = f"blocks of {KEPT_TURNS:.0f} turns or more stay"
-        lines.append(f"optimised: divisors from 1 to {self._factor}, none above that of a slower block; {kept}.")
-        lines.append(fill(_NOT_ADVISED))
+        lines = [f"optimised: divisors from 1 to {self._factor}, none above that of a slower block; {kept}."]
+        lines.append(_NOT_ADVISED)
         compared = [f"{kind} in {_MEASURES[name]}" for name, kind in (self.optimised_against_yarn or {}).items()]
         if compared:
             lines.append(f"optimised against yarn: {', '.join(compared)}.")
-        return "\n".join(lines)
+        left_out = [f"{name} is left out: {reason}." for name, reason in self.left_out.items()]
+        opening, table = self._opening(), Table(self.table, rule=False)
+        return Report([opening, table, Words([_NOTES, *left_out]), Words(lines)], " ".join(opening.sentences))
 
 
 @array.select_device

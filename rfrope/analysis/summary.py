@@ -12,7 +12,7 @@ import numpy as np
 
 from rfrope._core import angles, array, capacity, sums
 from rfrope._core.arguments import is_several, positive, show, whole
-from rfrope._core.results import WIDTH, Result
+from rfrope._core.results import WIDTH, Part, Report, Result, Table, Words
 from rfrope.analysis.bases import integral_rule, ladder_base
 from rfrope.analysis.curves import aliasing_distance, first_lag, first_negative_lag, mean_kernel, scan_lags
 from rfrope.analysis.fits import KernelFit, fit_kernel
@@ -149,7 +149,8 @@ class Summary(Result):
         """Number of blocks that fit in a head; those beyond D are not rotated."""
         return self.head_dim if self.polar else (self.head_dim + 1) // 2
 
-    def __str__(self) -> str:
+    def report(self) -> Report:
+        """Return what a head is, in short, and of each axis its blocks, scores by distance, base and kernel."""
         rotated, name = (1 if self.polar else 2) * self.n_blocks, f"{self.name}: " if self.name else ""
         kind = "magnitudes" if self.polar else "features"
         partial = rotated < self.head_dim
@@ -167,12 +168,14 @@ class Summary(Result):
                 f"{self.attention_factor**2:.6g}; the scores below are without it."
             )
         several = len(self.axes) > 1
-        lines += [
+        short = [
             f"In short{f', axis {axis.axis}' if several else ''}: {_finding(axis, self.polar)}" for axis in self.axes
         ]
+        parts: list[Part] = [Words([*lines, *short])]
         for axis in self.axes:
-            lines += ["", *([f"Lags along axis {axis.axis}"] if several else []), *_lines(axis, self)]
-        return "\n".join(lines)
+            parts += [Words([f"Lags along axis {axis.axis}"])] if several else []
+            parts += _describe_axis(axis, self)
+        return Report(parts, " ".join(short))
 
 
 @array.select_device
@@ -344,43 +347,48 @@ def _finding(axis: AxisSummary, polar: bool) -> str:
     return f"{content} first scores below 1/2 at {half}, below 0 at {below}; {blocks} complete no turn."
 
 
-def _lines(axis: AxisSummary, summary: Summary) -> Iterator[str]:
-    """Lines of text on one axis."""
+def _describe_axis(axis: AxisSummary, summary: Summary) -> Iterator[Part]:
+    """Yield tables on one axis."""
     if not axis.n_turning:
-        yield "No block turns: positions are not seen at all on this axis."
+        yield Words(["No block turns: positions are not seen at all on this axis."])
         return
     longest = f"{axis.longest:.4g}" if axis.longest < 1e4 or axis.longest >= 1e12 else f"{axis.longest:.0f}"
-    yield "Blocks (one magnitude each)" if summary.polar else "Blocks (two features each)"
-    yield f"  turn                {axis.n_turning}, once in {axis.shortest:.4g} (the fastest) to {longest} positions"
-    yield f"  not rotated         {summary.slots - axis.n_turning}"
-    yield f"  complete no turn    {axis.n_dead} within the context, {axis.n_still} not even a quarter of one"
+    rows = [
+        ("turn", f"{axis.n_turning}, once in {axis.shortest:.4g} (the fastest) to {longest} positions"),
+        ("not rotated", f"{summary.slots - axis.n_turning}"),
+        ("complete no turn", f"{axis.n_dead} within the context, {axis.n_still} not even a quarter of one"),
+    ]
     if axis.shortest < 2.0:
-        yield "  Some make over half a turn between neighbours: for coordinates from -1 to 1 this says nothing."
-    yield ""
-    who = "any two tokens" if summary.polar else "equal content"
-    yield f"Score of {who} at a distance (1 at the same place, averaged over contents)"
+        rows.append(("some", "over half a turn between neighbours: for coordinates from -1 to 1 this says nothing"))
+    yield Table(rows, f"Blocks ({'one magnitude' if summary.polar else 'two features'} each)", head=False)
     cells = [(str(lag), f"{value:.3f}") for lag, value in axis.curve]
     width = WIDTH.get()
     few = len(cells) if width is None else max((width - 22) // 9, 1)
+    rows = []
     for first in range(0, len(cells), few):
-        for title, column in zip(("distance", "score"), zip(*cells[first : first + few], strict=True), strict=True):
-            yield f"  {title:20}" + "".join(f"{cell:<9}" for cell in column).rstrip()
-    yield f"  below one half      {_first(axis.half_lag)}"
-    yield f"  below 0             {_first(axis.first_negative_lag)}; at {100.0 * axis.negative_share:.2g} % of them all"
-    yield f"  lowest              {axis.lowest:.3f}, at distance {axis.lowest_lag}"
+        for name, column in zip(("distance", "score"), zip(*cells[first : first + few], strict=True), strict=True):
+            rows.append((name, "".join(f"{cell:<9}" for cell in column).rstrip()))
+    rows.append(("below one half", _first(axis.half_lag)))
+    share = f"{100.0 * axis.negative_share:.2g} % of them all"
+    rows.append(("below 0", f"{_first(axis.first_negative_lag)}; at {share}"))
+    rows.append(("lowest", f"{axis.lowest:.3f}, at distance {axis.lowest_lag}"))
     if axis.found_less is not None and summary.head_dim >= 2 * _NORMAL:
         share = f"{100.0 * axis.found_less:.0f} %"
-        yield f"                      (there {share} of tokens score less with equal content than with random)"
-    yield f"  {_HIGH} or more again   {_first(axis.aliasing_distance)}"
+        rows.append(("", f"(there {share} of tokens score less with equal content than with random)"))
+    rows.append((f"{_HIGH} or more again", _first(axis.aliasing_distance)))
     if summary.polar:
-        yield f"  of one pair         as above, standard deviation {summary.random_std:.3f} at most (random contents)"
+        rows.append(("of one pair", f"as above, standard deviation {summary.random_std:.3f} at most (random contents)"))
     else:
-        yield f"  of a random token   0 at every distance, give or take {summary.random_std:.3f}"
-    yield ""
-    yield "Origin"
-    yield f"  base                {'none' if axis.base is None else f'{axis.base:.6g}, as in standard RoPE'}"
-    yield f"  rule of thumb       a base of {axis.integral_rule:.6g}, by an integral: the score above is what counts"
-    yield f"  closest kernel      {_nearest(axis.fit)}"
+        rows.append(("of a random token", f"0 at every distance, give or take {summary.random_std:.3f}"))
+    who = "any two tokens" if summary.polar else "equal content"
+    yield Table(rows, f"Score of {who} at a distance (1 at the same place, averaged over contents)", head=False)
+    rule = f"a base of {axis.integral_rule:.6g}, by an integral: the score above is what counts"
+    rows = [
+        ("base", "none" if axis.base is None else f"{axis.base:.6g}, as in standard RoPE"),
+        ("rule of thumb", rule),
+        ("closest kernel", _nearest(axis.fit)),
+    ]
+    yield Table(rows, "Origin", head=False)
 
 
 def _first(lag: int | None) -> str:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from rfrope import engines, models
+from rfrope._core.results import Report, Words
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, check_files, one_of, whole
+from rfrope.plotting import panels
+from rfrope.plotting.panels import Curve, Panel
 
 
 def add(commands: Any) -> None:
@@ -36,29 +40,18 @@ def add(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     check_files(options)
     found = models.compare(options.source, options.engine, seq_len=options.seq_len)
+    parts: list[Any] = []
+    for rope in found.ropes:
+        parts += [*rope.report().parts, partial(_draw, rope)]
     listed = found.ropes[0].engines if options.sources else ()
-    sources = ["\n  ".join((f"\n\n{one.engine} {one.version}", *one.sources)) for one in listed]
-    text = "".join((str(found), *sources))
-    page.report(options, f"Engines on {options.source}", _parts(found), lambda: text, found.to_dict)
+    parts += [Words([f"{one.engine} {one.version}", *(f"  {file}" for file in one.sources)]) for one in listed]
+    report = Report(parts, found.report().verdict)
+    page.emit(options, f"Engines on {options.source}", report, found.to_dict())
     return 0
 
 
-def _parts(found: models.Comparison) -> Iterator[page.Part]:
-    """Yield for each RoPE the scores that engines give, the table, and what to write instead."""
-    for rope in found.ropes:
-        several = f", a text of {rope.seq_len} positions" if len(found.ropes) > 1 else ""
-        label = f"{rope.name or rope.model_type}{several}"
-        yield page.words(*(f"{label}: {line}" if several else line for line in rope.verdict))
-        known = list(_curves(rope))
-        if known and rope.seq_len > 1:
-            yield page.curves(f"Score of equal content: {label}", known, rope.seq_len)
-        yield page.table(f"What engines do: {label}", rope.table, left=(0, 1, 5, 6))
-        if rope.write:
-            yield page.copyable("Write into the config (null: remove)", rope.write)
-
-
-def _curves(found: models.RopeComparison) -> Iterator[page.Curve]:
-    """Yield a curve for each score that engines give equal content, with the names of those that give it."""
+def _draw(found: models.RopeComparison) -> Iterator[Panel]:
+    """Yield a figure with a curve for each score that engines give equal content, if there is one."""
     groups: dict[tuple[Any, ...], list[str]] = {}
     ropes = {}
     for one in found.engines:
@@ -66,7 +59,11 @@ def _curves(found: models.RopeComparison) -> Iterator[page.Curve]:
             same = (one.rope.attention_factor, *(f"{w:.11g}" for w in one.rope.frequencies))
             groups.setdefault(same, []).append(one.engine)
             ropes[same] = one.rope
+    curves = []
     for same, names in groups.items():
         rope = ropes[same]
         still = max((found.qk_head_dim + 1) // 2 - rope.frequencies.size, 0)
-        yield page.Curve(", ".join(names), rope.frequencies, found.seq_len - 1, still, rope.attention_factor**2)
+        curves.append(Curve(", ".join(names), rope.frequencies, found.seq_len - 1, still, rope.attention_factor**2))
+    if curves and found.seq_len > 1:
+        title = f"Score of equal content: {found.name or found.model_type}, a text of {found.seq_len} positions"
+        yield panels.mean_kernels(title, curves, found.seq_len)

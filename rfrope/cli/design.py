@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +12,12 @@ import rfrope
 from rfrope import designs, engines, kernels, plotting, storage
 from rfrope._core import angles
 from rfrope._core.arguments import show
-from rfrope._core.results import fill
+from rfrope._core.results import Copyable, Report, Table, Words
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, format_table, lengths, one_of, whole
+from rfrope.cli.shared import add_command, add_files, check_files, lengths, one_of, whole
 from rfrope.moments import mean_kernel_band
 from rfrope.moments.fidelity import Fidelity, fidelity
+from rfrope.plotting import panels
 
 
 def add(commands: Any) -> None:
@@ -77,21 +77,13 @@ def _run(options: argparse.Namespace) -> int:
     errors = {"rms": max(head.rms for head in found.heads), "sup": max(head.sup for head in found.heads)}
     rope = replace(rope, source=replace(rope.source, error=errors))
 
-    def data() -> dict[str, Any]:
-        about = {
-            "head_dim": rope.head_dim,
-            "polar": rope.polar,
-            "shape": list(rope.frequencies.shape),
-            "dtype": options.dtype,
-        }
-        return {"norm": None, "seed": None} | rope.source.to_dict() | about | found.to_dict()
-
-    page.report(
+    about = {"head_dim": rope.head_dim, "polar": rope.polar, "shape": list(rope.frequencies.shape)}
+    about |= {"dtype": options.dtype}
+    page.emit(
         options,
         f"Frequencies for {laws[0]!r}" + (f" and {len(laws) - 1} more kernels" if len(laws) > 1 else ""),
-        _parts(rope, laws, found),
-        lambda: _describe(rope, found),
-        data,
+        _report(rope, laws, found),
+        {"norm": None, "seed": None} | rope.source.to_dict() | about | found.to_dict(),
         output=lambda path: storage.packed(path, rope),
         plot=lambda path: page.draw(path, _figure(rope.frequencies, laws, found)),
     )
@@ -113,20 +105,23 @@ def _narrow(frequencies: np.ndarray, dtype: str) -> np.ndarray:
 # -- words and tables --------------------------------------------------------------------------------------------------
 
 
-def _describe(rope: rfrope.Rope, found: Fidelity) -> str:
+def _report(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> Report:
+    """Return what was made, its errors, and what independent draws would give."""
     reach = ", ".join(f"{length - 1}" for length in found.context)
     worst, bound = found.heads[found.worst], rope.source.lower_bound
-    paragraphs = [
-        _describe_rope(rope),
-        f"Error of the mean kernel (1/D) Σ cos(lag ω), which is to be Φ, at lags up to {reach}:\n"
-        f"{format_table(_error_rows(found))}",
-        f"At a few lags ({worst.kernel}), and what {rope.n_blocks} independent draws would give (one sigma):\n"
-        f"{format_table(_lag_rows(found), left=(0,))}",
-        _describe_bound(rope, found),
+    about = _describe_rope(rope)
+    least = f"No {rope.n_blocks} frequencies, however they are chosen, reach an rms below {bound:.3g}." if bound else ""
+    errors = f"Error of the mean kernel (1/D) Σ cos(lag ω), which is to be Φ, at lags up to {reach}"
+    draws = f"At a few lags ({worst.kernel}), and what {rope.n_blocks} independent draws would give (one sigma)"
+    parts: list[Any] = [
+        Words([about]),
+        lambda: [_draw(rope, laws, found)],
+        Table(_error_rows(found), errors, left=(0, 2), note=least),
+        Table(_lag_rows(found), draws),
+        Words([_describe_bound(rope, found)]),
+        lambda: [_list_config(rope)],
     ]
-    if bound:
-        paragraphs[1] += f"\nNo {rope.n_blocks} frequencies, however they are chosen, reach an rms below {bound:.3g}."
-    return "\n\n".join(paragraphs)
+    return Report(parts, about)
 
 
 def _describe_rope(rope: rfrope.Rope) -> str:
@@ -141,7 +136,7 @@ def _describe_rope(rope: rfrope.Rope) -> str:
 
 def _describe_bound(rope: rfrope.Rope, found: Fidelity) -> str:
     """Return a sentence on independent draws: their bound, and how many of them would come as close."""
-    return fill(
+    return (
         f"{rope.n_blocks} independent draws stay within {found.bound:.3g} of Φ at all lags with "
         f"{found.confidence:.0%} certainty (Hoeffding's\nbound: safe, not sharp); to stay within "
         f"{found.heads[found.worst].sup:.3g}, as here, it asks for {found.blocks or 'infinitely many'} of them."
@@ -193,13 +188,12 @@ def _figure(frequencies: np.ndarray, laws: list[kernels.Kernel], found: Fidelity
     return figure
 
 
-def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> Iterator[page.Part]:
-    """Yield what was made, the kernel and what the frequencies of a head make of it, the errors, the config."""
-    yield page.words(_describe_rope(rope), _describe_bound(rope, found))
+def _draw(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> panels.Panel:
+    """Return the kernel of each head, and what the frequencies make of it, the worst first."""
     omega, context = angles.read_on_host(rope).astype(np.float64), max(found.context)
     sets = list(omega.reshape(-1, *omega.shape[-2:]))
-    heads = [f"{number}: {laws[number % len(laws)]!r}" for number in range(len(sets))]
-    curves = [page.Curve("these frequencies", one, context - 1, group=head) for head, one in enumerate(sets)]
+    heads = [f"{number}: {laws[number % len(laws)]!r}" for number in range(len(sets))] if len(sets) > 1 else []
+    curves = [panels.Curve("these frequencies", one, context - 1) for one in sets]
 
     def phi(lags: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray]:
         law = laws[head % len(laws)]
@@ -207,13 +201,12 @@ def _parts(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> It
         band = mean_kernel_band(vectors, law, n_blocks=rope.n_blocks)
         return band.value, band.stderr
 
-    groups, worst = (heads, found.worst) if len(sets) > 1 else ([], 0)
     title = "The kernel, and what the frequencies make of it"
-    yield page.curves(title, curves, context, groups=groups, group=worst, phi=phi)
-    yield page.table("Error of the mean kernel", _error_rows(found), left=(0, 2))
-    yield page.table(f"At a few lags, {found.heads[found.worst].kernel}", _lag_rows(found), left=(0,))
+    return panels.mean_kernels(title, curves, context, heads=heads, head=found.worst if heads else 0, phi=phi)
+
+
+def _list_config(rope: rfrope.Rope) -> Copyable:
     try:
-        yield page.copyable("Config (transformers)", engines.export(rope, "transformers"))
+        return Copyable("Config (transformers)", engines.export(rope, "transformers"))
     except ValueError as error:
-        source = rope.source.to_dict()
-        yield page.copyable("Where they come from", source, note=f"No config of transformers says it: {error}.")
+        return Copyable("Where they come from", rope.source.to_dict(), f"No config of transformers says it: {error}.")

@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.results import fill
+from rfrope._core.results import Report, Table, Words
 from rfrope.cli import page
 from rfrope.cli.shared import (
     add_command,
     add_files,
     add_model,
     check_files,
-    format_table,
     load_model,
     naming,
     table_file,
     whole,
 )
 from rfrope.heads import Atlas, HeadEstimate
+from rfrope.plotting import panels
 
 _SHOWN = 10  # heads in the text
 _LAGS = 48  # points of a curve in a page
@@ -64,12 +64,11 @@ def _run(options: argparse.Namespace) -> int:
     with naming("--texts", ", ".join(options.texts)):
         documents = loading.cut_documents(tokenizer, texts, options.documents, options.tokens)
     found = transformers.atlas(model, documents, part=options.part, skip=options.skip, context=options.context)
-    page.report(
+    page.emit(
         options,
         f"Heads of {options.model}",
-        _parts(found),
-        lambda: f"{found}\n\n{_describe(found)}",
-        lambda: {
+        _report(found),
+        {
             "documents": found.documents,
             "tokens": found.tokens,
             "heads": _rows(found.head_table()),
@@ -115,10 +114,20 @@ def _table(found: Atlas, places: np.ndarray) -> list[tuple[str, ...]]:
     return rows
 
 
-def _describe(found: Atlas) -> str:
-    first = np.argsort(-np.nan_to_num(found.lag_explained.value), kind="stable")[:_SHOWN]
-    table = format_table(_table(found, first), left=(0,))
-    return f"Heads whose lag explains most:\n{table}\n\n{fill(_NOTES)}"
+def _report(found: Atlas) -> Report:
+    """Return the findings in words, and the heads whose lag explains most; a page has all heads, and curves of each."""
+    about = [*str(found).split("\n")]
+    first = np.argsort(-np.nan_to_num(found.lag_explained.value), kind="stable")
+    table = Table(_table(found, first[:_SHOWN]), "Heads whose lag explains most", note=_NOTES)
+    return Report(
+        [
+            Words(about),
+            lambda: _draw(found, int(first[0])),
+            table,
+            lambda: [Table(_table(found, np.arange(len(found.head))), "All heads")],
+        ],
+        about[0],
+    )
 
 
 _NOTES = """lag explains: part of the variance of the logits; offset: lag at which the curve of the mean query and key
@@ -132,28 +141,21 @@ predicted to matter least, and those with the least |q| |k|. All ± are standard
 # -- page --------------------------------------------------------------------------------------------------------------
 
 
-def _parts(found: Atlas) -> Iterator[page.Part]:
-    """Yield the findings in words, curves, shares and changes of each head, and a table of all."""
-    yield page.words(*str(found).split("\n"))
+def _draw(found: Atlas, first: int) -> Iterator[panels.Panel]:
+    """Yield curves, shares and changes of each head."""
     names = [f"{layer}.{head}" for layer, head in zip(found.layer, found.head, strict=True)]
-    first = int(np.argmax(np.nan_to_num(found.lag_explained.value)))
     n = len(found.lags)
     at = np.unique(np.concatenate([np.arange(min(9, n)), np.geomspace(1, n - 1, _LAGS).astype(int)]))
     curves = {"mean query and mean key": found.curve, "mean over the pairs at the lag": found.by_lag}
     taken = {name: HeadEstimate(one.value[:, at], one.stderr[:, at]) for name, one in curves.items()}
-    caption = (
-        "Logits against the distance from the query back to the key. Bands are two standard errors over documents."
-    )
-    yield page.lines("Mean logit by lag", caption, ("distance", "logit"), at, names, first, taken, squeezed=True)
+    note = "Logits against the distance from the query back to the key. Bands are two standard errors over documents."
+    yield panels.estimates("Mean logit by lag", note, ("distance", "logit"), at, names, first, taken, x_scale="asinh")
     blocks = np.arange(found.order.shape[1])
     shares = {"share of the variance": found.share, "concentration of q": found.concentration_q}
     shares |= {"concentration of k": found.concentration_k}
-    caption = "Shares of all blocks sum to 1; a block of concentration 1 is the same in all tokens."
-    yield page.lines("Blocks", caption, ("block", "share"), blocks, names, first, shares)
+    note = "Shares of all blocks sum to 1; a block of concentration 1 is the same in all tokens."
+    yield panels.estimates("Blocks", note, ("block", "share"), blocks, names, first, shares)
     changes = {"predicted": found.predicted, "measured": found.change, "chosen by norms, measured": found.norm_change}
-    caption = (
-        "Root mean square change of a logit, less what all keys of a query gain alike, with so many blocks stopped."
-    )
+    note = "Root mean square change of a logit, less what all keys of a query gain alike, with so many blocks stopped."
     count = np.arange(len(blocks) + 1)
-    yield page.lines("Blocks that are stilled", caption, ("blocks stilled", "change"), count, names, first, changes)
-    yield page.table("All heads", _table(found, np.arange(len(names))), note=" ".join(_NOTES.split()))
+    yield panels.estimates("Blocks that are stilled", note, ("blocks stilled", "change"), count, names, first, changes)

@@ -16,19 +16,20 @@ import numpy as np
 import rfrope
 from rfrope import analysis, models, scaling
 from rfrope._core.arguments import positive, printable
-from rfrope._core.results import fill
+from rfrope._core.results import Copyable, Report, Table, Words
 from rfrope.cli import page
 from rfrope.cli.shared import (
     add_command,
     add_files,
     check_files,
-    format_table,
     is_saved,
     lengths,
     print_text,
     read_ropes,
     whole,
 )
+from rfrope.plotting import panels
+from rfrope.plotting.panels import Curve, Panel
 from rfrope.scaling.registry import describe_reach, stretched
 
 _BY_LENGTH = tuple(scheme.name for scheme in scaling.records() if scheme.by_length)
@@ -60,10 +61,10 @@ class _Set:
         return self.rope.source.rope_parameters
 
     @property
-    def curve(self) -> page.Curve:
+    def curve(self) -> Curve:
         """Curve of the whole head, without the attention factor."""
         still = max((self.rope.qk_head_dim + 1) // 2 - len(self.frequencies), 0)
-        return page.Curve(self.label, self.frequencies, max(self.contexts) - 1, still)
+        return Curve(self.label, self.frequencies, max(self.contexts) - 1, still)
 
     @cached_property
     def effect(self) -> dict[str, Any] | None:
@@ -118,12 +119,11 @@ def _run(options: argparse.Namespace) -> int:
         sets.append(replace(one, label=label))
         summaries.append(analysis.summarise(one.alone(one.frequencies), one.contexts, name=label))
     more = f" and {len(sets) - 3} more" if len(sets) > 3 else ""
-    page.report(
+    page.emit(
         options,
         f"RoPE of {', '.join(one.label for one in sets[:3])}{more}",
-        _parts(sets, summaries),
-        lambda: _describe(sets, summaries),
-        lambda: {"sets": [_list_scheme(one) | all_.to_dict() for one, all_ in zip(sets, summaries, strict=True)]},
+        _report(sets, summaries),
+        {"sets": [_list_scheme(one) | all_.to_dict() for one, all_ in zip(sets, summaries, strict=True)]},
         plot=lambda path: page.draw_curves(path, [one.curve for one in sets]),
     )
     return 0
@@ -195,15 +195,25 @@ def _split_heads(one: _Set) -> Iterator[_Set]:
 # -- words and tables --------------------------------------------------------------------------------------------------
 
 
-def _describe(sets: list[_Set], summaries: list[analysis.Summary]) -> str:
-    paragraphs = ["\n\n".join(_describe_scheme(one)) for one in sets]
-    cautions = "\n".join(_list_cautions(sets))
+def _report(sets: list[_Set], summaries: list[analysis.Summary]) -> Report:
+    """Return what one set is, or tables of several, and what schemes have changed."""
+    parts: list[Any] = [Words(_list_cautions(sets)), lambda: [_draw(sets, summaries)]]
+    schemes = [[*_describe_scheme(one)] for one in sets]
     if len(summaries) == 1:
-        return "\n\n".join(filter(None, [cautions, str(summaries[0]), *paragraphs]))
-    found, made = _rows(summaries)
-    schemes = [f"{one.label}\n{text}" for one, text in zip(sets, paragraphs, strict=True) if text]
-    tables = (format_table(found, left=(0,)), _explain(summaries), format_table(made, left=(0, 3)), _MADE)
-    return "\n\n".join(filter(None, [cautions, *tables, *schemes]))
+        alone = summaries[0].report()
+        verdict, parts = alone.verdict, [*parts, *alone.parts, *map(Words, schemes[0])]
+    else:
+        found, made = _rows(summaries)
+        parts += [Table(found, note=_FOUND + (_POLAR if any(one.polar for one in summaries) else ""))]
+        parts += [Table(made, left=(0, 3), note=_MADE)]
+        verdict = "; ".join(f"{one.name}: {one.report().verdict.removeprefix('In short: ')}" for one in summaries)
+        for one, (first, *others) in ((one, lines) for one, lines in zip(sets, schemes, strict=True) if lines):
+            parts += [Words([one.label, *first]), *map(Words, others)]
+    for one in sets:
+        if one.parameters:
+            held = {"rope_parameters": one.parameters, "max_position_embeddings": one.rope.context}
+            parts.append(Copyable(f"Parameters of {one.label}, as they were understood", held))
+    return Report(parts, verdict)
 
 
 def _list_cautions(sets: list[_Set]) -> list[str]:
@@ -212,7 +222,7 @@ def _list_cautions(sets: list[_Set]) -> list[str]:
     return [f"{label}: {said}" if len(sets) > 1 else said for label, said in cautions.items() if said]
 
 
-def _describe_scheme(one: _Set) -> Iterator[str]:
+def _describe_scheme(one: _Set) -> Iterator[list[str]]:
     """Yield paragraphs on axes that share the blocks, and on what a scheme for longer contexts has changed."""
     sections, effect = one.rope.sections, one.effect
     if sections is not None and one.frequencies.ndim == 1:
@@ -224,7 +234,7 @@ def _describe_scheme(one: _Set) -> Iterator[str]:
                 f"  axis {along.axis}: {along.n_turning} blocks turn, {along.n_dead} of them complete no turn within "
                 f"the context; the score, averaged over contents, is never below {along.lowest:.3f}."
             ]
-        yield "\n".join(lines)
+        yield lines
     if effect is None:
         return
     ratio, name = [math.inf if one is None else one for one in effect["wavelength_ratio"]], one.parameters["rope_type"]
@@ -239,7 +249,7 @@ def _describe_scheme(one: _Set) -> Iterator[str]:
     if before is not None:
         further = one.seq_len is not None and one.seq_len < before.reach
         lines += [f"The config is {before}{f'; --context {before.reach} reads it there' if further else ''}."]
-    yield "\n  ".join(lines)
+    yield [lines[0], *(f"  {line}" for line in lines[1:])]
 
 
 def _list_scheme(one: _Set) -> dict[str, Any]:
@@ -253,11 +263,6 @@ def _list_scheme(one: _Set) -> dict[str, Any]:
     about |= {"stretched": before and before.to_dict(), "seq_len": one.seq_len, "effect": one.effect}
     about |= {"caution": describe_reach(rope)}
     return {"scheme": about}
-
-
-def _explain(summaries: list[analysis.Summary]) -> str:
-    """Return the data of the first table."""
-    return fill(_FOUND + (_POLAR if any(one.polar for one in summaries) else ""))
 
 
 _Rows = list[tuple[str, ...]]
@@ -279,27 +284,9 @@ def _rows(summaries: list[analysis.Summary]) -> tuple[_Rows, _Rows]:
     return found, made
 
 
-def _verdicts(summaries: list[analysis.Summary]) -> Iterator[str]:
-    """Yield what each set comes to, and of a single one then what it is."""
-    for summary in summaries:
-        lines = str(summary).partition("\n\n")[0].splitlines()
-        short = " ".join(line for line in lines if line.startswith("In short"))
-        yield short if len(summaries) == 1 else f"{summary.name}: {short.partition(': ')[2]}"
-        if len(summaries) == 1:
-            yield " ".join(line for line in lines if not line.startswith("In short"))
-
-
-def _parts(sets: list[_Set], summaries: list[analysis.Summary]) -> Iterator[page.Part]:
-    """Yield what was found, mean kernels, the two tables, and the parameters to copy."""
-    yield page.words(*_list_cautions(sets), *_verdicts(summaries))
-    found, made = _rows(summaries)
+def _draw(sets: list[_Set], summaries: list[analysis.Summary]) -> Panel:
+    """Return mean kernels, with other bases and schemes for the ladder of the first."""
     first, context = sets[0].parameters, max(max(one.contexts) for one in sets)
     ladder = (first.get("rope_theta"), first.get("original_max_position_embeddings") or max(sets[0].contexts))
     content = "content on average" if all(one.polar for one in summaries) else "equal content"
-    yield page.curves(f"Score of {content}", [one.curve for one in sets], context, ladder=ladder)
-    yield page.table("Over the context", found, note=_explain(summaries))
-    yield page.table("What they are", made, left=(0, 3), note=_MADE)
-    for one in sets:
-        if one.parameters:
-            held = {"rope_parameters": one.parameters, "max_position_embeddings": one.rope.context}
-            yield page.copyable(f"Parameters of {one.label}, as they were understood", held)
+    return panels.mean_kernels(f"Score of {content}", [one.curve for one in sets], context, ladder=ladder)

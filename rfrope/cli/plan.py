@@ -11,9 +11,12 @@ from typing import Any
 
 import rfrope
 from rfrope import analysis, engines, storage
+from rfrope._core.results import Copyable, Report, Words
 from rfrope.analysis.planning import ladder_base
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, check_files, list_names, naming, print_text, read_ropes, whole
+from rfrope.plotting import panels
+from rfrope.plotting.panels import Curve, Panel
 
 _FEW = 8  # numbers of a list that it shows
 
@@ -57,21 +60,13 @@ def _run(options: argparse.Namespace) -> int:
         with naming("--method", options.method):
             chosen[name] = found[name].methods[0] if options.method is None else found[name].method(options.method)
     first, method = next(iter(found.values())), next(iter(chosen.values()))
-
-    def data() -> dict[str, Any]:
-        return {
-            "plans": [{"name": name} | one.to_dict() | {"config": _config(chosen[name])} for name, one in found.items()]
-        }
-
-    page.report(
+    parts = [part for name, one in found.items() for part in _parts(name, one, chosen[name], options.trained)]
+    plans = [{"name": name} | one.to_dict() | {"config": _config(chosen[name])} for name, one in found.items()]
+    page.emit(
         options,
         f"{options.source} to {options.context} positions",
-        _parts(found, chosen, options.trained),
-        lambda: "\n\n".join(
-            f"{name}\n{one}".lstrip() + f"\n\n{_hint(one, options.trained)}\n\n{_describe(chosen[name])}"
-            for name, one in found.items()
-        ),
-        data,
+        Report(parts, first.report().verdict),
+        {"plans": plans},
         output=lambda path: storage.packed(path, method.rope),
         plot=lambda path: page.draw_curves(path, _curves(first)),
     )
@@ -104,38 +99,38 @@ def _find_obstacle(rope: rfrope.Rope, trained: int | None) -> str:
     return ""
 
 
-def _parts(
-    found: dict[str, analysis.Plan], chosen: dict[str, analysis.Method], trained: int | None
-) -> Iterator[page.Part]:
-    """Yield for each RoPE the mean kernels of the methods, their measures, and their configs."""
-    for name, plan in found.items():
-        about, *_, last = str(plan).split("\n\n")
-        yield page.words(about, last, _hint(plan, trained))
-        label = f": {name}" if name else ""
-        ladder = (ladder_base(plan.method("as it is").rope), plan.trained_context)
-        as_it_is = [method.name for method in plan.methods].index("as it is")
-        title = f"Score of equal content{label}"
-        yield page.curves(title, _curves(plan), plan.context, ladder=ladder, stretched=as_it_is)
-        yield page.table(f"Methods{label}", plan.table, note=f"{plan.preface}\n\n{plan.notes}")
-        first = chosen[name]
-        for method in (first, *(method for method in plan.methods if method is not first)):
-            config = _config(method)
-            if isinstance(config, dict):
-                yield page.copyable(f"Config for {method.name} (transformers){label}", config)
-
-
-def _hint(plan: analysis.Plan, trained: int | None) -> str:
-    """Return what asks the model itself: a scheme of its config is read there as it is here."""
+def _parts(name: str, plan: analysis.Plan, chosen: analysis.Method, trained: int | None) -> Iterator[Any]:
+    """Yield for a RoPE the report on its methods, their mean kernels, and their configs."""
+    start, *others = plan.report().parts
+    assert isinstance(start, Words)
+    yield Words([*([name] if name else []), *start.sentences])
+    yield lambda: [_draw(f"Score of equal content{f': {name}' if name else ''}", plan)]
+    yield from others
     more = "" if trained is None else f"--trained {trained} "
-    return (
-        "None of this has read a text with your model. What does, and learns from it, starting from these:\n"
-        f"rfrope tune MODEL --texts FILE ... --context {plan.context} {more}-o rope.npz"
+    yield Words(  # what asks the model itself: a scheme of its config is read there as it is here
+        [
+            "None of this has read a text with your model. What does, and learns from it, starting from these:",
+            f"rfrope tune MODEL --texts FILE ... --context {plan.context} {more}-o rope.npz",
+        ]
     )
+    yield _describe(chosen)
+    configs = {one.name: _config(one) for one in plan.methods if one is not chosen}
+    yield lambda: [
+        Copyable(f"Config for {one} (transformers)", config)
+        for one, config in configs.items()
+        if isinstance(config, dict)
+    ]
 
 
-def _curves(plan: analysis.Plan) -> list[page.Curve]:
+def _draw(title: str, plan: analysis.Plan) -> Panel:
+    ladder = (ladder_base(plan.method("as it is").rope), plan.trained_context)
+    as_it_is = [method.name for method in plan.methods].index("as it is")
+    return panels.mean_kernels(title, _curves(plan), plan.context, ladder=ladder, stretched=as_it_is)
+
+
+def _curves(plan: analysis.Plan) -> list[Curve]:
     still = max((plan.methods[0].rope.qk_head_dim + 1) // 2 - plan.n_blocks, 0)
-    return [page.Curve(method.name, method.rope.frequencies, plan.context - 1, still) for method in plan.methods]
+    return [Curve(method.name, method.rope.frequencies, plan.context - 1, still) for method in plan.methods]
 
 
 def _config(method: analysis.Method) -> dict[str, Any] | str:
@@ -148,11 +143,11 @@ def _config(method: analysis.Method) -> dict[str, Any] | str:
         return str(error)
 
 
-def _describe(method: analysis.Method) -> str:
-    """Return the config of a method as text, long lists of numbers by their length and range."""
+def _describe(method: analysis.Method) -> Words | Copyable:
+    """Return the config of a method, as text with long lists of numbers by their length and range."""
     config = _config(method)
     if isinstance(config, str):
-        return f"No config says {method.name}: {config}."
+        return Words([f"No config says {method.name}: {config}."])
 
     def shorten(found: re.Match[str]) -> str:
         numbers = json.loads(found[0])
@@ -162,4 +157,5 @@ def _describe(method: analysis.Method) -> str:
     text = json.dumps(config)
     short = re.sub(r"\[[^\[\]]*\]", shorten, text)
     where = "" if short == text else "; all numbers with --json, or in a config by -o and `rfrope export`"
-    return f"Config for {method.name} (transformers){where}:\n{short}"
+    title = f"Config for {method.name} (transformers)"
+    return Copyable(title, config, text=f"{title}{where}:\n{short}")

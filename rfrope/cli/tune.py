@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from rfrope import storage
 from rfrope._core import files
+from rfrope._core.results import Copyable, Report, Table
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, add_model, check_files, load_model, naming, whole
 from rfrope.integrations.tuned import Tuning
@@ -69,29 +70,26 @@ def _run(options: argparse.Namespace) -> int:
             documents = loading.cut_documents(tokenizer, texts, options.documents, options.context)
     found = transformers.tune(model, documents, options.context, tokenizer=tokenizer, rng=options.seed, **given)
     rope: Any = found.rope
-    page.report(
+    page.emit(
         options,
         f"{options.model} to {options.context} positions, learned",
-        _parts(found),
-        lambda: str(found),
-        found.to_dict,
+        _report(found),
+        found.to_dict(),
         output=lambda path: storage.packed(path, rope),
     )
     return 0
 
 
-def _parts(found: Tuning) -> Iterator[page.Part]:
-    """Yield what came out in words, the losses, and the looks at the validation."""
-    yield page.words(*found.preface.split("\n")[:1], *found.summary.split("\n"))
-    note = "Mean loss (nats per token) on documents held out, ± standard error over them; differences are paired."
-    yield page.table("Losses", found.table, note=note)
+def _report(found: Tuning) -> Report:
+    """Return what came out, and on a page the looks at the validation and what was learned."""
     rows = [("start", "step", "learning", *found.parts)]
     for line in found.history:
         numbers = (line["learning"], *line["validation"].values())
         cells = ("" if one is None or not math.isfinite(one) else f"{one:.4f}" for one in numbers)
         rows.append((line["start"], str(line["step"]), *cells))
     note = "Mean losses of the steps before, and of the documents that choose."
-    yield page.table("Looks at the validation", rows, note=note)
+    looks = Table(rows, "Looks at the validation", note=note)
     rope: Any = found.rope
     frequencies = {"frequencies": np.asarray(rope.frequencies).tolist(), "attention_factor": rope.attention_factor}
-    yield page.copyable("What was learned", frequencies)
+    report = found.report()
+    return replace(report, parts=[*report.parts, lambda: [looks], Copyable("What was learned", frequencies)])

@@ -12,9 +12,10 @@ import numpy as np
 from rfrope import kernels
 from rfrope._core import files, parallel
 from rfrope._core.arguments import probability
-from rfrope._core.results import fill
+from rfrope._core.results import Report, Table, Words
 from rfrope.cli import page
-from rfrope.cli.shared import add_command, add_files, check_files, format_table, naming, whole
+from rfrope.cli.shared import add_command, add_files, check_files, naming, whole
+from rfrope.plotting import panels
 from rfrope.validation import Row, Validation, validate
 
 _FEW = 1000
@@ -71,13 +72,9 @@ def _run(options: argparse.Namespace) -> int:
         for kernel in parallel.show_progress(chosen, len(chosen), None)
     ]
     passed = all(result.passed for result in results)
-
-    def data() -> dict[str, Any]:
-        about = {"passed": passed, "alpha": options.alpha, "seed": options.seed}
-        return about | {"results": [result.to_dict() for result in results]}
-
-    title = f"Validation: {'passed' if passed else 'FAILED'}"
-    page.report(options, title, _parts(results, options), lambda: _describe(results, options), data)
+    about = {"passed": passed, "alpha": options.alpha, "seed": options.seed}
+    data = about | {"results": [result.to_dict() for result in results]}
+    page.emit(options, f"Validation: {'passed' if passed else 'FAILED'}", _report(results, options), data)
     return 0 if passed else 1
 
 
@@ -93,35 +90,35 @@ def _read_pairs(path: str) -> list[np.ndarray]:
     return [np.concatenate(each) for each in zip(*pairs, strict=True)]
 
 
-def _parts(results: list[Validation], options: argparse.Namespace) -> Iterator[page.Part]:
-    """Yield the verdict, z of every comparison, a line for each kernel, and the worst rows."""
-    yield page.words(*_verdict(results, options))
-    yield page.points("Every comparison", results)
-    yield page.table("Kernels", _summary(results), left=(0, 1, 4), note=_SPREAD)
-    yield page.table("The rows with the largest |z|", [_COLUMNS, *_worst_rows(results)[: 4 * _WORST]])
-
-
-def _describe(results: list[Validation], options: argparse.Namespace) -> str:
-    worst = f"The rows with the largest |z|:\n{format_table([_COLUMNS, *_worst_rows(results)[:_WORST]])}"
-    rows = (_cells(result, row) for result in results for row in _worst_pairs(result))
+def _report(results: list[Validation], options: argparse.Namespace) -> Report:
+    """Return a line for each kernel, the worst rows or all, and the verdict."""
+    if options.full:
+        rows = Table(
+            [_COLUMNS, *(_cells(result, row) for result in results for row in _worst_pairs(result))], left=(0, 2)
+        )
+    else:
+        rows = Table([_COLUMNS, *_worst_rows(results)[:_WORST]], "The rows with the largest |z|", left=(0, 2))
     vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
     if options.polar:
         vectors = f"magnitudes of polar contents: {vectors}" + (" after softplus" if options.qk is None else "")
-    paragraphs = [
-        f"{format_table(_summary(results), left=(0, 1, 4))}\n\n{fill(_SPREAD)}",
-        format_table([_COLUMNS, *rows]) if options.full else worst,
+    read = (
         f"Vectors: {results[0].n_pairs} pairs, {vectors}, {results[0].n_blocks} blocks; each row shows its worst pair, "
-        "--full every lag and quantity.",
-        *_verdict(results, options),
+    )
+    verdict, *caution = _verdict(results, options)
+    parts: list[Any] = [
+        lambda: [panels.comparisons("Every comparison", results)],
+        Table(_summary(results), left=(0, 1, 4), note=_SPREAD),
+        rows,
+        *(Words([one]) for one in (f"{read}--full every lag and quantity.", verdict, *caution)),
     ]
-    return "\n\n".join(paragraphs)
+    return Report(parts, verdict)
 
 
 def _verdict(results: list[Validation], options: argparse.Namespace) -> Iterator[str]:
     """Yield the result in a sentence, and a warning where it rests on few draws."""
     first, tests = results[0], sum(len(result.rows) for result in results)
     worst = max(results, key=lambda result: abs(result.worst.z))
-    yield fill(
+    yield (
         f"{'PASSED' if all(result.passed for result in results) else 'FAILED'}: largest |z| {abs(worst.worst.z):.2f} "
         f"({worst.kernel}, {worst.worst.quantity}, lag {_lag(worst.worst)});\n"
         f"bound {min(r.bound for r in results):.2f} (Bonferroni, {tests} tests, alpha {options.alpha:g}); "

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.results import Result, align, plain
+from rfrope._core.results import Report, Result, Table, Words, plain
 from rfrope.rotation.rope import Rope
 
 __all__ = ["Tuning"]
@@ -151,8 +151,10 @@ class Tuning(Result):
             f"Mean loss on documents held out ({count}), ± standard error over them:"
         )
 
-    def __str__(self) -> str:
-        return "\n".join([self.preface, "", *align(self.table, left=(0,)), "", self.summary])
+    def report(self) -> Report:
+        """Return where the learning ended, the losses, and where something was gained."""
+        preface, summary = self.preface.split("\n"), self.summary.split("\n")
+        return Report([Words(preface), Table(self.table, rule=False), Words(summary)], preface[0])
 
 
 def _mean(values: np.ndarray) -> tuple[float, float]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from rfrope import engines as registry
 from rfrope._core.arguments import listed, show, whole
-from rfrope._core.results import Result, align, plain
+from rfrope._core.results import Copyable, Report, Result, Table, Words, plain
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.engines.record import ConfigRope, EngineRope, Reading
 from rfrope.models.configs import from_config, read, read_parts
@@ -166,16 +166,23 @@ class RopeComparison(Result):
         head = ("engine", "source", "frequencies", "longest wavelength", "factor", "pairing", "")
         return (head, *map(_make_row, self.engines))
 
-    def __str__(self) -> str:
+    def report(self) -> Report:
+        """Return the table of the engines, remarks, where they disagree, and what to write into the config."""
         label = f"{self.name}: " if self.name else ""
         kind = f"{self.model_type or 'a model without a type'}, scheme {self.scheme}"
         where = f", {show_layers(self.layers)}" if self.name and self.layers is not None else ""
-        lines = [f"{label}{self.caution}", ""] if self.caution else []
-        lines += [f"{label}{kind}{where}, a text of {self.seq_len} positions, compared with {self.reference}", ""]
-        lines += align(self.table)
+        about = f"{label}{kind}{where}, a text of {self.seq_len} positions, compared with {self.reference}"
         remarks = [f"{one.engine}: {remark}" for one in self.engines for remark in _list_remarks(one)]
-        lines += ["", *remarks] if remarks else []
-        return "\n".join([*lines, "", *self.verdict[bool(self.caution) :], *_list_advice(self)])
+        advice = [Words([*_list_advice(self)]), Copyable("Write into the config (null: remove)", self.write)]
+        parts = [
+            Words([f"{label}{self.caution}"] if self.caution else []),
+            Words([about]),
+            Table(self.table, left=None, rule=False),
+            Words(remarks),
+            Words(self.verdict[bool(self.caution) :]),
+            *(advice if self.write else ()),
+        ]
+        return Report(parts, " ".join(self.verdict))
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,8 +220,14 @@ class Comparison(Result):
         """True if all known engines agree."""
         return not self.findings
 
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self.ropes))
+    def report(self) -> Report:
+        """Return the report on each RoPE, one after the other."""
+        reports = [one.report() for one in self.ropes]
+        verdicts = (
+            f"{one.name}: {said.verdict}" if one.name else said.verdict
+            for one, said in zip(self.ropes, reports, strict=True)
+        )
+        return Report([part for one in reports for part in one.parts], " ".join(verdicts))
 
 
 def compare(
@@ -441,9 +454,7 @@ def _list_remarks(one: EngineReport) -> list[str]:
 
 def _list_advice(found: RopeComparison) -> Iterator[str]:
     """Yield lines on the suggested change of the config and its effect."""
-    if not found.write:
-        return
-    yield from ("", "Write into the config:")
+    yield "Write into the config:"
     for key, value in found.write.items():
         yield f"  remove {key}" if value is None else f'  "{key}": {_shorten(value)}'
     scaling = found.write.get("rope_scaling") or {}

@@ -13,6 +13,7 @@ from campaign import campaign
 import rfrope
 from rfrope import models
 from rfrope._backends import diagnostics
+from rfrope._core.results import Copyable, Report, Table, Words
 from rfrope.cli import main, page
 
 EVIL = "\x1b]0;title\x07\x1b[2J\x9b31m\u202eknil\u2066\u200b\rPASSED\nPASSED"
@@ -102,8 +103,8 @@ def strings(value):
 
 
 def test_no_text_of_a_page_hides_anything():
-    parts = [page.table(EVIL, [(EVIL, "b"), ("c", EVIL)], note=EVIL), page.copyable(EVIL, f"two\nlines {EVIL}")]
-    text = page.rendered(EVIL, parts, EVIL)
+    parts = [Table([(EVIL, "b"), ("c", EVIL)], EVIL, note=EVIL), Copyable(EVIL, f"two\nlines {EVIL}"), Words([EVIL])]
+    text = page.render(EVIL, page.list_parts(Report(parts, EVIL[::-1])), EVIL)
     found = [*strings(browser.parts_of(text))]
     assert len(found) > 6
     for one in (text.replace("\t", ""), *found):

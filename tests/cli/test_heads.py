@@ -35,14 +35,11 @@ def test_the_text_the_tables_and_the_page_have_every_head_with_errors(says, mode
     for row in table:
         assert all(float(row[f"{name}_stderr"]) >= 0.0 for name in ("variance", "lag_explained", "sink", "change_half"))
     parts = browser.parts_of(paths[2].read_text("utf-8"))
-    assert [part["kind"] for part in parts] == ["words", "lines", "lines", "lines", "table", "copyable"]
-    curves = parts[1]
-    assert (len(curves["groups"]), curves["x"][:3], len(parts[4]["rows"])) == (8, [0, 1, 2], 9)
-    for one in curves["sets"]:
-        low, mid, high = (np.asarray(one[name], float) for name in ("low", "mid", "high"))
-        assert low.shape == mid.shape == (8, len(curves["x"]))
-        assert np.all((low <= mid) & (mid <= high))
-    assert float(table[curves["group"]]["lag_explained"]) == max(float(row["lag_explained"]) for row in table)
+    assert [part["kind"] for part in parts] == [*("verdict", "words"), *["panel"] * 3, *["table"] * 2, "copyable"]
+    (control,), (chart,) = parts[2]["controls"], parts[2]["parts"]
+    assert (len(control["values"]), chart["x"][:3], len(parts[6]["rows"])) == (8, [0, 1, 2], 9)
+    assert [line["when"]["head"] for line in chart["lines"]] == [*range(8), *range(8)]
+    assert float(table[control["start"]]["lag_explained"]) == max(float(row["lag_explained"]) for row in table)
 
 
 def test_json_and_several_texts(says, model):

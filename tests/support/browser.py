@@ -33,10 +33,9 @@ def find() -> str:
 
 
 def parts_of(text: str) -> list[dict[str, Any]]:
-    """Return the parts of a page of one choice, as its script finds them."""
+    """Return the parts of a page, as its script finds them."""
     report = re.search(r'id="report">(.*?)</script>', text, re.DOTALL)
-    (choice,) = json.loads(report[1])["choices"]
-    return choice["parts"]
+    return json.loads(report[1])["parts"]
 
 
 def run(page: pathlib.Path, script: str, *, width: int = 1280) -> Any:
