@@ -111,15 +111,13 @@ def mean_kernels(
         {"kind": "table", "rows": rows, "when_rows": when, "left": [0], "note": more if last > _ALL_LAGS else ""}
     )
     if axes == 1 and not heads:
-        levels = [
-            {"label": f"context {c}", "colour": _INK, "level": c, "when": {"context": i}}
-            for i, c in enumerate(contexts)
-        ]
-        blocks = np.arange(max(len(one["mid"]) for one in waves))
-        chart = _chart(
-            "Wavelengths of the blocks", ("block", "wavelength (positions)"), blocks, waves + levels, y_scale="log"
-        )
-        parts.append(chart | {"title": chart["label"], "note": "A block above the context, the dashed line, completes no turn in it."})
+        for i, reached in enumerate(contexts):
+            waves.append({"label": f"context {reached}", "colour": _INK, "level": reached, "when": {"context": i}})
+        blocks = np.arange(max(len(one.frequencies) for one, _, _ in drawn))
+        label = "Wavelengths of the blocks"
+        chart = _chart(label, ("block", "wavelength (positions)"), blocks, waves, y_scale="log")
+        about = {"title": label, "note": "A block above the context, the dashed line, completes no turn in it."}
+        parts.append(chart | about)
     return {"kind": "panel", "title": title, "note": note, "controls": controls, "parts": parts}
 
 
@@ -158,7 +156,8 @@ def comparisons(title: str, results: Sequence[Validation]) -> Panel:
             | {"points": True}
             for colour, name in enumerate(QUANTITIES)
         ]
-        lines += [{"label": name, "colour": _INK, "level": at} for name, at in (("bound", one.bound), ("-bound", -one.bound))]
+        bounds = {"bound": one.bound, "-bound": -one.bound}
+        lines += [{"label": name, "colour": _INK, "level": level} for name, level in bounds.items()]
         names = [*map(_describe, rows)]
         labels = ("quantity; then lag and pair", "z = (estimate - closed form) / std. error")
         parts.append(_chart(title, labels, np.arange(len(rows)), lines, names) | {"when": {"kernel": number}})
