@@ -87,7 +87,7 @@ ROWS = [
     ("compare", 2, "SOURCE"),
     # audit
     ("audit config.json qwen.json", 2, "FILE config.json: expected a name that ends in .npy or .npz"),
-    ("audit damaged.npz qwen.json", 2, "FILE damaged.npz: File is not a zip file"),
+    ("audit damaged.npz qwen.json", 2, "FILE damaged.npz: BadZipFile: File is not a zip file"),
     ("audit objects.npy qwen.json", 2, "pickled objects are never loaded"),
     ("audit none.npz qwen.json", 2, "holds no frequencies or tables of a RoPE"),
     ("audit right.npy none.npz", 2, "expected what rfrope.save writes"),
