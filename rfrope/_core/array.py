@@ -32,8 +32,6 @@ _VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 +
 _WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
 _SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # relative, of floats
 _DOUBLE = np.dtype(np.float64)  # one object for all plain float64 arrays, by which they are known quickly
-_COPIES = 24.0  # bytes that are held for each number of an argument: a copy in float64, and what is made of it
-_MANY = 2**21  # numbers of an argument from which on it is asked whether they fit
 _SMALL = 2**12  # elements of which the sum of squares is formed by one thread
 _REAL = frozenset("bBhHiIlLqQefd")  # characters of NumPy's dtypes of real numbers, but for longdouble
 _BY_NAME: dict[str, Library] = {"numpy": NUMPY, "cupy": CUPY, "torch": TORCH, "jax": JAX, "dask": DASK, "mlx": MLX}
@@ -199,14 +197,13 @@ def host_numbers(value: Any, name: str) -> np.ndarray:
 
 def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
     """Return `value` as an array of integers or real floating numbers, as `asarray` does, or raise TypeError."""
-    if xp is np and type(value) is np.ndarray and value.dtype.char in _REAL and value.size <= _MANY:
+    if xp is np and type(value) is np.ndarray and value.dtype.char in _REAL:
         return value
     if xp is np and type(value) is float:
         return np.asarray(value)
     value = asarray(value, xp, name=name, device=device)
     if not (is_real_floating(value) or is_integer(value)):
         raise TypeError(f"{name} has dtype {dtype_name(value)}; expected integers or real floating numbers")
-    check_memory(_COPIES, value.shape, value, name)
     return value
 
 

@@ -102,8 +102,7 @@ def content(q: Any, k: Any, xp: ModuleType, device: Any, pairing: str, blocks: i
         q, k = q.astype(np.float64, copy=False), k.astype(np.float64, copy=False)
     else:
         q, k = query_and_key(_widest(q, "q", xp, device), _widest(k, "k", xp, device), xp, device)
-        leading = array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
-        array.check_memory(24.0, (*leading, q.shape[-1]), q, "q or k")
+        array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
     check_pairing(pairing)
     width = q.shape[-1]
     if blocks is not None:
@@ -216,7 +215,6 @@ def has_negative(x: Array, xp: ModuleType) -> bool:
 
 def _widest(value: Any, name: str, xp: ModuleType, device: Any) -> Array:
     value = array.asarray(value, xp, name=name, device=device)
-    array.check_memory(32.0, value.shape, value, name)
     return array.widen(value, xp) if array.is_real_floating(value) else value
 
 
@@ -279,9 +277,7 @@ def check_turn(
             "combinations are meant"
         )
     shape = turn.shape(x.shape, phases)
-    if out is None:
-        array.check_memory(int(array.dtype_name(x)[-2:]) / 8, shape, x, names[0])
-    else:
+    if out is not None:
         check_out(out, x, shape, names[0], array.needs_gradient(x, out, *angles))
 
 

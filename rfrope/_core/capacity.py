@@ -6,11 +6,10 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import show, whole
+from rfrope._core.arguments import show
 
 VARIABLE = "RFROPE_MAX_BYTES"  # environment variable: bytes that one call may hold
 SHARE = 0.5  # part of the free memory that one call may hold, unless that variable is set
@@ -32,13 +31,6 @@ def check(n_bytes: float, what: str, lower: str) -> None:
             f"{what} would take {_shown(n_bytes)} of memory, but {why} {_shown(most)}; expected less: lower {lower}, "
             f"or set the environment variable {VARIABLE} to {math.ceil(n_bytes):.2g} to insist"
         )
-
-
-def count(name: str, value: Any, least: int = 0, *, each: float) -> int:
-    """Return a whole number of things that take so many bytes each, if they fit."""
-    number = whole(name, value, least)
-    check(number * each, f"{name}={number}", name)
-    return number
 
 
 def allowed() -> float:

@@ -97,7 +97,6 @@ def matern_of_square(nu: Array, square: Array, xp: ModuleType) -> Array:
     ``E exp(-nu square / (2 g))``, g of shape nu and rate 1: ``nu (1 - Phi)`` is integrated by parts and summed over a
     grid of ``log g``, which converges exponentially.
     """
-    array.check_memory(48.0 * _GRID.size, square.shape, square, "lags")
     shape = nu + 1.0  # of g where it is weighted by itself; its logarithm counts from the mode
     log_g = array.from_host(_GRID, xp, device=array.device(square), dtype=square.dtype) / xp.sqrt(shape)
     exponent = (0.5 * nu / shape * square)[..., None] * xp.exp(-log_g)  # of the Gaussian kernel

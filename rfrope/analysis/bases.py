@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from rfrope._core import capacity, sums
+from rfrope._core import sums
 from rfrope._core.arguments import positive, whole
 from rfrope._core.results import Result
 from rfrope.analysis.curves import first_lag, scan_lags
@@ -147,8 +147,8 @@ def base_for_context(
     >>> [(round(low, -2), round(high, -2)) for low, high in found.islands[:2]]
     [(27000.0, 27000.0), (28600.0, 29100.0)]
     """
-    context, n_blocks = whole("context", context, 1), capacity.count("n_blocks", n_blocks, 1, each=64.0)
-    n_grid = capacity.count("n_grid", n_grid, 2, each=64.0)
+    context, n_blocks = whole("context", context, 1), whole("n_blocks", n_blocks, 1)
+    n_grid = whole("n_grid", n_grid, 2)
     rule, search = integral_rule(context), _Search(context, n_blocks)
     low = max(1.0, 0.5 * rule)
     top = None if max_base is None else positive("max_base", max_base)

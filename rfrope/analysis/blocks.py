@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, capacity
-from rfrope._core.arguments import positive
+from rfrope._core import angles, array
+from rfrope._core.arguments import positive, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result
 from rfrope.kernels.parameters import radius
@@ -203,7 +203,7 @@ def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> Densi
     0.098
     """
     omega, _ = _magnitudes(angles.numbers_on_host(angles.frequencies_of(frequencies), "frequencies"))
-    n_bins = None if n_bins is None else capacity.count("n_bins", n_bins, 1, each=32.0)
+    n_bins = None if n_bins is None else whole("n_bins", n_bins, 1)
     host = np.sort(omega.astype(np.float64).reshape(-1))
     if not host.size:
         raise ValueError(f"frequencies has magnitudes of shape {omega.shape}; expected at least one block")
@@ -250,5 +250,4 @@ def _magnitudes(frequencies: Any) -> tuple[Array, ModuleType]:
     frequencies = angles.frequencies_of(frequencies)
     xp, device = array.shared(frequencies=frequencies)
     vectors = angles.frequencies(frequencies, xp, device)
-    array.check_memory(80.0, vectors.shape, vectors, "frequencies")
     return radius(vectors, xp), xp

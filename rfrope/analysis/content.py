@@ -301,10 +301,6 @@ def _prepare(q: Any, k: Any, lags: Any, frequencies: Any, pairing: str, sets: st
     """Content of the queries and keys, and the angles of their lags."""
     read = angles.read(lags, frequencies, name="lags", least=1, sets=sets, pairing=pairing, q=q, k=k)
     content = blocks.content(q, k, read.xp, read.device, pairing, read.blocks)
-    pairs = content.rest.shape
     if sets == "any":
-        shape = array.broadcast_shapes({"q and k": pairs, "lags": read.shape[:-1]})
-    else:
-        shape = (*pairs, *read.shape[:-1])
-    array.check_memory(48.0, shape, read.positions, "q, k or lags")
+        array.broadcast_shapes({"q and k": content.rest.shape, "lags": read.shape[:-1]})
     return content, read

@@ -128,7 +128,6 @@ def log_uniform_kernel(lags: Array, base: float = 10_000.0, *, n_blocks: int | N
     blocks = None if n_blocks is None else whole("n_blocks", n_blocks, 1)
     xp, _ = array.shared(lags=lags)
     lags = array.widen(_checked_lags(lags, xp), xp)
-    array.check_memory(96.0, lags.shape, lags, "lags")
     lags = xp.where(lags < 0.0, -lags, lags)  # its slope at 0 is not 0, so that second derivatives are right there
     if lags.dtype != xp.float64:  # narrow laws need its digits
         return array.map_on_host(lambda host: _log_uniform(host.astype(np.float64), base, blocks, np), lags, xp, "lags")
@@ -187,7 +186,6 @@ def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     blocks, step = whole("n_blocks", n_blocks, 1), positive("step", step, most=LARGEST)
     xp, _ = array.shared(lags=lags)
     lags = _checked_lags(lags, xp)
-    array.check_memory(64.0, lags.shape, lags, "lags")
     return _dirichlet(_reduced(lags, step, xp), blocks, xp)
 
 

@@ -272,7 +272,6 @@ def precision_budget(
         raise ValueError(f"q and k have shapes {tuple(q.shape)} and {tuple(k.shape)}; expected (..., tokens, d)")
     omega = angles.read_on_host(rope.vectors, "rope")
     norms = [_block_norms(x, rope, name) for x, name in ((q, "q"), (k, "k"))]
-    array.check_memory(16.0, (*norms[0].shape[:-1], norms[1].shape[-2]), norms[0], "q or k")
     scale = rope.attention_factor**2 / math.sqrt(max(rope.qk_head_dim, q.shape[-1]))
     found = (_bound(form, omega, length, dtype, norms[0], norms[1], scale) for form in _FORMS)
     return PrecisionBudget(length, dtype, below, tuple(found))

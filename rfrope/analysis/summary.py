@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, capacity, sums
+from rfrope._core import angles, array, sums
 from rfrope._core.arguments import is_several, positive, show, whole
 from rfrope._core.results import WIDTH, Part, Report, Result, Table, Words
 from rfrope.analysis.bases import integral_rule, ladder_base
@@ -263,7 +263,7 @@ def _read_head_dim(head_dim: Any, rope: Rope | None, n_blocks: int) -> int:
     """Return the features that a score compares."""
     if head_dim is None:
         head_dim = 2 * n_blocks if rope is None else rope.qk_head_dim
-    capacity.check(64.0 * whole("head_dim", head_dim), f"head_dim={head_dim}", "head_dim")
+    whole("head_dim", head_dim)
     if rope is not None and rope.polar:
         return whole("head_dim", head_dim, n_blocks, n_blocks)
     return max(whole("head_dim", head_dim, 2 * n_blocks - 1), 2 * n_blocks)  # an odd width is rounded up

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rfrope._core import capacity
 from rfrope.designs.lines import TAIL_PANELS, Line, find_lines, refine, refusal
 from rfrope.designs.sampling import check_design
 from rfrope.designs.sets import lattice
@@ -54,7 +53,6 @@ def pair_covariances(kernel: Kernel, design: str, n: int, lags: np.ndarray) -> P
 
 def _antithetic(kernel: Kernel, n: int, lags: np.ndarray) -> Pairs:
     """Two blocks of a pair have the same cosine, and sines of opposite signs; the last of an odd number is alone."""
-    capacity.check(96.0 * n * n, f"pairs of {n} blocks", "the number of blocks")
     fall, square = kernel.deficits(lags, np)
     rows = (np.arange(n // 2)[:, None] == np.arange(n) // 2).astype(np.float64)
     cosine, sine = (np.repeat(one[:, None], len(rows), axis=1) for one in (square - fall * fall, square - 2.0 * fall))
@@ -99,7 +97,6 @@ def _shifted_lattice(kernel: Kernel, n: int, lags: np.ndarray) -> np.ndarray:
     two points in this column. Points of the first column lie on half of it.
     """
     lines, points = find_lines(kernel, "shifted"), lattice(kernel, n)
-    capacity.check(96.0 * n * n, f"pairs of {n} blocks", "the number of blocks")
     steps = (points[1:] - points[:1]) % 1.0  # that of two points depends on the difference of their numbers alone
     counts = (n - np.arange(1.0, n)) / (0.5 * n * (n - 1.0))
     alike, against = np.ones((2, len(lags), n - 1), dtype=np.complex128)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rfrope._core import angles, array, capacity
+from rfrope._core import angles, array
 from rfrope._core.arguments import show
 from rfrope._core.array import Array
 from rfrope.designs.errors import mean_kernel
@@ -121,8 +121,6 @@ def directional_error(frequencies: Array, lengths: Array) -> Directions:
     """
     omega, r, largest = _read_set(frequencies, "lengths", lengths)
     degree = math.ceil(largest) + _MARGIN
-    count = degree if omega.shape[-1] == 2 else 2 * degree * degree
-    capacity.check(40.0 * count * omega.size, f"lags of {largest:.3g} radians", "lengths or frequencies")
     units, weights = _half_circle(degree) if omega.shape[-1] == 2 else _half_sphere(degree)
     found = np.empty((3, r.size))
     for place, length in enumerate(r.reshape(-1)):
@@ -190,9 +188,7 @@ def directional_bound(frequencies: Array, scales: Array) -> DirectionalBound:
     >>> [float(v.round(3)) for v in directional_bound(rfrope.frequencies.isotropic([1.0], 6, ndim=3), 2.0)]
     [0.073, 0.073]
     """
-    omega, s, largest = _read_set(frequencies, "scales", scales)
-    n_bytes = 48.0 * len(omega) * (0.5 * largest * largest + len(omega))
-    capacity.check(n_bytes, f"lags of {largest:.3g} radians", "scales or frequencies")
+    omega, s, _ = _read_set(frequencies, "scales", scales)
     found = np.empty((2, s.size))
     for place, scale in enumerate(s.reshape(-1)):
         squares = _mean_square(scale * omega), _least_mean_square(scale * np.linalg.norm(omega, axis=1), omega.shape[1])

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rfrope._core import capacity
 from rfrope.designs.weighted import NODES, place_nodes
 from rfrope.kernels import Kernel
 
@@ -72,7 +71,6 @@ class Line(NamedTuple):
 
         The mean of the last cell, which may be unbounded, follows from the total and the other cells.
         """
-        capacity.check(64.0 * cells * len(lags), f"{len(lags)} lags", "the number of lags or of blocks")
         fall, along = self.fall(lags), np.abs(lags[:, self.axis])
         atoms = self.kernel._atoms()
         if atoms is not None:
@@ -205,5 +203,5 @@ def _check_nodes(intervals: float, lag: float) -> None:
     if intervals * NODES.size > _MOST_NODES:
         raise ValueError(
             f"lags reach {lag}; expected lags at which the phases of the kernel's law can be followed: nearer ones, or "
-            "fewer blocks"
+            "fewer blocks (n_blocks)"
         )

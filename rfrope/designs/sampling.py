@@ -466,7 +466,7 @@ def _read_kernels_of_heads(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]
         raise ValueError(f"ladder is {show(ladder)}; expected a single kernel and heads with it")
     if not isinstance(ladder, list | tuple) or len(ladder) != 2:
         raise TypeError(f"ladder is {show(ladder)}; expected the scales of the first and the last head")
-    heads = capacity.count("heads", heads, 1, each=2000.0)
+    heads = whole("heads", heads, 1)
     first, last = (positive(f"ladder[{i}]", value) for i, value in enumerate(ladder))
     return [_rescale(chosen[0], scale) for scale in np.geomspace(first, last, heads).tolist()]
 

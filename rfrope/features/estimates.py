@@ -187,9 +187,6 @@ def variance(x: Array, y: Array, n_projections: int, *, features: str = "positiv
     """
     xp, device = array.shared(x=x, y=y)
     x, y = read_wide("x", x, "y", y, xp, device)
-    array.check_memory(
-        32.0, (*array.broadcast_shapes({"x": x.shape[:-1], "y": y.shape[:-1]}), x.shape[-1]), x, "x or y"
-    )
     m = float(whole("n_projections", n_projections, 1))
     choice("features", features, _KINDS)
     with np.errstate(over="ignore") if xp is np else nullcontext():  # an infinite variance is a result
@@ -207,7 +204,6 @@ def _read(x: Any, projections: Any) -> tuple[tuple[Array, Any], Array, ModuleTyp
     xp, device = array.shared({"projections": projections}, x=x)
     x, w = read_vectors("x", x, xp, device), read_vectors("projections", projections, xp, device, 2)
     check_widths("x", x, "projections", w)
-    array.check_memory(24.0, (*x.shape[:-1], w.shape[-2]), x, "x or projections")
     y = to_computable(x, xp)
     return (y, x.dtype), xp.matrix_transpose(array.astype(w, y.dtype, xp)), xp
 
@@ -241,7 +237,6 @@ def read_vectors(name: str, value: Any, xp: ModuleType, device: Any, axes: int =
         raise ValueError(
             f"{name} has shape {tuple(value.shape)}; expected {axes} axes or more, the last ones not empty"
         )
-    array.check_memory(8.0, value.shape, value, name)
     return value
 
 

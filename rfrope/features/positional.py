@@ -77,7 +77,6 @@ def stochastic(
         )
     if cos.ndim < 2 or cos.shape[-2] not in (1, x.shape[-2]):
         raise ValueError(f"positions are of shape {tuple(cos.shape[:-1])}, but x has {x.shape[-2]} tokens")
-    array.check_memory(8.0, (*cos.shape[:-1], *noise.shape[-3::2]), x, "projections or positions")
     waves = xp.concat([array.astype(one, y.dtype, xp) for one in (cos, sin)], axis=-1)
     if waves.ndim == 2:
         waves = waves[None, ...]
@@ -135,8 +134,7 @@ def stochastic_variance(
     xp, device = array.shared({"lags": lags}, q=q, k=k)
     q, k = read_wide("q", q, "k", k, xp, device)
     lags = angles.checked_lags(lags, law.ndim, xp, device, "lags", law)
-    shape = array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1], "lags": lags.shape[:-1]})
-    array.check_memory(32.0, shape, q, "q, k or lags")
+    array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1], "lags": lags.shape[:-1]})
     r, product = float(whole("n_features", n_features, 1)), xp.sum(q * k, axis=-1) ** 2
     phi = law.phi_of_vectors(lags, xp)
     found = (xp.sum(q * q, axis=-1) * xp.sum(k * k, axis=-1) + product * phi * phi) / r

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, capacity
+from rfrope._core import array
 from rfrope._core.angles import frequencies as read_frequencies
 from rfrope._core.angles import frequencies_of, read_numbers
 from rfrope._core.arguments import LARGEST, choice, flag, positive, whole
@@ -24,6 +24,7 @@ from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope, replace_fields
 
 ORDERS = ("chunked", "interleaved")
+_MOST_AXES = 1000  # for more of them powers of the generalised golden ratio overflow
 
 
 @array.select_device
@@ -138,13 +139,12 @@ def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
             [-0.    ,  1.    ],
             [-0.    ,  0.3162]]])
     """
-    n_blocks = capacity.count("n_blocks", n_blocks, each=48)
+    n_blocks = whole("n_blocks", n_blocks)
     base = positive("base", base, least=1.0 / LARGEST, most=LARGEST)
     if n_blocks % 2:
         raise ValueError(f"n_blocks is {n_blocks}; expected an even number: half of the blocks for each direction")
     xp, _ = array.shared(angles=angles)
     angles = read_numbers("angles", angles, xp)
-    array.check_memory(64.0, (*angles.shape, n_blocks), angles, "angles, or n_blocks")
     half = n_blocks // 2
     index = xp.arange(half, dtype=angles.dtype, device=array.device(angles))
     sizes = base ** (-index / max(half, 1))
@@ -222,15 +222,17 @@ def golden_gate(
            [-0.3423, -0.3135],
            [ 0.8968, -0.4425]])
     """
-    n_blocks, ndim, zeros = whole("n_blocks", n_blocks), whole("ndim", ndim, 1), whole("zero_blocks", zero_blocks)
+    n_blocks, ndim, zeros = (
+        whole("n_blocks", n_blocks),
+        whole("ndim", ndim, 1, _MOST_AXES),
+        whole("zero_blocks", zero_blocks),
+    )
     n_heads = 1 if heads is None else whole("heads", heads)
     low, high = positive("low", low), positive("high", high, most=LARGEST)
     if low > high:
         raise ValueError(f"low is {low} and high is {high}; expected low <= high")
     if zeros > n_blocks:
         raise ValueError(f"zero_blocks is {zeros}; expected at most n_blocks, {n_blocks}")
-    size = f"n_blocks={n_blocks} on {ndim} axes of {n_heads} heads"
-    capacity.check(24.0 * n_blocks * n_heads * ndim, size, "n_blocks, ndim or heads")
     share = np.linspace(0.0, 1.0, n_blocks - zeros)
     sizes = np.concatenate([np.zeros(zeros), low ** (1.0 - share) * high**share])
     directions = (_directions_2d if ndim == 2 else _directions)(n_heads * n_blocks, ndim)
@@ -319,8 +321,6 @@ def _pad(sets: dict[str, Any], xp: ModuleType, device: Any) -> list[Array]:
         shapes = {"those before": leading, f"the leading axes of {name}": values.shape[:-2]}
         leading = array.broadcast_shapes(shapes)
     total, before, padded = sum(values.shape[-1] for values in arrays), 0, []
-    shape = (*leading, sum(values.shape[-2] for values in arrays), total)
-    array.check_memory(32.0, shape, arrays[0], "the sets")
     for values in arrays:
         blocks, axes = values.shape[-2:]
         left, right = (

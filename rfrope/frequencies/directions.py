@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from rfrope._core import array, capacity
+from rfrope._core import array
 from rfrope._core.angles import read_numbers
 from rfrope._core.arguments import whole
 from rfrope._core.array import Array
@@ -83,7 +83,6 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
     if sizes.ndim != 1:
         raise ValueError(f"magnitudes has shape {tuple(sizes.shape)}; expected (M,)")
     rings = sizes.shape[0]
-    capacity.check(48.0 * rings * n * ndim, f"{n} directions of {rings} magnitudes", "magnitudes or n_directions")
     if ndim == 2:
         turns = (np.arange(n) + np.arange(rings)[:, None] / max(rings, 1)) / n
         units = np.stack([np.cos(math.pi * turns), np.sin(math.pi * turns)], axis=-1)

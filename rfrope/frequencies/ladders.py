@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import array, capacity
-from rfrope._core.arguments import finite, positive
+from rfrope._core import array
+from rfrope._core.arguments import finite, positive, whole
 from rfrope._core.array import Array, place_for_caller
-from rfrope._core.capacity import count
-
-_BYTES = 24  # bytes that a frequency takes while it is made
 
 
 def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: Any = None, dtype: Any = None) -> Array:
@@ -53,7 +50,7 @@ def geometric(n_blocks: int, *, base: float = 10_000.0, xp: Any = None, device: 
     array([1.   , 0.1  , 0.01 , 0.001])
     """
     base = positive("base", base)
-    n_blocks = count("n_blocks", n_blocks, each=_BYTES)
+    n_blocks = whole("n_blocks", n_blocks)
     return place_for_caller(base ** (-np.arange(n_blocks) / max(n_blocks, 1)), xp, device, dtype)
 
 
@@ -90,7 +87,7 @@ def arithmetic(n_blocks: int, *, step: float, xp: Any = None, device: Any = None
     array([0.5, 1. , 1.5])
     """
     step = positive("step", step)
-    return place_for_caller(step * np.arange(1, count("n_blocks", n_blocks, each=_BYTES) + 1), xp, device, dtype)
+    return place_for_caller(step * np.arange(1, whole("n_blocks", n_blocks) + 1), xp, device, dtype)
 
 
 def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any = None, dtype: Any = None) -> Array:
@@ -131,7 +128,7 @@ def pixel(n_blocks: int, *, max_freq: float = 10.0, xp: Any = None, device: Any 
     array([ 3.1416,  9.4248, 15.708 ])
     """
     max_freq = positive("max_freq", max_freq)
-    turns = np.linspace(1.0, 0.5 * max_freq, count("n_blocks", n_blocks, each=_BYTES))
+    turns = np.linspace(1.0, 0.5 * max_freq, whole("n_blocks", n_blocks))
     return place_for_caller(math.pi * turns, xp, device, dtype)
 
 
@@ -232,11 +229,10 @@ def xpos_scales(positions: Array, n_blocks: int, *, scale_base: float = 512.0, c
     array([[1.    , 1.    , 1.    , 1.    ],
            [0.2857, 0.4643, 0.6429, 0.8214]])
     """
-    n_blocks, scale_base = count("n_blocks", n_blocks, each=_BYTES), positive("scale_base", scale_base)
+    n_blocks, scale_base = whole("n_blocks", n_blocks), positive("scale_base", scale_base)
     centre = finite("centre", centre)
     xp, _ = array.shared(positions=positions)
     positions = array.widen(array.numbers(positions, xp, name="positions"), xp)
-    capacity.check(_BYTES * n_blocks * math.prod(positions.shape), f"{n_blocks} blocks at so many positions", "either")
     powers = (positions - centre) / scale_base
     most = 565.0 if array.dtype_name(powers) == "float64" else 69.0
     if not array.all_within(powers, most, xp):

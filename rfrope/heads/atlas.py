@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, capacity
+from rfrope._core import angles, array
 from rfrope._core.arguments import positive, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result
@@ -346,7 +346,6 @@ class AtlasBuilder:
             factor = self.rope.attention_factor**2
             scale = factor * (q.shape[-1] ** -0.5 if self.scale is None else self.scale)
             self._setting = self._setting._replace(scale=scale)
-            capacity.check(40.0 * q.shape[1] ** 2, f"a document of {q.shape[1]} tokens", "the tokens of q")
             self._lags, self._shapes = Lags.from_setting(self._setting, q.shape[1]), (q.shape, k.shape)
         if self._shapes != (q.shape, k.shape):
             raise ValueError(

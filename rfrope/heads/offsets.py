@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, random, sums
+from rfrope._core import angles, array, blocks, random, sums
 from rfrope._core.arguments import LARGEST, flag, positive, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
@@ -223,7 +223,7 @@ def effective_offset(
         raise ValueError(f"q has {n} tokens and k {m}; expected at least two of each")
     low, high = _lag_range(max(n, m) - 1 if max_lag is None else max_lag, causal)
     scale = q.shape[-1] ** -0.5 if scale is None else positive("scale", scale)
-    n_resamples = capacity.count("n_resamples", n_resamples, 1, each=24.0 * (n + m))
+    n_resamples = whole("n_resamples", n_resamples, 1)
     draws = _resample((n,) if paired else (n, m), n_resamples, rng)
     shape = array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]})
     rows = [_read_head(head, omega, low, high, scale, draws) for head in _heads(tokens)]
@@ -351,7 +351,6 @@ def _bring_to_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
     arrays["frequencies"] = frequencies
     for name, value in arrays.items():
         value = array.asarray(value, xp, name=name, device=device)
-        array.check_memory(48.0, value.shape, value, name)
         yield array.to_host(value, name)
 
 

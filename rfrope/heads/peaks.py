@@ -145,7 +145,6 @@ def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array
     """
     read = read_shifted(offset, frequencies, shift, "offset", weights=weights)
     xp = read.xp
-    array.check_memory(48.0, read.shape, read.positions, "shift, offset or frequencies")
     waves = Waves.from_angles(read)
     angle = xp.atan2(waves.sin, waves.cos)
     if weights is None:
@@ -215,7 +214,6 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     array.shared({"frequencies": frequencies, "shift": shift, "weights": weights})
     one_set, shift = angles.read_on_host(frequencies, sets="one axis"), angles.numbers_on_host(shift, "shift")
     shape = array.broadcast_shapes({"shift": shift.shape, "frequencies": one_set.shape[:1]})
-    array.check_memory(64.0, shape, shift, "shift")
     cos, sin = turns.cos_sin(angles.read(np.zeros((*shape[:-1], 1)), np.zeros_like(one_set), shift))
     space = array.namespace(weights=weights)
     weights = np.ones_like(one_set[:, 0]) if weights is None else array.asarray(weights, space, name="weights")

@@ -164,8 +164,6 @@ def positional_weights(
     width = head_width(head_dim, cos.shape[-1], frequencies)
     query = blocks.join(cos, sin, pairing, xp) * (1.0 / temperature / constant)
     key = blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp) / constant
-    held = 24.0 * d_model * width * math.prod(cos.shape[:-1])
-    capacity.check(held, f"weights of shape {(*cos.shape[:-1], width, d_model)}", "d_model or head_dim")
     dtype = array.check_float_dtype(dtype, xp) or cos.dtype
     column = partial(_place_column, width=width, d_model=d_model, index=constant_index, dtype=dtype, xp=xp)
     return column(query), column(key)
@@ -337,7 +335,6 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
         )
     if offset_weights is not None and rows is not read:
         raise ValueError("offset_weights was given for a single offset; expected None (use temperature)")
-    array.check_memory(96.0, rows.shape, rows.positions, "offset or frequencies")
     cos, sin = turns.cos_sin.generic(rows)  # a call too small for compiled loops
     if offset_weights is not None:
         factor = _checked_factors(offset_weights, cos, xp)[..., None]
@@ -460,7 +457,6 @@ def lags_of_keys(ranges: list[tuple[int, int]], like: Array, xp: ModuleType) -> 
     total = math.prod(stop - start for start, stop in ranges)
     if total >= 2**31:
         raise ValueError(f"the query sees {total} keys; expected fewer than 2**31: a shorter context or window")
-    capacity.check(32.0 * (2 + len(ranges)) * total, f"a query that sees {total} keys", "context or window")
 
     def rows(span: slice) -> Array:
         index = xp.arange(span.start, span.stop, dtype=dtype, device=array.device(like))

@@ -187,7 +187,6 @@ def profile(
     if pairs == "all" and not (q_positions is None and k_positions is None):
         raise ValueError("q_positions or k_positions is given, but pairs is 'all'; expected pairs='occurring'")
     shape = read.shape[:-1]
-    array.check_memory(48.0, read.shape, read.positions, "lags or frequencies")
     read = read._replace(positions=xp.reshape(read.positions, (-1, read.positions.shape[-1])))
     rows = None if pairs == "all" else _row_pairs(q_positions, k_positions, read.positions, tokens)
     number, spread, stderr, cosine, sine, by_block = _collect_by_lags(

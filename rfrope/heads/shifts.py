@@ -189,8 +189,7 @@ def shifted_terms(
     """
     content, read = _read_content(q, k, lags, frequencies, shift, pairing)
     origin = "the phases from lags, frequencies and shift"
-    shape = array.broadcast_shapes({"q and k": content.cosine.shape, origin: read.shape})
-    array.check_memory(48.0, shape, read.positions, "q, k or lags")
+    array.broadcast_shapes({"q and k": content.cosine.shape, origin: read.shape})
     cos, sin = turns.cos_sin(read)
     return ShiftedTerms(content.cosine * cos, content.sine * sin, content.rest)
 
@@ -340,8 +339,7 @@ def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
         kernel.restore_shape(angles.checked_lags(value, kernel.ndim, xp, device, name, kernel))
         for value, name in ((lags, "lags"), (offset, "offset"))
     )
-    shape = array.broadcast_shapes({"lags": lags.shape, "offset": offset.shape})
-    array.check_memory(16.0, shape, lags, "lags or offset")
+    array.broadcast_shapes({"lags": lags.shape, "offset": offset.shape})
     return kernel.phi(lags - offset)
 
 
@@ -350,7 +348,6 @@ def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
 
 def _phases(read: Angles) -> Array:
     """Return the phases of offsets, if they and the result fit into memory."""
-    array.check_memory(48.0, read.shape, read.positions, "offset or frequencies")
     return turns.phases(read)
 
 
@@ -377,6 +374,5 @@ def _read_content(q: Any, k: Any, lags: Any, frequencies: Any, shift: Any, pairi
     """Return the content of queries and keys, and the angles of their lags."""
     read = read_shifted(lags, angles.frequencies_of(frequencies, pairing, 1.0, q), shift, "lags", q=q, k=k)
     content = blocks.content(q, k, read.xp, array.device(read.positions), pairing, read.blocks)
-    shape = array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "lags": read.shape[:-1]})
-    array.check_memory(32.0, shape, read.positions, "q, k or lags")
+    array.broadcast_shapes({"q and k": content.cosine.shape[:-1], "lags": read.shape[:-1]})
     return content, read

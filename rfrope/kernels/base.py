@@ -30,7 +30,6 @@ Quantile = tuple[
 ]  # a function of numbers in (0, 1), and what it takes first
 Atoms = tuple[np.ndarray, np.ndarray]  # frequencies (n, k) and their probabilities (n,)
 
-_HELD = 128.0  # bytes that formulas hold for each number of their argument, about: 25 to 150
 _MOST_ATOMS = 2**12  # atoms of a factor, in the density of a product
 _EXTREME = 1e100  # factors of a law beyond it, or below its inverse, go through the transport, which cuts overflows
 _LAW = {"_law", "_line", "_radius"}
@@ -185,7 +184,6 @@ class Kernel(ABC):
         """
         xp = array.namespace(u=u)
         u = array.widen(array.numbers(u, xp, name="u"), xp)
-        array.check_memory(_HELD, u.shape, u, "u")
         if self.n_columns == 1 and (u.ndim == 0 or u.shape[-1] != 1):
             u = u[..., None]
         if u.ndim == 0 or u.shape[-1] != self.n_columns:
@@ -284,7 +282,6 @@ class Kernel(ABC):
 
 
 def _evaluate_vectors(formula: Formula, vectors: Array, xp: ModuleType, name: str) -> Array:
-    array.check_memory(_HELD, vectors.shape, vectors, name)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # squares of large lags overflow
         found = formula(vectors, xp)
     return found[()] if isinstance(found, np.ndarray) and not found.ndim else found  # as NumPy's ufuncs do

@@ -31,7 +31,6 @@ _TAIL_NODES = np.exp(_TAIL_GRID - np.exp(-_TAIL_GRID))
 _TAIL_WEIGHTS = 0.12 * _TAIL_NODES * (1.0 + np.exp(-_TAIL_GRID))
 _NEWTON_STEPS = 12
 _LARGEST_NARROW = 2.0**120  # where float64 is missing
-_TAIL_BYTES = 32.0 * _NEWTON_STEPS * _TAIL_GRID.size  # for each point, all steps being kept for gradients
 
 # factor and parameter that make the index of a law's tail, 1 without a parameter
 _TAILS = {"exponential": (1.0, ""), "matern": (2.0, "nu"), "power_exponential": (1.0, "exponent")}
@@ -330,7 +329,6 @@ def _student_quantile(nu: Array, p: np.ndarray, xp: ModuleType) -> Array:
     The density of y is proportional to ``cosh(y)^(-2 nu)``, so that the logarithm of the tail is concave: Newton's
     steps from a y beyond the root stay beyond it. ``cosh y >= exp(y) / 2`` bounds the tail, and gives such a y.
     """
-    array.check_memory(_TAIL_BYTES, p.shape, nu, "points")
     log_p, size = _constant(np.log(p), nu, xp), 1.0 / (nu + xp.sqrt(nu))
 
     def log_cosh(y: Array) -> Array:
@@ -356,7 +354,6 @@ def _log_gamma_quantile(shape: Array, u: np.ndarray, xp: ModuleType) -> Array:
     is solved for up to the mode, ``log shape``, from ``exp(shape s) / Gamma(shape + 1)``, which bounds it; that above
     beyond, from ``shape + sqrt(2 shape L) + L`` with ``L = -log(1 - u)`` (Laurent and Massart, 2000, Lemma 1).
     """
-    array.check_memory(_TAIL_BYTES, u.shape, shape, "points")
     below, above = (_constant(np.log(p), shape, xp) for p in (u, 1.0 - u))
     mode, root = xp.log(shape), xp.sqrt(shape)
 

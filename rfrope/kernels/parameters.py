@@ -81,8 +81,6 @@ def shares(name: str, values: Any) -> tuple[float, ...]:
     A softmax of n entries is off by up to n/2 + 2 spacings: of its dtype, or of float32 where all weights are such
     numbers, as those of ``tolist()``; never more than 1 %.
     """
-    if isinstance(values, np.ndarray):
-        array.check_memory(120.0, values.shape, values, name)
     spacing = array.resolution(values)
     if not isinstance(values, np.ndarray) and hasattr(values, "dtype") and getattr(values, "ndim", 0) == 1:
         if array.needs_gradient(values):

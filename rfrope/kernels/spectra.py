@@ -346,7 +346,6 @@ class SpectralMixture(Family):
         if isinstance(self.weights, tuple):
             return sum((term(*one, lags) for one in self._components()), start=0.0)
         values = self.weights, self.means, self.scales  # arrays (J,) and (J, k), all at once
-        array.check_memory(128.0 * max(1, self.means.shape[0]), lags.shape, lags, "lags")
         vectors, waves = lags[..., None, :], None
         is_seen = array.has_host_values(lags) and array.has_host_values(self.means)
         if is_seen and bool(xp.all((xp.abs(vectors) < LARGEST) & (xp.abs(vectors * self.means) < _KNOWN))):

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rfrope._core import angles, array, capacity, dispatch, turns
+from rfrope._core import angles, array, dispatch, turns
 from rfrope._core.arguments import choice, flag, whole
 from rfrope._core.blocks import MAGNITUDES, TurnOptions
 from rfrope.frequencies.ladders import geometric
@@ -131,7 +131,7 @@ class RotaryEmbedding(TurningModule):
         self._last_turn = self.start.source.model.turns_last
         self.max_positions = max_positions
         if max_positions is not None:
-            self.max_positions = capacity.count("max_positions", max_positions, 1, each=64.0 * self._blocks)
+            self.max_positions = whole("max_positions", max_positions, 1)
             if self._learned or self._sets or self.axes > 1:
                 what = "what is learned" if self._learned else f"frequencies of shape {self._host.shape}"
                 raise ValueError(f"max_positions is {max_positions}, but there are no tables for {what}; expected None")

@@ -227,7 +227,6 @@ def _host(name: str, value: Any) -> tuple[str, np.ndarray]:
     dtype = array.dtype_name(value)
     if not (array.is_real_floating(value) or array.is_integer(value) or dtype.startswith("complex")):
         raise TypeError(f"{name} has dtype {dtype}; expected real or complex floating numbers")
-    array.check_memory(64.0, value.shape, value, name)
     host = array.to_host(value, name)
     if host.ndim == 0 or host.size == 0:
         raise ValueError(f"{name} has shape {tuple(host.shape)}; expected at least one frequency")

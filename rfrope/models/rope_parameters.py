@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rfrope._core import capacity
 from rfrope._core.arguments import choice, show, whole
 from rfrope._core.array import place_for_caller
 from rfrope.models import kernel_scheme
@@ -124,7 +123,7 @@ def make_rope(
     model: ModelPart | None = None,
 ) -> Rope:
     """Return the Rope of a scheme and values from `read_scheme`."""
-    head_dim = capacity.count("head_dim", head_dim, 1, each=32.0)
+    head_dim = whole("head_dim", head_dim, 1)
     made = scheme.make(values, head_dim, context, seq_len)
     frequencies, factor = made
     sections = values.get("mrope_section")

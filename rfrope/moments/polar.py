@@ -273,8 +273,7 @@ def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any, **beside: Any) -> 
             )
         array.broadcast_shapes({"q and k": product.shape, "shift": delta.shape})
         content = Content(product * xp.cos(delta), -product * xp.sin(delta), vectors, xp)
-    shape = array.broadcast_shapes({"q, k and shift": content.cosine.shape[:-1], "lags": vectors.shape[:-1]})
-    array.check_memory(48.0, shape, vectors, "q, k or lags")
+    array.broadcast_shapes({"q, k and shift": content.cosine.shape[:-1], "lags": vectors.shape[:-1]})
     return content, law
 
 
@@ -296,7 +295,6 @@ def _product(q: Any, k: Any, xp: ModuleType, device: Any) -> Array:
     read = []
     for name, value in (("q", q), ("k", k)):
         value = blocks.features(value, xp, name, device, blocks.MAGNITUDES)
-        array.check_memory(16.0, value.shape, value, name)
         value = array.widen(value, xp)
         if array.has_host_values(value) and bool(xp.any(value < 0.0)):
             raise ValueError(f"{name} holds negative numbers; expected magnitudes of 0 or more: apply softplus")
@@ -306,6 +304,5 @@ def _product(q: Any, k: Any, xp: ModuleType, device: Any) -> Array:
         raise ValueError(
             f"q has shape {tuple(one.shape)} but k has {tuple(other.shape)}; expected as many magnitudes in both"
         )
-    leading = array.broadcast_shapes({"q": one.shape[:-1], "k": other.shape[:-1]})
-    array.check_memory(24.0, (*leading, one.shape[-1]), one, "q or k")
+    array.broadcast_shapes({"q": one.shape[:-1], "k": other.shape[:-1]})
     return one * other

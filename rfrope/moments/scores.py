@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, sums
+from rfrope._core import angles, array, blocks, sums
 from rfrope._core.arguments import choice, positive, probability, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result
@@ -239,7 +239,7 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
     >>> pair_covariance(lags, "sinc(bandwidth=0.4)", n_blocks=16, design="shifted").round(4) + 0.0
     array([-0.0325,  0.5   ])
     """
-    law, n_blocks = read_kernel(kernel), capacity.count("n_blocks", n_blocks, 2, each=64)
+    law, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks, 2)
     vectors = angles.lags(angles.numbers_on_host(lags, "lags"), law.ndim, law=law)[0].astype(np.float64)
     shape = vectors.shape[:-1]
     if not math.prod(shape):
@@ -446,6 +446,5 @@ def _read(q: Array, k: Array, lags: Array, kernel: Kernel | str, pairing: str) -
     kernel = read_kernel(kernel)
     vectors, xp, device = angles.lags(lags, kernel.ndim, law=kernel, q=q, k=k)
     a, b, _ = blocks.content(q, k, xp, device, pairing)
-    shape = array.broadcast_shapes({"q and k": a.shape[:-1], "lags": vectors.shape[:-1]})
-    array.check_memory(48.0, shape, vectors, "q, k or lags")
+    array.broadcast_shapes({"q and k": a.shape[:-1], "lags": vectors.shape[:-1]})
     return Content(a, b, vectors, xp), kernel

@@ -80,8 +80,6 @@ def _add_covariances(content: Content, pairs: Pairs) -> Array:
     for values, covariances in ((content.cosine, pairs.cosine), (content.sine, pairs.sine)):
         if not np.any(covariances):
             continue
-        leading = array.broadcast_shapes({"q and k": values.shape[:-1], "lags": shape})
-        array.check_memory(16.0, (*leading, len(pairs.rows)), values, "q, k or lags")
         both = xp.matmul(values, columns) ** 2 - xp.matmul(values * values, columns * columns)
         weights = array.from_host(covariances.reshape(*shape, len(pairs.rows)), xp, device=device)
         total = total + xp.sum(both * weights, axis=-1)
@@ -98,7 +96,6 @@ def _dealt_spread(content: Content, law: Kernel, design: Any) -> tuple[Array, Ar
             f"and {law!r} {law.ndim} axes; expected one frequency for each magnitude"
         )
     lags = _host_lags(content)
-    array.check_memory(64.0, (*lags.shape[:-1], n_blocks), lags, "lags")
     u = phases(angles.Angles(lags, omega, None, np))
     fall, sine = 2.0 * np.sin(0.5 * u) ** 2, np.sin(u)
     means = [np.mean(x, axis=-1) for x in (fall, sine)]

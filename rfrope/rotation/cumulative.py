@@ -92,7 +92,6 @@ def cumulative_phases(rates: Array, *, offset: Array | None = None, axis: int = 
     xp, device = array.shared({"offset": offset}, rates=rates)
     rates = read_numbers("rates", rates, xp, device)
     axis = _check_axis(axis, rates.shape)
-    array.check_memory(64.0, rates.shape, rates, "rates")
     wide = array.has_float64(xp, array.device(rates))
     if not wide and rates.shape[axis] > _STEPS:
         raise ValueError(

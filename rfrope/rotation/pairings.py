@@ -59,7 +59,6 @@ def convert_pairing(x: Array, source: str, target: str, *, axis: int = -1, width
         raise ValueError(
             f"width is {width}; expected an even number of features, at most the {length} along axis {axis}"
         )
-    array.check_memory(2.0 * getattr(x.dtype, "itemsize", 8), x.shape, x, "x")
     moved = xp.moveaxis(x, axis, -1)
     joined = blocks.join(*blocks.pair(moved[..., :width], source), target, xp)
     if width < length:
@@ -103,7 +102,6 @@ def to_complex(x: Array, *, pairing: str = "half") -> Array:
     """
     xp, device = array.shared(x=x)
     x = blocks.features(x, xp, device=device)
-    array.check_memory(16.0, x.shape, x, "x")
     if array.dtype_name(x) in ("float16", "bfloat16"):
         x = array.astype(x, xp.float32, xp)
     return array.make_complex(*blocks.pair(x, blocks.check_pairing(pairing)), xp)
@@ -145,7 +143,6 @@ def from_complex(z: Array, *, pairing: str = "half") -> Array:
         raise TypeError(
             f"z has dtype {array.dtype_name(z)} and shape {tuple(z.shape)}; expected a complex array (..., D)"
         )
-    array.check_memory(32.0, z.shape, z, "z")
     return blocks.join(xp.real(z), xp.imag(z), blocks.check_pairing(pairing), xp)
 
 
@@ -187,8 +184,7 @@ def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Ar
     xp, device = array.shared(q=q, k=k)
     q, k = blocks.query_and_key(q, k, xp, device)
     blocks.check_pairing(pairing)
-    leading = array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
-    array.check_memory(24.0, (*leading, q.shape[-1]), q, "q or k")
+    array.broadcast_shapes({"q": q.shape[:-1], "k": k.shape[:-1]})
     dtype, wide = q.dtype, array.wider_float(q, xp)
     found = blocks.coefficients(array.astype(q, wide, xp), array.astype(k, wide, xp), pairing)
     return array.astype(found[0], dtype, xp), array.astype(found[1], dtype, xp)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles, array, blocks, capacity, turns
+from rfrope._core import angles, array, blocks, turns
 from rfrope._core.arguments import choice, flag, listed, positive, show, whole
 from rfrope._core.array import Array
 
@@ -67,7 +67,6 @@ def packed_positions(cu_seqlens: Array, *, starts: Array | int = 0) -> Array:
     first = _whole_numbers("starts", starts)
     if first.ndim and first.shape != lengths.shape:
         raise ValueError(f"starts has shape {first.shape}; expected one number, or {lengths.size}, one per sequence")
-    capacity.check(24.0 * int(ends[-1]), f"{ends[-1]} positions", "cu_seqlens")
     found = np.arange(ends[-1]) - np.repeat(ends[:-1] - first, lengths)
     return array.from_host(found, xp, device=device)
 
@@ -152,7 +151,7 @@ def mrope_positions(
     for number, segment in enumerate(listed("segments", segments, kinds)):
         name = f"segments[{number}]"
         if not isinstance(segment, list | tuple):
-            length = capacity.count(name, segment, each=72.0)
+            length = whole(name, segment)
             found.append(at + np.repeat(np.arange(length)[:, None], 3, axis=1))
             at += length
             continue
@@ -163,7 +162,6 @@ def mrope_positions(
         if any(side % merge for side in sides):
             raise ValueError(f"{name} is {show(segment)}; expected a height and width that merge = {merge} divides")
         rows, columns = (side // merge for side in sides)
-        capacity.check(96.0 * frames * rows * columns, f"{name}={show(segment)}", "frames, height or width")
         grid = np.stack(np.meshgrid(np.arange(frames), np.arange(rows), np.arange(columns), indexing="ij"), axis=-1)
         times = (np.arange(frames, dtype=np.float32) * np.float32(interval)).astype(np.int64)
         grid[..., 0] = times[:, None, None]
@@ -235,7 +233,6 @@ def grid_positions(
     before = sizes if trained is None else _read_sizes("trained", trained)
     if len(before) != len(sizes):
         raise ValueError(f"trained is {show(trained)}; expected {len(sizes)} numbers, like shape")
-    capacity.check(16.0 * (1 + len(sizes)) * math.prod(sizes), f"shape={show(shape)}", "shape")
     axes = [RESIZED[resized](np.arange(n), n, m) for n, m in zip(sizes, before, strict=True)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(math.prod(sizes), len(sizes))
     return array.place_for_caller(grid, xp, device, dtype)
@@ -284,7 +281,6 @@ def sphere_positions(latitude: Array, longitude: Array) -> Array:
     named = {"latitude": latitude, "longitude": longitude}
     given = {name: angles.read_numbers(name, value, xp, device) for name, value in named.items()}
     shape = array.broadcast_shapes({name: tuple(value.shape) for name, value in given.items()})
-    array.check_memory(64.0, shape, given["latitude"], "latitude or longitude")
     lat, lon = (xp.broadcast_to(value, shape) for value in given.values())
     return xp.stack([xp.cos(lat) * xp.cos(lon), xp.cos(lat) * xp.sin(lon), xp.sin(lat)], axis=-1)
 
@@ -352,7 +348,6 @@ def graph_positions(
         raise ValueError("adjacency holds negative or infinite numbers, or is not symmetric; expected weights of edges")
     if n_axes >= len(weights):
         raise ValueError(f"n_axes is {n_axes}; expected less than the number of nodes, {len(weights)}")
-    capacity.check(40.0 * weights.size, f"a graph of {len(weights)} nodes", "adjacency")
     weights = weights - np.diag(np.diagonal(weights))
     degrees = np.sum(weights, axis=1)
     if not np.all(degrees > 0.0):
@@ -481,7 +476,7 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "half", dt
     True
     """
     blocks.check_pairing(pairing)
-    cos, sin, xp = _table(offset, frequencies, dtype, "offset", square=True)
+    cos, sin, xp = _table(offset, frequencies, dtype, "offset")
     index = xp.arange(cos.shape[-1], dtype=xp.int32, device=array.device(cos))
     own = index[:, None] == index
     upper = blocks.join(_diagonal(cos, own, xp), _diagonal(sin, own, xp), pairing, xp)
@@ -490,13 +485,10 @@ def shift_matrix(offset: Array, frequencies: Array, *, pairing: str = "half", dt
     return xp.matrix_transpose(columns)
 
 
-def _table(
-    positions: Any, frequencies: Any, dtype: Any, name: str, square: bool = False
-) -> tuple[Array, Array, ModuleType]:
-    """Cos and sin of the phases in a dtype, which fit into memory or their matrices do, and their namespace."""
+def _table(positions: Any, frequencies: Any, dtype: Any, name: str) -> tuple[Array, Array, ModuleType]:
+    """Cos and sin of the phases in a dtype, which fit into memory, and their namespace."""
     read = angles.read(positions, frequencies, name=name)
-    each = 40.0 + 100.0 * read.blocks if square else 40.0
-    array.check_memory(each, read.shape, read.positions, f"{name} or frequencies")
+    array.check_memory(40.0, read.shape, read.positions, f"{name} or frequencies")
     xp, dtype = read.xp, array.check_float_dtype(dtype, read.xp)
     cos, sin = turns.cos_sin(read)
     if dtype is not None:

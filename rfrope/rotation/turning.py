@@ -68,7 +68,6 @@ def phases(positions: Array, frequencies: Array, *, shift: Array | None = None) 
            [2. , 1. ]])
     """
     read = angles.read(positions, frequencies, shift)
-    array.check_memory(24.0, read.shape, read.positions, "positions or frequencies")
     return turns.phases(read)
 
 
@@ -435,8 +434,7 @@ def scores_of(
     for name, value in (("q", q), ("k", k)):
         if value.ndim < 2:
             raise ValueError(f"{name} has shape {tuple(value.shape)}; expected (..., tokens, d): use {name}[None, :]")
-    leading = array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
-    array.check_memory(16.0, (*leading, q.shape[-2], k.shape[-2]), q, "q or k")
+    array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
     wide, turned, space = array.wider_float(q, xp), [], array.space_of_constants(xp, constants)
     for name, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
         read = angles.checked(positions, frequencies, phase, space, device, f"{name}_positions")

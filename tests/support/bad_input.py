@@ -153,16 +153,7 @@ def judged(function: Any, arguments: dict[str, Any], name: str, value: Any, plai
     except HungError:
         return True, "it hangs"
     except BaseException as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{type(error).__name__} ({last.filename.rpartition('/rfrope/')[2]}:{last.lineno}): {error!s:.200}"
-        if not isinstance(error, DOCUMENTED) or any(part in last.filename for part in FOREIGN):
-            return True, text
-        if (
-            len(str(error)) > LONGEST + len(value if isinstance(value, str) else "")
-            or not str(error).replace("\n", "").isprintable()
-        ):
-            return True, f"too long, or not printable: {text}"
-        return True, "" if _names(name, value, arguments_of(function), error) else f"does not name it: {text}"
+        return True, _fault_of(error, name, value, arguments_of(function))
     if getattr(value, "is_meta", False):
         return False, ""  # a result without values
     if value is not plain:
@@ -176,6 +167,20 @@ def judged(function: Any, arguments: dict[str, Any], name: str, value: Any, plai
     if _finite(plain) and np.any(np.isnan(numbers(found))):
         return False, f"it is taken, and gives NaN: {found!r:.100}"
     return False, ""
+
+
+def _fault_of(error: BaseException, name: str, value: Any, arguments: list[str]) -> str:
+    """Return what is wrong with an error; nothing with NumPy's about memory, of a number that asks for too much."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    text = f"{type(error).__name__} ({last.filename.rpartition('/rfrope/')[2]}:{last.lineno}): {error!s:.200}"
+    if isinstance(error, MemoryError) and value is LARGE:
+        return ""
+    if not isinstance(error, DOCUMENTED) or any(part in last.filename for part in FOREIGN):
+        return text
+    longest = LONGEST + len(value if isinstance(value, str) else "")
+    if len(str(error)) > longest or not str(error).replace("\n", "").isprintable():
+        return f"too long, or not printable: {text}"
+    return "" if _names(name, value, arguments, error) else f"does not name it: {text}"
 
 
 def alike(found: np.ndarray, expected: np.ndarray) -> bool:

@@ -280,7 +280,6 @@ def _read_function(
     if heads % kv_heads:
         raise ValueError(f"kv_heads is {kv_heads}; expected a number that divides heads = {heads}")
     axes = _choose_axes(sizes["axes"], meant)
-    array.check_memory(300.0, (heads, width, width), np.zeros(0), "head_dim and heads")
     space = array.named_namespace(place[0])
     asked = space.float32 if place[2] is None else array.check_float_dtype(place[2], space)
     return Function(apply, width, heads, kv_heads, axes, gives, scale, (space, place[1], asked))
