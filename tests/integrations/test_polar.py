@@ -13,7 +13,7 @@ import warnings
 import numpy as np
 import pytest
 import tiny_models
-from campaign import HANGS, sparse
+from campaign import HANGS, campaign, sparse
 from tiny_models import CACHE, IDS, logits, made
 
 import rfrope
@@ -184,6 +184,7 @@ def test_a_config_alone_decides(tmp_path):
     assert model.generate(IDS, **GENERATED).shape == (1, 20)
 
 
+@campaign
 def test_without_register_a_saved_model_is_not_taken_for_another(tmp_path):
     model = made()
     use_polar(model, SETS)
