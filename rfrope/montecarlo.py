@@ -287,22 +287,17 @@ def estimate_scores(
     length = schedules.trials_in_chunk(where, kernel.stated_law() is not None, width)
     found = _summed(task, n_trials, length, executor, progress, dispatch.place_of((a,)) == "cpu", checkpoint)
     size = xp.sum(sums.root(a * a + b * b, xp), axis=-1)
-    mean = _mean(found, lags, size, _is_held_by_many(found, _SHARE))
-    return ScoreEstimate(mean, _variance(found, lags, size * size), n_trials)
+    mean, n = _mean(found, lags, size, _is_held_by_many(found, _SHARE)), found.n
+    variance = found.m2 / (n - 1.0)
+    spread = (found.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n  # of the unbiased sample variance
+    stderr = _floored(spread, lags, size * size)
+    return ScoreEstimate(mean, Estimate(variance, stderr, n, _is_held_by_many(found, 0.25 * _SHARE)), n_trials)
 
 
 def _mean(found: MeanSums | PowerSums, lags: Array, size: Array | float, trusted: Any) -> Estimate:
     """Sample mean, with its standard error from the sample variance."""
     stderr = _floored(found.m2 / (found.n - 1.0) / found.n, lags, size)
     return Estimate(found.mean, stderr, found.n, trusted)
-
-
-def _variance(found: PowerSums, lags: Array, size: Array | float) -> Estimate:
-    """Unbiased sample variance; ``Var s^2 = (mu_4 - (n - 3)/(n - 1) sigma^4) / n`` gives its standard error."""
-    n = found.n
-    variance = found.m2 / (n - 1.0)
-    spread = (found.m4 / n - (n - 3.0) / (n - 1.0) * variance * variance) / n
-    return Estimate(variance, _floored(spread, lags, size), n, _is_held_by_many(found, 0.25 * _SHARE))
 
 
 def _is_held_by_many(found: PowerSums, share: float) -> Array:

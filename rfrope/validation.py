@@ -226,8 +226,14 @@ def validate(
     *moments, spread = pairs.closed_forms(vectors, kernel)
     bound = float(-normal_quantile(np.asarray(alpha / (2.0 * (3 + 2 * len(q)) * len(lags)))))
     harmonics = [np.atleast_1d(kernel.phi(m * vectors)) for m in (1.0, 2.0, 3.0, 4.0)]
+    at_lag, at_2, _, at_4 = harmonics
+    means = (  # of cos u, cos 2u and sin u: their variances, and how far a term may be from the mean
+        (0.5 * (1.0 + at_2) - at_lag * at_lag, 1.0 + np.abs(at_lag)),
+        (0.5 * (1.0 + at_4) - at_2 * at_2, 1.0 + np.abs(at_2)),
+        (0.5 * (1.0 - at_2), 1.0),
+    )
     errors = (
-        *_errors_of_means(harmonics, n_samples, bound),
+        *(_widened(variance, 1.0, reach, n_samples, bound) for variance, reach in means),
         *_errors_of_scores(*block_coefficients(q, k, pairing=pairing), harmonics, n_trials, bound),
     )
     closed = (kernel.phi(vectors), kernel.phi2(vectors), np.zeros(len(lags)), *moments)
@@ -291,7 +297,11 @@ def _read_contents(q: Any, k: Any, n_blocks: int | None, pairing: str, polar: bo
     if not polar:
         if shift is not None:
             raise ValueError("shift was given, but polar is False; expected a bias of keys only with polar=True")
-        return _Contents(*_first_blocks(q, k, n_blocks, pairing))
+        if n_blocks is not None:
+            width = 2 * whole("n_blocks", n_blocks, 1, q.shape[-1] // 2)
+            q, k = (convert_pairing(v, pairing, "interleaved")[:, :width] for v in (q, k))
+            pairing = "interleaved"
+        return _Contents(q, k, pairing)
     if pairing != "half":
         raise ValueError(f"pairing is {pairing!r}, but polar contents have one magnitude per block; expected 'half'")
     delta = angles.numbers_on_host([0.0] if shift is None else shift, "shift").astype(np.float64)
@@ -358,16 +368,6 @@ def example_pairs() -> tuple[np.ndarray, np.ndarray]:
     return np.stack(rows[0]).astype(np.float64), np.stack(rows[1]).astype(np.float64)
 
 
-def _first_blocks(
-    q: np.ndarray, k: np.ndarray, n_blocks: int | None, pairing: str
-) -> tuple[np.ndarray, np.ndarray, str]:
-    if n_blocks is None:
-        return q, k, pairing
-    n_blocks = whole("n_blocks", n_blocks, 1, q.shape[-1] // 2)
-    q, k = (convert_pairing(v, pairing, "interleaved")[:, : 2 * n_blocks] for v in (q, k))
-    return q, k, "interleaved"
-
-
 def _checked_lags(lags: Array, kernel: Kernel) -> np.ndarray:
     lags = array.to_host(angles.lags(lags, kernel.ndim, law=kernel)[0], "lags").astype(np.float64)
     if not lags.size or (lags.ndim != 2 and kernel.ndim > 1):
@@ -388,14 +388,6 @@ def _rows(lags: np.ndarray, closed: Any, found: Any, errors: Any, largest: np.nd
 
 
 # -- standard errors in closed form ------------------------------------------------------------------------------------
-
-
-def _errors_of_means(harmonics: list[np.ndarray], n: int, bound: float) -> list[np.ndarray]:
-    """Standard errors ``(m,)`` of the means of cos u, cos 2u and sin u, from Phi at 1, 2, 3 and 4 times the lags."""
-    phi, phi2, _, phi4 = harmonics
-    variances = (0.5 * (1.0 + phi2) - phi * phi, 0.5 * (1.0 + phi4) - phi2 * phi2, 0.5 * (1.0 - phi2))
-    reaches = (1.0 + np.abs(phi), 1.0 + np.abs(phi2), 1.0)
-    return [_widened(variance, 1.0, reach, n, bound) for variance, reach in zip(variances, reaches, strict=True)]
 
 
 def _errors_of_scores(

@@ -186,7 +186,14 @@ def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     blocks, step = whole("n_blocks", n_blocks, 1), positive("step", step, most=LARGEST)
     xp, _ = array.shared(lags=lags)
     lags = _checked_lags(lags, xp)
-    return _dirichlet(_reduced(lags, step, xp), blocks, xp)
+    device = array.device(lags)
+    if xp is np or array.is_lazy(lags):
+        frequency: Any = np.asarray([step])
+    else:  # some libraries wait for the device if copied from the host
+        frequency = xp.full((1,), step, dtype=array.widest_float(xp, device), device=device)
+    # step * lags, the exact product, in (-pi, pi): to rounding, relative to itself
+    cos, sin = turns.cos_sin(Angles(lags[..., None], frequency[:, None], None, xp))
+    return _dirichlet(xp.atan2(sin[..., 0], cos[..., 0]), blocks, xp)
 
 
 @array.select_device
@@ -370,17 +377,6 @@ def _log_uniform(lags: Array, base: float, n_blocks: int | None, xp: ModuleType)
         rest = ((lags - product) - lost) / base
     curve = log_uniform_mean_cos(small, lags, log_ratio, xp, rest)
     return curve if n_blocks is None else curve + (xp.cos(lags) - xp.cos(small)) / (2.0 * n_blocks)
-
-
-def _reduced(lags: Array, step: float, xp: ModuleType) -> Array:
-    """Step * lags, the exact product, in (-pi, pi): to rounding, relative to itself."""
-    device = array.device(lags)
-    if xp is np or array.is_lazy(lags):
-        frequency: Any = np.asarray([step])
-    else:  # some libraries wait for the device if copied from the host
-        frequency = xp.full((1,), step, dtype=array.widest_float(xp, device), device=device)
-    cos, sin = turns.cos_sin(Angles(lags[..., None], frequency[:, None], None, xp))
-    return xp.atan2(sin[..., 0], cos[..., 0])
 
 
 def _dirichlet(x: Array, n_blocks: int, xp: ModuleType) -> Array:

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -255,18 +254,14 @@ def scaling_effect(lags: Array, before: Array, after: Array) -> ScalingEffect:
         change = second - first
         largest, lags = xp.max(xp.abs(change)), array.astype(lags, change.dtype, xp)
         lag = -xp.max(xp.where(xp.abs(change) == largest, -lags, xp.full_like(lags, -math.inf)))
-        return ScalingEffect(first, second, change, largest, lag, _stretch(magnitudes[0], magnitudes[1], xp))
-
-
-def _stretch(before: Array, after: Array, xp: ModuleType) -> Array | None:
-    """Ratio of wavelengths: that of magnitudes the other way round."""
-    if before.shape != after.shape:
-        return None
-    stopped = after == 0.0
-    with np.errstate(over="ignore", under="ignore"):
-        ratio = before / xp.where(stopped, xp.ones_like(after), after)
-    still = xp.where(before == 0.0, xp.ones_like(ratio), xp.full_like(ratio, math.inf))
-    return xp.where(stopped, still, ratio)
+        size, new_size = magnitudes
+        if size.shape != new_size.shape:
+            return ScalingEffect(first, second, change, largest, lag, None)
+        stopped = new_size == 0.0
+        with np.errstate(over="ignore", under="ignore"):  # of wavelengths: that of magnitudes the other way round
+            ratio = size / xp.where(stopped, xp.ones_like(new_size), new_size)
+        still = xp.where(size == 0.0, xp.ones_like(ratio), xp.full_like(ratio, math.inf))
+        return ScalingEffect(first, second, change, largest, lag, xp.where(stopped, still, ratio))
 
 
 # -- the search for a kernel -------------------------------------------------------------------------------------------

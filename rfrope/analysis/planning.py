@@ -337,13 +337,16 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     made, left_out = _published(replace(trained, context=trained_context), given)
     methods = [_measured(name, one, parameters, given) for name, (one, parameters) in made.items()]
     methods.append(_optimised(trained, given, methods, progress))
+    keys = [_keys(method) for method in methods]
+    ranks = [[1 + sum(other[name] < one[name] for other in keys) for name in _MEASURES] for one in keys]
+    placed = [replace(method, places=sum(each)) for method, each in zip(methods, ranks, strict=True)]
     return Plan(
         trained_context,
         context,
         trained.n_blocks,
         int(np.sum(given.turns[: trained.n_blocks] < 1.0)),
         first_negative_lag(given.trained, trained_context - 1),
-        tuple(_ranked(methods)),
+        tuple(sorted(placed, key=lambda method: method.perplexity)),
         left_out,
         before,
         caution,
@@ -456,12 +459,3 @@ def _keys(method: Method) -> dict[str, float]:
         "first_negative_lag": -(math.inf if lag is None else lag),
         "resolution": -float(f"{method.resolution:.{_DIGITS}g}"),
     }
-
-
-def _ranked(methods: list[Method]) -> list[Method]:
-    """The methods in order, with their places."""
-    keys = [_keys(method) for method in methods]
-    places = [1 + sum(other[name] < one[name] for other in keys) for one in keys for name in _MEASURES]
-    sums = np.sum(np.reshape(places, (len(methods), -1)), axis=1).tolist()
-    placed = [replace(method, places=place) for method, place in zip(methods, sums, strict=True)]
-    return sorted(placed, key=lambda method: method.perplexity)

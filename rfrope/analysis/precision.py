@@ -264,7 +264,10 @@ def precision_budget(
     rope = rope if isinstance(rope, Rope) else Rope(rope)
     refuse_polar(rope, "rope", "no engine supports polar attention")
     choice("dtype", dtype, tuple(_ROUNDING))
-    length = _context_of(rope, context)
+    length = rope.context if context is None else whole("context", context, 1)
+    if length is None:
+        raise ValueError("context is None, and so is the Rope's; expected context=")
+    length = max(length) if isinstance(length, tuple) else length
     below = None if below is None else positive("below", below)
     xp, device = array.shared(q=q, k=k)
     q, k = blocks.query_and_key(q, k, xp, device)
@@ -275,15 +278,6 @@ def precision_budget(
     scale = rope.attention_factor**2 / math.sqrt(max(rope.qk_head_dim, q.shape[-1]))
     found = (_bound(form, omega, length, dtype, norms[0], norms[1], scale) for form in _FORMS)
     return PrecisionBudget(length, dtype, below, tuple(found))
-
-
-def _context_of(rope: Rope, context: Any) -> int:
-    """Return a context that is given, or the longest of the Rope's axes."""
-    if context is not None:
-        return whole("context", context, 1)
-    if rope.context is None:
-        raise ValueError("context is None, and so is the Rope's; expected context=")
-    return max(rope.context) if isinstance(rope.context, tuple) else rope.context
 
 
 def _block_norms(x: Array, rope: Rope, name: str) -> np.ndarray:

@@ -287,7 +287,12 @@ def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int, pol
     """Read the frequencies of one axis; those beyond the first `n_blocks` are 0."""
     turning = np.abs(theta[theta != 0.0])
     lengths = 2.0 * math.pi / turning if turning.size else np.array([math.inf])
-    n_negative, lowest, lowest_lag = _lowest(theta, context)
+    n_negative, lowest, lowest_lag, rounded = 0, math.inf, 0, 1e-14 + 4e-16 * len(theta)
+    for start, curve in scan_lags(theta, 1, context - 1):
+        n_negative += int(np.sum(curve < -rounded))
+        at = int(np.argmin(curve))
+        if curve[at] < lowest:
+            lowest, lowest_lag = float(curve[at]), start + at
     lags = np.unique(np.concatenate([[0], np.rint(np.geomspace(1, context - 1, _SHOWN)).astype(np.int64)]))
     values = mean_kernel(lags, theta)
     return AxisSummary(
@@ -302,7 +307,7 @@ def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int, pol
         half_lag=first_lag(theta, 1, context - 1, 0.5, below=True),
         first_negative_lag=first_negative_lag(theta, context - 1),
         negative_share=n_negative / (context - 1),
-        lowest=lowest,
+        lowest=0.0 if abs(lowest) <= rounded else lowest,
         lowest_lag=lowest_lag,
         found_less=None if polar else _found_less(theta, lowest_lag),
         aliasing_distance=aliasing_distance(theta, context - 1, threshold=_HIGH),
@@ -310,20 +315,6 @@ def _axis_summary(axis: int, theta: np.ndarray, n_blocks: int, context: int, pol
         fit=fit_kernel(turning, context - 1)[0] if turning.size else None,
         context=context,
     )
-
-
-def _lowest(theta: np.ndarray, context: int) -> tuple[int, float, int]:
-    """Return the number of lags below 0, the smallest value and its lag, over 1, ..., context - 1.
-
-    Values that cannot be distinguished from 0 count as 0.
-    """
-    n_negative, lowest, lowest_lag, rounded = 0, math.inf, 0, 1e-14 + 4e-16 * len(theta)
-    for start, curve in scan_lags(theta, 1, context - 1):
-        n_negative += int(np.sum(curve < -rounded))
-        at = int(np.argmin(curve))
-        if curve[at] < lowest:
-            lowest, lowest_lag = float(curve[at]), start + at
-    return n_negative, 0.0 if abs(lowest) <= rounded else lowest, lowest_lag
 
 
 def _found_less(theta: np.ndarray, lag: int) -> float:

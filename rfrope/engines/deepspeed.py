@@ -31,9 +31,8 @@ def _read(config: ConfigRope) -> EngineRope:
         raise RefusedError(f"stops with an error: heads of hidden_size / num_attention_heads = {width} features")
     unread: tuple[str, ...] = ("rope_scaling",) if config.scheme != "default" else ()
     unread += ("partial_rotary_factor",) if config.part != 1.0 else ()
-    grouped = raw.get("num_key_value_heads") not in (None, raw["num_attention_heads"])
     note = "with transformers 5 it stops: its configs have no attribute rope_theta"
-    if grouped:
+    if raw.get("num_key_value_heads") not in (None, raw["num_attention_heads"]):
         note = f"queries of all heads of a group but its first turn by frequencies in float32, not {dtype}; {note}"
     return EngineRope(_round(config.ladder(base=float(theta)), dtype), ignored_keys=unread, note=note)
 
@@ -45,10 +44,6 @@ def _round(frequencies: np.ndarray, dtype: str) -> np.ndarray:
     bits = frequencies.astype(np.float32).view(np.uint32)
     bits = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(0xFFFF0000)
     return bits.view(np.float32).astype(np.float64)
-
-
-def _make_frequencies(request: ExportRequest) -> dict[str, Any]:
-    return {"inverse_freqs": request.rope.frequencies.astype(np.float32)}
 
 
 def _compute_phases(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
@@ -79,7 +74,7 @@ ENGINE = Engine(
         "frequencies to float32; float32 phases, and by ``--use_fast_math`` ``__cosf`` and ``__sinf`` of them",
         "DeepSpeed 0.19.6, blocked_trained_kv_rotary.py, blocked_kv_rotary_cuda.cu and op_builder/builder.py of "
         f"edaa722; {formats.READ}",
-        _make_frequencies,
+        lambda request: {"inverse_freqs": request.rope.frequencies.astype(np.float32)},
         _compute_phases,
         pairings=("half",),
         factor=False,

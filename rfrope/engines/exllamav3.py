@@ -42,7 +42,10 @@ def _read_gemma3(config: ConfigRope) -> EngineRope:
 def _read_settings(config: ConfigRope, raw: Mapping[str, Any], usual: float) -> EngineRope:
     parameters = raw.get("rope_parameters") or {}
     scaling = parameters if raw.get("rope_scaling") is None else raw["rope_scaling"]
-    theta, part = (_first(raw, parameters, *pair) for pair in (("rope_theta", usual), ("partial_rotary_factor", 1.0)))
+    joined = {
+        name: value for held in (parameters, raw) for name, value in held.items() if isinstance(value, int | float)
+    }
+    theta, part = float(joined.get("rope_theta", usual)), float(joined.get("partial_rotary_factor", 1.0))
     if raw.get("rotary_dim") is not None:
         raise UnknownError("rotary_dim in a config of this model type was not read")
     base = config.ladder(part, theta)
@@ -63,11 +66,6 @@ def _read_settings(config: ConfigRope, raw: Mapping[str, Any], usual: float) -> 
             return EngineRope(formulas.proportional(config, part, theta) / float(scaling.get("factor", 1.0)))
         case other:
             raise RefusedError(f"stops with an error: {show(other)} is none of its schemes")
-
-
-def _first(raw: Mapping[str, Any], parameters: Mapping[str, Any], name: str, usual: float) -> float:
-    found = (held[name] for held in (raw, parameters) if isinstance(held.get(name), int | float))
-    return float(next(found, usual))
 
 
 def _read_yarn(config: ConfigRope, base: np.ndarray, scaling: Mapping[str, Any], theta: float) -> EngineRope:
@@ -96,11 +94,6 @@ def _make_phases(request: ExportRequest) -> dict[str, Any]:
     return {"inv_freq": phases, "attn_factor": request.rope.attention_factor, "rope_style": style}
 
 
-def _compute_phases(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
-    """Return the error of phases of at most half a turn, of their cos and sin, and of the product with the factor."""
-    return Arithmetic(None, 0.0, np.pi * formats.ULP + _FAST + formats.ULP)
-
-
 ENGINE = Engine(
     "exllamav3",
     Reading(
@@ -121,7 +114,8 @@ ENGINE = Engine(
         "phases of at most half a turn are rounded to float32; ``__sinf`` and ``__cosf``",
         f"exllamav3 1.4.1, exllamav3_ext/rope.cu of 4f8ad01; {formats.READ}",
         _make_phases,
-        _compute_phases,
+        # phases of at most half a turn, their cos and sin, and the product with the factor
+        lambda request, made: Arithmetic(None, 0.0, np.pi * formats.ULP + _FAST + formats.ULP),
         heads="view ``(B, S, H, d)`` as ``(B H, S, 1, d)``, heads before tokens: the tables are those of one text, "
         "to be repeated for each",
     ),

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rfrope.engines import formats
-from rfrope.engines.record import Engine, ExportRequest, Format
+from rfrope.engines.record import Engine, Format
 
 _FUNCTION = "flashinfer.apply_rope_with_cos_sin_cache"  # alone takes frequencies, and computes no phase itself
-
-
-def _make_cache(request: ExportRequest) -> dict[str, Any]:
-    return formats.make_cache(request) | {"function": _FUNCTION}
 
 
 ENGINE = Engine(
@@ -21,7 +15,7 @@ ENGINE = Engine(
         "512 features",
         formats.ONCE,
         f"FlashInfer, flashinfer/rope.py, csrc/rope.cu and include/flashinfer/pos_enc.cuh of fb28d72; {formats.READ}",
-        _make_cache,
+        lambda request: formats.make_cache(request) | {"function": _FUNCTION},
         formats.round_once,
         heads=formats.ROW_OF_HEAD,
         cannot="``apply_rope``, ``apply_rope_pos_ids`` and ``apply_llama31_rope``, which take no frequencies: they "

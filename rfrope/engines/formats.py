@@ -41,7 +41,9 @@ def make_longrope(request: ExportRequest) -> dict[str, Any]:
     parameters |= {"short_factor": factors, "long_factor": factors, "factor": 1.0}
     parameters |= {"attention_factor": request.rope.attention_factor}
     parameters |= {"original_max_position_embeddings": request.context}
-    parameters["partial_rotary_factor"] = _part_that_turns(request)  # 1.0, too: classes have defaults of their own
+    width, head = request.rope.rotary_dim, request.rope.head_dim or request.rope.rotary_dim
+    part = width / head  # such that ``int(head * part)`` is the width; 1.0, too: classes have defaults of their own
+    parameters["partial_rotary_factor"] = part if int(head * part) == width else float(np.nextafter(part, 2.0))
     return {"rope_parameters": parameters, "max_position_embeddings": request.context}
 
 
@@ -122,10 +124,3 @@ def _powers(request: ExportRequest) -> np.ndarray:
     exponents = np.arange(0, width, 2, dtype=np.float32) / np.float32(width)
     powers: np.ndarray = np.float32(request.base) ** exponents
     return powers
-
-
-def _part_that_turns(request: ExportRequest) -> float:
-    """Return the part of a head that turns, such that ``int(head_dim * part)`` is its width."""
-    width, head = request.rope.rotary_dim, request.rope.head_dim or request.rope.rotary_dim
-    part = width / head
-    return part if int(head * part) == width else float(np.nextafter(part, 2.0))

@@ -85,11 +85,6 @@ def ntk(config: ConfigRope, factor: float, part: float = 1.0, theta: float | Non
     return registry.slow_ladder(2 * config.ladder(part).size, base, float(factor))
 
 
-def scale_longrope(config: ConfigRope, original: float) -> float:
-    """Return longrope's attention factor from the ratio of the contexts, ignoring ``factor``."""
-    return schemes.sharpen_longrope(config.context / original, original)
-
-
 def longrope(
     config: ConfigRope,
     base: np.ndarray,
@@ -104,7 +99,7 @@ def longrope(
     scale = config.values.get(f"{kind}_mscale") if mscales else None
     return EngineRope(
         divide_ladder(base, config.values[f"{kind}_factor"]),
-        scale_longrope(config, original) if scale is None else float(scale),
+        schemes.sharpen_longrope(config.context / original, original) if scale is None else float(scale),
         length,
         positions=positions,
         ignored_keys=find_ignored(config.values, {"factor": config.context / original, "attention_factor": None}),

@@ -14,11 +14,6 @@ def _make_cache(request: ExportRequest) -> dict[str, Any]:
     return formats.make_cache(replace(request, rope=replace(request.rope, attention_factor=1.0)))
 
 
-def _compose(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
-    """Return the error of an entry of the turn that two rows make: of both rows, two products and their sum."""
-    return Arithmetic(None, 0.0, 6.0 * formats.round_once(request, made).entry_error)
-
-
 ENGINE = Engine(
     "LMCache",
     format=Format(
@@ -29,7 +24,8 @@ ENGINE = Engine(
         "and parts of a head), lmcache/v1/multiprocess/modules/blend/registration.py of 0544eb1 (which takes any table "
         f"of vLLM and divides it by its size); {formats.READ}",
         _make_cache,
-        _compose,
+        # an entry of the turn that two rows make: the error of both rows, two products and their sum
+        lambda request, made: Arithmetic(None, 0.0, 6.0 * formats.round_once(request, made).entry_error),
         heads=f"{formats.ROW_OF_HEAD}; both for old and for new positions",
         options=("context", "dtype"),
     ),

@@ -196,7 +196,8 @@ def _read_phi3(config: ConfigRope, theta: float, scaling: Any) -> EngineRope:
 
 
 def _read_longrope(config: ConfigRope, base: np.ndarray, scaling: Mapping[str, Any], original: float) -> EngineRope:
-    frequencies, scale = formulas.divide_ladder(base, scaling["long_factor"]), formulas.scale_longrope(config, original)
+    frequencies = formulas.divide_ladder(base, scaling["long_factor"])
+    scale = schemes.sharpen_longrope(config.context / original, original)  # whatever ``factor`` says
     ignored = formulas.find_ignored(scaling, {"attention_factor": None})
     return EngineRope(frequencies, scale, "long_factor for every text", ignored_keys=ignored)
 

@@ -17,11 +17,6 @@ def _describe(request: ExportRequest) -> dict[str, Any]:
     return about | {"sections": rope.sections and list(rope.sections), "interleaved_sections": rope.interleaved}
 
 
-def _make_numbers(request: ExportRequest) -> dict[str, Any]:
-    """Return numbers, strings and lists alone, each frequency with all digits of its float64."""
-    return _describe(request) | {"frequencies": request.rope.frequencies.tolist()}
-
-
 def _make_arrays(request: ExportRequest) -> dict[str, Any]:
     """Return frequencies in float64, and cos and sin where there is a context on one axis."""
     made = _describe(request) | {"frequencies": request.rope.frequencies, "vectors": request.rope.vectors}
@@ -30,18 +25,14 @@ def _make_arrays(request: ExportRequest) -> dict[str, Any]:
     return made
 
 
-def _keep_bits(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
-    return Arithmetic(request.rope.frequencies, 0.0, 0.0)
-
-
 JSON = Engine(
     "json",
     format=Format(
         "frequencies and all that belongs to them, as numbers and strings",
         "nothing",
         "this page",
-        _make_numbers,
-        _keep_bits,
+        lambda request: _describe(request) | {"frequencies": request.rope.frequencies.tolist()},  # all their digits
+        lambda request, _: Arithmetic(request.rope.frequencies, 0.0, 0.0),
         (".json",),
         any_rope=True,
         options=(),
@@ -54,7 +45,7 @@ NPZ = Engine(
         "nothing in the frequencies; tables are rounded once",
         "this page",
         _make_arrays,
-        _keep_bits,
+        lambda request, _: Arithmetic(request.rope.frequencies, 0.0, 0.0),
         any_rope=True,
         options=("dtype",),
     ),

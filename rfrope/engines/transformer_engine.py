@@ -18,11 +18,6 @@ def _make_phases(request: ExportRequest) -> dict[str, Any]:
     return made if request.heads is None else made | {"heads": request.heads, "start_positions": request.first_rows}
 
 
-def _compute_phases(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
-    """Return the error of phases of at most half a turn, rounded once, and of their cos and sin in float32."""
-    return Arithmetic(None, 0.0, (np.pi + 2.0) * formats.ULP)
-
-
 ENGINE = Engine(
     "TransformerEngine",
     format=Format(
@@ -31,7 +26,8 @@ ENGINE = Engine(
         "phases of at most half a turn are rounded to float32",
         f"TransformerEngine, pytorch/attention/rope.py and common/fused_rope/fused_rope.cu of d0067d0; {formats.READ}",
         _make_phases,
-        _compute_phases,
+        # phases of at most half a turn, rounded once, and their cos and sin in float32
+        lambda request, made: Arithmetic(None, 0.0, (np.pi + 2.0) * formats.ULP),
         factor=False,
         heads="fold heads into the batch: view ``(S, B, H, d)`` as ``(S, B H, 1, d)``, and repeat ``start_positions``, "
         "which is ``h S``, for each text of the batch; not in ``apply_fused_qkv_rotary_pos_emb``",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -392,11 +392,10 @@ class AtlasBuilder:
             raise ValueError(f"heads has {len(named)} entries; expected {number}")
         places = np.asarray(named, np.int64).reshape(number, 2)
         context = tokens if self.context is None else self.context
-        stacked = [np.stack(column) for column in zip(*self._documents, strict=True)]
-        reader = _Reader(self._setting, self._lags, Sums(*(np.mean(one, axis=0) for one in stacked)))
-        found, errors = _jackknife(reader, Sums(*stacked))
-        estimates = {name: HeadEstimate(value, errors[name]) for name, value in found.items()}
-        strength = found["strength"]
+        documents = Sums(*(np.stack(column) for column in zip(*self._documents, strict=True)))
+        reader = _Reader(self._setting, self._lags, documents)
+        estimates = reader.estimate()
+        strength = estimates["strength"].value
         return Atlas(
             layer=places[:, 0],
             head=places[:, 1],
@@ -408,7 +407,7 @@ class AtlasBuilder:
             context=context,
             outlier=strength > _OUTLIER * np.median(strength, axis=1, keepdims=True),
             partial=np.abs(self.omega) * context < 2.0 * math.pi,
-            one_sign=keeps_sign(found["angle"], self.omega * (context - 1)),
+            one_sign=keeps_sign(estimates["angle"].value, self.omega * (context - 1)),
             order=reader.order,
             norm_order=reader.norm_order,
             **estimates,
@@ -424,34 +423,35 @@ def keeps_sign(angle: np.ndarray, reach: np.ndarray) -> np.ndarray:
 # -- from sums over documents to statistics ----------------------------------------------------------------------------
 
 
-def _jackknife(reader: _Reader, documents: Sums) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return statistics of all documents, and their jackknife errors."""
-    count = len(documents.level)
-    means = [np.mean(one, axis=0) for one in documents]
-    square = np.mean(documents.by_lag**2, axis=0)
-    found = reader.read(Sums(*means), square, count)
-    left = []
-    for one in range(count):
-        others = (mean + (mean - each[one]) / (count - 1.0) for mean, each in zip(means, documents, strict=True))
-        rest = square + (square - documents.by_lag[one] ** 2) / (count - 1.0)
-        left.append(reader.read(Sums(*others), rest, count - 1))
-    errors = {}
-    for name, value in found.items():
-        apart = np.stack([one[name] for one in left]) - value
-        if name == "angle":
-            apart = np.angle(np.exp(1j * apart))
-        apart = apart - np.mean(apart, axis=0)
-        errors[name] = np.sqrt((count - 1.0) / count * np.sum(apart * apart, axis=0))
-    return found, errors
-
-
 class _Reader:
     """Statistics from sums over documents; blocks are stilled in the order found from all documents."""
 
-    def __init__(self, setting: Setting, lags: Lags, sums: Sums) -> None:
-        self.setting, self.lags = setting, lags
-        self.order = np.stack([greedy_order(one) for one in sums.predicted])
-        self.norm_order = np.argsort(sums.norm_q * sums.norm_k, axis=1, kind="stable")
+    def __init__(self, setting: Setting, lags: Lags, documents: Sums) -> None:
+        self.setting, self.lags, self.documents = setting, lags, documents
+        self.means = Sums(*(np.mean(one, axis=0) for one in documents))
+        self.order = np.stack([greedy_order(one) for one in self.means.predicted])
+        self.norm_order = np.argsort(self.means.norm_q * self.means.norm_k, axis=1, kind="stable")
+
+    def estimate(self) -> dict[str, HeadEstimate]:
+        """Return the statistics of all documents, with their jackknife errors."""
+        means, count = self.means, len(self.documents.level)
+        square = np.mean(self.documents.by_lag**2, axis=0)
+        left = []
+        for one in range(count):
+            others = (
+                mean + (mean - each[one]) / (count - 1.0) for mean, each in zip(means, self.documents, strict=True)
+            )
+            rest = square + (square - self.documents.by_lag[one] ** 2) / (count - 1.0)
+            left.append(self.read(Sums(*others), rest, count - 1))
+        estimates = {}
+        for name, value in self.read(means, square, count).items():
+            apart = np.stack([one[name] for one in left]) - value
+            if name == "angle":
+                apart = np.angle(np.exp(1j * apart))
+            apart = apart - np.mean(apart, axis=0)
+            stderr = np.sqrt((count - 1.0) / count * np.sum(apart * apart, axis=0))
+            estimates[name] = HeadEstimate(value, stderr)
+        return estimates
 
     def read(self, sums: Sums, square: np.ndarray, count: int) -> dict[str, np.ndarray]:
         """Return statistics of so many documents, named as in `Atlas`; `square` is the mean square of `by_lag`."""
@@ -464,6 +464,10 @@ class _Reader:
         apart = curve - np.sum(weights * curve, axis=1, keepdims=True)
         between = np.sum(weights * (count * sums.by_lag**2 - square) / (count - 1.0), axis=1)
         by_curve = np.sum(weights * apart * (2.0 * sums.by_lag - apart), axis=1)
+        omega, offsets = self.setting.omega, []
+        for head in z:  # the peak of each head's curve, ``Re z exp(i lag omega)``
+            turns = bool(np.any((np.abs(head) > 0.0) & (omega != 0.0)))
+            offsets.append(peak_of_waves(omega, head.real, -head.imag, 1.0 - n, 0.0).offset if turns else math.nan)
         sink = dict(zip(_SINK, sums.sink.T, strict=True))
         return sink | {
             "variance": variance,
@@ -471,7 +475,7 @@ class _Reader:
             "unturned": _ratio(np.sum(sums.covariance[:, turned:], axis=1), variance),
             "curve": curve,
             "by_lag": sums.by_lag + sums.level[:, None],
-            "offset": np.asarray([*self._offsets(z)]),
+            "offset": np.asarray(offsets),
             "lag_explained": _ratio(between, variance),
             "curve_explained": _ratio(by_curve, variance),
             "concentration_q": _ratio(np.abs(sums.centre_q[:, :turned]) ** 2, sums.power_q),
@@ -482,13 +486,6 @@ class _Reader:
             "change": _changes(sums.measured, self.order),
             "norm_change": _changes(sums.measured, self.norm_order),
         }
-
-    def _offsets(self, z: np.ndarray) -> Iterator[float]:
-        """Yield the peak of each head's curve, ``Re z exp(i lag omega)``."""
-        omega, n = self.setting.omega, len(self.lags.counts)
-        for head in z:
-            turns = bool(np.any((np.abs(head) > 0.0) & (omega != 0.0)))
-            yield peak_of_waves(omega, head.real, -head.imag, 1.0 - n, 0.0).offset if turns else math.nan
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

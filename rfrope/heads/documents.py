@@ -96,17 +96,26 @@ def _sum_head(q: np.ndarray, k: np.ndarray, setting: Setting, lags: Lags) -> Sum
     turned, skip = len(setting.omega), setting.skip
     parts = [blocks.halves(x, turned, setting.pairing, np) for x in (q, k)]
     (q_1, q_2), (k_1, k_2) = parts
-    x, y = (_features(*part, lags) for part in parts)  # (tokens, 2, blocks), rotated
-    x = setting.scale * x
+    rotated = []  # (tokens, 2, blocks)
+    for part in parts:
+        features = np.stack(part, axis=1)
+        one, two = (each[:, :turned] for each in part)
+        features[:, 0, :turned] = one * lags.cos - two * lags.sin
+        features[:, 1, :turned] = one * lags.sin + two * lags.cos
+        rotated.append(features)
+    x, y = setting.scale * rotated[0], rotated[1]
     flat = [one.reshape(len(one), -1) for one in (x, y)]
     scores = _multiply(flat[0], flat[1].T)
     seen_q, seen_k = (one[skip:] for one in flat)
-    covariance, by_lag, level = _score_moments(seen_q, seen_k, scores[skip:, skip:], lags)
+    pairs, masked = float(np.sum(lags.counts)), np.tril(scores[skip:, skip:])
+    by_lag = np.bincount(lags.distance.reshape(-1), masked.reshape(-1), len(lags.counts) + 1)[:-1]
+    level = np.asarray(np.sum(by_lag) / pairs)
+    means = np.sum(seen_q * np.cumsum(seen_k, axis=0), axis=0) / pairs
+    covariance = np.sum(seen_q * _multiply(masked, seen_k), axis=0) / pairs - means * level
     plain_q, plain_k = (np.stack(part, axis=1)[skip:, :, :turned] for part in parts)
     still_q = np.concatenate([setting.scale * plain_q, -x[skip:, :, :turned]], axis=1)
     still_k = np.concatenate([plain_k, y[skip:, :, :turned]], axis=1)
     lengths = [np.hypot(*np.moveaxis(one, 1, 0)) for one in (plain_q, plain_k)]
-    pairs = float(np.sum(lags.counts))
     return Sums(
         np.mean(q_1[skip:] + 1j * q_2[skip:], axis=0),
         np.mean(k_1[skip:] + 1j * k_2[skip:], axis=0),
@@ -115,34 +124,12 @@ def _sum_head(q: np.ndarray, k: np.ndarray, setting: Setting, lags: Lags) -> Sum
         np.mean(lengths[0], axis=0),
         np.mean(lengths[1], axis=0),
         covariance.reshape(2, -1).sum(axis=0),
-        by_lag,
+        by_lag / lags.counts - level,
         level,
         setting.scale**2 / pairs * _predict_changes(plain_q, plain_k, lags),
         _measure_changes(still_q, still_k) / pairs,
         _split_sink(flat[0], k_1 + 1j * k_2, scores, setting, lags),
     )
-
-
-def _features(first: np.ndarray, second: np.ndarray, lags: Lags) -> np.ndarray:
-    """Features of the blocks, ``(tokens, 2, blocks)``, turned by position."""
-    turned, found = lags.cos.shape[-1], np.stack([first, second], axis=1)
-    one, two = first[:, :turned], second[:, :turned]
-    found[:, 0, :turned] = one * lags.cos - two * lags.sin
-    found[:, 1, :turned] = one * lags.sin + two * lags.cos
-    return found
-
-
-def _score_moments(
-    q: np.ndarray, k: np.ndarray, scores: np.ndarray, lags: Lags
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Covariance of the part of each feature with the score, mean score by lag, and mean score."""
-    masked = np.tril(scores)
-    pairs = np.sum(lags.counts)
-    by_lag = np.bincount(lags.distance.reshape(-1), masked.reshape(-1), len(lags.counts) + 1)[:-1]
-    level = np.sum(by_lag) / pairs
-    means = np.sum(q * np.cumsum(k, axis=0), axis=0) / pairs
-    covariance = np.sum(q * _multiply(masked, k), axis=0) / pairs - means * level
-    return covariance, by_lag / lags.counts - level, level
 
 
 def _multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -158,12 +145,6 @@ def _gram(x: np.ndarray) -> np.ndarray:
     return np.asarray(found)
 
 
-def _second_moments(x: np.ndarray) -> np.ndarray:
-    """Return ``sum_n x_nai x_nbj`` as ``(a, b, i, j)``."""
-    n, terms, turned = x.shape
-    return _gram(x.reshape(n, -1)).reshape(terms, turned, terms, turned).transpose(0, 2, 1, 3)
-
-
 # -- stilled blocks ----------------------------------------------------------------------------------------------------
 
 
@@ -176,11 +157,8 @@ def _measure_changes(q: np.ndarray, k: np.ndarray) -> np.ndarray:
     n, terms, turned = q.shape
     means = np.sum(q * np.cumsum(k, axis=0), axis=1) / np.sqrt(np.arange(1.0, n + 1.0))[:, None]
     chunk = min(max(_PRODUCTS // (terms * turned**2), 4), _CHUNK)
-    before, far, near = (
-        np.zeros((terms, turned, terms * turned)),
-        np.zeros((turned, turned)),
-        np.zeros((turned, turned)),
-    )
+    before = np.zeros((terms, turned, terms * turned))
+    far, near = np.zeros((2, turned, turned))
     for first in range(0, n, chunk):
         one, other = q[first : first + chunk], k[first : first + chunk]
         of_q, of_k = (np.matmul(x.transpose(1, 2, 0), x.reshape(len(x), -1)) for x in (one, other))
@@ -196,9 +174,10 @@ def _measure_changes(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 def _predict_changes(q: np.ndarray, k: np.ndarray, lags: Lags) -> np.ndarray:
     """As `_measure_changes`, if queries and keys were drawn independently of one another and of their positions."""
-    n = len(q)
-    centre = np.mean(k, axis=0)
-    of_q, of_k = (_second_moments(x) / n for x in (q, k - centre))
+    (n, _, turned), centre = q.shape, np.mean(k, axis=0)
+    of_q, of_k = (  # second moments, ``sum_n x_nai x_nbj / n`` as ``(a, b, i, j)``
+        _gram(x.reshape(n, -1)).reshape(2, turned, 2, turned).transpose(0, 2, 1, 3) / n for x in (q, k - centre)
+    )
     of_centre = centre[:, None, :, None] * centre[None, :, None, :]
     found = np.zeros(of_q.shape[2:])
     for moments, (falls, mixed, sines) in ((of_k, lags.varied), (of_centre, lags.centred)):

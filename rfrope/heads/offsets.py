@@ -224,7 +224,12 @@ def effective_offset(
     low, high = _lag_range(max(n, m) - 1 if max_lag is None else max_lag, causal)
     scale = q.shape[-1] ** -0.5 if scale is None else positive("scale", scale)
     n_resamples = whole("n_resamples", n_resamples, 1)
-    draws = _resample((n,) if paired else (n, m), n_resamples, rng)
+    key, draws = random.key_from_rng(rng), []
+    for stream, count in enumerate((n,) if paired else (n, m)):  # weights of the tokens in each resample, with sum 1
+        drawn = np.floor(random.uniforms(key, 0, count, n_resamples, stream=stream)[0] * count).astype(np.int64)
+        cell = drawn + count * np.arange(n_resamples)
+        times = np.bincount(cell.reshape(-1), minlength=count * n_resamples)
+        draws.append(times.reshape(n_resamples, count) / count)
     shape = array.broadcast_shapes({"q": tokens.q_1.shape[:-2], "k": tokens.k_1.shape[:-2]})
     rows = [_read_head(head, omega, low, high, scale, draws) for head in _heads(tokens)]
     return EffectiveOffset(**_stack_fields(EffectiveOffset, rows, shape))
@@ -398,18 +403,6 @@ def _heads(tokens: Tokens) -> Iterator[Tokens]:
     return (Tokens(*heads) for heads in zip(*flat, strict=True))
 
 
-def _resample(sizes: tuple[int, ...], number: int, rng: Any) -> list[np.ndarray]:
-    """Return the weight of each token in each resample, ``(resamples, tokens)`` with row sums 1, for each size."""
-    key = random.key_from_rng(rng)
-    weights = []
-    for stream, tokens in enumerate(sizes):
-        drawn = np.floor(random.uniforms(key, 0, tokens, number, stream=stream)[0] * tokens).astype(np.int64)
-        cell = drawn + tokens * np.arange(number)
-        times = np.bincount(cell.reshape(-1), minlength=tokens * number)
-        weights.append(times.reshape(number, tokens) / tokens)
-    return weights
-
-
 def _read_head(
     tokens: Tokens, omega: np.ndarray, low: int, high: int, scale: float, draws: list[np.ndarray]
 ) -> dict[str, float]:
@@ -486,7 +479,13 @@ def _join(
     weighted_query, weighted_key = query, key
     if moment is not None:
         moment = _read_inputs("second_moment", moment, (width, width), query)
-        _check_moment(moment)
+        apart = np.max(np.abs(moment - np.swapaxes(moment, -1, -2)), axis=(-2, -1))
+        if np.any(apart > _ROUNDED * np.max(np.abs(moment), axis=(-2, -1))):
+            raise ValueError("second_moment is not symmetric; expected E x x^T, of inputs that are alike")
+        eigenvalues = np.linalg.eigvalsh(moment)
+        if np.any(eigenvalues[..., 0] < -_ROUNDED * eigenvalues[..., -1]):
+            least = np.min(eigenvalues)
+            raise ValueError(f"second_moment has the eigenvalue {least:.3g}; expected E x x^T, without such")
         weighted_query, weighted_key = query @ moment, key @ moment
     c = np.sum(np.conj(weighted_query) * key, axis=-1)
     energy = np.sum(np.conj(weighted_query) * query, axis=-1).real * np.sum(np.conj(weighted_key) * key, axis=-1).real
@@ -504,30 +503,17 @@ def _read_inputs(name: str, value: np.ndarray, shape: tuple[int, ...], query: np
     return value.astype(np.float64)
 
 
-def _check_moment(moment: np.ndarray) -> None:
-    apart = np.max(np.abs(moment - np.swapaxes(moment, -1, -2)), axis=(-2, -1))
-    if np.any(apart > _ROUNDED * np.max(np.abs(moment), axis=(-2, -1))):
-        raise ValueError("second_moment is not symmetric; expected E x x^T, of inputs that are alike")
-    eigenvalues = np.linalg.eigvalsh(moment)
-    if np.any(eigenvalues[..., 0] < -_ROUNDED * eigenvalues[..., -1]):
-        raise ValueError(f"second_moment has the eigenvalue {np.min(eigenvalues):.3g}; expected E x x^T, without such")
-
-
 def _read_weights(c: np.ndarray, omega: np.ndarray, low: int, high: int) -> dict[str, float]:
     """Return `WeightOffset` fields without blocks for a head; ``a cos + b sin`` is the real part of ``c exp(iu)``."""
     turned, rest = c[: len(omega)], float(np.sum(c[len(omega) :].real))
     found = _read_waves(omega, turned.real, -turned.imag, rest, low, high)
-    chance = (high - low + 1) * math.exp(-(_prominence(turned, omega, int(found["lag"]), low, high) ** 2))
-    return found | {"confidence": max(0.0, 1.0 - chance)}
-
-
-def _prominence(c: np.ndarray, omega: np.ndarray, lag: int, low: int, high: int) -> float:
-    """Return the score at a lag above its mean over all whole lags, in units of its spread under random angles."""
     lags, mean = np.arange(low, high + 1), np.zeros((2, len(omega)))
     for part in sums.parts(len(lags), len(omega)):
         mean += [np.sum(wave, axis=0) for wave in Waves.from_angles(angles_at(lags[part], omega))[:2]]
-    there = Waves.from_angles(angles_at(np.asarray(lag), omega))
+    there = Waves.from_angles(angles_at(np.asarray(found["lag"]), omega))
     apart = there._replace(cos=there.cos - mean[0] / len(lags), sin=there.sin - mean[1] / len(lags))
-    above = float(apart.total(c.real, -c.imag))
-    scale = float(np.linalg.norm(np.abs(c) * np.hypot(apart.cos, apart.sin)))
-    return max(above, 0.0) / scale if scale else 0.0
+    # the score at the lag above its mean over all whole lags, in units of its spread under random angles
+    above = max(float(apart.total(turned.real, -turned.imag)), 0.0)
+    scale = float(np.linalg.norm(np.abs(turned) * np.hypot(apart.cos, apart.sin)))
+    chance = len(lags) * math.exp(-((above / scale if scale else 0.0) ** 2))
+    return found | {"confidence": max(0.0, 1.0 - chance)}

@@ -250,7 +250,11 @@ def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: 
             f"expected at most {_POINTS // _GRID}: a shorter range (max_lag, or low and high)"
         )
     step = (high - low) / max(4, math.ceil(turns * _GRID))
-    values = _sum_on_grid(omega, cosine, sine, low, step, round((high - low) / step) + 1)
+    points = round((high - low) / step) + 1
+    columns = max(1, math.isqrt(points))  # waves at the sum of two numbers are products of their tables
+    far = Waves.from_angles(angles_at(low + step * columns * np.arange(-(-points // columns)), omega))
+    near = Waves.from_angles(angles_at(step * np.arange(columns), omega))
+    values = np.ravel(sums.sum_on_grid(far, near, cosine, sine))[:points]
     before, after = np.append(-np.inf, values[:-1]), np.append(values[1:], -np.inf)
     tops = np.flatnonzero((values > before) & (values >= after))
     # a maximum is above the point of the grid next to it by at most this
@@ -269,17 +273,6 @@ def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: 
         return Peak(float(x[best]), float(value[best]), math.nan, math.nan)
     other = int(others[np.argmax(value[others])])
     return Peak(float(x[best]), float(value[best]), float(x[other]), float(value[other]))
-
-
-def _sum_on_grid(
-    omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: float, step: float, points: int
-) -> np.ndarray:
-    """Values at ``low + step * i``: waves at the sum of two numbers are products of their tables."""
-    columns = max(1, math.isqrt(points))
-    rows = -(-points // columns)
-    far = Waves.from_angles(angles_at(low + step * columns * np.arange(rows), omega))
-    near = Waves.from_angles(angles_at(step * np.arange(columns), omega))
-    return np.ravel(sums.sum_on_grid(far, near, cosine, sine))[:points]
 
 
 def _climb(

@@ -216,10 +216,8 @@ def positional_scores(
     >>> positional_scores([-2, -1, 0], rfrope.geometric(64), scaled=False).round(3)
     array([62.094, 64.   , 62.094])
     """
-    temperature, held = (
-        positive("temperature", temperature, least=_LEAST_TEMPERATURE),
-        angles.frequencies_of(frequencies, scale=1.0),
-    )
+    temperature = positive("temperature", temperature, least=_LEAST_TEMPERATURE)
+    held = angles.frequencies_of(frequencies, scale=1.0)
     cos, sin, read = _turned_query(held, offset, offset_weights, lags=lags)
     at = angles.checked(lags, held, None, read.xp, read.device, "lags")
     factor = 1.0 / temperature * softmax_scale(scaled, head_dim, at.blocks, frequencies)
@@ -299,8 +297,17 @@ def positional_attention(
     scores = _scores(read._replace(positions=vectors), cos, sin, factor)
     at_offset = _scores(read, cos, sin, factor)
     each = partial(map_spans, count=vectors.shape[0], like=scores, xp=xp, each=math.prod(scores.shape[:-1]))
-    hit = _match(vectors, array.widen(read.to_rows().positions, xp), each, xp)
-    weights = _softmax(scores, each, xp)
+    offsets = array.widen(read.to_rows().positions, xp)[..., None, :, :]  # (..., 1, J, k)
+
+    def match(span: slice) -> Array:
+        lags = array.astype(vectors[span, :], offsets.dtype, xp)
+        return xp.any(xp.all(lags[:, None, :] == offsets, axis=-1), axis=-1)
+
+    hit = each(match)
+    largest = xp.max(scores, axis=-1, keepdims=True)
+    powers = each(lambda span: xp.exp(scores[..., span] - largest))
+    total = xp.sum(powers, axis=-1, keepdims=True)
+    weights = each(lambda span: powers[..., span] / total)
     mass = xp.sum(
         each(lambda span: xp.where(hit[..., span], weights[..., span], xp.zeros_like(weights[..., span]))), axis=-1
     )
@@ -321,7 +328,9 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
     frequencies = angles.frequencies_of(frequencies, scale=1.0)
     constants = {"frequencies": frequencies, "offset": offset, "offset_weights": offset_weights, **others}
     xp, device = array.shared(constants)
-    offset = array.numbers(_move_default(offset, xp, device), xp, name="offset", device=device)
+    if xp is not np and type(offset) is int and abs(offset) < 2**31:  # the default, without a copy from the host
+        offset = xp.full((), offset, dtype=xp.int32, device=device)
+    offset = array.numbers(offset, xp, name="offset", device=device)
     if heads := tuple(getattr(frequencies, "shape", ()))[:-2]:  # so that errors say "offset"
         array.broadcast_shapes({"offset": tuple(offset.shape[:-2]), "the heads of frequencies": heads})
     read = angles.checked(offset, frequencies, None, xp, device, "offset", least=1)
@@ -337,28 +346,14 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
         raise ValueError("offset_weights was given for a single offset; expected None (use temperature)")
     cos, sin = turns.cos_sin.generic(rows)  # a call too small for compiled loops
     if offset_weights is not None:
-        factor = _checked_factors(offset_weights, cos, xp)[..., None]
-        cos, sin = cos * factor, sin * factor
+        factor = angles.read_numbers("offset_weights", offset_weights, xp, array.device(cos))
+        shape = tuple(cos.shape[:-1])
+        if array.broadcast_shapes({"offset_weights": factor.shape, "offset": shape}) != shape:
+            raise ValueError(
+                f"offset_weights has shape {tuple(factor.shape)}; expected one number for each offset, {shape}"
+            )
+        cos, sin = cos * factor[..., None], sin * factor[..., None]
     return xp.sum(cos, axis=-2), xp.sum(sin, axis=-2), read
-
-
-def _checked_factors(offset_weights: Any, like: Array, xp: ModuleType) -> Array:
-    """Return one factor for each of several offsets, beside waves ``(..., J, D)``."""
-    factor = array.numbers(offset_weights, xp, name="offset_weights", device=array.device(like))
-    factor, shape = array.widen(factor, xp), tuple(like.shape[:-1])
-    if array.broadcast_shapes({"offset_weights": factor.shape, "offset": shape}) != shape:
-        raise ValueError(
-            f"offset_weights has shape {tuple(factor.shape)}; expected one number for each offset, {shape}"
-        )
-    angles.check_values("offset_weights", factor, xp)
-    return factor
-
-
-def _move_default(offset: Any, xp: ModuleType, device: Any) -> Any:
-    """Put a single whole number, such as the default, where the arrays are, without a copy from the host."""
-    if xp is np or type(offset) is not int or abs(offset) >= 2**31:
-        return offset
-    return xp.full((), offset, dtype=xp.int32, device=device)
 
 
 def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
@@ -370,13 +365,6 @@ def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
 
     lags = cosines.shape[-1]
     return map_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
-
-
-def _softmax(scores: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
-    largest = xp.max(scores, axis=-1, keepdims=True)
-    powers = each(lambda span: xp.exp(scores[..., span] - largest))
-    total = xp.sum(powers, axis=-1, keepdims=True)
-    return each(lambda span: powers[..., span] / total)
 
 
 def _place_column(values: Array, width: int, d_model: int, index: int, dtype: Any, xp: ModuleType) -> Array:
@@ -412,16 +400,6 @@ def map_spans(
 
 
 # -- the offset and its rival ------------------------------------------------------------------------------------------
-
-
-def _match(vectors: Array, offset: Array, each: Callable[..., Array], xp: ModuleType) -> Array:
-    """Return True for the lags ``(n, k)`` that are among the offsets ``(..., J, k)``: ``(..., n)``."""
-
-    def match(span: slice) -> Array:
-        lags = array.astype(vectors[span, :], offset.dtype, xp)
-        return xp.any(xp.all(lags[:, None, :] == offset[..., None, :, :], axis=-1), axis=-1)
-
-    return each(match)
 
 
 def _nearest(hits: Array, vectors: Array, each: Callable[..., Array], xp: ModuleType) -> Array:

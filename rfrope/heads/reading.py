@@ -258,24 +258,18 @@ def _collect_by_lags(sides: Sides, read: Angles, rows: Callable[[slice], Pairs] 
     """Count, spread, standard error, means of cosines and of sines, and of each block, some lags at a time."""
     xp, lags, parts = read.xp, read.positions.shape[0], (sides.tokens.q_1, sides.tokens.k_1)
     lead = math.prod(array.broadcast_shapes({"q": parts[0].shape[:-2], "k": parts[1].shape[:-2]}))
-    still, found = _add_still_blocks(read, parts[0].shape[-1]), []
+    still, omega, found = read, read.frequencies, []
+    if n_still := parts[0].shape[-1] - read.blocks:  # features that are not turned are blocks whose frequency is 0
+        space = array.namespace(frequencies=omega)
+        with array.compute_eagerly(omega):
+            none = space.broadcast_to(space.zeros_like(omega[:1, :]), (n_still, omega.shape[-1]))
+            still = read._replace(frequencies=space.concat([omega, none], axis=0))
     rows = rows if lags else None  # no lags: arrays without elements, of the same shapes
     for span in sums.parts(max(1, lags), lead * max(*sides.sizes, still.blocks)):
         waves = Waves.from_angles(still.take(span))
         means = _average_all_pairs(sides, waves) if rows is None else _sum_occurring_pairs(sides, waves, rows(span))
         found.append(means)
     return tuple(xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
-
-
-def _add_still_blocks(read: Angles, blocks: int) -> Angles:
-    """Angles with those of the features that are not turned, up to so many blocks: their frequency is 0."""
-    omega = read.frequencies
-    if blocks == read.blocks:
-        return read
-    xp = array.namespace(frequencies=omega)
-    with array.compute_eagerly(omega):
-        none = xp.broadcast_to(xp.zeros_like(omega[:1, :]), (blocks - read.blocks, omega.shape[-1]))
-        return read._replace(frequencies=xp.concat([omega, none], axis=0))
 
 
 def _average_all_pairs(sides: Sides, waves: Waves) -> tuple[Array, ...]:
@@ -325,8 +319,12 @@ def _joint_variance(apart: Tokens, waves: Waves) -> Array:
 
 @dispatched(CPU.sums)
 def _sum_occurring_pairs(sides: Sides, waves: Waves, rows: Pairs) -> tuple[Array, ...]:
-    """As `_average_all_pairs`, for the rows of q and k that are at each lag."""
-    xp, tokens, found = waves.xp, sides.tokens, []
+    """As `_average_all_pairs`, for the rows of q and k that are at each lag, of which several may share a token.
+
+    A score is what its query adds, what its key adds, and a rest. The rests are uncorrelated; a token adds its part as
+    often as it is in a pair.
+    """
+    xp, tokens, found, (n, m) = waves.xp, sides.tokens, [], sides.sizes
     device = array.device(tokens.q_1)
     for lag in range(waves.cos.shape[0]):
         i, j = (index[rows.first[lag] : rows.first[lag + 1]] for index in (rows.i, rows.j))
@@ -340,44 +338,26 @@ def _sum_occurring_pairs(sides: Sides, waves: Waves, rows: Pairs) -> tuple[Array
         divisor = float(len(i)) or math.nan
         apart_score = score - xp.sum(score, axis=-1, keepdims=True) / divisor
         spread = root(xp.sum(apart_score * apart_score, axis=-1) / divisor, xp)
-        error = root(_error_of_pairs(score, from_q, from_k, (i, j), at, sides.paired, xp), xp)
-        number = xp.full((), float(len(i)), dtype=score.dtype, device=device)
+        pairs = len(i)
+        if min(n, m, pairs) < 2:
+            error = xp.full_like(spread, math.nan)
+        else:
+            parts = []
+            for part, index in ((from_q, i), (from_k, j)):
+                times = np.bincount(index, minlength=part.shape[-1]).astype(np.float64)
+                parts.append(part * array.astype(array.from_host(times, xp, device=device), part.dtype, xp))
+            rest = score - xp.take(from_q, at[0], axis=-1) - xp.take(from_k, at[1], axis=-1)
+            rest = rest - xp.mean(rest, axis=-1, keepdims=True)
+            squares = xp.sum(rest * rest, axis=-1) * (pairs / (pairs - 1.0))
+            for side in [parts[0] + parts[1]] if sides.paired else parts:
+                squares = squares + xp.sum(side * side, axis=-1) * (side.shape[-1] / (side.shape[-1] - 1.0))
+            error = root(squares / float(pairs) ** 2, xp)
+        number = xp.full((), float(pairs), dtype=score.dtype, device=device)
         mean = [xp.sum(part, axis=-2) / divisor for part in coefficients]
         cosines, sines = wave.block_terms(*mean)
         by_block = cosines[..., : sides.turned] + sines[..., : sides.turned]
         found.append((number, spread, error, *wave.summed(*mean), by_block))
     return tuple(xp.stack(list(column), axis=-1) for column in zip(*found, strict=True))
-
-
-def _error_of_pairs(
-    score: Array,
-    from_q: Array,
-    from_k: Array,
-    rows: tuple[np.ndarray, np.ndarray],
-    at: list[Array],
-    paired: bool,
-    xp: ModuleType,
-) -> Array:
-    """Squared standard error of the mean score of some pairs, of which several may have a token in common.
-
-    A score is what its query adds, what its key adds, and a rest. The rests are uncorrelated; a token adds its part as
-    often as it is in a pair.
-    """
-    n, m, pairs = from_q.shape[-1], from_k.shape[-1], score.shape[-1]
-    if min(n, m, pairs) < 2:
-        return xp.full_like(xp.sum(score, axis=-1), math.nan)
-    times = [np.bincount(index, minlength=count).astype(np.float64) for index, count in zip(rows, (n, m), strict=True)]
-    of_q, of_k = (
-        part * array.astype(array.from_host(often, xp, device=array.device(part)), part.dtype, xp)
-        for part, often in zip((from_q, from_k), times, strict=True)
-    )
-    sides = (of_q + of_k,) if paired else (of_q, of_k)
-    rest = score - xp.take(from_q, at[0], axis=-1) - xp.take(from_k, at[1], axis=-1)
-    rest = rest - xp.mean(rest, axis=-1, keepdims=True)
-    squares = xp.sum(rest * rest, axis=-1) * (pairs / (pairs - 1.0))
-    for side in sides:
-        squares = squares + xp.sum(side * side, axis=-1) * (side.shape[-1] / (side.shape[-1] - 1.0))
-    return squares / float(pairs) ** 2
 
 
 def _row_pairs(q_positions: Any, k_positions: Any, lags: Array, tokens: Tokens) -> Callable[[slice], Pairs]:

@@ -354,7 +354,11 @@ def _check_switches(what: Any, config: Any) -> tuple[list[str], list[str], str]:
     meant = layers.ropes_by_layer
     if meant is None:
         return [], [], _UNSEEN.format(" by which RoPE") if len(layers.ropes) > 1 else ""
-    found = _find_switches(what)
+    found: dict[int, bool] = {}
+    for path, part in what.named_modules():  # the switch of each attention layer, but for vision and audio parts
+        value, number = vars(part).get(_SWITCH), _NUMBER.search(f".{path}.")
+        if number and isinstance(value, bool | int | np.integer) and not perceives(path):
+            found[int(number[1])] = bool(value)
     wrong = {
         turns: tuple(i for i in sorted(found) if i < len(meant) and found[i] == turns != (meant[i] is not None))
         for turns in (True, False)
@@ -367,13 +371,3 @@ def _check_switches(what: Any, config: Any) -> tuple[list[str], list[str], str]:
     elif None in meant and {*range(len(meant))} - found.keys():
         unseen = _UNSEEN.format("")
     return faults, [_SWITCH] if found else [], unseen
-
-
-def _find_switches(model: Any) -> dict[int, bool]:
-    """Return the switch of each attention layer, by layer number; vision and audio parts are skipped."""
-    found: dict[int, bool] = {}
-    for path, part in model.named_modules():
-        value, number = vars(part).get(_SWITCH), _NUMBER.search(f".{path}.")
-        if number and isinstance(value, bool | int | np.integer) and not perceives(path):
-            found[int(number[1])] = bool(value)
-    return found

@@ -63,7 +63,7 @@ def find_buffers(what: Any) -> tuple[Buffer, ...]:
         If there are none, or an array has no shape of frequencies or tables.
     """
     if hasattr(what, "named_modules"):
-        found = tuple(_search_module(what))
+        found = tuple(one for prefix, part in what.named_modules() for one in _search_module(prefix, part))
         looked = "buffers, parameters and attributes"
     elif isinstance(what, Mapping):
         found = tuple(_search_names("", dict(what)))
@@ -81,15 +81,14 @@ def find_buffers(what: Any) -> tuple[Buffer, ...]:
 # -- modules and dicts -------------------------------------------------------------------------------------------------
 
 
-def _search_module(module: Any) -> Iterator[Buffer]:
-    for prefix, part in module.named_modules():
-        tensors = {**part._buffers, **part._parameters, **{k: v for k, v in vars(part).items() if hasattr(v, "dtype")}}
-        found = list(_search_names(prefix, {name: v for name, v in tensors.items() if v is not None}, part))
-        if found and all(np.any(one.values) and np.all(np.isfinite(one.values)) for one in found):
-            probed = list(_probe(prefix, part, found, tensors))
-            # cos and sin show the factor really used, whatever the attribute says
-            found = [replace(one, attention_factor=None) for one in found] + probed if probed else found
-        yield from found
+def _search_module(prefix: str, part: Any) -> list[Buffer]:
+    tensors = {**part._buffers, **part._parameters, **{k: v for k, v in vars(part).items() if hasattr(v, "dtype")}}
+    found = list(_search_names(prefix, {name: v for name, v in tensors.items() if v is not None}, part))
+    if found and all(np.any(one.values) and np.all(np.isfinite(one.values)) for one in found):
+        probed = list(_probe(prefix, part, found, tensors))
+        # cos and sin show the factor really used, whatever the attribute says
+        return [replace(one, attention_factor=None) for one in found] + probed if probed else found
+    return found
 
 
 def _search_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterator[Buffer]:
@@ -190,12 +189,9 @@ def _count_axes(value: Any) -> int:
 def _split(table: np.ndarray) -> np.ndarray:
     """Split a table into cos and sin by its first row, in which sin is 0 and cos is not."""
     blocks = table.shape[1] // 2
-    orders = {
-        "cos, sin": (table[:, :blocks], table[:, blocks:]),
-        "sin, cos": (table[:, blocks:], table[:, :blocks]),
-        "in turn": (table[:, 0::2], table[:, 1::2]),
-    }
-    nearest = min(orders.values(), key=lambda parts: float(np.sum(np.abs(parts[1][0]) - np.abs(parts[0][0]))))
+    first, second = table[:, :blocks], table[:, blocks:]
+    orders = ((first, second), (second, first), (table[:, 0::2], table[:, 1::2]))
+    nearest = min(orders, key=lambda parts: float(np.sum(np.abs(parts[1][0]) - np.abs(parts[0][0]))))
     return np.stack(nearest, axis=1)
 
 

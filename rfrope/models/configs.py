@@ -284,9 +284,8 @@ def _find_table(name: str, held: Mapping[str, Any], parent: str) -> tuple[str, M
 
 def _has_rope(part: Part, composite: bool) -> bool:
     held, entry = part.held, part.entry
-    for key, value in part.table.get("needs", {}).items():
-        if held.get(key) != value:
-            return False
+    if any(held.get(key) != value for key, value in part.table.get("needs", {}).items()):
+        return False
     if held.get("alibi") is True or held.get("mla_use_nope") is True or entry.get("rope") is False:
         return False
     if held.get("position_embeddings_type", "rotary") != "rotary":
@@ -294,9 +293,8 @@ def _has_rope(part: Part, composite: bool) -> bool:
     # some types set the base to null if they have no RoPE
     if entry.get("null_base") is True and any(one.get("rope_theta", 0) is None for one in _find_dicts(part)):
         return False
-    for key in _SIGNS:
-        if held.get(key) is not None:
-            return True
+    if any(held.get(key) is not None for key in _SIGNS):
+        return True
     return part.is_known and (not composite or has_defaults(entry))
 
 

@@ -38,10 +38,6 @@ def _frequencies(name: str, value: Any) -> list[Any]:
     return list(found.tolist())
 
 
-def _learnable(name: str, value: Any) -> list[str]:
-    return [_text(f"{name}[{i}]", one) for i, one in enumerate(listed(name, value, "names of what is learned"))]
-
-
 KEYS: dict[str, Callable[[str, Any], Any]] = {
     "kernel": _kernel,
     "design": _text,
@@ -49,7 +45,9 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
     "context": lambda name, value: whole(name, value, 2),
     "frequencies": _frequencies,
     "polar": flag,
-    "learnable": _learnable,
+    "learnable": lambda name, value: [
+        _text(f"{name}[{i}]", one) for i, one in enumerate(listed(name, value, "names of what is learned"))
+    ],
     "score_scale": positive,
 }
 
@@ -75,11 +73,8 @@ def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len:
     """Return the Rope of checked values; cached, as models ask several times and a design may take seconds."""
     check(values)
     width = rotated_width(head_dim, values.get("partial_rotary_factor") or 1.0)
-    parameters = {
-        key: value
-        for key, value in values.items()
-        if key in {*KEYS, "attention_factor"} - {*_POLAR} and value is not None
-    }
+    kept = {*KEYS, "attention_factor"} - {*_POLAR}
+    parameters = {key: value for key, value in values.items() if key in kept and value is not None}
     return _made(json.dumps(parameters, sort_keys=True), head_dim, width, context)
 
 

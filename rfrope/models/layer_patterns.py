@@ -44,8 +44,11 @@ def list_kinds(
     if names and "cycle" in about:  # names that the layers repeat in turn
         names = None if count is None else tuple(names[i % len(names)] for i in range(count))
     if names is None and "codes" in about and isinstance(held.get(about["codes"]["key"]), list | tuple):
-        key = about["codes"]["key"]
-        names = tuple(_decode(code, about["codes"]) for code in held[key])
+        key, known = about["codes"]["key"], about["codes"]["kinds"]
+        for code in held[key]:
+            if str(code) not in known:
+                raise ValueError(f"{key} holds {show(code)}; expected one of {', '.join(known)}")
+        names = tuple(str(known[str(code)]) for code in held[key])
     if names is None and count is not None and "explicit" not in about:
         return _follow_pattern(held, about, count, windowed_from)
     names = _check_count(names, count, key, padded="padded" in about)
@@ -62,20 +65,15 @@ def _check_count(names: tuple[str, ...] | None, count: int | None, key: str, *, 
     raise ValueError(f"{key} has {len(names)} entries, and the config {count} layers; expected as many")
 
 
-def _decode(code: Any, about: Mapping[str, Any]) -> str:
-    if str(code) not in about["kinds"]:
-        raise ValueError(f"{about['key']} holds {show(code)}; expected one of {', '.join(about['kinds'])}")
-    return str(about["kinds"][str(code)])
-
-
 def _follow_pattern(
     held: Mapping[str, Any], about: Mapping[str, Any], count: int, windowed_from: int | None
 ) -> tuple[str, ...]:
     """Return the kinds that a class gives its layers if the config does not list them."""
     kind, other = about.get("kind", ""), about.get("other", "")
     if "listed" in about:
-        usual = range(count) if "listed_all" in about else about.get("usual", ())
-        chosen = _read_numbers(held, about["listed"], usual)
+        chosen, listed = range(count) if "listed_all" in about else about.get("usual", ()), held.get(about["listed"])
+        if isinstance(listed, list | tuple):
+            chosen = {whole(f"{about['listed']}[{i}]", one) for i, one in enumerate(listed)}
         return tuple(kind if i in chosen else other for i in range(count))
     if windowed_from is not None:
         return tuple("sliding_attention" if i >= windowed_from else kind for i in range(count))
@@ -93,26 +91,16 @@ def _follow_pattern(
     return tuple(kind if step % every == at or i in also else other for i, step in enumerate(steps))
 
 
-def _read_numbers(held: Mapping[str, Any], key: str, usual: Iterable[int]) -> Iterable[int]:
-    """Return layer numbers from a list in a config, or the usual ones if there is no list."""
-    found = held.get(key)
-    if not isinstance(found, list | tuple):
-        return usual
-    return {whole(f"{key}[{i}]", one) for i, one in enumerate(found)}
-
-
 def _read_flags(held: Mapping[str, Any], key: str, count: int) -> tuple[bool, ...]:
+    """Return whether each layer rotates: from 1 or 0, or from a base, where 0 or None means it does not."""
     flags = held[key]
     if not isinstance(flags, list | tuple) or len(flags) != count:
         raise ValueError(f"{key} is {show(flags)}; expected a list with a number for each of {count} layers")
-    return tuple(_read_flag(f"{key}[{i}]", one) for i, one in enumerate(flags))
-
-
-def _read_flag(name: str, value: Any) -> bool:
-    """Return whether a layer rotates: from 1 or 0, or from a base, where 0 or None means it does not."""
-    if name.startswith("no_rope_layers"):
-        return value if isinstance(value, bool) else bool(whole(name, value, 0, 1))
-    return bool(value) and positive(name, value) > 0.0
+    if key.startswith("no_rope_layers"):
+        return tuple(
+            bool(one if isinstance(one, bool) else whole(f"{key}[{i}]", one, 0, 1)) for i, one in enumerate(flags)
+        )
+    return tuple(bool(one) and positive(f"{key}[{i}]", one) > 0.0 for i, one in enumerate(flags))
 
 
 # -- which layers rotate, and by which RoPE ----------------------------------------------------------------------------

@@ -244,11 +244,9 @@ class Part:
 
     def window_of(self, kind: str) -> int | None:
         """Return the first distance outside the window of a layer kind, or None."""
-        everywhere, ropes = (
-            self.table.get("window", {}).get("windowed") == ("",),
-            self.table.get("layers", {}).get("ropes", {}),
-        )
-        name = "" if everywhere else ropes.get(kind, ropes.get("", kind))
+        ropes = self.table.get("layers", {}).get("ropes", {})
+        is_everywhere = self.table.get("window", {}).get("windowed") == ("",)
+        name = "" if is_everywhere else ropes.get(kind, ropes.get("", kind))
         return next(iter(self.windows(name).values()))
 
     # -- rotary parameters ---------------------------------------------------------------------------------------------

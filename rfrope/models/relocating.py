@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +116,11 @@ class Relocation(Result):
         return self.possible
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.ropes), *map(_describe_still, self.still)])
+        lines = [*map(str, self.ropes)]
+        for kind in self.still:
+            without = "they have no keys, and no position enters their state"
+            lines.append(f"{kind}; {'their keys stay what they are' if kind.has_keys else without}")
+        return "\n".join(lines)
 
 
 def can_relocate(
@@ -187,7 +191,12 @@ def can_relocate(
     short, endless = ropes(1), ropes(MOST)
     found = []
     for i, rope in enumerate(short):
-        constant = None if _are_same(rope, endless[i]) else _find_last_same(ropes, i)
+        constant = None
+        if not _are_same(rope, endless[i]):  # the longest text with the RoPE of one position, by bisection
+            constant, high = 1, MOST
+            while high - constant > 1:
+                middle = (constant + high) // 2
+                constant, high = (middle, high) if _are_same(rope, ropes(middle)[i]) else (constant, middle)
         longest = rope.context if isinstance(rope.context, int) else 1
         before, after = (
             ropes(default if n is None else n)[i] for n, default in zip(lengths, (1, longest), strict=True)
@@ -197,22 +206,8 @@ def can_relocate(
     return Relocation(tuple(found), tuple(still))
 
 
-def _describe_still(kind: LayerKind) -> str:
-    kept = "their keys stay what they are" if kind.has_keys else "they have no keys, and no position enters their state"
-    return f"{kind}; {kept}"
-
-
 def _are_same(one: Rope, other: Rope) -> bool:
     return one.attention_factor == other.attention_factor and np.array_equal(one.frequencies, other.frequencies)
-
-
-def _find_last_same(ropes: Callable[[int], tuple[Rope, ...]], which: int) -> int:
-    """Return the longest text in which a RoPE of the config equals that of a text of one position, by bisection."""
-    first, low, high = ropes(1)[which], 1, MOST
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _are_same(first, ropes(middle)[which]) else (low, middle)
-    return low
 
 
 def _judge(before: Rope, after: Rope, constant: int | None, chunks: str) -> RopeRelocation:

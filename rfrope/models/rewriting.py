@@ -41,7 +41,12 @@ def rewrites(config: ConfigRope) -> Iterator[dict[str, Any]]:
     if scheme == "yarn":
         yield from _yarn(config, scaling)
     if scheme in ("linear", "yarn", "llama3", "dynamic"):
-        yield _write(config, _make_lists(config))
+        # longrope's lists that give these frequencies at every length
+        frequencies, attention = np.asarray(config.rope.frequencies), config.rope.attention_factor
+        factors = (config.ladder(2 * frequencies.size / (config.rope.head_dim or 1)) / frequencies).tolist()
+        made = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "factor": 1.0}
+        made |= {"original_max_position_embeddings": config.context}
+        yield _write(config, made if attention == 1.0 else made | {"attention_factor": attention})
 
 
 def keep_scheme(rope: Rope, context: int | None, engine: str) -> dict[str, Any] | None:
@@ -109,12 +114,3 @@ def _yarn(config: ConfigRope, scaling: dict[str, Any]) -> Iterator[dict[str, Any
         mscale = float(f"{(config.rope.attention_factor * (growth + 1.0) - 1.0) / growth:.14g}")
         if mscale > 0.0:
             yield _write(config, {**kept, "mscale": mscale, "mscale_all_dim": 1.0})
-
-
-def _make_lists(config: ConfigRope) -> dict[str, Any]:
-    """Return longrope's lists that give these frequencies at every length."""
-    frequencies, attention = np.asarray(config.rope.frequencies), config.rope.attention_factor
-    factors = (config.ladder(2 * frequencies.size / (config.rope.head_dim or 1)) / frequencies).tolist()
-    made = {"rope_type": "longrope", "short_factor": factors, "long_factor": factors, "factor": 1.0}
-    made |= {"original_max_position_embeddings": config.context}
-    return made if attention == 1.0 else made | {"attention_factor": attention}

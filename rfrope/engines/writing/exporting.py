@@ -347,8 +347,8 @@ def _read_request(
         (context,) = lengths
     if context is None and (needs_context or "context" in form.options):
         raise ValueError(f"context is None, and so is the Rope's; {name} needs it: expected context=")
-    if base is None:
-        base = theta if isinstance(theta, int | float) and not isinstance(theta, bool) else 1e4
+    usual = theta if isinstance(theta, int | float) and not isinstance(theta, bool) else 1e4
+    base = usual if base is None else base
     request = ExportRequest(
         replace(rope, frequencies=host),
         context,
@@ -357,17 +357,13 @@ def _read_request(
         options["architecture"] or "llama",
     )
     scheme = keep_scheme(request.rope, context, name) if _is_config(form) and request.base == theta else None
-    return _refuse(name, replace(request, scheme=scheme), form), form
-
-
-def _refuse(name: str, request: ExportRequest, form: Format) -> ExportRequest:
-    """Return a request, or say why an engine cannot have a Rope of a shape that it takes."""
+    request = replace(request, scheme=scheme)
     reason, factor = "" if form.refusal is None else form.refusal(request), request.rope.attention_factor
-    if not reason and factor != 1.0 and not form.factor and request.scheme is None:
+    if not reason and factor != 1.0 and not form.factor and scheme is None:
         reason = f"its attention factor {factor} would be dropped: multiply scores by its square"
     if reason:
         raise ValueError(f"rope cannot be exported to {name}: {reason}")
-    return request
+    return request, form
 
 
 def _is_config(form: Format) -> bool:

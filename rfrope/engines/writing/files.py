@@ -26,7 +26,11 @@ _OTHERS = ("finetuned", "llama_4_scaling_beta")  # keys of a scheme's dict that 
 def make_content(path: str, made: Mapping[str, Any], model: Any, rope: Rope, part: str) -> Content:
     """Return the content of a file, by its suffix: the export itself, or a copy of a model with it."""
     if path.endswith(".npz"):
-        return _pack_arrays(made)
+        arrays: dict[str, Any] = {name: value for name, value in made.items() if isinstance(value, np.ndarray)}
+        about = {name: value for name, value in made.items() if name not in arrays}
+        file = io.BytesIO()
+        np.savez(file, about=np.asarray(json.dumps(about, allow_nan=False)), **arrays)
+        return file.getvalue()
     if path.endswith(".onnx"):
         return _build_graph(path, made)
     if path.endswith(".json"):
@@ -35,15 +39,6 @@ def make_content(path: str, made: Mapping[str, Any], model: Any, rope: Rope, par
     if model is None:
         raise ValueError("model is None; expected for llama.cpp the GGUF to copy, in which the tensors are replaced")
     return lambda file: gguf.copy(file, model, made)
-
-
-def _pack_arrays(made: Mapping[str, Any]) -> bytes:
-    """Return NumPy's archive: arrays under their names, the rest as JSON under ``about``."""
-    arrays: dict[str, Any] = {name: value for name, value in made.items() if isinstance(value, np.ndarray)}
-    about = {name: value for name, value in made.items() if name not in arrays}
-    file = io.BytesIO()
-    np.savez(file, about=np.asarray(json.dumps(about, allow_nan=False)), **arrays)
-    return file.getvalue()
 
 
 def _build_graph(path: str, made: Mapping[str, Any]) -> bytes:
