@@ -10,9 +10,9 @@ import numpy as np
 
 from rfrope import engines, models
 from rfrope._core.arguments import printable
+from rfrope._core.results import Table
 from rfrope.cli.shared import (
     add_command,
-    format_table,
     is_saved,
     list_names,
     naming,
@@ -110,4 +110,4 @@ def _list_engines() -> tuple[str, Any]:
     data = [{"name": name} | {field: getattr(one, field) for field in fields} for name, one in formats.items()]
     rows = [("engine", "takes", "cannot carry")]
     rows += [(name, one.carries.replace("``", ""), one.lacks.replace("``", "")) for name, one in formats.items()]
-    return format_table(rows, left=(0, 1, 2)), data
+    return str(Table(rows, left=None)), data

@@ -194,8 +194,3 @@ def print_text(text: Any, file: TextIO | None = None) -> None:
 def is_terminal() -> bool:
     """Return whether stdout is a terminal, not a file or another program."""
     return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
-
-
-def format_table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = (0, 2)) -> str:
-    """Return a table with a header row; columns are right-aligned except `left`."""
-    return "\n".join(results.align([tuple(map(printable, row)) for row in rows], left, rule=True))

@@ -39,9 +39,3 @@ def test_verdicts_have_colours_on_a_terminal_alone(monkeypatch, capsys):
     monkeypatch.undo()
     monkeypatch.setattr(sys, "stdout", None)
     assert not shared.is_terminal()
-
-
-def test_a_table_has_a_rule_and_escapes():
-    rows = [("name", "number"), ("one\x1b", "12"), ("two", "1")]
-    lines = ["name     number", "-------  ------", "one\\x1b      12", "two           1"]
-    assert shared.format_table(rows).splitlines() == lines

@@ -140,6 +140,19 @@ def test_rows_are_aligned_in_columns(left, second):
     assert results.align([("a", "200", ""), ("bb", "1", "x")], left) == ["a   200", second]
 
 
+def test_a_report_is_sentences_and_tables():
+    """Tables have a rule and escapes, names without a head their width; what a page alone shows is not in the text."""
+    table = results.Table([("name", "number"), ("one\x1b", "12"), ("two", "1")], "Title", note="A\nnote")
+    pairs = results.Table([("turn", "3 blocks")], "Blocks", head=False)
+    config = [results.Copyable("config", {"a": 1}), results.Copyable("config", {"a": 1}, text="{...}")]
+    report = results.Report(
+        [results.Words(["One.", "Two."]), table, lambda: [1 / 0], pairs, *config, results.Words([])]
+    )
+    lines = ["Title:", "name     number", "-------  ------", "one\\x1b      12", "two           1", "", "A\nnote"]
+    pair = f"Blocks\n  {'turn':20}3 blocks"
+    assert str(report) == "\n\n".join(["One.\nTwo.", "\n".join(lines), pair, "{...}"])
+
+
 def test_lines_fit_a_width():
     def at(width, function, *arguments):
         return Context().run(lambda: (results.WIDTH.set(width), function(*arguments))[1])
