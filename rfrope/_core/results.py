@@ -115,8 +115,8 @@ class Report:
 class Result:
     """Base of results, which are dataclasses: ``print`` gives a short text, a notebook shows a table.
 
-    A result that has better words than its fields has a `report` of its own; its first line then heads the table, and
-    the whole text stands below it.
+    A result that has better words than its fields has a `report` or a text of its own; its first line then
+    heads the table, and the whole text stands below it.
     """
 
     __slots__ = ()
@@ -127,7 +127,9 @@ class Result:
 
     def report(self) -> Report:
         """Return the sentences and tables that say what was found."""
-        return Report([Words([short(self)])])
+        text = short(self) if type(self).__str__ is Result.__str__ else str(self)
+        lines = text.split("\n")
+        return Report([Words(lines)], lines[0])
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings and lists for JSON, with None for what is not finite."""

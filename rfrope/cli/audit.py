@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from rfrope import models, storage
 from rfrope._core import files
-from rfrope.cli.shared import add_command, is_saved, naming, print_text, whole
+from rfrope.cli import page
+from rfrope.cli.shared import add_command, is_saved, naming, whole
 
 
 def add(commands: Any) -> None:
@@ -39,5 +39,5 @@ def _run(options: argparse.Namespace) -> int:
         what = files.read_array(options.file) if is_single else files.read_arrays(options.file, compressed=True)
     meant = storage.load(options.meant) if is_saved(options.meant) else options.meant
     found = models.audit(what, meant, context=options.context)
-    print_text(json.dumps(found.to_dict(), indent=1) if options.json else found)
+    page.emit(options, "", found.report(), found.to_dict())
     return 0 if found.passed else 1

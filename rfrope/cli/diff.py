@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from typing import Any
 
 from rfrope import models
-from rfrope.cli.shared import add_command, print_text, whole
+from rfrope.cli import page
+from rfrope.cli.shared import add_command, whole
 
 
 def add(commands: Any) -> None:
@@ -38,5 +38,5 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     found = models.diff(options.old, options.new, seq_len=options.seq_len, tolerance=options.tolerance)
-    print_text(json.dumps(found.to_dict(), indent=1) if options.json else found)
+    page.emit(options, "", found.report(), found.to_dict())
     return 0 if found.same else 1

@@ -67,6 +67,7 @@ def made(name):
 def test_dicts_of_results_are_what_json_gives_back(name):
     """Plain numbers, texts, lists and dicts: whoever stores them reads the same again."""
     held = made(name).to_dict()
+    assert str(made(name).report()) == str(made(name))
     assert json.loads(json.dumps(held, allow_nan=False)) == held
 
 
