@@ -91,23 +91,16 @@ def _options(turn: TurnOptions) -> tuple[Tensor | None, float, str, str, bool, b
     return *scales, turn.pairing, turn.out_pairing, turn.inverse, turn.softplus
 
 
+def _parse(
+    positions: Tensor | None, frequencies: Tensor | None, shift: Tensor | None, scale: Tensor | None, *options: Any
+) -> tuple[Any, TurnOptions]:
+    """Angles, or the phases where there are no positions, and how to turn, of what an operator is given."""
+    factor, pairing, out_pairing, *others = options
+    angles = shift if positions is None else Angles(positions, frequencies, shift, _XP)
+    return angles, TurnOptions(pairing, out_pairing, factor if scale is None else scale, *others)
+
+
 # -- operators ---------------------------------------------------------------------------------------------------------
-
-
-def _operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Define an operator by a function that computes, and one that says what its results look like."""
-
-    def define(function: Callable[..., Any]) -> Any:
-        name = schema.partition("(")[0]
-        _LIBRARY.define(schema, tags=_TAGS)
-        for place in ("CPU", "CUDA", "XPU"):
-            _LIBRARY.impl(name, function, place)
-        torch.library.register_fake(f"rfrope::{name}", fake, lib=_LIBRARY)
-        operator = getattr(torch.ops.rfrope, name).default
-        FUNCTIONS[operator] = function
-        return operator
-
-    return define
 
 
 def _call(operator: Any, out: Tensor | None, *arguments: Any) -> Any:
@@ -166,25 +159,15 @@ def _fake_turn(x: Tensor, *given: Any) -> Tensor:
     return x.new_empty(TurnOptions(*pairings).shape(x.shape, _phases(*angles)))
 
 
-@_operator(
-    "turn(Tensor x, Tensor? positions, Tensor? frequencies, Tensor? shift, Tensor? scale, float factor, str pairing, "
-    "str out_pairing, bool inverse, bool softplus) -> Tensor",
-    _fake_turn,
-)
-def _turn(x: Tensor, *given: Any) -> Tensor:
+def _run_turn(x: Tensor, *given: Any) -> Tensor:
     """Features turned by positions and frequencies; without them, the shifts are the phases."""
-    positions, frequencies, shift, scale, factor, pairing, out_pairing, *options = given
-    turn = TurnOptions(pairing, out_pairing, factor if scale is None else scale, *options)
-    if positions is None:
-        return _run("rotated_by_phases", x, x, shift, turn, None, _XP)
-    return _run("rotated", x, x, Angles(positions, frequencies, shift, _XP), turn, None)
+    angles, turn = _parse(*given)
+    if isinstance(angles, Angles):
+        return _run("rotated", x, x, angles, turn, None)
+    return _run("rotated_by_phases", x, x, angles, turn, None, _XP)
 
 
-@_operator(
-    "turn_by_table(Tensor x, Tensor cos, Tensor sin, str pairing, str out_pairing) -> Tensor",
-    lambda x, cos, sin, *pairings: x.new_empty(TurnOptions(*pairings).shape(x.shape, cos.shape)),
-)
-def _turn_by_table(x: Tensor, cos: Tensor, sin: Tensor, pairing: str, out_pairing: str) -> Tensor:
+def _run_turn_by_table(x: Tensor, cos: Tensor, sin: Tensor, pairing: str, out_pairing: str) -> Tensor:
     return _run("rotated_by_table", x, x, cos, sin, TurnOptions(pairing, out_pairing), None, _XP)
 
 
@@ -193,16 +176,11 @@ def _fake_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) 
     return frequencies.new_empty(shape), frequencies.new_empty(shape)
 
 
-@_operator("cos_sin(Tensor positions, Tensor frequencies, Tensor? shift) -> (Tensor, Tensor)", _fake_cos_sin)
-def _cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
+def _run_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor]:
     return _run("cos_sin", positions, Angles(positions, frequencies, shift, _XP))
 
 
-@_operator(
-    "waves(Tensor positions, Tensor frequencies, Tensor? shift) -> Tensor",
-    lambda at, omega, shift: omega.new_empty((2, *_phases(at, omega, shift)), dtype=torch.float32),
-)
-def _waves(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> Tensor:
+def _run_waves(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> Tensor:
     """Cos and sin in float32 of integer positions."""
     return _run("waves", positions, Angles(positions, frequencies, shift, _XP))
 
@@ -216,51 +194,32 @@ def _fake_shared(x: Tensor, y: Tensor, shape: list[int], *_: Any) -> tuple[Tenso
     return x.new_empty(shape, dtype=_sum_dtype(x)), x.new_empty(shape, dtype=_sum_dtype(x))
 
 
-@_operator(
-    "shared_coefficients(Tensor x, Tensor y, SymInt[] shape, str pairing, str y_pairing, bool softplus) "
-    "-> (Tensor, Tensor)",
-    _fake_shared,
-)
-def _shared(x: Tensor, y: Tensor, shape: list[int], *given: Any) -> tuple[Tensor, Tensor]:
+def _run_shared(x: Tensor, y: Tensor, shape: list[int], *given: Any) -> tuple[Tensor, Tensor]:
     pairing, y_pairing, softplus = given
     found = _run("shared_coefficients", x, x, y, tuple(shape), pairing, y_pairing, _XP, softplus)
     return tuple(value.to(_sum_dtype(x), memory_format=torch.contiguous_format) for value in found)
 
 
-@_operator(
-    "turn_gradient(Tensor x, Tensor y, Tensor? positions, Tensor? frequencies, Tensor? shift, Tensor? scale, "
-    "float factor, str pairing, str out_pairing, bool inverse, bool softplus, SymInt[] shape, bool radial) -> Tensor",
-    lambda x, *given: x.new_empty(given[-2], dtype=_sum_dtype(x)),
-)
-def _turn_gradient(x: Tensor, y: Tensor, *given: Any) -> Tensor:
-    positions, frequencies, shift, scale, factor, pairing, out_pairing, *options, shape, radial = given
-    turn = TurnOptions(pairing, out_pairing, factor if scale is None else scale, *options)
-    angles = shift if positions is None else Angles(positions, frequencies, shift, _XP)
-    return _run("turn_gradient", x, x, y, angles, turn, tuple(shape), radial, _XP).to(_sum_dtype(x))
+def _run_turn_gradient(x: Tensor, y: Tensor, *given: Any) -> Tensor:
+    *options, shape, radial = given
+    return _run("turn_gradient", x, x, y, *_parse(*options), tuple(shape), radial, _XP).to(_sum_dtype(x))
 
 
 def _fake_turn_back(x: Tensor, y: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty(0 if given[-1] is None else given[-1], dtype=_sum_dtype(x))
 
 
-@_operator(
-    "turn_back(Tensor x, Tensor y, Tensor? positions, Tensor? frequencies, Tensor? shift, Tensor? scale, float factor, "
-    "str pairing, str out_pairing, bool inverse, bool softplus, SymInt[]? shape) -> (Tensor, Tensor)",
-    _fake_turn_back,
-)
-def _turn_back(x: Tensor, y: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+def _run_turn_back(x: Tensor, y: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
     """Gradient of magnitudes x from that of their blocks, and that of the phases, if its shape is given."""
-    positions, frequencies, shift, scale, factor, pairing, out_pairing, inverse, softplus, shape = given
+    *angles, scale, factor, pairing, out_pairing, inverse, softplus, shape = given
     loops = dispatch.find(CPU.rotation) if x.is_cpu and not isinstance(x, _TRACED) else None
     if loops is not None:
-        turn = TurnOptions(pairing, out_pairing, factor if scale is None else scale, inverse, softplus)
-        read = shift if positions is None else Angles(positions, frequencies, shift, _XP)
-        found = loops.turn_back(x, y, read, turn, None if shape is None else tuple(shape), _XP)
+        found = loops.turn_back(x, y, *_parse(*given[:-1]), None if shape is None else tuple(shape), _XP)
         if found is not None:
             return found
     with torch.no_grad():
         undone = None if scale is None else 1.0 / scale
-        back = _turn(y, *given[:3], undone, 1.0 / factor, out_pairing, pairing, not inverse, False)
+        back = _turn(y, *angles, undone, 1.0 / factor, out_pairing, pairing, not inverse, False)
         back = (_softplus_gradient(back, x) if softplus else back).sum_to_size(x.shape)
         back = torch.empty_like(x).copy_(back)
         return back, x.new_empty(0, dtype=_sum_dtype(x)) if shape is None else _turn_gradient(x, y, *given, False)
@@ -269,27 +228,12 @@ def _turn_back(x: Tensor, y: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 
-def _differentiable(name: str, kept: Callable[..., tuple[Any, ...]], backward: Callable[..., tuple[Any, ...]]) -> None:
-    """Register a gradient: which inputs it needs, and the formula."""
-
-    def set_up(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        held = kept(ctx.needs_input_grad, *inputs)
-        ctx.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in held))
-        ctx.others = tuple(None if isinstance(value, torch.Tensor) else value for value in held)
-
-    def formula(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        saved = (one if other is None else other for one, other in zip(ctx.saved_tensors, ctx.others, strict=True))
-        return backward(ctx.needs_input_grad, *gradients, *saved)
-
-    torch.library.register_autograd(f"rfrope::{name}", formula, setup_context=set_up, lib=_LIBRARY)
-
-
 def _summed(value: Tensor, like: Tensor) -> Tensor:
     """A gradient of the shape and dtype of what was broadcast."""
     return value.sum_to_size(like.shape).to(like.dtype)
 
 
-def _keep_of_turn(needs: Any, x: Tensor, *others: Any) -> tuple[Any, ...]:
+def _keep_of_turn(needs: Any, turned: Tensor, x: Tensor, *others: Any) -> tuple[Any, ...]:
     """Features are not needed unless angles or scales have gradients, or they pass a softplus: else their shape is."""
     return (x if any(needs[1:5]) or (others[-1] and needs[0]) else None), tuple(x.shape), *others
 
@@ -313,10 +257,9 @@ def _turn_backward(
         back = _turn(gradient, *angles, undone, 1.0 / factor, *pairings[::-1], not inverse, False)
         found[0] = (_softplus_gradient(back, x) if softplus else back).sum_to_size(shape)
     if x is not None and any(needs[1:5]):
-        turn = TurnOptions(pairings[0], pairings[1], factor if scale is None else scale, inverse, softplus)
         turned = _turning(_phases(*angles, scale)[-1], x, gradient, *pairings)
         function = sums.turn_gradient.generic if recorded else turn_gradient
-        read = shift if positions is None else Angles(positions, frequencies, shift, _XP)
+        read, turn = _parse(*given)
         if of_angles:
             along = function(*turned, read, turn, at, False, _XP) if along is None else along
             found[1:4] = _gradients_of_angles(needs[1:4], along, *angles)
@@ -375,13 +318,9 @@ def _cos_sin_backward(needs: Any, of_cos: Tensor, of_sin: Tensor, *angles: Tenso
     return _gradients_of_angles(needs, of_sin * cos - of_cos * sin, *angles)
 
 
-def _keep_waves(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(output, *inputs)
-
-
-def _waves_backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-    (cos, sin), *angles = ctx.saved_tensors
-    return _gradients_of_angles(ctx.needs_input_grad, gradient[1] * cos - gradient[0] * sin, *angles)
+def _waves_backward(needs: Any, gradient: Tensor, waves: Tensor, *angles: Tensor | None) -> tuple[Any, ...]:
+    cos, sin = waves
+    return _gradients_of_angles(needs, gradient[1] * cos - gradient[0] * sin, *angles)
 
 
 def _shared_backward(
@@ -399,36 +338,8 @@ def _shared_backward(
     return tuple(found)
 
 
-_differentiable("turn", _keep_of_turn, _turn_backward)
-_differentiable(
-    "turn_by_table", lambda needs, x, *r: ((x if any(needs[1:3]) else None), tuple(x.shape), *r), _table_backward
-)
-torch.library.register_autograd("rfrope::waves", _waves_backward, setup_context=_keep_waves, lib=_LIBRARY)
-_differentiable("cos_sin", lambda needs, *angles: angles, _cos_sin_backward)
-_differentiable("shared_coefficients", lambda needs, x, y, shape, *r: (x, y, tuple(shape), *r), _shared_backward)
-
-# -- vmap --------------------------------------------------------------------------------------------------------------
-
-
-def _mapped(name: str, operator: Any, features: Callable[..., Any]) -> None:
-    """Register what `torch.vmap` does, inside compiled graphs: all at once over features, by a loop over others."""
-
-    def rule(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
-        at_once = features(in_dims, *arguments)
-        if at_once is not None:
-            return at_once
-        rows = [
-            operator(*(v if d is None else v.select(d, i) for v, d in zip(arguments, in_dims, strict=True)))
-            for i in range(info.batch_size)
-        ]
-        if isinstance(rows[0], torch.Tensor):
-            return torch.stack(rows), 0
-        return tuple(map(torch.stack, zip(*rows, strict=True))), (0,) * len(rows[0])
-
-    torch.library.register_vmap(f"rfrope::{name}", rule, lib=_LIBRARY)
-
-
 def _turn_many(in_dims: tuple[Any, ...], x: Tensor, *angles: Any) -> Any:
+    """Features that `torch.vmap` maps over turn all at once, where nothing else is mapped over."""
     if in_dims[0] is None or any(dim is not None for dim in in_dims[1:]):
         return None
     phases = _phases(*angles[:4])
@@ -437,13 +348,108 @@ def _turn_many(in_dims: tuple[Any, ...], x: Tensor, *angles: Any) -> Any:
     return _turn(first.reshape(first.shape[0], *(1,) * missing, *first.shape[1:]), *angles), 0
 
 
-_mapped("turn", _turn, _turn_many)
-for _name, _one in (
-    ("turn_by_table", _turn_by_table),
-    ("cos_sin", _cos_sin),
-    ("waves", _waves),
-    ("shared_coefficients", _shared),
-    ("turn_gradient", _turn_gradient),
-    ("turn_back", _turn_back),
-):
-    _mapped(_name, _one, lambda *_: None)
+# -- registration ------------------------------------------------------------------------------------------------------
+
+
+def _register(
+    schema: str,
+    run: Callable[..., Any],
+    fake: Callable[..., Any],
+    backward: Callable[..., tuple[Any, ...]] | None = None,
+    kept: Callable[..., tuple[Any, ...]] = lambda needs, result, *inputs: inputs,
+    at_once: Callable[..., Any] = lambda in_dims, *inputs: None,
+) -> Any:
+    """Define an operator.
+
+    Parameters
+    ----------
+    schema : str
+        Name, arguments and results, as torch writes them.
+    run, fake : callable
+        What computes, and what says how results look.
+    backward : callable, optional
+        Gradients of all inputs, from which of these are needed, gradients of the results, and what is `kept`.
+    kept : callable
+        What `backward` reads, from which gradients are needed, the result and the inputs.
+    at_once : callable
+        What `torch.vmap` gives inside compiled graphs, if not a loop.
+    """
+    name = schema.partition("(")[0]
+    _LIBRARY.define(schema, tags=_TAGS)
+    for place in ("CPU", "CUDA", "XPU"):
+        _LIBRARY.impl(name, run, place)
+    operator = getattr(torch.ops.rfrope, name).default
+    FUNCTIONS[operator] = run
+
+    def many(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+        found = at_once(in_dims, *arguments)
+        if found is not None:
+            return found
+        rows = [
+            operator(*(v if d is None else v.select(d, i) for v, d in zip(arguments, in_dims, strict=True)))
+            for i in range(info.batch_size)
+        ]
+        if isinstance(rows[0], torch.Tensor):
+            return torch.stack(rows), 0
+        return tuple(map(torch.stack, zip(*rows, strict=True))), (0,) * len(rows[0])
+
+    torch.library.register_fake(f"rfrope::{name}", fake, lib=_LIBRARY)
+    torch.library.register_vmap(f"rfrope::{name}", many, lib=_LIBRARY)
+    if backward is not None:
+
+        def set_up(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            held = kept(ctx.needs_input_grad, output, *inputs)
+            ctx.save_for_backward(*(value if isinstance(value, torch.Tensor) else None for value in held))
+            ctx.others = tuple(None if isinstance(value, torch.Tensor) else value for value in held)
+
+        def formula(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+            saved = (one if other is None else other for one, other in zip(ctx.saved_tensors, ctx.others, strict=True))
+            return backward(ctx.needs_input_grad, *gradients, *saved)
+
+        torch.library.register_autograd(f"rfrope::{name}", formula, setup_context=set_up, lib=_LIBRARY)
+    return operator
+
+
+_GIVEN = "Tensor? positions, Tensor? frequencies, Tensor? shift"
+_OPTIONS = "Tensor? scale, float factor, str pairing, str out_pairing, bool inverse, bool softplus"
+_turn = _register(
+    f"turn(Tensor x, {_GIVEN}, {_OPTIONS}) -> Tensor", _run_turn, _fake_turn, _turn_backward, _keep_of_turn, _turn_many
+)
+_turn_by_table = _register(
+    "turn_by_table(Tensor x, Tensor cos, Tensor sin, str pairing, str out_pairing) -> Tensor",
+    _run_turn_by_table,
+    lambda x, cos, sin, *pairings: x.new_empty(TurnOptions(*pairings).shape(x.shape, cos.shape)),
+    _table_backward,
+    lambda needs, turned, x, *others: (x if any(needs[1:3]) else None, tuple(x.shape), *others),
+)
+_cos_sin = _register(
+    "cos_sin(Tensor positions, Tensor frequencies, Tensor? shift) -> (Tensor, Tensor)",
+    _run_cos_sin,
+    _fake_cos_sin,
+    _cos_sin_backward,
+)
+_waves = _register(
+    "waves(Tensor positions, Tensor frequencies, Tensor? shift) -> Tensor",
+    _run_waves,
+    lambda at, omega, shift: omega.new_empty((2, *_phases(at, omega, shift)), dtype=torch.float32),
+    _waves_backward,
+    lambda needs, waves, *angles: (waves, *angles),
+)
+_shared = _register(
+    "shared_coefficients(Tensor x, Tensor y, SymInt[] shape, str pairing, str y_pairing, bool softplus) "
+    "-> (Tensor, Tensor)",
+    _run_shared,
+    _fake_shared,
+    _shared_backward,
+    lambda needs, sums, x, y, shape, *others: (x, y, tuple(shape), *others),
+)
+_turn_gradient = _register(
+    f"turn_gradient(Tensor x, Tensor y, {_GIVEN}, {_OPTIONS}, SymInt[] shape, bool radial) -> Tensor",
+    _run_turn_gradient,
+    lambda x, *given: x.new_empty(given[-2], dtype=_sum_dtype(x)),
+)
+_turn_back = _register(
+    f"turn_back(Tensor x, Tensor y, {_GIVEN}, {_OPTIONS}, SymInt[]? shape) -> (Tensor, Tensor)",
+    _run_turn_back,
+    _fake_turn_back,
+)

@@ -11,8 +11,10 @@ and ``rfrope::turn_both_back``, which sums what gradients of angles and scales n
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_type_hints
 
 import torch
 from torch.library import triton_op, wrap_triton
@@ -150,79 +152,52 @@ def _room(x: Tensor, width: int) -> Tensor:
 # -- operators ---------------------------------------------------------------------------------------------------------
 
 
-@triton_op("rfrope::turn_both", mutates_args=())
-def turn_both(
-    q: torch.Tensor,
-    k: torch.Tensor | None,
-    positions: torch.Tensor | None,
-    frequencies: torch.Tensor | None,
-    shift: torch.Tensor | None,
-    scale: torch.Tensor | None,
-    factor: float,
-    offset: int,
-    counted: bool,
-    layout: str,
-    out_layout: str,
-    back: bool,
-    divided: bool,
-    softplus: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Features turned; the second result is empty without keys. Arguments as `Given` and `Options` have them."""
-    options = Options(factor, offset, counted, layout, out_layout, back, divided, softplus)
-    return _turn(wrap_triton(kernels.turn), q, k, Given(positions, frequencies, shift, scale), options)
+_SIDES: dict[str, Any] = {"q": torch.Tensor, "k": torch.Tensor | None}
 
 
-@triton_op("rfrope::turn_both_", mutates_args=("q", "k"))
-def turn_both_(
-    q: torch.Tensor,
-    k: torch.Tensor | None,
-    positions: torch.Tensor | None,
-    frequencies: torch.Tensor | None,
-    shift: torch.Tensor | None,
-    scale: torch.Tensor | None,
-    factor: float,
-    offset: int,
-    counted: bool,
-    layout: str,
-    out_layout: str,
-    back: bool,
-    divided: bool,
-    softplus: bool,
-) -> None:
+def _operator(features: dict[str, Any], result: Any, mutated: tuple[str, ...] = (), **more: Any) -> Callable[..., Any]:
+    """Register a function of features, the fields of `Given` and `Options`, and more arguments, by their types."""
+
+    def register(function: Callable[..., Any]) -> Any:
+        types = {**features, **dict.fromkeys(Given._fields, torch.Tensor | None), **get_type_hints(Options), **more}
+        parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, annotation=kind) for name, kind in types.items()]
+        function.__signature__ = Signature(parameters, return_annotation=result)  # type: ignore[attr-defined]
+        return triton_op(f"rfrope::{function.__name__}", function, mutates_args=mutated)
+
+    return register
+
+
+def _parse(arguments: Sequence[Any]) -> tuple[Given, Options]:
+    count = len(Given._fields)
+    return Given(*arguments[:count]), Options(*arguments[count:])
+
+
+@_operator(_SIDES, tuple[torch.Tensor, torch.Tensor])
+def turn_both(q: Tensor, k: Tensor | None, *arguments: Any) -> tuple[Tensor, Tensor]:
+    """Features turned; the second result is empty without keys."""
+    return _turn(wrap_triton(kernels.turn), q, k, *_parse(arguments))
+
+
+@_operator(_SIDES, None, mutated=("q", "k"))
+def turn_both_(q: Tensor, k: Tensor | None, *arguments: Any) -> None:
     """Turn features where they are; both layouts are the same pairing."""
-    options = Options(factor, offset, counted, layout, out_layout, back, divided, softplus)
-    given = Given(positions, frequencies, shift, scale)
-    launch(wrap_triton(kernels.turn), (q, q, None), None if k is None else (k, k, None), given, options)
+    launch(wrap_triton(kernels.turn), (q, q, None), None if k is None else (k, k, None), *_parse(arguments))
 
 
-@triton_op("rfrope::turn_both_back", mutates_args=())
+@_operator(
+    {"gradient": torch.Tensor, "k_gradient": torch.Tensor | None, **_SIDES}, list[torch.Tensor], wanted=list[bool]
+)
 def turn_both_back(
-    gradient: torch.Tensor,
-    k_gradient: torch.Tensor | None,
-    q: torch.Tensor,
-    k: torch.Tensor | None,
-    positions: torch.Tensor | None,
-    frequencies: torch.Tensor | None,
-    shift: torch.Tensor | None,
-    scale: torch.Tensor | None,
-    factor: float,
-    offset: int,
-    counted: bool,
-    layout: str,
-    out_layout: str,
-    back: bool,
-    divided: bool,
-    softplus: bool,
-    wanted: list[bool],
-) -> list[torch.Tensor]:
+    gradient: Tensor, k_gradient: Tensor | None, q: Tensor, k: Tensor | None, *given: Any
+) -> list[Tensor]:
     """Gradients of features, from those of what they were turned into; and sums for those of angles and scales."""
-    options = Options(factor, offset, counted, layout, out_layout, back, divided, softplus)
-    given, k_side, found = Given(positions, frequencies, shift, scale), None, [_room(q, q.shape[-1])]
+    *arguments, wanted = given
+    k_side, found = None, [_room(q, q.shape[-1])]
     if k is not None:
         found.append(_room(k, k.shape[-1]))
         k_side = (k_gradient, found[1], k)
     kernel = wrap_triton(kernels.turn)
-    sums = launch(kernel, (gradient, found[0], q), k_side, given, options, tuple(wanted))
+    sums = launch(kernel, (gradient, found[0], q), k_side, *_parse(arguments), tuple(wanted))
     return found if sums is None else [*found, sums]
 
 
