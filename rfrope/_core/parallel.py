@@ -3,21 +3,21 @@
 Results are bit-identical for every number of workers.
 
 Threads live for one call: nothing is left behind that a fork, an interrupt or the end of the interpreter could meet.
-The caller is one of the workers, so work for one thread starts none, but for what is done `aside`.
+Work for one thread starts none, but for `run_in_thread`.
 """
 
 from __future__ import annotations
 
 import contextvars
-import itertools
 import math
 import os
 import pathlib
 import sys
 import threading
-import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
@@ -31,8 +31,6 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _PATIENCE = 2.0  # seconds after which a bar that nobody asked for appears
-_GLANCE = 5e-4  # seconds between looks at what other threads have done, where they are waited for
-_LOOKS = 1000  # looks
 
 
 class _Abandoned(BaseException):
@@ -40,7 +38,7 @@ class _Abandoned(BaseException):
 
 
 _WANTED: contextvars.ContextVar[int | None] = contextvars.ContextVar("rfrope_threads", default=None)
-_WORK: contextvars.ContextVar[Work | None] = contextvars.ContextVar("rfrope_work", default=None)
+_ABANDONED: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("rfrope_abandoned", default=None)
 
 
 @contextmanager
@@ -138,146 +136,98 @@ def _limit(folder: pathlib.Path) -> float:
     return 2.0**20 if quota in ("max", "-1") else int(quota) / int(period)
 
 
-def checkpoint() -> None:
+def raise_if_abandoned() -> None:
     """Leave a long task that nobody waits for any more: to be called between its parts, of some 0.1 s at most."""
-    work = _WORK.get()
-    if work is not None and work.stopped:
+    abandoned = _ABANDONED.get()
+    if abandoned is not None and abandoned.is_set():
         raise _Abandoned
 
 
 def ordered_map(task: Callable[[Item], Result], items: Sequence[Item], n_threads: int) -> Iterator[Result]:
-    """Yield ``task(item)`` in the order of the items, worked on by up to `n_threads` threads, the caller's included.
+    """Yield ``task(item)`` in the order of the items, worked on by up to `n_threads` threads.
 
-    A failed or abandoned run (an exception, KeyboardInterrupt, the consumer gone) ends the other threads before it is
-    reported: they finish the item that they are at, or leave it at its next `checkpoint`.
+    A failed or abandoned run (an exception, KeyboardInterrupt, the consumer gone) ends the threads before it is
+    reported: they finish the item that they are at, or leave it at its next `raise_if_abandoned`.
     """
     n_threads = min(n_threads, len(items))
-    if n_threads <= 1:
-        yield from map(task, items)
-        return
-    work = Work(task, items, 2 * n_threads)
-    helpers = [
-        threading.Thread(target=contextvars.copy_context().run, args=(work.help,), name="rfrope")
-        for _ in range(n_threads - 1)
-    ]
-    try:
-        with suppress(RuntimeError):  # no more threads can be had: the existing ones do all the work
-            for helper in helpers:
-                helper.start()
-        while work.advance():
-            yield from work.taken()
-        for helper in helpers:
-            if helper.ident is not None:  # it was started
-                helper.join()
-    except BaseException:
-        work.end(helpers)
-        raise
-    if work.failures:
-        raise work.failures[0]
-    yield from work.taken()
+    return _map_on_threads(task, items, n_threads) if n_threads > 1 else map(task, items)
 
 
-def aside(task: Callable[[], Result]) -> Result:
+def run_all(task: Callable[[Any], Any], items: Sequence[Any], n_threads: int) -> None:
+    """Run ``task(item)`` for all items on up to `n_threads` threads, in any order; otherwise as `ordered_map`."""
+    n_threads = min(n_threads, len(items))
+    work = share_items(task, items, threading.Event()) if n_threads > 1 else task
+    for _ in ordered_map(work, range(n_threads) if n_threads > 1 else items, n_threads):
+        pass
+
+
+def run_in_thread(task: Callable[[], Result]) -> Result:
     """Do work on another thread where interrupts would come to this one, and wait.
 
     An interrupt that meets a destructor, as of a library's plan that is freed, is printed and lost there.
     """
     if threading.current_thread() is not threading.main_thread():
         return task()
-    work = Work(lambda _: task(), [None], 2)
-    helper = threading.Thread(target=contextvars.copy_context().run, args=(work.help,), name="rfrope")
-    try:
-        with suppress(RuntimeError):
-            helper.start()
-        if helper.ident is None:  # no more threads can be had
-            return task()
-        helper.join()
-    except BaseException:
-        work.end([helper])
-        raise
-    if work.failures:
-        raise work.failures[0]
-    return work.results[0]
+    (result,) = _map_on_threads(lambda _: task(), [None], 1)
+    return result
 
 
-class Work:
-    """State shared by the threads of one call.
+def share_items(task: Callable[[Any], Any], items: Iterable[Any], failed: threading.Event) -> Callable[[Any], None]:
+    """Return a function for several threads, each of which takes the next item until none is left or one failed."""
+    remaining = iter(items)  # one thread at a time holds the interpreter, so that every item is taken once
 
-    One thread at a time holds the interpreter, so every index is taken once.
-    """
-
-    def __init__(self, task: Callable[[Any], Any], items: Sequence[Any], room: int) -> None:
-        self.results: dict[int, Any] = {}
-        self.failures: list[BaseException] = []
-        self.stopped = self._exhausted = False
-        self._room, self._given = room, 0
-        self._helping: list[None] = []
-        self._task, self._items, self._take = task, items, itertools.count().__next__
-
-    def advance(self) -> bool:
-        """Work on one more item; say whether there was one."""
-        index = self._take()
-        if index >= len(self._items):  # all are taken, which says nothing of an item that another thread has just taken
-            self._exhausted = True
-            return False
-        if self.stopped:
-            return False
-        self.results[index] = self._task(self._items[index])
-        return True
-
-    def taken(self) -> Iterator[Any]:
-        """Take results in their order, as far as they are there, and wait for the next one where there are too many."""
-        while True:
-            if self._given in self.results:
-                yield self.results.pop(self._given)
-                self._given += 1
-            elif len(self.results) >= self._room and not self.stopped:
-                time.sleep(_GLANCE)
-            else:
-                return
-
-    def _has_room(self) -> bool:
-        """Wait while results lie there that nobody takes; they would grow with the number of items."""
-        while len(self.results) >= self._room and not (self.stopped or self._exhausted):
-            time.sleep(_GLANCE)
-        return True
-
-    def help(self) -> None:
-        """Work until nothing is left; what is called from here starts no threads of its own."""
-        self._helping.append(None)
-        _WANTED.set(1)
-        _WORK.set(self)
+    def work(_: Any) -> None:
+        _WANTED.set(1)  # what is called from here starts no threads of its own
         try:
-            while self._has_room() and self.advance():
-                pass
-        except _Abandoned:
-            pass
-        except BaseException as error:
-            self.fail(error)
-        finally:
-            self._helping.pop()
+            for item in remaining:
+                task(item)
+                raise_if_abandoned()
+                if failed.is_set():
+                    return
+        except BaseException:
+            failed.set()
+            raise
 
-    def fail(self, error: BaseException) -> None:
-        """End the work, and keep the reason, which is raised again where the call was made."""
-        self.failures.append(error)
-        self.stopped = True
+    return work
 
-    def end(self, helpers: list[threading.Thread]) -> None:
-        """Let no item be begun any more and wait for those that are, whatever interrupts.
 
-        An interrupt may have come while a thread was being started, which then finds that there is nothing to do; or
-        even before, and then it never comes: hence the limit.
-        """
-        self.stopped = True
-        interrupt, patience = None, _LOOKS
-        while self._helping or (patience > 0 and not set(helpers).isdisjoint(threading.enumerate())):
+def _map_on_threads(task: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> Iterator[Result]:
+    abandoned, waiting = threading.Event(), deque[Future[Result]]()
+    name = f"rfrope {id(abandoned):x} "
+    pool = ThreadPoolExecutor(n_threads, name)
+
+    def work(item: Item) -> Result:
+        _WANTED.set(1)
+        _ABANDONED.set(abandoned)
+        raise_if_abandoned()
+        return task(item)
+
+    try:
+        for item in items:
             try:
-                time.sleep(_GLANCE)
-                patience -= not self._helping  # it is for threads on their way in or out, not for long items
-            except BaseException as error:
-                interrupt = error
-        if interrupt is not None:
-            raise interrupt
+                waiting.append(pool.submit(contextvars.copy_context().run, work, item))
+            except RuntimeError:  # no more threads can be had
+                waiting.append(Future())
+                waiting[-1].set_result(contextvars.copy_context().run(work, item))
+            if len(waiting) == 2 * n_threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        abandoned.set()
+        _end(pool, name)
+
+
+def _end(pool: ThreadPoolExecutor, name: str) -> None:
+    """Let no item be begun any more and wait for those that are, whatever interrupts."""
+    try:
+        pool.shutdown(cancel_futures=True)
+        for thread in threading.enumerate():  # one that was starting at an interrupt, of which the pool does not know
+            if thread.name.startswith(name) and thread.is_alive():
+                thread.join()
+    except BaseException:
+        _end(pool, name)
+        raise
 
 
 # -- bars: `progress=` of public functions -----------------------------------------------------------------------------

@@ -264,7 +264,7 @@ def map_lags(
 
     found = []
     for span in parts(longest, each):
-        parallel.checkpoint()
+        parallel.raise_if_abandoned()
         found.append(map_lags(call, cut(lags, span), cut(a, span), cut(b, span), width, xp))
     return xp.concat(found, axis=axis)
 

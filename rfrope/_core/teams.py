@@ -11,6 +11,7 @@ import contextvars
 import ctypes
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -34,30 +35,30 @@ def share(task: Callable[[Any], Any], items: Sequence[Any], n_threads: int, are_
     n_threads = min(n_threads, len(items))
     team = _size() if are_tensors and n_threads > 1 else 0
     if team < max(n_threads, 2):
-        for _ in parallel.ordered_map(task, items, n_threads):
-            pass
+        parallel.run_all(task, items, n_threads)
         return
-    work = parallel.Work(task, items, len(items) + 1)
+    failures: list[BaseException] = []
+    work = parallel.share_items(task, items, threading.Event())
     # a smaller team would end threads that PyTorch wants again
-    members = [*(_member(work) for _ in range(n_threads)), *[itertools.repeat(None)] * (team - n_threads)]
+    members = [*(_member(work, failures) for _ in range(n_threads)), *[itertools.repeat(None)] * (team - n_threads)]
     for member in members:
         next(member)
     _runtime()(_MEMBER(map(next, members).__next__), None, team, 0)
-    if work.failures:
-        raise work.failures[0]
+    if failures:
+        raise failures[0]
 
 
-def _member(work: parallel.Work) -> Iterator[None]:
+def _member(work: Callable[[Any], None], failures: list[BaseException]) -> Iterator[None]:
     """Work, once it is resumed: an interrupt that meets the first line of a function that C calls would be lost."""
     context = contextvars.copy_context()
     try:
         yield
-        context.run(work.help)
+        context.run(work, None)
         yield
     except GeneratorExit:
         raise
     except BaseException as error:
-        work.fail(error)
+        failures.append(error)
         yield
 
 

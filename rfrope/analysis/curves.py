@@ -336,7 +336,7 @@ def _scanned(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, np
     out, parts = np.empty((most, columns)), range(0, len(omega), _FREQUENCIES)
     kept = _table(np.arange(float(columns)), omega) if len(parts) == 1 else None
     while start <= stop:
-        parallel.checkpoint()
+        parallel.raise_if_abandoned()
         length = min(rows * columns, stop - start + 1)
         lags = start + columns * np.arange(float(-(-length // columns)))
         means = out[: len(lags)]

@@ -77,7 +77,7 @@ def stretched(given: Stretch, start: np.ndarray, *, resolution: float, positive_
     problem, lags = _Problem(given, resolution), np.empty(0)
     first = problem.allowed(np.log(start[given.free] / given.trained[given.free]))
     for _ in range(_ROUNDS):
-        parallel.checkpoint()
+        parallel.raise_if_abandoned()
         omega = problem.frequencies(problem.solved(first, lags))
         worst = [lag for _, lag in sorted(_negative_lags(omega, positive_until))[:_WORST]]
         more = np.union1d(lags, worst)

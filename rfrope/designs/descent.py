@@ -35,7 +35,7 @@ def descend(lags: Lags, omega: np.ndarray, steps: int, gain: float) -> tuple[np.
     errors = lags.errors(waves)
     value, damping, stalled, fresh = lags.mean_square(errors), 1e-3, 0, True
     for _ in range(steps):
-        parallel.checkpoint()
+        parallel.raise_if_abandoned()
         if value < NEGLIGIBLE**2 or stalled == 2 or damping > 1e8:
             break
         if fresh:
@@ -92,7 +92,7 @@ def exchange(lags: Lags, omega: np.ndarray, candidates: np.ndarray, most: int) -
     squares, squares_there = inner(lags.reach, omega, omega), inner(lags.reach, candidates, candidates)
     waves_there = lags.waves(candidates)
     for _ in range(most):
-        parallel.checkpoint()
+        parallel.raise_if_abandoned()
         waves = lags.waves(omega)
         errors = lags.errors(waves)
         here, there = lags.projected(waves, errors).real, lags.projected(waves_there, errors).real

@@ -208,13 +208,12 @@ def _transport_parts(
     found = np.empty((sets, n, kernel.ndim))
 
     def work(item: tuple[int, slice]) -> None:
-        parallel.checkpoint()
+        parallel.raise_if_abandoned()
         number, part = item
         found[number, part] = np.reshape(kernel.transport(points(number, part)), (-1, kernel.ndim))
 
     items = [(one, slice(at, min(at + _ROWS, n))) for one in range(sets) for at in range(0, n, _ROWS)]
-    for _ in parallel.ordered_map(work, items, n_threads):
-        pass
+    parallel.run_all(work, items, n_threads)
     return found
 
 

@@ -145,40 +145,27 @@ def test_results_that_nobody_takes_do_not_pile_up(n_threads):
     assert 0 < most <= 4 * n_threads
 
 
-def test_what_is_taken_is_done_though_another_thread_finds_nothing_left():
-    """A switch of threads between taking the last item and working on it once lost it."""
-    work = parallel.Work(lambda item: item + 1, [7], 2)
-    take = work._take
-
-    def interrupted():
-        index, work._take = take(), take
-        assert not work.advance()  # the other thread, meanwhile
-        return index
-
-    work._take = interrupted
-    assert work.advance()
-    assert list(work.taken()) == [8]
-
-
-def test_the_caller_works_too_and_no_more_threads_than_asked_for():
+@pytest.mark.parametrize("run", [parallel.ordered_map, parallel.run_all])
+def test_as_many_threads_as_asked_for_are_at_work(run):
     seen, gate = {}, threading.Barrier(3, timeout=HANGS)  # passed only where three are at work together
 
     def task(i):
         gate.wait()
-        seen.setdefault(threading.current_thread(), []).append(parallel.allowed())
+        seen.setdefault(threading.current_thread(), []).append((i, parallel.allowed()))
         return i
 
-    assert list(parallel.ordered_map(task, range(9), 3)) == list(range(9))
+    assert list(run(task, range(9), 3) or range(9)) == list(range(9))
     assert len(seen) == 3
-    helpers = [limit for thread, limit in seen.items() if thread is not threading.current_thread()]
-    assert all(set(limits) == {1} for limits in helpers), "a helper starts no threads of its own"
+    assert sorted(i for found in seen.values() for i, _ in found) == list(range(9))
+    assert {limit for found in seen.values() for _, limit in found} == {1}, "a thread starts none of its own"
     assert parallel.allowed() == parallel.available()
 
 
+@pytest.mark.parametrize("run", [lambda *given: list(parallel.ordered_map(*given)), parallel.run_all])
 @pytest.mark.parametrize(
     ("n_threads", "bad", "kind"), [(1, 3, ValueError), (2, 0, SystemExit), (4, 11, KeyboardInterrupt)]
 )
-def test_an_exception_comes_out_and_ends_the_others(n_threads, bad, kind):
+def test_an_exception_comes_out_and_ends_the_others(n_threads, bad, kind, run):
     done = []
 
     def task(i):
@@ -188,21 +175,8 @@ def test_an_exception_comes_out_and_ends_the_others(n_threads, bad, kind):
         done.append(i)
 
     with pytest.raises(kind, match=f"item {bad}"):
-        list(parallel.ordered_map(task, range(1000), n_threads))
+        run(task, range(1000), n_threads)
     assert len(done) < 100
-
-
-def test_an_exception_of_a_helper_comes_out():
-    caller, gate = threading.current_thread(), threading.Barrier(2, timeout=HANGS)
-
-    def task(i):
-        if i < 2:
-            gate.wait()  # both threads are at work
-        if threading.current_thread() is not caller:
-            raise OSError("of a helper")
-
-    with pytest.raises(OSError, match="of a helper"):
-        list(parallel.ordered_map(task, range(50), 2))
 
 
 def test_a_consumer_that_stops_early_ends_the_threads():
@@ -216,28 +190,45 @@ def test_a_consumer_that_stops_early_ends_the_threads():
     results = parallel.ordered_map(task, range(1000), 3)
     assert [next(results), next(results)] == [0, 1]
     results.close()
-    assert not [t for t in threading.enumerate() if t.name == "rfrope"]
+    assert not [t for t in threading.enumerate() if t.name.startswith("rfrope")]
     n = len(done)
     time.sleep(0.02)
     assert len(done) == n < 100
 
 
-def test_threads_that_cannot_be_started_leave_none_behind(monkeypatch):
+@pytest.mark.parametrize("most", [0, 2])
+def test_without_more_threads_the_caller_works(most, monkeypatch):
     start, started = threading.Thread.start, []
 
     def failing(self):
-        if len(started) == 2:
+        if len(started) == most:
             raise RuntimeError("can't start new thread")
         started.append(self)
         start(self)
 
     monkeypatch.setattr(threading.Thread, "start", failing)
-    try:
-        got = list(parallel.ordered_map(lambda i: i, range(20), 5))
-    except RuntimeError as error:
-        got = str(error)
-    assert got in (list(range(20)), "can't start new thread")
+    assert list(parallel.ordered_map(lambda i: i, range(20), 5)) == list(range(20))
+    done = []
+    parallel.run_all(done.append, range(20), 5)
+    assert sorted(done) == list(range(20))
+    assert parallel.allowed() == parallel.available()
     assert not any(thread.is_alive() for thread in started)
+
+
+def test_long_work_that_nobody_waits_for_is_left(monkeypatch):
+    ended = threading.Event()
+
+    def task(i):
+        while i:
+            parallel.raise_if_abandoned()
+            time.sleep(0.001)
+        ended.set()
+
+    results = parallel.ordered_map(task, range(5), 2)
+    next(results)
+    assert ended.wait(HANGS)
+    results.close()
+    parallel.raise_if_abandoned()
 
 
 # -- public functions, on many threads and in other processes ----------------------------------------------------------
@@ -393,14 +384,14 @@ def test_an_interrupt_that_meets_a_destructor_is_raised():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            parallel.aside(lambda: Freed() and None)
+            parallel.run_in_thread(lambda: Freed() and None)
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def test_what_is_done_aside_comes_back_or_is_raised(monkeypatch):
-    assert parallel.aside(threading.current_thread) is not threading.main_thread()
+def test_what_is_done_in_a_thread_comes_back_or_is_raised(monkeypatch):
+    assert parallel.run_in_thread(threading.current_thread) is not threading.main_thread()
     with pytest.raises(ZeroDivisionError):
-        parallel.aside(lambda: 1 / 0)
+        parallel.run_in_thread(lambda: 1 / 0)
     monkeypatch.setattr(threading, "_start_new_thread", lambda *args: (_ for _ in ()).throw(RuntimeError("no thread")))
-    assert parallel.aside(threading.current_thread) is threading.main_thread()
+    assert parallel.run_in_thread(threading.current_thread) is threading.main_thread()

@@ -49,7 +49,7 @@ def score_sums(
         blocks = a.shape[-1]
         batch = max(1, _BATCH // max(1, blocks * kernel.n_columns))
         for done in range(0, length, batch):
-            parallel.checkpoint()
+            parallel.raise_if_abandoned()
             n = min(batch, length - done)
             u = uniforms(key, 0, blocks, kernel.n_columns, stream=start + done, streams=n)
             omega = np.array(kernel.transport(u), dtype=np.float64, order="C").reshape(n, blocks, kernel.ndim)

@@ -95,8 +95,7 @@ def sum_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
             pairs_loops.spread_pairs(scores, *added, first, i, j, start, stop, sides.paired, *spread)  # noqa: B023
 
         many = len(i) * blocks > 2**18  # less is not worth a thread
-        for _ in parallel.ordered_map(work, range(0, count, _PAIRED_LAGS), parallel.allowed() if many else 1):
-            pass
+        parallel.run_all(work, range(0, count, _PAIRED_LAGS), parallel.allowed() if many else 1)
     number = np.diff(first).astype(np.float64)
     with np.errstate(invalid="ignore"):
         cosines, sines = (part * wave / number[:, None] for part, wave in zip(sums, (cos, sin), strict=True))
@@ -160,7 +159,7 @@ def _tiles(count: int, n_lags: int) -> Iterator[tuple[int, int]]:
     """Spans of lags that take some 0.1 s, between which an interrupt is seen."""
     length = max(1, _TILE_PHASES // max(1, count))
     for start in range(0, n_lags, length):
-        parallel.checkpoint()
+        parallel.raise_if_abandoned()
         yield start, min(start + length, n_lags)
 
 
@@ -205,8 +204,7 @@ def _direct_mean(turned: _Turned, lags: np.ndarray) -> np.ndarray:
 
     tile = 1 if few else max(64, min(_TILE, 2**22 // turned.count))
     many = turned.count * len(lags) > 2**16  # less is not worth a thread
-    for _ in parallel.ordered_map(work, range(0, len(lags), tile), parallel.allowed() if many else 1):
-        pass
+    parallel.run_all(work, range(0, len(lags), tile), parallel.allowed() if many else 1)
     return mean if few else mean / turned.count
 
 
@@ -276,7 +274,7 @@ def _grid_sums(turned: _Turned, grid: transforms.Grid, n_lags: int) -> np.ndarra
 
     def modes(first: int, shape: tuple[int, ...]) -> np.ndarray:
         strengths = _phasors(turned, transforms.middle(grid, first, shape))
-        return parallel.aside(lambda: transform(*points, strengths, shape, **_HOW))
+        return parallel.run_in_thread(lambda: transform(*points, strengths, shape, **_HOW))
 
     return transforms.from_blocks(grid, n_lags, modes, np)
 
@@ -300,7 +298,7 @@ def _scattered_sums(turned: _Turned, lags: np.ndarray) -> np.ndarray:
     transform = getattr(finufft, f"nufft{turned.axes}d3")
     points, targets = np.ascontiguousarray(turned.omega.T), np.ascontiguousarray((lags - middle).T)
     strengths = _phasors(turned, middle[None])
-    return parallel.aside(lambda: transform(*points, strengths, *targets, **_HOW))
+    return parallel.run_in_thread(lambda: transform(*points, strengths, *targets, **_HOW))
 
 
 # -- moments -----------------------------------------------------------------------------------------------------------
@@ -400,7 +398,7 @@ def _power_sums(x: np.ndarray) -> np.ndarray:
     """Sums of ``x_0^a x_1^b`` (and ``x_2^c``) over the draws of ``(k, n)`` numbers, for powers up to `_DEGREE`."""
     total = np.zeros((_DEGREE + 1,) * len(x))
     for start in range(0, x.shape[1], _POWERED):
-        parallel.checkpoint()
+        parallel.raise_if_abandoned()
         powers = _powers(x[:, start : start + _POWERED])
         rows = powers[0]
         for other in powers[1:-1]:
