@@ -50,6 +50,7 @@ CPU = Backends(*(Backend("cpu", module) for module in Backends._fields))
 CUDA = Backends(*(Backend("cuda", module) for module in Backends._fields))
 TORCH_ROTATION, TORCH_RECORDING = Backend("torch", "rotation"), Backend("torch", "recording")
 TRITON = Backend("triton", "rotation")
+CPU_DENSE = Backend("cpu", "dense")  # small dense arrays, read and turned in one pass
 # backends for tensors of torch on a device, of which the first that is there runs; else that of a place's own name
 _ORDERS = {
     "torch on cuda": ("triton", "cuda"),

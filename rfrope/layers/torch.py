@@ -258,7 +258,7 @@ class RotaryEmbedding(TurningModule):
             self._constants["frequencies"] = turns.place_words(self._host, array.named_namespace(torch), host)
         self._placed = {}
         self._place(torch.get_default_device(), *(getattr(self, name).device for name in self._learned))
-        self._backend = dispatch.find(dispatch.CPU.rotation) if self.max_positions is None else None
+        self._backend = dispatch.find(dispatch.CPU_DENSE) if self.max_positions is None else None
         self._last_plans = [(None, None), (None, None)]
 
     def __getstate__(self) -> dict[str, Any]:

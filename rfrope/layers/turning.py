@@ -147,7 +147,7 @@ class TurningModule(LearningModule):
 
     def _read_frequencies(self, heads: int) -> tuple[Any, Any]:
         """Frequencies of so many heads of queries, and of keys, as the backend reads them."""
-        read = self._backend.Frequencies.read
+        read = self._backend.Numbers.read
         of_queries = self._repeat_for_heads(self._host, heads)
         of_keys = read(self._host)
         return of_keys if of_queries is self._host else read(of_queries), of_keys

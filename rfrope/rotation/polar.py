@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from rfrope._core import angles, array, blocks
+import numpy as np
+
+from rfrope._core import angles, array, blocks, libraries
 from rfrope._core.arguments import flag
 from rfrope._core.array import Array
 from rfrope._core.blocks import MAGNITUDES, TurnOptions
 from rfrope._core.dispatch import comes_in_blocks, map_blocks
+from rfrope.rotation import turning
 from rfrope.rotation.turning import checked_scale, rotated
 
 
-@array.select_device
 def rotate_polar(
     magnitudes: Array,
     positions: Array,
@@ -100,6 +102,29 @@ def rotate_polar(
     >>> rotate_polar(np.array([-1.0, 0.0, 1.0]), 0, [1.0, 0.1, 0.01], softplus=True)[:3].round(6)
     array([0.313262, 0.693147, 1.313262])
     """
+    pairings = (pairing, MAGNITUDES) if inverse is True else (MAGNITUDES, pairing)
+    turn = *pairings, scale, inverse, softplus
+    if type(magnitudes) is np.ndarray or libraries.may_reach_loops(magnitudes):
+        at_once = turning.load_flat_pass()
+        turned = at_once and at_once("polar", magnitudes, positions, frequencies, shift, turn, out)
+        if turned is not None:
+            return turned
+    return _read_and_rotated(magnitudes, positions, frequencies, shift, pairing, softplus, scale, inverse, out)
+
+
+@array.select_device
+def _read_and_rotated(
+    magnitudes: Any,
+    positions: Any,
+    frequencies: Any,
+    shift: Any,
+    pairing: str,
+    softplus: bool,
+    scale: Any,
+    inverse: bool,
+    out: Any,
+) -> Array:
+    """Read the arguments of `rotate_polar` with all checks, and turn."""
     pairings = (pairing, MAGNITUDES) if flag("inverse", inverse) else (MAGNITUDES, pairing)
     blocks.check_pairing(pairing)
     if flag("softplus", softplus) and inverse:

@@ -12,7 +12,7 @@ from rfrope._core import angles, array, blocks, dispatch, libraries
 from rfrope._core.angles import Angles
 from rfrope._core.array import Array
 from rfrope._core.lazy import JAX
-from rfrope.rotation.rope import Rope, find_rotator, pairing_for
+from rfrope.rotation.rope import Rope, pairing_for, turned_by_rope
 from rfrope.rotation.turning import rotate
 
 _FARTHEST = 2**53
@@ -191,9 +191,9 @@ def _relocated_at_once(k: Any, old: Any, new: Any, rope: Any, out: Any) -> Any:
     """Move small dense keys by whole positions in one pass; return None where all checks are needed."""
     if not (type(k) is np.ndarray or libraries.may_reach_loops(k)) or not isinstance(rope, Rope) or rope.polar:
         return None
-    mover, backend = find_rotator(rope, "_mover"), _load_differences()
-    moved = None if mover is None or backend is None else backend.subtract_positions(k, new, old)
-    return None if moved is None else mover.rotated(k, moved, False, out)
+    backend = _load_differences()
+    moved = None if backend is None else backend.subtract_positions(k, new, old)
+    return None if moved is None else turned_by_rope(rope, "_flat_move", k, moved, False, out)
 
 
 @cache

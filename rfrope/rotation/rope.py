@@ -11,6 +11,7 @@ import numpy as np
 from rfrope._core import angles, array, blocks, dispatch, libraries, results, turns
 from rfrope._core.arguments import LARGEST, flag, is_several, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
+from rfrope.rotation import turning
 from rfrope.rotation.pairings import check_sections, dealt
 from rfrope.rotation.polar import rotate_polar
 from rfrope.rotation.provenance import Provenance, read_provenance
@@ -192,15 +193,13 @@ class Rope:
         >>> Rope([np.pi / 2], pairing="interleaved").rotate(np.array([1.0, 0.0]), 1).round(12)
         array([0., 1.])
         """
+        turned = turned_by_rope(self, "_flat", x, positions, inverse, out)
+        if turned is not None:
+            return turned
         if self.polar:
             return rotate_polar(
                 x, positions, self, pairing=_known_pairing(self), scale=self.attention_factor, inverse=inverse, out=out
             )
-        if type(x) is np.ndarray or libraries.may_reach_loops(x):
-            rotator = find_rotator(self)
-            turned = None if rotator is None else rotator.rotated(x, positions, inverse, out)
-            if turned is not None:
-                return turned
         return rotate(
             x,
             positions,
@@ -331,7 +330,7 @@ class Rope:
             frequencies.flags.writeable or ("_vectors" in held and held["_vectors"].flags.writeable)
         ):
             _seal(frequencies)
-            for made in ("_vectors", "_rotator", "_mover", "_placed"):
+            for made in ("_vectors", "_flat", "_flat_move", "_placed"):
                 held.pop(made, None)
         return held
 
@@ -368,20 +367,38 @@ class Rope:
 _FIELDS = tuple(each.name for each in fields(Rope))
 
 
-def find_rotator(rope: Rope, name: str = "_rotator") -> Any:
-    """Return the function that rotates small dense arrays at once, or None; "_mover" omits the attention factor."""
-    held = rope._held()
-    return held[name] if name in held else held.setdefault(name, _make_rotator(rope, name))
+def turned_by_rope(rope: Rope, name: str, x: Any, positions: Any, inverse: Any, out: Any) -> Any:
+    """Return small dense features turned at once; None where checks are needed.
+
+    The name is "_flat", or "_flat_move" without the attention factor: so the Rope keeps its frequencies, how they turn,
+    widths of features, and the plan of the last call, whose memory is read again.
+    """
+    if not (type(x) is np.ndarray or libraries.may_reach_loops(x)):
+        return None
+    held, at_once = rope._held(), turning.load_flat_pass()
+    kept = held[name] if name in held else held.setdefault(name, _prepare_flat_pass(rope, name))
+    if kept is None or at_once is None:
+        return None
+    kind, read, pairings, factor, widths, last = kept
+    if widths is not None and x.shape[-1:] not in widths:
+        return None
+    turn = *(pairings[::-1] if inverse is True else pairings), factor, inverse, False
+    return at_once(kind, x, positions, read, None, turn, out, last)
 
 
-def _make_rotator(rope: Rope, name: str) -> Any:
-    vectors, backend = rope.vectors, dispatch.find(dispatch.CPU.rotation)
+def _prepare_flat_pass(rope: Rope, name: str) -> Any:
+    vectors, backend = rope.vectors, dispatch.find(dispatch.CPU_DENSE)
     if backend is None or rope.pairing is None or type(vectors) is not np.ndarray:
         return None
-    turning, head_dim = (rope.rotary_dim,), _given_head_dim(rope)
-    widths: Any = (turning,) if rope.source.model.turns_last else head_dim and (turning, (head_dim,))
-    factor = 1.0 if name == "_mover" else rope.attention_factor
-    return backend.Rotator(np.ascontiguousarray(vectors, np.float64), rope.pairing, factor, widths)
+    read = backend.Numbers.read(np.ascontiguousarray(vectors, np.float64))
+    if read is None:
+        return None
+    if rope.polar:
+        return "polar", read, (blocks.MAGNITUDES, rope.pairing), rope.attention_factor, None, [None, None]
+    turns, head_dim = (rope.rotary_dim,), _given_head_dim(rope)
+    widths: Any = (turns,) if rope.source.model.turns_last else head_dim and (turns, (head_dim,))
+    factor = 1.0 if name == "_flat_move" else rope.attention_factor
+    return "positions", read, (rope.pairing, rope.pairing), factor, widths, [None, None]
 
 
 def pairing_for(rope: Rope, x: Any, name: str = "x") -> str:

@@ -16,6 +16,7 @@ from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.dispatch import (
     CPU,
+    CPU_DENSE,
     CUDA,
     TORCH_RECORDING,
     TORCH_ROTATION,
@@ -186,16 +187,18 @@ def rotate(
     >>> turned.dtype, turned.requires_grad  # doctest: +SKIP
     (torch.bfloat16, True)
     """
-    if shift is None:
-        at_once = load_flat_pass() if type(x) is np.ndarray or libraries.may_reach_loops(x) else pass_on_device(x)
-        turned = at_once and at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
-        if turned is None and at_once and out is None and getattr(x, "requires_grad", False) and x.is_cpu:
+    turn = pairing, pairing if out_pairing is None else out_pairing, scale, inverse, False
+    turned = None
+    if type(x) is np.ndarray or libraries.may_reach_loops(x):
+        at_once = load_flat_pass()
+        turned = at_once and at_once("positions", x, positions, frequencies, shift, turn, out)
+        if turned is None and at_once and shift is out is None and getattr(x, "requires_grad", False) and x.is_cpu:
             recording = dispatch.find(TORCH_RECORDING)
-            turned = recording and recording.rotated(
-                at_once, rotate, x, positions, frequencies, (pairing, out_pairing), scale, inverse
-            )
-        if turned is not None:
-            return turned
+            turned = recording and recording.rotated(at_once, rotate, x, positions, frequencies, turn)
+    elif shift is None and (at_once := pass_on_device(x)):
+        turned = at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
+    if turned is not None:
+        return turned
     return _read_and_rotated(x, positions, frequencies, shift, scale, (pairing, out_pairing), inverse, out)
 
 
@@ -216,7 +219,6 @@ def _read_and_rotated(
     return rotated(x, read, TurnOptions(pairings[0], out_pairing, scale, flag("inverse", inverse)), out)
 
 
-@array.select_device
 def rotate_by_phases(
     x: Array,
     phases: Array,
@@ -260,6 +262,18 @@ def rotate_by_phases(
     >>> rotate_by_phases(np.array([1.0, 0.0]), [np.pi]).round(12)
     array([-1.,  0.])
     """
+    turn = pairing, pairing if out_pairing is None else out_pairing, scale, inverse, False
+    if type(x) is np.ndarray or libraries.may_reach_loops(x):
+        at_once = load_flat_pass()
+        turned = at_once and at_once("phases", x, phases, None, None, turn, out)
+        if turned is not None:
+            return turned
+    return _read_and_rotated_by_phases(x, phases, scale, (pairing, out_pairing), inverse, out)
+
+
+@array.select_device
+def _read_and_rotated_by_phases(x: Any, phases: Any, scale: Any, pairings: Any, inverse: bool, out: Any) -> Array:
+    """Read the arguments of `rotate_by_phases` with all checks, and turn."""
     constants = {"phases": phases, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
@@ -270,11 +284,12 @@ def rotate_by_phases(
         raise ValueError("phases is a single number; expected an array (..., D) with one phase per block")
     scale, shape = checked_scale(scale, phases.shape, x, xp, "phases")
     blocks.check_width(x, shape[-1], "phases")
-    out_pairing = blocks.check_rotation(x, shape, pairing, out_pairing, out, ("x", "phases", "scale"), phases, scale)
-    return _rotated_by_phases(x, phases, TurnOptions(pairing, out_pairing, scale, flag("inverse", inverse)), out, xp)
+    out_pairing = blocks.check_rotation(x, shape, *pairings, out, ("x", "phases", "scale"), phases, scale)
+    return _rotated_by_phases(
+        x, phases, TurnOptions(pairings[0], out_pairing, scale, flag("inverse", inverse)), out, xp
+    )
 
 
-@array.select_device
 def rotate_by_table(
     x: Array, cos: Array, sin: Array, *, pairing: str = "half", out_pairing: str | None = None, out: Array | None = None
 ) -> Array:
@@ -309,6 +324,18 @@ def rotate_by_table(
     >>> rotate_by_table([[1.0, 2.0]], [[0.0]], [[1.0]])
     array([[-2.,  1.]])
     """
+    turn = pairing, pairing if out_pairing is None else out_pairing, 1.0, False, False
+    if type(x) is np.ndarray or libraries.may_reach_loops(x):
+        at_once = load_flat_pass()
+        turned = at_once and at_once("table", x, cos, sin, None, turn, out)
+        if turned is not None:
+            return turned
+    return _read_and_rotated_by_table(x, cos, sin, (pairing, out_pairing), out)
+
+
+@array.select_device
+def _read_and_rotated_by_table(x: Any, cos: Any, sin: Any, pairings: Any, out: Any) -> Array:
+    """Read the arguments of `rotate_by_table` with all checks, and turn."""
     constants = {"cos": cos, "sin": sin}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
@@ -319,8 +346,8 @@ def rotate_by_table(
             f"cos has shape {tuple(cos.shape)} and sin {tuple(sin.shape)}; expected one shape (..., D) for both"
         )
     blocks.check_width(x, cos.shape[-1], "cos")
-    out_pairing = blocks.check_rotation(x, cos.shape, pairing, out_pairing, out, ("x", "cos"), cos, sin)
-    return rotated_by_table(x, cos, sin, TurnOptions(pairing, out_pairing), out, xp)
+    out_pairing = blocks.check_rotation(x, cos.shape, *pairings, out, ("x", "cos"), cos, sin)
+    return rotated_by_table(x, cos, sin, TurnOptions(pairings[0], out_pairing), out, xp)
 
 
 @array.select_device
@@ -489,8 +516,8 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 @cache
 def load_flat_pass() -> Any:
     """Return the backend's function that checks and rotates small dense CPU arrays in one pass, or None."""
-    backend = dispatch.find(CPU.rotation)
-    return None if backend is None else backend.rotated_at_once
+    backend = dispatch.find(CPU_DENSE)
+    return None if backend is None else backend.turned_at_once
 
 
 def checked_scale(

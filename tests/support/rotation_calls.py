@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -46,9 +45,8 @@ def watched(*, without: tuple[str, ...] = ()):
 
     That is a backend's function by its name ("recorded" before that of an operator of torch), or "at once".
     """
-    rotation = importlib.import_module("rfrope._backends.cpu.rotation")
     names: list[str] = []
-    find, at_once, of_rope = dispatch.backend_function, turning.load_flat_pass(), rotation.Rotator.rotated
+    find, at_once = dispatch.backend_function, turning.load_flat_pass()
 
     def noting(function, place):
         bare = function.name
@@ -65,10 +63,8 @@ def watched(*, without: tuple[str, ...] = ()):
         patch.setattr(dispatch, "backend_function", noting)
         if "at once" in without:
             patch.setattr(turning, "load_flat_pass", lambda: None)
-            patch.setattr(rotation.Rotator, "rotated", lambda self, *arguments: None)
         else:
             patch.setattr(turning, "load_flat_pass", lambda: lambda *a: noted("at once", at_once(*a)))
-            patch.setattr(rotation.Rotator, "rotated", lambda self, *a: noted("at once", of_rope(self, *a)))
         yield names
 
 

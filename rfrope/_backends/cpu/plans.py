@@ -47,8 +47,8 @@ class Plan(NamedTuple):
     is_small : bool
         Whether one thread does it at once.
     is_fit : bool
-        Whether it is what `rotate` may ask for: a pairing, D blocks that fit, and phases that leave features their
-        shape.
+        Whether it is what `rotate` or `rotate_polar` may ask for: D blocks that fit, and phases that leave the leading
+        axes of features as they are.
     same_strides : bool
         Whether features and result are laid out alike, as in-place work needs.
     streamed : int
@@ -145,7 +145,7 @@ def plan_of(
         elements,
         items,
         elements < 2 * THREAD_ELEMENTS and elements * size < _STREAMED_BYTES,
-        shape == x[0] and rest >= 0 and shape[-1] % 2 == 0 and not is_polar,
+        leading == x[0][:-1] and (rest == 0 if is_polar else rest >= 0 and shape[-1] % 2 == 0),
         x == (shape, y),
         (PIECES if in_pieces else LINES) if is_large else APART,
         (start, start + row, start + 2 * row, start + 3 * row),

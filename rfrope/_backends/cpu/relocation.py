@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._backends.cpu.compiling import compiled
-from rfrope._backends.cpu.rotation import view_in_numpy, view_of_memory
+from rfrope._backends.cpu.dense import view_in_numpy, view_of_memory
 from rfrope._core.libraries import TORCH
 
 _WHOLE = np.dtype(np.int64)

@@ -1,7 +1,6 @@
 """Rotation of arrays in the memory of the CPU: a plan from layouts and options, then compiled loops.
 
-`rotated_at_once` and `rotated_both` read and turn small dense arrays in one flat pass, and leave the rest to the gate;
-the functions named as the generic ones take what the gate has read.
+The functions named as the generic ones take what the gate has read; `dense` has the pass over small dense arrays.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from llvmlite.binding import get_host_cpu_name
@@ -19,7 +18,7 @@ from rfrope._backends import layout
 from rfrope._backends.cpu import coefficient_loops as coefficients
 from rfrope._backends.cpu import fields
 from rfrope._backends.cpu import rotation_loops as loops
-from rfrope._backends.cpu.elements import DTYPES, like_of
+from rfrope._backends.cpu.elements import like_of
 from rfrope._backends.cpu.pages import request_large_pages
 from rfrope._backends.cpu.plans import (
     APART,
@@ -33,8 +32,8 @@ from rfrope._backends.cpu.plans import (
     plan_of,
 )
 from rfrope._core import array, parallel, teams
-from rfrope._core.angles import MISSED, Angles
-from rfrope._core.arguments import LARGEST, LARGEST_SCALE, broadcast
+from rfrope._core.angles import Angles
+from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.dispatch import Overlap, overlap_of
@@ -45,228 +44,6 @@ _ROWS_AT_ONCE = 2**8  # rows in which signs are looked at together
 _SEEN_AT_ONCE = 3  # numbers that are looked at in the time in which one is turned, for which alone threads are started
 # past the caches in pieces rather than in lines: a fifth faster on AMD's Zen 5, a third slower on Intel's Cascade Lake
 PREFERS_PIECES = get_host_cpu_name().startswith("znver")
-_FEATURES = {np.dtype(name): name for name in ("float64", "float32", "float16")}  # of the machine's byte order
-_PLACES = frozenset(map(np.dtype, "bBhHiIlLqQfd"))  # positions of float16 may want a warning
-_DOUBLE, _UNSIGNED, _MOST = np.dtype(np.float64), np.dtype(np.uint64), 2**63 - 1
-
-
-# -- small dense arrays, read and turned in one pass -------------------------------------------------------------------
-
-
-class Frequencies(NamedTuple):
-    """Dense frequencies in float64, in their user's form, whose values were looked at; nobody may write to them."""
-
-    values: np.ndarray
-    address: int
-    fastest: float  # largest magnitude
-    layout: tuple[tuple[int, ...], tuple[int, ...]]
-
-    @classmethod
-    def read(cls, values: Any) -> Frequencies | None:
-        """Look at an array; None where it is not dense float64 of at most 2**500."""
-        if type(values) is not np.ndarray or values.dtype != _DOUBLE or not values.flags.c_contiguous:
-            return None
-        address, fastest = loops.checked_address(values)
-        if not fastest <= LARGEST or address % 8 or values.ndim == 0:
-            return None
-        return cls(values, address, fastest, (values.shape, values.strides))
-
-
-def rotated_at_once(
-    x: Any, positions: Any, frequencies: Any, pairings: tuple[Any, Any], scale: Any, inverse: Any, out: Any
-) -> Any:
-    """Return features turned, or None for whatever takes a closer look, which raises the errors.
-
-    `x` and `out` are arrays of NumPy, or tensors of torch that are no more than memory; positions are an integer, or an
-    array or tensor; frequencies are an array or tensor. Every check is made on every call, those of layouts by finding
-    the plan.
-    """
-    if type(x) is not np.ndarray:
-        positions, frequencies = view_in_numpy(positions), view_in_numpy(frequencies)
-    dtype, places, read = _dense_dtype(x), _dense_places(positions), Frequencies.read(frequencies)
-    if dtype is None or places is None or read is None:
-        return None
-    if type(scale) is not float or not 0.0 < scale <= LARGEST_SCALE:
-        return None
-    call = _dense_call(dtype, x.shape, places, read, pairings, inverse, scale)
-    return None if call is None else _turned_dense(call, x, places, out)
-
-
-class Rotator:
-    """Rotations of small dense arrays by one set of frequencies; it holds the plan that it used last.
-
-    Parameters
-    ----------
-    frequencies : numpy.ndarray, float64
-        Dense, and never written to.
-    pairing, scale
-        As in `rfrope.rotate`, checked.
-    widths : tuple of shapes, optional
-        Lengths of the last axis that features may have; any of 2D or more unless given.
-    """
-
-    def __init__(
-        self, frequencies: np.ndarray, pairing: str, scale: float, widths: tuple[tuple[int, ...], ...] | None
-    ) -> None:
-        self._read: Any = Frequencies.read(frequencies)
-        self._pairing, self._scale, self._widths = pairing, scale, widths
-        self._last: tuple[Any, ...] = (None,) * 6
-
-    def rotated(self, x: Any, positions: Any, inverse: Any, out: Any) -> Any:
-        """Return `x` turned, or None for whatever takes a closer look, as `rotated_at_once`."""
-        if type(x) is np.ndarray:
-            is_dense = x.flags.carray
-        elif type(positions) is type(x):
-            is_dense = TORCH.are_memory(x, positions) and x.is_contiguous()
-            positions = view_of_memory(positions) if is_dense else None
-        else:
-            is_dense, positions = TORCH.are_memory(x) and x.is_contiguous(), view_in_numpy(positions)
-        at_hand = type(positions) is np.ndarray and positions.flags.carray
-        places = positions if at_hand else _dense_places(positions)
-        if places is None or not is_dense:
-            return None
-        dtype, shape, places_dtype, places_shape, inverted, call = self._last
-        if not (x.dtype is dtype and x.shape == shape and inverse is inverted) or not (
-            places.dtype is places_dtype and places.shape == places_shape
-        ):
-            call = self._call(x, places, inverse)
-            self._last = x.dtype, x.shape, places.dtype, places.shape, inverse, call
-        return None if call is None else _turned_dense(call, x, places, out)
-
-    def _call(self, x: Any, places: np.ndarray, inverse: Any) -> tuple[Any, ...] | None:
-        if self._read is None or not (self._widths is None or x.shape[-1:] in self._widths):
-            return None
-        dtype = _dense_dtype(x) if _dense_places(places) is places else None
-        if dtype is None:
-            return None
-        return _dense_call(dtype, x.shape, places, self._read, (self._pairing, None), inverse, self._scale)
-
-
-def _dense_dtype(x: Any) -> str | None:
-    """Name of the dtype of dense features of NumPy or torch; None for others."""
-    if type(x) is np.ndarray:
-        return _FEATURES.get(x.dtype) if x.flags.carray else None
-    return array.dtype_name(x) if TORCH.are_memory(x) and x.is_contiguous() else None
-
-
-def view_in_numpy(value: Any) -> Any:
-    """Return the array of NumPy that views a tensor of the CPU, where there is one; anything else as it is."""
-    if type(value) is np.ndarray or not TORCH.are_memory(value):
-        is_wide = value > _MOST if type(value) is int else getattr(value, "dtype", None) == _UNSIGNED
-        return None if is_wide else value  # torch has no such integers
-    return view_of_memory(value)
-
-
-def view_of_memory(value: Any) -> Any:
-    """Return the array of NumPy that views a tensor which is memory of the CPU; the tensor where there is none."""
-    try:
-        return (value.detach() if value.requires_grad else value).numpy()
-    except TypeError:  # NumPy has no bfloat16
-        return value
-
-
-def _dense_places(positions: Any) -> np.ndarray | None:
-    """Return an integer, or a dense array of numbers, as such an array; None for anything else."""
-    places = np.array(positions) if type(positions) is int else positions
-    return places if type(places) is np.ndarray and places.dtype in _PLACES and places.flags.carray else None
-
-
-def _dense_call(
-    dtype: str, x: Any, places: np.ndarray, read: Frequencies, pairings: tuple[Any, Any], inverse: Any, scale: float
-) -> tuple[Any, ...] | None:
-    """Return what turns dense features at some positions; None where their plan is not fit, or not small.
-
-    That is the shape of the result, bytes of features, what the loop takes before and after the arrays, and the plan.
-    """
-    pairing, out_pairing = pairings[0], pairings[0] if pairings[1] is None else pairings[1]
-    if type(pairing) is not str or type(out_pairing) is not str or type(inverse) is not bool or dtype not in DTYPES:
-        return None
-    at, a = (tuple(x), None), (places.shape, None)
-    try:
-        plan = plan_of(dtype, at, None, fields.POSITIONS, a, read.layout, None, None, pairing, out_pairing, inverse)
-    except ValueError:  # shapes do not fit, or there is no such pairing
-        return None
-    if not (plan.is_fit and plan.is_small and plan.elements):
-        return None
-    most = (2.0**24, MISSED * 2.0**24 / max(read.fastest, 1.0)) if places.dtype.char == "f" else (LARGEST, LARGEST)
-    after = read.address, read.values.nbytes, scale, plan.like, *most
-    before = plan.loop, plan.addresses[APART], plan.addresses[IN_PLACE], plan.items
-    return plan.shape, plan.elements * plan.size, before, after, plan  # whose memory `before` names by its address
-
-
-def _turned_dense(call: tuple[Any, ...], x: Any, positions: np.ndarray, out: Any) -> Any:
-    """Turn features whose layout the plan was made for; None where `out` is not as it must be, or values are not."""
-    shape, n_bytes, before, after, _ = call
-    if type(x) is not np.ndarray:
-        y = TORCH.empty_like(x) if out is None else out
-        if out is not None and not (_dense_dtype(y) is not None and y.dtype == x.dtype and y.shape == x.shape):
-            return None
-        addresses = _addresses(x, y)
-        if addresses is None or not loops.turn_dense_at(*before, *addresses, n_bytes, positions, *after):
-            return None
-        if out is not None:
-            array.written(out)
-        return y
-    if out is None:
-        y = np.empty(shape, x.dtype)
-    elif type(out) is np.ndarray and out.dtype is x.dtype and out.shape == x.shape and out.flags.carray:
-        y = out
-    else:
-        return None
-    views = (x, y) if x.dtype.itemsize != 2 else (x.view(np.int16), y.view(np.int16))
-    return y if loops.turn_dense(*before, *views, positions, *after) else None
-
-
-def _addresses(*tensors: Any) -> list[int] | None:
-    """Return where tensors lie; None where one has no memory, as gradients that torch takes for a batch of them."""
-    try:
-        return [x.data_ptr() for x in tensors]
-    except RuntimeError:
-        return None
-
-
-def plans_of_both(
-    q: Any, k: Any, places: tuple[int, ...], frequencies: tuple[Frequencies, Frequencies], turn: Any, inverse: bool
-) -> tuple[Plan, Plan] | None:
-    """Return plans of tensors of queries and keys at positions of a dense shape; None where they are not small.
-
-    Frequencies of queries and of keys hold the same numbers in shapes ``(*H, D, k)`` that broadcast with theirs.
-    """
-    dtype, found = array.dtype_name(q), []
-    if dtype not in DTYPES or k.dtype != q.dtype:
-        return None
-    for x, read in ((q, frequencies[0]), (k, frequencies[1])):
-        at = x.shape, tuple([x.element_size() * step for step in x.stride()])
-        a, b = (places, None), read.layout
-        plan = plan_of(dtype, at, None, fields.POSITIONS, a, b, None, None, *turn[:2], inverse, turn.softplus)
-        is_fit = plan.is_fit or (turn.softplus and plan.shape == turn.shape(x.shape, x.shape[-1:]))
-        if not (is_fit and plan.is_small and plan.elements):
-            return None
-        found.append(plan)
-    return found[0], found[1]
-
-
-def rotated_both(
-    plans: tuple[Plan, Plan],
-    q: Any,
-    k: Any,
-    positions: np.ndarray,
-    frequencies: tuple[Frequencies, Frequencies],
-    scale: float,
-) -> tuple[Any, Any] | None:
-    """Return queries and keys turned by one call of a loop, at positions ``(*P, k)``, dense and float64."""
-    of_q, of_k = plans
-    y_q, y_k = q.new_empty(of_q.shape), k.new_empty(of_k.shape)
-    at = _addresses(q, y_q, k, y_k)
-    if at is None:
-        return None
-    first = of_q.addresses[0], *at[:2], frequencies[0].address, of_q.items
-    second = of_k.addresses[0], *at[2:], frequencies[1].address, of_k.items
-    loops.turn_two(of_q.loop, *first, *second, loops.address(positions), scale, of_q.like)
-    return y_q, y_k
-
-
-# -- what the gate has read --------------------------------------------------------------------------------------------
 
 
 def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> Array:

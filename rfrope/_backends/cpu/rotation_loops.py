@@ -270,39 +270,70 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
 
 
 @njit(inline="always")
-def _turn_dense(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_bytes, scale, like, whole, part):  # type: ignore[no-untyped-def]
+def _is_read_first(x, x_bytes, y, y_bytes, b, b_bytes, c, c_bytes, e, e_bytes):  # type: ignore[no-untyped-def]
+    """Return whether a result at y is x itself or lies apart from it, and apart from all operands."""
+    end, apart = y + y_bytes, (x == y and x_bytes == y_bytes) or y + y_bytes <= x or x + x_bytes <= y
+    for place, size in ((b, b_bytes), (c, c_bytes), (e, e_bytes)):
+        apart = apart and (end <= place or place + size <= y)
+    return apart
+
+
+@njit(inline="always")
+def _turn_dense(  # type: ignore[no-untyped-def]
+    loop, plan, plan_in_place, items, x, x_bytes, y, y_bytes, places, b, b_bytes, c, c_bytes, e, e_bytes, scale, like,
+    whole, part,
+):  # fmt: skip
     at, fine, most = np.empty(places.size), True, whole
     for i, position in enumerate(places.flat):
         at[i] = position
         most = most if np.floor(at[i]) == at[i] else part
     for position in at:
         fine = fine and abs(position) <= most
-    end = y + n_bytes
-    in_place = x == y
-    fine = fine and (in_place or end <= x or x + n_bytes <= y) and (end <= b or b + b_bytes <= y)
+    fine = fine and _is_read_first(x, x_bytes, y, y_bytes, b, b_bytes, c, c_bytes, e, e_bytes)
     if fine:
-        chosen = plan_in_place if in_place else plan
-        call_turn(loop, chosen, x, y, at.ctypes.data, b, 0, 0, scale, like, 0, items)
+        call_turn(loop, plan_in_place if x == y else plan, x, y, at.ctypes.data, b, c, e, scale, like, 0, items)
     return fine and at.size >= 0  # the positions live until here
 
 
 @compiled
-def turn_dense(loop, plan, plan_in_place, items, x, y, places, b, b_bytes, scale, like, whole, part):  # type: ignore[no-untyped-def]
+def turn_dense(  # type: ignore[no-untyped-def]
+    loop, plan, plan_in_place, items, x, y, places, b, b_bytes, c, c_bytes, e, e_bytes, scale, like, whole, part
+):
     """All the work of a plan for dense arrays, whose layouts it was made for, at positions of any type.
 
-    The frequencies are at `b`. Nothing is done, and the answer is False, where a position is NaN, above `whole`, or
-    above `part` if any has a fraction, or where features or frequencies would be overwritten before they are read.
+    Frequencies, and a shift and a scale if any, are at `b`, `c` and `e`. Nothing is done, and the answer is False,
+    where a position is NaN, above `whole`, or above `part` if any has a fraction, or where features or operands would
+    be overwritten before they are read.
     """
-    first, second, n_bytes = x.ctypes.data, y.ctypes.data, x.nbytes
+    first, second = x.ctypes.data, y.ctypes.data
     return _turn_dense(
-        loop, plan, plan_in_place, items, first, second, n_bytes, places, b, b_bytes, scale, like, whole, part
-    )
+        loop, plan, plan_in_place, items, first, x.nbytes, second, y.nbytes, places, b, b_bytes, c, c_bytes, e, e_bytes,
+        scale, like, whole, part,
+    )  # fmt: skip
 
 
 @compiled
-def turn_dense_at(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_bytes, scale, like, whole, part):  # type: ignore[no-untyped-def]
+def turn_dense_at(  # type: ignore[no-untyped-def]
+    loop, plan, plan_in_place, items, x, x_bytes, y, y_bytes, places, b, b_bytes, c, c_bytes, e, e_bytes, scale, like,
+    whole, part,
+):  # fmt: skip
     """Do the same for features and a result at two addresses."""
-    return _turn_dense(loop, plan, plan_in_place, items, x, y, n_bytes, places, b, b_bytes, scale, like, whole, part)
+    return _turn_dense(
+        loop, plan, plan_in_place, items, x, x_bytes, y, y_bytes, places, b, b_bytes, c, c_bytes, e, e_bytes, scale,
+        like, whole, part,
+    )  # fmt: skip
+
+
+@compiled
+def turn_by_numbers(  # type: ignore[no-untyped-def]
+    loop, plan, plan_in_place, items, x, x_bytes, y, y_bytes, a, a_bytes, b, b_bytes, c, c_bytes, e, e_bytes, scale,
+    like,
+):  # fmt: skip
+    """Do the same for phases at `a`, or for cos and sin at `a` and `b`."""
+    fine = _is_read_first(x, x_bytes, y, y_bytes, b, b_bytes, a, a_bytes, e, e_bytes)
+    if fine:
+        call_turn(loop, plan_in_place if x == y else plan, x, y, a, b, c, e, scale, like, 0, items)
+    return fine
 
 
 @compiled
@@ -320,8 +351,9 @@ def address(array):  # type: ignore[no-untyped-def]
 
 @compiled
 def checked_address(array):  # type: ignore[no-untyped-def]
-    """Address of an array, and its largest magnitude; infinity where one is NaN."""
-    largest = 0.0
-    for value in array.flat:
+    """Address of an array, its smallest number and its largest magnitude; infinity where one is NaN."""
+    smallest, largest = np.inf, 0.0
+    for value in array:
+        smallest = min(smallest, value)
         largest = max(largest, abs(value)) if value == value else np.inf
-    return array.ctypes.data, largest
+    return array.ctypes.data, smallest, largest

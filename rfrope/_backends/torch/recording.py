@@ -46,15 +46,14 @@ def record(made: Sequence[Tensor], back: Callable[..., Sequence[Tensor]], *featu
 
 
 def rotated(
-    at_once: Callable[..., Any], rotate: Callable[..., Any], x: Tensor, positions: Any, frequencies: Any, *turn: Any
+    at_once: Callable[..., Any], rotate: Callable[..., Any], x: Tensor, positions: Any, frequencies: Any, turn: Any
 ) -> Tensor | None:
     """Return features turned by the flat pass of the CPU, with gradients by `rotate`, or None for a closer look."""
-    pairings, scale, inverse = turn
-    turned = at_once(x.detach(), positions, frequencies, pairings, scale, inverse, None)
+    pairing, out_pairing, scale, inverse, _ = turn
+    turned = at_once("positions", x.detach(), positions, frequencies, None, turn, None)
     if turned is None or not 1.0 / scale <= LARGEST_SCALE:
         return None
     places, omega = _kept(positions), _kept(frequencies)
-    pairing, out_pairing = pairings[0], pairings[1] or pairings[0]
 
     def back(gradient: Tensor) -> tuple[Tensor]:
         options = {"pairing": out_pairing, "out_pairing": pairing, "scale": 1.0 / scale, "inverse": not inverse}
