@@ -95,7 +95,7 @@ Part = Words | Table | Copyable
 
 @dataclass(frozen=True)
 class Report:
-    """What was found, as sentences and tables, from which text, pages and notebooks are made.
+    """Sentences and tables of a result, from which its text and pages are made.
 
     Attributes
     ----------

@@ -174,7 +174,7 @@ class Plan(Result):
 
     @property
     def optimised_against_yarn(self) -> dict[str, str] | None:
-        """What `compare` says of the optimised set and YaRN; None if YaRN is left out."""
+        """Result of `compare` for the optimised set and YaRN; None if YaRN is left out."""
         return None if _YARN in self.left_out else self.compare(OPTIMISED, _YARN)
 
     @property
