@@ -148,7 +148,10 @@ def load(path: str | os.PathLike[str], *, xp: Any = None, device: Any = None, dt
         ) from None
     # a safetensors file has JSON after eight bytes for the length of its header, unless it is damaged
     is_tensors = beginning[8:] == b"{" or (path.endswith(SUFFIXES[1]) and not beginning.startswith(b"PK"))
-    frequencies, text = _from_safetensors(path) if is_tensors else _from_npz(path)
+    held, text = _from_safetensors(path) if is_tensors else _from_npz(path)
+    if text is None or "frequencies" not in held:
+        raise ValueError(f"{path} holds {printable(', '.join(held)) or 'nothing'}; expected what rfrope.save writes")
+    frequencies = held["frequencies"]
     fields = _read_fields(path, text, frequencies)
     if dtype is None and space is not np:
         fits = frequencies.dtype != np.float64 or array.has_float64(space, device)
@@ -233,30 +236,27 @@ def _check_keys(value: Any) -> None:
             _check_keys(held)
 
 
-def _from_npz(path: str) -> tuple[np.ndarray, str]:
+def _from_npz(path: str) -> tuple[dict[str, np.ndarray], str | None]:
+    """Return the arrays of a file, and the JSON text beside them, if it has one."""
     try:
         held = files.read_arrays(path)
-        if {"frequencies", "metadata"} <= set(held):
-            text = held["metadata"]
-            if text.dtype.kind != "U" or text.ndim:
-                raise files.DamagedError(f"its metadata has dtype {text.dtype} and shape {text.shape}")
-            return held["frequencies"], str(text[()])
     except files.DamagedError as error:
         raise _damaged(path, error) from None
-    raise ValueError(f"{path} holds {printable(', '.join(held)) or 'nothing'}; expected what rfrope.save writes")
+    text = held.get("metadata")
+    if text is not None and "frequencies" in held and (text.dtype.kind != "U" or text.ndim):
+        raise _damaged(path, f"its metadata has dtype {text.dtype} and shape {text.shape}")
+    return held, None if text is None else str(text[()])
 
 
-def _from_safetensors(path: str) -> tuple[np.ndarray, str]:
+def _from_safetensors(path: str) -> tuple[dict[str, np.ndarray], str | None]:
+    """As `_from_npz`."""
     library, content = _safetensors(path), files.read_bytes(path)
     try:
         held = library.load(content)
         header = files.parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode())
-        text = header.get("__metadata__", {}).get("rfrope")
+        return held, header.get("__metadata__", {}).get("rfrope")
     except Exception as error:  # whatever the package raises on bytes that it did not write
         raise _damaged(path, f"{type(error).__name__}: {error}") from None
-    if text is not None and "frequencies" in held:
-        return held["frequencies"], text
-    raise ValueError(f"{path} holds {printable(', '.join(held)) or 'nothing'}; expected what rfrope.save writes")
 
 
 def _damaged(path: str, reason: Any) -> ValueError:
@@ -265,15 +265,8 @@ def _damaged(path: str, reason: Any) -> ValueError:
 
 
 def _safetensors(path: str) -> ModuleType:
-    """Return the optional package's module for NumPy, or say how to get it."""
-    import importlib
-
-    try:
-        return importlib.import_module("safetensors.numpy")
-    except ImportError:
-        raise ModuleNotFoundError(
-            f"{path} needs the package safetensors: pip install safetensors (or use the suffix .npz)"
-        ) from None
+    need = f"{path} needs the package safetensors: pip install safetensors (or use the suffix .npz)"
+    return files.load_package("safetensors.numpy", need)
 
 
 def _read_fields(path: str, text: str, frequencies: np.ndarray) -> dict[str, Any]:

@@ -6,6 +6,7 @@ What a header claims must lie in the file, and nothing is unpickled.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import io
 import json
 import os
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import partial
+from types import ModuleType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -71,6 +73,14 @@ def read_bytes(path: str, most: int | None = None) -> bytes:
     if len(held) > most:
         raise ValueError(f"{path} has more than {most} bytes; expected a smaller file that does not grow")
     return held
+
+
+def load_package(module: str, need: str) -> ModuleType:
+    """Return a module of an optional package; where that is missing, the error is what needs it and how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ModuleNotFoundError(need) from None
 
 
 def parse_json(text: str, **options: Any) -> Any:

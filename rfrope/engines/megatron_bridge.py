@@ -36,11 +36,8 @@ def _read_yarn(config: ConfigRope) -> EngineRope:
     """Return YaRN without defaults: Megatron-Core is given None where a key is missing, which does not truncate."""
     values = dict(config.values)
     factor, *_ = (formulas.require_key(values, key) for key in ("factor", "beta_fast", "beta_slow"))
-    mscale, everywhere = values.get("mscale"), values.get("mscale_all_dim")
-    if mscale is None or everywhere is None:
-        attention = schemes.sharpen_yarn(factor)
-    else:
-        attention = schemes.sharpen_yarn(factor, mscale, everywhere)
+    scales = (values.get("mscale"), values.get("mscale_all_dim"))
+    attention = schemes.sharpen_yarn(factor, *(() if None in scales else scales))
     values["truncate"] = bool(values.get("truncate"))
     return formulas.yarn(config.ladder(), values, factor, values[_ORIGINAL], attention)
 

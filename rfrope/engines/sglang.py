@@ -19,15 +19,12 @@ _PARTIAL = ("phi3",)  # runs in the Llama class, which reads the part beside the
 def _read(config: ConfigRope) -> EngineRope:
     layers = config.rope.source.model.layers
     match config.model_type:
-        case "gemma3_text":
-            return _read_gemma3(config)
         case "gemma4_text":
             return replace(_read_gemma4(config), layers=layers)
-        case "gemma3n_text" if config.kind == "sliding_attention":
-            ignored = () if config.scheme == "default" else ("rope_type",)
-            return EngineRope(config.ladder(), ignored_keys=ignored, layers=layers)
-        case "gemma3n_text":
+        case "gemma3n_text" if config.kind != "sliding_attention":
             return replace(_read_scheme(config), layers=layers)
+        case "gemma3_text" | "gemma3n_text":
+            return _read_gemma3(config)
         case "llama4_text":
             return _read_llama4(config)
     return _read_scheme(config)
@@ -45,10 +42,8 @@ def _read_scheme(config: ConfigRope) -> EngineRope:
         case "llama3":
             return EngineRope(formulas.llama3(base, values))
         case "yarn":
-            attention = schemes.sharpen_yarn(factor)
-            mscale, everywhere = values.get("mscale"), values.get("mscale_all_dim")
-            if mscale is not None and everywhere is not None:
-                attention = schemes.sharpen_yarn(factor, mscale, everywhere)
+            scales = (values.get("mscale"), values.get("mscale_all_dim"))
+            attention = schemes.sharpen_yarn(factor, *(() if None in scales else scales))
             return formulas.yarn(base, values, factor, values["original_max_position_embeddings"], attention)
         case "longrope":
             original = values["original_max_position_embeddings"]
@@ -67,9 +62,8 @@ def _read_gemma3(config: ConfigRope) -> EngineRope:
     """Return the RoPE of one kind of layers: by transformers' own functions, those under a window without a scheme."""
     layers, is_sliding = config.rope.source.model.layers, config.kind == "sliding_attention"
     if is_sliding or config.scheme == "default":
-        return EngineRope(
-            config.ladder(), layers=layers, ignored_keys=() if config.scheme == "default" else ("rope_type",)
-        )
+        ignored = () if config.scheme == "default" else ("rope_type",)
+        return EngineRope(config.ladder(), layers=layers, ignored_keys=ignored)
     if config.scheme == "dynamic":
         raise UnknownError(f"the scheme {show(config.scheme)} was not read")
     note = "on processors with AMX the scheme is left out"
@@ -94,11 +88,9 @@ def _read_llama4(config: ConfigRope) -> EngineRope:
     layers = None if count is None else tuple(i for i in range(count) if (i + 1) % 4)
     whole = {**config.values, "rope_theta": int(config.values["rope_theta"])}
     note = "pairing half, and rows of the weights are reordered for it"
-    ignored: tuple[str, ...] = (
-        ("no_rope_layers",) if None not in (layers, model.layers) and layers != model.layers else ()
-    )
     made = _read_scheme(replace(config, values=whole))
-    ignored += made.ignored_keys
+    are_others = None not in (layers, model.layers) and layers != model.layers
+    ignored = (("no_rope_layers",) if are_others else ()) + made.ignored_keys
     return replace(made, pairing="interleaved", layers=layers, note=note, ignored_keys=ignored)
 
 

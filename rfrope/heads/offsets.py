@@ -215,7 +215,7 @@ def effective_offset(
     0.01
     """
     q, k, omega = _bring_to_host(q=q, k=k, frequencies=angles.frequencies_of(frequencies, pairing, 1.0, q))
-    omega = _one_axis(omega)
+
     tokens = blocks.tokens(q, k, np, None, pairing, len(omega))
     n, m = tokens.q_1.shape[-2], tokens.k_1.shape[-2]
     check_paired(paired, tokens)
@@ -327,7 +327,7 @@ def offset_from_weights(
     known = {name: value for name, value in (("mean", mean), ("second_moment", second_moment)) if value is not None}
     named = {"w_q": w_q, "w_k": w_k, **known}
     *arrays, omega = _bring_to_host(angles.frequencies_of(frequencies, pairing, 1.0), **named)
-    host, omega = dict(zip(named, arrays, strict=True)), _one_axis(omega)
+    host = dict(zip(named, arrays, strict=True))
     query, key = (_read_rows(name, host[name], len(omega), pairing) for name in ("w_q", "w_k"))
     angles.frequencies_of(frequencies, x=host["w_q"].mT, name="w_q")
     array.broadcast_shapes({"w_q": query.shape[:-2], "w_k": key.shape[:-2]})
@@ -351,17 +351,12 @@ def offset_from_weights(
 
 
 def _bring_to_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
-    """Yield arrays of one library as NumPy arrays, then frequencies, which may be of NumPy beside any library."""
+    """Yield arrays of one library as NumPy arrays, then frequencies ``(D,)``, which may be of NumPy beside any."""
     xp, device = array.shared({"frequencies": frequencies}, **arrays)
-    arrays["frequencies"] = frequencies
     for name, value in arrays.items():
-        value = array.asarray(value, xp, name=name, device=device)
-        yield array.to_host(value, name)
-
-
-def _one_axis(omega: np.ndarray) -> np.ndarray:
-    """Return host frequencies ``(D,)`` or ``(D, 1)`` as ``(D,)`` float64."""
-    return np.asarray(angles.frequencies(omega, np, sets="one axis", least=1)[:, 0])
+        yield array.to_host(array.asarray(value, xp, name=name, device=device), name)
+    omega = array.to_host(array.asarray(frequencies, xp, name="frequencies", device=device), "frequencies")
+    yield np.asarray(angles.frequencies(omega, np, sets="one axis", least=1)[:, 0])
 
 
 def _lag_range(max_lag: Any, causal: Any) -> tuple[int, int]:

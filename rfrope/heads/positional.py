@@ -165,8 +165,13 @@ def positional_weights(
     query = blocks.join(cos, sin, pairing, xp) * (1.0 / temperature / constant)
     key = blocks.join(xp.ones_like(cos), xp.zeros_like(sin), pairing, xp) / constant
     dtype = array.check_float_dtype(dtype, xp) or cos.dtype
-    column = partial(_place_column, width=width, d_model=d_model, index=constant_index, dtype=dtype, xp=xp)
-    return column(query), column(key)
+    weights, is_constant = [], xp.arange(d_model, dtype=xp.int32, device=array.device(query)) == constant_index
+    for values in (query, key):  # 0 but for one column, whose first rows are these
+        rest = xp.broadcast_to(xp.zeros_like(values[..., :1]), (*values.shape[:-1], width - values.shape[-1]))
+        column = xp.concat([values, rest], axis=-1) if rest.shape[-1] else values
+        column = array.astype(column, dtype, xp)[..., None]
+        weights.append(xp.where(is_constant, column, xp.zeros_like(column)))
+    return weights[0], weights[1]
 
 
 @array.select_device
@@ -365,16 +370,6 @@ def _scores(at: Angles, cos: Array, sin: Array, factor: float) -> Array:
 
     lags = cosines.shape[-1]
     return map_spans(added, lags, cosines, at.xp, each=math.prod(cosines.shape[:-1]))
-
-
-def _place_column(values: Array, width: int, d_model: int, index: int, dtype: Any, xp: ModuleType) -> Array:
-    """Weights ``(*H, width, d_model)`` that are 0 but for one column, whose first rows are given."""
-    if values.shape[-1] < width:
-        rest = xp.broadcast_to(xp.zeros_like(values[..., :1]), (*values.shape[:-1], width - values.shape[-1]))
-        values = xp.concat([values, rest], axis=-1)
-    column = array.astype(values, dtype, xp)[..., None]
-    constant = xp.arange(d_model, dtype=xp.int32, device=array.device(values)) == index
-    return xp.where(constant, column, xp.zeros_like(column))
 
 
 def map_spans(

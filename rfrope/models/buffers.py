@@ -174,7 +174,12 @@ def _read_array(name: str, value: Any, attention_factor: float | None = None, la
         factor = None if attention_factor is None else float(attention_factor)
         return Buffer(name, squeezed.astype(np.float64), dtype, factor, layer=layer)
     if squeezed.ndim == 2 and squeezed.shape[1] % 2 == 0:
-        return Buffer(name, _split(squeezed), dtype, layer=layer)
+        # by the first row, in which sin is 0 and cos is not
+        blocks = squeezed.shape[1] // 2
+        halves, neighbours = (squeezed[:, :blocks], squeezed[:, blocks:]), (squeezed[:, 0::2], squeezed[:, 1::2])
+        orders = (halves, halves[::-1], neighbours)
+        nearest = min(orders, key=lambda parts: float(np.sum(np.abs(parts[1][0]) - np.abs(parts[0][0]))))
+        return Buffer(name, np.stack(nearest, axis=1), dtype, layer=layer)
     raise ValueError(
         f"{name} has shape {tuple(host.shape)}; expected frequencies (D,), a table (S, 2D) or (S, D, 2) of cos "
         "and sin, or a complex one (S, D); a table of cos and one of sin go as a pair"
@@ -184,15 +189,6 @@ def _read_array(name: str, value: Any, attention_factor: float | None = None, la
 def _count_axes(value: Any) -> int:
     """Return the number of axes of an array or of nested lists of numbers."""
     return int(value.ndim) if hasattr(value, "ndim") else array.host_numbers(value, "what").ndim
-
-
-def _split(table: np.ndarray) -> np.ndarray:
-    """Split a table into cos and sin by its first row, in which sin is 0 and cos is not."""
-    blocks = table.shape[1] // 2
-    first, second = table[:, :blocks], table[:, blocks:]
-    orders = ((first, second), (second, first), (table[:, 0::2], table[:, 1::2]))
-    nearest = min(orders, key=lambda parts: float(np.sum(np.abs(parts[1][0]) - np.abs(parts[0][0]))))
-    return np.stack(nearest, axis=1)
 
 
 def _read_pair(name: str, cos: Any, sin: Any) -> Buffer:

@@ -395,9 +395,8 @@ def _report(
 
 
 def _is_same(one: EngineRope | RefusedError | UnknownError, other: EngineRope) -> bool:
-    if not isinstance(one, EngineRope) or one.pairing != other.pairing or _turn_other_layers(one, other):
-        return False
-    return is_same(one, other)
+    is_alike = isinstance(one, EngineRope) and one.pairing == other.pairing and not _turn_other_layers(one, other)
+    return is_alike and is_same(one, other)
 
 
 def _turn_other_layers(one: EngineRope, other: EngineRope) -> bool:

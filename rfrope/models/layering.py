@@ -211,27 +211,19 @@ def list_layers(
 
 
 def _list_kinds(part: PartLayers) -> Iterator[LayerKind]:
-    """Yield the kinds of layers of one part."""
-    if not part.layers:
-        for name, rope in part.ropes.items():
-            yield _make_kind(part, name, None, name, rope.source.model.window)
+    """Yield the kinds of layers of one part, then RoPEs of no layer, or of layers without numbers."""
     groups: dict[tuple[str, str | None], list[int]] = {}
     for i, key in enumerate(part.layers):
         groups.setdefault(key, []).append(i)
-    for (kind, chosen), layers in groups.items():
-        window = part.part.window_of(kind) if kind not in NO_ATTENTION else None
-        yield _make_kind(part, kind, tuple(layers), chosen, window)
-    used = {name for _, name in groups}
-    for name, rope in part.ropes.items() if groups else ():
-        if name not in used:
-            yield _make_kind(part, name, (), name, rope.source.model.window)
-
-
-def _make_kind(
-    part: PartLayers, kind: str, layers: tuple[int, ...] | None, name: str | None, window: int | None
-) -> LayerKind:
-    rope, both_sides = None if name is None else part.ropes[name], window is not None and part.part.sees_both_sides
-    return LayerKind(printable(part.name), printable(kind), layers, rope, window, both_sides, printable(name or ""))
+    found: list[tuple[str, str | None, tuple[int, ...] | None, int | None]] = []
+    for (kind, chosen), indices in groups.items():
+        found.append((kind, chosen, tuple(indices), None if kind in NO_ATTENTION else part.part.window_of(kind)))
+    used, numbers = {name for _, name in groups}, () if groups else None
+    found += [(name, name, numbers, rope.source.model.window) for name, rope in part.ropes.items() if name not in used]
+    for kind, name, layers, window in found:
+        rope, both_sides = None if name is None else part.ropes[name], window is not None and part.part.sees_both_sides
+        said = printable(part.name), printable(kind)
+        yield LayerKind(*said, layers, rope, window, both_sides, printable(name or ""))
 
 
 # -- in words ----------------------------------------------------------------------------------------------------------

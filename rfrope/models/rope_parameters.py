@@ -157,7 +157,15 @@ def read_scheme(
         section = given.pop("xdrope_section")
         if given.setdefault("mrope_section", section) != section:
             raise _report_difference("rope_parameters['xdrope_section']", section, "mrope_section", given)
-    scheme = _pop_scheme(given)
+    named: dict[str, str] = {}
+    for key in ("type", "rope_type"):
+        if key in given:
+            name = choice(f"rope_parameters[{key!r}]", given.pop(key), _WORDS)
+            named[key] = _ALIASES.get(name, name)
+    name = named.get("rope_type", named.get("type", "default"))
+    if named.get("type", name) != name:
+        raise _report_difference("rope_parameters['type']", named["type"], "rope_type", named)
+    scheme = _RECORDS["dynamic with alpha" if name == "dynamic" and "alpha" in given else name]
     _check_keys(scheme, given)
     values = {key: KEYS[key](f"rope_parameters[{key!r}]", value) for key, value in given.items() if key in KEYS}
     usual = {"rope_theta": (rope_theta, DEFAULT_THETA), "partial_rotary_factor": (partial_rotary_factor, 1.0)}
@@ -187,19 +195,6 @@ def join_dicts(config: Mapping[str, Any]) -> dict[str, Any]:
 def _report_difference(name: str, value: Any, key: str, values: Mapping[str, Any]) -> ValueError:
     other = f"rope_parameters[{show(key)}] is {show(values[key])}"
     return ValueError(f"{name} is {show(value)}, but {other}; expected one of them, or equal")
-
-
-def _pop_scheme(given: dict[str, Any]) -> registry.Scheme:
-    """Remove the scheme's name from a dict, and return its record."""
-    named: dict[str, str] = {}
-    for key in ("type", "rope_type"):
-        if key in given:
-            name = choice(f"rope_parameters[{key!r}]", given.pop(key), _WORDS)
-            named[key] = _ALIASES.get(name, name)
-    name = named.get("rope_type", named.get("type", "default"))
-    if named.get("type", name) != name:
-        raise _report_difference("rope_parameters['type']", named["type"], "rope_type", named)
-    return _RECORDS["dynamic with alpha" if name == "dynamic" and "alpha" in given else name]
 
 
 def _check_keys(record: registry.Scheme, given: dict[str, Any]) -> None:

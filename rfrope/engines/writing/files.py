@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core.arguments import path_of, show
-from rfrope._core.files import Content
+from rfrope._core.files import Content, load_package
 from rfrope.data.model_types import known
 from rfrope.engines.writing import gguf
 from rfrope.models import configs, from_config
@@ -43,10 +42,8 @@ def make_content(path: str, made: Mapping[str, Any], model: Any, rope: Rope, par
 
 def _build_graph(path: str, made: Mapping[str, Any]) -> bytes:
     """Return a graph of one node, with its tables inside, for ``X`` and ``position_ids``."""
-    try:
-        library = importlib.import_module("onnx")
-    except ImportError:
-        raise ModuleNotFoundError(f"{path} needs the package onnx: pip install onnx (or use the suffix .npz)") from None
+    need = f"{path} needs the package onnx: pip install onnx (or use the suffix .npz)"
+    library = load_package("onnx", need)
     helper, node = library.helper, made["node"]
     kind = helper.np_dtype_to_tensor_dtype(made["cos_cache"].dtype)
     features, tokens = ["batch", "heads", "tokens", "features"], ["batch", "tokens"]

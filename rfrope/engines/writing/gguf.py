@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any, BinaryIO
 from rfrope._core import files
 from rfrope._core.arguments import path_of, printable, show
 
+_NEED = "files for llama.cpp need the package gguf: pip install gguf"
 # raised by the reader for a file that is not a GGUF, or half of one
 _UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, MemoryError, AttributeError)
 
@@ -35,7 +35,7 @@ def copy(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, Any])
     ValueError
         If the model is not a GGUF, is truncated, is split, or has another architecture or width.
     """
-    library, path = _library(), path_of("model", model)
+    library, path = files.load_package("gguf", _NEED), path_of("model", model)
     reader = _read(library, path)
     name = made["architecture"]
     _check(reader, path, made)
@@ -65,7 +65,7 @@ def copy(file: BinaryIO, model: str | os.PathLike[str], made: Mapping[str, Any])
 def read_architecture(model: str | os.PathLike[str]) -> str:
     """Return the name of a GGUF's architecture."""
     path = path_of("model", model)
-    return str(_value(_read(_library(), path), path, "general.architecture"))
+    return str(_value(_read(files.load_package("gguf", _NEED), path), path, "general.architecture"))
 
 
 def _copy_keys(library: ModuleType, reader: Any, writer: Any, name: str, keys: Mapping[str, Any]) -> None:
@@ -127,10 +127,3 @@ def _value(reader: Any, path: str, key: str) -> Any:
     if value is None or isinstance(value, list):
         raise ValueError(f"{path} has no {key} of its own, or one for each layer; expected one for the whole model")
     return value
-
-
-def _library() -> ModuleType:
-    try:
-        return importlib.import_module("gguf")
-    except ImportError:
-        raise ModuleNotFoundError("files for llama.cpp need the package gguf: pip install gguf") from None
