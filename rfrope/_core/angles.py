@@ -104,7 +104,7 @@ class Angles(NamedTuple):
         shift = self.shift
         if shift is not None and shift.ndim and shift.shape[-1] > 1:
             shift = shift[..., span]
-        with array.compute_eagerly(self.frequencies):
+        with array.library(self.frequencies).eager(self.frequencies):
             return self._replace(frequencies=self.frequencies[..., span, :], shift=shift)
 
 
@@ -388,7 +388,7 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
         omega = to_vectors(omega, omega)
     else:
         # where there is no float64, phases are exact for frequencies with values alone
-        with array.compute_eagerly(omega):
+        with array.library(omega).eager(omega):
             vectors = to_vectors(omega, omega)
         if not libraries.is_compiling() and hasattr(omega, "fine_words"):  # see turns.place_words
             for prepared in ("turn_words", "fine_words", "float64_bits", "on_host"):

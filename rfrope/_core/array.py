@@ -258,16 +258,6 @@ def device(x: Array) -> Any:
     return None if isinstance(x, (np.ndarray, *_FIT_ANY)) else library(x).device(x)
 
 
-def is_lazy(x: Array) -> bool:
-    """Return whether the library of `x` traces or defers (JAX, Dask): no value checks, writes or accelerators."""
-    return library(x).is_lazy
-
-
-def has_values(x: Array) -> bool:
-    """Return whether `x` has been computed, wherever it is."""
-    return library(x).has_values(x)
-
-
 def device_of(*arrays: Array) -> AbstractContextManager[Any]:
     """Return a context in which the device of the first of some arrays is the one where CuPy works."""
     found = [x for x in arrays if CUPY.owns(x)]
@@ -290,21 +280,6 @@ def select_device(function: Callable[_Parameters, _Result]) -> Callable[_Paramet
 def view_as_numpy(x: Array) -> np.ndarray:
     """Return the NumPy array that views the memory of `x`, if its place is "cpu"; bfloat16 of torch as int16."""
     return x if isinstance(x, np.ndarray) else TORCH.view(x)
-
-
-def written(x: Array) -> None:
-    """Tell the library of `x` that its memory was written to behind its back."""
-    library(x).written(x)
-
-
-def is_traced(x: Array) -> bool:
-    """Return whether `x` is a JAX tracer: inside jit, grad or vmap, with no value yet."""
-    return library(x).is_traced(x)
-
-
-def compute_eagerly(x: Array) -> AbstractContextManager[Any]:
-    """Return a context in which JAX computes with `x`, if it has values, instead of tracing: they stay at hand."""
-    return library(x).eager(x)
 
 
 def has_host_values(x: Array) -> bool:
@@ -492,6 +467,6 @@ def map_on_host(
 
 def space_of_constants(xp: ModuleType, constants: Mapping[str, Any]) -> ModuleType:
     """Return where the constants of a call belong: NumPy beside an array of Dask, unless one is lazy itself."""
-    if xp is np or library_of(xp) is not DASK or any(map(is_lazy, constants.values())):
+    if xp is np or library_of(xp) is not DASK or any(library(value).is_lazy for value in constants.values()):
         return xp
     return np

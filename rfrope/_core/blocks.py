@@ -14,12 +14,10 @@ from rfrope._core.array import Array
 from rfrope._core.dispatch import (
     CPU,
     TORCH_ROTATION,
-    Overlap,
     dispatched,
-    has_shared_elements,
-    overlap_of,
     runs_operators,
 )
+from rfrope._core.overlap import Overlap, has_shared_elements, overlap_of
 
 PAIRINGS = ("half", "interleaved")
 MAGNITUDES = "magnitudes"  # the layout of blocks without second features: they are 0, or not wanted; inside alone
@@ -457,7 +455,7 @@ def _turned_by_operators(
 def check_out(out: Array, x: Array, shape: tuple[int, ...], name: str, needs_gradient: bool) -> None:
     if not hasattr(out, "dtype"):
         raise TypeError(f"out is {show(out)}; expected an array")
-    if array.is_lazy(x):
+    if array.library(x).is_lazy:
         raise TypeError("out was given, but arrays of this library cannot be written to; expected out=None")
     if tuple(out.shape) != tuple(shape):
         raise ValueError(f"out has shape {tuple(out.shape)}; expected {tuple(shape)}")

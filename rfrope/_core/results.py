@@ -316,7 +316,7 @@ def _cut(text: str) -> str:
 
 def _array_text(value: Any) -> str:
     shape = tuple(value.shape)
-    if not array.has_values(value):
+    if not array.library(value).has_values(value):
         return f"of shape {shape}"
     held = array.to_host(value)
     if held.size <= _FEW:
@@ -395,7 +395,7 @@ def register(kind: type, fields: Callable[[Any], dict[str, Any]], leaf: str) -> 
 
     def unflatten(others: _Others, leaves: tuple[Any]) -> Any:
         (value,) = leaves
-        if others.dtype == "float64" and array.is_traced(value) and array.dtype_name(value) == "float32":
+        if others.dtype == "float64" and array.library(value).is_traced(value) and array.dtype_name(value) == "float32":
             warnings.warn(
                 f"JAX traces the {leaf} of a {kind.__name__} in float32, and they had 64 bits: far phases are off; "
                 f"expected a {kind.__name__} that is not an argument, as in jax.jit(rope.rotate), or jax_enable_x64",

@@ -52,12 +52,18 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     wide = array.has_float64(xp, device)
     if not wide:
         frequencies = getattr(frequencies, "on_host", frequencies)  # see place_words
-    integers = array.is_integer(positions) and array.library_of(xp).wraps_integers and not array.is_traced(frequencies)
-    if integers and (not wide or array.is_traced(positions)):  # where there is float64, for a graph's few operations
+    integers = (
+        array.is_integer(positions)
+        and array.library_of(xp).wraps_integers
+        and not array.library(frequencies).is_traced(frequencies)
+    )
+    if integers and (
+        not wide or array.library(positions).is_traced(positions)
+    ):  # where there is float64, for a graph's few operations
         return _cos_sin_of_integers(angles._replace(frequencies=array.to_host(frequencies)), 64 if wide else 32)
     if isinstance(frequencies, np.ndarray):
         angles = angles._replace(frequencies=array.from_host(frequencies, xp, device=device))
-    if any(array.is_traced(one) and not array.is_integer(one) for one in (positions, frequencies, shift)):
+    if any(array.library(one).is_traced(one) and not array.is_integer(one) for one in (positions, frequencies, shift)):
         changing = tuple(one for one in angles[:3] if one is not None)
         return JAX.attach_derivative(_cos_sin_of, _slope)(*changing)
     return _cos_sin(angles)

@@ -187,7 +187,7 @@ def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     xp, _ = array.shared(lags=lags)
     lags = _checked_lags(lags, xp)
     device = array.device(lags)
-    if xp is np or array.is_lazy(lags):
+    if xp is np or array.library(lags).is_lazy:
         frequency: Any = np.asarray([step])
     else:  # some libraries wait for the device if copied from the host
         frequency = xp.full((1,), step, dtype=array.widest_float(xp, device), device=device)

@@ -78,7 +78,7 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
     check_pairing(pairing)
     given, axes, xp = _read(generators)
     close = _ROUNDED if array.resolution(generators) < 1e-12 else _SINGLE
-    if not array.is_traced(given):
+    if not array.library(given).is_traced(given):
         _check_commuting(numbers_on_host(given, "generators"), close)
     placed = _find_basis(given, close, xp)
     even, odd = _columns(placed, xp)
@@ -171,7 +171,7 @@ def _find_basis(given: Array, close: float, xp: Any) -> Array:
         bases = [_common_basis(one, close) for one in np.reshape(rows, (-1, *shape)).astype(np.float64)]
         return np.reshape(np.stack(bases), (*rows.shape[:-1], -1))
 
-    if not array.is_traced(given):
+    if not array.library(given).is_traced(given):
         host = _common_basis(numbers_on_host(given, "generators").astype(np.float64), close)
         return array.from_host(host, xp, device=array.device(given), dtype=given.dtype)
     still = xp.reshape(array.library(given).bits(given), (-1,))
@@ -210,7 +210,7 @@ def _read(generators: Any) -> tuple[Array, int, Any]:
     shape = tuple(given.shape)
     if len(shape) not in (2, 3) or shape[-1] != shape[-2] or shape[-1] % 2 or 0 in shape:
         raise ValueError(f"generators has shape {shape}; expected (k, d, d), or (d, d), with an even d")
-    if not array.is_traced(given):
+    if not array.library(given).is_traced(given):
         host = numbers_on_host(given, "generators")
         if np.any(np.abs(host + np.swapaxes(host, -1, -2)) > _ROUNDED * np.max(np.abs(host))):
             raise ValueError("generators holds a matrix that is not skew-symmetric; expected G^T = -G")

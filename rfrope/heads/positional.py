@@ -380,7 +380,7 @@ def map_spans(
     The result must not depend on the spans. Long work, of `each` numbers per item, is cut so that no library call takes
     long and interrupts are seen; lazy arrays are not cut.
     """
-    cuts = [slice(0, count)] if array.is_lazy(like) else list(capacity.spans(count, each))
+    cuts = [slice(0, count)] if array.library(like).is_lazy else list(capacity.spans(count, each))
     if len(cuts) == 1:
         return call(cuts[0])
     if xp is not np:

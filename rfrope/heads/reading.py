@@ -261,7 +261,7 @@ def _collect_by_lags(sides: Sides, read: Angles, rows: Callable[[slice], Pairs] 
     still, omega, found = read, read.frequencies, []
     if n_still := parts[0].shape[-1] - read.blocks:  # features that are not turned are blocks whose frequency is 0
         space = array.namespace(frequencies=omega)
-        with array.compute_eagerly(omega):
+        with array.library(omega).eager(omega):
             none = space.broadcast_to(space.zeros_like(omega[:1, :]), (n_still, omega.shape[-1]))
             still = read._replace(frequencies=space.concat([omega, none], axis=0))
     rows = rows if lags else None  # no lags: arrays without elements, of the same shapes

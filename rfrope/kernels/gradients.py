@@ -196,7 +196,7 @@ def _check_tails(law: Kernel, values: Values) -> None:
     """Warn of laws whose derivatives at single frequencies have no mean or no variance, if gradients are wanted."""
     factor, name = _TAILS.get(law.name, (0.0, ""))
     shape = values.get(name, getattr(law, name, 1.0))
-    wanted = [v for v in values.values() if array.needs_gradient(v) or array.is_traced(v)]
+    wanted = [v for v in values.values() if array.needs_gradient(v) or array.library(v).is_traced(v)]
     if not factor or not wanted or not (isinstance(shape, float) or array.has_host_values(shape)):
         return
     index = factor * float(array.to_host(shape) if name in values else shape)

@@ -119,7 +119,7 @@ def make_vector(values: Sequence[float], like: Array, xp: ModuleType) -> Array:
     On a device they are filled in one by one: a copy from the host makes some libraries wait for the device, and cannot
     be recorded in a CUDA graph.
     """
-    if xp is np or array.is_lazy(like):
+    if xp is np or array.library(like).is_lazy:
         return array.from_host(np.asarray(values), xp, dtype=like.dtype)
     return xp.stack([xp.full((), value, dtype=like.dtype, device=like.device) for value in values])
 

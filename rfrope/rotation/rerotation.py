@@ -238,7 +238,7 @@ def _read_keys(k: Any, **ropes: Any) -> tuple[Array, list[Rope], list[str]]:
 
 def _alike(old: Array, new: Array) -> tuple[Array, Array]:
     """Frequencies that take positions of one shape, ``(..., D, k)``."""
-    with array.compute_eagerly(old), array.compute_eagerly(new):
+    with array.library(old).eager(old), array.library(new).eager(new):
         old, new = (angles.to_vectors(one, one) for one in (old, new))
     if old.shape[-1] != new.shape[-1]:
         raise ValueError(

@@ -14,6 +14,7 @@ from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST_SCALE, flag, positive, show
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
+from rfrope._core.chunks import comes_in_blocks, map_blocks
 from rfrope._core.dispatch import (
     CPU,
     CPU_DENSE,
@@ -21,9 +22,7 @@ from rfrope._core.dispatch import (
     TORCH_RECORDING,
     TORCH_ROTATION,
     TRITON,
-    comes_in_blocks,
     dispatched,
-    map_blocks,
     pass_on_device,
 )
 from rfrope._core.lazy import DASK, Constant

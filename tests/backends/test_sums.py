@@ -270,7 +270,9 @@ def test_profiles_of_pairs_that_occur_are_those_of_the_generic_function(position
     arguments = (q + 0.5, k, lags, omega if axes > 1 else omega[:, 0])
     ran, compiled = [], backend.sum_occurring_pairs
     monkeypatch.setitem(
-        dispatch._FOUND, "cpu.sums.sum_occurring_pairs", lambda *given: ran.append(len(given)) or compiled(*given)
+        dispatch._FOUND,
+        ("cpu", "sums", "sum_occurring_pairs"),
+        lambda *given: ran.append(len(given)) or compiled(*given),
     )
     found = heads.profile(*arguments, **options)
     with rfrope.threads(1):

@@ -293,4 +293,4 @@ def test_a_call_in_spans_is_the_call(axis, count, xp, monkeypatch):
     got = positional.map_spans(call, count or 11, x, array.namespace(x=x), axis=axis)
     assert xp.owns(got)
     np.testing.assert_array_equal(xp.host(got), xp.host(call(slice(0, count or 11))))
-    assert len(seen) - 1 == (1 if array.is_lazy(x) else -(-(count or 11) // 4))
+    assert len(seen) - 1 == (1 if array.library(x).is_lazy else -(-(count or 11) // 4))

@@ -99,7 +99,7 @@ def turned_at_once(
     if y is None or not _turn_dense(plan, source, x, y, (a, b, c, e), scale, turn[0] == MAGNITUDES and not turn[4]):
         return None
     if out is not None and type(x) is not np.ndarray:
-        array.written(out)
+        array.library(out).written(out)
     return y
 
 

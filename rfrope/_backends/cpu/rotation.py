@@ -36,8 +36,8 @@ from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
-from rfrope._core.dispatch import Overlap, overlap_of
 from rfrope._core.libraries import TORCH
+from rfrope._core.overlap import Overlap, overlap_of
 
 _UNINTERRUPTED = 2**23  # features of one call of a loop at most: an interrupt waits for its end
 _ROWS_AT_ONCE = 2**8  # rows in which signs are looked at together
@@ -116,7 +116,7 @@ def _turned(
     table = plan.addresses[_choose_variant(plan, x_address, y_address)]
     run = partial(loops.turn, table, x_address, y_address, *addresses, factor, plan.like)
     _shared_out(run, plan.items, plan.elements, x)
-    array.written(out)
+    array.library(out).written(out)
     return out
 
 

@@ -77,7 +77,7 @@ def score_sums(
             law = _law(kernel, key, a, xp)
             given = None if law else _transported(kernel, key, a.shape[-1], start, length, a, xp)
             _launch_sums(law or _Law.given(kernel.ndim), given, views, device.view(sums), (start, length), a, xp)
-            array.written(sums)
+            array.library(sums).written(sums)
         return sums[0], sums[1], sums[2], sums[3]
 
 
@@ -93,7 +93,7 @@ def drawn(kernel: Any, key: Key, start: int, length: int, like: Array) -> Array:
         plan = _draws(law.plan, omega, start, length, kernel.ndim, 0)
         plan["threads"] = plan["pairs"]
         device.launch("estimators", f"frequencies<{law.name}>", _blocks(plan["threads"]), _THREADS, plan)
-        array.written(omega)
+        array.library(omega).written(omega)
         return omega
 
 
@@ -170,7 +170,7 @@ def _uniforms(
     plan = _draws(law, u, start, length, columns, stream)
     plan["threads"] = streams * columns * int(plan["pairs"])
     device.launch("estimators", "uniforms", _blocks(plan["threads"]), _THREADS, plan)
-    array.written(u)
+    array.library(u).written(u)
     return u
 
 

@@ -21,7 +21,8 @@ from rfrope._core.angles import Angles, frequencies_of
 from rfrope._core.arguments import LARGEST, LARGEST_SCALE
 from rfrope._core.array import Array
 from rfrope._core.blocks import MAGNITUDES, PAIRINGS, TurnOptions
-from rfrope._core.dispatch import CUDA, DISPATCHED, Overlap, overlap_of
+from rfrope._core.dispatch import CUDA, DISPATCHED
+from rfrope._core.overlap import Overlap, overlap_of
 
 _FEATURES = {"float64": ("double", 8), "float32": ("float", 4), "float16": ("Half", 2), "bfloat16": ("Bfloat", 2)}
 _NUMBERS = {name: name.upper() for name in ("float64", "float32", "int64", "int32")}  # enum Number
@@ -265,7 +266,7 @@ def _turned(
         _are_aligned(addresses),
     )
     _launch(plan, addresses, 0)
-    array.written(result)
+    array.library(result).written(result)
     return result
 
 

@@ -26,7 +26,8 @@ from rfrope._core.angles import Angles
 from rfrope._core.arguments import broadcast
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions, width_of
-from rfrope._core.dispatch import DISPATCHED, TORCH_ROTATION, TRITON, Overlap, overlap_of
+from rfrope._core.dispatch import DISPATCHED, TORCH_ROTATION, TRITON
+from rfrope._core.overlap import Overlap, overlap_of
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
@@ -141,7 +142,7 @@ def _write(x: Tensor, out: Tensor, given: Given, options: Options) -> None:
             return
         x = x.clone()  # features that change places would be overwritten unread
     launch(kernels.turn, (x, out, None), None, given, options)
-    array.written(out)
+    array.library(out).written(out)
 
 
 def _room(x: Tensor, width: int) -> Tensor:
