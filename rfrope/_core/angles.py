@@ -390,7 +390,8 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
         # where there is no float64, phases are exact for frequencies with values alone
         with array.library(omega).eager(omega):
             vectors = to_vectors(omega, omega)
-        if not libraries.is_compiling() and hasattr(omega, "fine_words"):  # see turns.place_words
+        if not libraries.is_compiling() and (hasattr(omega, "fine_words") or hasattr(omega, "on_host")):
+            # see turns.place_words
             for prepared in ("turn_words", "fine_words", "float64_bits", "on_host"):
                 if hasattr(omega, prepared):
                     setattr(vectors, prepared, getattr(omega, prepared))

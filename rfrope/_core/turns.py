@@ -87,13 +87,12 @@ def waves(angles: Angles) -> Array:
     Returns
     -------
     array (2, ...), float32
-        Both shaped like the phases, within 1.5e-7 of the exact values for positions of up to 2**53. On Apple's devices
-        within 2e-7 for integers of 32 bits, and for others as `cos_sin`.
+        Both shaped like the phases, within 1.5e-7 of the exact values for positions of up to 2**53. For Apple's devices
+        they are a table from the host, of frequencies that are known there, and for others as `cos_sin`.
     """
     positions, frequencies, shift, xp = angles
     if not TORCH.wraps_words(array.device(positions)):
-        whole = array.is_integer(positions) and _are_known(frequencies) and shift is None
-        return _waves_of_32_bits(angles) if whole else xp.stack(cos_sin(angles))
+        return _waves_from_host(angles)
     if array.dtype_name(positions) in ("float16", "bfloat16"):
         return waves(angles._replace(positions=array.astype(positions, xp.float32, xp)))
     device, add_product = array.device(positions), TORCH.add_product
@@ -113,24 +112,15 @@ def waves(angles: Angles) -> Array:
     return xp.sin((QUARTER - xp.abs(total)) * array.astype(unit, xp.float32, xp))
 
 
-def _waves_of_32_bits(angles: Angles) -> Array:
-    """Cos and sin of integer positions likewise, in units of 2**-32: by pairs of words (`_pairs`)."""
-    positions, frequencies, _, xp = angles
-    device = array.device(positions)
-    quarters, unit = TORCH.constants("quarters of 32 bits", _quarters_of_32_bits, device)
-    whole = array.to_int32(positions, xp)
-    upper, lower = whole >> 16, whole & 0xFFFF
-    words, rests = _pairs_on(frequencies, device)
-    lost = _sum_of_products(((upper, rests[..., 1]), (lower, rests[..., 0])), xp)
-    total = _sum_of_products(((whole, words[..., 0]), (upper, words[..., 1])), xp) + array.to_int32(lost, xp)
-    total = xp.reshape(quarters, (2, *(1,) * len(angles.shape))) + total
-    return xp.sin((QUARTER // 2**32 - xp.abs(total)) * unit)
-
-
-def _sum_of_products(pairs: Iterable[tuple[Array, Array]], xp: ModuleType) -> Array:
-    """Sum of positions times words, over the axes of all pairs."""
-    first, *others = (at * word for part, words in pairs for at, word in Angles(part, words, None, xp).axes())
-    return sum(others, first)
+def _waves_from_host(angles: Angles) -> Array:
+    """Cos and sin as `waves` returns them: from the host, where the values of all that they are made of are known."""
+    positions, frequencies, shift, xp = angles
+    device, omega = array.device(positions), getattr(frequencies, "on_host", frequencies)
+    given = [one for one in (positions, shift) if one is not None]
+    if type(omega) is not np.ndarray or not all([TORCH.is_computed(one) and TORCH.has_values(one) for one in given]):
+        return xp.stack(cos_sin(angles))
+    at, moved = (None if one is None else array.to_host(one) for one in (positions, shift))
+    return TORCH.lasting(np.stack(cos_sin(Angles(at, omega, moved, np))).astype(np.float32), device)
 
 
 def _parts(positions: Array, xp: ModuleType) -> list[Array]:
@@ -157,22 +147,17 @@ def _quarters() -> tuple[np.ndarray, ...]:
     return np.array([0, -QUARTER]), np.array(2.0 * math.pi * 2.0**-64, np.float32), np.array(0.0, np.float32)
 
 
-def _quarters_of_32_bits() -> tuple[np.ndarray, ...]:
-    """Return the turns that cos and sin start from, and the radians of a unit."""
-    return np.array([0, -QUARTER // 2**32], np.int32), np.array(2.0 * math.pi * 2.0**-32, np.float32)
-
-
 def place_words(frequencies: np.ndarray, xp: ModuleType, device: Any) -> Array:
     """Return frequencies of the host, in their user's form, on a device of torch for whoever is to hold them there.
 
-    Their words are the attributes `turn_words` and `fine_words`, which `waves` makes anew of others; on Apple's devices
-    `_pairs`. Where there is no float64, `on_host` is what they were, and `float64_bits` the bits of that on the device.
+    Their words are the attributes `turn_words` and `fine_words`, which `waves` makes anew of others; not on Apple's
+    devices. Where there is no float64, `on_host` is what they were, and `float64_bits` the bits of that on the device.
     """
     vectors = np.ascontiguousarray(to_vectors(frequencies, frequencies), np.float64)
     is_wide, wraps = array.has_float64(xp, device), TORCH.wraps_words(device)
     placed = TORCH.lasting(frequencies.astype("float64" if is_wide else "float32"), device)
-    words = (turn_words if wraps else _pairs)(vectors)
-    placed.turn_words, placed.fine_words = (TORCH.lasting(each, device) for each in words)
+    if wraps:
+        placed.turn_words, placed.fine_words = (TORCH.lasting(each, device) for each in turn_words(vectors))
     if not is_wide:
         placed.on_host = vectors
         placed.float64_bits = TORCH.lasting(vectors.view(np.uint64), device) if wraps else None
@@ -233,13 +218,6 @@ def _pairs(frequencies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     halves = np.round(rests * 2.0**16)
     fine = np.stack([rests, rests * 2.0**16 - halves], axis=-1)
     return np.stack([words, halves.astype(np.int32)], axis=-1), fine.astype(np.float32)
-
-
-def _pairs_on(frequencies: Array, device: Any) -> list[Array]:
-    """Both arrays of `_pairs`, on a device: those that frequencies come with, or made of those of the host."""
-    if isinstance(frequencies, np.ndarray):
-        return [TORCH.lasting(each, device) for each in _pairs(frequencies)]
-    return [frequencies.turn_words, frequencies.fine_words]
 
 
 def _make_words(numbers: Array, wholes: Array, fractions: Array, xp: ModuleType) -> Array:

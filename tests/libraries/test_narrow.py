@@ -39,7 +39,7 @@ class WithoutFloat64(torch.utils._python_dispatch.TorchDispatchMode):
 def without_float64(request, monkeypatch):
     """Tensors of the CPU as those of a device without float64, which no loop serves.
 
-    Apple's turn by words of 32 bits. Intel's turn by words of 64, and their gradients are recorded by operators.
+    Apple's turn by tables from the host. Intel's turn by words of 64, and their gradients are recorded by operators.
     """
     real, find = array.widest_float, dispatch.find
 
@@ -107,6 +107,7 @@ def moved(module, name):
     if found.dtype != torch.float64:
         return found
     found = found.float()
+    found.on_host = module._host
     found.turn_words, found.fine_words = module._constants["words"], module._constants["fine words"]
     return found
 
