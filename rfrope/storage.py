@@ -228,12 +228,11 @@ def _plain(value: Any) -> Any:
 def _check_keys(value: Any) -> None:
     """Refuse keys that JSON would turn into text."""
     if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
-                raise TypeError(f"it has the key {show(key)}")
-    if isinstance(value, dict | list | tuple):
-        for held in value.values() if isinstance(value, dict) else value:
-            _check_keys(held)
+        if others := [key for key in value if not isinstance(key, str)]:
+            raise TypeError(f"it has the key {show(others[0])}")
+        value = [*value.values()]
+    for held in value if isinstance(value, list | tuple) else ():
+        _check_keys(held)
 
 
 def _from_npz(path: str) -> tuple[dict[str, np.ndarray], str | None]:

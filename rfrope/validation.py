@@ -211,7 +211,14 @@ def validate(
     n_samples, n_trials = whole("n_samples", n_samples, 2), whole("n_trials", n_trials, 4)
     pairs = _read_contents(q, k, n_blocks, check_pairing(pairing), flag("polar", polar), shift)
     q, k, pairing = pairs.q, pairs.k, pairs.pairing
-    lags = default_lags(kernel) if lags is None else _checked_lags(lags, kernel)
+    if lags is None:
+        lags = default_lags(kernel)
+    else:
+        given = array.to_host(angles.lags(lags, kernel.ndim, law=kernel)[0], "lags").astype(np.float64)
+        if not given.size or (given.ndim != 2 and kernel.ndim > 1):
+            wanted = "(m,)" if kernel.ndim == 1 else f"(m, {kernel.ndim})"
+            raise ValueError(f"lags has shape {kernel.restore_shape(given).shape}; expected {wanted} for {kernel!r}")
+        lags = given.reshape(-1, kernel.ndim)
     alpha = probability("alpha", alpha)
     key = random.key_from_rng(rng)
 
@@ -366,14 +373,6 @@ def example_pairs() -> tuple[np.ndarray, np.ndarray]:
             rows[0].append(heads[f"{head}_q"][query])
             rows[1].append(heads[f"{head}_k"][query + lag])
     return np.stack(rows[0]).astype(np.float64), np.stack(rows[1]).astype(np.float64)
-
-
-def _checked_lags(lags: Array, kernel: Kernel) -> np.ndarray:
-    lags = array.to_host(angles.lags(lags, kernel.ndim, law=kernel)[0], "lags").astype(np.float64)
-    if not lags.size or (lags.ndim != 2 and kernel.ndim > 1):
-        wanted = "(m,)" if kernel.ndim == 1 else f"(m, {kernel.ndim})"
-        raise ValueError(f"lags has shape {kernel.restore_shape(lags).shape}; expected {wanted} for {kernel!r}")
-    return lags.reshape(-1, kernel.ndim)
 
 
 def _rows(lags: np.ndarray, closed: Any, found: Any, errors: Any, largest: np.ndarray) -> Iterator[Row]:

@@ -16,10 +16,8 @@ from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
 
 _ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}  # relative
 _FUNCTIONS = 2.0**-23  # error of cos and sin of a float32 in good libraries: two units in the last place
-_INTRINSIC = (
-    (2.0 * math.pi, 2.0**-20.5),
-    (100.0 * math.pi, 2.0**-14.7),
-)  # up to a phase: sin.approx.f32 of the PTX ISA
+# up to a phase: sin.approx.f32 of the PTX ISA
+_INTRINSIC = ((2.0 * math.pi, 2.0**-20.5), (100.0 * math.pi, 2.0**-14.7))
 _EXACT = 1e-15  # of rfrope
 
 

@@ -243,7 +243,12 @@ def summarise(
     omega = angles.read_on_host(frequencies if given is None else given.frequencies, sets="one")
     lengths, n_blocks = _lengths(given.context if context is None and given is not None else context, omega), len(omega)
     polar = given is not None and given.polar
-    head_dim = _read_head_dim(head_dim, given, n_blocks)
+    if head_dim is None:
+        head_dim = 2 * n_blocks if given is None else given.qk_head_dim
+    if polar:
+        head_dim = whole("head_dim", head_dim, n_blocks, n_blocks)
+    else:
+        head_dim = max(whole("head_dim", head_dim, 2 * n_blocks - 1), 2 * n_blocks)  # an odd width is rounded up
     if attention_factor is None:
         attention_factor = 1.0 if given is None else given.attention_factor
     factor = positive("attention_factor", attention_factor)
@@ -257,16 +262,6 @@ def summarise(
     span = lengths[0] if len(set(lengths)) == 1 else lengths
     std = (_VARIED if polar else 1.0) / math.sqrt(head_dim)
     return Summary(name, n_blocks, head_dim, span, factor, std, axes, polar)
-
-
-def _read_head_dim(head_dim: Any, rope: Rope | None, n_blocks: int) -> int:
-    """Return the features that a score compares."""
-    if head_dim is None:
-        head_dim = 2 * n_blocks if rope is None else rope.qk_head_dim
-    whole("head_dim", head_dim)
-    if rope is not None and rope.polar:
-        return whole("head_dim", head_dim, n_blocks, n_blocks)
-    return max(whole("head_dim", head_dim, 2 * n_blocks - 1), 2 * n_blocks)  # an odd width is rounded up
 
 
 def _lengths(context: Any, omega: np.ndarray) -> tuple[int, ...]:

@@ -108,9 +108,8 @@ def _read_llama4(config: ConfigRope) -> EngineRope:
     theta, scaling = float(formulas.require_key(config.raw, "rope_theta")), config.raw.get("rope_scaling") or {}
     if not config.rope.source.model.name:
         formulas.require_key(config.raw, "no_rope_layers")
-        return EngineRope(
-            config.ladder(base=theta), pairing="interleaved", ignored_keys=("rope_scaling",) if scaling else ()
-        )
+        ignored = ("rope_scaling",) if scaling else ()
+        return EngineRope(config.ladder(base=theta), pairing="interleaved", ignored_keys=ignored)
     if "rope_scaling" not in config.raw:
         raise RefusedError("stops with an error: rope_scaling missing")
     return replace(_read_scaling(config, theta, scaling), pairing="interleaved")
@@ -138,10 +137,9 @@ def _find_layers(config: ConfigRope) -> tuple[int, ...] | None:
             raise RefusedError(f"stops with an error: no_rope_layers has {len(flags)} entries, not {count}")
         every = raw.get("no_rope_layer_interval", 4)
         return tuple(i for i in range(count) if (flags[i] if flags is not None else (i + 1) % every))
-    if config.model_type == "llama4_text" and not config.rope.source.model.name:
-        return tuple(i for i in range(count) if raw["no_rope_layers"][i])
-    if config.model_type == "llama4_text":  # whatever no_rope_layers says
-        return tuple(i for i in range(count) if (i + 1) % 4)
+    if config.model_type == "llama4_text":  # of a part, whatever no_rope_layers says
+        is_part = bool(config.rope.source.model.name)
+        return tuple(i for i in range(count) if ((i + 1) % 4 if is_part else raw["no_rope_layers"][i]))
     if config.model_type == "exaone4":  # whatever layer_types says
         pattern = raw["sliding_window_pattern"]
         return tuple(i for i in range(count) if not pattern or pattern[i % len(pattern)] == "L")
@@ -252,9 +250,8 @@ def _refuse_config(request: ExportRequest) -> str:
     if factor < 1.0:
         return f"its attention factor is {factor}, and what MLX-LM makes of a config is 1 or more"
     if factor > 1.0 and context ** (factor**-2.0) < _LEAST:
-        return (
-            f"its attention factor {factor} needs an original context below {_LEAST} positions; expected more context"
-        )
+        least = f"an original context below {_LEAST} positions"
+        return f"its attention factor {factor} needs {least}; expected more context"
     return ""
 
 

@@ -59,7 +59,7 @@ def _make_rope_scaling(request: ExportRequest) -> dict[str, Any]:
     scaling = made["rope_scaling"] or {}
     if request.scheme is None:
         del scaling["attention_factor"]
-    return made | {name: value for name, value in scaling.items() if name == key}
+    return made | ({key: scaling[key]} if key in scaling else {})
 
 
 ENGINE = Engine(

@@ -83,6 +83,9 @@ def temperature_for_mass(
     >>> round(float(heads.positional_attention(omega, 1024, temperature=temperature).mass), 12)
     0.9
     """
+    from scipy.optimize import brentq
+    from scipy.special import logsumexp
+
     mass = finite("mass", mass)
     omega = angles.read_on_host(frequencies, sets="one")
     unsure = _UNSURE * array.resolution(angles.frequencies_of(frequencies))
@@ -114,7 +117,18 @@ def temperature_for_mass(
             "offset at any temperature: there all blocks make whole turns, or turns too small for float64; expected a "
             f"mass below 1/{len(equal) + 1}"
         )
-    sharpness = _solve_sharpness(left, apart)
+    # the sharpness at which ``sum exp(-sharpness apart)``, which falls, is what is left
+    least, level = float(np.min(apart)), math.log(left)
+
+    def excess(sharpness: float) -> float:
+        return float(logsumexp(-sharpness * apart)) - level
+
+    # as if only the smallest were there, and as if all were as small as that
+    low, high = max(0.0, -level / least), (math.log(apart.size) - level) / least
+    if excess(low) <= 0.0 or excess(high) >= 0.0:  # a solution at an end, which rounding puts outside
+        sharpness = low if excess(low) <= 0.0 else high
+    else:
+        sharpness = float(brentq(excess, low, high, xtol=1e-300, rtol=4.0 * np.finfo(float).eps, maxiter=1000))
     return scale / sharpness if sharpness else math.inf
 
 
@@ -128,20 +142,3 @@ def _deficits(omega: np.ndarray, steps: np.ndarray, relative: float) -> np.ndarr
         (deficit,) = sums.deficits(Angles(part, omega, None, np))
         out[span] = np.where(deficit > np.maximum(0.5 * np.sum(unsure * unsure, axis=1), _LEAST), deficit, 0.0)
     return out
-
-
-def _solve_sharpness(left: float, apart: np.ndarray) -> float:
-    """Return the alpha at which ``sum exp(-alpha apart)``, which falls, is what is left."""
-    from scipy.optimize import brentq
-    from scipy.special import logsumexp
-
-    least, level = float(np.min(apart)), math.log(left)
-
-    def excess(alpha: float) -> float:
-        return float(logsumexp(-alpha * apart)) - level
-
-    # as if only the smallest were there, and as if all were as small as that
-    low, high = max(0.0, -level / least), (math.log(apart.size) - level) / least
-    if excess(low) <= 0.0 or excess(high) >= 0.0:  # a solution at an end, which rounding puts outside
-        return low if excess(low) <= 0.0 else high
-    return float(brentq(excess, low, high, xtol=1e-300, rtol=4.0 * np.finfo(float).eps, maxiter=1000))

@@ -285,7 +285,12 @@ def compare(
     (False, ('SGLang: scores are 1.296 times as large, at every distance; it does not read attention_factor',))
     """
     raw, _ = read(config)
-    readings = _choose_readings(engines)
+    if engines is None:
+        readings = {engine.name: engine.reading for engine in registry.records() if engine.reading is not None}
+    elif names := (engines,) if isinstance(engines, str) else listed("engines", engines, "a list of names"):
+        readings = dict(registry.find_engine(f"engines[{i}]", name, "reading") for i, name in enumerate(names))
+    else:
+        raise ValueError("engines is empty; expected at least one name")
     length = None if seq_len is None else whole("seq_len", seq_len, 1)
     found = [(rope, part.part.held) for part in read_parts(raw) for rope in part.ropes.values()]
     for rope, _ in found:
@@ -296,15 +301,6 @@ def compare(
         for one in (choose_lengths(rope) or (1,) if length is None else (length,))
     ]
     return Comparison(tuple(ropes))
-
-
-def _choose_readings(names: Iterable[str] | None) -> dict[str, Reading]:
-    if names is None:
-        return {engine.name: engine.reading for engine in registry.records() if engine.reading is not None}
-    names = (names,) if isinstance(names, str) else listed("engines", names, "a list of names")
-    if not names:
-        raise ValueError("engines is empty; expected at least one name")
-    return dict(registry.find_engine(f"engines[{i}]", name, "reading") for i, name in enumerate(names))
 
 
 def _describe(rope: Rope, raw: Mapping[str, Any], part: Mapping[str, Any], seq_len: int) -> ConfigRope:

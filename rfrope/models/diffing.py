@@ -266,7 +266,10 @@ def _read(name: str, what: Any, seq_len: int | None) -> Layers:
     if what is None or isinstance(what, int | float):
         raise TypeError(f"{name} is {show(what)}; expected a config, its path, a Rope, or frequencies (D,)")
     try:
-        found = _read_layers(what, seq_len)
+        if isinstance(what, str | os.PathLike) and path_of("path", what).lower().endswith(SUFFIXES):
+            what = load(what)
+        alone = None if is_config(what) else LayerKind("", "", None, read_rope("frequencies", what))
+        found = list_layers(what, seq_len=seq_len) if alone is None else Layers((alone,))
     except (ValueError, TypeError) as error:
         raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}") from None
     for one in found.kinds:
@@ -274,14 +277,6 @@ def _read(name: str, what: Any, seq_len: int | None) -> Layers:
         if one.rope is not None and one.rope.frequencies.ndim != 1:
             raise ValueError(f"{name} has frequencies {tuple(one.rope.frequencies.shape)}; expected (D,)")
     return found
-
-
-def _read_layers(what: Any, seq_len: int | None) -> Layers:
-    if isinstance(what, str | os.PathLike) and path_of("path", what).lower().endswith(SUFFIXES):
-        what = load(what)
-    if is_config(what):
-        return list_layers(what, seq_len=seq_len)
-    return Layers((LayerKind("", "", None, read_rope("frequencies", what)),))
 
 
 # -- layers to compare -------------------------------------------------------------------------------------------------
@@ -349,7 +344,9 @@ def _compare(pairs: list[_Pair], lengths: list[int], share: float, *, has_length
     changes = [*_list_changes(old, new)]
     if old.rope is None or new.rope is None:
         return LayerDiff(*label, tuple(changes), is_compared=old.rope is new.rope)
-    error, found, is_compared = 0.0, None, _is_text(old.rope, new.rope, has_length=has_length)
+    ropes = (old.rope, new.rope)  # compared if they rotate tokens of a text whose length is known
+    is_axial = any(one.source.rope_parameters.get("rope_type") == "axial" for one in ropes)
+    error, found, is_compared = 0.0, None, not is_axial and (has_length or any(map(choose_lengths, ropes)))
     for (_, one, other), length in zip(pairs, lengths, strict=True):
         assert one is not None
         assert other is not None
@@ -363,13 +360,6 @@ def _compare(pairs: list[_Pair], lengths: list[int], share: float, *, has_length
         changes.append(Change("attention_factor", *factors))
     about = (error if error > _SAME else None, *(found or (None, None)), is_compared)
     return LayerDiff(*label, tuple(changes), *about)
-
-
-def _is_text(old: Rope, new: Rope, *, has_length: bool) -> bool:
-    """Return whether two Ropes rotate tokens of a text whose length is known."""
-    if any(one.source.rope_parameters.get("rope_type") == "axial" for one in (old, new)):
-        return False
-    return has_length or bool(choose_lengths(old) or choose_lengths(new))
 
 
 def _list_changes(old: LayerKind, new: LayerKind) -> Iterator[Change]:

@@ -26,9 +26,8 @@ def read_names(held: Mapping[str, Any], key: str = "layer_types") -> tuple[str, 
     kinds = held.get(key)
     if not isinstance(kinds, list | tuple):
         return None
-    for kind in kinds:
-        if not isinstance(kind, str):
-            raise ValueError(f"{key} holds {show(kind)}; expected names of kinds of layers")
+    if others := [kind for kind in kinds if not isinstance(kind, str)]:
+        raise ValueError(f"{key} holds {show(others[0])}; expected names of kinds of layers")
     return tuple(kinds)
 
 
@@ -160,10 +159,9 @@ def assign_ropes(
 ) -> tuple[str | None, ...] | None:
     """Return the name of each layer's RoPE, None for a layer without; or None if that is unknown."""
     if about is None:  # an unknown type: use only what the config says
-        known = {*names, *NO_ATTENTION}
-        return (
-            tuple(kind if kind in names else None for kind in kinds) if "" not in names and known >= {*kinds} else None
-        )
+        if "" in names or not {*names, *NO_ATTENTION} >= {*kinds}:
+            return None
+        return tuple(kind if kind in names else None for kind in kinds)
     flags = find_turning(held, about, kinds, still, has_window=has_window)
     if [*names] == [""]:
         return tuple("" if turns else None for turns in flags)

@@ -93,7 +93,7 @@ def describe_dealing(found: np.ndarray, wanted: np.ndarray, room: np.ndarray, ro
             names = ", ".join(f"{a} for {b}" for b, a in enumerate(order) if a != b)
             return f"axes of positions are swapped: {names}"
     if rope.sections is not None:
-        ways = {False: "one after the other", True: "in turn"}
+        ways = ("one after the other", "in turn")
         counted = tuple(int(np.sum(np.argmax(np.abs(found), axis=1) == axis)) for axis in range(axes))
         is_in_turn = not rope.interleaved
         for lengths in (rope.sections, counted):

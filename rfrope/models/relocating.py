@@ -181,9 +181,8 @@ def can_relocate(
     True
     """
     raw, _ = read(config)
-    lengths = [
-        None if n is None else whole(name, n, 1) for name, n in (("cached_len", cached_len), ("seq_len", seq_len))
-    ]
+    old_len = 1 if cached_len is None else whole("cached_len", cached_len, 1)
+    new_len = None if seq_len is None else whole("seq_len", seq_len, 1)
 
     def ropes(length: int) -> tuple[Rope, ...]:
         return from_config(raw, seq_len=length, pairing=pairing)
@@ -198,9 +197,7 @@ def can_relocate(
                 middle = (constant + high) // 2
                 constant, high = (middle, high) if _are_same(rope, ropes(middle)[i]) else (constant, middle)
         longest = rope.context if isinstance(rope.context, int) else 1
-        before, after = (
-            ropes(default if n is None else n)[i] for n, default in zip(lengths, (1, longest), strict=True)
-        )
+        before, after = (ropes(length)[i] for length in (old_len, longest if new_len is None else new_len))
         found.append(_judge(before, after, constant, _describe_chunks(raw)))
     still = (one for one in list_layers(raw, pairing=pairing).kinds if one.rope is None)
     return Relocation(tuple(found), tuple(still))

@@ -167,10 +167,6 @@ def test_in_words():
     assert both.differs_from == first < second
 
 
-def test_the_top_is_held_against_a_text_part():
-    assert {change.what for one in diff(GEMMA, WHOLE).layers for change in one.changes} <= {"model_type"}
-
-
 def test_another_pairing_counts_from_distance_1():
     (rope,) = rfrope.from_config(LLAMA)
     other = rfrope.Rope(rope.frequencies, pairing="interleaved", head_dim=64, context=4096)

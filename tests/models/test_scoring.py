@@ -38,10 +38,3 @@ def test_lengths_on_both_sides_of_a_change(scaling, lengths):
     config = {"model_type": "llama", "head_dim": 8, "max_position_embeddings": 64, "rope_scaling": scaling}
     assert choose_lengths(*rfrope.from_config(config)) == lengths
     assert choose_lengths(rfrope.Rope([1.0])) == ()
-
-
-def test_the_factor_of_the_softmax_scale_counts_at_every_distance():
-    rope = rfrope.Rope([0.0])
-    assert first_difference(rope, rope, (1.0, 1.0), 10, 0.01, (1.009, 1.0)) is None
-    assert first_difference(rope, rope, (1.0, 1.0), 10, 0.01, (1.011, 1.0)) == 0
-    assert first_difference(rope, rope, (1.0, 1.0), 10, 0.01, (2.0, 2.0)) is None
