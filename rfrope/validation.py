@@ -18,7 +18,7 @@ from rfrope._core.blocks import check_pairing
 from rfrope._core.quantiles import normal_quantile
 from rfrope._core.results import Result
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import read_kernel
+from rfrope.kernels.registry import read_kernel
 from rfrope.moments import expected_score, polar_error, polar_score, polar_variance, relative_error, score_variance
 from rfrope.montecarlo import estimate_kernel, estimate_scores
 from rfrope.rotation.pairings import block_coefficients, convert_pairing

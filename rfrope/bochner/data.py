@@ -73,8 +73,7 @@ def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 
     >>> kernel.phi([0.0, 4.0, 8.0, 12.0]).round(6)
     array([1.   , 0.5  , 0.25 , 0.125])
     """
-    spacing = positive("spacing", spacing)
-    ridge = finite("ridge", ridge, least=0.0, most=LARGEST)
+    spacing, ridge = positive("spacing", spacing), finite("ridge", ridge, least=0.0, most=LARGEST)
     r = _read_values("values", values)
     if r.ndim != 1 or r.size < 2:
         raise ValueError(f"values has shape {r.shape}; expected (n,) with two values or more")
@@ -147,6 +146,8 @@ def from_series(
     >>> bool(kernel.phi(1.0) > 0.9)
     True
     """
+    from scipy.fft import irfft, next_fast_len, rfft
+
     spacing, ridge = positive("spacing", spacing), finite("ridge", ridge, least=0.0, most=LARGEST)
     remove_mean = flag("remove_mean", remove_mean)
     host = _read_values("x", x)
@@ -156,13 +157,12 @@ def from_series(
         raise ValueError(f"x has shape {host.shape}; expected three positions or more along axis {axis}")
     last = min(n - 1, math.ceil(10.0 * math.log10(n))) if max_lag is None else whole("max_lag", max_lag, 1, n - 1)
     taper = WINDOWS[choice("window", window, tuple(WINDOWS))] if window is not None else np.ones_like
-    largest = float(np.max(np.abs(host)))
-    series = np.moveaxis(host, axis, -1).reshape(-1, n) / (
-        largest or 1.0
-    )  # squares of very large or small values would leave the range of floats
+    largest = float(np.max(np.abs(host))) or 1.0  # squares of very large or small values would leave floats' range
+    series = np.moveaxis(host, axis, -1).reshape(-1, n) / largest
     if remove_mean:
         series = series - np.mean(series, axis=1, keepdims=True)
-    covariances = _autocovariances(series, last)
+    size = next_fast_len(n + last, real=True)
+    covariances = irfft(np.abs(rfft(series, size, axis=1)) ** 2, size, axis=1)[:, : last + 1] / n
     mean = np.mean(covariances, axis=0)
     if not mean[0] > 1e-28:
         raise ValueError("x is constant along the axis; expected series that vary")
@@ -280,16 +280,6 @@ def _refuse_lines(count: int, error: float) -> UndecidedError:
         "density describes",
         "expected ridge=1e-9 or so, to add a little white noise, or fewer values",
     )
-
-
-def _autocovariances(series: np.ndarray, last: int) -> np.ndarray:
-    """Sums over products at lags 0, ..., last, over n: (series, last + 1)."""
-    from scipy.fft import irfft, next_fast_len, rfft
-
-    n = series.shape[1]
-    size = next_fast_len(n + last, real=True)
-    spectrum = rfft(series, size, axis=1)
-    return irfft(np.abs(spectrum) ** 2, size, axis=1)[:, : last + 1] / n
 
 
 def _standard_errors(covariances: np.ndarray, r: np.ndarray, n: int) -> np.ndarray:

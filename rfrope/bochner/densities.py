@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import legendre
 
-from rfrope._core.arguments import LARGEST, finite, flag, listed, positive, show
+from rfrope._core.arguments import finite, flag, listed, show
 from rfrope.bochner import inversion
 from rfrope.bochner.piecewise import LAST, LOOSER, NODES, TO_SERIES, WEIGHTS, Function, Judgement, Level, Pieces, refine
 from rfrope.bochner.reading import check_even, check_values
 from rfrope.bochner.tabulated import MEASURES, Certificate, Measure, read_measure, resolve_to_a_floor, tabulate
 from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError
 from rfrope.kernels import Kernel
+from rfrope.kernels.parameters import positive
 
 _MASS = 1e-6  # tolerance of the integral
 _NEGATIVE = 1e-12  # part of the largest density: what passes for rounding
@@ -91,10 +92,15 @@ def from_density(
     """
     normalise = flag("normalise", normalise)
     if frequency is not None:
-        frequency = positive("frequency", frequency, least=1.0 / LARGEST, most=LARGEST)
+        frequency = positive("frequency", frequency)
     measure = read_measure(ndim)
     values = check_values("density", density, measure, bounded=False)
-    ends = (0.0, math.inf) if support is None else _ends(support)
+    ends = (0.0, math.inf)
+    if support is not None:
+        parts = listed("support", support, "two numbers, as (0.0, 0.5)")
+        ends = tuple(finite(f"support[{place}]", end) for place, end in enumerate(parts))  # type: ignore[assignment]
+        if len(ends) != 2 or not 0.0 <= ends[0] < ends[1]:
+            raise ValueError(f"support is {show(support)}; expected two numbers, 0 <= low < high")
 
     def weighted(w: np.ndarray) -> np.ndarray:  # at the ends themselves it may have poles
         inside = np.clip(w, ends[0] * (1.0 + 2.0**-52), ends[1] * (1.0 - 2.0**-52))
@@ -225,14 +231,6 @@ def _check_nonnegative(pieces: Pieces, law: Seen, measure: Measure) -> None:
         density=density,
         negative_mass=float(np.sum(weight * np.maximum(-pieces.values, 0.0))) / law.factor,
     )
-
-
-def _ends(support: Any) -> tuple[float, float]:
-    parts = listed("support", support, "two numbers, as (0.0, 0.5)")
-    ends = [finite(f"support[{place}]", end) for place, end in enumerate(parts)]
-    if len(ends) != 2 or not 0.0 <= ends[0] < ends[1]:
-        raise ValueError(f"support is {show(support)}; expected two numbers, 0 <= low < high")
-    return ends[0], ends[1]
 
 
 # -- panels that agree with what was seen ------------------------------------------------------------------------------

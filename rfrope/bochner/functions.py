@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core.arguments import LARGEST, positive, show
+from rfrope._core import arguments
+from rfrope._core.arguments import show
 from rfrope.bochner import inversion, witnesses
 from rfrope.bochner.inversion import Negative, Spectrum
 from rfrope.bochner.piecewise import Function
@@ -18,6 +19,7 @@ from rfrope.bochner.reading import NORMAL, Lags, check_even, check_values, find_
 from rfrope.bochner.tabulated import Certificate, Measure, Separable, Tabulated, compare, read_measure, tabulate
 from rfrope.bochner.witnesses import NotPositiveDefiniteError, UndecidedError, Witness
 from rfrope.kernels import Kernel
+from rfrope.kernels.parameters import positive
 
 _CHECKED = 20.0  # scales over which Phi is compared closely
 _WHOLE = 2048  # whole lags at which it is compared
@@ -101,7 +103,11 @@ def from_function(
     2
     """
     if isinstance(phi, list | tuple):
-        return _separable(phi, ndim, scale, tolerance)
+        if not phi:
+            raise ValueError("phi is an empty sequence; expected a function, or one function for each axis")
+        if ndim not in (1, len(phi)):
+            raise ValueError(f"ndim is {show(ndim)} and phi has {len(phi)} functions; expected one for each axis")
+        return Separable(tuple(from_function(f, scale=scale, tolerance=tolerance) for f in phi))
     question = _read_question(phi, ndim, scale, tolerance, bounded=True)
     spectrum, negative = _transform(question)
     _refuse_negative(question, spectrum, negative)
@@ -167,14 +173,6 @@ def nearest(
     )
 
 
-def _separable(functions: Sequence[Any], ndim: Any, scale: Any, tolerance: float) -> Kernel:
-    if not functions:
-        raise ValueError("phi is an empty sequence; expected a function, or one function for each axis")
-    if ndim not in (1, len(functions)):
-        raise ValueError(f"ndim is {show(ndim)} and phi has {len(functions)} functions; expected one for each axis")
-    return Separable(tuple(from_function(f, scale=scale, tolerance=tolerance) for f in functions))
-
-
 @dataclass(frozen=True)
 class _Question:
     """A function, resolved and surveyed, and what is asked about it."""
@@ -192,8 +190,8 @@ class _Question:
 
 
 def _read_question(phi: Any, ndim: Any, scale: Any, tolerance: Any, *, bounded: bool) -> _Question:
-    measure, tolerance = read_measure(ndim), positive("tolerance", tolerance)
-    scale = None if scale is None else positive("scale", scale, least=1.0 / LARGEST, most=LARGEST)
+    measure, tolerance = read_measure(ndim), arguments.positive("tolerance", tolerance)
+    scale = None if scale is None else positive("scale", scale)
     values, unbounded = (check_values("phi", phi, measure, bounded=bound) for bound in (bounded, False))
     at_zero = float(values(np.zeros(1))[0])
     if abs(at_zero - 1.0) > NORMAL:

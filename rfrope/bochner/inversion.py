@@ -109,29 +109,14 @@ def _count_starts(lags: Lags, w: float) -> int:
     even = np.minimum(np.abs(before / halves - 1.0), np.abs(after / halves - 1.0)) < 0.25
     held = np.max(np.where(np.abs(series) > _HIDDEN, np.arange(series.shape[1]), 0), axis=1) / halves
     phase = w * float(np.max(lags.pieces.edges[1:], where=even & (held >= w), initial=0.0)) / _PHASE
-    return min(_most_starts(lags), math.ceil(phase)) if phase > 1.0 else 0
+    affordable = _COST // halves.size  # the transform takes time in proportion to the panels of the lags
+    return min(_MOST_STARTS, affordable, math.ceil(phase)) if phase > 1.0 and affordable >= _FEWEST_STARTS else 0
 
 
 def _count_smeared(lags: Lags, w: float) -> int:
     """Return the number of panels in the octave above a frequency on which a line that a taper smears is seen."""
     oscillates = lags.taper < _PHASE * lags.pieces.halves.size
     return min(math.ceil(w * lags.taper / _SMEARED), _MOST_STARTS) if oscillates else 1
-
-
-def _first_edges(lags: Lags) -> np.ndarray:
-    """Return edges from 0 to 1, down to where only negligible mass can hide: phi vanishes at lags of its inverse."""
-    last = int(np.max(np.nonzero(np.max(np.abs(lags.pieces.values), axis=1) > _HIDDEN)[0], initial=0))
-    octaves = min(_REACH - 1, math.floor(math.log2(8.0 * float(lags.pieces.edges[last + 1]))))
-    lows = (2.0 ** -np.arange(1.0, octaves + 1.0)).tolist()
-    counts = [max(_count_starts(lags, low), _count_smeared(lags, low)) for low in lows]
-    inner = [low * np.linspace(1.0, 2.0, count + 1) for low, count in zip(lows, counts, strict=True)]
-    return np.unique(np.concatenate([np.array([0.0, 1.0]), *inner]))
-
-
-def _most_starts(lags: Lags) -> int:
-    """With how many panels an octave may be begun: the transform takes time in proportion to the panels of the lags."""
-    most = _COST // lags.pieces.halves.size
-    return min(_MOST_STARTS, most) if most >= _FEWEST_STARTS else 0
 
 
 def _build(function: Function, edges: np.ndarray, level: Level, budget: int, *, at_ends: bool = False) -> Pieces:
@@ -179,7 +164,14 @@ def resolve_octaves(law: Function, noise: Function, measure: Measure, lags: Lags
     def level(centre: np.ndarray, half: np.ndarray) -> np.ndarray:
         return np.maximum(3.0 * noise(centre), _FLOOR / (half * centre**measure.moment))
 
-    found = _build(law, _first_edges(lags), level, measure.panels, at_ends=True)
+    # down to where only negligible mass can hide: phi vanishes at lags of its inverse
+    last = int(np.max(np.nonzero(np.max(np.abs(lags.pieces.values), axis=1) > _HIDDEN)[0], initial=0))
+    octaves = min(_REACH - 1, math.floor(math.log2(8.0 * float(lags.pieces.edges[last + 1]))))
+    lows = (2.0 ** -np.arange(1.0, octaves + 1.0)).tolist()
+    counts = [max(_count_starts(lags, low), _count_smeared(lags, low)) for low in lows]
+    inner = [low * np.linspace(1.0, 2.0, count + 1) for low, count in zip(lows, counts, strict=True)]
+    edges = np.unique(np.concatenate([np.array([0.0, 1.0]), *inner]))
+    found = _build(law, edges, level, measure.panels, at_ends=True)
     part, mass = found, measure.radial(found).mass
     for _ in range(_REACH):
         start = float(found.edges[-1])
@@ -292,21 +284,18 @@ def measure_negative(spectrum: Spectrum, measure: Measure, atom: float, limit: f
         at = int(np.argmin(refined))
         low, high = w[max(at - _SEVERAL, 0)], w[min(at + _SEVERAL, w.size - 1)]  # more than all that is negative
     found = [(nodes.ravel(), masses.ravel())] if grid is None else [(nodes.ravel(), others.ravel()), grid]
-    heaviest = max(found, key=lambda part: float(np.sum(part[1])))
-    mass, stretch = float(sum(np.sum(part[1]) for part in found)), _heaviest_run(*heaviest)
+    mass = float(sum(np.sum(part[1]) for part in found))
+    places, shares = max(found, key=lambda part: float(np.sum(part[1])))
+    empty = np.nonzero(np.append(shares <= 0.0, True))[0]  # between two of them is a run of nodes with mass
+    best = int(np.argmax(np.diff(np.append(0.0, np.cumsum(shares))[empty], prepend=0.0)))
+    last = min(int(empty[best]), places.size - 1)
+    stretch = (float(places[empty[best - 1]]) if best else 0.0, float(places[last]))
     if atom < 0.0:
         where = f"it tends to {atom:.6g} at large lags, which is an atom of that mass at frequency 0"
         return Negative(mass - atom, limit, 0.0, -math.inf, stretch, where)
     frequency, density = float(w[at]), float(refined[at])
     where = f"at frequency {frequency:.6g} (radians per unit of position) its spectral density is {density:.3g}"
     return Negative(mass, limit, frequency, density, stretch, where)
-
-
-def _heaviest_run(nodes: np.ndarray, masses: np.ndarray) -> tuple[float, float]:
-    """The stretch of neighbouring nodes with mass that has most of it: the nodes without mass at its ends."""
-    empty = np.nonzero(np.append(masses <= 0.0, True))[0]
-    best = int(np.argmax(np.diff(np.append(0.0, np.cumsum(masses))[empty], prepend=0.0)))
-    return float(nodes[empty[best - 1]]) if best else 0.0, float(nodes[min(int(empty[best]), nodes.size - 1)])
 
 
 def find_extents(spectrum: Spectrum, measure: Measure) -> tuple[float, ...]:

@@ -174,8 +174,15 @@ def read_lags(phi: Function, measure: Measure, scale: float, overlooked: np.ndar
     sizes = np.max(np.abs(sampled - atom), axis=1)
     matter = sizes > np.maximum(1e-17 * 2.0 ** (-float(measure.ndim) * octaves), 1e-15 * abs(atom))
     wanted = int(np.max(np.nonzero(matter)[0], initial=-1)) + 1
-    clusters = np.empty(0) if overlooked is None else _find_clusters(overlooked)
-    seen = np.union1d(_find_kinks(phi, scale), clusters) / scale
+    # whole lags at which the slope jumps, as that of a table does: an edge there saves many panels
+    whole = np.arange(1.0, _WHOLE + 1.0) if scale > 1.0 else np.empty(0)
+    bends = [np.abs(phi(whole - h) - 2.0 * phi(whole) + phi(whole + h)) for h in (2.0**-6, 2.0**-7)]
+    seen = whole[(bends[1] > _KINK * bends[0]) & (bends[1] > _OVERLOOKED)]
+    if overlooked is not None:  # and the ends of runs of neighbours among these
+        breaks = np.nonzero(np.diff(overlooked) > 1.0)[0]
+        starts, ends = overlooked[np.append(0, breaks + 1)], overlooked[np.append(breaks, overlooked.size - 1)]
+        seen = np.union1d(seen, np.concatenate([starts[:_CLUSTERS] - 1.0, ends[:_CLUSTERS] + 1.0]))
+    seen = seen / scale
     if seen.size:
         wanted = min(max(wanted, math.ceil(math.log2(float(seen[-1])))), _REACH)
     needed = min(wanted, _REACH)
@@ -221,20 +228,6 @@ def find_scale(phi: Function, hint: float | None) -> float:
         middle = 0.5 * (low + high)
         low, high = (low, middle) if 1.0 - float(phi(np.array([middle]))[0]) >= half_way else (middle, high)
     return float(high)
-
-
-def _find_kinks(phi: Function, scale: float) -> np.ndarray:
-    """Whole lags at which the slope jumps, as that of a table does: an edge there saves many panels."""
-    whole = np.arange(1.0, _WHOLE + 1.0) if scale > 1.0 else np.empty(0)
-    bends = [np.abs(phi(whole - h) - 2.0 * phi(whole) + phi(whole + h)) for h in (2.0**-6, 2.0**-7)]
-    return whole[(bends[1] > _KINK * bends[0]) & (bends[1] > _OVERLOOKED)]
-
-
-def _find_clusters(lags: np.ndarray) -> np.ndarray:
-    """Edges about runs of neighbouring whole lags."""
-    breaks = np.nonzero(np.diff(lags) > 1.0)[0]
-    starts, ends = lags[np.append(0, breaks + 1)], lags[np.append(breaks, lags.size - 1)]
-    return np.unique(np.concatenate([starts[:_CLUSTERS] - 1.0, ends[:_CLUSTERS] + 1.0]))
 
 
 def cut_smoothly(lags: Lags, measure: Measure) -> list[tuple[float, Lags]]:

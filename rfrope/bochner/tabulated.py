@@ -194,9 +194,8 @@ class Certificate(Result):
 
     def __str__(self) -> str:
         if self.n_frequencies:
-            seen = (
-                f"density compared at {self.n_frequencies} frequencies: differences integrate to {self.sup_error:.2g}"
-            )
+            compared = f"density compared at {self.n_frequencies} frequencies"
+            seen = f"{compared}: differences integrate to {self.sup_error:.2g}"
         else:
             whole = f", all whole ones up to {self.whole_lags} among them" if self.whole_lags else ""
             seen = f"Phi compared at {self.n_lags} lags up to {self.reach:.6g}{whole}: within {self.sup_error:.2g}"
@@ -241,18 +240,19 @@ class Tabulated(Kernel):
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         if self.atom > 0.0:
             raise ValueError(f"{self!r} has no density: it has an atom of {self.atom:.4g} at frequency 0")
-        return array.map_on_host(self._density_at, radius(omega, xp), xp, "omega")
+        measure, first = MEASURES[self.ndim], self.law.edges[:2]
+        nearest = first[0] + 2.0**-26 * (first[1] - first[0]) if measure.rise and first[0] == 0.0 else 0.0
+
+        def evaluate(w: np.ndarray) -> np.ndarray:
+            w = np.maximum(w, nearest)  # below it q / w is rounding
+            return np.maximum(self.law(w) / measure.ground(w), 0.0)
+
+        return array.map_on_host(evaluate, radius(omega, xp), xp, "omega")
 
     def _mean_cosine(self, r: np.ndarray) -> np.ndarray:
         value = self.atom + (1.0 - self.atom) * self.component.fourier(np.minimum(r, _FURTHEST))
         value = np.where(r == np.inf, self.atom, np.clip(value, -1.0, 1.0))
         return np.where(r == 0.0, 1.0, value)
-
-    def _density_at(self, w: np.ndarray) -> np.ndarray:
-        nearest = self.law.edges[0] + 2.0**-26 * (self.law.edges[1] - self.law.edges[0])  # below it q / w is rounding
-        measure = MEASURES[self.ndim]
-        w = np.maximum(w, nearest) if measure.rise and self.law.edges[0] == 0.0 else w
-        return np.maximum(self.law(w) / measure.ground(w), 0.0)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         if self.ndim == 1:

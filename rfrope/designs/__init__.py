@@ -1,6 +1,6 @@
 """Designs: methods that turn a kernel into frequencies."""
 
-from rfrope.designs.directions import DirectionalBound, Directions, directional_bound, directional_error
+from rfrope.designs.errors import DirectionalBound, Directions, directional_bound, directional_error
 from rfrope.designs.optimising import optimise
 from rfrope.designs.sampling import Design, design, names, points, records, sample
 from rfrope.designs.weighted import Quadrature, quadrature

@@ -1,4 +1,4 @@
-"""Covariances of pairs of blocks of a design, which independent blocks do not have.
+"""Covariances of pairs of blocks of a design, which independent blocks do not have, by means over cells of uniforms.
 
 Each block of a randomised design has the kernel's law, so only pairs tell designs apart. If blocks have independent
 signs, the cosines of a pair have a covariance and the sines have none. Integrals are accurate to about 1e-10; infinite
@@ -7,15 +7,209 @@ tails are not truncated but taken from the closed form of the whole.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from rfrope.designs.lines import TAIL_PANELS, Line, find_lines, refine, refusal
 from rfrope.designs.sampling import check_design
 from rfrope.designs.sets import lattice
+from rfrope.designs.weighted import NODES, place_nodes
 from rfrope.kernels import Kernel
+
+TAIL_PANELS = 40  # intervals that halve towards an end
+_MOST_NODES = 2**22  # nodes of an integral over the law
+_TOLERANCE = 1e-11  # between results with n and 2n intervals
+_TAIL_PHASES = 2.0**12  # radians of a tail to integrate
+
+
+def refusal(design: str, kernel: Kernel) -> ValueError:
+    """Return an error that says which designs have exact covariances for which laws."""
+    return ValueError(
+        f"design is {design!r}, whose pairs of blocks have no exact covariance for {kernel!r}; expected 'iid', "
+        "'antithetic', 'stratified' or 'shifted' where each axis is a function of a uniform of its own, or "
+        "frequencies, which are dealt to the blocks at random; estimate_scores measures the others"
+    )
+
+
+class Line(NamedTuple):
+    """One axis of a law: its magnitude as a function of a uniform, and ``1 - Phi`` of lags along this axis."""
+
+    kernel: Kernel
+    axis: int
+
+    def magnitudes(self, p: np.ndarray) -> np.ndarray:
+        """Return quantiles of the magnitude."""
+        cube = np.full((p.size, self.kernel.n_columns), 0.5)
+        cube[:, self.axis] = np.clip(0.5 + 0.5 * p.reshape(-1), 0.5, 1.0 - 2.0**-53)
+        return np.abs(self.kernel.transport_points(cube)[:, self.axis]).reshape(p.shape)
+
+    def products(self, along: np.ndarray, step: float, panels: int, *, half: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return means of ``exp(i (a' - a))`` and ``exp(i (a' + a))``, a at a uniform p and a' at ``p + step`` mod 1.
+
+        Intervals halve towards the ends, where frequencies may be unbounded; what lies beyond the last is neglected.
+        """
+        ends = np.sort(np.array([0.0, 1.0 - step, 1.0]))
+        grades = 0.5 ** np.arange(1.0, TAIL_PANELS)
+        grades = np.concatenate([[0.0], grades[::-1], 1.0 - grades[1:], [1.0]])
+        finer = np.interp(np.arange(panels * (grades.size - 1) + 1) / panels, np.arange(float(grades.size)), grades)
+        places, weights = zip(*(place_nodes(a + (b - a) * finer) for a, b in itertools.pairwise(ends)), strict=True)
+        place, weight = np.concatenate(places), np.concatenate(weights)
+        size = [self.frequencies(p % 1.0, half=half) for p in (place, place + step)]
+        apart, together = (np.exp(1j * along[:, None] * (size[1] + sign * size[0])) @ weight for sign in (-1.0, 1.0))
+        return apart, together
+
+    def frequencies(self, p: np.ndarray, *, half: bool) -> np.ndarray:
+        """Return quantiles of the magnitude, or of the frequency itself."""
+        if half:
+            return self.magnitudes(p)
+        p = np.clip(p, 2.0**-53, 1.0 - 2.0**-53)
+        return np.sign(p - 0.5) * self.magnitudes(np.abs(2.0 * p - 1.0))
+
+    def fall(self, lags: np.ndarray) -> np.ndarray:
+        """Return ``1 - Phi`` at the lags' component along the axis."""
+        along = np.zeros_like(lags)
+        along[:, self.axis] = lags[:, self.axis]
+        return self.kernel.deficits(along, np)[0]
+
+    def means(self, lags: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return means of ``1 - cos u`` in equally likely cells, ``(L, cells)``, and over all cells, ``(L,)``.
+
+        The mean of the last cell, which may be unbounded, follows from the total and the other cells.
+        """
+        fall, along = self.fall(lags), np.abs(lags[:, self.axis])
+        atoms = self.kernel._atoms()
+        if atoms is not None:
+            inside = _Steps.sort(np.abs(atoms[0][:, self.axis]), atoms[1]).means(along, cells)[:, :-1]
+        else:
+            inside = refine(lambda at, panels: self._inner_means(at, cells, panels), along, cells)
+        return np.concatenate([inside, cells * fall[:, None] - np.sum(inside, axis=1, keepdims=True)], axis=1), fall
+
+    def _inner_means(self, along: np.ndarray, cells: int, panels: int) -> np.ndarray:
+        place, weight = place_nodes(np.linspace(0.0, 1.0, panels + 1))
+        size = self.magnitudes((np.arange(cells - 1)[:, None] + place) / cells)
+        return np.stack([cosine_fall(x * size) @ weight for x in along])
+
+    def lattice_variance(self, lags: np.ndarray, cells: int) -> np.ndarray:
+        """Return the variance of the mean of ``1 - cos u`` over cells, sampled at the same uniform place in each."""
+        along, atoms = np.abs(lags[:, self.axis]), self.kernel._atoms()
+        fall, square = self.kernel.deficits(lags, np)
+        if atoms is not None:
+            steps = _Steps.sort(np.abs(atoms[0][:, self.axis]), atoms[1])
+            place, weight = steps.places(cells)
+            size = steps.magnitudes((np.arange(cells)[:, None] + place) / cells)
+            means = (np.mean(cosine_fall(x * size), axis=0) for x in along)
+            return np.array([weight @ (mean - f) ** 2 for mean, f in zip(means, fall, strict=True)])
+        alone = square - fall * fall
+        unit = np.where(alone > 0.0, alone, 1.0)
+        known = dict(zip(along.tolist(), np.stack([fall, square, unit], axis=1).tolist(), strict=True))
+
+        def find(at: np.ndarray, panels: int) -> np.ndarray:
+            return np.array([[self._spread(x, cells, panels, *known[x][:2]) / known[x][2]] for x in at.tolist()])
+
+        return refine(find, along, cells, least=1.0)[:, 0] * unit
+
+    def _spread(self, x: float, cells: int, panels: int, fall: float, square: float) -> float:
+        """Return `lattice_variance` at one lag.
+
+        Intervals halve towards the end of the last cell. Beyond them, that cell gets the remainder of the overall mean
+        and mean square, and turns so much faster than the others that it does not depend on them.
+        """
+        ends = 1.0 - 0.5 ** np.arange(TAIL_PANELS + 1.0)
+        phases = x * self.magnitudes((cells - 1.0 + ends) / cells)
+        ends = ends[: max(2, int(np.sum(phases <= _TAIL_PHASES)))]
+        counts = panels * np.ceil(1.0 + np.diff(phases[: len(ends)]) / NODES.size)
+        _check_nodes(cells * float(np.sum(counts)), x)
+        pieces = zip(ends, ends[1:], counts.astype(int).tolist(), strict=False)
+        parts = [np.linspace(a, b, n, endpoint=False) for a, b, n in pieces]
+        place, weight = place_nodes(np.append(np.concatenate(parts), ends[-1]))
+        slower = phases[0] - x * self.magnitudes((cells - 2.0 + ends[-1:]) / cells)[0]  # turns of the others there
+        more = 1 + int(slower) // NODES.size
+        _check_nodes(cells * float(more), x)
+        beyond, share = place_nodes(np.linspace(ends[-1], 1.0, more + 1))
+        others = cosine_fall(x * self.magnitudes((np.arange(cells - 1)[:, None] + np.append(place, beyond)) / cells))
+        last = cosine_fall(x * self.magnitudes((cells - 1.0 + place) / cells))
+        both = np.append(weight, share)
+        first = cells * fall - np.sum(others @ both) - last @ weight
+        second = cells * square - np.sum((others * others) @ both) - (last * last) @ weight
+        rest = np.sum(others, axis=0) / cells - fall
+        near, far = rest[: len(place)], rest[len(place) :]
+        tail = far * far @ share + 2.0 * (far @ share / np.sum(share)) * first / cells + second / cells**2
+        return float((near + last / cells) ** 2 @ weight + tail)
+
+
+def find_lines(kernel: Kernel, design: str) -> list[Line]:
+    """Return the axes of a law if each component is a function of its own column, in the order of the columns."""
+    law = kernel.stated_law()
+    apart = kernel.ndim == 1 or (law is not None and law.radius is None)
+    if kernel.n_columns != kernel.ndim or not all(kernel.signed_columns) or not apart:
+        raise refusal(design, kernel)
+    return [Line(kernel, axis) for axis in range(kernel.ndim)]
+
+
+def cosine_fall(phase: np.ndarray) -> np.ndarray:
+    """Return ``1 - cos``, accurate at small phases."""
+    sine = np.sin(0.5 * phase)
+    return 2.0 * sine * sine
+
+
+class _Steps(NamedTuple):
+    """Sorted magnitudes of a law of atoms, and cumulative probabilities, starting from 0."""
+
+    size: np.ndarray
+    ends: np.ndarray
+
+    @classmethod
+    def sort(cls, size: np.ndarray, weight: np.ndarray) -> _Steps:
+        """Return sorted atoms."""
+        order = np.argsort(size, kind="stable")
+        return cls(size[order], np.concatenate([[0.0], np.cumsum(weight[order])]))
+
+    def means(self, along: np.ndarray, cells: int) -> np.ndarray:
+        """Return means ``(L, cells)`` of ``1 - cos u`` in equally likely cells."""
+        fall = cosine_fall(along[:, None] * self.size) * np.diff(self.ends)
+        total = np.concatenate([np.zeros((len(along), 1)), np.cumsum(fall, axis=1)], axis=1)
+        edges = np.arange(cells + 1.0) / cells
+        return cells * np.diff(np.stack([np.interp(edges, self.ends, one) for one in total]), axis=1)
+
+    def places(self, cells: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the midpoints of intervals of a cell in which no cell has a step, and the lengths of the intervals."""
+        edges = np.unique(np.concatenate([[0.0, 1.0], cells * self.ends % 1.0]))
+        return 0.5 * (edges[1:] + edges[:-1]), np.diff(edges)
+
+    def magnitudes(self, p: np.ndarray) -> np.ndarray:
+        """Return quantiles of the magnitude."""
+        return self.size[np.searchsorted(self.ends[1:-1], p, side="right")]
+
+
+# -- quadrature --------------------------------------------------------------------------------------------------------
+
+
+def refine(
+    find: Callable[[np.ndarray, int], np.ndarray], lags: np.ndarray, cells: int, least: float = 0.0
+) -> np.ndarray:
+    """Return integrals ``(L, n)`` at some lags, doubling the number of intervals until results stop changing.
+
+    Changes are relative to the largest of the n, or to `least` if that is larger.
+    """
+    found, left, panels = find(lags, 1), np.arange(len(lags)), 2
+    while left.size:
+        _check_nodes(panels * cells, float(np.max(np.abs(lags[left]))))
+        finer = find(lags[left], panels)
+        apart = np.max(np.abs(finer - found[left]), axis=1, initial=0.0)
+        size = np.max(np.abs(finer), axis=1, initial=least)
+        found[left] = finer
+        left, panels = left[apart > _TOLERANCE * size], 2 * panels
+    return found
+
+
+def _check_nodes(intervals: float, lag: float) -> None:
+    if intervals * NODES.size > _MOST_NODES:
+        raise ValueError(
+            f"lags reach {lag}; expected lags at which the phases of the kernel's law can be followed: nearer ones, or "
+            "fewer blocks (n_blocks)"
+        )
 
 
 class Pairs(NamedTuple):

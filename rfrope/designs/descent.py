@@ -130,8 +130,7 @@ def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray | None:
     from scipy.linalg import solve_triangular
 
     half = solve_triangular(factor, right, lower=True, check_finite=False)
-    found: np.ndarray = solve_triangular(factor, half, lower=True, trans=1, check_finite=False)
-    return found
+    return np.asarray(solve_triangular(factor, half, lower=True, trans=1, check_finite=False))
 
 
 # -- the lags ----------------------------------------------------------------------------------------------------------
@@ -171,8 +170,7 @@ class Lags:
     def projected(self, waves: Waves, values: np.ndarray) -> np.ndarray:
         """Return weighted sums of values times ``exp(i lag . omega)`` for each frequency."""
         left, right = waves
-        found: np.ndarray = np.sum((left @ (self.weights * values)) * right, axis=-1)
-        return found
+        return np.asarray(np.sum((left @ (self.weights * values)) * right, axis=-1))
 
     def slopes_product(self, omega: np.ndarray) -> np.ndarray:
         """Return the mean of ``lag_j lag_l sin(lag . a) sin(lag . b)`` for all pairs of frequencies ``(n k, n k)``."""
@@ -238,8 +236,7 @@ def _spread(count: int, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _wave(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
     """``exp(i lag . omega)``, its phases without BLAS, whose last bits depend on where arrays lie in memory."""
-    found: np.ndarray = np.exp(1j * np.sum(omega[:, None, :] * lags, axis=-1))
-    return found
+    return np.asarray(np.exp(1j * np.sum(omega[:, None, :] * lags, axis=-1)))
 
 
 def _dirichlet(m: int, angle: np.ndarray, *, values_only: bool = False) -> tuple[np.ndarray, ...]:
@@ -256,8 +253,5 @@ def _dirichlet(m: int, angle: np.ndarray, *, values_only: bool = False) -> tuple
     cos = np.cos(half)
     first = 0.5 * (n * np.cos(n * half) - cos * value) / sin
     second = (0.25 * (value * sin - n * n * sines) - first * cos) / sin
-    return (
-        value,
-        np.where(near, -rise * angle, first),
-        np.where(near, -rise * (1.0 - (3.0 * n * n - 7.0) / 40.0 * square), second),
-    )
+    near_second = -rise * (1.0 - (3.0 * n * n - 7.0) / 40.0 * square)
+    return value, np.where(near, -rise * angle, first), np.where(near, near_second, second)

@@ -15,7 +15,7 @@ from rfrope.designs.descent import NEGLIGIBLE, Lags, descend, search
 from rfrope.designs.errors import error, lags_within, lower_bound
 from rfrope.designs.sets import needs_table, quantile, strata_of_magnitude, stratified, transport, uniforms
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import read_kernel
+from rfrope.kernels.registry import read_kernel
 from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope
 
@@ -179,7 +179,9 @@ def fit(
     omega, _ = descend(lags, fits[least][0], *_LAST)
     if norm == "sup":
         omega = _minimise_largest(kernel, max_lag, [omega, quantile(kernel, n), *(each for each, _ in fits)])
-    return _alternate_signs(omega)
+    first = np.take_along_axis(omega, np.argmax(omega != 0.0, axis=-1)[:, None], axis=-1)
+    omega = np.where(first < 0.0, -omega, omega)[np.argsort(np.linalg.norm(omega, axis=-1), kind="stable")]
+    return omega * np.where(np.arange(n) % 2, -1.0, 1.0)[:, None]  # the cosine does not see signs, and sines cancel
 
 
 def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Any) -> list[tuple[np.ndarray, float]]:
@@ -207,10 +209,12 @@ def _start(kernel: Kernel, n: int, number: int) -> np.ndarray:
     if number == 0:
         return quantile(kernel, n)
     if number % 2:
-        return _wrap(transport(kernel, uniforms(_KEY, 0, n, kernel.n_columns, number, 1))[0])
-    if needs_table(kernel):  # a lattice is enough to begin with
-        return _wrap(transport(kernel, strata_of_magnitude(kernel, _KEY, n, number, 1, moved=True))[0])
-    return _wrap(transport(kernel, stratified(kernel, _KEY, n, number, 1))[0])
+        points = uniforms(_KEY, 0, n, kernel.n_columns, number, 1)
+    elif needs_table(kernel):  # a lattice is enough to begin with
+        points = strata_of_magnitude(kernel, _KEY, n, number, 1, moved=True)
+    else:
+        points = stratified(kernel, _KEY, n, number, 1)
+    return _wrap(transport(kernel, points)[0])
 
 
 def _candidates(kernel: Kernel, count: int, stream: int, number: int) -> np.ndarray:
@@ -224,13 +228,6 @@ def _candidates(kernel: Kernel, count: int, stream: int, number: int) -> np.ndar
 def _wrap(omega: np.ndarray) -> np.ndarray:
     """Frequencies between -pi and pi that whole lags cannot tell from the given ones."""
     return omega - 2.0 * math.pi * np.round(omega / (2.0 * math.pi))
-
-
-def _alternate_signs(omega: np.ndarray) -> np.ndarray:
-    """Blocks by length, with alternating signs: the cosine does not see them, and sines nearly cancel."""
-    first = np.take_along_axis(omega, np.argmax(omega != 0.0, axis=-1)[:, None], axis=-1)
-    omega = np.where(first < 0.0, -omega, omega)[np.argsort(np.linalg.norm(omega, axis=-1), kind="stable")]
-    return omega * np.where(np.arange(len(omega)) % 2, -1.0, 1.0)[:, None]
 
 
 def _minimise_largest(kernel: Kernel, max_lag: tuple[int, ...], fits: list[np.ndarray]) -> np.ndarray:

@@ -16,7 +16,7 @@ from rfrope.designs import sets
 from rfrope.designs.errors import error, lower_bound
 from rfrope.designs.optimising import fit, read_fit, read_range
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import read_kernel
+from rfrope.kernels.registry import read_kernel
 from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope
 
@@ -51,7 +51,7 @@ class Design:
 
 
 _RECORDS = (
-    *(Design(name, randomised=True) for name in (*sets.POINTS, *sets.FREQUENCIES)),
+    *(Design(name, randomised=True) for name in sets.POINTS | sets.FREQUENCIES),
     Design("balanced", randomised=True, fitted=True),
     Design("quantile", randomised=False),
     Design("optimised", randomised=False, fitted=True),
@@ -396,8 +396,6 @@ def draw_sets(
     """Return sets of a randomised design, one per stream: ``(streams, n_blocks, k)``."""
     if design in sets.FREQUENCIES:
         return sets.FREQUENCIES[design](kernel, key, n_blocks, stream, streams, n_threads)
-    if design == "iid":
-        return sets.independent(kernel, key, n_blocks, stream, streams, n_threads)
     return sets.transport(kernel, sets.POINTS[design](kernel, key, n_blocks, stream, streams), n_threads)
 
 
@@ -468,14 +466,11 @@ def _read_kernels_of_heads(kernel: Any, heads: Any, ladder: Any) -> list[Kernel]
         raise TypeError(f"ladder is {show(ladder)}; expected the scales of the first and the last head")
     heads = whole("heads", heads, 1)
     first, last = (positive(f"ladder[{i}]", value) for i, value in enumerate(ladder))
-    return [_rescale(chosen[0], scale) for scale in np.geomspace(first, last, heads).tolist()]
-
-
-def _rescale(kernel: Kernel, scale: float) -> Kernel:
-    """Return a kernel of another scale, of so few digits that its text is the kernel."""
-    if not isinstance(getattr(kernel, "scale", None), float) or not dataclasses.is_dataclass(kernel):
-        raise ValueError(f"kernel is {kernel!r}, which has no single scale; expected one, as gaussian(), with a ladder")
-    return dataclasses.replace(kernel, scale=float(f"{scale:.6g}"))
+    one = chosen[0]
+    if not isinstance(getattr(one, "scale", None), float) or not dataclasses.is_dataclass(one):
+        raise ValueError(f"kernel is {one!r}, which has no single scale; expected one, as gaussian(), with a ladder")
+    scales = np.geomspace(first, last, heads).tolist()  # of so few digits that a kernel's text is the kernel
+    return [dataclasses.replace(one, scale=float(f"{scale:.6g}")) for scale in scales]
 
 
 def _seed(rng: Any) -> Any:

@@ -55,7 +55,7 @@ def stratified(kernel: Kernel, key: random.Key, n: int, stream: int, streams: in
         return strata_of_magnitude(kernel, key, n, stream, streams)
     u = uniforms(key, 0, n, 3 * kernel.n_columns, stream, streams)
     jitter, order, sign = np.split(u, 3, axis=-1)
-    cell = (_permutations(order) + jitter) / max(n, 1)
+    cell = (np.argsort(order, axis=1) + jitter) / max(n, 1)
     magnitude = 0.5 + np.where(sign < 0.5, -0.5, 0.5) * cell
     return _inside(np.where(kernel.signed_columns, magnitude, cell))
 
@@ -106,7 +106,7 @@ def strata_of_magnitude(
             where, order, sign = np.split(u[:, count:, 0], 3, axis=1)
         by_size = np.argsort(np.abs(transport(kernel, points)[..., 0]), axis=-1, kind="stable")
         run = np.floor(each * (where[:, :1] if shared else where)).astype(np.int64)
-        chosen = np.take_along_axis(by_size, _permutations(order) * each + run, axis=1)
+        chosen = np.take_along_axis(by_size, np.argsort(order, axis=1) * each + run, axis=1)
         taken = np.take_along_axis(points, chosen[..., None], axis=1)
         found[part] = np.where((sign < 0.5)[..., None] & kernel.signed_columns, 1.0 - taken, taken)
     return found
@@ -168,7 +168,7 @@ def halton(kernel: Kernel, key: random.Key, n: int, stream: int, streams: int) -
         index = np.rint(points[:, j] * float(base) ** m).astype(np.int64)  # the digits, first one highest
         cell = np.zeros((streams, n))
         for digit in range(m):
-            permutation = _permutations(u[:, digit * base : (digit + 1) * base, columns + 1 + j])
+            permutation = np.argsort(u[:, digit * base : (digit + 1) * base, columns + 1 + j], axis=1)
             cell = cell * base + permutation[:, index // base ** (m - 1 - digit) % base]
         cube[..., j] = (cell + u[:, :n, j]) / float(base) ** m
     return half_covered(kernel, cube, u[:, :n, columns] < 0.5)
@@ -262,7 +262,7 @@ def checked_isotropy(kernel: Kernel) -> np.ndarray:
     return isotropy
 
 
-FREQUENCIES = {"antithetic": antithetic, "orthogonal": orthogonal}
+FREQUENCIES = {"iid": independent, "antithetic": antithetic, "orthogonal": orthogonal}
 
 
 # -- fitted to a range of lags -----------------------------------------------------------------------------------------
@@ -362,11 +362,6 @@ def lattice(kernel: Kernel, n: int) -> np.ndarray:
 
 
 # -- the cube ----------------------------------------------------------------------------------------------------------
-
-
-def _permutations(order: np.ndarray) -> np.ndarray:
-    """Random permutations along axis 1, from independent uniforms."""
-    return np.argsort(order, axis=1)
 
 
 def _first_signed(kernel: Kernel) -> int | None:

@@ -12,7 +12,7 @@ from rfrope._core import angles, blocks
 from rfrope._core.arguments import choice, whole
 from rfrope._core.results import Result
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import read_kernel
+from rfrope.kernels.registry import read_kernel
 
 _HALVINGS = 900  # of the interval of uniforms, towards the tail
 _FINE = 40.0  # the last of them are divided further
@@ -202,13 +202,8 @@ def _magnitudes(law: Kernel, n: int) -> tuple[np.ndarray, np.ndarray] | None:
     if law.n_columns != 1 or not law.signed_columns[0]:
         return None
     fine = 1.0 + np.arange(1 + n // 4) / (1 + n // 4)  # in the largest intervals, which the cosines of many lags divide
-    ends = np.concatenate(
-        [
-            0.5 ** np.arange(float(_HALVINGS), _FINE, -1.0),
-            np.outer(0.5 ** np.arange(_FINE, 1.0, -1.0), fine).reshape(-1),
-        ]
-    )
-    ends = np.concatenate([[0.0], ends, [0.5]])
+    large = np.outer(0.5 ** np.arange(_FINE, 1.0, -1.0), fine).reshape(-1)
+    ends = np.concatenate([[0.0], 0.5 ** np.arange(float(_HALVINGS), _FINE, -1.0), large, [0.5]])
     u, weight = place_nodes(ends)
     return np.abs(law.transport_points(u[:, None])[:, 0]), 2.0 * weight
 

@@ -6,8 +6,7 @@ draws 256 of them for vectors of 64 features.
 """
 
 from rfrope.features.attention import linear_attention
-from rfrope.features.estimates import hyperbolic, positive, trigonometric, variance
-from rfrope.features.positional import stochastic, stochastic_variance
+from rfrope.features.estimates import hyperbolic, positive, stochastic, stochastic_variance, trigonometric, variance
 
 __all__ = [
     "hyperbolic",

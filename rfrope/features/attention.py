@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
@@ -83,7 +82,9 @@ def linear_attention(
     >>> float(np.sqrt(np.mean((found - exact) ** 2) / np.mean(exact**2)).round(2))
     0.08
     """
-    others = _pair_of(denominator)
+    if denominator is not None and (not isinstance(denominator, list | tuple) or len(denominator) != 2):
+        raise TypeError(f"denominator is {show(denominator)}; expected features of queries and of keys, or None")
+    others = {f"denominator[{i}]": one for i, one in enumerate(denominator or ())}
     xp, device = array.shared({"scale": scale}, q=q, k=k, v=v, **others)
     rows = {name: read_vectors(name, one, xp, device, 2) for name, one in ({"q": q, "k": k, "v": v} | others).items()}
     causal, block = flag("causal", causal), whole("block", block, 1)
@@ -149,14 +150,6 @@ def _summed(q: Array, k: Array, v: Array, scale: Array | None, causal: bool, blo
             state, before = None if state is None else state * xp.exp(before - last), last
         state = more if state is None else state + more
     return found[0] if len(found) == 1 else xp.concat(found, axis=-2)
-
-
-def _pair_of(denominator: Any) -> dict[str, Any]:
-    if denominator is None:
-        return {}
-    if not isinstance(denominator, list | tuple) or len(denominator) != 2:
-        raise TypeError(f"denominator is {show(denominator)}; expected features of queries and of keys, or None")
-    return {f"denominator[{i}]": one for i, one in enumerate(denominator)}
 
 
 def _check_tokens(rows: dict[str, Array], causal: bool) -> None:

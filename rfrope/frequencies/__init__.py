@@ -1,7 +1,6 @@
 """Deterministic frequency sets: ladders on one axis, sets for several axes, and generators of rotations."""
 
-from rfrope.frequencies.axes import axial, golden_gate, mixed, mrope
-from rfrope.frequencies.directions import isotropic
+from rfrope.frequencies.axes import axial, golden_gate, isotropic, mixed, mrope
 from rfrope.frequencies.generators import fold, from_generators
 from rfrope.frequencies.ladders import arithmetic, from_wavelengths, geometric, pixel, xpos_scales
 

@@ -142,7 +142,13 @@ def fold(weight: Array, basis: Array) -> Array:
             f"weight has shape {tuple(weight.shape)} and dtype {array.dtype_name(weight)}; expected real floating "
             "numbers (H d, n), or a bias (H d,)"
         )
-    basis = _read_basis(basis, xp, array.device(weight))
+    basis = array.widen(array.numbers(basis, xp, name="basis", device=array.device(weight)), xp)
+    if basis.ndim not in (2, 3) or basis.shape[-1] != basis.shape[-2] or 0 in basis.shape:
+        raise ValueError(f"basis has shape {tuple(basis.shape)}; expected (d, d), or (H, d, d)")
+    if array.has_host_values(basis):
+        unit = xp.eye(basis.shape[-1], dtype=basis.dtype, device=array.device(basis))
+        if not array.all_within(xp.matmul(xp.matrix_transpose(basis), basis) - unit, 1e-5, xp):
+            raise ValueError("basis is not orthogonal; expected one of from_generators")
     d, heads = basis.shape[-1], basis.shape[0] if basis.ndim == 3 else 1
     if weight.shape[0] % (d * heads):
         raise ValueError(
@@ -229,15 +235,3 @@ def _check_commuting(stack: np.ndarray, close: float) -> None:
                     f"generators {b} and {a} do not commute: their relative commutator is {part:.2g}; expected "
                     "matrices that do, for which it is 0"
                 )
-
-
-def _read_basis(basis: Any, xp: Any, device: Any) -> Array:
-    """Orthogonal matrices in the widest float."""
-    basis = array.widen(array.numbers(basis, xp, name="basis", device=device), xp)
-    if basis.ndim not in (2, 3) or basis.shape[-1] != basis.shape[-2] or 0 in basis.shape:
-        raise ValueError(f"basis has shape {tuple(basis.shape)}; expected (d, d), or (H, d, d)")
-    if array.has_host_values(basis):
-        unit = xp.eye(basis.shape[-1], dtype=basis.dtype, device=array.device(basis))
-        if not array.all_within(xp.matmul(xp.matrix_transpose(basis), basis) - unit, 1e-5, xp):
-            raise ValueError("basis is not orthogonal; expected one of from_generators")
-    return basis

@@ -16,7 +16,7 @@ from rfrope._core.array import Array
 from rfrope._core.blocks import Content
 from rfrope._core.results import Result
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import read_kernel
+from rfrope.kernels.registry import read_kernel
 
 
 @dataclass(frozen=True, eq=False)

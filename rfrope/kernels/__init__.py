@@ -4,8 +4,7 @@ from rfrope.kernels import families, spectra  # noqa: F401 - they enter their fa
 from rfrope.kernels.algebra import axes, mixture
 from rfrope.kernels.base import Kernel
 from rfrope.kernels.gradients import evaluate_phi, transport_points
-from rfrope.kernels.registry import Record, kernel, names, records, register
-from rfrope.kernels.text import parse
+from rfrope.kernels.registry import Record, kernel, names, parse, records, register
 
 __all__ = [
     "Kernel",

@@ -25,9 +25,7 @@ from rfrope.kernels.deficits import Deficits
 from rfrope.kernels.parameters import Lengths
 
 Formula = Callable[[Array, ModuleType], Array]
-Quantile = tuple[
-    Callable[..., np.ndarray], tuple[float, ...]
-]  # a function of numbers in (0, 1), and what it takes first
+Quantile = tuple[Callable[..., np.ndarray], tuple[float, ...]]  # a function on (0, 1), and what it takes first
 Atoms = tuple[np.ndarray, np.ndarray]  # frequencies (n, k) and their probabilities (n,)
 
 _MOST_ATOMS = 2**12  # atoms of a factor, in the density of a product
@@ -400,9 +398,8 @@ class Rescaled(_Mapped):
         return omega / np.asarray(self.scale)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
-        return parameters.volume(self.scale, self.ndim) * self.kernel._density(
-            omega * parameters.spread(self.scale, omega, xp), xp
-        )
+        inside = self.kernel._density(omega * parameters.spread(self.scale, omega, xp), xp)
+        return parameters.volume(self.scale, self.ndim) * inside
 
     def _law(self) -> Law | None:
         law = self.kernel.stated_law()

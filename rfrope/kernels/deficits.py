@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from functools import lru_cache, reduce
+from functools import lru_cache
 from types import ModuleType
 
 from rfrope._core import special
@@ -32,12 +32,10 @@ def subtract_phi(phi: Array, phi2: Array) -> Deficits:
 
 def add_independent(parts: Iterable[Deficits]) -> Deficits:
     """Return deficits of a sum of independent phases, whose Phi is the product of theirs."""
-    return reduce(_add_two, parts)
-
-
-def _add_two(one: Deficits, other: Deficits) -> Deficits:
-    (f, g), (p, q) = one, other
-    return f + p - f * p, g + q + 6.0 * f * p - 4.0 * (f * q + g * p) + 2.0 * g * q
+    (f, g), *rest = parts
+    for p, q in rest:
+        f, g = f + p - f * p, g + q + 6.0 * f * p - 4.0 * (f * q + g * p) + 2.0 * g * q
+    return f, g
 
 
 def mix(weights: Sequence[float], parts: Sequence[Deficits]) -> Deficits:
@@ -73,9 +71,8 @@ def exponential(exponent: Array, twice: Array, excess: Array, near: Array, xp: M
     near = near & (twice < 1.0)
     small, both, rest = (xp.where(near, value, xp.zeros_like(value)) for value in (exponent, twice, excess))
     deficit = -xp.expm1(-exponent)
-    return deficit, xp.where(
-        near, rest - 2.0 * _bend(small) + 0.5 * _bend(both), 2.0 * deficit + 0.5 * xp.expm1(-twice)
-    )
+    close = rest - 2.0 * _bend(small) + 0.5 * _bend(both)
+    return deficit, xp.where(near, close, 2.0 * deficit + 0.5 * xp.expm1(-twice))
 
 
 def _bend(x: Array) -> Array:

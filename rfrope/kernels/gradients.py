@@ -21,8 +21,8 @@ from rfrope._core import angles, array, quantiles
 from rfrope._core.arguments import LARGEST
 from rfrope._core.array import Array
 from rfrope.kernels.base import Kernel
-from rfrope.kernels.isotropic import Family, Scaled
-from rfrope.kernels.text import read_kernel
+from rfrope.kernels.families import Family, Scaled
+from rfrope.kernels.registry import read_kernel
 
 Values = dict[str, Any]  # arrays of one library, by the name of a parameter
 

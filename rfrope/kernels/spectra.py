@@ -21,7 +21,7 @@ from rfrope._core.special import log_uniform_mean_cos
 from rfrope.kernels import deficits, parameters
 from rfrope.kernels.base import Atoms, Kernel, Law
 from rfrope.kernels.deficits import Deficits
-from rfrope.kernels.isotropic import Family, Isotropic, Scaled
+from rfrope.kernels.families import Family, Isotropic, Scaled
 from rfrope.kernels.parameters import Lengths, frequency, length, make_vector, per_axis, positive, shape, spread, square
 from rfrope.kernels.registry import family
 

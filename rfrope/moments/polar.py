@@ -12,8 +12,8 @@ from typing import Any
 from rfrope._core import angles, array, blocks
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import read_kernel
-from rfrope.moments.spreads import Content, content_mean, content_variance, relative_spread, spread
+from rfrope.kernels.registry import read_kernel
+from rfrope.moments.scores import Content, content_mean, content_variance, relative_spread, spread
 
 
 @array.select_device
@@ -58,8 +58,7 @@ def polar_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift:
     >>> polar_score([1.0, 2.0], [3.0, 1.0], [0.0, 32.0], "gaussian(scale=32)").round(4)
     array([5.    , 3.0327])
     """
-    content, law = _read(q, k, lags, kernel, shift)
-    return content_mean(content, law)
+    return content_mean(*_read(q, k, lags, kernel, shift))
 
 
 @array.select_device
@@ -107,8 +106,7 @@ def polar_variance(
     >>> polar_variance(ones, ones, 32.0, "gaussian(scale=32)", design="stratified").round(3)
     np.float64(0.018)
     """
-    content, law = _read(q, k, lags, kernel, shift)
-    return spread(content, law, design)[0]
+    return spread(*_read(q, k, lags, kernel, shift), design)[0]
 
 
 @array.select_device
@@ -262,9 +260,8 @@ def _read(q: Any, k: Any, lags: Any, kernel: Any, shift: Any, **beside: Any) -> 
     xp, device = array.shared({"lags": lags, "shift": shift, **beside}, q=q, k=k)
     vectors = angles.checked_lags(lags, law.ndim, xp, device, "lags", law)
     product = _product(q, k, xp, device)
-    if shift is None:
-        content = Content(product, xp.zeros_like(product), vectors, xp)
-    else:
+    content = Content(product, xp.zeros_like(product), vectors, xp)
+    if shift is not None:
         delta = angles.read_numbers("shift", shift, xp, device)
         if delta.ndim and delta.shape[-1] not in (1, product.shape[-1]):
             raise ValueError(

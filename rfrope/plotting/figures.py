@@ -12,7 +12,7 @@ from rfrope._core import angles, array
 from rfrope._core.arguments import show, whole
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
-from rfrope.kernels.text import read_kernel
+from rfrope.kernels.registry import read_kernel
 from rfrope.moments import mean_kernel_band
 from rfrope.plotting import drawing
 

@@ -86,25 +86,15 @@ def _read_list(kind: Callable[[str, Any], Any], name: str, value: Any) -> list[A
 _LARGE = 2.0**100  # far beyond the parameters of all models
 
 KEYS: dict[str, Callable[[str, Any], Any]] = {
-    "rope_theta": positive,
-    "partial_rotary_factor": fraction,
-    "mrope_section": partial(_read_list, whole),
-    "mrope_interleaved": flag,
+    **dict.fromkeys(("rope_theta", "alpha", "beta_fast", "beta_slow", "attention_factor"), positive),
+    **dict.fromkeys(("short_mscale", "long_mscale", "low_freq_factor", "high_freq_factor"), positive),
+    **dict.fromkeys(("mscale", "mscale_all_dim"), partial(finite, least=0.0, most=_LARGE)),
     "factor": partial(finite, least=1.0, most=_LARGE),
-    "alpha": positive,
+    "partial_rotary_factor": fraction,
+    **dict.fromkeys(("short_factor", "long_factor"), partial(_read_list, finite)),
     "original_max_position_embeddings": partial(whole, least=1),
-    "beta_fast": positive,
-    "beta_slow": positive,
-    "truncate": flag,
-    "attention_factor": positive,
-    "mscale": partial(finite, least=0.0, most=_LARGE),
-    "mscale_all_dim": partial(finite, least=0.0, most=_LARGE),
-    "short_factor": partial(_read_list, finite),
-    "long_factor": partial(_read_list, finite),
-    "short_mscale": positive,
-    "long_mscale": positive,
-    "low_freq_factor": positive,
-    "high_freq_factor": positive,
+    "mrope_section": partial(_read_list, whole),
+    **dict.fromkeys(("mrope_interleaved", "truncate"), flag),
 }
 
 
@@ -192,34 +182,22 @@ def _longrope(values: dict[str, Any], head_dim: int, context: int | None, seq_le
                 "that is another number"
             )
         own = scale
-    return schemes.longrope(
-        _make_ladder(values, head_dim),
-        short_factor=values["short_factor"],
-        long_factor=values["long_factor"],
-        original_max_position_embeddings=original,
-        factor=factor,
-        seq_len=seq_len,
-        attention_factor=own,
-    )
+    options = {key: values[key] for key in ("short_factor", "long_factor")}
+    options |= {"original_max_position_embeddings": original, "attention_factor": own}
+    return schemes.longrope(_make_ladder(values, head_dim), factor=factor, seq_len=seq_len, **options)
 
 
 def _llama3(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     original, factor = _read_stretch(values, context, "llama3")
-    return schemes.llama3(
-        _make_ladder(values, head_dim),
-        factor,
-        low_freq_factor=values["low_freq_factor"],
-        high_freq_factor=values["high_freq_factor"],
-        original_max_position_embeddings=original,
-    )
+    turns = {key: values[key] for key in ("low_freq_factor", "high_freq_factor")}
+    return schemes.llama3(_make_ladder(values, head_dim), factor, original_max_position_embeddings=original, **turns)
 
 
 def _proportional(values: dict[str, Any], head_dim: int, context: int | None, seq_len: int | None) -> Made:
     if head_dim % 2:
         raise ValueError(f"head_dim is {head_dim}; 'proportional' expects an even number")
-    spanning = ladder(head_dim, values["rope_theta"])
     part, factor = values["partial_rotary_factor"], values.get("factor", 1.0)
-    return schemes.proportional(spanning, partial_rotary_factor=part, factor=factor)
+    return schemes.proportional(ladder(head_dim, values["rope_theta"]), partial_rotary_factor=part, factor=factor)
 
 
 _RECORDS = (
@@ -382,13 +360,8 @@ def stretched(rope: Rope) -> Stretched | None:
     plain |= {key: values[key] for key in EVERYWHERE if key in values}
     assert rope.head_dim is not None  # set by every Rope
     frequencies, _ = (_proportional if name == "proportional" else _default)(plain, rope.head_dim, None, None)
-    before = replace(
-        rope,
-        frequencies=frequencies,
-        attention_factor=1.0,
-        context=original,
-        source=replace(rope.source, scaled_by=(), rope_parameters=plain),
-    )
+    source = replace(rope.source, scaled_by=(), rope_parameters=plain)
+    before = replace(rope, frequencies=frequencies, attention_factor=1.0, context=original, source=source)
     reach = max(round(factor * original), context if name in _TRAINED else 0)
     return Stretched(str(name), factor, original, reach, before)
 

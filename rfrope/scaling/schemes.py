@@ -238,18 +238,17 @@ def yarn(
     beta_fast, beta_slow = positive("beta_fast", beta_fast), positive("beta_slow", beta_slow)
     if beta_fast < beta_slow:
         raise ValueError(f"beta_fast is {beta_fast}, beta_slow {beta_slow}; expected the first not below the second")
-    low, high = ramp_ends(
-        2 * n_blocks,
-        math.log(base),
-        whole("original_max_position_embeddings", original_max_position_embeddings, 1),
-        beta_fast,
-        beta_slow,
-        truncate,
-    )
+    original = whole("original_max_position_embeddings", original_max_position_embeddings, 1)
+    low, high = ramp_ends(2 * n_blocks, math.log(base), original, beta_fast, beta_slow, truncate)
     index = xp.arange(n_blocks, dtype=theta.dtype, device=array.device(theta))
     kept = 1.0 - array.clip((index - low) / (high - low), 0.0, 1.0, xp)
-    sharpened = _yarn_factor(factor, attention_factor, mscale, mscale_all_dim)
-    return _scale(frequencies, theta / factor * (1.0 - kept) + theta * kept, sharpened, "yarn", factor=factor)
+    if attention_factor is None:
+        both = {"mscale": mscale, "mscale_all_dim": mscale_all_dim}.items()
+        given = [finite(name, value, least=0.0, most=2.0**100) for name, value in both if value is not None]
+        attention_factor = sharpen_yarn(factor, *given) if len(given) == 2 and all(given) else sharpen_yarn(factor)
+    else:
+        attention_factor = positive("attention_factor", attention_factor)
+    return _scale(frequencies, theta / factor * (1.0 - kept) + theta * kept, attention_factor, "yarn", factor=factor)
 
 
 @array.select_device
@@ -388,9 +387,11 @@ def llama3(
     original = whole("original_max_position_embeddings", original_max_position_embeddings, 1)
     turns = xp.abs(theta) * (original / (2.0 * math.pi))
     if low == high:
-        return _scale(frequencies, xp.where(turns < low, theta / factor, theta), 1.0, "llama3", factor=factor)
-    kept = array.clip((turns - low) / (high - low), 0.0, 1.0, xp)
-    return _scale(frequencies, (1.0 - kept) * theta / factor + kept * theta, 1.0, "llama3", factor=factor)
+        scaled = xp.where(turns < low, theta / factor, theta)
+    else:
+        kept = array.clip((turns - low) / (high - low), 0.0, 1.0, xp)
+        scaled = (1.0 - kept) * theta / factor + kept * theta
+    return _scale(frequencies, scaled, 1.0, "llama3", factor=factor)
 
 
 @array.select_device
@@ -438,8 +439,7 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
     part, factor = fraction("partial_rotary_factor", partial_rotary_factor), positive("factor", factor)
     kept = int(part * (2 * theta.shape[0]) // 2)
     index = xp.arange(theta.shape[0], dtype=theta.dtype, device=array.device(theta))
-    theta = theta / factor
-    turning = xp.where(index < kept, theta, xp.zeros_like(theta))
+    turning = xp.where(index < kept, theta / factor, xp.zeros_like(theta))
     return _scale(frequencies, turning, 1.0, "proportional", factor=factor, partial_rotary_factor=part)
 
 
@@ -507,16 +507,6 @@ def ramp_ends(
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, width - 1)
     return float(low), float(high + 0.001 if low == high else high)
-
-
-def _yarn_factor(
-    factor: float, attention_factor: float | None, mscale: float | None, mscale_all_dim: float | None
-) -> float:
-    if attention_factor is not None:
-        return positive("attention_factor", attention_factor)
-    both = {"mscale": mscale, "mscale_all_dim": mscale_all_dim}.items()
-    given = [finite(name, value, least=0.0, most=2.0**100) for name, value in both if value is not None]
-    return sharpen_yarn(factor, *given) if len(given) == 2 and all(given) else sharpen_yarn(factor)
 
 
 def _find_base(theta: Array) -> float:
