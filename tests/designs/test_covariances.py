@@ -127,12 +127,6 @@ def test_one_block_has_no_pairs():
         assert pair_covariances(kernels.parse("gaussian"), design, n, np.ones((1, 1))) is None
 
 
-def test_pairs_that_would_hold_too_much_are_refused(monkeypatch):
-    monkeypatch.setenv("RFROPE_MAX_BYTES", "1e9")
-    with pytest.raises(ValueError, match=r"pairs of 8192 blocks .* lower the number of blocks"):
-        pair_covariances(kernels.parse("gaussian"), "antithetic", 2**13, np.ones((1, 1)))
-
-
 LAGS = np.array([[3.0, 40.0], [-11.0, 0.5], [0.0, 7.0]])
 PAIRS = {  # a law of two axes, and that of its second axis alone
     "gaussian(scale=(8, 20), ndim=2)": "gaussian(scale=20)",
