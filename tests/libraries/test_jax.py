@@ -66,11 +66,11 @@ def test_second_derivatives_and_vmap_go_through_the_stated_slope(jax):
 
     x, at = jax.numpy.asarray(RNG.standard_normal((3, 8))), np.array([1, 2, 3])
     how = {"order": 2, "modes": ("rev",), "eps": 1e-4, "rtol": 1e-6, "atol": 1e-6}
-    check_grads(lambda w, u: rfrope.rotate(x, at, w, shift=u), (LINE, LINE / 2), **how)
-    check_grads(lambda p: rfrope.rotate(x, p, LINE), (at + 0.5,), **how)
+    check_grads(jax.jit(lambda w, u: rfrope.rotate(x, at, w, shift=u)), (LINE, LINE / 2), **how)
+    check_grads(jax.jit(lambda p: rfrope.rotate(x, p, LINE)), (at + 0.5,), **how)
     sets = np.stack([LINE, LINE / 3])
-    turned = jax.vmap(jax.jacfwd(lambda w: rfrope.rotate(jax.numpy.asarray(x), at, w)))(sets)
-    one = jax.jacrev(lambda w: rfrope.rotate(x, at, w))(jax.numpy.asarray(sets[1]))
+    turned = jax.jit(jax.vmap(jax.jacfwd(lambda w: rfrope.rotate(x, at, w))))(sets)
+    one = jax.jit(jax.jacrev(lambda w: rfrope.rotate(x, at, w)))(sets[1])
     np.testing.assert_allclose(turned[1], one, atol=1e-13)
 
 
