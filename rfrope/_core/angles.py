@@ -196,7 +196,9 @@ def checked(
         check_values("shift", shift, xp)
         omega = _widen_single(omega, shift)
     _warn_of_16_bits(frequencies, positions, xp, name)
-    return Angles(positions, omega, shift, xp)
+    angles = Angles(positions, omega, shift, xp)
+    angles.shape_for(name)  # refuses what does not broadcast, by the names of the call
+    return angles
 
 
 def frequencies(
