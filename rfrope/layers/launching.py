@@ -159,7 +159,7 @@ class LaunchingModule(torch.nn.Module):
             return None
         if q.layout is not torch.strided or k.layout is not torch.strided or not self._belong(q, k):
             return None
-        if self._bias_heads not in (None, k.shape[-3]) or q.shape[-3] == 0:
+        if q.shape[-3] == 0:
             return None
         if any([getattr(self, name).device != device for name in self._learned]):
             return None

@@ -49,13 +49,29 @@ class TurningModule(LearningModule):
     # -- queries and keys that fit, and their positions ----------------------------------------------------------------
 
     def _belong(self, q: Tensor, k: Tensor) -> bool:
-        """Return whether queries and keys have one dtype and length, and heads and widths that the Rope turns."""
+        """Return whether queries and keys of one dtype and batch have heads and widths that the Rope turns."""
         if q.ndim < 3 or q.ndim != k.ndim or q.dtype != k.dtype or not q.is_floating_point():
             return False
-        heads, shared = q.shape[-3], k.shape[-3]
-        if q.shape[:-3] != k.shape[:-3] or q.shape[-2] != k.shape[-2] or shared == 0 or heads % shared:
+        if q.shape[:-3] != k.shape[:-3] or self.layout_problem(q, k, False) is not None:
             return False
-        return (not self._sets or self._sets == shared) and self._takes(q.shape[-1]) and self._takes(k.shape[-1])
+        return self._takes(q.shape[-1]) and self._takes(k.shape[-1])
+
+    def layout_problem(self, q: Tensor, k: Tensor, apart: bool) -> str | None:
+        """Return what is wrong with heads and tokens of queries and keys, which `apart` have positions of their own."""
+        (heads, tokens), (shared, k_tokens) = q.shape[-3:-1], k.shape[-3:-1]
+        where = f"in layout {self.layout!r}"
+        if tokens != k_tokens and not apart:
+            return f"q has {tokens} tokens, but k has {k_tokens}, {where}; expected the same, or k_positions"
+        if shared == 0 or heads % shared:
+            return f"q has {heads} heads and k has {shared}; expected a number that {shared} divides"
+        if self._sets and self._sets != shared:
+            return (
+                f"the Rope has {self._sets} sets of frequencies, but k has {shared} heads {where}; expected one set "
+                "for each head of k, which the queries of its group share"
+            )
+        if self._bias_heads not in (None, shared):
+            return f"heads is {self._bias_heads}, but k has {shared} heads {where}; expected the same"
+        return None
 
     def _takes(self, width: int) -> bool:
         """Return whether features of a width are a head, or the part of one that turns."""
@@ -107,7 +123,7 @@ class TurningModule(LearningModule):
             plans = None
             if self._belong(q, k) and self._fits(at, q):
                 frequencies = self._read_frequencies(q.shape[-3])
-                found = self._backend.plans_of_both(q, k, at.shape, frequencies, self._turn, inverse)
+                found = self._backend.plans_of_both(q, k, at, frequencies, self._turn._replace(inverse=inverse))
                 plans = None if found is None else (found, frequencies)
             self._last_plans[inverse] = key, plans
         if plans is None:
@@ -286,7 +302,10 @@ class TurningModule(LearningModule):
             return both
         self._check("q", q)
         self._check("k", k)
-        self._check_both(q, k, k_positions is not None)
+        self._check_device("q", q, "k", k)
+        problem = self.layout_problem(q, k, k_positions is not None)
+        if problem is not None:
+            raise ValueError(problem)
         at = self._read("positions", q, positions, offset)
         if k_positions is None:
             first, second = self._turned(self._origin(offset), at, ("q", q, False), ("k", k, True))
@@ -339,23 +358,6 @@ class TurningModule(LearningModule):
             raise ValueError(
                 f"{name} is on device {x.device} but {other} is on {beside.device}; expected all arrays on one device"
             )
-
-    def _check_both(self, q: Tensor, k: Tensor, apart: bool) -> None:
-        """Refuse queries and keys that do not belong together."""
-        self._check_device("q", q, "k", k)
-        (heads, tokens), (shared, k_tokens) = q.shape[-3:-1], k.shape[-3:-1]
-        where = f"in layout {self.layout!r}"
-        if tokens != k_tokens and not apart:
-            raise ValueError(f"q has {tokens} tokens, but k has {k_tokens}, {where}; expected the same, or k_positions")
-        if shared == 0 or heads % shared:
-            raise ValueError(f"q has {heads} heads and k has {shared}; expected a number that {shared} divides")
-        if self._sets and self._sets != shared:
-            raise ValueError(
-                f"the Rope has {self._sets} sets of frequencies, but k has {shared} heads {where}; expected one set "
-                "for each head of k, which the queries of its group share"
-            )
-        if self._bias_heads not in (None, shared):
-            raise ValueError(f"heads is {self._bias_heads}, but k has {shared} heads {where}; expected the same")
 
     def _read(self, name: str, x: Tensor, positions: Any, offset: Any) -> Tensor:
         """Return checked positions of the tokens of x after an offset; by default consecutive.

@@ -12,11 +12,12 @@ from rfrope._backends.cpu import coefficient_loops as coefficients
 from rfrope._backends.cpu import fields
 from rfrope._backends.cpu import rotation_loops as loops
 from rfrope._backends.cpu.elements import DTYPES
-from rfrope._backends.cpu.plans import APART, IN_PLACE, Plan, plan_of
+from rfrope._backends.cpu.plans import Plan, plan_of
+from rfrope._backends.layout import Layout
 from rfrope._core import array
 from rfrope._core.angles import MISSED
 from rfrope._core.arguments import LARGEST, LARGEST_SCALE
-from rfrope._core.blocks import MAGNITUDES
+from rfrope._core.blocks import MAGNITUDES, TurnOptions
 from rfrope._core.libraries import TORCH
 
 _FEATURES = {np.dtype(name): name for name in ("float64", "float32", "float16")}  # of the machine's byte order
@@ -28,7 +29,7 @@ class Numbers(NamedTuple):
     """A dense array of numbers, to which nobody may write while it is in use."""
 
     values: np.ndarray
-    address: int
+    place: tuple[int, int]  # its address, and how many bytes there are
     smallest: float
     largest: float  # largest magnitude
     layout: tuple[tuple[int, ...], tuple[int, ...]] | None  # None for none
@@ -41,7 +42,8 @@ class Numbers(NamedTuple):
         address, smallest, largest = loops.checked_address(values if values.ndim == 1 else values.reshape(-1))
         if not largest <= LARGEST or address % 8:
             return None
-        return cls(values, address, smallest, largest, (values.shape, values.strides))
+        place, at = (address, values.nbytes), (values.shape, values.strides)
+        return tuple.__new__(cls, (values, place, smallest, largest, at))  # half the time of the class itself
 
     @classmethod
     def take(cls, values: Any, dtype: Any = _DOUBLE) -> Numbers | None:
@@ -51,7 +53,8 @@ class Numbers(NamedTuple):
         if not (values.flags.c_contiguous and values.flags.aligned):
             return None
         values = values.astype(dtype, copy=False)
-        return cls(values, loops.address(values.reshape(-1)), -math.inf, math.inf, (values.shape, values.strides))
+        place = loops.address(values.reshape(-1)), values.nbytes
+        return cls(values, place, -math.inf, math.inf, (values.shape, values.strides))
 
 
 def turned_at_once(
@@ -90,7 +93,7 @@ def turned_at_once(
     if last is not None and last[0] == (dtype, x.shape, a.shape, turn[3]) and type(turn[3]) is bool:
         plan = last[1]
     else:
-        plan = _find_plan(kind, source, dtype, x, (a, b, c, e), turn)
+        plan = _find_plan(kind, source, dtype, (tuple(x.shape), None), (a, b, c, e), turn)
         if last is not None:
             last[:] = (dtype, x.shape, a.shape, turn[3]), plan
     if plan is None:
@@ -103,7 +106,7 @@ def turned_at_once(
     return y
 
 
-_NOTHING = Numbers(np.empty(0), 0, 0.0, 0.0, None)
+_NOTHING = Numbers(np.empty(0), (0, 0), 0.0, 0.0, None)
 _READ = {type(None), float, Numbers}  # types of operands that are at hand
 
 
@@ -162,18 +165,18 @@ def _dense_places(positions: Any) -> np.ndarray | None:
 
 
 def _find_plan(
-    kind: str, source: int, dtype: str, x: Any, operands: tuple[Any, ...], turn: tuple[Any, ...]
+    kind: str, source: int, dtype: str, x: Layout, operands: tuple[Any, ...], turn: tuple[Any, ...]
 ) -> Plan | None:
-    """Return the plan of dense features; None where it is not fit, or not small."""
+    """Return the plan of features at a layout; None where it is not fit, or not small."""
     (pairing, out_pairing, _, inverse, softplus), (a, b, c, e) = turn, operands
     if type(pairing) is not str or type(out_pairing) is not str or type(inverse) is not bool or dtype not in DTYPES:
         return None
     if type(softplus) is not bool or (MAGNITUDES in (pairing, out_pairing)) != (kind == "polar"):
         return None
-    at, first = (tuple(x.shape), None), (a.shape, None) if source == fields.POSITIONS else a.layout
+    first = (a.shape, None) if source == fields.POSITIONS else a.layout
     options = pairing, out_pairing, inverse, softplus
     try:
-        plan = plan_of(dtype, at, None, source, first, b.layout, c.layout, e.layout, *options)
+        plan = plan_of(dtype, x, None, source, first, b.layout, c.layout, e.layout, *options)
     except ValueError:  # shapes do not fit, or there is no such pairing
         return None
     return plan if plan.is_fit and plan.is_small and plan.elements else None
@@ -195,13 +198,12 @@ def _turn_dense(
     If `signed`, features are magnitudes, of which none may be negative.
     """
     a, b, c, e = operands
-    loop = plan.loop, plan.addresses[APART], plan.addresses[IN_PLACE], plan.items
-    after = b.address, b.values.nbytes, c.address, c.values.nbytes, e.address, e.values.nbytes, scale, plan.like
+    loop, after = plan.dense, (*b.place, *c.place, *e.place, scale, plan.like)
     if source == fields.POSITIONS:
         most = (2.0**24, MISSED * 2.0**24 / max(b.largest, 1.0)) if a.dtype.char == "f" else (LARGEST, LARGEST)
         if not signed and type(x) is np.ndarray:
             views = (x, y) if plan.size != 2 else (x.view(np.int16), y.view(np.int16))
-            return bool(loops.turn_dense(*loop, *views, a, *after, *most))
+            return loops.turn_dense(*loop, *views, a, *after, *most)
     at, size = _addresses(x, y), math.prod(x.shape)
     if at is None:
         return False
@@ -209,8 +211,8 @@ def _turn_dense(
         return False
     sides = at[0], size * plan.size, at[1], plan.elements * plan.size
     if source == fields.POSITIONS:
-        return bool(loops.turn_dense_at(*loop, *sides, a, *after, *most))
-    return bool(loops.turn_by_numbers(*loop, *sides, a.address, a.values.nbytes, *after))
+        return loops.turn_dense_at(*loop, *sides, a, *after, *most)
+    return loops.turn_by_numbers(*loop, *sides, *a.place, *after)
 
 
 def _addresses(*arrays: Any) -> list[int] | None:
@@ -225,23 +227,18 @@ def _addresses(*arrays: Any) -> list[int] | None:
 
 
 def plans_of_both(
-    q: Any, k: Any, places: tuple[int, ...], frequencies: tuple[Numbers, Numbers], turn: Any, inverse: bool
+    q: Any, k: Any, places: np.ndarray, frequencies: tuple[Numbers, Numbers], turn: TurnOptions
 ) -> tuple[Plan, Plan] | None:
-    """Return plans of tensors of queries and keys at positions of a dense shape; None where they are not small.
+    """Return plans of tensors of queries and keys at dense positions; None where they are not small.
 
     Frequencies of queries and of keys hold the same numbers in shapes ``(*H, D, k)`` that broadcast with theirs.
     """
-    dtype, found = array.dtype_name(q), []
-    if dtype not in DTYPES or k.dtype != q.dtype:
-        return None
+    kind, found = "polar" if MAGNITUDES in turn[:2] else "positions", []
     for x, read in ((q, frequencies[0]), (k, frequencies[1])):
         at = x.shape, tuple([x.element_size() * step for step in x.stride()])
-        a, b = (places, None), read.layout
-        plan = plan_of(dtype, at, None, fields.POSITIONS, a, b, None, None, *turn[:2], inverse, turn.softplus)
-        if not (plan.is_fit and plan.is_small and plan.elements):
-            return None
-        found.append(plan)
-    return found[0], found[1]
+        operands = places, read, _NOTHING, _NOTHING
+        found.append(_find_plan(kind, fields.POSITIONS, array.dtype_name(x), at, operands, turn))
+    return None if None in found else (found[0], found[1])  # type: ignore[return-value]
 
 
 def rotated_both(
@@ -258,7 +255,7 @@ def rotated_both(
     at = _addresses(q, y_q, k, y_k)
     if at is None:
         return None
-    first = of_q.addresses[0], *at[:2], frequencies[0].address, of_q.items
-    second = of_k.addresses[0], *at[2:], frequencies[1].address, of_k.items
-    loops.turn_two(of_q.loop, *first, *second, loops.address(positions), scale, of_q.like)
+    first = of_q.addresses[0], *at[:2], frequencies[0].place[0], of_q.items
+    second = of_k.addresses[0], *at[2:], frequencies[1].place[0], of_k.items
+    loops.turn_two(of_q.dense[0], *first, *second, loops.address(positions), scale, of_q.like)
     return y_q, y_k

@@ -40,8 +40,8 @@ class Plan(NamedTuple):
         What the loops are compiled for (`elements.like_of`).
     size : int
         Bytes of a feature.
-    loop : int
-        Address of `rotation_loops.turn` for such elements.
+    dense : tuple of int
+        Addresses of `rotation_loops.turn` for such elements, and of the variants `APART` and `IN_PLACE`; and `items`.
     elements, items : int
         Features of the result, and items of work, which threads may share.
     is_small : bool
@@ -62,7 +62,7 @@ class Plan(NamedTuple):
     shape: tuple[int, ...]
     like: Any
     size: int
-    loop: int
+    dense: tuple[int, int, int, int]
     elements: int
     items: int
     is_small: bool
@@ -141,7 +141,7 @@ def plan_of(
         shape,
         like,
         size,
-        loops.loop_of(like.dtype.char),
+        (loops.loop_of(like.dtype.char), start + row * APART, start + row * IN_PLACE, items),
         elements,
         items,
         elements < 2 * THREAD_ELEMENTS and elements * size < _STREAMED_BYTES,
