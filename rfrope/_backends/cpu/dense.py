@@ -74,7 +74,7 @@ def turned_at_once(
         The options of `TurnOptions` as users gave them: every check is made on every call, those of layouts by finding
         the plan.
     last : list, optional
-        Layouts and plan of the last call with the same frequencies and pairings, which those of this call replace.
+        A pair: layouts and plan of the last call with the same frequencies and pairings; those of this call replace it.
     """
     scale = turn[2]
     if type(x) is not np.ndarray:
@@ -90,12 +90,11 @@ def turned_at_once(
     if not 0.0 < scale <= LARGEST_SCALE:
         return None
     source, a, b = read
-    if last is not None and last[0] == (dtype, x.shape, a.shape, turn[3]) and type(turn[3]) is bool:
-        plan = last[1]
-    else:
+    key, plan = last[0] if last is not None else (None, None)  # both at once: another thread may replace them
+    if key is None or key != (dtype, x.shape, a.shape, turn[3]) or type(turn[3]) is not bool:
         plan = _find_plan(kind, source, dtype, (tuple(x.shape), None), (a, b, c, e), turn)
         if last is not None:
-            last[:] = (dtype, x.shape, a.shape, turn[3]), plan
+            last[0] = (dtype, x.shape, a.shape, turn[3]), plan
     if plan is None:
         return None
     y = np.empty(plan.shape, x.dtype) if out is None and type(x) is np.ndarray else _find_result(plan, x, out)
