@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from rfrope._core.arguments import show
@@ -46,11 +44,6 @@ def _round(frequencies: np.ndarray, dtype: str) -> np.ndarray:
     return bits.view(np.float32).astype(np.float64)
 
 
-def _compute_phases(request: ExportRequest, made: dict[str, Any]) -> Arithmetic:
-    """Return the error of a float32 product, of its product with 1/(2 pi) in ``__cosf``, and of that itself."""
-    return Arithmetic(made["inverse_freqs"].astype(np.float64), 4.0 * formats.ULP, 2.0**-21)
-
-
 def _refuse_lanes(request: ExportRequest) -> str:
     width = request.rope.rotary_dim
     return "" if width % (2 * _LANE) == 0 else f"it turns multiples of {2 * _LANE} features, the Rope {width}"
@@ -75,7 +68,8 @@ ENGINE = Engine(
         "DeepSpeed 0.19.6, blocked_trained_kv_rotary.py, blocked_kv_rotary_cuda.cu and op_builder/builder.py of "
         f"edaa722; {formats.READ}",
         lambda request: {"inverse_freqs": request.rope.frequencies.astype(np.float32)},
-        _compute_phases,
+        # a float32 product, its product with 1/(2 pi) in ``__cosf``, and that itself
+        lambda request, made: Arithmetic(made["inverse_freqs"].astype(np.float64), 4.0 * formats.ULP, 2.0**-21),
         pairings=("half",),
         factor=False,
         options=(),

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from rfrope.engines import formats
-from rfrope.engines.record import Arithmetic, Engine, ExportRequest, Format
-
-
-def _make_cache(request: ExportRequest) -> dict[str, Any]:
-    """Return the table without the attention factor: cached keys have it, and would get its square on top."""
-    return formats.make_cache(replace(request, rope=replace(request.rope, attention_factor=1.0)))
-
+from rfrope.engines.record import Arithmetic, Engine, Format
 
 ENGINE = Engine(
     "LMCache",
@@ -23,7 +16,8 @@ ENGINE = Engine(
         "LMCache, csrc/pos_kernels.cu and lmcache/v1/compute/positional_encoding.py of 0e65d2f (which refuses schemes "
         "and parts of a head), lmcache/v1/multiprocess/modules/blend/registration.py of 0544eb1 (which takes any table "
         f"of vLLM and divides it by its size); {formats.READ}",
-        _make_cache,
+        # without the attention factor: cached keys have it, and would get its square on top
+        lambda request: formats.make_cache(replace(request, rope=replace(request.rope, attention_factor=1.0))),
         # an entry of the turn that two rows make: the error of both rows, two products and their sum
         lambda request, made: Arithmetic(None, 0.0, 6.0 * formats.round_once(request, made).entry_error),
         heads=f"{formats.ROW_OF_HEAD}; both for old and for new positions",

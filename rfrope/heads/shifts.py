@@ -93,7 +93,7 @@ def phase_shift(offset: Array, frequencies: Array) -> Array:
     >>> rfrope.scores(x, x, at, at, omega, shift=phase_shift(-2, omega)).argmax(axis=-1)[2:]
     array([0, 1, 2])
     """
-    return 0.0 - _phases(angles.read(offset, frequencies, name="offset"))
+    return 0.0 - turns.phases(angles.read(offset, frequencies, name="offset"))
 
 
 @array.select_device
@@ -143,7 +143,7 @@ def aligned_shift(offset: Array, frequencies: Array, cosine: Array, sine: Array 
     array([-1.3562, -0.5435])
     """
     read = angles.read(offset, frequencies, name="offset", cosine=cosine, sine=sine)
-    shift, xp = 0.0 - _phases(read), read.xp
+    shift, xp = 0.0 - turns.phases(read), read.xp
     cosine = per_block("cosine", cosine, shift, xp)
     if sine is not None:
         return shift + xp.atan2(per_block("sine", sine, shift, xp) + xp.zeros_like(cosine), cosine)
@@ -344,11 +344,6 @@ def recentred_kernel(lags: Array, offset: Array, kernel: Kernel | str) -> Array:
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
-
-
-def _phases(read: Angles) -> Array:
-    """Return the phases of offsets, if they and the result fit into memory."""
-    return turns.phases(read)
 
 
 def read_shifted(positions: Any, frequencies: Any, shift: Any, name: str, **others: Any) -> Angles:
