@@ -203,20 +203,14 @@ def test_tensors_are_turned_on_the_stream_of_torch(dtype, monkeypatch):
     [
         ({"is_hip": True}, "CuPy is built for ROCm, and the kernels for CUDA"),
         ({"capability": (6, 1)}, "compute capability 6.1"),
-        ({"devices": 0}, "no CUDA-capable device"),
     ],
 )
 def test_a_machine_that_cannot_run_the_kernels_runs_the_generic_function(machine, reason):
     wanted = rfrope.rotate(X, TOKENS, OMEGA)
     with standing_in(**machine) as there:
-        there.devices = 1
         x, positions, omega = (on_device(one.copy()) for one in (X, TOKENS, OMEGA))
-        there.devices = machine.get("devices", 1)
         with pytest.raises(ImportError, match=reason):
             device.check()
-        there.devices = 1
-        if "devices" in machine:
-            return
         assert dispatch.backend_place(turning.rotated, x) == ""
         found = rfrope.rotate(x, positions, omega)
         assert there.of("launch") == []

@@ -14,7 +14,7 @@ import importlib.util
 import inspect
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -146,7 +146,10 @@ def test_draws_and_directions_cross_to_the_device_and_nothing_comes_back(name, s
 
 
 @pytest.mark.parametrize("name", TO_HOST)
-def test_what_needs_the_host_does_go_there(name, second, monkeypatch):
+def test_what_needs_the_host_does_go_there_and_comes_back(name, second, monkeypatch):
+    made, device = TO_HOST[name](second), second(0.0)
+    for result in made if isinstance(made, Iterable) else vars(made).values():
+        assert not isinstance(result, type(device)) or result.device == device.device
     forbid(monkeypatch, "to_host")
     with pytest.raises(RuntimeError, match="to_host was called"):
         list(TO_HOST[name](second))

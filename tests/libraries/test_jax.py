@@ -148,12 +148,6 @@ def test_positions_beyond_32_bits_are_refused_before_they_are_compiled_or_cut_by
         narrow.jit(rope.rotate)(narrow.numpy.asarray(x), [5, 1])
 
 
-def test_with_x64_compiled_positions_are_exact_to_2_to_the_53(jax):
-    x, at = RNG.standard_normal((3, 8)), np.array([2**33 + 5, 2**53 - 1, -(2**40)])
-    found = jax.jit(rfrope.Rope(LINE).rotate)(jax.numpy.asarray(x), at)
-    np.testing.assert_allclose(found, rfrope.rotate(x, at, LINE), atol=1e-14)
-
-
 def test_the_three_lines_of_the_page_run(narrow):
     page = (pathlib.Path(__file__).parents[2] / "docs" / "howto" / "jax.rst").read_text("utf-8")
     lines = re.search(r"(?:^    .*\n){2}^    q, k = rotate.*\n", page, re.MULTILINE)[0]

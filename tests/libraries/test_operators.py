@@ -200,6 +200,7 @@ LEARNING = {  # operators forwards and backwards, of a module with parameters
     "phases": (lambda: RotaryEmbedding(OMEGA, "phases"), 58),
     "both": (lambda: RotaryEmbedding(OMEGA, "both"), 104),
     "polar": (lambda: PolarEmbedding(rfrope.Rope(OMEGA, polar=True)), 53),
+    "polar, both": (lambda: PolarEmbedding(POLAR, "both"), 226),
 }
 
 
@@ -485,13 +486,11 @@ X = meta(2, 5, WIDTH, dtype=torch.bfloat16)
 MODULES = {name: RotaryEmbedding(rope) for name, rope in ROPES.items()}
 MODULES |= {"tables": RotaryEmbedding(OMEGA, max_positions=64)}
 CAPTURED: dict[str, Any] = {  # beside those whose operators are counted
-    "Rope.rotate": lambda: HELD["interleaved"].rotate(X, at(5)),
-    "by a shift": lambda: rfrope.rotate(X, at(2, 5), HELD["half"], shift=meta(5, 16), scale=meta(16)),
     "with gradients": lambda: rotated_with_gradients(torch.int64),
     "with gradients of positions": lambda: rotated_with_gradients(torch.float32),
     "by a table": lambda: rfrope.rotate_by_table(X, meta(5, 16), meta(5, 16)),
     "by phases": lambda: rfrope.rotate_by_phases(X, meta(5, 16)),
-    "polar": lambda: rfrope.rotation.rotate_polar(X, at(5), WIDE_POLAR, softplus=True, shift=meta(32)),
+    "polar, by a shift": lambda: rfrope.rotation.rotate_polar(X, at(5), WIDE_POLAR, softplus=True, shift=meta(32)),
     "scores": lambda: rfrope.scores(X, X, at(5), at(5), HELD["half"]),
     "decode": lambda: decode("half", offset=at()),
     "decode, each": lambda: decode("scaled", offset=at(2)),
@@ -499,9 +498,7 @@ CAPTURED: dict[str, Any] = {  # beside those whose operators are counted
     "sets": lambda: decode("sets", offset=at()),
     "sections": lambda: decode("sections", positions=at(2, 1, 3)),
     "tables": lambda: decode("tables", positions=at(1)),
-    "polar learning": lambda: both(POLAR_LEARNED, TOKENS, torch.bfloat16),
 }
-POLAR_LEARNED = PolarEmbedding(POLAR, "both").to("meta")
 WIDE_POLAR = rfrope.Rope(rfrope.geometric(WIDTH), polar=True)
 
 
