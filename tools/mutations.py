@@ -14,12 +14,14 @@ field      an entry of a dict, or of what `replace` carries over, is left out
 return     a loop ends after its first pass; a function returns too early, or not early
 default    a default is another, or is taken although a value was given
 dtype      a narrower type of number
+text       a line of a kernel, for Triton or CUDA, as `kernel_mistakes.csv` says
 """
 
 from __future__ import annotations
 
 import ast
 import collections
+import csv
 import hashlib
 import itertools
 import pathlib
@@ -30,6 +32,7 @@ from dataclasses import dataclass
 from tools.meanings import KINDS
 
 LEFT_OUT = "/cuda/"  # what needs a device
+KERNEL_MISTAKES = pathlib.Path(__file__).with_name("kernel_mistakes.csv")
 RARE = ("stale", "copy")  # chosen before the others, of which there are many
 TALKS = ("warn", "add_note", "print", "ValueError", "TypeError", "DamagedError", "UnknownError")
 
@@ -69,15 +72,24 @@ def brief(lines: str) -> str:
 
 
 def modules(root: pathlib.Path) -> list[str]:
-    """Paths of the modules that are mutated."""
+    """Paths of the modules that are mutated, and of the sources of kernels."""
     found = (path.relative_to(root).as_posix() for path in sorted((root / "rfrope").rglob("*.py")))
-    return [path for path in found if LEFT_OUT not in path]
+    sources = sorted({row["module"] for row in _kernel_mistakes() if not row["module"].endswith(".py")})
+    return [path for path in found if LEFT_OUT not in path] + sources
 
 
 def mutations(root: pathlib.Path, module: str) -> list[Mutation]:
     """All mutations of a module, no two of them the same."""
     source = (root / module).read_text("utf-8")
     lines, found = source.split("\n"), {}
+    for row in _kernel_mistakes():
+        if row["module"] == module:
+            (number,) = (i for i, line in enumerate(lines) if row["before"] in line)
+            after = lines[number].replace(row["before"], row["after"])
+            one = Mutation(module, "kernel", number + 1, lines[number], after, "text")
+            found[one.name] = one
+    if not module.endswith(".py"):
+        return list(found.values())
     for kind, function, node, text in _changes(ast.parse(source)):
         place = slice(node.lineno - 1, node.end_lineno)
         last = lines[node.end_lineno - 1].encode()
@@ -86,6 +98,12 @@ def mutations(root: pathlib.Path, module: str) -> list[Mutation]:
         one = Mutation(module, function, node.lineno, "\n".join(lines[place]), after, kind)
         found.setdefault(one.name, one)
     return list(found.values())
+
+
+def _kernel_mistakes() -> list[dict[str, str]]:
+    """Return the rows of the table of kernels: a module, a text that it has once, and what a person might write."""
+    with KERNEL_MISTAKES.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def chosen(root: pathlib.Path, number: int, seed: int) -> list[Mutation]:
@@ -101,7 +119,8 @@ def chosen(root: pathlib.Path, number: int, seed: int) -> list[Mutation]:
             ranks[one.kind] += 1
             order.append((ranks[one.kind], one.kind not in RARE, len(order), one))
         source = (root / module).read_text("utf-8")
-        able = (one for *_, one in sorted(order, key=lambda entry: entry[:3]) if _compiles(one.applied(source)))
+        ordered = [one for *_, one in sorted(order, key=lambda entry: entry[:3])]
+        able = (one for one in ordered if one.kind == "text" or _compiles(one.applied(source)))
         found += itertools.islice(able, 2 + max(0, round(share * count)))
     return found
 

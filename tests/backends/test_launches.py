@@ -251,6 +251,7 @@ def said_by(script, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@campaign
 @pytest.mark.parametrize(
     "target_and_kind",
     [

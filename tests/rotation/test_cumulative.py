@@ -10,6 +10,7 @@ import sys
 import mpmath
 import numpy as np
 import pytest
+from campaign import campaign
 from conftest import library
 
 import rfrope
@@ -87,6 +88,7 @@ def test_one_token_is_its_rate_to_the_last_bit():
     np.testing.assert_allclose(found, wanted, atol=5e-16, rtol=0)
 
 
+@campaign
 def test_without_64_bits():
     """Run in a process of its own: JAX has 64 bits here, once and for all."""
     library("jax")
