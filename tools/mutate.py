@@ -237,19 +237,10 @@ def judged(work: list[tuple[Mutation, list[str]]], processes: int = 2) -> Any:
 
 def _copied(tree: pathlib.Path) -> None:
     """Copy what tests need of the source."""
-    wanted = (
-        "rfrope",
-        "tests",
-        "tools",
-        "docs",
-        "benchmarks",
-        "examples",
-        "experiments",
-        "pyproject.toml",
-        "README.md",
-    )
+    folders = ("rfrope", "tests", "tools", "docs", "benchmarks", "examples", "experiments")
+    files = ("pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "asv.conf.json", "LICENSE")
     tree.mkdir()
-    for name in (*wanted, "CONTRIBUTING.md", "CHANGELOG.md", "asv.conf.json", "LICENSE"):
+    for name in folders + files:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
         copy(ROOT / name, tree / name)
     compileall.compile_dir(tree, quiet=2)
