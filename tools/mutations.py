@@ -84,9 +84,8 @@ def mutations(root: pathlib.Path, module: str) -> list[Mutation]:
     lines, found = source.split("\n"), {}
     for row in _kernel_mistakes():
         if row["module"] == module:
-            (number,) = (i for i, line in enumerate(lines) if row["before"] in line)
-            after = lines[number].replace(row["before"], row["after"])
-            one = Mutation(module, "kernel", number + 1, lines[number], after, "text")
+            ((number, line),) = ((i, line) for i, line in enumerate(lines, 1) if row["before"] in line)
+            one = Mutation(module, "kernel", number, line, line.replace(row["before"], row["after"]), "text")
             found[one.name] = one
     if not module.endswith(".py"):
         return list(found.values())
