@@ -263,7 +263,8 @@ def test_numpy_that_says_how_to_turn_is_moved_to_the_device(second):
 # -- the current device ------------------------------------------------------------------------------------------------
 
 WRAPPER = array.select_device(lambda: None).__code__
-CALLING = {"rotate", "Rope.rotate", "Rope.table", "relocate"}  # these call one that does
+# these call one that does
+CALLING = {"rotate", "rotate_by_phases", "rotate_by_table", "rotate_polar", "Rope.rotate", "Rope.table", "relocate"}
 
 
 @pytest.mark.parametrize("name", sorted(calls.TAKING - CALLING))
