@@ -296,8 +296,13 @@ def spherical_bessel(count: int, z: np.ndarray) -> np.ndarray:
     found = np.zeros((count, z.size))
     small, large = z < _SMALL, z >= count
     middle = ~(small | large)
-    if small.any():
-        found[:, small] = _power_series(count, z[small])
+    if small.any():  # power series
+        half_square, factor = 0.5 * z[small] * z[small], np.ones_like(z[small])
+        for n in range(count):
+            nested = 1.0 - half_square / (3 * (2 * n + 7))
+            nested = 1.0 - half_square / (2 * (2 * n + 5)) * nested
+            found[n, small] = factor * (1.0 - half_square / (2 * n + 3) * nested)
+            factor = factor * z[small] / (2 * n + 3)
     if large.any():
         x = z[large]
         rows = [np.sin(x) / x]
@@ -308,17 +313,6 @@ def spherical_bessel(count: int, z: np.ndarray) -> np.ndarray:
     if middle.any():
         found[:, middle] = _downwards(count, z[middle])
     return found.T
-
-
-def _power_series(count: int, z: np.ndarray) -> np.ndarray:
-    half_square = 0.5 * z * z
-    factor, rows = np.ones_like(z), []
-    for n in range(count):
-        nested = 1.0 - half_square / (3 * (2 * n + 7))
-        nested = 1.0 - half_square / (2 * (2 * n + 5)) * nested
-        rows.append(factor * (1.0 - half_square / (2 * n + 3) * nested))
-        factor = factor * z / (2 * n + 3)
-    return np.array(rows)
 
 
 def _downwards(count: int, z: np.ndarray) -> np.ndarray:

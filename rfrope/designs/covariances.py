@@ -238,28 +238,29 @@ def pair_covariances(kernel: Kernel, design: str, n: int, lags: np.ndarray) -> P
     name = check_design(design, kernel)
     if name == "iid":
         return None
-    if name not in _FORMS:
+    if name not in ("antithetic", "stratified", "shifted"):
         raise refusal(name, kernel)
     if n < 2:
         return None
-    return _FORMS[name](kernel, n, lags)
+    if name == "antithetic":  # a pair has the same cosine and opposite sines; the last of an odd number is alone
+        fall, square = kernel.deficits(lags, np)
+        rows = (np.arange(n // 2)[:, None] == np.arange(n) // 2).astype(np.float64)
+        both = (np.repeat(one[:, None], len(rows), axis=1) for one in (square - fall * fall, square - 2.0 * fall))
+        return Pairs(rows, *both)
+    if name == "stratified":
+        covariance = _stratified_covariance(kernel, n, lags)
+    elif kernel.ndim > 1:
+        covariance = _lattice_covariance(kernel, n, lags)
+    else:  # all blocks lie at one random place of their strata: the mean kernel's variance is that over this place
+        (line,) = find_lines(kernel, "shifted")
+        fall, square = kernel.deficits(lags, np)
+        covariance = (n * line.lattice_variance(lags, n) - (square - fall * fall)) / (n - 1.0)
+    # all pairs are alike, and signs independent
+    return Pairs(np.ones((1, n)), covariance[:, None], np.zeros((len(lags), 1)))
 
 
-def _antithetic(kernel: Kernel, n: int, lags: np.ndarray) -> Pairs:
-    """Two blocks of a pair have the same cosine, and sines of opposite signs; the last of an odd number is alone."""
-    fall, square = kernel.deficits(lags, np)
-    rows = (np.arange(n // 2)[:, None] == np.arange(n) // 2).astype(np.float64)
-    cosine, sine = (np.repeat(one[:, None], len(rows), axis=1) for one in (square - fall * fall, square - 2.0 * fall))
-    return Pairs(rows, cosine, sine)
-
-
-def _alike(covariance: np.ndarray, n: int) -> Pairs:
-    """Return the same covariance for all pairs, ``(L,)``, of blocks with independent signs."""
-    return Pairs(np.ones((1, n)), covariance[:, None], np.zeros((len(covariance), 1)))
-
-
-def _stratified(kernel: Kernel, n: int, lags: np.ndarray) -> Pairs:
-    """Two blocks lie in two strata of every axis, any two with equal probability, and are independent there.
+def _stratified_covariance(kernel: Kernel, n: int, lags: np.ndarray) -> np.ndarray:
+    """Covariance of two blocks in two strata of every axis, any two with equal probability, independent there.
 
     On one axis the covariance is ``-s^2 / (n - 1)``, s^2 being the variance of the strata's means. Signs of the axes
     are independent, so that cosines of a sum of phases become products over the axes.
@@ -270,20 +271,10 @@ def _stratified(kernel: Kernel, n: int, lags: np.ndarray) -> Pairs:
         covariance = -np.var(means, axis=1) / (n - 1.0)
         phi = (1.0 - fall) ** 2
         apart, square = apart * (phi + covariance) + square * covariance, square * phi
-    return _alike(apart, n)
+    return apart
 
 
-def _shifted(kernel: Kernel, n: int, lags: np.ndarray) -> Pairs:
-    """All blocks lie at one random place of their strata: the mean kernel's variance is that over this place."""
-    if kernel.ndim > 1:
-        return _alike(_shifted_lattice(kernel, n, lags), n)
-    (line,) = find_lines(kernel, "shifted")
-    fall, square = kernel.deficits(lags, np)
-    of_mean = line.lattice_variance(lags, n)
-    return _alike((n * of_mean - (square - fall * fall)) / (n - 1.0), n)
-
-
-def _shifted_lattice(kernel: Kernel, n: int, lags: np.ndarray) -> np.ndarray:
+def _lattice_covariance(kernel: Kernel, n: int, lags: np.ndarray) -> np.ndarray:
     """Mean covariance of two points of a lattice that is moved in every column.
 
     A product of two cosines is half the real part of a sum, whose terms have a factor for each axis: the mean of
@@ -304,10 +295,3 @@ def _shifted_lattice(kernel: Kernel, n: int, lags: np.ndarray) -> np.ndarray:
         alike, against = alike * both[:, : n - 1], against * both[:, n - 1 :]
     fall, _ = kernel.deficits(lags, np)
     return np.real(0.5 * (alike + against)) @ counts - (1.0 - fall) ** 2
-
-
-_FORMS: dict[str, Callable[[Kernel, int, np.ndarray], Pairs]] = {
-    "antithetic": _antithetic,
-    "stratified": _stratified,
-    "shifted": _shifted,
-}

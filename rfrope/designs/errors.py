@@ -301,7 +301,15 @@ def directional_error(frequencies: Array, lengths: Array) -> Directions:
     omega, r, largest = _read_set(frequencies, "lengths", lengths)
     degree = math.ceil(largest) + _MARGIN
 
-    units, weights = _half_circle(degree) if omega.shape[-1] == 2 else _half_sphere(degree)
+    if omega.shape[-1] == 2:  # directions up to sign and weights, exact for squares of even functions of the degree
+        angle = math.pi * (np.arange(degree) + 0.5) / degree
+        units, weights = np.stack([np.cos(angle), np.sin(angle)], axis=-1), np.full(degree, 1.0 / degree)
+    else:
+        height, weight = np.polynomial.legendre.leggauss(degree)
+        angle = math.pi * (np.arange(2 * degree) + 0.5) / degree
+        width, heights = np.sqrt(1.0 - height * height)[:, None], np.broadcast_to(height[:, None], (degree, 2 * degree))
+        units = np.stack([width * np.cos(angle), width * np.sin(angle), heights], axis=-1).reshape(-1, 3)
+        weights = np.repeat(weight, 2 * degree) / (4.0 * degree)
     found = np.empty((3, r.size))
     for place, length in enumerate(r.reshape(-1)):
         values = mean_kernel(omega, length * units)
@@ -388,20 +396,6 @@ def _read_set(frequencies: Any, name: str, value: Any) -> tuple[np.ndarray, np.n
     if not largest < _FAR:
         raise ValueError(f"{name} and frequencies make {largest:.3g} radians; expected fewer than {_FAR:.0e}")
     return omega, host, largest
-
-
-def _half_circle(degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Directions up to sign and weights, exact for squares of even functions of a degree."""
-    angle = math.pi * (np.arange(degree) + 0.5) / degree
-    return np.stack([np.cos(angle), np.sin(angle)], axis=-1), np.full(degree, 1.0 / degree)
-
-
-def _half_sphere(degree: int) -> tuple[np.ndarray, np.ndarray]:
-    height, weight = np.polynomial.legendre.leggauss(degree)
-    angle = math.pi * (np.arange(2 * degree) + 0.5) / degree
-    width = np.sqrt(1.0 - height * height)[:, None]
-    units = [width * np.cos(angle), width * np.sin(angle), np.broadcast_to(height[:, None], (degree, 2 * degree))]
-    return np.stack(units, axis=-1).reshape(-1, 3), np.repeat(weight, 2 * degree) / (4.0 * degree)
 
 
 def _mean_square(omega: np.ndarray) -> float:

@@ -190,8 +190,11 @@ def _fits(kernel: Kernel, n: int, lags: Lags, starts: int, progress: Any) -> lis
     def from_start(number: int) -> tuple[np.ndarray, float]:
         draws = iter(range(1 << 31))
 
-        def draw(count: int) -> np.ndarray:
-            return _candidates(kernel, count, 2 + starts + number, next(draws))
+        def draw(count: int) -> np.ndarray:  # places for blocks: half by the kernel's law, half anywhere
+            half, columns = count // 2, kernel.n_columns
+            u = uniforms(_KEY, next(draws) * half, half, columns + kernel.ndim, 2 + starts + number, 1)[0]
+            anywhere = math.pi * (2.0 * u[:, columns:] - 1.0)
+            return np.concatenate([_wrap(transport(kernel, u[:, :columns])), anywhere])
 
         return search(lags, _start(kernel, n, number), draw, _CANDIDATES, *_QUICK)
 
@@ -215,14 +218,6 @@ def _start(kernel: Kernel, n: int, number: int) -> np.ndarray:
     else:
         points = stratified(kernel, _KEY, n, number, 1)
     return _wrap(transport(kernel, points)[0])
-
-
-def _candidates(kernel: Kernel, count: int, stream: int, number: int) -> np.ndarray:
-    """Places for blocks: half by the kernel's law, half anywhere."""
-    half = count // 2
-    u = uniforms(_KEY, number * half, half, kernel.n_columns + kernel.ndim, stream, 1)[0]
-    anywhere = math.pi * (2.0 * u[:, kernel.n_columns :] - 1.0)
-    return np.concatenate([_wrap(transport(kernel, u[:, : kernel.n_columns])), anywhere])
 
 
 def _wrap(omega: np.ndarray) -> np.ndarray:

@@ -81,7 +81,8 @@ def from_generators(generators: Array, *, pairing: str = "half") -> tuple[Rope, 
     if not array.library(given).is_traced(given):
         _check_commuting(numbers_on_host(given, "generators"), close)
     placed = _find_basis(given, close, xp)
-    even, odd = _columns(placed, xp)
+    pairs = xp.reshape(placed, (placed.shape[0], placed.shape[0] // 2, 2))
+    even, odd = pairs[..., 0], pairs[..., 1]
     vectors = xp.stack([xp.sum(odd * xp.matmul(given[a, ...], even), axis=0) for a in range(given.shape[0])], axis=-1)
     basis = xp.concat([even, odd], axis=1) if pairing == "half" else placed
     frequencies = from_vectors(vectors, axes)  # one matrix is one axis
@@ -160,13 +161,6 @@ def fold(weight: Array, basis: Array) -> Array:
 
 
 # -- the mathematics ---------------------------------------------------------------------------------------------------
-
-
-def _columns(basis: Array, xp: Any) -> tuple[Array, Array]:
-    """Even and odd columns."""
-    d = basis.shape[0]
-    pairs = xp.reshape(basis, (d, d // 2, 2))
-    return pairs[..., 0], pairs[..., 1]
 
 
 def _find_basis(given: Array, close: float, xp: Any) -> Array:

@@ -239,7 +239,16 @@ def _family(kernel: Any, values: Values) -> Kernel:
 def _read_values(law: Kernel, values: Values, xp: ModuleType, device: Any) -> Values:
     read = {name: array.widen(array.numbers(v, xp, name=name, device=device), xp) for name, v in values.items()}
     if law.name == "spectral_mixture" and read:
-        return _components(law, _complete(law, read, next(iter(read.values())), xp), xp)
+        read = _complete(law, read, next(iter(read.values())), xp)
+        if read["weights"].ndim != 1:
+            raise ValueError(f"weights has shape {tuple(read['weights'].shape)}; expected (J,), one for each component")
+        shape = (read["weights"].shape[0], law.ndim)
+        for name in ("means", "scales"):
+            value = read[name][:, None] if read[name].ndim == 1 else read[name]
+            if tuple(value.shape) not in ((shape[0], 1), shape):
+                raise ValueError(f"{name} has shape {tuple(read[name].shape)}; expected {shape}")
+            read[name] = xp.broadcast_to(value, shape)
+        return read
     for name, value in read.items():
         axes = (law.ndim,) if isinstance(law, Scaled) and name == law.unit else ()
         if tuple(value.shape) not in ((), (1,), axes):
@@ -257,19 +266,6 @@ def _constant(value: Any, like: Array, xp: ModuleType) -> Array:
 def _complete(law: Kernel, values: Values, like: Array, xp: ModuleType) -> Values:
     """Return all parameters as arrays."""
     return {f.name: values.get(f.name, _constant(getattr(law, f.name), like, xp)) for f in _fields(law)}
-
-
-def _components(law: Kernel, values: Values, xp: ModuleType) -> Values:
-    """Return weights ``(J,)``, means and scales ``(J, ndim)``."""
-    if values["weights"].ndim != 1:
-        raise ValueError(f"weights has shape {tuple(values['weights'].shape)}; expected (J,), one for each component")
-    count = values["weights"].shape[0]
-    for name in ("means", "scales"):
-        value = values[name][:, None] if values[name].ndim == 1 else values[name]
-        if tuple(value.shape) not in ((count, 1), (count, law.ndim)):
-            raise ValueError(f"{name} has shape {tuple(values[name].shape)}; expected ({count}, {law.ndim})")
-        values[name] = xp.broadcast_to(value, (count, law.ndim))
-    return values
 
 
 # -- the transport -----------------------------------------------------------------------------------------------------

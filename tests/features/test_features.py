@@ -67,20 +67,6 @@ def test_mean_and_variance_of_products_are_those_of_lemma_2(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_variance_of_lemma_2_is_that_of_a_normal_integral(kind):
-    """By quadrature: w . x and w . y are normal numbers with the products of x and y as covariances."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    factor = np.linalg.cholesky(np.array([[X @ X, X @ Y], [X @ Y, Y @ Y]]))
-    a, b = np.tensordot(factor, np.stack(np.meshgrid(nodes, nodes)), axes=1)
-    size = math.exp(0.5 * (X @ X + Y @ Y))
-    value = dict(zip(KINDS, (np.exp(a + b) / size, np.cosh(a + b) / size, np.cos(a - b) * size), strict=True))[kind]
-    weights = weights[:, None] * weights / (2.0 * math.pi)
-    mean = np.sum(weights * value)
-    assert mean == pytest.approx(math.exp(X @ Y), rel=1e-12)
-    assert features.variance(X, Y, 1, features=kind) == pytest.approx(np.sum(weights * (value - mean) ** 2), rel=1e-10)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("x", "y"), [(28.0, 28.0), (60.0, -20.0), (20.0, -20.0), (19.0, 19.000001), (12.0, 3.0)])
 def test_the_variance_where_its_parts_overflow_or_vanish(kind, x, y):
     with mpmath.workdps(40):

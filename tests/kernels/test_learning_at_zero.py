@@ -133,11 +133,3 @@ def test_gradients_at_zero_are_those_of_both_sides(name, kernel, axes):
     gradient = torch.autograd.grad(value.sum(), x, allow_unused=True)[0]
     if gradient is not None:
         np.testing.assert_array_equal(gradient.numpy(), 0.0)
-
-
-def test_a_matrix_of_lags_has_gradients():
-    torch = library("torch").module
-    places = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    for text in ("matern(nu=0.8, scale=2, ndim=2)", "gaussian(ndim=2) * exponential(ndim=2)", "sinc(ndim=2)"):
-        kernel = kernels.parse(text)
-        assert torch.autograd.gradcheck(lambda p, k=kernel: k.phi(p[:, None] - p[None, :]).sum(), [places], atol=1e-6)

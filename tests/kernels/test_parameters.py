@@ -25,11 +25,6 @@ def test_radius_at_any_size(size):
     assert parameters.radius(np.array([[-3.0 * size]]), np).tolist() == [3.0 * size]
 
 
-def test_volume():
-    assert parameters.volume(3.0, 2) == 9.0
-    assert parameters.volume((3.0, 5.0), 2) == 15.0
-
-
 @pytest.mark.parametrize(
     ("dtype", "read"),
     [

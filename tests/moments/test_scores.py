@@ -246,15 +246,6 @@ def test_blocks_for_real_lags_on_several_axes_are_less_than_in_the_older_bound()
     )
 
 
-def test_no_drawn_set_is_off_by_more_than_the_bound_of_real_lags():
-    law, error = "matern(nu=2.5, scale=4)", 0.3
-    n = blocks_for_error(law, max_lag=32, error=error, lags="real")
-    lags = np.linspace(0.0, 32.0, 6401)
-    for seed in range(20):
-        mean = rfrope.analysis.mean_kernel(lags, rfrope.sample(law, n, rng=seed))
-        assert np.max(np.abs(mean - kernels.parse(law)(lags))) < error
-
-
 @pytest.mark.parametrize(
     ("law", "same"),
     [
