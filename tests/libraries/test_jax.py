@@ -61,7 +61,6 @@ def test_a_cache_grows_in_a_scan_at_far_positions_without_float64(narrow, pairin
     np.testing.assert_allclose(scores, wanted, atol=1e-5)
 
 
-@campaign
 def test_second_derivatives_and_vmap_go_through_the_stated_slope(jax):
     from jax.test_util import check_grads
 
