@@ -150,7 +150,7 @@ def test_cos_and_sin_against_mpmath(dtype, axes, shifted, ran, rng):
                 for row in range(len(p))
             ]
         )
-    assert ran == ["rotated", "cos_sin"]
+    assert ran == ["at once", "cos_sin"]
     assert np.max(np.abs(np.concatenate(table, axis=-1) - exact)) <= 1e-15
     assert np.max(np.abs(got - exact)) <= (1e-15 if dtype == "float64" else 0.51 * 2.0**-23)
 
@@ -333,24 +333,29 @@ def test_any_call_at_once_is_the_generic_call(tensors):
     check_call()
 
 
-def test_what_is_not_small_dense_and_plain_takes_the_long_way(call, ran):
-    read_only = call["x"].copy()
+def test_what_is_not_small_and_plain_takes_the_long_way(call, ran):
+    """Features may lie apart or be read-only where the result is new; all else is dense."""
+    read_only, apart, large = call["x"].copy(), np.asfortranarray(call["x"]), np.zeros((2**14, 160), np.float32)
     read_only.flags.writeable = False
-    large = np.zeros((2**14, 160), np.float32)
-    for changed in (
-        {"x": call["x"].tolist()},
-        {"x": read_only},
-        {"x": np.asfortranarray(call["x"])},
-        {"x": large, "positions": np.arange(len(large))},
-        {"frequencies": call["frequencies"].tolist()},
-        {"frequencies": np.repeat(call["frequencies"], 2)[::2]},
-        {"positions": call["positions"].tolist()},
-        {"scale": 2},
-        {"shift": 0},
-        {"shift": np.zeros(8)[::2]},
+    for way, changed in (
+        ("at once", {"x": read_only}),
+        ("at once", {"x": apart}),
+        ("rotated", {"x": apart, "out": np.empty_like(call["x"])}),
+        ("rotated", {"out": np.asfortranarray(call["x"])}),
+        ("rotated", {"x": call["x"].tolist()}),
+        ("rotated", {"x": large, "positions": np.arange(len(large))}),
+        ("rotated", {"frequencies": call["frequencies"].tolist()}),
+        ("rotated", {"frequencies": np.repeat(call["frequencies"], 2)[::2]}),
+        ("rotated", {"positions": call["positions"].tolist()}),
+        ("rotated", {"scale": 2}),
+        ("rotated", {"shift": 0}),
+        ("rotated", {"shift": np.zeros(8)[::2]}),
     ):
-        rfrope.rotate(**call | changed)
-        assert ran == ["rotated"], changed
+        found = rfrope.rotate(**call | changed)
+        assert ran == [way], changed
+        if "x" not in changed or changed["x"] is not large:
+            scale = changed.get("scale", 1.0)
+            np.testing.assert_array_equal(found, scale * rfrope.rotate(**call))
         ran.clear()
     for position in (3, 2**40):  # the number alone, as at every step of decoding
         np.testing.assert_array_equal(
@@ -450,7 +455,13 @@ def test_torch_on_the_cpu_is_turned_where_it_lies(torch, ran):
     with torch.inference_mode():
         rfrope.rotate(torch.ones(3, 8), p, w, out=torch.ones(3, 8))
         rfrope.rotate(torch.ones(8, 3).T, p, w)
-    assert ran == ["at once"] * 4 + ["rotated"]
+    assert ran == ["at once"] * 5
+
+
+def test_numbers_that_torch_has_not_are_not_left_out(torch):
+    p, x, shift = torch.arange(3), torch.ones(3, 8), np.arange(4, dtype=np.uint64)
+    found = rfrope.rotate(x, p, torch.from_numpy(OMEGA), shift=shift, scale=shift + 1)
+    assert torch.equal(found, rfrope.rotate(x, p, OMEGA, shift=shift * 1.0, scale=shift + 1.0))
 
 
 @pytest.mark.parametrize("argument", ["x", "positions", "frequencies", "shift", "scale"])

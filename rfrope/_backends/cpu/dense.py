@@ -1,4 +1,7 @@
-"""Small dense arrays in the memory of the CPU, read and turned in one pass; all else is left to the checks."""
+"""Small arrays in the memory of the CPU, read and turned in one pass; all else is left to the checks.
+
+Features may lie in memory in any way where the result is new; operands, and features beside `out`, are dense.
+"""
 
 from __future__ import annotations
 
@@ -76,14 +79,14 @@ def turned_at_once(
     last : list, optional
         A pair: layouts and plan of the last call with the same frequencies and pairings; those of this call replace it.
     """
-    scale = turn[2]
+    scale, signed = turn[2], kind == "polar" and turn[3] is turn[4] is False
     if type(x) is not np.ndarray:
         a, b, shift, scale = [v if type(v) in _READ else view_in_numpy(v) for v in (a, b, shift, scale)]
-        dtype = _dense_dtype(x)
+        dtype, strides = _read_tensor(x)
     else:
-        dtype = _FEATURES.get(x.dtype) if x.flags.carray else None
-    c, e = _NOTHING, _NOTHING
-    if dtype is None or (read := _read_operands(kind, a, b)) is None:
+        dtype, strides = _FEATURES.get(x.dtype), None if x.flags.carray else x.strides
+    c, e, may_be_apart = _NOTHING, _NOTHING, not signed and out is None
+    if dtype is None or not (strides is None or may_be_apart) or (read := _read_operands(kind, a, b)) is None:
         return None
     if shift is not None or type(scale) is not float:
         c, e, scale = _read_shift_and_scale(shift, scale)
@@ -91,14 +94,14 @@ def turned_at_once(
         return None
     source, a, b = read
     key, plan = last[0] if last is not None else (None, None)  # both at once: another thread may replace them
-    if key is None or key != (dtype, x.shape, a.shape, turn[3]) or type(turn[3]) is not bool:
-        plan = _find_plan(kind, source, dtype, (tuple(x.shape), None), (a, b, c, e), turn)
+    if key is None or type(turn[3]) is not bool or key != (dtype, x.shape, strides, a.shape, turn[3]):
+        plan = _find_plan(kind, source, dtype, (tuple(x.shape), strides), (a, b, c, e), turn)
         if last is not None:
-            last[0] = (dtype, x.shape, a.shape, turn[3]), plan
+            last[0] = (dtype, x.shape, strides, a.shape, turn[3]), plan
     if plan is None:
         return None
     y = np.empty(plan.shape, x.dtype) if out is None and type(x) is np.ndarray else _find_result(plan, x, out)
-    if y is None or not _turn_dense(plan, source, x, y, (a, b, c, e), scale, turn[0] == MAGNITUDES and not turn[4]):
+    if y is None or not _turn(plan, source, x, y, (a, b, c, e), scale, strides is None, signed):
         return None
     if out is not None and type(x) is not np.ndarray:
         array.library(out).written(out)
@@ -134,6 +137,14 @@ def _read_shift_and_scale(shift: Any, scale: Any) -> tuple[Numbers, Numbers, flo
     return c, e, factor if is_fit else math.nan
 
 
+def _read_tensor(x: Any) -> tuple[str | None, tuple[int, ...] | None]:
+    """Name of the dtype of a tensor, None for others; and its strides where it is not dense."""
+    if not TORCH.are_memory(x):
+        return None, None
+    strides = None if x.is_contiguous() else tuple([x.element_size() * step for step in x.stride()])
+    return array.dtype_name(x), strides
+
+
 def _dense_dtype(x: Any) -> str | None:
     """Name of the dtype of dense features of NumPy or torch; None for others."""
     if type(x) is np.ndarray:
@@ -145,7 +156,7 @@ def view_in_numpy(value: Any) -> Any:
     """Return the array of NumPy that views a tensor of the CPU, where there is one; anything else as it is."""
     if type(value) is np.ndarray or not TORCH.are_memory(value):
         is_wide = value > _MOST if type(value) is int else getattr(value, "dtype", None) == _UNSIGNED
-        return None if is_wide else value  # torch has no such integers
+        return () if is_wide else value  # torch has no such integers
     return view_of_memory(value)
 
 
@@ -189,18 +200,25 @@ def _find_result(plan: Plan, x: Any, out: Any) -> Any:
     return out if is_dense and out.dtype == x.dtype and out.shape == plan.shape else None
 
 
-def _turn_dense(
-    plan: Plan, source: int, x: Any, y: Any, operands: tuple[Any, Numbers, Numbers, Numbers], scale: float, signed: bool
+def _turn(
+    plan: Plan,
+    source: int,
+    x: Any,
+    y: Any,
+    operands: tuple[Any, Numbers, Numbers, Numbers],
+    scale: float,
+    is_dense: bool,
+    signed: bool,
 ) -> bool:
     """Turn features whose layout the plan was made for; False if values are not fit, or read too late.
 
-    If `signed`, features are magnitudes, of which none may be negative.
+    Where they are not dense, y is new. If `signed`, they are magnitudes, of which none may be negative.
     """
     a, b, c, e = operands
     loop, after = plan.dense, (*b.place, *c.place, *e.place, scale, plan.like)
     if source == fields.POSITIONS:
         most = (2.0**24, MISSED * 2.0**24 / max(b.largest, 1.0)) if a.dtype.char == "f" else (LARGEST, LARGEST)
-        if not signed and type(x) is np.ndarray:
+        if is_dense and not signed and type(x) is np.ndarray:
             views = (x, y) if plan.size != 2 else (x.view(np.int16), y.view(np.int16))
             return loops.turn_dense(*loop, *views, a, *after, *most)
     at, size = _addresses(x, y), math.prod(x.shape)
@@ -208,7 +226,7 @@ def _turn_dense(
         return False
     if signed and coefficients.find_negative(np.array([[size, plan.size]]), at[0], plan.like, 0, 1):
         return False
-    sides = at[0], size * plan.size, at[1], plan.elements * plan.size
+    sides = at[0], size * plan.size if is_dense else 0, at[1], plan.elements * plan.size
     if source == fields.POSITIONS:
         return loops.turn_dense_at(*loop, *sides, a, *after, *most)
     return loops.turn_by_numbers(*loop, *sides, *a.place, *after)
@@ -217,6 +235,8 @@ def _turn_dense(
 def _addresses(*arrays: Any) -> list[int] | None:
     """Return where arrays lie; None for a tensor without memory, as gradients that torch takes for a batch of them."""
     if type(arrays[0]) is np.ndarray:
+        if not arrays[0].flags.carray:
+            return [x.ctypes.data for x in arrays]
         flat = map(np.ndarray.reshape, arrays, repeat(-1))
         return [*map(loops.address, (x.view(np.int16) for x in flat) if arrays[0].itemsize == 2 else flat)]
     try:
