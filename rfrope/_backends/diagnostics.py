@@ -1,4 +1,4 @@
-"""What ``rfrope doctor`` reports: what is active here, and for the rest why not and what to type next.
+"""Diagnoses of what is active here, and for the rest why not and what to type next, as ``rfrope doctor`` prints them.
 
 This is the only place that imports optional libraries to find out whether they work.
 ``python -m rfrope._backends.diagnostics NAME`` tries one of CuPy, in a process of its own: a driver that is broken may
