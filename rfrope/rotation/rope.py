@@ -394,11 +394,11 @@ def _prepare_flat_pass(rope: Rope, name: str) -> Any:
     if read is None:
         return None
     if rope.polar:
-        return "polar", read, (blocks.MAGNITUDES, rope.pairing), rope.attention_factor, None, [(None, None)]
+        return "polar", read, (blocks.MAGNITUDES, rope.pairing), rope.attention_factor, None, [(None, None, None)]
     turns, head_dim = (rope.rotary_dim,), _given_head_dim(rope)
     widths: Any = (turns,) if rope.source.model.turns_last else head_dim and (turns, (head_dim,))
     factor = 1.0 if name == "_flat_move" else rope.attention_factor
-    return "positions", read, (rope.pairing, rope.pairing), factor, widths, [(None, None)]
+    return "positions", read, (rope.pairing, rope.pairing), factor, widths, [(None, None, None)]
 
 
 def pairing_for(rope: Rope, x: Any, name: str = "x") -> str:

@@ -77,8 +77,11 @@ def turned_at_once(
         The options of `TurnOptions` as users gave them: every check is made on every call, those of layouts by finding
         the plan.
     last : list, optional
-        A pair: layouts and plan of the last call with the same frequencies and pairings; those of this call replace it.
+        Layouts of the last call with the same frequencies and pairings, its plan, and what the loop takes before and
+        after dense arrays of NumPy; those of this call replace them, all at once, as other threads may do so, too.
     """
+    if last is not None and out is None and (y := _turn_again(x, a, turn[3], last[0])) is not None:
+        return y
     scale, signed = turn[2], kind == "polar" and turn[3] is turn[4] is False
     if type(x) is not np.ndarray:
         a, b, shift, scale = [v if type(v) in _READ else view_in_numpy(v) for v in (a, b, shift, scale)]
@@ -93,19 +96,31 @@ def turned_at_once(
     if not 0.0 < scale <= LARGEST_SCALE:
         return None
     source, a, b = read
-    key, plan = last[0] if last is not None else (None, None)  # both at once: another thread may replace them
-    if key is None or type(turn[3]) is not bool or key != (dtype, x.shape, strides, a.shape, turn[3]):
-        plan = _find_plan(kind, source, dtype, (tuple(x.shape), strides), (a, b, c, e), turn)
-        if last is not None:
-            last[0] = (dtype, x.shape, strides, a.shape, turn[3]), plan
+    features, operands = (dtype, (tuple(x.shape), strides)), (a, b, c, e)
+    if last is None:
+        plan = _find_plan(kind, source, *features, operands, turn)
+    else:
+        plan = _recall_plan(last, kind, x, features, operands, turn)
     if plan is None:
         return None
     y = np.empty(plan.shape, x.dtype) if out is None and type(x) is np.ndarray else _find_result(plan, x, out)
-    if y is None or not _turn(plan, source, x, y, (a, b, c, e), scale, strides is None, signed):
+    if y is None or not _turn(plan, source, x, y, operands, scale, strides is None, signed):
         return None
     if out is not None and type(x) is not np.ndarray:
         array.library(out).written(out)
     return y
+
+
+def _turn_again(x: Any, positions: Any, inverse: Any, last: tuple[Any, Plan, Any]) -> Any:
+    """Return dense features turned by the plan of the last call; None where layouts are others, or values not fit."""
+    _, plan, ready = last
+    if ready is None or not type(x) is type(positions) is np.ndarray:
+        return None
+    at = x.dtype, x.shape, positions.dtype, positions.shape, inverse
+    if ready[0] != at or type(inverse) is not bool or not (x.flags.carray and positions.flags.carray):
+        return None
+    y = np.empty(plan.shape, x.dtype)
+    return y if loops.turn_dense(*plan.dense, x, y, positions, *ready[1]) else None
 
 
 _NOTHING = Numbers(np.empty(0), (0, 0), 0.0, 0.0, None)
@@ -192,6 +207,23 @@ def _find_plan(
     return plan if plan.is_fit and plan.is_small and plan.elements else None
 
 
+def _recall_plan(
+    last: list[Any], kind: str, x: Any, features: tuple[str, Layout], operands: tuple[Any, ...], turn: tuple[Any, ...]
+) -> Plan | None:
+    """Return the plan of the last call where layouts are the same, or another one, which replaces it."""
+    a, b, c, e = operands
+    at = *features, a.shape, turn[3]
+    known, plan, _ = last[0]
+    if known != at or type(turn[3]) is not bool:
+        plan, ready = _find_plan(kind, fields.POSITIONS, *features, operands, turn), None
+        if plan is None:
+            return None
+        if kind == "positions" and type(x) is np.ndarray and features[1][1] is None and plan.size > 2:
+            ready = (x.dtype, x.shape, a.dtype, a.shape, turn[3]), _list_numbers(plan, a, b, c, e, turn[2])
+        last[0] = at, plan, ready
+    return plan
+
+
 def _find_result(plan: Plan, x: Any, out: Any) -> Any:
     """Return memory for the result: new, or `out` if that is dense and of the right shape and dtype; else None."""
     if out is None:
@@ -215,12 +247,12 @@ def _turn(
     Where they are not dense, y is new. If `signed`, they are magnitudes, of which none may be negative.
     """
     a, b, c, e = operands
-    loop, after = plan.dense, (*b.place, *c.place, *e.place, scale, plan.like)
+    loop = plan.dense
     if source == fields.POSITIONS:
-        most = (2.0**24, MISSED * 2.0**24 / max(b.largest, 1.0)) if a.dtype.char == "f" else (LARGEST, LARGEST)
+        after = _list_numbers(plan, a, b, c, e, scale)
         if is_dense and not signed and type(x) is np.ndarray:
             views = (x, y) if plan.size != 2 else (x.view(np.int16), y.view(np.int16))
-            return loops.turn_dense(*loop, *views, a, *after, *most)
+            return loops.turn_dense(*loop, *views, a, *after)
     at, size = _addresses(x, y), math.prod(x.shape)
     if at is None:
         return False
@@ -228,8 +260,14 @@ def _turn(
         return False
     sides = at[0], size * plan.size if is_dense else 0, at[1], plan.elements * plan.size
     if source == fields.POSITIONS:
-        return loops.turn_dense_at(*loop, *sides, a, *after, *most)
-    return loops.turn_by_numbers(*loop, *sides, *a.place, *after)
+        return loops.turn_dense_at(*loop, *sides, a, *after)
+    return loops.turn_by_numbers(*loop, *sides, *a.place, *b.place, *c.place, *e.place, scale, plan.like)
+
+
+def _list_numbers(plan: Plan, a: np.ndarray, b: Numbers, c: Numbers, e: Numbers, scale: float) -> tuple[Any, ...]:
+    """List what a loop takes after features and positions: operands, and positions that are left to the checks."""
+    most = (2.0**24, MISSED * 2.0**24 / max(b.largest, 1.0)) if a.dtype.char == "f" else (LARGEST, LARGEST)
+    return (*b.place, *c.place, *e.place, scale, plan.like, *most)
 
 
 def _addresses(*arrays: Any) -> list[int] | None:
