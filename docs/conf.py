@@ -152,7 +152,7 @@ class EngineTable(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Return one definition for each record."""
         lines: list[str] = []
-        for engine in rfrope.engines.records():
+        for engine in (one for one in rfrope.engines.records() if one.format is not None):
             lines += [engine.name, ""]
             fields = {
                 "Takes": engine.format.carries,

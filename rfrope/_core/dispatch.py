@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 import numpy as np
 
 from rfrope._core.array import Array, library
+from rfrope._core.libraries import CUPY
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -123,6 +124,13 @@ def next_function(
     place = place_of(arguments)
     others = (backend_function(function, one) for one in _ORDERS.get(place, ()) if one != backend)
     return next((one for one in others if one is not None), function.generic)
+
+
+def pass_on_device(x: Any) -> Callable[..., Any] | None:
+    """Return the backend's function that reads and turns arrays of CuPy in one pass, where `x` is one."""
+    if library(x) is not CUPY:
+        return None
+    return _find_function(*CUDA.rotation, "rotated_at_once")
 
 
 def _find_function(place: str, module: str, name: str) -> Callable[..., Any] | None:

@@ -54,7 +54,7 @@ class TurningModule(LearningModule):
             return False
         if q.shape[:-3] != k.shape[:-3] or self.layout_problem(q, k, False) is not None:
             return False
-        return self._takes(q.shape[-1]) and self._takes(k.shape[-1])
+        return self._takes(q.shape[-1]) and (k.shape[-1] == q.shape[-1] or self._takes(k.shape[-1]))
 
     def layout_problem(self, q: Tensor, k: Tensor, apart: bool) -> str | None:
         """Return what is wrong with heads and tokens of queries and keys, which `apart` have positions of their own."""

@@ -23,6 +23,7 @@ from rfrope._core.dispatch import (
     TORCH_ROTATION,
     TRITON,
     dispatched,
+    pass_on_device,
 )
 from rfrope._core.lazy import DASK, Constant
 
@@ -193,6 +194,8 @@ def rotate(
         if turned is None and at_once and shift is out is None and getattr(x, "requires_grad", False) and x.is_cpu:
             recording = dispatch.find(TORCH_RECORDING)
             turned = recording and recording.rotated(at_once, rotate, x, positions, frequencies, turn)
+    elif shift is None and (at_once := pass_on_device(x)):
+        turned = at_once(x, positions, frequencies, (pairing, out_pairing), scale, inverse, out)
     if turned is not None:
         return turned
     return _read_and_rotated(x, positions, frequencies, shift, scale, (pairing, out_pairing), inverse, out)

@@ -101,10 +101,15 @@ def test_a_scale_that_is_off_by_one_percent_is_seen(design):
 
 def test_missing_signs_of_r_and_strata_that_are_not_permuted_are_seen(monkeypatch):
     right = np.linalg.qr
-    monkeypatch.setattr(np.linalg, "qr", lambda matrix: (right(matrix)[0], np.abs(right(matrix)[1])))
-    monkeypatch.setattr(sets, "_permutations", lambda order: order * 0 + np.arange(order.shape[1])[:, None])
-    for kernel, design in ((M2, "orthogonal"), (G, "stratified")):
-        assert scores_of_mean(kernel, draw_sets(kernel, design, KEY, N_BLOCKS, streams=N_SETS)) > 5 * Z_BOUND
+    wrong = {
+        "orthogonal": (M2, np.linalg, "qr", lambda matrix: (right(matrix)[0], np.abs(right(matrix)[1]))),
+        "stratified": (G, np, "argsort", lambda order, axis: order * 0 + np.arange(order.shape[axis])[:, None]),
+    }
+    for design, (kernel, *patch) in wrong.items():
+        with monkeypatch.context() as patched:
+            patched.setattr(*patch)
+            found = draw_sets(kernel, design, KEY, N_BLOCKS, streams=N_SETS)
+        assert scores_of_mean(kernel, found) > 5 * Z_BOUND
 
 
 @pytest.mark.parametrize("design", ["stratified", "shifted"])

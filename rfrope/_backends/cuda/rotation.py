@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,9 +17,10 @@ from rfrope._backends import layout
 from rfrope._backends.cuda import device
 from rfrope._backends.layout import Layout, Operands, Strides
 from rfrope._core import array
-from rfrope._core.angles import Angles
+from rfrope._core.angles import Angles, frequencies_of
+from rfrope._core.arguments import LARGEST, LARGEST_SCALE
 from rfrope._core.array import Array
-from rfrope._core.blocks import MAGNITUDES, TurnOptions
+from rfrope._core.blocks import MAGNITUDES, PAIRINGS, TurnOptions
 from rfrope._core.dispatch import CUDA, DISPATCHED
 from rfrope._core.overlap import Overlap, overlap_of
 
@@ -30,6 +31,8 @@ _THREADS = 256  # in a block
 _MOST_THREADS = 2**31  # in a launch
 _ENOUGH_IN_FLIGHT = 2**24  # bytes that are read at once by all threads, and fill any device: beyond, rows are grouped
 _AXES = 12
+_DOUBLE = np.dtype(np.float64)
+_LARGEST_KEPT = 2**16  # bytes of frequencies of the host of which a device keeps a copy
 
 _SOURCES = (
     *(("POSITIONS", number) for number in ("FLOAT64", "FLOAT32", "INT64", "INT32")),
@@ -59,9 +62,111 @@ ROTATION = np.dtype(
 Axis = tuple[int, ...]  # length, then the strides of x, y, a, b, c and e
 
 
-# the launches of a rotation of arrays of given layouts: kernels, each with its plan but for addresses, the offsets that
-# are added to these, and the number of blocks
-_Plan: TypeAlias = tuple[tuple[str, np.ndarray, tuple[int, ...], int], ...]
+class _Plan(NamedTuple):
+    """A rotation of arrays of given layouts."""
+
+    shape: tuple[int, ...]  # that of the result
+    # whether it is what `rotate` may ask for: D blocks that fit, phases that leave features their shape, and elements
+    # of the result that share no memory
+    is_fit: bool
+    # the first byte and the one after the last of x, y, a and b, from their first elements
+    extents: tuple[tuple[int, int], ...]
+    # kernels, each with its plan but for addresses, the offsets that are added to these, and the number of blocks
+    launches: tuple[tuple[str, np.ndarray, tuple[int, ...], int], ...]
+
+
+# -- arrays of CuPy, read and turned in one pass -----------------------------------------------------------------------
+
+
+def rotated_at_once(
+    x: Any, positions: Any, frequencies: Any, pairings: tuple[Any, Any], scale: Any, inverse: Any, out: Any
+) -> Any:
+    """Return features of CuPy turned, or None for whatever takes a closer look, which raises the errors.
+
+    Positions are an array of CuPy or an integer; frequencies are an array of CuPy, too, or one of NumPy or a record
+    such as a Rope, of which a copy is kept on the device. Checks of layouts are those of finding the plan, and values
+    are not looked at.
+    """
+    kind, (pairing, out_pairing) = type(x), pairings
+    out_pairing = pairing if out_pairing is None else out_pairing
+    if type(scale) is not float or not 0.0 < scale <= LARGEST_SCALE or type(inverse) is not bool:
+        return None
+    if not x.size or (out is not None and type(out) is not kind):
+        return None
+    if type(pairing) is not str or type(out_pairing) is not str:
+        return None
+    options = scale, inverse, (pairing, out_pairing)
+    if device.space().cuda.runtime.getDevice() == x.data.device_id:
+        return _turned_here(x, positions, frequencies, options, out)
+    with x.device:
+        return _turned_here(x, positions, frequencies, options, out)
+
+
+def _turned_here(x: Any, positions: Any, frequencies: Any, options: Any, out: Any) -> Any:
+    """Turn arrays of CuPy on the current device; None for what is not all there, or does not fit."""
+    kind, here, at, position = type(x), x.data.device_id, 0, 0
+    a: Layout = (), ()
+    if type(frequencies) is not kind:
+        frequencies = _kept_on_device(frequencies_of(frequencies, options[2][0], options[0], x), here)
+    if type(positions) is kind and positions.data.device_id == here:
+        number, at, a = _NUMBERS.get(array.dtype_name(positions)), positions.data.ptr, _layout_of(positions)
+    elif type(positions) is int and abs(positions) < 2**63:
+        number, position = "INT64", positions
+    else:
+        return None
+    if number is None or frequencies is None or frequencies.data.device_id != here or frequencies.dtype != _DOUBLE:
+        return None
+    y = device.space().empty(x.shape, x.dtype) if out is None else out
+    if y.data.device_id != here or y.dtype != x.dtype:
+        return None
+    addresses = x.data.ptr, y.data.ptr, at, frequencies.data.ptr, 0, 0
+    options += addresses[0] == addresses[1], _are_aligned(addresses)
+    target, b = None if out is None else _layout_of(y), _layout_of(frequencies)
+    try:
+        plan = _plan_of("POSITIONS", array.dtype_name(x), _layout_of(x), target, number, a, b, None, None, *options)
+    except (ValueError, LookupError):  # shapes do not fit, or these are no features
+        return None
+    if not plan.is_fit or (out is not None and not _are_apart(plan, addresses)):
+        return None
+    _launch(plan, addresses, position)
+    return y
+
+
+def _layout_of(x: Any) -> Layout:
+    return x.shape, x.strides
+
+
+def _are_aligned(addresses: tuple[int, ...]) -> bool:
+    return not (addresses[0] % _CHUNK or addresses[1] % _CHUNK)
+
+
+def _are_apart(plan: _Plan, addresses: tuple[int, ...]) -> bool:
+    """Return whether nothing is written over that has yet to be read; `is_fit` says so of work in place."""
+    source, target, *angles = [
+        (at + low, at + high) for at, (low, high) in zip(addresses[:4], plan.extents, strict=True)
+    ]
+    others = angles if addresses[0] == addresses[1] else [source, *angles]
+    return all([target[1] <= low or high <= target[0] for low, high in others])
+
+
+def _kept_on_device(frequencies: Any, here: int) -> Any:
+    """Return the copy of frequencies of the host that the current device has, or None for what takes a closer look."""
+    if type(frequencies) is not np.ndarray or frequencies.dtype != np.float64 or frequencies.nbytes > _LARGEST_KEPT:
+        return None
+    numbers, shape = frequencies.tobytes(), frequencies.shape
+    return device.kept((numbers, shape, here), lambda: _copy(np.frombuffer(numbers).reshape(shape)))
+
+
+def _copy(host: np.ndarray) -> Any:
+    """Put finite numbers on the current device and wait for them, so that they may be read on any stream."""
+    if not np.all(np.abs(host) <= LARGEST):
+        return None
+    there = device.space().asarray(host)
+    device.space().cuda.get_current_stream().synchronize()
+    return there
+
+
+# -- what the gate has read --------------------------------------------------------------------------------------------
 
 
 def rotated(x: Array, angles: Angles, turn: TurnOptions, out: Array | None) -> Array:
@@ -160,26 +265,19 @@ def _turned(
         in_place,
         _are_aligned(addresses),
     )
-    _launch(plan, addresses)
+    _launch(plan, addresses, 0)
     array.library(result).written(result)
     return result
 
 
-def _launch(plan: _Plan, addresses: tuple[int, ...]) -> None:
-    for kernel, template, offsets, n_blocks in plan:
+def _launch(plan: _Plan, addresses: tuple[int, ...], position: int) -> None:
+    for kernel, template, offsets, n_blocks in plan.launches:
         there = template.copy()
+        there["position"] = position
         for name, offset, address in zip("xyabce", offsets, addresses, strict=True):
             if address:
                 there[name] = offset + address
         device.launch("rotation", kernel, n_blocks, _THREADS, there)
-
-
-def _layout_of(x: Any) -> Layout:
-    return x.shape, x.strides
-
-
-def _are_aligned(addresses: tuple[int, ...]) -> bool:
-    return not (addresses[0] % _CHUNK or addresses[1] % _CHUNK)
 
 
 # -- plans -------------------------------------------------------------------------------------------------------------
@@ -224,7 +322,11 @@ def _plan_of(
     """
     operands, (feature, size) = layout.operands_of(source == "POSITIONS", a, b, c, e), _FEATURES[dtype]
     leading = np.broadcast_shapes(x[0][:-1], *(shape for shape, _, _ in operands.rows))
-    shape = (*leading, x[0][-1])
+    shape, rest = (*leading, x[0][-1]), x[0][-1] - 2 * operands.blocks
+    is_fit = shape == x[0] and rest >= 0 and rest % 2 == 0 and set(pairings) <= set(PAIRINGS)
+    if y is not None:
+        is_fit = is_fit and y[0] == shape and _is_nested(y, size)
+        is_fit = is_fit and not (in_place and (x != y or pairings[0] != pairings[1]))
     y_strides = layout.dense(shape, size) if y is None else y[1]
     plan, (outer, shared), width = _walk(size, (*x, y_strides), shape, operands, pairings, in_place, aligned)
     plan["scale"], plan["inverse"] = 1.0 / scale if inverse else scale, inverse
@@ -234,7 +336,24 @@ def _plan_of(
         at_once = 2 * width * size * (2 if size == 4 or source == "PHASES" else 4)  # bytes that a thread reads
         threads = _share_out(piece, outer_axes, shared_axes, at_once)
         launches.append((f"rotate<{feature}, {width}, {source}, {number}>", piece, offsets, -(-threads // _THREADS)))
-    return tuple(launches)
+    layouts = (x, size), ((shape, y_strides), size), (a, 8), (b or ((), ()), 8)
+    extents = tuple([_extent(shape, strides, size) for (shape, strides), size in layouts])
+    return _Plan(shape, is_fit, extents, tuple(launches))
+
+
+def _is_nested(y: Layout, size: int) -> bool:
+    """Return whether the elements of a layout share no memory, as far as is seen from axis to axis."""
+    for step, length in sorted((abs(step), length) for length, step in zip(*y, strict=True) if length > 1):
+        if step < size:
+            return False
+        size += step * (length - 1)
+    return True
+
+
+def _extent(shape: tuple[int, ...], strides: Strides, size: int) -> tuple[int, int]:
+    """First byte of a layout, and the one after the last, from its first element."""
+    ends = [step * (length - 1) for step, length in zip(strides, shape, strict=True)]
+    return sum([min(end, 0) for end in ends]), sum([max(end, 0) for end in ends]) + size
 
 
 def _walk(
