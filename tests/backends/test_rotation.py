@@ -70,6 +70,29 @@ def test_a_rope_keeps_the_plan_whose_memory_it_reads_again(rng, monkeypatch):
     assert len(made) == 1
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_what_a_rope_turns_after_another_call_is_read_as_if_it_were_the_first(rng, dtype):
+    """Every pair of calls: layouts, types of positions and directions change, and what is refused is refused again."""
+    x, ladder = np.asarray(rng.normal(size=(2, 5, 10)), dtype), rfrope.geometric(4)
+    places = np.arange(5), np.arange(5.0), np.arange(5, dtype=np.uint8), np.full(5, np.nan), 3, np.arange(10)[::2]
+    features = x, np.ascontiguousarray(x[..., :8]), x[..., ::-1], x.astype(np.float64)
+    calls = [(one, at, inverse) for one in features for at in places for inverse in (False, True)]
+
+    def turned(rope, call):
+        one, at, inverse = call
+        try:
+            return rope.rotate(one, at, inverse=inverse)
+        except ValueError as refused:
+            return str(refused)
+
+    wanted = [turned(rfrope.Rope(ladder, attention_factor=1.5), call) for call in calls]
+    rope = rfrope.Rope(ladder, attention_factor=1.5)
+    for i, first in enumerate(calls):
+        for j, second in enumerate(calls):
+            np.testing.assert_array_equal(turned(rope, first), wanted[i])
+            np.testing.assert_array_equal(turned(rope, second), wanted[j])
+
+
 def test_the_last_group_of_rows_that_share_phases_ends_with_them(rng):
     """As many heads as one item of work takes, and three more: in place none is turned twice."""
     x = rng.standard_normal((plans._LARGEST_GROUP + 3, 1, 8))
