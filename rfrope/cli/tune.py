@@ -66,7 +66,7 @@ def _run(options: argparse.Namespace) -> int:
     given = {name: getattr(options, name) for name in names}
     documents: list[Any] = texts
     if len(texts) == 1:
-        with naming("--documents", f"{options.documents} of {options.texts[0]}"):
+        with naming("--documents and --context", f"{options.documents} of {options.texts[0]}"):
             documents = loading.cut_documents(tokenizer, texts, options.documents, options.context)
     found = transformers.tune(model, documents, options.context, tokenizer=tokenizer, rng=options.seed, **given)
     rope: Any = found.rope

@@ -129,7 +129,7 @@ LONG = {
     *(("analysis.summarise", "context"), ("analysis.plan", "context"), ("analysis.plan", "trained_context")),
 }
 # fields that are NaN where there is one peak alone, or one token; and what a Rope says of where it came from
-LEFT_OUT = ("runner_up", "runner_up_value", "stderr", "source")
+LEFT_OUT = ("runner_up", "runner_up_value", "stderr", "source", "_trusted")
 
 
 def pairs(name: str, function: Any, arguments: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:

@@ -117,7 +117,7 @@ def _turn_again(x: Any, positions: Any, inverse: Any, last: tuple[Any, Plan, Any
     if ready is None or not type(x) is type(positions) is np.ndarray:
         return None
     at = x.dtype, x.shape, positions.dtype, positions.shape, inverse
-    if ready[0] != at or type(inverse) is not bool or not (x.flags.carray and positions.flags.carray):
+    if type(inverse) is not bool or ready[0] != at or not (x.flags.carray and positions.flags.carray):
         return None
     y = np.empty(plan.shape, x.dtype)
     return y if loops.turn_dense(*plan.dense, x, y, positions, *ready[1]) else None
@@ -214,7 +214,7 @@ def _recall_plan(
     a, b, c, e = operands
     at = *features, a.shape, turn[3]
     known, plan, _ = last[0]
-    if known != at or type(turn[3]) is not bool:
+    if type(turn[3]) is not bool or known != at:
         plan, ready = _find_plan(kind, fields.POSITIONS, *features, operands, turn), None
         if plan is None:
             return None
