@@ -271,8 +271,7 @@ def directional_error(frequencies: Array, lengths: Array) -> Directions:
     Raises
     ------
     ValueError
-        For another number of axes, several sets, and lengths that are negative, not finite, or have more phases than
-        fit in memory.
+        For another number of axes, several sets, and lengths that are negative or not finite.
     TypeError
         For anything but real numbers.
 
@@ -340,8 +339,7 @@ def directional_bound(frequencies: Array, scales: Array) -> DirectionalBound:
     Raises
     ------
     ValueError
-        For another number of axes, several sets, and scales that are negative, not finite, or have more phases than
-        fit in memory.
+        For another number of axes, several sets, and scales that are negative or not finite.
     TypeError
         For anything but real numbers.
 
