@@ -21,7 +21,7 @@ import torch
 from rfrope._core import array, dispatch
 from rfrope.layers.launching import LaunchingModule
 from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
-from rfrope.rotation import turning
+from rfrope.rotation import rerotation, turning
 
 ROPE = rfrope.Rope(rfrope.geometric(4))
 ERROR = 6e-7
@@ -209,6 +209,7 @@ def narrow(monkeypatch):
     monkeypatch.setattr(dispatch, "find", lambda backend: None if backend.place == "cpu" else find(backend))
     monkeypatch.setattr(dispatch, "_FOUND", {})
     monkeypatch.setattr(turning, "load_flat_pass", lambda: None)
+    monkeypatch.setattr(rerotation, "_load_differences", lambda: None)  # it remembers what it found
     monkeypatch.setattr(LaunchingModule, "_moved", lambda self, name, device: self._copied(name, device))
     return triton_device.recorded(monkeypatch)
 
