@@ -146,35 +146,41 @@ def record(outcomes: list[Outcome], head: list[str], command: str) -> dict[str, 
 
 
 def page(outcomes: list[Outcome], head: list[str], command: str, others: tuple[dict[str, Any], ...] = ()) -> str:
-    """All of it as a fragment of Markdown, with the targets on other processors beside."""
-    parts = [f"<!-- Made by: {command} -->", "Made by:", f"```sh\n{command}\n```"]
+    """Return the targets that are not met on every processor, as a fragment of Markdown."""
+    parts = [f"<!-- Made by: {command} -->"]
     own = record(outcomes, head, command)
     for run_there in (own, *others):
         lines = [f"Processor **{run_there['name']}**:", *(f"- {line}" for line in run_there["head"])]
         parts.append("\n".join([lines[0], "", *lines[1:]]))
+    headings, rows = beside(own, others)
+    unmet = [row for row in rows if not all(verdict.startswith("met") for verdict in row[4::2] if verdict)]
     parts.append(
-        "Targets, held against figures of each run: the median of the rounds, of a time or of a ratio within one, and "
-        'the tenth and the ninetieth percent of them. "Met" and "missed" need these to agree; else the verdict is open.'
+        f"{len(rows) - len(unmet)} of {len(rows)} targets are met; these are not. A figure is the median over rounds, "
+        'with the 10th and 90th percentiles; "met" and "missed" need all three to agree.'
     )
-    parts.append(markdown(*_beside(own, others)))
-    parts.append(
-        f'All jobs on {own["name"]}. "Times rfrope" is the time of a peer over that of rfrope in the same round, the '
-        "median: above 1, rfrope is faster."
-    )
-    rows = [
-        (outcome.job.name if i == 0 else "", *row) for outcome in outcomes for i, row in enumerate(peer_rows(outcome))
-    ]
-    parts.append(markdown(("job", *HEADINGS), rows))
+    parts.append(markdown(headings[1:], [(row[1] or row[0], *row[2:]) for row in unmet]))
     return "\n\n".join(parts) + "\n"
 
 
-def _beside(own: dict[str, Any], others: tuple[dict[str, Any], ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def write(path: pathlib.Path, outcomes: list[Outcome], head: list[str], others: tuple[dict[str, Any], ...]) -> None:
+    """Write the page, and beside it two CSV files: every target, and every entry of every job."""
+    command = machine.command("benchmarks.peers")
+    path.write_text(page(outcomes, head, command, others), "utf-8")
+    found = [(outcome.job.name, *row) for outcome in outcomes for row in peer_rows(outcome)]
+    targets = beside(record(outcomes, head, command), others)
+    for name, (headings, rows) in (("targets", targets), ("jobs", (("job", *HEADINGS), found))):
+        file = path.with_name(f"{path.stem.removesuffix('_table')}_{name}.csv")
+        lines = [dict(zip(headings, row, strict=True)) for row in rows]
+        machine.write_rows(file, headings, lines, f"Made by: {command}", *head)
+
+
+def beside(own: dict[str, Any], others: tuple[dict[str, Any], ...]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Headings and rows of the table of targets, with two columns for each processor."""
     headings, rows = list(TARGETS[:3]), []
     for run_there in (own, *others):
         headings += [str(run_there["name"]), f"verdict on {run_there['name']}"]
     for row in own["rows"]:
-        cells = [row[name] for name in TARGETS[:3]]
+        cells = [row[name] or rows[-1][0] if name == TARGETS[0] else row[name] for name in TARGETS[:3]]
         asked = row["job"], row["target"]
         for run_there in (own, *others):
             found = next((one for one in run_there["rows"] if (one["job"], one["target"]) == asked), {})
@@ -190,7 +196,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, the same sizes")
     parser.add_argument("--tiny", action="store_true", help="tiny problems: a test of the script, no measurement")
     parser.add_argument("--jobs", metavar="REGEX", default="", help="only the jobs whose names it matches")
-    parser.add_argument("--output", metavar="FILE", type=pathlib.Path, help="write the tables there too, as Markdown")
+    parser.add_argument(
+        "--output", metavar="FILE", type=pathlib.Path, help="write the page there, and CSV files beside it"
+    )
     parser.add_argument(
         "--save", metavar="FILE", type=pathlib.Path, help="write what another page shows of it, as JSON"
     )
@@ -213,7 +221,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.save.write_text(json.dumps(record(outcomes, head, command), indent=1) + "\n", "utf-8")
     if options.output:
         others = tuple(json.loads(path.read_text("utf-8")) for path in options.beside)
-        options.output.write_text(page(outcomes, head, command, others), "utf-8")
+        write(options.output, outcomes, head, others)
     return 0
 
 
