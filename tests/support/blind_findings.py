@@ -24,8 +24,8 @@ FINDINGS = {
     "llama_last_pair_missing": ("frequencies", "1 of 32 do not turn (31), and the others are right"),
     "llama_cos_and_sin_swapped": ("pairing", "cos and sin are in each other's place"),
     "llama_overwritten_half": ("pairing", "the second feature is made from the first one after that was turned"),
-    "llama_mirrored": ("pairing", "queries: blocks are reflected and not turned: a row has the wrong signs"),
-    "llama_last_head_left_out": ("heads", "queries: 3 of 4 heads turn, not 3"),
+    "llama_mirrored": ("pairing", "blocks are reflected and not turned: a row has the wrong signs"),
+    "llama_last_head_left_out": ("heads", "queries: head 3: no rotation, where head 0 turns"),
     "llama_tail_tokens_left_out": ("positions", "position 7887 turns as position 0 does"),
     "llama_single_token_one_late": ("positions", "alone in its call, a token at 8191 turns as position 8192 does"),
     "llama_query_scaled": ("attention factor", "queries: attention factor 0.125, expected 1"),
@@ -66,5 +66,5 @@ FINDINGS = {
     "scores_keys_backwards": ("direction", "scores depend on the sum of positions, not on the difference"),
     "scores_groups_tiled": ("heads", "query head 1 meets key head 1, and 0 is that of its group"),
     "yarn_scores_factor_once": ("attention factor", "attention factor 1.06707, expected 1.13863: its root"),
-    "stablelm_scores_without_rest": ("width", "scores: 48 features that do not turn are left out"),
+    "stablelm_scores_without_rest": ("width", "48 features that do not turn are left out"),
 }

@@ -3,315 +3,315 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from rfrope.models.auditing import Finding
-from rfrope.models.probing.measurements import Box, Side, usual_length
-from rfrope.models.probing.positions import Fault, find_exchanged
-from rfrope.models.probing.rotations import Reading, Rotation
+from rfrope.models.mistakes import describe_dealing, describe_difference, describe_factor, describe_width
+from rfrope.models.probing import positions
+from rfrope.models.probing.measurements import ORIGIN, Box, Head
+from rfrope.models.probing.rotations import Rotation, read_rotation, total
+from rfrope.models.tables import HALVES, ROUNDED, TINY
 from rfrope.rotation.rope import Rope
 
 _LARGEST = 1e12  # no rotation has entries this large
 _LOST = 1e-3  # smaller values count as lost
 
 
+class Fault(NamedTuple):
+    """A fault of one head, or of all."""
+
+    head: Head | None
+    kind: str
+    text: str
+    position: int | None = None
+
+
 def judge(box: Box, meant: Sequence[Rope], must_turn: bool | None) -> tuple[Rotation, tuple[Finding, ...]]:
     """Return the rotation of a box and its faults, against the Rope that leaves the fewest."""
-    options = [_Judge(box, rope, must_turn) for rope in meant] or [_Judge(box, None, must_turn)]
-    verdicts = [(one, tuple(one.find())) for one in options]
-    best, findings = min(verdicts, key=lambda pair: len(pair[1]))
-    return best.rotation(), findings
+    ropes: Sequence[Rope | None] = meant or [None]
+    verdicts = [_Judge(box, rope, must_turn).find() for rope in ropes]
+    return min(verdicts, key=lambda pair: len(pair[1]))
 
 
-def judge_still(name: str, must_turn: bool | None) -> tuple[Rotation, tuple[Finding, ...]]:
-    """Return what is known of a layer that calls no rotation function."""
-    none = np.zeros(0)
-    fault = Finding("layers", name, "it does not turn queries and keys, and the config means it to")
-    return Rotation(name, None, 0, 0, none, none, {}, {}, {}, None), (fault,) if must_turn else ()
-
-
-class _Judge(Reading):
+class _Judge:
     """One box compared with one Rope, or with none."""
 
-    def find(self) -> Iterator[Finding]:
-        """Yield faults; those that make other checks meaningless come first."""
-        if found := list(self._garbage()):
-            yield from found
-            return
-        self.measure()
-        meaning = (self._nonlinear, self._still, self._pairs, self._alike, self._order, self._one_table, self._places)
-        for check in meaning:
-            if found := list(check()):
-                yield from found
-                return
-        yield from self._halves()
-        yield from self._heads()
-        if found := list(self._sides()):
-            yield from found
-            return
-        yield from self._lengths()
-        yield from self._single()
-        yield from self._rest()
-        if self.rope is not None:
-            yield from self.compare(self.rope)
-        else:
-            yield from self.compare_axes(None)
+    def __init__(self, box: Box, rope: Rope | None, must_turn: bool | None) -> None:
+        self.box, self.rope, self.must_turn = box, rope, must_turn
+        self.has_sets = rope is not None and rope.vectors.ndim == 3  # each head has frequencies of its own
 
-    def _garbage(self) -> Iterator[Finding]:
-        for name, side in self.box.sides.items():
-            seen = np.concatenate([side.matrices.ravel(), side.z.real.ravel(), side.z.imag.ravel()])
-            size = np.abs(seen[np.isfinite(seen)])
-            if size.size < seen.size:
-                text = f"{name}: {seen.size - size.size} of {seen.size} values are not finite: uninitialised memory"
-                text += ", or a mask: expected scores before it" if np.any(seen == -np.inf) and name == "scores" else ""
-            elif np.max(size) > _LARGEST:
-                text = f"{name}: values up to {np.max(size):.3g}: uninitialised memory"
-            elif not np.any(size):
-                text = f"{name} are all 0: cos and sin are uninitialised, as after loading on the meta device"
-            else:
-                continue
-            yield self.finding("uninitialised", text, 0)
-            return
+    def find(self) -> tuple[Rotation, tuple[Finding, ...]]:
+        """Return the rotation, and the faults of the first stage that has any."""
+        found = [*self._values()]
+        self.rotation = read_rotation(self.box, self.rope, is_sound=not found)
+        stages = (
+            (self._still,),
+            (self._pairs,),
+            (self._shapes,),
+            (self._lengths,),
+            (self._places,),
+            (self._precision,),
+            (self._heads, self._directions),
+            (self._alone, self._rest, self._compare, self._axes, self._factors),
+        )
+        for stage in stages:
+            found = found or [fault for check in stage for fault in check()]
+        return self.rotation, tuple(self._merge(found))
 
-    def _nonlinear(self) -> Iterator[Finding]:
-        bent = []
-        for name, side in self.box.sides.items():  # lengths only: another call may use other positions
-            once, twice = (np.linalg.norm(each, axis=-1) for each in (side.matrices, side.doubled))
-            if np.max(np.abs(twice - 2.0 * once)) > 0.02 * np.max(once):
-                bent.append(name)
-        if bent:
-            text = f"twice the features do not give twice the {' and '.join(bent)}: more than a rotation acts on them"
-            yield self.finding("not linear", text)
+    def _merge(self, faults: Sequence[Fault]) -> Iterator[Finding]:
+        """Yield each fault once, with the names of its sides and heads unless it is one of all."""
+        groups: dict[tuple[str, str | None], list[Fault]] = {}
+        for one in faults:
+            groups.setdefault((one.kind, one.head.side if one.head else None), []).append(one)
+        texts: dict[tuple[str, str, int | None], list[str]] = {}
+        sides = dict.fromkeys(one.side for one in self.box.turning or self.box.heads)
+        for (_, side), members in groups.items():
+            heads = dict.fromkeys(one.head.number for one in members if one.head)
+            turning = [one.number for one in self.box.turning or self.box.heads if one.side == side]
+            some = f"head{'s' * (len(heads) > 1)} {', '.join(map(str, heads))}: " if [*heads] != turning else ""
+            first = members[0]
+            texts.setdefault((first.kind, f"{some if side else ''}{first.text}", first.position), []).append(side or "")
+        for (kind, text, position), names in texts.items():
+            whose = "" if names == [""] or len(names) == len(sides) else f"{' and '.join(names)}: "
+            yield Finding(kind, self.box.name, whose + text, position)
 
-    def _still(self) -> Iterator[Finding]:
-        turns = any(side.turning for side in self.box.sides.values())
-        if self.must_turn is False and turns:
-            yield self.finding("layers", "it turns queries or keys, and the config has no rotation in this layer")
-        if not turns and self.must_turn:
-            yield self.finding("layers", "it does not turn: no rotation, or all frequencies are 0")
+    def _values(self) -> Iterator[Fault]:
+        for head in self.box.heads:
+            seen = np.concatenate([head.matrices.ravel(), head.z.real.ravel(), head.z.imag.ravel()])
+            once, twice = (np.linalg.norm(each, axis=-1) for each in (head.matrices, head.doubled))
+            if not np.all(np.isfinite(seen)):
+                text = "values are not finite: uninitialised memory"
+                text += ", or a mask: expected scores before it" if np.any(seen == -np.inf) else ""
+                yield Fault(head, "uninitialised", text, 0)
+            elif np.max(np.abs(seen)) > _LARGEST:
+                yield Fault(head, "uninitialised", f"values above {_LARGEST:.0e}: uninitialised memory", 0)
+            elif not np.any(seen):
+                text = "all values are 0: cos and sin are uninitialised, as after loading on the meta device"
+                yield Fault(head, "uninitialised", text, 0)
+            elif np.max(np.abs(twice - 2.0 * once)) > 0.02 * np.max(once):  # another call may use other positions
+                text = "twice the features do not give twice the result: more than a rotation acts on them"
+                yield Fault(head, "not linear", text)
 
-    def _pairs(self) -> Iterator[Finding]:
-        for name, side in self.box.sides.items():
-            for h in side.turning:
-                fault = side.structures[h].fault
-                # pairs are found by position: tokens counted otherwise look like other pairs
-                if fault and not (name in self.phases and self.read_positions(name, h).find_count()):
-                    yield self.finding("pairing", f"{name}: {fault}")
-                    return
+    def _still(self) -> Iterator[Fault]:
+        if self.must_turn is False and self.box.turning:
+            text = "it turns queries or keys, and the config has no rotation in this layer"
+            yield Fault(None, "layers", text)
+        if self.must_turn and not self.box.turning:
+            yield Fault(None, "layers", "it does not turn: no rotation, or all frequencies are 0")
 
-    def _alike(self) -> Iterator[Finding]:
+    def _pairs(self) -> Iterator[Fault]:
+        for head in self.box.turning:
+            # pairs are found by position: tokens counted otherwise look like other pairs
+            if head.pairs.fault and not (head.z.size and positions.find_count(head)):
+                yield Fault(head, "pairing", head.pairs.fault)
+
+    def _shapes(self) -> Iterator[Fault]:
         """Yield heads whose pairs differ from those of the first head of their side, and sides that differ."""
-        for name, side in self.box.sides.items():
-            for h in side.turning:
-                one, other = side.structures[side.head], side.structures[h]
-                if one.pairing != other.pairing:
-                    text = f"head {h} turns by pairing {other.pairing!r}, and head {side.head} by {one.pairing!r}"
-                    yield self.finding("heads", f"{name}: {text}")
-                    return
-                if one.first.size != other.first.size and not self.has_sets():
-                    text = f"head {h} turns {2 * other.first.size} features, and head {side.head} {2 * one.first.size}"
-                    yield self.finding("heads", f"{name}: {text}")
-                    return
-        sizes = {2 * side.structures[side.head].first.size: name for name, side in self.box.sides.items()}
-        if len(sizes) > 1 and 0 not in sizes:
-            yield self.finding("width", " and ".join(f"{name} turn {size} features" for size, name in sizes.items()))
+        firsts = {head.side: head for head in self.box.firsts}
+        for head in self.box.turning:
+            one, own = firsts[head.side], head.pairs
+            if one.pairs.pairing != own.pairing:
+                yield Fault(
+                    head, "heads", f"pairing {own.pairing!r}, where head {one.number} has {one.pairs.pairing!r}"
+                )
+            elif one.pairs.first.size != own.first.size and not self.has_sets:
+                text = f"{2 * own.first.size} features turn, where {2 * one.pairs.first.size} of head {one.number} do"
+                yield Fault(head, "heads", text)
+        if len(firsts) == 2:
+            q, k = (one.pairs for one in firsts.values())
+            if q.pairing != k.pairing:
+                yield Fault(None, "pairing", f"queries turn by pairing {q.pairing!r}, and keys by {k.pairing!r}")
+            elif q.first.size != k.first.size:
+                text = f"{2 * q.first.size} features of queries turn, and {2 * k.first.size} of keys"
+                yield Fault(None, "width", text)
+            elif np.any(off := q.order != k.order):
+                i = int(np.argmax(off))
+                text = f"feature {i} of keys comes out at {k.order[i]}, and that of queries at {q.order[i]}"
+                yield Fault(None, "pairing", text)
+        elif "scores" in firsts and np.any(off := firsts["scores"].pairs.order != np.arange(self.box.width)):
+            i = int(np.argmax(off))
+            text = f"feature {i} of keys meets feature {firsts['scores'].pairs.order[i]} of queries"
+            yield Fault(None, "pairing", text)
 
-    def _one_table(self) -> Iterator[Finding]:
-        """Yield a factor of only cos or only sin, and values that form no table."""
-        for name in self.phases:
-            z = self.box.sides[name].z[0, self.box.sides[name].head]
-            size = np.abs(z)
-            if np.max(np.ptp(size, axis=0)) <= max(16.0 * self.noise, 0.01) * np.median(size):
+    def _lengths(self) -> Iterator[Fault]:
+        """Yield factors of only cos or only sin, of some positions or blocks, and values that form no table."""
+        for head in self.box.turning:
+            z, size, room = head.z[0], np.abs(head.z[0]), 16.0 * head.noise * head.size
+            if np.max(np.abs(size - head.size)) <= room:
                 continue
             cos = float(np.median(z[np.argmin(self.box.positions[0])].real))
-            factors = {"cos": (cos, 1.0), "sin": (1.0, float(np.max(np.abs(z.imag))))}
-            for which, (of_cos, of_sin) in factors.items():
+            text = ""
+            for which, of_cos, of_sin in (("cos", cos, 1.0), ("sin", 1.0, float(np.max(np.abs(z.imag))))):
                 if of_cos and np.max(np.abs((z.real / of_cos) ** 2 + (z.imag / of_sin) ** 2 - 1.0)) < 0.01:
-                    text = f"{name}: {which} alone is multiplied by {of_cos * of_sin:.6g}"
-                    yield self.finding("attention factor", text)
-                    return
-            if rate := _find_growth(size, self.box.positions[0]):
-                text = (
-                    f"{name}: lengths grow or shrink with the position, by up to {rate:.4g} for each, as those of xPos"
-                )
-                yield self.finding("attention factor", text)
-                return
-            if np.max(np.ptp(size, axis=1)) <= max(16.0 * self.noise, 0.01) * np.median(size):
-                ends = f"{np.min(size):.6g} to {np.max(size):.6g}"
-                yield self.finding("attention factor", f"{name}: lengths depend on the position: times {ends}")
-                return
-            text = f"{name}: cos^2 + sin^2 is not the same at all positions: uninitialised or overwritten"
-            yield self.finding("uninitialised", text)
-            return
+                    text = text or f"{which} alone is multiplied by {of_cos * of_sin:.6g}"
+            for axis, what in ((1, "position"), (0, "block")):
+                if not text and np.max(np.ptp(size, axis=axis)) <= room:
+                    text = f"lengths depend on the {what}: times {np.min(size):.6g} to {np.max(size):.6g}"
+            if text:
+                yield Fault(head, "attention factor", text)
+            else:
+                text = "cos^2 + sin^2 is not the same everywhere: uninitialised or overwritten, or xPos"
+                yield Fault(head, "uninitialised", text)
 
-    def _places(self) -> Iterator[Finding]:
-        faults = []
-        for name in self.phases:
-            turning = self.box.sides[name].turning
-            found = {h: fault for h in turning if (fault := self.read_positions(name, h).describe())}
-            if found:
-                h, (kind, text, position) = next(iter(found.items()))
-                faults.append((name, (kind, text if len(found) == len(turning) else f"head {h}: {text}", position)))
-        yield from self._group(faults)
+    def _places(self) -> Iterator[Fault]:
+        for head in self.box.turning:
+            meant = [] if self.rope is None else [total(self.rope, head.number)]
+            ladders = [one for one in meant if one.shape == head.phases.frequencies.shape]
+            yield from (Fault(head, *one) for one in positions.judge_positions(head, ladders))
 
-    def _group(self, faults: Sequence[tuple[str, Fault]]) -> Iterator[Finding]:
-        """Yield each fault once, with the names of its sides."""
-        for fault in dict.fromkeys(one for _, one in faults):
-            kind, text, position = fault
-            names = " and ".join(name for name, other in faults if other == fault)
-            yield self.finding(kind, f"{names}: {text}", position)
-
-    def _halves(self) -> Iterator[Finding]:
+    def _precision(self) -> Iterator[Fault]:
         """Yield half precision, and changes between calls."""
-        box, one, wide = self.box, self.box.structure(), 8.0 * self.box.noise
-        for name, side in box.sides.items():
-            if not side.turning:
+        pairs, wide = self.box.pairs, 8.0 * self.box.noise
+        first, second = pairs.order[pairs.first], pairs.order[pairs.second]
+        places = [int(np.flatnonzero(self.box.positions[0] == step)[0]) for step in self.box.steps]
+        for head in self.box.turning:
+            before = head.matrices[:, pairs.first, first] + 1j * head.matrices[:, pairs.first, second]
+            changed = np.max(np.abs(before - head.z[0, places])) > wide
+            if head.narrow:
+                since = ", since the first call: that was not" if changed else ""
+                text = f"cos and sin are rounded to {HALVES[head.narrow]}{since}"
+                yield Fault(head, "half precision", text, head.find_first_off(head.phases.frequencies))
+            elif changed or np.max(np.abs(head.again - head.z)) > wide:
+                yield Fault(head, "state", "the same call gives something else the next time")
+
+    def _heads(self) -> Iterator[Fault]:
+        firsts = {head.side: head for head in self.box.firsts}
+        for head in self.box.heads:
+            one = firsts.get(head.side)
+            if head.pairs.pairing is None or one is None:
+                if one is not None:
+                    yield Fault(head, "heads", f"no rotation, where head {one.number} turns")
+            elif abs(head.size / one.size - 1.0) > 16.0 * head.noise:
+                yield Fault(head, "heads", f"factor {head.size:.6g}, where head {one.number} has {one.size:.6g}")
+            elif not self.has_sets and not head.phases.is_near(one.phases):
+                yield Fault(head, "heads", f"other frequencies than those of head {one.number}")
+
+    def _directions(self) -> Iterator[Fault]:
+        """Yield differences between queries and keys, and scores that are not those of lags."""
+        firsts, sides = self.box.firsts, dict.fromkeys(head.side for head in self.box.heads)
+        if [*sides] == ["scores"]:
+            at, omega = self.box.positions[0], firsts[0].phases.frequencies if firsts else np.zeros(0)
+            like = [
+                all(np.all(np.abs(one.lagged - np.exp(1j * np.multiply.outer(at + sign * ORIGIN, omega)))
+                           <= 0.01 + 2.0**-20 * at[:, None]) for one in firsts)
+                for sign in (-1, 1)
+            ]  # fmt: skip
+            if not like[0]:
+                text = (
+                    "the sum of positions, not on the difference"
+                    if like[1]
+                    else "more than the difference of positions"
+                )
+                yield Fault(None, "direction", f"scores depend on {text}")
+        elif len(firsts) < len(sides):
+            still = next(side for side in sides if side not in [one.side for one in firsts])
+            if firsts:
+                text = f"{still} do not turn, and the others do: scores are not those of lags"
+                yield Fault(None, "direction", text)
+        elif not (q := firsts[0].phases).is_near(k := firsts[1].phases):
+            if q.is_near(k, -1.0):
+                text = "keys turn the other way than queries: scores depend on the sum of positions"
+                yield Fault(None, "direction", text)
+            elif self.rope is None:
+                yield Fault(None, "direction", "queries and keys turn by different frequencies")
+
+    def _alone(self) -> Iterator[Fault]:
+        """Yield faults of calls with one token, and features of other heads or rows."""
+        for head in self.box.turning:
+            yield from (Fault(head, *one) for one in positions.judge_single(head))
+        if text := positions.find_exchanged(self.box):
+            yield Fault(None, "heads", text)
+
+    def _rest(self) -> Iterator[Fault]:
+        """Yield changes of unrotated features."""
+        for head in self.box.turning:
+            one, usual = head.pairs, self.rotation.attention_factor[head.side]  # reported elsewhere
+            rest = np.setdiff1d(np.arange(self.box.width), np.concatenate([one.first, one.second]))
+            values = head.matrices[:, rest, one.order[rest]]
+            near = [np.abs(values / value - 1.0) <= 8.0 * head.noise for value in (1.0, usual)]
+            off = ~np.all(np.any(near, axis=0), axis=0)
+            if not np.any(off):
                 continue
-            head = side.matrices[side.head]
-            before = head[:, one.first, one.order[one.first]] + 1j * head[:, one.first, one.order[one.second]]
-            places = [int(np.flatnonzero(box.positions[0] == step)[0]) for step in box.steps]
-            changed = np.max(np.abs(before - side.z[0, side.head][places])) > wide
-            later = np.max(np.abs(side.again - side.z)) > wide
-            since = ", since the first call: that was not" if changed else ""
-            if name in self.narrow:
-                first = self.box.find_first_off(name, self.phases[name].frequencies[side.head], side.head)
-                whose = "" if len(self.narrow) == len(self.phases) else f"{name}: "
-                text = f"{whose}cos and sin are rounded to {self.narrow[name]}{since}"
-                yield self.finding("half precision", text, first)
-                return
-            if changed or later:
-                yield self.finding("state", "the same call gives something else the next time")
-                return
+            values, many = values[:, off], np.sum(off) > 1
+            which = f"{np.sum(off)} features that do not turn are" if many else f"feature {rest[off][0]} is"
+            least, most = np.min(values), np.max(values)
+            times = f"{least:.6g}" if most - least <= 0.01 * abs(most) else f"{least:.6g} to {most:.6g}"
+            what = "left out" if np.max(np.abs(values)) < _LOST else f"multiplied by {times}"
+            yield Fault(head, "width", f"{which} {what}")
 
-    def _heads(self) -> Iterator[Finding]:
-        faults: list[tuple[str, Fault]] = []
-        for name, found in self.phases.items():
-            side = self.box.sides[name]
-            turning, count = side.turning, len(side.structures)
-            if len(turning) < count:
-                rest = ", ".join(str(h) for h in range(count) if h not in turning)
-                faults.append((name, ("heads", f"{len(turning)} of {count} heads turn, not {rest}", None)))
-            apart = np.abs(found.frequencies[turning] - found.frequencies[turning[0]])
-            unlike = np.any(apart > found.allowed[turning] + found.allowed[turning[0]], axis=1)
-            sizes = np.array([usual_length(side.z[0, h]) for h in turning])
-            usual = np.sort(sizes)[(len(sizes) - 1) // 2]
-            if np.any(off := np.abs(sizes / usual - 1.0) > 16.0 * self.noise):
-                h = int(np.argmax(off))
-                text = f"head {turning[h]} has the factor {sizes[h]:.6g}, and {usual:.6g} is usual"
-                faults.append((name, ("heads", text, None)))
-            if np.any(unlike) and not self.has_sets():
-                text = f"head {turning[int(np.argmax(unlike))]} turns by other frequencies than head {turning[0]}"
-                faults.append((name, ("heads", text, None)))
-        yield from self._group(faults)
+    # -- comparison with the expected Rope -----------------------------------------------------------------------------
 
-    def _sides(self) -> Iterator[Finding]:
-        """Yield differences between queries and keys."""
-        sides = self.box.sides
-        if "scores" in sides:
-            yield from self._lags(sides["scores"])
+    def _compare(self) -> Iterator[Fault]:
+        """Yield differences in pairing, width and frequencies from the expected Rope."""
+        one, rope = self.box.pairs, self.rope
+        if rope is None:
             return
-        still = [name for name, side in sides.items() if not side.turning]
-        if still:
-            yield self.finding("direction", f"{still[0]} do not turn, and the others do: scores are not those of lags")
-        if len(self.phases) < 2:
-            return
-        (q, k), heads = self.phases.values(), [side.head for side in sides.values()]
-        a, b, room = q.frequencies[heads[0]], k.frequencies[heads[1]], q.allowed[heads[0]] + k.allowed[heads[1]]
-        if np.all(np.abs(a - b) <= room):
-            return
-        if np.all(np.abs(a + b) <= room):
-            text = "keys turn the other way than queries: scores depend on the sum of positions"
-            yield self.finding("direction", text)
-        elif self.rope is None:
-            yield self.finding("direction", "queries and keys turn by different frequencies")
-
-    def _lags(self, side: Side) -> Iterator[Finding]:
-        if side.lagged is None or not side.turning:
-            return
-        at, omega = self.box.positions[0], self.phases["scores"].frequencies[side.head]
-        z = side.lagged[side.head] / usual_length(side.lagged[side.head])
-        room = 0.01 + 2.0**-20 * at[:, None]
-        for sign in (-1, 1):
-            if np.all(np.abs(z - np.exp(1j * np.multiply.outer(at + 3 * sign, omega))) <= room):
-                if sign > 0:
-                    yield self.finding("direction", "scores depend on the sum of positions, not on the difference")
+        if rope.pairing and one.pairing != rope.pairing and one.first.size > 1:
+            yield Fault(None, "pairing", f"it turns by pairing {one.pairing!r}, expected {rope.pairing!r}")
+            if one.pairing == "other":  # its blocks have no order to compare
                 return
-        yield self.finding("direction", "scores depend on more than the difference of positions")
+        start = self.box.width - rope.rotary_dim if rope.source.model.turns_last else 0
+        if one.start != start and rope.rotary_dim < self.box.width:
+            yield Fault(None, "width", f"features from {one.start} on turn, expected those from {start} on")
+        for head in self.box.turning:
+            wanted, values, allowed = total(rope, head.number), head.phases.frequencies, head.phases.allowed
+            first = head.find_first_off(wanted) if wanted.size == values.size else None
+            if values.size < wanted.size and not np.any(np.abs(wanted[values.size :]) > TINY):
+                values, allowed = (np.pad(each, (0, wanted.size - each.size)) for each in (values, allowed))
+            flat = replace(rope, frequencies=wanted, sections=None, interleaved=False)  # one axis, one head
+            if values.size != wanted.size:
+                yield Fault(head, "width", describe_width(values, flat), first)
+                continue
+            room = allowed + ROUNDED * np.abs(wanted) + TINY
+            if np.any(np.abs(np.remainder(values - wanted + np.pi, 2.0 * np.pi) - np.pi) > room):
+                yield from (Fault(head, *one, first) for one in describe_difference(values, flat, room, ""))
 
-    def _lengths(self) -> Iterator[Finding]:
-        """Yield a factor that depends on the block or on the position."""
-        for name, side in self.box.sides.items():
-            size = np.abs(side.z[0, side.head]) if side.turning else np.ones(1)
-            if np.max(np.abs(size / np.median(size) - 1.0)) > 16.0 * self.noise:
-                text = f"{name}: what turns is multiplied by {np.min(size):.6g} to {np.max(size):.6g}"
-                yield self.finding("attention factor", text)
+    def _axes(self) -> Iterator[Fault]:
+        """Yield axes by which no block of a head rotates, and blocks that rotate along the wrong axis."""
+        turning = [one.phases.frequencies[one.phases.frequencies != 0.0] for one in self.box.turning]
+        slowest = min((float(np.min(np.abs(one), initial=1.0)) for one in turning), default=1.0)
+        vectors = None if self.rope is None else np.asarray(self.rope.vectors, dtype=np.float64)
+        for head in self.box.turning:
+            if (found := head.vectors) is None:
                 return
+            wanted = vectors[head.number % len(vectors)] if vectors is not None and vectors.ndim == 3 else vectors
+            dealing = ""
+            if self.rope is not None and wanted is not None and wanted.shape == found.shape:
+                room = 0.01 * np.max(np.abs(wanted), axis=1, keepdims=True)
+                if np.all(np.abs(found - wanted) <= room):
+                    continue
+                dealing = describe_dealing(found, wanted, room, self.rope)
+            used = np.any(np.abs(found) > 1e-3 * slowest, axis=0)
+            if not np.all(used):
+                unused = ", ".join(map(str, np.flatnonzero(~used)))
+                yield Fault(head, "sections", f"positions along axes {unused} are given and never used")
+            elif dealing:
+                yield Fault(head, "sections", dealing)
 
-    def _single(self) -> Iterator[Finding]:
-        """Yield faults of calls with one token, and key heads that belong to another group."""
-        faults = []
-        for name in self.phases:
-            heads = (self.read_positions(name, h).describe_single() for h in self.box.sides[name].turning)
-            faults += [(name, one) for one in heads if one][:1]
-        yield from self._group(faults)
-        if text := find_exchanged(self.box):
-            yield self.finding("heads", text)
-
-    def _order(self) -> Iterator[Finding]:
-        if text := _find_order(self.box):
-            yield self.finding("pairing", text)
-
-    def _rest(self) -> Iterator[Finding]:
-        """Yield changes of unrotated features, for the first head of each side that has any."""
-        usual = self.rotation().attention_factor  # reported elsewhere
-        for name, side in self.box.sides.items():
-            for h in side.turning:
-                one = side.structures[h]
-                rest = np.setdiff1d(np.arange(self.box.width), np.concatenate([one.first, one.second]))
-                values = side.matrices[h][:, rest, one.order[rest]]
-                near = [np.abs(values / value - 1.0) <= 8.0 * self.noise for value in (1.0, usual.get(name, 1.0))]
-                off = ~np.all(np.any(near, axis=0), axis=0)
-                if np.any(off):
-                    yield self.finding("width", f"{name}: {_describe_passing(values[:, off], rest[off])}")
-                    break
-
-
-def _find_growth(size: np.ndarray, positions: np.ndarray) -> float | None:
-    """Return the growth per position furthest from 1, if lengths (T, D) are exponential in the position."""
-    if not np.all(size > 0.0):
-        return None
-    slopes, starts = np.polyfit(positions, np.log(size), 1)
-    if np.max(np.abs(np.log(size) - np.multiply.outer(positions, slopes) - starts)) > 0.01:
-        return None
-    return float(np.exp(slopes[np.argmax(np.abs(slopes))]))
-
-
-# -- unrotated features, and orders ------------------------------------------------------------------------------------
-
-
-def _find_order(box: Box) -> str:
-    """Describe how the feature orders of queries and keys differ, or how scores reorder features; otherwise ""."""
-    first, *others = (side.structures[side.head] for side in box.sides.values())
-    if any(None not in (first.pairing, one.pairing) and first.pairing != one.pairing for one in others):
-        return f"queries turn by pairing {first.pairing!r}, and keys by {others[0].pairing!r}"
-    orders = {name: side.structures[side.head].order for name, side in box.sides.items()}
-    wanted = np.arange(box.width) if "scores" in orders else next(iter(orders.values()))
-    for name, order in orders.items():
-        if np.any(off := order != wanted):
-            i = int(np.argmax(off))
-            if name == "scores":
-                return f"feature {i} of keys meets feature {order[i]} of queries"
-            return f"{name}: feature {i} comes out at {order[i]}, and that of queries at {wanted[i]}"
-    return ""
-
-
-def _describe_passing(values: np.ndarray, features: np.ndarray) -> str:
-    """Describe what happened to features with factors (P, n)."""
-    which = f"{len(features)} features that do not turn are" if len(features) > 1 else f"feature {features[0]} is"
-    if np.max(np.abs(values)) < _LOST:
-        return f"{which} left out"
-    factor = float(values[0, 0])
-    if np.all(np.abs(values - factor) <= 0.01 * abs(factor)):
-        return f"{which} negated" if factor == -1.0 else f"{which} multiplied by {factor:.6g}"
-    return f"{which} multiplied by {np.min(values):.6g} to {np.max(values):.6g}"
+    def _factors(self) -> Iterator[Fault]:
+        rope, found = self.rope, self.rotation.attention_factor
+        if rope is None or not self.box.turning:
+            return
+        meant, room = rope.attention_factor, 8.0 * self.box.turning[0].noise
+        if "scores" in found:
+            if abs(found["scores"] / meant**2 - 1.0) > room:
+                text = describe_factor(float(np.sqrt(found["scores"])), rope)
+                yield Fault(None, "attention factor", f"{text} (by the root of that of scores)")
+            return
+        off = [name for name, value in found.items() if abs(value / meant - 1.0) > room]
+        if not off:
+            return
+        text = describe_factor(found[off[0]], rope)
+        right = [name for name in found if name not in off]
+        if right:
+            text = f"{right[0]} alone have the factor {meant:.6g}; {off[0]}: {text}"
+        elif abs(found["queries"] * found["keys"] / meant**2 - 1.0) <= room:
+            text = (
+                f"queries have {found['queries']:.6g} and keys {found['keys']:.6g}; only their product is the one meant"
+            )
+        if abs(self.rotation.factor_of_rest.get(off[0], 1.0) - 1.0) > room:
+            text += "; features that do not turn have it, too: it multiplies scores"
+        yield Fault(None, "attention factor", text)

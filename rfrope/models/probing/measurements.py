@@ -1,9 +1,10 @@
-"""Measurements of a black box with unit vectors at chosen positions: pairs, phases, factors."""
+"""Measurements of a black box with unit vectors at chosen positions: pairs of features, blocks, phases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,7 @@ from rfrope.rotation.rope import Rope
 EXCEEDS = 1e-3  # error of cos and sin
 POSITIONS = 160  # most positions at which phases are measured
 STEPS = (1, 3, 50)  # positions beside 0 and the last at which each feature is followed
+ORIGIN = 3  # position of the queries in a second measurement of scores
 _STILL = 1e-9  # fraction of the largest entry; less is no rotation
 _AT_ONCE = 4096  # positions compared at a time
 _NEAR = 0.05  # largest error of cos and sin for a position to be named
@@ -49,25 +51,24 @@ class Function:
         """Return all expected Ropes, and that the function must rotate."""
         return meant, True
 
+    def find_changes(self, name: str, meant: tuple[Rope, ...]) -> tuple[tuple[str, str], ...]:
+        """Return nothing: a function has no attention that its results reach."""
+        return ()
+
     def measure(self, features: Mapping[str, np.ndarray], positions: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
         """Return the outputs of one call, by side."""
-        x, batch = features["apply"], len(positions)
+        x, batch, width = features["apply"], len(positions), self.head_dim
         q = k = x
         if self.gives == "scores":  # keys first, so that a causal mask hides none of them
-            zeros = np.zeros_like(x)
-            q = np.concatenate([zeros, np.eye(self.head_dim)])
-            k = np.concatenate([x, np.zeros((self.head_dim, self.head_dim))])
-            at = np.full((batch, self.head_dim, positions.shape[2]), self.origin, dtype=positions.dtype)
+            q, k = np.concatenate([0.0 * x, np.eye(width)]), np.concatenate([x, np.zeros((width, width))])
+            at = np.full((batch, width, positions.shape[2]), self.origin, dtype=positions.dtype)
             positions = np.concatenate([positions, at], axis=1)
-        tokens = len(q)
-        marked = (self.gives != "scores", True)
-        given = [
-            self._place(
-                self._mark(np.broadcast_to(one, (batch, heads, tokens, self.head_dim)), is_marked), self.place[2]
-            )
-            for one, heads, is_marked in zip((q, k), (self.heads, self.kv_heads), marked, strict=True)
-        ]
-        at = self._place(positions if self.axes > 1 else positions[..., 0], None)
+        tokens, (space, device, dtype) = len(q), self.place
+        given = []
+        for one, heads, is_marked in ((q, self.heads, self.gives != "scores"), (k, self.kv_heads, True)):
+            marks = 1.0 + np.arange(batch * heads).reshape(batch, heads, 1, 1) * (self.marks_heads and is_marked)
+            given.append(array.from_host(np.ascontiguousarray(marks * one), space, device=device, dtype=dtype))
+        at = array.from_host(positions if self.axes > 1 else positions[..., 0], space, device=device, dtype=None)
         self.calls, self.dtypes = self.calls + 1, {"apply": array.dtype_name(given[0])}
         try:
             found = self.apply(*given, at)
@@ -77,32 +78,16 @@ class Function:
                 f"apply raised {type(error).__name__} for q, k and positions of shapes {shapes}: "
                 f"{printable(str(error))[:200]}"
             ) from error
-        if self.gives != "scores":
-            return {"apply": self._read_turned(found, batch, tokens)}
-        scores = _read("scores", found, (batch, self.heads, tokens, tokens))
-        rows = scores[:, :, len(x) :, : len(x)] / self.scale
-        return {"apply": {"scores": np.moveaxis(rows, 2, 3)}}
-
-    def _mark(self, x: np.ndarray, is_marked: bool) -> np.ndarray:
-        if not self.marks_heads or not is_marked:
-            return np.ascontiguousarray(x)
-        marks = 1.0 + np.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2])
-        return marks[:, :, None, None] * x
-
-    def _place(self, host: np.ndarray, dtype: Any) -> Any:
-        space, device, _ = self.place
-        return array.from_host(host, space, device=device, dtype=dtype)
-
-    def _read_turned(self, found: Any, batch: int, tokens: int) -> dict[str, np.ndarray]:
+        if self.gives == "scores":
+            scores = _read("scores", found, (batch, self.heads, tokens, tokens))
+            return {"apply": {"scores": np.moveaxis(scores[:, :, len(x) :, : len(x)] / self.scale, 2, 3)}}
         if not isinstance(found, tuple | list) or len(found) != 2:
             raise TypeError(
                 f"apply gave {show(found)}; expected a pair, the turned queries and keys, or gives='scores' for a "
                 "function that gives scores"
             )
-        return {
-            name: _read(name, one, (batch, heads, tokens, self.head_dim))
-            for name, one, heads in zip(("queries", "keys"), found, (self.heads, self.kv_heads), strict=True)
-        }
+        sides = zip(("queries", "keys"), found, (self.heads, self.kv_heads), strict=True)
+        return {"apply": {name: _read(name, one, (batch, heads, tokens, width)) for name, one, heads in sides}}
 
 
 def _read(name: str, found: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -123,7 +108,7 @@ def noise_of(dtype: str) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Structure:
+class Pairs:
     """Pairs of features of one head that rotate together."""
 
     first: np.ndarray  # (D,), of int: the first feature of each block
@@ -140,7 +125,7 @@ def choose_steps(context: int) -> np.ndarray:
     return np.array(sorted({0, context - 1, *(step for step in STEPS if step < context)}, reverse=True))
 
 
-def follow_features(matrices: np.ndarray, at: np.ndarray) -> Structure:
+def follow_features(matrices: np.ndarray, at: np.ndarray) -> Pairs:
     """Return pairs from matrices (P, d in, d out) at positions, one of which is 0."""
     width, still = matrices.shape[1], int(np.argmin(at))
     order = _find_order(matrices[still])
@@ -155,15 +140,15 @@ def follow_features(matrices: np.ndarray, at: np.ndarray) -> Structure:
     first = np.array([i for i in rows if i < partner[i]], dtype=int) if is_paired else np.zeros(0, dtype=int)
     diagonal = np.abs(moved[still][np.arange(width), np.arange(width)])
     if rows.size == 0:
-        return Structure(first, first, None, 0, order, float(np.median(diagonal)))
+        return Pairs(first, first, None, 0, order, float(np.median(diagonal)))
     if not is_paired:
-        return Structure(first, first, "other", 0, order, None, "features mix in other ways than in pairs")
+        return Pairs(first, first, "other", 0, order, None, "features mix in other ways than in pairs")
     first, second, pairing, start = _name_pairing(first, partner[first])
     others = np.setdiff1d(np.arange(width), np.concatenate([first, second]))
     rest = float(np.median(diagonal[others])) if others.size else None
     exchanged = "cos and sin are in each other's place" if np.array_equal(order[first], second) else ""
     fault = exchanged or _find_unlike_columns(moved, first, second, pairing)
-    return Structure(first, second, pairing, start, order, rest, fault)
+    return Pairs(first, second, pairing, start, order, rest, fault)
 
 
 def _find_order(at_zero: np.ndarray) -> np.ndarray:
@@ -240,31 +225,38 @@ def choose_positions(context: int) -> np.ndarray:
 class Phases:
     """Frequencies and phases read from the rotation of the first feature of each block."""
 
-    frequencies: np.ndarray  # (H, D)
-    allowed: np.ndarray  # (H, D), tolerance of frequencies
-    start: np.ndarray  # (H, D), phases at position 0
-    off: np.ndarray  # (H, T), largest error of cos and sin at each position
-    is_like: np.ndarray  # (H,), whether all phases match the positions, within float32 rounding
+    frequencies: np.ndarray  # (D,)
+    allowed: np.ndarray  # (D,), tolerance of frequencies
+    start: np.ndarray  # (D,), phases at position 0
+    is_like: bool  # whether all phases match the positions, within float32 rounding
+
+    def turn(self, at: np.ndarray, noise: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the phases (..., D) at positions, and how far cos and sin may be from theirs."""
+        phases = at[..., None] * self.frequencies + self.start
+        return phases, 8.0 * noise + 2.0**-20 * np.abs(phases) + at[..., None] * self.allowed
+
+    def is_near(self, other: Phases, sign: float = 1.0) -> bool:
+        """Return whether frequencies are those of another head, within the errors of both."""
+        return bool(np.all(np.abs(self.frequencies - sign * other.frequencies) <= self.allowed + other.allowed))
 
 
 def read_phases(z: np.ndarray, positions: np.ndarray, noise: float) -> Phases:
-    """Return frequencies from complex numbers (H, T, D) of length about 1 at positions (T,), including 0 and 1."""
+    """Return frequencies from complex numbers (T, D) of length about 1 at positions (T,), including 0 and 1."""
     places = {int(p): t for t, p in reversed([*enumerate(positions.tolist())])}
-    origin = z[:, places[0]]
+    origin = z[places[0]]
     found, reach, apart = np.zeros(origin.shape), np.ones(origin.shape), 1
     steady = np.ones(origin.shape, dtype=bool)
     while apart in places:
-        turned = np.angle(z[:, places[apart]] * np.conj(origin)) - found * apart
+        turned = np.angle(z[places[apart]] * np.conj(origin)) - found * apart
         turned -= 2.0 * np.pi * np.round(turned / (2.0 * np.pi))
         steady &= (np.abs(turned) < 16.0 * noise * apart / reach + 2.0**-20 * np.abs(found) * apart) | (apart == 1)
         found = np.where(steady, found + turned / apart, found)
         reach, apart = np.where(steady, apart, reach), 2 * apart
-    phases = positions[:, None] * found[:, None, :] + np.angle(origin)[:, None, :]
-    error = np.abs(z - np.exp(1j * phases))
-    room = 4.0 * noise * (1.0 + positions[:, None] / reach[:, None, :]) + 2.0**-22 * np.abs(phases)
+    phases = positions[:, None] * found + np.angle(origin)
+    room = 4.0 * noise * (1.0 + positions[:, None] / reach) + 2.0**-22 * np.abs(phases)
     least = 2.0**-25 if noise == _NOISE["float16"] else 0.0  # half of the smallest number
     allowed = (4.0 * noise * np.minimum(1.0, np.abs(found) * reach) + least) / reach + 2.0**-22 * np.abs(found)
-    return Phases(found, allowed, np.angle(origin), np.max(error, axis=2), np.all(error <= room, axis=(1, 2)))
+    return Phases(found, allowed, np.angle(origin), bool(np.all(np.abs(z - np.exp(1j * phases)) <= room)))
 
 
 def find_places(z: np.ndarray, frequencies: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
@@ -280,45 +272,66 @@ def find_places(z: np.ndarray, frequencies: np.ndarray, low: int, high: int) -> 
     return found, np.asarray(np.max(apart, axis=1) < _NEAR)
 
 
-def unit(first: Sequence[int] | np.ndarray, width: int, tokens: int) -> np.ndarray:
-    """Return tokens with 1 at the first feature of each block, and 0 elsewhere."""
-    made = np.zeros((tokens, width))
-    made[:, np.asarray(first, dtype=int)] = 1.0
-    return made
-
-
-def usual_length(z: np.ndarray) -> float:
-    """Return the median length of blocks."""
-    return float(np.median(np.abs(z))) or 1.0
-
-
 # -- all measurements of one box ---------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
-class Side:
-    """Measurements of queries, keys or scores: the paths of features, and phases of blocks."""
+class Head:
+    """Measurements of one head of queries, keys or scores."""
 
-    matrices: np.ndarray  # (H, P, d, d), images of unit vectors at the steps
-    doubled: np.ndarray  # (H, P, d, d), images of twice these
-    structures: list[Structure] = field(default_factory=list)  # one per head
-    # complex blocks: (B, H, T, D) at the positions and again at the end; (H, T, D) along each axis, and of scores with
-    # queries at position 3; (2, B, H, D) of single tokens in two rows, in two calls
-    z: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 0), complex))
-    again: np.ndarray = field(default_factory=lambda: np.zeros((1, 1, 1, 0), complex))
+    box: Box
+    side: str
+    number: int
+    matrices: np.ndarray  # (P, d, d), images of unit vectors at the steps
+    doubled: np.ndarray  # (P, d, d), images of twice these
+    # complex blocks: (2, T, D) at the positions and again at the end; (T, D) along each axis, and of scores with
+    # queries at position 3; (2, 2, D) of single tokens in two rows, in two calls
+    z: np.ndarray = field(init=False)
+    again: np.ndarray = field(init=False)
     along: list[np.ndarray] = field(default_factory=list)
-    lagged: np.ndarray | None = None
-    single: np.ndarray = field(default_factory=lambda: np.zeros((2, 2, 1, 0), complex))
+    lagged: np.ndarray = field(init=False)
+    single: np.ndarray = field(init=False)
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Features that rotate together, with NaN and infinite values taken as 0."""
+        return follow_features(np.nan_to_num(self.matrices, nan=0.0, posinf=0.0, neginf=0.0), self.box.steps)
+
+    @cached_property
+    def size(self) -> float:
+        """Median length of blocks."""
+        return float(np.median(np.abs(self.z[0]))) or 1.0 if self.z.size else 1.0
+
+    @cached_property
+    def narrow(self) -> int:
+        """Mantissa bits of cos and sin in half precision, which the dtype of features does not have; otherwise 0."""
+        values = np.stack([self.z.real, self.z.imag])
+        width = tables.bits(values[np.abs(values) > 0.0]) if self.box.dtype in ("float32", "float64") else 0
+        return width if width in tables.HALVES else 0
 
     @property
-    def turning(self) -> list[int]:
-        """Heads that rotate."""
-        return [h for h, one in enumerate(self.structures) if one.pairing is not None]
+    def noise(self) -> float:
+        """Rounding error of cos and sin."""
+        return 2.0**-self.narrow if self.narrow else self.box.noise
 
-    @property
-    def head(self) -> int:
-        """The first head that rotates, or 0."""
-        return self.turning[0] if self.turning else 0
+    @cached_property
+    def phases(self) -> Phases:
+        """Frequencies and phases, by the positions of the first row."""
+        return read_phases(self.z[0] / self.size, self.box.positions[0], self.noise)
+
+    @cached_property
+    def vectors(self) -> np.ndarray | None:
+        """Frequencies ``(D, k)`` along each axis; None if positions have one axis."""
+        at, noise = self.box.positions[0], self.noise
+        rows = [read_phases(z / (np.median(np.abs(z)) or 1.0), at, noise).frequencies for z in self.along]
+        return np.stack(rows, axis=-1) if rows else None
+
+    def find_first_off(self, omega: np.ndarray) -> int | None:
+        """Return the first measured position with a cos or sin off by more than 1e-3 for the given frequencies."""
+        at = self.box.positions[0]
+        apart = self.z[0] - self.size * np.exp(1j * np.multiply.outer(at, omega))
+        off = np.any(np.maximum(np.abs(apart.real), np.abs(apart.imag)) > EXCEEDS, axis=1)
+        return int(at[off].min()) if np.any(off) else None
 
 
 @dataclass(eq=False)
@@ -327,40 +340,96 @@ class Box:
 
     name: str
     width: int
+    dtype: str
+    context: int
+    kv_heads: int  # 0 if features of heads were not marked
     steps: np.ndarray
     positions: np.ndarray  # (2, T)
-    dtype: str
-    sides: dict[str, Side]
-    context: int
-    kv_heads: int = 0  # 0 if features of heads were not marked
+    heads: list[Head] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.noise = noise_of(self.dtype)
+    @property
+    def noise(self) -> float:
+        """Rounding error of cos and sin."""
+        return noise_of(self.dtype)
 
-    def structure(self) -> Structure:
-        """Return the structure with the most rotated features; the first of several."""
-        turning = [side.structures[h] for side in self.sides.values() for h in side.turning]
-        return max(turning or next(iter(self.sides.values())).structures[:1], key=lambda one: one.first.size)
+    @cached_property
+    def turning(self) -> list[Head]:
+        """Heads that rotate."""
+        return [one for one in self.heads if one.pairs.pairing is not None]
 
-    def follow(self) -> None:
-        """Read the structures of all heads, with NaN and infinite values taken as 0."""
-        for side in self.sides.values():
-            finite = np.nan_to_num(side.matrices, nan=0.0, posinf=0.0, neginf=0.0)
-            side.structures = [follow_features(head, self.steps) for head in finite]
+    @cached_property
+    def pairs(self) -> Pairs:
+        """The pairs of the head with the most rotated features; the first of several."""
+        return max((one.pairs for one in self.turning or self.heads[:1]), key=lambda one: one.first.size)
 
-    def unit(self, name: str, row: int, head: int) -> np.ndarray:
-        """Return blocks (T, D) of a head, scaled to length about 1."""
-        z = self.sides[name].z[row, head]
-        return np.asarray(z / usual_length(z))
+    @property
+    def firsts(self) -> list[Head]:
+        """The first head of each side that rotates."""
+        return [*{one.side: one for one in reversed(self.turning)}.values()][::-1]
 
-    def find_first_off(self, name: str, omega: np.ndarray, head: int) -> int | None:
-        """Return the first measured position with a cos or sin off by more than 1e-3 for the given frequencies."""
-        z, at = self.sides[name].z[0, head], self.positions[0]
-        apart = z - usual_length(z) * np.exp(1j * np.multiply.outer(at, omega))
-        off = np.any(np.maximum(np.abs(apart.real), np.abs(apart.imag)) > EXCEEDS, axis=1)
-        return int(at[off].min()) if np.any(off) else None
 
-    def blocks_of(self, rows: np.ndarray) -> np.ndarray:
-        """Return the blocks of rotated features (..., d) as complex numbers."""
-        one = self.structure()
-        return np.asarray(rows[..., one.order[one.first]] + 1j * rows[..., one.order[one.second]])
+def measure(source: Any, context: int) -> list[Box]:
+    """Return the measurements of all boxes of a source, which has `measure`, `widths`, `dtypes` and `axes`."""
+    steps, at = choose_steps(context), choose_positions(context)
+    rows = np.stack([at, np.roll(at[::-1], len(at) // 3)])  # nor in reverse order
+    widest = max(source.widths.values())
+    followed = np.tile(np.eye(widest), (len(steps), 1))
+    places = _spread(np.repeat(steps, widest)[None], source.axes)
+    once, twice = (
+        source.measure({name: times * followed[:, :d] for name, d in source.widths.items()}, places)
+        for times in (1.0, 2.0)
+    )
+    boxes, blocks = [], {}
+    for name, sides in once.items():
+        width = source.widths[name]
+        boxes.append(box := Box(name, width, source.dtypes[name], context, source.kv_heads, steps, rows))
+        for side, found in sides.items():
+            shape = (-1, len(steps), widest, width)
+            cubes = (one[0].reshape(shape)[:, :, :width] for one in (found, twice[name][side]))
+            box.heads += [Head(box, side, h, one, two) for h, (one, two) in enumerate(zip(*cubes, strict=True))]
+        blocks[name] = np.zeros((len(at), width))
+        blocks[name][:, box.pairs.first] = 1.0
+    _follow_blocks(source, boxes, blocks)
+    return boxes
+
+
+def _follow_blocks(source: Any, boxes: list[Box], blocks: dict[str, np.ndarray]) -> None:
+    """Measure blocks at all positions, along each axis, in scores with other queries, again, and alone."""
+    rows, axes = boxes[0].positions, np.arange(source.axes)
+    for head, z in _read_blocks(source, boxes, blocks, _spread(rows, source.axes)):
+        head.z = z
+    for axis in axes if len(axes) > 1 else ():
+        for head, z in _read_blocks(source, boxes, blocks, _spread(rows[:1], source.axes) * (axes == axis)):
+            head.along.append(z[0])
+    if boxes[0].heads[0].side == "scores":
+        source.origin = ORIGIN
+        for head, z in _read_blocks(source, boxes, blocks, _spread(rows[:1], source.axes)):
+            head.lagged = z[0] / head.size
+        source.origin = 0
+    for head, z in _read_blocks(source, boxes, blocks, _spread(rows, source.axes)):
+        head.again = z
+    source.marks_heads = True
+    one = {name: x[:1] for name, x in blocks.items()}
+    calls = [
+        _read_blocks(source, boxes, one, _spread(at[:, None], source.axes)) for at in choose_single(boxes[0].context)
+    ]
+    for (head, first), (_, second) in zip(*calls, strict=True):
+        head.single = np.stack([first, second])[:, :, 0]
+
+
+def _read_blocks(
+    source: Any, boxes: list[Box], features: dict[str, np.ndarray], positions: np.ndarray
+) -> list[tuple[Head, np.ndarray]]:
+    """Return the blocks (B, T, D) of every head from one call, as complex numbers."""
+    found, read = source.measure(features, positions), []
+    for box in boxes:
+        first, second = box.pairs.order[box.pairs.first], box.pairs.order[box.pairs.second]
+        for head in box.heads:
+            turned = found[box.name][head.side][:, head.number]
+            read.append((head, turned[..., first] + 1j * turned[..., second]))
+    return read
+
+
+def _spread(rows: np.ndarray, axes: int) -> np.ndarray:
+    """Return positions (B, T, k) that are equal on all axes."""
+    return np.repeat(np.asarray(rows, dtype=np.int64)[..., None], axes, axis=-1)

@@ -17,13 +17,11 @@ from rfrope._core.arguments import show
 from rfrope.models.configs import perceives
 from rfrope.models.layering import list_layers
 from rfrope.models.probing.attention import Trace
-from rfrope.models.probing.measurements import Box, find_places, unit, usual_length
 from rfrope.rotation.rope import Rope
 
 _ROTATION = re.compile("apply_.*(rotary|rope)")
 _TABLES = re.compile("cos|sin|freqs|position|emb")  # parameters that are not features
 _INDEX = re.compile(r"\.(\d+)\.")
-_PADDED, _HIDDEN = 37, 5  # tokens, and the number of them that are padding
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 _FIRST = 11  # tokens of the first forward pass, which finds the layers
 
@@ -47,6 +45,7 @@ class ModelLayers:
         listed = () if config is None else list_layers(config).kinds
         self.kinds = tuple(one for one in listed if not perceives(one.part))
         self.axes = max([1, *(len(one.sections) for one in meant if one.sections is not None)])
+        self.kv_heads = 0  # features of heads are not marked
         self.functions = [*_find_functions(model)]
         if not self.functions:
             raise ValueError(
@@ -86,40 +85,26 @@ class ModelLayers:
             return meant, False
         return tuple(one for one in meant if one.source.model.name == rope.source.model.name) or meant, True
 
-    def counts_padding(self, box: Box, frequencies: np.ndarray) -> bool | None:
-        """Return whether padding masked on the left counts as positions, from a layer's frequencies (D,), or None."""
-        if "attention_mask" not in inspect.signature(self.model.forward).parameters:
-            return None
-        blocks = unit(box.structure().first, box.width, _PADDED)
-        found = self._run({box.name: blocks}, np.zeros((2, _PADDED, self.axes), dtype=np.int64), hidden=_HIDDEN).found
-        z = box.blocks_of(found[box.name]["queries"])[1, box.sides["queries"].head, _HIDDEN:]
-        places, _ = find_places(z / usual_length(z), frequencies, 0, _PADDED)
-        ways = {True: np.arange(_HIDDEN, _PADDED), False: np.arange(_PADDED - _HIDDEN)}
-        return next((counts for counts, at in ways.items() if np.array_equal(places, at)), None)
+    def find_changes(self, name: str, meant: tuple[Rope, ...]) -> Iterator[tuple[str, str]]:
+        """Yield kinds and texts of what happens to a layer's rotated queries and keys before attention."""
+        return self.trace.find(name, meant)
 
     # -- one forward pass ----------------------------------------------------------------------------------------------
 
-    def _run(
-        self, features: Mapping[str, np.ndarray], positions: np.ndarray, hidden: int = 0, trace: Trace | None = None
-    ) -> _Calls:
+    def _run(self, features: Mapping[str, np.ndarray], positions: np.ndarray, trace: Trace | None = None) -> _Calls:
         torch: Any = libraries.imported("torch")
         parameter = next(self.model.parameters())
         calls = _Calls(features, {}, {}, {}, trace)
         at = torch.from_numpy(np.ascontiguousarray(positions)).to(parameter.device)
         at = at.movedim(-1, 0) if self.axes > 1 else at[..., 0]
         ids = torch.zeros(positions.shape[:2], dtype=torch.int64, device=parameter.device)
-        options: dict[str, Any] = {"position_ids": at}
-        if hidden:
-            mask = torch.ones_like(ids)
-            mask[1:, :hidden] = 0
-            options = {"attention_mask": mask}
         self._visited = []
         was_training = self.model.training
         with ExitStack() as undo, torch.no_grad():
             undo.enter_context(self._watch(calls))
             undo.callback(self.model.train, was_training)
             self.model.eval()
-            self.model(input_ids=ids, use_cache=False, **options)
+            self.model(input_ids=ids, position_ids=at, use_cache=False)
         self.calls += 1
         return calls
 

@@ -14,15 +14,14 @@ from rfrope._core.results import Result
 from rfrope.data.model_types import known
 from rfrope.models.auditing import Finding, merge_shared
 from rfrope.models.configs import from_config, is_config, read_rope
-from rfrope.models.probing.faults import judge, judge_still
-from rfrope.models.probing.measurements import Box, Function, Side, choose_positions, choose_single, choose_steps, unit
+from rfrope.models.probing.faults import judge
+from rfrope.models.probing.measurements import Function, measure
 from rfrope.models.probing.models import ModelLayers
 from rfrope.models.probing.rotations import Rotation
 from rfrope.rotation.rope import Rope, refuse_polar
 
 _Source: TypeAlias = Function | ModelLayers
 _CONTEXT = 4096  # positions to measure if no context is known
-_ORIGIN = 3  # position of the queries in a second measurement of scores
 _ROUNDED = 1e-6  # factors this close to 1 count as 1
 _MOST_AXES = 16
 _LARGEST = 2**24  # float32 represents positions up to this
@@ -43,8 +42,6 @@ class Probe(Result):
         Number of calls of the function or the model.
     context : int
         Measured positions are below it.
-    counts_padding : bool or None
-        Whether a model given a mask without positions counts left padding; None for a function, or if unknown.
 
     See Also
     --------
@@ -63,7 +60,6 @@ class Probe(Result):
     rotations: tuple[Rotation, ...]
     calls: int
     context: int
-    counts_padding: bool | None = None
     _also = ("passed",)
 
     @property
@@ -219,26 +215,19 @@ def probe(
             positive("score_scale", score_scale),
             (xp, device, dtype),
         )
-    boxes = _measure(source, length)
-    verdicts = [judge(box, *source.choose(name, meant)) for name, box in boxes.items()]
-    verdicts += [judge_still(name, source.choose(name, meant)[1]) for name in source.still]
-    faults = [one for _, found in verdicts for one in found]
-    if isinstance(source, ModelLayers):
-        for name in boxes:
-            found = source.trace.find(name, source.choose(name, meant)[0])
-            faults += [Finding(kind, name, text) for kind, text in found]
-    findings = merge_shared(faults)
-    padding = _count_padding(source, boxes, verdicts)
-    return Probe(findings, tuple(one for one, _ in verdicts), source.calls, length, padding)
-
-
-def _count_padding(source: _Source, boxes: dict[str, Box], verdicts: list[tuple[Rotation, Any]]) -> bool | None:
-    """Return whether the first layer that rotates counts padding, if its frequencies show it."""
-    turning = (one for one, _ in verdicts if one.pairing in ("half", "interleaved") and one.frequencies.ndim == 1)
-    one = next(turning, None)
-    if one is None or not isinstance(source, ModelLayers) or not boxes[one.name].sides["queries"].turning:
-        return None
-    return source.counts_padding(boxes[one.name], one.frequencies)
+    rotations, faults = [], []
+    for box in measure(source, length):
+        ropes, must_turn = source.choose(box.name, meant)
+        rotation, found = judge(box, ropes, must_turn)
+        rotations.append(rotation)
+        faults += [*found, *(Finding(kind, box.name, text) for kind, text in source.find_changes(box.name, ropes))]
+    none = np.zeros(0)
+    for name in source.still:
+        rotations.append(Rotation(name, None, 0, 0, none, none, {}, {}, {}, None))
+        if source.choose(name, meant)[1]:
+            text = "it does not turn queries and keys, and the config means it to"
+            faults.append(Finding("layers", name, text))
+    return Probe(merge_shared(faults), tuple(rotations), source.calls, length)
 
 
 def _read_meant(expected: Any, length: int | None = None) -> tuple[Rope, ...]:
@@ -300,64 +289,3 @@ def _choose_axes(axes: int | None, meant: tuple[Rope, ...]) -> int:
 def _count_axes(rope: Rope) -> int:
     vectors = np.asarray(rope.vectors)
     return len(rope.sections) if rope.sections is not None else int(vectors.shape[-1]) if vectors.ndim > 1 else 1
-
-
-def _measure(source: _Source, context: int) -> dict[str, Box]:
-    """Return the measurements of all boxes of a source."""
-    steps, at = choose_steps(context), choose_positions(context)
-    widths = source.widths
-    widest = max(widths.values())
-    followed = np.tile(np.eye(widest), (len(steps), 1))
-    places = _spread([np.repeat(steps, widest)], source.axes)
-    once, twice = (
-        source.measure({name: times * followed[:, :d] for name, d in widths.items()}, places) for times in (1.0, 2.0)
-    )
-    rows = np.stack([at, np.roll(at[::-1], len(at) // 3)])  # nor in reverse order
-    boxes = {}
-    for name, sides in once.items():
-        kv_heads = source.kv_heads if isinstance(source, Function) else 0
-        boxes[name] = box = Box(name, widths[name], steps, rows, source.dtypes[name], {}, context, kv_heads)
-        for side in sides:
-            cubes = [
-                one[name][side][0].reshape(-1, len(steps), widest, widths[name])[:, :, : widths[name]]
-                for one in (once, twice)
-            ]
-            box.sides[side] = Side(*cubes)
-        box.follow()
-    blocks = {name: unit(box.structure().first, widths[name], len(at)) for name, box in boxes.items()}
-    _follow_blocks(source, boxes, blocks, rows)
-    return boxes
-
-
-def _follow_blocks(source: _Source, boxes: dict[str, Box], blocks: dict[str, np.ndarray], rows: np.ndarray) -> None:
-    """Measure blocks at all positions, along each axis, in scores with other queries, and again."""
-
-    def read(positions: np.ndarray) -> dict[tuple[str, str], np.ndarray]:
-        found = source.measure(blocks, positions)
-        return {(name, side): boxes[name].blocks_of(z) for name, sides in found.items() for side, z in sides.items()}
-
-    for (name, side), z in read(_spread(rows, source.axes)).items():
-        boxes[name].sides[side].z = z
-    for axis in range(source.axes if source.axes > 1 else 0):
-        alone = np.zeros((1, rows.shape[1], source.axes), dtype=rows.dtype)
-        alone[0, :, axis] = rows[0]
-        for (name, side), z in read(alone).items():
-            boxes[name].sides[side].along.append(z[0])
-    if isinstance(source, Function) and source.gives == "scores":
-        source.origin = _ORIGIN
-        for (name, side), z in read(_spread(rows[:1], source.axes)).items():
-            boxes[name].sides[side].lagged = z[0]
-        source.origin = 0
-    for (name, side), z in read(_spread(rows, source.axes)).items():
-        boxes[name].sides[side].again = z
-    if isinstance(source, Function):
-        source.marks_heads = True
-    blocks = {name: x[:1] for name, x in blocks.items()}
-    single = [read(_spread(at[:, None], source.axes)) for at in choose_single(next(iter(boxes.values())).context)]
-    for name, side in single[0]:
-        boxes[name].sides[side].single = np.stack([found[name, side][:, :, 0] for found in single])
-
-
-def _spread(rows: Any, axes: int) -> np.ndarray:
-    """Return positions (B, T, k) that are equal on all axes."""
-    return np.repeat(np.asarray(rows, dtype=np.int64)[..., None], axes, axis=-1)
