@@ -20,6 +20,7 @@ from rfrope._core.angles import PrecisionWarning
 from rfrope._core.arguments import printable
 
 __all__ = [
+    "COPIED",
     "WIDTH",
     "Copyable",
     "Part",
@@ -36,6 +37,7 @@ __all__ = [
 
 # columns of the terminal for which a command makes its text; None elsewhere, where lines stay as they are
 WIDTH: ContextVar[int | None] = ContextVar("WIDTH", default=None)
+COPIED = " " * 6  # begins a line that is copied, and so not broken
 _NARROWEST = 24  # width to which a column of words gives way
 _FEW = 4  # numbers that are shown one by one
 _LONG = 120  # characters of a value
@@ -251,7 +253,7 @@ def wrap(text: str, hang: int = 2) -> str:
     """
     width, lines = WIDTH.get(), []
     for line in text.split("\n"):
-        if width is None or len(line) <= width:
+        if width is None or len(line) <= width or line.startswith(COPIED):
             lines.append(line)
             continue
         label = re.match(r" *(?:\S+ )+ +", line)

@@ -15,10 +15,10 @@ from typing import NoReturn
 import rfrope
 from rfrope._core import dispatch, results
 from rfrope._core.arguments import printable
-from rfrope.cli import audit, compare, design, diff, doctor, export, heads, inspect, plan, tune, validate
+from rfrope.cli import audit, check, compare, design, diff, doctor, export, heads, inspect, plan, tune, validate
 from rfrope.cli.shared import print_text
 
-_COMMANDS = (validate, design, inspect, plan, tune, export, compare, audit, diff, heads, doctor)
+_COMMANDS = (check, validate, design, inspect, plan, tune, export, compare, audit, diff, heads, doctor)
 # options whose name is not that of the argument in Python
 _OPTIONS = {"rng": "seed", "trained_context": "trained", "engine": "to", "n_samples": "samples", "n_trials": "trials"}
 _OPTIONS |= {"n_blocks": "blocks"}
@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Kernel engineering for rotary position embeddings. Exit codes: 0 for success, 1 for a failed "
         "validation or audit, or a difference, 2 for bad input.",
         epilog='Examples: rfrope design "matern(nu=1.5, scale=64)" --head-dim 64 --context 4096 -o rope.npz; '
-        "rfrope inspect config.json; rfrope validate",
+        "rfrope check config.json; rfrope validate",
     )
     parser.add_argument("--version", action="version", version=f"rfrope {rfrope.__version__}")
     parser.add_argument(

@@ -15,10 +15,11 @@ from typing import Any
 import lazy_loader  # type: ignore[import-untyped]
 
 from rfrope._core.arguments import named
+from rfrope.engines.overrides import override
 from rfrope.engines.record import Arithmetic, ConfigRope, Engine, EngineRope, ExportRequest, Format, Reading
 
 __all__ = ["Arithmetic", "ConfigRope", "Engine", "EngineRope", "ExportRequest", "Format", "Reading"]
-__all__ += ["Rounding", "export", "names", "records", "rounding", "write"]
+__all__ += ["Rounding", "export", "names", "override", "records", "rounding", "write"]
 # loaded when first used, since they read configs by rfrope.models, which reads the records here
 __getattr__, _, _ = lazy_loader.attach(
     __name__, submod_attrs={"writing.exporting": ["Rounding", "export", "rounding", "write"]}

@@ -1,6 +1,7 @@
 """RoPE of models: read from configs in every dialect, compared between engines, and audited in running models."""
 
 from rfrope.models.auditing import Audit, Finding, audit
+from rfrope.models.checking import Check, CheckFinding, check
 from rfrope.models.comparing import Comparison, EngineReport, RopeComparison, compare
 from rfrope.models.configs import from_config
 from rfrope.models.conformance import conformance
@@ -13,6 +14,8 @@ from rfrope.models.rope_parameters import from_rope_parameters
 __all__ = [
     "Audit",
     "Change",
+    "Check",
+    "CheckFinding",
     "Comparison",
     "Diff",
     "EngineReport",
@@ -27,6 +30,7 @@ __all__ = [
     "Rotation",
     "audit",
     "can_relocate",
+    "check",
     "compare",
     "conformance",
     "diff",

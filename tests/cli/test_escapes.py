@@ -53,6 +53,7 @@ COMMANDS = {
     "inspect": lambda path: ["inspect", path],
     "inspect --json": lambda path: ["inspect", path, "--json"],
     "inspect two": lambda path: ["inspect", path, path],
+    "check": lambda path: ["check", path, path.replace("config", "other")],
     "compare": lambda path: ["compare", path],
     "plan": lambda path: ["plan", path, "--context", "256"],
     "diff": lambda path: ["diff", path, path.replace("config.json", "")],

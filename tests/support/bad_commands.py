@@ -59,6 +59,7 @@ def commands(folder: pathlib.Path) -> dict[str, list[str]]:
         "inspect": ["--base=100", "--head-dim=8", "--context=16", "--json"],
         "plan": [str(config), "--context=128", "--json"],
         "export": [str(rope), "--to=vllm", "--json"],
+        "check": [str(config), str(config), "--json"],
         "compare": [str(config), "--json"],
         "audit": [str(stored), str(config), "--json"],
         "heads": [str(folder / "model"), f"--texts={folder / 'text.txt'}", "--documents=3", "--tokens=9", "--json"],
@@ -100,7 +101,7 @@ def fault(command: str, name: str, names: tuple[str, ...], line: list[str], word
     """Return what is wrong with how a line is taken or refused; empty if nothing is."""
     try:
         code, out, err = run([command, *line])
-        if code == 0:
+        if code == 0 or (command == "check" and out):
             json.loads(out, parse_constant=no_constant)
             return ""
     except BaseException as error:

@@ -113,6 +113,8 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a function gets, by its name
     "models.can_relocate": {"cached_len": 9, "seq_len": 64},
     "models.probe": {"expected": ROPE, "head_dim": 8},
     "models.audit": {"rope": ROPE},
+    "models.check": {"target": CONFIG, "against": CONFIG},
+    "engines.override": {"engine": "vLLM", "context": 64},
     "scaling.yarn": {"base": 16.0, "mscale": 1.0, "mscale_all_dim": 0.5},
     "scaling.longrope": {"factor": 2.0},
     "analysis.first_negative_lag": {"max_lag": 64},

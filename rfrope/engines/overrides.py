@@ -1,0 +1,105 @@
+"""Options and keys with which each engine runs a model by given ``rope_parameters``: one source, many spellings."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rfrope._core.arguments import named, whole
+from rfrope.scaling import schemes
+
+_BESIDE = ("rope_theta", "partial_rotary_factor")  # older configs have them beside the dict
+_FLAGS = {"rope_theta": "--rope-freq-base", "factor": "--rope-scale"}
+_YARN = {"original_max_position_embeddings": "--yarn-orig-ctx"}
+_YARN |= {"beta_fast": "--yarn-beta-fast", "beta_slow": "--yarn-beta-slow"}
+
+
+def override(engine: str, rope_parameters: Mapping[str, Any], context: int, *, part: str = "") -> str:
+    """Return what to type so that an engine runs a model with these ``rope_parameters``.
+
+    Parameters
+    ----------
+    engine : {"transformers", "vLLM", "SGLang", "llama.cpp", "MLX-LM"}
+        In any spelling.
+    rope_parameters : dict
+        Names of transformers 5: ``rope_type``, ``rope_theta`` and the keys of the scheme.
+    context : int
+        Number of positions.
+    part : str
+        Part of the config that holds them, such as ``"text_config"``; engines ignore an override at another level.
+
+    Returns
+    -------
+    str
+        Options of a command line, or keys of config.json; "" if the engine has no options for this scheme.
+
+    Raises
+    ------
+    ValueError
+        If the engine is unknown, or `context` is not positive.
+
+    See Also
+    --------
+    engines.export, models.check
+
+    Examples
+    --------
+    >>> yarn = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 32768}
+    >>> override("llama.cpp", yarn, 131072)
+    '-c 131072 --rope-scaling yarn --rope-freq-base 1000000 --rope-scale 4 --yarn-orig-ctx 32768'
+    """
+    name = named("engine", engine, tuple(_SPELLED))
+    return _SPELLED[name](dict(rope_parameters), whole("context", context, 1), part)
+
+
+def _nest(part: str, keys: dict[str, Any]) -> str:
+    """Return keys as JSON, inside the part of the config that holds them."""
+    for name in reversed(part.split(".") if part else []):
+        keys = {name: keys}
+    return json.dumps(keys)
+
+
+def _write_config(parameters: dict[str, Any], context: int, part: str) -> str:
+    keys = {"rope_parameters": parameters, "max_position_embeddings": context}
+    return f"config.json, in place of rope_scaling: {_nest(part, keys)}"
+
+
+def _write_old_config(parameters: dict[str, Any], context: int, part: str) -> str:
+    keys: dict[str, Any] = {key: parameters.pop(key) for key in _BESIDE if key in parameters}
+    keys["rope_scaling"] = None if parameters.get("rope_type") == "default" else parameters
+    return f"config.json: {_nest(part, {**keys, 'max_position_embeddings': context})}"
+
+
+def _type_vllm(parameters: dict[str, Any], context: int, part: str) -> str:
+    return f"--max-model-len {context} --hf-overrides {shlex.quote(_nest(part, {'rope_parameters': parameters}))}"
+
+
+def _type_sglang(parameters: dict[str, Any], context: int, part: str) -> str:
+    held = shlex.quote(_nest(part, {"rope_parameters": parameters}))
+    return f"--context-length {context} --json-model-override-args {held}"
+
+
+def _type_llama_cpp(parameters: dict[str, Any], context: int, part: str) -> str:
+    """Return flags; llama.cpp multiplies YaRN's usual attention factor by that of its own flag."""
+    scheme = parameters.get("rope_type")
+    if scheme not in ("default", "linear", "yarn"):
+        return ""
+    flags = _FLAGS if scheme != "yarn" else _FLAGS | _YARN
+    words = [f"-c {context}", f"--rope-scaling {'none' if scheme == 'default' else scheme}"]
+    words += [f"{flag} {float(parameters[key]):.10g}" for key, flag in flags.items() if parameters.get(key) is not None]
+    attention = parameters.get("attention_factor")
+    if scheme == "yarn" and attention is not None:
+        words.append(f"--yarn-attn-factor {attention / schemes.sharpen_yarn(parameters['factor']):.10g}")
+    return " ".join(words)
+
+
+_SPELLED: dict[str, Callable[[dict[str, Any], int, str], str]] = {
+    "transformers": _write_config,
+    "vLLM": _type_vllm,
+    "SGLang": _type_sglang,
+    "llama.cpp": _type_llama_cpp,
+    "MLX-LM": _write_old_config,
+}
+TYPED = tuple(_SPELLED)  # engines that take options or keys

@@ -1,0 +1,437 @@
+"""Check of a model's RoPE: one verdict, findings, and what to type for each engine."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rfrope._core import array
+from rfrope._core.arguments import printable, show, whole
+from rfrope._core.results import COPIED, Report, Result, Words
+from rfrope.engines import REFERENCE, find_engine
+from rfrope.engines.overrides import TYPED, override
+from rfrope.models.auditing import audit
+from rfrope.models.comparing import EngineReport, RopeComparison, compare
+from rfrope.models.configs import is_config, perceives, read
+from rfrope.models.diffing import Change, LayerDiff, diff
+from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
+from rfrope.models.rewriting import SAME
+from rfrope.models.rope_parameters import DICTS
+from rfrope.rotation.rope import Rope
+from rfrope.scaling.registry import describe_reach, stretched
+
+CODES = {"right": 0, "wrong": 1, "cannot tell": 2}  # exit codes of the command line
+_KINDS = {"wrong": "wrong", "unknown": "cannot tell", "note": "right"}  # of findings, with the status that each makes
+_ATTENDED = {"max_position_embeddings", "model_type", "kind", "window", "both_sides"}  # say nothing about a rotation
+_REPAIRED = ("uninitialised", "half precision", "frequencies", "rows")
+_ROTATIONS = {"RoPE", "part", "layers", "pairing", "head_dim", "rotary_dim", "sections", "interleaved", "turns_last"}
+_ROTATIONS |= {"attention_factor", "softmax_factor"}
+_WRITTEN = {"rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor", "rope_type"}
+_LAGS = 2048  # distances at which scores are compared within the trained context
+_FACTORS = ("yarn", "linear")  # schemes whose factor times the original context is what they reach
+
+
+@dataclass(frozen=True)
+class CheckFinding(Result):
+    """One thing that a check found.
+
+    Attributes
+    ----------
+    kind : {"wrong", "unknown", "note"}
+        Whether it makes the RoPE wrong, keeps the check from telling, or is only worth knowing.
+    where : str
+        Part of the config, name of a buffer, or engine.
+    text : str
+        What was found.
+    fix : str
+        What to type or write; "" if there is nothing.
+
+    See Also
+    --------
+    models.check, models.Check
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.check(config, context=1024)
+    >>> found.findings[0].kind, found.findings[0].text
+    ('wrong', '1024 positions are asked for, and the RoPE reaches 512')
+    """
+
+    kind: str
+    where: str
+    text: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return printable(f"{self.where}: {self.text}" if self.where else self.text)
+
+    @property
+    def lines(self) -> list[str]:
+        """The finding, and below it what to type, on a line that is not broken."""
+        return [f"  {self}", *([f"{COPIED}{printable(self.fix)}"] if self.fix else [])]
+
+
+@dataclass(frozen=True, eq=False)
+class Check(Result):
+    """The verdict on a model's RoPE.
+
+    Attributes
+    ----------
+    status : {"right", "wrong", "cannot tell"}
+    findings : tuple of CheckFinding
+        Those that the verdict is from come first.
+    rope : tuple of str
+        The RoPE of each kind of layer, in words.
+    engines : tuple of CheckFinding
+        What each engine makes of the config: a note if it is as the reference. Empty if there is no config.
+
+    See Also
+    --------
+    models.check, models.CheckFinding
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.check(config)
+    >>> found.passed, found.verdict
+    (True, 'right: default, base 10000, 16 of 16 features, pairs half')
+    """
+
+    status: str
+    findings: tuple[CheckFinding, ...]
+    rope: tuple[str, ...] = ()
+    engines: tuple[CheckFinding, ...] = ()
+    _also = ("verdict", "passed")
+
+    @property
+    def passed(self) -> bool:
+        """True if the verdict is right."""
+        return self.status == "right"
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: right, wrong or cannot tell, and why."""
+        reasons = [one for one in self.findings if _KINDS[one.kind] == self.status and one.kind != "note"]
+        if not reasons:
+            return f"right: {self.rope[0] if len(self.rope) == 1 else f'{len(self.rope)} kinds of layers'}"
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        where = f"{reasons[0].where}: " if reasons[0].where else ""
+        return printable(f"{self.status}: {where}{reasons[0].text}{more}")
+
+    def report(self) -> Report:
+        """Return the verdict, the findings, the RoPE and the engines."""
+        lines = [self.verdict]
+        for kind, title in (("wrong", "Wrong"), ("unknown", "Cannot tell"), ("note", "To know")):
+            if found := [line for one in self.findings if one.kind == kind for line in one.lines]:
+                lines += ["", f"{title}:", *found]
+        if self.rope:
+            lines += ["", "RoPE:", *(f"  {one}" for one in self.rope)]
+        if known := [line for one in self.engines if one.kind != "unknown" for line in one.lines]:
+            lines += ["", "Engines, and what to type for each:", *known]
+        if unknown := [one.where for one in self.engines if one.kind == "unknown"]:
+            lines += [f"  not known for this model: {', '.join(unknown)}"]
+        return Report([Words(lines)], self.verdict)
+
+
+@array.select_device
+def check(
+    target: Any, *, engines: Iterable[str] | None = None, context: int | None = None, against: Any = None
+) -> Check:
+    """Say whether the RoPE of a model is right, and what to type if it is not.
+
+    Parameters
+    ----------
+    target : dict, path, object with to_dict(), module or Rope
+        A config as in `from_config`; or a running model, whose buffers are compared with its ``config``; or a Rope,
+        with `against`.
+    engines : iterable of str, optional
+        Engines that must agree with transformers. Default: all that are known are listed, and none makes a RoPE wrong.
+    context : int, optional
+        Number of positions that it must reach. Default: the config's own.
+    against : as `target`, optional
+        What must have the same RoPE: the config that a trainer, a server or a quantised file has.
+
+    Returns
+    -------
+    Check
+        With ``verdict``, ``findings``, ``passed``, a readable ``str`` and plain data from ``to_dict``.
+
+    Raises
+    ------
+    ValueError
+        If a file is not a config, an engine is unknown, or a Rope or a module without config has no `against`.
+    TypeError
+        If an argument is of another type.
+    OSError
+        If a file cannot be read.
+
+    See Also
+    --------
+    models.repair, models.compare, models.audit, models.diff
+
+    Notes
+    -----
+    The verdict is "cannot tell" if the config has a key that looks like RoPE and that nobody is known to read, or a
+    model type whose pairing is not known. Nothing is downloaded, and no code beside a config is run.
+
+    Examples
+    --------
+    >>> config = {"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28, "rope_theta": 1000000.0,
+    ...           "max_position_embeddings": 131072, "rope_scaling": {"rope_type": "yarn", "factor": 2.0,
+    ...           "original_max_position_embeddings": 32768}}
+    >>> print(check(config).verdict)
+    wrong: yarn does not reach max_position_embeddings: 2 x 32768 = 65536 < 131072; expected a factor of 4.
+    """
+    length = None if context is None else whole("context", context, 1)
+    names = None if engines is None else [*map(_read_engine, [engines] if isinstance(engines, str) else engines)]
+    is_model = hasattr(target, "named_modules")
+    config = getattr(target, "config", None) if is_model else target
+    if config is None or not (is_model or is_config(target)):
+        if against is None:
+            raise ValueError(f"against is None, and target is {show(target)}, without a config; expected against=")
+        found = [*_compare_sides(target, against, length)]
+        return _conclude(found, (), ())
+    raw, _ = read(config)
+    try:
+        layers = list_layers(raw)
+    except (ValueError, TypeError) as error:
+        return _conclude([CheckFinding("unknown", "config", str(error))], (), ())
+    found = [*_check_layers(layers), *(_audit(target, None, length) if is_model else ())]
+    listed: list[CheckFinding] = []
+    for part, kinds in _group(layers).items():
+        found += _check_part(raw, part, kinds, names, length, listed)
+    if against is not None:
+        found += _compare_sides(target, against, length)
+    return _conclude(
+        found, tuple(_describe(kind, is_alone=len(layers.kinds) == 1) for kind in layers.kinds), tuple(listed)
+    )
+
+
+def _read_engine(name: str) -> str:
+    return find_engine("engines", name, "reading")[0]
+
+
+def _conclude(found: list[CheckFinding], rope: tuple[str, ...], engines: tuple[CheckFinding, ...]) -> Check:
+    kinds = [*_KINDS]
+    ordered = sorted(found, key=lambda one: kinds.index(one.kind))
+    return Check(_KINDS[ordered[0].kind] if ordered else "right", tuple(ordered), rope, engines)
+
+
+def _describe(kind: LayerKind, *, is_alone: bool) -> str:
+    """Return the RoPE of a kind of layers in words, with the pairing and where that is from."""
+    said = kind.about
+    if kind.rope is not None:
+        origin = kind.rope.source.model.pairing_from
+        said += f", pairs {kind.rope.pairing}{'' if origin == 'known' else f' ({origin})'}"
+    if is_alone:
+        return said
+    label = ".".join(word for word in (kind.part, kind.kind) if word)
+    return ": ".join([label, *([] if kind.layers is None else [show_layers(kind.layers)]), said])
+
+
+# -- the config alone --------------------------------------------------------------------------------------------------
+
+
+def _group(layers: Layers) -> dict[str, list[LayerKind]]:
+    """Return the kinds of layers with RoPE of each part that reads text."""
+    parts: dict[str, list[LayerKind]] = {}
+    for kind in layers.kinds:
+        if kind.rope is not None and not perceives(kind.part) and isinstance(kind.rope.context, int):
+            parts.setdefault(kind.part, []).append(kind)
+    return parts
+
+
+def _check_layers(layers: Layers) -> Iterator[CheckFinding]:
+    """Yield what the config itself says wrong, leaves open, or says of its own."""
+    seen = set()
+    for kind in layers.kinds:
+        rope = kind.rope
+        if rope is None or (kind.part, kind.rope_name) in seen:
+            continue
+        seen.add((kind.part, kind.rope_name))
+        where, model = rope.source.model.name, rope.source.model
+        if model.pairing_from == "assumed":
+            text = f"model_type {show(model.model_type)} is not known, so which features pair is not: half is assumed"
+            yield CheckFinding("unknown", where, text, 'rfrope.from_config(config, pairing="half" or "interleaved")')
+        if caution := describe_reach(rope):
+            yield CheckFinding("wrong" if _falls_short(rope) else "note", where, caution)
+        if cost := _describe_cost(rope):
+            yield CheckFinding("note", where, cost)
+
+
+def _falls_short(rope: Rope) -> bool:
+    """Return whether a scheme does not reach its context, or takes it for the original one."""
+    values, before = rope.source.rope_parameters, stretched(rope)
+    if before is None or not before.names_original or not isinstance(rope.context, int):
+        return False
+    return "original_max_position_embeddings" not in values or before.reach < rope.context
+
+
+def _describe_cost(rope: Rope) -> str:
+    """Return how much a scheme moves scores within the context that it stretches."""
+    before = stretched(rope)
+    if before is None or before.scheme == "longrope":
+        return ""
+    lags = np.unique(np.geomspace(1, max(before.original_context - 1, 1), _LAGS).astype(np.int64))
+    changed = [
+        factor**2 * np.cos(lags[:, None] * np.asarray(one.frequencies, dtype=np.float64)).mean(axis=1)
+        for one, factor in ((rope, 1.0), (before.rope, 1.0))
+    ]
+    apart = np.abs(changed[0] - changed[1])
+    return (
+        f"{before.scheme} moves scores of equal content within the {before.original_context} positions that it "
+        f"stretches by up to {apart.max():.2g}, at distance {lags[int(np.argmax(apart))]}"
+    )
+
+
+# -- engines -----------------------------------------------------------------------------------------------------------
+
+
+def _check_part(
+    raw: Mapping[str, Any],
+    part: str,
+    kinds: list[LayerKind],
+    names: list[str] | None,
+    length: int | None,
+    listed: list[CheckFinding],
+) -> Iterator[CheckFinding]:
+    """Yield findings on the length that is asked for and on engines, and list what each engine does."""
+    ropes = {kind.rope_name: kind.rope for kind in kinds if kind.rope is not None}
+    reach = min(_reach(rope) for rope in ropes.values())
+    made = {name: rope.source.rope_parameters for name, rope in ropes.items()}
+    if is_longer := length is not None and length > reach:
+        made = _extend(ropes, length or 0)
+        fix = override("transformers", made.get("", made), length or 0, part=part) if made else ""
+        text = f"{length} positions are asked for, and the RoPE reaches {reach}"
+        yield CheckFinding("wrong", part, text, fix)
+        raw = _write(raw, part, made.get("", made), length or 0) if made else raw
+    try:
+        comparisons = compare(raw, None if names is None else [REFERENCE, *names], seq_len=length).ropes
+    except ValueError as error:
+        if names is not None:
+            raise
+        yield CheckFinding("note", "engines", str(error))
+        return
+    wanted = {rope.source.model.name for rope in ropes.values()}
+    for one in comparisons:
+        for engine in one.engines if one.name in wanted else ():
+            fix = _choose_fix(engine, one, part, made.get("", made), is_longer=is_longer)
+            where = f"{engine.engine} {engine.version}{f', {one.name}' if one.name else ''}"
+            kind = "unknown" if engine.status == "unknown" else "wrong" if engine.findings else "note"
+            text = "; ".join(engine.findings) or engine.reason or f"as {one.reference}"
+            listed.append(CheckFinding(kind, where, text, fix))
+            if names is not None and kind != "note" and engine.engine in names:
+                yield listed[-1]
+
+
+def _reach(rope: Rope) -> int:
+    """Return the number of positions that a RoPE of text reaches."""
+    before = stretched(rope)
+    assert isinstance(rope.context, int)  # of a part that reads text
+    return rope.context if before is None else max(before.reach, 0 if _falls_short(rope) else rope.context)
+
+
+def _extend(ropes: dict[str, Rope], length: int) -> dict[str, dict[str, Any]]:
+    """Return ``rope_parameters`` that reach further: YaRN, or a larger factor; empty for schemes without a factor."""
+    made = {}
+    for name, rope in ropes.items():
+        values, before = dict(rope.source.rope_parameters), stretched(rope)
+        original = rope.context if before is None else before.original_context
+        assert isinstance(original, int)  # of a part that reads text
+        if values["rope_type"] == "default":
+            values |= {"rope_type": "yarn", "original_max_position_embeddings": original}
+        elif values["rope_type"] not in _FACTORS:
+            return {}
+        made[name] = values | {"factor": length / original}
+        made[name].pop("attention_factor", None)  # follows from the factor
+    return made
+
+
+def _write(raw: Mapping[str, Any], part: str, parameters: dict[str, Any], length: int) -> dict[str, Any]:
+    """Return a config with other ``rope_parameters`` and another context in one of its parts."""
+    changed = held = copy.deepcopy(dict(raw))
+    for name in part.split(".") if part else ():
+        held = held[name]
+    for key in (*DICTS, "rope_theta", "partial_rotary_factor", "rope_local_base_freq"):
+        held.pop(key, None)
+    held |= {"rope_parameters": parameters, "max_position_embeddings": length}
+    return changed
+
+
+def _choose_fix(
+    engine: EngineReport, rope: RopeComparison, part: str, parameters: dict[str, Any], *, is_longer: bool
+) -> str:
+    """Return what to type for an engine so that it does as the reference; "" if there is nothing, or no way."""
+    if engine.is_same:
+        can_type = is_longer and engine.engine in TYPED
+        return override(engine.engine, parameters, rope.seq_len, part=part) if can_type else ""
+    if engine.engine in rope.then_agree:
+        if engine.engine not in TYPED:
+            return f"config.json: {json.dumps(rope.write)}"
+        scaling = dict(rope.write.get("rope_scaling") or {"rope_type": "default"})
+        scaling.pop("type", None)
+        keys = ("rope_theta", "partial_rotary_factor")
+        beside = {key: rope.write.get(key, parameters[key]) for key in keys if key in (rope.write | parameters)}
+        return override(engine.engine, beside | scaling, rope.seq_len, part=part)
+    standard = next((one.rope for one in rope.engines if one.engine == rope.reference), None)
+    if engine.engine == "llama.cpp" and standard is not None and (engine.frequency_error or 0.0) <= SAME:
+        scheme = parameters | {"attention_factor": standard.attention_factor}
+        return override(engine.engine, scheme, rope.seq_len) if engine.rope is not None else ""
+    return ""
+
+
+# -- against another ---------------------------------------------------------------------------------------------------
+
+
+def _audit(model: Any, rope: Any, length: int | None) -> Iterator[CheckFinding]:
+    """Yield faults of the buffers of a running model, and what they do not show."""
+    found = audit(model, rope, context=length)
+    for one in found.findings:
+        fix = "rfrope.models.repair(model)" if one.kind in _REPAIRED else ""
+        at = "" if one.position is None else f"; cos and sin are wrong from position {one.position}"
+        yield CheckFinding("wrong", one.where, f"{one.text}{at}", fix)
+    if found.unchecked:
+        yield CheckFinding("note", "buffers", f"not checked: {found.unchecked}")
+
+
+def _compare_sides(target: Any, other: Any, length: int | None) -> Iterator[CheckFinding]:
+    """Yield differences between two sides that should have the same RoPE."""
+    sides = [getattr(one, "config", None) if hasattr(one, "named_modules") else one for one in (target, other)]
+    if hasattr(other, "named_modules"):
+        yield from _audit(other, None if sides[0] is None else sides[0], length)
+    elif hasattr(target, "named_modules"):
+        yield from _audit(target, other, length)
+    if None in sides:
+        return
+    found = diff(*sides, seq_len=length)
+    for one in found.layers:
+        changes = [each for each in one.changes if each.what not in _ATTENDED]
+        turns = one.frequency_error is not None or one.differs_from is not None
+        is_alone = len(found.layers) + found.n_same == 1
+        label = "" if is_alone else ".".join(word for word in (one.part, one.kind) if word)
+        if turns or any(each.what in _ROTATIONS for each in changes):
+            is_part = any(each.what == "part" for each in changes) and perceives(one.part)
+            yield CheckFinding("note" if is_part else "wrong", label, _describe_diff(one, changes), _fix_diff(changes))
+        elif one.changes:
+            yield CheckFinding("note", label, "the same rotation; " + ", ".join(map(str, one.changes)))
+
+
+def _describe_diff(one: LayerDiff, changes: list[Change]) -> str:
+    """Return the differences of like layers in one sentence."""
+    said = ", ".join(map(str, changes)) or "frequencies differ"
+    if one.differs_from is not None:
+        said += f": scores differ from distance {one.differs_from} on"
+    return f"the two sides differ: {said}"
+
+
+def _fix_diff(changes: list[Change]) -> str:
+    held = {each.what: each.old for each in changes if each.what in _WRITTEN}
+    return f"in the second: {json.dumps(held)}" if held else ""

@@ -1,0 +1,148 @@
+"""One verdict on a model's RoPE: no alarm at right models, wrong ones named, and what is typed is what was meant."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from published import PUBLISHED
+
+import rfrope
+from rfrope.models import check
+
+ORIGINAL = "original_max_position_embeddings"
+BASE = {"hidden_size": 4096, "num_attention_heads": 32, "head_dim": 128, "max_position_embeddings": 131072}
+QWEN = BASE | {"model_type": "qwen3", "rope_theta": 1e6, "num_hidden_layers": 2}
+LLAMA = QWEN | {"model_type": "llama", "rope_theta": 5e5}
+YARN = {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 32768}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 8192}
+GLM = BASE | {"model_type": "glm4", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+VL = {"model_type": "qwen3_vl", "text_config": QWEN | {"model_type": "qwen3_vl_text"}}
+
+
+@pytest.mark.parametrize("model", PUBLISHED, ids=[one.model for one in PUBLISHED])
+def test_right_models_raise_no_alarm(model):
+    assert check(model.config).passed
+
+
+def scaled(config: dict[str, Any], **scheme: Any) -> dict[str, Any]:
+    return config | {"rope_scaling": scheme}
+
+
+WRONG = {  # a config, what is asked for, and the verdict
+    "yarn too short": (scaled(QWEN, **YARN | {"factor": 2.0}), {}, "wrong: yarn does not reach"),
+    "no original": (
+        scaled(QWEN, rope_type="yarn", factor=4.0),
+        {},
+        "wrong: original_max_position_embeddings is missing",
+    ),
+    "too long a text": (
+        QWEN,
+        {"context": 262144},
+        "wrong: 262144 positions are asked for, and the RoPE reaches 131072",
+    ),
+    "factor as text": (
+        scaled(QWEN, **YARN | {"factor": "4"}),
+        {},
+        "cannot tell: config: rope_parameters['factor'] is '4'",
+    ),
+    "no factor": (scaled(QWEN, rope_type="linear"), {}, "cannot tell: config: "),
+    "no such scheme": (scaled(QWEN, rope_type="yarm", factor=2.0), {}, "cannot tell: config: "),
+    "odd list": (
+        scaled(QWEN, rope_type="longrope", short_factor=[1.0], long_factor=[1.0]),
+        {},
+        "cannot tell: config: ",
+    ),
+    "two bases": (
+        QWEN | {"model_type": "", "rotary_emb_base": 1e4},
+        {},
+        "cannot tell: config: rope_theta is 1000000.0, rot",
+    ),
+    "unknown type": (QWEN | {"model_type": "mine"}, {}, "cannot tell: model_type 'mine' is not known"),
+    "negative base": (QWEN | {"rope_theta": -1.0}, {}, "cannot tell: config: rope_theta is -1.0"),
+    "odd head": (QWEN | {"head_dim": 127}, {}, "cannot tell: config: "),
+    "an engine without the factor": (
+        *(scaled(QWEN, **YARN, attention_factor=1.0), {"engines": "sglang"}),
+        "wrong: SGLang 0.5.23: scores are 1.296 times as large, at every distance; it does not read attention_factor",
+    ),
+    "an engine that stops": (scaled(QWEN, rope_type="ntk", factor=2.0), {"engines": "vllm"}, "cannot tell: "),
+    "base lost": (
+        LLAMA,
+        {"against": LLAMA | {"rope_theta": 1e4}},
+        "wrong: the two sides differ: rope_theta 500000.0 ->",
+    ),
+    "scheme lost": (
+        scaled(LLAMA, **LLAMA3),
+        {"against": LLAMA},
+        "wrong: the two sides differ: rope_type llama3 -> def",
+    ),
+    "other factor": (scaled(QWEN, **YARN), {"against": scaled(QWEN, **YARN | {"factor": 2.0})}, "wrong: the two sides"),
+    "part lost": (
+        GLM,
+        {"against": GLM | {"partial_rotary_factor": 1.0}},
+        "wrong: the two sides differ: partial_rotary",
+    ),
+    "pairing lost": (GLM, {"against": GLM | {"model_type": "llama"}}, "wrong: the two sides differ: "),
+    "attention factor": (
+        scaled(QWEN, **YARN),
+        {"against": scaled(QWEN, **YARN, attention_factor=1.0)},
+        "wrong: the two",
+    ),
+    "another Rope": (
+        QWEN,
+        {"against": rfrope.Rope(rfrope.geometric(64), context=131072)},
+        "wrong: the two sides differ: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_models_are_named(name):
+    config, asked, verdict = WRONG[name]
+    found = check(config, **asked)
+    assert found.verdict.startswith(verdict), found.verdict
+    assert not found.passed
+    assert str(found).startswith(f"{found.verdict}\n")
+    assert json.loads(json.dumps(found.to_dict()))["verdict"] == found.verdict
+
+
+def test_sides_that_agree_though_they_are_written_otherwise():
+    new = {key: value for key, value in QWEN.items() if key != "rope_theta"}
+    new |= {"rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}, "model_type": "qwen2"}
+    assert check(QWEN, against=new | {"max_position_embeddings": 40960}).passed
+    assert check(rfrope.from_config(QWEN)[0], against=QWEN).passed
+    with pytest.raises(ValueError, match="against is None, and target is Rope"):
+        check(rfrope.from_config(QWEN)[0])
+
+
+@pytest.mark.parametrize(("config", "part"), [(QWEN, ""), (VL, "text_config"), (scaled(QWEN, **YARN), "")])
+def test_what_is_typed_reaches_the_length_and_is_read_as_it_was_meant(config, part):
+    """The JSON that each engine is given, put into the config at its own level."""
+    found = check(config, context=262144)
+    typed = {one.where.partition(" ")[0].strip(","): one.fix for one in found.engines if one.fix}
+    assert {"transformers"} <= typed.keys()
+    for text in [found.findings[0].fix, *typed.values()]:
+        if "{" not in text:
+            assert text.startswith("-c 262144 --rope-scaling yarn --rope-freq-base 1000000 --rope-scale ")
+            continue
+        made = json.loads(text[text.index("{") : text.rindex("}") + 1])
+        inner = made.get(part, made)
+        held = {**(config[part] if part else config), **inner, "max_position_embeddings": 262144}
+        if "rope_parameters" in inner:
+            held.pop("rope_scaling", None)
+        assert check(config | {part: held} if part else held, context=262144).passed, text
+
+
+def test_files_need_numpy_alone_and_no_code_beside_them_is_run(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(QWEN | {"auto_map": {"AutoConfig": "configuration_x.X"}}))
+    (tmp_path / "configuration_x.py").write_text("raise SystemExit(7)")
+    program = f"""
+import sys, rfrope
+found = rfrope.models.check({str(tmp_path)!r})
+assert found.passed, found
+assert not {{"torch", "transformers", "gguf", "safetensors", "socket", "configuration_x"}} & sys.modules.keys()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
