@@ -44,38 +44,40 @@ class Trace:
     def plant(self, layer: str, given: list[Any], turned: tuple[Any, ...], axes: list[int]) -> tuple[Any, ...]:
         """Return random numbers in place of the results of a rotation."""
         results = self.planted.setdefault(layer, [])
-        before = [_to_heads(one, axis) for one, axis in zip(given, axes, strict=True)]
+        before = [to_heads(one, axis) for one, axis in zip(given, axes, strict=True)]
         if any(_is_same(one, made) for one in before for _, made in results):
             self.twice.add(layer)
         planted = []
         for one, axis, name in zip(turned, axes, _SIDES if len(turned) > 1 else ("",), strict=True):
             values = np.random.default_rng(len(results) + 29).standard_normal(tuple(one.shape))
             planted.append(one.new_tensor(values))
-            results.append((name, [_to_heads(planted[-1], axis)]))
+            results.append((name, [to_heads(planted[-1], axis)]))
         return tuple(planted)
 
     def follow_norm(self, layer: str, given: Any, made: Any, axis: int) -> None:
         """Record the output of a norm as another form of the planted result."""
         for _, result in self.planted.get(layer, []):
-            if _is_same(_to_heads(given, axis), result):
-                result.append(_to_heads(made, axis))
+            if _is_same(to_heads(given, axis), result):
+                result.append(to_heads(made, axis))
 
     def attend(self, layer: str, module: Any, query: Any, key: Any, scaling: float | None) -> None:
         """Compare the inputs of attention with what was planted."""
         results, faults, factors = self.planted.get(layer, []), [], {}
         if len(results) < 2:
             return
-        given = {name: _host(one) for name, one in zip(_SIDES, (query, key), strict=True)}
-        for name, x in given.items():
+        for name, one in zip(_SIDES, (query, key), strict=True):
+            x = to_heads(one, 2)
             candidates = [made for side, result in results if side in (name, "") for made in result]
             found = [factor for made in candidates if (factor := _read_factor(x, made)) is not None]
             if found:
                 factors[name] = found[-1]
-            else:
-                faults.append(
-                    f"{name} that attention is given are not those that were turned: {_describe(x, candidates)}"
-                )
-        width = given["queries"].shape[-1]
+                continue
+            values = np.sort(x.ravel())
+            sizes = (np.sort(made.ravel()) for made in candidates if made.size == x.size)
+            is_order = any(np.array_equal(made, values) for made in sizes)
+            what = "they are reordered" if is_order else "the result of the rotation is dropped, or changed"
+            faults.append(f"{name} that attention is given are not those that were turned: {what}")
+        width = int(query.shape[-1])
         scale = width**-0.5 if scaling is None else float(scaling)
         dtype, config = array.dtype_name(query), getattr(module, "config", None)
         self.reached[layer] = Reached(factors, faults, scale, width, config, dtype)
@@ -88,28 +90,27 @@ class Trace:
         one = self.reached.get(layer)
         if one is None:
             return
-        if one.faults:
-            yield from (("attention", text) for text in one.faults)
-            return
+        yield from (("attention", text) for text in one.faults)
         room, total = 8.0 * noise_of(one.dtype), one.scaling * math.prod(one.factors.values())
         wanted = _choose_scale(one, ropes)
-        if wanted is not None and abs(total / wanted - 1.0) <= max(_NEAR, room):
+        if one.faults or (wanted is not None and abs(total / wanted - 1.0) <= max(_NEAR, room)):
             return
         off = {name: factor for name, factor in one.factors.items() if abs(factor - 1.0) > room}
         for name, factor in off.items():
             yield "attention", f"{name} are multiplied by {factor:.6g} between the rotation and attention"
         if wanted is not None and not off:
-            yield "softmax scale", _describe_scale(total, wanted, _read_mscale(ropes))
+            mscale = _read_mscale(ropes)
+            text = f"scores are multiplied by {total:.6g} before softmax, expected {wanted:.6g}"
+            for name, ratio in (("left out", mscale**-2), ("taken once", 1.0 / mscale), ("squared twice", mscale**2)):
+                if mscale > 1.0 and abs(total / wanted / ratio - 1.0) < _NEAR:
+                    text += f": the factor of mscale_all_dim, {mscale:.6g}, was {name}"
+            yield "softmax scale", text
 
 
-def _host(x: Any) -> np.ndarray:
-    return array.to_host(x.detach().float()).astype(np.float64)
-
-
-def _to_heads(x: Any, axis: int) -> np.ndarray:
+def to_heads(x: Any, axis: int) -> np.ndarray:
     """Return features as (B, H, T, d), from a tensor with tokens on the given axis."""
-    host = _host(x)
-    if host.ndim == 3:
+    host = array.to_host(x.detach().float()).astype(np.float64)
+    if host.ndim == 3:  # one head without its own axis
         return host[:, None]
     return host if axis == 2 else np.moveaxis(host, axis, 2)
 
@@ -132,14 +133,6 @@ def _read_factor(x: np.ndarray, made: np.ndarray) -> float | None:
     return None
 
 
-def _describe(x: np.ndarray, candidates: list[np.ndarray]) -> str:
-    """Describe what happened to results that attention does not receive unchanged."""
-    values = np.sort(x.ravel())
-    if any(one.size == x.size and np.array_equal(np.sort(one.ravel()), values) for one in candidates):
-        return "they are reordered"
-    return "the result of the rotation is dropped, or changed"
-
-
 # -- softmax scale -------------------------------------------------------------------------------------------------
 
 
@@ -157,10 +150,3 @@ def _choose_scale(one: Reached, ropes: tuple[Rope, ...]) -> float | None:
 def _read_mscale(ropes: tuple[Rope, ...]) -> float:
     """Return the factor whose square multi-head latent attention includes in its softmax scale."""
     return math.sqrt(next((known for rope in ropes if (known := rope.source.model.softmax_factor)), 1.0))
-
-
-def _describe_scale(found: float, wanted: float, mscale: float) -> str:
-    text = f"scores are multiplied by {found:.6g} before softmax, expected {wanted:.6g}"
-    ways = {"left out": mscale**-2, "taken once, not squared": 1.0 / mscale, "squared twice": mscale**2}
-    like = [name for name, ratio in ways.items() if mscale > 1.0 and abs(found / wanted / ratio - 1.0) < _NEAR]
-    return text + "".join(f": the factor of mscale_all_dim, {mscale:.6g}, was {name}" for name in like[:1])

@@ -177,9 +177,9 @@ def probe(
     together at up to 160 positions below the context, shuffled, in two different rows. Phases at 1, 2, 4, ... give
     frequencies, and the others the position by which each token is rotated. Each axis is also measured alone, and the
     blocks once more at the end, to find state left by earlier calls. Finally, two calls have one token per row, as in
-    decoding, with features scaled differently in every head and row. A model is first run twice, to find its layers and
-    what reaches their attention, and once at the end with padding. The position of a finding is the first of those
-    measured. A config is read at length `context`.
+    decoding, with features scaled differently in every head and row. A model is first run once more, to find its
+    layers and what reaches their attention. The position of a finding is the first of those measured. A config is read
+    at length `context`.
 
     Whole positions determine frequencies only up to whole turns. Scores determine only the square of the attention
     factor, and not where positions start. A missing factor cannot be told from weights that compensate for it.
