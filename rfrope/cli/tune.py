@@ -42,7 +42,6 @@ def add(commands: Any) -> None:
     option("--part", metavar="NAME", help="kind of layer that learns, as full_attention")
     option("--learnable", nargs="+", metavar="NAME", default=_LEARNABLE, help="factors, temperature (default: both)")
     option("--window", type=whole, metavar="N", help="tokens of a window (default: the trained ones, at most 1024)")
-    option("--batch", type=whole, metavar="N", default=1, help="windows of a step (default: 1)")
     option("--steps", type=whole, metavar="N", default=200, help="most steps from the best start (default: 200)")
     option("--rate", type=float, metavar="R", default=0.01, help="of the first step, falling to 0 (default: 0.01)")
     option("--seed", type=whole, metavar="N", default=0, help="of windows and held-out documents (default: 0)")
@@ -62,7 +61,7 @@ def _run(options: argparse.Namespace) -> int:
     model, tokenizer, texts = load_model(options)
     from rfrope.integrations import loading, transformers
 
-    names = ("trained", "starts", "part", "learnable", "window", "batch", "steps", "rate", "checkpoint")
+    names = ("trained", "starts", "part", "learnable", "window", "steps", "rate", "checkpoint")
     given = {name: getattr(options, name) for name in names}
     documents: list[Any] = texts
     if len(texts) == 1:

@@ -35,10 +35,10 @@ class Windows(NamedTuple):
     length: int  # tokens, and as many that are predicted, from the second on
 
 
-def draw_windows(step: int, texts: int, context: int, length: int, seed: int, batch: int) -> Windows:
-    """Return the windows of a step, anywhere in the first `texts` of all; determined by seed and step alone."""
+def draw_window(step: int, texts: int, context: int, length: int, seed: int) -> Windows:
+    """Return the window of a step, anywhere in the first `texts` of all; determined by seed and step alone."""
     rng = np.random.default_rng([seed, step])
-    return Windows(rng.integers(0, texts, batch), rng.integers(0, context - length, batch), np.arange(batch), length)
+    return Windows(rng.integers(0, texts, 1), rng.integers(0, context - length, 1), np.arange(1), length)
 
 
 def spread_windows(

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from rfrope import analysis
-from rfrope._core.arguments import choice, fraction, listed, show, whole
+from rfrope._core.arguments import choice, listed, show, whole
 from rfrope._core.parallel import show_progress
 from rfrope.integrations import tuning
 from rfrope.integrations.halving import Halving, RotaryModules, frozen
-from rfrope.integrations.text_caches import TextCaches, Windows, draw_windows, spread_windows
+from rfrope.integrations.text_caches import TextCaches, Windows, draw_window, spread_windows
 from rfrope.integrations.texts import Reading, divide, read_documents, read_whole
 from rfrope.integrations.tuned import Tuning
 from rfrope.layers.torch import RotaryEmbedding
@@ -26,6 +26,7 @@ from rfrope.rotation.rope import Assumed, Rope
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
 _WINDOW = 1024  # default tokens of a window, at most the trained context
+_HELD_OUT = 0.25  # part of the documents; as many choose
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,8 +35,6 @@ class Target:
 
     model: Module
     rope: Rope  # the model's own
-    layers: int
-    heads: int  # heads of the keys
     kind: str | None  # kind of layer, where there are several; `others` are the Ropes of the others, which stay
     others: dict[str, Rope]
 
@@ -47,17 +46,18 @@ class Target:
         return [one.to(next(self.model.parameters()).device) for one in made]
 
     def put_in(self, replace: Any, modules: list[Module] | None) -> AbstractContextManager[Any]:
-        """Return a context in which the model uses `modules`, or its own rotation."""
+        """Return a context in which the model uses a module, or its own rotation."""
         if modules is None:
             return nullcontext()
-        given: Any = modules[0] if len(modules) == 1 else modules
-        if self.kind is not None:
-            given = self.others | {self.kind: given}
-        made: AbstractContextManager[Any] = replace(self.model, given)
+        made: AbstractContextManager[Any] = replace(self.model, self.beside_others(modules[0]))
         return made
 
+    def beside_others(self, given: Any) -> Any:
+        """Return what the model's layers turn by, with the Ropes of the other kinds where there are several."""
+        return given if self.kind is None else self.others | {self.kind: given}
 
-def read_target(model: Module, part: str | None, per: str, trained: int | None) -> Target:
+
+def read_target(model: Module, part: str | None, trained: int | None) -> Target:
     """Return what a model can learn: its Rope, or that of the layers that see far."""
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
         raise TypeError(f"model is {show(model)}; expected a model of transformers")
@@ -75,14 +75,9 @@ def read_target(model: Module, part: str | None, per: str, trained: int | None) 
     if part is None and len(far) != 1:
         raise ValueError(f"part is None, but the model has Ropes for {', '.join(map(repr, far))}; expected one of them")
     name = choice("part", next(iter(far)) if part is None else part, [*ropes])
-    config = model.config.get_text_config()
-    if len(ropes) > 1 and per != "model":
-        raise ValueError(f"per is {per!r}, but the model has several kinds of layers; expected 'model'")
     kinds = {one.rpartition(".")[2]: rope for one, rope in ropes.items()}
     kind = name.rpartition(".")[2] if len(ropes) > 1 else None
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    others = {one: rope for one, rope in kinds.items() if one != kind}
-    return Target(model, ropes[name], int(config.num_hidden_layers), int(heads), kind, others)
+    return Target(model, ropes[name], kind, {one: rope for one, rope in kinds.items() if one != kind})
 
 
 def read_starts(starts: Any, plan: analysis.Plan) -> dict[str, Any]:
@@ -115,12 +110,9 @@ def tune(
     *,
     trained: int | None = None,
     starts: Any = ("yarn", "llama3", "ntk"),
-    per: str = "model",
     part: str | None = None,
     tokenizer: Any = None,
     window: int | None = None,
-    batch: int = 1,
-    held_out: float = 0.25,
     rng: int = 0,
     learnable: str | Sequence[str] = ("factors", "temperature"),
     steps: int = 200,
@@ -130,8 +122,8 @@ def tune(
 ) -> Tuning:
     """Learn factors of a frozen model's frequencies, and a temperature, for a longer context.
 
-    Documents are divided, by `rng`, into those that teach, those that choose the start and stop the learning, and
-    held-out ones, on which the returned `rfrope.integrations.tuning.Tuning` reports.
+    Documents are divided, by `rng`, into those that teach, a quarter (at least two) that choose the start and stop the
+    learning, and as many held-out ones, on which the returned `rfrope.integrations.tuning.Tuning` reports.
 
     Parameters
     ----------
@@ -147,18 +139,12 @@ def tune(
     starts : str, sequence of str or mapping
         Methods of `rfrope.analysis.plan`, or Ropes by name, as in `integrations.tuning.tune_modules`. The first one
         reads the documents: name the best first.
-    per : {"model", "layer", "head"}
-        Unit with its own factors; there is one temperature for the model, or one for each layer.
     part : str, optional
         Kind of layers that learn, if several kinds see far. The others keep their Rope.
     tokenizer : callable, optional
         The model's tokenizer, for strings and files.
     window : int, optional
-        Tokens of a window, at least 3. Default: the trained context, at most 1024.
-    batch : int
-        Windows per step.
-    held_out : float
-        Part of the documents that is held out, at least 2; as many choose.
+        Tokens of the window of a step, at least 3. Default: the trained context, at most 1024.
     rng : int
         Seed of the division and the windows.
     learnable, steps, rate, checkpoint, progress
@@ -167,7 +153,7 @@ def tune(
     Returns
     -------
     integrations.tuning.Tuning
-        Its ``rope`` is a tuple with one Rope per layer if `per` is not "model"; `replace_rotary` accepts both.
+        Its ``rope`` is one Rope, which `replace_rotary` and `rfrope.engines.export` take.
 
     Raises
     ------
@@ -207,21 +193,17 @@ def tune(
     """
     from rfrope.integrations.transformers import replace_rotary  # which imports this module
 
-    per, names = choice("per", per, tuning.PER), tuning.read_learnable(learnable)
-    target = read_target(model, part, per, trained)
-    replace_rotary(model, target.others | {target.kind: target.rope} if target.kind else target.rope).undo()
+    names, target = tuning.read_learnable(learnable), read_target(model, part, trained)
+    replace_rotary(model, target.beside_others(target.rope)).undo()
     plan = analysis.plan(target.rope, context, trained_context=trained)
     found = read_starts(starts, plan)
     trained, context = plan.trained_context, plan.context
-    layers, sets = (1 if per == "model" else target.layers), (target.heads if per == "head" else None)
-    ropes = {
-        name: tuple(dataclasses.replace(one, context=context) for one in each)
-        for name, each in tuning.read_starts(found, [target.rope] * layers, per, sets).items()
-    }
+    read = tuning.read_starts(found, [target.rope], "model", None)
+    ropes = {name: [dataclasses.replace(one, context=context) for one in each] for name, each in read.items()}
     length = min(trained, _WINDOW) if window is None else whole("window", window, 3, trained)
+    rng = whole("rng", rng)
     documents = read_documents(texts, tokenizer, model.get_input_embeddings().num_embeddings)
-    rng, batch = whole("rng", rng), whole("batch", batch, 1)
-    learning, choosing, judging = divide(documents, context, fraction("held_out", held_out), rng)
+    learning, choosing, judging = divide(documents, context, _HELD_OUT, rng)
     caches = TextCaches(model)
 
     def loss(one: Windows | Reading) -> Any:
@@ -230,10 +212,10 @@ def tune(
         caches.forget()  # held-out documents come last
         return read_whole(model, one)
 
-    drawn = {"texts": len(learning), "context": context, "length": length, "seed": rng, "batch": batch}
+    drawn = {"texts": len(learning), "context": context, "length": length, "seed": rng}
     validation = spread_windows(range(len(learning), len(learning) + len(choosing)), trained, context, length, rng + 1)
     options = tuning.read_options(
-        loss, partial(draw_windows, **drawn), validation, _read_parts(judging, trained), steps, rate,
+        loss, partial(draw_window, **drawn), validation, _read_parts(judging, trained), steps, rate,
         about=[drawn, learning, choosing],
     )  # fmt: skip
     rotaries = RotaryModules(model, lambda some: target.make(some, names), partial(target.put_in, replace_rotary))

@@ -104,11 +104,6 @@ class Tuning(Result):
             rows.append((name, *cells, *less))
         return tuple(rows)
 
-    @property
-    def summary(self) -> str:
-        """Return sentences on where the learned rotation is better than the others, worse, or even."""
-        return "\n".join(self._sentences())
-
     def _sentences(self) -> Iterator[str]:
         if not self.steps:
             yield f"No step lowered the loss of the validation: what is called learned is {self.start} as it was."
@@ -141,20 +136,15 @@ class Tuning(Result):
         held = {name: value for name, value in vars(self).items() if name != "rope"}
         return plain({"ropes": told, **held, "losses": losses, "learned_is": kinds})
 
-    @property
-    def preface(self) -> str:
-        """Return sentences on the start and the end of learning."""
-        count = ", ".join(f"{len(values)} {part}" for part, values in self.losses[_LEARNED].items())
-        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
-        return (
-            f"Learned from {self.start} in {steps}: {self.ended}.\n"
-            f"Mean loss on documents held out ({count}), ± standard error over them:"
-        )
-
     def report(self) -> Report:
         """Return where the learning ended, the losses, and where something was gained."""
-        preface, summary = self.preface.split("\n"), self.summary.split("\n")
-        return Report([Words(preface), Table(self.table, rule=False), Words(summary)], preface[0])
+        count = ", ".join(f"{len(values)} {part}" for part, values in self.losses[_LEARNED].items())
+        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        preface = [
+            f"Learned from {self.start} in {steps}: {self.ended}.",
+            f"Mean loss on documents held out ({count}), ± standard error over them:",
+        ]
+        return Report([Words(preface), Table(self.table, rule=False), Words([*self._sentences()])], preface[0])
 
 
 def _mean(values: np.ndarray) -> tuple[float, float]:

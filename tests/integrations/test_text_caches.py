@@ -178,12 +178,12 @@ def test_what_half_precision_cannot_hold_stays_as_it_is():
 
 
 def test_windows_lie_anywhere_in_learning_and_evenly_in_what_chooses():
-    drawn = [text_caches.draw_windows(step, 3, CONTEXT, 16, 5, 2) for step in range(600)]
+    drawn = [text_caches.draw_window(step, 3, CONTEXT, 16, 5) for step in range(900)]
     firsts = np.concatenate([one.firsts for one in drawn])
     assert {*firsts} == {*range(CONTEXT - 16)}, "and the token after the last is there, too"
     assert {*np.concatenate([one.texts for one in drawn])} == {0, 1, 2}
-    assert {(one.length, *one.documents) for one in drawn} == {(16, 0, 1)}
-    again = text_caches.draw_windows(7, 3, CONTEXT, 16, 5, 2)
+    assert {(one.length, *one.documents) for one in drawn} == {(16, 0)}
+    again = text_caches.draw_window(7, 3, CONTEXT, 16, 5)
     assert all(np.array_equal(one, other) for one, other in zip(again, drawn[7], strict=True))
     parts = text_caches.spread_windows([4, 5], TRAINED, CONTEXT, 16, 0)
     assert [[*one.texts] for one in parts["beyond"]] == [[4] * 4, [5] * 4]

@@ -25,7 +25,7 @@ def model():
 
 
 def tuned(model, given=None, **options):
-    options = {"starts": ("ntk", "as it is"), "steps": 8, "window": 16, "rate": 0.05, "batch": 2} | options
+    options = {"starts": ("ntk", "as it is"), "steps": 8, "window": 16, "rate": 0.05} | options
     return tune(model, documents() if given is None else given, CONTEXT, **options)
 
 
@@ -43,18 +43,15 @@ def test_it_learns_what_the_weights_were_made_for(model):
     assert all(one.requires_grad for one in model.parameters())
 
 
-@pytest.mark.parametrize(("per", "shape"), [("model", (8,)), ("layer", (8,)), ("head", (1, 8, 1))])
-def test_what_was_learned_goes_into_the_model_and_lost_what_is_said(model, per, shape):
+def test_what_was_learned_goes_into_the_model_and_lost_what_is_said(model):
     """The losses are those of whole readings within the trained positions, and beyond them."""
-    found = tuned(model, starts="ntk", per=per, steps=16)
-    ropes = found.rope if isinstance(found.rope, tuple) else (found.rope,)
-    assert len(ropes) == (1 if per == "model" else 2)
-    assert all(one.frequencies.shape == shape for one in ropes)
-    assert any(one.attention_factor != 1.0 for one in ropes)
-    assert ropes[0].source.scaled_by[-1]["scheme"] == "learned"
-    assert "ntk" in {step["scheme"] for step in ropes[0].source.scaled_by}
+    found = tuned(model, starts="ntk", steps=16)
+    assert found.rope.frequencies.shape == (8,)
+    assert found.rope.attention_factor != 1.0
+    assert found.rope.source.scaled_by[-1]["scheme"] == "learned"
+    assert "ntk" in {step["scheme"] for step in found.rope.source.scaled_by}
     ids = torch.from_numpy(np.stack(texts.divide(documents(), CONTEXT, 0.25, 0)[2]))
-    with replace_rotary(model, list(ropes) if len(ropes) > 1 else ropes[0]):
+    with replace_rotary(model, found.rope):
         read = logits(model, ids).double()
     losses = torch.nn.functional.cross_entropy(read[:, :-1].mT, ids[:, 1:], reduction="none").numpy()
     parts = found.losses["learned"]
@@ -129,7 +126,7 @@ def test_texts_that_teach_do_not_choose_and_are_cached_up_to_the_context(model, 
 
     monkeypatch.setattr(text_tuning, "TextCaches", Noting)
     long = [np.tile(one, 2) for one in documents()]
-    tuned(model, long, starts="ntk", steps=12, window=None, batch=3)  # a window of all trained positions
+    tuned(model, long, starts="ntk", steps=40, rate=0.01, window=None)  # a window of all trained positions
     assert len(read) == 7, "of nine two are held out"
     assert all(len(one) == CONTEXT for one in read)
     teaching, choosing = (set().union(*(seen for learns, seen in batches if learns == one)) for one in (True, False))
@@ -141,7 +138,7 @@ class StoppedError(Exception):
 
 
 def test_the_same_seed_gives_the_same_bits_and_a_checkpoint_goes_on(model, tmp_path, monkeypatch):
-    path, found, other = tmp_path / "kept.safetensors", tuned(model, per="layer"), tuned(model, per="layer", rng=1)
+    path, found, other = tmp_path / "kept.safetensors", tuned(model), tuned(model, rng=1)
     assert found.history != other.history
 
     def stopping(items, total):
@@ -151,18 +148,18 @@ def test_the_same_seed_gives_the_same_bits_and_a_checkpoint_goes_on(model, tmp_p
             yield item
 
     with pytest.raises(StoppedError):
-        tuned(model, per="layer", checkpoint=path, progress=stopping)
+        tuned(model, checkpoint=path, progress=stopping)
     for _ in range(2):
-        again = tuned(model, per="layer", checkpoint=path)
+        again = tuned(model, checkpoint=path)
         assert again.history == found.history
-        assert all(np.array_equal(a.frequencies, b.frequencies) for a, b in zip(found.rope, again.rope, strict=True))
+        assert np.array_equal(found.rope.frequencies, again.rope.frequencies)
         monkeypatch.setattr(text_caches.TextCaches, "read", None)  # all was learned, so no text is read for it
     taught = texts.divide(documents(), CONTEXT, 0.25, 0)[0]
     for i in (i for i, one in enumerate(documents()) if any(np.array_equal(one, other) for other in taught)):
         changed = documents()
         changed[i][50] = 3 + (changed[i][50] - 2) % 29
         with pytest.raises(ValueError, match=r"another call \(batches differ\)"):
-            tuned(model, changed, per="layer", checkpoint=path)
+            tuned(model, changed, checkpoint=path)
 
 
 def test_the_context_is_that_which_was_asked_for(model):

@@ -327,7 +327,7 @@ def test_differences_are_said_of_each_start(shift):
     assert found.verdict("near", "all") == "even"
     assert found.verdict("far", "all") == ("better" if shift > 0 else "worse")
     assert few.verdict("far", "all") == "even", "two documents say little"
-    assert "no different from near, far" in few.summary
+    assert "no different from near, far" in str(few)
     assert few.to_dict()["learned_is"] == {"near": {"all": "even"}, "far": {"all": "even"}}
 
 

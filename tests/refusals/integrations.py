@@ -253,5 +253,4 @@ ROWS = [
         ValueError,
         "texts[5] has 40 tokens; expected at least 96",
     ),
-    (lambda: tuned("gemma3_text", part="full_attention", per="layer"), ValueError, "several kinds of layers; expected"),
 ]

@@ -443,7 +443,7 @@ WRONG = [
     wrong("the other way round", "frequencies", "other way", model(-PLAIN)),
     wrong("keys the other way", "direction", "keys", one_of_both(model(PLAIN), model(-PLAIN))),
     wrong("keys not turned", "direction", "keys", lambda q, k, p: (model(PLAIN)(q, k, p)[0], k)),
-    wrong("the first head alone", "heads", "heads 1, 2, 3: no rotation", by_head(first_head_alone), heads=4, kv_heads=4),
+    wrong("the first head alone", "heads", "heads 1, 2, 3: no", by_head(first_head_alone), heads=4, kv_heads=4),
     wrong("heads for tokens", "positions", "head", heads_for_tokens, heads=4, kv_heads=4),
     wrong("positions ignored", "positions", "place in the sequence",
           model(PLAIN, positions_of=lambda p: np.broadcast_to(np.arange(p.shape[1]), p.shape))),
