@@ -1,4 +1,4 @@
-"""Results for people and libraries: a line of text, a table for a notebook, lazy fields, pytrees of JAX."""
+"""Results for people and libraries: reports, a line of text, plain data, pytrees of JAX."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
@@ -31,7 +31,6 @@ __all__ = [
     "align",
     "fill",
     "plain",
-    "to_html",
     "wrap",
 ]
 
@@ -41,8 +40,6 @@ COPIED = " " * 6  # begins a line that is copied, and so not broken
 _NARROWEST = 24  # width to which a column of words gives way
 _FEW = 4  # numbers that are shown one by one
 _LONG = 120  # characters of a value
-_ROWS = 8  # records of a list that are shown
-_CELL = "text-align:left;vertical-align:top"
 _LABEL = 20  # width of the names in a table without a head
 
 
@@ -115,10 +112,9 @@ class Report:
 
 
 class Result:
-    """Base of results, which are dataclasses: ``print`` gives a short text, a notebook shows a table.
+    """Base of results, which are dataclasses: ``print`` and notebooks show a short text.
 
-    A result that has better words than its fields has a `report` or a text of its own; its first line then
-    heads the table, and the whole text stands below it.
+    A result that has better words than its fields has a `report` or a text of its own.
     """
 
     __slots__ = ()
@@ -138,7 +134,8 @@ class Result:
         return plain(_contents(self))
 
     def _repr_html_(self) -> str:
-        return to_html(self)
+        text = printable(str(self), "\n")
+        return f"<pre>{html.escape(text)}</pre>"
 
 
 def short(result: Any) -> str:
@@ -148,26 +145,6 @@ def short(result: Any) -> str:
     """
     held = (f"{name} {_value(value)}" for name, value in _contents(result).items())
     return f"{type(result).__name__}: {', '.join(held)}"
-
-
-def to_html(result: Any) -> str:
-    """Return a result that is a dataclass as a piece of HTML: its fields, a table for each list of records, its text.
-
-    Nothing lazy or traced is computed for it.
-    """
-    text = printable(str(result), "\n")
-    first, _, rest = text.partition("\n")
-    has_words = first != short(result)
-    parts = [f"<p><b>{type(result).__name__}</b>{' ' + html.escape(first) if has_words else ''}</p>"]
-    held = _contents(result)
-    lists = {name: value for name, value in held.items() if _is_records(value)}
-    parts.append(table([(name, _value(value)) for name, value in held.items() if name not in lists], head=False))
-    for name, value in lists.items():
-        more = f"<p>and {len(value) - _ROWS} more</p>" if len(value) > _ROWS else ""
-        parts.append(f"<p>{html.escape(name)}</p>{table([*_rows(value[:_ROWS])])}{more}")
-    if has_words and rest:
-        parts.append(f"<details><summary>as text</summary><pre>{html.escape(text)}</pre></details>")
-    return f'<div class="rfrope">{"".join(parts)}</div>'
 
 
 def _contents(result: Any) -> dict[str, Any]:
@@ -267,33 +244,13 @@ def wrap(text: str, hang: int = 2) -> str:
     return "\n".join(lines)
 
 
-def table(rows: Sequence[tuple[str, ...]], *, head: bool = True) -> str:
-    """Return rows of text as a table of HTML; the first row is its head, or the first column if there is none."""
-    if not rows:
-        return ""
-    lines = []
-    for number, row in enumerate(rows):
-        kinds = ["th" if (head and not number) or (not head and not column) else "td" for column in range(len(row))]
-        cells = (f'<{k} style="{_CELL}">{html.escape(c)}</{k}>' for k, c in zip(kinds, row, strict=True))
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<table>{''.join(lines)}</table>"
-
-
 def _is_records(value: Any) -> bool:
-    """Say whether a value is a list of records, which is shown as a table."""
+    """Return whether a value is a list of records."""
     return isinstance(value, tuple | list) and bool(value) and all(_is_record(one) for one in value)
 
 
 def _is_record(value: Any) -> bool:
     return is_dataclass(value) and not isinstance(value, type)
-
-
-def _rows(records: Sequence[Any]) -> Iterator[tuple[str, ...]]:
-    """Head and rows of records of one kind."""
-    names = [field.name for field in fields(records[0])]
-    yield tuple(names)
-    for one in records:
-        yield tuple(_value(getattr(one, name, "")) for name in names)
 
 
 def _value(value: Any) -> str:

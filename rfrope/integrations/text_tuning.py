@@ -49,10 +49,10 @@ class Target:
         """Return a context in which the model uses a module, or its own rotation."""
         if modules is None:
             return nullcontext()
-        made: AbstractContextManager[Any] = replace(self.model, self.beside_others(modules[0]))
+        made: AbstractContextManager[Any] = replace(self.model, self.join_others(modules[0]))
         return made
 
-    def beside_others(self, given: Any) -> Any:
+    def join_others(self, given: Any) -> Any:
         """Return what the model's layers turn by, with the Ropes of the other kinds where there are several."""
         return given if self.kind is None else self.others | {self.kind: given}
 
@@ -194,7 +194,7 @@ def tune(
     from rfrope.integrations.transformers import replace_rotary  # which imports this module
 
     names, target = tuning.read_learnable(learnable), read_target(model, part, trained)
-    replace_rotary(model, target.beside_others(target.rope)).undo()
+    replace_rotary(model, target.join_others(target.rope)).undo()
     plan = analysis.plan(target.rope, context, trained_context=trained)
     found = read_starts(starts, plan)
     trained, context = plan.trained_context, plan.context

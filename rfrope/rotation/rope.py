@@ -350,9 +350,6 @@ class Rope:
         _seal(self.frequencies)
         results.register(Rope, Rope.__getstate__, "frequencies")
 
-    def _repr_html_(self) -> str:
-        return results.to_html(self)
-
     def __repr__(self) -> str:
         shape = tuple(getattr(self.frequencies, "shape", ()))  # JAX puts other things there, too
         what = f"{shape[0]} frequencies" if len(shape) == 1 else f"frequencies {shape}"

@@ -51,7 +51,7 @@ def test_right_ones_raise_no_alarm(one):
     assert alone.rotations[0].pairing == found.rotations[0].pairing
 
 
-@pytest.mark.parametrize("one", sparse(BLIND_RIGHT, lambda one: one.name.startswith("llama")), ids=lambda one: one.name)
+@pytest.mark.parametrize("one", BLIND_RIGHT, ids=lambda one: one.name)
 def test_right_ones_by_somebody_else_raise_no_alarm(one):
     for expected, more in ((one.config, {}), (None, {"context": 2048, "axes": 1})):
         found = models.probe(one.apply(), expected, **more | one.options)
@@ -67,9 +67,7 @@ def test_wrong_ones_are_named(one):
     assert found.calls <= 64
 
 
-@pytest.mark.parametrize(
-    "one", sparse(BLIND_WRONG, lambda one: one.name.startswith("llama_k")), ids=lambda one: one.name
-)
+@pytest.mark.parametrize("one", BLIND_WRONG, ids=lambda one: one.name)
 def test_wrong_ones_by_somebody_else_are_named(one):
     kind, says = FINDINGS[one.name]
     finding, *_ = models.probe(one.apply(), one.config, **one.options).findings
@@ -511,7 +509,6 @@ def test_text_and_data():
     assert plain["passed"] is False
     assert plain["findings"][0]["kind"] == "frequencies"
     assert len(plain["rotations"][0]["frequencies"]) == 32
-    assert "frequencies" in found._repr_html_()
     assert "does not turn" in str(models.probe(lambda q, k, positions: (q, k), head_dim=8))
 
 
