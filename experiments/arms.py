@@ -126,7 +126,7 @@ def seen(tokens: int, slopes: tuple[float, ...], windows: tuple[int | None, ...]
 class Fourier(nn.Module):
     """Fourier position embedding (Hua et al., 2024): blocks turn by sums of waves.
 
-    Waves of RoPE's ladder that are longer than the trained length are left out, and their blocks do not turn. In the
+    CosSin of RoPE's ladder that are longer than the trained length are left out, and their blocks do not turn. In the
     place of cos and of sin each other block has a sum over all waves that are kept: its own, and all with coefficients
     drawn from a normal law of standard deviation 0.3 over the root of their number, for each head anew and for cos and
     sin apart; they are not learned, and alike in both layers.

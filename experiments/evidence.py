@@ -27,7 +27,7 @@ HEADS, WIDTH = 2, 24  # of values; queries and keys have as many, and polar ones
 RATES = (0.004, 0.008)  # tried with every setting; then twice and half the best, with the best setting alone
 KEYS = ("encoding", "setting", "rate", "seed")
 FRESH = 1000  # seeds from here on read a test of their own
-Waves = Callable[[int, int], np.ndarray]  # frequencies (blocks, axes) of so many blocks, by a seed
+CosSin = Callable[[int, int], np.ndarray]  # frequencies (blocks, axes) of so many blocks, by a seed
 
 
 class Batch(NamedTuple):
@@ -54,7 +54,7 @@ class Arm:
         Whether a kernel was chosen; the others are baselines.
     """
 
-    settings: Mapping[str, Waves | None]
+    settings: Mapping[str, CosSin | None]
     polar: bool = False
     learned: bool = False
     designed: bool = False
@@ -398,7 +398,7 @@ def main(
 # -- frequencies -------------------------------------------------------------------------------------------------------
 
 
-def ladders(make: Callable[[int, float], Any], bases: Iterable[float] = (10.0, 100.0, 10000.0)) -> dict[str, Waves]:
+def ladders(make: Callable[[int, float], Any], bases: Iterable[float] = (10.0, 100.0, 10000.0)) -> dict[str, CosSin]:
     """Return settings by the base of a ladder: ``make(blocks, base)`` returns frequencies or a Rope."""
     return {f"base {base:g}": lambda n, _, base=base: plain(make(n, base)) for base in bases}
 
@@ -409,7 +409,7 @@ def plain(made: Any) -> np.ndarray:
     return found[:, None] if found.ndim == 1 else found
 
 
-def kernels(text: str, scales: Iterable[Any], context: tuple[int, ...], design: str = "optimised") -> dict[str, Waves]:
+def kernels(text: str, scales: Iterable[Any], context: tuple[int, ...], design: str = "optimised") -> dict[str, CosSin]:
     """Return settings by the scale of a kernel, whose text has it at ``{}``; drawn ones depend on the seed."""
     return {f"scale {one:g}": partial(_designed, text.format(one), context, design) for one in scales}
 

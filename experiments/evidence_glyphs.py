@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from evidence import Arm, Batch, Task, Waves, kernels, ladders, surprise, wrong
+from evidence import Arm, Batch, CosSin, Task, kernels, ladders, surprise, wrong
 from evidence import main as evidence
 from evidence import run as run_task
 from torch import nn
@@ -153,7 +153,7 @@ def task() -> Task:
     )
 
 
-def mixed(bases: Iterable[float]) -> dict[str, Waves]:
+def mixed(bases: Iterable[float]) -> dict[str, CosSin]:
     """Return settings by the base: two perpendicular directions, which the seed draws, for all heads."""
 
     def make(n: int, seed: int, base: float) -> Any:

@@ -20,7 +20,7 @@ from functools import cache
 
 import numpy as np
 import torch
-from evidence import Arm, Batch, Task, Waves, fitted, kernels, ladders
+from evidence import Arm, Batch, CosSin, Task, fitted, kernels, ladders
 from evidence import main as evidence
 from evidence import run as run_task
 from scipy.optimize import minimize
@@ -185,7 +185,7 @@ def arms(data: str) -> Mapping[str, Arm]:
     """Return arms by their names; those that are neither designed from data nor a baseline count for neither side."""
     bases = ladders(lambda n, base: rfrope.geometric(n, base=base))
 
-    def of(text: str) -> dict[str, Waves]:
+    def of(text: str) -> dict[str, CosSin]:
         return {"": lambda n, _: fitted(text, CONTEXT, "optimised", n, 0)}
 
     likely = {"": lambda n, _: fitted(likeliest(data), CONTEXT, "optimised", n, 0)}

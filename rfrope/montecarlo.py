@@ -407,7 +407,7 @@ def _scores_of_sets(
     def scores(lags: Array, a: Array, b: Array) -> Array:
         u = _phases(lags, omega, xp)
         u, a, b = xp.reshape(u, (*u.shape[:-1], length, a.shape[-1])), a[..., None, :], b[..., None, :]
-        return sums.Waves.from_phases(u, xp).total(a, b)
+        return sums.CosSin.from_phases(u, xp).total(a, b)
 
     return sums.map_lags(scores, lags, a, b, length * a.shape[-1], xp)
 

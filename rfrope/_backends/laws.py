@@ -38,7 +38,7 @@ class Stated(NamedTuple):
     radius: np.ndarray
 
 
-def stated(kernel: Any) -> Stated | None:
+def tabulate_law(kernel: Any) -> Stated | None:
     """Law of a kernel, or None if its own transport must be called."""
     return _stated(kernel) if isinstance(kernel, Hashable) else _stated.__wrapped__(kernel)
 

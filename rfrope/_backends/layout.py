@@ -81,7 +81,7 @@ def dense(shape: tuple[int, ...], size: int) -> Strides:
     return tuple(found)
 
 
-def spread(shape: tuple[int, ...], strides: Strides, leading: tuple[int, ...]) -> Strides:
+def broadcast_strides(shape: tuple[int, ...], strides: Strides, leading: tuple[int, ...]) -> Strides:
     """Strides of an array broadcast to the leading axes."""
     moving = [0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True)]
     return (*(0,) * (len(leading) - len(shape)), *moving)
@@ -115,8 +115,8 @@ def walk_axes(
 
     `x` and the operands are given by their leading axes and strides; `y_strides` belong to all the leading axes.
     """
-    columns = [spread(*x, leading), y_strides]
-    columns += [spread(shape, strides, leading) for shape, strides in operands]
+    columns = [broadcast_strides(*x, leading), y_strides]
+    columns += [broadcast_strides(shape, strides, leading) for shape, strides in operands]
     axes = [axis for axis in zip(leading, *columns, strict=True) if axis[0] != 1]
     outer = [axis for axis in axes if any(axis[A:])]
     return merged(outer), merged([axis for axis in axes if not any(axis[A:])])

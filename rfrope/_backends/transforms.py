@@ -76,7 +76,7 @@ Grid = tuple[Axis, ...]
 
 
 @dataclass(frozen=True)
-class Plan:
+class TransformPlan:
     """A transform of the frequencies in `inside` (None: all), on a grid or at scattered lags; the others directly."""
 
     cost: float
@@ -165,7 +165,7 @@ def _is_exact(origin: float, step: float, largest: float) -> bool:
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def plan(omega: np.ndarray, lags: np.ndarray, grid: Grid | None, costs: Costs) -> Plan | None:
+def plan(omega: np.ndarray, lags: np.ndarray, grid: Grid | None, costs: Costs) -> TransformPlan | None:
     """Return the cheapest transform of ``(n, k)`` frequencies, or None where the direct sum is cheaper or the only way.
 
     `grid` is that of the lags, if they are on one.
@@ -180,7 +180,7 @@ def plan(omega: np.ndarray, lags: np.ndarray, grid: Grid | None, costs: Costs) -
     return min(paying, key=lambda plan: plan.cost) if paying else None
 
 
-def plan_on_grid(omega: np.ndarray, n_lags: int, grid: Grid, costs: Costs) -> Plan | None:
+def plan_on_grid(omega: np.ndarray, n_lags: int, grid: Grid, costs: Costs) -> TransformPlan | None:
     """Type 1: frequencies at which the grid's own rounding would be seen stay outside."""
     count, k = omega.shape
     rows = math.prod(axis.count for axis in grid[1:])
@@ -194,7 +194,7 @@ def plan_on_grid(omega: np.ndarray, n_lags: int, grid: Grid, costs: Costs) -> Pl
     outside = count - int(np.count_nonzero(inside))
     cells = math.prod(finer(axis.count) for axis in grid)
     cost = blocks * (costs.call[k - 1] + count * costs.point[k - 1]) + cells * costs.cell[k - 1]
-    return Plan(cost + outside * n_lags * costs.pair(k), grid, inside if outside else None)
+    return TransformPlan(cost + outside * n_lags * costs.pair(k), grid, inside if outside else None)
 
 
 def finer(modes: int) -> int:
@@ -202,7 +202,7 @@ def finer(modes: int) -> int:
     return max(2 * modes, 26)
 
 
-def plan_scattered(omega: np.ndarray, lags: np.ndarray, costs: Costs) -> Plan | None:
+def plan_scattered(omega: np.ndarray, lags: np.ndarray, costs: Costs) -> TransformPlan | None:
     """Type 3: its grid is as large as the product of both ranges, so the largest frequencies may stay outside."""
     count, k = omega.shape
     reach = 0.5 * (np.max(lags, axis=0) - np.min(lags, axis=0))
@@ -224,12 +224,12 @@ def plan_scattered(omega: np.ndarray, lags: np.ndarray, costs: Costs) -> Plan | 
             best = (cost, limit, inside)
     if best is None:
         return None
-    return Plan(best[0], None, None if best[2] == count else radius <= best[1])
+    return TransformPlan(best[0], None, None if best[2] == count else radius <= best[1])
 
 
 def plans_of_moments(
-    omega: np.ndarray, lags: np.ndarray, costs: Costs, planned: Callable[[np.ndarray, Grid | None], Plan | None]
-) -> list[tuple[np.ndarray, Plan]] | None:
+    omega: np.ndarray, lags: np.ndarray, costs: Costs, planned: Callable[..., TransformPlan | None]
+) -> list[tuple[np.ndarray, TransformPlan]] | None:
     """Return transforms that give the sums at the lags and then at the doubled lags, or None for the direct sum."""
     direct = omega.shape[0] * len(lags) * costs.pair(omega.shape[1])
     if not may_pay(omega.shape[0], len(lags), omega.shape[1], costs) or not np.all(np.abs(lags) <= 0.5 * LARGEST):

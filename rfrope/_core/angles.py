@@ -114,9 +114,9 @@ def read(
     shift: Any = None,
     *,
     name: str = "positions",
-    least: int = 0,
-    sets: str = "any",
-    beside: Mapping[str, Any] | None = None,
+    minimum: int = 0,
+    shapes: str = "any",
+    other_arguments: Mapping[str, Any] | None = None,
     pairing: str | None = None,
     **arrays: Any,
 ) -> Angles:
@@ -124,9 +124,9 @@ def read(
 
     Parameters
     ----------
-    positions, frequencies, shift, name, least, sets
+    positions, frequencies, shift, name, minimum, shapes
         As in `checked`; frequencies may be those of a Rope.
-    beside : mapping, optional
+    other_arguments : mapping, optional
         Further arguments that say how to turn, by their names: as NumPy arrays they fit beside any library.
     pairing : str, optional
         How the call pairs features, where it has any: a Rope that turns otherwise is refused (see `frequencies_of`).
@@ -139,12 +139,12 @@ def read(
         See `checked`. Also for arrays of several libraries or devices.
     """
     frequencies = frequencies_of(frequencies, pairing, None if pairing is None else 1.0, arrays.get("q"))
-    constants = {name: positions, "frequencies": frequencies, "shift": shift, **(beside or {})}
+    constants = {name: positions, "frequencies": frequencies, "shift": shift, **(other_arguments or {})}
     xp, device = array.shared(constants, **arrays)
-    return checked(positions, frequencies, shift, xp, device, name, least=least, sets=sets)
+    return check_angles(positions, frequencies, shift, xp, device, name, minimum=minimum, shapes=shapes)
 
 
-def checked(
+def check_angles(
     positions: Any,
     frequencies: Any,
     shift: Any,
@@ -153,8 +153,8 @@ def checked(
     name: str = "positions",
     *,
     frequencies_name: str = "frequencies",
-    least: int = 0,
-    sets: str = "any",
+    minimum: int = 0,
+    shapes: str = "any",
 ) -> Angles:
     """Check positions, frequencies and shift, and bring lists to the caller's library and device.
 
@@ -170,7 +170,7 @@ def checked(
         Those that `array.shared` found for all arrays of the call.
     name, frequencies_name : str
         What the caller calls the positions, and the frequencies where these are checked already.
-    least, sets
+    minimum, shapes
         The frequencies that are allowed, as in `frequencies`.
 
     Raises
@@ -181,8 +181,8 @@ def checked(
         For arrays that do not hold real numbers.
     """
     positions = array.numbers(_whole(positions, name, xp, device), xp, name=name, device=device)
-    omega = _allowed(frequencies, xp, device, "frequencies", least, sets)
-    positions = to_vectors(positions, frequencies)
+    omega = _check_frequency_shape(frequencies, xp, device, "frequencies", minimum, shapes)
+    positions = add_axis_dimension(positions, frequencies)
     if positions.ndim == 0 or positions.shape[-1] != omega.shape[-1]:
         hint = f": use {name}[..., None]" if omega.shape[-1] == 1 else ""
         raise ValueError(
@@ -202,7 +202,7 @@ def checked(
 
 
 def frequencies(
-    value: Any, xp: ModuleType, device: Any = None, *, name: str = "frequencies", least: int = 0, sets: str = "any"
+    value: Any, xp: ModuleType, device: Any = None, *, name: str = "frequencies", minimum: int = 0, shapes: str = "any"
 ) -> Array:
     """Check frequencies that stand alone, and return them as ``(*H, D, k)``.
 
@@ -214,9 +214,9 @@ def frequencies(
         Those that `array.shared` found for all arrays of the call.
     name : str
         What the caller calls them.
-    least : int
+    minimum : int
         How many blocks there must be, 0 or 1.
-    sets : {"any", "one", "one axis", "line"}
+    shapes : {"any", "one", "one axis", "line"}
         What is allowed: all of the above; a single set, without heads; a single set of one axis; ``(D,)`` alone.
 
     Raises
@@ -226,12 +226,12 @@ def frequencies(
     TypeError
         For an array that does not hold real numbers.
     """
-    return _allowed(value, xp, device, name, least, sets)
+    return _check_frequency_shape(value, xp, device, name, minimum, shapes)
 
 
-def read_on_host(value: Any, name: str = "frequencies", *, sets: str = "any") -> np.ndarray:
+def read_on_host(value: Any, name: str = "frequencies", *, shapes: str = "any") -> np.ndarray:
     """Check frequencies that stand alone, or those of a Rope, and bring them to NumPy as ``(*H, D, k)`` float64."""
-    return frequencies(numbers_on_host(frequencies_of(value), name), np, name=name, least=1, sets=sets)
+    return frequencies(numbers_on_host(frequencies_of(value), name), np, name=name, minimum=1, shapes=shapes)
 
 
 def numbers_on_host(value: Any, name: str) -> np.ndarray:
@@ -298,7 +298,7 @@ def token_axes(positions: Array) -> int:
     return min(positions.ndim - 1, 1)
 
 
-def to_vectors(value: Array, like: Any) -> Array:
+def add_axis_dimension(value: Array, like: Any) -> Array:
     """Give numbers the last axis that they have below the gate.
 
     Parameters
@@ -320,7 +320,7 @@ def to_vectors_of(law: Any, value: Array, axes: int, name: str) -> Array:
 
 
 def from_vectors(vectors: Array, like: Any) -> Array:
-    """Undo `to_vectors`: the one way back to the form that a user gave, or gets."""
+    """Undo `add_axis_dimension`: the one way back to the form that a user gave, or gets."""
     return vectors[..., 0] if is_line(like) else vectors
 
 
@@ -372,7 +372,7 @@ def rows(values: Array | None, span: slice) -> Array | None:
     return values if values is None or values.ndim < 2 or values.shape[-2] == 1 else values[..., span, :]
 
 
-def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, sets: str) -> Array:
+def _check_frequency_shape(value: Any, xp: ModuleType, device: Any, name: str, minimum: int, shapes: str) -> Array:
     """Checked frequencies ``(*H, D, k)``.
 
     Lists and NumPy arrays stay float64 arrays of NumPy where the library has no float64, so that they lose nothing.
@@ -382,28 +382,28 @@ def _allowed(value: Any, xp: ModuleType, device: Any, name: str, least: int, set
     omega = array.widen(array.numbers(value, space, name=name, device=None if exact else device), space)
     shape = tuple(omega.shape)
     if not shape:
-        raise ValueError(f"{name} is a single number; expected {_SETS[sets]}")
+        raise ValueError(f"{name} is a single number; expected {_SETS[shapes]}")
     if omega.ndim > 1 and omega.shape[-1] == 0:
         raise ValueError(f"{name} has shape {tuple(omega.shape)}; expected at least one position axis")
     check_values(name, omega, space)
     if type(omega) is np.ndarray:
-        omega = to_vectors(omega, omega)
+        omega = add_axis_dimension(omega, omega)
     else:
         # where there is no float64, phases are exact for frequencies with values alone
         with array.library(omega).eager(omega):
-            vectors = to_vectors(omega, omega)
+            vectors = add_axis_dimension(omega, omega)
         if not libraries.is_compiling() and (hasattr(omega, "fine_words") or hasattr(omega, "on_host")):
-            # see turns.place_words
+            # see turns.make_integer_turns
             for prepared in ("turn_words", "fine_words", "float64_bits", "on_host"):
                 if hasattr(omega, prepared):
                     setattr(vectors, prepared, getattr(omega, prepared))
         omega = vectors
-    if sets != "any":
+    if shapes != "any":
         several = len(shape) > 2 or omega.shape[-1] > 1
-        if {"one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[sets]:
+        if {"one": len(shape) > 2, "one axis": several, "line": len(shape) > 1}[shapes]:
             hint = ": call the function for each head" if len(shape) > 2 else ""
-            raise ValueError(f"{name} has shape {shape}; expected {_SETS[sets]}{hint}")
-    if omega.shape[-2] < least:
+            raise ValueError(f"{name} has shape {shape}; expected {_SETS[shapes]}{hint}")
+    if omega.shape[-2] < minimum:
         raise ValueError(f"{name} has shape {shape}; expected at least one block")
     return omega
 

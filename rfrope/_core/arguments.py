@@ -45,19 +45,19 @@ def printable(text: str, keep: str = "") -> str:
     return "".join(one if one.isprintable() or one in keep else ascii(one)[1:-1] for one in text)
 
 
-def whole(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
-    """Return a whole number from `least` to `most`."""
-    if type(value) is int and least <= value <= most:
+def whole(name: str, value: Any, minimum: int = 0, maximum: int = MOST) -> int:
+    """Return a whole number from `minimum` to `maximum`."""
+    if type(value) is int and minimum <= value <= maximum:
         return value
-    largest = "2**32 - 1" if most == MOST else most
+    largest = "2**32 - 1" if maximum == MOST else maximum
     if isinstance(value, bool | np.bool):
         raise BooleanGivenError(f"{name} is {show(value)}; expected a whole number")
     try:
         number = operator.index(value)
     except Exception:  # whatever an array of another library raises
         raise TypeError(f"{name} is {show(value)}; expected a whole number") from None
-    if not least <= number <= most:
-        raise ValueError(f"{name} is {show(value)}; expected a whole number from {least} to {largest}")
+    if not minimum <= number <= maximum:
+        raise ValueError(f"{name} is {show(value)}; expected a whole number from {minimum} to {largest}")
     return number
 
 
@@ -72,34 +72,34 @@ def axis_of(name: str, value: Any, shape: tuple[int, ...]) -> int:
     raise ValueError(f"axis is {show(value)}; expected an axis of {name}, whose shape is {tuple(shape)}")
 
 
-def finite(name: str, value: Any, *, least: float = -math.inf, most: float = math.inf) -> float:
+def finite(name: str, value: Any, *, minimum: float = -math.inf, maximum: float = math.inf) -> float:
     """Return a finite number, within bounds if there are any, as a Python float."""
-    if type(value) is float and math.isfinite(value) and least <= value <= most:
+    if type(value) is float and math.isfinite(value) and minimum <= value <= maximum:
         return value
-    expected = "a finite number" if least == -math.inf else f"a finite number of at least {_bound(least)}"
-    expected = expected if most == math.inf else f"a number from {_bound(least)} to {_bound(most)}"
+    expected = "a finite number" if minimum == -math.inf else f"a finite number of at minimum {_bound(minimum)}"
+    expected = expected if maximum == math.inf else f"a number from {_bound(minimum)} to {_bound(maximum)}"
     number = _number(name, value, "a number")
-    if not (math.isfinite(number) and least <= number <= most):
+    if not (math.isfinite(number) and minimum <= number <= maximum):
         raise ValueError(f"{name} is {show(value)}; expected {expected}")
     return number
 
 
-def positive(name: str, value: Any, *, least: float = 0.0, most: float = math.inf) -> float:
+def positive(name: str, value: Any, *, minimum: float = 0.0, maximum: float = math.inf) -> float:
     """Return a positive finite number, within bounds if there are any, as a Python float."""
-    if type(value) is float and 0.0 < value < math.inf and least <= value <= most:
+    if type(value) is float and 0.0 < value < math.inf and minimum <= value <= maximum:
         return value
     number = _number(name, value, "a positive number")
     if not (0.0 < number < math.inf):
         raise ValueError(f"{name} is {show(value)}; expected a positive finite number")
-    if not least <= number <= most:
-        bounds = f"from {_bound(least)} to" if least else "up to"
-        raise ValueError(f"{name} is {show(value)}; expected a positive number {bounds} {_bound(most)}")
+    if not minimum <= number <= maximum:
+        bounds = f"from {_bound(minimum)} to" if minimum else "up to"
+        raise ValueError(f"{name} is {show(value)}; expected a positive number {bounds} {_bound(maximum)}")
     return number
 
 
 def fraction(name: str, value: Any) -> float:
     """Return a number from 0 to 1."""
-    return finite(name, value, least=0.0, most=1.0)
+    return finite(name, value, minimum=0.0, maximum=1.0)
 
 
 def probability(name: str, value: Any) -> float:

@@ -367,7 +367,7 @@ def widen(x: Array, xp: ModuleType) -> Array:
 def widen_on_host(x: Array, xp: ModuleType) -> Array:
     """Return what `widen` does, but float32 as it is, and 16 bits as float32, where a copy would be a launch."""
     name = dtype_name(x)
-    if xp is np or not name.startswith(("float", "bfloat")) or not library_of(xp).widens_later(x):
+    if xp is np or not name.startswith(("float", "bfloat")) or not library_of(xp).kernels_widen_float32(x):
         return widen(x, xp)
     return x if name in ("float32", "float64") else astype(x, xp.float32, xp)
 

@@ -299,7 +299,7 @@ def _sources(names: tuple[str, ...], angles: tuple[Array | None, ...]) -> str:
 def turned(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | None, xp: ModuleType) -> Array:
     """Turn prepared features by ready cos and sin ``(..., D)``, one float wider."""
     width = width_of(turn.pairing) * cos.shape[-1]
-    if out is None and xp is not np and array.library_of(xp).turns_whole(x) and MAGNITUDES not in turn[:2]:
+    if out is None and xp is not np and array.library_of(xp).rotates_full_width(x) and MAGNITUDES not in turn[:2]:
         return _turned_at_once(x, cos, sin, turn, xp)
     if xp is not np and runs_operators(x, cos, sin, out):
         return _turned_by_operators(x, cos, sin, turn, out, xp)

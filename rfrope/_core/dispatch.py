@@ -198,10 +198,10 @@ def place_of(values: Iterable[Any]) -> str:
     return _RECORDED.get(devices.pop(), "torch") if len(devices) == 1 else "torch"
 
 
-def takes_words(x: Any) -> bool:
+def uses_integer_phases(x: Any) -> bool:
     """Return whether operators of x's library, each a launch, turn x by words, and no loop does it all."""
     record = library(x)
-    if not record.takes_words(x):
+    if not record.uses_integer_phases(x):
         return False
     if str(record.device(x)) != "cpu":
         return True
@@ -209,10 +209,10 @@ def takes_words(x: Any) -> bool:
 
 
 def runs_operators(x: Array, *others: Any) -> bool:
-    """Return whether `takes_words`, and none of the arrays beside x is recorded: operators may write what they make."""
+    """Return whether operators may write what they make: `uses_integer_phases`, and no other array is recorded."""
     arrays = [one for one in others if one is not None and type(one) is not np.ndarray]
     return (
-        takes_words(x)
-        and not library(x).turns_whole(x)
-        and all(not library(one).needs_gradient(one) and library(one).takes_words(one) for one in (x, *arrays))
+        uses_integer_phases(x)
+        and not library(x).rotates_full_width(x)
+        and all(not library(one).needs_gradient(one) and library(one).uses_integer_phases(one) for one in (x, *arrays))
     )

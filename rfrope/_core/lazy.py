@@ -40,7 +40,7 @@ class _Jax(_Lazy):
     space = maker = "jax.numpy"
     more_bits = "jax.config.update('jax_enable_x64', True)"
 
-    def turns_whole(self, x: Array) -> bool:
+    def rotates_full_width(self, x: Array) -> bool:
         """Its compiler sees whole functions, and makes one loop of that."""
         return True
 

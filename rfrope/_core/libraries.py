@@ -167,7 +167,7 @@ class Library:
         """Return the stream on which the library works where an array is; None for CuPy's own."""
         return None
 
-    def written(self, x: Array) -> None:
+    def mark_modified(self, x: Array) -> None:
         """Tell the library that memory was written to behind its back."""
 
     # -- arithmetic that is written in several ways
@@ -186,15 +186,15 @@ class Library:
         """Bound an array."""
         return xp.clip(x, low, high)
 
-    def takes_words(self, x: Array) -> bool:
+    def uses_integer_phases(self, x: Array) -> bool:
         """Return whether every operation on x is a launch, on a device that turns by words."""
         return False
 
-    def widens_later(self, x: Array) -> bool:
+    def kernels_widen_float32(self, x: Array) -> bool:
         """Return whether kernels and operators read numbers of float32 as such: on devices of torch."""
         return False
 
-    def turns_whole(self, x: Array) -> bool:
+    def rotates_full_width(self, x: Array) -> bool:
         """Return whether features turn over their whole width at once: no part of memory is written by itself."""
         return False
 
@@ -376,7 +376,7 @@ class _Torch(Library):
             return ""
         return _PLACES[x.device.type]
 
-    def takes_words(self, x: Array) -> bool:
+    def uses_integer_phases(self, x: Array) -> bool:
         """Say so of tensors that are nothing but values; not of those that a graph for the CPU is made of."""
         torch = _torch()
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
@@ -392,17 +392,17 @@ class _Torch(Library):
         """Return whether words of 64 bits turn on a device: on Apple's torch takes `abs` by float32 (issue 190052)."""
         return not str(device).startswith("mps")
 
-    def widens_later(self, x: Array) -> bool:
+    def kernels_widen_float32(self, x: Array) -> bool:
         return not x.is_cpu
 
-    def turns_whole(self, x: Array) -> bool:
+    def rotates_full_width(self, x: Array) -> bool:
         """On Apple's devices torch did not write into parts of memory (issue 118115)."""
         return not self.wraps_words(x.device)
 
     def _has_tangent(self, x: Array) -> bool:
         return _torch().autograd.forward_ad.unpack_dual(x).tangent is not None
 
-    def are_memory(self, *tensors: Array) -> bool:
+    def are_plain_dense(self, *tensors: Array) -> bool:
         """Return whether strided tensors are no more than memory of the CPU, asked as quickly as that can be."""
         torch = _torch()
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
@@ -435,7 +435,7 @@ class _Torch(Library):
     def stream(self, x: Array) -> Any:
         return _torch().cuda.current_stream(x.device)
 
-    def written(self, x: Array) -> None:
+    def mark_modified(self, x: Array) -> None:
         if not x.is_inference():
             _torch().autograd.graph.increment_version(x)
 

@@ -300,7 +300,7 @@ def _is_terminal() -> bool:
 Span = tuple[int, int]  # the first draw, and how many
 
 
-class Part(Protocol):
+class Mergeable(Protocol):
     """Result of some chunks, which knows how many draws it covers."""
 
     @property
@@ -311,7 +311,7 @@ class Part(Protocol):
         """Combine it with that of the chunks that follow."""
 
 
-_Part = TypeVar("_Part", bound=Part)
+_Part = TypeVar("_Part", bound=Mergeable)
 
 
 class Spans(Sequence[Span]):
@@ -366,7 +366,7 @@ def run_chunks(
         Whether the task releases the interpreter.
     kept : Checkpoint, optional
         Where the answer so far is kept.
-    before : Part, optional
+    before : Mergeable, optional
         What it holds of an earlier run.
 
     Raises

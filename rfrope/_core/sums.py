@@ -1,8 +1,8 @@
 """The one sum of the library: ``sum_i A_i cos u_i + B_i sin u_i`` over the blocks, its slopes and its squares.
 
 Whatever is summed over the blocks is summed here: exact phases, in bounded memory (`sum_blocks`, `derivatives`,
-`deficits`, `mean_cos`), at all sums of two lags (`sum_on_grid`, `sum_phasors`), or waves that are at hand because
-each block is wanted too (`Waves`).
+`one_minus_cos_moments`, `mean_cos`), at all sums of two lags (`sum_on_grid`, `sum_phasors`), or from cos and sin that
+each block needs too (`CosSin`).
 Averages over draws keep sums of powers, merged in any number of parts (`MeanSums`, `PowerSums`).
 """
 
@@ -32,7 +32,7 @@ QUANTITIES = ("phi", "phi2", "sin")  # Phi, its second harmonic, and the sine th
 Pair: TypeAlias = tuple[Array | None, Array | None]  # coefficients (..., D) of the cosines and of the sines
 
 
-class Waves(NamedTuple):
+class CosSin(NamedTuple):
     """Cos and sin of the phases of some blocks, ``(..., D)``, in the namespace `xp`."""
 
     cos: Array
@@ -40,16 +40,16 @@ class Waves(NamedTuple):
     xp: ModuleType
 
     @classmethod
-    def from_angles(cls, angles: Angles) -> Waves:
+    def from_angles(cls, angles: Angles) -> CosSin:
         """Exact ones."""
         return cls(*cos_sin(angles), angles.xp)
 
     @classmethod
-    def from_phases(cls, phases: Array, xp: ModuleType) -> Waves:
+    def from_phases(cls, phases: Array, xp: ModuleType) -> CosSin:
         """Those of phases as they are."""
         return cls(xp.cos(phases), xp.sin(phases), xp)
 
-    def row(self, row: int) -> Waves:
+    def row(self, row: int) -> CosSin:
         """Those at one of the lags, of waves ``(L, D)``."""
         return self._replace(cos=self.cos[row, ...], sin=self.sin[row, ...])
 
@@ -125,10 +125,10 @@ def derivatives(angles: Angles, cosine: Array, sine: Array, orders: tuple[int, .
     return tuple(one + other for one, other in _sum_pairs(angles, [_sloped(cosine, sine, omega, n) for n in orders]))
 
 
-def deficits(angles: Angles, powers: int = 1) -> tuple[Array, ...]:
+def one_minus_cos_moments(angles: Angles, powers: int = 1) -> tuple[Array, ...]:
     """Sum ``1 - cos u`` over the blocks, and its powers, with all digits near lag 0; for angles without a shift."""
 
-    def each(waves: Waves, _: slice) -> tuple[Array, ...]:
+    def each(waves: CosSin, _: slice) -> tuple[Array, ...]:
         xp, fall = waves.xp, 2.0 * waves.sin**2
         del waves  # as much memory again
         return tuple(xp.sum(fall if n == 1 else fall**n, axis=-1) for n in range(1, powers + 1))
@@ -141,7 +141,7 @@ def deficits(angles: Angles, powers: int = 1) -> tuple[Array, ...]:
 def mean_cos(angles: Angles) -> Array:
     """Mean of ``cos u`` over the blocks, at least one, for angles without a shift."""
 
-    def each(waves: Waves, _: slice) -> tuple[Array, ...]:
+    def each(waves: CosSin, _: slice) -> tuple[Array, ...]:
         return (waves.xp.sum(waves.cos, axis=-1),)
 
     return _sum_parts(angles, each, 1, math.prod(angles.shape[:-1]))[0] / angles.blocks
@@ -193,7 +193,7 @@ def _joined(parts: tuple[Array, ...], xp: ModuleType) -> Array:
 def _sum_pairs_at_lags(angles: Angles, pairs: list[Pair], held: int) -> list[tuple[Array, Array]]:
     """Sum over the blocks, some at a time."""
 
-    def each(waves: Waves, span: slice) -> tuple[Array, ...]:
+    def each(waves: CosSin, span: slice) -> tuple[Array, ...]:
         found: tuple[Array, ...] = ()
         for cosine, sine in pairs:
             found += waves.summed(_columns(cosine, span), _columns(sine, span))
@@ -204,13 +204,13 @@ def _sum_pairs_at_lags(angles: Angles, pairs: list[Pair], held: int) -> list[tup
 
 
 def _sum_parts(
-    angles: Angles, each: Callable[[Waves, slice], tuple[Array, ...]], number: int, held: int
+    angles: Angles, each: Callable[[CosSin, slice], tuple[Array, ...]], number: int, held: int
 ) -> tuple[Array, ...]:
     """The loop over the blocks: so many sums that `each` makes of some blocks, added up."""
     totals: tuple[Array, ...] = ()
     for span in parts(angles.blocks, held):
         whole = span.stop - span.start == angles.blocks
-        found = each(Waves.from_angles(angles if whole else angles.part(span)), span)
+        found = each(CosSin.from_angles(angles if whole else angles.part(span)), span)
         totals = tuple(map(operator.add, totals, found)) if totals else found
     return totals or (0.0,) * number
 
@@ -218,10 +218,10 @@ def _sum_parts(
 # -- at all sums of two lags ------------------------------------------------------------------------------------------
 
 
-def sum_on_grid(far: Waves, near: Waves, cosine: Array | float, sine: Array | None = None) -> Array:
+def sum_on_grid(far: CosSin, near: CosSin, cosine: Array | float, sine: Array | None = None) -> Array:
     """Sum over the blocks at ``a + b`` for every lag a of waves ``(R, D)`` and every b of others: ``(R, C)``.
 
-    Waves at the sum of two numbers are products of their tables. Coefficients are ``(D,)``, or one number.
+    CosSin at the sum of two numbers are products of their tables. Coefficients are ``(D,)``, or one number.
     """
     even, odd = cosine * far.cos, -(cosine * far.sin)
     if sine is not None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array, dispatch, libraries
-from rfrope._core.angles import Angles, to_vectors
+from rfrope._core.angles import Angles, add_axis_dimension
 from rfrope._core.array import Array
 from rfrope._core.dispatch import CPU, CUDA, TORCH_ROTATION, dispatched
 from rfrope._core.lazy import JAX
@@ -51,7 +51,7 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     device = array.device(positions)
     wide = array.has_float64(xp, device)
     if not wide:
-        frequencies = getattr(frequencies, "on_host", frequencies)  # see place_words
+        frequencies = getattr(frequencies, "on_host", frequencies)  # see make_integer_turns
     integers = (
         array.is_integer(positions)
         and array.library_of(xp).wraps_integers
@@ -72,13 +72,13 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
 def cos_sin_for(x: Array, angles: Angles) -> tuple[Array, Array]:
     """Return cos and sin for features x: in float32 where these are no wider and each operator is a launch."""
     made_of = [one for one in angles[:3] if one is not None and type(one) is not np.ndarray]
-    by_words = array.dtype_name(x) != "float64" and all([dispatch.takes_words(one) for one in (x, *made_of)])
-    cos, sin = (waves if by_words and not array.needs_gradient(*made_of) else cos_sin)(angles)
+    by_words = array.dtype_name(x) != "float64" and all([dispatch.uses_integer_phases(one) for one in (x, *made_of)])
+    cos, sin = (cos_sin_float32 if by_words and not array.needs_gradient(*made_of) else cos_sin)(angles)
     return cos, sin
 
 
 @dispatched(TORCH_ROTATION)
-def waves(angles: Angles) -> Array:
+def cos_sin_float32(angles: Angles) -> Array:
     """Return cos and sin as `cos_sin` does, in float32: by eight operators of torch for integer positions.
 
     Turns are whole numbers in units of 2**-64, which wrap. The sine of t is that of a quarter turn less the distance of
@@ -94,7 +94,7 @@ def waves(angles: Angles) -> Array:
     if not TORCH.wraps_words(array.device(positions)):
         return _waves_from_host(angles)
     if array.dtype_name(positions) in ("float16", "bfloat16"):
-        return waves(angles._replace(positions=array.astype(positions, xp.float32, xp)))
+        return cos_sin_float32(angles._replace(positions=array.astype(positions, xp.float32, xp)))
     device, add_product = array.device(positions), TORCH.add_product
     starts, unit, nothing = TORCH.constants("quarters", _quarters, device)
     total = xp.reshape(starts, (2, *(1,) * len(angles.shape)))
@@ -147,13 +147,13 @@ def _quarters() -> tuple[np.ndarray, ...]:
     return np.array([0, -QUARTER]), np.array(2.0 * math.pi * 2.0**-64, np.float32), np.array(0.0, np.float32)
 
 
-def place_words(frequencies: np.ndarray, xp: ModuleType, device: Any) -> Array:
+def make_integer_turns(frequencies: np.ndarray, xp: ModuleType, device: Any) -> Array:
     """Return frequencies of the host, in their user's form, on a device of torch for whoever is to hold them there.
 
     Their words are the attributes `turn_words` and `fine_words`, which `waves` makes anew of others; not on Apple's
     devices. Where there is no float64, `on_host` is what they were, and `float64_bits` the bits of that on the device.
     """
-    vectors = np.ascontiguousarray(to_vectors(frequencies, frequencies), np.float64)
+    vectors = np.ascontiguousarray(add_axis_dimension(frequencies, frequencies), np.float64)
     is_wide, wraps = array.has_float64(xp, device), TORCH.wraps_words(device)
     placed = TORCH.lasting(frequencies.astype("float64" if is_wide else "float32"), device)
     if wraps:
@@ -164,8 +164,8 @@ def place_words(frequencies: np.ndarray, xp: ModuleType, device: Any) -> Array:
     return placed
 
 
-def place_beside(x: Array, frequencies: np.ndarray, held: dict[Any, Array]) -> Array:
-    """Return frequencies as `place_words` does where torch turns features by words, and as they came elsewhere.
+def copy_to_device_of(x: Array, frequencies: np.ndarray, held: dict[Any, Array]) -> Array:
+    """Return `make_integer_turns` where torch rotates by integer phases; elsewhere frequencies as they came.
 
     Those of each device are held in a dict. A graph that is compiled finds them there, and places none itself.
     """
@@ -174,11 +174,11 @@ def place_beside(x: Array, frequencies: np.ndarray, held: dict[Any, Array]) -> A
     if libraries.is_compiling():
         found = held.get("_placed", {}).get(array.device(x))
         return frequencies if found is None or hasattr(found, "on_host") else found
-    if not dispatch.takes_words(x):
+    if not dispatch.uses_integer_phases(x):
         return frequencies
     held, device = held.setdefault("_placed", {}), array.device(x)
     if device not in held:
-        made = place_words(frequencies, array.namespace(x=x), device)
+        made = make_integer_turns(frequencies, array.namespace(x=x), device)
         if not TORCH.is_computed(made):  # a fake one, which serves this call alone
             return made
         held[device] = made

@@ -259,7 +259,7 @@ class _Search:
         share, grown = np.arange(self.n_blocks) / self.n_blocks, np.zeros(len(lags))
         for _ in range(_STEPS):
             u = lags[:, None] * np.exp(-(log_base + grown[:, None]) * share)
-            waves = sums.Waves.from_phases(u, np)
+            waves = sums.CosSin.from_phases(u, np)
             value, slope = waves.mean_cos(), waves.summed(None, share * u)[1] / self.n_blocks
             bend = np.mean(share * share * (u + u * u), axis=1)
             depth = np.clip(-value - _DOUBT, 0.0, None)

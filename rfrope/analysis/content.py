@@ -207,11 +207,11 @@ def similarity(lags: Array, frequencies: Array, *, cosine: float = 1.0) -> Simil
     >>> near.radius.round(3)
     array([1.   , 0.97 , 0.477, 0.159])
     """
-    cosine = finite("cosine", cosine, least=-1.0, most=1.0)
+    cosine = finite("cosine", cosine, minimum=-1.0, maximum=1.0)
     refuse_polar(frequencies, "frequencies", "polar contents have no direction (use analysis.mean_kernel)")
-    read = angles.read(lags, frequencies, name="lags", least=1)
+    read = angles.read(lags, frequencies, name="lags", minimum=1)
     xp = read.xp
-    total, squares = sums.deficits(read, 2)
+    total, squares = sums.one_minus_cos_moments(read, 2)
     fall, features = total / read.blocks, 2 * read.blocks
     kernel = 1.0 - fall
     own = array.clip(squares / read.blocks - fall * fall, 0.0, None, xp) / (read.blocks + 1)
@@ -272,7 +272,7 @@ def departure(q: Array, k: Array, lags: Array, frequencies: Array, *, pairing: s
     >>> found.phi.round(2), found.residual.round(2)
     (array([ 1.  , -0.99,  2.46,  2.75]), array([0.  , 0.53, 0.37, 0.38]))
     """
-    content, read = _prepare(q, k, lags, frequencies, pairing, sets="one")
+    content, read = _prepare(q, k, lags, frequencies, pairing, shapes="one")
     (a, b, rest), xp = content, read.xp
     if a.ndim != 2 or a.shape[0] == 0:
         raise ValueError(f"q and k have leading axes {tuple(a.shape[:-1])}; expected n pairs, shape (n, d), n >= 1")
@@ -297,10 +297,10 @@ def _root_ratio(part: Array, whole: Array, xp: ModuleType) -> Array:
     return root(part / xp.where(whole == 0.0, xp.ones_like(whole), whole), xp)
 
 
-def _prepare(q: Any, k: Any, lags: Any, frequencies: Any, pairing: str, sets: str = "any") -> tuple[Content, Angles]:
+def _prepare(q: Any, k: Any, lags: Any, frequencies: Any, pairing: str, shapes: str = "any") -> tuple[Content, Angles]:
     """Content of the queries and keys, and the angles of their lags."""
-    read = angles.read(lags, frequencies, name="lags", least=1, sets=sets, pairing=pairing, q=q, k=k)
+    read = angles.read(lags, frequencies, name="lags", minimum=1, shapes=shapes, pairing=pairing, q=q, k=k)
     content = blocks.content(q, k, read.xp, read.device, pairing, read.blocks)
-    if sets == "any":
+    if shapes == "any":
         array.broadcast_shapes({"q and k": content.rest.shape, "lags": read.shape[:-1]})
     return content, read

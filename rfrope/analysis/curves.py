@@ -14,7 +14,7 @@ from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, positive, probability, whole
 from rfrope._core.array import Array
 from rfrope._core.special import log_uniform_mean_cos
-from rfrope._core.sums import Waves
+from rfrope._core.sums import CosSin
 
 _ROUNDED = 1e-15  # rounding of the direct sum of a mean cosine
 _FREQUENCIES = 2**12  # frequencies whose tables are held at once
@@ -69,7 +69,7 @@ def mean_kernel(lags: Array, frequencies: Array) -> Array:
     >>> mean_kernel([0, 1, 1706, 1707], omega).round(4)
     array([ 1.    ,  0.9702,  0.0011, -0.0078])
     """
-    return sums.mean_cos(angles.read(lags, frequencies, name="lags", least=1))
+    return sums.mean_cos(angles.read(lags, frequencies, name="lags", minimum=1))
 
 
 @array.select_device
@@ -183,7 +183,7 @@ def dirichlet(lags: Array, n_blocks: int, *, step: float = 1.0) -> Array:
     >>> float(dirichlet(2.0 * math.pi, 10**6))
     1.0
     """
-    blocks, step = whole("n_blocks", n_blocks, 1), positive("step", step, most=LARGEST)
+    blocks, step = whole("n_blocks", n_blocks, 1), positive("step", step, maximum=LARGEST)
     xp, _ = array.shared(lags=lags)
     lags = _checked_lags(lags, xp)
     device = array.device(lags)
@@ -349,14 +349,14 @@ def _scanned(omega: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, np
         start, rows = start + length, min(2 * rows, most)
 
 
-def _table(lags: np.ndarray, omega: np.ndarray) -> Waves:
-    """Waves of lags times frequencies ``(D,)``."""
-    return Waves.from_angles(Angles(lags[:, None], omega[:, None], None, np))
+def _table(lags: np.ndarray, omega: np.ndarray) -> CosSin:
+    """CosSin of lags times frequencies ``(D,)``."""
+    return CosSin.from_angles(Angles(lags[:, None], omega[:, None], None, np))
 
 
 def one_set(frequencies: Any) -> np.ndarray:
     """Return one set of frequencies of one axis as a NumPy array ``(D,)``."""
-    return np.asarray(angles.read_on_host(frequencies, sets="one axis")[:, 0])
+    return np.asarray(angles.read_on_host(frequencies, shapes="one axis")[:, 0])
 
 
 def _checked_lags(lags: Array, xp: ModuleType) -> Array:

@@ -245,7 +245,7 @@ def scaling_effect(lags: Array, before: Array, after: Array) -> ScalingEffect:
         if 0 in lags.shape:
             raise ValueError(f"lags has shape {tuple(lags.shape)}; expected at least one lag")
         checked = {
-            name: angles.frequencies(omega, xp, place, name=name, sets="line", least=1)[:, 0]
+            name: angles.frequencies(omega, xp, place, name=name, shapes="line", minimum=1)[:, 0]
             for name, omega in held.items()
         }
         magnitudes = [xp.abs(omega) for omega in checked.values()]
@@ -294,9 +294,9 @@ class _Range(NamedTuple):
 def _range(sought: SearchRange, points: int, max_lag: int, magnitudes: np.ndarray) -> _Range:
     """Range of a parameter, for frequencies of such magnitudes."""
     low, high = {
-        "length": (max(sought.least, _TIGHTEST), _WIDEST * max_lag),
+        "length": (max(sought.minimum, _TIGHTEST), _WIDEST * max_lag),
         "frequency": (_SLOWEST / max_lag, _FASTEST),
-        "shape": (sought.least, sought.most),
+        "shape": (sought.minimum, sought.maximum),
     }[sought.kind]
     values = np.linspace(
         math.log(low), math.log(high), min(points, _SHAPE_POINTS) if sought.kind == "shape" else points
@@ -310,7 +310,7 @@ def _range(sought: SearchRange, points: int, max_lag: int, magnitudes: np.ndarra
             own = turn + sign * np.log(np.quantile(moving, np.linspace(0.0, 1.0, _OWN), method="nearest"))
             values = np.unique(np.concatenate([values, np.clip(own, *np.log((low, high)))]))
         steps = np.minimum(step, _PHASE / (np.exp(turn + sign * values) * max_lag))
-    return _Range(math.log(low), math.log(high), values, steps, sought.most if sought.ends else None)
+    return _Range(math.log(low), math.log(high), values, steps, sought.maximum if sought.ends else None)
 
 
 def _fitted(record: kernels.Record, curve: _Curve, magnitudes: np.ndarray) -> KernelFit:

@@ -320,7 +320,7 @@ def plan(rope: Any, context: int, *, trained_context: int | None = None, progres
     if before is not None and (trained_context or 0) >= before.original_context + before.names_original:
         before = None  # the model was trained with its scheme
     trained = trained if before is None else before.rope
-    omega = np.asarray(angles.read_on_host(trained.frequencies, "rope", sets="one axis")[:, 0])
+    omega = np.asarray(angles.read_on_host(trained.frequencies, "rope", shapes="one axis")[:, 0])
     if not np.any(omega):
         raise ValueError("all frequencies of rope are 0; expected at least one other")
     trained = replace(trained, frequencies=omega)

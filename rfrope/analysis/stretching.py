@@ -148,7 +148,7 @@ class _Problem:
 
 def neighbours(omega: np.ndarray) -> float:
     """Return ``1 - C(1)``, the fall of the mean kernel between neighbouring positions."""
-    return float(sums.deficits(Angles(np.ones(1), omega[:, None], None, np))[0]) / omega.size
+    return float(sums.one_minus_cos_moments(Angles(np.ones(1), omega[:, None], None, np))[0]) / omega.size
 
 
 def _negative_lags(omega: np.ndarray, stop: int) -> list[tuple[float, int]]:

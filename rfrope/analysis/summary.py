@@ -240,7 +240,7 @@ def summarise(
     (25, 85133)
     """
     given = frequencies if isinstance(frequencies, Rope) else None
-    omega = angles.read_on_host(frequencies if given is None else given.frequencies, sets="one")
+    omega = angles.read_on_host(frequencies if given is None else given.frequencies, shapes="one")
     lengths, n_blocks = _lengths(given.context if context is None and given is not None else context, omega), len(omega)
     polar = given is not None and given.polar
     if head_dim is None:

@@ -73,7 +73,7 @@ def from_autocorrelation(values: Array, *, spacing: float = 1.0, ridge: float = 
     >>> kernel.phi([0.0, 4.0, 8.0, 12.0]).round(6)
     array([1.   , 0.5  , 0.25 , 0.125])
     """
-    spacing, ridge = positive("spacing", spacing), finite("ridge", ridge, least=0.0, most=LARGEST)
+    spacing, ridge = positive("spacing", spacing), finite("ridge", ridge, minimum=0.0, maximum=LARGEST)
     r = _read_values("values", values)
     if r.ndim != 1 or r.size < 2:
         raise ValueError(f"values has shape {r.shape}; expected (n,) with two values or more")
@@ -148,7 +148,7 @@ def from_series(
     """
     from scipy.fft import irfft, next_fast_len, rfft
 
-    spacing, ridge = positive("spacing", spacing), finite("ridge", ridge, least=0.0, most=LARGEST)
+    spacing, ridge = positive("spacing", spacing), finite("ridge", ridge, minimum=0.0, maximum=LARGEST)
     remove_mean = flag("remove_mean", remove_mean)
     host = _read_values("x", x)
     axis = axis_of("x", axis, host.shape)

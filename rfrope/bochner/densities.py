@@ -198,13 +198,13 @@ def _resolve(
 
 def _overlooked(law: Seen, pieces: Pieces, end: float, measure: Measure, *, beyond: bool) -> tuple[np.ndarray, float]:
     """Frequencies, ascending, where the table lacks something, and the integral of its error as seen."""
-    w, step, t = _spread(pieces.centres, pieces.halves, max(_FEWEST, _POINTS // pieces.halves.size))
+    w, step, t = _place_evenly(pieces.centres, pieces.halves, max(_FEWEST, _POINTS // pieces.halves.size))
     table = (pieces.series @ legendre.legvander(t, pieces.series.shape[1] - 1).T).ravel()
     if beyond:  # the octaves above the table, and those of its first panel, which are narrower than its points
         last, first = float(pieces.edges[-1]), float(pieces.edges[1])
         above = last * 2.0 ** np.arange(max(0.0, min(_OCTAVES, 400.0 - math.log2(last))))
         low = np.append(first * 2.0 ** -np.arange(1.0, _OCTAVES + 1.0), above)
-        outside, steps, _ = _spread(1.5 * low, 0.5 * low, _POINTS_EACH)
+        outside, steps, _ = _place_evenly(1.5 * low, 0.5 * low, _POINTS_EACH)
         w, step, table = np.append(w, outside), np.append(step, steps), np.append(table, pieces(outside))
     weight = step * w**measure.moment
     difference = np.abs(law(w) - table)
@@ -212,7 +212,7 @@ def _overlooked(law: Seen, pieces: Pieces, end: float, measure: Measure, *, beyo
     return np.sort(w[missed]), float(np.sum((difference * weight)[w < end]))
 
 
-def _spread(centres: np.ndarray, halves: np.ndarray, each: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _place_evenly(centres: np.ndarray, halves: np.ndarray, each: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Points evenly over each panel, their distances, and where they lie in (-1, 1) on each."""
     t = (2.0 * np.arange(each) + 1.0) / each - 1.0
     return (centres[:, None] + halves[:, None] * t).ravel(), np.repeat(2.0 * halves / each, each), t

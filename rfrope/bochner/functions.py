@@ -199,7 +199,7 @@ def _read_question(phi: Any, ndim: Any, scale: Any, tolerance: Any, *, bounded: 
     check_even("phi", unbounded, measure, scale or 1.0)
     scale = find_scale(values, scale)
     check_even("phi", unbounded, measure, scale)
-    grids = witnesses.survey(values, scale)
+    grids = witnesses.sample_on_grids(values, scale)
     try:
         lags = read_lags(values, measure, scale)
     except UndecidedError:

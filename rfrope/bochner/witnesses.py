@@ -185,7 +185,7 @@ class UndecidedError(ValueError):
 Grid = tuple[float, np.ndarray]  # a spacing, and values at 0, spacing, 2 spacing, ...
 
 
-def survey(phi: Function, scale: float) -> list[Grid]:
+def sample_on_grids(phi: Function, scale: float) -> list[Grid]:
     """Return phi on grids in units of its scale and, last, at whole lags."""
     fine = [(h, phi(h * np.arange(_FINE))) for h in (scale * _SPACINGS).tolist()]
     return [*fine, (1.0, phi(np.arange(WHOLE + 1.0)))]

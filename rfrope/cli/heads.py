@@ -100,9 +100,9 @@ def _cell(estimate: HeadEstimate, place: Any) -> str:
 
 def _table(found: Atlas, places: np.ndarray) -> list[tuple[str, ...]]:
     """Return rows on some heads, after their head."""
-    half, can = found.order.shape[1] // 2, np.sum(found.stillable(), axis=1)
+    half, can = found.order.shape[1] // 2, np.sum(found.removable_blocks(), axis=1)
     rows: list[tuple[str, ...]] = [
-        ("head", "lag explains", "offset", "first token", "by its key", "slow blocks", "outliers", "stillable")
+        ("head", "lag explains", "offset", "first token", "by its key", "slow blocks", "outliers", "removable_blocks")
     ]
     rows[0] += (f"{half} stilled", "by norms")
     for one in places:
@@ -133,7 +133,7 @@ def _report(found: Atlas) -> Report:
 _NOTES = """lag explains: part of the variance of the logits; offset: lag at which the curve of the mean query and key
 peaks; first token: attention on it, by the later half of the queries; by its key, slow blocks: what its logit is
 above the others by the key itself, and by its lag in blocks that complete no turn in a document; outliers: pairs of
-features 5 times as strong as the median; stillable: blocks that can stop together with a change of a logit of
+features 5 times as strong as the median; removable_blocks: blocks that can stop together with a change of a logit of
 at most 0.1, two errors counted; stilled, by norms: change with half of the blocks stopped, those that are
 predicted to matter least, and those with the least |q| |k|. All ± are standard errors over documents."""
 

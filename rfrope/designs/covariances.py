@@ -67,18 +67,18 @@ class Line(NamedTuple):
         p = np.clip(p, 2.0**-53, 1.0 - 2.0**-53)
         return np.sign(p - 0.5) * self.magnitudes(np.abs(2.0 * p - 1.0))
 
-    def fall(self, lags: np.ndarray) -> np.ndarray:
+    def one_minus_phi(self, lags: np.ndarray) -> np.ndarray:
         """Return ``1 - Phi`` at the lags' component along the axis."""
         along = np.zeros_like(lags)
         along[:, self.axis] = lags[:, self.axis]
-        return self.kernel.deficits(along, np)[0]
+        return self.kernel.one_minus_cos_moments(along, np)[0]
 
     def means(self, lags: np.ndarray, cells: int) -> tuple[np.ndarray, np.ndarray]:
         """Return means of ``1 - cos u`` in equally likely cells, ``(L, cells)``, and over all cells, ``(L,)``.
 
         The mean of the last cell, which may be unbounded, follows from the total and the other cells.
         """
-        fall, along = self.fall(lags), np.abs(lags[:, self.axis])
+        fall, along = self.one_minus_phi(lags), np.abs(lags[:, self.axis])
         atoms = self.kernel._atoms()
         if atoms is not None:
             inside = _Steps.sort(np.abs(atoms[0][:, self.axis]), atoms[1]).means(along, cells)[:, :-1]
@@ -89,28 +89,28 @@ class Line(NamedTuple):
     def _inner_means(self, along: np.ndarray, cells: int, panels: int) -> np.ndarray:
         place, weight = place_nodes(np.linspace(0.0, 1.0, panels + 1))
         size = self.magnitudes((np.arange(cells - 1)[:, None] + place) / cells)
-        return np.stack([cosine_fall(x * size) @ weight for x in along])
+        return np.stack([one_minus_cos(x * size) @ weight for x in along])
 
     def lattice_variance(self, lags: np.ndarray, cells: int) -> np.ndarray:
         """Return the variance of the mean of ``1 - cos u`` over cells, sampled at the same uniform place in each."""
         along, atoms = np.abs(lags[:, self.axis]), self.kernel._atoms()
-        fall, square = self.kernel.deficits(lags, np)
+        fall, square = self.kernel.one_minus_cos_moments(lags, np)
         if atoms is not None:
             steps = _Steps.sort(np.abs(atoms[0][:, self.axis]), atoms[1])
             place, weight = steps.places(cells)
             size = steps.magnitudes((np.arange(cells)[:, None] + place) / cells)
-            means = (np.mean(cosine_fall(x * size), axis=0) for x in along)
+            means = (np.mean(one_minus_cos(x * size), axis=0) for x in along)
             return np.array([weight @ (mean - f) ** 2 for mean, f in zip(means, fall, strict=True)])
         alone = square - fall * fall
         unit = np.where(alone > 0.0, alone, 1.0)
         known = dict(zip(along.tolist(), np.stack([fall, square, unit], axis=1).tolist(), strict=True))
 
         def find(at: np.ndarray, panels: int) -> np.ndarray:
-            return np.array([[self._spread(x, cells, panels, *known[x][:2]) / known[x][2]] for x in at.tolist()])
+            return np.array([[self._cell_variance(x, cells, panels, *known[x][:2]) / known[x][2]] for x in at.tolist()])
 
-        return refine(find, along, cells, least=1.0)[:, 0] * unit
+        return refine(find, along, cells, minimum=1.0)[:, 0] * unit
 
-    def _spread(self, x: float, cells: int, panels: int, fall: float, square: float) -> float:
+    def _cell_variance(self, x: float, cells: int, panels: int, fall: float, square: float) -> float:
         """Return `lattice_variance` at one lag.
 
         Intervals halve towards the end of the last cell. Beyond them, that cell gets the remainder of the overall mean
@@ -128,8 +128,8 @@ class Line(NamedTuple):
         more = 1 + int(slower) // NODES.size
         _check_nodes(cells * float(more), x)
         beyond, share = place_nodes(np.linspace(ends[-1], 1.0, more + 1))
-        others = cosine_fall(x * self.magnitudes((np.arange(cells - 1)[:, None] + np.append(place, beyond)) / cells))
-        last = cosine_fall(x * self.magnitudes((cells - 1.0 + place) / cells))
+        others = one_minus_cos(x * self.magnitudes((np.arange(cells - 1)[:, None] + np.append(place, beyond)) / cells))
+        last = one_minus_cos(x * self.magnitudes((cells - 1.0 + place) / cells))
         both = np.append(weight, share)
         first = cells * fall - np.sum(others @ both) - last @ weight
         second = cells * square - np.sum((others * others) @ both) - (last * last) @ weight
@@ -148,7 +148,7 @@ def find_lines(kernel: Kernel, design: str) -> list[Line]:
     return [Line(kernel, axis) for axis in range(kernel.ndim)]
 
 
-def cosine_fall(phase: np.ndarray) -> np.ndarray:
+def one_minus_cos(phase: np.ndarray) -> np.ndarray:
     """Return ``1 - cos``, accurate at small phases."""
     sine = np.sin(0.5 * phase)
     return 2.0 * sine * sine
@@ -168,7 +168,7 @@ class _Steps(NamedTuple):
 
     def means(self, along: np.ndarray, cells: int) -> np.ndarray:
         """Return means ``(L, cells)`` of ``1 - cos u`` in equally likely cells."""
-        fall = cosine_fall(along[:, None] * self.size) * np.diff(self.ends)
+        fall = one_minus_cos(along[:, None] * self.size) * np.diff(self.ends)
         total = np.concatenate([np.zeros((len(along), 1)), np.cumsum(fall, axis=1)], axis=1)
         edges = np.arange(cells + 1.0) / cells
         return cells * np.diff(np.stack([np.interp(edges, self.ends, one) for one in total]), axis=1)
@@ -187,18 +187,18 @@ class _Steps(NamedTuple):
 
 
 def refine(
-    find: Callable[[np.ndarray, int], np.ndarray], lags: np.ndarray, cells: int, least: float = 0.0
+    find: Callable[[np.ndarray, int], np.ndarray], lags: np.ndarray, cells: int, minimum: float = 0.0
 ) -> np.ndarray:
     """Return integrals ``(L, n)`` at some lags, doubling the number of intervals until results stop changing.
 
-    Changes are relative to the largest of the n, or to `least` if that is larger.
+    Changes are relative to the largest of the n, or to `minimum` if that is larger.
     """
     found, left, panels = find(lags, 1), np.arange(len(lags)), 2
     while left.size:
         _check_nodes(panels * cells, float(np.max(np.abs(lags[left]))))
         finer = find(lags[left], panels)
         apart = np.max(np.abs(finer - found[left]), axis=1, initial=0.0)
-        size = np.max(np.abs(finer), axis=1, initial=least)
+        size = np.max(np.abs(finer), axis=1, initial=minimum)
         found[left] = finer
         left, panels = left[apart > _TOLERANCE * size], 2 * panels
     return found
@@ -243,7 +243,7 @@ def pair_covariances(kernel: Kernel, design: str, n: int, lags: np.ndarray) -> P
     if n < 2:
         return None
     if name == "antithetic":  # a pair has the same cosine and opposite sines; the last of an odd number is alone
-        fall, square = kernel.deficits(lags, np)
+        fall, square = kernel.one_minus_cos_moments(lags, np)
         rows = (np.arange(n // 2)[:, None] == np.arange(n) // 2).astype(np.float64)
         both = (np.repeat(one[:, None], len(rows), axis=1) for one in (square - fall * fall, square - 2.0 * fall))
         return Pairs(rows, *both)
@@ -253,7 +253,7 @@ def pair_covariances(kernel: Kernel, design: str, n: int, lags: np.ndarray) -> P
         covariance = _lattice_covariance(kernel, n, lags)
     else:  # all blocks lie at one random place of their strata: the mean kernel's variance is that over this place
         (line,) = find_lines(kernel, "shifted")
-        fall, square = kernel.deficits(lags, np)
+        fall, square = kernel.one_minus_cos_moments(lags, np)
         covariance = (n * line.lattice_variance(lags, n) - (square - fall * fall)) / (n - 1.0)
     # all pairs are alike, and signs independent
     return Pairs(np.ones((1, n)), covariance[:, None], np.zeros((len(lags), 1)))
@@ -291,7 +291,7 @@ def _lattice_covariance(kernel: Kernel, n: int, lags: np.ndarray) -> np.ndarray:
             found = [line.products(at, step, panels, half=axis == 0) for step in steps[:, axis]]
             return np.concatenate([np.stack(part, axis=1) for part in zip(*found, strict=True)], axis=1)
 
-        both = refine(factors, lags[:, axis], 4 * TAIL_PANELS * (n - 1), least=1.0)
+        both = refine(factors, lags[:, axis], 4 * TAIL_PANELS * (n - 1), minimum=1.0)
         alike, against = alike * both[:, : n - 1], against * both[:, n - 1 :]
-    fall, _ = kernel.deficits(lags, np)
+    fall, _ = kernel.one_minus_cos_moments(lags, np)
     return np.real(0.5 * (alike + against)) @ counts - (1.0 - fall) ** 2

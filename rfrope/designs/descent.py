@@ -20,7 +20,7 @@ _MOST_LAGS = 2**14  # maximum number of lags of a fit
 _SERIES = 1e-2  # phase at the longest lag below which Dirichlet's kernel is its series
 
 Draw = Callable[[int], np.ndarray]
-Waves = tuple[np.ndarray, np.ndarray]  # exp(i left . omega), exp(i right . omega)
+CosSin = tuple[np.ndarray, np.ndarray]  # exp(i left . omega), exp(i right . omega)
 
 
 def descend(lags: Lags, omega: np.ndarray, steps: int, gain: float) -> tuple[np.ndarray, float]:
@@ -155,11 +155,11 @@ class Lags:
         self.weights = weights / np.sum(weights)
         self.target = np.asarray(kernel.phi(kernel.restore_shape(self.vectors)))
 
-    def waves(self, omega: np.ndarray) -> Waves:
+    def waves(self, omega: np.ndarray) -> CosSin:
         """Return the waves of frequencies ``(n, k)``."""
         return _wave(omega, self._left), _wave(omega, self._right)
 
-    def errors(self, waves: Waves) -> np.ndarray:
+    def errors(self, waves: CosSin) -> np.ndarray:
         """Return the mean kernel minus Phi, ``(P, Q)``."""
         return sums.sum_phasors(*waves) / len(waves[0]) - self.target
 
@@ -167,7 +167,7 @@ class Lags:
         """Return the weighted mean of squared errors."""
         return float(np.sum(self.weights * errors * errors))
 
-    def projected(self, waves: Waves, values: np.ndarray) -> np.ndarray:
+    def projected(self, waves: CosSin, values: np.ndarray) -> np.ndarray:
         """Return weighted sums of values times ``exp(i lag . omega)`` for each frequency."""
         left, right = waves
         return np.asarray(np.sum((left @ (self.weights * values)) * right, axis=-1))
@@ -196,7 +196,7 @@ def inner(reach: tuple[int, ...], a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _run_of_lags(reach: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Left and right parts and weights in one axis, lag 0 as half a pair."""
     length = 1 << math.ceil(0.5 * math.log2(min(reach + 1, _MOST_LAGS)))
-    starts, shares = _spread(-(-(reach + 1) // length), _MOST_LAGS // length)
+    starts, shares = _thin_out(-(-(reach + 1) // length), _MOST_LAGS // length)
     lags = starts[:, None] * length + np.arange(length)
     weights = np.where(lags <= reach, shares[:, None], 0.0)
     weights[0, 0] = 0.5
@@ -211,7 +211,7 @@ def _box_of_lags(reach: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.nda
     axes: list[np.ndarray] = []
     shares = np.ones(())
     for m, size in zip(reach, sizes, strict=True):
-        lags, share = _spread(m + 1, size)
+        lags, share = _thin_out(m + 1, size)
         if len(axes) < len(reach) - 1:
             lags, share = np.concatenate([-lags[:0:-1], lags]), np.concatenate([share[:0:-1], share])
         else:
@@ -223,7 +223,7 @@ def _box_of_lags(reach: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray, np.nda
     return left, right, shares.reshape(len(left), len(right))
 
 
-def _spread(count: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+def _thin_out(count: int, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Whole numbers below `count`, all or the smaller ones and a spread over the rest, and what each stands for."""
     if count <= most:
         return np.arange(count), np.ones(count)

@@ -384,7 +384,7 @@ def directional_bound(frequencies: Array, scales: Array) -> DirectionalBound:
 
 def _read_set(frequencies: Any, name: str, value: Any) -> tuple[np.ndarray, np.ndarray, float]:
     """Frequencies, lengths, and the most radians that they make."""
-    omega = angles.read_on_host(frequencies, "frequencies", sets="one").astype(np.float64)
+    omega = angles.read_on_host(frequencies, "frequencies", shapes="one").astype(np.float64)
     if omega.shape[-1] not in (2, 3):
         raise ValueError(f"frequencies has {omega.shape[-1]} axes; expected 2 or 3")
     host = angles.numbers_on_host(value, name).astype(np.float64)

@@ -132,12 +132,12 @@ def usual_starts(kernel: Kernel, n_blocks: int) -> int:
     return min(_USUAL_STARTS, max(1, _WORK // max(n_blocks * kernel.ndim, 1)))
 
 
-def read_range(kernel: Kernel, value: Any, name: str = "max_lag", least: int = 1) -> tuple[int, ...]:
+def read_range(kernel: Kernel, value: Any, name: str = "max_lag", minimum: int = 1) -> tuple[int, ...]:
     """Return the largest lag, or length, on each axis, from one number or one for each."""
     each = tuple(value) if is_several(value) else (value,) * kernel.ndim
     if len(each) != kernel.ndim:
         raise ValueError(f"{name} is {show(value)}; expected one number or {kernel.ndim}, one for each axis")
-    return tuple(whole(name, number, least, MOST + least - 2) for number in each)
+    return tuple(whole(name, number, minimum, MOST + minimum - 2) for number in each)
 
 
 def read_fit(kernel: Kernel, design: str, n_blocks: int, max_lag: Any, norm: str | None) -> tuple[int, ...] | None:

@@ -302,7 +302,7 @@ def design(
     width, n_blocks = _read_widths(head_dim, rotary_dim, flag("polar", polar))
     kernels = _read_kernels_of_heads(kernel, heads, ladder)
     several = len(kernels) > 1
-    lengths = read_range(kernels[0], context, "context", least=2)
+    lengths = read_range(kernels[0], context, "context", minimum=2)
     reach = tuple(length - 1 for length in lengths)
     chosen = {check_design(design, each) for each in kernels}
     seed = _seed(rng) if any(record.randomised for record in records() if record.name in chosen) else None

@@ -20,7 +20,7 @@ from rfrope._core.angles import frequencies_of, read_numbers
 from rfrope._core.arguments import LARGEST, choice, flag, positive, whole
 from rfrope._core.array import Array, place_for_caller
 from rfrope._core.quantiles import normal_quantile
-from rfrope.rotation.pairings import check_sections, dealt
+from rfrope.rotation.pairings import assign_blocks, check_sections
 from rfrope.rotation.provenance import Provenance
 from rfrope.rotation.rope import Rope, replace_fields
 
@@ -145,7 +145,7 @@ def mixed(n_blocks: int, angles: Array, *, base: float = 10.0) -> Rope:
             [-0.    ,  0.3162]]])
     """
     n_blocks = whole("n_blocks", n_blocks)
-    base = positive("base", base, least=1.0 / LARGEST, most=LARGEST)
+    base = positive("base", base, minimum=1.0 / LARGEST, maximum=LARGEST)
     if n_blocks % 2:
         raise ValueError(f"n_blocks is {n_blocks}; expected an even number: half of the blocks for each direction")
     xp, _ = array.shared(angles=angles)
@@ -233,7 +233,7 @@ def golden_gate(
         whole("zero_blocks", zero_blocks),
     )
     n_heads = 1 if heads is None else whole("heads", heads)
-    low, high = positive("low", low), positive("high", high, most=LARGEST)
+    low, high = positive("low", low), positive("high", high, maximum=LARGEST)
     if low > high:
         raise ValueError(f"low is {low} and high is {high}; expected low <= high")
     if zeros > n_blocks:
@@ -310,10 +310,11 @@ def mrope(frequencies: Array, sections: Sequence[int], *, interleaved: bool = Fa
     """
     ladder = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
     xp, device = array.shared(frequencies=ladder)
-    omega = read_frequencies(ladder, xp, device, sets="line")[:, 0]
+    omega = read_frequencies(ladder, xp, device, shapes="line")[:, 0]
     interleaved = flag("interleaved", interleaved)
     lengths = check_sections(sections, omega.shape[0], interleaved)
-    return replace_fields(frequencies, frequencies=dealt(omega, lengths, interleaved), sections=None, interleaved=False)
+    assigned = assign_blocks(omega, lengths, interleaved)
+    return replace_fields(frequencies, frequencies=assigned, sections=None, interleaved=False)
 
 
 # -- the mathematics ---------------------------------------------------------------------------------------------------

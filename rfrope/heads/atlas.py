@@ -150,7 +150,7 @@ class Atlas(Result):
     change: HeadEstimate
     norm_change: HeadEstimate
 
-    def stillable(self, tolerance: float = 0.1) -> np.ndarray:
+    def removable_blocks(self, tolerance: float = 0.1) -> np.ndarray:
         """Return which blocks can be stilled together, as bool ``(H, D)``.
 
         They are the first of `order` for which the measured change plus twice its error is at most `tolerance`.
@@ -170,7 +170,8 @@ class Atlas(Result):
         for name in ("predicted", "change", "norm_change"):
             one = getattr(self, name)
             table |= _columns(f"{name}_half", HeadEstimate(one.value[:, half], one.stderr[:, half]))
-        return table | {"stillable": np.sum(self.stillable(), axis=1), "outliers": np.sum(self.outlier, axis=1)}
+        removable = np.sum(self.removable_blocks(), axis=1)
+        return table | {"removable_blocks": removable, "outliers": np.sum(self.outlier, axis=1)}
 
     def block_table(self) -> dict[str, np.ndarray]:
         """Return one row per block of each head, as columns by name."""
@@ -181,7 +182,7 @@ class Atlas(Result):
             one = getattr(self, name)
             table |= _columns(name, HeadEstimate(one.value.reshape(-1), one.stderr.reshape(-1)))
         table |= {"outlier": self.outlier.reshape(-1), "partial": np.tile(self.partial, heads)}
-        table |= {"one_sign": self.one_sign.reshape(-1), "stillable": self.stillable().reshape(-1)}
+        table |= {"one_sign": self.one_sign.reshape(-1), "removable_blocks": self.removable_blocks().reshape(-1)}
         ranks = {"rank": self.order, "norm_rank": self.norm_order}
         return table | {name: np.argsort(order, axis=1).reshape(-1) for name, order in ranks.items()}
 
@@ -319,8 +320,8 @@ class AtlasBuilder:
     def __init__(self, rope: Any, *, scale: float | None = None, skip: int = 1, context: int | None = None) -> None:
         refuse_polar(rope, "rope", "an atlas is of queries and keys that turn")
         self.rope = rope if isinstance(rope, Rope) else Rope(rope)
-        self.omega = angles.read_on_host(self.rope.frequencies, "rope", sets="one axis")[:, 0]
-        self.scale = None if scale is None else positive("scale", scale, least=1.0 / _LARGEST, most=_LARGEST)
+        self.omega = angles.read_on_host(self.rope.frequencies, "rope", shapes="one axis")[:, 0]
+        self.scale = None if scale is None else positive("scale", scale, minimum=1.0 / _LARGEST, maximum=_LARGEST)
         self.skip, given = whole("skip", skip), self.rope.context
         context = given if context is None and isinstance(given, int) else context
         self.context = None if context is None else whole("context", context, 1)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rfrope._core import blocks
-from rfrope._core.sums import Waves
+from rfrope._core.sums import CosSin
 from rfrope.heads.peaks import angles_at
 
 _CHUNK = 32  # tokens whose pairs are formed one by one; pairs of other tokens come from products of sums
@@ -46,7 +46,7 @@ class Lags(NamedTuple):
     @classmethod
     def from_setting(cls, setting: Setting, tokens: int) -> Lags:
         """Return the sums for documents of `tokens` tokens."""
-        wave = Waves.from_angles(angles_at(np.arange(tokens, dtype=np.float64), setting.omega))
+        wave = CosSin.from_angles(angles_at(np.arange(tokens, dtype=np.float64), setting.omega))
         n = tokens - setting.skip
         distance = np.subtract.outer(np.arange(n), np.arange(n))
         counts = np.arange(n, 0, -1.0)

@@ -19,7 +19,7 @@ from rfrope._core.arguments import LARGEST, flag, positive, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
 from rfrope._core.results import Result
-from rfrope._core.sums import Waves
+from rfrope._core.sums import CosSin
 from rfrope.heads.peaks import angles_at, peak_of_waves, values_at
 from rfrope.heads.reading import Sides, check_paired
 
@@ -338,7 +338,7 @@ def offset_from_weights(
     low, high = _lag_range(max_lag, causal)
     if scale is None:
         scale = host["w_q"].shape[-2] ** -0.5
-    scale = positive("scale", scale, least=1.0 / LARGEST, most=LARGEST)
+    scale = positive("scale", scale, minimum=1.0 / LARGEST, maximum=LARGEST)
     c, explained = _join(query, key, host.get("mean"), host.get("second_moment"))
     c = scale * c
     heads = [_read_weights(head, omega, low, high) for head in c.reshape(-1, c.shape[-1])]
@@ -356,7 +356,7 @@ def _bring_to_host(frequencies: Any, **arrays: Any) -> Iterator[np.ndarray]:
     for name, value in arrays.items():
         yield array.to_host(array.asarray(value, xp, name=name, device=device), name)
     omega = array.to_host(array.asarray(frequencies, xp, name="frequencies", device=device), "frequencies")
-    yield np.asarray(angles.frequencies(omega, np, sets="one axis", least=1)[:, 0])
+    yield np.asarray(angles.frequencies(omega, np, shapes="one axis", minimum=1)[:, 0])
 
 
 def _lag_range(max_lag: Any, causal: Any) -> tuple[int, int]:
@@ -504,8 +504,8 @@ def _read_weights(c: np.ndarray, omega: np.ndarray, low: int, high: int) -> dict
     found = _read_waves(omega, turned.real, -turned.imag, rest, low, high)
     lags, mean = np.arange(low, high + 1), np.zeros((2, len(omega)))
     for part in sums.parts(len(lags), len(omega)):
-        mean += [np.sum(wave, axis=0) for wave in Waves.from_angles(angles_at(lags[part], omega))[:2]]
-    there = Waves.from_angles(angles_at(np.asarray(found["lag"]), omega))
+        mean += [np.sum(wave, axis=0) for wave in CosSin.from_angles(angles_at(lags[part], omega))[:2]]
+    there = CosSin.from_angles(angles_at(np.asarray(found["lag"]), omega))
     apart = there._replace(cos=there.cos - mean[0] / len(lags), sin=there.sin - mean[1] / len(lags))
     # the score at the lag above its mean over all whole lags, in units of its spread under random angles
     above = max(float(apart.total(turned.real, -turned.imag)), 0.0)

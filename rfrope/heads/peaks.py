@@ -14,7 +14,7 @@ from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, finite
 from rfrope._core.array import Array
 from rfrope._core.results import Result
-from rfrope._core.sums import Waves
+from rfrope._core.sums import CosSin
 from rfrope.heads.shifts import per_block, read_shifted
 
 _GRID = 16  # points of the first grid to a turn of the fastest block
@@ -145,7 +145,7 @@ def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array
     """
     read = read_shifted(offset, frequencies, shift, "offset", weights=weights)
     xp = read.xp
-    waves = Waves.from_angles(read)
+    waves = CosSin.from_angles(read)
     angle = xp.atan2(waves.sin, waves.cos)
     if weights is None:
         return Alignment(waves.mean_cos(), waves.cos, angle)
@@ -212,7 +212,7 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
         raise ValueError(f"low is {low} and high {high}; expected low < high")
     frequencies = angles.frequencies_of(frequencies)
     array.shared({"frequencies": frequencies, "shift": shift, "weights": weights})
-    one_set, shift = angles.read_on_host(frequencies, sets="one axis"), angles.numbers_on_host(shift, "shift")
+    one_set, shift = angles.read_on_host(frequencies, shapes="one axis"), angles.numbers_on_host(shift, "shift")
     shape = array.broadcast_shapes({"shift": shift.shape, "frequencies": one_set.shape[:1]})
     cos, sin = turns.cos_sin(angles.read(np.zeros((*shape[:-1], 1)), np.zeros_like(one_set), shift))
     space = array.namespace(weights=weights)
@@ -252,8 +252,8 @@ def peak_of_waves(omega: np.ndarray, cosine: np.ndarray, sine: np.ndarray, low: 
     step = (high - low) / max(4, math.ceil(turns * _GRID))
     points = round((high - low) / step) + 1
     columns = max(1, math.isqrt(points))  # waves at the sum of two numbers are products of their tables
-    far = Waves.from_angles(angles_at(low + step * columns * np.arange(-(-points // columns)), omega))
-    near = Waves.from_angles(angles_at(step * np.arange(columns), omega))
+    far = CosSin.from_angles(angles_at(low + step * columns * np.arange(-(-points // columns)), omega))
+    near = CosSin.from_angles(angles_at(step * np.arange(columns), omega))
     values = np.ravel(sums.sum_on_grid(far, near, cosine, sine))[:points]
     before, after = np.append(-np.inf, values[:-1]), np.append(values[1:], -np.inf)
     tops = np.flatnonzero((values > before) & (values >= after))

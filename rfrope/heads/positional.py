@@ -148,7 +148,8 @@ def positional_weights(
     array([2.564, 3.535, 4.   , 3.535, 2.564, 1.965])
     """
     d_model, constant_index = whole("d_model", d_model, 1), whole("constant_index", constant_index)
-    temperature, constant = positive("temperature", temperature, least=_LEAST_TEMPERATURE), finite("constant", constant)
+    temperature = positive("temperature", temperature, minimum=_LEAST_TEMPERATURE)
+    constant = finite("constant", constant)
     if constant_index >= d_model:
         raise ValueError(
             f"constant_index is {constant_index}; expected an index into the d_model = {d_model} entries of x"
@@ -221,10 +222,10 @@ def positional_scores(
     >>> positional_scores([-2, -1, 0], rfrope.geometric(64), scaled=False).round(3)
     array([62.094, 64.   , 62.094])
     """
-    temperature = positive("temperature", temperature, least=_LEAST_TEMPERATURE)
+    temperature = positive("temperature", temperature, minimum=_LEAST_TEMPERATURE)
     held = angles.frequencies_of(frequencies, scale=1.0)
     cos, sin, read = _turned_query(held, offset, offset_weights, lags=lags)
-    at = angles.checked(lags, held, None, read.xp, read.device, "lags")
+    at = angles.check_angles(lags, held, None, read.xp, read.device, "lags")
     factor = 1.0 / temperature * softmax_scale(scaled, head_dim, at.blocks, frequencies)
     return at.drop_row_axis(_scores(at, cos, sin, factor))
 
@@ -294,7 +295,7 @@ def positional_attention(
     >>> round(float(positional_attention(omega, 1024, scaled=False).gap), 3)
     1.906
     """
-    temperature = positive("temperature", temperature, least=_LEAST_TEMPERATURE)
+    temperature = positive("temperature", temperature, minimum=_LEAST_TEMPERATURE)
     cos, sin, read = _turned_query(frequencies, offset, offset_weights)
     xp, axes = read.xp, read.frequencies.shape[-1]
     vectors = lags_of_keys(ranges_of_lags(context, axes, causal, window, query_position), cos, xp)
@@ -338,7 +339,7 @@ def _turned_query(frequencies: Any, offset: Any, offset_weights: Any, **others: 
     offset = array.numbers(offset, xp, name="offset", device=device)
     if heads := tuple(getattr(frequencies, "shape", ()))[:-2]:  # so that errors say "offset"
         array.broadcast_shapes({"offset": tuple(offset.shape[:-2]), "the heads of frequencies": heads})
-    read = angles.checked(offset, frequencies, None, xp, device, "offset", least=1)
+    read = angles.check_angles(offset, frequencies, None, xp, device, "offset", minimum=1)
     if 0 in offset.shape:
         raise ValueError(f"offset has shape {tuple(offset.shape)}; expected at least one")
     rows = read.to_rows()
@@ -414,10 +415,10 @@ def ranges_of_lags(context: Any, axes: int, causal: Any, window: Any, query_posi
         raise ValueError(
             f"causal is True, but frequencies have k = {axes} axes, which have no order; expected causal=False"
         )
-    lengths = whole_numbers("context", context, axes, least=1)
+    lengths = whole_numbers("context", context, axes, minimum=1)
     query = [n - 1 for n in lengths]
     if query_position is not None:
-        query = whole_numbers("query_position", query_position, axes, least=0)
+        query = whole_numbers("query_position", query_position, axes, minimum=0)
     if any(place >= n for place, n in zip(query, lengths, strict=True)):
         raise ValueError(f"query_position is {show(query_position)}; expected one in the context of {show(context)}")
     reach = max(lengths) if window is None else whole("window", window, 1)
@@ -460,15 +461,15 @@ def softmax_scale(scaled: Any, head_dim: Any, blocks: int, frequencies: Any) -> 
     return 1.0 / math.sqrt(width) if flag("scaled", scaled) else 1.0
 
 
-def whole_numbers(name: str, value: Any, axes: int, *, least: int = -(2**32) + 1, kinds: str = "iu") -> list[int]:
+def whole_numbers(name: str, value: Any, axes: int, *, minimum: int = -(2**32) + 1, kinds: str = "iu") -> list[int]:
     """Return one whole number for each axis; kinds "iuf" accepts floats that are whole."""
     listed = isinstance(value, list | tuple | int | float | np.ndarray | np.integer)
     host = array.host_numbers(value, name) if listed else None
     if host is None or host.dtype.kind not in kinds:
         kind: type[Exception] = TypeError
-    elif host.size == axes and host.ndim < 2 and np.all((host == np.floor(host)) & (host >= least) & (host < 2.0**32)):
+    elif host.size == axes and host.ndim < 2 and np.all((host == host // 1) & (host >= minimum) & (host < 2.0**32)):
         return [int(number) for number in host.reshape(-1)]
     else:
         kind = ValueError
     each = "" if axes == 1 else f" for each of {axes} axes"
-    raise kind(f"{name} is {show(value)}; expected a whole number{each} from {least} to 2**32 - 1")
+    raise kind(f"{name} is {show(value)}; expected a whole number{each} from {minimum} to 2**32 - 1")

@@ -17,7 +17,7 @@ from rfrope._core.array import Array
 from rfrope._core.blocks import MAGNITUDES, Tokens
 from rfrope._core.dispatch import CPU, dispatched
 from rfrope._core.results import Result
-from rfrope._core.sums import Waves, root
+from rfrope._core.sums import CosSin, root
 
 _PAIRS = ("all", "occurring")
 
@@ -179,7 +179,8 @@ def profile(
     scale, positions = positive("scale", scale), {"q_positions": q_positions, "k_positions": k_positions}
     polar = bool(getattr(frequencies, "polar", False))
     held = angles.frequencies_of(frequencies, pairing, 1.0, q, "q", polar)
-    read = angles.read(lags, held, name="lags", least=1, sets="one", beside=positions | {"shift": shift}, q=q, k=k)
+    others = positions | {"shift": shift}
+    read = angles.read(lags, held, name="lags", minimum=1, shapes="one", other_arguments=others, q=q, k=k)
     xp, device = read.xp, read.device
     tokens = blocks.tokens(q, k, xp, device, MAGNITUDES if polar else pairing, read.blocks)
     tokens = tokens if shift is None else _shift_keys(tokens, shift, read)
@@ -266,13 +267,13 @@ def _collect_by_lags(sides: Sides, read: Angles, rows: Callable[[slice], Pairs] 
             still = read._replace(frequencies=space.concat([omega, none], axis=0))
     rows = rows if lags else None  # no lags: arrays without elements, of the same shapes
     for span in sums.parts(max(1, lags), lead * max(*sides.sizes, still.blocks)):
-        waves = Waves.from_angles(still.take(span))
+        waves = CosSin.from_angles(still.take(span))
         means = _average_all_pairs(sides, waves) if rows is None else _sum_occurring_pairs(sides, waves, rows(span))
         found.append(means)
     return tuple(xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))
 
 
-def _average_all_pairs(sides: Sides, waves: Waves) -> tuple[Array, ...]:
+def _average_all_pairs(sides: Sides, waves: CosSin) -> tuple[Array, ...]:
     """As `_collect_by_lags`, at waves ``(L, blocks)``."""
     xp, (n, m) = waves.xp, sides.sizes
     joint = _joint_variance(sides.apart, waves)
@@ -301,7 +302,7 @@ def centred(tokens: Tokens, xp: ModuleType) -> tuple[Tokens, Tokens]:
     return Tokens(*means), Tokens(*(part - mean for part, mean in zip(parts, means, strict=True)))
 
 
-def _joint_variance(apart: Tokens, waves: Waves) -> Array:
+def _joint_variance(apart: Tokens, waves: CosSin) -> Array:
     """Mean over all pairs of the squared score of two deviations, from the second moments of each side."""
     xp = waves.xp
     n, m = apart.q_1.shape[-2], apart.k_1.shape[-2]
@@ -318,7 +319,7 @@ def _joint_variance(apart: Tokens, waves: Waves) -> Array:
 
 
 @dispatched(CPU.sums)
-def _sum_occurring_pairs(sides: Sides, waves: Waves, rows: Pairs) -> tuple[Array, ...]:
+def _sum_occurring_pairs(sides: Sides, waves: CosSin, rows: Pairs) -> tuple[Array, ...]:
     """As `_average_all_pairs`, for the rows of q and k that are at each lag, of which several may share a token.
 
     A score is what its query adds, what its key adds, and a rest. The rests are uncorrelated; a token adds its part as

@@ -350,7 +350,7 @@ def read_shifted(positions: Any, frequencies: Any, shift: Any, name: str, **othe
     """Return angles with at least one block and a shift, which may not be None; `others` are arrays beside them."""
     if shift is None:
         raise TypeError("shift is None; expected an array, radians: zeros for no shift")
-    return angles.read(positions, frequencies, shift, name=name, least=1, **others)
+    return angles.read(positions, frequencies, shift, name=name, minimum=1, **others)
 
 
 def per_block(name: str, value: Any, like: Array, xp: ModuleType, origin: str = "offset and frequencies") -> Array:

@@ -87,7 +87,7 @@ def temperature_for_mass(
     from scipy.special import logsumexp
 
     mass = finite("mass", mass)
-    omega = angles.read_on_host(frequencies, sets="one")
+    omega = angles.read_on_host(frequencies, shapes="one")
     unsure = _UNSURE * array.resolution(angles.frequencies_of(frequencies))
     axes = omega.shape[1]
     target = np.asarray(whole_numbers("offset", offset, axes, kinds="iuf"), dtype=np.int64)
@@ -106,7 +106,7 @@ def temperature_for_mass(
             "and below 1"
         )
     scale = softmax_scale(scaled, head_dim, len(omega), frequencies)
-    deficits = _deficits(omega, steps, unsure)
+    deficits = _one_minus_cos_sums(omega, steps, unsure)
     apart = deficits[deficits > 0.0]
     # what the keys with a deficit may have, to 1 at the offset
     left = (1.0 - mass) / mass - (deficits.size - apart.size)
@@ -132,13 +132,13 @@ def temperature_for_mass(
     return scale / sharpness if sharpness else math.inf
 
 
-def _deficits(omega: np.ndarray, steps: np.ndarray, relative: float) -> np.ndarray:
+def _one_minus_cos_sums(omega: np.ndarray, steps: np.ndarray, relative: float) -> np.ndarray:
     """``sum_i 1 - cos(step . omega_i)`` without cancellation, and 0 where rounded frequencies cannot tell."""
     sizes = np.abs(omega)
     out = np.empty(len(steps))
     for span in sums.parts(len(steps), len(omega)):
         part = steps[span]
         unsure = relative * (np.abs(part) @ sizes.T)
-        (deficit,) = sums.deficits(Angles(part, omega, None, np))
+        (deficit,) = sums.one_minus_cos_moments(Angles(part, omega, None, np))
         out[span] = np.where(deficit > np.maximum(0.5 * np.sum(unsure * unsure, axis=1), _LEAST), deficit, 0.0)
     return out

@@ -193,7 +193,7 @@ def read_options(
         parts[name] = {part: listed(f"{name}[{part!r}]", batches, "batches") for part, batches in given.items()}
         if not given or not all(parts[name].values()):
             raise ValueError(f"{name} has no documents; expected at least one batch in every part")
-    steps, race = whole("steps", steps, 1), finite("race", race, least=0.0, most=1.0)
+    steps, race = whole("steps", steps, 1), finite("race", race, minimum=0.0, maximum=1.0)
     return TrainingOptions(
         loss,
         learning if callable(learning) else tuple(learning),

@@ -12,9 +12,9 @@ from typing import ClassVar
 import numpy as np
 
 from rfrope._core.array import Array
-from rfrope.kernels import deficits, parameters
+from rfrope.kernels import one_minus_cos, parameters
 from rfrope.kernels.base import Kernel, check_kernels, join_signed, transport_parts
-from rfrope.kernels.deficits import Deficits
+from rfrope.kernels.one_minus_cos import CosMoments
 
 
 def mixture(weights: Sequence[float], kernels: Sequence[Kernel]) -> Kernel:
@@ -110,8 +110,8 @@ class Mixture(Kernel):
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         return self._sum(k._phi(lags, xp) for k in self.kernels)
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
-        return deficits.mix(self.weights, [k.deficits(lags, xp) for k in self.kernels])
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
+        return one_minus_cos.mix(self.weights, [k.one_minus_cos_moments(lags, xp) for k in self.kernels])
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         return self._sum(k._density(omega, xp) for k in self.kernels)
@@ -146,8 +146,8 @@ class Axes(Kernel):
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         return math.prod((k._phi(part, xp) for k, part in self._groups(lags)), start=1.0)
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
-        return deficits.add_independent(k.deficits(part, xp) for k, part in self._groups(lags))
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
+        return one_minus_cos.add_independent(k.one_minus_cos_moments(part, xp) for k, part in self._groups(lags))
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         return math.prod((k._density(part, xp) for k, part in self._groups(omega)), start=1.0)

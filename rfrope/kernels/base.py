@@ -20,8 +20,8 @@ import numpy as np
 from rfrope._core import angles, array
 from rfrope._core.arguments import LARGEST, show
 from rfrope._core.array import Array
-from rfrope.kernels import deficits, parameters
-from rfrope.kernels.deficits import Deficits
+from rfrope.kernels import one_minus_cos, parameters
+from rfrope.kernels.one_minus_cos import CosMoments
 from rfrope.kernels.parameters import Lengths
 
 Formula = Callable[[Array, ModuleType], Array]
@@ -220,8 +220,8 @@ class Kernel(ABC):
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         """Phi at lags ``(..., k)``."""
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
-        return deficits.subtract_phi(self._phi(lags, xp), self._phi(2.0 * lags, xp))
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
+        return one_minus_cos.subtract_phi(self._phi(lags, xp), self._phi(2.0 * lags, xp))
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         """Frequencies ``(..., k)`` from points of the cube ``(..., n_columns)``."""
@@ -245,14 +245,14 @@ class Kernel(ABC):
         """Return the transport as data for compiled loops, if it is simple enough."""
         return None
 
-    def deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+    def one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         """Return ``E (1 - cos u)`` and ``E (1 - cos u)^2`` at lags ``(..., k)``, accurate at small lags.
 
         If a kernel defines nothing but Phi, small lags have the digits of ``1 - Phi``.
         """
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            stated = self._owner({"_deficits"}) <= self._owner(_PHI)
-            return self._deficits(lags, xp) if stated else Kernel._deficits(self, lags, xp)
+            stated = self._owner({"_one_minus_cos_moments"}) <= self._owner(_PHI)
+            return self._one_minus_cos_moments(lags, xp) if stated else Kernel._one_minus_cos_moments(self, lags, xp)
 
     def stated_law(self) -> Law | None:
         """Return the law behind the transport; None if there is none, or if a subclass changed only the transport."""
@@ -315,8 +315,8 @@ class Product(Kernel):
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         return math.prod((f._phi(lags, xp) for f in self.factors), start=1.0)
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
-        return deficits.add_independent(f.deficits(lags, xp) for f in self.factors)
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
+        return one_minus_cos.add_independent(f.one_minus_cos_moments(lags, xp) for f in self.factors)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         """Sum of shifted densities, where all factors but one are of atoms."""
@@ -331,7 +331,7 @@ class Product(Kernel):
         if len(smooth) != 1:
             return super()._density(omega, xp)
         terms = zip(weights.tolist(), places.tolist(), strict=True)
-        return sum(w * smooth[0]._density(omega - parameters.spread(tuple(p), omega, xp), xp) for w, p in terms)
+        return sum(w * smooth[0]._density(omega - parameters.broadcast(tuple(p), omega, xp), xp) for w, p in terms)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return np.sum(transport_parts(self.factors, u), axis=0)
@@ -357,8 +357,8 @@ class _Mapped(Kernel):
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         return self.kernel._phi(self._map_lags(lags, xp), xp)
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
-        return self.kernel.deficits(self._map_lags(lags, xp), xp)
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
+        return self.kernel.one_minus_cos_moments(self._map_lags(lags, xp), xp)
 
     def _transport(self, u: np.ndarray) -> np.ndarray:
         return self._map_frequencies(self.kernel.transport_points(u))
@@ -392,13 +392,13 @@ class Rescaled(_Mapped):
         object.__setattr__(self, "scale", parameters.per_axis("scale", self.scale, self.ndim))
 
     def _map_lags(self, lags: Array, xp: ModuleType) -> Array:
-        return lags / parameters.spread(self.scale, lags, xp)
+        return lags / parameters.broadcast(self.scale, lags, xp)
 
     def _map_frequencies(self, omega: np.ndarray) -> np.ndarray:
         return omega / np.asarray(self.scale)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
-        inside = self.kernel._density(omega * parameters.spread(self.scale, omega, xp), xp)
+        inside = self.kernel._density(omega * parameters.broadcast(self.scale, omega, xp), xp)
         return parameters.volume(self.scale, self.ndim) * inside
 
     def _law(self) -> Law | None:

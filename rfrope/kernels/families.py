@@ -17,10 +17,10 @@ import numpy as np
 from rfrope._core import array, quantiles, special
 from rfrope._core.arguments import MOST, whole
 from rfrope._core.array import Array
-from rfrope.kernels import deficits, parameters
+from rfrope.kernels import one_minus_cos, parameters
 from rfrope.kernels.base import Kernel, Law, Quantile
-from rfrope.kernels.deficits import Deficits
-from rfrope.kernels.parameters import Function, Lengths, length, radial, shape, spread, square
+from rfrope.kernels.one_minus_cos import CosMoments
+from rfrope.kernels.parameters import Function, Lengths, broadcast, length, radial, shape, square
 from rfrope.kernels.registry import family
 
 _DISTANT = 1e150  # in units of the scale: its square is finite
@@ -48,11 +48,11 @@ class Scaled(Family):
     unit: ClassVar[str] = "scale"
 
     def _scale_lags(self, lags: Array, xp: ModuleType) -> Array:
-        unit = spread(self._unit, lags, xp)
+        unit = broadcast(self._unit, lags, xp)
         return lags / unit if self.unit == "scale" else lags * unit
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
-        unit = spread(self._unit, omega, xp)
+        unit = broadcast(self._unit, omega, xp)
         density = self._unit_density(omega * unit if self.unit == "scale" else omega / unit, xp)
         size = parameters.volume(self._unit, self.ndim)
         size = size if self.unit == "scale" else 1.0 / size if size else math.inf
@@ -151,8 +151,8 @@ class Gaussian(NormalScale):
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         return xp.exp(-0.5 * self._square(lags, xp))
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
-        return deficits.gaussian(self._square(lags, xp), xp)
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
+        return one_minus_cos.gaussian(self._square(lags, xp), xp)
 
     def _unit_density(self, w: Array, xp: ModuleType) -> Array:
         return (2.0 * math.pi) ** (-0.5 * self.ndim) * xp.exp(-0.5 * square(w, xp))
@@ -170,7 +170,7 @@ class Cauchy(NormalScale):
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         return 1.0 / (1.0 + self._square(lags, xp))
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         deficit = -xp.expm1(-xp.log1p(self._square(lags, xp)))
         return deficit, 6.0 * deficit * deficit / (1.0 + 3.0 * deficit)
 
@@ -197,7 +197,7 @@ class Matern(NormalScale):
     which lies more than 1e-6 of the law for nu below 0.02.
     """
 
-    nu: float = shape(1.5, least=0.05, most=30.0)
+    nu: float = shape(1.5, minimum=0.05, maximum=30.0)
     scale: Lengths = length(1.0)
     ndim: int = 1
 
@@ -212,8 +212,8 @@ class Matern(NormalScale):
             lags, lambda t, xp: special.matern(nu, factor * t, xp), xp, lambda square, _: 1.0 - bend * square, bound
         )
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
-        return deficits.matern(self.nu, math.sqrt(2.0 * self.nu) * self._distance(lags, xp), xp)
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
+        return one_minus_cos.matern(self.nu, math.sqrt(2.0 * self.nu) * self._distance(lags, xp), xp)
 
     def _unit_density(self, w: Array, xp: ModuleType) -> Array:
         power = self.nu + 0.5 * self.ndim
@@ -240,7 +240,7 @@ class Exponential(NormalScale):
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         return self._radial(lags, lambda t, xp: xp.exp(-t), xp)
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         deficit = -xp.expm1(-self._distance(lags, xp))
         return deficit, deficit * (1.0 + 0.5 * deficit)
 
@@ -266,20 +266,20 @@ class RationalQuadratic(NormalScale):
     The variance g ~ Gamma(alpha, rate alpha) is shared by all axes.
     """
 
-    alpha: float = shape(1.0, least=0.02, most=100.0)
+    alpha: float = shape(1.0, minimum=0.02, maximum=100.0)
     scale: Lengths = length(1.0)
     ndim: int = 1
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         return xp.exp(-self.alpha * _log1p_square(self._scale_lags(lags, xp), 2.0 * self.alpha, xp))
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         vectors = self._scale_lags(lags, xp)
         once, twice = (self.alpha * _log1p_square(m * vectors, 2.0 * self.alpha, xp) for m in (1.0, 2.0))
         near = once < self.alpha * math.log(2.0)
         z = xp.where(near, square(vectors, xp), xp.zeros_like(once)) * (0.5 / self.alpha)
         excess = 0.5 * self.alpha * xp.log1p(z * z * (6.0 + z * (4.0 + z)) / (1.0 + 4.0 * z))
-        return deficits.exponential(once, twice, excess, near, xp)
+        return one_minus_cos.exponential(once, twice, excess, near, xp)
 
     def _unit_density(self, w: Array, xp: ModuleType) -> Array:
         return _normal_gamma_density(self.alpha, w, xp)
@@ -302,7 +302,7 @@ class PowerExponential(Isotropic):
     lies more than 1e-6 of the law for exponents below 0.04. The density has a closed form for exponents 1 and 2.
     """
 
-    exponent: float = shape(1.0, least=0.05, most=2.0, ends=True)
+    exponent: float = shape(1.0, minimum=0.05, maximum=2.0, ends=True)
     scale: Lengths = length(1.0)
     ndim: int = 1
 
@@ -322,14 +322,14 @@ class PowerExponential(Isotropic):
             lags, lambda t, xp: xp.exp(-(t**self.exponent)), xp, lambda square, xp: xp.exp(-square), bound
         )
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         if self.exponent == 2.0:
-            return deficits.gaussian(2.0 * self._square(lags, xp), xp)
+            return one_minus_cos.gaussian(2.0 * self._square(lags, xp), xp)
         t = self._distance(lags, xp)
         zero = t == 0.0
         once = xp.where(zero, xp.zeros_like(t), xp.where(zero, xp.ones_like(t), t) ** self.exponent)
         excess = -2.0 * math.expm1((self.exponent - 2.0) * math.log(2.0)) * once
-        return deficits.exponential(once, 2.0**self.exponent * once, excess, t < 1.0, xp)
+        return one_minus_cos.exponential(once, 2.0**self.exponent * once, excess, t < 1.0, xp)
 
     def _unit_density(self, w: Array, xp: ModuleType) -> Array:
         if self.exponent == 1.0:

@@ -28,17 +28,17 @@ class SearchRange:
     ----------
     kind : {"length", "frequency", "shape"}
         Its unit: positions, radians per position, or none.
-    least, most : float
+    minimum, maximum : float
         Bounds of a shape; lower bound of a length.
     single : bool
         Whether the parameter is one frequency or its period: a fit then has as many minima as turns in its range.
     ends : bool
-        Whether `most` bounds the family itself, not only the search.
+        Whether `maximum` bounds the family itself, not only the search.
     """
 
     kind: str
-    least: float = 0.0
-    most: float = math.inf
+    minimum: float = 0.0
+    maximum: float = math.inf
     single: bool = False
     ends: bool = False
 
@@ -55,12 +55,12 @@ shape = partial(_searched, "shape")
 
 def positive(name: str, value: Any) -> float:
     """Return a length, frequency or shape from 2**-500 to 2**500, beyond which draws are cut or NaN."""
-    return arguments.positive(name, value, least=1.0 / LARGEST, most=LARGEST)
+    return arguments.positive(name, value, minimum=1.0 / LARGEST, maximum=LARGEST)
 
 
 def finite(name: str, value: Any) -> float:
     """Return a frequency of either sign, within 2**500."""
-    return arguments.finite(name, arguments.finite(name, value), least=-LARGEST, most=LARGEST)
+    return arguments.finite(name, arguments.finite(name, value), minimum=-LARGEST, maximum=LARGEST)
 
 
 def per_axis(name: str, value: Any, ndim: int, check: Callable[[str, Any], float] = positive) -> Lengths:
@@ -108,7 +108,7 @@ def square_matrix(name: str, matrix: Any, size: int) -> np.ndarray:
     return host
 
 
-def spread(value: Lengths | Array, like: Array, xp: ModuleType) -> float | Array:
+def broadcast(value: Lengths | Array, like: Array, xp: ModuleType) -> float | Array:
     """Return a parameter in a form that broadcasts against vectors ``(..., k)`` such as `like`."""
     return make_vector(value, like, xp) if isinstance(value, tuple) else value
 

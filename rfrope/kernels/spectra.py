@@ -18,14 +18,14 @@ from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, listed
 from rfrope._core.array import Array
 from rfrope._core.special import log_uniform_mean_cos
-from rfrope.kernels import deficits, parameters
+from rfrope.kernels import one_minus_cos, parameters
 from rfrope.kernels.base import Atoms, Kernel, Law
-from rfrope.kernels.deficits import Deficits
 from rfrope.kernels.families import Family, Isotropic, Scaled
-from rfrope.kernels.parameters import Lengths, frequency, length, make_vector, per_axis, positive, shape, spread, square
+from rfrope.kernels.one_minus_cos import CosMoments
+from rfrope.kernels.parameters import Lengths, broadcast, frequency, length, per_axis, positive, shape, square
 from rfrope.kernels.registry import family
 
-_SINC = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(deficits.TERMS)]  # sin(x)/x by powers of x^2
+_SINC = [(-1.0) ** n / math.factorial(2 * n + 1) for n in range(one_minus_cos.TERMS)]  # sin(x)/x by powers of x^2
 _KNOWN = 2.0**60  # phase up to which turns in twice the working precision are exact to 1e-15
 
 
@@ -41,12 +41,12 @@ class Sinc(Scaled):
         quotients = special.sinc(self._scale_lags(lags, xp), xp)
         return math.prod(quotients[..., axis] for axis in range(self.ndim))  # a product that has second derivatives
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         angle = self._scale_lags(lags, xp)
-        far = deficits.subtract_phi(special.sinc(angle, xp), special.sinc(2.0 * angle, xp))
+        far = one_minus_cos.subtract_phi(special.sinc(angle, xp), special.sinc(2.0 * angle, xp))
         small = array.clip(angle, -1.0, 1.0, xp)
-        f, g = deficits.series(_SINC, small * small, far, xp)
-        return deficits.add_independent((f[..., i], g[..., i]) for i in range(self.ndim))
+        f, g = one_minus_cos.series(_SINC, small * small, far, xp)
+        return one_minus_cos.add_independent((f[..., i], g[..., i]) for i in range(self.ndim))
 
     def _unit_density(self, w: Array, xp: ModuleType) -> Array:
         return _flat(xp.all(xp.abs(w) <= 1.0, axis=-1), 0.5**self.ndim, w, xp)
@@ -107,12 +107,12 @@ class LogUniform(Family):
         x = xp.where(x < 0.0, -x, x)  # its slope at 0 is not 0, so that second derivatives are right there
         return log_uniform_mean_cos(self.low * x, self.high * x, self._log_ratio, xp)
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         angle = array.clip(self.high * lags[..., 0], -1.0, 1.0, xp)
         ratio = self._log_ratio
-        moments = [1.0, *(-math.expm1(-2 * n * ratio) / (2 * n * ratio) for n in range(1, deficits.TERMS))]
+        moments = [1.0, *(-math.expm1(-2 * n * ratio) / (2 * n * ratio) for n in range(1, one_minus_cos.TERMS))]
         series = [(-1.0) ** n / math.factorial(2 * n) * moment for n, moment in enumerate(moments)]
-        return deficits.series(series, angle * angle, super()._deficits(lags, xp), xp)
+        return one_minus_cos.series(series, angle * angle, super()._one_minus_cos_moments(lags, xp), xp)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         w = xp.abs(omega[..., 0])
@@ -146,9 +146,9 @@ class _Spherical(Isotropic):
             1.0,
         )
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         series = special.sphere_series(self._order)
-        return deficits.series(series, self._square(lags, xp), Kernel._deficits(self, lags, xp), xp)
+        return one_minus_cos.series(series, self._square(lags, xp), Kernel._one_minus_cos_moments(self, lags, xp), xp)
 
 
 @family(
@@ -205,10 +205,10 @@ class Shell(_Spherical):
             return super()._phi(lags, xp)
         return _wave((self.radius,) if isinstance(self.radius, float) else self.radius, lags, xp)
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         if self.ndim == 1:
-            return deficits.wave(self._scale_lags(lags, xp)[..., 0], self._phi(lags, xp), xp)
-        return super()._deficits(lags, xp)
+            return one_minus_cos.wave(self._scale_lags(lags, xp)[..., 0], self._phi(lags, xp), xp)
+        return super()._one_minus_cos_moments(lags, xp)
 
     def _atoms(self) -> Atoms | None:
         return (np.array([[-1.0], [1.0]]) * self.radius, np.array([0.5, 0.5])) if self.ndim == 1 else None
@@ -228,7 +228,7 @@ def _direction(u: np.ndarray) -> np.ndarray:
 
 def _wave(mean: tuple[float, ...] | Array, lags: Array, xp: ModuleType) -> Array:
     """Return ``cos(lags . mean)`` to 1e-15; where phases are large NumPy's by long numbers, other libraries' NaN."""
-    omega: Array = spread(mean, lags, xp)
+    omega: Array = broadcast(mean, lags, xp)
     known = xp.all((xp.abs(lags) < LARGEST) & (xp.abs(lags * omega) < _KNOWN), axis=-1)
     positions = xp.where(known[..., None], lags, xp.zeros_like(lags))[..., None, :]
     # compiled loops only for gradients: a call is too small for them
@@ -256,8 +256,8 @@ class Periodic(Family):
 
     most_axes: ClassVar[int] = 1
     unit: ClassVar[str] = "period"
-    period: float = length(1.0, least=2.0, single=True)  # whole lags do not see shorter ones
-    scale: float = shape(1.0, least=0.05, most=20.0)
+    period: float = length(1.0, minimum=2.0, single=True)  # whole lags do not see shorter ones
+    scale: float = shape(1.0, minimum=0.05, maximum=20.0)
     ndim: int = 1
 
     @property
@@ -268,11 +268,11 @@ class Periodic(Family):
         sine = self._sine(lags, xp) / self.scale
         return xp.exp(-2.0 * sine * sine)
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         sine = self._sine(lags, xp)
         exponent, square = 2.0 * (sine / self.scale) ** 2, sine * sine
         twice = 4.0 * exponent * (1.0 - square)
-        return deficits.exponential(exponent, twice, 2.0 * exponent * square, square < 0.5, xp)
+        return one_minus_cos.exponential(exponent, twice, 2.0 * exponent * square, square < 0.5, xp)
 
     def _sine(self, lags: Array, xp: ModuleType) -> Array:
         """``sin(pi x / period)`` for x taken into half a period."""
@@ -337,7 +337,7 @@ class SpectralMixture(Family):
 
     def _phi(self, lags: Array, xp: ModuleType) -> Array:
         def term(weight: Any, mean: Any, scale: Any, lags: Array, waves: Array | None = None) -> Array:
-            envelope = xp.exp(-0.5 * square(lags * spread(scale, lags, xp), xp))
+            envelope = xp.exp(-0.5 * square(lags * broadcast(scale, lags, xp), xp))
             if waves is None:
                 seen = xp.where((envelope == 0.0)[..., None], xp.zeros_like(lags), lags)
                 waves = _wave(mean, seen, xp)
@@ -352,21 +352,21 @@ class SpectralMixture(Family):
             waves, _ = turns.cos_sin(Angles(lags, self.means, None, xp))  # (..., J): rows of phases, as of a Rope
         return xp.sum(term(*values, vectors + xp.zeros_like(self.means), waves), axis=-1)
 
-    def _deficits(self, lags: Array, xp: ModuleType) -> Deficits:
+    def _one_minus_cos_moments(self, lags: Array, xp: ModuleType) -> CosMoments:
         parts = []
         for _, mean, scale in self._components():
-            lump = deficits.gaussian(square(lags * spread(scale, lags, xp), xp), xp)
+            lump = one_minus_cos.gaussian(square(lags * broadcast(scale, lags, xp), xp), xp)
             seen = xp.where((lump[0] == 1.0)[..., None], xp.zeros_like(lags), lags)
-            phase = xp.sum(seen * make_vector(mean, lags, xp), axis=-1)
-            parts.append(deficits.add_independent((lump, deficits.wave(phase, _wave(mean, seen, xp), xp))))
-        return deficits.mix(self.weights, parts)
+            phase = xp.sum(seen * parameters.make_vector(mean, lags, xp), axis=-1)
+            parts.append(one_minus_cos.add_independent((lump, one_minus_cos.wave(phase, _wave(mean, seen, xp), xp))))
+        return one_minus_cos.mix(self.weights, parts)
 
     def _density(self, omega: Array, xp: ModuleType) -> Array:
         total: Array = 0.0
         for weight, mean, scale in self._components():
             size = parameters.volume(scale, self.ndim)
             height = 0.5 * weight * (2.0 * math.pi) ** (-0.5 * self.ndim) * (1.0 / size if size else math.inf)
-            width, centre = spread(scale, omega, xp), spread(mean, omega, xp)
+            width, centre = broadcast(scale, omega, xp), broadcast(mean, omega, xp)
             for sign in (-1.0, 1.0):
                 total = total + height * xp.exp(-0.5 * square((omega + sign * centre) / width, xp))
         return total

@@ -10,7 +10,7 @@ from rfrope._core import angles, array, turns
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.dispatch import TRITON, dispatched
-from rfrope.rotation.pairings import dealt
+from rfrope.rotation.pairings import assign_blocks
 from rfrope.rotation.rope import Rope
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
@@ -76,10 +76,10 @@ class LaunchingModule(torch.nn.Module):
         return found
 
     def _copied(self, name: str, device: Any) -> Tensor:
-        """Return a copy of a constant on a device; frequencies as `turns.place_words` has them."""
+        """Return a copy of a constant on a device; frequencies as `turns.make_integer_turns` has them."""
         constant = self._constants[name]
         if name == "frequencies" and not torch.compiler.is_compiling():
-            return turns.place_words(self._host, _XP, device)
+            return turns.make_integer_turns(self._host, _XP, device)
         with torch.inference_mode(False):
             narrow = name == "frequencies" and not array.has_float64(_XP, device)
             return (constant.float() if narrow else constant).to(device)
@@ -128,11 +128,11 @@ class LaunchingModule(torch.nn.Module):
         return shift if shift.ndim == 1 else shift[:, None]
 
     def _omega(self, device: Any) -> Tensor:
-        """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64 or as `turns.place_words` has them."""
+        """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64 or as integer turns."""
         if self.frequencies is not None:
             learned, sections = self._read_learned("frequencies"), self.start.sections
-            omega = angles.to_vectors(learned, learned)
-            omega = omega if sections is None else dealt(learned, sections, self.start.interleaved)
+            omega = angles.add_axis_dimension(learned, learned)
+            omega = omega if sections is None else assign_blocks(learned, sections, self.start.interleaved)
         elif self.log_factors is None and torch.compiler.is_compiling() and not array.has_float64(_XP, device):
             return self._host  # what its float32 cannot hold
         else:
@@ -140,7 +140,7 @@ class LaunchingModule(torch.nn.Module):
         if self.log_factors is None:
             return omega
         factors = self._read_learned("log_factors").exp()
-        return omega * angles.to_vectors(factors, factors)
+        return omega * angles.add_axis_dimension(factors, factors)
 
     def _learned_turn(self) -> TurnOptions:
         """Return how features turn: with the root of a learned temperature in the scale, for queries and for keys."""

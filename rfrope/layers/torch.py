@@ -255,7 +255,7 @@ class RotaryEmbedding(TurningModule):
             self._constants = {name: torch.from_numpy(value.copy()) for name, value in made.items()}
         if self.frequencies is None:
             host = torch.device("cpu")
-            self._constants["frequencies"] = turns.place_words(self._host, array.named_namespace(torch), host)
+            self._constants["frequencies"] = turns.make_integer_turns(self._host, array.named_namespace(torch), host)
         self._placed = {}
         self._place(torch.get_default_device(), *(getattr(self, name).device for name in self._learned))
         self._backend = dispatch.find(dispatch.CPU_DENSE) if self.max_positions is None else None

@@ -95,7 +95,7 @@ class TurningModule(LearningModule):
         """Frequencies of so many heads, which share those of the keys in groups."""
         if not self._sets or heads == self._sets:
             return omega
-        omega, group = getattr(omega, "on_host", omega), heads // self._sets  # see turns.place_words
+        omega, group = getattr(omega, "on_host", omega), heads // self._sets  # see turns.make_integer_turns
         return omega.repeat(group, 0) if isinstance(omega, np.ndarray) else omega.repeat_interleave(group, 0)
 
     # -- at once -------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class TurningModule(LearningModule):
         if recorded and self.start.polar:
             return None  # a softplus has gradients of its own
         x, y = (q.detach(), k.detach()) if recorded else (q, k)
-        if not TORCH.are_memory(x, y) or (at := self._read_quickly(q, positions, offset)) is None:
+        if not TORCH.are_plain_dense(x, y) or (at := self._read_quickly(q, positions, offset)) is None:
             return None
         turned = self._turn_small(x, y, at, False)
         if turned is None or not recorded:
@@ -133,7 +133,7 @@ class TurningModule(LearningModule):
 
     def _turn_back(self, at: Tensor, q: Tensor | None, k: Tensor | None) -> Any:
         """Gradients of queries and keys at some positions, from those of what they were turned into."""
-        known = q is not None and k is not None and TORCH.are_memory(q, k)
+        known = q is not None and k is not None and TORCH.are_plain_dense(q, k)
         if known and (turned := self._turn_small(q, k, at.numpy(), True)) is not None:
             return turned
         options = {"pairing": self._turn.pairing, "scale": 1.0 / self._turn.scale, "inverse": True}
@@ -151,14 +151,15 @@ class TurningModule(LearningModule):
         if positions is None:
             end = offset + x.shape[-2]
             return np.arange(offset, end, dtype=np.float64)[:, None] if self.axes == 1 and end <= _WHOLE else None
-        if not (isinstance(positions, torch.Tensor) and positions.dtype in _SIGNED and TORCH.are_memory(positions)):
+        is_tensor = isinstance(positions, torch.Tensor) and positions.dtype in _SIGNED
+        if not (is_tensor and TORCH.are_plain_dense(positions)):
             return None
         found = np.array(positions.numpy(), np.float64, order="C")
         if offset:
             if not np.vdot(found, found) < _WHOLE * _WHOLE:
                 return None
             found += offset
-        read: np.ndarray = self._insert_heads(angles.to_vectors(found, self.axes))
+        read: np.ndarray = self._insert_heads(angles.add_axis_dimension(found, self.axes))
         return read
 
     def _read_frequencies(self, heads: int) -> tuple[Any, Any]:
@@ -237,7 +238,7 @@ class TurningModule(LearningModule):
         return cos, sin
 
     def _cos_sin_by_words(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Cos and sin in float32 as `turns.waves` has them, by operators that compilers fuse, none in float64.
+        """Return `turns.cos_sin_float32`: by operators that compilers fuse, none in float64.
 
         Strided by hand they stay in memory, for all heads; else Inductor forms them for each (five kernels, not three).
         """
@@ -375,7 +376,7 @@ class TurningModule(LearningModule):
         positions = self._numbers(name, positions, xp, device)
         if axes > 1 and (positions.ndim < 2 or positions.shape[-1] != axes):
             raise ValueError(f"{name} has shape {tuple(positions.shape)}; expected (..., tokens, {axes})")
-        positions = angles.to_vectors(positions, axes)
+        positions = angles.add_axis_dimension(positions, axes)
         if not plain:
             offset = self._numbers("offset", offset, xp, device)
             angles.check_values("offset", offset, xp)
@@ -434,13 +435,13 @@ class TurningModule(LearningModule):
     def _runs_operators(self, x: Tensor) -> bool:
         """Return whether only torch's operators can rotate the features, which must then be few; not in a graph."""
         no = torch.compiler.is_compiling() or self.start.polar or x.dtype == torch.float64
-        if no or not dispatch.takes_words(x):
+        if no or not dispatch.uses_integer_phases(x):
             return False
         return dispatch.backend_function(rotated, f"torch on {x.device.type}") is None
 
     def _tables(self, at: Tensor, omega: Any, shift: Tensor | None, scale: Any) -> tuple[Tensor, Tensor]:
         """Cos and sin in float32, for all queries and keys that share positions."""
-        cos, sin = turns.waves(Angles(at, omega, shift, _XP))
+        cos, sin = turns.cos_sin_float32(Angles(at, omega, shift, _XP))
         return (cos, sin) if isinstance(scale, float) and scale == 1.0 else (cos * scale, sin * scale)
 
     def _turn_by_tables(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -306,7 +306,7 @@ def _check_frequencies(buffer: Buffer, rope: Rope, *, is_stretched: bool) -> Ite
 
 
 def _check_table(
-    buffer: Buffer, rope: Rope, reading: tables.Reading, context: int | None, *, is_stretched: bool
+    buffer: Buffer, rope: Rope, reading: tables.TableEstimate, context: int | None, *, is_stretched: bool
 ) -> Iterator[tuple[str, str]]:
     noise, length = tables.noise(buffer), len(buffer.values)
     if noise > tables.FINE:
@@ -325,7 +325,7 @@ def _check_table(
 
 
 def _check_rows(
-    buffer: Buffer, rope: Rope, reading: tables.Reading, noise: float, *, is_stretched: bool
+    buffer: Buffer, rope: Rope, reading: tables.TableEstimate, noise: float, *, is_stretched: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield faults of a table's frequencies, or otherwise of single rows."""
     if len(buffer.values) == 1:

@@ -34,7 +34,7 @@ def _kernel(name: str, value: Any) -> str:
 
 def _frequencies(name: str, value: Any) -> list[Any]:
     found = angles.numbers_on_host(value, name).astype(np.float64)
-    angles.frequencies(found, np, name=name, least=1)
+    angles.frequencies(found, np, name=name, minimum=1)
     return list(found.tolist())
 
 
@@ -66,7 +66,7 @@ def check(parameters: Mapping[str, Any]) -> None:
     if extra := has & set(_POLAR):
         raise ValueError(f"rope_parameters has {', '.join(sorted(extra))}, but not polar=True; expected no such key")
     if "frequencies" in has:
-        angles.read_on_host(parameters["frequencies"], "rope_parameters['frequencies']", sets="line")
+        angles.read_on_host(parameters["frequencies"], "rope_parameters['frequencies']", shapes="line")
 
 
 def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len: int | None = None) -> Rope:
@@ -85,7 +85,7 @@ def _made(text: str, head_dim: int, width: int, context: int | None) -> Rope:
     if "frequencies" in parameters and polar:
         return Rope(parameters["frequencies"], head_dim=head_dim, attention_factor=factor, polar=True)
     if "frequencies" in parameters:
-        given = angles.read_on_host(parameters["frequencies"], "frequencies", sets="line")[:, 0]
+        given = angles.read_on_host(parameters["frequencies"], "frequencies", shapes="line")[:, 0]
         if 2 * len(given) != width:
             raise ValueError(f"rope_parameters has {len(given)} frequencies; expected {width // 2}, one for each block")
         return Rope(given, head_dim=head_dim, attention_factor=factor)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rfrope.models.rope_parameters import from_rope_parameters
 from rfrope.models.tables import HALVES, ROUNDED, bits, rounded
-from rfrope.rotation.pairings import dealt
+from rfrope.rotation.pairings import assign_blocks
 from rfrope.rotation.rope import Rope
 from rfrope.scaling import schemes
 from rfrope.scaling.registry import ladder
@@ -85,7 +85,7 @@ def describe_factor(found: float, rope: Rope) -> str:
     return f"attention factor {found:.6g}, expected {meant:.6g}" + "".join(f": {name}" for name in like[:1])
 
 
-def describe_dealing(found: np.ndarray, wanted: np.ndarray, room: np.ndarray, rope: Rope) -> str:
+def describe_section_mismatch(found: np.ndarray, wanted: np.ndarray, room: np.ndarray, rope: Rope) -> str:
     """Describe how blocks are dealt to axes, for frequencies (D, k) that are not the expected ones."""
     axes = wanted.shape[1]
     for order in itertools.permutations(range(axes)):
@@ -98,7 +98,7 @@ def describe_dealing(found: np.ndarray, wanted: np.ndarray, room: np.ndarray, ro
         is_in_turn = not rope.interleaved
         for lengths in (rope.sections, counted):
             try:
-                other = np.asarray(dealt(np.asarray(rope.frequencies), lengths, is_in_turn))
+                other = np.asarray(assign_blocks(np.asarray(rope.frequencies), lengths, is_in_turn))
             except (ValueError, TypeError):
                 continue
             if np.all(np.abs(found - other) <= room):

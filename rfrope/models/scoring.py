@@ -55,7 +55,7 @@ def first_difference(
     """
 
     def scores(rope: Any, pairs: float, scale: float) -> np.ndarray:
-        cos = sums.mean_cos(angles.read(lags, rope.frequencies, name="lags", least=1))
+        cos = sums.mean_cos(angles.read(lags, rope.frequencies, name="lags", minimum=1))
         return scale * np.asarray(score(rope, pairs, np.asarray(cos))) / pairs
 
     least = share * abs(scales[1] * score(other, n_pairs[1])) / n_pairs[1]

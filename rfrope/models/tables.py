@@ -20,7 +20,7 @@ _DENSE, _SPARSE = 512, 256  # number of rows examined: the first ones, and a sam
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class TableEstimate:
     """Numbers read from a table."""
 
     frequencies: np.ndarray  # (D,), radians per position
@@ -53,7 +53,7 @@ def noise(buffer: Buffer) -> float:
     return 2.0**-width if width in HALVES else FINE
 
 
-def read(buffer: Buffer, rope: Rope) -> Reading:
+def read(buffer: Buffer, rope: Rope) -> TableEstimate:
     """Return what a table shows; a single row shows no frequencies, which are then 0."""
     rows, rounding = buffer.rows(_looked_at(buffer)), noise(buffer)
     size = np.abs(rows)
@@ -68,7 +68,7 @@ def read(buffer: Buffer, rope: Rope) -> Reading:
         phases = np.multiply.outer(np.arange(_DENSE), frequencies)
         is_near = np.all(np.abs(rows[0] / factor - np.exp(1j * phases)) < 8.0 * rounding, axis=1)
         start = int(np.argmax(is_near))
-    return Reading(frequencies, allowed, factor, spread, start, last)
+    return TableEstimate(frequencies, allowed, factor, spread, start, last)
 
 
 def _looked_at(buffer: Buffer) -> np.ndarray:
@@ -91,7 +91,7 @@ def _exact(positions: np.ndarray, frequencies: np.ndarray) -> np.ndarray:
     return np.asarray(np.exp(1j * np.multiply.outer(positions.astype(np.float64), frequencies)))
 
 
-def rows_unlike(buffer: Buffer, reading: Reading, rounding: float) -> tuple[str, str] | None:
+def rows_unlike(buffer: Buffer, reading: TableEstimate, rounding: float) -> tuple[str, str] | None:
     """Return the fault of rows whose frequencies are right: half precision of positions or phases, or another."""
     unlike = [
         start + np.flatnonzero(np.any(_unlike(buffer, np.arange(start, stop), reading, rounding), axis=1))
@@ -117,7 +117,7 @@ def rows_unlike(buffer: Buffer, reading: Reading, rounding: float) -> tuple[str,
     return "rows", f"{found.size} of {len(buffer.values)} rows are not those of their positions, first at {found[0]}"
 
 
-def _unlike(buffer: Buffer, at: np.ndarray, reading: Reading, rounding: float) -> np.ndarray:
+def _unlike(buffer: Buffer, at: np.ndarray, reading: TableEstimate, rounding: float) -> np.ndarray:
     """Return which rows do not match the table's own frequencies with phases in float32."""
     positions = at.astype(np.float64)
     phases = np.multiply.outer(positions, np.abs(reading.frequencies))

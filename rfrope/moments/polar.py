@@ -13,7 +13,7 @@ from rfrope._core import angles, array, blocks
 from rfrope._core.array import Array
 from rfrope.kernels import Kernel
 from rfrope.kernels.registry import read_kernel
-from rfrope.moments.scores import Content, content_mean, content_variance, relative_spread, spread
+from rfrope.moments.scores import Content, content_mean, content_variance, root_mean_square_ratio, variance_and_mean
 
 
 @array.select_device
@@ -106,7 +106,7 @@ def polar_variance(
     >>> polar_variance(ones, ones, 32.0, "gaussian(scale=32)", design="stratified").round(3)
     np.float64(0.018)
     """
-    return spread(*_read(q, k, lags, kernel, shift), design)[0]
+    return variance_and_mean(*_read(q, k, lags, kernel, shift), design)[0]
 
 
 @array.select_device
@@ -148,7 +148,7 @@ def polar_error(
     np.float64(0.0921)
     """
     content, law = _read(q, k, lags, kernel, shift)
-    return relative_spread(_scaled_to_one(content)[0], law, design)
+    return root_mean_square_ratio(_scaled_to_one(content)[0], law, design)
 
 
 @array.select_device

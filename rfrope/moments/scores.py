@@ -143,7 +143,7 @@ def score_variance(
     >>> score_variance([1.0, 2.0], [3.0, 1.0], [0.0, 1000.0], "gaussian(scale=32)").round(4)
     array([ 0., 25.])
     """
-    return spread(*_read(q, k, lags, kernel, pairing), design)[0]
+    return variance_and_mean(*_read(q, k, lags, kernel, pairing), design)[0]
 
 
 @array.select_device
@@ -179,7 +179,7 @@ def relative_error(
     >>> relative_error([1.0, 2.0], [3.0, 1.0], [0.0, 32.0], "gaussian(scale=32)").round(4)
     array([0.    , 1.3108])
     """
-    return relative_spread(*_read(q, k, lags, kernel, pairing), design)
+    return root_mean_square_ratio(*_read(q, k, lags, kernel, pairing), design)
 
 
 @array.select_device
@@ -382,7 +382,7 @@ def _net(kernel: Kernel, max_lag: Sequence[int], error: float, confidence: float
     logs = 2.0 * k * power * math.log(turns) + math.log(beta) - math.log1p(-confidence)
     step, variance = 0.02 / max(sigma, 1e-300), 1.0  # the slope of a cosine's variance is at most 3 sigma
     if k == 1 and length <= step * _MOST_STEPS:
-        fall, square = kernel.deficits(np.arange(0.0, length + step, step)[:, None], np)
+        fall, square = kernel.one_minus_cos_moments(np.arange(0.0, length + step, step)[:, None], np)
         variance = min(1.0, float(np.max(square - fall * fall)) + 1.5 * sigma * step + error / 3.0)
     return 4.0 * (k + 2.0) * variance * logs
 
@@ -392,7 +392,7 @@ def _mean_square_frequency(kernel: Kernel) -> float:
     total = 0.0
     for axis in np.eye(kernel.ndim):
         lags = 2.0 ** np.arange(60.0, -400.0, -4.0)
-        falls, _ = kernel.deficits(lags[:, None] * axis, np)
+        falls, _ = kernel.one_minus_cos_moments(lags[:, None] * axis, np)
         if not np.any(falls > 0.0):
             continue
         fine = bool(np.any((falls > _TINIEST) & (falls < 1e-18)))  # and no difference of Phi from 1
@@ -454,16 +454,16 @@ def content_variance(content: Content, law: Kernel) -> Array:
     """Return the variance of the score of block coefficients A and B over independent frequencies."""
     a, b, lags, xp = content
     a_squared, b_squared = xp.sum(a * a, axis=-1), xp.sum(b * b, axis=-1)
-    fall, square = law.deficits(lags, xp)
+    fall, square = law.one_minus_cos_moments(lags, xp)
     variance = a_squared * (square - fall * fall) + b_squared * (2.0 * fall - square)
     return array.clip(variance, 0.0, None, xp)
 
 
-def spread(content: Content, law: Kernel, design: Any) -> tuple[Array, Array | None]:
+def variance_and_mean(content: Content, law: Kernel, design: Any) -> tuple[Array, Array | None]:
     """Return the variance of the score over the frequencies of a design, and its mean if that is not the kernel's."""
     xp = content.xp
     if not isinstance(design, str):
-        return _dealt_spread(content, law, design)
+        return _permuted_mean_variance(content, law, design)
     variance = content_variance(content, law)
     n_blocks = content.cosine.shape[-1]
     lags = np.reshape(_host_lags(content), (-1, law.ndim)) if design != "iid" else np.empty((0, law.ndim))
@@ -474,10 +474,10 @@ def spread(content: Content, law: Kernel, design: Any) -> tuple[Array, Array | N
     return array.clip(found, 0.0, None, xp), None
 
 
-def relative_spread(content: Content, law: Kernel, design: Any) -> Array:
+def root_mean_square_ratio(content: Content, law: Kernel, design: Any) -> Array:
     """Root mean square of the score less its mean over the kernel, divided by that mean; infinite where it is 0."""
     xp, mean = content.xp, content_mean(content, law)
-    variance, own = spread(content, law, design)
+    variance, own = variance_and_mean(content, law, design)
     error = sums.root(variance if own is None else variance + (own - mean) ** 2, xp)
     none = mean == 0.0
     ratio = error / xp.abs(xp.where(none, xp.ones_like(mean), mean))
@@ -507,10 +507,10 @@ def _add_covariances(content: Content, pairs: Pairs) -> Array:
     return total
 
 
-def _dealt_spread(content: Content, law: Kernel, design: Any) -> tuple[Array, Array]:
+def _permuted_mean_variance(content: Content, law: Kernel, design: Any) -> tuple[Array, Array]:
     """Variance and mean over all orders of a set of frequencies: sums over the set (Hoeffding 1951)."""
     xp, n_blocks = content.xp, content.cosine.shape[-1]
-    omega = angles.read_on_host(design, "design", sets="one")
+    omega = angles.read_on_host(design, "design", shapes="one")
     if omega.shape != (n_blocks, law.ndim):
         raise ValueError(
             f"design has {len(omega)} frequencies of {omega.shape[-1]} axes, but q and k have {n_blocks} magnitudes "

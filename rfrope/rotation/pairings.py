@@ -193,7 +193,7 @@ def block_coefficients(q: Array, k: Array, *, pairing: str = "half") -> tuple[Ar
 # -- sections ----------------------------------------------------------------------------------------------------------
 
 
-def dealt(frequencies: Array, sections: tuple[int, ...], interleaved: bool) -> Array:
+def assign_blocks(frequencies: Array, sections: tuple[int, ...], interleaved: bool) -> Array:
     """Distribute checked frequencies ``(D,)`` over the axes: ``(D, len(sections))``, zero off the block's own axis."""
     xp = array.namespace(frequencies=frequencies)
     index = xp.arange(frequencies.shape[0], dtype=xp.int32, device=array.device(frequencies))

@@ -105,7 +105,7 @@ def rotate_polar(
     pairings = (pairing, MAGNITUDES) if inverse is True else (MAGNITUDES, pairing)
     turn = *pairings, scale, inverse, softplus
     if type(magnitudes) is np.ndarray or libraries.may_reach_loops(magnitudes):
-        at_once = turning.load_flat_pass()
+        at_once = turning.load_fast_path()
         turned = at_once and at_once("polar", magnitudes, positions, frequencies, shift, turn, out)
         if turned is not None:
             return turned
@@ -134,7 +134,7 @@ def _read_and_rotated(
     xp, device = array.shared(constants, magnitudes=magnitudes, out=out)
     x = blocks.features(magnitudes, xp, "magnitudes", device, pairings[0])
     space = array.space_of_constants(xp, constants)
-    read = angles.checked(positions, frequencies, shift, space, array.device(x))
+    read = angles.check_angles(positions, frequencies, shift, space, array.device(x))
     scale, phases = checked_scale(scale, read.shape, x, space)
     check_polar_width(x, phases[-1], "magnitudes", inverse)
     turn = TurnOptions(*pairings, scale, inverse, softplus)

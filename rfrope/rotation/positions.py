@@ -158,7 +158,7 @@ def mrope_positions(
         if len(segment) not in (3, 4):
             raise ValueError(f"{name} is {show(segment)}; expected (t, h, w), or (t, h, w, interval)")
         frames, *sides = (whole(f"{name}[{axis}]", size, 1) for axis, size in enumerate(segment[:3]))
-        interval = positive(f"{name}[3]", segment[3], most=2.0**20) if len(segment) == 4 else 1.0
+        interval = positive(f"{name}[3]", segment[3], maximum=2.0**20) if len(segment) == 4 else 1.0
         if any(side % merge for side in sides):
             raise ValueError(f"{name} is {show(segment)}; expected a height and width that merge = {merge} divides")
         rows, columns = (side // merge for side in sides)

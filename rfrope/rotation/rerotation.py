@@ -80,7 +80,7 @@ def rerotate(k: Array, positions: Array, old: Rope | Array, new: Rope | Array, *
     xp = array.space_of_constants(xp, constants)
     # one axis beside several takes positions of the same form
     which, one = max((("old", old.vectors), ("new", new.vectors)), key=lambda named: named[1].ndim)
-    read = angles.checked(positions, one, None, xp, device, frequencies_name=f"frequencies of {which}")
+    read = angles.check_angles(positions, one, None, xp, device, frequencies_name=f"frequencies of {which}")
     at = read.positions
     blocks.check_rotation(k, read.shape, pairings[0], None, out, ("k", "positions", "old", "new"), at, before, after)
     if pairings[0] != pairings[1] or before.shape != after.shape:
@@ -169,13 +169,13 @@ def _read_and_relocated(k: Array, old_positions: Array, new_positions: Array, ro
     xp, device = array.shared(constants, k=k, out=out)
     xp = array.space_of_constants(xp, constants)
     old, new = (
-        angles.checked(constants[name], vectors, None, xp, device, name).positions
+        angles.check_angles(constants[name], vectors, None, xp, device, name).positions
         for name in ("old_positions", "new_positions")
     )
     shape = array.broadcast_shapes({"old_positions": old.shape, "new_positions": new.shape})
     old, new = (xp.broadcast_to(one, shape) for one in (old, new))
     origin = ("k", "old_positions and new_positions", "rope")
-    phases = Angles(new, angles.to_vectors(vectors, vectors), None, xp).shape
+    phases = Angles(new, angles.add_axis_dimension(vectors, vectors), None, xp).shape
     blocks.check_rotation(k, phases, pairing, None, out, origin, new, vectors)
     if array.is_integer(old) and array.is_integer(new):
         _check_differences(new, old)
@@ -239,7 +239,7 @@ def _read_keys(k: Any, **ropes: Any) -> tuple[Array, list[Rope], list[str]]:
 def _alike(old: Array, new: Array) -> tuple[Array, Array]:
     """Frequencies that take positions of one shape, ``(..., D, k)``."""
     with array.library(old).eager(old), array.library(new).eager(new):
-        old, new = (angles.to_vectors(one, one) for one in (old, new))
+        old, new = (angles.add_axis_dimension(one, one) for one in (old, new))
     if old.shape[-1] != new.shape[-1]:
         raise ValueError(
             f"old turns by {old.shape[-1]} position axes and new by {new.shape[-1]}; expected the same number, since "

@@ -12,7 +12,7 @@ from rfrope._core import angles, array, blocks, dispatch, libraries, results, tu
 from rfrope._core.arguments import LARGEST, flag, is_several, positive, printable, shape_of, show, whole
 from rfrope._core.array import Array
 from rfrope.rotation import turning
-from rfrope.rotation.pairings import check_sections, dealt
+from rfrope.rotation.pairings import assign_blocks, check_sections
 from rfrope.rotation.polar import rotate_polar
 from rfrope.rotation.provenance import Provenance, read_provenance
 from rfrope.rotation.turning import rotate, rotation_table, scores_of
@@ -152,10 +152,10 @@ class Rope:
         if self.sections is None:
             return self.frequencies
         if not isinstance(self.frequencies, np.ndarray):  # it may have a gradient, or be traced
-            return dealt(self.frequencies, self.sections, self.interleaved)
+            return assign_blocks(self.frequencies, self.sections, self.interleaved)
         held = self.__dict__ if libraries.is_compiling() else self._held()
         if "_vectors" not in held:
-            held["_vectors"] = _seal(dealt(self.frequencies, self.sections, self.interleaved))
+            held["_vectors"] = _seal(assign_blocks(self.frequencies, self.sections, self.interleaved))
         return held["_vectors"]
 
     def rotate(self, x: Array, positions: Array, *, inverse: bool = False, out: Array | None = None) -> Array:
@@ -317,7 +317,7 @@ class Rope:
     def _vectors_beside(self, x: Any) -> Array:
         """Return the frequencies, for torch where features are: copied there, with their words, once."""
         held = self.__dict__ if libraries.is_compiling() else self._held()
-        return turns.place_beside(x, self.vectors, held)
+        return turns.copy_to_device_of(x, self.vectors, held)
 
     def _held(self) -> dict[str, Any]:
         """All fields, and what was made from frequencies, unless somebody opened these for writing.
@@ -372,7 +372,7 @@ def turned_by_rope(rope: Rope, name: str, x: Any, positions: Any, inverse: Any, 
     """
     if not (type(x) is np.ndarray or libraries.may_reach_loops(x)):
         return None
-    held, at_once = rope._held(), turning.load_flat_pass()
+    held, at_once = rope._held(), turning.load_fast_path()
     kept = held[name] if name in held else held.setdefault(name, _prepare_flat_pass(rope, name))
     if kept is None or at_once is None:
         return None

@@ -189,7 +189,7 @@ def rotate(
     turn = pairing, pairing if out_pairing is None else out_pairing, scale, inverse, False
     turned = None
     if type(x) is np.ndarray or libraries.may_reach_loops(x):
-        at_once = load_flat_pass()
+        at_once = load_fast_path()
         turned = at_once and at_once("positions", x, positions, frequencies, shift, turn, out)
         if turned is None and at_once and shift is out is None and getattr(x, "requires_grad", False) and x.is_cpu:
             recording = dispatch.find(TORCH_RECORDING)
@@ -211,7 +211,7 @@ def _read_and_rotated(
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
     space = array.space_of_constants(xp, constants)
-    read = angles.checked(positions, frequencies, shift, space, array.device(x))
+    read = angles.check_angles(positions, frequencies, shift, space, array.device(x))
     scale, shape = checked_scale(scale, read.shape, x, space)
     blocks.check_width(x, shape[-1], "frequencies")
     out_pairing = blocks.check_rotation(x, shape, *pairings, out, ("x", *constants), *read[:3], scale)
@@ -263,7 +263,7 @@ def rotate_by_phases(
     """
     turn = pairing, pairing if out_pairing is None else out_pairing, scale, inverse, False
     if type(x) is np.ndarray or libraries.may_reach_loops(x):
-        at_once = load_flat_pass()
+        at_once = load_fast_path()
         turned = at_once and at_once("phases", x, phases, None, None, turn, out)
         if turned is not None:
             return turned
@@ -325,7 +325,7 @@ def rotate_by_table(
     """
     turn = pairing, pairing if out_pairing is None else out_pairing, 1.0, False, False
     if type(x) is np.ndarray or libraries.may_reach_loops(x):
-        at_once = load_flat_pass()
+        at_once = load_fast_path()
         turned = at_once and at_once("table", x, cos, sin, None, turn, out)
         if turned is not None:
             return turned
@@ -384,7 +384,7 @@ def rotation_table(
     array([ 1., -1.])
     """
     frequencies = angles.frequencies_of(frequencies, None, scale)
-    read = angles.read(positions, frequencies, shift, beside={"scale": scale})
+    read = angles.read(positions, frequencies, shift, other_arguments={"scale": scale})
     xp = read.xp
     scale, shape = checked_scale(scale, read.shape, read.positions, xp)
     array.check_memory(40.0, shape, read.positions, "positions or frequencies")
@@ -463,7 +463,7 @@ def scores_of(
     array.broadcast_shapes({"q": q.shape[:-2], "k": k.shape[:-2]})
     wide, turned, space = array.wider_float(q, xp), [], array.space_of_constants(xp, constants)
     for name, x, positions, phase in (("q", q, q_positions, None), ("k", k, k_positions, shift)):
-        read = angles.checked(positions, frequencies, phase, space, device, f"{name}_positions")
+        read = angles.check_angles(positions, frequencies, phase, space, device, f"{name}_positions")
         blocks.check_width(x, read.blocks, "frequencies", name)
         names = name, f"{name}_positions", "frequencies", "shift"
         out_pairing = blocks.check_rotation(x, read.shape, pairing, None, None, names, *read[:3])
@@ -513,7 +513,7 @@ def _scaled(cos: Array, sin: Array, scale: Any, inverse: bool) -> tuple[Array, A
 
 
 @cache
-def load_flat_pass() -> Any:
+def load_fast_path() -> Any:
     """Return the backend's function that checks and rotates small dense CPU arrays in one pass, or None."""
     backend = dispatch.find(CPU_DENSE)
     return None if backend is None else backend.turned_at_once

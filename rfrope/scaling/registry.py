@@ -88,11 +88,11 @@ _LARGE = 2.0**100  # far beyond the parameters of all models
 KEYS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("rope_theta", "alpha", "beta_fast", "beta_slow", "attention_factor"), positive),
     **dict.fromkeys(("short_mscale", "long_mscale", "low_freq_factor", "high_freq_factor"), positive),
-    **dict.fromkeys(("mscale", "mscale_all_dim"), partial(finite, least=0.0, most=_LARGE)),
-    "factor": partial(finite, least=1.0, most=_LARGE),
+    **dict.fromkeys(("mscale", "mscale_all_dim"), partial(finite, minimum=0.0, maximum=_LARGE)),
+    "factor": partial(finite, minimum=1.0, maximum=_LARGE),
     "partial_rotary_factor": fraction,
     **dict.fromkeys(("short_factor", "long_factor"), partial(_read_list, finite)),
-    "original_max_position_embeddings": partial(whole, least=1),
+    "original_max_position_embeddings": partial(whole, minimum=1),
     "mrope_section": partial(_read_list, whole),
     **dict.fromkeys(("mrope_interleaved", "truncate"), flag),
 }

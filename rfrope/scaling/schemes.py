@@ -58,7 +58,7 @@ def linear(frequencies: Array, factor: float) -> Rope:
     >>> linear([1.0, 0.1], 8.0).frequencies
     array([0.125 , 0.0125])
     """
-    theta, factor = _read(frequencies, sets="any")[0], positive("factor", factor)
+    theta, factor = _read(frequencies, shapes="any")[0], positive("factor", factor)
     return _scale(frequencies, theta / factor, 1.0, "linear", factor=factor)
 
 
@@ -244,7 +244,7 @@ def yarn(
     kept = 1.0 - array.clip((index - low) / (high - low), 0.0, 1.0, xp)
     if attention_factor is None:
         both = {"mscale": mscale, "mscale_all_dim": mscale_all_dim}.items()
-        given = [finite(name, value, least=0.0, most=2.0**100) for name, value in both if value is not None]
+        given = [finite(name, value, minimum=0.0, maximum=2.0**100) for name, value in both if value is not None]
         attention_factor = sharpen_yarn(factor, *given) if len(given) == 2 and all(given) else sharpen_yarn(factor)
     else:
         attention_factor = positive("attention_factor", attention_factor)
@@ -448,7 +448,7 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
 
 def positive(name: str, value: Any) -> float:
     """Return a positive number whose cube and quotients stay within float64."""
-    return arguments.positive(name, value, least=2.0**-100, most=2.0**100)
+    return arguments.positive(name, value, minimum=2.0**-100, maximum=2.0**100)
 
 
 def stretch(factor: float, seq_len: int | None, max_position_embeddings: int) -> float:
@@ -469,11 +469,11 @@ def sharpen_longrope(factor: float, original: float) -> float:
     return math.sqrt(1.0 + math.log(max(factor, 1.0)) / math.log(original))
 
 
-def _read(frequencies: Any, *, sets: str = "line", **beside: Any) -> tuple[Array, ModuleType]:
+def _read(frequencies: Any, *, shapes: str = "line", **beside: Any) -> tuple[Array, ModuleType]:
     """Check frequencies, and return them in the shape they have and the widest float of their library."""
     theta = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
     xp, device = array.shared(frequencies=theta, **beside)
-    return angles.from_vectors(angles.frequencies(theta, xp, device, sets=sets), theta), xp
+    return angles.from_vectors(angles.frequencies(theta, xp, device, shapes=shapes), theta), xp
 
 
 def _scale(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:

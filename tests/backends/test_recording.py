@@ -16,7 +16,7 @@ from rfrope.rotation import turning
 
 torch = library("torch").module
 recording = dispatch.find(dispatch.TORCH_RECORDING)
-if recording is None or turning.load_flat_pass() is None:
+if recording is None or turning.load_fast_path() is None:
     pytest.skip("small tensors are turned at once by compiled loops, which need Numba", allow_module_level=True)
 
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402

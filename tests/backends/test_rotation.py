@@ -107,7 +107,7 @@ def test_a_loop_is_called_again_and_again_so_that_an_interrupt_comes_through(cou
     calls = []
     monkeypatch.setattr(leaf, "_UNINTERRUPTED", 2**10)
     with rfrope.threads(count):
-        leaf._shared_out(lambda start, stop: calls.append((start, stop)), 64, 2**16, np.zeros(1))
+        leaf._run_threaded(lambda start, stop: calls.append((start, stop)), 64, 2**16, np.zeros(1))
     assert sorted(calls) == [(i, i + 1) for i in range(64)]
 
 
@@ -248,8 +248,8 @@ def test_large_outputs_are_the_small_ones_bit_for_bit(dtype, pairing, out_pairin
             assert np.all(memory[: start + offset] == 7.0)
             assert np.all(memory[start + offset + x.size :] == 7.0)
         ran |= {leaf._choose_variant(plan, x.ctypes.data, out.ctypes.data) for plan in kept}
-    aligned = {plans.PIECES} if blocks != 60 or kind.itemsize > 2 else set()
-    assert ran == {plans.LINES} | aligned
+    aligned = {plans.STREAM_16} if blocks != 60 or kind.itemsize > 2 else set()
+    assert ran == {plans.STREAM_64} | aligned
     same = x.copy()
     with rfrope.threads(4):
         rfrope.rotate(same, p, w, out=same, **options)

@@ -293,7 +293,7 @@ def test_moments_are_transformed_whole_or_not_at_all():
     costs = transforms.CPU
 
     def up_to(furthest):
-        return lambda part, grid: None if np.max(part) > furthest else transforms.Plan(1.0, None, None)
+        return lambda part, grid: None if np.max(part) > furthest else transforms.TransformPlan(1.0, None, None)
 
     for furthest, found in ((1e9, 1), (6000.0, None), (10.0, None)):
         plans = transforms.plans_of_moments(omega, lags, costs, up_to(furthest))

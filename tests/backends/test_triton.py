@@ -127,7 +127,7 @@ def test_where_nothing_is_recorded_gradients_do_not_matter(calls):
 
 
 def test_phases_and_ropes(calls, monkeypatch):
-    monkeypatch.setattr(dispatch, "takes_words", lambda x: True)  # as on a device
+    monkeypatch.setattr(dispatch, "uses_integer_phases", lambda x: True)  # as on a device
     x, rope = uniform(2, 5, 8).float(), rfrope.Rope(rfrope.geometric(4), pairing="half")
     assert_rounded(rfrope.rotate_by_phases(x, uniform(5, 4)), rfrope.rotate_by_phases(x.double(), uniform(5, 4)), ERROR)
     assert_rounded(rope.rotate(x, torch.arange(5)), rope.rotate(x.double(), torch.arange(5)), ERROR)

@@ -99,10 +99,10 @@ def test_what_tensors_are_in_memory():
     torch = library("torch").module
     np.testing.assert_array_equal(array.to_host(torch.tensor([1.5], dtype=torch.bfloat16)), np.float32([1.5]))
     dense = torch.eye(2)
-    assert libraries.TORCH.are_memory(dense, torch.nn.Parameter(dense, requires_grad=False))
+    assert libraries.TORCH.are_plain_dense(dense, torch.nn.Parameter(dense, requires_grad=False))
     others = [dense.to_sparse(), dense.to_mkldnn(), torch.ones(2, requires_grad=True)]
     others += [torch.ones(2, dtype=torch.complex64).conj().imag, torch.ones(2, device="meta")]
-    assert [libraries.TORCH.are_memory(dense, one) for one in others] == [False] * len(others)
+    assert [libraries.TORCH.are_plain_dense(dense, one) for one in others] == [False] * len(others)
 
 
 def test_what_is_lazy(xp):

@@ -319,7 +319,7 @@ if __name__ == "__main__":
 CHECK = """
 wanted = job()
 found = [dispatch.backend_function(one, "cpu") for one in dispatch.DISPATCHED.values() if "cpu" in one.keys]
-found.append(turning.load_flat_pass())
+found.append(turning.load_fast_path())
 found = [one is not None for one in found]
 print(right(wanted), same(job(), wanted), all(found), any(found), threading.active_count())
 """

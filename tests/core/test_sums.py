@@ -53,7 +53,7 @@ def test_coefficients_meet_waves_as_a_product_summed(one, other, blocks, seed):
     assert np.shape(found) == wanted.shape
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14)
     np.testing.assert_array_equal(sums.weighted(None, waves, np), np.sum(waves, axis=-1))
-    both = sums.Waves(waves, waves, np).total(coefficients, 2.0 * coefficients)
+    both = sums.CosSin(waves, waves, np).total(coefficients, 2.0 * coefficients)
     np.testing.assert_allclose(both, 3.0 * wanted, rtol=0, atol=5e-14)
 
 
@@ -137,19 +137,19 @@ def test_derivatives_are_those_of_the_sum(budget, rows, monkeypatch, rng):
 def test_falls_keep_their_digits_near_lag_0(budget, monkeypatch, rng):
     monkeypatch.setattr(sums, "BUDGET", budget)
     omega, x = rng.standard_normal((5, 2)), np.asarray([[1e-9, 0.0], [0.0, 3e-9], [1.5, -2.0]])
-    first, second = sums.deficits(angles_of(x, omega), 2)
+    first, second = sums.one_minus_cos_moments(angles_of(x, omega), 2)
     small = x[:2] @ omega.T
     np.testing.assert_allclose(first[:2], np.sum(0.5 * small**2, axis=-1), rtol=1e-14)
     np.testing.assert_allclose(second[:2], np.sum(0.25 * small**4, axis=-1), rtol=1e-14)
     large = 1.0 - np.cos(x[2] @ omega.T)
     np.testing.assert_allclose([first[2], second[2]], [large.sum(), (large**2).sum()], rtol=1e-13)
-    np.testing.assert_array_equal(sums.deficits(angles_of(x, omega))[0], first)
+    np.testing.assert_array_equal(sums.one_minus_cos_moments(angles_of(x, omega))[0], first)
 
 
 def test_sums_at_all_sums_of_two_lags(rng):
     omega, far, near = rng.standard_normal(9), rng.uniform(-9.0, 9.0, 4), rng.uniform(-1.0, 1.0, 3)
     cosine, sine = rng.standard_normal((2, 9))
-    waves = [sums.Waves.from_angles(angles_of(x, omega)) for x in (far, near)]
+    waves = [sums.CosSin.from_angles(angles_of(x, omega)) for x in (far, near)]
     u = np.add.outer(far, near)[..., None] * omega
     wanted = np.sum(cosine * np.cos(u) + sine * np.sin(u), axis=-1)
     np.testing.assert_allclose(sums.sum_on_grid(*waves, cosine, sine), wanted, rtol=0, atol=1e-13)
@@ -165,7 +165,7 @@ def test_sums_at_all_sums_of_two_lags(rng):
 def test_the_mean_square_over_random_coefficients(rng):
     omega, x = rng.standard_normal(5), rng.uniform(-9.0, 9.0, 4)
     cosine, sine = rng.standard_normal((2, 7, 1, 5))  # seven draws
-    waves = sums.Waves.from_angles(angles_of(x, omega))
+    waves = sums.CosSin.from_angles(angles_of(x, omega))
     wanted = np.mean(waves.total(cosine, sine) ** 2, axis=0)
     a, b = cosine[:, 0], sine[:, 0]
     moments = (a.T @ a / 7, a.T @ b / 7, b.T @ b / 7)

@@ -219,11 +219,11 @@ def test_waves_are_exact_to_float32(dtype, known):
     p = torch.tensor(numbers.get(dtype, POSITIONS), dtype=getattr(torch, dtype))
     w = np.asarray([*FREQUENCIES, 1000.5])
     xp = array.namespace(p=p)
-    omega = turns.place_words(w[:, None], xp, p.device) if known else torch.tensor(w)[:, None]
-    cos, sin = turns.waves.generic(Angles(p[:, None], omega, None, xp))
+    omega = turns.make_integer_turns(w[:, None], xp, p.device) if known else torch.tensor(w)[:, None]
+    cos, sin = turns.cos_sin_float32.generic(Angles(p[:, None], omega, None, xp))
     assert cos.dtype == sin.dtype == torch.float32
     assert worst_error(cos, sin, p.tolist(), w) <= BY_WORDS
-    narrow = turns.waves.generic(Angles(p[:, None], torch.tensor(w, dtype=torch.float32)[:, None], None, xp))
+    narrow = turns.cos_sin_float32.generic(Angles(p[:, None], torch.tensor(w, dtype=torch.float32)[:, None], None, xp))
     assert worst_error(*narrow, p.tolist(), w.astype(np.float32)) <= BY_WORDS
 
 
@@ -232,7 +232,7 @@ def test_waves_of_several_axes_heads_and_a_shift():
     p, w = rng.integers(-(2**40), 2**40, (6, 3)), rng.uniform(-1.0, 1.0, (2, 5, 3))
     shift = rng.uniform(-1e6, 1e6, (2, 1, 5))
     xp = array.namespace(p=torch.tensor(p))
-    found = turns.waves.generic(Angles(torch.tensor(p), torch.tensor(w), torch.tensor(shift), xp))
+    found = turns.cos_sin_float32.generic(Angles(torch.tensor(p), torch.tensor(w), torch.tensor(shift), xp))
     assert found.shape == (2, 2, 6, 5)
     assert worst_error(*found, p, w, shift) <= BY_WORDS
 
@@ -247,7 +247,7 @@ def test_waves_of_what_is_not_finite_are_nan(wrong):
         angles = Angles(at, omega, shift, xp)
         spoilt = getattr(angles, name).clone()
         spoilt[place] = wrong
-        found = turns.waves.generic(angles._replace(**{name: spoilt})).isnan()
+        found = turns.cos_sin_float32.generic(angles._replace(**{name: spoilt})).isnan()
         part = found[:, 0] if name == "positions" else found[..., place[0]]
         assert part.all()
         assert found.sum() == part.numel()

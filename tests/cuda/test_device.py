@@ -66,15 +66,15 @@ def test_the_stream_of_torch_is_taken_without_a_warning(stream):
 
 def test_what_is_kept_is_made_once_and_goes_when_nothing_reads_it(monkeypatch):
     events = []
-    monkeypatch.setattr(device, "_KEPT", {})
-    monkeypatch.setattr(device, "_MOST_KEPT", 3)
+    monkeypatch.setattr(device, "_CACHED", {})
+    monkeypatch.setattr(device, "_MOST_CACHED", 3)
     monkeypatch.setattr(device, "wait", lambda: events.append("waited"))
 
     def made(key):
-        return device.kept(key, lambda: events.append(key) or [key])
+        return device.cached(key, lambda: events.append(key) or [key])
 
     assert [made(key) for key in (1, 2, 1, 3, 2)] == [[1], [2], [1], [3], [2]]
     assert made(4) == [4]
     assert made(1) == [1]
     assert events == [1, 2, 3, 4, "waited", 1]
-    assert set(device._KEPT) == {4, 1}
+    assert set(device._CACHED) == {4, 1}

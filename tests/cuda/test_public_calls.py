@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import types
 from concurrent.futures import ThreadPoolExecutor
@@ -172,7 +171,7 @@ def test_tensors_are_turned_on_the_stream_of_torch(dtype, monkeypatch):
     x = torch.from_numpy(X.copy()).to(getattr(torch, dtype))
     given = x, torch.from_numpy(TOKENS), torch.from_numpy(OMEGA)
     wanted, place = rfrope.rotate(*given), device.place
-    angles = rfrope._core.angles.checked(*given[1:], None, importlib.import_module("array_api_compat.torch"), x.device)
+    angles = rfrope._core.angles.check_angles(*given[1:], None, rfrope._core.array.namespace(x=x), x.device)
 
     class OfTorch:
         cuda_stream, device_index = 77, 1

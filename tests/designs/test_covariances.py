@@ -40,7 +40,7 @@ def largest_z(kernel, design, n, change=lambda pairs: pairs):
     kernel = kernels.parse(kernel)
     lags, rng, worst = lags_for(kernel), np.random.default_rng(1), 0.0
     pairs = change(pair_covariances(kernel, design, n, lags))
-    fall, _ = kernel.deficits(lags, np)
+    fall, _ = kernel.one_minus_cos_moments(lags, np)
     forms = [form * (1.0 - np.eye(n)) for form in (np.ones((n, n)), *rng.normal(size=(2, n, n)))]
     omega = rfrope.sample(kernel, n, design=design, heads=SETS, rng=0)
     for at, lag in enumerate(lags):
@@ -98,7 +98,7 @@ def test_strata_by_a_fine_sum(lag):
 def test_the_lattice_comes_back():
     """At the dual lattice of a band all blocks of "shifted" return together; strata of their own do not."""
     law, lags = kernels.parse("sinc(bandwidth=1)"), np.array([[402.0]])
-    fall, square = law.deficits(lags, np)
+    fall, square = law.one_minus_cos_moments(lags, np)
     variance = (square - fall * fall)[0]
     shifted, stratified = (pair_covariances(law, one, 64, lags).cosine[0, 0] for one in ("shifted", "stratified"))
     assert shifted > 0.95 * variance
@@ -141,7 +141,7 @@ def grid(n=2**20):
 @pytest.mark.parametrize("text", PAIRS)
 def test_an_axis_is_that_of_the_law_of_its_own(text):
     both, alone = Line(kernels.parse(text), 1), Line(kernels.parse(PAIRS[text]), 0)
-    np.testing.assert_allclose(both.fall(LAGS), alone.fall(LAGS[:, 1:]), rtol=1e-13)
+    np.testing.assert_allclose(both.one_minus_phi(LAGS), alone.one_minus_phi(LAGS[:, 1:]), rtol=1e-13)
     for found, wanted in zip(both.means(LAGS, 5), alone.means(LAGS[:, 1:], 5), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-13)
 
@@ -162,7 +162,7 @@ def test_the_variance_of_a_lattice_of_a_heavy_tail(lag, cells):
     line = Line(kernels.parse("exponential(scale=2)"), 0)
     places = (np.arange(cells)[:, None] + grid(2**22)) / cells
     values = np.mean(1.0 - np.cos(lag * line.magnitudes(places)), axis=0)
-    wanted = np.mean((values - line.fall(np.array([[lag]]))) ** 2)
+    wanted = np.mean((values - line.one_minus_phi(np.array([[lag]]))) ** 2)
     assert line.lattice_variance(np.array([[lag]]), cells)[0] == pytest.approx(wanted, rel=5e-4)
 
 

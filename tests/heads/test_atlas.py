@@ -298,10 +298,10 @@ def test_stilled_blocks_change_logits_as_measured_and_the_order_is_that_of_the_l
             changes.append(np.sum((seen - seen.mean()) ** 2))
     expected = math.sqrt(np.sum(changes) / (4 * 96 * 97 / 2))
     assert found.change.value[0, 3] == pytest.approx(expected, rel=1e-10)
-    can = found.stillable(0.1)
+    can = found.removable_blocks(0.1)
     assert np.all(can[:, 4])
     assert np.sum(can) == 2
-    assert np.all(found.stillable(100.0))
+    assert np.all(found.removable_blocks(100.0))
 
 
 def test_the_order_counts_what_blocks_do_together():
@@ -371,8 +371,8 @@ def test_blocks_are_stilled_as_far_as_the_change_and_twice_its_error_allow():
     value[:, 1:] = [0.05, 0.12, 0.05, 0.05, 0.5], [0.05, 0.05, 0.07, 0.09, 0.5], [0.09, 0.05, 0.05, 0.05, 0.05]
     found = dataclasses.replace(found, change=heads.HeadEstimate(value, np.full_like(value, 0.01)))
     for head, count in enumerate((1, 3, 0)):
-        assert {*np.flatnonzero(found.stillable(0.1)[head])} == {*found.order[head, :count]}
-    np.testing.assert_array_equal(found.head_table()["stillable"], [1, 3, 0])
+        assert {*np.flatnonzero(found.removable_blocks(0.1)[head])} == {*found.order[head, :count]}
+    np.testing.assert_array_equal(found.head_table()["removable_blocks"], [1, 3, 0])
     assert str(found).startswith("Atlas of 3 heads of 5 blocks, 3 documents of 96 tokens")
 
 

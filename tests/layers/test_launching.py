@@ -208,7 +208,7 @@ def narrow(monkeypatch):
     triton_device.stand_in(monkeypatch)
     monkeypatch.setattr(dispatch, "find", lambda backend: None if backend.place == "cpu" else find(backend))
     monkeypatch.setattr(dispatch, "_FOUND", {})
-    monkeypatch.setattr(turning, "load_flat_pass", lambda: None)
+    monkeypatch.setattr(turning, "load_fast_path", lambda: None)
     monkeypatch.setattr(rerotation, "_load_differences", lambda: None)  # it remembers what it found
     monkeypatch.setattr(LaunchingModule, "_moved", lambda self, name, device: self._copied(name, device))
     return triton_device.recorded(monkeypatch)

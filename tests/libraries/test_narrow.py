@@ -50,7 +50,7 @@ def without_float64(request, monkeypatch):
     monkeypatch.setattr(array, "widest_float", widest)
     monkeypatch.setattr(dispatch, "find", lambda backend: find(backend) if backend.place == "torch" else None)
     monkeypatch.setattr(dispatch, "_FOUND", {})
-    monkeypatch.setattr(turning, "load_flat_pass", lambda: None)
+    monkeypatch.setattr(turning, "load_fast_path", lambda: None)
     monkeypatch.setattr(rerotation, "_load_differences", lambda: None)  # it remembers what it found
     monkeypatch.setattr(libraries.TORCH, "wraps_words", lambda device: request.param == "xpu")
     with WithoutFloat64():

@@ -180,14 +180,14 @@ def test_a_table_from_the_host_is_exact(monkeypatch):
     whole = torch.tensor([0, 1, -1, 65_535, 131_071, 2**24 + 1, 2**31 - 1, -(2**31), 2**52 + 1])[:, None]
     real = array.widest_float
     monkeypatch.setattr(array, "widest_float", lambda xp, on=None: real(xp, on) if xp is np else torch.float32)
-    placed = turns.place_words(omega, space, torch.device("cpu"))
+    placed = turns.make_integer_turns(omega, space, torch.device("cpu"))
     monkeypatch.undo()
     monkeypatch.setattr(libraries.TORCH, "wraps_words", lambda device: False)
     assert (placed.dtype, hasattr(placed, "turn_words")) == (torch.float32, False)
     for at, shift in ((whole, None), (whole * 0.5, torch.linspace(-3.0, 3.0, len(omega), dtype=torch.float64))):
         exact = turns.cos_sin.generic(Angles(at, torch.from_numpy(omega), shift, space))
         for frequencies in (omega, placed):
-            found = turns.waves.generic(Angles(at, frequencies, shift, space))
+            found = turns.cos_sin_float32.generic(Angles(at, frequencies, shift, space))
             assert (found.dtype, found.shape) == (torch.float32, (2, len(at), len(omega)))
             assert float((found - torch.stack(exact)).abs().max()) <= 6e-8
 
@@ -284,7 +284,7 @@ def without_loops(monkeypatch):
     real = dispatch.find
     monkeypatch.setattr(dispatch, "find", lambda backend: real(backend) if backend.place == "torch" else None)
     monkeypatch.setattr(dispatch, "_FOUND", {})
-    monkeypatch.setattr(turning, "load_flat_pass", lambda: None)
+    monkeypatch.setattr(turning, "load_fast_path", lambda: None)
     monkeypatch.setattr(rerotation, "_load_differences", lambda: None)  # it remembers what it found
     monkeypatch.setattr(layers, "_RECORDING", None)
 
@@ -317,14 +317,14 @@ def test_turns_by_few_operators_are_exact(name, dtype, without_loops, monkeypatc
     call, _ = TURNS[name]
     x, p = features(2, len(FAR), WIDTH, dtype=dtype), torch.tensor(FAR)
     with monkeypatch.context() as patch:
-        patch.setattr(dispatch, "takes_words", lambda x: False)
+        patch.setattr(dispatch, "uses_integer_phases", lambda x: False)
         exact = call(x.clone().double(), p, torch.tensor)
     found, seen = call(x.clone(), p, torch.tensor), []
     assert found.dtype == dtype
     bound = {torch.float32: 6e-7, torch.float64: 1e-14}.get(dtype, torch.finfo(dtype).eps * 2.0)
     assert float((found.double() - exact).abs().max()) <= bound * max(1.0, float(exact.abs().max()) / 4.0)
     with monkeypatch.context() as patch:
-        patch.setattr(turns, "waves", lambda angles: seen.append(1) or turns.cos_sin(angles))
+        patch.setattr(turns, "cos_sin_float32", lambda angles: seen.append(1) or turns.cos_sin(angles))
         call(x.clone(), p, torch.tensor)
     assert bool(seen) == (dtype != torch.float64)
 
@@ -332,10 +332,10 @@ def test_turns_by_few_operators_are_exact(name, dtype, without_loops, monkeypatc
 def test_what_a_tracer_made_is_not_kept(monkeypatch):
     """A Rope and a module that once turned fake tensors turn real ones afterwards."""
     module, held, device = RotaryEmbedding(OMEGA), {}, torch.device("meta")
-    monkeypatch.setattr(turns, "place_words", lambda omega, xp, device: xp.empty(omega.shape, device=device))
+    monkeypatch.setattr(turns, "make_integer_turns", lambda omega, xp, device: xp.empty(omega.shape, device=device))
     for kept in (False, True):
         with nullcontext() if kept else torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
-            made = turns.place_beside(torch.empty(1).to(device), np.asarray(OMEGA), held)
+            made = turns.copy_to_device_of(torch.empty(1).to(device), np.asarray(OMEGA), held)
             assert (type(made) is type(module._moved("turns", device)) is torch.Tensor) == kept
         assert bool(module._placed) == bool(held["_placed"]) == kept
 
@@ -555,7 +555,7 @@ def test_sums_are_in_float32_only_where_operators_run(without_loops, monkeypatch
     arguments = x, x + 1.0, (4, 16), "half", "interleaved", space
     narrow = blocks.shared_coefficients.generic(*arguments)
     recorded = blocks.shared_coefficients.generic(x.clone().requires_grad_(), *arguments[1:])
-    monkeypatch.setattr(dispatch, "takes_words", lambda x: False)
+    monkeypatch.setattr(dispatch, "uses_integer_phases", lambda x: False)
     wide = blocks.shared_coefficients.generic(*arguments)
     for one, other, exact in zip(narrow, recorded, wide, strict=True):
         assert (one.dtype, other.dtype, exact.dtype) == (torch.float32, torch.float64, torch.float64)

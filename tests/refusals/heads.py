@@ -90,7 +90,7 @@ ROWS = [
     (lambda: heads.atlas(Q, K, np.ones((2, 4, 1))), ValueError, ("rope has shape", "one set")),
     (lambda: heads.atlas(Q, K, rfrope.Rope(np.ones(8), polar=True)), ValueError, "rope is polar"),
     (lambda: heads.atlas(Q, K, rfrope.Rope(np.ones(4), pairing=None)), ValueError, "rope.pairing is None"),
-    (lambda: heads.atlas(Q, K, ROPE).stillable(-1.0), ValueError, "tolerance is -1.0"),
+    (lambda: heads.atlas(Q, K, ROPE).removable_blocks(-1.0), ValueError, "tolerance is -1.0"),
     (lambda: heads.atlas(*ONE_HEAD, LAST), ValueError, ("the last 64 features", "expected q[..., -64:]")),
     (
         lambda: heads.atlas(*ONE_HEAD[..., :128], rfrope.Rope(rfrope.geometric(32), head_dim=64)),

@@ -79,7 +79,7 @@ def test_a_rotation_of_blocks_whose_second_features_are_zero(rng):
 # -- digits ------------------------------------------------------------------------------------------------------------
 
 
-APART = {  # shapes of magnitudes, positions, frequencies and shift
+NEW = {  # shapes of magnitudes, positions, frequencies and shift
     "heads first": ((2, 3, 400, 24), (400,), (24,), (3, 1, 24)),
     "heads last": ((2, 400, 3, 24), (400, 1), (24,), (3, 24)),
     "many heads last": ((5, 400, 24), (5, 1), (24,), (400, 24)),
@@ -106,7 +106,7 @@ def filled(monkeypatch):
     plans.plan_of.cache_clear()
 
 
-@pytest.mark.parametrize("shapes", APART.values(), ids=APART)
+@pytest.mark.parametrize("shapes", NEW.values(), ids=NEW)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16], ids=str)
 def test_shifts_of_heads_are_added_to_the_same_positions(shapes, dtype, filled, rng):
     """Tiles that share positions keep their cos and sin; where there are several tiles the last is short."""
@@ -144,7 +144,7 @@ def test_parts_have_the_bits_of_the_whole(dtype, rng):
             np.testing.assert_array_equal(rotate_polar(m[h, t], p[t], w, shift=shift[h]), whole[h, t])
 
 
-@pytest.mark.parametrize("shapes", APART.values(), ids=APART)
+@pytest.mark.parametrize("shapes", NEW.values(), ids=NEW)
 def test_gradients_of_shifts_of_heads_are_those_of_the_formula(shapes, filled, rng):
     torch = library("torch").module
     m, p, w, shift = (torch.from_numpy(rng.uniform(0.0, 2.0, shape)) for shape in shapes)

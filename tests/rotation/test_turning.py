@@ -151,7 +151,7 @@ def test_narrow_features_are_within_one_unit_in_the_last_place(xp, dtype, pairin
     got = rfrope.rotate(own(x), xp(p), xp(w), pairing=pairing)
     assert str(got.dtype).rpartition(".")[2] == dtype
     exact = rfrope.rotate(x.astype(np.float64), p, w, pairing=pairing)
-    units = 2.0 if dispatch.takes_words(got) else 1.0  # cos and sin are float32 there
+    units = 2.0 if dispatch.uses_integer_phases(got) else 1.0  # cos and sin are float32 there
     host = doubles(got) if xp.name == "torch" else xp.host(got).astype(np.float64)
     error = np.abs(host - exact.astype(x.dtype).astype(np.float64))
     assert np.all(error <= units * EPSILON[dtype] * norms(exact, 8, pairing))

@@ -126,7 +126,7 @@ def emulation(*, backward: bool = False) -> Iterator[list[str]]:
         patch.setattr(dispatch, "place_of", lambda values: "cuda")
         patch.setattr(dispatch, "load", load_for_cuda)
         patch.setattr(dispatch, "_FOUND", {})
-        patch.setattr(turning, "load_flat_pass", lambda: None)
+        patch.setattr(turning, "load_fast_path", lambda: None)
         patch.setattr(rerotation, "_load_differences", lambda: None)
         patch.setattr(device, "check", lambda: None)
         patch.setattr(device, "wait", lambda: None)

@@ -24,7 +24,7 @@ def radii(table, u, out):
 
 def drawn(kernel: Any, key: tuple[int, int], start: int, length: int) -> np.ndarray:
     """Draw frequencies (length, axes) of a kernel that states its law."""
-    law = laws.stated(kernel)
+    law = laws.tabulate_law(kernel)
     u = random.uniforms.generic(key, start, length, kernel.n_columns)[0]
     omega = np.empty((kernel.ndim, length))
     for axis, (out, column) in enumerate(zip(omega, u.T[-kernel.ndim :], strict=True)):

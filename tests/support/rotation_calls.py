@@ -34,7 +34,7 @@ def without_backends():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "load", load)
         patch.setattr(dispatch, "backend_function", lambda function, place: None)
-        patch.setattr(turning, "load_flat_pass", lambda: None)
+        patch.setattr(turning, "load_fast_path", lambda: None)
         patch.setattr(rerotation, "_load_differences", lambda: None)  # it remembers what it found
         yield
 
@@ -46,7 +46,7 @@ def watched(*, without: tuple[str, ...] = ()):
     That is a backend's function by its name ("recorded" before that of an operator of torch), or "at once".
     """
     names: list[str] = []
-    find, at_once = dispatch.backend_function, turning.load_flat_pass()
+    find, at_once = dispatch.backend_function, turning.load_fast_path()
 
     def noting(function, place):
         bare = function.name
@@ -62,9 +62,9 @@ def watched(*, without: tuple[str, ...] = ()):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dispatch, "backend_function", noting)
         if "at once" in without:
-            patch.setattr(turning, "load_flat_pass", lambda: None)
+            patch.setattr(turning, "load_fast_path", lambda: None)
         else:
-            patch.setattr(turning, "load_flat_pass", lambda: lambda *a: noted("at once", at_once(*a)))
+            patch.setattr(turning, "load_fast_path", lambda: lambda *a: noted("at once", at_once(*a)))
         yield names
 
 

@@ -32,7 +32,7 @@ from rfrope._core import dispatch
 
 _SOURCES = ("rotation", "sums", "estimators")
 _ADDRESSES = range(2**44, 2**49)  # of memory: no length, step or key of a plan is as large
-_KEPT = 256  # pieces of memory that were given back and that nobody else gets yet
+_MOST_GIVEN_BACK = 256  # pieces of memory that were given back and that nobody else gets yet
 _OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")
 _METHODS = ("all", "any", "astype", "clip", "copy", "max", "mean", "min", "ravel", "reshape", "round", "squeeze", "sum")
@@ -152,7 +152,7 @@ def current_stream() -> Stream:
 
 _LIVING: dict[int, tuple[int, int, int]] = {}  # first address, the one after the last, and device, by any number
 _NUMBERS = itertools.count()
-_GIVEN_BACK: deque[Any] = deque(maxlen=_KEPT)
+_GIVEN_BACK: deque[Any] = deque(maxlen=_MOST_GIVEN_BACK)
 
 
 class _Memory:
@@ -438,7 +438,7 @@ def standing_in(**machine: Any) -> Iterator[Machine]:
             patch.setitem(sys.modules, name, module)
         compat.cupy = _namespaces()["array_api_compat.cupy"]
         patch.setattr(dispatch, "_FOUND", {})
-        patch.setattr(route, "_KEPT", {})
+        patch.setattr(route, "_CACHED", {})
         patch.setattr(sums, "nufft", lambda: None)
         _forget()
         MACHINE = Machine(**machine)

@@ -34,7 +34,7 @@ def stand_in(monkeypatch: Any) -> None:
     monkeypatch.setitem(libraries._PLACES, "cpu", "torch on cuda")
     monkeypatch.setitem(dispatch._RECORDED, "cpu", "recorded on cuda")
     monkeypatch.setattr(launching, "DEVICES", {"cpu", *launching.DEVICES})
-    monkeypatch.setattr(libraries._Torch, "are_memory", lambda *_: False)
+    monkeypatch.setattr(libraries._Torch, "are_plain_dense", lambda *_: False)
     for name in [name for name in dispatch._FOUND if name[0] == "triton"]:
         del dispatch._FOUND[name]
 

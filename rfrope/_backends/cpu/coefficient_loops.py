@@ -27,7 +27,7 @@ def products(plan, x, y, dots, crosses, like, first, last):  # type: ignore[no-u
     header = carray(integers(plan), (1 << 16,))
     blocks, x_step, y_step = header[BLOCKS], header[X_STEP], header[Y_STEP]
     row_axis, size = header[ROW_AXIS:], sizes(like)[0]
-    manner = 2 * header[FORM] + (1 if x_step == size and y_step == size else 0)
+    code_path = 2 * header[FORM] + (1 if x_step == size and y_step == size else 0)
     at = np.empty(COLUMNS, np.int64)
     for item in range(first, last):
         at[:] = 0
@@ -54,7 +54,7 @@ def products(plan, x, y, dots, crosses, like, first, last):  # type: ignore[no-u
                 place = sums + r * row_axis[SUMS]
                 add_products(
                     x_row + r * row_axis[X], y_row + r * row_axis[Y], x_step, y_step, dots + place, crosses + place,
-                    blocks, manner, like,
+                    blocks, code_path, like,
                 )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def turn_gradients(plan, x, y, a, b, c, e, scale, like, target, radial, found, p
     blocks, most, size = header[fields.BLOCKS], header[fields.TILE], sizes(like)[0]
     x_step, y_step = header[fields.BLOCK_STRIDES + layout.X], header[fields.BLOCK_STRIDES + layout.Y]
     dense, added = (1 if x_step == size and y_step == size else 0), found.shape[1] > 0
-    manner, back = 2 * header[fields.FORM] + dense, 4 * header[fields.FORM] + 2 * added + dense
+    code_path, back = 2 * header[fields.FORM] + dense, 4 * header[fields.FORM] + 2 * added + dense
     turns = np.empty((2, header[fields.POSITION_AXES] * blocks))
     wide_cos, wide_sin = np.empty(most * blocks), np.empty(most * blocks)
     scratch = np.empty(scratch_of(header))
@@ -102,7 +102,7 @@ def turn_gradients(plan, x, y, a, b, c, e, scale, like, target, radial, found, p
                     turn_back_row(x_at, y_at, to, x_step, y_step, cos, sin, total, blocks, back, like)
                 else:
                     dot, cross = dots.ctypes.data + place, crosses.ctypes.data + place
-                    add_products(x_at, y_at, x_step, y_step, dot, cross, blocks, manner, like)
+                    add_products(x_at, y_at, x_step, y_step, dot, cross, blocks, code_path, like)
         for r in range(n_rows if added and target == 0 else 0):
             row = sums[r % sums.shape[0]]
             for i in range(blocks):

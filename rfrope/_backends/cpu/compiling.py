@@ -20,7 +20,7 @@ from rfrope._core.dispatch import BEFORE_COMPILING
 _BROKEN = (OSError, EOFError, pickle.UnpicklingError, AttributeError, ImportError, IndexError, TypeError, ValueError)
 FAILURES: list[str] = []  # what the disk or the files there said, for `rfrope doctor`
 _DIGEST = hashlib.sha256().digest_size
-_KEPT: list[_Kept] = []
+_CACHES: list[_CompiledCache] = []
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
@@ -35,8 +35,8 @@ def compiled(function: Callable[..., Any], **options: Any) -> Any:
         raise ImportError("NUMBA_DISABLE_JIT is set: these loops exist in compiled form only")
     dispatcher = njit(nogil=True, error_model="numpy", **options)(function)
     try:
-        dispatcher._cache = _Kept(function)
-        _KEPT.append(dispatcher._cache)
+        dispatcher._cache = _CompiledCache(function)
+        _CACHES.append(dispatcher._cache)
     except RuntimeError as error:  # no folder for the cache can be written to
         _note(error)
     return dispatcher
@@ -76,12 +76,12 @@ def widest(typing: Any) -> Any:
 
 def examined() -> list[str]:
     """Look at all that is kept, and at whether more can be; return what failed, now or before in this process."""
-    for kept in _KEPT:
+    for held in _CACHES:
         try:
-            kept.files.examine()
+            held.files.examine()
         except _BROKEN as error:
             _note(error)
-    for folder in {kept.cache_path for kept in _KEPT}:
+    for folder in {held.cache_path for held in _CACHES}:
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(bytes(2**20))
@@ -141,7 +141,7 @@ def _check(path: str, data: bytes) -> None:
         raise ValueError(f"{path} does not hold what was written to it")
 
 
-class _Kept(FunctionCache):
+class _CompiledCache(FunctionCache):
     """Numba's cache of a compiled function, which differs in two more ways.
 
     They are stale as soon as any file of this folder or the one above was edited, not the function's own alone, because

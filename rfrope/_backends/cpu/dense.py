@@ -15,7 +15,7 @@ from rfrope._backends.cpu import coefficient_loops as coefficients
 from rfrope._backends.cpu import fields
 from rfrope._backends.cpu import rotation_loops as loops
 from rfrope._backends.cpu.elements import DTYPES
-from rfrope._backends.cpu.plans import Plan, plan_of
+from rfrope._backends.cpu.plans import RotationPlan, plan_of
 from rfrope._backends.layout import Layout
 from rfrope._core import array
 from rfrope._core.angles import MISSED
@@ -107,11 +107,11 @@ def turned_at_once(
     if y is None or not _turn(plan, source, x, y, operands, scale, strides is None, signed):
         return None
     if out is not None and type(x) is not np.ndarray:
-        array.library(out).written(out)
+        array.library(out).mark_modified(out)
     return y
 
 
-def _turn_again(x: Any, positions: Any, inverse: Any, last: tuple[Any, Plan, Any]) -> Any:
+def _turn_again(x: Any, positions: Any, inverse: Any, last: tuple[Any, RotationPlan, Any]) -> Any:
     """Return dense features turned by the plan of the last call; None where layouts are others, or values not fit."""
     _, plan, ready = last
     if ready is None or not type(x) is type(positions) is np.ndarray:
@@ -154,7 +154,7 @@ def _read_shift_and_scale(shift: Any, scale: Any) -> tuple[Numbers, Numbers, flo
 
 def _read_tensor(x: Any) -> tuple[str | None, tuple[int, ...] | None]:
     """Name of the dtype of a tensor, None for others; and its strides where it is not dense."""
-    if not TORCH.are_memory(x):
+    if not TORCH.are_plain_dense(x):
         return None, None
     strides = None if x.is_contiguous() else tuple([x.element_size() * step for step in x.stride()])
     return array.dtype_name(x), strides
@@ -164,12 +164,12 @@ def _dense_dtype(x: Any) -> str | None:
     """Name of the dtype of dense features of NumPy or torch; None for others."""
     if type(x) is np.ndarray:
         return _FEATURES.get(x.dtype) if x.flags.carray else None
-    return array.dtype_name(x) if TORCH.are_memory(x) and x.is_contiguous() else None
+    return array.dtype_name(x) if TORCH.are_plain_dense(x) and x.is_contiguous() else None
 
 
 def view_in_numpy(value: Any) -> Any:
     """Return the array of NumPy that views a tensor of the CPU, where there is one; anything else as it is."""
-    if type(value) is np.ndarray or not TORCH.are_memory(value):
+    if type(value) is np.ndarray or not TORCH.are_plain_dense(value):
         is_wide = value > _MOST if type(value) is int else getattr(value, "dtype", None) == _UNSIGNED
         return () if is_wide else value  # torch has no such integers
     return view_of_memory(value)
@@ -191,7 +191,7 @@ def _dense_places(positions: Any) -> np.ndarray | None:
 
 def _find_plan(
     kind: str, source: int, dtype: str, x: Layout, operands: tuple[Any, ...], turn: tuple[Any, ...]
-) -> Plan | None:
+) -> RotationPlan | None:
     """Return the plan of features at a layout; None where it is not fit, or not small."""
     (pairing, out_pairing, _, inverse, softplus), (a, b, c, e) = turn, operands
     if type(pairing) is not str or type(out_pairing) is not str or type(inverse) is not bool or dtype not in DTYPES:
@@ -209,7 +209,7 @@ def _find_plan(
 
 def _recall_plan(
     last: list[Any], kind: str, x: Any, features: tuple[str, Layout], operands: tuple[Any, ...], turn: tuple[Any, ...]
-) -> Plan | None:
+) -> RotationPlan | None:
     """Return the plan of the last call where layouts are the same, or another one, which replaces it."""
     a, b, c, e = operands
     at = *features, a.shape, turn[3]
@@ -224,7 +224,7 @@ def _recall_plan(
     return plan
 
 
-def _find_result(plan: Plan, x: Any, out: Any) -> Any:
+def _find_result(plan: RotationPlan, x: Any, out: Any) -> Any:
     """Return memory for the result: new, or `out` if that is dense and of the right shape and dtype; else None."""
     if out is None:
         return x.new_empty(plan.shape)
@@ -233,7 +233,7 @@ def _find_result(plan: Plan, x: Any, out: Any) -> Any:
 
 
 def _turn(
-    plan: Plan,
+    plan: RotationPlan,
     source: int,
     x: Any,
     y: Any,
@@ -264,7 +264,9 @@ def _turn(
     return loops.turn_by_numbers(*loop, *sides, *a.place, *b.place, *c.place, *e.place, scale, plan.like)
 
 
-def _list_numbers(plan: Plan, a: np.ndarray, b: Numbers, c: Numbers, e: Numbers, scale: float) -> tuple[Any, ...]:
+def _list_numbers(
+    plan: RotationPlan, a: np.ndarray, b: Numbers, c: Numbers, e: Numbers, scale: float
+) -> tuple[Any, ...]:
     """List what a loop takes after features and positions: operands, and positions that are left to the checks."""
     most = (2.0**24, MISSED * 2.0**24 / max(b.largest, 1.0)) if a.dtype.char == "f" else (LARGEST, LARGEST)
     return (*b.place, *c.place, *e.place, scale, plan.like, *most)
@@ -285,7 +287,7 @@ def _addresses(*arrays: Any) -> list[int] | None:
 
 def plans_of_both(
     q: Any, k: Any, places: np.ndarray, frequencies: tuple[Numbers, Numbers], turn: TurnOptions
-) -> tuple[Plan, Plan] | None:
+) -> tuple[RotationPlan, RotationPlan] | None:
     """Return plans of tensors of queries and keys at dense positions; None where they are not small.
 
     Frequencies of queries and of keys hold the same numbers in shapes ``(*H, D, k)`` that broadcast with theirs.
@@ -299,7 +301,7 @@ def plans_of_both(
 
 
 def rotated_both(
-    plans: tuple[Plan, Plan],
+    plans: tuple[RotationPlan, RotationPlan],
     q: Any,
     k: Any,
     positions: np.ndarray,

@@ -42,7 +42,7 @@ def score_sums(
     sums = np.zeros((4, math.prod(shape)))
     lanes = min(length, _lanes(rows, a.shape[-1] * kernel.ndim))
     words = tuple(map(np.uint64, key))
-    law = laws.stated(kernel)
+    law = laws.tabulate_law(kernel)
     if law is not None:
         loops.add_trials(sums, 0, start, length, lanes, *words, *law, _NOT_GIVEN, *rows)
     else:

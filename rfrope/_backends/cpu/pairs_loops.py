@@ -65,7 +65,7 @@ def score_pairs(q_1, q_2, k_1, k_2, cos, sin, first, i, j, start, stop, scores, 
 
 
 @compiled
-def spread_pairs(scores, from_q, from_k, first, i, j, start, stop, paired, variance, error):  # type: ignore[no-untyped-def]
+def add_pair_variances(scores, from_q, from_k, first, i, j, start, stop, paired, variance, error):  # type: ignore[no-untyped-def]
     """Variance of the scores of `score_pairs`, and the squared standard error of their mean.
 
     ``from_q (L, n)`` and ``from_k (L, m)`` are what each token adds as a query and as a key.

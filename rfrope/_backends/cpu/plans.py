@@ -26,10 +26,10 @@ _STREAMED_BYTES = 2**23  # outputs of this size go past the caches, which they w
 _GATHERED_BYTES = 2**12  # rows that follow each other and leave together, in whole lines
 
 # The variants of a plan: into other memory, in place, and past the caches in pieces of 16 bytes or in whole lines
-APART, IN_PLACE, PIECES, LINES = range(4)
+NEW, IN_PLACE, STREAM_16, STREAM_64 = range(4)
 
 
-class Plan(NamedTuple):
+class RotationPlan(NamedTuple):
     """One rotation of arrays of given layouts.
 
     Attributes
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
     size : int
         Bytes of a feature.
     dense : tuple of int
-        Addresses of `rotation_loops.turn` for such elements, and of the variants `APART` and `IN_PLACE`; and `items`.
+        Addresses of `rotation_loops.turn` for such elements, and of the variants `NEW` and `IN_PLACE`; and `items`.
     elements, items : int
         Features of the result, and items of work, which threads may share.
     is_small : bool
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
     same_strides : bool
         Whether features and result are laid out alike, as in-place work needs.
     streamed : int
-        Variant by which a large result goes past the caches, `PIECES` where these fit or `LINES`; `APART` for others.
+        How a large result goes past the caches: `STREAM_16` where it fits, else `STREAM_64`; `NEW` for others.
     addresses : tuple of int
         Where the loops read the variants of `tables`.
     tables : numpy.ndarray, int64
@@ -87,7 +87,7 @@ def plan_of(
     out_pairing: str,
     inverse: bool,
     softplus: bool = False,
-) -> Plan:
+) -> RotationPlan:
     """Return the plan for features of a dtype and layout.
 
     Parameters
@@ -133,21 +133,21 @@ def plan_of(
         table[fields.CROSSED], table[fields.REST] = pairing != out_pairing, rest
         tables = np.stack([table] * 4)
         tables[IN_PLACE, fields.IN_PLACE] = 1
-        tables[PIECES, fields.STREAMING] = 1
-        tables[LINES, fields.STREAMING] = max(_GATHERED_BYTES, shape[-1] * size)
+        tables[STREAM_16, fields.STREAMING] = 1
+        tables[STREAM_64, fields.STREAMING] = max(_GATHERED_BYTES, shape[-1] * size)
     tables.flags.writeable = False
     start, row = tables.ctypes.data, tables.strides[0]
-    return Plan(
+    return RotationPlan(
         shape,
         like,
         size,
-        (loops.loop_of(like.dtype.char), start + row * APART, start + row * IN_PLACE, items),
+        (loops.loop_of(like.dtype.char), start + row * NEW, start + row * IN_PLACE, items),
         elements,
         items,
         elements < 2 * THREAD_ELEMENTS and elements * size < _STREAMED_BYTES,
         leading == x[0][:-1] and (rest == 0 if is_polar else rest >= 0 and shape[-1] % 2 == 0),
         x == (shape, y),
-        (PIECES if in_pieces else LINES) if is_large else APART,
+        (STREAM_16 if in_pieces else STREAM_64) if is_large else NEW,
         (start, start + row, start + 2 * row, start + 3 * row),
         tables,
     )
@@ -171,7 +171,7 @@ def gradient_table(
     like, form = like_of(dtype, pairing, out_pairing, softplus)
     leading = np.broadcast_shapes(x[0][:-1], y[0][:-1], target[0][:-1], *[row[0] for row in operands.rows])
     columns = [*[row[:2] for row in operands.rows], (target[0][:-1], target[1][:-1])]
-    y_strides = layout.spread(y[0][:-1], y[1][:-1], leading)
+    y_strides = layout.broadcast_strides(y[0][:-1], y[1][:-1], leading)
     axes = layout.walk_axes(leading, (x[0][:-1], x[1][:-1]), y_strides, columns)
     is_apart = _is_apart(DTYPES[dtype], *scaled)
     table, items = _table(kind, operands, axes, (x[1][-1], y[1][-1]), (x[0][-1], y[0][-1]), is_apart)

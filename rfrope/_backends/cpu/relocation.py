@@ -30,7 +30,7 @@ def subtract_positions(k: Any, new: Any, old: Any) -> Any:
 
     They are integers, or arrays of int64 that broadcast; tensors of torch beside keys k that are one.
     """
-    if type(new) is type(old) is type(k) and type(k) is not np.ndarray and TORCH.are_memory(new, old):
+    if type(new) is type(old) is type(k) and type(k) is not np.ndarray and TORCH.are_plain_dense(new, old):
         new, old = view_of_memory(new), view_of_memory(old)
     elif type(k) is not np.ndarray:
         new, old = view_in_numpy(new), view_in_numpy(old)

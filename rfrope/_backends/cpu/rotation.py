@@ -21,13 +21,13 @@ from rfrope._backends.cpu import rotation_loops as loops
 from rfrope._backends.cpu.elements import like_of
 from rfrope._backends.cpu.pages import request_large_pages
 from rfrope._backends.cpu.plans import (
-    APART,
     IN_PLACE,
-    LINES,
-    PIECES,
+    NEW,
+    STREAM_16,
+    STREAM_64,
     TABLE_BYTES,
     THREAD_ELEMENTS,
-    Plan,
+    RotationPlan,
     gradient_table,
     plan_of,
 )
@@ -93,7 +93,7 @@ def _kept_apart(values: np.ndarray, out: Array | None) -> np.ndarray:
 def _turned(
     kind: int, x: Array, operands: tuple[np.ndarray | None, ...], turn: TurnOptions, out: Array | None, xp: ModuleType
 ) -> Array:
-    """Plan and turn."""
+    """RotationPlan and turn."""
     source = array.view_as_numpy(x)
     layouts = [None if value is None else (value.shape, value.strides) for value in operands]
     plan = plan_of(
@@ -115,21 +115,21 @@ def _turned(
     factor = turn.scale if isinstance(turn.scale, float) else 1.0
     table = plan.addresses[_choose_variant(plan, x_address, y_address)]
     run = partial(loops.turn, table, x_address, y_address, *addresses, factor, plan.like)
-    _shared_out(run, plan.items, plan.elements, x)
-    array.library(out).written(out)
+    _run_threaded(run, plan.items, plan.elements, x)
+    array.library(out).mark_modified(out)
     return out
 
 
-def _choose_variant(plan: Plan, x: int, y: int) -> int:
+def _choose_variant(plan: RotationPlan, x: int, y: int) -> int:
     """Return the variant of a plan for features and a result at two addresses."""
     if x == y and plan.same_strides:
         return IN_PLACE
     if y % plan.size:  # no line begins with a feature
-        return APART
-    return LINES if plan.streamed == PIECES and (y % 16 or not PREFERS_PIECES) else plan.streamed
+        return NEW
+    return STREAM_64 if plan.streamed == STREAM_16 and (y % 16 or not PREFERS_PIECES) else plan.streamed
 
 
-def _shared_out(loop: Callable[[int, int], Any], items: int, elements: int, x: Array) -> None:
+def _run_threaded(loop: Callable[[int, int], Any], items: int, elements: int, x: Array) -> None:
     """Run a loop over items of work, for features x: on this thread, or on several if there is enough to do."""
     wanted = elements // THREAD_ELEMENTS
     n_threads = 1 if wanted < 2 else min(wanted, items, parallel.allowed())
@@ -178,7 +178,7 @@ def _turn_gradients(
     xp: ModuleType,
     target: Array | None,
 ) -> Array:
-    """Plan and sum; fill `target` with the gradient of x."""
+    """RotationPlan and sum; fill `target` with the gradient of x."""
     are_positions, sums = isinstance(angles, Angles), np.zeros(shape or (1,))
     values = (*(angles[:3] if are_positions else (angles, None, None)), turn.scale)
     operands = [None if value is None or isinstance(value, float) else _doubles(value, None, xp) for value in values]
@@ -197,7 +197,7 @@ def _turn_gradients(
         factor = turn.scale if isinstance(turn.scale, float) else 1.0
         written = 0 if target is None else array.view_as_numpy(target).ctypes.data
         loop = partial(coefficients.turn_gradients, *addresses, factor, like, written, radial, found, places)
-        _shared_out(loop, items, views[1].size, x)
+        _run_threaded(loop, items, views[1].size, x)
         coefficients.add_up(found, places, row_step, block_step, sums.reshape(-1))
     sums = np.zeros(0) if shape is None else (-sums if turn.inverse else sums).reshape(shape)
     return array.from_host(sums, xp, device=array.device(x))
@@ -220,7 +220,7 @@ def has_negative(x: Array, xp: ModuleType) -> bool:
         found.append(coefficients.find_negative(axes, values.ctypes.data, like, first, last))
 
     n_rows = math.prod(axis[0] for axis in rows) if values.size else 0
-    _shared_out(look, n_rows, values.size // _SEEN_AT_ONCE, x)
+    _run_threaded(look, n_rows, values.size // _SEEN_AT_ONCE, x)
     return any(found)
 
 
@@ -236,7 +236,7 @@ def shared_coefficients(
     leading = broadcast(*(v.shape[:-1] for v in (*views, sums[0])))
     blocks, n_items = shape[-1], 0
     if blocks and math.prod(leading):
-        steps = [layout.spread(v.shape[:-1], v.strides[:-1], leading) for v in (*views, sums[0])]
+        steps = [layout.broadcast_strides(v.shape[:-1], v.strides[:-1], leading) for v in (*views, sums[0])]
         axes = [axis for axis in zip(leading, *steps, strict=True) if axis[0] != 1]
         outer = layout.merged([axis for axis in axes if axis[coefficients.SUMS]])
         shared = layout.merged([axis for axis in axes if not axis[coefficients.SUMS]])
@@ -249,5 +249,5 @@ def shared_coefficients(
         plan = np.asarray([*header, *(value for axis in (rows, *outer, *shared) for value in axis)], np.int64)
         addresses = [v.ctypes.data for v in (plan, *views, *sums)]
         loop = partial(coefficients.products, *addresses, like)
-        _shared_out(loop, n_items, math.prod(leading) * 2 * blocks, x)
+        _run_threaded(loop, n_items, math.prod(leading) * 2 * blocks, x)
     return tuple(array.from_host(v, xp, device=array.device(x)) for v in sums)

@@ -119,7 +119,7 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, then, buffer, like):  # typ
     size, blocks, features, written = sizes(like)[0], header[BLOCKS], header[FEATURES], header[OUT_FEATURES]
     x_step, y_step, most = header[BLOCK_STRIDES + X], header[BLOCK_STRIDES + Y], header[STREAMING]
     repeated = x_step == 0  # one feature all along a row, as in the gradient of a sum: written out, it turns as others
-    manner = 3 * header[FORM] + (1 + (most == 1) if (x_step == size or repeated) and y_step == size else 0)
+    code_path = 3 * header[FORM] + (1 + (most == 1) if (x_step == size or repeated) and y_step == size else 0)
     moving = header[IN_PLACE] != 0 and header[CROSSED] != 0  # features change places: read all before writing
     rest = 0 if header[IN_PLACE] != 0 else header[REST]
     ahead = _PREFETCH_BYTES // (features * size)
@@ -164,7 +164,7 @@ def _turn_rows(header, x, y, cos, sin, outer, inner, then, buffer, like):  # typ
             elif moving:
                 copy(buffer, x_row, size, step, 2 * blocks, like)
                 x_row, step = buffer, size
-            turn_row(x_row, y_row, step, y_step, cos + table, sin + table, blocks, manner, like)
+            turn_row(x_row, y_row, step, y_step, cos + table, sin + table, blocks, code_path, like)
     if most > 1:
         _leave(first, kept, gathered, np.int64(1), like)
 

@@ -86,21 +86,21 @@ def _turn_one(builder: Any, element: Element, row: Any, index: Any, form: Any, s
 
 
 @intrinsic
-def turn_row(typing, x, y, x_step, y_step, cos, sin, blocks, manner, like):  # type: ignore[no-untyped-def]
+def turn_row(typing, x, y, x_step, y_step, cos, sin, blocks, code_path, like):  # type: ignore[no-untyped-def]
     """Turn the blocks of one row: x and y are addresses of its first feature, the steps are between features.
 
-    `manner` is three times the number of what is asked (`elements.like_of`), and 1 more for features that lie side by
-    side on both sides, or 2 more where they go past the caches, too.
+    `code_path` is three times the number of what is asked (`elements.like_of`), and 1 more for features that are
+    contiguous on both sides, or 2 more where they also go past the caches.
     """
     signature = types.void(*(types.int64,) * 8, like)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         element = Element(signature.args[-1])
-        x, y, x_step, y_step, cos, sin, blocks, manner, _ = arguments
+        x, y, x_step, y_step, cos, sin, blocks, code_path, _ = arguments
         row, zero, one = (x, y, cos, sin, blocks), ir.Constant(I64, 0), ir.Constant(I64, 1)
         done = cgutils.alloca_once_value(builder, zero)
         end = builder.append_basic_block("end")
-        chosen = builder.switch(manner, end)
+        chosen = builder.switch(code_path, end)
 
         def loop(lanes: int, form: Any, streaming: bool) -> None:
             start, stop = builder.load(done), builder.and_(blocks, ir.Constant(I64, -lanes))
@@ -157,20 +157,20 @@ def _add_lanes(builder: Any, element: Element, row: Any, index: Any, lanes: int,
 
 
 @intrinsic
-def add_products(typing, x, y, x_step, y_step, dots, crosses, blocks, manner, like):  # type: ignore[no-untyped-def]
+def add_products(typing, x, y, x_step, y_step, dots, crosses, blocks, code_path, like):  # type: ignore[no-untyped-def]
     """Add ``x . y`` and ``x_1 y_2 - x_2 y_1`` of each block of one row to sums in float64, at two addresses.
 
-    The manner is twice the number of what is asked, and 1 more for features that lie side by side on both sides.
+    The code_path is twice the number of what is asked, and 1 more for features that lie side by side on both sides.
     """
     signature = types.void(*(types.int64,) * 8, like)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         element = Element(signature.args[-1])
-        x, y, x_step, y_step, dots, crosses, blocks, manner, _ = arguments
+        x, y, x_step, y_step, dots, crosses, blocks, code_path, _ = arguments
         zero, one, lanes, sums = ir.Constant(I64, 0), ir.Constant(I64, 1), 8, (dots, crosses)
         done = cgutils.alloca_once_value(builder, zero)
         end = builder.append_basic_block("end")
-        chosen = builder.switch(manner, end)
+        chosen = builder.switch(code_path, end)
         for number, (*layouts, softplus) in enumerate(element.forms):
             dense, rest = (builder.append_basic_block(name) for name in ("dense", "rest"))
             chosen.add_case(ir.Constant(I64, 2 * number + 1), dense)
@@ -221,21 +221,21 @@ def _turn_back_lanes(
 
 
 @intrinsic
-def turn_back_row(typing, x, y, target, x_step, y_step, cos, sin, sums, blocks, manner, like):  # type: ignore[no-untyped-def]
+def turn_back_row(typing, x, y, target, x_step, y_step, cos, sin, sums, blocks, code_path, like):  # type: ignore[no-untyped-def]
     """Write the gradient of magnitudes x, from that of their blocks y, and add those of the phases to sums.
 
-    The manner is four times the number of what is asked, and 2 more where sums are wanted, and 1 more for features that
-    lie side by side; the target has the steps of x. All tables and sums are float64. Other layouts do nothing.
+    `code_path` is four times the number of what is asked, 2 more where sums are wanted, and 1 more for contiguous
+    features; the target has the steps of x. All tables and sums are float64. Other layouts do nothing.
     """
     signature = types.void(*(types.int64,) * 10, like)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         element = Element(signature.args[-1])
-        x, y, target, x_step, y_step, *row, blocks, manner, _ = arguments
+        x, y, target, x_step, y_step, *row, blocks, code_path, _ = arguments
         zero, one, lanes = ir.Constant(I64, 0), ir.Constant(I64, 1), element.lanes
         done = cgutils.alloca_once_value(builder, zero)
         end = builder.append_basic_block("end")
-        chosen = builder.switch(manner, end)
+        chosen = builder.switch(code_path, end)
         asked = [(i, form, added) for i, form in enumerate(element.forms) for added in (0, 1) if form[0] == MAGNITUDES]
         for number, (layout, y_layout, softplus), added in asked:
             dense, rest = (builder.append_basic_block(name) for name in ("dense", "rest"))

@@ -92,7 +92,7 @@ def sum_occurring_pairs(sides: Any, waves: Any, rows: Any) -> tuple[Array, ...]:
             stop = min(start + _PAIRED_LAGS, count)
             scores = np.empty(first[stop] - first[start])
             pairs_loops.score_pairs(*features, cos, sin, first, i, j, start, stop, scores, *sums[:, *head])  # noqa: B023
-            pairs_loops.spread_pairs(scores, *added, first, i, j, start, stop, sides.paired, *spread)  # noqa: B023
+            pairs_loops.add_pair_variances(scores, *added, first, i, j, start, stop, sides.paired, *spread)  # noqa: B023
 
         many = len(i) * blocks > 2**18  # less is not worth a thread
         parallel.run_all(work, range(0, count, _PAIRED_LAGS), parallel.allowed() if many else 1)
@@ -240,7 +240,7 @@ def _mean_of_one_set(omega: np.ndarray, lags: np.ndarray) -> np.ndarray:
 # -- transforms --------------------------------------------------------------------------------------------------------
 
 
-def _plan(turned: _Turned, lags: np.ndarray, grid: transforms.Grid | None) -> transforms.Plan | None:
+def _plan(turned: _Turned, lags: np.ndarray, grid: transforms.Grid | None) -> transforms.TransformPlan | None:
     """Return the cheapest transform, or None where the direct sum is cheaper or the only way."""
     plan = transforms.plan(turned.omega, lags, grid, _COSTS)
     return plan if plan is not None and _has_finufft() else None
@@ -254,7 +254,7 @@ def _has_finufft() -> bool:
     return True
 
 
-def _transformed(turned: _Turned, lags: np.ndarray, plan: transforms.Plan) -> np.ndarray:
+def _transformed(turned: _Turned, lags: np.ndarray, plan: transforms.TransformPlan) -> np.ndarray:
     """Sums of ``exp(i u)`` over the frequencies, at every lag, as planned."""
     inside = turned if plan.inside is None else turned.those(plan.inside)
     sums = _scattered_sums(inside, lags) if plan.grid is None else _grid_sums(inside, plan.grid, len(lags))

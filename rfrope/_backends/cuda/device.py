@@ -28,7 +28,7 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 _OLDEST = 70  # Volta: __grid_constant__
 _INCLUDE = '#include "common.cuh"'
 _TOOLKIT = (("nvidia.cuda_runtime", "libcudart.so.12"), ("nvidia.cufft", "libcufft.so.11"))
-_MOST_KEPT = 64
+_MOST_CACHED = 64
 _FOLDER = pathlib.Path(__file__).parent
 
 
@@ -114,21 +114,21 @@ def wait() -> None:
         cuda.Device(number).synchronize()
 
 
-_KEPT: dict[Hashable, Any] = {}
+_CACHED: dict[Hashable, Any] = {}
 
 
-def kept(key: Hashable, make: Callable[[], Any]) -> Any:
+def cached(key: Hashable, make: Callable[[], Any]) -> Any:
     """Return what stays on a device, such as a law's tables of up to a megabyte, made when it is first asked for.
 
     All of it goes once there is too much, when nothing on any stream reads it any more.
     """
-    found = _KEPT.get(key)
+    found = _CACHED.get(key)
     if found is None:
         found = make()
-        if len(_KEPT) >= _MOST_KEPT:
+        if len(_CACHED) >= _MOST_CACHED:
             wait()
-            _KEPT.clear()
-        _KEPT[key] = found
+            _CACHED.clear()
+        _CACHED[key] = found
     return found
 
 

@@ -76,8 +76,8 @@ def score_sums(
         if math.prod(shape) > 0:
             law = _law(kernel, key, a, xp)
             given = None if law else _transported(kernel, key, a.shape[-1], start, length, a, xp)
-            _launch_sums(law or _Law.given(kernel.ndim), given, views, device.view(sums), (start, length), a, xp)
-            array.library(sums).written(sums)
+            _launch_sums(law or _DeviceLaw.given(kernel.ndim), given, views, device.view(sums), (start, length), a, xp)
+            array.library(sums).mark_modified(sums)
         return sums[0], sums[1], sums[2], sums[3]
 
 
@@ -93,33 +93,33 @@ def drawn(kernel: Any, key: Key, start: int, length: int, like: Array) -> Array:
         plan = _draws(law.plan, omega, start, length, kernel.ndim, 0)
         plan["threads"] = plan["pairs"]
         device.launch("estimators", f"frequencies<{law.name}>", _blocks(plan["threads"]), _THREADS, plan)
-        array.library(omega).written(omega)
+        array.library(omega).mark_modified(omega)
         return omega
 
 
 # -- laws and draws ----------------------------------------------------------------------------------------------------
 
 
-class _Law(NamedTuple):
+class _DeviceLaw(NamedTuple):
     name: str
     plan: np.ndarray
     numbers: Any  # on the device; held while they may be read
 
     @classmethod
-    def given(cls, axes: int) -> _Law:
+    def given(cls, axes: int) -> _DeviceLaw:
         """Stand for a law where frequencies are given."""
         plan = np.zeros((), TRANSPORT)
         plan["axes"] = axes
         return cls("GIVEN", plan, None)
 
 
-def _law(kernel: Any, key: Key, like: Array, xp: ModuleType) -> _Law | None:
+def _law(kernel: Any, key: Key, like: Array, xp: ModuleType) -> _DeviceLaw | None:
     """Law of a kernel with its tables on the device of an array, or None if its own transport must be called."""
-    stated = laws.stated(kernel)
+    stated = laws.tabulate_law(kernel)
     if stated is None:
         return None
     if isinstance(kernel, Hashable):
-        numbers = device.kept((kernel, xp, str(array.device(like))), lambda: _put_on_device(stated, like, xp))
+        numbers = device.cached((kernel, xp, str(array.device(like))), lambda: _put_on_device(stated, like, xp))
     else:
         numbers = _put_on_device(stated, like, xp)
     plan = np.zeros((), TRANSPORT)
@@ -131,7 +131,7 @@ def _law(kernel: Any, key: Key, like: Array, xp: ModuleType) -> _Law | None:
         plan["radius"] = address + 8 * stated.table.size
     plan["parameter"], plan["axes"] = stated.parameter, stated.factors.size
     plan["key_0"], plan["key_1"] = key
-    return _Law(_LAWS[stated.code], plan, numbers)
+    return _DeviceLaw(_LAWS[stated.code], plan, numbers)
 
 
 def _put_on_device(stated: laws.Stated, like: Array, xp: ModuleType) -> Any:
@@ -170,7 +170,7 @@ def _uniforms(
     plan = _draws(law, u, start, length, columns, stream)
     plan["threads"] = streams * columns * int(plan["pairs"])
     device.launch("estimators", "uniforms", _blocks(plan["threads"]), _THREADS, plan)
-    array.library(u).written(u)
+    array.library(u).mark_modified(u)
     return u
 
 
@@ -188,7 +188,7 @@ def _blocks(threads: Any) -> int:
 
 
 def _launch_sums(
-    law: _Law, given: Any, views: tuple[Any, Any, Any], sums: Any, span: tuple[int, int], like: Array, xp: ModuleType
+    law: _DeviceLaw, given: Any, views: tuple[Any, ...], sums: Any, span: tuple[int, int], like: Array, xp: ModuleType
 ) -> None:
     """Lay vectors and lags out, take partial moments of the scores and merge them, for some tiles of rows at a time."""
     start, length = span
@@ -242,7 +242,7 @@ def _rows(views: tuple[Any, Any, Any], sums: Any) -> np.ndarray:
     delta, a, b = views
     operands = [(v.shape[:-1], v.strides[:-1]) for v in (delta, a, b)]
     shape = sums.shape[1:]
-    columns = [layout.spread(*operand, shape) for operand in operands]
+    columns = [layout.broadcast_strides(*operand, shape) for operand in operands]
     axes = [axis for axis in zip(shape, layout.dense(shape, 8), *columns, strict=True) if axis[0] != 1]
     lag_axes, member_axes = (
         layout.merged([axis for axis in axes if bool(axis[2]) is moves]) for moves in (True, False)

@@ -32,7 +32,7 @@ _MOST_THREADS = 2**31  # in a launch
 _ENOUGH_IN_FLIGHT = 2**24  # bytes that are read at once by all threads, and fill any device: beyond, rows are grouped
 _AXES = 12
 _DOUBLE = np.dtype(np.float64)
-_LARGEST_KEPT = 2**16  # bytes of frequencies of the host of which a device keeps a copy
+_LARGEST_CACHED = 2**16  # bytes of frequencies of the host of which a device keeps a copy
 
 _SOURCES = (
     *(("POSITIONS", number) for number in ("FLOAT64", "FLOAT32", "INT64", "INT32")),
@@ -62,7 +62,7 @@ ROTATION = np.dtype(
 Axis = tuple[int, ...]  # length, then the strides of x, y, a, b, c and e
 
 
-class _Plan(NamedTuple):
+class _LaunchPlan(NamedTuple):
     """A rotation of arrays of given layouts."""
 
     shape: tuple[int, ...]  # that of the result
@@ -140,7 +140,7 @@ def _are_aligned(addresses: tuple[int, ...]) -> bool:
     return not (addresses[0] % _CHUNK or addresses[1] % _CHUNK)
 
 
-def _are_apart(plan: _Plan, addresses: tuple[int, ...]) -> bool:
+def _are_apart(plan: _LaunchPlan, addresses: tuple[int, ...]) -> bool:
     """Return whether nothing is written over that has yet to be read; `is_fit` says so of work in place."""
     source, target, *angles = [
         (at + low, at + high) for at, (low, high) in zip(addresses[:4], plan.extents, strict=True)
@@ -151,10 +151,10 @@ def _are_apart(plan: _Plan, addresses: tuple[int, ...]) -> bool:
 
 def _kept_on_device(frequencies: Any, here: int) -> Any:
     """Return the copy of frequencies of the host that the current device has, or None for what takes a closer look."""
-    if type(frequencies) is not np.ndarray or frequencies.dtype != np.float64 or frequencies.nbytes > _LARGEST_KEPT:
+    if type(frequencies) is not np.ndarray or frequencies.dtype != np.float64 or frequencies.nbytes > _LARGEST_CACHED:
         return None
     numbers, shape = frequencies.tobytes(), frequencies.shape
-    return device.kept((numbers, shape, here), lambda: _copy(np.frombuffer(numbers).reshape(shape)))
+    return device.cached((numbers, shape, here), lambda: _copy(np.frombuffer(numbers).reshape(shape)))
 
 
 def _copy(host: np.ndarray) -> Any:
@@ -204,7 +204,7 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     """Twin of the generic function: blocks (1, 0) turned are (cos, sin)."""
     xp, blocks, there = angles.xp, angles.shape[-1], array.device(angles.positions)
     with device.place(angles.positions):
-        x = device.kept((xp, str(there), blocks), lambda: _unit_blocks(blocks, there, xp))
+        x = device.cached((xp, str(there), blocks), lambda: _unit_blocks(blocks, there, xp))
         turned = rotated(x, angles, TurnOptions("half", "half"), None)
         return xp.asarray(turned[..., :blocks], copy=True), xp.asarray(turned[..., blocks:], copy=True)
 
@@ -266,11 +266,11 @@ def _turned(
         _are_aligned(addresses),
     )
     _launch(plan, addresses, 0)
-    array.library(result).written(result)
+    array.library(result).mark_modified(result)
     return result
 
 
-def _launch(plan: _Plan, addresses: tuple[int, ...], position: int) -> None:
+def _launch(plan: _LaunchPlan, addresses: tuple[int, ...], position: int) -> None:
     for kernel, template, offsets, n_blocks in plan.launches:
         there = template.copy()
         there["position"] = position
@@ -299,7 +299,7 @@ def _plan_of(
     pairings: tuple[str, str],
     in_place: bool,
     aligned: bool,
-) -> _Plan:
+) -> _LaunchPlan:
     """Return the plan for features of a dtype and layout.
 
     Parameters
@@ -338,7 +338,7 @@ def _plan_of(
         launches.append((f"rotate<{feature}, {width}, {source}, {number}>", piece, offsets, -(-threads // _THREADS)))
     layouts = (x, size), ((shape, y_strides), size), (a, 8), (b or ((), ()), 8)
     extents = tuple([_extent(shape, strides, size) for (shape, strides), size in layouts])
-    return _Plan(shape, is_fit, extents, tuple(launches))
+    return _LaunchPlan(shape, is_fit, extents, tuple(launches))
 
 
 def _is_nested(y: Layout, size: int) -> bool:

@@ -176,7 +176,7 @@ def _direct(omega: Any, lags: Any, kind: str, mean: Any, squares: Any = None, fa
 def _head_axes(omega: Any, lags: Any) -> list[tuple[int, int, int]]:
     """Leading axes: their lengths, and the strides of frequencies and lags, neighbours being merged where they can."""
     leading = np.broadcast_shapes(omega.shape[:-2], lags.shape[:-2])
-    strides = (layout.spread(v.shape[:-2], v.strides[:-2], leading) for v in (omega, lags))
+    strides = (layout.broadcast_strides(v.shape[:-2], v.strides[:-2], leading) for v in (omega, lags))
     axes: list[tuple[int, int, int]] = []
     for length, *steps in zip(leading, *strides, strict=True):
         if axes and all(above == length * step for above, step in zip(axes[-1][1:], steps, strict=True)):
@@ -290,7 +290,7 @@ def _transformed_moments(omega: Any, lags: Any, kind: str, factor: float) -> tup
     return mean, squares
 
 
-def _transformed(sources: _Set, lags: np.ndarray, plan: transforms.Plan) -> Any:
+def _transformed(sources: _Set, lags: np.ndarray, plan: transforms.TransformPlan) -> Any:
     """Sums of ``exp(i u)`` over the frequencies, at every lag, as planned."""
     inside = sources if plan.inside is None else _Set.from_host(sources.host[plan.inside])
     sums = _scattered_sums(inside, lags) if plan.grid is None else _grid_sums(inside, plan.grid, len(lags))

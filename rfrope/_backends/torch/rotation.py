@@ -5,7 +5,7 @@ generic function. The gradient of features is the rotation back. Those of angles
 angles, come from one pass over the features (``turn_gradient``, ``turn_back``), which has no gradient of its own: where
 gradients of gradients are asked for, that pass is made of operators that have (``shared_coefficients``).
 
-The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin``, ``rfrope::waves``,
+The operators are ``rfrope::turn``, ``rfrope::turn_by_table``, ``rfrope::cos_sin``, ``rfrope::cos_sin_float32``,
 ``rfrope::shared_coefficients``, ``rfrope::turn_gradient`` and ``rfrope::turn_back``.
 """
 
@@ -60,7 +60,7 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
     return _call(_cos_sin, None, angles.positions, angles.frequencies, angles.shift)
 
 
-def waves(angles: Angles) -> Array:
+def cos_sin_float32(angles: Angles) -> Array:
     """Version of the generic function for recorded tensors."""
     return _call(_waves, None, angles.positions, angles.frequencies, angles.shift)
 
@@ -182,7 +182,7 @@ def _run_cos_sin(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -
 
 def _run_waves(positions: Tensor, frequencies: Tensor, shift: Tensor | None) -> Tensor:
     """Cos and sin in float32 of integer positions."""
-    return _run("waves", positions, Angles(positions, frequencies, shift, _XP))
+    return _run("cos_sin_float32", positions, Angles(positions, frequencies, shift, _XP))
 
 
 def _sum_dtype(x: Tensor) -> Any:
@@ -429,7 +429,7 @@ _cos_sin = _register(
     _cos_sin_backward,
 )
 _waves = _register(
-    "waves(Tensor positions, Tensor frequencies, Tensor? shift) -> Tensor",
+    "cos_sin_float32(Tensor positions, Tensor frequencies, Tensor? shift) -> Tensor",
     _run_waves,
     lambda at, omega, shift: omega.new_empty((2, *_phases(at, omega, shift)), dtype=torch.float32),
     _waves_backward,

@@ -137,7 +137,7 @@ def read_frequencies(angles: Angles) -> Tensor:
     """Frequencies ``(*H, D, k)``, or their words ``(*H, D, 2 k)`` (`turns.turn_words`) for positions that are integers.
 
     Words save the kernel most of what comes before its loop. For floats they are the bits of numbers in float64 where
-    the device has none (see `turns.place_words`).
+    the device has none (see `turns.make_integer_turns`).
     """
     omega = angles.frequencies
     are_floats = angles.positions is not None and angles.positions.is_floating_point()
@@ -150,7 +150,7 @@ def read_frequencies(angles: Angles) -> Tensor:
 # -- launches ----------------------------------------------------------------------------------------------------------
 
 
-class Plan(NamedTuple):
+class LaunchPlan(NamedTuple):
     """All of a launch but tensors, the offset and the factor.
 
     Attributes
@@ -200,7 +200,7 @@ def plan(
     kinds: tuple[Any, ...],
     wanted: tuple[bool, ...],
     in_place: bool,
-) -> Plan:
+) -> LaunchPlan:
     """Return what a launch is made with, from layouts and options alone.
 
     Parameters
@@ -237,7 +237,7 @@ def plan(
         "HEADS": max(1, min(max([side.each for side in sides]), 2 * _TILE // (rows * whole))),
     }  # fmt: skip
     sums = (sets, sum([side.parts for side in sides]), batches * tiles, slots, blocks) if slots else ()
-    return Plan((tiles * chunks * batches,), (*steps, tokens, batches, *shares), constants, sums)
+    return LaunchPlan((tiles * chunks * batches,), (*steps, tokens, batches, *shares), constants, sums)
 
 
 _keep_plan = lru_cache(maxsize=512)(plan)

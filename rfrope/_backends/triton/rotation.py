@@ -103,12 +103,12 @@ def _lacks_gradients(given: Given, *features: Tensor) -> bool:
 
 def _run(q: Tensor, k: Tensor | None, given: Given, options: Options) -> tuple[Tensor, Tensor]:
     """Turn memory at once, and what is recorded by the operator."""
-    if _are_memory(q, k, *given):
+    if _are_plain_dense(q, k, *given):
         return _turn(kernels.turn, q, k, given, options)
     return turn_both(q, k, *given, *options)
 
 
-def _are_memory(*tensors: Tensor | None) -> bool:
+def _are_plain_dense(*tensors: Tensor | None) -> bool:
     """Return whether nothing is recorded of tensors that `dispatch.place_of` has found a place for."""
     if torch.compiler.is_compiling():
         return False
@@ -142,7 +142,7 @@ def _write(x: Tensor, out: Tensor, given: Given, options: Options) -> None:
             return
         x = x.clone()  # features that change places would be overwritten unread
     launch(kernels.turn, (x, out, None), None, given, options)
-    array.library(out).written(out)
+    array.library(out).mark_modified(out)
 
 
 def _room(x: Tensor, width: int) -> Tensor:

@@ -352,7 +352,7 @@ def _read_request(
     request = ExportRequest(
         replace(rope, frequencies=host),
         context,
-        positive("base", base, least=2.0**-100, most=2.0**100),
+        positive("base", base, minimum=2.0**-100, maximum=2.0**100),
         choice("dtype", options["dtype"] or "float32", _DTYPES),
         options["architecture"] or "llama",
     )

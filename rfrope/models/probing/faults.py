@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rfrope.models.auditing import Finding
-from rfrope.models.mistakes import describe_dealing, describe_difference, describe_factor, describe_width
+from rfrope.models.mistakes import describe_difference, describe_factor, describe_section_mismatch, describe_width
 from rfrope.models.probing import positions
 from rfrope.models.probing.measurements import ORIGIN, Box, Head
 from rfrope.models.probing.rotations import Rotation, read_rotation, total
@@ -283,7 +283,7 @@ class _Judge:
                 room = 0.01 * np.max(np.abs(wanted), axis=1, keepdims=True)
                 if np.all(np.abs(found - wanted) <= room):
                     continue
-                dealing = describe_dealing(found, wanted, room, self.rope)
+                dealing = describe_section_mismatch(found, wanted, room, self.rope)
             used = np.any(np.abs(found) > 1e-3 * slowest, axis=0)
             if not np.all(used):
                 unused = ", ".join(map(str, np.flatnonzero(~used)))

@@ -1,6 +1,6 @@
 """Mean and mean square of ``1 - cos u``, without the cancellation of ``1 - Phi`` at small lags.
 
-For the phase u of a random frequency at a lag, the deficits are ``f = E (1 - cos u) = 1 - Phi`` and
+For the phase u of a random frequency at a lag, the moments of 1 - cos u are ``f = E (1 - cos u) = 1 - Phi`` and
 ``g = E (1 - cos u)^2 = 2 f - (1 - Phi_2)/2``; the variance of the cosine is ``g - f^2``. For a smooth kernel and a
 small lag, f is of second order and g of fourth.
 """
@@ -16,7 +16,7 @@ from types import ModuleType
 from rfrope._core import special
 from rfrope._core.array import Array
 
-Deficits = tuple[Array, Array]
+CosMoments = tuple[Array, Array]
 
 TERMS = 12  # of power series in a square
 _SQUARE = 0.25  # arguments up to which they are used
@@ -24,42 +24,42 @@ _LINE_TERMS = 26  # terms of a series in the argument itself, which is used up t
 _SHARE = 2.0**-5  # z = t^2/4 as a part of nu, up to which it is small for large orders
 
 
-def subtract_phi(phi: Array, phi2: Array) -> Deficits:
-    """Return deficits from Phi at a lag and at twice the lag, for Phi not near 1."""
+def subtract_phi(phi: Array, phi2: Array) -> CosMoments:
+    """Return these moments from Phi at a lag and at twice the lag, for Phi not near 1."""
     deficit = 1.0 - phi
     return deficit, 2.0 * deficit - 0.5 * (1.0 - phi2)
 
 
-def add_independent(parts: Iterable[Deficits]) -> Deficits:
-    """Return deficits of a sum of independent phases, whose Phi is the product of theirs."""
+def add_independent(parts: Iterable[CosMoments]) -> CosMoments:
+    """Return these moments of a sum of independent phases, whose Phi is the product of theirs."""
     (f, g), *rest = parts
     for p, q in rest:
         f, g = f + p - f * p, g + q + 6.0 * f * p - 4.0 * (f * q + g * p) + 2.0 * g * q
     return f, g
 
 
-def mix(weights: Sequence[float], parts: Sequence[Deficits]) -> Deficits:
-    """Return deficits of a phase that is one of several, with given probabilities."""
+def mix(weights: Sequence[float], parts: Sequence[CosMoments]) -> CosMoments:
+    """Return these moments of a phase that is one of several, with given probabilities."""
     f, g = (sum(w * part[i] for w, part in zip(weights, parts, strict=True)) for i in range(2))
     return f, g
 
 
-def wave(phase: Array, cos: Array, xp: ModuleType) -> Deficits:
-    """Return deficits of a phase of one magnitude, given its cosine."""
+def wave(phase: Array, cos: Array, xp: ModuleType) -> CosMoments:
+    """Return these moments of a phase of one magnitude, given its cosine."""
     near = xp.abs(phase) < 1.0
     sine = xp.sin(0.5 * xp.where(near, phase, xp.zeros_like(phase)))
     deficit = xp.where(near, 2.0 * sine * sine, 1.0 - cos)
     return deficit, deficit * deficit
 
 
-def gaussian(square: Array, xp: ModuleType) -> Deficits:
-    """Return deficits for ``Phi = exp(-square/2)``."""
+def gaussian(square: Array, xp: ModuleType) -> CosMoments:
+    """Return these moments for ``Phi = exp(-square/2)``."""
     deficit = -xp.expm1(-0.5 * square)
     return deficit, deficit * deficit * (3.0 - 2.0 * deficit + 0.5 * deficit * deficit)
 
 
-def exponential(exponent: Array, twice: Array, excess: Array, near: Array, xp: ModuleType) -> Deficits:
-    """Return deficits for ``Phi = exp(-exponent)``.
+def exponential(exponent: Array, twice: Array, excess: Array, near: Array, xp: ModuleType) -> CosMoments:
+    """Return these moments for ``Phi = exp(-exponent)``.
 
     Parameters
     ----------
@@ -80,27 +80,27 @@ def _bend(x: Array) -> Array:
     return x * x * special.polynomial([(-1.0) ** n / math.factorial(n + 2) for n in range(17)], x)
 
 
-def series(coefficients: Sequence[float], square: Array, far: Deficits, xp: ModuleType) -> Deficits:
-    """Return deficits for a Phi that is a power series of a square up to 1/4, and `far` beyond."""
+def series(coefficients: Sequence[float], square: Array, far: CosMoments, xp: ModuleType) -> CosMoments:
+    """Return these moments for a Phi that is a power series of a square up to 1/4, and `far` beyond."""
     return _near_or_far(square < _SQUARE, coefficients, square, 4.0, far, xp)
 
 
 def _near_or_far(
-    near: Array, coefficients: Sequence[float], x: Array, times: float, far: Deficits, xp: ModuleType
-) -> Deficits:
-    """Deficits of a Phi that is a polynomial of x where `near`; at twice the lag x is `times` as large."""
+    near: Array, coefficients: Sequence[float], x: Array, times: float, far: CosMoments, xp: ModuleType
+) -> CosMoments:
+    """CosMoments of a Phi that is a polynomial of x where `near`; at twice the lag x is `times` as large."""
     close = _polynomial(coefficients, xp.where(near, x, xp.zeros_like(x)), times)
     return xp.where(near, close[0], far[0]), xp.where(near, close[1], far[1])
 
 
-def _polynomial(coefficients: Sequence[float], x: Array, times: float) -> Deficits:
-    lower, even = _deficit_coefficients(tuple(coefficients), times)
+def _polynomial(coefficients: Sequence[float], x: Array, times: float) -> CosMoments:
+    lower, even = _moment_coefficients(tuple(coefficients), times)
     return special.polynomial(lower, x), special.polynomial(even, x)
 
 
 @lru_cache(maxsize=64)  # a quarter of the time of `score_variance` at 16 lags
-def _deficit_coefficients(coefficients: tuple[float, ...], times: float) -> tuple[list[float], list[float]]:
-    """Coefficients of both deficits, from those of Phi."""
+def _moment_coefficients(coefficients: tuple[float, ...], times: float) -> tuple[list[float], list[float]]:
+    """Coefficients of both moments, from those of Phi."""
     lower = [0.0, *(-c for c in coefficients[1:])]
     return lower, [c * (2.0 - 0.5 * times**power) for power, c in enumerate(lower)]
 
@@ -108,8 +108,8 @@ def _deficit_coefficients(coefficients: tuple[float, ...], times: float) -> tupl
 # -- Matérn ------------------------------------------------------------------------------------------------------------
 
 
-def matern(nu: float, t: Array, xp: ModuleType) -> Deficits:
-    """Return deficits of the Matérn function of `special.matern`, at t >= 0."""
+def matern(nu: float, t: Array, xp: ModuleType) -> CosMoments:
+    """Return these moments of the Matérn function of `special.matern`, at t >= 0."""
     far = subtract_phi(special.matern(nu, t, xp), special.matern(nu, 2.0 * t, xp))
     if nu >= special.UNIFORM_ORDER:
         share = 0.25 * t * (t / nu)
@@ -144,8 +144,8 @@ def _half_integer_series(p: int) -> list[float]:
     ]
 
 
-def _temme_series(nu: float, t: Array, xp: ModuleType) -> Deficits:
-    """Deficits from ``A(z) + W B(z)`` of `special.temme_polynomials`, z = t^2/4 below 1/4.
+def _temme_series(nu: float, t: Array, xp: ModuleType) -> CosMoments:
+    """CosMoments from ``A(z) + W B(z)`` of `special.temme_polynomials`, z = t^2/4 below 1/4.
 
     At twice the lag z is ``4 z``, and W is less by ``change``.
     """
