@@ -33,7 +33,8 @@ def override(engine: str, rope_parameters: Mapping[str, Any], context: int, *, p
     Returns
     -------
     str
-        Options of a command line, or keys of config.json; "" if the engine has no options for this scheme.
+        Options of a command line, or keys of config.json; "" if the engine has no options for this scheme. ARCH stands
+        for the ``general.architecture`` of a GGUF.
 
     Raises
     ------
@@ -82,7 +83,7 @@ def _type_sglang(parameters: dict[str, Any], context: int, part: str) -> str:
 
 
 def _type_llama_cpp(parameters: dict[str, Any], context: int, part: str) -> str:
-    """Return flags; llama.cpp multiplies YaRN's usual attention factor by that of its own flag."""
+    """Return flags; under YaRN the attention factor is a key of the GGUF, since ``--yarn-attn-factor`` is replaced."""
     scheme = parameters.get("rope_type")
     if scheme not in ("default", "linear", "yarn"):
         return ""
@@ -91,7 +92,8 @@ def _type_llama_cpp(parameters: dict[str, Any], context: int, part: str) -> str:
     words += [f"{flag} {float(parameters[key]):.10g}" for key, flag in flags.items() if parameters.get(key) is not None]
     attention = parameters.get("attention_factor")
     if scheme == "yarn" and attention is not None:
-        words.append(f"--yarn-attn-factor {attention / schemes.sharpen_yarn(parameters['factor']):.10g}")
+        own = attention / schemes.sharpen_yarn(parameters["factor"])  # beside the factor of YaRN's formula
+        words += [f"--override-kv ARCH.rope.scaling.attn_factor=float:{own:.8g}"] if abs(own - 1.0) > 1e-6 else []
     return " ".join(words)
 
 

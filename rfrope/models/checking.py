@@ -14,11 +14,13 @@ from rfrope._core import array
 from rfrope._core.arguments import printable, show, whole
 from rfrope._core.results import COPIED, Report, Result, Words
 from rfrope.engines import REFERENCE, find_engine
+from rfrope.engines.formulas import RefusedError
 from rfrope.engines.overrides import TYPED, override
 from rfrope.models.auditing import audit
 from rfrope.models.comparing import EngineReport, RopeComparison, compare
 from rfrope.models.configs import is_config, perceives, read
 from rfrope.models.diffing import Change, LayerDiff, diff
+from rfrope.models.gguf import find_gguf
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
 from rfrope.models.rewriting import SAME
 from rfrope.models.rope_parameters import DICTS
@@ -31,7 +33,14 @@ _ATTENDED = {"max_position_embeddings", "model_type", "kind", "window", "both_si
 _REPAIRED = ("uninitialised", "half precision", "frequencies", "rows")
 _ROTATIONS = {"RoPE", "part", "layers", "pairing", "head_dim", "rotary_dim", "sections", "interleaved", "turns_last"}
 _ROTATIONS |= {"attention_factor", "softmax_factor"}
-_WRITTEN = {"rope_theta", "factor", "original_max_position_embeddings", "partial_rotary_factor", "rope_type"}
+_WRITTEN = {  # keys that a user writes, with those of a GGUF
+    "rope_theta": "rope.freq_base",
+    "factor": "rope.scaling.factor",
+    "original_max_position_embeddings": "",
+    "partial_rotary_factor": "",
+    "rope_type": "",
+}
+_FLOAT32 = 1e-6  # relative; a GGUF holds numbers in float32
 _LAGS = 2048  # distances at which scores are compared within the trained context
 _FACTORS = ("yarn", "linear")  # schemes whose factor times the original context is what they reach
 
@@ -199,11 +208,13 @@ def check(
             raise ValueError(f"against is None, and target is {show(target)}, without a config; expected against=")
         found = [*_compare_sides(target, against, length)]
         return _conclude(found, (), ())
-    raw, _ = read(config)
+    path = find_gguf(config)
+    raw = None if path is not None else read(config)[0]
     try:
-        layers = list_layers(raw)
+        layers = list_layers(path if raw is None else raw)
     except (ValueError, TypeError) as error:
-        return _conclude([CheckFinding("unknown", "config", str(error))], (), ())
+        kind = "wrong" if isinstance(error, RefusedError) else "unknown"
+        return _conclude([CheckFinding(kind, "", str(error))], (), ())
     found = [*_check_layers(layers), *(_audit(target, None, length) if is_model else ())]
     listed: list[CheckFinding] = []
     for part, kinds in _group(layers).items():
@@ -296,7 +307,7 @@ def _describe_cost(rope: Rope) -> str:
 
 
 def _check_part(
-    raw: Mapping[str, Any],
+    raw: Mapping[str, Any] | None,
     part: str,
     kinds: list[LayerKind],
     names: list[str] | None,
@@ -309,10 +320,13 @@ def _check_part(
     made = {name: rope.source.rope_parameters for name, rope in ropes.items()}
     if is_longer := length is not None and length > reach:
         made = _extend(ropes, length or 0)
-        fix = override("transformers", made.get("", made), length or 0, part=part) if made else ""
+        typed = REFERENCE if raw is not None else "llama.cpp"
+        fix = override(typed, made.get("", made), length or 0, part=part) if made else ""
         text = f"{length} positions are asked for, and the RoPE reaches {reach}"
         yield CheckFinding("wrong", part, text, fix)
-        raw = _write(raw, part, made.get("", made), length or 0) if made else raw
+        raw = _write(raw, part, made.get("", made), length or 0) if made and raw is not None else raw
+    if raw is None:  # of a GGUF, which one engine reads
+        return
     try:
         comparisons = compare(raw, None if names is None else [REFERENCE, *names], seq_len=length).ropes
     except ValueError as error:
@@ -404,34 +418,57 @@ def _audit(model: Any, rope: Any, length: int | None) -> Iterator[CheckFinding]:
 
 def _compare_sides(target: Any, other: Any, length: int | None) -> Iterator[CheckFinding]:
     """Yield differences between two sides that should have the same RoPE."""
-    sides = [getattr(one, "config", None) if hasattr(one, "named_modules") else one for one in (target, other)]
+    configs = [getattr(one, "config", None) if hasattr(one, "named_modules") else one for one in (target, other)]
+    paths = [*map(find_gguf, configs)]
     if hasattr(other, "named_modules"):
-        yield from _audit(other, None if sides[0] is None else sides[0], length)
-    elif hasattr(target, "named_modules"):
+        yield from _audit(other, configs[0] if paths[0] is None else None, length)
+    elif hasattr(target, "named_modules") and paths[1] is None:
         yield from _audit(target, other, length)
-    if None in sides:
+    if any(one is None for one in configs):
         return
-    found = diff(*sides, seq_len=length)
+    found = diff(*configs, seq_len=length)
+    is_alone = len(found.layers) + found.n_same == 1
     for one in found.layers:
-        changes = [each for each in one.changes if each.what not in _ATTENDED]
-        turns = one.frequency_error is not None or one.differs_from is not None
-        is_alone = len(found.layers) + found.n_same == 1
         label = "" if is_alone else ".".join(word for word in (one.part, one.kind) if word)
-        if turns or any(each.what in _ROTATIONS for each in changes):
+        changes = [each for each in one.changes if _matters(each, is_gguf=any(paths))]
+        if (one.frequency_error or 0.0) > _FLOAT32 or one.differs_from is not None or _turns(changes):
             is_part = any(each.what == "part" for each in changes) and perceives(one.part)
-            yield CheckFinding("note" if is_part else "wrong", label, _describe_diff(one, changes), _fix_diff(changes))
-        elif one.changes:
-            yield CheckFinding("note", label, "the same rotation; " + ", ".join(map(str, one.changes)))
+            fix = _fix_diff(changes, is_gguf=paths[1] is not None)
+            yield CheckFinding("note" if is_part else "wrong", label, _describe_diff(one, changes), fix)
+        elif noted := [str(each) for each in one.changes if each.what == "max_position_embeddings"]:
+            yield CheckFinding("note", label, f"the same rotation, and {noted[0]}")
+
+
+def _matters(change: Change, *, is_gguf: bool) -> bool:
+    """Return whether a change is one of the rotation; a GGUF writes some schemes otherwise, and numbers in float32."""
+    if change.what in _ATTENDED:
+        return False
+    values = (change.old, change.new)
+    if all(isinstance(one, int | float) for one in values):
+        return abs(change.new - change.old) > _FLOAT32 * abs(change.old)
+    return not (is_gguf and (None in values or change.what == "rope_type"))
+
+
+def _turns(changes: list[Change]) -> bool:
+    """Return whether one of some changes is of the rotation, whatever the frequencies are."""
+    return any(
+        each.what in _ROTATIONS and (each.what != "attention_factor" or None not in (each.old, each.new))
+        for each in changes
+    )
 
 
 def _describe_diff(one: LayerDiff, changes: list[Change]) -> str:
     """Return the differences of like layers in one sentence."""
-    said = ", ".join(map(str, changes)) or "frequencies differ"
+    said = ", ".join(map(str, changes)) or "frequencies"
     if one.differs_from is not None:
         said += f": scores differ from distance {one.differs_from} on"
     return f"the two sides differ: {said}"
 
 
-def _fix_diff(changes: list[Change]) -> str:
-    held = {each.what: each.old for each in changes if each.what in _WRITTEN}
+def _fix_diff(changes: list[Change], *, is_gguf: bool) -> str:
+    """Return what to write into the second side, so that it has the values of the first."""
+    held = {each.what: each.old for each in changes if each.what in _WRITTEN and each.old is not None}
+    if is_gguf:
+        numbers = {_WRITTEN[what]: value for what, value in held.items() if _WRITTEN[what]}
+        return " ".join(f"--override-kv ARCH.{key}=float:{value:.9g}" for key, value in numbers.items())
     return f"in the second: {json.dumps(held)}" if held else ""

@@ -16,6 +16,7 @@ from rfrope._core.array import place_for_caller
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
 from rfrope.models import layer_patterns
+from rfrope.models.gguf import find_gguf, read_gguf
 from rfrope.models.parts import NAMES, Part
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
 from rfrope.rotation.provenance import ModelPart, Provenance
@@ -67,6 +68,7 @@ def from_config(
     ----------
     config : dict, path, or object with to_dict()
         A Hugging Face config: the content of a config.json, the path of the file or folder, or a transformers config.
+        Or the path of a GGUF, which is read as llama.cpp reads it.
     seq_len : int, optional
         Length of the text, on which the schemes dynamic and longrope depend. Default: a short text.
     pairing : {"half", "interleaved"}, optional
@@ -134,6 +136,9 @@ def read_parts(
         whole("seq_len", seq_len, 1)
     if pairing is not None:
         check_pairing(pairing)
+    if (path := find_gguf(config)) is not None:
+        part, layers, ropes = read_gguf(path, seq_len, pairing, placed_by)
+        return [PartLayers("", part, layers, ropes)]
     reading = _Reading(seq_len, pairing, placed_by)
     root, source = read(config)
     try:

@@ -13,6 +13,7 @@ from rfrope._core import array
 from rfrope._core.arguments import path_of, positive, printable, show, whole
 from rfrope._core.results import Result
 from rfrope.models.configs import is_config, perceives, read_rope
+from rfrope.models.gguf import REORDERED
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
 from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error
 from rfrope.rotation.rope import Rope, refuse_polar
@@ -198,7 +199,8 @@ def diff(old: Any, new: Any, *, seq_len: int | None = None, tolerance: float = S
     Parameters
     ----------
     old, new : dict, path, object with to_dict(), Rope or frequencies
-        Configs as in `from_config`, files that `rfrope.save` wrote, or a Rope with frequencies ``(D,)``.
+        Configs as in `from_config`, files that `rfrope.save` wrote, or a Rope with frequencies ``(D,)``. The pairing of
+        a GGUF is that before its converter reordered rows.
     seq_len : int, optional
         Number of positions in the text, on which the schemes dynamic and longrope depend. Default: the context of each
         config. For schemes that depend on the length, one text on either side of the change, as in `compare`.
@@ -270,6 +272,8 @@ def _read(name: str, what: Any, seq_len: int | None) -> Layers:
             what = load(what)
         alone = None if is_config(what) else LayerKind("", "", None, read_rope("frequencies", what))
         found = list_layers(what, seq_len=seq_len) if alone is None else Layers((alone,))
+        if any(one.rope is not None and one.rope.source.model.note == REORDERED for one in found.kinds):
+            found = list_layers(what, seq_len=seq_len, pairing="half")  # as its rows were before they were reordered
     except (ValueError, TypeError) as error:
         raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}") from None
     for one in found.kinds:
