@@ -187,8 +187,7 @@ def read_file(path: str) -> tuple[dict[str, Any], str]:
         path = os.path.join(path, "config.json")
     if path.lower().endswith(".gguf"):
         raise ValueError(
-            f"{path} is a GGUF file; expected a config.json, its folder, or a config object: that of a GGUF is "
-            "transformers.AutoConfig.from_pretrained(folder, gguf_file=name)"
+            f"{path} is a GGUF, which llama.cpp alone reads; expected a config.json, its folder, or a config object"
         )
     try:
         content = files.read_bytes(path, files.LONGEST_JSON)

@@ -128,6 +128,8 @@ def read_metadata(path: str) -> Metadata:
     try:
         with files.open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
             return _read_memory(memory)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: there is no such file; expected a GGUF") from None
     except (struct.error, KeyError, OverflowError, MemoryError) as error:
         raise ValueError(f"{path} is damaged or not a GGUF ({printable(str(error))})") from None
     except ValueError as error:  # an empty file cannot be mapped

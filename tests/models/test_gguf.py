@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import gguf_files
@@ -187,10 +188,8 @@ def test_damaged_files_are_refused(made, tmp_path):
     for at in range(0, len(whole), 3):
         for content in (whole[:at], whole[:at] + b"\xff" + whole[at + 1 :]):
             path.write_bytes(content)
-            try:
-                rfrope.from_config(path)
-            except ValueError as error:
-                assert len(str(error)) < 2000
+            with contextlib.suppress(ValueError):
+                assert rfrope.from_config(path)
     for said, content in {
         "version 1": gguf_files.content("llama", KEYS, version=1),
         "not a GGUF": b"GGML" + whole[4:],

@@ -63,7 +63,12 @@ ROWS = [
     (lambda: models.diff(LLAMA, {"model_type": "bert"}), ValueError, "describes no RoPE"),
     (lambda: models.diff(LLAMA, rfrope.Rope(np.ones(4), polar=True)), ValueError, "new is polar"),
     (lambda: models.diff(LLAMA, 3), TypeError, "new is 3; expected a config, its path, a Rope, or frequencies"),
-    (lambda: models.diff("model.gguf", LLAMA), ValueError, ("old: model.gguf is a GGUF file; expected", "gguf_file=")),
+    (
+        lambda: models.compare("model.gguf"),
+        ValueError,
+        ("model.gguf is a GGUF, which llama.cpp alone reads; expected a"),
+    ),
+    (lambda: models.diff("model.gguf", LLAMA), FileNotFoundError, "model.gguf: there is no such file; expected a GGUF"),
     (lambda: models.can_relocate({"model_type": "bert"}), ValueError, "config describes no RoPE"),
     (lambda: models.can_relocate(LLAMA, pairing="both"), ValueError, "pairing is 'both'"),
     # layers
