@@ -63,7 +63,7 @@ FINDINGS = {
     "plain_degrees": ("frequencies", "they are radians taken for degrees (multiplied by pi / 180)"),
     "plain_frequencies_reversed": ("frequencies", "they are the frequencies in reverse order"),
     "custom_frequencies_sorted": ("frequencies", "they are the frequencies sorted from fast to slow"),
-    "scores_keys_backwards": ("direction", "scores depend on the sum of positions, not on the difference"),
+    "scores_keys_backwards": ("direction", "scores depend on the sum of positions, not their difference"),
     "scores_groups_tiled": ("heads", "query head 1 meets key head 1, and 0 is that of its group"),
     "yarn_scores_factor_once": ("attention factor", "attention factor 1.06707, expected 1.13863: its root"),
     "stablelm_scores_without_rest": ("width", "48 features that do not turn are left out"),

@@ -88,9 +88,6 @@ class _Judge:
                 yield Fault(head, "uninitialised", text, 0)
             elif np.max(np.abs(seen)) > _LARGEST:
                 yield Fault(head, "uninitialised", f"values above {_LARGEST:.0e}: uninitialised memory", 0)
-            elif not np.any(seen):
-                text = "all values are 0: cos and sin are uninitialised, as after loading on the meta device"
-                yield Fault(head, "uninitialised", text, 0)
             elif np.max(np.abs(twice - 2.0 * once)) > 0.02 * np.max(once):  # another call may use other positions
                 text = "twice the features do not give twice the result: more than a rotation acts on them"
                 yield Fault(head, "not linear", text)
@@ -192,26 +189,21 @@ class _Judge:
     def _directions(self) -> Iterator[Fault]:
         """Yield differences between queries and keys, and scores that are not those of lags."""
         firsts, sides = self.box.firsts, dict.fromkeys(head.side for head in self.box.heads)
-        if [*sides] == ["scores"]:
-            at, omega = self.box.positions[0], firsts[0].phases.frequencies if firsts else np.zeros(0)
-            like = [
-                all(np.all(np.abs(one.lagged - np.exp(1j * np.multiply.outer(at + sign * ORIGIN, omega)))
-                           <= 0.01 + 2.0**-20 * at[:, None]) for one in firsts)
-                for sign in (-1, 1)
-            ]  # fmt: skip
-            if not like[0]:
-                text = (
-                    "the sum of positions, not on the difference"
-                    if like[1]
-                    else "more than the difference of positions"
+        if "scores" in sides:
+            for head in firsts:
+                at = self.box.positions[0][:, None]
+                waves = [np.exp(1j * (at + sign * ORIGIN) * head.phases.frequencies) for sign in (-1, 1)]
+                of_lags, of_sums = (bool(np.all(np.abs(head.lagged - one) <= 0.01 + 2.0**-20 * at)) for one in waves)
+                what = (
+                    "the sum of positions, not their difference" if of_sums else "more than the difference of positions"
                 )
-                yield Fault(None, "direction", f"scores depend on {text}")
-        elif len(firsts) < len(sides):
-            still = next(side for side in sides if side not in [one.side for one in firsts])
-            if firsts:
-                text = f"{still} do not turn, and the others do: scores are not those of lags"
-                yield Fault(None, "direction", text)
-        elif not (q := firsts[0].phases).is_near(k := firsts[1].phases):
+                if not of_lags:
+                    yield Fault(None, "direction", f"scores depend on {what}")
+        elif len(firsts) == 1 < len(sides):
+            (still,) = {*sides} - {firsts[0].side}
+            text = f"{still} do not turn, and the others do: scores are not those of lags"
+            yield Fault(None, "direction", text)
+        elif len(firsts) == 2 and not (q := firsts[0].phases).is_near(k := firsts[1].phases):
             if q.is_near(k, -1.0):
                 text = "keys turn the other way than queries: scores depend on the sum of positions"
                 yield Fault(None, "direction", text)

@@ -77,9 +77,7 @@ def _find_others(head: Head, row: int) -> Fault:
     places, near = find_places(head.z[row] / head.size, omega, 1 - context, context)
     wrong, whose = (places != at) & near, "the second row of the batch turns" if row else "they turn"
     if not np.any(wrong) or np.mean(near) < 0.5:
-        if row:
-            return "positions", f"{whose} by other positions than its own", None
-        off = np.max(np.abs(head.z[0] / head.size - np.exp(1j * head.phases.turn(at, 0.0)[0])), axis=1) > EXCEEDS
+        off = np.max(np.abs(head.z[row] / head.size - np.exp(1j * head.phases.turn(at, 0.0)[0])), axis=1) > EXCEEDS
         first = int(np.min(at[off], initial=at.max()))
         return "rows", f"phases are not proportional to positions, first at {first}", first
     shifts = (places - at)[near]
