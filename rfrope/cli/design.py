@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import rfrope
-from rfrope import designs, engines, kernels, plotting, storage
+from rfrope import designs, engines, kernels, storage
 from rfrope._core import angles
 from rfrope._core.arguments import show
 from rfrope._core.results import Copyable, Report, Table, Words
@@ -42,8 +42,7 @@ def add(commands: Any) -> None:
     option("--design", type=one_of(names), choices=names, default="auto", help=help_)
     option("--norm", choices=("rms", "sup"), help="which error --design optimised lowers (default: rms)")
     option("--seed", type=whole, default=0, help="seed of the randomised designs (default: 0)")
-    option("--dtype", choices=("float64", "float32"), default="float64", help="default: %(default)s")
-    add_files(command, "output", "plot", "html")
+    add_files(command, "output", "html")
 
 
 def _range(text: str) -> tuple[float, float]:
@@ -70,7 +69,6 @@ def _run(options: argparse.Namespace) -> int:
         polar=options.polar,
         dtype=np.float64,
     )
-    rope = replace(rope, frequencies=_narrow(rope.frequencies, options.dtype))
     text, context = rope.source.kernel, rope.context if isinstance(rope.context, tuple) else (rope.context,)
     laws = [kernels.parse(one) for one in ([text] if isinstance(text, str) else text or ())]
     found = fidelity(laws, rope.frequencies, context)  # type: ignore[arg-type]
@@ -78,28 +76,14 @@ def _run(options: argparse.Namespace) -> int:
     rope = replace(rope, source=replace(rope.source, error=errors))
 
     about = {"head_dim": rope.head_dim, "polar": rope.polar, "shape": list(rope.frequencies.shape)}
-    about |= {"dtype": options.dtype}
     page.emit(
         options,
         f"Frequencies for {laws[0]!r}" + (f" and {len(laws) - 1} more kernels" if len(laws) > 1 else ""),
         _report(rope, laws, found),
         {"norm": None, "seed": None} | rope.source.to_dict() | about | found.to_dict(),
         output=lambda path: storage.packed(path, rope),
-        plot=lambda path: page.draw(path, _figure(rope.frequencies, laws, found)),
     )
     return 0
-
-
-def _narrow(frequencies: np.ndarray, dtype: str) -> np.ndarray:
-    """Return frequencies in a dtype, if it can hold them."""
-    with np.errstate(over="ignore", under="ignore"):
-        narrowed = frequencies.astype(dtype)
-    if not np.allclose(narrowed, frequencies, rtol=1e-6, atol=0.0):
-        sizes = np.abs(frequencies[frequencies != 0.0])
-        raise ValueError(
-            f"--dtype {dtype}: the frequencies go from {sizes.min():.3g} to {sizes.max():.3g}; expected float64"
-        )
-    return narrowed
 
 
 # -- words and tables --------------------------------------------------------------------------------------------------
@@ -172,20 +156,6 @@ def _place(lag: tuple[int, ...]) -> str:
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
-
-
-def _figure(frequencies: np.ndarray, laws: list[kernels.Kernel], found: Fidelity) -> Any:
-    """Two panels: the kernel with the mean kernels of its heads (of the worst, for several kernels), frequencies."""
-    several = len(laws) > 1
-    shown = frequencies[found.worst] if several else frequencies
-    figure, (left, right) = plotting.new_figure(2)
-    plotting.kernel(laws[found.worst if several else 0], max(found.context) - 1, frequencies=shown, ax=left)
-    left.set_xscale("symlog", linthresh=1.0)
-    if several:
-        left.set_title(f"head {found.worst}, the worst of {len(laws)}: {laws[found.worst]!r}", fontsize="medium")
-    plotting.frequencies(frequencies, ax=right)
-    right.set_title("frequencies", fontsize="medium")
-    return figure
 
 
 def _draw(rope: rfrope.Rope, laws: list[kernels.Kernel], found: Fidelity) -> panels.Panel:

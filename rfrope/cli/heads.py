@@ -16,9 +16,9 @@ from rfrope.cli.shared import (
     add_files,
     add_model,
     check_files,
+    csv_file,
     load_model,
     naming,
-    table_file,
     whole,
 )
 from rfrope.heads import Atlas, HeadEstimate
@@ -74,8 +74,8 @@ def _run(options: argparse.Namespace) -> int:
             "heads": _rows(found.head_table()),
             "blocks": _rows(found.block_table()),
         },
-        table=lambda path: table_file(path, found.head_table()),
-        block_table=lambda path: table_file(path, found.block_table()),
+        table=lambda _: csv_file(found.head_table()),
+        block_table=lambda _: csv_file(found.block_table()),
     )
     return 0
 

@@ -102,7 +102,7 @@ def add(commands: Any) -> None:
     option("--head-dim", type=whole, metavar="d", help="rotated width of a head, for --base")
     option("--context", type=lengths, metavar="N", help="number of positions (default: the SOURCE's); N,M for two axes")
     option("--seq-len", type=whole, metavar="n", help="length of text for dynamic and longrope (default: the context)")
-    add_files(command, "plot", "html")
+    add_files(command, "html")
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -124,7 +124,6 @@ def _run(options: argparse.Namespace) -> int:
         f"RoPE of {', '.join(one.label for one in sets[:3])}{more}",
         _report(sets, summaries),
         {"sets": [_list_scheme(one) | all_.to_dict() for one, all_ in zip(sets, summaries, strict=True)]},
-        plot=lambda path: page.draw_curves(path, [one.curve for one in sets]),
     )
     return 0
 

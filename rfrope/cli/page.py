@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import html
-import io
 import json
-import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -19,15 +17,12 @@ from dataclasses import replace
 from importlib.resources import files as resources
 from typing import Any
 
-import numpy as np
-
 import rfrope
-from rfrope import plotting
 from rfrope._core import files
 from rfrope._core.arguments import printable
 from rfrope._core.results import Copyable, Part, Report, Table, Words
 from rfrope.cli.shared import FILES, naming, print_text
-from rfrope.plotting.panels import Curve, Panel
+from rfrope.plotting.panels import Panel
 
 _FILES = ("uPlot.min.css", "page.css", "uPlot-LICENSE.txt", "uPlot.iife.min.js", "page.js")
 
@@ -84,26 +79,6 @@ def emit(
         return
     written = [f"Written: {printable(path)}" for path in wanted.values()]
     print_text("\n".join([str(report), *([""] if wanted else []), *written]))
-
-
-def draw(path: str, figure: Any) -> bytes:
-    """Return a figure as the content of a file, by its suffix."""
-    file = io.BytesIO()
-    figure.savefig(file, format=os.path.splitext(path)[1][1:].lower())
-    return file.getvalue()
-
-
-def draw_curves(path: str, sets: Sequence[Curve]) -> bytes:
-    """Return two panels as the content of a file: mean kernels of whole heads, and wavelengths of their blocks."""
-    figure, (left, right) = plotting.new_figure(2)
-    heads = {
-        one.label: np.append(one.frequencies, np.zeros((one.still, *one.frequencies.shape[1:])), 0) for one in sets
-    }
-    plotting.mean_kernels(heads, {one.label: one.last for one in sets}, ax=left)
-    plotting.wavelengths(heads, context={one.label: one.last + 1 for one in sets}, ax=right)
-    left.set_title("score of equal content")
-    right.set_title("wavelengths of the blocks")
-    return draw(path, figure)
 
 
 def render(title: str, parts: Sequence[Panel], text: str, controls: Sequence[Panel] = ()) -> str:

@@ -43,12 +43,12 @@ def add(commands: Any) -> None:
     option("--trained", type=whole, metavar="L", help=trained)
     option("--part", metavar="NAME", help="which RoPE of a config, as text_config or full_attention")
     option("--method", metavar="NAME", help="whose config to print (default: the first)")
-    add_files(command, "output", "plot", "html")
+    add_files(command, "output", "html")
 
 
 def _run(options: argparse.Namespace) -> int:
     ropes = dict(_read_trained(options))
-    single = [f"--{name}" for name in ("method", "output", "plot") if getattr(options, name) is not None]
+    single = [f"--{name}" for name in ("method", "output") if getattr(options, name) is not None]
     if len(ropes) > 1 and single:
         raise ValueError(
             f"{single[0]}: {options.source} has several RoPEs; expected one of {list_names(ropes)} as --part"
@@ -68,7 +68,6 @@ def _run(options: argparse.Namespace) -> int:
         Report(parts, first.report().verdict),
         {"plans": plans},
         output=lambda path: storage.packed(path, method.rope),
-        plot=lambda path: page.draw_curves(path, _curves(first)),
     )
     return 0
 

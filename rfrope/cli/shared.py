@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import re
 import sys
@@ -14,15 +13,14 @@ from typing import Any, TextIO
 import numpy as np
 
 import rfrope
-from rfrope import plotting, storage
+from rfrope import storage
 from rfrope._core import files, results
 from rfrope._core.arguments import list_choices, printable, show, spelled
 
 FILES = {  # by the attribute of the options: how each is asked for, how its name ends, what is written
     "output": (("-o", "--output"), storage.SUFFIXES, "write the frequencies"),
-    "plot": (("--plot",), (".png", ".svg", ".pdf"), "write a figure"),
-    "table": (("--table",), (".csv", ".parquet"), "write a row for each head"),
-    "block_table": (("--block-table",), (".csv", ".parquet"), "write a row for each block of each head"),
+    "table": (("--table",), (".csv",), "write a row for each head"),
+    "block_table": (("--block-table",), (".csv",), "write a row for each block of each head"),
     "html": (("--html",), (".html",), "write one page with interactive figures, tables and what to copy"),
 }
 _COLOURS = {"PASSED": "32", "FAILED": "31"}
@@ -64,12 +62,6 @@ def check_files(options: argparse.Namespace) -> None:
                 storage.check_target(path, overwrite=options.force)
             elif not path.lower().endswith(suffixes):
                 raise ValueError(f"expected a name that ends in {', '.join(suffixes)}")
-            if name == "plot":
-                plotting.check_available()
-            if path.lower().endswith(".parquet") and importlib.util.find_spec("pyarrow") is None:
-                raise ModuleNotFoundError(
-                    "Parquet needs pyarrow: pip install pyarrow, or give a name that ends in .csv"
-                )
             files.check_writable(path, overwrite=options.force)
 
 
@@ -85,15 +77,8 @@ def naming(option: str, path: str) -> Iterator[None]:
         raise ValueError(f"{option} {path}: {reason.replace('overwrite=True', '--force')}") from None
 
 
-def table_file(path: str, columns: dict[str, np.ndarray]) -> bytes:
-    """Return a table as the content of a file, by its suffix: Parquet, or CSV with a header line."""
-    if path.lower().endswith(".parquet"):
-        import pyarrow
-        from pyarrow import parquet
-
-        sink = pyarrow.BufferOutputStream()
-        parquet.write_table(pyarrow.table(columns), sink)
-        return bytes(sink.getvalue())
+def csv_file(columns: dict[str, np.ndarray]) -> bytes:
+    """Return a table as CSV with a header line."""
     lists = [[f"{one:.8g}" if isinstance(one, float) else str(one) for one in x.tolist()] for x in columns.values()]
     return "".join(",".join(row) + "\n" for row in [tuple(columns), *zip(*lists, strict=True)]).encode()
 

@@ -51,18 +51,6 @@ def lag_label(axes: int) -> str:
     return "lag (positions)" if axes == 1 else "lag on every axis (positions)"
 
 
-def check_available() -> None:
-    """Raise ModuleNotFoundError if matplotlib is missing, without importing it."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'")
-
-
-def new_figure(columns: int) -> tuple[Any, Any]:
-    """Return a figure for a file, unknown to pyplot, and its axes side by side."""
-    figure = _matplotlib("matplotlib.figure").Figure(figsize=(6.4 * columns, 4.8), layout="constrained")
-    return figure, figure.subplots(1, columns)
-
-
 def new_axes(ax: Any) -> Any:
     """Return the given axes, or those of a new pyplot figure, without frame at top and right."""
     if ax is not None and not all(hasattr(ax, name) for name in ("plot", "fill_between", "set_xlabel")):
@@ -119,5 +107,6 @@ def plain(text: str) -> str:
 
 
 def _matplotlib(module: str) -> Any:
-    check_available()
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("figures need matplotlib: pip install 'rfrope[plot]'")
     return importlib.import_module(module)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from unittest.mock import Mock
 
 import numpy as np
@@ -53,7 +52,7 @@ def check(held, laws, omega):
 @pytest.mark.parametrize(
     ("kernels", "given"),
     [
-        (["matern(nu=1.5, scale=16)"], {"heads": 5, "dtype": "float32"}),
+        (["matern(nu=1.5, scale=16)"], {"heads": 5}),
         (["cauchy(scale=64)", "gaussian(scale=4)"], {}),
         (["gaussian(scale=(8, 4), ndim=2)"], {"design": "orthogonal"}),
     ],
@@ -66,7 +65,7 @@ def test_designs_of_heads_and_axes(designed, tmp_path, kernels, given):
     omega = storage.load(tmp_path / "set.npz").frequencies
     law = laws if len(laws) > 1 else laws[0]
     assert np.array_equal(omega, rfrope.sample(law, 16, **{"rng": 0, "design": "auto"} | given))
-    assert (held["shape"], held["dtype"]) == ([*omega.shape], given.get("dtype", "float64"))
+    assert held["shape"] == [*omega.shape]
     check(held, laws * given.get("heads", 1), omega if omega.ndim == 3 else omega[None])
 
 
@@ -94,8 +93,8 @@ def test_design_writes_what_sample_gives_and_tells_its_error(designed, tmp_path,
     source |= {} if design in ("quantile", "optimised") else {"seed": 3}
     source |= {"lower_bound": 0.0, "norm": "rms"} if design == "optimised" else {}
     assert loaded.source.to_dict() == source
-    wanted = {"design": resolved, "seed": loaded.source.seed, "shape": [16], "dtype": "float64"}
-    assert held == held | wanted | {"output": str(path), "plot": None}
+    wanted = {"design": resolved, "seed": loaded.source.seed, "shape": [16]}
+    assert held == held | wanted | {"output": str(path)}
 
 
 @campaign
@@ -147,20 +146,7 @@ def test_the_bound_and_the_norm_of_an_optimised_design(run, says):
     assert "design optimised, norm sup.\n" in run(*optimised, "--norm", "sup")[1]
 
 
-@pytest.mark.parametrize(
-    ("kernels", "suffix", "begins"),
-    [(["gaussian", "cauchy(scale=8)"], "svg", b"<?xml"), (["gaussian(ndim=2)"], "PDF", b"%PDF")],
-)
-def test_a_figure(says, tmp_path, kernels, suffix, begins):
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    path = tmp_path / f"figure.{suffix}"
-    out = says("design", *kernels, *SMALL, "--plot", path)
-    assert f"Written: {path}" in out
-    assert path.read_bytes().startswith(begins)
-    assert os.listdir(tmp_path) == [path.name]
-
-
-@pytest.mark.parametrize(("option", "suffix"), [("-o", "npz"), ("--plot", "png"), ("--html", "html")])
+@pytest.mark.parametrize(("option", "suffix"), [("-o", "npz"), ("--html", "html")])
 def test_files_are_refused_before_the_work(run, tmp_path, monkeypatch, option, suffix):
     monkeypatch.setattr(rfrope, "design", Mock(side_effect=AssertionError("work began")))
     monkeypatch.chdir(tmp_path)
@@ -168,9 +154,7 @@ def test_files_are_refused_before_the_work(run, tmp_path, monkeypatch, option, s
     (tmp_path / f"folder.{suffix}").mkdir()
     refused = {f"taken.{suffix}": "--force", f"folder.{suffix}": "regular file", "set.txt": f".{suffix}"}
     refused[f"none/set.{suffix}"] = "No such file or directory"
-    for path, told in (refused | ({"figure.png": "pip install 'rfrope[plot]'"} if option == "--plot" else {})).items():
-        if path == "figure.png":
-            monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for path, told in refused.items():
         code, out, err = run("design", "gaussian", *SMALL, option, path)
         assert (code, out) == (2, "")
         assert f"{option} {path}: " in err

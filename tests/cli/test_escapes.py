@@ -164,7 +164,7 @@ def test_words_of_the_command_line_are_printed_with_escapes(tmp_path, capsys):
     [
         ("inspect config.json --html new.html", 0),
         ("inspect config.json config.json", 0),
-        ("inspect rope.npz --plot new.txt", 2),
+        ("inspect rope.npz --html new.txt", 2),
         ("compare config.json --html new.html", 0),
         ("plan config.json --context 256 --html new.html", 0),
         ("export config.json --to vllm -o new.json", 0),

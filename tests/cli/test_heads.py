@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import re
 import sys
 
@@ -13,7 +12,6 @@ import pytest
 from refused_commands import LOADING
 
 from rfrope import heads
-from rfrope.cli import shared
 
 pytestmark = LOADING
 
@@ -50,28 +48,11 @@ def test_json_and_several_texts(says, model):
 
 
 def test_what_is_missing_is_said_before_the_work(run, model, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(shared.importlib.util, "find_spec", lambda name: None)
-        code, out, err = run(*line(model, "--table", model / "heads.parquet"))
-    assert (code, out) == (2, "")
-    assert "Parquet needs pyarrow: pip install pyarrow, or give a name that ends in .csv" in err
     monkeypatch.setitem(sys.modules, "rfrope.integrations.loading", None)
     monkeypatch.delattr("rfrope.integrations.loading", raising=False)
     code, out, err = run(*line(model))
     assert (code, out) == (2, "")
     assert "rfrope heads needs more" in err
-
-
-@pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is not installed")
-def test_parquet_has_what_csv_has(tmp_path):
-    from pyarrow import parquet
-
-    columns = {"layer": np.arange(3), "share": np.array([0.25, np.nan, 1.0]), "outlier": np.array([True, False, True])}
-    (tmp_path / "one.parquet").write_bytes(shared.table_file("one.parquet", columns))
-    read = parquet.read_table(tmp_path / "one.parquet").to_pydict()
-    assert read["layer"] == [0, 1, 2]
-    assert read["outlier"] == [True, False, True]
-    assert shared.table_file("one.csv", columns) == b"layer,share,outlier\n0,0.25,True\n1,nan,False\n2,1,True\n"
 
 
 class Words:

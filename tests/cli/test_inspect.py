@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from campaign import campaign
 from published import BY_MODEL
 
 import rfrope
-from rfrope import analysis, plotting
+from rfrope import analysis
 
 pytestmark = pytest.mark.usefixtures("quick_fits", "here")
 BASE = ["--base", "1e4", "--head-dim", "32", "--context", "512"]
@@ -280,23 +279,3 @@ def test_several_are_put_side_by_side(run, says, config):
             assert f" {value} " in row
         assert f" {one['n_blocks']} " in other
     assert "Scheme: llama3 slows 35 of 64 blocks" in out
-
-
-@campaign
-def test_a_figure_shows_what_the_text_says(run, says, here, config, monkeypatch):
-    """A partly rotated head counts as a whole, each part over its own context."""
-    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    drawn = {}
-    for name in ("mean_kernels", "wavelengths"):
-        drawn[name] = Mock(wraps=getattr(plotting, name))
-        monkeypatch.setattr(plotting, name, drawn[name])
-    path, figure = config("_a$b$.json", GEMMA | {"sliding_window": 256, "partial_rotary_factor": 0.5}), "figure.svg"
-    out = says("inspect", path, "--plot", figure, "--json")
-    (held, lags), told = drawn["mean_kernels"].call_args[0], {one["name"]: one for one in out["sets"]}
-    contexts = {name: one["context"] for name, one in told.items()}
-    assert {name: last + 1 for name, last in lags.items()} == contexts == drawn["wavelengths"].call_args[1]["context"]
-    for name, one in told.items():
-        curve = analysis.mean_kernel(np.arange(one["context"]), held[name])
-        assert curve[1:].min() == pytest.approx(one["axes"][0]["lowest"], abs=1e-9)
-    assert "<!-- score of equal content -->" in (here / figure).read_text("utf-8")
-    assert f"Written: {figure}" in run("inspect", *BASE, "--plot", figure, "--force")[1]
