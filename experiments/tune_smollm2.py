@@ -52,7 +52,7 @@ LEARNING = (  # texts to learn from and to choose by
         for name in ("_pydecimal", "typing", "inspect", "tarfile", "argparse", "pydoc", "subprocess")
     ),
     "numpy/lib/_function_base_impl.py",
-    *(f"docs/{name}.rst" for name in ("explain/proofs", "explain/mathematics", "howto/schemes")),
+    *(f"texts/{name}.txt" for name in ("proofs", "mathematics", "schemes")),  # pages of the docs before they were cut
     "gensim/test/test_data/lee_background.cor:0:44000",
 )
 # of them, three long ones to learn from by windows that see all keys, and one to choose by; what is short is joined
@@ -101,8 +101,8 @@ def text(name: str) -> str:
     first, _, rest = path.partition("/")
     if first == "stdlib":
         folder = pathlib.Path(sysconfig.get_paths()["stdlib"])
-    elif first == "docs":
-        folder = pathlib.Path(__file__).parents[1] / "docs"
+    elif first == "texts":
+        folder = pathlib.Path(__file__).parent / "texts"
     else:
         spec = importlib.util.find_spec(first)  # without importing it
         if spec is None or not spec.submodule_search_locations:

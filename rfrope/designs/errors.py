@@ -353,7 +353,7 @@ def directional_bound(frequencies: Array, scales: Array) -> DirectionalBound:
     directions (I_0(x) in two axes, sinh(x)/x in three), the mean square is the mean over all pairs of blocks of
     ``exp(-s^2 (a^2 + b^2) / 2) (cosh(s^2 w . v) - S(s^2 a b))``. Each even power of the cosine between w and v has a
     lower bound by a quadrature with the weight 1/N at 1, where N is the effective number of blocks at this power
-    (Borodachov et al. 2024). The proof is in :doc:`/explain/directions`.
+    (Borodachov et al. 2024). The proof is in :doc:`/explain/proofs_directions`.
 
     Equal magnitudes are at the bound with equal angles in two axes, for every D and every scale, and with the 1, 2, 3,
     4 and 6 lines of `frequencies.isotropic` in three (Cohn and Kumar 2007). Since a mean is at most the largest value,

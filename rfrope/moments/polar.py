@@ -51,7 +51,7 @@ def polar_score(q: Array, k: Array, lags: Array, kernel: Kernel | str, *, shift:
     Notes
     -----
     This requires the kernel's law for each block alone, which independent draws and every randomised design have;
-    docs/explain/proofs.rst has statement and proof.
+    docs/explain/proofs_polar.rst has statement and proof.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def polar_variance(
     Notes
     -----
     With ``A_i = q_i k_i`` and independent blocks ``Var S = sum_i A_i^2 ((1 + Phi_2 cos 2 delta_i)/2 - Phi^2 cos^2
-    delta_i)``. Other designs add the covariances of pairs, in docs/explain/proofs.rst. Their integrals are accurate to
+    delta_i)``. Other designs add covariances of pairs (docs/explain/proofs_polar.rst). Their integrals are accurate to
     about 1e-10 of ``sum A^2``, or 1e-6 for "shifted" with heavy tails.
 
     Examples
@@ -185,7 +185,7 @@ def polar_tail(
     V and ``M = max_i A_i (1 + abs(Phi cos delta_i))`` also ``2 exp(-t^2 / (2 V + 2 M t / 3))`` (Bernstein), which is
     sharper at lags small against the scale. Without shift, a relative distance eps has ``2 exp(-eps^2 Phi^2
     effective_blocks / 2)``. Without shift the first bound also holds for one set in random order, about the mean of
-    that set; with a shift it does not, but ``2 exp(-t^2 / (8 sum A^2))`` does (docs/explain/proofs.rst).
+    that set; with a shift it does not, but ``2 exp(-t^2 / (8 sum A^2))`` does (docs/explain/proofs_polar.rst).
 
     Examples
     --------

@@ -219,7 +219,7 @@ def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design:
     -----
     The mean kernel of D blocks has variance ``v / D + (1 - 1 / D) c``, with v the variance of one cosine and c this
     covariance: a negative c makes a good design, and with c near v all blocks err together. "shifted" does so at lags
-    on the dual lattice of its points. docs/explain/proofs.rst has the forms.
+    on the dual lattice of its points. docs/explain/proofs_polar.rst has the forms.
 
     Examples
     --------

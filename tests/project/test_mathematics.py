@@ -1,4 +1,4 @@
-"""The mathematics page: every formula names functions that there are."""
+"""The mathematics pages: every formula names functions that there are."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 import rfrope
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "explain" / "mathematics.rst"
+PAGES = sorted((pathlib.Path(__file__).parents[2] / "docs" / "explain").glob("mathematics*.rst"))
 
 
-@pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here")
+@pytest.mark.skipif(not PAGES, reason="docs/ is not here")
 def test_every_formula_has_its_functions():
-    formulas = re.split(r"(?=\.\. math::)", PAGE.read_text("utf-8"))[1:]  # each with what follows it
+    formulas = [one for page in PAGES for one in re.split(r"(?=\.\. math::)", page.read_text("utf-8"))[1:]]
     for formula in formulas:
         (functions,) = re.findall(r"^:Function: (.+)$", formula, re.MULTILINE)
         names = re.findall(r"`([\w.]+)`", functions)

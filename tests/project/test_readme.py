@@ -17,6 +17,8 @@ PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.glob("[!_g]*/*.rst")
 SLOW = {  # statistics and searches
     *(
         "explain/proofs.rst",
+        "explain/proofs_bounds.rst",
+        "explain/proofs_polar.rst",
         "explain/limits.rst",
         "explain/reading.rst",
         "howto/inverse_design.rst",
