@@ -9,6 +9,7 @@ from rfrope.models.diffing import Change, Diff, LayerDiff, diff
 from rfrope.models.layering import LayerKind, Layers, list_layers
 from rfrope.models.probing import Probe, Rotation, probe
 from rfrope.models.relocating import Relocation, RopeRelocation, can_relocate
+from rfrope.models.repairing import Repair, repair
 from rfrope.models.rope_parameters import from_rope_parameters
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Layers",
     "Probe",
     "Relocation",
+    "Repair",
     "RopeComparison",
     "RopeRelocation",
     "Rotation",
@@ -38,4 +40,5 @@ __all__ = [
     "from_rope_parameters",
     "list_layers",
     "probe",
+    "repair",
 ]

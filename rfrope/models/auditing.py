@@ -182,11 +182,9 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     meant = read_expected(what, rope)
     found, checked, exceeds = [], [], []
     for buffer in find_buffers(what):
-        choice = _candidates(buffer, meant)
-        if not choice:
+        if (judged := judge(buffer, meant, length)) is None:
             continue
-        results = [_compare(buffer, one, length) for one in choice]
-        findings, first = min(results, key=lambda result: len(result[0]))
+        _, findings, first = judged
         checked.append(buffer.name)
         found += findings
         exceeds += [] if first is None else [first]
@@ -220,6 +218,12 @@ def read_expected(what: Any, rope: Any) -> tuple[Rope, ...]:
     if made.frequencies.ndim != 1:
         raise ValueError(f"rope has frequencies {made.frequencies.shape}; expected (D,): one axis and one head")
     return (made,)
+
+
+def judge(buffer: Buffer, meant: tuple[Rope, ...], length: int | None) -> tuple[Rope, list[Finding], int | None] | None:
+    """Return the Rope that a buffer is most like, its faults, and the first position that is off, or None."""
+    found = [(one, *_compare(buffer, one, length)) for one in _candidates(buffer, meant)]
+    return min(found, key=lambda result: len(result[1]), default=None)
 
 
 def _candidates(buffer: Buffer, meant: tuple[Rope, ...]) -> tuple[Rope, ...]:

@@ -66,7 +66,7 @@ def find_buffers(what: Any) -> tuple[Buffer, ...]:
         found = tuple(one for prefix, part in what.named_modules() for one in _search_module(prefix, part))
         looked = "buffers, parameters and attributes"
     elif isinstance(what, Mapping):
-        found = tuple(_search_names("", dict(what)))
+        found = tuple(search_names("", dict(what)))
         looked = "keys"
     elif isinstance(what, list | tuple) and len(what) == 2 and _count_axes(what[0]) > 1:
         return (_read_pair("table", what[0], what[1]),)
@@ -81,9 +81,15 @@ def find_buffers(what: Any) -> tuple[Buffer, ...]:
 # -- modules and dicts -------------------------------------------------------------------------------------------------
 
 
-def _search_module(prefix: str, part: Any) -> list[Buffer]:
+def list_tensors(part: Any) -> dict[str, Any]:
+    """Return the buffers, parameters and attributes of a module that are arrays."""
     tensors = {**part._buffers, **part._parameters, **{k: v for k, v in vars(part).items() if hasattr(v, "dtype")}}
-    found = list(_search_names(prefix, {name: v for name, v in tensors.items() if v is not None}, part))
+    return {name: value for name, value in tensors.items() if value is not None}
+
+
+def _search_module(prefix: str, part: Any) -> list[Buffer]:
+    tensors = list_tensors(part)
+    found = list(search_names(prefix, tensors, part))
     if found and all(np.any(one.values) and np.all(np.isfinite(one.values)) for one in found):
         probed = list(_probe(prefix, part, found, tensors))
         # cos and sin show the factor really used, whatever the attribute says
@@ -91,7 +97,9 @@ def _search_module(prefix: str, part: Any) -> list[Buffer]:
     return found
 
 
-def _search_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterator[Buffer]:
+def search_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterator[Buffer]:
+    """Yield the frequencies and tables among arrays, by their names."""
+
     def label(name: str) -> str:
         return printable(f"{prefix}.{name}" if prefix else name)
 
