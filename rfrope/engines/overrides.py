@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rfrope._core.arguments import named, whole
+from rfrope._core.arguments import named, show, whole
 from rfrope.scaling import schemes
 
 _BESIDE = ("rope_theta", "partial_rotary_factor")  # older configs have them beside the dict
@@ -40,6 +40,8 @@ def override(engine: str, rope_parameters: Mapping[str, Any], context: int, *, p
     ------
     ValueError
         If the engine is unknown, or `context` is not positive.
+    TypeError
+        If an argument is of another type.
 
     See Also
     --------
@@ -52,6 +54,10 @@ def override(engine: str, rope_parameters: Mapping[str, Any], context: int, *, p
     '-c 131072 --rope-scaling yarn --rope-freq-base 1000000 --rope-scale 4 --yarn-orig-ctx 32768'
     """
     name = named("engine", engine, tuple(_SPELLED))
+    if not isinstance(rope_parameters, Mapping):
+        raise TypeError(f"rope_parameters is {show(rope_parameters)}; expected a dict")
+    if not isinstance(part, str):
+        raise TypeError(f"part is {show(part)}; expected the name of a part of a config, such as 'text_config'")
     return _SPELLED[name](dict(rope_parameters), whole("context", context, 1), part)
 
 

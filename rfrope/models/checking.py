@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import array
-from rfrope._core.arguments import printable, show, whole
+from rfrope._core.arguments import listed, path_of, printable, show, whole
 from rfrope._core.results import COPIED, Report, Result, Words
 from rfrope.engines import REFERENCE, find_engine
 from rfrope.engines.formulas import RefusedError
@@ -26,6 +28,7 @@ from rfrope.models.rewriting import SAME
 from rfrope.models.rope_parameters import DICTS
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import describe_reach, stretched
+from rfrope.storage import SUFFIXES
 
 CODES = {"right": 0, "wrong": 1, "cannot tell": 2}  # exit codes of the command line
 _KINDS = {"wrong": "wrong", "unknown": "cannot tell", "note": "right"}  # of findings, with the status that each makes
@@ -200,40 +203,50 @@ def check(
     wrong: yarn does not reach max_position_embeddings: 2 x 32768 = 65536 < 131072; expected a factor of 4.
     """
     length = None if context is None else whole("context", context, 1)
-    names = None if engines is None else [*map(_read_engine, [engines] if isinstance(engines, str) else engines)]
-    is_model = hasattr(target, "named_modules")
-    config = getattr(target, "config", None) if is_model else target
-    if config is None or not (is_model or is_config(target)):
+    names = None
+    if engines is not None:
+        given = (engines,) if isinstance(engines, str) else listed("engines", engines, "a list of names")
+        names = [find_engine("engines", name, "reading")[0] for name in given]
+    config, other = _read_side("target", target), None if against is None else _read_side("against", against)
+    rope: tuple[str, ...] = ()
+    made: list[CheckFinding] = []
+    if not is_config(config):
         if against is None:
             raise ValueError(f"against is None, and target is {show(target)}, without a config; expected against=")
-        found = [*_compare_sides(target, against, length)]
-        return _conclude(found, (), ())
-    path = find_gguf(config)
-    raw = None if path is not None else read(config)[0]
+        return _conclude([*_compare_sides((target, against), (config, other), length)], rope, made)
     try:
-        layers = list_layers(path if raw is None else raw)
+        layers = list_layers(config)
     except (ValueError, TypeError) as error:
         kind = "wrong" if isinstance(error, RefusedError) else "unknown"
-        return _conclude([CheckFinding(kind, "", str(error))], (), ())
-    found = [*_check_layers(layers), *(_audit(target, None, length) if is_model else ())]
-    listed: list[CheckFinding] = []
+        return _conclude([CheckFinding(kind, "", str(error))], rope, made)
+    rope = tuple(_describe(kind, is_alone=len(layers.kinds) == 1) for kind in layers.kinds)
+    found = [*_check_layers(layers), *(_audit(target, None, length) if hasattr(target, "named_modules") else ())]
     for part, kinds in _group(layers).items():
-        found += _check_part(raw, part, kinds, names, length, listed)
+        found += _check_part(config, part, kinds, names, length, made)
     if against is not None:
-        found += _compare_sides(target, against, length)
-    return _conclude(
-        found, tuple(_describe(kind, is_alone=len(layers.kinds) == 1) for kind in layers.kinds), tuple(listed)
-    )
+        found += _compare_sides((target, against), (config, other), length)
+    return _conclude(found, rope, made)
 
 
-def _read_engine(name: str) -> str:
-    return find_engine("engines", name, "reading")[0]
+def _read_side(name: str, value: Any) -> Any:
+    """Return the config of a side as a dict, or a GGUF or saved file as its path, or frequencies as they are."""
+    held = getattr(value, "config", None) if hasattr(value, "named_modules") else value
+    try:
+        path = path_of("config", held) if isinstance(held, str | os.PathLike) else ""
+        if not is_config(held) or path.lower().endswith(SUFFIXES):
+            return held
+        return find_gguf(held) or read(held)[0]
+    except (ValueError, TypeError, OSError) as error:
+        said = str(error)
+        raise type(error)(
+            said.replace("config", name, 1) if said.startswith("config ") else f"{name}: {said}"
+        ) from None
 
 
-def _conclude(found: list[CheckFinding], rope: tuple[str, ...], engines: tuple[CheckFinding, ...]) -> Check:
+def _conclude(found: list[CheckFinding], rope: tuple[str, ...], engines: list[CheckFinding]) -> Check:
     kinds = [*_KINDS]
     ordered = sorted(found, key=lambda one: kinds.index(one.kind))
-    return Check(_KINDS[ordered[0].kind] if ordered else "right", tuple(ordered), rope, engines)
+    return Check(_KINDS[ordered[0].kind] if ordered else "right", tuple(ordered), rope, tuple(engines))
 
 
 def _describe(kind: LayerKind, *, is_alone: bool) -> str:
@@ -307,12 +320,12 @@ def _describe_cost(rope: Rope) -> str:
 
 
 def _check_part(
-    raw: Mapping[str, Any] | None,
+    config: Mapping[str, Any] | str,
     part: str,
     kinds: list[LayerKind],
     names: list[str] | None,
     length: int | None,
-    listed: list[CheckFinding],
+    compared: list[CheckFinding],
 ) -> Iterator[CheckFinding]:
     """Yield findings on the length that is asked for and on engines, and list what each engine does."""
     ropes = {kind.rope_name: kind.rope for kind in kinds if kind.rope is not None}
@@ -320,15 +333,16 @@ def _check_part(
     made = {name: rope.source.rope_parameters for name, rope in ropes.items()}
     if is_longer := length is not None and length > reach:
         made = _extend(ropes, length or 0)
-        typed = REFERENCE if raw is not None else "llama.cpp"
+        typed = "llama.cpp" if isinstance(config, str) else REFERENCE
         fix = override(typed, made.get("", made), length or 0, part=part) if made else ""
         text = f"{length} positions are asked for, and the RoPE reaches {reach}"
         yield CheckFinding("wrong", part, text, fix)
-        raw = _write(raw, part, made.get("", made), length or 0) if made and raw is not None else raw
-    if raw is None:  # of a GGUF, which one engine reads
+        if made and not isinstance(config, str):
+            config = _write(config, part, made.get("", made), length or 0)
+    if isinstance(config, str):  # a GGUF, which one engine reads
         return
     try:
-        comparisons = compare(raw, None if names is None else [REFERENCE, *names], seq_len=length).ropes
+        comparisons = compare(config, None if names is None else [REFERENCE, *names], seq_len=length).ropes
     except ValueError as error:
         if names is not None:
             raise
@@ -341,9 +355,9 @@ def _check_part(
             where = f"{engine.engine} {engine.version}{f', {one.name}' if one.name else ''}"
             kind = "unknown" if engine.status == "unknown" else "wrong" if engine.findings else "note"
             text = "; ".join(engine.findings) or engine.reason or f"as {one.reference}"
-            listed.append(CheckFinding(kind, where, text, fix))
+            compared.append(CheckFinding(kind, where, text, fix))
             if names is not None and kind != "note" and engine.engine in names:
-                yield listed[-1]
+                yield compared[-1]
 
 
 def _reach(rope: Rope) -> int:
@@ -416,17 +430,23 @@ def _audit(model: Any, rope: Any, length: int | None) -> Iterator[CheckFinding]:
         yield CheckFinding("note", "buffers", f"not checked: {found.unchecked}")
 
 
-def _compare_sides(target: Any, other: Any, length: int | None) -> Iterator[CheckFinding]:
-    """Yield differences between two sides that should have the same RoPE."""
-    configs = [getattr(one, "config", None) if hasattr(one, "named_modules") else one for one in (target, other)]
+def _compare_sides(sides: tuple[Any, Any], configs: tuple[Any, Any], length: int | None) -> Iterator[CheckFinding]:
+    """Yield differences between two sides that should have the same RoPE: models, and what was read of them."""
     paths = [*map(find_gguf, configs)]
-    if hasattr(other, "named_modules"):
-        yield from _audit(other, configs[0] if paths[0] is None else None, length)
-    elif hasattr(target, "named_modules") and paths[1] is None:
-        yield from _audit(target, other, length)
+    if hasattr(sides[1], "named_modules"):
+        yield from _audit(sides[1], configs[0] if paths[0] is None else None, length)
+    elif hasattr(sides[0], "named_modules") and paths[1] is None:
+        yield from _audit(sides[0], sides[1], length)
     if any(one is None for one in configs):
         return
-    found = diff(*configs, seq_len=length)
+    try:
+        found = diff(*configs, seq_len=length)
+    except (ValueError, TypeError) as error:
+        said = re.sub("^new", "against", re.sub("^old", "target", str(error)))
+        if not all(map(is_config, configs)):
+            raise type(error)(said) from None
+        yield CheckFinding("unknown", "", said)
+        return
     is_alone = len(found.layers) + found.n_same == 1
     for one in found.layers:
         label = "" if is_alone else ".".join(word for word in (one.part, one.kind) if word)

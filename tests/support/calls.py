@@ -114,7 +114,7 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a function gets, by its name
     "models.probe": {"expected": ROPE, "head_dim": 8},
     "models.audit": {"rope": ROPE},
     "models.check": {"target": CONFIG, "against": CONFIG},
-    "engines.override": {"engine": "vLLM", "context": 64},
+    "engines.override": {"engine": "vLLM", "rope_parameters": {"rope_theta": 1e4}, "context": 64},
     "scaling.yarn": {"base": 16.0, "mscale": 1.0, "mscale_all_dim": 0.5},
     "scaling.longrope": {"factor": 2.0},
     "analysis.first_negative_lag": {"max_lag": 64},
@@ -136,6 +136,18 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a function gets, by its name
 }
 
 
+class _Module:
+    """What a module has for a repair that finds nothing wrong."""
+
+    def __init__(self) -> None:
+        self._buffers, self._parameters = {"inv_freq": LADDER}, {}
+
+    def forward(self) -> None: ...
+
+    def named_modules(self) -> Iterator[tuple[str, Any]]:
+        yield "", self
+
+
 def _others(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
     """Return what some functions get that is made for them: files, and results of other functions."""
     saved = folder / "rope.npz"
@@ -143,6 +155,7 @@ def _others(folder: pathlib.Path) -> dict[str, dict[str, Any]]:
         rfrope.save(saved, ROPE)
     return OTHERS | {
         "load": {"path": saved},
+        "models.repair": {"model": _Module(), "rope": ROPE},
         "save": {"path": folder / "new.npz", "overwrite": True},
         "engines.write": {"path": folder / "new.json", "overwrite": True},
         "plotting.attention": {"result": heads.positional_attention(LADDER, 16)},
