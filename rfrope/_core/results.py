@@ -230,7 +230,7 @@ def wrap(text: str, hang: int = 2) -> str:
     """
     width, lines = WIDTH.get(), []
     for line in text.split("\n"):
-        if width is None or len(line) <= width or line.startswith(COPIED):
+        if width is None or len(line) <= width or (line.startswith(COPIED) and line[len(COPIED)] != " "):
             lines.append(line)
             continue
         label = re.match(r" *(?:\S+ )+ +", line)

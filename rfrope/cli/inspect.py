@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -65,24 +63,6 @@ class _Set:
         """Curve of the whole head, without the attention factor."""
         still = max((self.rope.qk_head_dim + 1) // 2 - len(self.frequencies), 0)
         return Curve(self.label, self.frequencies, max(self.contexts) - 1, still)
-
-    @cached_property
-    def effect(self) -> dict[str, Any] | None:
-        """Change that a config's scheme makes to the ladder of its base; None without a scheme."""
-        scheme = self.parameters.get("rope_type", "default")
-        if scheme in ("axial", "default", "rfrope"):
-            return None  # frequencies of a design or a list were made from no ladder
-        # the fraction is a part of the scheme "proportional", not what it is made from
-        names = ("rope_theta",) if scheme == "proportional" else ("rope_theta", "partial_rotary_factor")
-        plain: dict[str, Any] = {name: self.parameters[name] for name in names if name in self.parameters}
-        assert self.rope.head_dim is not None  # set by every Rope
-        before = models.from_rope_parameters(plain, head_dim=self.rope.head_dim).frequencies
-        still = np.zeros((self.rope.qk_head_dim + 1) // 2 - len(before))
-        ladders = (np.append(omega, still) for omega in (before, self.frequencies))
-        change = analysis.scaling_effect(np.arange(1, max(self.contexts)), *ladders)
-        ratio = np.asarray(analysis.wavelengths(self.frequencies)) / analysis.wavelengths(before)
-        about = {"largest_change": float(change.largest), "at_lag": int(change.largest_at)}
-        return about | {"wavelength_ratio": [value if math.isfinite(value) else None for value in ratio.tolist()]}
 
 
 def add(commands: Any) -> None:
@@ -222,8 +202,8 @@ def _list_cautions(sets: list[_Set]) -> list[str]:
 
 
 def _describe_scheme(one: _Set) -> Iterator[list[str]]:
-    """Yield paragraphs on axes that share the blocks, and on what a scheme for longer contexts has changed."""
-    sections, effect = one.rope.sections, one.effect
+    """Yield paragraphs on axes that share the blocks, and on a scheme for longer contexts."""
+    sections, name = one.rope.sections, one.parameters.get("rope_type", "default")
     if sections is not None and one.frequencies.ndim == 1:
         order = "interleaved" if one.rope.interleaved else "one after the other"
         lines = [f"Axes: the blocks are shared as {list(sections)} among the axes of the positions, {order}."]
@@ -234,21 +214,14 @@ def _describe_scheme(one: _Set) -> Iterator[list[str]]:
                 f"the context; the score, averaged over contents, is never below {along.lowest:.3f}."
             ]
         yield lines
-    if effect is None:
+    if name in ("axial", "default", "rfrope"):
         return
-    ratio, name = [math.inf if one is None else one for one in effect["wavelength_ratio"]], one.parameters["rope_type"]
-    slowed = [value for value in ratio if 1.0 < value < math.inf]
-    stopped = ratio.count(math.inf)
-    done = [f"stops {stopped} of {len(ratio)} blocks"] if stopped else []
-    done += [f"slows {len(slowed)} of {len(ratio)} blocks, at most {max(slowed):.4g} times"] if slowed else []
-    read = f", read for a text of {one.seq_len} positions," if name in _BY_LENGTH else ""
-    lines = [f"Scheme: {name}{read} {' and '.join(done) or 'changes no block'}."]
-    lines += [f"It moves the scores above by up to {effect['largest_change']:.3f}, at distance {effect['at_lag']}."]
+    lines = [f"Scheme: {name}{f', read for a text of {one.seq_len} positions' if name in _BY_LENGTH else ''}."]
     before = stretched(one.rope)
     if before is not None:
         further = one.seq_len is not None and one.seq_len < before.reach
-        lines += [f"The config is {before}{f'; --context {before.reach} reads it there' if further else ''}."]
-    yield [lines[0], *(f"  {line}" for line in lines[1:])]
+        lines += [f"  The config is {before}{f'; --context {before.reach} reads it there' if further else ''}."]
+    yield lines
 
 
 def _list_scheme(one: _Set) -> dict[str, Any]:
@@ -259,7 +232,7 @@ def _list_scheme(one: _Set) -> dict[str, Any]:
     about: dict[str, Any] = {name: getattr(rope, name) for name in ("head_dim", "rotary_dim", "pairing")}
     about |= {"sections": rope.sections, "interleaved": rope.interleaved, "pairing_from": model.pairing_from}
     about |= {"model_type": model.model_type, "window": model.window, "rope_parameters": one.parameters}
-    about |= {"stretched": before and before.to_dict(), "seq_len": one.seq_len, "effect": one.effect}
+    about |= {"stretched": before and before.to_dict(), "seq_len": one.seq_len}
     about |= {"caution": describe_reach(rope)}
     return {"scheme": about}
 
