@@ -329,17 +329,26 @@ def quantile(kernel: Kernel, n: int) -> np.ndarray:
     If one uniform makes a frequency this is the quantile function of abs(omega); otherwise (products, mixtures) its
     values come from a table of 2**16 or more points of the law.
     """
-    sign = np.where(np.arange(n) % 2, -1.0, 1.0)
-    if kernel.ndim > 1:
-        return transport(kernel, half_covered(kernel, lattice(kernel, n), sign < 0.0))
-    probability = (np.arange(n) + 0.5) / max(n, 1)
-    if kernel.signed_columns == (True,):
-        return transport(kernel, 0.5 + 0.5 * probability[:, None]) * sign[:, None]
+    points = quantile_points(kernel, n)
+    if points is not None:
+        return transport(kernel, points)
     if not n:
         return np.empty((0, 1))
+    sign, probability = np.where(np.arange(n) % 2, -1.0, 1.0), (np.arange(n) + 0.5) / n
     fine = max(_TABULATED, 16 * n)
     table = transport(kernel, half_covered(kernel, lattice(kernel, fine), np.zeros(fine, dtype=bool)))
     return (np.quantile(np.abs(table[:, 0]), probability, method="hazen") * sign)[:, None]
+
+
+def quantile_points(kernel: Kernel, n: int) -> np.ndarray | None:
+    """Return the points of the cube behind `quantile`, or None where its values come from a table."""
+    is_minus = np.arange(n) % 2 == 1
+    if kernel.ndim > 1:
+        return half_covered(kernel, lattice(kernel, n), is_minus)
+    if kernel.signed_columns != (True,):
+        return None
+    half = 0.5 * (np.arange(n) + 0.5) / max(n, 1)
+    return np.where(is_minus, 0.5 - half, 0.5 + half)[:, None]
 
 
 def lattice(kernel: Kernel, n: int) -> np.ndarray:

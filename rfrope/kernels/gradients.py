@@ -29,7 +29,8 @@ Values = dict[str, Any]  # arrays of one library, by the name of a parameter
 _TAIL_GRID = np.arange(-3.6, 7.0, 0.12)  # of t in r = exp(t - exp(-t)), by which tails are integrated
 _TAIL_NODES = np.exp(_TAIL_GRID - np.exp(-_TAIL_GRID))
 _TAIL_WEIGHTS = 0.12 * _TAIL_NODES * (1.0 + np.exp(-_TAIL_GRID))
-_NEWTON_STEPS = 12
+_NEWTON_STEPS = 12  # from bounds of quantiles
+_STEPS_FROM_ROOT = 2  # from those of SciPy: derivatives up to the third are exact
 _LARGEST_NARROW = 2.0**120  # where float64 is missing
 
 # factor and parameter that make the index of a law's tail, 1 without a parameter
@@ -156,8 +157,7 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
     """
     law = _family(kernel, values)
     xp, device = array.shared(**values) if values else (np, None)
-    unit = getattr(law, "unit", "")
-    able = [f.name for f in _fields(law) if f.name == unit or (law.name in _TRANSPORT and f.name != "weights")]
+    able = list_movable(law)
     for name in values:
         if name not in able:
             raise ValueError(
@@ -171,6 +171,22 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
         raise ValueError(f"points has shape {host.shape}; expected (..., {law.n_columns}), inside the unit cube")
     values = _read_values(law, values, xp, device)
     _check_tails(law, values)
+    return law.restore_shape(move_points(law, host, values, xp))
+
+
+def list_movable(law: Kernel) -> list[str]:
+    """Return the parameters of a family in which frequencies are differentiable."""
+    unit, shapes = getattr(law, "unit", ""), law.name in _TRANSPORT
+    return [f.name for f in _fields(law) if f.name == unit or (shapes and f.name != "weights")]
+
+
+def move_points(law: Any, host: np.ndarray, values: Values, xp: ModuleType) -> Array:
+    """Return frequencies ``(..., k)`` of points ``(..., n_columns)``, for checked values.
+
+    Values broadcast against ``(..., 1)``, those of a length or frequency against ``(..., k)``, means and scales of a
+    mixture against ``(..., J, k)``: points may have parameters of their own.
+    """
+    values, unit = dict(values), getattr(law, "unit", "")
     like = next(iter(values.values()), np.empty(0))
     most = LARGEST if array.dtype_name(like) == "float64" else _LARGEST_NARROW
     size = values.pop(unit, None)
@@ -178,7 +194,7 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
         vectors = _TRANSPORT[law.name](law, host, _complete(law, values, like, xp), xp)
         size = _constant(getattr(law, unit), like, xp) if unit and size is None else size
     else:
-        base = law if size is None else dataclasses.replace(law, **{unit: 1.0})  # type: ignore[type-var]
+        base = law if size is None else dataclasses.replace(law, **{unit: 1.0})
         found = base.transport_points(host) if size is None else base._transport(host)  # to be cut once it has its size
         with np.errstate(over="ignore"):
             vectors = array.from_host(found, xp, device=array.device(like), dtype=like.dtype)
@@ -189,28 +205,34 @@ def transport_points(points: Array, kernel: Kernel | str, **values: Array) -> Ar
         end = xp.full_like(vectors, most)
         end = xp.where(vectors < 0.0, -end, end)
         vectors = xp.where(is_cut, end, seen / size if is_length else seen * size)
-    return law.restore_shape(vectors)
+    return vectors
 
 
 def _check_tails(law: Kernel, values: Values) -> None:
-    """Warn of laws whose derivatives at single frequencies have no mean or no variance, if gradients are wanted."""
-    factor, name = _TAILS.get(law.name, (0.0, ""))
-    shape = values.get(name, getattr(law, name, 1.0))
+    """Refuse and warn of what `warn_of_tails` does, if gradients are wanted and values can be read."""
+    name = _TAILS.get(law.name, (0.0, ""))[1]
+    shape = values.get(name)
     wanted = [v for v in values.values() if array.needs_gradient(v) or array.library(v).is_traced(v)]
-    if not factor or not wanted or not (isinstance(shape, float) or array.has_host_values(shape)):
+    if not wanted or not (shape is None or array.has_host_values(shape)):
         return
-    index = factor * float(array.to_host(shape) if name in values else shape)
-    if name == "exponent" and index == 2.0:  # a normal law
-        if any(shape is one for one in wanted):
-            raise ValueError("exponent is 2.0, where its derivatives are infinite; expected less to learn it, as 1.99")
-    elif name == "exponent" and index > 2.0:
-        raise ValueError(f"exponent is {index:g}; expected at most 2")
-    elif index <= 2.0:
+    number = None if shape is None else float(array.to_host(shape))
+    if name == "exponent" and number == 2.0 and any(shape is one for one in wanted):
+        raise ValueError("exponent is 2.0, where its derivatives are infinite; expected less to learn it, as 1.99")
+    if name == "exponent" and number is not None and number > 2.0:
+        raise ValueError(f"exponent is {number:g}; expected at most 2")
+    warn_of_tails(law, number, stacklevel=5)
+
+
+def warn_of_tails(law: Kernel, shape: float | None, stacklevel: int) -> None:
+    """Warn of laws whose derivatives at single frequencies have no mean or no variance; `shape` may be another."""
+    factor, name = _TAILS.get(law.name, (0.0, ""))
+    index = factor * (getattr(law, name, 1.0) if shape is None else shape)
+    if 0.0 < index <= 2.0 and (name != "exponent" or index < 2.0):
         lacking, meaning = ("mean", "do not converge") if index <= 1.0 else ("variance", "converge slowly")
         warnings.warn(
             f"frequencies of {law.name} have tails of index {index:g}, so derivatives without {lacking}: gradients "
             f"hold for these points, but estimates for the law {meaning}; expected lighter tails, or evaluate_phi",
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
 
 
@@ -265,7 +287,8 @@ def _constant(value: Any, like: Array, xp: ModuleType) -> Array:
 
 def _complete(law: Kernel, values: Values, like: Array, xp: ModuleType) -> Values:
     """Return all parameters as arrays."""
-    return {f.name: values.get(f.name, _constant(getattr(law, f.name), like, xp)) for f in _fields(law)}
+    lacking = [f.name for f in _fields(law) if f.name not in values]
+    return values | {name: _constant(getattr(law, name), like, xp) for name in lacking}
 
 
 # -- the transport -----------------------------------------------------------------------------------------------------
@@ -325,18 +348,24 @@ def _student_quantile(nu: Array, p: np.ndarray, xp: ModuleType) -> Array:
     The density of y is proportional to ``cosh(y)^(-2 nu)``, so that the logarithm of the tail is concave: Newton's
     steps from a y beyond the root stay beyond it. ``cosh y >= exp(y) / 2`` bounds the tail, and gives such a y.
     """
-    log_p, size = _constant(np.log(p), nu, xp), 1.0 / (nu + xp.sqrt(nu))
+    from scipy.special import betaincinv
+
+    log_p, size, own = _constant(np.log(p), nu, xp), 1.0 / (nu + xp.sqrt(nu)), nu[..., None]
 
     def log_cosh(y: Array) -> Array:
         return y + xp.log1p(xp.exp(-2.0 * y)) - math.log(2.0)
 
     def log_length(y: Array) -> Array:
         """Logarithm of the tail over the density."""
-        return _log_tail(lambda r: -2.0 * nu * (log_cosh(y[..., None] + r) - log_cosh(y)[..., None]), size, xp)
+        return _log_tail(lambda r: -2.0 * own * (log_cosh(y[..., None] + r) - log_cosh(y)[..., None]), size, xp)
 
-    log_half = log_length(xp.zeros_like(log_p)) + math.log(2.0)
-    y = (2.0 * nu * math.log(2.0) - xp.log(2.0 * nu) - log_half - log_p) / (2.0 * nu)
-    for _ in range(_NEWTON_STEPS):
+    log_half = log_length(xp.zeros_like(nu)) + math.log(2.0)
+    if known := array.has_host_values(nu):
+        share = np.maximum(betaincinv(array.to_host(nu), 0.5, 2.0 * p), np.finfo(np.float64).tiny)
+        y = _constant(np.arcsinh(np.sqrt((1.0 - share) / share)), nu, xp)
+    else:
+        y = (2.0 * nu * math.log(2.0) - xp.log(2.0 * nu) - log_half - log_p) / (2.0 * nu)
+    for _ in range(_STEPS_FROM_ROOT if known else _NEWTON_STEPS):
         log_own = log_length(y)
         y = y + xp.exp(log_own) * (log_own - 2.0 * nu * log_cosh(y) - log_half - log_p)
         y = xp.where(y > 0.0, y, xp.zeros_like(y))
@@ -350,21 +379,27 @@ def _log_gamma_quantile(shape: Array, u: np.ndarray, xp: ModuleType) -> Array:
     is solved for up to the mode, ``log shape``, from ``exp(shape s) / Gamma(shape + 1)``, which bounds it; that above
     beyond, from ``shape + sqrt(2 shape L) + L`` with ``L = -log(1 - u)`` (Laurent and Massart, 2000, Lemma 1).
     """
+    from scipy.special import gammainccinv, gammaincinv
+
     below, above = (_constant(np.log(p), shape, xp) for p in (u, 1.0 - u))
-    mode, root = xp.log(shape), xp.sqrt(shape)
+    mode, root, own = xp.log(shape), xp.sqrt(shape), shape[..., None]
 
     def log_lengths(low: Array, high: Array) -> tuple[Array, Array]:
         """Logarithms of tails over the density: below a point in s itself, above one in ``exp(s - s_0) - 1``."""
         x, y = xp.exp(low)[..., None], xp.exp(high)[..., None]
-        fall = _log_tail(lambda r: -shape * r - x * xp.expm1(-r), 1.0 / (shape + root), xp)
-        return fall, _log_tail(lambda r: (shape - 1.0) * xp.log1p(r) - y * r, 1.0 / (y - shape + root), xp)
+        fall = _log_tail(lambda r: -own * r - x * xp.expm1(-r), 1.0 / (shape + root), xp)
+        return fall, _log_tail(lambda r: (own - 1.0) * xp.log1p(r) - y * r, 1.0 / (y[..., 0] - shape + root), xp)
 
-    middle = mode + xp.zeros_like(below)
-    at_mode = log_lengths(middle, middle)
+    at_mode = log_lengths(mode, mode)
     log_all = shape * mode - shape + xp.log(xp.exp(at_mode[0]) + xp.exp(at_mode[1]))
-    upper = below > shape * mode - shape + at_mode[0] - log_all
-    s = xp.where(upper, xp.log(shape - above + root * xp.sqrt(-2.0 * above)), (below + mode + log_all) / shape)
-    for _ in range(_NEWTON_STEPS):
+    middle, upper = mode + xp.zeros_like(below), below > shape * mode - shape + at_mode[0] - log_all
+    if known := array.has_host_values(shape):
+        own_shape = array.to_host(shape)
+        root_found = np.where(u < 0.5, gammaincinv(own_shape, u), gammainccinv(own_shape, 1.0 - u))
+        s = _constant(np.log(np.maximum(root_found, np.finfo(np.float64).tiny)), shape, xp)
+    else:
+        s = xp.where(upper, xp.log(shape - above + root * xp.sqrt(-2.0 * above)), (below + mode + log_all) / shape)
+    for _ in range(_STEPS_FROM_ROOT if known else _NEWTON_STEPS):
         fall, rise = log_lengths(xp.where(upper, middle, s), xp.where(upper & (s > mode), s, middle))
         log_density = shape * s - xp.exp(s) - log_all
         down, up = xp.exp(fall) * (log_density + fall - below), xp.exp(rise) * (log_density + rise - above)
@@ -375,8 +410,7 @@ def _log_gamma_quantile(shape: Array, u: np.ndarray, xp: ModuleType) -> Array:
 def _log_tail(exponent: Callable[[Array], Array], size: Array, xp: ModuleType) -> Array:
     """Return the logarithm of the integral of ``exp(exponent(r))`` over r > 0, with nodes scaled by `size`."""
     nodes, weights = (_constant(one, size, xp) for one in (_TAIL_NODES, _TAIL_WEIGHTS))
-    size = size if size.ndim else size[None]
-    return xp.log(size[..., 0] * xp.sum(weights * xp.exp(exponent(size * nodes)), axis=-1))
+    return xp.log(size * xp.sum(weights * xp.exp(exponent(size[..., None] * nodes)), axis=-1))
 
 
 def _move_spectral_mixture(law: Any, u: np.ndarray, values: Values, xp: ModuleType) -> Array:
@@ -385,7 +419,8 @@ def _move_spectral_mixture(law: Any, u: np.ndarray, values: Values, xp: ModuleTy
     one = _constant(np.arange(len(law.weights)) == chosen[..., None], means, xp)
     sign = _constant(np.where(u[..., :1] > 0.5, 1.0, -1.0), means, xp)
     z = _constant(quantiles.normal_quantile(u[..., 1:]), means, xp)
-    return sign * xp.matmul(one, means) + xp.matmul(one, scales) * z
+    mean, scale = (xp.matmul(one[..., None, :], each)[..., 0, :] for each in (means, scales))
+    return sign * mean + scale * z
 
 
 _TRANSPORT: dict[str, Callable[..., Array]] = {

@@ -10,6 +10,7 @@ from rfrope._core import angles, array, turns
 from rfrope._core.array import Array
 from rfrope._core.blocks import TurnOptions
 from rfrope._core.dispatch import TRITON, dispatched
+from rfrope.layers.laws import move_in_graph, move_kernel
 from rfrope.rotation.pairings import assign_blocks
 from rfrope.rotation.rope import Rope
 
@@ -53,6 +54,7 @@ class LaunchingModule(torch.nn.Module):
     """A module whose features may be on a device; `rfrope.layers.turning` has its other calls."""
 
     start: Rope
+    _law: Any  # LearnedKernel or None: frequencies by the parameters of a kernel, where these are learned
     frequencies: Tensor  # None where not learned
     log_factors: Tensor
     phases: Tensor
@@ -60,6 +62,9 @@ class LaunchingModule(torch.nn.Module):
     _learned: tuple[str, ...]  # names of parameters
     _turn: TurnOptions
     _host: Any  # frequencies of NumPy
+    _law_names: tuple[str, ...]
+    _law_text: str
+    _last_law: tuple[Any, Any]  # values of a kernel's parameters, and the frequencies that they made
     _constants: dict[str, Tensor]  # derived from the Rope, on the host
     _placed: dict[tuple[str, Any], Tensor]  # the same by name and device
 
@@ -118,6 +123,21 @@ class LaunchingModule(torch.nn.Module):
             )
         return self._widened(parameter, True)
 
+    def _frequencies_of_law(self) -> Tensor:
+        """Return the frequencies of a learned kernel in the Rope's shape.
+
+        They are made once for all calls with equal parameters, on the host for any device: bits are equal.
+        """
+        values = [self._read_learned(name) for name in self._law_names]
+        if torch.compiler.is_compiling():
+            return move_in_graph(self._law_text, self._constants["points"], list(self.start.frequencies.shape), values)
+        # no one waits for the values on a device
+        key = (
+            None if values[0].is_cpu else [(p.data_ptr(), p._version) for p in map(self.get_parameter, self._law_names)]
+        )
+        self._last_law, omega = move_kernel(self._law, values, key, self._last_law)
+        return omega
+
     def _bounded(self, phases: Tensor) -> Tensor:
         """Return learned phases as they count."""
         return phases
@@ -129,8 +149,9 @@ class LaunchingModule(torch.nn.Module):
 
     def _omega(self, device: Any) -> Tensor:
         """Frequencies ``(D, k)``, or ``(heads of keys, D, k)``, in float64 or as integer turns."""
-        if self.frequencies is not None:
-            learned, sections = self._read_learned("frequencies"), self.start.sections
+        if self.frequencies is not None or self._law is not None:
+            is_free, sections = self.frequencies is not None, self.start.sections
+            learned = self._read_learned("frequencies") if is_free else self._frequencies_of_law()
             omega = angles.add_axis_dimension(learned, learned)
             omega = omega if sections is None else assign_blocks(learned, sections, self.start.interleaved)
         elif self.log_factors is None and torch.compiler.is_compiling() and not array.has_float64(_XP, device):
@@ -167,7 +188,7 @@ class LaunchingModule(torch.nn.Module):
         if read is None:
             return None
         at, counted = read
-        is_known = self.frequencies is None and self.log_factors is None
+        is_known = self.frequencies is None and self.log_factors is None and self._law is None
         if is_known and (at is None or not at.is_floating_point()):
             omega = self._moved("words", device).flatten(-2)
         else:

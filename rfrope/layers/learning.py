@@ -11,19 +11,24 @@ import numpy as np
 import torch
 
 from rfrope._core import array
-from rfrope._core.arguments import choice, listed
+from rfrope._core.arguments import choice, listed, show
+from rfrope._core.libraries import TORCH
+from rfrope.kernels import Kernel
 from rfrope.layers.launching import LaunchingModule
+from rfrope.layers.laws import move_kernel
 from rfrope.rotation.rope import Rope
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
 # each option and its parameter; logarithms of factors and temperature keep these positive
 LEARNABLE = {
+    "kernel": "",  # those of the kernel
     "frequencies": "frequencies",
     "factors": "log_factors",
     "phases": "phases",
     "temperature": "log_temperature",
 }
+_PARAMETERS = tuple(filter(None, LEARNABLE.values()))
 _OTHERS = ("inv_freq", "original_inv_freq", "freqs", "cos_cached", "sin_cached")  # what other modules put into states
 POLAR_VERSION = 2  # version of a polar module's state; PyTorch's default is 1
 _ROUNDED = 0.01  # relative, above the rounding of a frequency to bfloat16
@@ -31,25 +36,37 @@ _DONE = "_is_hf_initialized"  # the mark of transformers
 
 
 def read_learnable(learnable: Any) -> tuple[str, ...]:
-    """Return the names of the learned parameters."""
+    """Return the names of what is learned."""
     if isinstance(learnable, bool):
-        return (LEARNABLE["factors"],) if learnable else ()
+        return ("factors",) if learnable else ()
     names = (learnable,) if isinstance(learnable, str) else listed("learnable", learnable, "names of what is learned")
     for name in names:
         choice("learnable", name, ("none", *LEARNABLE, "both"))
     chosen = {*names, *(("frequencies", "phases") if "both" in names else ())}
-    return tuple(parameter for name, parameter in LEARNABLE.items() if name in chosen)
+    if "kernel" in chosen and chosen & {"frequencies", "factors"}:
+        raise ValueError(f"learnable is {show(learnable)}; expected the kernel, or frequencies and factors, not both")
+    return tuple(name for name in LEARNABLE if name in chosen)
 
 
 class LearningModule(LaunchingModule):
     """A module whose frequencies, factors, phases or temperature may be parameters."""
 
+    learnable: tuple[str, ...]  # names of what is learned
     _from_meta: bool
+    _is_sharded = False
+    _fixed: Any  # a module of the Rope that the parameters make, in evaluation
+    _watched: tuple[Any, ...]  # parameters that made it, with views of their memory and their values then
 
     @property
-    def learnable(self) -> tuple[str, ...]:
-        """Return the names of the learned parameters."""
-        return tuple(name for name, parameter in LEARNABLE.items() if parameter in self._learned)
+    def kernel(self) -> Kernel | tuple[Kernel, ...] | None:
+        """Return the learned kernel, or one for each set of frequencies; its text is its ``repr``. None if not learned.
+
+        Parameters are read from their device, as those of `rope` are.
+        """
+        if self._law is None:
+            return None
+        found = self._law.kernels({name: self._read_on_host(name) for name in self._law_names})
+        return found if self._sets else found[0]
 
     @property
     def rope(self) -> Rope:
@@ -60,17 +77,26 @@ class LearningModule(LaunchingModule):
         learned = [name for name in self.learnable if name != "phases"]
         if not learned:
             return self.start
-        are_learned = self.frequencies is not None
-        omega = self._read_on_host("frequencies") if are_learned else np.asarray(array.to_host(self.start.frequencies))
-        factor = self.start.attention_factor
+        omega = np.asarray(array.to_host(self.start.frequencies))
+        if self.frequencies is not None:
+            omega = self._read_on_host("frequencies")
+        factor, source = self.start.attention_factor, self.start.source
         step: dict[str, Any] = {"scheme": "learned", "learned": learned}
+        if self._law is not None:
+            values = [torch.from_numpy(self._read_on_host(name).astype(np.float64)) for name in self._law_names]
+            omega = move_kernel(self._law, values, None, (None, None))[1].numpy().astype(omega.dtype)
+            texts = tuple(map(repr, self._law.kernels(dict(zip(self._law_names, values, strict=True)))))
+            earlier = source.scaled_by[-1] if source.scaled_by else {}
+            began = earlier.get("began", source.kernel)
+            step |= {"began": began} if began is not None else {}
+            source = replace(source, kernel=texts if self._sets else texts[0], error={}, lower_bound=None)
         if self.log_factors is not None:
             omega = (omega * np.exp(self._read_on_host("log_factors"))).astype(omega.dtype)
         if self.log_temperature is not None:
             half = 0.5 * float(self._read_on_host("log_temperature"))
             step["temperature"] = math.exp(2.0 * half)
             factor *= math.exp(half)
-        source = replace(self.start.source, scaled_by=(*self.start.source.scaled_by, step))
+        source = replace(source, scaled_by=(*source.scaled_by, step))
         return replace(self.start, frequencies=omega, attention_factor=factor, source=source)
 
     def _read_on_host(self, name: str) -> np.ndarray:
@@ -84,7 +110,7 @@ class LearningModule(LaunchingModule):
 
     def _register(self, shapes: dict[str, tuple[int, ...]], dtype: Any) -> None:
         """Make and initialise the learned parameters; the others are None."""
-        for name in LEARNABLE.values():
+        for name in (*self._law_names, *_PARAMETERS):
             learned = torch.nn.Parameter(torch.empty(shapes[name], dtype=dtype)) if name in self._learned else None
             self.register_parameter(name, learned)
         self._from_meta = any(getattr(self, name).is_meta for name in self._learned)
@@ -107,10 +133,11 @@ class LearningModule(LaunchingModule):
         self._follow(fn)
         if empty and not any(getattr(self, name).is_meta for name in self._learned):
             self.reset_parameters()
+        self._fix()
         return self
 
     def _start(self, names: tuple[str, ...]) -> None:
-        starts = {"frequencies": array.to_host(self.start.frequencies)}
+        starts = {"frequencies": array.to_host(self.start.frequencies), **(self._law.parameters if self._law else {})}
         with torch.no_grad():
             for name in names:
                 parameter = getattr(self, name)
@@ -129,6 +156,9 @@ class LearningModule(LaunchingModule):
         The loader marks each parameter that it has read, and then every module. A module that was not made on the meta
         device holds no raw memory; what marks it then is no loader.
         """
+        if isinstance(value, torch.Tensor) and name in self.__dict__.get("_learned", ()):
+            self._last_law, self._fixed = (None, None), None
+            self._is_sharded |= hasattr(value, "placements")  # then others take their place at every call
         super().__setattr__(name, value)
         if name == _DONE and value and self._from_meta:
             self._from_meta = False
@@ -141,7 +171,7 @@ class LearningModule(LaunchingModule):
         one of learned frequencies for a module that learns factors: until 0.2 ``learnable=True`` meant frequencies.
         """
         version = others[0].get("version")
-        has = [name for name in LEARNABLE.values() if f"{prefix}{name}" in state_dict]
+        has = [name for name in (*self._law_names, *_PARAMETERS) if f"{prefix}{name}" in state_dict]
         if has and version is not None and (version == POLAR_VERSION) != (self._version == POLAR_VERSION):
             kinds = ("a PolarEmbedding", "a RotaryEmbedding")
             kind, other = kinds if version == POLAR_VERSION else kinds[::-1]
@@ -179,3 +209,44 @@ class LearningModule(LaunchingModule):
             if (key := f"{prefix}{name}") in state_dict:
                 state_dict[key] = state_dict[key].to(getattr(self, name).dtype)
         super()._load_from_state_dict(state_dict, prefix, *others)
+        self._fix()
+
+    # -- where nothing is learned any more -----------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> LearningModule:
+        """Switch between training and evaluation, where calls without gradients turn by the Rope learned so far."""
+        super().train(mode)
+        self._fix()
+        return self
+
+    def _fix(self) -> None:
+        """Forget what was made of the parameters; for evaluation make a module of the Rope learned so far."""
+        self._last_law, self._fixed, self._watched = (None, None), None, ()
+        learned = [getattr(self, name) for name in self._learned]
+        if self.training or not learned or self.phases is not None or self._is_sharded:
+            return
+        if not TORCH.are_plain_dense() or any(type(one) is not torch.nn.Parameter or one.is_meta for one in learned):
+            return
+        made = type(self)(self.rope, layout=self.layout, **({} if self.start.polar else {"head_dim": self.head_dim}))
+        self.__dict__["_fixed"] = made.to(learned[0].device).eval()  # no part of this one
+        views = [one.detach().numpy() if one.is_cpu else None for one in learned]  # which see what is written later
+        self._watched = tuple(zip(self._learned, learned, views, map(_state, learned, views), strict=True))
+
+    def find_fixed(self) -> Any:
+        """Return the module of the Rope learned so far, if a call may turn by it: in evaluation, without gradients."""
+        if torch.is_grad_enabled():
+            return None
+        if not torch.compiler.is_compiling():
+            own = self._parameters
+            for name, parameter, view, state in self._watched:
+                if own[name] is not parameter:
+                    return None
+                if _state(parameter, view) != state:
+                    self._fix()
+                    break
+        return self._fixed
+
+
+def _state(parameter: Tensor, view: np.ndarray | None) -> Any:
+    """Return what changes with a parameter: its values on the host; elsewhere no one waits for them."""
+    return (parameter.data_ptr(), parameter._version if view is None else view.tobytes())

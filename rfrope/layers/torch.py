@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from rfrope._core import angles, array, dispatch, turns
-from rfrope._core.arguments import choice, flag, whole
+from rfrope._core.arguments import choice, flag, positive, whole
 from rfrope._core.blocks import MAGNITUDES, TurnOptions
+from rfrope.designs.learning import learned_kernel
 from rfrope.frequencies.ladders import geometric
 from rfrope.rotation.rope import Assumed, Rope
 from rfrope.rotation.turning import rotation_table
@@ -19,12 +20,12 @@ try:
     import torch
 
     from rfrope.layers.launching import has_device
-    from rfrope.layers.learning import POLAR_VERSION, read_learnable
+    from rfrope.layers.learning import LEARNABLE, POLAR_VERSION, read_learnable
     from rfrope.layers.turning import ORDERS, TurningModule
 except ImportError as error:
     raise ImportError("rfrope.layers.torch needs PyTorch: pip install 'rfrope[torch]'") from error
 
-__all__ = ["PolarEmbedding", "RotaryEmbedding"]
+__all__ = ["PolarEmbedding", "RotaryEmbedding", "parameter_groups"]
 
 _LOWEST = -2.0 * math.pi  # lower bound of the phases of a polar module, in radians
 _SPREAD = 0.6531  # standard deviation of a product of two independent softplus of standard normal numbers
@@ -45,10 +46,12 @@ class RotaryEmbedding(TurningModule):
         and sections; an array is paired ``"half"``. An even int 2D, the width of a head, means RoPE of base 10000,
         ``rfrope.geometric(D)``.
     learnable : bool, str or sequence of str
-        Parameters to learn: ``"factors"`` of the frequencies (or True), the ``"frequencies"`` themselves, ``"phases"``
-        added to those of the keys, in radians, and ``"temperature"``, a factor of all scores; ``"both"`` means
-        frequencies and phases. Factors and temperature are stored as logarithms, so they stay positive, and a step of
-        AdamW changes every frequency by the same share; of frequencies themselves it may be many times a slow one.
+        Parameters to learn: those of the ``"kernel"``, with the frequencies at the points of its design
+        (`rfrope.designs.learned_kernel`); ``"factors"`` of the frequencies (or True), the ``"frequencies"`` themselves,
+        ``"phases"`` added to those of the keys, in radians, and ``"temperature"``, a factor of all scores; ``"both"``
+        means frequencies and phases. Factors and temperature are stored as logarithms, so they stay positive, and a
+        step of AdamW changes every frequency by the same share; of frequencies themselves it may be many times a slow
+        one.
         Parameters are float64, or float32 if the Rope's frequencies are.
     max_positions : int, optional
         Rotate by float32 cos/sin tables of this many positions, using only torch's own operators, for graphs that run
@@ -64,15 +67,20 @@ class RotaryEmbedding(TurningModule):
     start : Rope
         The given Rope, from which learning starts.
     rope : Rope
-        The current Rope, as NumPy arrays: `start` with the learned frequencies, factors and temperature, which
+        The current Rope, as NumPy arrays: `start` with the learned kernel, frequencies, factors and temperature, which
         ``rope.source.scaled_by`` records. Learned phases are not included.
+    kernel : Kernel, tuple of Kernel or None
+        The learned kernel, or one for each set of frequencies.
+    learnable : tuple of str
+        Names of what is learned.
     head_dim, layout
         As given.
     axes : int
         Number of position axes.
     frequencies, log_factors, phases, log_temperature : torch.nn.Parameter or None
         Learned parameters: two of the shape of ``start.frequencies``, one phase per block, and one number t. Queries
-        and keys are each multiplied by ``exp(t / 2)``, like an attention factor.
+        and keys are each multiplied by ``exp(t / 2)``, like an attention factor. Those of a kernel have the names of
+        `rfrope.designs.LearnedKernel`, as ``log_scale``.
 
     Raises
     ------
@@ -84,13 +92,17 @@ class RotaryEmbedding(TurningModule):
 
     See Also
     --------
-    rotate, layers.torch.PolarEmbedding, integrations.transformers.replace_rotary
+    rotate, layers.torch.PolarEmbedding, layers.torch.parameter_groups, integrations.transformers.replace_rotary
 
     Notes
     -----
     On the CPU, calls without gradients run compiled loops, and a decode loop reuses the plan of its layout. With
     gradients, under ``torch.compile`` and in ``torch.export``, q and k are each one operator (`rfrope::turn`), which
     runs the same loops forwards and backwards.
+
+    The frequencies of a learned kernel are made on the host, once for equal parameters. After ``eval()``, calls without
+    gradients turn by the Rope learned so far, as fast as a module that learns nothing. On a device, and in a compiled
+    graph, what is written past autograd into a parameter (``.data``) is seen after ``train()``, ``eval()`` or a load.
 
     Examples
     --------
@@ -120,7 +132,12 @@ class RotaryEmbedding(TurningModule):
             raise ValueError("rope.pairing is None; expected 'half' or 'interleaved', as dataclasses.replace gives it")
         self.head_dim, self.layout = _read_head_dim(self.start, head_dim), choice("layout", layout, tuple(ORDERS))
         self._turn = self._turn_of(self.start)
-        self._learned = read_learnable(learnable)
+        self.learnable = read_learnable(learnable)
+        self._law = learned_kernel(self.start) if "kernel" in self.learnable else None
+        self._law_names = () if self._law is None else tuple(self._law.parameters)
+        self._law_text = "" if self._law is None else repr(self._law.kernel)
+        self._learned = (*self._law_names, *filter(None, (LEARNABLE[name] for name in self.learnable)))
+        self._last_law, self._fixed, self._watched = (None, None), None, ()
         self._host = angles.read_on_host(self.start)  # (D, k) or (heads, D, k)
         if self._host.ndim > 3:
             raise ValueError(
@@ -138,7 +155,9 @@ class RotaryEmbedding(TurningModule):
         dtype = torch.float32 if array.dtype_name(self.start.frequencies) == "float32" else torch.float64
         shape, heads = tuple(self.start.frequencies.shape), self._bias_heads
         biases = self._host.shape[:-1] if heads is None else (heads, self._blocks)
-        self._register({"frequencies": shape, "log_factors": shape, "phases": biases, "log_temperature": ()}, dtype)
+        shapes = {"frequencies": shape, "log_factors": shape, "phases": biases, "log_temperature": ()}
+        of_law = {} if self._law is None else {name: value.shape for name, value in self._law.parameters.items()}
+        self._register(shapes | of_law, dtype)
         self._forget()
 
     def _read_rope(self, rope: Any) -> Rope:
@@ -190,6 +209,9 @@ class RotaryEmbedding(TurningModule):
             See `rfrope.rotate`. Also if heads do not fit in groups or have another width, or positions have more than
             64 bits.
         """
+        if self._fixed is not None and (fixed := self.find_fixed()) is not None:
+            found: tuple[Tensor, Tensor] = fixed.forward(q, k, positions, offset, k_positions)
+            return found
         x, y = (q, k) if self.layout == "bhtd" else (self.exchanged(q), self.exchanged(k))
         turned = None
         if k_positions is None and not self._learned:
@@ -225,6 +247,8 @@ class RotaryEmbedding(TurningModule):
             See `forward`.
         """
         keys = flag("keys", keys)
+        if self._fixed is not None and (fixed := self.find_fixed()) is not None:
+            return fixed.rotate(x, positions, offset)
         if self.layout == "bhtd":
             return self.turn_alone(x, positions, offset, keys)
         return self.exchanged(self.turn_alone(self.exchanged(x), positions, offset, keys))
@@ -241,7 +265,7 @@ class RotaryEmbedding(TurningModule):
 
     def _forget(self) -> None:
         """Rebuild constants derived from the Rope. They are not buffers, so casts and loads leave them unchanged."""
-        made = {"frequencies": self._host}
+        made = {"frequencies": self._host} | ({} if self._law is None else {"points": self._law.points})
         if not self._learned:
             words, rests = turns.wrapping_turns(self._host)
             made["turns"] = np.stack([words, rests.view(np.int64)])
@@ -256,13 +280,14 @@ class RotaryEmbedding(TurningModule):
         if self.frequencies is None:
             host = torch.device("cpu")
             self._constants["frequencies"] = turns.make_integer_turns(self._host, array.named_namespace(torch), host)
-        self._placed = {}
+        self._placed, self._last_law = {}, (None, None)
+        self._fixed = None
         self._place(torch.get_default_device(), *(getattr(self, name).device for name in self._learned))
         self._backend = dispatch.find(dispatch.CPU_DENSE) if self.max_positions is None else None
         self._last_plans = [(None, None), (None, None)]
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_constants", "_placed", "_backend", "_last_plans")
+        made = ("_constants", "_placed", "_backend", "_last_plans", "_last_law", "_fixed", "_watched")
         state = {name: value for name, value in self.__dict__.items() if name not in made}
         return state | {"_devices": sorted({str(device) for _, device in self._placed})}
 
@@ -410,6 +435,40 @@ class PolarEmbedding(RotaryEmbedding):
 
     def _bounded(self, phases: Tensor) -> Tensor:
         return (_Bounded if torch.compiler.is_compiling() else _BoundedForward).apply(phases)
+
+
+def parameter_groups(model: Any, *, rate: float | None = None) -> list[dict[str, Any]]:
+    """Return the parameters of a model in two groups for an optimiser: what its rotary modules learn has no decay.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    rate : float, optional
+        Learning rate of what the modules learn. Default: that of the optimiser.
+
+    Returns
+    -------
+    list of dict
+        All other parameters, and those of `RotaryEmbedding` and `PolarEmbedding`.
+
+    See Also
+    --------
+    layers.torch.RotaryEmbedding
+
+    Examples
+    --------
+    >>> import torch
+    >>> rotary = RotaryEmbedding(64, learnable="kernel")
+    >>> optimizer = torch.optim.AdamW(parameter_groups(rotary, rate=0.01), lr=1e-3)
+    >>> [(len(group["params"]), group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
+    [(0, 0.001, 0.01), (2, 0.01, 0.0)]
+    """
+    learned = {one for part in model.modules() if isinstance(part, TurningModule) for one in part.parameters(False)}
+    groups: list[list[Tensor]] = [[], []]
+    for parameter in model.parameters():
+        groups[parameter in learned].append(parameter)
+    own: dict[str, Any] = {} if rate is None else {"lr": positive("rate", rate)}
+    return [{"params": groups[False]}, {"params": groups[True], "weight_decay": 0.0, **own}]
 
 
 def _read_head_dim(rope: Rope, head_dim: Any) -> int | None:

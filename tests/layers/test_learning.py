@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -126,3 +127,111 @@ def test_one_module_or_its_parameters_may_serve_all_layers():
     sum(x.pow(2).sum() * w.sum() for one in (first, second) for x, w in zip(one(q, k), (q, k), strict=True)).backward()
     assert second.log_factors.grad is first.log_factors.grad
     assert len({*torch.nn.ModuleList([first, second]).parameters()}) == 2
+
+
+# -- a kernel that is learned ------------------------------------------------------------------------------------------
+
+KERNEL = rfrope.design("matern(nu=1.5, scale=8)", head_dim=8, context=64, heads=2, rng=0)
+LADDER = rfrope.Rope(rfrope.geometric(4))
+
+
+@pytest.mark.parametrize("rope", [KERNEL, LADDER, DEALT], ids=["sets", "ladder", "sections"])
+def test_a_learned_kernel_is_the_same_to_the_bit_wherever_it_goes(rope, tmp_path):
+    module, (q, k) = learned(rope, ("kernel", "temperature")), features()
+    at = places(rope)
+    wanted = [x.detach() for x in module(q, k, at)]
+    with torch.device("meta"):
+        empty = RotaryEmbedding(rope, module.learnable)
+    fresh = RotaryEmbedding(rope, module.learnable)
+    for other in (empty.to_empty(device="cpu"), fresh):
+        other.load_state_dict(module.state_dict())
+    torch.save(module, tmp_path / "whole.pt")
+    rfrope.save(tmp_path / "rope.safetensors", module.rope)
+    again = RotaryEmbedding(rfrope.load(tmp_path / "rope.safetensors"), "kernel")
+    for one, other in zip(again._law.parameters.values(), module.parameters(), strict=False):
+        np.testing.assert_allclose(one, other.detach(), rtol=1e-13, atol=1e-14)
+    found = [copy.deepcopy(module), torch.load(tmp_path / "whole.pt", weights_only=False), empty, fresh]
+    for other in (
+        *found,
+        torch.compile(module, fullgraph=True, backend="eager"),
+        torch.export.export(module, (q, k, at)).module(),
+    ):
+        assert all(map(torch.equal, other(q, k, at), wanted))
+    with torch.no_grad():  # the Rope, as a module that learns nothing turns by it
+        for fixed in (module.eval(), RotaryEmbedding(module.rope)):
+            for one, other in zip(fixed(q.detach(), k.detach(), at), wanted, strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-6 if rope.sections is None else 1e-5)
+
+
+def test_the_rope_says_which_kernel_was_learned_and_from_which():
+    module = learned(KERNEL, "kernel")
+    assert [*module.state_dict()] == ["log_nu", "log_scale"]
+    kernels, source = module.kernel, module.rope.source
+    assert source.kernel == tuple(map(repr, kernels))
+    assert kernels[0].nu == pytest.approx(math.exp(module.log_nu[0].item()), rel=1e-14)
+    assert (source.error, source.lower_bound, source.design) == ({}, None, "stratified")
+    assert source.scaled_by[-1] == {"scheme": "learned", "learned": ["kernel"], "began": KERNEL.source.kernel}
+    twice = learned(module.rope, "kernel")
+    assert twice.rope.source.scaled_by[-1]["began"] == KERNEL.source.kernel
+
+
+def test_frequencies_of_a_kernel_are_made_once_for_a_step(monkeypatch):
+    from rfrope.layers import laws
+
+    made, tabulate = [], laws._tabulate
+    monkeypatch.setattr(laws, "_tabulate", lambda *given: made.append(1) or tabulate(*given))
+    module, (q, k) = learned(KERNEL, "kernel"), features()
+    for _ in range(3):
+        sum(x.square().sum() + x.sum() for x in module(q, k)).backward()  # accumulated
+    assert len(made) == 1
+    with torch.no_grad():
+        module.log_scale += 0.1
+    module(q, k)
+    module.log_scale.data.add_(0.1)
+    module(q, k)
+    assert len(made) == 3
+
+
+def test_evaluation_follows_what_is_written_later_and_learns_where_gradients_are_wanted():
+    module, (q, k) = learned(KERNEL, "kernel").eval(), features()
+    module(q, k)[0].sum().backward()
+    assert module.log_nu.grad.abs().sum() > 0.0
+    with torch.no_grad():
+        first = module(q, k)[0]
+        module.log_scale.data.add_(0.3)
+        second = module(q, k)[0]
+        torch.testing.assert_close(second, RotaryEmbedding(module.rope)(q, k)[0], rtol=0, atol=0)
+        assert not torch.equal(first, second)
+        module.load_state_dict(learned(KERNEL, "kernel").state_dict())
+        assert torch.equal(module(q, k)[0], first)
+    assert [*module.modules()] == [module]
+
+
+@pytest.mark.parametrize("wrong", [1.0, 1.1], ids=["right", "ten percent off"])
+def test_a_kernel_learned_by_attention_as_a_smoother_comes_back_within_its_standard_error(wrong):
+    """Values are weighed by ``softmax(6 Phi(lag))``, with noise; from ones, blocks add up to the mean kernel."""
+    tokens, noise, blocks, z = 48, 0.3, 32, []
+    truth, lags = rfrope.kernel("gaussian", scale=5.0 * wrong), np.arange(tokens)[:, None] - np.arange(tokens)
+    weights = torch.softmax(6.0 * torch.from_numpy(truth.phi(lags)), -1)
+    rope = rfrope.design("gaussian(scale=3)", head_dim=2 * blocks, context=tokens, design="quantile")
+    ones = torch.ones(1, 1, tokens, 2 * blocks, dtype=torch.float64) * (3.0 / blocks) ** 0.5
+    for seed in range(20):
+        module, generator = RotaryEmbedding(rope, "kernel"), torch.Generator().manual_seed(seed)
+        values, error = torch.randn(2, tokens, 8, generator=generator, dtype=torch.float64)
+        given = weights @ values + noise * error
+        for _ in range(6):  # Gauss-Newton
+            (slope,) = torch.autograd.grad(
+                0.5 * (smoothed(module, ones, values) - given).square().sum(), module.log_scale
+            )
+            ends = [smoothed(module, ones, values, module.log_scale.detach() + step) for step in (-1e-4, 1e-4)]
+            information = ((ends[1] - ends[0]) / 2e-4).square().sum().detach()
+            module.log_scale.data.sub_(slope / information)
+        z.append((module.log_scale.item() - math.log(5.0)) * information.sqrt().item() / noise)
+    misses = abs(np.mean(z)) * 20**0.5, np.sum(np.square(z))
+    assert (misses[0] < 4.9 and misses[1] < 73.0) == (wrong == 1.0)  # each by chance once in a million
+
+
+def smoothed(module, ones, values, log_scale=None):
+    own = {} if log_scale is None else {"log_scale": log_scale}
+    q, k = torch.func.functional_call(module, own, (ones, ones))
+    return torch.softmax(q[0, 0] @ k[0, 0].T, -1) @ values

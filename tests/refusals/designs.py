@@ -8,13 +8,14 @@ import numpy as np
 
 import rfrope
 from rfrope import kernels, sample
-from rfrope.designs import optimise, points, quadrature
+from rfrope.designs import learned_kernel, optimise, points, quadrature
 from rfrope.designs.covariances import pair_covariances
 
 G, E, M2 = map(kernels.parse, ("gaussian(scale=4)", "exponential(scale=6)", "matern(scale=3, ndim=2)"))
 G2 = kernels.parse("gaussian(scale=(4, 7), ndim=2)")
 FLAT = [rfrope.kernel("gaussian", scale=(1.0, s), ndim=2) for s in (1e8, 1e9)]
 X = np.random.default_rng(0).normal(size=16)
+LADDER = learned_kernel(rfrope.Rope(rfrope.geometric(4)))
 
 
 def pairs(design, text, lag=1.0, n=8):
@@ -43,6 +44,11 @@ def estimated(words, **options):
 
 def designed(words, error=ValueError, kernel="gaussian", **options):
     return partial(rfrope.design, kernel, **{"head_dim": 8, "context": 32, "rng": 0} | options), error, words
+
+
+def learned(words, **options):
+    design, error, words = designed(words, **options)
+    return lambda: learned_kernel(design()), error, words
 
 
 ROWS = [
@@ -108,4 +114,15 @@ ROWS = [
     designed("ladder is (1, 2); expected a single kernel and heads with it", ladder=(1, 2)),
     designed("ladder is 3; expected the scales", TypeError, ladder=3, heads=2),
     designed("has no single scale", kernel="sinc", ladder=(1, 2), heads=2),
+    # kernels to learn
+    (lambda: learned_kernel("gaussian"), TypeError, "rope is 'gaussian'; expected a Rope"),
+    learned("kernel is constant(), which has no parameter", kernel="constant"),
+    learned("the Rope's design is 'quantile' with seed None", kernel="rational_quadratic", design="quantile"),
+    learned("the Rope's design is 'stratified' with seed None", rng=np.random.default_rng(0)),
+    learned("exponent is 2.0, where its derivatives are infinite", kernel="power_exponential(exponent=2)"),
+    learned("heads have kernels of different form", kernel=["gaussian", "cauchy"], heads=2),
+    (lambda: learned_kernel(rfrope.Rope(X)), ValueError, "they are no geometric ladder from fast to slow"),
+    (lambda: learned_kernel(rfrope.Rope(np.ones((2, 2, 4, 1)))), ValueError, "expected at most one axis of heads"),
+    (lambda: LADDER.frequencies({"low": 1.0}), ValueError, "parameters has ['low']; expected ['log_high', 'log_low']"),
+    (lambda: LADDER.frequencies({"log_low": X, "log_high": X}), ValueError, "log_low has shape (16,); expected ()"),
 ]  # fmt: skip

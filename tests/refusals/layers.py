@@ -38,6 +38,7 @@ LATER = rfrope.golden_gate(16, low=0.1, high=2.0, ndim=3)
 ROWS = [
     (lambda: rotary(dataclasses.replace(NARROW, pairing=None)), ValueError, "rope.pairing is None"),
     (lambda: rotary(learnable="phase"), ValueError, "learnable is 'phase'"),
+    (lambda: rotary(learnable=("kernel", "factors")), ValueError, "expected the kernel, or frequencies and factors"),
     (lambda: rotary(learnable=True, max_positions=64), ValueError, "there are no tables for what is learned"),
     (lambda: rotary(LATER, max_positions=64), ValueError, "no tables for frequencies of shape (16, 3)"),
     (lambda: rotary(np.ones((2, 2, 16, 1))), ValueError, "expected at most one axis of heads"),

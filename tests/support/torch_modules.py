@@ -18,6 +18,7 @@ FREQUENCIES = rfrope.geometric(16)
 WIDTH = 2 * len(FREQUENCIES)
 SETS = rfrope.sample("gaussian(scale=32)", 16, rng=0, heads=2)
 POLAR, TEMPERATURE = rfrope.Rope(rfrope.geometric(WIDTH), polar=True, attention_factor=1.25), ("factors", "temperature")
+MATERN = rfrope.design("matern(nu=1.5, scale=8)", head_dim=32, context=64, heads=2, rng=0)
 POLAR_SETS = rfrope.Rope(np.geomspace(0.01, 1.0, 2 * WIDTH).reshape(2, WIDTH, 1), polar=True)
 SECTIONS = rfrope.Rope(FREQUENCIES, sections=(6, 5, 5), interleaved=True)
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -32,6 +33,8 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "polar, interleaved": (dataclasses.replace(POLAR, pairing="interleaved"), {}),
     "polar sets": (POLAR_SETS, {}),
     "polar plane": (rfrope.Rope(np.stack([POLAR.frequencies, POLAR.frequencies[::-1]], -1), polar=True), {}),
+    "learned ends of the ladder": (FREQUENCIES, {"learnable": ("kernel", "phases")}),
+    "learned kernel of sets": (MATERN, {"learnable": ("kernel", "temperature")}),
     "learned factors": (FREQUENCIES, {"learnable": True}),
     "learned factors and temperature": (SETS, {"learnable": TEMPERATURE}),
     "learned both": (FREQUENCIES, {"learnable": "both"}),
@@ -91,6 +94,9 @@ def by_functions(module: Any, q: Any, k: Any, at: np.ndarray) -> list[Any]:
     start, names = module.start, ("frequencies", "log_factors", "log_temperature", "phases")
     omega, factors, temperature, phases = (getattr(module, name) for name in names)
     omega = torch.tensor(np.asarray(start.frequencies)) if omega is None else omega
+    if module.kernel is not None:
+        law = rfrope.designs.learned_kernel(start)
+        omega = law.frequencies({name: getattr(module, name) for name in law.parameters})
     omega = omega if factors is None else omega * factors.exp()
     vectors = dataclasses.replace(start, frequencies=omega, source=None).vectors
     scale = start.attention_factor * (1.0 if temperature is None else (0.5 * temperature).exp())
