@@ -157,8 +157,9 @@ def drawn(law):
     for field in dataclasses.fields(law):
         search = field.metadata.get("search")
         if search:
-            least, most = (max(search.least, 0.05), min(search.most, 50.0)) if search.kind == "shape" else (1e-3, 1e3)
-            each_axis = (2,) if law.ndim == 2 and law.name in problems.MANY_AXES and search.kind != "shape" else ()
+            is_shape = search.kind == "shape"
+            least, most = (max(search.minimum, 0.05), min(search.maximum, 50.0)) if is_shape else (1e-3, 1e3)
+            each_axis = (2,) if law.ndim == 2 and law.name in problems.MANY_AXES and not is_shape else ()
             values[field.name] = np.exp(rng.uniform(math.log(least), math.log(most), (DRAWS, *each_axis)))
             unit = {"length": values[field.name], "frequency": 1.0 / values[field.name]}.get(search.kind, unit)
     if law.name == "log_uniform":
