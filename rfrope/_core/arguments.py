@@ -217,7 +217,7 @@ def is_foreign(value: Any) -> bool:
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the common shape of some, as `numpy.broadcast_shapes`; lengths may be symbols of PyTorch's compiler."""
-    common: list[Any] = [1] * max([0, *[len(shape) for shape in shapes]])
+    common: list[Any] = [1] * max([0, *map(len, shapes)])
     for shape in shapes:
         for axis, length in enumerate(shape, len(common) - len(shape)):
             if common[axis] == 1:

@@ -28,6 +28,7 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 _FIT_ANY = (type(None), bool, int, float, complex, np.generic, list, tuple, range)  # they fit beside any library
+_CONVERTED = (np.ndarray, *_FIT_ANY)
 _VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
 _WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
 _SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # relative, of floats
@@ -45,28 +46,30 @@ def library(x: Any) -> Library:
     """Return the record of the library of an array; that of any other for what is not one."""
     if isinstance(x, np.ndarray):
         return NUMPY
-    if TORCH.owns(x):
-        return TORCH
     kind = type(x)
+    known = _BY_MODULE.get(kind.__module__.partition(".")[0])
+    if known is not None:
+        return known
+    if TORCH.owns(x):  # before `_BY_TYPE`, which PyTorch's compiler would guard
+        return TORCH
     if kind in _BY_TYPE:
         return _BY_TYPE[kind]
     if isinstance(x, _FIT_ANY):
         return OTHER
     if len(_BY_TYPE) >= _MOST_TYPES:
         _BY_TYPE.clear()
-    _BY_TYPE[kind] = found = CUPY if CUPY.owns(x) else _BY_MODULE.get(kind.__module__.partition(".")[0], OTHER)
+    _BY_TYPE[kind] = found = CUPY if CUPY.owns(x) else OTHER
     return found
 
 
 def library_of(xp: ModuleType) -> Library:
     """Return the record of the library of a namespace."""
-    return _BY_NAME.get(name_of(xp), OTHER)
+    return _BY_NAME.get(xp.__name__.removeprefix("array_api_compat.").partition(".")[0], OTHER)
 
 
 def name_of(xp: ModuleType) -> str:
     """Short name of a namespace's library, for people."""
-    parts = xp.__name__.split(".")
-    return parts[1] if parts[0] == "array_api_compat" and len(parts) > 1 else parts[0]
+    return xp.__name__.removeprefix("array_api_compat.").partition(".")[0]
 
 
 def namespace(**arrays: Any) -> ModuleType:
@@ -96,11 +99,14 @@ def _together(arrays: dict[str, Any], movable: Container[str] = ()) -> tuple[Mod
             break
     else:
         return np, None
-    spaces = {
-        name: np if _is_plain(value, name) else library(value).namespace(value, name)
-        for name, value in arrays.items()
-        if not (isinstance(value, _FIT_ANY) or (name in movable and isinstance(value, np.ndarray)))
-    }
+    spaces, devices, place = {}, {}, None
+    for name, value in arrays.items():
+        if isinstance(value, _FIT_ANY) or (name in movable and isinstance(value, np.ndarray)):
+            continue
+        record = library(value)
+        spaces[name] = np if record is NUMPY and _is_plain(value, name) else record.namespace(value, name)
+        devices[name] = record.device(value)
+        place = devices[name] if place is None else place
     (first, xp), *others = spaces.items() or [("", np)]
     for name, other in others:
         if other is not xp:
@@ -117,14 +123,10 @@ def _together(arrays: dict[str, Any], movable: Container[str] = ()) -> tuple[Mod
     for name in spaces:
         if type(arrays[name]).__name__ == "DTensor":
             TORCH.check_distributed(arrays)
-    devices = {name: device(arrays[name]) for name in spaces}
-    _check_devices({name: place for name, place in devices.items() if not _is_number(arrays[name])})
-    return xp, next((place for name, place in devices.items() if place is not None), None)
-
-
-def _is_number(value: Array) -> bool:
-    """Return whether an array is a single number in memory of the CPU, which fits beside arrays on any device."""
-    return value.ndim == 0 and "cpu" in str(device(value)).lower()
+    if any([at != place for at in devices.values()]):
+        # a single number in memory of the CPU fits beside arrays on any device
+        _check_devices({n: at for n, at in devices.items() if arrays[n].ndim or "cpu" not in str(at).lower()})
+    return xp, place
 
 
 def _converted(name: str, source: ModuleType, target: ModuleType) -> str:
@@ -162,9 +164,11 @@ def named_namespace(xp: Any) -> ModuleType:
 
 def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
     """Return lists, Python scalars and arrays of NumPy as an array of `xp` on `device`, and others as they are."""
+    if not isinstance(value, _CONVERTED):
+        return value
     if xp is not np and library_of(xp) is TORCH and is_compiling():
         return TORCH.constant(value, device)
-    if not (isinstance(value, _FIT_ANY) or (_is_plain(value, name) and xp is not np)):
+    if isinstance(value, np.ndarray) and _is_plain(value, name) and xp is np:
         return value
     host = host_numbers(value, name)
     whole = xp is not np and host.dtype.kind in "iu"
@@ -202,8 +206,9 @@ def numbers(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Arr
     if xp is np and type(value) is float:
         return np.asarray(value)
     value = asarray(value, xp, name=name, device=device)
-    if not (is_real_floating(value) or is_integer(value)):
-        raise TypeError(f"{name} has dtype {dtype_name(value)}; expected integers or real floating numbers")
+    kind = dtype_name(value)
+    if not (kind in _WIDER or kind.startswith(("int", "uint"))):
+        raise TypeError(f"{name} has dtype {kind}; expected integers or real floating numbers")
     return value
 
 
@@ -255,7 +260,7 @@ def to_host(x: Array, name: str = "an array") -> np.ndarray:
 
 def device(x: Array) -> Any:
     """Device of `x`, or None where the library places new arrays by itself (NumPy, JAX, Dask)."""
-    return None if isinstance(x, (np.ndarray, *_FIT_ANY)) else library(x).device(x)
+    return None if isinstance(x, _CONVERTED) else library(x).device(x)
 
 
 def device_of(*arrays: Array) -> AbstractContextManager[Any]:
@@ -361,7 +366,8 @@ def to_words(x: Array, bits: int, xp: ModuleType) -> Array:
 
 def widen(x: Array, xp: ModuleType) -> Array:
     """Return `x` as float64 (float32 where the namespace has no float64)."""
-    return x if type(x) is np.ndarray and x.dtype is _DOUBLE else astype(x, widest_float(xp, device(x)), xp)
+    known = x.dtype is _DOUBLE if isinstance(x, np.ndarray) else dtype_name(x) == "float64"
+    return x if known else astype(x, widest_float(xp, device(x)), xp)
 
 
 def widen_on_host(x: Array, xp: ModuleType) -> Array:
@@ -395,8 +401,9 @@ def all_within(x: Array, bound: float, xp: ModuleType) -> bool:
     """
     if type(x) is np.ndarray and x.dtype is _DOUBLE and x.size <= _SMALL and np.vdot(x, x) < bound * bound:
         return True  # quickly, for NaN and infinity compare with nothing
-    space, some = (np, parts(x)) if isinstance(x, np.ndarray) else (xp, (x,))  # jit would trace NumPy's constants too
-    return not has_host_values(x) or all(bool(space.all(space.abs(widen(part, space)) <= bound)) for part in some)
+    if isinstance(x, np.ndarray):  # jit would trace NumPy's constants too
+        return all(bool(np.all(np.abs(widen(part, np)) <= bound)) for part in parts(x))
+    return not has_host_values(x) or bool(xp.all(xp.abs(widen(x, xp)) <= bound))
 
 
 def check_float_dtype(dtype: Any, xp: ModuleType) -> Any:

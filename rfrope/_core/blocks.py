@@ -274,9 +274,8 @@ def check_turn(
             f"axes with None, as in {names[1].partition(' ')[0]}[:, None], or broadcast {names[0]} first where all "
             "combinations are meant"
         )
-    shape = turn.shape(x.shape, phases)
     if out is not None:
-        check_out(out, x, shape, names[0], array.needs_gradient(x, out, *angles))
+        check_out(out, x, turn.shape(x.shape, phases), names[0], array.needs_gradient(x, out, *angles))
 
 
 def _keeps(whole: tuple[int, ...], part: tuple[int, ...]) -> bool:
@@ -303,21 +302,20 @@ def turned(x: Array, cos: Array, sin: Array, turn: TurnOptions, out: Array | Non
         return _turned_at_once(x, cos, sin, turn, xp)
     if xp is not np and runs_operators(x, cos, sin, out):
         return _turned_by_operators(x, cos, sin, turn, out, xp)
-    shape = turn.shape(x.shape, cos.shape)
     if out is None and isinstance(x, np.ndarray):
-        out = np.empty(shape, x.dtype)
+        out = np.empty(turn.shape(x.shape, cos.shape), x.dtype)
 
     wide = array.wider_float(x, xp)
     cos, sin = array.astype(cos, wide, xp), array.astype(sin, wide, xp)
     found = _turned(array.astype(x[..., :width], wide, xp), cos, sin, turn, xp)
-    first, *second = (array.astype(value, x.dtype, xp) for value in found)
+    first, *second = [array.astype(value, x.dtype, xp) for value in found]
     rest = x[..., width:]
 
     if out is None:
         joined = join(first, second[0], turn.out_pairing, xp) if second else first
         if width == x.shape[-1]:
             return joined
-        return xp.concat([joined, xp.broadcast_to(rest, (*shape[:-1], rest.shape[-1]))], axis=-1)
+        return xp.concat([joined, xp.broadcast_to(rest, (*joined.shape[:-1], rest.shape[-1]))], axis=-1)
     if not second:
         out[...] = first
         return out

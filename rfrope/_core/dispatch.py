@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 import numpy as np
 
 from rfrope._core.array import Array, library
-from rfrope._core.libraries import CUPY
+from rfrope._core.libraries import CUPY, NUMPY
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -178,23 +178,27 @@ def place_of(values: Iterable[Any]) -> str:
 
     "torch", or "recorded on" a device, is for tensors whose operations are recorded, for gradients or by a compiler.
     """
-    arrays, rest = [], list(values)
+    arrays: list[tuple[Any, Array]] = []
+    places, rest = set(), list(values)
     for value in rest:
         kind = type(value)
         if kind is np.ndarray:
-            arrays.append(value)
+            arrays.append((NUMPY, value))
+            places.add("cpu" if value.dtype.isnative else "")
         elif kind in _PLAIN:
             continue
         elif isinstance(value, tuple):
             rest.extend(value)
         elif hasattr(kind, "dtype") and not isinstance(value, np.generic):
-            arrays.append(value)
-    places = {(library(x).place(x) if type(x) is not np.ndarray else "cpu" if x.dtype.isnative else "") for x in arrays}
+            record = library(value)
+            arrays.append((record, value))
+            places.add(record.place(value))
     if len(places) < 2 and places != {""}:
         return next(iter(places), "cpu")
-    if not all([library(x).is_recorded(x) for x in arrays]):
-        return ""
-    devices = {x.device.type for x in arrays}
+    for record, x in arrays:
+        if not record.is_recorded(x):
+            return ""
+    devices = {x.device.type for _, x in arrays}
     return _RECORDED.get(devices.pop(), "torch") if len(devices) == 1 else "torch"
 
 
@@ -209,10 +213,8 @@ def uses_integer_phases(x: Any) -> bool:
 
 
 def runs_operators(x: Array, *others: Any) -> bool:
-    """Return whether operators may write what they make: `uses_integer_phases`, and no other array is recorded."""
-    arrays = [one for one in others if one is not None and type(one) is not np.ndarray]
-    return (
-        uses_integer_phases(x)
-        and not library(x).rotates_full_width(x)
-        and all(not library(one).needs_gradient(one) and library(one).uses_integer_phases(one) for one in (x, *arrays))
-    )
+    """Return whether `uses_integer_phases`, and none of the arrays beside x is recorded: operators may write what they make."""
+    if not uses_integer_phases(x) or library(x).rotates_full_width(x):
+        return False
+    arrays = [x, *[one for one in others if one is not None and type(one) is not np.ndarray]]
+    return all(not library(one).needs_gradient(one) and library(one).uses_integer_phases(one) for one in arrays)

@@ -63,8 +63,8 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
         return _cos_sin_of_integers(angles._replace(frequencies=array.to_host(frequencies)), 64 if wide else 32)
     if isinstance(frequencies, np.ndarray):
         angles = angles._replace(frequencies=array.from_host(frequencies, xp, device=device))
-    if any(array.library(one).is_traced(one) and not array.is_integer(one) for one in (positions, frequencies, shift)):
-        changing = tuple(one for one in angles[:3] if one is not None)
+    changing = [one for one in angles[:3] if one is not None]
+    if any([array.library(one).is_traced(one) and not array.is_integer(one) for one in changing]):
         return JAX.attach_derivative(_cos_sin_of, _slope)(*changing)
     return _cos_sin(angles)
 
@@ -282,11 +282,11 @@ def _two_pi(bits: int) -> int:
 
 
 def _cos_sin(angles: Angles) -> tuple[Array, Array]:
-    positions, _, shift, xp = angles
-    dtype = array.widest_float(xp, array.device(positions))
+    _, frequencies, shift, xp = angles
+    angles = angles._replace(frequencies=array.widen(frequencies, xp))
     total: tuple[Array, Array] = (0.0, 0.0)
     for position, frequency in angles.axes():
-        parts = _product_turns(_pieces(position, dtype, xp), array.astype(frequency, dtype, xp), xp)
+        parts = _product_turns(_pieces(position, frequency.dtype, xp), frequency, xp)
         for part in parts:
             total = _add(total, part)
     return _cos_sin_of_turns(*_shifted(total, shift, xp), xp)

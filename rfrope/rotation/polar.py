@@ -102,6 +102,8 @@ def rotate_polar(
     >>> rotate_polar(np.array([-1.0, 0.0, 1.0]), 0, [1.0, 0.1, 0.01], softplus=True)[:3].round(6)
     array([0.313262, 0.693147, 1.313262])
     """
+    if hasattr(frequencies, "_frequencies_for"):  # a Rope
+        frequencies = angles.frequencies_of(frequencies, pairing, scale, magnitudes, "magnitudes", polar=True)
     pairings = (pairing, MAGNITUDES) if inverse is True else (MAGNITUDES, pairing)
     turn = *pairings, scale, inverse, softplus
     if type(magnitudes) is np.ndarray or libraries.may_reach_loops(magnitudes):
@@ -129,12 +131,11 @@ def _read_and_rotated(
     blocks.check_pairing(pairing)
     if flag("softplus", softplus) and inverse:
         raise ValueError("softplus is True in the inverse, which gives magnitudes; expected at most one of them")
-    frequencies = angles.frequencies_of(frequencies, pairing, scale, magnitudes, "magnitudes", polar=True)
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, magnitudes=magnitudes, out=out)
     x = blocks.features(magnitudes, xp, "magnitudes", device, pairings[0])
     space = array.space_of_constants(xp, constants)
-    read = angles.check_angles(positions, frequencies, shift, space, array.device(x))
+    read = angles.check_angles(positions, frequencies, shift, space, device)
     scale, phases = checked_scale(scale, read.shape, x, space)
     check_polar_width(x, phases[-1], "magnitudes", inverse)
     turn = TurnOptions(*pairings, scale, inverse, softplus)

@@ -316,6 +316,8 @@ class Rope:
 
     def _vectors_beside(self, x: Any) -> Array:
         """Return the frequencies, for torch where features are: copied there, with their words, once."""
+        if type(x) is np.ndarray:
+            return self.vectors
         held = self.__dict__ if libraries.is_compiling() else self._held()
         return turns.copy_to_device_of(x, self.vectors, held)
 
@@ -427,8 +429,8 @@ def _given_head_dim(rope: Rope) -> int | None:
 
 def check_head_width(name: str, width: int, rope: Rope, head_dim: int | None) -> None:
     """Refuse features whose width is not that of a given `head_dim`, or whose first 2D the model does not turn."""
-    turning, last = rope.rotary_dim, rope.source.model.turns_last
-    if (not last and (head_dim is None or width == head_dim)) or width <= turning:
+    last = rope.source.model.turns_last
+    if (not last and (head_dim is None or width == head_dim)) or width <= (turning := rope.rotary_dim):
         return
     if last:
         raise ValueError(

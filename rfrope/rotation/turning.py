@@ -186,6 +186,8 @@ def rotate(
     >>> turned.dtype, turned.requires_grad  # doctest: +SKIP
     (torch.bfloat16, True)
     """
+    if hasattr(frequencies, "_frequencies_for"):  # a Rope
+        frequencies = angles.frequencies_of(frequencies, pairing, scale, x)
     turn = pairing, pairing if out_pairing is None else out_pairing, scale, inverse, False
     turned = None
     if type(x) is np.ndarray or libraries.may_reach_loops(x):
@@ -206,12 +208,11 @@ def _read_and_rotated(
     x: Any, positions: Any, frequencies: Any, shift: Any, scale: Any, pairings: Any, inverse: bool, out: Any
 ) -> Array:
     """Read the arguments of `rotate` with all checks, and turn."""
-    frequencies = angles.frequencies_of(frequencies, pairings[0], scale, x)
     constants = {"positions": positions, "frequencies": frequencies, "shift": shift, "scale": scale}
     xp, device = array.shared(constants, x=x, out=out)
     x = blocks.features(x, xp, device=device)
     space = array.space_of_constants(xp, constants)
-    read = angles.check_angles(positions, frequencies, shift, space, array.device(x))
+    read = angles.check_angles(positions, frequencies, shift, space, device)
     scale, shape = checked_scale(scale, read.shape, x, space)
     blocks.check_width(x, shape[-1], "frequencies")
     out_pairing = blocks.check_rotation(x, shape, *pairings, out, ("x", *constants), *read[:3], scale)

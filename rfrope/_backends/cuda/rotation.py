@@ -17,7 +17,7 @@ from rfrope._backends import layout
 from rfrope._backends.cuda import device
 from rfrope._backends.layout import Layout, Operands, Strides
 from rfrope._core import array
-from rfrope._core.angles import Angles, frequencies_of
+from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, LARGEST_SCALE
 from rfrope._core.array import Array
 from rfrope._core.blocks import MAGNITUDES, PAIRINGS, TurnOptions
@@ -83,9 +83,8 @@ def rotated_at_once(
 ) -> Any:
     """Return features of CuPy turned, or None for whatever takes a closer look, which raises the errors.
 
-    Positions are an array of CuPy or an integer; frequencies are an array of CuPy, too, or one of NumPy or a record
-    such as a Rope, of which a copy is kept on the device. Checks of layouts are those of finding the plan, and values
-    are not looked at.
+    Positions are an array of CuPy or an integer; frequencies are an array of CuPy, too, or one of NumPy, of which a copy
+    is kept on the device. Checks of layouts are those of finding the plan, and values are not looked at.
     """
     kind, (pairing, out_pairing) = type(x), pairings
     out_pairing = pairing if out_pairing is None else out_pairing
@@ -107,7 +106,7 @@ def _turned_here(x: Any, positions: Any, frequencies: Any, options: Any, out: An
     kind, here, at, position = type(x), x.data.device_id, 0, 0
     a: Layout = (), ()
     if type(frequencies) is not kind:
-        frequencies = _kept_on_device(frequencies_of(frequencies, options[2][0], options[0], x), here)
+        frequencies = _kept_on_device(frequencies, here)
     if type(positions) is kind and positions.data.device_id == here:
         number, at, a = _NUMBERS.get(array.dtype_name(positions)), positions.data.ptr, _layout_of(positions)
     elif type(positions) is int and abs(positions) < 2**63:
