@@ -28,7 +28,6 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 _FIT_ANY = (type(None), bool, int, float, complex, np.generic, list, tuple, range)  # they fit beside any library
-_CONVERTED = (np.ndarray, *_FIT_ANY)
 _VELTKAMP = {"float64": 134217729.0, "float32": 4097.0}  # 2**27 + 1 and 2**12 + 1
 _WIDER = {"bfloat16": "float32", "float16": "float32", "float32": "float64", "float64": "float64"}
 _SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}  # relative, of floats
@@ -99,14 +98,13 @@ def _together(arrays: dict[str, Any], movable: Container[str] = ()) -> tuple[Mod
             break
     else:
         return np, None
-    spaces, devices, place = {}, {}, None
+    spaces, devices = {}, {}
     for name, value in arrays.items():
         if isinstance(value, _FIT_ANY) or (name in movable and isinstance(value, np.ndarray)):
             continue
         record = library(value)
         spaces[name] = np if record is NUMPY and _is_plain(value, name) else record.namespace(value, name)
         devices[name] = record.device(value)
-        place = devices[name] if place is None else place
     (first, xp), *others = spaces.items() or [("", np)]
     for name, other in others:
         if other is not xp:
@@ -123,10 +121,7 @@ def _together(arrays: dict[str, Any], movable: Container[str] = ()) -> tuple[Mod
     for name in spaces:
         if type(arrays[name]).__name__ == "DTensor":
             TORCH.check_distributed(arrays)
-    if any([at != place for at in devices.values()]):
-        # a single number in memory of the CPU fits beside arrays on any device
-        _check_devices({n: at for n, at in devices.items() if arrays[n].ndim or "cpu" not in str(at).lower()})
-    return xp, place
+    return xp, _shared_device(devices, arrays)
 
 
 def _converted(name: str, source: ModuleType, target: ModuleType) -> str:
@@ -138,11 +133,18 @@ def _converted(name: str, source: ModuleType, target: ModuleType) -> str:
     return f"{wanted.maker or name_of(target)}.asarray({host if known is CUPY and wanted is not TORCH else name})"
 
 
-def _check_devices(devices: dict[str, Any]) -> None:
-    (first, at), *others = devices.items() or [("", None)]
-    for name, other in others:
-        if other != at:
-            raise ValueError(f"{first} is on device {at} but {name} is on {other}; expected all arrays on one device")
+def _shared_device(devices: dict[str, Any], arrays: dict[str, Any]) -> Any:
+    """Return the device of some arrays, or say that they are on several."""
+    place = next(iter(devices.values()))
+    if any([at != place for at in devices.values()]):  # a single number in memory of the CPU fits beside any device
+        placed = [(n, at) for n, at in devices.items() if arrays[n].ndim or "cpu" not in str(at).lower()]
+        (first, at), *others = placed or [("", place)]
+        for name, other in others:
+            if other != at:
+                raise ValueError(
+                    f"{first} is on device {at} but {name} is on {other}; expected all arrays on one device"
+                )
+    return place
 
 
 def _is_plain(value: Any, name: str, kind: type | None = None) -> bool:
@@ -164,7 +166,7 @@ def named_namespace(xp: Any) -> ModuleType:
 
 def asarray(value: Any, xp: ModuleType, *, name: str, device: Any = None) -> Array:
     """Return lists, Python scalars and arrays of NumPy as an array of `xp` on `device`, and others as they are."""
-    if not isinstance(value, _CONVERTED):
+    if not isinstance(value, (np.ndarray, *_FIT_ANY)):
         return value
     if xp is not np and library_of(xp) is TORCH and is_compiling():
         return TORCH.constant(value, device)
@@ -260,7 +262,7 @@ def to_host(x: Array, name: str = "an array") -> np.ndarray:
 
 def device(x: Array) -> Any:
     """Device of `x`, or None where the library places new arrays by itself (NumPy, JAX, Dask)."""
-    return None if isinstance(x, _CONVERTED) else library(x).device(x)
+    return None if isinstance(x, (np.ndarray, *_FIT_ANY)) else library(x).device(x)
 
 
 def device_of(*arrays: Array) -> AbstractContextManager[Any]:

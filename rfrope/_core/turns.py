@@ -47,7 +47,7 @@ def cos_sin(angles: Angles) -> tuple[Array, Array]:
         Without float64: within 2e-7 for integer positions and frequencies that are not traced, and for
         |position * frequency| <= 2**24 otherwise.
     """
-    positions, frequencies, shift, xp = angles
+    positions, frequencies, _, xp = angles
     device = array.device(positions)
     wide = array.has_float64(xp, device)
     if not wide:

@@ -297,7 +297,7 @@ def _has_rope(part: Part, composite: bool) -> bool:
     # some types set the base to null if they have no RoPE
     if entry.get("null_base") is True and any(one.get("rope_theta", 0) is None for one in _find_dicts(part)):
         return False
-    if any(held.get(key) is not None for key in _SIGNS):
+    if any([held.get(key) is not None for key in _SIGNS]):
         return True
     return part.is_known and (not composite or has_defaults(entry))
 

@@ -83,8 +83,8 @@ def rotated_at_once(
 ) -> Any:
     """Return features of CuPy turned, or None for whatever takes a closer look, which raises the errors.
 
-    Positions are an array of CuPy or an integer; frequencies are an array of CuPy, too, or one of NumPy, of which a copy
-    is kept on the device. Checks of layouts are those of finding the plan, and values are not looked at.
+    Positions are an array of CuPy or an integer; frequencies are an array of CuPy, or one of NumPy of which a copy is
+    kept on the device. Checks of layouts are those of finding the plan, and values are not looked at.
     """
     kind, (pairing, out_pairing) = type(x), pairings
     out_pairing = pairing if out_pairing is None else out_pairing
