@@ -213,7 +213,7 @@ def uses_integer_phases(x: Any) -> bool:
 
 
 def runs_operators(x: Array, *others: Any) -> bool:
-    """Return whether `uses_integer_phases`, and none of the arrays beside x is recorded: operators may write what they make."""
+    """Return whether operators may write what they make: `uses_integer_phases`, and no other array is recorded."""
     if not uses_integer_phases(x) or library(x).rotates_full_width(x):
         return False
     arrays = [x, *[one for one in others if one is not None and type(one) is not np.ndarray]]

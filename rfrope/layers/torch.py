@@ -284,10 +284,10 @@ class RotaryEmbedding(TurningModule):
         self._fixed = None
         self._place(torch.get_default_device(), *(getattr(self, name).device for name in self._learned))
         self._backend = dispatch.find(dispatch.CPU_DENSE) if self.max_positions is None else None
-        self._last_plans = [(None, None), (None, None)]
+        self._last_calls = [([None], [None]), ([None], [None])]
 
     def __getstate__(self) -> dict[str, Any]:
-        made = ("_constants", "_placed", "_backend", "_last_plans", "_last_law", "_fixed", "_watched")
+        made = ("_constants", "_placed", "_backend", "_last_calls", "_last_law", "_fixed", "_watched")
         state = {name: value for name, value in self.__dict__.items() if name not in made}
         return state | {"_devices": sorted({str(device) for _, device in self._placed})}
 

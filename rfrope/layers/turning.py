@@ -40,7 +40,7 @@ _SIGNED = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}  # wh
 class TurningModule(LearningModule):
     """The calls of a module; `rfrope.layers.torch` has its construction, learning and storage."""
 
-    _last_plans: list[tuple[Any, Any]]  # plans of the last layout, forwards and back
+    _last_calls: list[tuple[list[Any], list[Any]]]  # what the last queries and keys left, forwards and back
 
     def exchanged(self, x: Any) -> Any:
         """Exchange the axes of heads and tokens."""
@@ -117,19 +117,21 @@ class TurningModule(LearningModule):
 
     def _turn_small(self, q: Tensor, k: Tensor, at: np.ndarray, inverse: bool) -> tuple[Tensor, Tensor] | None:
         """Rotate small plain tensors; backwards, but with the same scale, if `inverse`."""
-        key = q.shape, q.stride(), k.shape, k.stride(), q.dtype, k.dtype, at.shape
-        last, plans = self._last_plans[inverse]
-        if key != last:
-            plans = None
-            if self._belong(q, k) and self._fits(at, q):
-                frequencies = self._read_frequencies(q.shape[-3])
-                found = self._backend.plans_of_both(q, k, at, frequencies, self._turn._replace(inverse=inverse))
-                plans = None if found is None else (found, frequencies)
-            self._last_plans[inverse] = key, plans
-        if plans is None:
+        again, (of_q, of_k) = self._backend.turned_again, self._last_calls[inverse]
+        first, second = again(q, at, inverse, of_q[0]), again(k, at, inverse, of_k[0])
+        if first is not None and second is not None:
+            return first, second
+        if not (self._belong(q, k) and self._fits(at, q)):
             return None
-        scale = 1.0 / self._turn.scale if inverse else self._turn.scale
-        return self._backend.rotated_both(plans[0], q, k, at, plans[1], scale)
+        turn = self._turn._replace(inverse=inverse, scale=1.0 / self._turn.scale if inverse else self._turn.scale)
+        kind, both, found = "polar" if self.start.polar else "positions", ([None], [None]), []
+        for x, last in zip((q, k), both, strict=True):
+            omega = self._repeat_for_heads(self._host, x.shape[-3])
+            found.append(self._backend.turned_at_once(kind, x, at, omega, None, turn, None, last))
+        if found[0] is None or found[1] is None:
+            return None
+        self._last_calls[inverse] = both
+        return found[0], found[1]
 
     def _turn_back(self, at: Tensor, q: Tensor | None, k: Tensor | None) -> Any:
         """Gradients of queries and keys at some positions, from those of what they were turned into."""
@@ -161,13 +163,6 @@ class TurningModule(LearningModule):
             found += offset
         read: np.ndarray = self._insert_heads(angles.add_axis_dimension(found, self.axes))
         return read
-
-    def _read_frequencies(self, heads: int) -> tuple[Any, Any]:
-        """Frequencies of so many heads of queries, and of keys, as the backend reads them."""
-        read = self._backend.Numbers.read
-        of_queries = self._repeat_for_heads(self._host, heads)
-        of_keys = read(self._host)
-        return of_keys if of_queries is self._host else read(of_queries), of_keys
 
     # -- in a graph ----------------------------------------------------------------------------------------------------
 

@@ -378,7 +378,9 @@ def turned_by_rope(rope: Rope, name: str, x: Any, positions: Any, inverse: Any, 
     kept = held[name] if name in held else held.setdefault(name, _prepare_flat_pass(rope, name))
     if kept is None or at_once is None:
         return None
-    kind, read, pairings, factor, widths, last = kept
+    kind, read, pairings, factor, widths, again, last = kept
+    if out is None and type(x) is np.ndarray and (turned := again(x, positions, inverse, last[0])) is not None:
+        return turned
     if widths is not None and x.shape[-1:] not in widths:
         return None
     turn = *(pairings[::-1] if inverse is True else pairings), factor, inverse, False
@@ -393,11 +395,12 @@ def _prepare_flat_pass(rope: Rope, name: str) -> Any:
     if read is None:
         return None
     if rope.polar:
-        return "polar", read, (blocks.MAGNITUDES, rope.pairing), rope.attention_factor, None, [(None, None, None)]
+        pairings = blocks.MAGNITUDES, rope.pairing
+        return "polar", read, pairings, rope.attention_factor, None, backend.turned_again, [None]
     turns, head_dim = (rope.rotary_dim,), _given_head_dim(rope)
     widths: Any = (turns,) if rope.source.model.turns_last else head_dim and (turns, (head_dim,))
     factor = 1.0 if name == "_flat_move" else rope.attention_factor
-    return "positions", read, (rope.pairing, rope.pairing), factor, widths, [(None, None, None)]
+    return "positions", read, (rope.pairing, rope.pairing), factor, widths, backend.turned_again, [None]
 
 
 def pairing_for(rope: Rope, x: Any, name: str = "x") -> str:

@@ -125,6 +125,13 @@ def add_up(found, places, row_step, block_step, target):  # type: ignore[no-unty
 
 
 @compiled
+def has_negative(values, like):  # type: ignore[no-untyped-def]
+    """Return whether a number of a dense array is below zero."""
+    widest()
+    return any_negative(values.ctypes.data, values.itemsize, values.size, like) != 0
+
+
+@compiled
 def find_negative(axes, x, like, first, last):  # type: ignore[no-untyped-def]
     """Return whether a number in rows first, ..., last - 1 is below zero; the last axis, (length, step), is a row's."""
     widest()

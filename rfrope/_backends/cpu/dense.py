@@ -6,7 +6,6 @@ Features may lie in memory in any way where the result is new; operands, and fea
 from __future__ import annotations
 
 import math
-from itertools import repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +19,9 @@ from rfrope._backends.layout import Layout
 from rfrope._core import array
 from rfrope._core.angles import MISSED
 from rfrope._core.arguments import LARGEST, LARGEST_SCALE
-from rfrope._core.blocks import MAGNITUDES, TurnOptions
+from rfrope._core.blocks import MAGNITUDES
 from rfrope._core.libraries import TORCH
+from rfrope._core.overlap import Overlap, overlap_of
 
 _FEATURES = {np.dtype(name): name for name in ("float64", "float32", "float16")}  # of the machine's byte order
 _PLACES = frozenset(map(np.dtype, "bBhHiIlLqQfd"))  # positions of float16 may want a warning
@@ -32,7 +32,7 @@ class Numbers(NamedTuple):
     """A dense array of numbers, to which nobody may write while it is in use."""
 
     values: np.ndarray
-    place: tuple[int, int]  # its address, and how many bytes there are
+    address: int
     smallest: float
     largest: float  # largest magnitude
     layout: tuple[tuple[int, ...], tuple[int, ...]] | None  # None for none
@@ -45,8 +45,8 @@ class Numbers(NamedTuple):
         address, smallest, largest = loops.checked_address(values if values.ndim == 1 else values.reshape(-1))
         if not largest <= LARGEST or address % 8:
             return None
-        place, at = (address, values.nbytes), (values.shape, values.strides)
-        return tuple.__new__(cls, (values, place, smallest, largest, at))  # half the time of the class itself
+        at = values.shape, values.strides
+        return tuple.__new__(cls, (values, address, smallest, largest, at))  # half the time of the class itself
 
     @classmethod
     def take(cls, values: Any, dtype: Any = _DOUBLE) -> Numbers | None:
@@ -56,8 +56,7 @@ class Numbers(NamedTuple):
         if not (values.flags.c_contiguous and values.flags.aligned):
             return None
         values = values.astype(dtype, copy=False)
-        place = loops.address(values.reshape(-1)), values.nbytes
-        return cls(values, place, -math.inf, math.inf, (values.shape, values.strides))
+        return cls(values, loops.address(values.reshape(-1)), -math.inf, math.inf, (values.shape, values.strides))
 
 
 def turned_at_once(
@@ -77,53 +76,69 @@ def turned_at_once(
         The options of `TurnOptions` as users gave them: every check is made on every call, those of layouts by finding
         the plan.
     last : list, optional
-        Layouts of the last call with the same frequencies and pairings, its plan, and what the loop takes before and
-        after dense arrays of NumPy; those of this call replace them, all at once, as other threads may do so, too.
+        What the last call with the same frequencies, pairings and scale leaves for the next, or None; that of this call
+        replaces it, all at once, as other threads may do so, too.
     """
-    if last is not None and out is None and (y := _turn_again(x, a, turn[3], last[0])) is not None:
-        return y
-    scale, signed = turn[2], kind == "polar" and turn[3] is turn[4] is False
-    if type(x) is not np.ndarray:
-        a, b, shift, scale = [v if type(v) in _READ else view_in_numpy(v) for v in (a, b, shift, scale)]
-        dtype, strides = _read_tensor(x)
+    is_tensor, dtype = type(x) is not np.ndarray, None
+    if is_tensor:
+        if not TORCH.are_plain_dense(x):
+            return None
+        a, b, shift, scale = [v if type(v) in _READ else view_in_numpy(v) for v in (a, b, shift, turn[2])]
+        if last is not None and out is None and (y := turned_again(x, a, turn[3], last[0])) is not None:
+            return y
+        dtype = array.dtype_name(x)
+        strides = None if x.is_contiguous() else tuple([x.element_size() * step for step in x.stride()])
     else:
-        dtype, strides = _FEATURES.get(x.dtype), None if x.flags.carray else x.strides
-    c, e, may_be_apart = _NOTHING, _NOTHING, not signed and out is None
+        dtype, strides, scale = _FEATURES.get(x.dtype), None if x.flags.carray else x.strides, turn[2]
+    c, e, signed = _NOTHING, _NOTHING, kind == "polar" and turn[3] is turn[4] is False
+    may_be_apart = out is None and not signed
     if dtype is None or not (strides is None or may_be_apart) or (read := _read_operands(kind, a, b)) is None:
         return None
     if shift is not None or type(scale) is not float:
         c, e, scale = _read_shift_and_scale(shift, scale)
-    if not 0.0 < scale <= LARGEST_SCALE:
-        return None
     source, a, b = read
-    features, operands = (dtype, (tuple(x.shape), strides)), (a, b, c, e)
-    if last is None:
-        plan = _find_plan(kind, source, *features, operands, turn)
-    else:
-        plan = _recall_plan(last, kind, x, features, operands, turn)
+    at, operands = (dtype, (tuple(x.shape), strides)), (a, b, c, e)
+    plan = _find_plan(kind, source, *at, operands, turn) if 0.0 < scale <= LARGEST_SCALE else None
     if plan is None:
         return None
-    y = np.empty(plan.shape, x.dtype) if out is None and type(x) is np.ndarray else _find_result(plan, x, out)
-    if y is None or not _turn(plan, source, x, y, operands, scale, strides is None, signed):
+    y = np.empty(plan.shape, x.dtype) if out is None and not is_tensor else _find_result(plan, x, out, operands)
+    part = MISSED * 2.0**24 / max(b.largest, 1.0) if source == fields.POSITIONS and a.dtype.char == "f" else LARGEST
+    after = b.address, c.address, e.address, scale, plan.like, part
+    if y is None or not _turn(plan, x, y, a, after, signed):
         return None
-    if out is not None and type(x) is not np.ndarray:
+    if last is not None and not signed and (is_tensor or strides is None):
+        known = x.dtype, x.shape, a.dtype, a.shape, turn[3]
+        last[0] = plan, (*known, x.stride()) if is_tensor else known, after, (b, c, e)
+    if out is not None and is_tensor:
         array.library(out).mark_modified(out)
     return y
 
 
-def _turn_again(x: Any, positions: Any, inverse: Any, last: tuple[Any, RotationPlan, Any]) -> Any:
-    """Return dense features turned by the plan of the last call; None where layouts are others, or values not fit."""
-    _, plan, ready = last
-    if ready is None or not type(x) is type(positions) is np.ndarray:
+def turned_again(x: Any, positions: Any, inverse: Any, last: tuple[RotationPlan, Any, Any, Any] | None) -> Any:
+    """Return features turned as the last call did; None where layouts are others, or values not fit.
+
+    They are arrays of NumPy, or tensors that are no more than memory; positions are an integer or an array of NumPy.
+    """
+    places = np.array(positions) if type(positions) is int else positions
+    if last is None or type(places) is not np.ndarray or type(inverse) is not bool or not places.flags.carray:
         return None
-    at = x.dtype, x.shape, positions.dtype, positions.shape, inverse
-    if type(inverse) is not bool or ready[0] != at or not (x.flags.carray and positions.flags.carray):
+    (plan, known, after, _), at = last, (x.dtype, x.shape, places.dtype, places.shape, inverse)
+    if type(x) is np.ndarray:
+        if known != at or not x.flags.carray:
+            return None
+        y = np.empty(plan.shape, x.dtype)
+        views = (x, y) if plan.size != 2 else (x.view(np.int16), y.view(np.int16))
+        return y if loops.turn_dense(*plan.dense, *views, places, *after) else None
+    if known != (*at, x.stride()):
         return None
-    y = np.empty(plan.shape, x.dtype)
-    return y if loops.turn_dense(*plan.dense, x, y, positions, *ready[1]) else None
+    y = x.new_empty(*plan.shape)  # less time than a tuple takes
+    try:
+        return y if loops.turn_dense_at(*plan.dense, x.data_ptr(), y.data_ptr(), places, *after) else None
+    except RuntimeError:  # without memory, as gradients that torch takes for a batch of them
+        return None
 
 
-_NOTHING = Numbers(np.empty(0), (0, 0), 0.0, 0.0, None)
+_NOTHING = Numbers(np.empty(0), 0, 0.0, 0.0, None)
 _READ = {type(None), float, Numbers}  # types of operands that are at hand
 
 
@@ -150,21 +165,6 @@ def _read_shift_and_scale(shift: Any, scale: Any) -> tuple[Numbers, Numbers, flo
         e, factor = Numbers.read(scale) or e, 1.0
     is_fit = (shift is None or c is not _NOTHING) and (type(scale) is float or e.smallest > 0.0)
     return c, e, factor if is_fit else math.nan
-
-
-def _read_tensor(x: Any) -> tuple[str | None, tuple[int, ...] | None]:
-    """Name of the dtype of a tensor, None for others; and its strides where it is not dense."""
-    if not TORCH.are_plain_dense(x):
-        return None, None
-    strides = None if x.is_contiguous() else tuple([x.element_size() * step for step in x.stride()])
-    return array.dtype_name(x), strides
-
-
-def _dense_dtype(x: Any) -> str | None:
-    """Name of the dtype of dense features of NumPy or torch; None for others."""
-    if type(x) is np.ndarray:
-        return _FEATURES.get(x.dtype) if x.flags.carray else None
-    return array.dtype_name(x) if TORCH.are_plain_dense(x) and x.is_contiguous() else None
 
 
 def view_in_numpy(value: Any) -> Any:
@@ -207,114 +207,47 @@ def _find_plan(
     return plan if plan.is_fit and plan.is_small and plan.elements else None
 
 
-def _recall_plan(
-    last: list[Any], kind: str, x: Any, features: tuple[str, Layout], operands: tuple[Any, ...], turn: tuple[Any, ...]
-) -> RotationPlan | None:
-    """Return the plan of the last call where layouts are the same, or another one, which replaces it."""
-    a, b, c, e = operands
-    at = *features, a.shape, turn[3]
-    known, plan, _ = last[0]
-    if type(turn[3]) is not bool or known != at:
-        plan, ready = _find_plan(kind, fields.POSITIONS, *features, operands, turn), None
-        if plan is None:
-            return None
-        if kind == "positions" and type(x) is np.ndarray and features[1][1] is None and plan.size > 2:
-            ready = (x.dtype, x.shape, a.dtype, a.shape, turn[3]), _list_numbers(plan, a, b, c, e, turn[2])
-        last[0] = at, plan, ready
-    return plan
+def _find_result(plan: RotationPlan, x: Any, out: Any, operands: tuple[Any, ...]) -> Any:
+    """Return memory for the result: new, or `out` if that is dense and of the right shape and dtype; else None.
 
-
-def _find_result(plan: RotationPlan, x: Any, out: Any) -> Any:
-    """Return memory for the result: new, or `out` if that is dense and of the right shape and dtype; else None."""
+    It is features themselves, or apart from all that is read but positions, which are read first.
+    """
     if out is None:
-        return x.new_empty(plan.shape)
-    is_dense = type(out) is np.ndarray and out.flags.carray if type(x) is np.ndarray else _dense_dtype(out) is not None
-    return out if is_dense and out.dtype == x.dtype and out.shape == plan.shape else None
+        return x.new_empty(*plan.shape)
+    if type(out) is not type(x) or out.dtype != x.dtype or out.shape != plan.shape:
+        return None
+    if not (out.flags.carray if type(x) is np.ndarray else TORCH.are_plain_dense(out) and out.is_contiguous()):
+        return None
+    memory = array.view_as_numpy(out)
+    if out is not x and np.may_share_memory(memory, array.view_as_numpy(x)) and overlap_of(out, x) is not Overlap.SAME:
+        return None
+    values = [one.values for one in operands if type(one) is Numbers]
+    return None if any([np.may_share_memory(memory, one) for one in values]) else out
 
 
-def _turn(
-    plan: RotationPlan,
-    source: int,
-    x: Any,
-    y: Any,
-    operands: tuple[Any, Numbers, Numbers, Numbers],
-    scale: float,
-    is_dense: bool,
-    signed: bool,
-) -> bool:
-    """Turn features whose layout the plan was made for; False if values are not fit, or read too late.
+def _turn(plan: RotationPlan, x: Any, y: Any, a: Any, after: tuple[Any, ...], signed: bool) -> bool:
+    """Turn features whose layout the plan was made for, by positions or what is in their place; False if not fit.
 
     Where they are not dense, y is new. If `signed`, they are magnitudes, of which none may be negative.
     """
-    a, b, c, e = operands
-    loop = plan.dense
-    if source == fields.POSITIONS:
-        after = _list_numbers(plan, a, b, c, e, scale)
-        if is_dense and not signed and type(x) is np.ndarray:
-            views = (x, y) if plan.size != 2 else (x.view(np.int16), y.view(np.int16))
-            return loops.turn_dense(*loop, *views, a, *after)
-    at, size = _addresses(x, y), math.prod(x.shape)
-    if at is None:
-        return False
-    if signed and coefficients.find_negative(np.array([[size, plan.size]]), at[0], plan.like, 0, 1):
-        return False
-    sides = at[0], size * plan.size if is_dense else 0, at[1], plan.elements * plan.size
-    if source == fields.POSITIONS:
-        return loops.turn_dense_at(*loop, *sides, a, *after)
-    return loops.turn_by_numbers(*loop, *sides, *a.place, *b.place, *c.place, *e.place, scale, plan.like)
-
-
-def _list_numbers(
-    plan: RotationPlan, a: np.ndarray, b: Numbers, c: Numbers, e: Numbers, scale: float
-) -> tuple[Any, ...]:
-    """List what a loop takes after features and positions: operands, and positions that are left to the checks."""
-    most = (2.0**24, MISSED * 2.0**24 / max(b.largest, 1.0)) if a.dtype.char == "f" else (LARGEST, LARGEST)
-    return (*b.place, *c.place, *e.place, scale, plan.like, *most)
-
-
-def _addresses(*arrays: Any) -> list[int] | None:
-    """Return where arrays lie; None for a tensor without memory, as gradients that torch takes for a batch of them."""
-    if type(arrays[0]) is np.ndarray:
-        if not arrays[0].flags.carray:
-            return [x.ctypes.data for x in arrays]
-        flat = map(np.ndarray.reshape, arrays, repeat(-1))
-        return [*map(loops.address, (x.view(np.int16) for x in flat) if arrays[0].itemsize == 2 else flat)]
-    try:
-        return [x.data_ptr() for x in arrays]
-    except RuntimeError:
-        return None
-
-
-def plans_of_both(
-    q: Any, k: Any, places: np.ndarray, frequencies: tuple[Numbers, Numbers], turn: TurnOptions
-) -> tuple[RotationPlan, RotationPlan] | None:
-    """Return plans of tensors of queries and keys at dense positions; None where they are not small.
-
-    Frequencies of queries and of keys hold the same numbers in shapes ``(*H, D, k)`` that broadcast with theirs.
-    """
-    kind, found = "polar" if MAGNITUDES in turn[:2] else "positions", []
-    for x, read in ((q, frequencies[0]), (k, frequencies[1])):
-        at = x.shape, tuple([x.element_size() * step for step in x.stride()])
-        operands = places, read, _NOTHING, _NOTHING
-        found.append(_find_plan(kind, fields.POSITIONS, array.dtype_name(x), at, operands, turn))
-    return None if None in found else (found[0], found[1])  # type: ignore[return-value]
-
-
-def rotated_both(
-    plans: tuple[RotationPlan, RotationPlan],
-    q: Any,
-    k: Any,
-    positions: np.ndarray,
-    frequencies: tuple[Numbers, Numbers],
-    scale: float,
-) -> tuple[Any, Any] | None:
-    """Return queries and keys turned by one call of a loop, at positions ``(*P, k)``, dense and float64."""
-    of_q, of_k = plans
-    y_q, y_k = q.new_empty(of_q.shape), k.new_empty(of_k.shape)
-    at = _addresses(q, y_q, k, y_k)
-    if at is None:
-        return None
-    first = of_q.addresses[0], *at[:2], frequencies[0].place[0], of_q.items
-    second = of_k.addresses[0], *at[2:], frequencies[1].place[0], of_k.items
-    loops.turn_two(of_q.dense[0], *first, *second, loops.address(positions), scale, of_q.like)
-    return y_q, y_k
+    if type(x) is np.ndarray and x.flags.carray:
+        views = (x, y) if plan.size != 2 else (x.view(np.int16), y.view(np.int16))
+        if signed and coefficients.has_negative(views[0].reshape(-1), plan.like):
+            return False
+        if type(a) is np.ndarray:
+            return loops.turn_dense(*plan.dense, *views, a, *after)
+        at = [loops.address(view.reshape(-1)) for view in views]
+    elif type(x) is np.ndarray:
+        at = [x.ctypes.data, y.ctypes.data]
+    else:
+        try:
+            at = [x.data_ptr(), y.data_ptr()]
+        except RuntimeError:  # without memory, as gradients that torch takes for a batch of them
+            return False
+        if signed:
+            values = TORCH.view(x).reshape(-1)
+            if coefficients.has_negative(values if plan.size != 2 else values.view(np.int16), plan.like):
+                return False
+    if type(a) is np.ndarray:
+        return loops.turn_dense_at(*plan.dense, *at, a, *after)
+    return loops.turn_by_numbers(*plan.dense, *at, a.address, *after[:-1])

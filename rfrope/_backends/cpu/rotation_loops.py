@@ -270,77 +270,39 @@ def turn(plan, x, y, a, b, c, e, scale, like, first, last):  # type: ignore[no-u
 
 
 @njit(inline="always")
-def _is_read_first(x, x_bytes, y, y_bytes, b, b_bytes, c, c_bytes, e, e_bytes):  # type: ignore[no-untyped-def]
-    """Return whether a result at y is x itself or lies apart from it, and apart from all operands."""
-    end, apart = y + y_bytes, (x == y and x_bytes == y_bytes) or y + y_bytes <= x or x + x_bytes <= y
-    for place, size in ((b, b_bytes), (c, c_bytes), (e, e_bytes)):
-        apart = apart and (end <= place or place + size <= y)
-    return apart
-
-
-@njit(inline="always")
-def _turn_dense(  # type: ignore[no-untyped-def]
-    loop, plan, plan_in_place, items, x, x_bytes, y, y_bytes, places, b, b_bytes, c, c_bytes, e, e_bytes, scale, like,
-    whole, part,
-):  # fmt: skip
-    at, fine, most = np.empty(places.size), True, whole
+def _turn_dense(loop, plan, plan_in_place, items, x, y, places, b, c, e, scale, like, part):  # type: ignore[no-untyped-def]
+    at, fine, most = np.empty(places.size), True, max(part, 2.0**24)
     for i, position in enumerate(places.flat):
         at[i] = position
         most = most if np.floor(at[i]) == at[i] else part
     for position in at:
         fine = fine and abs(position) <= most
-    fine = fine and _is_read_first(x, x_bytes, y, y_bytes, b, b_bytes, c, c_bytes, e, e_bytes)
     if fine:
         call_turn(loop, plan_in_place if x == y else plan, x, y, at.ctypes.data, b, c, e, scale, like, 0, items)
     return fine and at.size >= 0  # the positions live until here
 
 
 @compiled
-def turn_dense(  # type: ignore[no-untyped-def]
-    loop, plan, plan_in_place, items, x, y, places, b, b_bytes, c, c_bytes, e, e_bytes, scale, like, whole, part
-):
+def turn_dense(loop, plan, plan_in_place, items, x, y, places, b, c, e, scale, like, part):  # type: ignore[no-untyped-def]
     """All the work of a plan for dense arrays, whose layouts it was made for, at positions of any type.
 
     Frequencies, and a shift and a scale if any, are at `b`, `c` and `e`. Nothing is done, and the answer is False,
-    where a position is NaN, above `whole`, or above `part` if any has a fraction, or where features or operands would
-    be overwritten before they are read.
+    where a position is NaN, above `part` if any has a fraction, or else above `part` and 2**24.
     """
     first, second = x.ctypes.data, y.ctypes.data
-    return _turn_dense(
-        loop, plan, plan_in_place, items, first, x.nbytes, second, y.nbytes, places, b, b_bytes, c, c_bytes, e, e_bytes,
-        scale, like, whole, part,
-    )  # fmt: skip
+    return _turn_dense(loop, plan, plan_in_place, items, first, second, places, b, c, e, scale, like, part)
 
 
 @compiled
-def turn_dense_at(  # type: ignore[no-untyped-def]
-    loop, plan, plan_in_place, items, x, x_bytes, y, y_bytes, places, b, b_bytes, c, c_bytes, e, e_bytes, scale, like,
-    whole, part,
-):  # fmt: skip
+def turn_dense_at(loop, plan, plan_in_place, items, x, y, places, b, c, e, scale, like, part):  # type: ignore[no-untyped-def]
     """Do the same for features and a result at two addresses."""
-    return _turn_dense(
-        loop, plan, plan_in_place, items, x, x_bytes, y, y_bytes, places, b, b_bytes, c, c_bytes, e, e_bytes, scale,
-        like, whole, part,
-    )  # fmt: skip
+    return _turn_dense(loop, plan, plan_in_place, items, x, y, places, b, c, e, scale, like, part)
 
 
 @compiled
-def turn_by_numbers(  # type: ignore[no-untyped-def]
-    loop, plan, plan_in_place, items, x, x_bytes, y, y_bytes, a, a_bytes, b, b_bytes, c, c_bytes, e, e_bytes, scale,
-    like,
-):  # fmt: skip
+def turn_by_numbers(loop, plan, plan_in_place, items, x, y, a, b, c, e, scale, like):  # type: ignore[no-untyped-def]
     """Do the same for phases at `a`, or for cos and sin at `a` and `b`."""
-    fine = _is_read_first(x, x_bytes, y, y_bytes, b, b_bytes, a, a_bytes, e, e_bytes)
-    if fine:
-        call_turn(loop, plan_in_place if x == y else plan, x, y, a, b, c, e, scale, like, 0, items)
-    return fine
-
-
-@compiled
-def turn_two(loop, plan_1, x_1, y_1, b_1, last_1, plan_2, x_2, y_2, b_2, last_2, a, scale, like):  # type: ignore[no-untyped-def]
-    """All the work of two plans for the same positions: a query and a key, at the price of one call."""
-    call_turn(loop, plan_1, x_1, y_1, a, b_1, 0, 0, scale, like, 0, last_1)
-    return call_turn(loop, plan_2, x_2, y_2, a, b_2, 0, 0, scale, like, 0, last_2)
+    return call_turn(loop, plan_in_place if x == y else plan, x, y, a, b, c, e, scale, like, 0, items) > 0
 
 
 @compiled
