@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import mpmath
@@ -179,7 +180,7 @@ def test_narrow_and_unsigned_integers_do_not_wrap(dtype, xp):
 @pytest.mark.parametrize("name", [name for name in ROPES if name != "polar"])
 def test_small_dense_keys_move_in_one_pass(name, monkeypatch):
     """The same numbers as with all that is looked at, from positions of another type."""
-    rope, rng = ROPES[name], np.random.default_rng(9)
+    rope, rng = dataclasses.replace(ROPES[name]), np.random.default_rng(9)
     k, (old, new) = keys(2, 40, rope.head_dim), places(rope, rng, "int64")
     wanted = relocate(k, old.astype(np.int32), new, rope)
     monkeypatch.setattr("rfrope.rotation.rerotation._read_keys", None)
