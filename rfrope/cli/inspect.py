@@ -190,15 +190,32 @@ def _report(sets: list[_Set], summaries: list[analysis.Summary]) -> Report:
             parts += [Words([one.label, *first]), *map(Words, others)]
     for one in sets:
         if one.parameters:
+            parts.append(Words([_describe_pairing(one.rope)]))
             held = {"rope_parameters": one.parameters, "max_position_embeddings": one.rope.context}
             parts.append(Copyable(f"Parameters of {one.label}, as they were understood", held))
     return Report(parts, verdict)
 
 
 def _list_cautions(sets: list[_Set]) -> list[str]:
-    """Return what schemes reach that is not the context of their config, with names where there are several sets."""
-    cautions = {one.label: describe_reach(one.rope) for one in sets}
-    return [f"{label}: {said}" if len(sets) > 1 else said for label, said in cautions.items() if said]
+    """Return what schemes reach that is not the config's context, and keys that are not read, by set if several."""
+    said = [(one.label, describe_reach(one.rope), *one.rope.source.model.remarks) for one in sets]
+    return [f"{label}: {word}" if len(sets) > 1 else word for label, *words in said for word in words if word]
+
+
+def _describe_pairing(rope: rfrope.Rope) -> str:
+    """Return the pairing of a config's Rope, and where it is from."""
+    model, origin = rope.source.model, rope.source.model.pairing_from
+    if origin is None:
+        return ""
+    sources = {
+        "known": f"from the table of model types ({model.model_type})",
+        "given": "as given",
+        "config": "from the config",
+        "assumed": f"assumed: {model.model_type or 'the model type'} is unknown",
+    }
+    last = ", the last features of a head" if model.turns_last else ""
+    note = f"; {model.note}" if model.note else ""
+    return printable(f"Pairing: {rope.pairing or 'neither'}, {sources[origin]}{last}{note}.")
 
 
 def _describe_scheme(one: _Set) -> Iterator[list[str]]:
@@ -233,7 +250,7 @@ def _list_scheme(one: _Set) -> dict[str, Any]:
     about |= {"sections": rope.sections, "interleaved": rope.interleaved, "pairing_from": model.pairing_from}
     about |= {"model_type": model.model_type, "window": model.window, "rope_parameters": one.parameters}
     about |= {"stretched": before and before.to_dict(), "seq_len": one.seq_len}
-    about |= {"caution": describe_reach(rope)}
+    about |= {"caution": describe_reach(rope), "remarks": list(model.remarks)}
     return {"scheme": about}
 
 

@@ -33,13 +33,15 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
         true where `rope_parameters` stands alone, and what it has is not read beside it without a dict. ``axial``: how
         a vision model uses its ladder; "halves": one ladder for each of two axes, "alternating": one dealt out to both,
         "turns": as halves, in turns and not in radians, "unknown": another way. ``rope``: false where its code has no
-        RoPE, whatever its configs carry. ``null_base``: true where a base of null says so. ``sections``: "own" where
-        they are not dealt out in the order of `rfrope.mrope`; "interleaved" where they are dealt out in turns, whatever
-        ``mrope_interleaved`` says. ``scaled``: "everywhere" where a ``rope_scaling`` is for every kind of layer.
-        ``ntk``: "own" where that scheme is not the usual one. ``inner_base``: true where the base is in a dict of the
-        attention. ``original``: true where its class has a default for ``original_max_position_embeddings`` beside the
-        dict, which wins. ``negated``: true where every angle is. ``softmax``: "mscale_all_dim" where its attention
-        multiplies the softmax scale by the square of YaRN's factor with that key.
+        RoPE of queries and keys, whatever its configs carry. ``by_layer``: lists with a value for each layer, by the
+        name of the value. ``said``: keys that its class passes over and other engines read. ``null_base``: true where a
+        base of null says so. ``sections``: "own" where they are not dealt out in the order of `rfrope.mrope`;
+        "interleaved" where they are dealt out in turns, whatever ``mrope_interleaved`` says. ``scaled``: "everywhere"
+        where a ``rope_scaling`` is for every kind of layer. ``ntk``: "own" where that scheme is not the usual one.
+        ``inner_base``: true where the base is in a dict of the attention. ``original``: true where its class has a
+        default for ``original_max_position_embeddings`` beside the dict, which wins. ``negated``: true where every
+        angle is. ``softmax``: "mscale_all_dim" where its attention multiplies the softmax scale by the square of YaRN's
+        factor with that key.
 
         ``window``: what its layers see, for types whose class has windows; the others see all. ``length``: the usual
         number of positions, under ``key`` where that is not "sliding_window". ``layers``: the usual kinds of layers, of

@@ -44,6 +44,7 @@ def _read_scheme(config: ConfigRope) -> EngineRope:
         case "yarn":
             scales = (values.get("mscale"), values.get("mscale_all_dim"))
             attention = schemes.sharpen_yarn(factor, *(() if None in scales else scales))
+            attention *= float(values.get("attn_factor") or 1.0)
             return formulas.yarn(base, values, factor, values["original_max_position_embeddings"], attention)
         case "longrope":
             original = values["original_max_position_embeddings"]

@@ -29,7 +29,7 @@ def _read(config: ConfigRope) -> EngineRope:
         raise RefusedError(f"stops with an error: {show(written)} is none of its schemes")
     if name == "yarn" and not {"factor", "short_factor"} & set(config.written):
         raise RefusedError("stops with an error: factor missing")
-    if config.rope.source.model.pairing_from == "assumed":
+    if config.rope.source.model.pairing_from in ("assumed", "config"):
         raise UnknownError(f"it has no class for model type {show(config.model_type)}")
     length = EngineRope.length if "alpha" in values else _LENGTHS.get(name, EngineRope.length)
     note = "after rfrope.integrations.transformers.register(), else it stops with an error" if name == "rfrope" else ""

@@ -87,6 +87,7 @@ def _read_yarn(config: ConfigRope, base: np.ndarray) -> EngineRope:
     factor, original = formulas.require_key(values, "factor"), values["original_max_position_embeddings"]
     mscale, everywhere = (float(values.get(key) or 0.0) for key in ("mscale", "mscale_all_dim"))
     scale = schemes.sharpen_yarn(factor, mscale, everywhere) if mscale and everywhere else schemes.sharpen_yarn(factor)
+    scale *= float(values.get("attn_factor") or 1.0)
     if values.get("attention_factor") is not None:
         scale = float(values["attention_factor"])
     return replace(formulas.yarn(base, values, factor, original, scale), positions=math.ceil(original * factor))

@@ -16,8 +16,9 @@ from rfrope._core.array import place_for_caller
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
 from rfrope.models import layer_patterns
+from rfrope.models.accounting import Facts, find_unread, read_pairing
 from rfrope.models.gguf import find_gguf, read_gguf
-from rfrope.models.parts import NAMES, Part
+from rfrope.models.parts import NAMES, Part, list_parameters
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope, refuse_polar
@@ -25,10 +26,12 @@ from rfrope.scaling import schemes
 from rfrope.scaling.registry import ladder
 from rfrope.scaling.schemes import positive
 
-_SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], "rotary_pct", "rotary_dim", "rope_ratio")
+_SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], *NAMES["rotary_dim"], "rope_ratio")
+_SIGNS = (*_SIGNS, *NAMES["partial_rotary_factor"][1:])
+# keys of known types that other readers take, or published configs carry: read as transformers does, and said
+_SAID = ("partial_rotary_factor", "position_embedding_type", "use_mla", "original_max_position_embeddings")
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")  # repeats values of the part around it
-_PERCEPTION = ("vision", "visual", "vit", "image", "audio")  # read only if their type is known
-_PLAIN = ("rope_type", "default")  # says nothing; transformers itself wrote it beside dicts per layer kind
+_PERCEPTION = ("vision", "visual", "vit", "image", "audio", "protein")  # read only if their type is known
 _DEEPEST = 8  # nesting depth; models have three
 
 
@@ -237,12 +240,52 @@ def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Readin
             has_parts, has_text = True, has_text or (bool(inner) and key in _TEXT)
             found += inner
     reading.place = name
-    if has_text or not _has_rope(part, has_parts):
+    if has_text:
+        ropes = [rope for one in found for rope in one.ropes.values()]
+        _account(part, ropes, [one for one in found if not perceives(one.name)])
+        return found
+    if not _has_rope(part, has_parts):
+        if not table and not has_parts and not _denies_rope(part) and name.rpartition(".")[2] in ("", *_TEXT):
+            _account(part, [], [])
         return found
     if (not table or "axial" in table) and _is_unknown(name, part):
         reading.looked[number] += " (there is one, but the config alone does not give its frequencies)"
         return found
-    return [_read_ropes(name, part, reading), *found]
+    own = _read_ropes(name, part, reading)
+    reading.place = name
+    _account(part, [*own.ropes.values()], [own])
+    return [own, *found]
+
+
+def _account(part: Part, ropes: list[Rope], parts: list[PartLayers]) -> None:
+    """Raise an error for keys that look like RoPE and are not read, or add remarks on them to the Ropes of parts."""
+    if part.entry.get("rope") is False:
+        return
+    is_top = part not in [one.part for one in parts]
+    said = {*_SAID, *part.table.get("said", ())}
+    said |= {name for key in ("rope_theta", "local_theta") for name in NAMES[key]} if part.parameters else set()
+    widths = [width for key in NAMES["head_dim"] if isinstance(width := part.held.held.get(key), int)]
+    named = [key for key in part.table.get("layers", {}).values() if isinstance(key, str)]
+    facts = Facts(tuple(ropes), tuple(widths), frozenset(() if is_top else (*part.held.read, *named)))
+    unread, remarks = [], []
+    for one in find_unread(part.held.held, facts, _is_part):
+        is_said = part.is_known and one.is_beside
+        if is_said and is_top:
+            remarks.append(f"{one.path} at the top is not read: {show(part.model_type)} keeps its RoPE in text_config.")
+        elif is_said and (one.path in said or read_pairing(one.path, one.value)):
+            remarks.append(f"{one} by the class of {show(part.model_type)} in transformers; other engines may read it.")
+        else:
+            unread.append(one)
+    if unread:
+        first, more = unread[0], ", ".join(one.path for one in unread[1:])
+        of = f" for model_type {show(part.model_type)}" if part.model_type else ""
+        also = f"; nor {'is' if len(unread) == 2 else 'are'} {more}" if more else ""
+        raise ValueError(f"{first}{of}; expected {first.write}, or no {first.path}{also}")
+    for read in parts if remarks else ():
+        for name, rope in read.ropes.items():
+            model = rope.source.model
+            model = replace(model, remarks=(*model.remarks, *map(printable, remarks)))
+            read.ropes[name] = replace(rope, source=replace(rope.source, model=model))
 
 
 def _is_part(key: Any, value: Mapping[str, Any]) -> bool:
@@ -286,20 +329,25 @@ def _find_table(name: str, held: Mapping[str, Any], parent: str) -> tuple[str, M
     return model_type, {}
 
 
-def _has_rope(part: Part, composite: bool) -> bool:
+def _denies_rope(part: Part) -> bool:
+    """Return whether a config or the class of its type says that there is no RoPE."""
     held, entry = part.held, part.entry
     if any(held.get(key) != value for key, value in part.table.get("needs", {}).items()):
-        return False
-    if held.get("alibi") is True or held.get("mla_use_nope") is True or entry.get("rope") is False:
-        return False
-    if held.get("position_embeddings_type", "rotary") != "rotary":
-        return False
-    # some types set the base to null if they have no RoPE
-    if entry.get("null_base") is True and any(one.get("rope_theta", 0) is None for one in _find_dicts(part)):
-        return False
-    if any([held.get(key) is not None for key in _SIGNS]):
         return True
-    return part.is_known and (not composite or has_defaults(entry))
+    if held.get("alibi") is True or held.get("mla_use_nope") is True or entry.get("rope") is False:
+        return True
+    if held.get("position_embeddings_type", "rotary") != "rotary":
+        return True
+    # some types set the base to null if they have no RoPE
+    return entry.get("null_base") is True and any(one.get("rope_theta", 0) is None for one in _find_dicts(part))
+
+
+def _has_rope(part: Part, composite: bool) -> bool:
+    if _denies_rope(part):
+        return False
+    if any([part.held.held.get(key) is not None for key in _SIGNS]):
+        return True
+    return part.is_known and (not composite or has_defaults(part.entry))
 
 
 def _add_inner_base(held: Mapping[str, Any], model_type: str) -> Mapping[str, Any]:
@@ -335,7 +383,7 @@ def _read_ropes(name: str, part: Part, reading: _Reading) -> PartLayers:
         return PartLayers(name, part, (), {"": _make_axial(part, reading)})
     context = part.first("max_position_embeddings")
     context = None if context is None else whole("max_position_embeddings", context, 1)
-    split = described = _layers(part)
+    split = described = list_parameters(part)
     if "" in described and "layers" in part.table:  # one dict, from which the layers of some classes take several bases
         split = layer_patterns.split_parameters(part.held, part.table["layers"], described[""])
     by_layer, found = part.layers([*split]), {}
@@ -364,8 +412,13 @@ def _make_rope(
         layers=turned,
         qk_head_dim=part.qk_head_dim(layer, head_dim),
     )
+    if own := parameters.get("attn_factor"):
+        about["remarks"] += (f"attn_factor is {own}: {scheme.ignored['attn_factor']}.",) if own != 1 else ()
+    part_of, is_latent = parameters.get("partial_rotary_factor"), part.table.get("partial") == "latent"
+    if part_of not in (None, values["partial_rotary_factor"]) and not is_latent:
+        about["remarks"] += (f"partial_rotary_factor is {part_of}: transformers' class does not read it; others may.",)
     scale, factor = values.get("mscale_all_dim"), values.get("factor")
-    if scale and factor is not None and part.entry.get("softmax", part.table.get("softmax")):
+    if about["turns_last"] and scale and factor is not None and part.entry.get("softmax", part.table.get("softmax")):
         about["softmax_factor"] = schemes.sharpen_yarn(factor, scale) ** 2  # some classes apply it to the softmax scale
     return make_rope(
         scheme,
@@ -390,9 +443,22 @@ def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, 
         "turns_last": entry.get("rotated") == "last",
         "note": entry.get("pairing_note", ""),
         "unmovable": entry.get("unmovable", ""),
+        "remarks": (),
     }
-    if about["pairing_from"] != "known":
-        return reading.pairing or "half", about
+    if "qk_rope_head_dim" in part.table and part.held.get("use_mla") is False:  # Llama's attention, by remote code
+        return reading.pairing or "half", about | {"turns_last": False, "unmovable": ""}
+    if about["pairing_from"] == "assumed":
+        said = {found for key, value in part.held.items() if (found := read_pairing(key, value))}
+        if len(said) > 1:
+            raise ValueError("keys of the config say both pairings; expected one")
+        if not said and _needs_pairing(part):
+            raise ValueError(
+                f"pairing is None, and the code of model_type {show(part.model_type)}, with latent attention or "
+                'sections, is unknown; expected pairing="half" or "interleaved", or rope_interleave in the config'
+            )
+        return next(iter(said), "half"), about | ({"pairing_from": "config"} if said else {})
+    if about["pairing_from"] == "given":
+        return reading.pairing, about
     found, chosen = entry["pairing"], entry.get("pairing_by", {})
     choice = part.held.get(chosen.get("key"))
     if choice is not None:
@@ -402,58 +468,10 @@ def _find_pairing(part: Part, reading: _Reading) -> tuple[str | None, dict[str, 
     return None if found == "neither" else found, about
 
 
-def _layers(part: Part) -> dict[str, dict[str, Any]]:
-    """Return the rotary parameters of each kind of layer; a single kind is named ``""``."""
-    parameters, usual = part.parameters, part.usual
-    if parameters and any(isinstance(value, Mapping) for value in parameters.values()):
-        flat = [key for key, value in parameters.items() if not isinstance(value, Mapping) and (key, value) != _PLAIN]
-        if flat:
-            raise ValueError(
-                f"rope_parameters holds {', '.join(flat)} beside dicts of layers; expected {flat[0]} in each dict that "
-                "it applies to"
-            )
-        return {layer: dict(one) for layer, one in parameters.items() if isinstance(one, Mapping)}
-    compressed = part.table.get("layers", {}).get("compressed")
-    if compressed and not part.held.get("rope_parameters"):
-        return _split_compressed(part, compressed)
-    local = part.base(NAMES["local_theta"])
-    beside = ("rope_theta", "partial_rotary_factor")  # may stand outside the dict
-    if not part.has_usual_layers and local is None:
-        return {"": parameters or {key: value for key, value in usual.items() if key not in beside}}
-    theta = part.base(part.names["rope_theta"])
-    layers = {
-        layer: {key: value for key, value in one.items() if key not in beside}
-        for layer, one in (usual.items() if part.has_usual_layers else ())
-        if one is not None
-    }
-    if not parameters and local is None and theta is None:
-        return layers
-    if layers and (
-        set(layers) != {"full_attention", "sliding_attention"}
-        or any(one["rope_type"] != "default" for one in layers.values())
-        or part.held.get("rope_parameters")  # an older rope_scaling applies only to layers with full attention
-    ):
-        raise ValueError(
-            f"rope_parameters is one dict; expected one dict in it for each of {', '.join(sorted(layers))}"
-        )
-    # rope_scaling then applies to both kinds of layer
-    everywhere = part.entry.get("scaled") == "everywhere"
-    sliding = dict(parameters) if everywhere else {}
-    return {
-        "full_attention": dict(parameters),
-        "sliding_attention": sliding if local is None else {**sliding, "rope_theta": local},
-    }
-
-
-def _split_compressed(part: Part, key: str) -> dict[str, dict[str, Any]]:
-    """Return the parameters of DeepSeek V4's two RoPEs; a scheme is for compressed keys, without attention factor."""
-    theta, compressed = part.base(part.names["rope_theta"]), dict(part.parameters)
-    main = {"rope_theta": part.usual["main"]["rope_theta"] if theta is None else theta}
-    given = part.held.get(key)
-    compressed["rope_theta"] = part.usual["compress"]["rope_theta"] if given is None else positive(key, given)
-    if compressed.get("rope_type", compressed.get("type")) == "yarn":
-        compressed.setdefault("attention_factor", 1.0)
-    return {"main": main, "compress": compressed}
+def _needs_pairing(part: Part) -> bool:
+    """Return whether a part has latent attention or sections, about whose pairing nothing is usual."""
+    is_latent = bool(part.held.get("qk_rope_head_dim")) and part.held.get("use_mla") is not False
+    return is_latent or any(one.get(key) for one in _find_dicts(part) for key in ("mrope_section", "xdrope_section"))
 
 
 def _make_axial(part: Part, reading: _Reading) -> Rope:

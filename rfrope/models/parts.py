@@ -11,15 +11,22 @@ from typing import Any
 from rfrope._core.arguments import fraction, show, whole
 from rfrope.data.model_types import known
 from rfrope.models import layer_patterns
+from rfrope.models.accounting import Record, looks_like_rope
 from rfrope.models.rope_parameters import DEFAULT_THETA, join_dicts
 from rfrope.scaling.schemes import positive
 
 # Names of each value in models, the usual one first. The first one present in the config counts, among those that the
 # class reads if it is known (`Part.names`).
 NAMES = {
-    "rope_theta": ("rope_theta", "rotary_emb_base", "global_rope_theta", "rotary_embedding_base"),
+    "rope_theta": (
+        *("rope_theta", "rotary_emb_base", "global_rope_theta", "rotary_embedding_base", "rope_base", "rotary_base"),
+    ),
     "local_theta": ("rope_local_base_freq", "local_rope_theta", "swa_rope_theta"),
-    "partial_rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_pct"),
+    "partial_rotary_factor": (
+        *("partial_rotary_factor", "rotary_pct", "rope_pct", "rotary_percent", "rope_percent", "rotary_percentage"),
+        *("rope_percentage", "rotary_fraction", "rope_fraction", "rotary_emb_fraction"),
+    ),
+    "rotary_dim": ("rotary_dim", "rope_dim", "rotary_emb_dim", "rotary_ndims", "n_rot"),
     "head_dim": ("head_dim", "attention_head_dim", "kv_channels"),
     "qk_rope_head_dim": ("qk_rope_head_dim",),
     "qk_nope_head_dim": ("qk_nope_head_dim",),
@@ -29,7 +36,7 @@ NAMES = {
 }
 _USUAL = {what: names[:1] for what, names in NAMES.items()}
 _SIZES = ("head_dim", "hidden_size", "num_attention_heads")
-_BESIDE = ("rope_theta", "partial_rotary_factor")  # may stand beside the dict
+_PLAIN = ("rope_type", "default")  # says nothing; transformers itself wrote it beside dicts per layer kind
 _WINDOWED = ("sliding", "chunked")  # prefixes of layer kinds
 _MOVED = ("llama3", "yarn", "longrope", "su")  # these read original_max_position_embeddings also from outside the dict
 
@@ -46,7 +53,7 @@ class Part:
     """One part of a model's config, read as the class of its model type reads it."""
 
     def __init__(self, held: Mapping[str, Any], model_type: str, table: Mapping[str, Any]) -> None:
-        self.held, self.model_type = held, model_type  # the config's values
+        self.held, self.model_type = Record(held), model_type  # the config's values
         self.entry = known(model_type)  # the table's entry of that type
         # the entry with defaults for this config: that of its type, or that of this part in its parent
         self.table = table
@@ -259,7 +266,7 @@ class Part:
         read = self.names
         if "whole" in table and not has_dict:  # used alone
             read = {what: names for what, names in read.items() if what not in usual}
-        theta = self.base(read.get("rope_theta", ()))
+        theta = None if parameters.get("rope_theta") is not None else self.base(read.get("rope_theta", ()))
         # a base outside the dict is for all kinds of layer, unless the type's local layers have their own
         if layer == "sliding_attention" and usual.get("rope_theta") == DEFAULT_THETA:
             theta = None
@@ -282,41 +289,113 @@ class Part:
             values["partial_rotary_factor"] = beside
         usual_fraction = lacking.get("partial_rotary_factor", 1.0) if beside is None else beside
         values.setdefault("partial_rotary_factor", usual_fraction)
-        if layer != "sliding_attention" and self.is_known:
-            self._check_unread(parameters, values, read)
         if scheme in _MOVED and held.get("original_max_position_embeddings") is not None:
             values["original_max_position_embeddings"] = held["original_max_position_embeddings"]
         return values
 
-    def _check_unread(
-        self, parameters: Mapping[str, Any], values: Mapping[str, Any], read: Mapping[str, tuple[str, ...]]
-    ) -> None:
-        """Raise an error for a base or rotated fraction outside the dict that the class of a known type ignores."""
-        for what in _BESIDE if self.table.get("partial") is True else _BESIDE[:1]:
-            if parameters.get(what) is not None:
-                continue
-            for name in NAMES[what]:
-                if name not in read.get(what, ()) and self.held.get(name) not in (None, values[what]):
-                    raise ValueError(
-                        f"{name} is {show(self.held[name])}, which this model_type does not read beside "
-                        f"rope_parameters; expected {what} in that dict"
-                    )
-
     def _rotated_fraction(self, width: int, read: tuple[str, ...], layer: str) -> float | None:
         """Return the rotated fraction of a head given outside the dict, or None."""
-        key = self.table.get("partial") if self.is_known else "rotary_dim"
+        key = self.table.get("partial") if self.is_known else None
         if key == "latent":
             latent = self._latent(layer)
             return None if latent is None else _round_fraction(latent[0], width)
         for name in read:
             if self.held.get(name) is not None:
                 return fraction(name, self.held[name])
-        if not isinstance(key, str) or self.held.get(key) is None or self.held.get("rope_parameters") is not None:
+        if not isinstance(key, str | None) or (self.is_known and key is None):
             return None
-        rotated = whole(key, self.held[key], 1)
+        name, value = self._pick(NAMES["rotary_dim"] if key is None else (key,), must_agree=True)
+        if value is None:
+            return None
+        rotated = whole(name, value, 1)
         if rotated > width:
-            raise ValueError(f"{key} is {rotated}; expected at most head_dim = {width}")
+            raise ValueError(f"{name} is {rotated}; expected at most head_dim = {width}")
         return _round_fraction(rotated, width)
+
+
+# -- kinds of layers with a RoPE of their own --------------------------------------------------------------------------
+
+
+def list_parameters(part: Part) -> dict[str, dict[str, Any]]:
+    """Return the rotary parameters of each kind of layer; a single kind is named ``""``."""
+    parameters, usual = part.parameters, part.usual
+    if parameters and any(isinstance(value, Mapping) for value in parameters.values()):
+        flat = [key for key, value in parameters.items() if not isinstance(value, Mapping) and (key, value) != _PLAIN]
+        if flat:
+            raise ValueError(
+                f"rope_parameters holds {', '.join(flat)} beside dicts of layers; expected {flat[0]} in each dict that "
+                "it applies to"
+            )
+        if odd := [layer for layer in parameters if looks_like_rope(layer, None)]:
+            raise ValueError(f"rope_parameters holds {odd[0]}; expected its keys beside the others, or kinds of layers")
+        return {layer: dict(one) for layer, one in parameters.items() if isinstance(one, Mapping)}
+    if "by_layer" in part.table and (by_kind := _read_lists(part)):
+        return by_kind
+    compressed = part.table.get("layers", {}).get("compressed")
+    if compressed and not part.held.get("rope_parameters"):
+        return _split_compressed(part, compressed)
+    local = part.base(NAMES["local_theta"])
+    beside = ("rope_theta", "partial_rotary_factor")  # may stand outside the dict
+    if not part.has_usual_layers and local is None:
+        return {"": parameters or {key: value for key, value in usual.items() if key not in beside}}
+    theta = part.base(part.names["rope_theta"])
+    layers = {
+        layer: {key: value for key, value in one.items() if key not in beside}
+        for layer, one in (usual.items() if part.has_usual_layers else ())
+        if one is not None
+    }
+    if not parameters and local is None and theta is None:
+        return layers
+    if layers and (
+        set(layers) != {"full_attention", "sliding_attention"}
+        or any(one["rope_type"] != "default" for one in layers.values())
+        or part.held.get("rope_parameters")  # an older rope_scaling applies only to layers with full attention
+    ):
+        raise ValueError(
+            f"rope_parameters is one dict; expected one dict in it for each of {', '.join(sorted(layers))}"
+        )
+    # rope_scaling then applies to both kinds of layer
+    everywhere = part.entry.get("scaled") == "everywhere"
+    sliding = dict(parameters) if everywhere else {}
+    return {
+        "full_attention": dict(parameters),
+        "sliding_attention": sliding if local is None else {**sliding, "rope_theta": local},
+    }
+
+
+def _read_lists(part: Part) -> dict[str, dict[str, Any]]:
+    """Return the parameters of each kind of layer from lists by layer; a scheme is for layers with full attention."""
+    kinds, lists = layer_patterns.list_kinds(part.held, part.table["layers"]) or (), {}
+    for key, name in part.table["by_layer"].items():
+        value = part.held.get(name)
+        if isinstance(value, list | tuple):
+            lists[key] = value
+            if len(value) < len(kinds):
+                raise ValueError(f"{name} has {len(value)} entries; expected one for each of {len(kinds)} layers")
+    if part.held.get("yarn_only_types") not in (None, ["full_attention"]):
+        raise ValueError(f'yarn_only_types is {show(part.held["yarn_only_types"])}; expected ["full_attention"]')
+    found: dict[str, dict[str, Any]] = {}
+    if lists and not kinds:
+        raise ValueError(
+            f"{', '.join(sorted(part.table['by_layer'].values()))} go with num_hidden_layers, which is missing"
+        )
+    for i, kind in enumerate(kinds) if lists else ():
+        values = {key: value[i] for key, value in lists.items()}
+        values |= part.parameters if kind == "full_attention" else {}
+        if found.setdefault(kind, values) != values:
+            raise ValueError(f"layer {i} has {values}, and another of {kind} {found[kind]}; expected the same")
+    return found
+
+
+def _split_compressed(part: Part, key: str) -> dict[str, dict[str, Any]]:
+    """Return the parameters of DeepSeek V4's two RoPEs; a scheme is for compressed keys, without attention factor."""
+    theta, compressed = part.base(part.names["rope_theta"]), dict(part.parameters)
+    main = {"rope_theta": part.usual["main"]["rope_theta"] if theta is None else theta}
+    given = part.held.get(key)
+    compressed["rope_theta"] = part.usual["compress"]["rope_theta"] if given is None else positive(key, given)
+    if compressed.get("rope_type", compressed.get("type")) == "yarn":
+        compressed.setdefault("attention_factor", 1.0)
+    return {"main": main, "compress": compressed}
 
 
 def _round_fraction(rotated: int, width: int) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 from rfrope._core.arguments import show
 
 _PLAIN = {str, int, float, bool, type(None)}  # kinds of values that need no copy
-_PAIRINGS_FROM = ("known", "given", "assumed")
+_PAIRINGS_FROM = ("known", "given", "config", "assumed")
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class ModelPart:
         ``""`` for the top level of a config with one RoPE; otherwise a path like ``"text_config.full_attention"``.
     model_type : str
         Model type in that place of the config.
-    pairing_from : {"known", "given", "assumed"} or None
-        Source of the Rope's pairing: the table of transformers' attention classes, the caller, or the guess "half" for
-        an unknown model type. None for a Rope without a config.
+    pairing_from : {"known", "given", "config", "assumed"} or None
+        Source of the Rope's pairing: the table of transformers' attention classes, the caller, a key of the config, or
+        the guess "half" for an unknown model type. None for a Rope without a config.
     turns_last : bool
         Whether the model rotates the last features of a query or key instead of the first, as in latent attention.
     note : str
@@ -47,6 +47,8 @@ class ModelPart:
     softmax_factor : float or None
         Factor of the softmax scale beside the attention factor, as in DeepSeek's models with ``mscale_all_dim``; None
         where there is none.
+    remarks : tuple of str
+        What the config says that its model type does not read, or that engines read differently.
 
     See Also
     --------
@@ -73,6 +75,7 @@ class ModelPart:
     unmovable: str = ""
     layers: tuple[int, ...] | None = None
     softmax_factor: float | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, repr=False)
@@ -162,7 +165,9 @@ class Provenance:
             rest["turns_last"] = rest.pop("turned") == "last"
         known = {name: rest.pop(name) for name, kinds in _KINDS.items() if isinstance(rest.get(name), kinds)}
         known |= {
-            name: tuple(known[name]) for name in ("kernel", "scaled_by", "layers") if isinstance(known.get(name), list)
+            name: tuple(known[name])
+            for name in ("kernel", "scaled_by", "layers", "remarks")
+            if isinstance(known.get(name), list)
         }
         part = ModelPart(**{name: known.pop(name) for name in _PART if name in known})
         unsaid = [name for name in _KINDS if rest.get(name, "") is None]
@@ -200,7 +205,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("lower_bound", "softmax_factor"), (float, int)),
     "turns_last": (bool,),
     "scaled_by": (list, tuple),
-    "layers": (list, tuple),
+    **dict.fromkeys(("layers", "remarks"), (list, tuple)),
 }
 
 

@@ -237,6 +237,7 @@ _RECORDS = (
         optional=("factor", "original_max_position_embeddings", *_YARN),
         ignored={
             "finetuned": "it says how the first YaRN models were trained",
+            "attn_factor": "vLLM and SGLang multiply the attention factor by it, and transformers does not",
             "llama_4_scaling_beta": "Ministral 3 scales queries with it, by position; frequencies stay",
             "max_position_embeddings": "Ministral 3 repeats here what stands beside the dict",
         },

@@ -11,6 +11,7 @@ DEFAULTS = {
     *("rope_parameters", "head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"),
     *("global_head_dim", "needs", "axial", "partial", "beside", "whole"),
     *("qk_rope_head_dim", "qk_nope_head_dim", "swa", "names", "quotient", "alike", "dict", "window", "layers"),
+    *("by_layer", "said"),
 }
 PAIRING = {"pairing", "out_pairing", "rotated", "pairing_by", "pairing_note", "unmovable"}
 PECULIAR = {

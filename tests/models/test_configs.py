@@ -97,14 +97,13 @@ def test_sections():
         ({**LLAMA, "head_dim": None}, default(16, 8, 1e4, 2048)),
         # what a model's class passes over is passed over, and what other models have is read
         ({**LLAMA, "partial_rotary_factor": 0.5}, default(16, 8, 1e4, 2048)),
-        ({**LLAMA, "rotary_dim": 8}, default(16, 8, 1e4, 2048)),
         ({**LLAMA, "model_type": "phi", "partial_rotary_factor": 0.5}, default(16, 4, 1e4, 2048)),
         ({**LLAMA, "partial_rotary_factor": 0.5, "rope_scaling": {"type": "linear", "factor": 2.0}},
          Place("", "linear", 16, 4, 1e4, 2048)),
         ({**OTHER, "partial_rotary_factor": 0.5}, default(16, 4, 1e4, 2048)),
         ({**OTHER, "rope_pct": 0.25}, default(16, 2, 1e4, 2048)),
         ({**OTHER, "rotary_dim": 8}, default(16, 4, 1e4, 2048)),
-        ({**OTHER, "rotary_dim": 8, "rope_parameters": {"rope_theta": 1e4}}, default(16, 8, 1e4, 2048)),
+        ({**OTHER, "rotary_dim": 8, "rope_parameters": {"rope_theta": 1e4}}, default(16, 4, 1e4, 2048)),
         ({"model_type": "minimax", "head_dim": 128, "rotary_dim": 64}, default(128, 64, 1e6, 131072)),
         ({"model_type": "minimax_m2", "head_dim": 128, "rotary_dim": 64}, default(128, 32, 5e6, 196608)),
         ({"model_type": "bailing_hybrid", "qk_rope_head_dim": 64, "head_dim": 128, "partial_rotary_factor": 0.5},
@@ -115,7 +114,7 @@ def test_sections():
         # what the class of a known type calls it, and nothing else
         ({"model_type": "moonshine", "hidden_size": 64, "encoder_num_attention_heads": 4,
           "decoder_num_attention_heads": 4}, default(16, 7, 1e4, 512)),
-        ({**LLAMA, "kv_channels": 4, "n_head": 2, "qk_rope_head_dim": 6}, default(16, 8, 1e4, 2048)),
+        ({**LLAMA, "kv_channels": 4, "n_head": 2}, default(16, 8, 1e4, 2048)),
         ({"model_type": "deepseek_v2", "head_dim": 128}, default(64, 32, 1e4, 2048)),
         # without latent attention
         ({"model_type": "deepseek_v2", "hidden_size": 1280, "num_attention_heads": 10, "qk_rope_head_dim": 0,
@@ -151,7 +150,7 @@ def test_sections():
         ({**LLAMA, "text_config": {**LLAMA, "rope_theta": 5e5}}, default(16, 8, 5e5, 2048, "text_config")),
         ({"model_type": "blt", "rope_theta": 5e5, "patcher_config": {"model_type": "blt_patcher", "rope_theta": 1e4}},
          default(64, 32, 1e4, 8192, "patcher_config")),
-        *(({**LLAMA, key: {"rope_theta": 5.0, "head_dim": 8}}, default(16, 8, 1e4, 2048))  # which are no parts
+        *(({**LLAMA, key: {"head_dim": 8}}, default(16, 8, 1e4, 2048))  # which are no parts
           for key in ("per_layer_config", "quantization_config", "attn_config", "linear_attn_config")),
     ],
 )  # fmt: skip
@@ -295,7 +294,7 @@ HUNYUAN = {"type": "xdrope", "alpha": 1000.0, "factor": 1.0, "xdrope_section": [
 OMNI3 = {"mrope_section": [4, 2, 2], "mrope_interleaved": True, "interleaved": True, "rope_type": "default"}
 SECTIONS = [  # a config, sections, and whether they are interleaved
     ({**OTHER, "model_type": "hunyuan_vl_text", "rope_scaling": HUNYUAN}, None, False),
-    ({**OTHER, "rope_scaling": OMNI3}, (4, 2, 2), True),
+    ({**OTHER, "rope_scaling": OMNI3, "rope_interleave": False}, (4, 2, 2), True),
     ({"model_type": "ernie4_5_vl_moe_text", "rope_scaling": {"mrope_section": [22, 22, 20]}}, None, False),
     # their order is that of the whole where the text part has no known type
     *(({"model_type": "qwen3_vl", "text_config": TEXT | one}, (24, 20, 20), True) for one in ({}, OTHER | TEXT)),
@@ -376,7 +375,8 @@ def test_pictures_that_the_config_does_not_determine_wherever_they_are(config):
 
 def test_xdrope_of_hunyuan():
     (part,), (plain,) = (
-        from_config({**OTHER, "rope_scaling": one}) for one in (HUNYUAN, {"type": "dynamic", "alpha": 1e3})
+        from_config({**OTHER, "rope_scaling": one}, pairing="half")
+        for one in (HUNYUAN, {"type": "dynamic", "alpha": 1e3})
     )
     assert part.source.rope_parameters["rope_type"] == "dynamic"
     assert np.array_equal(part.frequencies, plain.frequencies)
@@ -399,7 +399,7 @@ class Listed:
 CYCLE: dict = {}
 CYCLE["text_config"] = CYCLE
 TWO = "one dict; expected one dict in it for each of full_attention, sliding_attention"
-UNREAD = "which this model_type does not read beside rope_parameters; expected"
+UNREAD = "which usually means a base, and is not read for model_type"
 BAD = [
     ({**OTHER, "layer_types": [1.0]}, ValueError, "layer_types holds 1.0; expected"),
     ({"text_config": {**LLAMA, "rope_scaling": {"factor": 2}}}, ValueError,
@@ -435,9 +435,10 @@ BAD = [
      "rope_theta is 10000.0, rotary_emb_base is 500000.0; expected one of them, or equal"),
     ({"model_type": "jetmoe", "kv_channels": 24, "head_dim": 40}, ValueError,
      "kv_channels is 24, head_dim is 40; expected one of them, or equal"),
-    ({"model_type": "apertus", "rope_theta": 77777.0}, ValueError, f"rope_theta is 77777.0, {UNREAD} rope_theta in"),
+    ({"model_type": "apertus", "rope_theta": 77777.0}, ValueError,
+     f"rope_theta is 77777.0, {UNREAD} 'apertus'; expected rope_theta in"),
     ({"model_type": "gpt_neox", "rope_theta": 5e5}, ValueError, f"rope_theta is 500000.0, {UNREAD}"),
-    ({"model_type": "phi", "rotary_pct": 0.25}, ValueError, f"rotary_pct is 0.25, {UNREAD} partial_rotary"),
+    ({"model_type": "phi", "rotary_pct": 0.25}, ValueError, "rotary_pct is 0.25, which usually means the part"),
     ({"model_type": "gemma3_text", "rope_parameters": {"rope_theta": 5e5}}, ValueError, TWO),
     ({"model_type": "gemma4_text", "rope_theta": 1e4}, ValueError, TWO),
     ({"model_type": "esm", "position_embedding_type": "rotary", "rope_scaling": {"type": "linear", "factor": 2.0}},
@@ -451,8 +452,8 @@ BAD = [
     # what is not read
     ({"model_type": "new", "head_dim": 64, "rope_theta": 5e5, "rope_scaling": {"type": "ntk", "factor": 2.0}},
      ValueError, "the scheme 'ntk' of 'new' is not that of rfrope"),
-    ({"model_type": "step3p5", "rope_theta": [5e6, 1e4], "head_dim": 128, "swa_rope_theta": 1e4}, TypeError,
-     "rope_theta is [5000000.0, 10000.0]; expected a positive number"),
+    ({"model_type": "step3p5", "rope_theta": [5e6, 1e4], "head_dim": 128}, ValueError,
+     "partial_rotary_factors, rope_theta go with num_hidden_layers, which is missing"),
     ({"model_type": "mpt", "d_model": 64, "n_heads": 4, "attn_config": {"rope": True, "rope_theta": 10000}},
      ValueError, "attn_config has a RoPE, which is not read for 'mpt'; expected rope_theta"),
     ({"model_type": "chatglm", "rope_ratio": 500, "kv_channels": 128}, ValueError, "rope_ratio is 500, of ChatGLM's"),
