@@ -436,7 +436,7 @@ def score_estimates(a: Place, executor: Any = None) -> Iterator[Any]:
 TAKING = {name for name, function in SHORT.items() if takes_arrays(name, function)}
 ESTIMATES = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estimates}
 FROM_HOST = ESTIMATES | {"isotropic": functools.partial(call_once, "isotropic")}
-OF_THE_HOST = {  # as the table in docs/explain/precision.rst says
+OF_THE_HOST = {  # as docs/explain/precision.rst says
     *("kernels.transport_points", "designs.directional_error", "designs.directional_bound", "pair_covariance"),
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
