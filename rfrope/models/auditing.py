@@ -163,8 +163,8 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
     Rounding of frequencies and phases to float32 is not a finding, but ``exceeds`` gives the first position at which it
     costs more than 1e-3. With a config as `rope`, a scheme that depends on the text length may be in its state for a
     short or a long text. If a table has every column twice, their order shows the pairing. Buffers do not show which
-    layers rotate. If layers differ, the ``use_rope`` switch of attention is compared with the config, in models that
-    have one; ``unchecked`` and the text say what is left to `probe`, which runs the layers.
+    layers rotate, or what they do: `probe` runs a model. If layers differ, the ``use_rope`` switch of attention is
+    compared with the config, in models that have one; ``unchecked`` and the text say what is left to `probe`.
 
     Examples
     --------
@@ -321,11 +321,10 @@ def _check_table(
     if abs(reading.factor / rope.attention_factor - 1.0) > 4.0 * noise:
         yield "attention factor", describe_factor(reading.factor, rope)
     yield from _check_rows(buffer, rope, reading, noise, is_stretched=is_stretched)
-    if buffer.is_whole and context is not None and 1 < length < context:
+    if context is not None and 1 < length < context:
         yield "too short", f"the table ends after {length} positions, and the context is {context}"
     if None not in (buffer.pairing, rope.pairing) and buffer.pairing != rope.pairing:
-        said = "its columns are ordered for" if buffer.is_whole else "the model turns by"
-        yield "pairing", f"{said} pairing {buffer.pairing!r}, expected {rope.pairing!r}"
+        yield "pairing", f"its columns are ordered for pairing {buffer.pairing!r}, expected {rope.pairing!r}"
 
 
 def _check_rows(

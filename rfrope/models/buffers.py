@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
-import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,14 +11,12 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.arguments import printable
 from rfrope.rotation.rope import Rope
-from rfrope.rotation.turning import rotate_by_table
 
 FREQUENCIES = ("inv_freq", "inv_freqs", "freqs", "theta")
 COS = ("cos_cached", "cos_cache", "cos")
 SIN = ("sin_cached", "sin_cache", "sin")
 TABLES = ("cos_sin_cache", "freqs_cis", "rotary_cos_sin")
 _HALF = ("float16", "bfloat16")
-_PROBED = 64  # positions at which a module is called
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,11 +27,9 @@ class Buffer:
     values: np.ndarray  # frequencies (D,) in float64; or a table: cos and sin of float dtype, (S, 2, D)
     dtype: str = "float64"
     attention_factor: float | None = None  # factor of cos and sin, held beside frequencies
-    # {"half", "interleaved"} or None: from the column order of a table, or from what a module does with features
-    pairing: str | None = None
+    pairing: str | None = None  # {"half", "interleaved"} or None: from the column order of a table
     layer: str = ""  # kind of layer, if a module has several
     fault: str = ""  # why there are no values
-    is_whole: bool = True  # whether the table has all its rows
 
     @property
     def is_table(self) -> bool:
@@ -63,7 +56,9 @@ def find_buffers(what: Any) -> tuple[Buffer, ...]:
         If there are none, or an array has no shape of frequencies or tables.
     """
     if hasattr(what, "named_modules"):
-        found = tuple(one for prefix, part in what.named_modules() for one in _search_module(prefix, part))
+        found = tuple(
+            one for prefix, part in what.named_modules() for one in search_names(prefix, list_tensors(part), part)
+        )
         looked = "buffers, parameters and attributes"
     elif isinstance(what, Mapping):
         found = tuple(search_names("", dict(what)))
@@ -87,16 +82,6 @@ def list_tensors(part: Any) -> dict[str, Any]:
     return {name: value for name, value in tensors.items() if value is not None}
 
 
-def _search_module(prefix: str, part: Any) -> list[Buffer]:
-    tensors = list_tensors(part)
-    found = list(search_names(prefix, tensors, part))
-    if found and all(np.any(one.values) and np.all(np.isfinite(one.values)) for one in found):
-        probed = list(_probe(prefix, part, found, tensors))
-        # cos and sin show the factor really used, whatever the attribute says
-        return [replace(one, attention_factor=None) for one in found] + probed if probed else found
-    return found
-
-
 def search_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iterator[Buffer]:
     """Yield the frequencies and tables among arrays, by their names."""
 
@@ -115,51 +100,6 @@ def search_names(prefix: str, tensors: dict[str, Any], part: Any = None) -> Iter
             other = name.removesuffix(last) + SIN[COS.index(last)]
             if other in tensors:
                 yield _read_pair(label(name), value, tensors[other])
-
-
-def _probe(prefix: str, part: Any, found: list[Buffer], tensors: Mapping[str, Any]) -> Iterator[Buffer]:
-    """Yield what a transformers module returns for a few positions, with the pairing that its model uses."""
-    try:
-        parameters = list(inspect.signature(part.forward).parameters)
-    except (TypeError, ValueError):
-        return
-    if parameters[:2] != ["x", "position_ids"] or found[0].is_table:
-        return
-    held = (value for name, value in tensors.items() if name.endswith(FREQUENCIES) and hasattr(value, "new_tensor"))
-    buffer = next(held, None)
-    if buffer is None:  # arrays of other libraries
-        return
-    positions = buffer.new_tensor([list(range(_PROBED))]).long()
-    for one in found:
-        options = {"layer_type": one.layer} if one.layer and "layer_type" in parameters else {}
-        try:
-            cos, sin = copy.deepcopy(part)(buffer.new_zeros(1, 1, 1).float(), positions, **options)
-            probed = _read_pair(f"{prefix or type(part).__name__}(positions)", cos[0], sin[0])
-        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError):
-            return  # a module with its own interface
-        pairing = _find_pairing(part, cos, sin)
-        yield Buffer(probed.name, probed.values, probed.dtype, None, pairing, one.layer, "", is_whole=False)
-
-
-def _find_pairing(part: Any, cos: Any, sin: Any) -> str | None:
-    """Return the pairing of the model's own rotation function, if it is one of the two."""
-    module = sys.modules.get(type(part).__module__)
-    names = [name for name in vars(module or object) if "apply" in name and "rotary" in name]
-    if names != ["apply_rotary_pos_emb"]:
-        return None
-    width = cos.shape[-1]
-    x = (cos.new_ones(width).cumsum(0) / width).reshape(1, 1, 1, width).expand(1, 1, cos.shape[1], width)
-    try:
-        turned = vars(module)["apply_rotary_pos_emb"](x, x, cos, sin)[0]
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    found, given = (array.to_host(each)[0, 0].astype(np.float64) for each in (turned, x))
-    real, imaginary = np.moveaxis(_read_pair("", cos[0], sin[0]).values.astype(np.float64), 1, 0)
-    if 2 * real.shape[1] == width:
-        for pairing in ("half", "interleaved"):
-            if np.max(np.abs(rotate_by_table(given, real, imaginary, pairing=pairing) - found)) < 1e-4:
-                return pairing
-    return None
 
 
 # -- arrays and their layouts ------------------------------------------------------------------------------------------

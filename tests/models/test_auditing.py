@@ -491,22 +491,6 @@ def test_a_model_of_another_config(model):
     assert kinds(models.audit(built, MODELS["stablelm"])) == {"width"}
 
 
-@pytest.mark.parametrize("moved", [0.0, 5.0])
-def test_a_model_that_pairs_otherwise(model, monkeypatch, moved):
-    """Of a function that is a rotation by neither pairing nothing is said."""
-    built = model(config())
-    llama = importlib.import_module("transformers.models.llama.modeling_llama")
-
-    def interleaved(q, k, cos, sin, unsqueeze_dim=1):
-        rope = replace(rope_of(), pairing="interleaved")
-        return tuple(rope.rotate(one, np.arange(one.shape[-2])) + moved for one in (q, k))
-
-    monkeypatch.setattr(llama, "apply_rotary_pos_emb", interleaved)
-    found = models.audit(built)
-    assert kinds(found) == (set() if moved else {"pairing"})
-    assert moved or "turns by pairing 'interleaved', expected 'half'" in found.findings[0].text
-
-
 def test_modules_of_other_libraries():
     library("torch")
     peers = pytest.importorskip("rotary_embedding_torch", reason="rotary-embedding-torch is not installed")
@@ -529,33 +513,17 @@ def test_pictures_are_not_held_against_the_text(model):
     assert not any("visual" in name for name in found.checked)
 
 
-@pytest.mark.parametrize("kind", ["parameter", "freqs", "theta", "array", "beside a buffer of None"])
-def test_modules_that_are_asked_whatever_holds_their_frequencies(kind):
-    torch = library("torch").module
-    rope = rope_of(YARN)
-    values = torch.from_numpy(np.array(rope.frequencies, dtype=np.float32))
-    holds = {"inv_freq": torch.nn.Parameter(values)} if kind == "parameter" else {"freqs": values}
-    holds = {"array": {"freqs": values.numpy()}, "theta": {"theta": values}}.get(kind, holds)
-
-    class Rotary(torch.nn.Module):
-        def __init__(self, factor):
-            super().__init__()
-            self.factor = factor
-            for name, value in holds.items():
-                setattr(self, name, value)
-            if kind.startswith("beside"):
-                self.register_buffer("inv_freq", None)
-
-        def forward(self, x, position_ids):
-            phases = position_ids[..., None].float() * values
-            phases = torch.cat([phases, phases], dim=-1)
-            return phases.cos() * self.factor, phases.sin() * self.factor
-
-    found = models.audit(Rotary(rope.attention_factor), rope)
-    assert found.passed, str(found)
-    assert ("Rotary(positions)" in found.checked) == (kind != "array")
-    if kind != "array":
-        assert "left out" in the_fault(models.audit(Rotary(1.0), rope), "attention factor").text
+@pytest.mark.parametrize("name", ["inv_freq", "freqs", "theta", "array"])
+def test_modules_hold_frequencies_by_several_names(name):
+    torch, rope = library("torch").module, rope_of()
+    module, values = torch.nn.Module(), torch.from_numpy(np.array(rope.frequencies, dtype=np.float32))
+    module.inv_freq = None
+    held = {"array": values.numpy(), "inv_freq": torch.nn.Parameter(values)}.get(name, values)
+    setattr(module, "freqs" if name == "array" else name, held)
+    assert models.audit(module, rope).passed
+    assert the_fault(models.audit(module, rope_of(rope_theta=1e4)), "frequencies").where == (
+        "freqs" if name == "array" else name
+    )
 
 
 def test_modules_with_tables():
