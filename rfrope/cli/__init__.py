@@ -15,10 +15,10 @@ from typing import NoReturn
 import rfrope
 from rfrope._core import dispatch, results
 from rfrope._core.arguments import printable
-from rfrope.cli import audit, check, compare, design, diff, doctor, export, heads, inspect, plan, tune, validate
+from rfrope.cli import audit, check, compare, design, doctor, export, heads, inspect, plan, tune, validate
 from rfrope.cli.shared import print_text
 
-_COMMANDS = (check, validate, design, inspect, plan, tune, export, compare, audit, diff, heads, doctor)
+_COMMANDS = (check, validate, design, inspect, plan, tune, export, compare, audit, heads, doctor)
 # options whose name is not that of the argument in Python
 _OPTIONS = {"rng": "seed", "trained_context": "trained", "engine": "to", "n_samples": "samples", "n_trials": "trials"}
 _OPTIONS |= {"n_blocks": "blocks"}
@@ -27,8 +27,7 @@ _OPTIONS |= {"n_blocks": "blocks"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``rfrope``; without a command, print the help.
 
-    Returns the exit code: 0 for success, 1 for a failed validation or audit or a difference, 2 for bad input, 130 after
-    Ctrl-C.
+    Returns the exit code: 0 for success, 1 for what is wrong, 2 for bad input, 130 after Ctrl-C.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # terminals without Greek letters must not fail
@@ -113,8 +112,8 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="rfrope",
-        description="Kernel engineering for rotary position embeddings. Exit codes: 0 for success, 1 for a failed "
-        "validation or audit, or a difference, 2 for bad input.",
+        description="Kernel engineering for rotary position embeddings. Exit codes: 0 for success, 1 for what is "
+        "wrong, 2 for bad input.",
         epilog='Examples: rfrope design "matern(nu=1.5, scale=64)" --head-dim 64 --context 4096 -o rope.npz; '
         "rfrope check config.json; rfrope validate",
     )

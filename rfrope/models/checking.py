@@ -306,11 +306,8 @@ def _describe_cost(rope: Rope) -> str:
     if before is None or before.scheme == "longrope":
         return ""
     lags = np.unique(np.geomspace(1, max(before.original_context - 1, 1), _LAGS).astype(np.int64))
-    changed = [
-        factor**2 * np.cos(lags[:, None] * np.asarray(one.frequencies, dtype=np.float64)).mean(axis=1)
-        for one, factor in ((rope, 1.0), (before.rope, 1.0))
-    ]
-    apart = np.abs(changed[0] - changed[1])
+    now, then = (np.cos(lags[:, None] * np.asarray(one.frequencies)).mean(axis=1) for one in (rope, before.rope))
+    apart = np.abs(now - then)
     return (
         f"{before.scheme} moves scores of equal content within the {before.original_context} positions that it "
         f"stretches by up to {apart.max():.2g}, at distance {lags[int(np.argmax(apart))]}"
@@ -422,7 +419,11 @@ def _choose_fix(
 
 def _audit(model: Any, rope: Any, length: int | None) -> Iterator[CheckFinding]:
     """Yield faults of the buffers of a running model, and what they do not show."""
-    found = audit(model, rope, context=length)
+    try:
+        found = audit(model, rope, context=length)
+    except ValueError as error:  # it holds neither frequencies nor tables, or its config says nothing of them
+        yield CheckFinding("unknown", "buffers", f"{error}; rfrope.models.probe runs the model")
+        return
     for one in found.findings:
         fix = "rfrope.models.repair(model)" if one.kind in _REPAIRED else ""
         at = "" if one.position is None else f"; cos and sin are wrong from position {one.position}"

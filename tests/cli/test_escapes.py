@@ -56,8 +56,6 @@ COMMANDS = {
     "check": lambda path: ["check", path, path.replace("config", "other")],
     "compare": lambda path: ["compare", path],
     "plan": lambda path: ["plan", path, "--context", "256"],
-    "diff": lambda path: ["diff", path, path.replace("config.json", "")],
-    "diff to another": lambda path: ["diff", path, path.replace("config", "other")],
     "audit": lambda path: ["audit", path.replace("config.json", "buffers.npz"), path],
     "export": lambda path: ["export", path, "--to", "vllm"],
     "export --part": lambda path: ["export", path, "--to", "vllm", "--part", EVIL],

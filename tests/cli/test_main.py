@@ -24,7 +24,7 @@ from rfrope._core.results import COPIED
 from rfrope.cli import main
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "howto" / "command_line.rst"
-COMMANDS = ("check", "validate", "design", "inspect", "plan", "export", "compare", "audit", "diff", "heads", "doctor")
+COMMANDS = ("check", "validate", "design", "inspect", "plan", "export", "compare", "audit", "heads", "doctor")
 
 
 REFUSED = [pytest.param(*row, id=row[0], marks=LOADING if "{model}" in row[0] else ()) for row in ROWS]
@@ -60,13 +60,13 @@ def test_the_outputs_on_the_documentation_page(run, folder, config, kept_fits, m
     monkeypatch.setenv("COLUMNS", "80")
     if words.startswith("plan"):
         config("config.json", LLAMA | {"rope_scaling": None, "max_position_embeddings": 8192})
-    elif words.startswith(("check", "compare", "audit", "diff")):
+    elif words.startswith(("check", "compare", "audit")):
         os.replace("qwen.json", "config.json")
     os.mkdir("llama-3.1-8b")
     config("llama-3.1-8b/config.json", LLAMA)
     wanted, _, rest = textwrap.dedent(block).strip().partition("\n...")
     code, out, _ = run(*shlex.split(words))
-    assert code == (1 if words.startswith(("check", "audit", "diff")) else 0)
+    assert code == (1 if words.startswith(("check", "audit")) else 0)
     assert out.strip().startswith(wanted) if rest or wanted != textwrap.dedent(block).strip() else out.strip() == wanted
 
 
@@ -81,7 +81,7 @@ LINES = (
     "check {} --context 2000000",
     "compare {} --sources",
     "export {} --to json",
-    "diff {} qwen.json",
+    "check {} qwen.json",
     "audit wrong.npz qwen.json",
     "export --list",
     pytest.param("heads MODEL --texts MODEL/text.txt --documents 4 --tokens 32", marks=LOADING),
@@ -101,7 +101,7 @@ def test_no_line_is_wider_than_the_terminal(run, monkeypatch, folder, config, qu
         name = config(f"{model}.json", BY_MODEL[model].config)
         monkeypatch.setenv("COLUMNS", str(width))
         code, out, _ = run(*shlex.split(words.format(shlex.quote(name))))
-        assert code in (0, 1)  # check, audit and diff find something
+        assert code in (0, 1)  # check and audit find something
         lines = [line for line in out.splitlines() if not line.startswith(COPIED)]
         assert not [line for line in lines if len(line) > width and " " in line.strip()]  # single words may
 

@@ -65,6 +65,7 @@ BREAK = {
 @pytest.mark.parametrize("how", BREAK)
 def test_a_model_is_right_again_and_nothing_else_changed(build, how, scheme):
     right = build(scheme)
+    assert models.check(right).passed
     broken = BREAK[how](copy.deepcopy(right))
     before = {name: (tensor, tensor.clone()) for name, tensor in broken.state_dict().items()}
     assert not models.check(broken).passed

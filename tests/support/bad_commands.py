@@ -67,7 +67,6 @@ def commands(folder: pathlib.Path) -> dict[str, list[str]]:
             *(str(folder / "model"), f"--texts={folder / 'text.txt'}", "--documents=5", "--trained=32", "--context=64"),
             *("--window=8", "--steps=1", "--starts=ntk", "--json"),
         ],
-        "diff": [str(config), str(config), "--json"],
         "doctor": ["--json"],
     }
 

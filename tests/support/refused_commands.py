@@ -88,10 +88,12 @@ ROWS = [
     ("audit objects.npy qwen.json", 2, "pickled objects are never loaded"),
     ("audit none.npz qwen.json", 2, "holds no frequencies or tables of a RoPE"),
     ("audit right.npy none.npz", 2, "expected what rfrope.save writes"),
-    # diff
-    ("diff qwen.json", 2, "NEW"),
-    ("diff qwen.json broken.json", 2, "is not valid JSON"),
-    ("diff qwen.json plane.npz", 2, "expected (D,)"),
+    # check
+    ("check", 2, "TARGET"),
+    ("check qwen.json broken.json", 2, "is not valid JSON"),
+    ("check qwen.json plane.npz", 2, "expected (D,)"),
+    ("check nowhere.json", 2, "target: nowhere.json: there is no such file"),
+    ("check qwen.json --engine vlm", 2, "did you mean 'vLLM'"),
     # heads
     (f"{TEXT} --tokens 2", 2, "--tokens is 2; expected at least 5"),
     (f"{TEXT} --documents 2", 2, "--documents is 2; expected at least 3"),
