@@ -287,7 +287,7 @@ def _check_layers(layers: Layers) -> Iterator[CheckFinding]:
             yield CheckFinding("unknown", where, text, 'rfrope.from_config(config, pairing="half" or "interleaved")')
         if caution := describe_reach(rope):
             yield CheckFinding("wrong" if _falls_short(rope) else "note", where, caution)
-        yield from (CheckFinding("note", where, remark) for remark in model.remarks)
+        yield from (CheckFinding("note", where, said) for said in (*model.remarks, model.note) if said)
         if cost := _describe_cost(rope):
             yield CheckFinding("note", where, cost)
 

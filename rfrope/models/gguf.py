@@ -236,6 +236,8 @@ def _make(
     theta = held.get("rope.freq_base", 1e4)
     if sliding is not None:
         theta = held.get("rope.freq_base_swa", sliding.get("base", theta))
+    if not 0.0 < theta < math.inf:
+        raise RefusedError(f"rope.freq_base is {show(theta)}; expected a positive number")
     frequencies = ladder(turned, theta)
     values: dict[str, Any] = {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": turned / head}
     attention = held.get("rope.scaling.attn_factor", 1.0)
@@ -271,7 +273,16 @@ def _make(
     sections = tuple(int(one) for one in sections if one) if sections else None
     note = REORDERED if about.get("reordered") else ""
     width = held.get("attention.key_length_mla", held.get("attention.key_length")) if about.get("latent") else head
-    model = ModelPart(model_type=held.name, pairing_from="known", note=note, qk_head_dim=width, softmax_factor=softmax)
+    remarks = () if held.get("rope.freq_base") is not None else ("rope.freq_base is missing: llama.cpp takes 10000.",)
+    model = ModelPart(
+        model_type=held.name,
+        pairing_from="known",
+        turns_last=bool(about.get("latent")),
+        note=note,
+        qk_head_dim=width,
+        softmax_factor=softmax,
+        remarks=remarks,
+    )
     return Rope(
         frequencies,
         pairing="half" if sections else about["pairing"],
@@ -280,7 +291,7 @@ def _make(
         sections=sections,
         interleaved=sections is not None and about["sections"] == "interleaved",
         context=context,
-        source=Provenance(rope_parameters=values, model=replace(model, turns_last=bool(about.get("latent")))),
+        source=Provenance(rope_parameters=values, model=model),
     )
 
 

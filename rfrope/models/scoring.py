@@ -55,8 +55,11 @@ def first_difference(
     """
 
     def scores(rope: Any, pairs: float, scale: float) -> np.ndarray:
-        cos = sums.mean_cos(angles.read(lags, rope.frequencies, name="lags", minimum=1))
-        return scale * np.asarray(score(rope, pairs, np.asarray(cos))) / pairs
+        if start == 0:  # where most differences are; no compiled loops are loaded for it
+            cos = np.cos(np.multiply.outer(lags, np.asarray(rope.frequencies, dtype=np.float64))).mean(axis=-1)
+        else:
+            cos = np.asarray(sums.mean_cos(angles.read(lags, rope.frequencies, name="lags", minimum=1)))
+        return scale * np.asarray(score(rope, pairs, cos)) / pairs
 
     least = share * abs(scales[1] * score(other, n_pairs[1])) / n_pairs[1]
     for start in range(0, end, _LAGS):

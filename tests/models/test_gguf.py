@@ -151,6 +151,7 @@ WRONG = {  # a GGUF beside a llama or a qwen2 with that config, and what is said
     "divisors": ("llama", {}, {"rope_freqs.weight": np.ones(4)}, {}, "wrong: rope_freqs.weight has 4 divisors"),
     "divisors unread": ("qwen2", {}, {"rope_freqs.weight": np.ones(8)}, {}, "wrong: the file holds rope_freqs.weight"),
     "scheme": ("llama", {"rope.scaling.type": "ntk"}, {}, {}, "wrong: rope.scaling.type is 'ntk'"),
+    "no base": ("llama", {"rope.freq_base": 0.0}, {}, {}, "wrong: rope.freq_base is 0.0; expected a positive number"),
     "architecture": ("mine", {}, {}, {}, "cannot tell: architecture 'mine' is not known"),
     "mamba": ("mamba", {}, {}, {}, "cannot tell: architecture 'mamba' is not known"),
 }
@@ -170,8 +171,18 @@ def test_rope_of_a_file_is_in_the_order_of_its_own_rows(made):
     (rope,) = rfrope.from_config(made("llama", {}))
     assert (rope.pairing, rope.source.model.layers) == ("interleaved", (0, 1, 2, 3, 4, 5))
     assert "reordered" in rope.source.model.note
+    assert "reordered" in str(check(made("llama", {})))
     (rope,) = rfrope.from_config(made("llama", {}).parent, pairing="half")
     assert (rope.pairing, rope.source.model.pairing_from) == ("half", "given")
+
+
+def test_a_base_that_is_missing_is_said(tmp_path):
+    keys = {key: value for key, value in KEYS.items() if key != "rope.freq_base"}
+    path = gguf_files.write(tmp_path / "model.gguf", "qwen2", keys)
+    assert "rope.freq_base is missing: llama.cpp takes 10000." in str(check(path))
+    assert check(CONFIG | {"model_type": "qwen2"}, against=path).findings[0].fix == (
+        "--override-kv ARCH.rope.freq_base=float:500000"
+    )
 
 
 def test_a_longer_text_is_typed_as_flags(made):
