@@ -255,17 +255,9 @@ def _make(
         raise RefusedError(f"rope.scaling.type is {show(scheme)}; expected none, linear, yarn or longrope")
     softmax = None
     if scheme == "yarn" and factor > 1.0:
-        betas = {key: held.get(f"rope.scaling.yarn_{key}") for key in about.get("betas", ())}
-        betas = {key: value for key, value in betas.items() if value is not None}
-        made = schemes.yarn(frequencies, factor, original_max_position_embeddings=original, base=theta, **betas)
-        frequencies, all_dims = made.frequencies, 0.0
-        if about.get("log_multiplier"):
-            all_dims = 10.0 * held.get("rope.scaling.yarn_log_multiplier", 0.0)
-        mscale = all_dims if all_dims and held.name == "deepseek2" else 1.0
-        attention *= schemes.sharpen_yarn(factor, mscale, all_dims)
-        softmax = (attention * schemes.sharpen_yarn(factor, all_dims)) ** 2 if all_dims else None
-        values |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original} | betas
-        values["attention_factor"] = attention
+        frequencies, sharper, softmax, keys = _apply_yarn(held, about, frequencies, theta, factor, original)
+        attention *= sharper
+        values |= keys | {"attention_factor": attention}
     elif scheme != "none" and factor != 1.0:
         frequencies = frequencies / factor
         values |= {"rope_type": "linear", "factor": factor} if not divisors else {}
@@ -293,6 +285,20 @@ def _make(
         context=context,
         source=Provenance(rope_parameters=values, model=model),
     )
+
+
+def _apply_yarn(
+    held: Metadata, about: Mapping[str, Any], frequencies: np.ndarray, theta: float, factor: float, original: int
+) -> tuple[np.ndarray, float, float | None, dict[str, Any]]:
+    """Return frequencies, the attention factor, the factor of the softmax scale, and keys of a config."""
+    keys: dict[str, Any] = {key: held.get(f"rope.scaling.yarn_{key}") for key in about.get("betas", ())}
+    keys = {key: value for key, value in keys.items() if value is not None}
+    made = schemes.yarn(frequencies, factor, original_max_position_embeddings=original, base=theta, **keys)
+    keys |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+    all_dims = 10.0 * held.get("rope.scaling.yarn_log_multiplier", 0.0) if about.get("log_multiplier") else 0.0
+    sharper = schemes.sharpen_yarn(factor, all_dims if all_dims and held.name == "deepseek2" else 1.0, all_dims)
+    softmax = (sharper * schemes.sharpen_yarn(factor, all_dims)) ** 2 if all_dims else None
+    return np.asarray(made.frequencies), sharper, softmax, keys
 
 
 def _read_widths(held: Metadata, about: Mapping[str, Any], suffix: str) -> tuple[int, int]:
