@@ -95,11 +95,11 @@ class Angles(NamedTuple):
             frequency = self.frequencies[..., axis]
             yield self.positions[..., axis][..., None], frequency[..., None, :] if tokens else frequency
 
-    def take(self, span: slice) -> Angles:
+    def select_positions(self, span: slice) -> Angles:
         """Those at some of the positions, along the last of their axes."""
         return self._replace(positions=self.positions[..., span, :], shift=rows(self.shift, span))
 
-    def part(self, span: slice) -> Angles:
+    def select_blocks(self, span: slice) -> Angles:
         """Those of some blocks."""
         shift = self.shift
         if shift is not None and shift.ndim and shift.shape[-1] > 1:

@@ -79,7 +79,7 @@ MOMENT = 2**22  # numbers that NumPy works through in some hundredths of a secon
 
 
 def spans(count: int, each: int = 1) -> Iterator[slice]:
-    """Cut so many things, of so many numbers each, into spans; one span where they are few."""
+    """Split `count` items into slices of bounded size; one slice where they are few."""
     length = max(1, MOMENT // max(1, each))
     for start in range(0, max(1, count), length):
         yield slice(start, min(start + length, count))

@@ -57,7 +57,7 @@ class _Jax(_Lazy):
             )
         return np.asarray(x)
 
-    def bits(self, x: Array) -> Array:
+    def detach_as_int16(self, x: Array) -> Array:
         return imported("jax").lax.stop_gradient(x)
 
     def is_traced(self, x: Array) -> bool:
@@ -194,7 +194,7 @@ class _Mlx(_Lazy):
 
     wraps_integers = rounds_frequencies = True
 
-    def bits(self, x: Array) -> Array:
+    def detach_as_int16(self, x: Array) -> Array:
         return imported("mlx.core").stop_gradient(x)
 
 

@@ -159,8 +159,8 @@ class Library:
         held = getattr(x, "_array", x)  # of array-api-strict
         return held if isinstance(held, np.ndarray) else None
 
-    def bits(self, x: Array) -> Array:
-        """Return an array without what is recorded of it; of tensors bfloat16 as int16, over the same memory."""
+    def detach_as_int16(self, x: Array) -> Array:
+        """Return an array without its graph, over the same memory; bfloat16 tensors as int16."""
         return x
 
     def stream(self, x: Array) -> Any:
@@ -377,7 +377,7 @@ class _Torch(Library):
         return _PLACES[x.device.type]
 
     def uses_integer_phases(self, x: Array) -> bool:
-        """Say so of tensors that are nothing but values; not of those that a graph for the CPU is made of."""
+        """Return whether tensors are eager; also true inside graphs that are not for the CPU."""
         torch = _torch()
         if torch.compiler.is_compiling() or torch.jit.is_tracing():
             return False
@@ -426,9 +426,9 @@ class _Torch(Library):
         return _array_at(x.data_ptr(), tuple(x.shape), tuple(size * step for step in x.stride()), size)
 
     def view(self, x: Array) -> np.ndarray:
-        return self.bits(x).numpy()
+        return self.detach_as_int16(x).numpy()
 
-    def bits(self, x: Array) -> Array:
+    def detach_as_int16(self, x: Array) -> Array:
         torch = _torch()
         return x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach()
 

@@ -251,7 +251,7 @@ def _interpolated(nodes: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 class Interpolant:
-    """Functions on (0, 1/2] by polynomials, within some 1e-13 of their values; where those are not, by themselves.
+    """Piecewise-polynomial approximations on (0, 1/2]; exact where their error exceeds 1e-13.
 
     Functions that `vanish` at 1/2 are ``1 - 2 v`` times a polynomial, and absolutely as exact there as themselves. A
     polynomial is made when a number first falls into its part.

@@ -175,7 +175,7 @@ def _sum_pairs(angles: Angles, pairs: list[Pair]) -> list[tuple[Array, Array]]:
         return _sum_pairs_at_lags(angles, pairs, held)
     found = []
     for span in parts(angles.tokens, held * angles.blocks // angles.tokens):
-        at, cut = angles.take(span), [(rows(cosine, span), rows(sine, span)) for cosine, sine in pairs]
+        at, cut = angles.select_positions(span), [(rows(cosine, span), rows(sine, span)) for cosine, sine in pairs]
         found.append(_sum_pairs_at_lags(at, cut, _held(at.shape[:-1], *cut[0])))
     xp = angles.xp
     return [tuple(_joined(column, xp) for column in zip(*pair, strict=True)) for pair in zip(*found, strict=True)]
@@ -206,11 +206,11 @@ def _sum_pairs_at_lags(angles: Angles, pairs: list[Pair], held: int) -> list[tup
 def _sum_parts(
     angles: Angles, each: Callable[[CosSin, slice], tuple[Array, ...]], number: int, held: int
 ) -> tuple[Array, ...]:
-    """The loop over the blocks: so many sums that `each` makes of some blocks, added up."""
+    """Add up, over groups of blocks, the sums that `each` makes."""
     totals: tuple[Array, ...] = ()
     for span in parts(angles.blocks, held):
         whole = span.stop - span.start == angles.blocks
-        found = each(CosSin.from_angles(angles if whole else angles.part(span)), span)
+        found = each(CosSin.from_angles(angles if whole else angles.select_blocks(span)), span)
         totals = tuple(map(operator.add, totals, found)) if totals else found
     return totals or (0.0,) * number
 
@@ -238,7 +238,7 @@ def sum_phasors(far: np.ndarray, near: np.ndarray) -> np.ndarray:
 
 
 def parts(count: int, width: int) -> Iterator[slice]:
-    """Cut so many things, each of which needs `width` numbers, into parts within the budget."""
+    """Split items of `width` numbers each into slices within the budget."""
     length = max(1, BUDGET // max(1, width))
     for start in range(0, count, length):
         yield slice(start, min(start + length, count))

@@ -174,7 +174,7 @@ def _find_basis(given: Array, close: float, xp: Any) -> Array:
     if not array.library(given).is_traced(given):
         host = _common_basis(numbers_on_host(given, "generators").astype(np.float64), close)
         return array.from_host(host, xp, device=array.device(given), dtype=given.dtype)
-    still = xp.reshape(array.library(given).bits(given), (-1,))
+    still = xp.reshape(array.library(given).detach_as_int16(given), (-1,))
     found = array.map_on_host(find_rows, still, xp, "generators", last_axis=shape[-1] ** 2)
     return xp.reshape(found, shape[1:])
 

@@ -267,7 +267,7 @@ def _collect_by_lags(sides: Sides, read: Angles, rows: Callable[[slice], Pairs] 
             still = read._replace(frequencies=space.concat([omega, none], axis=0))
     rows = rows if lags else None  # no lags: arrays without elements, of the same shapes
     for span in sums.parts(max(1, lags), lead * max(*sides.sizes, still.blocks)):
-        waves = CosSin.from_angles(still.take(span))
+        waves = CosSin.from_angles(still.select_positions(span))
         means = _average_all_pairs(sides, waves) if rows is None else _sum_occurring_pairs(sides, waves, rows(span))
         found.append(means)
     return tuple(xp.concat(list(column), axis=-1) for column in zip(*found, strict=True))

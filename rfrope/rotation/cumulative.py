@@ -160,7 +160,7 @@ def _radians(total: Array, rates: Array, added: Any, axis: int, wide: bool, xp: 
         phases = (2.0 * math.pi * share) * (high + low)
     if isinstance(rates, np.ndarray):
         return phases
-    bits = array.library(rates).bits
+    bits = array.library(rates).detach_as_int16
     nothing = _cumulate(rates - bits(rates), axis, xp)
     return phases + (nothing if type(added) is float else nothing + (added - bits(added)))
 

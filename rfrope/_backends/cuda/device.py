@@ -93,7 +93,7 @@ def stream_of(stream: Any) -> Any:
 
 def view(x: Array) -> Any:
     """Return the CuPy array over the memory of `x`; bfloat16 of torch as int16."""
-    bits = array.library(x).bits(x)
+    bits = array.library(x).detach_as_int16(x)
     return x if bits is x else space().from_dlpack(bits)
 
 

@@ -26,7 +26,7 @@ _ENOUGH_PROGRAMS = 1024  # to fill any device: from there on heads are grouped
 
 
 def padded(x: Tensor, ndim: int) -> Tensor:
-    """A view with so many axes."""
+    """Prepend axes up to ndim."""
     return x if x.ndim >= ndim else x[(None,) * (ndim - x.ndim)]
 
 
