@@ -24,24 +24,26 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
 
         How its class reads them. ``names``: the names that it reads, its own first, where these are not the usual one
         alone; what other models call otherwise it passes over. ``head_dim`` is "quotient" where it sets that itself,
-        whatever a config says. ``quotient``: how many times the ratio of width and heads a head is wide. ``alike``:
-        names of numbers that must be that of the heads. ``dict``: false where it reads no dict. ``needs``: keys without
-        which a config of this type has no RoPE. ``partial``: true where a partial rotary factor is read under the
-        scheme "default" too; "rotary_dim" or "qk_rope_head_dim" if the width that turns is, too, under that name;
-        "latent" where the two widths of latent attention say it, whatever a dict does; others pass over it there.
-        ``beside``: what a dict that the config gives lacks, where that is not what `rope_parameters` has. ``whole``:
-        true where `rope_parameters` stands alone, and what it has is not read beside it without a dict. ``axial``: how
-        a vision model uses its ladder; "halves": one ladder for each of two axes, "alternating": one dealt out to both,
-        "turns": as halves, in turns and not in radians, "unknown": another way. ``rope``: false where its code has no
-        RoPE of queries and keys, whatever its configs carry. ``by_layer``: lists with a value for each layer, by the
-        name of the value. ``said``: keys that its class passes over and other engines read. ``null_base``: true where a
-        base of null says so. ``sections``: "own" where they are not dealt out in the order of `rfrope.mrope`;
-        "interleaved" where they are dealt out in turns, whatever ``mrope_interleaved`` says. ``scaled``: "everywhere"
-        where a ``rope_scaling`` is for every kind of layer. ``ntk``: "own" where that scheme is not the usual one.
-        ``inner_base``: true where the base is in a dict of the attention. ``original``: true where its class has a
-        default for ``original_max_position_embeddings`` beside the dict, which wins. ``negated``: true where every
-        angle is. ``softmax``: "mscale_all_dim" where its attention multiplies the softmax scale by the square of YaRN's
-        factor with that key.
+        whatever a config says. ``quotient``: how many times the ratio of width and heads a head is wide. ``narrowed``:
+        names of numbers by which a head is narrower. ``alike``: names of numbers that must be that of the heads.
+        ``dict``: false where it reads no dict. ``needs``: keys without which a config of this type has no RoPE.
+        ``partial``: true where a partial rotary factor is read under the scheme "default" too; "rotary_dim" or
+        "qk_rope_head_dim" if the width that turns is, too, under that name; "latent" where the two widths of latent
+        attention say it, whatever a dict does; others pass over it there. ``beside``: what a dict that the config gives
+        lacks, where that is not what `rope_parameters` has. ``whole``: true where `rope_parameters` stands alone, and
+        what it has is not read beside it without a dict. ``axial``: how a vision model uses its ladder; "halves": one
+        ladder for each of two axes, "alternating": one dealt out to both, "turns": as halves, in turns and not in
+        radians, "columns first": as halves, the columns' before the rows', "columns in turn": blocks of columns and
+        rows in turn, "thirds": one ladder for each of three axes, "unknown": another way. ``rope``: false where its
+        code has no RoPE of queries and keys, whatever its configs carry. ``by_layer``: lists with a value for each
+        layer, by the name of the value. ``said``: keys that its class passes over and other engines read.
+        ``null_base``: true where a base of null says so. ``sections``: "own" where they are not dealt out in the order
+        of `rfrope.mrope`; "interleaved" where they are dealt out in turns, whatever ``mrope_interleaved`` says.
+        ``scaled``: "everywhere" where a ``rope_scaling`` is for every kind of layer. ``ntk``: "own" where that scheme
+        is not the usual one. ``inner_base``: true where the base is in a dict of the attention. ``original``: true
+        where its class has a default for ``original_max_position_embeddings`` beside the dict, which wins. ``negated``:
+        true where every angle is. ``softmax``: "mscale_all_dim" where its attention multiplies the softmax scale by the
+        square of YaRN's factor with that key.
 
         ``window``: what its layers see, for types whose class has windows; the others see all. ``length``: the usual
         number of positions, under ``key`` where that is not "sliding_window". ``layers``: the usual kinds of layers, of
@@ -55,9 +57,10 @@ def model_types() -> Mapping[str, Mapping[str, Any]]:
         others are alike. Without a list of names in the config, every ``every``-th layer is of ``kind`` and the others
         are ``other``: those whose number leaves ``at`` when divided, counted from the last layer where ``from_end`` is
         true, and ``also``; a config may say ``every`` under ``key``. Or ``pattern``: kinds in turn, after ``start``; or
-        ``listed``: the name of a list of the layers of ``kind``, XX ``names``: the key of the names, where that is not
-        ``layer_types``; ``cycle``: true where they go in turn; ``codes``: a key with numbers for kinds; ``explicit``:
-        true where a config must name them; ``padded``: true where names beyond the last layer are dropped; ``last``:
+        ``listed``: the name of a list of the layers of ``kind``, ``usual`` without it, and all where ``listed_all`` is
+        true. ``names``: the key of the names, where that is not ``layer_types``; ``cycle``: true where they go in turn;
+        ``codes``: a key with numbers for kinds; ``explicit``: true where a config must name them; ``padded``: true
+        where names beyond the last layer are dropped; ``halved``: a name that stands after every layer's; ``last``:
         what the class makes of the last layer. Layers turn unless their kind is in ``still``, here or of ``window``;
         ``turning``: a list by which they do (not 0) or do not, ``kinds_turn``: true where kinds follow it,
         ``interval``: a key, every so many-th layer does not; ``without_window``: "all" or "none" of them turn in a

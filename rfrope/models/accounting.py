@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, ItemsView, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 from rfrope._core.arguments import printable, show
@@ -20,7 +23,6 @@ _LIKE = re.compile(
 _WEAK = {*registry.KEYS, "attn_factor", "extrapolation_factor", "scaling_factor", "original_seq_len", "freq_base"}
 _WEAK |= {"original_context_length", "initial_context_length", "llama_4_scaling"}
 _SCHEMES = {alias for one in registry.records() for alias in (one.name, *one.aliases)} - {"default"}
-_PAIRS = r"(?:.*_)?ro(?:pe|tary)_(?:.*_)?(?:interleaved?|traditional)|(?:.*_)?(?:is|use)_neox(?:_.*)?"
 
 
 class Record(Mapping[str, Any]):
@@ -72,111 +74,79 @@ class Facts:
     widths: tuple[int, ...] = ()
     read: frozenset[str] = frozenset()
 
+    # What a key agrees with, by the names in the table of keys: whether its value says what was read.
+
     def has(self, key: str, value: Any) -> bool:
         """Return whether a Rope has a value, or each of a list, under a name of its scheme."""
         if isinstance(value, list | tuple) and key == "rope_theta":  # 0 or None: a layer without
             return all(not one or self.has(key, one) for one in value)
         return any(one.source.rope_parameters.get(key) == value for one in self.ropes)
 
-    def rotates(self, value: Any) -> bool:
+    def is_base(self, key: str, value: Any) -> bool:
+        """Return whether a base, or each of a list, is that of a Rope."""
+        return self.has("rope_theta", value)
+
+    def is_scheme(self, key: str, value: Any) -> bool:
+        """Return whether a scheme, or a value of it, is that of a Rope; a factor of 1 changes nothing."""
+        return value == 1 or self.has("rope_type" if key == "type" else key, value)
+
+    def rotates(self, key: str, value: Any) -> bool:
         """Return whether a fraction of a head, or each of a list, is what a Rope rotates."""
         if isinstance(value, list | tuple):
-            return all(map(self.rotates, value))
+            return all(self.rotates(key, one) for one in value)
         if not isinstance(value, int | float) or self.has("partial_rotary_factor", value):
             return isinstance(value, int | float)
         widths = {*self.widths, *(one.head_dim or 0 for one in self.ropes)}
         return any(int(value * width) == one.rotary_dim for width in widths for one in self.ropes)
 
+    def is_width(self, key: str, value: Any) -> bool:
+        """Return whether a number of features is what a Rope rotates."""
+        return value == 0 or any(value == one.rotary_dim for one in self.ropes)
+
     def pairs(self, key: str, value: Any) -> bool:
         """Return whether a flag for the pairing says that of a Rope."""
         return any(read_pairing(key, value) == one.pairing for one in self.ropes)
 
-    def starts(self, value: Any) -> bool:
+    def starts(self, key: str, value: Any) -> bool:
         """Return whether a length is the original context of a Rope, or its only one."""
         key = "original_max_position_embeddings"
         return any(value == one.source.rope_parameters.get(key, one.context) for one in self.ropes)
 
-    @property
-    def is_latent(self) -> bool:
-        """True if the reader found latent attention."""
-        return any(one.source.model.turns_last or one.qk_head_dim != one.head_dim for one in self.ropes)
+    def is_latent(self, key: str, value: Any) -> bool:
+        """Return whether a flag for latent attention says what the reader found."""
+        found = any(one.source.model.turns_last or one.qk_head_dim != one.head_dim for one in self.ropes)
+        return not self.ropes or value == found
+
+    def is_on(self, key: str, value: Any) -> bool:
+        """Return whether a switch of RoPE is on where there is one."""
+        return value is True or (value is False and (not self.ropes or "mrope" in key))
+
+    def is_off(self, key: str, value: Any) -> bool:
+        """Return whether a switch of another scheme is off, or there is no RoPE."""
+        return value is False or (not self.ropes and not isinstance(value, Mapping))
+
+    def is_rope(self, key: str, value: Any) -> bool:
+        """Return whether a way for positions is RoPE where there is one."""
+        return not self.ropes or "rot" in str(value) or "rope" in str(value)
+
+    def is_read(self, key: str, value: Any) -> bool:
+        """Return whether the reader used a key."""
+        return key in self.read
+
+    def has_axes(self, key: str, value: Any) -> bool:
+        """Return whether a Rope has sections."""
+        return any(one.sections for one in self.ropes)
+
+    def is_no_rotation(self, key: str, value: Any) -> bool:
+        """Return True: the width of what does not rotate changes nothing."""
+        return True
 
 
-# Keys as patterns, what they usually mean, what to type, and whether a value agrees; the first pattern counts.
-_KINDS: tuple[tuple[str, str, str, Callable[[str, Any, Facts], bool]], ...] = (
-    (_PAIRS, "which two features form a block", "pairing=", lambda key, value, f: f.pairs(key, value)),
-    (
-        r"(?:use|apply|enable|has)_.*(?:scaled|dynamic|ntk|yarn|xpos|nope|alibi|[23]d).*|alibi|.*use_nope|rope_[23]d",
-        "another scheme, or attention without RoPE",
-        "rope_parameters with the scheme",
-        lambda key, value, f: (
-            value is False or not f.ropes or (key[-2:] in ("2d", "3d") and any(one.sections for one in f.ropes))
-        ),
-    ),
-    ("use_mla", "latent attention", "qk_rope_head_dim", lambda key, value, f: not f.ropes or value == f.is_latent),
-    (
-        "(?:use|apply|enable|has)_.*|rope|rotary",
-        "that layers rotate, or do not",
-        "the names of layers that do in layer_types, with a dict for them in rope_parameters",
-        lambda key, value, f: value is True or (value is False and (not f.ropes or "mrope" in key)),
-    ),
-    (
-        r"(?:pos|position)_.*",
-        "another way for positions",
-        'no base where it is not "rope"',
-        lambda key, value, f: not f.ropes or "rot" in str(value) or "rope" in str(value),
-    ),
-    (
-        r"no_?rope.*|nope_.*|.*_nope_layers?.*|.*rope_(?:layers?|interval).*|yarn_only_types",
-        "a choice of the layers that rotate",
-        "layer_types, with a dict in rope_parameters for each kind that does",
-        lambda key, value, f: key in f.read,
-    ),
-    (r".*nope_(?:head_)?dim", "a width without positions", "no such key", lambda key, value, f: True),
-    (
-        r".*(?:rope|freq)_base|base_freq|.*rotary_(?:emb_|embedding_)?base|.*thetas?|.*rope_.*base_freq",
-        "a base",
-        "rope_theta in rope_parameters",
-        lambda key, value, f: f.has("rope_theta", value),
-    ),
-    (
-        r".*(?:rot|rope).*_(?:pct|percent|percentage|fraction)|partial_rotary_factors?",
-        "the part of a head that rotates",
-        "partial_rotary_factor in rope_parameters",
-        lambda key, value, f: f.rotates(value),
-    ),
-    (
-        r"(?:.*_)?(?:rotary|rope|rot)_(?:emb_)?(?:head_)?(?:n?dims?|size|width)|n_rot|attn_rotary_emb",
-        "the number of features that rotate",
-        "partial_rotary_factor, or qk_rope_head_dim with latent attention",
-        lambda key, value, f: value == 0 or any(value == one.rotary_dim for one in f.ropes),
-    ),
-    (
-        r"original_(?:max_position_embeddings|seq_len|context_length)|initial_context_length",
-        "the context before a scheme",
-        "original_max_position_embeddings in rope_parameters",
-        lambda key, value, f: f.starts(value),
-    ),
-    (
-        "yarn|llama_4_scaling",
-        "YaRN in Mistral's own form",
-        'rope_parameters: {"rope_type": "yarn", "factor": ..., "beta_fast": its beta, "beta_slow": its alpha, '
-        '"original_max_position_embeddings": ...}, and "attention_factor": 1.0 if apply_scale is false',
-        lambda key, value, f: False,
-    ),
-    (
-        r".*(?:factor|scale|mscale\w*|rope_ratio|alpha)|(?:rope_)?type|.*rope_(?:scaling|parameters|config)",
-        "a scheme for longer contexts",
-        'rope_parameters: {"rope_type": ..., "factor": ..., "original_max_position_embeddings": ...}',
-        lambda key, value, f: value == 1 or f.has("rope_type" if key == "type" else key, value),
-    ),
-    (
-        ".*",
-        "a parameter of RoPE",
-        "its name in rope_parameters of transformers",
-        lambda key, value, f: f.has(key, value),
-    ),
-)
+@cache
+def _kinds() -> list[dict[str, str]]:
+    """Return keys as patterns, what they usually mean, what to type, and what a value agrees with; the first counts."""
+    kinds: list[dict[str, str]] = json.loads(files("rfrope.data").joinpath("rope_keys.json").read_text("utf-8"))
+    return kinds
 
 
 def _snake(key: str) -> str:
@@ -195,7 +165,7 @@ def looks_like_rope(key: Any, value: Any, *, alone: bool = False) -> bool:
 
 def read_pairing(key: Any, value: Any) -> str | None:
     """Return the pairing that a flag of a config says, or None."""
-    if not isinstance(key, str) or not isinstance(value, bool) or not re.fullmatch(_PAIRS, _snake(key)):
+    if not isinstance(key, str) or not isinstance(value, bool) or not re.fullmatch(_kinds()[0]["keys"], _snake(key)):
         return None
     return "interleaved" if value != ("neox" in key.lower()) else "half"
 
@@ -207,10 +177,10 @@ def find_unread(held: Mapping[str, Any], facts: Facts, is_part: Callable[[Any, A
             continue
         if path in facts.read and isinstance(value, list | tuple | Mapping | str):
             continue  # what it says is not one number
-        name = _snake(key)
-        _, means, write, agrees = next(kind for kind in _KINDS if re.fullmatch(kind[0], name))
-        if not agrees(name, value, facts) and not (value is False and means.startswith("a ")):
-            yield Unread(path, value, means, write)
+        kind = next(kind for kind in _kinds() if re.fullmatch(kind["keys"], _snake(key)))
+        agrees = getattr(facts, kind["agrees"])(_snake(key), value)
+        if not agrees and not (value is False and kind["means"].startswith("a ")):
+            yield Unread(path, value, kind["means"], kind["write"])
 
 
 def _walk(

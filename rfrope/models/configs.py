@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -12,18 +11,17 @@ import numpy as np
 
 from rfrope._core import array, files
 from rfrope._core.arguments import flag, path_of, printable, show, whole
-from rfrope._core.array import place_for_caller
 from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
 from rfrope.models import layer_patterns
 from rfrope.models.accounting import Facts, find_unread, read_pairing
+from rfrope.models.axial import make_axial
 from rfrope.models.gguf import find_gguf, read_gguf
 from rfrope.models.parts import NAMES, Part, list_parameters
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
-from rfrope.rotation.provenance import ModelPart, Provenance
+from rfrope.rotation.provenance import ModelPart
 from rfrope.rotation.rope import Rope, refuse_polar
 from rfrope.scaling import schemes
-from rfrope.scaling.registry import ladder
 from rfrope.scaling.schemes import positive
 
 _SIGNS = (*DICTS, *NAMES["rope_theta"], *NAMES["local_theta"], *NAMES["rotary_dim"], "rope_ratio")
@@ -475,27 +473,10 @@ def _needs_pairing(part: Part) -> bool:
 
 
 def _make_axial(part: Part, reading: _Reading) -> Rope:
-    """Return a RoPE of two image axes: half of the frequencies for each coordinate."""
+    """Return a RoPE of several image axes."""
     theta = part.parameters.get("rope_theta", part.first("rope_theta"))
     theta = positive("rope_theta", part.usual["rope_theta"] if theta is None else theta)
     head_dim = part.head_dim("", part.parameters)
-    if head_dim % 4:
-        raise ValueError(f"head_dim is {head_dim}; expected a multiple of 4: two axes, and two features a block")
-    if part.table["axial"] == "alternating":  # Pixtral deals one ladder to both axes in turn
-        spanning = ladder(head_dim, theta)
-        host = np.concatenate([spanning[0::2], spanning[1::2]])
-    else:
-        host = np.tile(ladder(head_dim // 2, theta), 2)
-    if part.table["axial"] == "turns":  # DINOv3: whole turns over coordinates from -1 to 1
-        host = host * (2.0 * math.pi)
     pairing, about = _find_pairing(part, reading)
-    return Rope(
-        place_for_caller(host, *reading.placed_by),
-        pairing=pairing,
-        head_dim=head_dim,
-        sections=(head_dim // 4, head_dim // 4),
-        source=Provenance(
-            rope_parameters={"rope_type": "axial", "rope_theta": theta},
-            model=ModelPart(**about, windows={"": None}, qk_head_dim=head_dim),
-        ),
-    )
+    model = ModelPart(**about, windows={"": None}, qk_head_dim=head_dim)
+    return make_axial(part.table["axial"], head_dim, theta, pairing, model, reading.placed_by)

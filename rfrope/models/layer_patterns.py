@@ -40,6 +40,8 @@ def list_kinds(
         return _check_count(read_names(held), count, "layer_types", padded=False)
     key = about.get("names", "layer_types")
     names = read_names(held, key) if about else None  # an empty entry: all layers of one kind, named ""
+    if names and about.get("halved") in names:  # a list of blocks, of which every second is no attention
+        names, count = names[::2], None if count is None else count // 2
     if names and "cycle" in about:  # names that the layers repeat in turn
         names = None if count is None else tuple(names[i % len(names)] for i in range(count))
     if names is None and "codes" in about and isinstance(held.get(about["codes"]["key"]), list | tuple):

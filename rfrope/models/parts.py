@@ -149,6 +149,8 @@ class Part:
         if width is None or heads is None:
             raise ValueError("head_dim is missing; expected it, or hidden_size and num_attention_heads")
         width, heads = whole("hidden_size", width, 1), whole("num_attention_heads", heads, 1)
+        for name in self.table.get("narrowed", ()):  # heads of a fraction of the width
+            heads *= whole(name, self.held.get(name, 1), 1)
         if width < heads:
             raise ValueError(
                 f"hidden_size is {width}, num_attention_heads {heads}; expected at least one feature a head"
@@ -273,6 +275,8 @@ class Part:
         theta = held.get(f"{layer}_rope_theta", lacking.get("rope_theta", DEFAULT_THETA) if theta is None else theta)
         values = {key: value for key, value in parameters.items() if value is not None}
         values.setdefault("rope_theta", theta)
+        if has_dict and "mrope_section" in lacking:
+            values.setdefault("mrope_section", list(lacking["mrope_section"]))
         scheme = values.get("rope_type", values.get("type"))
         if scheme == "yarn" and "short_factor" in values:  # Phi-3's other name for it
             values.pop("type", None)

@@ -241,6 +241,7 @@ _RECORDS = (
             "llama_4_scaling_beta": "Ministral 3 scales queries with it, by position; frequencies stay",
             "max_position_embeddings": "Ministral 3 repeats here what stands beside the dict",
         },
+        aliases=("deepseek_yarn",),  # vLLM's and Sarvam's name for the form with mscale
     ),
     Scheme(
         "longrope",

@@ -11,7 +11,7 @@ DEFAULTS = {
     *("rope_parameters", "head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"),
     *("global_head_dim", "needs", "axial", "partial", "beside", "whole"),
     *("qk_rope_head_dim", "qk_nope_head_dim", "swa", "names", "quotient", "alike", "dict", "window", "layers"),
-    *("by_layer", "said"),
+    *("by_layer", "said", "narrowed"),
 }
 PAIRING = {"pairing", "out_pairing", "rotated", "pairing_by", "pairing_note", "unmovable"}
 PECULIAR = {
@@ -27,10 +27,11 @@ PECULIAR = {
 }
 
 
+LAYOUTS = ("halves", "alternating", "turns", "columns first", "columns in turn", "thirds", "unknown")
 LAYERS = {
     *("kind", "other", "every", "at", "also", "from_end", "key", "pattern", "start", "last", "listed", "listed_all"),
     *("names", "cycle", "codes", "explicit", "padded", "turning", "kinds_turn", "interval", "forced"),
-    *("without_window", "bases", "compressed", "scaled", "ropes", "still", "usual"),
+    *("without_window", "bases", "compressed", "scaled", "ropes", "still", "usual", "halved"),
 }
 
 
@@ -41,7 +42,7 @@ def test_every_entry_is_well_formed():
         assert set(entry.get("names", {})) <= set(rfrope.models.parts.NAMES)
         assert all(entry[key] in values for key, values in PECULIAR.items() if key in entry)
         if has_defaults(entry):
-            assert entry.get("axial", "halves") in ("halves", "alternating", "turns", "unknown")
+            assert entry.get("axial", "halves") in LAYOUTS
             assert "rope_parameters" in entry or set(entry) - PAIRING == {"axial"}
         else:
             assert set(entry) & {*PECULIAR, "source"}

@@ -359,7 +359,6 @@ def test_where_was_looked():
     "config",
     [
         {"model_type": "sapiens2", "rope_theta": 100.0, "hidden_size": 1024, "num_attention_heads": 16},
-        {"model_type": "sam3_vit_model", "rope_theta": 10000.0, "hidden_size": 1024, "num_attention_heads": 16},
         {"vision_config": {"model_type": "gemma4_vision", "rope_theta": 100.0}},
         {"model_type": "made_up", "head_dim": 64, "rope_scaling": {"type": "axial"}},
         {"vision_config": {"backbone_config": {"model_type": "made_up", "rope_theta": 1e4, "head_dim": 64}}},

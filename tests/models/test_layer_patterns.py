@@ -35,7 +35,8 @@ def test_softmax_factors_are_of_the_classes_that_have_them():
     files = Path(transformers.__file__).parent.glob("models/*/modeling_*.py")
     made = {file.parent.name for file in files if "self.scaling = yarn_apply_mscale(" in file.read_text("utf-8")}
     listed = {name.removesuffix("_text") for name, entry in TABLE.items() if entry.get("softmax") == "mscale_all_dim"}
-    assert listed - {"kimi_k2"} == made
+    folders = {file.parent.name for file in Path(transformers.__file__).parent.glob("models/*/modeling_*.py")}
+    assert listed & folders == made  # not those with remote code, of newer versions, or with another's class
 
 
 # -- configs as DeepSeek publishes them --------------------------------------------------------------------------------
