@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import json
 import math
 import textwrap
@@ -175,6 +176,7 @@ OTHERS = {  # one head, one row or one side is wrong: by kind, functions and wor
         (turns_from_new, "the first feature is made from the second"),
     ],
 }
+CALLS = itertools.count()
 STRANGE = {  # small or rare faults
     "frequencies": [
         *((model(altered(i, by)), f"block {i}") for i, by in ((10, 1.00002), (31, 1.00003), (7, -1.0), (2, 0.0))),
@@ -199,6 +201,7 @@ STRANGE = {  # small or rare faults
         (counted(lambda p: np.sort(p, axis=-1)), "sorted first"),
     ],
     "rows": [(counted(lambda p: p // 2), "first at 2")],
+    "state": [(then(lambda q, k: (q, (1.0 + 1e-3 * next(CALLS)) * k)), "keys: the same call gives something else")],
 }
 EXCHANGED = {  # heads and rows that come out as others
     "heads": [
@@ -206,7 +209,8 @@ EXCHANGED = {  # heads and rows that come out as others
         (then(lambda q, k: (q, k[:, :1].repeat(2, 1))), "keys: head 1 of row 0 of the batch comes"),
         (lambda q, k, p: model(PLAIN)(q[::-1], k, p), "queries: head 0 of row 0 of the batch comes from head 0 of"),
         (then(lambda q, k: (q, k * np.array([1.0, 2.0], k.dtype)[:, None, None])), "keys: head 1: factor 2"),
-    ]
+    ],
+    "direction": [(keys_by(model(PLAIN / 2.0)), "queries and keys turn by different frequencies")],
 }
 UNUSED = {  # axes of positions
     "sections": [

@@ -121,7 +121,6 @@ def config(
 W = 64
 YARN = {"rope_type": "yarn", "factor": 4.0, ORIGINAL: 1024}
 YARN_OMEGA, MSCALE = stretched_by_yarn(W, 1e4, 4.0, 1024), 0.1 * math.log(4.0) + 1.0
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, ORIGINAL: 1024}
 LLAMA3_OMEGA = stretched_as_llama3(ladder(W, 5e5), 8.0, 1.0, 4.0, 1024)
 LISTS = {"short_factor": [1.0 + 0.01 * i for i in range(W // 2)], "long_factor": [1.0 + i for i in range(W // 2)]}
 LONGROPE = {"rope_type": "longrope", "factor": 4.0, **LISTS}
@@ -169,15 +168,6 @@ QWEN2_VL = {
     "max_position_embeddings": CONTEXT,
     "rope_scaling": {"type": "mrope", "mrope_section": [*SECTIONS]},
 }
-QWEN3_VL = QWEN2_VL | {
-    "model_type": "qwen3_vl_text",
-    "head_dim": W,
-    "rope_scaling": {"rope_type": "default", "mrope_section": [12, 10, 10], "mrope_interleaved": True},
-}
-
-
-def axis_of_qwen3(i: int) -> int:
-    return i % 3 if i % 3 and i < 30 else 0
 
 
 # -- right ones --------------------------------------------------------------------------------------------------------
@@ -192,16 +182,6 @@ def scores_of(rotate: Callable[..., Any], scale: float = 1.0) -> Callable[..., A
         return scale * (turned_q @ np.swapaxes(repeated, -1, -2))
 
     return apply
-
-
-def complex_numbers(q: np.ndarray, k: np.ndarray, positions: np.ndarray) -> Any:
-    """As Meta's Llama and Llama 4: neighbours are complex numbers, multiplied by exp(i p omega)."""
-    table = np.exp(1j * np.multiply.outer(np.arange(CONTEXT), PLAIN)).astype(np.complex64)[positions][:, None]
-    turned = []
-    for x in (q, k):
-        z = (x[..., 0::2] + 1j * x[..., 1::2]) * table
-        turned.append(np.stack([z.real, z.imag], axis=-1).reshape(x.shape).astype(x.dtype))
-    return tuple(turned)
 
 
 def by_matrices(q: np.ndarray, k: np.ndarray, positions: np.ndarray) -> Any:
@@ -227,56 +207,25 @@ def last_features(width: int, turned: int) -> Callable[..., Any]:
     return apply
 
 
-def with_cached_table(dtype: Any = np.float32, length: int = CONTEXT) -> Callable[..., Any]:
-    """A table for the whole context, made once, whose rows are taken by position."""
-    phases = np.multiply.outer(np.arange(length, dtype=np.float32), PLAIN.astype(np.float32))
-    cos, sin = np.cos(phases).astype(dtype), np.sin(phases).astype(dtype)
-
-    def apply(q: np.ndarray, k: np.ndarray, positions: np.ndarray) -> Any:
-        at = np.asarray(positions).astype(np.int64)
-        rows = (cos[at][:, None].astype(np.float32), sin[at][:, None].astype(np.float32))
-        return tuple(turn_halves(x, *(each.astype(x.dtype) for each in rows)) for x in (q, k))
-
-    return apply
-
-
 def right(name: str, apply: Callable[..., Any], meant: dict[str, Any] | None = None, **options: Any) -> Constructed:
     return Constructed(name, apply, {"head_dim": W, **options}, config() if meant is None else meant)
 
 
-RIGHT = [
+RIGHT = [  # beside those of blind_models.py
     right("halves", model(PLAIN)),
-    right("neighbours", model(PLAIN, "interleaved"), NEIGHBOURS),
     right("grouped heads", model(PLAIN), **HEADS),
     right("one head of keys", model(PLAIN), heads=8, kv_heads=1),
     right("float64", model(PLAIN, wide=np.float64), dtype=np.float64),
     right("float16 features", model(PLAIN), dtype=np.float16),
     right("bfloat16 features", model(PLAIN), dtype=BF16),
-    right("width 128, base 500000", model(ladder(128, 5e5)), config(128, 5e5), head_dim=128),
-    right("width 128, base 1e6", model(ladder(128, 1e6)), config(128, 1e6), head_dim=128),
     right("width 16", model(ladder(16)), config(16), head_dim=16),
     right("width 80", model(ladder(80)), config(80), head_dim=80),
     right("width 256", model(ladder(256)), config(256), head_dim=256),
     right("a base of 1e9", model(ladder(W, 1e9)), config(W, 1e9)),
-    right("a quarter turns", model(ladder(16)), PARTIAL),
-    right("half of neighbours turns", model(ladder(32), "interleaved"),
-          config(W, model_type="glm4", partial_rotary_factor=0.5)),
-    right("yarn", model(YARN_OMEGA, factor=MSCALE), config(W, 1e4, YARN)),
     right("yarn without a factor", model(YARN_OMEGA), config(W, 1e4, YARN | {"attention_factor": 1.0})),
-    right("llama3", model(LLAMA3_OMEGA), config(W, 5e5, LLAMA3)),
-    right("linear", model(PLAIN / 4.0), config(W, 1e4, {"rope_type": "linear", "factor": 4.0})),
     right("longrope of long texts", model(PLAIN / np.array(LISTS["long_factor"]), factor=LONG_SCALE), LONGROPE_CONFIG),
-    right("longrope of short texts", model(PLAIN / np.array(LISTS["short_factor"]), factor=LONG_SCALE),
-          LONGROPE_CONFIG, context=1024),
-    right("complex numbers", complex_numbers, NEIGHBOURS),
     right("matrices", by_matrices, heads=1, kv_heads=1),
-    right("a cached table", with_cached_table()),
-    right("axes by sections", mrope(axis_by_sections), QWEN2_VL, **AXES),
-    right("axes in turn", mrope(axis_of_qwen3), QWEN3_VL, **AXES),
     right("scores", scores_of(model(PLAIN)), gives="scores"),
-    right("scores of grouped heads", scores_of(model(PLAIN, "interleaved"), W**-0.5), NEIGHBOURS, gives="scores",
-          score_scale=W**-0.5, **HEADS),
-    right("scores with a factor", scores_of(model(YARN_OMEGA, factor=MSCALE)), config(W, 1e4, YARN), gives="scores"),
     right("scores of a part", scores_of(model(ladder(16))), PARTIAL, gives="scores"),
     right("the last features", last_features(W, 16), LATENT),
 ]  # fmt: skip
