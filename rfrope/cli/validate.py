@@ -19,7 +19,7 @@ from rfrope.plotting import panels
 from rfrope.validation import Row, Validation, validate
 
 _FEW = 1000
-_WORST = 5  # rows that are shown without --full
+_WORST = 5  # rows that are shown
 _HALF = 2  # index of the one of five lags where Phi falls to one half
 _SPREAD = """sd / mean: the score's standard deviation over draws of the frequencies, as a multiple of its
 mean, at the lag where Φ falls to one half (median over pairs). One draw is not the mean."""
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         _run,
         "Check kernels and their attention scores against closed forms: draw frequencies and compare Φ, Φ₂, "
         "E sin, E S and Var S.",
-        example='rfrope validate "matern(nu=1.5, scale=16)" gaussian --full; rfrope validate --qk yours.npz --json',
+        example='rfrope validate "matern(nu=1.5, scale=16)" gaussian; rfrope validate --qk yours.npz --json',
         codes="0 when every |z| lies under the Bonferroni bound, 1 when one does not, 2 for bad input",
     )
     option = command.add_argument
@@ -45,9 +45,7 @@ def add(commands: Any) -> None:
     option("--seed", type=whole, default=0, help="default: 0")
     option("--samples", type=whole, default=2**20, help="frequencies for Φ, Φ₂ and E sin (default: %(default)s)")
     option("--trials", type=whole, default=2**14, help="draws of all frequencies for S (default: %(default)s)")
-    option("--blocks", type=whole, help="use only the first BLOCKS blocks of q and k (default: all)")
     option("--alpha", type=float, default=1e-3, help="chance that a right result fails (default: %(default)s)")
-    option("--full", action="store_true", help="print every lag and quantity of every kernel, not only the worst")
     add_files(command, "html")
 
 
@@ -63,7 +61,6 @@ def _run(options: argparse.Namespace) -> int:
             k=k,
             n_samples=options.samples,
             n_trials=options.trials,
-            n_blocks=options.blocks,
             rng=options.seed,
             alpha=alpha,
             pairing=options.pairing,
@@ -92,24 +89,19 @@ def _read_pairs(path: str) -> list[np.ndarray]:
 
 def _report(results: list[Validation], options: argparse.Namespace) -> Report:
     """Return a line for each kernel, the worst rows or all, and the verdict."""
-    if options.full:
-        rows = Table(
-            [_COLUMNS, *(_cells(result, row) for result in results for row in _worst_pairs(result))], left=(0, 2)
-        )
-    else:
-        rows = Table([_COLUMNS, *_worst_rows(results)[:_WORST]], "The rows with the largest |z|", left=(0, 2))
+    rows = Table([_COLUMNS, *_worst_rows(results)[:_WORST]], "The rows with the largest |z|", left=(0, 2))
     vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
     if options.polar:
         vectors = f"magnitudes of polar contents: {vectors}" + (" after softplus" if options.qk is None else "")
     read = (
-        f"Vectors: {results[0].n_pairs} pairs, {vectors}, {results[0].n_blocks} blocks; each row shows its worst pair, "
+        f"Vectors: {results[0].n_pairs} pairs, {vectors}, {results[0].n_blocks} blocks; each row shows its worst pair."
     )
     verdict, *caution = _verdict(results, options)
     parts: list[Any] = [
         lambda: [panels.comparisons("Every comparison", results)],
         Table(_summary(results), left=(0, 1, 4), note=_SPREAD),
         rows,
-        *(Words([one]) for one in (f"{read}--full every lag and quantity.", verdict, *caution)),
+        *(Words([one]) for one in (read, verdict, *caution)),
     ]
     return Report(parts, verdict)
 

@@ -71,7 +71,7 @@ def test_the_outputs_on_the_documentation_page(run, folder, config, kept_fits, m
 
 
 LINES = (
-    "validate gaussian 'matern(nu=0.5, scale=16)' --samples 256 --trials 64 --full",
+    "validate gaussian 'matern(nu=0.5, scale=16)' --samples 256 --trials 64",
     "design 'matern(nu=1.5)' --head-dim 16 --heads 3 --ladder 8:512 --context 64 -o new.npz --force",
     "inspect plane.npz --context 16",
     "inspect --base 10000 --base 500000 --head-dim 128 --context 512",

@@ -285,7 +285,7 @@ def test_configs(changes, seq_len):
 # -- the command line --------------------------------------------------------------------------------------------------
 
 OPTIONS = [
-    *("--head-dim", "--context", "--seed", "--design", "--json", "--heads", "-o", "--full", "--samples", "--qk"),
+    *("--head-dim", "--context", "--seed", "--design", "--json", "--heads", "-o", "--alpha", "--samples", "--qk"),
     *("--help"),
 ]
 VALUES = [

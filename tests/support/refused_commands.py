@@ -22,7 +22,6 @@ ROWS = [
     ("validate 'gaussian; cauchy'", 2, "cannot read kernel"),
     ("validate gaussian --trials 3", 2, "--trials is 3; expected a whole number from 4"),
     ("validate gaussian --seed x", 2, "argument --seed: 'x' is not a whole number"),
-    (f"{CHECK} --blocks 33", 2, "--blocks is 33; expected a whole number from 1 to 32"),
     (f"{CHECK} --alpha 1", 2, "--alpha is 1.0; expected a number between 0 and 1"),
     (f"{CHECK} --qk damaged.npz", 2, "--qk damaged.npz: "),
     (f"{CHECK} --qk none.npz", 2, "--qk none.npz: holds weights (3,); expected arrays q and k"),
