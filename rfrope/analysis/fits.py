@@ -14,11 +14,12 @@ import numpy as np
 from rfrope import kernels
 from rfrope._core import angles, array
 from rfrope._core.angles import Angles
-from rfrope._core.arguments import listed, show, whole
+from rfrope._core.arguments import flag, listed, show, whole
 from rfrope._core.array import Array
 from rfrope._core.results import Result, plain
 from rfrope._core.sums import mean_cos
 from rfrope.analysis.curves import mean_kernel, one_set
+from rfrope.designs.sets import quantile
 from rfrope.kernels import Kernel
 from rfrope.kernels.parameters import SearchRange
 
@@ -35,6 +36,7 @@ _STARTS = 3  # points of a grid from which the search is refined
 _DIGITS = 9  # digits of fitted parameters
 _EVEN = 1e-6  # errors below are alike
 _LEFT_OUT = ("ball",)  # in one axis the same as sinc
+_LEAST_WEIGHT = 0.01  # of a part of a mixture
 _AT_LIMIT = 1e-3  # distance of a logarithm from the end of its range
 _NONE = 1e300  # error where there is no such kernel
 
@@ -51,6 +53,9 @@ class KernelFit(Result):
         Root mean square and largest difference between the mean kernel and Phi over the lags of the fit.
     at_limit : tuple of str
         Parameters at a limit of the search, beyond which the fit might be better.
+    design_rms : float
+        Root mean square error of as many blocks of this kernel, by the design "quantile": what the number of blocks
+        alone errs. A fit that is no worse describes the frequencies.
 
     See Also
     --------
@@ -69,6 +74,7 @@ class KernelFit(Result):
     rms: float
     sup: float
     at_limit: tuple[str, ...] = ()
+    design_rms: float = math.nan
 
     @property
     def label(self) -> str:
@@ -120,7 +126,9 @@ class ScalingEffect(Result):
 
 
 @array.select_device
-def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None = None) -> tuple[KernelFit, ...]:
+def fit_kernel(
+    frequencies: Array, max_lag: int, *, names: Sequence[str] | None = None, mixtures: bool = False
+) -> tuple[KernelFit, ...]:
     """Return the kernels of the registry nearest to the mean kernel of frequencies, best first.
 
     The first one describes the frequencies in a word, and its `rms` says how far to trust it.
@@ -133,12 +141,14 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
         Largest lag of the fit, at least 1, in units of position.
     names : sequence of str, optional
         Families to try. Default: see Notes.
+    mixtures : bool
+        Add the best mixture of two of the families that have one parameter, such as two Gaussian kernels.
 
     Returns
     -------
     tuple of KernelFit
-        One for each family. Errors equal in two significant digits, or below 1e-6, count as equal; ties are broken by
-        fewer parameters at a limit, fewer parameters, and the order of the registry.
+        One for each family, and for the mixture. Errors equal in two significant digits, or below 1e-6, count as equal;
+        ties are broken by fewer parameters at a limit, fewer parameters, and the order of the registry.
 
     Raises
     ------
@@ -185,7 +195,11 @@ def fit_kernel(frequencies: Array, max_lag: int, *, names: Sequence[str] | None 
     omega, max_lag = one_set(frequencies), whole("max_lag", max_lag, 1)
     lags = _lags(max_lag)
     curve = _Curve(lags, mean_cos.generic(Angles(lags[:, None], omega[:, None], None, np)))
-    found = [(_fitted(record, curve, np.abs(omega)), len(record.search_ranges)) for record in _records(names)]
+    tried, sizes = _records(names), np.abs(omega)
+    found = [(_fitted(record, curve, sizes), len(record.search_ranges)) for record in tried]
+    simple = [record for record in tried if len(record.search_ranges) == 1]
+    if flag("mixtures", mixtures) and simple:
+        found.append((_fit_mixture(simple, curve, sizes), 3))
     found.sort(key=lambda one: (float(f"{max(one[0].rms, _EVEN):.1e}"), bool(one[0].at_limit), one[1]))
     return tuple(fit for fit, _ in found)
 
@@ -338,23 +352,82 @@ def _fitted(record: kernels.Record, curve: _Curve, magnitudes: np.ndarray) -> Ke
         found = search.refined(*min(near, key=lambda one: search.mean_square(one[0], curve)), curve, 1e-9)
     kernel = search.kernel(found)
     assert kernel is not None  # the search begins with a kernel, and never leaves for a point without one
-    limits = [
-        name
-        for x, (name, r) in zip(found, ranges.items(), strict=True)
-        if x - r.low < _AT_LIMIT or (r.high - x < _AT_LIMIT and r.end is None)
-    ]
-    error = np.abs(curve.error(kernel))
-    return KernelFit(kernel, math.sqrt(float(np.mean(error**2))), float(np.max(error)), tuple(limits))
+    return _report(kernel, search.limits(found), curve, magnitudes.size)
+
+
+def _report(kernel: Kernel, limits: list[str], curve: _Curve, n_blocks: int) -> KernelFit:
+    """Return a fit with its errors, and that of as many blocks of its kernel."""
+    error, lags = np.abs(curve.error(kernel)), curve.lags[:, None]
+    own = mean_cos.generic(Angles(lags, quantile(kernel, n_blocks), None, np)) - kernel.phi(curve.lags)
+    rms, own_rms = (math.sqrt(float(np.mean(one**2))) for one in (error, own))
+    return KernelFit(kernel, rms, float(np.max(error)), tuple(limits), own_rms)
+
+
+def _fit_mixture(records: Sequence[kernels.Record], curve: _Curve, magnitudes: np.ndarray) -> KernelFit:
+    """Return the best mixture of two kernels with one parameter each: weights in closed form, scales from a grid."""
+    few = np.unique(np.linspace(0, curve.lags.size - 1, _COARSE).round().astype(np.int64))
+    atoms = []
+    for record in records:
+        (name, sought), *_ = record.search_ranges.items()
+        assert sought is not None  # as `_records` leaves no other
+        one = _range(sought, _POINTS[2], int(curve.lags[-1]), magnitudes)
+        atoms += [(_Search(record, {name: one}), x, step) for x, step in zip(one.values, one.steps, strict=True)]
+    rows = np.stack([search.kernel([x]).phi(curve.lags[few]) for search, x, _ in atoms])  # type: ignore[union-attr]
+    rest = rows - curve.target[few]
+    first, second = np.triu_indices(len(atoms), 1)
+    weight = _best_weight(rest[first], rest[second])
+    errors = np.mean((weight * rest[first] + (1.0 - weight) * rest[second]) ** 2, axis=-1)
+    found = []
+    for pair in np.argsort(errors, kind="stable")[:_STARTS]:
+        (a, x, step), (b, y, other) = (atoms[i] for i in (first[pair], second[pair]))
+        search = _Search(a.record, a.ranges, b)
+        point = search.refined([float(x), float(y)], np.asarray([step, other]), curve, 1e-6)
+        found.append((search.mean_square(point, curve), point, search))
+    _, point, search = min(found, key=lambda one: one[0])
+    kernel = search.kernel(point, curve)
+    assert kernel is not None
+    return _report(kernel, search.limits(point), curve, magnitudes.size)
+
+
+def _best_weight(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the weights of the first of two differences, ``(..., 1)``, with which the sum has the least square."""
+    gap = second - first
+    square = np.sum(gap * gap, axis=-1, keepdims=True)
+    best = np.sum(second * gap, axis=-1, keepdims=True) / np.where(square > 0.0, square, 1.0)
+    return np.clip(best, _LEAST_WEIGHT, 1.0 - _LEAST_WEIGHT)
 
 
 class _Search(NamedTuple):
-    """Search for the parameters of one family, by their logarithms."""
+    """Search for the parameters of one family, or of one in a mixture with another, by their logarithms."""
 
     record: kernels.Record
     ranges: dict[str, _Range]
+    other: _Search | None = None
 
-    def kernel(self, logarithms: Sequence[float]) -> Kernel | None:
-        """Return the kernel of the parameters with these logarithms, or None where the family has none."""
+    def all_ranges(self) -> list[tuple[str, _Range]]:
+        """Return names and ranges of the parameters."""
+        return [*self.ranges.items(), *(self.other.ranges.items() if self.other else ())]
+
+    def limits(self, logarithms: Sequence[float]) -> list[str]:
+        """Return the parameters at a limit of their ranges."""
+        return [
+            name
+            for x, (name, r) in zip(logarithms, self.all_ranges(), strict=True)
+            if x - r.low < _AT_LIMIT or (r.high - x < _AT_LIMIT and r.end is None)
+        ]
+
+    def kernel(self, logarithms: Sequence[float], curve: _Curve | None = None) -> Kernel | None:
+        """Return the kernel of the parameters with these logarithms, or None where the family has none.
+
+        A mixture has the weights that are best for a curve.
+        """
+        if self.other is not None and curve is not None:
+            count = len(self.ranges)
+            parts = self._replace(other=None).kernel(logarithms[:count]), self.other.kernel(logarithms[count:])
+            if parts[0] is None or parts[1] is None:
+                return None
+            weight = float(f"{_best_weight(*(curve.error(part) for part in parts if part))[0]:.{_DIGITS}g}")
+            return kernels.mixture([weight, 1.0 - weight], [part for part in parts if part])
         values = {}
         for x, (name, r) in zip(logarithms, self.ranges.items(), strict=True):
             value = float(f"{math.exp(x):.{_DIGITS}g}")
@@ -365,7 +438,7 @@ class _Search(NamedTuple):
 
     def mean_square(self, point: Sequence[float], curve: _Curve) -> float:
         """Return the mean square error of the kernel at a point."""
-        kernel = self.kernel(point)
+        kernel = self.kernel(point, curve)
         return _NONE if kernel is None else float(np.mean(curve.error(kernel) ** 2))
 
     def refined(self, point: list[float], steps: np.ndarray, curve: _Curve, tolerance: float) -> list[float]:
@@ -375,7 +448,7 @@ class _Search(NamedTuple):
         """
         from scipy.optimize import minimize
 
-        ranges = self.ranges.values()
+        ranges = [r for _, r in self.all_ranges()]
         inside = np.asarray(point) + steps <= [r.high for r in ranges]
         simplex = np.vstack([point, point + np.diag(np.where(inside, steps, -steps))])
         found = minimize(

@@ -188,7 +188,7 @@ def learned_kernel(rope: Rope) -> LearnedKernel:
     >>> def loss(parameters):
     ...     return rfrope.analysis.mean_kernel(16.0, law.frequencies(parameters))
     >>> round(float(loss(law.parameters)), 3)  # jax.grad(loss)(law.parameters)
-    0.897
+    0.898
     """
     if not isinstance(rope, Rope):
         raise TypeError(f"rope is {show(rope)}; expected a Rope, as rfrope.design returns it")

@@ -1,5 +1,6 @@
 """Closed forms of mean, variance and concentration of scores over random frequencies."""
 
+from rfrope.moments.fidelity import kernel_gap
 from rfrope.moments.polar import effective_blocks, polar_error, polar_score, polar_tail, polar_variance
 from rfrope.moments.scores import (
     Band,
@@ -16,6 +17,7 @@ __all__ = [
     "blocks_for_error",
     "effective_blocks",
     "expected_score",
+    "kernel_gap",
     "mean_kernel_band",
     "pair_covariance",
     "polar_error",

@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from rfrope._core import angles
+from rfrope._core import angles, array, sums
+from rfrope._core.arguments import whole
+from rfrope._core.array import Array
 from rfrope._core.results import Result, plain
 from rfrope.designs.errors import error, mean_kernel
 from rfrope.kernels import Kernel
+from rfrope.kernels.registry import read_kernel
 from rfrope.moments.scores import blocks_for_error, hoeffding, mean_kernel_band
 
 _SHOWN = 7  # lags of a set that a reader sees
@@ -69,6 +72,60 @@ class Fidelity(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return plain numbers, strings and lists for JSON, with None for an infinite wavelength."""
         return plain({**vars(self), "mean": dict(zip(("rms", "sup"), self.mean, strict=True))})
+
+
+@array.select_device
+def kernel_gap(frequencies: Array, kernel: Kernel | str | Array, context: int) -> Array:
+    """Return the mean square difference of a mean kernel and Phi, which keeps learned frequencies near a law.
+
+    Parameters
+    ----------
+    frequencies : array_like, (D,) or (H, D, 1), radians per unit of position
+        Usually a parameter: gradients reach it.
+    kernel : Kernel, str or array_like
+        The law; or Phi at the lags 0, 1, ..., context - 1, as `kernels.evaluate_phi` returns it with gradients.
+    context : int
+        Number of lags, at least 1.
+
+    Returns
+    -------
+    array, (), or (H,)
+        Mean over the whole lags below `context` of ``((1/D) sum_i cos(lag omega_i) - Phi(lag))^2``; float64 where the
+        library has it.
+
+    Raises
+    ------
+    ValueError
+        If there are several axes, or `context` values of Phi were expected.
+    TypeError
+        If arrays are of different libraries.
+
+    See Also
+    --------
+    analysis.mean_kernel, analysis.fit_kernel
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> law, omega = "gaussian(scale=32)", rfrope.sample("gaussian(scale=32)", 32, design="quantile")
+    >>> [float(f"{kernel_gap(w, law, 512):.1e}") for w in (omega, 1.1 * omega, rfrope.geometric(32))]
+    [0.00046, 0.0009, 0.1]
+    """
+    held = angles.frequencies_of(frequencies)
+    xp, place = array.shared(frequencies=held)
+    lags = array.from_host(np.arange(whole("context", context, 1), dtype=np.float64), xp, device=place)
+    held = array.numbers(held, xp, name="frequencies", device=place)
+    curve = sums.mean_cos(angles.read(lags if held.ndim == 1 else lags[:, None], held, name="lags", minimum=1))
+    if isinstance(kernel, Kernel | str):
+        phi = read_kernel(kernel).phi(lags)
+    else:
+        phi = array.widen(array.numbers(kernel, xp, name="kernel", device=place), xp)
+    if tuple(phi.shape) != tuple(lags.shape) or curve.ndim > 2:
+        raise ValueError(
+            f"frequencies has shape {tuple(held.shape)} and Phi {tuple(phi.shape)}; expected (D,) or (H, D, 1), and a "
+            f"kernel of one axis or {context} values"
+        )
+    return xp.mean((curve - phi) ** 2, axis=-1)
 
 
 def fidelity(

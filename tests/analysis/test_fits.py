@@ -99,6 +99,19 @@ def test_limits_of_the_search_are_named(law, name, limits):
         assert found.kernel.exponent == pytest.approx(2.0, rel=0.01)
 
 
+@pytest.mark.parametrize("parts", ["gaussian(scale=90)", "exponential(scale=90)"])
+def test_a_mixture_is_found_with_its_weights_and_is_as_near_as_its_blocks_can_be(parts):
+    law = kernels.parse(f"mixture([0.7, 0.3], [gaussian(scale=6), {parts}])")
+    omega = rfrope.sample(law, 256, design="quantile")
+    best, second, *_ = analysis.fit_kernel(omega, 512, mixtures=True)
+    found = dict(zip(best.kernel.weights, best.kernel.kernels, strict=True))
+    for (weight, one), wanted, part in zip(sorted(found.items())[::-1], (0.7, 0.3), law.kernels, strict=True):
+        assert (weight, one.name) == (pytest.approx(wanted, abs=0.01), part.name)
+        assert one.scale == pytest.approx(part.scale, rel=0.01)
+    assert best.rms == pytest.approx(best.design_rms, rel=0.02)
+    assert second.rms > 1.3 * second.design_rms
+
+
 def test_frequencies_that_never_turn():
     best = analysis.fit_kernel(np.zeros(8), 1000)[0]
     assert (best.kernel, best.rms, best.sup) == (rfrope.kernel("constant"), 0.0, 0.0)

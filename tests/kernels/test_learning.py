@@ -18,7 +18,7 @@ import rfrope
 from rfrope import analysis
 from rfrope._core import dispatch
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "howto" / "learning.rst"
+PAGES = [pathlib.Path(__file__).parents[2] / "docs" / "howto" / name for name in ("learning.rst", "learn_kernel.rst")]
 
 
 @pytest.fixture
@@ -203,12 +203,18 @@ def test_scores_depend_on_the_angles_between_two_tokens_alone(pairing, xp, rng):
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 @pytest.mark.parametrize("module", ["torch", "jax"])
-def test_the_examples_of_the_page_that_need_other_libraries_run(module):
+def test_the_examples_of_the_pages_that_need_other_libraries_run(module, page, monkeypatch, tmp_path):
+    if not page.is_file():
+        pytest.skip("docs/ is not here")
     library(module)
-    blocks = re.findall(r"^\.\. code-block:: python\n\n((?:    .*\n|\n)+)", PAGE.read_text("utf-8"), re.MULTILINE)
-    found = [block for block in blocks if re.search(rf"^ +import {module}\b", block, re.MULTILINE)]
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^\.\. code-block:: python\n\n((?:    .*\n|\n)+)", page.read_text("utf-8"), re.MULTILINE)
+    found = [
+        block for block in blocks if re.search(rf"^ +(import {module}\b|from rfrope.layers.{module})", block, re.M)
+    ]
     assert found
+    names = {}  # blocks go on where the last one ended
     for block in found:
-        exec(compile("\n".join(line[4:] for line in block.splitlines()), PAGE.name, "exec"), {})
+        exec(compile("\n".join(line[4:] for line in block.splitlines()), page.name, "exec"), names)

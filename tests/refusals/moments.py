@@ -6,7 +6,7 @@ import numpy as np
 from conftest import library
 
 from rfrope import blocks_for_error, expected_score, score_variance
-from rfrope.moments import mean_kernel_band, polar_tail, polar_variance, relative_error
+from rfrope.moments import kernel_gap, mean_kernel_band, polar_tail, polar_variance, relative_error
 
 ONE, FOUR, PAIR = np.ones(4), np.ones((4, 2)), [1.0, 2.0]
 FUNCTIONS = (expected_score, score_variance, relative_error)
@@ -27,6 +27,9 @@ def of_gradient():
 
 
 ROWS = [
+    (lambda: kernel_gap(np.ones((4, 2)), "gaussian", 8), ValueError, "shape (4, 2)"),
+    (lambda: kernel_gap(np.ones(4), np.ones(3), 8), ValueError, "expected (D,) or (H, D, 1), and a kernel of one axis"),
+    (lambda: kernel_gap(np.ones(4), "gaussian", 0), ValueError, "context is 0; expected a whole number from 1"),
     *((lambda f=f: f([1.0] * 3, PAIR, 1.0, "gaussian"), ValueError, "q has ") for f in FUNCTIONS),
     *((lambda f=f: f([PAIR] * 3, PAIR, [0.0, 1.0], "gaussian"), ValueError, "q") for f in FUNCTIONS),
     *((lambda f=f: f(PAIR, PAIR, 1.0, "gausian"), ValueError, "gausian") for f in FUNCTIONS),
