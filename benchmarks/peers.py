@@ -149,9 +149,9 @@ def page(outcomes: list[Outcome], head: list[str], command: str, others: tuple[d
     """Return the targets that are not met on every processor, as a fragment of Markdown."""
     parts = [f"<!-- Made by: {command} -->"]
     own = record(outcomes, head, command)
-    for run_there in (own, *others):
-        lines = [f"Processor **{run_there['name']}**:", *(f"- {line}" for line in run_there["head"])]
-        parts.append("\n".join([lines[0], "", *lines[1:]]))
+    parts += [
+        f"Processor **{one['name']}**: {'; '.join(one['head'][: 1 if one is own else None])}" for one in (own, *others)
+    ]
     headings, rows = beside(own, others)
     unmet = [row for row in rows if not all(verdict.startswith("met") for verdict in row[4::2] if verdict)]
     parts.append(

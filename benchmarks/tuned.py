@@ -57,7 +57,7 @@ def rows(rounds: list[dict[str, dict[str, float]]], units: dict[str, str]) -> li
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuned", description=__doc__.partition("\n")[0])
-    parser.add_argument("--output", metavar="FILE", type=pathlib.Path, help="file for the table")
+    parser.add_argument("--output", metavar="FILE", type=pathlib.Path, help="file for the table, as CSV")
     parser.add_argument("--jobs", metavar="REGEX", default="", help="only the jobs whose names it matches")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one", action="store_true", help="measure in this process, and print figures as JSON")
@@ -70,8 +70,11 @@ def main(arguments: list[str] | None = None) -> int:
         run(name, options.jobs)
     rounds = [{name: run(name, options.jobs) for name in names} for _ in range(options.rounds)]
     units = {job.name: job.unit for job in jobs(FULL)}
-    headings = "Job", HOST, *(f"{name}, over it" for name in OTHERS)
-    machine.publish("benchmarks.tuned", head, [peers.markdown(headings, rows(rounds, units))], options.output)
+    headings, found = ("job", HOST, *(f"{name}, over it" for name in OTHERS)), rows(rounds, units)
+    machine.publish("benchmarks.tuned", head, [peers.markdown(headings, found)], None)
+    if options.output:
+        lines = [dict(zip(headings, row, strict=True)) for row in found]
+        machine.write_rows(options.output, headings, lines, f"Made by: {machine.command('benchmarks.tuned')}", *head)
     return 0
 
 
