@@ -149,9 +149,8 @@ def page(outcomes: list[Outcome], head: list[str], command: str, others: tuple[d
     """Return the targets that are not met on every processor, as a fragment of Markdown."""
     parts = [f"<!-- Made by: {command} -->"]
     own = record(outcomes, head, command)
-    parts += [
-        f"Processor **{one['name']}**: {'; '.join(one['head'][: 1 if one is own else None])}" for one in (own, *others)
-    ]
+    shown = (own | {"head": head[:1]}, *others)
+    parts += [f"Processor **{one['name']}**: {'; '.join(one['head'])}" for one in shown]
     headings, rows = beside(own, others)
     unmet = [row for row in rows if not all(verdict.startswith("met") for verdict in row[4::2] if verdict)]
     parts.append(
