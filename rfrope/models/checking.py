@@ -146,8 +146,9 @@ class Check(Result):
                 lines += ["", f"{title}:", *found]
         if self.rope:
             lines += ["", "RoPE:", *(f"  {one}" for one in self.rope)]
-        if known := [line for one in self.engines if one.kind != "unknown" for line in one.lines]:
-            lines += ["", "Engines, and what to type for each:", *known]
+        if self.engines:
+            lines += ["", "Engines, and what to type for each:"]
+            lines += [line for one in self.engines if one.kind != "unknown" for line in one.lines]
         if unknown := [one.where for one in self.engines if one.kind == "unknown"]:
             lines += [f"  not known for this model: {', '.join(unknown)}"]
         return Report([Words(lines)], self.verdict)

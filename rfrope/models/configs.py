@@ -17,6 +17,7 @@ from rfrope.models import layer_patterns
 from rfrope.models.accounting import Facts, find_unread, read_pairing
 from rfrope.models.axial import make_axial
 from rfrope.models.gguf import find_gguf, read_gguf
+from rfrope.models.params import find_file, translate_params
 from rfrope.models.parts import NAMES, Part, list_parameters
 from rfrope.models.rope_parameters import DICTS, make_rope, read_scheme
 from rfrope.rotation.provenance import ModelPart
@@ -68,8 +69,8 @@ def from_config(
     Parameters
     ----------
     config : dict, path, or object with to_dict()
-        A Hugging Face config: the content of a config.json, the path of the file or folder, or a transformers config.
-        Or the path of a GGUF, which is read as llama.cpp reads it.
+        A Hugging Face config: content or path of a config.json, its folder, or a transformers config; or the path of a
+        params.json of Mistral or Meta, or of a GGUF, which is read as llama.cpp reads it.
     seq_len : int, optional
         Length of the text, on which the schemes dynamic and longrope depend. Default: a short text.
     pairing : {"half", "interleaved"}, optional
@@ -184,9 +185,7 @@ def read(config: Any) -> tuple[Mapping[str, Any], str]:
 
 def read_file(path: str) -> tuple[dict[str, Any], str]:
     """Return the config of a file or folder, and the path of the file."""
-    if os.path.isdir(path):
-        path = os.path.join(path, "config.json")
-    if path.lower().endswith(".gguf"):
+    if (path := find_file(path)).lower().endswith(".gguf"):
         raise ValueError(
             f"{path} is a GGUF, which llama.cpp alone reads; expected a config.json, its folder, or a config object"
         )
@@ -203,7 +202,7 @@ def read_file(path: str) -> tuple[dict[str, Any], str]:
         raise ValueError(f"{path} is not valid JSON ({error}); expected a model's config.json") from None
     if not isinstance(held, dict):
         raise ValueError(f"{path} holds a {type(held).__name__}; expected a model's config, which is an object")
-    return held, path
+    return translate_params(held), path
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -136,6 +136,33 @@ def test_what_is_typed_reaches_the_length_and_is_read_as_it_was_meant(config, pa
         assert check(config | {part: held} if part else held, context=262144).passed, text
 
 
+PARAMS = {"dim": 4096, "n_layers": 2, "head_dim": 128, "n_heads": 32, "n_kv_heads": 8, "rope_theta": 1e6}
+MISTRAL = {"factor": 16.0, "beta": 32.0, "alpha": 1.0, ORIGINAL: 16384, "apply_scale": False}
+
+
+@pytest.mark.parametrize(
+    ("more", "scheme"),
+    [
+        ({"max_seq_len": 4096}, {"rope_type": "default"}),
+        (
+            {"max_position_embeddings": 262144, "yarn": MISTRAL},
+            {"rope_type": "yarn", "factor": 16.0, ORIGINAL: 16384, "beta_fast": 32.0, "attention_factor": 1.0},
+        ),
+        ({"use_scaled_rope": True}, LLAMA3),
+    ],
+)
+def test_params_of_mistral_and_meta(tmp_path, more, scheme):
+    """Alone in a folder; a key that looks like RoPE and is not one of theirs is not dropped."""
+    path = tmp_path / "params.json"
+    path.write_text(json.dumps(PARAMS | more))
+    found = check(tmp_path)
+    assert found.verdict.endswith("128 of 128 features, pairs interleaved (config)")
+    (rope,) = rfrope.from_config(path)
+    assert scheme.items() <= rope.source.rope_parameters.items()
+    path.write_text(json.dumps(PARAMS | {"rope_factor": 2.0}))
+    assert check(path).verdict.startswith("cannot tell: rope_factor is 2.0")
+
+
 def test_files_need_numpy_alone_and_no_code_beside_them_is_run(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(QWEN | {"auto_map": {"AutoConfig": "configuration_x.X"}}))
     (tmp_path / "configuration_x.py").write_text("raise SystemExit(7)")
