@@ -18,6 +18,7 @@ import numpy as np
 from rfrope._core import files
 from rfrope._core.arguments import path_of, printable, show, whole
 from rfrope._core.array import place_for_caller
+from rfrope.engines.formats import STILL
 from rfrope.engines.formulas import RefusedError, UnknownError
 from rfrope.models.layer_patterns import LARGEST
 from rfrope.models.parts import Part
@@ -247,7 +248,8 @@ def _make(
         is_long = seq_len is not None and original is not None and seq_len > original
         short = next(divisors[name] for name in sorted(divisors, reverse=True))  # that of short texts, or for all
         long = divisors.get("rope_factors_long", short)
-        frequencies = frequencies / (long if is_long else short)
+        chosen = long if is_long else short
+        frequencies = np.where(np.abs(chosen) < STILL, frequencies / chosen, 0.0)
         values |= {"rope_type": "longrope", "short_factor": short.tolist(), "long_factor": long.tolist()}
         values |= {"attention_factor": attention, "original_max_position_embeddings": original}
     scheme, factor = held.get("rope.scaling.type", "linear"), _read_factor(held) if is_scaled else 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import types
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ import pytest
 import tiny_llama
 from ropes import KINDS
 
-from rfrope import Rope, engines
+from rfrope import Rope, engines, from_config
 from rfrope.engines.writing import gguf as exporting_gguf
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed")
@@ -162,3 +163,13 @@ def test_a_write_that_fails_leaves_nothing(model, tmp_path, monkeypatch):
             engines.write(path, ROPE, "llama.cpp", model=model, overwrite=overwrite)
     assert os.listdir(tmp_path) == ["model.gguf"]
     assert model.read_bytes() == before
+
+
+def test_an_export_is_read_back_without_the_package(model, tmp_path, monkeypatch):
+    """As llama.cpp reads it: divisors on the ladder, and the attention factor."""
+    new = tmp_path / "new.gguf"
+    engines.write(new, replace(ROPE, attention_factor=1.25), "llama.cpp", model=model, base=5e5)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    (found,) = from_config(new)
+    np.testing.assert_allclose(found.frequencies, ROPE.frequencies, rtol=1e-6)
+    assert (found.attention_factor, found.pairing) == (1.25, "interleaved")
