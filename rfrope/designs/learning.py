@@ -201,22 +201,21 @@ def learned_kernel(rope: Rope) -> LearnedKernel:
         laws, points = _read_ladder(vectors)
     else:
         laws, points = _read_design(rope, vectors)
-    families = [list(_families(law)) for law in laws]
-    if len({_form(law) for law in laws}) > 1:
-        raise ValueError(f"heads have kernels of different form, as {laws[0]!r}; expected one family, one form")
     held = [_parameters(law) for law in laws]
     if not held[0]:
         raise ValueError(f"kernel is {laws[0]!r}, which has no parameter that moves frequencies smoothly")
+    if any(one.keys() != held[0].keys() for one in held):
+        raise ValueError(f"heads have kernels of different form, as {laws[0]!r}; expected one family for all")
     starts = {name: np.reshape([one[name] for one in held], (*heads, *np.shape(held[0][name]))) for name in held[0]}
     if rope.source.design not in (None, "quantile"):
-        for family in families[0]:
+        for family, _ in _families(laws[0]):
             warn_of_tails(family, None, stacklevel=3)
     found = LearnedKernel(laws[0], points.reshape(*heads, *points.shape[-2:]), omega.shape, starts)
     narrow = array.dtype_name(rope.frequencies) == "float32"
     if not np.allclose(found.frequencies(starts), omega, rtol=1e-5 if narrow else 1e-9, atol=1e-7 if narrow else 1e-11):
         raise ValueError(
             f"the Rope's frequencies are not those of its kernel {laws[0]!r} and design {rope.source.design!r}: they "
-            "were changed since; expected a Rope as rfrope.design returns it"
+            "were changed since, or heads have kernels of different form; expected a Rope as rfrope.design returns it"
         )
     return found
 
@@ -287,29 +286,24 @@ def _parts(law: Kernel) -> tuple[str, tuple[Kernel, ...]]:
     raise ValueError(f"kernel is {law!r}, whose parameters cannot be learned; expected families of rfrope.kernels")
 
 
-def _families(law: Kernel) -> Iterator[Any]:
-    """Yield the families of a kernel, in the order of its text."""
-    if isinstance(law, Family):
-        yield law
-    else:
-        for part in _parts(law)[1]:
-            yield from _families(part)
+def _families(law: Kernel) -> list[tuple[Any, dict[str, str]]]:
+    """Return the families of a kernel in order, each with the names of what is learned, by those of its fields."""
 
+    def leaves(law: Kernel) -> list[Kernel]:
+        return [law] if isinstance(law, Family) else [leaf for part in _parts(law)[1] for leaf in leaves(part)]
 
-def _names(law: Kernel) -> list[dict[str, str]]:
-    """Return for each family the names of what is learned, by those of the family."""
-    families = list(_families(law))
-    ends = [f"_{i}" if len(families) > 1 else "" for i in range(1, len(families) + 1)]
+    found = leaves(law)
+    ends = [f"_{i}" if len(found) > 1 else "" for i in range(1, len(found) + 1)]
     return [
-        {name: _FORMS.get(name, f"log_{name}") + end for name in list_movable(family)}
-        for family, end in zip(families, ends, strict=True)
+        (family, {name: _FORMS.get(name, f"log_{name}") + end for name in list_movable(family)})
+        for family, end in zip(found, ends, strict=True)
     ]
 
 
 def _parameters(law: Kernel) -> dict[str, np.ndarray]:
     """Return what is learned of one kernel."""
     found = {}
-    for family, names in zip(_families(law), _names(law), strict=True):
+    for family, names in _families(law):
         held = {name: np.asarray(getattr(family, name)) for name in names if name not in ("means", "scales")}
         if "means" in names:
             shape = (len(family.weights), family.ndim) if family.ndim > 1 else (len(family.weights),)
@@ -326,18 +320,10 @@ def _parameters(law: Kernel) -> dict[str, np.ndarray]:
     return found
 
 
-def _form(law: Kernel) -> str:
-    """Return what must be equal for all heads: the text of a kernel without what is learned."""
-    numbers = {name: np.zeros_like(value) for name, value in _parameters(law).items()}
-    if any("low" in name for name in numbers):
-        numbers |= {name: np.asarray(1.0) for name in numbers if "high" in name}
-    return repr(_rebuild(law, iter(_values(law, numbers, np))))
-
-
 def _values(law: Kernel, parameters: Mapping[str, Any], xp: ModuleType) -> list[dict[str, Any]]:
     """Return for each family the values of its parameters."""
     found = []
-    for names in _names(law):
+    for _, names in _families(law):
         values = {name: parameters[own] for name, own in names.items()}
         for name, x in values.items():
             if name == "exponent":
