@@ -134,8 +134,8 @@ class Facts:
         return key in self.read
 
     def has_axes(self, key: str, value: Any) -> bool:
-        """Return whether a Rope has sections."""
-        return any(one.sections for one in self.ropes)
+        """Return whether a flag for several axes is off, or a Rope has sections."""
+        return value is False or any(one.sections for one in self.ropes)
 
     def is_no_rotation(self, key: str, value: Any) -> bool:
         """Return True: the width of what does not rotate changes nothing."""

@@ -12,10 +12,11 @@ import numpy as np
 from rfrope._core import array
 from rfrope._core.arguments import whole
 from rfrope._core.results import Result
+from rfrope.data.model_types import known
 from rfrope.models import tables
 from rfrope.models.buffers import Buffer, find_buffers
 from rfrope.models.configs import from_config, is_config, perceives, read_rope
-from rfrope.models.layering import list_layers, show_layers
+from rfrope.models.layering import Layers, list_layers, show_layers
 from rfrope.models.mistakes import describe_difference, describe_factor, describe_width
 from rfrope.models.tables import HALVES, ROUNDED, bits
 from rfrope.rotation.rope import Rope, refuse_polar
@@ -192,7 +193,7 @@ def audit(what: Any, rope: Any = None, *, context: int | None = None) -> Audit:
         raise ValueError("what holds nothing that rope says anything of; expected a Rope or config of the same model")
     asked = length if length is not None else max((_context(one) or 0 for one in meant), default=0) or None
     switches, seen, unchecked = _check_switches(what, rope)
-    found += [Finding("layers", "use_rope", text) for text in switches]
+    found += switches
     return Audit(merge_shared(found), (*checked, *seen), asked, min(exceeds, default=None), unchecked)
 
 
@@ -348,15 +349,16 @@ def _check_rows(
 # -- layers that rotate ------------------------------------------------------------------------------------------------
 
 
-def _check_switches(what: Any, config: Any) -> tuple[list[str], list[str], str]:
+def _check_switches(what: Any, config: Any) -> tuple[list[Finding], list[str], str]:
     """Return faults of switches, what was checked, and a description of what the config says and was not checked."""
     config = getattr(what, "config", None) if config is None else config
     if not is_config(config) or not hasattr(what, "named_modules"):
         return [], [], ""
     layers = list_layers(config)
+    faults, seen, unseen = _check_pairing_flags(what, layers)
     meant = layers.ropes_by_layer
     if meant is None:
-        return [], [], _UNSEEN.format(" by which RoPE") if len(layers.ropes) > 1 else ""
+        return faults, seen, _UNSEEN.format(" by which RoPE") if len(layers.ropes) > 1 else unseen
     found: dict[int, bool] = {}
     for path, part in what.named_modules():  # the switch of each attention layer, but for vision and audio parts
         value, number = vars(part).get(_SWITCH), _NUMBER.search(f".{path}.")
@@ -366,11 +368,27 @@ def _check_switches(what: Any, config: Any) -> tuple[list[str], list[str], str]:
         turns: tuple(i for i in sorted(found) if i < len(meant) and found[i] == turns != (meant[i] is not None))
         for turns in (True, False)
     }
-    faults = [f"on in {show_layers(wrong[True])}, which the config has without RoPE"] if wrong[True] else []
-    faults += [f"off in {show_layers(wrong[False])}, which the config has with RoPE"] if wrong[False] else []
-    unseen = ""
+    said = {True: "on in {}, which the config has without RoPE", False: "off in {}, which the config has with RoPE"}
+    faults += [Finding("layers", _SWITCH, said[turns].format(show_layers(one))) for turns, one in wrong.items() if one]
     if len(layers.ropes) > 1:
         unseen = _UNSEEN.format(" by which RoPE")
     elif None in meant and {*range(len(meant))} - found.keys():
         unseen = _UNSEEN.format("")
-    return faults, [_SWITCH] if found else [], unseen
+    return faults, [*seen, *([_SWITCH] if found else [])], unseen
+
+
+def _check_pairing_flags(what: Any, layers: Layers) -> tuple[list[Finding], list[str], str]:
+    """Return faults of the flags by which latent attention chooses its pairing, those checked, and what is open.
+
+    Where its class has no flag, nothing that the model holds shows the pairing.
+    """
+    latent = [rope for rope in layers.ropes.values() if rope.source.model.turns_last]
+    if not latent or latent[0].pairing is None:
+        return [], [], ""
+    key, wanted = known(latent[0].source.model.model_type).get("pairing_by", {}).get("key", ""), latent[0].pairing
+    held = {path: getattr(part, "config", None) for path, part in what.named_modules() if _NUMBER.search(f".{path}.")}
+    flags = {path: flag for path, one in held.items() if isinstance(flag := getattr(one, key, None), bool)}
+    wrong = [path for path, flag in flags.items() if ("interleaved" if flag else "half") != wanted]
+    faults = [Finding("pairing", path, f"{key} is {flags[path]}, and the config says {wanted!r}") for path in wrong[:1]]
+    unseen = "" if flags else "the pairing of latent attention; rfrope.models.probe of the model runs it"
+    return faults, [key] if flags else [], unseen

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
+from rfrope._core.arguments import positive, whole
 from rfrope._core.array import place_for_caller
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rope import Rope
@@ -41,4 +47,48 @@ def make_axial(
         head_dim=head_dim,
         sections=sections,
         source=Provenance(rope_parameters={"rope_type": "axial", "rope_theta": theta}, model=model),
+    )
+
+
+@cache
+def diffusers_classes() -> Mapping[str, Mapping[str, Any]]:
+    """Return what is known of diffusers' rotary models, by the ``_class_name`` of their configs."""
+    held: Mapping[str, Mapping[str, Any]] = json.loads(
+        files("rfrope.data").joinpath("diffusers.json").read_text("utf-8")
+    )
+    return held
+
+
+def make_diffusers(
+    held: Mapping[str, Any], pairing: str | None, model: ModelPart, placed_by: tuple[Any, Any, Any]
+) -> Rope:
+    """Return the Rope of a diffusers config: one ladder for each axis, or in LTX one over all heads for all axes."""
+    entry = diffusers_classes()[model.model_type]
+    theta = positive("rope_theta", held.get("rope_theta", entry["rope_theta"]))
+    width, heads = (
+        whole(key, held.get(key, entry.get(key, 1)), 1) for key in ("attention_head_dim", "num_attention_heads")
+    )
+    if "num_attention_heads" in entry:  # LTX: axes in turn, with blocks that stand still before them
+        if width % 2:
+            raise ValueError(f"attention_head_dim is {width}; expected an even number")
+        ladder_of_all = theta ** np.linspace(0.0, 1.0, width * heads // 6) * (math.pi / 2.0)
+        turning = (ladder_of_all[:, None, None] * np.eye(3)).reshape(-1, 3)
+        flat = np.zeros((width * heads // 2, 3))
+        flat[len(flat) - len(turning) :] = turning
+        host, sections = flat.reshape(heads, width // 2, 3), None
+    else:
+        side = width // 6 * 2  # Wan's rows and columns; frames have the rest
+        widths = held.get(entry.get("axes", ""), entry.get("widths", [width - 2 * side, side, side]))
+        widths = [whole(f"{entry.get('axes')}[{i}]", one, 2) for i, one in enumerate(widths)]
+        host = np.concatenate([ladder(one, theta) for one in widths])
+        width, sections = sum(widths), tuple(one // 2 for one in widths)
+    return Rope(
+        place_for_caller(host, *placed_by),
+        pairing=pairing or "interleaved",
+        head_dim=width,
+        sections=sections,
+        source=Provenance(
+            rope_parameters={"rope_type": "axial", "rope_theta": theta},
+            model=replace(model, note=entry.get("note", ""), qk_head_dim=width),
+        ),
     )

@@ -15,7 +15,7 @@ from rfrope._core.blocks import check_pairing
 from rfrope.data.model_types import has_defaults, known
 from rfrope.models import layer_patterns
 from rfrope.models.accounting import Facts, find_unread, read_pairing
-from rfrope.models.axial import make_axial
+from rfrope.models.axial import diffusers_classes, make_axial, make_diffusers
 from rfrope.models.gguf import find_gguf, read_gguf
 from rfrope.models.params import find_file, translate_params
 from rfrope.models.parts import NAMES, Part, list_parameters
@@ -224,6 +224,8 @@ def _read_part(name: str, held: Mapping[str, Any], parent: str, reading: _Readin
     reading.place = name if name.count(".") < _DEEPEST else name[:80]
     if name.count(".") >= _DEEPEST:
         raise ValueError(f"parts are nested deeper than {_DEEPEST}; expected a model's config")
+    if (of_diffusers := held.get("_class_name")) in diffusers_classes():
+        return [_read_diffusers(name, Part(held, str(of_diffusers), {}), reading)]
     model_type, table = _find_table(name, held, parent)
     part = Part(_add_inner_base(held, model_type), model_type, table)
     if table.get("dict") is False:
@@ -469,6 +471,15 @@ def _needs_pairing(part: Part) -> bool:
     """Return whether a part has latent attention or sections, about whose pairing nothing is usual."""
     is_latent = bool(part.held.get("qk_rope_head_dim")) and part.held.get("use_mla") is not False
     return is_latent or any(one.get(key) for one in _find_dicts(part) for key in ("mrope_section", "xdrope_section"))
+
+
+def _read_diffusers(name: str, part: Part, reading: _Reading) -> PartLayers:
+    """Return a part of diffusers with its Rope."""
+    origin = "known" if reading.pairing is None else "given"
+    model = ModelPart(name=name, model_type=part.model_type, pairing_from=origin, windows={"": None})
+    own = PartLayers(name, part, (), {"": make_diffusers(part.held, reading.pairing, model, reading.placed_by)})
+    _account(part, [*own.ropes.values()], [own])
+    return own
 
 
 def _make_axial(part: Part, reading: _Reading) -> Rope:

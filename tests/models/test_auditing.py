@@ -577,7 +577,7 @@ def test_every_known_mistake_is_named_on_published_configs():
 def small():
     """``small(model_type)``: a tiny model of eight layers."""
     tiny_models = pytest.importorskip("tiny_models", reason="torch or transformers is not installed")
-    return lambda model_type: tiny_models.made(model_type, num_hidden_layers=8)
+    return lambda model_type, **more: tiny_models.made(model_type, num_hidden_layers=8, **more)
 
 
 def test_layers_that_turn_and_should_not_and_others_that_do_not(small):
@@ -604,3 +604,18 @@ def test_what_buffers_do_not_show_of_layers_is_said(model_type, words, small):
     assert (words in found.unchecked, bool(found.unchecked)) == (True, bool(words))
     assert ("not checked: which layers turn" in str(found)) == bool(words)
     assert found.to_dict()["unchecked"] == found.unchecked
+
+
+def test_the_pairing_of_latent_attention_is_looked_at(small):
+    model = small("deepseek_v3", qk_rope_head_dim=16)
+    passed = models.audit(model)
+    assert (passed.passed, passed.unchecked) == (True, "")
+    assert "rope_interleave" in passed.checked
+    meant = model.config.to_dict()
+    model.config.rope_interleave = False
+    finding = the_fault(models.audit(model, meant), "pairing")
+    assert finding.text == "rope_interleave is False, and the config says 'interleaved'"
+    assert (
+        "the pairing of latent attention; rfrope.models.probe"
+        in models.audit(small("deepseek_v2", qk_rope_head_dim=16)).unchecked
+    )

@@ -1,0 +1,67 @@
+"""Rotary models of diffusers by their own configs, against diffusers' own tables; those of transformers: test_parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rfrope
+
+WAN = {"_class_name": "WanTransformer3DModel", "attention_head_dim": 128, "rope_max_seq_len": 1024}
+QWEN = {"_class_name": "QwenImageTransformer2DModel", "axes_dims_rope": [16, 56, 56], "use_layer3d_rope": False}
+LTX = {"_class_name": "LTXVideoTransformer3DModel", "attention_head_dim": 64, "num_attention_heads": 32}
+FLUX = {"_class_name": "FluxTransformer2DModel", "axes_dims_rope": [16, 56, 56], "attention_head_dim": 128}
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "sections", "ends"),
+    [
+        (FLUX, (64,), (8, 28, 28), (1.0, 10000.0 ** (-27 / 28))),
+        (FLUX | {"_class_name": "Flux2Transformer2DModel", "axes_dims_rope": [32] * 4}, (64,), (16,) * 4,
+         (1.0, 2000.0 ** (-15 / 16))),
+        (QWEN, (64,), (8, 28, 28), (1.0, 10000.0 ** (-27 / 28))),
+        (WAN, (64,), (22, 21, 21), (1.0, 10000.0 ** (-20 / 21))),
+        (LTX, (32, 32, 3), None, (0.0, 5000.0 * np.pi)),
+    ],
+)  # fmt: skip
+def test_rotary_models_of_diffusers(config, shape, sections, ends):
+    (rope,) = rfrope.from_config(config)
+    assert (rope.frequencies.shape, rope.sections, rope.pairing) == (shape, sections, "interleaved")
+    assert (rope.frequencies.flat[0], rope.frequencies.flat[-1]) == pytest.approx(ends)
+    assert rope.source.model.pairing_from == "known"
+    with pytest.raises(ValueError, match=r"^yarn is .*, and is not read for model_type"):
+        rfrope.from_config(config | {"yarn": {"factor": 2.0}})
+
+
+def test_other_classes_of_diffusers_are_refused_by_their_keys():
+    with pytest.raises(ValueError, match=r"^axes_dims_rope is "):
+        rfrope.from_config(FLUX | {"_class_name": "AnotherTransformer2DModel"})
+
+
+def as_phases(rope, positions, cos, sin):
+    """Check a table with every column twice against a Rope's phases at positions (S, k)."""
+    vectors = rope.vectors.reshape(-1, positions.shape[-1])
+    found = np.asarray(cos)[..., ::2].reshape(len(positions), -1) + 1j * np.asarray(sin)[..., ::2].reshape(
+        len(positions), -1
+    )
+    np.testing.assert_allclose(found, np.exp(1j * positions @ vectors.T), atol=1e-6 * max(1.0, np.abs(vectors).max()))
+
+
+def test_their_tables_are_those_of_diffusers():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("diffusers", reason="diffusers is not installed")
+    from diffusers.models.transformers.transformer_flux import FluxPosEmbed
+    from diffusers.models.transformers.transformer_ltx import LTXVideoRotaryPosEmbed
+    from diffusers.models.transformers.transformer_qwenimage import QwenEmbedRope
+    from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
+
+    grid = np.stack(np.meshgrid(*map(np.arange, (2, 3, 4)), indexing="ij"), axis=-1).reshape(-1, 3)
+    (flux,), (wan,), (ltx,), (qwen,) = map(rfrope.from_config, (FLUX, WAN, LTX, QWEN))
+    as_phases(flux, grid, *FluxPosEmbed(theta=10000, axes_dim=[16, 56, 56])(torch.tensor(grid)))
+    as_phases(wan, grid, *WanRotaryPosEmbed(128, (1, 1, 1), 1024)(torch.zeros(1, 1, 2, 3, 4)))
+    made = LTXVideoRotaryPosEmbed(2048)(torch.zeros(1, 1), 2, 3, 4, (1.0, 64.0, 64.0))
+    as_phases(ltx, 2.0 * grid * [1 / 20, 1 / 32, 1 / 32] - 1.0, *made)
+    table = QwenEmbedRope(theta=10000, axes_dim=[16, 56, 56]).pos_freqs[:5]
+    np.testing.assert_allclose(
+        table.numpy(), np.exp(1j * np.outer(np.arange(5), qwen.frequencies)), atol=2e-6
+    )  # all axes at one position
