@@ -145,7 +145,6 @@ class RotaryEmbedding(TurningModule):
             )
         self._sets = len(self._host) if self._host.ndim == 3 else 0
         self._blocks, self.axes = self._host.shape[-2:]
-        self._last_turn = self.start.source.model.turns_last
         self.max_positions = max_positions
         if max_positions is not None:
             self.max_positions = whole("max_positions", max_positions, 1)

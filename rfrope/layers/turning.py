@@ -49,37 +49,40 @@ class TurningModule(LearningModule):
     # -- queries and keys that fit, and their positions ----------------------------------------------------------------
 
     def _belong(self, q: Tensor, k: Tensor) -> bool:
-        """Return whether queries and keys of one dtype and batch have heads and widths that the Rope turns."""
+        """Return whether queries and keys are of one dtype and batch; refuse widths and heads that the Rope has not."""
         if q.ndim < 3 or q.ndim != k.ndim or q.dtype != k.dtype or not q.is_floating_point():
             return False
-        if q.shape[:-3] != k.shape[:-3] or self.layout_problem(q, k, False) is not None:
+        if q.shape[:-3] != k.shape[:-3]:
             return False
-        return self._takes(q.shape[-1]) and (k.shape[-1] == q.shape[-1] or self._takes(k.shape[-1]))
+        self._check_width("q", q)
+        self._check_width("k", k)
+        self._check_layout(q, k, False)
+        return True
 
-    def layout_problem(self, q: Tensor, k: Tensor, apart: bool) -> str | None:
-        """Return what is wrong with heads and tokens of queries and keys, which `apart` have positions of their own."""
+    def _check_layout(self, q: Tensor, k: Tensor, apart: bool) -> None:
+        """Refuse heads and tokens of queries and keys that do not fit; `apart` they have positions of their own."""
         (heads, tokens), (shared, k_tokens) = q.shape[-3:-1], k.shape[-3:-1]
         where = f"in layout {self.layout!r}"
         if tokens != k_tokens and not apart:
-            return f"q has {tokens} tokens, but k has {k_tokens}, {where}; expected the same, or k_positions"
+            raise ValueError(f"q has {tokens} tokens, but k has {k_tokens}, {where}; expected the same, or k_positions")
         if shared == 0 or heads % shared:
-            return f"q has {heads} heads and k has {shared}; expected a number that {shared} divides"
+            raise ValueError(f"q has {heads} heads and k has {shared}; expected a number that {shared} divides")
         if self._sets and self._sets != shared:
-            return (
+            raise ValueError(
                 f"the Rope has {self._sets} sets of frequencies, but k has {shared} heads {where}; expected one set "
                 "for each head of k, which the queries of its group share"
             )
         if self._bias_heads not in (None, shared):
-            return f"heads is {self._bias_heads}, but k has {shared} heads {where}; expected the same"
-        return None
+            raise ValueError(f"heads is {self._bias_heads}, but k has {shared} heads {where}; expected the same")
 
-    def _takes(self, width: int) -> bool:
-        """Return whether features of a width are a head, or the part of one that turns."""
+    def _check_width(self, name: str, x: Tensor) -> None:
+        """Refuse features that are not a head, nor the part of one that turns."""
         if self.start.polar:
-            return width == self._blocks
-        if width == 2 * self._blocks or width % 2:
-            return width % 2 == 0
-        return (self.head_dim is None or width == self.head_dim) and width > 2 * self._blocks and not self._last_turn
+            check_polar_width(x, self._blocks, name)
+        elif x.shape[-1] != 2 * self._blocks:
+            blocks.features(x, _XP, name)
+            blocks.check_width(x, self._blocks, "the Rope", name)
+            check_head_width(name, x.shape[-1], self.start, self.head_dim)
 
     def _fits(self, at: Any, q: Tensor) -> bool:
         """Return whether each token of each sequence has its position, so that what is turned is not enlarged."""
@@ -299,9 +302,7 @@ class TurningModule(LearningModule):
         self._check("q", q)
         self._check("k", k)
         self._check_device("q", q, "k", k)
-        problem = self.layout_problem(q, k, k_positions is not None)
-        if problem is not None:
-            raise ValueError(problem)
+        self._check_layout(q, k, k_positions is not None)
         at = self._read("positions", q, positions, offset)
         if k_positions is None:
             first, second = self._turned(self._origin(offset), at, ("q", q, False), ("k", k, True))
@@ -342,11 +343,7 @@ class TurningModule(LearningModule):
             self._check_device(name, x, learned, getattr(self, learned))
         if x.ndim < 3:
             raise ValueError(f"{name} has shape {tuple(x.shape)}; expected (..., {ORDERS[self.layout]}, d)")
-        if self.start.polar:
-            check_polar_width(x, self._blocks, name)
-        elif not self._takes(x.shape[-1]):
-            blocks.check_width(x, self._blocks, "the Rope", name)
-            check_head_width(name, x.shape[-1], self.start, self.head_dim)
+        self._check_width(name, x)
 
     def _check_device(self, name: str, x: Tensor, other: str, beside: Tensor) -> None:
         """Refuse tensors of two devices: beside one that holds no values the operators would compute none."""

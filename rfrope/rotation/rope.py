@@ -196,19 +196,9 @@ class Rope:
         turned = turned_by_rope(self, "_flat", x, positions, inverse, out)
         if turned is not None:
             return turned
-        if self.polar:
-            return rotate_polar(
-                x, positions, self, pairing=_known_pairing(self), scale=self.attention_factor, inverse=inverse, out=out
-            )
-        return rotate(
-            x,
-            positions,
-            self._vectors_beside(x),
-            pairing=pairing_for(self, x),
-            scale=self.attention_factor,
-            inverse=inverse,
-            out=out,
-        )
+        turn = rotate_polar if self.polar else rotate
+        pairing, scale = _known_pairing(self), self.attention_factor
+        return turn(x, positions, self, pairing=pairing, scale=scale, inverse=inverse, out=out)
 
     @array.select_device
     def scores(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> Array:
@@ -237,9 +227,8 @@ class Rope:
         >>> rope.scores([[1.0, 0.0]], [[1.0, 0.0]], [5], [5])
         array([[4.]])
         """
-        self._frequencies_for(self.pairing, None, None, "q")  # refuses if it is polar
-        pairing = pairing_for(self, q, "q")
-        return scores_of(q, k, q_positions, k_positions, self._vectors_beside(q), pairing, None, self.attention_factor)
+        vectors, pairing = self._frequencies_for(self.pairing, None, q, "q"), _known_pairing(self)
+        return scores_of(q, k, q_positions, k_positions, vectors, pairing, None, self.attention_factor)
 
     def table(self, positions: Array, *, dtype: Any = None) -> tuple[Array, Array]:
         """Return cos and sin of the phases, times the attention factor; see `rfrope.rotation_table`.

@@ -172,11 +172,6 @@ def view_in_numpy(value: Any) -> Any:
     if type(value) is np.ndarray or not TORCH.are_plain_dense(value):
         is_wide = value > _MOST if type(value) is int else getattr(value, "dtype", None) == _UNSIGNED
         return () if is_wide else value  # torch has no such integers
-    return view_of_memory(value)
-
-
-def view_of_memory(value: Any) -> Any:
-    """Return the array of NumPy that views a tensor which is memory of the CPU; the tensor where there is none."""
     try:
         return (value.detach() if value.requires_grad else value).numpy()
     except TypeError:  # NumPy has no bfloat16

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._backends.cpu.compiling import compiled
-from rfrope._backends.cpu.dense import view_in_numpy, view_of_memory
-from rfrope._core.libraries import TORCH
+from rfrope._backends.cpu.dense import view_in_numpy
 
 _WHOLE = np.dtype(np.int64)
 _MOST = 2**53
@@ -30,9 +29,7 @@ def subtract_positions(k: Any, new: Any, old: Any) -> Any:
 
     They are integers, or arrays of int64 that broadcast; tensors of torch beside keys k that are one.
     """
-    if type(new) is type(old) is type(k) and type(k) is not np.ndarray and TORCH.are_plain_dense(new, old):
-        new, old = view_of_memory(new), view_of_memory(old)
-    elif type(k) is not np.ndarray:
+    if type(k) is not np.ndarray:
         new, old = view_in_numpy(new), view_in_numpy(old)
     if type(new) is type(old) is int:
         return new - old if abs(new - old) <= _MOST else None
