@@ -83,8 +83,11 @@ def dense(shape: tuple[int, ...], size: int) -> Strides:
 
 def broadcast_strides(shape: tuple[int, ...], strides: Strides, leading: tuple[int, ...]) -> Strides:
     """Strides of an array broadcast to the leading axes."""
-    moving = [0 if length == 1 else stride for length, stride in zip(shape, strides, strict=True)]
-    return (*(0,) * (len(leading) - len(shape)), *moving)
+    found = [0] * len(leading)
+    for axis, length in enumerate(shape, len(leading) - len(shape)):
+        if length != 1:
+            found[axis] = strides[axis - len(leading)]
+    return tuple(found)
 
 
 def reach(axis: tuple[int, ...]) -> tuple[int, int]:
@@ -117,6 +120,9 @@ def walk_axes(
     """
     columns = [broadcast_strides(*x, leading), y_strides]
     columns += [broadcast_strides(shape, strides, leading) for shape, strides in operands]
-    axes = [axis for axis in zip(leading, *columns, strict=True) if axis[0] != 1]
-    outer = [axis for axis in axes if any(axis[A:])]
-    return merged(outer), merged([axis for axis in axes if not any(axis[A:])])
+    outer: list[tuple[int, ...]] = []
+    shared: list[tuple[int, ...]] = []
+    for axis in zip(leading, *columns, strict=True):
+        if axis[0] != 1:
+            (outer if any(axis[A:]) else shared).append(axis)
+    return merged(outer), merged(shared)

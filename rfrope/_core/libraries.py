@@ -404,7 +404,7 @@ class _Torch(Library):
 
     def are_plain_dense(self, *tensors: Array) -> bool:
         """Return whether strided tensors are no more than memory of the CPU, asked as quickly as that can be."""
-        torch = _torch()
+        torch = getattr(_FOUND, "torch", None) or _torch()
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
             return False  # nor mapped over, nor looked at operator by operator:
         if torch._C._functorch.peek_interpreter_stack() is not None or torch._C._len_torch_dispatch_stack():

@@ -121,7 +121,7 @@ class TurningModule(LearningModule):
     def _turn_small(self, q: Tensor, k: Tensor, at: np.ndarray, inverse: bool) -> tuple[Tensor, Tensor] | None:
         """Rotate small plain tensors; backwards, but with the same scale, if `inverse`."""
         again, (of_q, of_k) = self._backend.turned_again, self._last_calls[inverse]
-        first, second = again(q, at, inverse, of_q[0]), again(k, at, inverse, of_k[0])
+        first, second = again(q, at, inverse, None, of_q[0]), again(k, at, inverse, None, of_k[0])
         if first is not None and second is not None:
             return first, second
         if not (self._belong(q, k) and self._fits(at, q)):
@@ -129,7 +129,7 @@ class TurningModule(LearningModule):
         turn = self._turn._replace(inverse=inverse, scale=1.0 / self._turn.scale if inverse else self._turn.scale)
         kind, both, found = "polar" if self.start.polar else "positions", ([None], [None]), []
         for x, last in zip((q, k), both, strict=True):
-            omega = self._repeat_for_heads(self._host, x.shape[-3])
+            omega = self._backend.Numbers.read(self._repeat_for_heads(self._host, x.shape[-3]))
             found.append(self._backend.turned_at_once(kind, x, at, omega, None, turn, None, last))
         if found[0] is None or found[1] is None:
             return None

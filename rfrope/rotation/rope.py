@@ -368,7 +368,7 @@ def turned_by_rope(rope: Rope, name: str, x: Any, positions: Any, inverse: Any, 
     if kept is None or at_once is None:
         return None
     kind, read, pairings, factor, widths, again, last = kept
-    if out is None and type(x) is np.ndarray and (turned := again(x, positions, inverse, last[0])) is not None:
+    if type(x) is np.ndarray and (turned := again(x, positions, inverse, out, last[0])) is not None:
         return turned
     if widths is not None and x.shape[-1:] not in widths:
         return None

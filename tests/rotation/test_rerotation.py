@@ -204,14 +204,14 @@ def test_small_dense_keys_move_in_one_pass(name, monkeypatch):
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_small_dense_keys_move_by_positions_that_broadcast_in_one_pass(old, new, library, monkeypatch):
     torch = pytest.importorskip("torch", reason="torch is not installed") if library == "torch" else None
-    given = torch.from_numpy if torch else np.asarray
+    given, rope = torch.from_numpy if torch else np.asarray, dataclasses.replace(YARN)
     k = given(keys(2, 40, 20))
     old, new = (given(one.copy()) if isinstance(one, np.ndarray) else one for one in (old, new))
     move = np.asarray(np.asarray(new).astype(object) - np.asarray(old).astype(object), float)
     wanted = rfrope.rotate(np.asarray(k), move, YARN.frequencies, pairing=YARN.pairing)
     monkeypatch.setattr("rfrope.rotation.rerotation._read_keys", None)
     with watched() as names:
-        got = relocate(k, old, new, YARN, out=k)
+        got = relocate(k, old, new, rope, out=k)
     assert names == ["at once"]
     assert got is k
     np.testing.assert_allclose(np.asarray(got), wanted, rtol=0, atol=1e-14)

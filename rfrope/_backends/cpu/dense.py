@@ -21,7 +21,6 @@ from rfrope._core.angles import MISSED
 from rfrope._core.arguments import LARGEST, LARGEST_SCALE
 from rfrope._core.blocks import MAGNITUDES
 from rfrope._core.libraries import TORCH
-from rfrope._core.overlap import Overlap, overlap_of
 
 _FEATURES = {np.dtype(name): name for name in ("float64", "float32", "float16")}  # of the machine's byte order
 _PLACES = frozenset(map(np.dtype, "bBhHiIlLqQfd"))  # positions of float16 may want a warning
@@ -84,7 +83,7 @@ def turned_at_once(
         if not TORCH.are_plain_dense(x):
             return None
         a, b, shift, scale = [v if type(v) in _READ else view_in_numpy(v) for v in (a, b, shift, turn[2])]
-        if last is not None and out is None and (y := turned_again(x, a, turn[3], last[0])) is not None:
+        if last is not None and (y := turned_again(x, a, turn[3], out, last[0])) is not None:
             return y
         dtype = array.dtype_name(x)
         strides = None if x.is_contiguous() else tuple([x.element_size() * step for step in x.stride()])
@@ -101,20 +100,23 @@ def turned_at_once(
     plan = _find_plan(kind, source, *at, operands, turn) if 0.0 < scale <= LARGEST_SCALE else None
     if plan is None:
         return None
-    y = np.empty(plan.shape, x.dtype) if out is None and not is_tensor else _find_result(plan, x, out, operands)
+    new = out is None
+    y = x.new_empty(*plan.shape) if new and is_tensor else np.empty(plan.shape, x.dtype) if new else out
     part = MISSED * 2.0**24 / max(b.largest, 1.0) if source == fields.POSITIONS and a.dtype.char == "f" else LARGEST
-    after = b.address, c.address, e.address, scale, plan.like, part
-    if y is None or not _turn(plan, x, y, a, after, signed):
+    after = b.values.nbytes, b.address, c.address, e.address, scale, plan.like, part
+    if not (new or _is_fit(out, x, plan, operands, source)) or not _turn(plan, x, y, a, after, signed):
         return None
     if last is not None and not signed and (is_tensor or strides is None):
         known = x.dtype, x.shape, a.dtype, a.shape, turn[3]
-        last[0] = plan, (*known, x.stride()) if is_tensor else known, after, (b, c, e)
+        last[0] = plan, (*known, x.stride()) if is_tensor else known, after, (None, *operands[1:])
     if out is not None and is_tensor:
         array.library(out).mark_modified(out)
     return y
 
 
-def turned_again(x: Any, positions: Any, inverse: Any, last: tuple[RotationPlan, Any, Any, Any] | None) -> Any:
+def turned_again(
+    x: Any, positions: Any, inverse: Any, out: Any, last: tuple[RotationPlan, Any, Any, Any] | None
+) -> Any:
     """Return features turned as the last call did; None where layouts are others, or values not fit.
 
     They are arrays of NumPy, or tensors that are no more than memory; positions are an integer or an array of NumPy.
@@ -122,20 +124,23 @@ def turned_again(x: Any, positions: Any, inverse: Any, last: tuple[RotationPlan,
     places = np.array(positions) if type(positions) is int else positions
     if last is None or type(places) is not np.ndarray or type(inverse) is not bool or not places.flags.carray:
         return None
-    (plan, known, after, _), at = last, (x.dtype, x.shape, places.dtype, places.shape, inverse)
+    (plan, known, after, operands), at = last, (x.dtype, x.shape, places.dtype, places.shape, inverse)
     if type(x) is np.ndarray:
-        if known != at or not x.flags.carray:
+        if known != at or not x.flags.carray or not (out is None or _is_fit(out, x, plan, operands, fields.POSITIONS)):
             return None
-        y = np.empty(plan.shape, x.dtype)
+        y = np.empty(plan.shape, x.dtype) if out is None else out
         views = (x, y) if plan.size != 2 else (x.view(np.int16), y.view(np.int16))
         return y if loops.turn_dense(*plan.dense, *views, places, *after) else None
-    if known != (*at, x.stride()):
+    if known != (*at, x.stride()) or not (out is None or _is_fit(out, x, plan, operands, fields.POSITIONS)):
         return None
-    y = x.new_empty(*plan.shape)  # less time than a tuple takes
+    y = x.new_empty(*plan.shape) if out is None else out  # less time than a tuple takes
     try:
-        return y if loops.turn_dense_at(*plan.dense, x.data_ptr(), y.data_ptr(), places, *after) else None
+        is_turned = loops.turn_dense_at(*plan.dense, x.data_ptr(), y.data_ptr(), places, *after[1:])
     except RuntimeError:  # without memory, as gradients that torch takes for a batch of them
         return None
+    if is_turned and out is not None:
+        array.library(out).mark_modified(out)
+    return y if is_turned else None
 
 
 _NOTHING = Numbers(np.empty(0), 0, 0.0, 0.0, None)
@@ -202,22 +207,24 @@ def _find_plan(
     return plan if plan.is_fit and plan.is_small and plan.elements else None
 
 
-def _find_result(plan: RotationPlan, x: Any, out: Any, operands: tuple[Any, ...]) -> Any:
-    """Return memory for the result: new, or `out` if that is dense and of the right shape and dtype; else None.
+def _is_fit(out: Any, x: Any, plan: RotationPlan, operands: tuple[Any, ...], source: int) -> bool:
+    """Return whether `out` is dense, of the right shape and dtype, and features themselves or apart from all numbers.
 
-    It is features themselves, or apart from all that is read but positions, which are read first.
+    Positions are read before it is written to. The loop for arrays of NumPy at positions looks at frequencies and
+    features itself.
     """
-    if out is None:
-        return x.new_empty(*plan.shape)
-    if type(out) is not type(x) or out.dtype != x.dtype or out.shape != plan.shape:
-        return None
-    if not (out.flags.carray if type(x) is np.ndarray else TORCH.are_plain_dense(out) and out.is_contiguous()):
-        return None
-    memory = array.view_as_numpy(out)
-    if out is not x and np.may_share_memory(memory, array.view_as_numpy(x)) and overlap_of(out, x) is not Overlap.SAME:
-        return None
-    values = [one.values for one in operands if type(one) is Numbers]
-    return None if any([np.may_share_memory(memory, one) for one in values]) else out
+    if type(x) is np.ndarray:
+        is_dense = type(out) is np.ndarray and out.flags.carray
+    else:
+        is_dense = TORCH.are_plain_dense(out) and out.is_contiguous()
+    if not is_dense or out.dtype != x.dtype or out.shape != plan.shape:
+        return False
+    is_left = type(x) is np.ndarray and source == fields.POSITIONS
+    others = operands[2:] if is_left else operands
+    read = [one.values for one in others if type(one) is Numbers and one.layout]
+    if not (is_left or out is x):
+        read.append(array.view_as_numpy(x))
+    return not read or not any([np.may_share_memory(array.view_as_numpy(out), values) for values in read])
 
 
 def _turn(plan: RotationPlan, x: Any, y: Any, a: Any, after: tuple[Any, ...], signed: bool) -> bool:
@@ -244,5 +251,5 @@ def _turn(plan: RotationPlan, x: Any, y: Any, a: Any, after: tuple[Any, ...], si
             if coefficients.has_negative(values if plan.size != 2 else values.view(np.int16), plan.like):
                 return False
     if type(a) is np.ndarray:
-        return loops.turn_dense_at(*plan.dense, *at, a, *after)
-    return loops.turn_by_numbers(*plan.dense, *at, a.address, *after[:-1])
+        return loops.turn_dense_at(*plan.dense, *at, a, *after[1:])
+    return loops.turn_by_numbers(*plan.dense, *at, a.address, *after[1:-1])

@@ -221,7 +221,8 @@ def _table(
     # frequencies must be the same along a tile; of the others, the axis whose rows lie closest
     fixed = [axis for axis in outer if kind != fields.POSITIONS or axis[layout.B] == 0]
     rows = min(fixed, key=layout.reach, default=(1, *(0,) * (layout.COLUMNS - 1)))
-    outer = [axis for axis in outer if axis is not rows]
+    if fixed:
+        outer.remove(rows)
     tile = min(rows[0], max(1, TABLE_BYTES // (16 * max(1, blocks))))
     if is_apart:  # the same positions follow each other
         outer.sort(key=lambda axis: axis[layout.A] == axis[layout.B] == 0)

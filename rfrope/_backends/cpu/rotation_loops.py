@@ -283,13 +283,17 @@ def _turn_dense(loop, plan, plan_in_place, items, x, y, places, b, c, e, scale, 
 
 
 @compiled
-def turn_dense(loop, plan, plan_in_place, items, x, y, places, b, c, e, scale, like, part):  # type: ignore[no-untyped-def]
+def turn_dense(loop, plan, plan_in_place, items, x, y, places, b_bytes, b, c, e, scale, like, part):  # type: ignore[no-untyped-def]
     """All the work of a plan for dense arrays, whose layouts it was made for, at positions of any type.
 
     Frequencies, and a shift and a scale if any, are at `b`, `c` and `e`. Nothing is done, and the answer is False,
-    where a position is NaN, above `part` if any has a fraction, or else above `part` and 2**24.
+    where a position is NaN, above `part` if it has a fraction, or else above `part` and 2**24, or where y is neither x
+    nor apart from it and from the frequencies.
     """
-    first, second = x.ctypes.data, y.ctypes.data
+    first, second, end = x.ctypes.data, y.ctypes.data, y.ctypes.data + y.nbytes
+    apart = (first == second and x.nbytes == y.nbytes) or end <= first or first + x.nbytes <= second
+    if not apart or not (end <= b or b + b_bytes <= second):
+        return False
     return _turn_dense(loop, plan, plan_in_place, items, first, second, places, b, c, e, scale, like, part)
 
 
