@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from campaign import HANGS
+from campaign import HANGS, campaign
 
 ENGINE = """
 import numpy as np
@@ -71,13 +71,16 @@ def test_a_right_engine_passes_and_what_it_does_not_take_is_skipped(run):
     ("right", "wrong", "said"),
     [
         ('positions, x, case["attention_factor"])', "positions, x, 1.0)", "wrong from position 0 on, by up to "),
-        ("new_positions - positions, k, 1.0)", "positions - new_positions, k, 1.0)", "relocated[default]"),
-        (
-            "    return result\n\ndef rotated",
-            "    return result[:, 1:]\n\ndef rotated",
-            "the shape is (14, 63); expected (14, 64)",
+        pytest.param(
+            *("new_positions - positions, k, 1.0)", "positions - new_positions, k, 1.0)", "relocated[default]"),
+            marks=campaign,
         ),
-        ('"frequencies"]', '"frequencies"] * (1 + 3e-7)', '"model_type": "llama"'),
+        pytest.param(
+            *("return result\n\ndef rotated", "return result[:, 1:]\n\ndef rotated"),
+            "the shape is (14, 63); expected (14, 64)",
+            marks=campaign,
+        ),
+        pytest.param('"frequencies"]', '"frequencies"] * (1 + 3e-7)', '"model_type": "llama"', marks=campaign),
     ],
 )
 def test_a_wrong_engine_fails_with_the_config_beside_it(run, right, wrong, said):
@@ -89,7 +92,12 @@ def test_a_wrong_engine_fails_with_the_config_beside_it(run, right, wrong, said)
 
 
 @pytest.mark.parametrize(
-    ("target", "said"), [("nowhere", "No module named"), ("engine:rope.no", "no attribute"), ("engine:np", "neither")]
+    ("target", "said"),
+    [
+        ("engine:np", "neither"),
+        pytest.param("nowhere", "No module named", marks=campaign),
+        pytest.param("engine:rope.no", "no attribute", marks=campaign),
+    ],
 )
 def test_targets_that_are_none_are_refused(run, target, said):
     code, _, out = run(ENGINE, f"--rfrope-target={target}")
