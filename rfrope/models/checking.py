@@ -22,7 +22,7 @@ from rfrope.models.auditing import audit
 from rfrope.models.comparing import EngineReport, RopeComparison, compare
 from rfrope.models.configs import is_config, perceives, read
 from rfrope.models.diffing import Change, LayerDiff, diff
-from rfrope.models.gguf import find_gguf
+from rfrope.models.gguf import find_gguf, read_metadata
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
 from rfrope.models.rewriting import SAME
 from rfrope.models.rope_parameters import DICTS
@@ -456,7 +456,7 @@ def _compare_sides(sides: tuple[Any, Any], configs: tuple[Any, Any], length: int
         changes = [each for each in one.changes if _matters(each, is_gguf=any(paths))]
         if (one.frequency_error or 0.0) > _FLOAT32 or one.differs_from is not None or _turns(changes):
             is_part = any(each.what == "part" for each in changes) and perceives(one.part)
-            fix = _fix_diff(changes, is_gguf=paths[1] is not None)
+            fix = _fix_diff(changes, "" if paths[1] is None else read_metadata(paths[1]).name)
             yield CheckFinding("note" if is_part else "wrong", label, _describe_diff(one, changes), fix)
         elif noted := [str(each) for each in one.changes if each.what == "max_position_embeddings"]:
             yield CheckFinding("note", label, f"the same rotation, and {noted[0]}")
@@ -488,10 +488,10 @@ def _describe_diff(one: LayerDiff, changes: list[Change]) -> str:
     return f"the two sides differ: {said}"
 
 
-def _fix_diff(changes: list[Change], *, is_gguf: bool) -> str:
-    """Return what to write into the second side, so that it has the values of the first."""
+def _fix_diff(changes: list[Change], architecture: str) -> str:
+    """Return what to write into the second side, a GGUF or a config, so that it has the values of the first."""
     held = {each.what: each.old for each in changes if each.what in _WRITTEN and each.old is not None}
-    if is_gguf:
+    if architecture:
         numbers = {_WRITTEN[what]: value for what, value in held.items() if _WRITTEN[what]}
-        return " ".join(f"--override-kv ARCH.{key}=float:{value:.9g}" for key, value in numbers.items())
+        return " ".join(f"--override-kv {architecture}.{key}=float:{value:.9g}" for key, value in numbers.items())
     return f"in the second: {json.dumps(held)}" if held else ""

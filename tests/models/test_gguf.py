@@ -181,7 +181,7 @@ def test_a_base_that_is_missing_is_said(tmp_path):
     path = gguf_files.write(tmp_path / "model.gguf", "qwen2", keys)
     assert "rope.freq_base is missing: llama.cpp takes 10000." in str(check(path))
     assert check(CONFIG | {"model_type": "qwen2"}, against=path).findings[0].fix == (
-        "--override-kv ARCH.rope.freq_base=float:500000"
+        "--override-kv qwen2.rope.freq_base=float:500000"
     )
 
 
