@@ -41,18 +41,18 @@ THEMES = {
 }
 
 
-def draw_phase_error(figure: Figure, theme: Theme) -> None:
-    frequencies = rfrope.geometric(64, base=5e5)
-    positions = np.unique(np.rint(np.geomspace(1, 1e7, 60)).astype(np.int64))
-    exact, _ = rfrope.rotation_table(positions, frequencies)
-    naive = np.cos(positions.astype(np.float32)[:, None] * frequencies.astype(np.float32))
-    ours, _ = rfrope.rotation_table(positions, frequencies, dtype=np.float32)
-    axes = figure.subplots()
-    axes.loglog(positions, np.abs(naive - exact).max(axis=1), color=theme.orange, lw=2)
-    axes.loglog(positions, np.abs(ours - exact).max(axis=1), color=theme.blue, lw=2)
-    axes.annotate("phases formed in float32", (200, 3e-3), color=theme.orange, ha="left")
-    axes.annotate("rfrope, rounded to float32 once", (200, 1.3e-7), color=theme.blue, ha="left")
-    axes.set(xlabel="position", ylabel="largest error of a cosine", xlim=(1, 1e7))
+def draw_designed(figure: Figure, theme: Theme) -> None:
+    kernel, lags = rfrope.kernel("matern", nu=1.5, scale=64.0), np.arange(0, 513, 4)
+    chosen = (("iid", "independent draws"), ("stratified", "stratified draws"), ("optimised", "optimised frequencies"))
+    for axes, (design, title) in zip(figure.subplots(1, 3, sharey=True), chosen, strict=True):
+        heads = {"max_lag": 512} if design == "optimised" else {"heads": 400}  # an optimised set has no chance in it
+        drawn = rfrope.sample(kernel, 32, rng=0, design=design, **heads).reshape(-1, 32)
+        curves = np.asarray([rfrope.analysis.mean_kernel(lags, frequencies) for frequencies in drawn])
+        axes.fill_between(lags, *np.quantile(curves, (0.025, 0.975), axis=0), color=theme.blue, alpha=0.2, lw=0)
+        axes.plot(lags, curves[0], color=theme.blue, lw=1.6, label="mean kernel of one set")
+        axes.plot(lags, kernel(lags), color=theme.orange, lw=1.6, ls="--", label="kernel asked for")
+        axes.set(title=f"32 {title}", xlabel="lag (positions)", xlim=(0, 512))
+    axes.legend(frameon=False, labelcolor=theme.ink)
 
 
 def draw_block(figure: Figure, theme: Theme) -> None:
@@ -199,7 +199,7 @@ def read_rows(name: str) -> list[dict[str, str]]:
 
 
 PICTURES: dict[str, tuple[Callable[[Figure, Theme], None], tuple[float, float]]] = {
-    "phase_error": (draw_phase_error, (6.4, 3.0)),
+    "designed": (draw_designed, (9.0, 2.8)),
     "block": (draw_block, (7.2, 2.6)),
     "pairings": (draw_pairings, (5.6, 2.8)),
     "lag": (draw_lag, (7.2, 2.8)),
