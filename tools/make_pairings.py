@@ -1,8 +1,8 @@
-"""Makes the keys on pairing in model_types.json by running the attention classes of the installed transformers.
+"""Makes model_types.json for a version of transformers: defaults by its config classes, pairings by running it.
 
-``python -m tools.make_pairings`` writes what it finds, and prints what it could not find out; with ``--check`` it
-writes nothing, and exits with 1 where the table says something else. It needs PyTorch and transformers, and the package
-never imports it.
+``python -m tools.make_pairings`` writes what it finds, and prints what changed and what it could not find out; with
+``--check`` it writes nothing, and exits with 1 where the table says something else. It needs PyTorch and transformers,
+and the package never imports it.
 
 `pairing_layers` gives a query and a key of each class, as they come to the scores, turned and not turned. The second,
 sorted, is what left the linear layer, in the order of its weights. The first must be what `rotate_by_table` makes of
@@ -30,6 +30,8 @@ from rfrope.data.model_types import has_defaults
 from tools.pairing_layers import NEAR, Seen, UndeterminedError, config_classes, made_config, seen_of
 
 PATH = Path(model_types.__file__).with_name("model_types.json")
+SIZES = ("hidden_size", "num_attention_heads", "max_position_embeddings", "head_dim", "qk_rope_head_dim")
+SIZES = (*SIZES, "qk_nope_head_dim")
 KEYS = ("pairing", "out_pairing", "rotated", "pairing_by", "pairing_note")
 PAIRINGS = ("half", "interleaved")
 TOLERANCE = 2e-6  # relative to the largest feature: the classes work in float32
@@ -185,6 +187,41 @@ def pairing_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: entry[key] for key in KEYS if key in entry}
 
 
+def defaults_of(kind: type, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes and the RoPE that a config class has by default: those that an entry says, or all for an empty one."""
+    saved = json.loads(json.dumps(kind(**dict(entry.get("needs", {}))).to_dict(), default=str))
+    names = {key: entry.get("names", {}).get(key) or [key] for key in SIZES}
+    held = {key: next((saved[name] for name in names[key] if saved.get(name) is not None), None) for key in SIZES}
+    parameters = saved.get("rope_parameters") or {}
+    if all(isinstance(one, dict | None) for one in parameters.values()):  # by kind of layer, in any order
+        parameters = {kind: one for kind, one in parameters.items() if not entry or kind in entry["rope_parameters"]}
+    elif entry:  # keys without effect, and new names of the same, are left out of the table
+        parameters = {key: value for key, value in parameters.items() if key in entry["rope_parameters"]}
+        parameters |= {"rope_type": "axial"} if "axial" in entry else {}
+    held |= {"rope_parameters": parameters or None}
+    wanted = [key for key, value in held.items() if value is not None and (key in entry or not entry)]
+    return {key: held[key] for key in wanted if not isinstance(entry.get(key), str)}
+
+
+def _update_defaults(table: dict[str, Any], classes: Mapping[str, type]) -> Iterator[str]:
+    """Bring the table's defaults up to date, draft entries of new types with a RoPE, and yield what changed."""
+    for model_type, kind in classes.items():
+        entry = table.get(model_type, {})
+        if entry and "rope_parameters" not in entry:
+            continue
+        try:
+            found = defaults_of(kind, entry)
+        except Exception as error:  # classes of others, whose checks raise errors of their own
+            yield f"{model_type}: its config cannot be made ({type(error).__name__}: {str(error)[:80]})"
+            continue
+        if changed := {key: value for key, value in found.items() if entry.get(key) != value}:
+            if not entry and "rope_parameters" not in changed:
+                continue
+            said = "its defaults are" if entry else "a new type; read its class for layers, windows and names:"
+            yield f"{model_type}: {said} {json.dumps(changed)[:400]}"
+            table[model_type] = entry | changed
+
+
 def _without_entry(table: Mapping[str, Any], classes: dict[str, type]) -> Iterator[tuple[str, str]]:
     """Model types with rotary code and without an entry, and why they need none."""
     from rfrope.models import from_config
@@ -218,7 +255,10 @@ def main(arguments: list[str] | None = None) -> int:
 
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     warnings.simplefilter("ignore")
-    table, classes, differ = json.loads(PATH.read_text("utf-8")), config_classes(), 0
+    table, classes = json.loads(PATH.read_text("utf-8")), config_classes()
+    changes = list(_update_defaults(table, classes))
+    print(*changes, sep="\n")
+    differ = sum("cannot be made" not in one for one in changes)
     for model_type, entry in table.items():
         if not has_defaults(entry):
             continue  # its code is not in transformers, or has no RoPE

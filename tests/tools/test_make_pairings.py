@@ -212,10 +212,21 @@ def test_weights_that_transformers_reorders_have_a_note(classes):
 # -- the script --------------------------------------------------------------------------------------------------------
 
 
+def test_defaults_and_new_types_are_found(classes):
+    table = {name: dict(TABLE[name]) for name in ("llama", "gemma3_text", "pixtral")}
+    chosen = {name: classes[name] for name in ("llama", "gemma3_text", "pixtral", "qwen3")}
+    table["llama"]["hidden_size"] = 1
+    said = list(make_pairings._update_defaults(table, chosen))
+    assert [one.partition(":")[0] for one in said] == ["llama", "qwen3"]
+    assert table["llama"]["hidden_size"] == TABLE["llama"]["hidden_size"]
+    assert table["qwen3"]["rope_parameters"] == TABLE["qwen3"]["rope_parameters"]
+
+
 def test_the_script_checks_and_writes(classes, tmp_path, monkeypatch, capsys):
     path = tmp_path / "model_types.json"
     monkeypatch.setattr(make_pairings, "PATH", path)
     monkeypatch.setattr(make_pairings, "_without_entry", lambda table, classes: [("roformer", "a reason")])
+    monkeypatch.setattr(make_pairings, "_update_defaults", lambda table, classes: [])
     table = json.loads(files("rfrope.data").joinpath("model_types.json").read_text("utf-8"))
     right = {name: table[name] for name in ("glm", "internlm3", "llama", "nanochat")}
     path.write_text(make_pairings._lines(right))
