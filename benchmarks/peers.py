@@ -146,18 +146,15 @@ def record(outcomes: list[Outcome], head: list[str], command: str) -> dict[str, 
 
 
 def page(outcomes: list[Outcome], head: list[str], command: str, others: tuple[dict[str, Any], ...] = ()) -> str:
-    """Return the targets that are not met on every processor, as a fragment of Markdown."""
-    parts = [f"<!-- Made by: {command} -->"]
-    own = record(outcomes, head, command)
-    shown = (own | {"head": head[:1]}, *others)
-    parts += [f"Processor **{one['name']}**: {'; '.join(one['head'])}" for one in shown]
-    headings, rows = beside(own, others)
-    unmet = [row for row in rows if not all(verdict.startswith("met") for verdict in row[4::2] if verdict)]
+    """Return the targets that are not met, as a fragment of Markdown."""
+    headings, rows = beside(record(outcomes, head, command), others)
+    unmet = [row for row in rows if not row[4].startswith("met")]
+    parts = [f"<!-- Made by: {command} -->", head[0]]
     parts.append(
         f"{len(rows) - len(unmet)} of {len(rows)} targets are met; these are not. A figure is the median over rounds, "
         'with the 10th and 90th percentiles; "met" and "missed" need all three to agree.'
     )
-    parts.append(markdown(headings[1:], [(row[1] or row[0], *row[2:]) for row in unmet]))
+    parts.append(markdown(headings[1:5], [(row[1] or row[0], *row[2:5]) for row in unmet]))
     return "\n\n".join(parts) + "\n"
 
 
