@@ -123,9 +123,10 @@ def test_yarn_of_megatron_bridge_is_that_of_transformers_where_truncate_is_said(
 
 DEEPSPEED = {"torch_dtype": "bfloat16"}
 UNREAD = [  # the engine, what the config of a Llama has instead, the status, and the reason
-    *((engine, {"model_type": "stablelm"}, "unknown", "'stablelm' was not read") for engine in READERS[1:]),
+    *((engine, {"model_type": "vaultgemma"}, "unknown", "'vaultgemma' was not read") for engine in READERS[1:]),
     *((engine, {"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "refused", "'ntk' is none of its schemes")
-      for engine in ("transformers", "TensorRT-LLM", "MLX-LM")),
+      for engine in ("transformers", "TensorRT-LLM")),
+    ("MLX-LM", {"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "refused", "Unsupported RoPE type ntk"),
     *((engine, {"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "unknown", "the scheme 'ntk' was not read")
       for engine in ("vLLM", "llama.cpp")),
     ("SGLang", {"rope_scaling": {"rope_type": "dynamic", "alpha": 1e3}}, "unknown", "scheme 'dynamic' was not read"),
@@ -136,8 +137,8 @@ UNREAD = [  # the engine, what the config of a Llama has instead, the status, an
       for engine in ("vLLM", "SGLang")),
     (EXL, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "refused", "'dynamic' is none of its schemes"),
     (EXL, {"rope_scaling": YARN | {"llama_4_scaling_beta": 0.1}}, "unknown", "llama_4_scaling_beta was not read"),
-    ("MLX-LM", {"model_type": "qwen3", "head_dim": 64, "rope_theta": None}, "refused", "rope_theta missing"),
-    ("MLX-LM", {"model_type": "phi3", "rope_scaling": YARN}, "refused", "rope_scaling wants type and long_factor"),
+    ("MLX-LM", {"model_type": "qwen3", "head_dim": 64, "rope_theta": None}, "refused", "rope_theta is missing"),
+    ("MLX-LM", {"model_type": "phi3", "rope_scaling": YARN}, "refused", "rope_scaling must contain keys"),
     ("MLX-LM", {"model_type": "phi3", "rope_scaling": {"type": "longrope", KEY: 4096, **LISTS}}, "known", ""),
     (BRIDGE, {"model_type": "qwen3", "head_dim": 64, "rope_scaling": YARN}, "refused", "beta_fast missing"),
     *((BRIDGE, {"model_type": kind, "rope_scaling": YARN}, "unknown", f"'yarn' in {kind}")

@@ -1,0 +1,201 @@
+"""What engines were observed to make of a config: data of ``tools/observe_engines.py``, one file for each version.
+
+A file has the engine's ``version``, the ``date``, the ``families`` by model type (``part.`` before those that another
+config holds), and the ``rules`` that they share. A rule holds for one form of config ("dict": ``rope_parameters``;
+"flat": ``rope_scaling`` with the base beside it; "bare": none of them), one kind of layer and one scheme:
+
+- ``as``: the scheme by whose formula the engine turns;
+- ``reads``: the keys that it reads; ``sets``: values that it takes in place of others or of missing ones;
+- ``attention``: its attention factor, if it is not that of transformers: "ratio", YaRN's factor of ``mscale`` over that
+  of ``mscale_all_dim``, 1 and 0 if missing; "one"; "times", multiplied by ``attn_factor``;
+- ``both``: the list that longrope takes at every length;
+- ``at``: "factor" for a dynamic scheme computed once, for ``factor`` times the context;
+- ``positions``: the length of its tables; ``needs`` and ``any``: keys without which it stops, and of which
+  it wants one; ``floats``: keys whose whole numbers it refuses; ``refused``: the error with which it stops at every
+  such config.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+
+from rfrope._core.arguments import show
+from rfrope.engines.formulas import RefusedError, UnknownError, require_float, require_key
+from rfrope.engines.record import ConfigRope, EngineRope, Reading
+from rfrope.scaling import registry, schemes
+
+_USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True, "mscale": None, "mscale_all_dim": None, "attn_factor": 1.0}
+_SAYING = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
+_BESIDE = ("rope_theta", "partial_rotary_factor")
+_KEY = "original_max_position_embeddings"
+
+
+def find_files() -> dict[str, Mapping[str, Any]]:
+    """Return the content of all files by the engine's name."""
+    names = sorted(one.name for one in files(__package__).iterdir() if one.name.endswith(".json"))
+    return {held["engine"]: held for held in map(_load, names)}
+
+
+@cache
+def _load(name: str) -> Mapping[str, Any]:
+    return json.loads(files(__package__).joinpath(name).read_text("utf-8"))
+
+
+def reading(
+    engine: str,
+    lengths: Mapping[str, str] | None = None,
+    *,
+    own: Mapping[str, Callable[[ConfigRope], EngineRope]] | None = None,
+    layers: Callable[[ConfigRope], tuple[int, ...] | None] | None = None,
+    sources: tuple[str, ...] = (),
+) -> Reading:
+    """Return an engine's reading by its file; `own` has rules that were written by hand, by model type."""
+    held, by_hand = find_files()[engine], own or {}
+    types = {*(name.removeprefix("part.") for name in held["families"]), *by_hand}
+
+    def rule(config: ConfigRope) -> EngineRope:
+        if config.model_type in by_hand:
+            return by_hand[config.model_type](config)
+        made = evaluate(find_rule(held, config), config)
+        length = (lengths or {}).get(config.scheme, EngineRope.length).format(*2 * (config.values.get(_KEY),))
+        return replace(made, length=length, layers=None if layers is None else layers(config))
+
+    about = f"tools/observe_engines.py of {held['date']}: {len(held['families'])} families, run"
+    return Reading(held["version"], (about, *sources), rule, tuple(sorted(types)), tuple(sorted(types)))
+
+
+def find_rule(held: Mapping[str, Any], config: ConfigRope) -> dict[str, Any]:
+    """Return the rule for a config, with its pairing and what its family has in common."""
+    part = "part." if config.rope.source.model.name.partition(".")[0].endswith("_config") else ""
+    family = held["families"].get(part + (config.model_type or "llama"))
+    if family is None:
+        raise UnknownError(
+            f"model type {show(config.model_type)} was not observed" + (" inside another" if part else "")
+        )
+    if "alpha" in config.values:
+        raise UnknownError("the scheme 'dynamic' with alpha was not observed")
+    form = "dict" if config.raw.get("rope_parameters") else "flat"
+    if "bare" in family and all(config.raw.get(key) is None for key in _SAYING):
+        form = "bare"
+    found = _look_up(held, family, form, config)
+    if form == "dict" and config.raw.get("rope_theta") is not None and "rope_theta" not in found.get("reads", ()):
+        if config.scheme != "default":
+            raise UnknownError(f"rope_theta beside rope_parameters was not observed for {config.model_type}")
+        found = _look_up(held, family, "flat", config)
+    is_paired = config.raw.get(family.get("pairing key"))  # neighbours, by a key of its own
+    common = {"pairing": "interleaved" if is_paired else family["pairing"], "base": family.get(f"{form} base")}
+    return {**found, **common}
+
+
+def _look_up(held: Mapping[str, Any], family: Mapping[str, Any], form: str, config: ConfigRope) -> Mapping[str, Any]:
+    """Return the rule for a form of config, a kind of layer and a scheme."""
+    by_kind = family.get(form, {})
+    number = by_kind.get(config.kind if config.kind in by_kind else "", {}).get(config.scheme)
+    if number is None:
+        raise UnknownError(f"the scheme {show(config.scheme)} was not observed in this form of {config.model_type}")
+    return held["rules"][number]
+
+
+def evaluate(rule: Mapping[str, Any], config: ConfigRope) -> EngineRope:
+    """Return the RoPE that a rule makes of a config."""
+    if "refused" in rule:
+        raise RefusedError(f"stops with an error: {rule['refused']}")
+    for key in rule.get("needs", ()):
+        require_key(config.written, key)
+    if "any" in rule and all(config.written.get(key) is None for key in rule["any"]):
+        raise RefusedError(f"stops with an error: {' or '.join(rule['any'])} missing")
+    for key in rule.get("floats", ()):
+        require_float(config.values.get(key, 1.0))
+    values = _read_values(rule, config)
+    head_dim, context, scheme = config.rope.head_dim or 0, config.context, rule["as"]
+    attention = values.pop("attn_factor", 1.0)
+    scales = [values.get("mscale", 1.0), values.get("mscale_all_dim", 0.0)]
+    if scheme == "dynamic" and rule.get("at") == "factor":
+        factor = values["factor"]
+        values |= {"factor": factor * factor - (factor - 1.0)}
+        scheme = "ntk"
+    frequencies, factor = _find_scheme(scheme).make(values, head_dim, context, config.seq_len)
+    if rule.get("attention") == "ratio":
+        factor = schemes.sharpen_yarn(values["factor"], *scales)
+    factor = 1.0 if rule.get("attention") == "one" else float(factor * attention)
+    return EngineRope(
+        np.asarray(frequencies),
+        factor,
+        pairing=rule["pairing"],
+        positions=_count_positions(rule.get("positions"), values, config),
+        ignored_keys=_find_ignored(rule, config, factor),
+    )
+
+
+def _read_values(rule: Mapping[str, Any], config: ConfigRope) -> dict[str, Any]:
+    """Return the values of the keys that an engine reads, with what it takes in place of others."""
+    values = {key: value for key, value in config.values.items() if key in rule["reads"] and value is not None}
+    sets = rule.get("sets", {})
+    if _KEY in sets and config.written.get(_KEY, config.raw.get(_KEY)) is None:
+        values.pop(_KEY, None)
+    read = config.rope.source.rope_parameters  # with the defaults of transformers
+    values = {"partial_rotary_factor": read.get("partial_rotary_factor", config.part), **sets, **values}
+    values |= {key: sets[key] for key in _BESIDE if key in sets}
+    if sets.get("partial_rotary_factor", 1.0) != 1.0:  # a width under a key of its own
+        values |= {"partial_rotary_factor": read.get("partial_rotary_factor", 1.0)}
+    if rule.get("both"):
+        values |= dict.fromkeys(("short_factor", "long_factor"), values[rule["both"]])
+    if rule.get("base") is not None and not _names_base(config):
+        values["rope_theta"] = _take_base(rule["base"])
+    return values
+
+
+def reads_scheme(engine: str, model_type: str, scheme: str) -> bool:
+    """Return whether an engine was seen to turn by a scheme in a config of the older form, the same in all layers."""
+    held = find_files()[engine]
+    number = held["families"].get(model_type or "llama", {}).get("flat", {}).get("", {}).get(scheme)
+    return number is not None and held["rules"][number].get("as") == scheme
+
+
+def _names_base(config: ConfigRope) -> bool:
+    return config.raw.get("rope_theta") is not None or config.written.get("rope_theta") is not None
+
+
+def _take_base(base: Any) -> float:
+    if isinstance(base, str):
+        raise RefusedError(f"stops with an error: {base}")
+    return float(base)
+
+
+def _find_scheme(name: str) -> registry.Scheme:
+    return next(one for one in registry.records() if one.name == name)
+
+
+def _count_positions(rule: str | None, values: Mapping[str, Any], config: ConfigRope) -> int | None:
+    """Return the length of tables."""
+    if rule is None:
+        return None
+    original = values.get(_KEY, config.context)
+    if rule == "side":  # longrope's tables: one for each side of the original context
+        return config.context if config.seq_len > original else int(original)
+    return math.ceil((original if "original" in rule else config.context) * (values["factor"] if "x" in rule else 1.0))
+
+
+def _find_ignored(rule: Mapping[str, Any], config: ConfigRope, factor: float) -> tuple[str, ...]:
+    """Return the keys that are not read although they would matter."""
+    values, reads = config.values, rule["reads"]
+    if "rope_theta" not in reads and "rope_theta" in config.written:
+        return ("rope_parameters",)
+    if rule["as"] == "default" and config.scheme not in ("default", "dynamic"):
+        return ("rope_type",)
+    usual = _USUAL | {"attention_factor": factor}
+    if config.scheme == "longrope":
+        usual |= {"factor": config.context / values[_KEY], "attention_factor": None}
+    if config.scheme == "proportional":
+        usual |= {"factor": 1.0}
+    if factor == config.rope.attention_factor:  # scales of no effect
+        usual |= {key: values.get(key) for key in ("mscale", "mscale_all_dim")}
+    return tuple(key for key, value in usual.items() if key not in reads and values.get(key) not in (None, value))

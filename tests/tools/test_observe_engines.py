@@ -1,0 +1,53 @@
+"""Files of observed engines: they name enough families, `compare` answers from them, and a run gives the same again."""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+import pytest
+
+from rfrope import engines, models
+from rfrope.engines import observed
+from tools import engine_drivers, observe_engines
+
+LEAST = {"transformers 4": 45, "MLX-LM": 40, "vLLM": 50, "SGLang": 40}
+SAMPLE = ("llama", "qwen3", "gemma3_text", "deepseek_v3", "glm4", "phi3", "olmo2", "cohere2", "gpt_oss", "qwen2_vl")
+
+
+@pytest.mark.parametrize("name", observed.find_files())
+def test_a_file_knows_enough_families_and_compare_answers_from_it(name):
+    held = observed.find_files()[name]
+    assert len(held["families"]) >= LEAST[name]
+    assert {*held} == {"engine", "version", "date", "families", "failed", "rules"}
+    known = {one.name: one.reading for one in engines.records() if one.reading}[name]
+    assert known.version == held["version"]
+    assert {one.removeprefix("part.") for one in held["families"]} <= {*known.model_types}
+    answers = {}
+    for family, config in observe_engines.FAMILIES.items():
+        made = observe_engines.make_config(config, "flat", {"rope_type": "default"})
+        try:
+            found = models.compare(made, [name]).ropes
+        except ValueError:  # it has no such keys, or none at all
+            continue
+        answers[family] = {rope.engines[0].status for rope in found if "vision" not in rope.name}
+    assert sum("known" in one or "refused" in one for one in answers.values()) >= LEAST[name] - 5
+
+
+@pytest.mark.campaign
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "engine", [one for one in engine_drivers.DRIVERS if (observe_engines.FOLDER / f"{one}.json").exists()]
+)
+def test_a_sample_is_observed_again(engine):
+    """In an environment that has the engine in the file's version; `.ci/engines` makes some."""
+    stored = json.loads((observe_engines.FOLDER / f"{engine}.json").read_text("utf-8"))
+    kind = engine_drivers.DRIVERS[engine]
+    try:
+        if importlib.metadata.version(kind.package).partition("+")[0] != stored["version"]:
+            pytest.skip(f"{kind.package} {stored['version']} is not installed")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{kind.package} is not installed")
+    made, old = observe_engines.expand(observe_engines.make_file(kind(), [*SAMPLE])), observe_engines.expand(stored)
+    assert made == {name: old[name] for name in made}
+    assert len(made) >= 7
