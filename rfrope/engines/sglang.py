@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope.engines import formats, formulas
+from rfrope.engines import formats, formulas, observed
 from rfrope.engines.formulas import UnknownError
-from rfrope.engines.record import ConfigRope, Engine, EngineRope, Reading
+from rfrope.engines.record import ConfigRope, Engine, EngineRope
 from rfrope.scaling import schemes
 
 _LAYERED = ("gemma3_text", "gemma3n_text", "gemma4_text", "llama4_text")
+_READ = ("llama", "mistral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gpt_oss")  # by hand
 _PARTIAL = ("phi3",)  # runs in the Llama class, which reads the part beside the dict; the others do not read it
 
 
@@ -97,16 +98,15 @@ def _read_llama4(config: ConfigRope) -> EngineRope:
 
 ENGINE = Engine(
     "SGLang",
-    Reading(
-        "0.5.23",
-        (
+    observed.reading(
+        "SGLang",
+        own=dict.fromkeys((*_READ, *_LAYERED), _read),
+        layered=_LAYERED,
+        sources=(
             "python/sglang/srt/layers/rotary_embedding/factory.py (get_rope), base.py, yarn.py, rope_variant.py",
             "python/sglang/srt/models/{llama,mistral,qwen2,qwen2_moe,qwen3,qwen3_moe,gemma3_causal,gpt_oss}.py",
             "python/sglang/srt/models/{gemma3n_causal,gemma4_causal,llama4,mllama4}.py",
         ),
-        _read,
-        ("llama", "mistral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gpt_oss", *_LAYERED),
-        _LAYERED,
     ),
     formats.config_format(
         "as vLLM",

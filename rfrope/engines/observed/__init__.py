@@ -54,15 +54,19 @@ def reading(
     lengths: Mapping[str, str] | None = None,
     *,
     own: Mapping[str, Callable[[ConfigRope], EngineRope]] | None = None,
+    layered: tuple[str, ...] = (),
     layers: Callable[[ConfigRope], tuple[int, ...] | None] | None = None,
     sources: tuple[str, ...] = (),
 ) -> Reading:
-    """Return an engine's reading by its file; `own` has rules that were written by hand, by model type."""
+    """Return an engine's reading by its file; `own` has rules that were written by hand, by model type.
+
+    Of these, `layered` hold for kinds of layers and in parts of other configs, too.
+    """
     held, by_hand = find_files()[engine], own or {}
     types = {*(name.removeprefix("part.") for name in held["families"]), *by_hand}
 
     def rule(config: ConfigRope) -> EngineRope:
-        if config.model_type in by_hand:
+        if config.model_type in by_hand and (config.model_type in layered or not config.rope.source.model.name):
             return by_hand[config.model_type](config)
         made = evaluate(find_rule(held, config), config)
         length = (lengths or {}).get(config.scheme, EngineRope.length).format(*2 * (config.values.get(_KEY),))
