@@ -257,8 +257,9 @@ class VLLM:
                 inner.named_modules(), lambda one: hasattr(one, "rope_type") or hasattr(one, "inv_freq")
             )
             (rotary,) = (type(one)(one.config) for one in found.values() if hasattr(one, "config"))
-            kinds = getattr(rotary.config, "layer_types", None) or ["full_attention"] * rotary.config.num_hidden_layers
-            return {i: read_frequencies(rotary, length, kind) for i, kind in enumerate(kinds)}
+            if name_kind(rotary):
+                raise LookupError("no rotary module for each kind of layers was seen")
+            return {i: read_frequencies(rotary, length) for i in range(rotary.config.num_hidden_layers)}
         return see_cached(model, length)
 
 

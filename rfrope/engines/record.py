@@ -155,7 +155,7 @@ class Reading:
     >>> import rfrope
     >>> vllm = next(one for one in rfrope.engines.records() if one.name == "vLLM")
     >>> vllm.reading.sources[0].partition(" ")[0]
-    'vllm/model_executor/layers/rotary_embedding/__init__.py'
+    'tools/observe_engines.py'
     """
 
     version: str

@@ -8,12 +8,23 @@ from dataclasses import replace
 import numpy as np
 
 from rfrope._core.arguments import show
-from rfrope.engines import formats, formulas
+from rfrope.engines import formats, formulas, observed
 from rfrope.engines.formulas import RefusedError, UnknownError
-from rfrope.engines.record import ConfigRope, Engine, EngineRope, Format, Reading
+from rfrope.engines.record import ConfigRope, Engine, EngineRope, Format
 from rfrope.scaling import schemes
 
 _LAYERED = ("gemma4_text", "gemma3n_text", "modernbert", "llama4_text", "deepseek_v4")
+_READ: tuple[str, ...] = (
+    "llama",
+    "mistral",
+    "mixtral",
+    "phi3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+)  # by hand, of 0.32
+_READ += ("gemma3_text", "gpt_oss", "cohere2", "exaone4")
 _INTERLEAVED = {"cohere2": "", "llama4_text": "pairing half, and rows of the weights are reordered for it"}
 
 
@@ -105,9 +116,11 @@ def _read_longrope(config: ConfigRope, base: np.ndarray) -> EngineRope:
 
 ENGINE = Engine(
     "vLLM",
-    Reading(
-        "0.32.0",
-        (
+    observed.reading(
+        "vLLM",
+        own=dict.fromkeys((*_READ, *_LAYERED), _read),
+        layered=("gemma3_text", *_LAYERED),
+        sources=(
             "vllm/model_executor/layers/rotary_embedding/__init__.py (get_rope) and the modules beside it",
             "vllm/transformers_utils/config.py (patch_rope_parameters)",
             "vllm/config/model.py (max_model_len)",
@@ -115,12 +128,6 @@ ENGINE = Engine(
             "vllm/model_executor/models/{llama,mistral,mixtral,phi3,qwen2,qwen2_moe,qwen3,qwen3_moe}.py",
             "vllm/model_executor/models/{gemma3,gemma3n,gemma4,gpt_oss,commandr,exaone4,llama4,modernbert}.py",
         ),
-        _read,
-        (
-            *("llama", "mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
-            *("gemma3_text", "gpt_oss", "cohere2", "exaone4", *_LAYERED),
-        ),
-        ("gemma3_text", *_LAYERED),
     ),
     formats.config_format(
         "as transformers, with ``short_mscale`` and ``long_mscale``",
