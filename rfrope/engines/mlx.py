@@ -54,7 +54,7 @@ def _turns_smollm3(config: ConfigRope) -> Callable[[int], Any]:
 
 
 def _turns_llama4(config: ConfigRope) -> Callable[[int], Any]:
-    """Of a part, whatever ``no_rope_layers`` says."""
+    """Return whether a layer turns; a part ignores ``no_rope_layers``."""
     return lambda i: (i + 1) % 4 if config.rope.source.model.name else config.raw["no_rope_layers"][i]
 
 

@@ -1,4 +1,4 @@
-"""What engines were observed to make of a config: data of ``tools/observe_engines.py``, one file for each version.
+"""Observed readings of configs by engines: data of ``tools/observe_engines.py``, one file for each version.
 
 A file has the engine's ``version``, the ``date``, the ``families`` by model type (``part.`` before those that another
 config holds), and the ``rules`` that they share. A rule holds for one form of config ("dict": ``rope_parameters``;
