@@ -23,6 +23,7 @@ _WORST = 5  # rows that are shown
 _HALF = 2  # index of the one of five lags where Phi falls to one half
 _SPREAD = """sd / mean: the score's standard deviation over draws of the frequencies, as a multiple of its
 mean, at the lag where Φ falls to one half (median over pairs). One draw is not the mean."""
+_STATEMENTS = "In the RF-RoPE paper: Φ is (2), E sin Lemma 1, E S Theorem 2, Φ₂ and Var S Proposition 4."
 _COLUMNS = ("kernel", "lag", "quantity", "pair", "closed form", "estimate", "std. error", "z")
 
 
@@ -89,7 +90,8 @@ def _read_pairs(path: str) -> list[np.ndarray]:
 
 def _report(results: list[Validation], options: argparse.Namespace) -> Report:
     """Return a line for each kernel, the worst rows or all, and the verdict."""
-    rows = Table([_COLUMNS, *_worst_rows(results)[:_WORST]], "The rows with the largest |z|", left=(0, 2))
+    cells, title = [_COLUMNS, *_worst_rows(results)[:_WORST]], "The rows with the largest |z|"
+    rows = Table(cells, title, left=(0, 2), note="" if options.polar else _STATEMENTS)
     vectors = "real q and k of SmolLM2-135M-Instruct" if options.qk is None else f"q and k of {options.qk}"
     if options.polar:
         vectors = f"magnitudes of polar contents: {vectors}" + (" after softplus" if options.qk is None else "")

@@ -36,7 +36,7 @@ class LearnedKernel:
     ----------
     kernel : Kernel
         The kernel of the first head, whose other parameters are fixed.
-    points : ndarray, float64, (*H, D, n_columns)
+    points : ndarray, float64, (..., D, n_columns)
         Fixed points of the unit cube.
     shape : tuple of int
         Shape of the frequencies.

@@ -69,10 +69,8 @@ class RotaryEmbedding(TurningModule):
     rope : Rope
         The current Rope, as NumPy arrays: `start` with the learned kernel, frequencies, factors and temperature, which
         ``rope.source.scaled_by`` records. Learned phases are not included.
-    kernel : Kernel, tuple of Kernel or None
-        The learned kernel, or one for each set of frequencies.
-    learnable : tuple of str
-        Names of what is learned.
+    learnable, kernel : tuple of str; Kernel, tuple of Kernel or None
+        Names of what is learned; the learned kernel, or one for each set of frequencies.
     head_dim, layout
         As given.
     axes : int
