@@ -8,7 +8,7 @@ from typing import Any
 from rfrope import engines, models, storage
 from rfrope.cli import page
 from rfrope.cli.shared import add_command, add_files, check_files, is_saved, one_of, whole
-from rfrope.models.checking import CODES
+from rfrope.models.verdicts import CODES
 
 
 def add(commands: Any) -> None:

@@ -1,7 +1,7 @@
 """RoPE of models: read from configs in every dialect, compared between engines, and audited in running models."""
 
 from rfrope.models.auditing import Audit, Finding, audit
-from rfrope.models.checking import Check, CheckFinding, check
+from rfrope.models.checking import check
 from rfrope.models.comparing import Comparison, EngineReport, RopeComparison, compare
 from rfrope.models.configs import from_config
 from rfrope.models.conformance import conformance
@@ -11,6 +11,7 @@ from rfrope.models.probing import Probe, Rotation, probe
 from rfrope.models.relocating import Relocation, RopeRelocation, can_relocate
 from rfrope.models.repairing import Repair, repair
 from rfrope.models.rope_parameters import from_rope_parameters
+from rfrope.models.verdicts import Check, CheckFinding
 
 __all__ = [
     "Audit",

@@ -7,33 +7,32 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from rfrope._core import array
-from rfrope._core.arguments import listed, path_of, printable, show, whole
-from rfrope._core.results import COPIED, Report, Result, Words
+from rfrope._core import array, libraries
+from rfrope._core.arguments import listed, path_of, show, whole
 from rfrope.engines import REFERENCE, find_engine
 from rfrope.engines.formulas import RefusedError
 from rfrope.engines.overrides import TYPED, override
 from rfrope.models.auditing import audit
+from rfrope.models.buffers import list_tensors
 from rfrope.models.comparing import EngineReport, RopeComparison, compare
 from rfrope.models.configs import is_config, perceives, read
 from rfrope.models.diffing import Change, LayerDiff, diff
 from rfrope.models.gguf import find_gguf, read_metadata
 from rfrope.models.layering import LayerKind, Layers, list_layers, show_layers
+from rfrope.models.probing import Probe, probe
+from rfrope.models.repairing import REPAIRED
 from rfrope.models.rewriting import SAME
 from rfrope.models.rope_parameters import DICTS
+from rfrope.models.verdicts import KINDS, Check, CheckFinding
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import describe_reach, stretched
 from rfrope.storage import SUFFIXES
 
-CODES = {"right": 0, "wrong": 1, "cannot tell": 2}  # exit codes of the command line
-_KINDS = {"wrong": "wrong", "unknown": "cannot tell", "note": "right"}  # of findings, with the status that each makes
 _ATTENDED = {"max_position_embeddings", "model_type", "kind", "window", "both_sides"}  # say nothing about a rotation
-_REPAIRED = ("uninitialised", "half precision", "frequencies", "rows")
 _ROTATIONS = {"RoPE", "part", "layers", "pairing", "head_dim", "rotary_dim", "sections", "interleaved", "turns_last"}
 _ROTATIONS |= {"attention_factor", "softmax_factor"}
 _WRITTEN = {  # keys that a user writes, with those of a GGUF
@@ -45,113 +44,8 @@ _WRITTEN = {  # keys that a user writes, with those of a GGUF
 }
 _FLOAT32 = 1e-6  # relative; a GGUF holds numbers in float32
 _LAGS = 2048  # distances at which scores are compared within the trained context
+_Engines: TypeAlias = dict[tuple[str, str, str, str], list[str]]  # kind, name, text and fix; and of which RoPEs
 _FACTORS = ("yarn", "linear")  # schemes whose factor times the original context is what they reach
-
-
-@dataclass(frozen=True)
-class CheckFinding(Result):
-    """One thing that a check found.
-
-    Attributes
-    ----------
-    kind : {"wrong", "unknown", "note"}
-        Whether it makes the RoPE wrong, keeps the check from telling, or is only worth knowing.
-    where : str
-        Part of the config, name of a buffer, or engine.
-    text : str
-        What was found.
-    fix : str
-        What to type or write; "" if there is nothing.
-
-    See Also
-    --------
-    models.check, models.Check
-
-    Examples
-    --------
-    >>> import rfrope
-    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
-    >>> found = rfrope.models.check(config, context=1024)
-    >>> found.findings[0].kind, found.findings[0].text
-    ('wrong', '1024 positions are asked for, and the RoPE reaches 512')
-    """
-
-    kind: str
-    where: str
-    text: str
-    fix: str = ""
-
-    def __str__(self) -> str:
-        return printable(f"{self.where}: {self.text}" if self.where else self.text)
-
-    @property
-    def lines(self) -> list[str]:
-        """The finding, and below it what to type, on a line that is not broken."""
-        return [f"  {self}", *([f"{COPIED}{printable(self.fix)}"] if self.fix else [])]
-
-
-@dataclass(frozen=True, eq=False)
-class Check(Result):
-    """The verdict on a model's RoPE.
-
-    Attributes
-    ----------
-    status : {"right", "wrong", "cannot tell"}
-    findings : tuple of CheckFinding
-        Those that the verdict is from come first.
-    rope : tuple of str
-        The RoPE of each kind of layer, in words.
-    engines : tuple of CheckFinding
-        What each engine makes of the config: a note if it is as the reference. Empty if there is no config.
-
-    See Also
-    --------
-    models.check, models.CheckFinding
-
-    Examples
-    --------
-    >>> import rfrope
-    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
-    >>> found = rfrope.models.check(config)
-    >>> found.passed, found.verdict
-    (True, 'right: default, base 10000, 16 of 16 features, pairs half')
-    """
-
-    status: str
-    findings: tuple[CheckFinding, ...]
-    rope: tuple[str, ...] = ()
-    engines: tuple[CheckFinding, ...] = ()
-    _also = ("verdict", "passed")
-
-    @property
-    def passed(self) -> bool:
-        """True if the verdict is right."""
-        return self.status == "right"
-
-    @property
-    def verdict(self) -> str:
-        """One sentence: right, wrong or cannot tell, and why."""
-        reasons = [one for one in self.findings if _KINDS[one.kind] == self.status and one.kind != "note"]
-        if not reasons:
-            return f"right: {self.rope[0] if len(self.rope) == 1 else f'{len(self.rope)} kinds of layers'}"
-        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        where = f"{reasons[0].where}: " if reasons[0].where else ""
-        return printable(f"{self.status}: {where}{reasons[0].text}{more}")
-
-    def report(self) -> Report:
-        """Return the verdict, the findings, the RoPE and the engines."""
-        lines = [self.verdict]
-        for kind, title in (("wrong", "Wrong"), ("unknown", "Cannot tell"), ("note", "To know")):
-            if found := [line for one in self.findings if one.kind == kind for line in one.lines]:
-                lines += ["", f"{title}:", *found]
-        if self.rope:
-            lines += ["", "RoPE:", *(f"  {one}" for one in self.rope)]
-        if self.engines:
-            lines += ["", "Engines, and what to type for each:"]
-            lines += [line for one in self.engines if one.kind != "unknown" for line in one.lines]
-        if unknown := [one.where for one in self.engines if one.kind == "unknown"]:
-            lines += [f"  not known for this model: {', '.join(unknown)}"]
-        return Report([Words(lines)], self.verdict)
 
 
 @array.select_device
@@ -163,8 +57,8 @@ def check(
     Parameters
     ----------
     target : dict, path, object with to_dict(), module or Rope
-        A config as in `from_config`; or a running model, whose buffers are compared with its ``config``; or a Rope,
-        with `against`.
+        A config as in `from_config`; or a running model, whose buffers are compared with its ``config``, and which is
+        run as by `probe` if they are right; or a Rope, with `against`.
     engines : iterable of str, optional
         Engines that must agree with transformers. Default: all that are known are listed, and none makes a RoPE wrong.
     context : int, optional
@@ -193,7 +87,8 @@ def check(
     Notes
     -----
     The verdict is "cannot tell" if the config has a key that looks like RoPE and that nobody is known to read, or a
-    model type whose pairing is not known. Nothing is downloaded, and no code beside a config is run.
+    model type whose pairing is not known. Nothing is downloaded, and no code beside a config is run. A running model is
+    left as it was; one that is spread over processes is not run. A note says what was not checked.
 
     Examples
     --------
@@ -210,23 +105,26 @@ def check(
         names = [find_engine("engines", name, "reading")[0] for name in given]
     config, other = _read_side("target", target), None if against is None else _read_side("against", against)
     rope: tuple[str, ...] = ()
-    made: list[CheckFinding] = []
+    made: _Engines = {}
     if not is_config(config):
         if against is None:
             raise ValueError(f"against is None, and target is {show(target)}, without a config; expected against=")
-        return _conclude([*_compare_sides((target, against), (config, other), length)], rope, made)
+        return _conclude([*_compare_sides((target, against), (config, other), length)])
     try:
         layers = list_layers(config)
     except (ValueError, TypeError) as error:
         kind = "wrong" if isinstance(error, RefusedError) else "unknown"
-        return _conclude([CheckFinding(kind, "", str(error))], rope, made)
+        return _conclude([CheckFinding(kind, "", str(error))])
     rope = tuple(_describe(kind, is_alone=len(layers.kinds) == 1) for kind in layers.kinds)
     found = [*_check_layers(layers), *(_audit(target, None, length) if hasattr(target, "named_modules") else ())]
     for part, kinds in _group(layers).items():
         found += _check_part(config, part, kinds, names, length, made)
+    told = _merge(made)
+    asked = tuple(f"{name} " for name in names or ())
+    found += [one for one in told if one.kind != "note" and one.where.startswith(asked)]
     if against is not None:
         found += _compare_sides((target, against), (config, other), length)
-    return _conclude(found, rope, made)
+    return _conclude(found, rope, told)
 
 
 def _read_side(name: str, value: Any) -> Any:
@@ -244,10 +142,19 @@ def _read_side(name: str, value: Any) -> Any:
         ) from None
 
 
-def _conclude(found: list[CheckFinding], rope: tuple[str, ...], engines: list[CheckFinding]) -> Check:
-    kinds = [*_KINDS]
-    ordered = sorted(found, key=lambda one: kinds.index(one.kind))
-    return Check(_KINDS[ordered[0].kind] if ordered else "right", tuple(ordered), rope, tuple(engines))
+def _conclude(found: list[CheckFinding], rope: tuple[str, ...] = (), engines: Iterable[CheckFinding] = ()) -> Check:
+    kinds = [*KINDS]
+    ordered = sorted(dict.fromkeys(found), key=lambda one: kinds.index(one.kind))
+    return Check(KINDS[ordered[0].kind] if ordered else "right", tuple(ordered), rope, tuple(engines))
+
+
+def _merge(engines: _Engines) -> list[CheckFinding]:
+    """Return what each engine does, once for all that this is true of."""
+    everything = {label for labels in engines.values() for label in labels}
+    return [
+        CheckFinding(kind, engine if everything <= {*labels} else f"{engine}, {' and '.join(labels)}", text, fix)
+        for (kind, engine, text, fix), labels in engines.items()
+    ]
 
 
 def _describe(kind: LayerKind, *, is_alone: bool) -> str:
@@ -324,7 +231,7 @@ def _check_part(
     kinds: list[LayerKind],
     names: list[str] | None,
     length: int | None,
-    compared: list[CheckFinding],
+    told: _Engines,
 ) -> Iterator[CheckFinding]:
     """Yield findings on the length that is asked for and on engines, and list what each engine does."""
     ropes = {kind.rope_name: kind.rope for kind in kinds if kind.rope is not None}
@@ -347,16 +254,16 @@ def _check_part(
             raise
         yield CheckFinding("note", "engines", str(error))
         return
-    wanted = {rope.source.model.name for rope in ropes.values()}
-    for one in comparisons:
-        for engine in one.engines if one.name in wanted else ():
+    compared = [one for one in comparisons if one.name in {rope.source.model.name for rope in ropes.values()}]
+    has_lengths = len({one.name for one in compared}) < len(compared)
+    for one in compared:
+        label = f"{one.name} for {one.seq_len} positions".strip() if has_lengths else one.name
+        for engine in one.engines:
             fix = _choose_fix(engine, one, part, made.get("", made), is_longer=is_longer)
-            where = f"{engine.engine} {engine.version}{f', {one.name}' if one.name else ''}"
             kind = "unknown" if engine.status == "unknown" else "wrong" if engine.findings else "note"
-            text = "; ".join(engine.findings) or engine.reason or f"as {one.reference}"
-            compared.append(CheckFinding(kind, where, text, fix))
-            if names is not None and kind != "note" and engine.engine in names:
-                yield compared[-1]
+            same = "the reference" if engine.engine == one.reference else f"as {one.reference}"
+            text = "; ".join(engine.findings) or engine.reason or same
+            told.setdefault((kind, f"{engine.engine} {engine.version}", text, fix), []).append(label)
 
 
 def _reach(rope: Rope) -> int:
@@ -419,18 +326,49 @@ def _choose_fix(
 
 
 def _audit(model: Any, rope: Any, length: int | None) -> Iterator[CheckFinding]:
-    """Yield faults of the buffers of a running model, and what they do not show."""
+    """Yield faults of a running model: of its buffers, or if they are right, of what it does when it is run."""
+    kind, left = "note", ""
     try:
-        found = audit(model, rope, context=length)
+        held = audit(model, rope, context=length)
     except ValueError as error:  # it holds neither frequencies nor tables, or its config says nothing of them
-        yield CheckFinding("unknown", "buffers", f"{error}; rfrope.models.probe runs the model")
-        return
-    for one in found.findings:
-        fix = "rfrope.models.repair(model)" if one.kind in _REPAIRED else ""
-        at = "" if one.position is None else f"; cos and sin are wrong from position {one.position}"
-        yield CheckFinding("wrong", one.where, f"{one.text}{at}", fix)
-    if found.unchecked:
-        yield CheckFinding("note", "buffers", f"not checked: {found.unchecked}")
+        kind, left = "unknown", str(error)
+    else:
+        for one in held.findings:
+            fix = "rfrope.models.repair(model)" if one.kind in REPAIRED else ""
+            at = "" if one.position is None else f"; cos and sin are wrong from position {one.position}"
+            yield CheckFinding("wrong", one.where, f"{one.text}{at}", fix)
+        if held.findings:
+            left = "how it turns queries and keys, until its buffers are right"
+    if kind == "unknown" or not left:
+        try:
+            found = _run(model, rope)
+        except Exception as error:  # whatever a model raises, such as one without weights
+            said = str(error).partition("\n")[0]
+            left = f"{left or 'how it turns queries and keys'}; running it raises {type(error).__name__}: {said}"
+        else:
+            left = ""
+            yield from (CheckFinding("wrong", one.where, one.text) for one in found.findings)
+    if left:
+        yield CheckFinding(kind, "running model", f"not checked: {left}")
+
+
+def _run(model: Any, rope: Any) -> Probe:
+    """Return what a model does when it is run, and put back what schemes for long texts write into it."""
+    spread = libraries.imported("torch.distributed")
+    if spread is not None and spread.is_available() and spread.is_initialized() and spread.get_world_size() > 1:
+        raise ValueError("it is spread over processes; expected rfrope.models.probe(model) in all of them")
+    parts = [part for part in model.modules() if any("inv_freq" in name for name in list_tensors(part))]
+    held = [(part, dict(vars(part)), dict(part._buffers)) for part in parts]
+    tensors = [one for part in parts for one in list_tensors(part).values() if hasattr(one, "copy_")]
+    before = [one.clone() for one in tensors]
+    try:
+        return probe(model, rope)
+    finally:
+        for part, values, buffers in held:
+            vars(part).update(values)
+            part._buffers.update(buffers)
+        for one, values in zip(tensors, before, strict=True):
+            one.data.copy_(values)
 
 
 def _compare_sides(sides: tuple[Any, Any], configs: tuple[Any, Any], length: int | None) -> Iterator[CheckFinding]:

@@ -15,7 +15,7 @@ from rfrope.models.buffers import COS, SIN, TABLES, list_tensors, search_names
 from rfrope.models.tables import ROUNDED
 from rfrope.rotation.rope import Rope
 
-_REPAIRED = ("uninitialised", "half precision", "frequencies", "rows")
+REPAIRED = ("uninitialised", "half precision", "frequencies", "rows")
 _WIDE = ("float32", "float64", "complex64", "complex128")
 
 
@@ -108,7 +108,7 @@ def repair(model: Any, rope: Any = None) -> Repair:
             judged = judge(buffer, meant, None)
             if judged is None or name in part._parameters:
                 continue
-            wrong = [one for one in judged[1] if one.kind in _REPAIRED]
+            wrong = [one for one in judged[1] if one.kind in REPAIRED]
             if wrong and _write(model, part, name, judged[0]):
                 changed.append(f"{buffer.name}: {wrong[0].text}")
             short = next(one for one in meant if one.source.model.name == judged[0].source.model.name)

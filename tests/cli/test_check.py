@@ -10,8 +10,8 @@ from rfrope import models
 @pytest.mark.parametrize(
     ("words", "code", "verdict"),
     [
-        ("check qwen.json", 0, "right: yarn, base 1e+06, 128 of 128 features, pairs half"),
-        ("check qwen.json right_rope.npz", 0, "right: yarn"),
+        ("check qwen.json", 0, "right in transformers: yarn, base 1e+06, 128 of 128 features, pairs half; "),
+        ("check qwen.json right_rope.npz", 0, "right in transformers: yarn"),
         ("check qwen.json --engine sglang", 1, "wrong: SGLang 0.5.23: scores are 1.296 times as large"),
         ("check qwen.json config.json", 1, "wrong: the two sides differ: "),
         ("check bare.json", 2, "cannot tell: model_type 'mine' is not known"),

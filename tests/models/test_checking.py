@@ -28,6 +28,19 @@ def test_right_models_raise_no_alarm(model):
     assert check(model.config).passed
 
 
+def test_an_engine_that_differs_is_in_the_first_line_and_named_once_for_all_kinds_of_layers():
+    found = check(scaled(QWEN, **YARN, attention_factor=1.0))
+    assert found.passed
+    assert found.verdict.startswith("right in transformers: yarn, base 1e+06, ")
+    assert found.verdict.endswith(" engines differ, see below")
+    sliding = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 512, "head_dim": 256}
+    gemma = check(BASE | sliding | {"model_type": "gemma3_text", "rope_theta": 1e6, "num_hidden_layers": 2})
+    assert gemma.verdict == "right in transformers: 2 kinds of layers; MLX-LM differs, see below"
+    names = [one.where.partition(",")[0] for one in gemma.engines if one.kind == "unknown"]
+    assert len(names) == len({*names}) > 0
+    assert all(str(gemma).count(name) == 1 for name in names)
+
+
 def scaled(config: dict[str, Any], **scheme: Any) -> dict[str, Any]:
     return config | {"rope_scaling": scheme}
 
@@ -105,7 +118,8 @@ def test_wrong_models_are_named(name):
     found = check(config, **asked)
     assert found.verdict.startswith(verdict), found.verdict
     assert not found.passed
-    assert str(found).startswith(f"{found.verdict}\n")
+    assert str(found).split("\n")[0] == found.verdict
+    assert str(found).count(found.findings[0].text) == 1
     assert json.loads(json.dumps(found.to_dict()))["verdict"] == found.verdict
 
 
@@ -173,3 +187,49 @@ assert found.passed, found
 assert not {{"torch", "transformers", "gguf", "safetensors", "socket", "configuration_x"}} & sys.modules.keys()
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def pair_neighbours(monkeypatch, modeling):
+    def turn(q, k, cos, sin, unsqueeze_dim=1):
+        first, second = (table[..., :8].repeat_interleave(2, -1).unsqueeze(unsqueeze_dim) for table in (cos, sin))
+        turned = [one.unflatten(-1, (-1, 2)).flip(-1) * one.new_tensor([-1.0, 1.0]) for one in (q, k)]
+        return tuple(one * first + other.flatten(-2) * second for one, other in zip((q, k), turned, strict=True))
+
+    monkeypatch.setattr(modeling, "apply_rotary_pos_emb", turn)
+
+
+def drop_the_factor(monkeypatch, modeling):
+    forward = modeling.LlamaRotaryEmbedding.forward
+    monkeypatch.setattr(
+        modeling.LlamaRotaryEmbedding,
+        "forward",
+        lambda self, *rest, **more: tuple(one / self.attention_scaling for one in forward(self, *rest, **more)),
+    )
+
+
+LISTS = {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8, ORIGINAL: 256}
+SCHEMES = [YARN | {ORIGINAL: 256}, {"rope_type": "dynamic", "factor": 2.0}, {"rope_type": "longrope", **LISTS}]
+MISTAKES = {None: "right", pair_neighbours: "wrong: layers.0.self_attn", drop_the_factor: "wrong: layers.0.self_attn"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme["rope_type"])
+def test_what_a_running_model_does_is_seen_and_it_stays_as_it_was(monkeypatch, scheme, mistake):
+    """Its buffers are right; its rotation function pairs otherwise, or its forward drops the attention factor."""
+    tiny = pytest.importorskip("tiny_models")
+    modeling = tiny.transformers.models.llama.modeling_llama
+    sizes = tiny.SIZES | {"head_dim": 16, "max_position_embeddings": 1024}
+    config = tiny.transformers.LlamaConfig(**sizes, rope_parameters=scheme | {"rope_theta": 1e4})
+    model = tiny.transformers.LlamaModel(config).train()
+    before = {name: (buffer, buffer.clone()) for name, buffer in model.rotary_emb.named_buffers()}
+    if mistake is not None:
+        mistake(monkeypatch, modeling)
+    found = check(model)
+    is_harmless = mistake is drop_the_factor and scheme["rope_type"] == "dynamic"
+    assert found.verdict.startswith("right" if is_harmless else MISTAKES[mistake]), found
+    assert "not checked" not in str(found)
+    for name, buffer in model.rotary_emb.named_buffers():
+        assert buffer is before[name][0]
+        assert buffer.equal(before[name][1])
+    assert model.training

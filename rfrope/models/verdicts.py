@@ -1,0 +1,127 @@
+"""Verdict of a check: findings, and one sentence from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rfrope._core.arguments import printable
+from rfrope._core.results import COPIED, Report, Result, Words
+
+CODES = {"right": 0, "wrong": 1, "cannot tell": 2}  # exit codes of the command line
+KINDS = {"wrong": "wrong", "unknown": "cannot tell", "note": "right"}  # of findings, with the status that each makes
+_MANY = 4  # engines that a verdict counts and does not name
+
+
+@dataclass(frozen=True)
+class CheckFinding(Result):
+    """One thing that a check found.
+
+    Attributes
+    ----------
+    kind : {"wrong", "unknown", "note"}
+        Whether it makes the RoPE wrong, keeps the check from telling, or is only worth knowing.
+    where : str
+        Part of the config, name of a buffer, or engine.
+    text : str
+        What was found.
+    fix : str
+        What to type or write; "" if there is nothing.
+
+    See Also
+    --------
+    models.check, models.Check
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.check(config, context=1024)
+    >>> found.findings[0].kind, found.findings[0].text
+    ('wrong', '1024 positions are asked for, and the RoPE reaches 512')
+    """
+
+    kind: str
+    where: str
+    text: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return printable(f"{self.where}: {self.text}" if self.where else self.text)
+
+    @property
+    def lines(self) -> list[str]:
+        """The finding, and below it what to type, on a line that is not broken."""
+        return [f"  {self}", *([f"{COPIED}{printable(self.fix)}"] if self.fix else [])]
+
+
+@dataclass(frozen=True, eq=False)
+class Check(Result):
+    """The verdict on a model's RoPE.
+
+    Attributes
+    ----------
+    status : {"right", "wrong", "cannot tell"}
+    findings : tuple of CheckFinding
+        Those that the verdict is from come first.
+    rope : tuple of str
+        The RoPE of each kind of layer, in words.
+    engines : tuple of CheckFinding
+        What each engine makes of the config: a note if it is as the reference. Empty if there is no config.
+
+    See Also
+    --------
+    models.check, models.CheckFinding
+
+    Examples
+    --------
+    >>> import rfrope
+    >>> config = {"model_type": "llama", "head_dim": 16, "rope_theta": 10000.0, "max_position_embeddings": 512}
+    >>> found = rfrope.models.check(config)
+    >>> found.passed, found.verdict
+    (True, 'right: default, base 10000, 16 of 16 features, pairs half')
+    """
+
+    status: str
+    findings: tuple[CheckFinding, ...]
+    rope: tuple[str, ...] = ()
+    engines: tuple[CheckFinding, ...] = ()
+    _also = ("verdict", "passed")
+
+    @property
+    def passed(self) -> bool:
+        """True if the verdict is right."""
+        return self.status == "right"
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: right, wrong or cannot tell, and why."""
+        if reasons := self._reasons:
+            more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+            return printable(f"{self.status}: {reasons[0]}{more}")
+        said = self.rope[0] if len(self.rope) == 1 else f"{len(self.rope)} kinds of layers"
+        differing = [*dict.fromkeys(one.where.partition(" ")[0] for one in self.engines if one.kind == "wrong")]
+        if not differing:
+            return f"right: {said}"
+        names = " and ".join(differing) if len(differing) < _MANY else f"{len(differing)} engines"
+        return f"right in transformers: {said}; {names} {'differ' if len(differing) > 1 else 'differs'}, see below"
+
+    @property
+    def _reasons(self) -> list[CheckFinding]:
+        """Findings that the verdict is from."""
+        return [one for one in self.findings if KINDS[one.kind] == self.status and one.kind != "note"]
+
+    def report(self) -> Report:
+        """Return the verdict, the findings, the RoPE and the engines."""
+        first = self._reasons[:1]
+        lines = [self.verdict, *(line for one in first for line in one.lines[1:])]
+        for kind, title in (("wrong", "Also wrong"), ("unknown", "Not clear"), ("note", "To know")):
+            if found := [line for one in self.findings if one.kind == kind and one not in first for line in one.lines]:
+                lines += ["", f"{title}:", *found]
+        if self.rope:
+            lines += ["", "RoPE:", *(f"  {one}" for one in self.rope)]
+        if self.engines:
+            lines += ["", "Engines, and what to type for each:"]
+            lines += [line for one in self.engines if one.kind != "unknown" and one not in first for line in one.lines]
+        if unknown := [one.where for one in self.engines if one.kind == "unknown"]:
+            lines += [f"  not known for this model: {'; '.join(unknown)}"]
+        return Report([Words(lines)], self.verdict)
