@@ -197,6 +197,24 @@ def test_heads_are_grouped_where_there_are_enough_programs():
     assert each(16, 8, 4096, shift_heads=8) == [8, 1]
 
 
+def test_sizes_of_a_graph_meet_no_truth_values():
+    """In PyTorch 2.11 a symbol times a bool is an error."""
+
+    class Symbol(int):
+        def __mul__(self, other):
+            assert type(other) is not bool
+            return int.__mul__(self, other)
+
+        __rmul__ = __mul__
+
+    dense = (1, 4, 8, 16), (512, 128, 16, 1)
+    layouts = (dense, None, dense, None, dense, None, ((1, 1, 8, 2),) * 2, ((1, 1, 8, 2),) * 2, None, None)
+    made = launches.plan(
+        layouts, Symbol(2), 8, (False, "half", "half", False, False, False), (True, True, False), False
+    )
+    assert made.sums[3] == 3
+
+
 # -- machine code ------------------------------------------------------------------------------------------------------
 
 # Most registers and instructions of a variant on any architecture of NVIDIA, then of AMD; none spills or has a stack,

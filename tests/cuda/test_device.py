@@ -7,6 +7,7 @@ import warnings
 
 import numpy as np
 import pytest
+import stand_in
 from conftest import library
 
 from rfrope._backends.cuda import device
@@ -64,17 +65,33 @@ def test_the_stream_of_torch_is_taken_without_a_warning(stream):
         assert device.stream_of(stream).ptr == 4096
 
 
-def test_what_is_kept_is_made_once_and_goes_when_nothing_reads_it(monkeypatch):
-    events = []
-    monkeypatch.setattr(device, "_CACHED", {})
+def test_what_is_cached_is_made_once_and_goes_by_age_and_when_nothing_reads_it(monkeypatch):
+    """A wait is for the device of what goes, and what somebody holds stays."""
+    made, order = [], [1, 2, 1, 3, 2]
+
+    def make(key):
+        made.append(key)
+        return stand_in.on_device(np.full(4, float(key)))
+
+    def cached(key):
+        return device.cached(key, lambda: make(key))
+
     monkeypatch.setattr(device, "_MOST_CACHED", 3)
-    monkeypatch.setattr(device, "wait", lambda: events.append("waited"))
-
-    def made(key):
-        return device.cached(key, lambda: events.append(key) or [key])
-
-    assert [made(key) for key in (1, 2, 1, 3, 2)] == [[1], [2], [1], [3], [2]]
-    assert made(4) == [4]
-    assert made(1) == [1]
-    assert events == [1, 2, 3, 4, "waited", 1]
-    assert set(device._CACHED) == {4, 1}
+    monkeypatch.setattr(device, "view", lambda x: x)
+    with stand_in.standing_in(devices=3) as machine, stand_in.Device(2):
+        assert [cached(key).host[0] for key in order] == order
+        assert (made, machine.of("read")) == ([1, 2, 3], [])
+        held = cached(1)
+        machine.work.clear()
+        cached(4)
+        assert [*device._CACHED] == [2, 1, 4]
+        assert machine.where() == {(2, 0)}
+        for key in (5, 6):
+            cached(key)
+        assert [*device._CACHED] == [1, 5, 6]
+        assert held.host[0] == 1.0
+        monkeypatch.setattr(device, "_MOST_BYTES", 32)
+        del held
+        cached(7)
+        assert [*device._CACHED] == [6, 7]
+        assert machine.of("read") == ["synchronize"] * 5

@@ -277,6 +277,20 @@ def test_copies_of_frequencies_of_the_host_follow_their_numbers():
         assert np.all(np.isnan(rfrope.rotate(x, positions, np.full(8, np.nan)).get()[..., :16]))  # no device looks
 
 
+def test_many_ropes_in_turn_are_copied_once_and_nothing_waits_for_them():
+    ropes = [rfrope.Rope(OMEGA * (1.0 + number)) for number in range(200)]
+    with standing_in(devices=2) as machine:
+        x, positions = on_device(X.copy()), on_device(TOKENS.copy())
+        found = []
+        for _ in range(2):
+            machine.work.clear()
+            for rope in ropes:
+                rope.rotate(x, positions, out=x)
+            found.append((len(machine.of("read")), machine.of("function").count("array")))
+        assert found == [(200, 200), (0, 0)]  # the copies themselves, once
+        assert {one.device for one in machine.work} == {0}
+
+
 def test_every_function_that_calls_use_is_one_of_cupy():
     real = pytest.importorskip("cupy")
     with standing_in() as machine:

@@ -13,7 +13,9 @@ from typing import NamedTuple
 
 from rfrope._backends.cuda import device
 
-MISSING = "nvidia-cuda-nvrtc-cu12, of the extra test, is not installed: there is nothing to compile CUDA C++ with"
+MISSING = (
+    "nvidia-cuda-nvrtc-cu12, of the extra test, or nvidia-cuda-nvrtc of CUDA 13 must be installed to compile CUDA C++"
+)
 # What CuPy adds to our own options, and the report on each kernel
 _OPTIONS = (*device.OPTIONS, "-ftz=true", "--device-as-default-execution-space", "--ptxas-options=-v")
 
@@ -28,15 +30,14 @@ class Usage(NamedTuple):
 
 
 def compiler() -> ctypes.CDLL | None:
-    """Return the compiler's shared library, of the package from PyPI."""
-    try:
-        found = importlib.util.find_spec("nvidia.cuda_nvrtc")
-    except ModuleNotFoundError:
-        return None
-    for folder in (found.submodule_search_locations or ()) if found else ():
-        for path in sorted(pathlib.Path(folder).glob("lib/libnvrtc.so.*")):
-            if "builtins" not in path.name and ".alt." not in path.name:
-                return ctypes.CDLL(str(path))
+    """Return the compiler's shared library, of a package from PyPI: that of CUDA 12, or else of CUDA 13."""
+    for package in ("nvidia.cuda_nvrtc", "nvidia.cu13"):
+        with contextlib.suppress(ModuleNotFoundError):
+            found = importlib.util.find_spec(package)
+            for folder in (found.submodule_search_locations or ()) if found else ():
+                for path in sorted(pathlib.Path(folder).glob("lib/libnvrtc.so.*")):
+                    if "builtins" not in path.name and ".alt." not in path.name:
+                        return ctypes.CDLL(str(path))
     return None
 
 

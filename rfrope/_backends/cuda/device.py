@@ -12,6 +12,8 @@ import ctypes
 import importlib
 import importlib.util
 import pathlib
+import sys
+import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from functools import cache
@@ -28,7 +30,7 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 _OLDEST = 70  # Volta: __grid_constant__
 _INCLUDE = '#include "common.cuh"'
 _TOOLKIT = (("nvidia.cuda_runtime", "libcudart.so.12"), ("nvidia.cufft", "libcufft.so.11"))
-_MOST_CACHED = 64
+_MOST_CACHED, _MOST_BYTES = 1024, 2**26
 _FOLDER = pathlib.Path(__file__).parent
 
 
@@ -107,29 +109,35 @@ def address(x: Any) -> int:
     return int(x.data.ptr)
 
 
-def wait() -> None:
-    """Wait for all that is queued on all devices."""
-    cuda = space().cuda
-    for number in range(cuda.runtime.getDeviceCount()):
-        cuda.Device(number).synchronize()
-
-
+# What stays on devices, in the order in which it was last asked for
 _CACHED: dict[Hashable, Any] = {}
+_CACHING = threading.RLock()
 
 
 def cached(key: Hashable, make: Callable[[], Any]) -> Any:
-    """Return what stays on a device, such as a law's tables of up to a megabyte, made when it is first asked for.
-
-    All of it goes once there is too much, when nothing on any stream reads it any more.
-    """
-    found = _CACHED.get(key)
-    if found is None:
-        found = make()
-        if len(_CACHED) >= _MOST_CACHED:
-            wait()
-            _CACHED.clear()
-        _CACHED[key] = found
+    """Return what stays on a device, such as a law's tables of up to a megabyte, made when it is first asked for."""
+    with _CACHING:
+        found = _CACHED.pop(key, None)
+        if found is None:
+            found = make()
+            _evict()
+        if found is not None:
+            _CACHED[key] = found
     return found
+
+
+def _evict() -> None:
+    """Give back what was asked for longest ago, while there is no room for more.
+
+    An array goes once nobody else holds it, so that whoever read it has queued that, and once its device has done so.
+    """
+    excess = len(_CACHED) + 1 - _MOST_CACHED, sum([one.nbytes for one in _CACHED.values()]) - _MOST_BYTES
+    for key in [*_CACHED] if max(excess) > 0 else ():
+        if sys.getrefcount(_CACHED[key]) <= 2:  # the memory's and the argument's
+            view(_CACHED[key]).device.synchronize()
+            excess = excess[0] - 1, excess[1] - _CACHED.pop(key).nbytes
+        if max(excess) <= 0:
+            break
 
 
 def launch(source: str, name: str, blocks: int, threads: int, plan: np.ndarray) -> None:

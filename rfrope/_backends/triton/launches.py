@@ -225,7 +225,7 @@ def plan(
     of_q = Shares.divide(heads, sets, any(apart[:2]) or (of_keys is None and apart[2]), tiles * batches)
     of_k = None if of_keys is None else Shares.divide(of_keys[0][1], sets, any(apart), tiles * batches)
     sides = [of_q] if of_k is None else [of_q, of_k]
-    slots = axes * wanted[0] + wanted[1] + wanted[2]
+    slots = (axes if wanted[0] else 0) + int(wanted[1]) + int(wanted[2])  # a symbol takes no bool in older PyTorch
     chunks = sum([triton.cdiv(side.heads, side.each) for side in sides])
     shares = [value for pair in zip(of_q, of_k or (0, 1, 1), strict=True) for value in pair]
     steps = [0 if one is None or one[0][axis] == 1 else one[1][axis] for one in layouts for axis in range(4)]
