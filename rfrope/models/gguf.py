@@ -40,7 +40,8 @@ def find_gguf(config: Any) -> str | None:
         return None
     path = path_of("config", config)
     if os.path.isdir(path) and not os.path.exists(os.path.join(path, "config.json")):
-        found = sorted(name for name in os.listdir(path) if name.lower().endswith(".gguf"))
+        names = [name for name in os.listdir(path) if name.lower().endswith(".gguf")]
+        found = sorted(names, key=lambda name: (name.lower().startswith("mmproj"), name))  # the vision part comes last
         path = os.path.join(path, found[0]) if found else path
     return path if path.lower().endswith(".gguf") else None
 
@@ -158,7 +159,9 @@ def _read_memory(memory: Any) -> Metadata:
     start, divisors = -(-cursor.at // step) * step, dict[str, np.ndarray]()
     for name in shapes:
         base = name.removesuffix(".weight").rpartition(".")[2]
-        if base.startswith(("rope_freqs", "rope_factors_")) and places[name][0] == _FLOAT32:
+        if base.startswith(("rope_freqs", "rope_factors_")):
+            if places[name][0] != _FLOAT32:
+                raise ValueError(f"{name} is of type {places[name][0]}; expected 0, float32")
             cursor.at = start + places[name][1]
             at = cursor.skip(4 * math.prod(shapes[name]))
             held = np.frombuffer(bytes(memory[at : cursor.at]), dtype="<f4")

@@ -99,7 +99,7 @@ class Check(Result):
             more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
             return printable(f"{self.status}: {reasons[0]}{more}")
         said = self.rope[0] if len(self.rope) == 1 else f"{len(self.rope)} kinds of layers"
-        differing = [*dict.fromkeys(one.where.partition(" ")[0] for one in self.engines if one.kind == "wrong")]
+        differing = [*dict.fromkeys(one.where.partition(",")[0] for one in self.engines if one.kind == "wrong")]
         if not differing:
             return f"right: {said}"
         names = " and ".join(differing) if len(differing) < _MANY else f"{len(differing)} engines"

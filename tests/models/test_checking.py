@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 from published import PUBLISHED
 
@@ -35,7 +36,7 @@ def test_an_engine_that_differs_is_in_the_first_line_and_named_once_for_all_kind
     assert found.verdict.endswith(" engines differ, see below")
     sliding = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 512, "head_dim": 256}
     gemma = check(BASE | sliding | {"model_type": "gemma3_text", "rope_theta": 1e6, "num_hidden_layers": 2})
-    assert gemma.verdict == "right in transformers: 2 kinds of layers; MLX-LM differs, see below"
+    assert gemma.verdict == "right in transformers: 2 kinds of layers; MLX-LM 0.32.2 differs, see below"
     names = [one.where.partition(",")[0] for one in gemma.engines if one.kind == "unknown"]
     assert len(names) == len({*names}) > 0
     assert all(str(gemma).count(name) == 1 for name in names)
@@ -175,6 +176,36 @@ def test_params_of_mistral_and_meta(tmp_path, more, scheme):
     assert scheme.items() <= rope.source.rope_parameters.items()
     path.write_text(json.dumps(PARAMS | {"rope_factor": 2.0}))
     assert check(path).verdict.startswith("cannot tell: rope_factor is 2.0")
+
+
+STORED = {  # frequencies as a safetensors file holds them: dtype, values and verdict, and what is said
+    "float32": ("F32", rfrope.geometric(64, base=1e6).astype("<f4"), "right", ""),
+    "bfloat16": (
+        "BF16",
+        (rfrope.geometric(64, base=1e6).astype("<f4").view("<u4") >> 16).astype("<u2"),
+        "right",
+        "bfloat16",
+    ),
+    "base": ("F32", rfrope.geometric(64).astype("<f4"), "wrong", "those of base 10000 instead of 1e+06"),
+    "memory": ("F32", np.full(64, 3e30, "<f4"), "wrong", "uninitialised memory"),
+    "another dtype": ("I64", np.zeros(64, "<i8"), "right", "stored frequencies are not read"),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_frequencies_beside_the_weights_are_read(tmp_path, name):
+    dtype, values, verdict, says = STORED[name]
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    entry = {"dtype": dtype, "shape": [64], "data_offsets": [4, 4 + values.nbytes]}
+    other = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+    header = json.dumps({"lm_head.weight": other, "model.rotary_emb.inv_freq": entry}).encode()
+    content = len(header).to_bytes(8, "little") + header + bytes(4) + values.tobytes()
+    (tmp_path / "model.safetensors").write_bytes(content)
+    found = check(tmp_path)
+    assert (found.status, says in str(found)) == (verdict, True), found
+    assert bool(says) == ("stored" in str(found))
+    (tmp_path / "model.safetensors").write_bytes(content[:-7])
+    assert "stored frequencies are not read" in str(check(tmp_path))
 
 
 def test_files_need_numpy_alone_and_no_code_beside_them_is_run(tmp_path):

@@ -172,6 +172,7 @@ def test_rope_of_a_file_is_in_the_order_of_its_own_rows(made):
     assert (rope.pairing, rope.source.model.layers) == ("interleaved", (0, 1, 2, 3, 4, 5))
     assert "reordered" in rope.source.model.note
     assert "reordered" in str(check(made("llama", {})))
+    gguf_files.write(made("llama", {}).parent / "mmproj-F16.gguf", "clip", {})
     (rope,) = rfrope.from_config(made("llama", {}).parent, pairing="half")
     assert (rope.pairing, rope.source.model.pairing_from) == ("half", "given")
 
@@ -201,7 +202,9 @@ def test_damaged_files_are_refused(made, tmp_path):
             path.write_bytes(content)
             with contextlib.suppress(ValueError):
                 assert rfrope.from_config(path)
+    is_half = whole.replace(gguf_files.struct.pack("<QIQ", 8, 0, 0), gguf_files.struct.pack("<QIQ", 8, 1, 0))
     for said, content in {
+        "rope_freqs.weight is of type 1; expected 0": is_half,
         "version 1": gguf_files.content("llama", KEYS, version=1),
         "not a GGUF": b"GGML" + whole[4:],
     }.items():
