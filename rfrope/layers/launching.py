@@ -131,10 +131,9 @@ class LaunchingModule(torch.nn.Module):
         values = [self._read_learned(name) for name in self._law_names]
         if torch.compiler.is_compiling():
             return move_in_graph(self._law_text, self._constants["points"], list(self.start.frequencies.shape), values)
-        # no one waits for the values on a device
-        key = (
-            None if values[0].is_cpu else [(p.data_ptr(), p._version) for p in map(self.get_parameter, self._law_names)]
-        )
+        key, own = None, [getattr(self, name) for name in self._law_names]
+        if not (values[0].is_cpu or self._is_sharded) and all(type(one) is torch.nn.Parameter for one in own):
+            key = [(one.data_ptr(), one._version) for one in own]  # no one waits for the values on a device
         self._last_law, omega = move_kernel(self._law, values, key, self._last_law)
         return omega
 

@@ -13,7 +13,7 @@ import torch
 from rfrope._core import array
 from rfrope._core.libraries import TORCH
 from rfrope.designs.learning import LearnedKernel
-from rfrope.kernels import Kernel, parse
+from rfrope.kernels import parse
 
 Tensor: TypeAlias = Any  # torch.Tensor, which the type checker does not see
 
@@ -37,7 +37,7 @@ def move_kernel(law: LearnedKernel, values: list[Tensor], key: Any, last: tuple[
     flat = torch.cat([value.reshape(*law.points.shape[:-2], -1) for value in values], -1)
     if not TORCH.are_plain_dense() or type(flat) is not torch.Tensor:  # mapped over, or with tangents
         return last, law.frequencies(_parted(law, flat))
-    key = flat.detach().numpy().tobytes() if key is None else key
+    key = flat.detach().cpu().numpy().tobytes() if key is None else key
     if last[0] != key:
         with torch.inference_mode(False):
             made = [one.to(flat.device, flat.dtype) for one in _tabulate(law, flat.detach().cpu().double())]
@@ -80,7 +80,8 @@ def _parted(law: LearnedKernel, flat: Tensor) -> dict[str, Tensor]:
     entries = {name: value.shape[more:] for name, value in law.parameters.items()}
     parts = flat.split([math.prod(entry) for entry in entries.values()], -1)
     return {
-        name: part.reshape(*flat.shape[:-1], *entry) for part, (name, entry) in zip(parts, entries.items(), strict=True)
+        name: part.reshape((*flat.shape[:-1], *entry))
+        for part, (name, entry) in zip(parts, entries.items(), strict=True)
     }
 
 
@@ -95,17 +96,20 @@ def _tabulate(law: LearnedKernel, flat: Tensor) -> tuple[Tensor, Tensor]:
     return omega.detach(), torch.stack(slopes, -2)
 
 
-@lru_cache(maxsize=64)
-def _parsed(text: str) -> Kernel:
-    return parse(text)
+@lru_cache(maxsize=256)
+def _tabulate_bytes(text: str, shape: tuple[int, ...], flat: bytes, points: bytes, sizes: Any) -> tuple[Tensor, Tensor]:
+    """Return the same of the bytes of float64 numbers, of the sizes of both arrays: decoding asks for one at a time."""
+    values, held = (np.frombuffer(one).reshape(size) for one, size in zip((flat, points), sizes, strict=True))
+    law = LearnedKernel.make(parse(text), held, shape)
+    with ThreadPoolExecutor(1) as another:  # in an operator's own thread no gradients are recorded
+        return another.submit(_tabulate, law, torch.from_numpy(values.copy())).result()
 
 
 def _run(flat: Tensor, points: Tensor, text: str, shape: list[int]) -> tuple[Tensor, Tensor]:
-    law = LearnedKernel.make(_parsed(text), np.asarray(points.cpu().numpy()), tuple(shape))
-    host = flat.cpu().double()
-    with ThreadPoolExecutor(1) as another:  # in an operator's own thread no gradients are recorded
-        omega, slopes = another.submit(_tabulate, law, host).result()
-    return omega.to(flat.device, flat.dtype), slopes.to(flat.device, flat.dtype)
+    host = [one.detach().cpu().double().numpy() for one in (flat, points)]
+    sizes = tuple(one.shape for one in host)
+    omega, slopes = _tabulate_bytes(text, tuple(shape), host[0].tobytes(), host[1].tobytes(), sizes)
+    return omega.to(flat.device, flat.dtype, copy=True), slopes.to(flat.device, flat.dtype, copy=True)
 
 
 def _fake(flat: Tensor, points: Tensor, text: str, shape: list[int]) -> tuple[Tensor, Tensor]:

@@ -236,14 +236,16 @@ class LearningModule(LaunchingModule):
         """Return the module of the Rope learned so far, if a call may turn by it: in evaluation, without gradients."""
         if torch.is_grad_enabled():
             return None
-        if not torch.compiler.is_compiling():
-            own = self._parameters
-            for name, parameter, view, state in self._watched:
-                if own[name] is not parameter:
-                    return None
-                if _state(parameter, view) != state:
-                    self._fix()
-                    break
+        if torch.compiler.is_compiling():  # a graph does not see that a parameter changes, but whether it may
+            own = [getattr(self, name) for name in self._learned]
+            is_frozen = all([isinstance(one, torch.nn.Parameter) and not one.requires_grad for one in own])
+            return self._fixed if is_frozen else None
+        for name, parameter, view, state in self._watched:
+            if self._parameters.get(name) is not parameter:
+                return None
+            if _state(parameter, view) != state:
+                self._fix()
+                break
         return self._fixed
 
 

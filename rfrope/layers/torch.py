@@ -99,8 +99,9 @@ class RotaryEmbedding(TurningModule):
     runs the same loops forwards and backwards.
 
     The frequencies of a learned kernel are made on the host, once for equal parameters. After ``eval()``, calls without
-    gradients turn by the Rope learned so far, as fast as a module that learns nothing. On a device, and in a compiled
-    graph, what is written past autograd into a parameter (``.data``) is seen after ``train()``, ``eval()`` or a load.
+    gradients turn by the Rope learned so far, as fast as a module that learns nothing; so do compiled ones, if no
+    parameter requires a gradient (``requires_grad_(False)``). What is then written into a parameter in a compiled
+    graph, or on a device past autograd (``.data``), is seen after ``train()``, ``eval()`` or a load.
 
     Examples
     --------

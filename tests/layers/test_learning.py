@@ -207,6 +207,35 @@ def test_evaluation_follows_what_is_written_later_and_learns_where_gradients_are
     assert [*module.modules()] == [module]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_evaluation_follows_a_step_of_an_optimiser_and_parameters_in_place_of_its_own(compiled):
+    module, x = learned(LADDER, "kernel").eval(), features()[0].detach()
+    call = torch.compile(module, backend="eager") if compiled else module
+    swap = lambda own: torch.func.functional_call(module, own, (x, x))[0]  # noqa: E731
+    swap = torch.compile(swap, backend="eager") if compiled else swap
+    with torch.no_grad():
+        call(x, x)
+    module(x, x)[0][..., 0].sum().backward()
+    torch.optim.SGD(module.parameters(), lr=0.1).step()
+    with torch.no_grad():
+        torch.testing.assert_close(call(x, x)[0], RotaryEmbedding(module.rope)(x, x)[0], rtol=1e-12, atol=1e-12)
+        other = learned(LADDER, "kernel")
+        torch.testing.assert_close(swap(dict(other.named_parameters())), other(x, x)[0], rtol=1e-12, atol=1e-12)
+        own = {name: value + 0.1 for name, value in other.named_parameters()}
+        other.load_state_dict(own)
+        torch.testing.assert_close(swap(own), other(x, x)[0], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rope", [LADDER, KERNEL], ids=["one", "sets"])
+def test_second_derivatives_and_maps_over_parameters(rope):
+    module, x = learned(rope, "kernel"), features()[1].detach()
+    names, own = zip(*module.named_parameters(), strict=True)
+    call = lambda *values: torch.func.functional_call(module, dict(zip(names, values, strict=True)), (x, x))[0].sum()  # noqa: E731
+    assert torch.autograd.gradgradcheck(call, own)
+    found = torch.vmap(torch.func.grad(call))(*(torch.stack([p.detach(), p.detach() + 0.1]) for p in own))
+    torch.testing.assert_close(found[0], torch.autograd.grad(call(*own), own[0])[0])
+
+
 @pytest.mark.parametrize("wrong", [1.0, 1.1], ids=["right", "ten percent off"])
 def test_a_kernel_learned_by_attention_as_a_smoother_comes_back_within_its_standard_error(wrong):
     """Values are weighed by ``softmax(6 Phi(lag))``, with noise; from ones, blocks add up to the mean kernel."""
