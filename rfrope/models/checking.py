@@ -30,6 +30,7 @@ from rfrope.models.rope_parameters import DICTS
 from rfrope.models.verdicts import KINDS, Check, CheckFinding
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import describe_reach, stretched
+from rfrope.scaling.schemes import sharpen_yarn
 from rfrope.storage import SUFFIXES
 
 _ATTENDED = {"max_position_embeddings", "model_type", "kind", "window", "both_sides"}  # say nothing about a rotation
@@ -197,7 +198,8 @@ def _check_layers(layers: Layers) -> Iterator[CheckFinding]:
             yield CheckFinding("unknown", where, text, 'rfrope.from_config(config, pairing="half" or "interleaved")')
         if caution := describe_reach(rope):
             yield CheckFinding("wrong" if _falls_short(rope) else "note", where, caution)
-        yield from (CheckFinding("note", where, said) for said in (*model.remarks, model.note) if said)
+        yield from (CheckFinding("caution", where, said) for said in model.remarks)
+        yield from [CheckFinding("note", where, model.note)] if model.note else []
         if cost := _describe_cost(rope):
             yield CheckFinding("note", where, cost)
 
@@ -306,7 +308,8 @@ def _extend(ropes: dict[str, Rope], length: int) -> dict[str, dict[str, Any]]:
         elif values["rope_type"] not in _FACTORS:
             return {}
         made[name] = values | {"factor": length / original}
-        made[name].pop("attention_factor", None)  # follows from the factor
+        if values.get("attention_factor") == sharpen_yarn(values.get("factor") or 1.0):  # follows from the factor
+            made[name].pop("attention_factor")
     return made
 
 

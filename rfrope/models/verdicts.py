@@ -8,7 +8,12 @@ from rfrope._core.arguments import printable
 from rfrope._core.results import COPIED, Report, Result, Words
 
 CODES = {"right": 0, "wrong": 1, "cannot tell": 2}  # exit codes of the command line
-KINDS = {"wrong": "wrong", "unknown": "cannot tell", "note": "right"}  # of findings, with the status that each makes
+KINDS = {
+    "wrong": "wrong",
+    "unknown": "cannot tell",
+    "caution": "right",
+    "note": "right",
+}  # of findings, with the status that each makes
 _MANY = 4  # engines that a verdict counts and does not name
 
 
@@ -18,8 +23,9 @@ class CheckFinding(Result):
 
     Attributes
     ----------
-    kind : {"wrong", "unknown", "note"}
-        Whether it makes the RoPE wrong, keeps the check from telling, or is only worth knowing.
+    kind : {"wrong", "unknown", "caution", "note"}
+        Whether it makes the RoPE wrong, keeps the check from telling, is a key that is not read as it looks, or is
+        only worth knowing.
     where : str
         Part of the config, name of a buffer, or engine.
     text : str
@@ -100,6 +106,8 @@ class Check(Result):
             return printable(f"{self.status}: {reasons[0]}{more}")
         said = self.rope[0] if len(self.rope) == 1 else f"{len(self.rope)} kinds of layers"
         differing = [*dict.fromkeys(one.where.partition(",")[0] for one in self.engines if one.kind == "wrong")]
+        if any(one.kind == "caution" for one in self.findings):
+            said += "; but not all keys are read as they look, see below"
         if not differing:
             return f"right: {said}"
         names = " and ".join(differing) if len(differing) < _MANY else f"{len(differing)} engines"
@@ -108,13 +116,18 @@ class Check(Result):
     @property
     def _reasons(self) -> list[CheckFinding]:
         """Findings that the verdict is from."""
-        return [one for one in self.findings if KINDS[one.kind] == self.status and one.kind != "note"]
+        return [one for one in self.findings if KINDS[one.kind] == self.status != "right"]
 
     def report(self) -> Report:
         """Return the verdict, the findings, the RoPE and the engines."""
         first = self._reasons[:1]
         lines = [self.verdict, *(line for one in first for line in one.lines[1:])]
-        for kind, title in (("wrong", "Also wrong"), ("unknown", "Not clear"), ("note", "To know")):
+        for kind, title in (
+            ("wrong", "Also wrong"),
+            ("unknown", "Not clear"),
+            ("caution", "Take care"),
+            ("note", "To know"),
+        ):
             if found := [line for one in self.findings if one.kind == kind and one not in first for line in one.lines]:
                 lines += ["", f"{title}:", *found]
         if self.rope:

@@ -42,6 +42,21 @@ def test_an_engine_that_differs_is_in_the_first_line_and_named_once_for_all_kind
     assert all(str(gemma).count(name) == 1 for name in names)
 
 
+@pytest.mark.parametrize("config", [VL | {"rope_scaling": YARN}, QWEN | {"rope_parameters": {"rope_theta": 1e4}}])
+def test_a_key_that_is_not_read_is_in_the_first_line(config):
+    found = check(config)
+    assert found.passed
+    assert "; but not all keys are read as they look, see below" in found.verdict
+    assert "Take care:\n" in str(found)
+    assert "is not read" in found.findings[0].text
+
+
+def test_an_attention_factor_of_its_own_is_kept_for_a_longer_text():
+    for own in (1.0, None):
+        config = scaled(QWEN, **YARN | ({} if own is None else {"attention_factor": own}))
+        assert (f'"attention_factor": {own}' in check(config, context=262144).findings[0].fix) == (own is not None)
+
+
 def scaled(config: dict[str, Any], **scheme: Any) -> dict[str, Any]:
     return config | {"rope_scaling": scheme}
 
