@@ -24,9 +24,9 @@ from rfrope._core import dispatch
 from rfrope._core.blocks import TurnOptions
 
 _TIMEOUT = 120.0  # seconds
-_CUPY = (  # the extras bring a compiler's libraries, too
-    "only with an NVIDIA device: pip install --upgrade 'rfrope[cuda12]' 'cupy-cuda12x[ctk]' (or 13 twice, by the "
-    "driver); nvidia-smi must list the device, and CUDA_VISIBLE_DEVICES not hide it"
+_CUPY = (  # the extras bring the compiler, too
+    "only with an NVIDIA device: pip install --upgrade 'rfrope[cuda12]' (or cuda13, by the driver); nvidia-smi must "
+    "list the device, and CUDA_VISIBLE_DEVICES not hide it"
 )
 
 
@@ -193,10 +193,13 @@ def _look_at_kernels() -> str:
 
 
 def _look_at_cufinufft() -> str:
-    if dispatch.load(dispatch.CUDA.sums).nufft() is None:
-        import_module("cufinufft")  # says why
-        raise ImportError("it cannot be used")
-    return ""
+    """Transform two points."""
+    backend = dispatch.load(dispatch.CUDA.sums)
+    try:
+        backend.load_nufft()
+    except Exception as error:
+        raise ImportError(f"{reason_of(error)}; sums over many lags are computed directly") from None
+    return "built for CUDA 12; transformed two points on this device"
 
 
 _LOOPS = "unset NUMBA_DISABLE_JIT NUMBA_NUM_THREADS, or pip install --upgrade --force-reinstall numba"

@@ -92,10 +92,10 @@ def repair(model: Any, rope: Any = None) -> Repair:
 
     Examples
     --------
-    >>> import torch, rfrope
-    >>> model = torch.nn.Module()
-    >>> model.register_buffer("inv_freq", torch.zeros(8))
-    >>> print(rfrope.models.repair(model, rfrope.geometric(8)))
+    >>> import torch, rfrope  # doctest: +SKIP
+    >>> model = torch.nn.Module()  # doctest: +SKIP
+    >>> model.register_buffer("inv_freq", torch.zeros(8))  # doctest: +SKIP
+    >>> print(rfrope.models.repair(model, rfrope.geometric(8)))  # doctest: +SKIP
     changed inv_freq: all values are 0: uninitialised, as after loading a model that was made on the meta device
     """
     if not hasattr(model, "named_modules"):

@@ -113,7 +113,7 @@ def kernel_gap(frequencies: Array, kernel: Kernel | str | Array, context: int) -
     """
     held = angles.frequencies_of(frequencies)
     xp, place = array.shared(frequencies=held)
-    lags = array.from_host(np.arange(whole("context", context, 1), dtype=np.float64), xp, device=place)
+    lags = xp.arange(whole("context", context, 1), dtype=array.widest_float(xp, place), device=place)
     held = array.numbers(held, xp, name="frequencies", device=place)
     curve = sums.mean_cos(angles.read(lags if held.ndim == 1 else lags[:, None], held, name="lags", minimum=1))
     if isinstance(kernel, Kernel | str):

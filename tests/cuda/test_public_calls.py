@@ -136,7 +136,8 @@ def test_threads_of_an_executor_work_on_the_device_of_the_arrays():
         np.testing.assert_allclose(found.get(), wanted, rtol=1e-9)
 
 
-def test_transforms_run_on_the_stream_of_their_arrays():
+@pytest.mark.parametrize("wrong", [False, True])
+def test_transforms_run_on_the_stream_of_their_arrays_and_not_at_all_where_they_are_wrong(wrong):
     """With finufft in the place of cufinufft."""
     finufft = pytest.importorskip("finufft")
     omega, lags, streams = rfrope.sample("gaussian(scale=4)", 2**11, rng=1), np.arange(1024.0), []
@@ -144,6 +145,8 @@ def test_transforms_run_on_the_stream_of_their_arrays():
     def called(name, *arguments, gpu_stream, gpu_device_id, **options):
         streams.append((gpu_device_id, gpu_stream))
         host = [one.host if hasattr(one, "host") else one for one in arguments]
+        if wrong:
+            return on_device(np.zeros(3, np.complex128))
         return on_device(getattr(finufft, name)(*host, nthreads=1, **options))
 
     library = type("cufinufft", (), {"__getattr__": lambda _, name: lambda *a, **o: called(name, *a, **o)})()
@@ -159,6 +162,7 @@ def test_transforms_run_on_the_stream_of_their_arrays():
         patch.setattr(sums, "_COSTS", PAYING)
         found = rfrope.analysis.mean_kernel(on_device(lags), on_device(omega)).get()
     assert set(streams) == {(1, stream.ptr)}
+    assert (len(streams) == 1) is wrong  # the trial
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)
 
 

@@ -111,7 +111,7 @@ def test_a_jump_gains_what_it_says(kernel, reach):
 @pytest.mark.parametrize(("count", "most"), [(10, 10), (11, 10), (1000, 64), (2**31 + 1, 2**10), (2**32, 6)])
 def test_some_lags_stand_for_all(count, most):
     """Each for as many as lie about it, exactly, also beyond what float32 holds."""
-    lags, shares = descent._spread(count, most)
+    lags, shares = descent._thin_out(count, most)
     assert np.sum(shares) == count
     assert lags.size == min(count, most)
     assert np.all(np.diff(lags) > 0)

@@ -13,7 +13,7 @@ from campaign import campaign
 from public import FUNCTIONS
 
 import rfrope
-from rfrope import Rope, analysis, designs, engines, features, heads, models, rotation, scaling
+from rfrope import Rope, analysis, designs, engines, features, heads, models, moments, rotation, scaling
 
 pytestmark = pytest.mark.usefixtures("quick_fits")
 
@@ -41,6 +41,7 @@ WORKS = {  # functions of frequencies alone: with those of a polar Rope they do 
     "heads.offset_of": lambda w: heads.offset_of(w, OMEGA, low=-5.0),
     "heads.phase_shift": lambda w: heads.phase_shift(-1.0, w),
     "heads.shifted_mean_kernel": lambda w: heads.shifted_mean_kernel(LAGS, w, np.ones(4)),
+    "moments.kernel_gap": lambda w: moments.kernel_gap(w, "gaussian(scale=8)", 20),
     "rotation_table": lambda w: rfrope.rotation_table(AT, w),
     "rotation.phases": lambda w: rotation.phases(AT, w),
     "rotation.shift_matrix": lambda w: rotation.shift_matrix(3.0, w),
@@ -88,7 +89,7 @@ REFUSED = {
 }
 ELSEWHERE = {  # with tests of their own, or drawn
     *("heads.profile", "analysis.summarise", "save", "rotation.rotate_polar", "rotation.rerotate"),
-    "rotation.relocate",
+    *("rotation.relocate", "designs.learned_kernel", "models.repair"),
     *("plotting.frequencies", "plotting.kernel", "plotting.mean_kernels", "plotting.wavelengths"),
 }
 ROPES = {"frequencies", "rope", "old", "new", "before", "after", "sets"}  # what arguments that take one are called

@@ -129,7 +129,7 @@ def emulation(*, backward: bool = False) -> Iterator[list[str]]:
         patch.setattr(turning, "load_fast_path", lambda: None)
         patch.setattr(rerotation, "_load_differences", lambda: None)
         patch.setattr(device, "check", lambda: None)
-        patch.setattr(device, "wait", lambda: None)
+        patch.setattr(device, "_evict", lambda: None)
         patch.setattr(device, "space", lambda: np)
         patch.setattr(device, "place", lambda x: contextlib.nullcontext())
         patch.setattr(device, "view", lambda x: x)

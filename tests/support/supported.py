@@ -22,7 +22,7 @@ CALLS = calls.TO_HOST | calls.FROM_HOST | calls.CALLS
 NONE = calls.SHORT.keys() - calls.TAKING | {"data.smollm2_heads", "validation.example_pairs"}
 READING = {f"integrations.transformers.{name}" for name in ("atlas", "read_heads")}
 MODELS = {f"integrations.transformers.{name}" for name in ("register", "replace_rotary", "tune", "use_polar")} | READING
-MODELS |= {"layers.torch.RotaryEmbedding", "integrations.tuning.tune_modules"}
+MODELS |= {"layers.torch.RotaryEmbedding", "layers.torch.parameter_groups", "integrations.tuning.tune_modules"}
 MOST = 12  # results of a call that are looked at
 NOTHING, MAKES = "takes no arrays", "makes them (``xp=``)"
 STAYS, DRAWN, HOST = "stays there", "numbers come from the host", "uses the host"

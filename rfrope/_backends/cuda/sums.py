@@ -191,18 +191,34 @@ def _head_axes(omega: Any, lags: Any) -> list[tuple[int, int, int]]:
 
 @cache
 def nufft() -> Callable[..., Any] | None:
-    """Return what calls a function of cufinufft on the current device and stream, or None where it cannot be loaded."""
-    device.load_toolkit()
+    """Return what calls a function of cufinufft on the current device and stream, or None where it does not run."""
     try:
-        import cufinufft
+        return load_nufft()
     except Exception:  # whatever is wrong with it, direct sums do without; `rfrope doctor` says what it is
         return None
+
+
+def load_nufft() -> Callable[..., Any]:
+    """Return the same, after a sum of two terms: it is built for CUDA 12, and the driver or the device may be newer.
+
+    Raises
+    ------
+    Exception
+        Of any type: from the loader, from cufinufft, or for a wrong sum.
+    """
+    device.load_toolkit()
+    import cufinufft
+
     cupy = device.space()
 
     def call(name: str, *arguments: Any, **options: Any) -> Any:
         stream, number = cupy.cuda.get_current_stream().ptr, cupy.cuda.runtime.getDevice()
         return getattr(cufinufft, name)(*arguments, gpu_stream=stream, gpu_device_id=number, **options)
 
+    points, strengths = cupy.asarray(np.array([0.0, 1.0])), cupy.asarray(np.ones(2, np.complex128))
+    found = call("nufft1d1", points, strengths, (3,), eps=transforms.ACCURACY, isign=1, upsampfac=2.0)
+    if not np.allclose(array.to_host(found), 1.0 + np.exp(1j * np.arange(-1.0, 2.0)), rtol=0.0, atol=1e-6):
+        raise RuntimeError("a transform of two points returns wrong sums")
     return call
 
 
