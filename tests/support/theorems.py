@@ -1,7 +1,7 @@
 """The statements of the sources as data, each with a check that measures how far the library is from it.
 
 ``python tests/support/theorems.py`` prints the table; with a path it writes the table that
-docs/explain/theorems.rst includes.
+docs/learn/paper.rst includes.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _() -> float:
     return abs(integrate.quad(density, -1, 1, limit=400)[0] - float(rfrope.kernel("gaussian", scale=20.0)(30.0)))
 
 
-@claim("RF-RoPE, Cauchy (corrected)", "1/(1 + (Δ/b)²): Laplace of scale 1/b", "kernel", "errata", 1e-9)
+@claim("RF-RoPE, Cauchy (corrected)", "1/(1 + (Δ/b)²): Laplace of scale 1/b", "kernel", "characteristic function", 1e-9)
 def _() -> float:
     density = lambda w: 20.0 * np.exp(-20.0 * w) * np.cos(30.0 * w)  # noqa: E731
     return abs(integrate.quad(density, 0, 3, limit=400)[0] - float(rfrope.kernel("cauchy", scale=20.0)(30.0)))
@@ -162,7 +162,7 @@ def _() -> float:
     return far(rfrope.kernel("sinc", bandwidth=0.1, ndim=2)(x), np.prod(np.sin(0.1 * x) / (0.1 * x)))
 
 
-@claim("RF-RoPE, Matérn (corrected)", "Student t with 2ν degrees of freedom", "kernel", "errata", 1e-8)
+@claim("RF-RoPE, Matérn (corrected)", "Student t with 2ν degrees of freedom", "kernel", "characteristic function", 1e-8)
 def _() -> float:
     with mpmath.workdps(20):
         density = lambda w: (3 / 400 + w**2) ** -2 * mpmath.cos(30 * w)  # noqa: E731
@@ -253,7 +253,7 @@ def _() -> float:
 
 
 @claim("Zhao, base for a context (corrected)", "base ≥ L/x₀ suffices for the integral, not for the sum",
-       "analysis.first_negative_lag", "errata: lag 1707 for a promised 6165", 0.0)  # fmt: skip
+       "analysis.first_negative_lag", "lag 1707 for a promised 6165", 0.0)  # fmt: skip
 def _() -> float:
     return abs(float(analysis.first_negative_lag(LADDER, 6165) or 0) - 1707.0)
 
@@ -312,13 +312,13 @@ def _() -> float:
     return far(rotation.shift_matrix(2.0, [0.5]), [[np.cos(1), np.sin(1)], [-np.sin(1), np.cos(1)]])
 
 
-@claim("Stratos, (13) to (16) (corrected)", "Re ⟨z, z'⟩ = ⟨x, y⟩ for ⟨z, z'⟩ = Σ z z̄'", "rotation.to_complex", "errata")
+@claim("Stratos, (13) to (16) (corrected)", "Re ⟨z, z'⟩ = ⟨x, y⟩ for ⟨z, z'⟩ = Σ z z̄'", "rotation.to_complex", "(14)")
 def _() -> float:
     x, y = vectors()
     return abs(float(np.sum(rotation.to_complex(x) * rotation.to_complex(y).conj()).real - x @ y))
 
 
-@claim("Stratos, (19) (corrected)", "Im ⟨z, z'⟩ = Σ (x_{d+j} y_j − x_j y_{d+j})", "rotation.to_complex", "errata")
+@claim("Stratos, (19) (corrected)", "Im ⟨z, z'⟩ = Σ (x_{d+j} y_j − x_j y_{d+j})", "rotation.to_complex", "(14)")
 def _() -> float:
     x, y = vectors()
     wanted = np.sum(x[64:] * y[:64] - x[:64] * y[64:])
