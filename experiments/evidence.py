@@ -21,13 +21,13 @@ from trained import LAYERS, Layer, Row, command, complete, fit, read, show, stat
 from tuned import APART, Contrast, best_arm, contrast, further, holm, read_options, values_of
 
 import rfrope
-from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding
+from rfrope.layers.torch import PolarEmbedding, RotaryEmbedding, parameter_groups
 
 HEADS, WIDTH = 2, 24  # of values; queries and keys have as many, and polar ones twice
 RATES = (0.004, 0.008)  # tried with every setting; then twice and half the best, with the best setting alone
 KEYS = ("encoding", "setting", "rate", "seed")
 FRESH = 1000  # seeds from here on read a test of their own
-CosSin = Callable[[int, int], np.ndarray]  # frequencies (blocks, axes) of so many blocks, by a seed
+CosSin = Callable[[int, int], Any]  # frequencies (blocks, axes) of so many blocks, or a Rope of them, by a seed
 
 
 class Batch(NamedTuple):
@@ -48,25 +48,30 @@ class Arm:
         Frequencies by the name of a base or a scale; None does not turn. One set is for all heads and layers.
     polar : bool
         Whether contents are polar, with a learned bias of keys for each head.
-    learned : bool
-        Whether frequencies are learned from there.
+    learned : bool or str
+        Whether frequencies are learned from there, or what is, as of `RotaryEmbedding`.
     designed : bool
         Whether a kernel was chosen; the others are baselines.
+    own : mapping
+        By what the rate of all that is learned of positions is multiplied, by the name of the setting; then nothing of
+        it decays.
     """
 
     settings: Mapping[str, CosSin | None]
     polar: bool = False
-    learned: bool = False
+    learned: bool | str = False
     designed: bool = False
+    own: Mapping[str, float] = field(default_factory=dict)
 
     def turn(self, setting: str, seed: int) -> nn.Module | None:
         """Return a module that turns queries and keys."""
         waves = self.settings[setting]
         if waves is None:
             return None
-        rope = rfrope.Rope(waves(WIDTH if self.polar else WIDTH // 2, seed), polar=self.polar)
+        made = waves(WIDTH if self.polar else WIDTH // 2, seed)
+        rope = made if isinstance(made, rfrope.Rope) else rfrope.Rope(made, polar=self.polar)
         if not self.polar:
-            return RotaryEmbedding(rope, "frequencies" if self.learned else False)
+            return RotaryEmbedding(rope, "frequencies" if self.learned is True else self.learned)
         return PolarEmbedding(rope, ("frequencies", "phases") if self.learned else "phases", heads=HEADS)
 
 
@@ -90,6 +95,8 @@ class Task:
         Names of what is read whose mean is compared, and chosen by.
     steps : int
         Of training.
+    beside : tuple of str
+        Names of what is read that is compared by itself, too.
     repeats : mapping
         How many rows of what is read, one after another, are one item, by its name; 1 unless given.
     pooled, causal : bool
@@ -106,6 +113,7 @@ class Task:
     error: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
     primary: tuple[str, ...]
     steps: int
+    beside: tuple[str, ...] = ()
     repeats: Mapping[str, int] = field(default_factory=dict)
     pooled: bool = True
     causal: bool = False
@@ -164,7 +172,9 @@ def run(task: Task, arms: Mapping[str, Arm], which: tuple[str, str, float, int],
         tokens, positions, targets = task.draw(rng)
         return task.loss(model(tokens, positions), targets).mean()
 
-    fit(model, loss, rate, 3 if short else task.steps)
+    own = arms[name].own
+    groups = parameter_groups(model, rate=rate * own[setting]) if own else None
+    fit(model, loss, rate, 3 if short else task.steps, groups)
     row = {}
     for part in ("fresh",) if seed >= FRESH else ("validation",) if seed in APART else ("validation", "test"):
         found = {}
@@ -177,12 +187,20 @@ def run(task: Task, arms: Mapping[str, Arm], which: tuple[str, str, float, int],
             row["validation"] = f"{items.mean():.5f}"
         else:
             row |= {title: f"{one.mean():.5f}" for title, one in found.items()}
-            row["items"] = " ".join(f"{one:.5g}" for one in items)
+            listed = {"items": items} | {f"items {title}": found[title] for title in task.beside}
+            row |= {title: " ".join(f"{one:.5g}" for one in values) for title, values in listed.items()}
+    if arms[name].learned == "kernel":
+        row["kernels"] = "; ".join(str(kernel) for layer in model.layers for kernel in layer.rotary.kernel)
     return row
 
 
 def search(
-    path: pathlib.Path, settings: Mapping[str, list[str]], seeds: int, work: Callable[..., Row], workers: int
+    path: pathlib.Path,
+    settings: Mapping[str, list[str]],
+    seeds: int,
+    work: Callable[..., Row],
+    workers: int,
+    apart: tuple[int, ...] = APART,
 ) -> list[Row]:
     """Return the rows of arms at their best settings and rates: of the seeds apart, and of those that read the test.
 
@@ -201,7 +219,7 @@ def search(
             for arm in settings
         }
         wanted = {(arm, best[arm][0], rate) for arm in settings for rate in further(rates[arm])}
-    runs = [(arm, *best[arm], seed) for seed in (*APART, *range(seeds)) for arm in settings]
+    runs = [(arm, *best[arm], seed) for seed in (*apart, *range(seeds)) for arm in settings]
     return complete(path, runs, work, workers, KEYS)
 
 
@@ -222,9 +240,9 @@ def final(rows: list[Row]) -> list[Row]:
     return [row for row in rows if (row["encoding"], row.get("setting"), row["rate"]) in taken]
 
 
-def items_of(rows: list[Row], name: str) -> np.ndarray:
+def items_of(rows: list[Row], name: str, column: str = "items") -> np.ndarray:
     """Return the errors of an arm ``(seeds, items)``, seeds in their order."""
-    own = sorted((int(row["seed"]), row["items"]) for row in rows if row["encoding"] == name and row.get("items"))
+    own = sorted((int(row["seed"]), row[column]) for row in rows if row["encoding"] == name and row.get(column))
     return np.asarray([[float(one) for one in items.split()] for _, items in own])
 
 

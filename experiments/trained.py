@@ -120,9 +120,9 @@ class Reader(nn.Module):
         return self.head(self.norm(x))
 
 
-def fit(model: nn.Module, loss: Callable[[int], torch.Tensor], rate: float, steps: int) -> None:
-    """Train on ``loss(step)``: the rate rises over 50 steps and falls to a twentieth by a cosine."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
+def fit(model: nn.Module, loss: Callable[[int], torch.Tensor], rate: float, steps: int, groups: Any = None) -> None:
+    """Train on ``loss(step)``, perhaps in groups: the rate rises over 50 steps and falls to a twentieth by a cosine."""
+    optimiser = torch.optim.AdamW(groups or model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda step: min(1.0, (step + 1) / 50) * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / steps)))
     )

@@ -431,6 +431,23 @@ def test_fresh_seeds_read_a_fresh_test_and_no_other_the_test_but_the_last(script
     assert asked == ["fresh", "validation", "test", "validation"]
 
 
+def test_laws_and_free_frequencies_have_one_start_and_are_compared_in_four_measures(script):
+    shared, made, rows = script("evidence"), script("evidence_laws"), {}
+    for data in made.STEPS:
+        arms = made.arms(data)
+        law, free = (shared.Model(made.task(data), arms[name], "own rate x 4", 3).layers[0] for name in ("law", "free"))
+        np.testing.assert_allclose(law.rotary.rope.frequencies, free.rotary.rope.frequencies, rtol=1e-12)
+        assert len(law.rotary.kernel) == len(law.rotary.start.frequencies) == 2
+        rows[data] = [
+            {"encoding": name, "setting": "", "rate": "0.004", "seed": str(seed)}
+            | {"items": f"{i} {i + 1}", "items beyond": f"{2 * i + 0.1 * seed * i} {2 * i}"}
+            for seed in range(3) for i, name in enumerate(arms)
+        ]  # fmt: skip
+    found = {line["task"]: line for line in made.tabulate(rows) if line["arm"] == "free"}
+    assert [line["law less it (98.75 %)"][:6] for line in found.values()] == ["-1.000", "-1.000", "-2.050", "-1.000"]
+    assert found["text, bits, to twice that"]["mean"] == "2.050 ± 0.029"
+
+
 def test_the_summary_corrects_for_all_five(script, tmp_path):
     summary, trained, shared = script("evidence_summary"), script("trained"), script("evidence")
     rng = np.random.default_rng(0)
