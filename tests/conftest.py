@@ -237,11 +237,12 @@ def quick_fits(monkeypatch):
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """``run(arguments) -> (exit code, stdout, stderr)``, in this process, on a wide terminal, whatever is compiled."""
+    """``run(arguments) -> (exit code, stdout, stderr)``, in this process, on a large terminal, whatever is compiled."""
     from rfrope import cli
-    from rfrope.cli import main
+    from rfrope.cli import main, shared
 
     monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr(shared, "LINES", 10_000)  # what is cut is tested by itself
     monkeypatch.setattr(cli, "say_compiling", lambda: None)
 
     def call(*arguments):

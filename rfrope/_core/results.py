@@ -10,7 +10,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -109,6 +109,20 @@ class Report:
 
     def __str__(self) -> str:
         return "\n\n".join(text for one in self.parts if isinstance(one, Part) and (text := str(one)))
+
+    @property
+    def led(self) -> Report:
+        """The same with the verdict first, and without the sentences that it repeats."""
+        if str(self).startswith(self.verdict):
+            return self
+        said = " ".join(self.verdict.split())
+        parts = [
+            Words([one for one in part.sentences if not one or " ".join(one.split()) not in said])
+            if isinstance(part, Words)
+            else part
+            for part in self.parts
+        ]
+        return replace(self, parts=[Words([self.verdict]), *parts])
 
 
 class Result:

@@ -185,7 +185,7 @@ def _report(sets: list[_Set], summaries: list[analysis.Summary]) -> Report:
         found, made = _rows(summaries)
         parts += [Table(found, note=_FOUND + (_POLAR if any(one.polar for one in summaries) else ""))]
         parts += [Table(made, left=(0, 3), note=_MADE)]
-        verdict = "; ".join(f"{one.name}: {one.report().verdict.removeprefix('In short: ')}" for one in summaries)
+        verdict = " ".join(f"{one.name}: {one.report().verdict.removeprefix('In short: ')}" for one in summaries)
         for one, (first, *others) in ((one, lines) for one, lines in zip(sets, schemes, strict=True) if lines):
             parts += [Words([one.label, *first]), *map(Words, others)]
     for one in sets:

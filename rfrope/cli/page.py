@@ -21,7 +21,7 @@ import rfrope
 from rfrope._core import files
 from rfrope._core.arguments import printable
 from rfrope._core.results import Copyable, Part, Report, Table, Words
-from rfrope.cli.shared import FILES, naming, print_text
+from rfrope.cli.shared import FILES, naming, print_report, print_text
 from rfrope.plotting.panels import Panel
 
 _FILES = ("uPlot.min.css", "page.css", "uPlot-LICENSE.txt", "uPlot.iife.min.js", "page.js")
@@ -70,15 +70,14 @@ def emit(
         again = Copyable("The command", shlex.join(["rfrope", *options.words]))
         # at no terminal's width
         whole = replace(report, parts=[*report.parts, again])
-        made["html"] = Context().run(lambda: render(title, list_parts(whole), str(report))).encode()
+        made["html"] = Context().run(lambda: render(title, list_parts(whole), str(report.led))).encode()
     for name, content in made.items():
         with naming(FILES[name][0][0], wanted[name]):
             files.write(wanted[name], content, overwrite=options.force)
     if options.json:
         print_text(json.dumps(data | paths, indent=1, allow_nan=False))
         return
-    written = [f"Written: {printable(path)}" for path in wanted.values()]
-    print_text("\n".join([str(report), *([""] if wanted else []), *written]))
+    print_report(options, report, [f"Written: {printable(path)}" for path in wanted.values()])
 
 
 def render(title: str, parts: Sequence[Panel], text: str, controls: Sequence[Panel] = ()) -> str:
@@ -101,17 +100,17 @@ def render(title: str, parts: Sequence[Panel], text: str, controls: Sequence[Pan
 
 def list_parts(report: Report) -> list[Panel]:
     """Return a report as the script of a page reads it: its verdict, then its parts with their figures."""
+    shown = [one for part in report.led.parts for one in ([part] if isinstance(part, Part) else part())]
     verdict = " ".join(report.verdict.split())
-    shown = [one for part in report.parts for one in ([part] if isinstance(part, Part) else part())]
     parts = [list_part(one, verdict) if isinstance(one, Part) else one for one in shown]
     return [{"kind": "verdict", "text": verdict}, *parts]
 
 
 def list_part(part: Part, verdict: str = "") -> Panel:
-    """Return a part of a report as the script of a page reads it, without sentences that the verdict has."""
+    """Return a part of a report as the script of a page reads it, without sentences that are the verdict."""
     if isinstance(part, Words):
         sentences = [" ".join(one.split()) for one in part.sentences]
-        return {"kind": "words", "sentences": [one for one in sentences if one not in verdict]}
+        return {"kind": "words", "sentences": [one for one in sentences if one not in ("", verdict)]}
     if isinstance(part, Table):
         left = None if part.left is None else [*part.left]
         about = {"kind": "table", "title": part.title, "note": part.note, "head": part.head, "left": left}

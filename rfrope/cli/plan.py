@@ -59,13 +59,16 @@ def _run(options: argparse.Namespace) -> int:
         found[name] = analysis.plan(rope, options.context, trained_context=options.trained)
         with naming("--method", options.method):
             chosen[name] = found[name].methods[0] if options.method is None else found[name].method(options.method)
-    first, method = next(iter(found.values())), next(iter(chosen.values()))
+    method = next(iter(chosen.values()))
+    verdict = " ".join(
+        [f"{name}: {one.report().verdict}" if name else one.report().verdict for name, one in found.items()]
+    )
     parts = [part for name, one in found.items() for part in _parts(name, one, chosen[name], options.trained)]
     plans = [{"name": name} | one.to_dict() | {"config": _config(chosen[name])} for name, one in found.items()]
     page.emit(
         options,
         f"{options.source} to {options.context} positions",
-        Report(parts, first.report().verdict),
+        Report(parts, verdict),
         {"plans": plans},
         output=lambda path: storage.packed(path, method.rope),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ import rfrope
 from rfrope import storage
 from rfrope._core import files, results
 from rfrope._core.arguments import list_choices, printable, show, spelled
+from rfrope._core.results import Report
 
 FILES = {  # by the attribute of the options: how each is asked for, how its name ends, what is written
     "output": (("-o", "--output"), storage.SUFFIXES, "write the frequencies"),
@@ -23,6 +25,7 @@ FILES = {  # by the attribute of the options: how each is asked for, how its nam
     "block_table": (("--block-table",), (".csv",), "write a row for each block of each head"),
     "html": (("--html",), (".html",), "write one page with interactive figures, tables and what to copy"),
 }
+LINES = 25  # rows of a terminal
 _COLOURS = {"PASSED": "32", "FAILED": "31"}
 
 
@@ -39,6 +42,7 @@ def add_command(
     texts = {"description": f"{description} Exit code: {codes}.", "epilog": f"Example: {example}"}
     command = commands.add_parser(name, help=re.split(r"[.:]( |$)", description)[0], **texts)
     command.add_argument("--json", action="store_true", help="print JSON instead of text")
+    command.add_argument("--all", action="store_true", help=f"print all lines of the text, not the first {LINES}")
     command.set_defaults(run=run)
     return command
 
@@ -174,6 +178,17 @@ def print_text(text: Any, file: TextIO | None = None) -> None:
             r"^(PASSED|FAILED)\b", lambda word: f"\x1b[1;{_COLOURS[word[0]]}m{word[0]}\x1b[0m", shown, flags=re.M
         )
     print(shown, file=file, flush=True)
+
+
+def print_report(options: argparse.Namespace, report: Report, below: Sequence[str] = ()) -> None:
+    """Print a report, its verdict first: as many rows as `LINES`, or all with ``--all``; and other lines below it."""
+    lines = results.wrap(printable(str(report.led), "\n")).split("\n")
+    width = results.WIDTH.get() or 1000
+    rows = [*itertools.accumulate(max(1, -(-len(line) // width)) for line in lines)]
+    if rows[-1] > LINES and not options.all:
+        shown = max(1, sum(row < LINES for row in rows))
+        lines = [*"\n".join(lines[:shown]).rstrip().split("\n"), f"({len(lines) - shown} more lines with --all)"]
+    print_text("\n".join([*lines, *([""] if below else []), *below]))
 
 
 def is_terminal() -> bool:

@@ -12,7 +12,7 @@ from rfrope import models
 
 def test_text_and_json(says, folder):
     found = models.compare("qwen.json")
-    assert says("compare", "qwen.json") == f"{found}\n"
+    assert says("compare", "qwen.json") == f"{found.report().led}\n"
     assert says("compare", "qwen.json", "--json") == found.to_dict() | {"html": None}
     options = ("--engine", "vllm", "--engine", "Trans_Formers", "--context", "64", "--sources")
     out, source = (

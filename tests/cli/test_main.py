@@ -21,7 +21,7 @@ from refused_commands import LOADING, ROWS
 import rfrope
 from rfrope import cli
 from rfrope._core.results import COPIED
-from rfrope.cli import main
+from rfrope.cli import main, shared
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "howto" / "command_line.rst"
 COMMANDS = ("check", "validate", "design", "inspect", "plan", "export", "compare", "audit", "heads", "doctor")
@@ -58,6 +58,7 @@ LLAMA = LLAMA | {"rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0} | LLAMA
 )
 def test_the_outputs_on_the_documentation_page(run, folder, config, kept_fits, monkeypatch, words, block):
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(shared, "LINES", 25)
     if words.startswith("plan"):
         config("config.json", LLAMA | {"rope_scaling": None, "max_position_embeddings": 8192})
     elif words.startswith(("check", "compare", "audit")):
@@ -104,6 +105,19 @@ def test_no_line_is_wider_than_the_terminal(run, monkeypatch, folder, config, qu
         assert code in (0, 1)  # check and audit find something
         lines = [line for line in out.splitlines() if not line.startswith(COPIED)]
         assert not [line for line in lines if len(line) > width and " " in line.strip()]  # single words may
+
+
+@pytest.mark.parametrize("words", ["inspect", "inspect config.json", "check", "compare", "plan --context 262144"])
+def test_a_text_has_25_rows_until_all_are_asked_for(run, monkeypatch, folder, quick_fits, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    command, *others = [*words.split(), "qwen.json"]
+    whole = run(command, *others, "--all")[1]
+    monkeypatch.setattr(shared, "LINES", 25)
+    *first, last = run(command, *others)[1].splitlines()
+    more = len(whole.splitlines()) - len(first)
+    assert (whole.splitlines()[: len(first)], last) == (first, f"({more} more lines with --all)")
+    assert sum(max(1, -(-len(line) // 80)) for line in (*first, last)) <= 25
+    assert run(command, *others, "--all")[1] == whole
 
 
 # -- the process -------------------------------------------------------------------------------------------------------

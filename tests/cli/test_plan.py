@@ -41,16 +41,16 @@ def test_a_config_that_is_stretched_already(run, says, config, key):
     scheme = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
     config("config.json", CONFIG | {key: scheme, "max_position_embeddings": 1024})
     out = says("plan", "config.json", "--context", 1024, "--html", "plan.html")
-    first, second, *_ = out.split("\n")
-    assert first == "The config is already stretched by yarn with factor 4, from 256 positions to 1024."
-    assert second.startswith("It reaches the requested ")
-    assert "\nFrom 256 trained positions to 1024, 4 times as many. " in out
+    said = (
+        "The config is already stretched by yarn with factor 4, from 256 positions to 1024. It reaches the requested "
+    )
+    assert out.startswith(said)
+    assert " From 256 trained positions to 1024, 4 times as many. " in out
     assert config_in(out)[2]["rope_parameters"] == scheme | {"rope_theta": 1e4}
     assert "already stretched by yarn with factor 4" in pathlib.Path("plan.html").read_text("utf-8")
     _, out, _ = run("plan", "config.json", "--context", 2048, "--trained", 1024)
-    first, second, *_ = out.split("\n")
-    assert first == "The frequencies were already scaled by yarn; the plan takes them as the trained ones."
-    assert second.startswith("From 1024 trained positions to 2048, 2 times as many. ")
+    first = "The frequencies were already scaled by yarn; the plan takes them as the trained ones."
+    assert out.startswith(f"{first} From 1024 trained positions to 2048, 2 times as many. ")
     assert "--context 2048 --trained 1024 -o rope.npz" in out
 
 
@@ -87,7 +87,7 @@ def test_a_model_whose_scheme_depends_on_the_length_is_read_at_its_own(says, con
 def test_layers_with_a_window_are_left_out(run, config):
     code, out, err = run("plan", "layers.json", "--context", 1024)
     assert code == 0
-    assert out.startswith("full_attention\nFrom 256 trained positions to 1024, ")
+    assert out.startswith("full_attention: From 256 trained positions to 1024, ")
     assert err == "sliding_attention is left out: it sees 64 positions, however long the text is.\n"
     held = json.loads(pathlib.Path("layers.json").read_text())
     for window, planned in ((256, 2), (255, 1)):  # 256 positions were trained: that window hides none of them

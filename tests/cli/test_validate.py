@@ -55,7 +55,7 @@ def test_the_summary_has_a_line_for_each_kernel_and_the_worst_rows(run, wrong_ke
     code, out, _ = run("validate", *arguments, *FAST)
     held = as_json(run, *arguments)["results"]
     assert (code, [result["passed"] for result in held]) == (1, [True, False])
-    summary, _, worst = out.split("\n\n")[:3]
+    _, summary, _, worst = out.split("\n\n")[:4]
     for line, result in zip(summary.splitlines()[2:], held, strict=True):
         cells = re.split(r"\s{2,}", line)
         largest = result["worst"]
@@ -88,7 +88,7 @@ def test_the_text_says_what_the_json_holds(run):
             pair = [] if worst["pair"] is None else [str(worst["pair"])]
             numbers = [f"{worst['closed_form']:.6g}", f"{worst['estimate']:.6g}", f"{worst['stderr']:.2g}"]
             expected.append([result["kernel"], f"{lag:.4g}", quantity, *pair, *numbers, f"{worst['z']:+.2f}"])
-    _, head, _, *table = text.split("\n\n")[2].splitlines()
+    _, head, _, *table = text.split("\n\n")[3].splitlines()
     assert re.split(r"\s{2,}", head.strip()) == COLUMNS
     shown = [re.split(r"\s{2,}", line) for line in table]
     assert shown == sorted(expected, key=lambda row: -abs(float(row[-1])))[:5]
