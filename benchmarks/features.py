@@ -5,8 +5,7 @@ how many times as long exact attention (PyTorch's ``scaled_dot_product_attention
 attention holds at most. Only ratios of one run are written down, since the machine may have other work.
 
 ``--gains`` measures the variance of estimates of ``exp(x . y)`` by each design over that of independent projections
-(in closed form), with its standard error over sets. ``--figure`` draws the variance of scores whose mean is a kernel of
-the lag, by rotation and by stochastic positional encoding, from closed forms and from draws.
+(in closed form), with its standard error over sets.
 """
 
 from __future__ import annotations
@@ -131,81 +130,11 @@ def part(values: np.ndarray) -> str:
     return f"{np.mean(values):.3f} ± {np.std(values, ddof=1) / math.sqrt(values.size):.3f}"
 
 
-# -- rotation beside stochastic positional encoding --------------------------------------------------------------------
-
-
-def draw(path: pathlib.Path, scale: float = 32.0, n_draws: int = 4000) -> None:
-    """Draw standard deviations of scores over ``|q| |k|`` against the lag, by closed forms (lines) and draws (dots)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    law, blocks = f"gaussian(scale={scale})", WIDTH // 2
-    lags, few = np.linspace(0.0, 5.0 * scale, 200), np.linspace(0.0, 5.0 * scale, 9)[1:]
-    rng = np.random.default_rng(SEED)
-    balanced = rng.standard_normal((2, WIDTH))
-    balanced[1] += balanced[0]
-    narrow = np.zeros((2, WIDTH))
-    narrow[:, [0, blocks]] = balanced[:, [0, blocks]]
-    with pyplot.rc_context({"svg.hashsalt": "rfrope", "svg.fonttype": "none", "font.size": 9.0}):
-        figure, panels = pyplot.subplots(1, 2, figsize=(9.0, 3.2), sharey=True, layout="constrained")
-        for axis, (q, k), title in zip(
-            panels, (balanced, narrow), ("content in all blocks", "content in one block"), strict=True
-        ):
-            size = float(np.linalg.norm(q) * np.linalg.norm(k))
-            ways = {
-                "RF-RoPE": (
-                    lambda at, q=q, k=k: rfrope.score_variance(q, k, at, law),
-                    rotated(q, k, few, law, n_draws),
-                ),
-                "SPE, exact kernel": (lambda at, q=q, k=k: features.stochastic_variance(q, k, at, law, WIDTH), None),
-                f"SPE, {blocks} frequencies": (
-                    lambda at, q=q, k=k: features.stochastic_variance(q, k, at, law, WIDTH, n_frequencies=blocks),
-                    stochastic(q, k, few, law, n_draws // 8),
-                ),
-            }
-            for number, (name, (closed, dots)) in enumerate(ways.items()):
-                axis.plot(lags, np.sqrt(closed(lags)) / size, color=f"C{number}", label=name)
-                if dots is not None:
-                    axis.plot(few, dots.std(axis=0) / size, "o", color=f"C{number}", markersize=3.0)
-            axis.set_title(title, fontsize=9.0)
-            axis.set_xlabel("lag")
-            axis.grid(alpha=0.25)
-        panels[0].set_ylabel("standard deviation / |q| |k|")
-        panels[0].legend(frameon=False)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-
-
-def rotated(q: np.ndarray, k: np.ndarray, lags: np.ndarray, law: str, n_draws: int) -> np.ndarray:
-    """Scores ``(draws, lags)`` of independent frequencies."""
-    omega = rfrope.sample(law, len(q) // 2, heads=n_draws, rng=SEED)
-    one = np.tile(q, (n_draws, 1, 1))
-    other = rfrope.rotate(np.tile(k, (n_draws, len(lags), 1)), lags[:, None], omega)
-    return np.sum(one * other, axis=-1)
-
-
-def stochastic(q: np.ndarray, k: np.ndarray, lags: np.ndarray, law: str, n_draws: int) -> np.ndarray:
-    """Scores ``(draws, lags)`` of independent frequencies and projections, as wide as q."""
-    width, found = len(q), []
-    for one in range(n_draws):
-        omega = rfrope.sample(law, width // 2, rng=[SEED, one])
-        z = rfrope.sample(f"gaussian(ndim={width})", width, heads=width, rng=[SEED, one, 1])
-        query = features.stochastic(q[None], [0.0], omega, z)
-        keys = features.stochastic(np.tile(k, (len(lags), 1)), lags, omega, z)
-        found.append(keys @ query[0])
-    return np.asarray(found)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gains", action="store_true", help="measure designs of projections instead")
-    parser.add_argument("--figure", metavar="FILE", type=pathlib.Path, help="draw variances instead, .svg or .png")
     parser.add_argument("--output", metavar="FILE", type=pathlib.Path, help="the table, .csv; none by default")
     options = parser.parse_args()
-    if options.figure:
-        draw(options.figure)
-        return 0
     header, rows = (GAINS, gains()) if options.gains else (SPEED, speed())
     if options.output:
         machine.write_rows(options.output, header, rows)  # without notes: docs/howto/features.rst includes the file

@@ -17,7 +17,6 @@ import time
 import warnings
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -118,38 +117,6 @@ def prompt(heads: int, shared: int, tokens: int) -> list[Entry]:
     compiled = torch.compile(rotary)
     calls = {"rfrope's module": lambda: rotary(q, k), "rfrope's module, torch.compile": lambda: compiled(q, k)}
     return [Entry(name, torch.inference_mode()(call)) for name, call in calls.items()]
-
-
-def after_a_product(heads: int, shared: int, tokens: int) -> list[Entry]:
-    """The module right after a product of matrices, whose threads then look out for more; the product is not timed."""
-    import torch
-
-    from rfrope._core import teams
-
-    rotary, q, k = _prompt(heads, shared, tokens)
-    cos, sin = tables(np.arange(tokens), torch.float32)
-    matrix = torch.randn(600, 600, generator=torch.Generator().manual_seed(3))
-
-    def timed(call: Callable[[], Any]) -> Callable[[], float]:
-        @torch.inference_mode()
-        def seconds() -> float:
-            matrix @ matrix
-            start = time.perf_counter()
-            call()
-            return time.perf_counter() - start
-
-        return lambda: sorted(seconds() for _ in range(9))[4]
-
-    def own() -> Any:
-        with mock.patch.object(teams, "_size", return_value=0):
-            return rotary(q, k)
-
-    calls = {
-        "rfrope's module": lambda: rotary(q, k),
-        "rfrope's module, by threads of its own": own,
-        "usual formula, tables ready": lambda: usual(q, k, cos, sin),
-    }
-    return [Entry(name, timed(call), value=True) for name, call in calls.items()]
 
 
 def _prompt(heads: int, shared: int, tokens: int) -> tuple[Any, Any, Any]:
@@ -384,8 +351,6 @@ JOBS: dict[str, Callable[[], list[Entry]]] = {
     "backward alone, (1, 32, 4096, 128) float32": backwards,
     "prompt of 2048 tokens, 16 heads and 1 of 128, float32": lambda: prompt(16, 1, 2048),
     "prompt of 4096 tokens, 32 and 32 heads of 128, float32": lambda: prompt(32, 32, 4096),
-    "after a product of matrices, 2048 tokens, 16 heads and 1 of 128, float32": lambda: after_a_product(16, 1, 2048),
-    "after a product of matrices, 4096 tokens, 32 and 32 heads of 128, float32": lambda: after_a_product(32, 32, 4096),
     "polar features, forward and backward, q and k (1, 32, 4096, 64) float32": lambda: polar("float32"),
     "polar features, forward and backward, q and k (1, 32, 4096, 64) bfloat16": lambda: polar("bfloat16"),
     "polar features of NumPy, (1, 32, 4096, 64) float32, beside a copy of the result": lambda: polar_of_numpy(

@@ -17,7 +17,7 @@ var Scorer = {
     const asked = typed.split(" "), meant = (WORDS[page] || "").split(" "), all = asked.every((one) => meant.includes(one));
     const first = named === typed ? 200 : named.startsWith(typed) ? 150 : ` ${named} `.includes(` ${typed} `) ? 100 : 0;
     const kind = page.startsWith("reference/generated/") ? -10 : page.startsWith("gallery/") ? -15 : 0;
-    const dry = ["project/benchmarks", "project/reliability", "explain/proofs", "explain/proofs_polar", "explain/proofs_bounds", "explain/proofs_directions", "search", "genindex"];
+    const dry = ["project/benchmarks", "project/reliability", "explain/proofs", "explain/proofs_polar", "explain/proofs_bounds", "search", "genindex"];
     return score + (all && !anchor ? 300 : first) + kind + (dry.includes(page) ? -40 : 0);
   },
   objNameMatch: 11,

@@ -156,8 +156,25 @@ def ordered_map(task: Callable[[Item], Result], items: Sequence[Item], n_threads
 def run_all(task: Callable[[Any], Any], items: Sequence[Any], n_threads: int) -> None:
     """Run ``task(item)`` for all items on up to `n_threads` threads, in any order; otherwise as `ordered_map`."""
     n_threads = min(n_threads, len(items))
-    work = share_items(task, items, threading.Event()) if n_threads > 1 else task
-    for _ in ordered_map(work, range(n_threads) if n_threads > 1 else items, n_threads):
+    if n_threads < 2:
+        for item in items:
+            task(item)
+        return
+    remaining = iter(items)  # one thread at a time holds the interpreter, so that every item is taken once
+    failed = threading.Event()
+
+    def work(_: Any) -> None:
+        try:
+            for item in remaining:
+                task(item)
+                raise_if_abandoned()
+                if failed.is_set():
+                    return
+        except BaseException:
+            failed.set()
+            raise
+
+    for _ in _map_on_threads(work, range(n_threads), n_threads):
         pass
 
 
@@ -170,25 +187,6 @@ def run_in_thread(task: Callable[[], Result]) -> Result:
         return task()
     (result,) = _map_on_threads(lambda _: task(), [None], 1)
     return result
-
-
-def share_items(task: Callable[[Any], Any], items: Iterable[Any], failed: threading.Event) -> Callable[[Any], None]:
-    """Return a function for several threads, each of which takes the next item until none is left or one failed."""
-    remaining = iter(items)  # one thread at a time holds the interpreter, so that every item is taken once
-
-    def work(_: Any) -> None:
-        _WANTED.set(1)  # what is called from here starts no threads of its own
-        try:
-            for item in remaining:
-                task(item)
-                raise_if_abandoned()
-                if failed.is_set():
-                    return
-        except BaseException:
-            failed.set()
-            raise
-
-    return work
 
 
 def _map_on_threads(task: Callable[[Item], Result], items: Iterable[Item], n_threads: int) -> Iterator[Result]:

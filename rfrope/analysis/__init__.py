@@ -6,7 +6,6 @@ from rfrope.analysis.content import Departure, Similarity, departure, similarity
 from rfrope.analysis.curves import aliasing_distance, dirichlet, first_negative_lag, log_uniform_kernel, mean_kernel
 from rfrope.analysis.fits import KernelFit, ScalingEffect, fit_kernel, scaling_effect
 from rfrope.analysis.planning import Method, Plan, plan
-from rfrope.analysis.precision import PrecisionBudget, Representation, precision_budget
 from rfrope.analysis.summary import AxisSummary, Summary, summarise
 
 __all__ = [
@@ -17,8 +16,6 @@ __all__ = [
     "KernelFit",
     "Method",
     "Plan",
-    "PrecisionBudget",
-    "Representation",
     "ScalingEffect",
     "Similarity",
     "Summary",
@@ -32,7 +29,6 @@ __all__ = [
     "log_uniform_kernel",
     "mean_kernel",
     "plan",
-    "precision_budget",
     "scaling_effect",
     "similarity",
     "sine_share",

@@ -1,6 +1,5 @@
 """Designs: methods that turn a kernel into frequencies."""
 
-from rfrope.designs.errors import DirectionalBound, Directions, directional_bound, directional_error
 from rfrope.designs.learning import LearnedKernel, learned_kernel
 from rfrope.designs.optimising import optimise
 from rfrope.designs.sampling import Design, design, names, points, records, sample
@@ -8,13 +7,9 @@ from rfrope.designs.weighted import Quadrature, quadrature
 
 __all__ = [
     "Design",
-    "DirectionalBound",
-    "Directions",
     "LearnedKernel",
     "Quadrature",
     "design",
-    "directional_bound",
-    "directional_error",
     "learned_kernel",
     "names",
     "optimise",

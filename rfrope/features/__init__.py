@@ -1,4 +1,4 @@
-"""Random features: attention in linear time, and stochastic positional encoding.
+"""Random features: attention in linear time.
 
 Projections are an argument, so any design works:
 ``rfrope.sample("gaussian(ndim=64)", 256, design="orthogonal", rng=0)``
@@ -6,14 +6,12 @@ draws 256 of them for vectors of 64 features.
 """
 
 from rfrope.features.attention import linear_attention
-from rfrope.features.estimates import hyperbolic, positive, stochastic, stochastic_variance, trigonometric, variance
+from rfrope.features.estimates import hyperbolic, positive, trigonometric, variance
 
 __all__ = [
     "hyperbolic",
     "linear_attention",
     "positive",
-    "stochastic",
-    "stochastic_variance",
     "trigonometric",
     "variance",
 ]

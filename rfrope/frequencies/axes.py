@@ -371,15 +371,14 @@ def isotropic(magnitudes: Array, n_directions: int, *, ndim: int = 2) -> Rope:
 
     See Also
     --------
-    mixed, golden_gate, designs.directional_error
+    mixed, golden_gate
 
     Notes
     -----
     In two axes, magnitude j has the angles ``pi (i + j / M) / n``, i = 0, ..., n - 1: equal steps, each ring rotated a
     little from the last. By the Jacobi-Anger expansion a ring of n equal steps has the mean kernel
     ``J_0(z) + 2 sum_l (+-1) J_(2nl)(z) cos(2nl phi)``, with z the magnitude times the length of the lag, so direction
-    matters from order 2n on. For normally distributed lags no n directions of one magnitude do better
-    (`rfrope.designs.directional_bound`).
+    matters from order 2n on.
 
     In three axes, they minimise the even part of Poisson's kernel over pairs, by descent from a spiral, in the same
     orientation for every magnitude. Three are the axes of the octahedron and six those of the icosahedron, in closed

@@ -220,7 +220,7 @@ def turning_modules(module: Module, rope: Any) -> dict[str, Module]:
     for kind in widths or ropes:  # a mapping may be for several parts
         one = ropes[kind]
         if getattr(getattr(one, "rope", one), "polar", False):
-            raise ValueError("rope is polar; expected integrations.transformers.use_polar, or a Rope with polar=False")
+            raise ValueError("rope is polar; expected a Rope with polar=False")
         _check_pairing(module, getattr(one, "rope", one))
         if id(one) not in made and not isinstance(one, RotaryEmbedding):
             made[id(one)] = RotaryEmbedding(one)

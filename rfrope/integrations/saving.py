@@ -52,12 +52,6 @@ def _written(model: Module, positions: rotations.Positions, undo: ExitStack, reg
         return f"{kind.__name__} reads no frequencies from a config"
     if not any(each is config for each in _configs(model.config)):
         return f"{kind.__name__} has a config of its own, which is not saved"
-    asked = positions.__dict__.get("asked")  # polar attention
-    if asked is not None:
-        told = {key: before[key] for key in KEPT if key in before} | asked.parameters
-        nested = {name: told for name, one in before.items() if isinstance(one, Mapping)}
-        rotations.swap(config.__dict__, "rope_parameters", nested or told, undo)
-        return ""
     if positions.is_by_layer:
         return "a config holds one set of frequencies for all layers"
     if any(one.phases is not None or one.start.vectors.ndim > 1 for one in positions.turning.values()):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, TypeAlias
 
-from rfrope._core.arguments import positive
 from rfrope.models import Layers, kernel_scheme, list_layers
 
 try:
     import torch
-    from transformers import PreTrainedModel, modeling_rope_utils
+    from transformers import modeling_rope_utils
 
-    from rfrope.integrations import polar, rotations
+    from rfrope.integrations import rotations
     from rfrope.integrations.reading import HeadFeatures, atlas, read_heads
     from rfrope.integrations.saving import KEPT, watch_saving
     from rfrope.integrations.text_tuning import tune
@@ -34,13 +31,11 @@ __all__ = [
     "register",
     "replace_rotary",
     "tune",
-    "use_polar",
 ]
 
 Module: TypeAlias = Any  # torch.nn.Module, which the type checker does not see
 
-_SAID = ("attention_factor", *kernel_scheme.KEYS)
-_KEYS = {"rope_type", "type", *KEPT, *_SAID}
+_KEYS = {"rope_type", "type", *KEPT, "attention_factor", *kernel_scheme.KEYS}
 
 
 # -- a config that decides ---------------------------------------------------------------------------------------------
@@ -55,9 +50,6 @@ def register() -> None:
       of `rfrope.design` for the kernel. Default: ``design`` "auto", ``seed`` 0, ``context`` the config's
       ``max_position_embeddings``.
     - ``{"rope_type": "rfrope", "frequencies": [...]}``: radians per position, one per block.
-
-    With ``"polar": True`` attention is polar, as with `use_polar`: frequencies are then one per feature of a head, or
-    nested lists of a Rope's shape, and ``learnable`` and ``score_scale`` are those of `use_polar`.
 
     Both accept an ``attention_factor``; ``rope_theta`` has no effect. Models with several kinds of layers have one such
     dict for each kind. Call this once per process, before loading such a config.
@@ -85,7 +77,6 @@ def register() -> None:
     """
     modeling_rope_utils.ROPE_INIT_FUNCTIONS[kernel_scheme.NAME] = _initialised
     modeling_rope_utils.RotaryEmbeddingConfigMixin._validate_rfrope_rope_parameters = _validated
-    _watch_making()
 
 
 def _initialised(
@@ -96,39 +87,9 @@ def _initialised(
     if layer_type is not None and layer_type in parameters:
         parameters = parameters[layer_type]
         config = config.per_layer_config[layer_type] if getattr(config, "is_heterogeneous", False) else config
-    rope = _rope_of(config, parameters)
-    if rope.polar:  # replaced by `use_polar`
-        return torch.full((rope.n_blocks // 2,), math.nan, device=device), rope.attention_factor
-    return torch.tensor(rope.frequencies.tolist(), dtype=torch.float32, device=device), rope.attention_factor
-
-
-def _rope_of(config: Any, parameters: Mapping[str, Any]) -> Any:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return kernel_scheme.make(parameters, head_dim, config.max_position_embeddings)
-
-
-def _watch_making() -> None:
-    """Give models polar attention on construction if their config says so."""
-    kept = PreTrainedModel.post_init
-    if getattr(kept, "__module__", "") == __name__:
-        return
-
-    def post_init(self: Module) -> None:
-        """Finish a model."""
-        kept(self)
-        parameters = getattr(self.config, "rope_parameters", None)
-        parameters = parameters if isinstance(parameters, Mapping) else {}
-        kinds = [one for one in (parameters, *parameters.values()) if isinstance(one, Mapping) and one.get("polar")]
-        if not kinds or any(isinstance(one, rotations.Positions) for one in self.modules()):
-            return
-        if not any("Rotary" in type(one).__name__ for one in self.modules()):  # it may be a part without attention
-            return
-        if any({key: one.get(key) for key in _SAID} != {key: kinds[0].get(key) for key in _SAID} for one in kinds):
-            raise ValueError("rope_parameters have different polar rotations for kinds of layers; expected one for all")
-        asked = polar.PolarAttention.read_parameters(_rope_of(self.config, kinds[0]), kinds[0])
-        _put_in(self, asked.positions, asked.put_in)
-
-    PreTrainedModel.post_init = functools.update_wrapper(post_init, kept, ("__doc__", "__name__"))
+    rope = kernel_scheme.make(parameters, head_dim, config.max_position_embeddings)
+    return torch.tensor(rope.frequencies.tolist(), dtype=torch.float32, device=device), rope.attention_factor
 
 
 def _validated(config: Any, rope_parameters: Mapping[str, Any], ignore_keys: set[str] | None = None) -> None:
@@ -258,66 +219,6 @@ def _check_layers(model: Module, layers: Layers) -> None:
                 f"rope has {said[0]} in layer {i}, and the config of this {type(model).__name__} {said[1]}; expected "
                 "list_layers of the model's own config, or rope.ropes, a mapping by kind of layer"
             )
-
-
-def use_polar(
-    model: Module, rope: Any, *, learnable: bool | str | Sequence[str] = "phases", score_scale: float | None = None
-) -> Replacement:
-    """Give a model polar attention, for training: magnitudes by softplus, directions by position alone.
-
-    Weights trained with RoPE do not fit it: use it to train from scratch, or further at length.
-
-    Parameters
-    ----------
-    model : transformers.PreTrainedModel
-        Llama, or a model whose attention is written as Llama's between projections and attention function: Mistral,
-        Qwen 2 and 3, Gemma 1 to 3, OLMo, Cohere, GLM 4, Granite, gpt-oss.
-    rope : Rope, array_like or int
-        A polar Rope for all layers; see `rfrope.layers.torch.PolarEmbedding`. One frequency per feature of a head, in
-        one set or one per key head.
-    learnable : bool, str or sequence of str
-        See `PolarEmbedding`. Default: the bias of keys, for each layer and head.
-    score_scale : float, optional
-        Positive factor of the scores. Default: `PolarEmbedding.score_scale`, with which initial logits spread as those
-        of the model with RoPE would, if it divides by ``sqrt(head_dim)``.
-
-    Returns
-    -------
-    Replacement
-        Call its ``undo()``, or use it as a context manager, to restore the model's own attention.
-
-    Raises
-    ------
-    ValueError
-        If the Rope is not polar, or has other heads, another width or several axes; if the attention is written
-        otherwise; or if ``2 head_dim`` is above 256 with flash attention. The model is then unchanged.
-    TypeError
-        If `model` is not a model.
-
-    See Also
-    --------
-    rfrope.layers.torch.PolarEmbedding : the module in each attention module, named ``polar``.
-
-    Notes
-    -----
-    Queries and keys become twice as wide before the cache holds the keys; values are unchanged. ``model.state_dict()``
-    holds learned parameters under ``polar``. ``save_pretrained`` writes them with the weights, and the Rope into the
-    config, in the form that `register` reads: ``from_pretrained`` after ``register()`` restores the model, and without
-    it transformers reports an unknown type.
-
-    Examples
-    --------
-    >>> import rfrope, torch, transformers
-    >>> sizes = {"vocab_size": 8, "hidden_size": 32, "intermediate_size": 8, "num_hidden_layers": 2}
-    >>> model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, num_attention_heads=2))
-    >>> rope = rfrope.design("gaussian", head_dim=16, context=64, heads=2, ladder=(2.0, 16.0), polar=True, rng=0)
-    >>> polar = use_polar(model, rope)
-    >>> model.model.layers[0].self_attn.polar.phases.shape
-    torch.Size([2, 16])
-    """
-    scale = None if score_scale is None else positive("score_scale", score_scale)
-    asked = polar.PolarAttention(rope, learnable, scale)
-    return _put_in(model, asked.positions, asked.put_in)
 
 
 def _put_in(

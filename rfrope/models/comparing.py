@@ -22,7 +22,7 @@ from rfrope.models.parts import first
 from rfrope.models.rewriting import SAME, is_same, rewrites
 from rfrope.models.rope_parameters import from_rope_parameters, join_dicts
 from rfrope.models.scoring import SHARE, choose_lengths, first_difference, relative_error, score
-from rfrope.rotation.rope import Rope, refuse_polar
+from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import describe_reach
 
 
@@ -293,8 +293,6 @@ def compare(
         raise ValueError("engines is empty; expected at least one name")
     length = None if seq_len is None else whole("seq_len", seq_len, 1)
     found = [(rope, part.part.held) for part in read_parts(raw) for rope in part.ropes.values()]
-    for rope, _ in found:
-        refuse_polar(rope, "config", "no engine has polar attention")
     ropes = [
         _compare_rope(_describe(rope, raw, held, one), readings)
         for rope, held in found

@@ -7,18 +7,15 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from rfrope import kernels
 from rfrope._core import angles
-from rfrope._core.arguments import flag, listed, positive, show, whole
+from rfrope._core.arguments import show, whole
 from rfrope.designs import design
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import Scheme, rotated_width
 
 NAME = "rfrope"
 _DESIGNED = ("kernel", "design", "seed", "context")
-_POLAR = ("learnable", "score_scale")  # required beside a polar Rope
 
 
 def _text(name: str, value: Any) -> str:
@@ -33,9 +30,7 @@ def _kernel(name: str, value: Any) -> str:
 
 
 def _frequencies(name: str, value: Any) -> list[Any]:
-    found = angles.numbers_on_host(value, name).astype(np.float64)
-    angles.frequencies(found, np, name=name, minimum=1)
-    return list(found.tolist())
+    return list(angles.read_on_host(value, name, shapes="line")[:, 0].tolist())
 
 
 KEYS: dict[str, Callable[[str, Any], Any]] = {
@@ -44,11 +39,6 @@ KEYS: dict[str, Callable[[str, Any], Any]] = {
     "seed": whole,
     "context": lambda name, value: whole(name, value, 2),
     "frequencies": _frequencies,
-    "polar": flag,
-    "learnable": lambda name, value: [
-        _text(f"{name}[{i}]", one) for i, one in enumerate(listed(name, value, "names of what is learned"))
-    ],
-    "score_scale": positive,
 }
 
 
@@ -61,19 +51,13 @@ def check(parameters: Mapping[str, Any]) -> None:
         raise ValueError(f"rope_parameters has frequencies and {', '.join(sorted(extra))}; expected one or the other")
     for key in has & KEYS.keys():
         KEYS[key](f"rope_parameters[{key!r}]", parameters[key])
-    if parameters.get("polar"):
-        return
-    if extra := has & set(_POLAR):
-        raise ValueError(f"rope_parameters has {', '.join(sorted(extra))}, but not polar=True; expected no such key")
-    if "frequencies" in has:
-        angles.read_on_host(parameters["frequencies"], "rope_parameters['frequencies']", shapes="line")
 
 
 def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len: int | None = None) -> Rope:
     """Return the Rope of checked values; cached, as models ask several times and a design may take seconds."""
     check(values)
     width = rotated_width(head_dim, values.get("partial_rotary_factor") or 1.0)
-    kept = {*KEYS, "attention_factor"} - {*_POLAR}
+    kept = (*KEYS, "attention_factor")
     parameters = {key: value for key, value in values.items() if key in kept and value is not None}
     return _made(json.dumps(parameters, sort_keys=True), head_dim, width, context)
 
@@ -81,9 +65,7 @@ def make(values: Mapping[str, Any], head_dim: int, context: int | None, seq_len:
 @lru_cache(maxsize=64)
 def _made(text: str, head_dim: int, width: int, context: int | None) -> Rope:
     parameters = json.loads(text)
-    factor, polar = parameters.get("attention_factor", 1.0), parameters.get("polar", False)
-    if "frequencies" in parameters and polar:
-        return Rope(parameters["frequencies"], head_dim=head_dim, attention_factor=factor, polar=True)
+    factor = parameters.get("attention_factor", 1.0)
     if "frequencies" in parameters:
         given = angles.read_on_host(parameters["frequencies"], "frequencies", shapes="line")[:, 0]
         if 2 * len(given) != width:
@@ -95,13 +77,12 @@ def _made(text: str, head_dim: int, width: int, context: int | None) -> Rope:
     made = design(
         parameters["kernel"],
         head_dim=head_dim,
-        rotary_dim=None if polar else width,
-        polar=polar,
+        rotary_dim=width,
         context=length,
         design=parameters.get("design", "auto"),
         rng=parameters.get("seed", 0),
     )
-    return Rope(made.frequencies, head_dim=head_dim, attention_factor=factor, polar=polar, source=made.source)
+    return Rope(made.frequencies, head_dim=head_dim, attention_factor=factor, source=made.source)
 
 
 SCHEME = Scheme(

@@ -133,18 +133,16 @@ def make_rope(
             f"{frequencies.size}, the number of frequencies"
         )
     sections = None if order == "own" else sections
-    polar = isinstance(made, Rope) and made.polar
     source = made.source if isinstance(made, Rope) else Provenance()
     parameters = {"rope_type": scheme.name.partition(" ")[0], **values}
     return Rope(
         place_for_caller(frequencies, *placed_by),
         pairing=pairing,
-        head_dim=head_dim if polar else max(head_dim, 2 * frequencies.size),
+        head_dim=max(head_dim, 2 * frequencies.size),
         attention_factor=factor,
         sections=sections,
         interleaved=sections is not None and (order == "interleaved" or values.get("mrope_interleaved", False)),
         context=context,
-        polar=polar,
         source=replace(source, rope_parameters=parameters, model=model or source.model),
     )
 

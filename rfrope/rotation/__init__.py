@@ -9,13 +9,11 @@ from rfrope.rotation.cumulative import cumulative_phases
 from rfrope.rotation.pairings import block_coefficients, convert_pairing, from_complex, to_complex
 from rfrope.rotation.polar import rotate_polar
 from rfrope.rotation.positions import (
-    graph_positions,
     grid_positions,
     mrope_positions,
     packed_positions,
     shift_matrix,
     sinusoidal,
-    sphere_positions,
 )
 from rfrope.rotation.provenance import ModelPart, Provenance
 from rfrope.rotation.rerotation import relocate, rerotate
@@ -30,7 +28,6 @@ __all__ = [
     "convert_pairing",
     "cumulative_phases",
     "from_complex",
-    "graph_positions",
     "grid_positions",
     "mrope_positions",
     "packed_positions",
@@ -45,6 +42,5 @@ __all__ = [
     "scores",
     "shift_matrix",
     "sinusoidal",
-    "sphere_positions",
     "to_complex",
 ]

@@ -1,4 +1,4 @@
-"""Positions for packed sequences, images, video, spheres and graphs, and sinusoidal embeddings of positions."""
+"""Positions for packed sequences, images and video, and sinusoidal embeddings of positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rfrope._core import angles, array, blocks, turns
-from rfrope._core.arguments import choice, flag, listed, positive, show, whole
+from rfrope._core.arguments import choice, listed, positive, show, whole
 from rfrope._core.array import Array
 
 AFTER_VIDEO = ("largest", "sides")
@@ -236,133 +236,6 @@ def grid_positions(
     axes = [RESIZED[resized](np.arange(n), n, m) for n, m in zip(sizes, before, strict=True)]
     grid = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(math.prod(sizes), len(sizes))
     return array.place_for_caller(grid, xp, device, dtype)
-
-
-@array.select_device
-def sphere_positions(latitude: Array, longitude: Array) -> Array:
-    """Return positions of points on a sphere as unit vectors, whose lags are chords.
-
-    Parameters
-    ----------
-    latitude, longitude : array_like, radians
-        They broadcast; latitude is measured from the equator.
-
-    Returns
-    -------
-    array, (..., 3)
-        ``(cos lat cos lon, cos lat sin lon, sin lat)``, float64 where the library has it.
-
-    Raises
-    ------
-    ValueError
-        If shapes do not broadcast, or a value is not finite (checked where that is free).
-    TypeError
-        If a value is neither an integer nor a real float.
-
-    See Also
-    --------
-    rotation.grid_positions, rotation.graph_positions
-
-    Notes
-    -----
-    The length of a lag is the chord ``2 sin(gamma / 2)``, with gamma the angle between the points. With frequencies of
-    an isotropic kernel in three axes the mean score is ``(q . k) Phi(2 sin(gamma / 2))``, which rotations of the sphere
-    leave unchanged: the restriction of a positive definite function to the sphere. The rotations of the blocks commute,
-    unlike the representations of the rotation group (Wigner's matrices).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> sphere_positions([0.0, np.pi / 2], [np.pi / 2, 0.0]).round(6)
-    array([[0., 1., 0.],
-           [0., 0., 1.]])
-    """
-    xp, device = array.shared(latitude=latitude, longitude=longitude)
-    named = {"latitude": latitude, "longitude": longitude}
-    given = {name: angles.read_numbers(name, value, xp, device) for name, value in named.items()}
-    shape = array.broadcast_shapes({name: tuple(value.shape) for name, value in given.items()})
-    lat, lon = (xp.broadcast_to(value, shape) for value in given.values())
-    return xp.stack([xp.cos(lat) * xp.cos(lon), xp.cos(lat) * xp.sin(lon), xp.sin(lat)], axis=-1)
-
-
-def graph_positions(
-    adjacency: Any, n_axes: int, *, normalised: bool = False, xp: Any = None, device: Any = None, dtype: Any = None
-) -> Array:
-    """Return positions of the nodes of a graph: coordinates in the lowest eigenvectors of its Laplacian.
-
-    Parameters
-    ----------
-    adjacency : array_like, (n, n)
-        Edge weights, symmetric and not negative; the diagonal is ignored. Read on the host.
-    n_axes : int
-        Number of eigenvectors, at least 1 and less than n.
-    normalised : bool
-        Use the Laplacian ``1 - S A S``, S the inverse square roots of the degrees, instead of ``diag(degrees) - A``.
-    xp, device, dtype
-        See `geometric`.
-
-    Returns
-    -------
-    array, (n, n_axes)
-        Unit eigenvectors of the smallest eigenvalues but the first, in ascending order. In each, the entry of largest
-        magnitude (the first, if several) is positive.
-
-    Raises
-    ------
-    ValueError
-        If the matrix is not square, symmetric and finite, or has negative entries; if the graph is not connected, since
-        its eigenvectors do not place the parts; or if `n_axes` is too large.
-    TypeError
-        If a weight is not a real number, or `n_axes` is not whole.
-
-    See Also
-    --------
-    rotation.grid_positions, rotation.sphere_positions
-
-    Notes
-    -----
-    As in WIRE (Reid et al., "Rotary position encodings for graphs", 2025), phases are ``positions @ frequencies^T``, so
-    scores depend only on the difference of two nodes' coordinates, and with frequencies of a kernel the mean score is
-    ``(q . k) Phi(difference)``. Distances in the graph enter through these eigenvectors alone. Eigenvectors of a
-    repeated eigenvalue are not unique: another numbering of the nodes may give others. On a path of n nodes the first
-    one is ``cos(pi (i + 1/2) / n)``, monotone in i, so its arc cosine recovers plain positions; on a grid the first one
-    of each side depends on that side alone, so an axial set (`axial`) acts on rows and columns.
-
-    Examples
-    --------
-    A path of four nodes:
-
-    >>> import numpy as np
-    >>> path = np.diag(np.ones(3), 1) + np.diag(np.ones(3), -1)
-    >>> wave = graph_positions(path, 1)[:, 0]
-    >>> wave.round(4)
-    array([ 0.6533,  0.2706, -0.2706, -0.6533])
-    >>> (np.arccos(wave * np.sqrt(2.0)) * 4 / np.pi - 0.5).round(6)
-    array([0., 1., 2., 3.])
-    """
-    weights = angles.numbers_on_host(adjacency, "adjacency").astype(np.float64)
-    n_axes, normalised = whole("n_axes", n_axes, 1), flag("normalised", normalised)
-    if weights.ndim != 2 or weights.shape[0] != weights.shape[1]:
-        raise ValueError(f"adjacency has shape {weights.shape}; expected (n, n)")
-    if not np.all(np.isfinite(weights)) or np.any(weights < 0.0) or not np.array_equal(weights, weights.T):
-        raise ValueError("adjacency holds negative or infinite numbers, or is not symmetric; expected weights of edges")
-    if n_axes >= len(weights):
-        raise ValueError(f"n_axes is {n_axes}; expected less than the number of nodes, {len(weights)}")
-    weights = weights - np.diag(np.diagonal(weights))
-    degrees = np.sum(weights, axis=1)
-    if not np.all(degrees > 0.0):
-        raise ValueError("adjacency has nodes without an edge; expected a connected graph")
-    laplacian = np.diag(degrees) - weights
-    if normalised:
-        laplacian /= np.sqrt(degrees[:, None] * degrees)
-    values, waves = np.linalg.eigh(laplacian)
-    if values[1] <= 1e-12 * values[-1]:
-        raise ValueError("adjacency falls into parts without an edge between them; expected a connected graph")
-    waves = waves[:, 1 : n_axes + 1]
-    size = np.abs(waves)
-    first = np.argmax(size > np.max(size, axis=0) - 1e-9, axis=0)  # of several maxima, the first node's
-    waves = waves * np.sign(waves[first, np.arange(n_axes)])
-    return array.place_for_caller(waves, xp, device, dtype)
 
 
 def _read_sizes(name: str, value: Any) -> list[int]:

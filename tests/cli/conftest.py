@@ -21,7 +21,6 @@ CONFIGS = {
     "bare.json": {"model_type": "mine", "head_dim": 16, "rope_theta": 1e4},
     "vision.json": {"model_type": "pixtral", "hidden_size": 64, "num_attention_heads": 4},
     "bert.json": {"model_type": "bert", "hidden_size": 8},
-    "polar.json": LLAMA | {"rope_parameters": {"rope_type": "rfrope", "polar": True, "frequencies": [0.5] * 16}},
 }
 
 

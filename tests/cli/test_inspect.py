@@ -186,18 +186,13 @@ def test_a_file_of_polar_frequencies(run):
     assert "6 frequencies for 6 magnitudes of a head, over a context of 64 positions." in run("inspect", "one.npz")[1]
 
 
-def test_every_head_of_a_file_and_of_a_config(run, config):
+def test_every_head_of_a_file(run):
     omega = rfrope.sample("cauchy(scale=8)", 32, rng=0, heads=2)
     rfrope.save("heads.npz", rfrope.Rope(omega, context=64))
-    told = {"rope_type": "rfrope", "polar": True, "frequencies": omega.tolist(), "learnable": ["phases"]}
-    path = config("config.json", SMALL | {"rope_parameters": told})
-    for source, polar in (("heads.npz", False), (path, True)):
-        held = sets(run, source)
-        assert [one["name"] for one in held] == [f"{source}, head {head}" for head in range(2)]
-        assert [(one["polar"], one["n_blocks"]) for one in held] == [(polar, 32)] * 2
-        longest = 2 * np.pi / np.abs(omega).min(axis=(1, 2))
-        assert [one["axes"][0]["longest"] for one in held] == pytest.approx(longest)
-        assert [(one["scheme"] or {}).get("rotary_dim") for one in held] == [32 if polar else None] * 2
+    held = sets(run, "heads.npz")
+    assert [one["name"] for one in held] == [f"heads.npz, head {head}" for head in range(2)]
+    longest = 2 * np.pi / np.abs(omega).min(axis=(1, 2))
+    assert [one["axes"][0]["longest"] for one in held] == pytest.approx(longest)
 
 
 def test_each_axis_over_its_own_context(run):

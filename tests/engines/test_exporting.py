@@ -262,7 +262,7 @@ def test_negative_frequencies_lose_what_positive_ones_do(engine, exact):
 
 (GLM,) = rfrope.from_config({"model_type": "glm4", "head_dim": 32})
 (LLAMA,) = rfrope.from_config({"model_type": "llama", "head_dim": 16})
-WHOLE = {"no factor", "ladder", "folded"}
+WHOLE = {"no factor", "ladder"}
 CARRIED = {
     **{engine: {"plain", "partial", "learned", *WHOLE} for engine in ("transformers", "vLLM", "SGLang")},
     **{engine: WHOLE for engine in ("TensorRT-LLM", "DeepSpeed")},
@@ -281,10 +281,7 @@ def test_what_an_engine_carries():
 
 @pytest.fixture(scope="module")
 def of_two_axes():
-    rows = np.random.default_rng(5).normal(size=(2, 16))
-    circulant = rows[:, (np.arange(16) - np.arange(16)[:, None]) % 16]  # STRING's generators, which commute
-    generators = circulant - circulant.swapaxes(1, 2)
-    return replace(rfrope.frequencies.from_generators(generators)[0], context=CONTEXT)
+    return Rope(rfrope.sample("gaussian(ndim=2)", 8, rng=5), context=CONTEXT)
 
 
 @pytest.mark.parametrize("engine", NAMES)

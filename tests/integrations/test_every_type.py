@@ -25,7 +25,7 @@ torch = library("torch").module
 with warnings.catch_warnings():  # importing them raises a few of their own
     warnings.simplefilter("ignore")
     transformers = pytest.importorskip("transformers", "5.0", reason="transformers 5 is not installed")
-    from rfrope.integrations.transformers import replace_rotary, use_polar
+    from rfrope.integrations.transformers import replace_rotary
     from rfrope.layers.torch import RotaryEmbedding
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.filterwarnings("error::pytest.PytestWarning")]
@@ -215,46 +215,6 @@ def test_keys_may_move_where_the_table_does_not_say_otherwise(model_type, classe
     got[:, turns] = rfrope.rotation.relocate(k[:, turns].copy(), 0 * moved, moved, rope)
     error = np.max(np.abs(got - wanted)) / np.max(np.abs(wanted))
     assert error > 0.01 if "unmovable" in entry else error < 2e-3
-
-
-LIKE_LLAMA = [  # docs/howto/transformers.rst names these
-    *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"),
-    *("olmo", "olmo2", "olmo3", "cohere", "glm4", "granite", "gpt_oss"),
-]
-OTHERWISE = "does more between its projections and its attention function than turn"
-
-
-def is_refused(model, omega):
-    try:
-        use_polar(model, rfrope.Rope(omega, polar=True)).undo()
-    except ValueError as error:
-        if OTHERWISE in str(error):
-            return True
-        raise
-    return False
-
-
-@pytest.mark.parametrize("model_type", sparse(TYPES, lambda one: one in ("llama", "glm4", "gpt_oss", "phi")))
-def test_polar_queries_and_keys_or_a_reason(model_type, classes):
-    """Those of the formula, of what the projections give; or attention that is not written as Llama's is refused."""
-    if model_type not in classes:
-        pytest.skip(f"the installed transformers has no {model_type}")
-    config, rotary, attentions = parts(model_type, classes)
-    kind = pairing_layers._kinds(config, rotary)[0]
-    model = Model(config, rotary, pairing_layers._built(attentions[0], config, pairing_layers._layers(config, kind)[0]))
-    omega = np.geomspace(1.0, 0.01, getattr(model.self_attn, "head_dim", 8))
-    positions, states = torch.arange(TOKENS)[None], next(pairing_layers._states(config, TOKENS))
-    if is_refused(model, omega):
-        assert model_type not in LIKE_LLAMA
-        return
-    still = caught(model, positions, states, kind, neutral=True)
-    with use_polar(model, rfrope.Rope(omega, polar=True)):
-        ours = caught(model, positions, states, kind)
-    u = np.arange(TOKENS)[:, None] * omega
-    for x, y in zip(still, ours, strict=True):
-        m = np.logaddexp(0.0, x)
-        wanted = np.concatenate([m * np.cos(u), m * np.sin(u)], axis=-1)
-        np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-6 * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize("model_type", sparse(REFUSED, lambda name: name == "neucodec"))

@@ -107,25 +107,6 @@ def test_a_dict_of_explicit_frequencies():
     assert from_rope_parameters(got.source.rope_parameters, head_dim=8).frequencies.tolist() == [1.0, 0.5]
 
 
-@pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_a_polar_rope_has_a_frequency_for_each_feature_of_a_head(factor):
-    """Whatever part of a head RoPE would turn."""
-    told = {"rope_type": "rfrope", "polar": True, "attention_factor": 1.5, "learnable": ["phases"], "score_scale": 0.5}
-    options = {"head_dim": 8, "max_position_embeddings": 64, "partial_rotary_factor": factor}
-    rope = from_rope_parameters(told | {"kernel": "cauchy", "design": "quantile"}, **options)
-    wanted = rfrope.design("cauchy", head_dim=8, context=64, design="quantile", polar=True)
-    assert (rope.polar, rope.head_dim, rope.n_blocks, rope.attention_factor) == (True, 8, 8, 1.5)
-    np.testing.assert_array_equal(rope.frequencies, wanted.frequencies)
-    sets = rfrope.sample("cauchy", 8, rng=0, heads=2)
-    held = from_rope_parameters(told | {"frequencies": sets.tolist()}, **options)
-    np.testing.assert_array_equal(held.frequencies, sets)
-    assert held.source.rope_parameters["score_scale"] == 0.5
-    with pytest.raises(ValueError, match="head_dim is 8, but a polar Rope has one frequency per feature"):
-        from_rope_parameters(told | {"frequencies": [1.0] * 4}, **options)
-    with pytest.raises(ValueError, match="learnable, score_scale, but not polar=True"):
-        from_rope_parameters(told | {"frequencies": [1.0] * 4, "polar": False}, **options)
-
-
 @pytest.mark.parametrize(("seq_len", "factor"), [(None, 1.25), (512, 1.25), (513, 1.5)])
 def test_longrope_with_a_factor_for_each_regime(seq_len, factor):
     """Under the name that Phi-3 had for it first, too."""

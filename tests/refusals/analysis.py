@@ -16,7 +16,6 @@ from rfrope.analysis import (
     log_uniform_kernel,
     mean_kernel,
     plan,
-    precision_budget,
     scaling_effect,
     sine_share,
     summarise,
@@ -75,12 +74,4 @@ ROWS = [
     (lambda: plan([0.0, 0.0], 64, trained_context=32), ValueError, "all frequencies of rope are 0; expected at least"),
     (lambda: plan(HEADS, 64, trained_context=32), ValueError, "rope has shape"),
     (lambda: plan(LADDER, 4096, progress=3), TypeError, "progress is 3; expected None, True, False"),
-    # budgets
-    (lambda: precision_budget(Q, Q, ROPE.frequencies), ValueError, "context is None, and so is the Rope's"),
-    (lambda: precision_budget(Q, Q, ROPE, dtype="float8"), ValueError, "dtype is 'float8'; did you mean 'float64'"),
-    (lambda: precision_budget(Q, Q[:, :32], ROPE), ValueError, "expected the same number of features"),
-    (lambda: precision_budget(Q[0], Q, ROPE), ValueError, "q and k have shapes"),
-    (lambda: precision_budget(Q[:, :32], Q[:, :32], ROPE), ValueError, "rope has D = 32 blocks"),
-    (lambda: precision_budget(Q * np.nan, Q, ROPE), ValueError, "q holds NaN or infinity"),
-    (lambda: precision_budget(Q, Q, ROPE).representation("fp8"), ValueError, "name is 'fp8'"),
 ]

@@ -42,11 +42,4 @@ ROWS = [
         "denominator[0] has shape (3, 3), denominator[1] (4, 3), q (4, 3)",
     ),
     (lambda: attention(causal=True, block=0), ValueError, "block is 0; expected"),
-    (lambda: features.stochastic(F, np.arange(4), [1.0, 0.5], np.ones((3, 3, 5))), ValueError, "expected (3, 4, R)"),
-    (
-        lambda: features.stochastic(F, np.arange(3), [1.0], np.ones((3, 2, 5))),
-        ValueError,
-        "positions are of shape (3,), but x has 4 tokens",
-    ),
-    (lambda: features.stochastic_variance(F, F, 1.0, "gaussian", 0), ValueError, "n_features is 0; expected"),
 ]

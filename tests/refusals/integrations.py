@@ -13,7 +13,6 @@ import rfrope
 DOCUMENTS = np.random.default_rng(0).integers(3, 30, (3, 12))
 LADDER, HALF = rfrope.geometric(8), rfrope.Rope(rfrope.geometric(8))
 ONE = rfrope.Rope(rfrope.geometric(16), polar=True)
-PLANE = rfrope.Rope(np.ones((16, 2)), polar=True)
 KINDS = ["sliding_attention", "full_attention"]
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 64}
 TWO_ROPES = {KINDS[0]: {"rope_type": "default", "rope_theta": 100.0}, KINDS[1]: {"rope_type": "default"}}
@@ -66,10 +65,6 @@ def replaced(rope, model_type="llama", by="replace_rotary", change=lambda model:
         assert not any("polar" in vars(layer) or "turning" in vars(layer) for layer in model.modules())
 
 
-def polar(rope, model_type="llama", **values):
-    replaced(rope, model_type, "use_polar", **values)
-
-
 def flash(model):
     model.config._attn_implementation = "flash_attention_2"
 
@@ -100,7 +95,6 @@ def tuned(model_type="llama", documents=None, context=96, model=None, **options)
     return transformers()[1].tune(model, documents, context, **{"window": 16, "steps": 1} | options)
 
 
-OTHERWISE = "does more between its projections and its attention function than turn"
 ROWS = [
     # an atlas of attention that is not that of an atlas
     (lambda: atlas("mistral", sliding_window=11), ValueError, "12 tokens, more than the window of 11 of layers 0-1"),
@@ -168,7 +162,7 @@ ROWS = [
     (lambda: replaced(dataclasses.replace(HALF, pairing="interleaved")), ValueError, "the Rope pairs 'interleaved',"),
     (lambda: replaced(dataclasses.replace(HALF, pairing=None)), ValueError, "rope.pairing is None"),
     (lambda: replaced({KINDS[1]: HALF}), ValueError, "rope has full_attention; expected a Rope for all, too"),
-    (lambda: replaced(ONE), ValueError, "rope is polar; expected integrations.transformers.use_polar"),
+    (lambda: replaced(ONE), ValueError, "rope is polar; expected a Rope with polar=False"),
     (
         lambda: transformers()[1].replace_rotary(library("torch").module.nn.Linear(2, 2), HALF),
         ValueError,
@@ -196,18 +190,6 @@ ROWS = [
         ValueError,
         "rope has the RoPE 'sliding_attention' in layer 0, and the config of this",
     ),
-    # polar attention
-    (lambda: polar(HALF), ValueError, "rope is not polar: it has one frequency per two features"),
-    (lambda: polar(rfrope.Rope(LADDER, polar=True)), ValueError, "the Rope has 8 frequencies, but heads of"),
-    (lambda: polar(rfrope.Rope(np.ones((3, 16, 1)), polar=True)), ValueError, "the Rope has 3 sets of frequencies,"),
-    (lambda: polar(PLANE), ValueError, "the Rope has 2 axes; expected one"),
-    (lambda: polar(ONE, options={"learnable": "bias"}), ValueError, "learnable is 'bias'"),
-    (lambda: polar(ONE, options={"score_scale": 0.0}), ValueError, "score_scale is 0.0"),
-    (lambda: polar(ONE, options={"score_scale": -1.0}), ValueError, "score_scale is -1.0"),
-    (lambda: polar(ONE, "phi"), ValueError, OTHERWISE),
-    (lambda: polar(ONE, "gptj", rotary_dim=8), ValueError, OTHERWISE),
-    (lambda: polar(ONE, "nanochat"), ValueError, OTHERWISE),
-    (lambda: transformers()[1].use_polar(3, ONE), TypeError, "model is 3; expected a model of transformers"),
     # configs of rope_type "rfrope"
     *(
         (lambda told=told: configured(told), ValueError, words)
@@ -221,15 +203,8 @@ ROWS = [
             ({"kernel": "cauchy", "seed": -1}, "seed"),
             ({"frequencies": [[1.0], [2.0]]}, "frequencies"),
             ({"frequencies": [1.0, float("nan")]}, "rope_parameters['frequencies'] holds NaN"),
-            ({"frequencies": [1.0] * 8, "polar": True}, "head_dim is 16, but a polar Rope has one frequency per"),
-            ({"frequencies": [1.0] * 8, "score_scale": 2.0}, "score_scale, but not polar=True"),
-            ({"frequencies": [[[1.0]] * 16] * 2}, "frequencies"),
-            ({"kernel": "gaussian", "polar": True, "score_scale": -1.0}, "score_scale"),
-            ({"kernel": "gaussian", "polar": True, "learnable": ["bias"]}, "learnable is 'bias'"),
         )
     ),
-    (lambda: configured({"kernel": "gaussian", "polar": 1}), TypeError, "polar"),
-    (lambda: configured({"kernel": "gaussian", "polar": True, "learnable": "phases"}), TypeError, "learnable"),
     # tuning
     (lambda: tuned(context=32), ValueError, "context is 32; expected more than the 32 trained positions"),
     (lambda: tuned(starts="yawn"), ValueError, "starts is 'yawn'; did you mean 'yarn'"),

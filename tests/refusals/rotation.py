@@ -10,7 +10,6 @@ from rfrope import Rope, rotation
 from rfrope.rotation import (
     Provenance,
     cumulative_phases,
-    graph_positions,
     grid_positions,
     mrope_positions,
     packed_positions,
@@ -118,12 +117,6 @@ ROWS = [
     (lambda: grid_positions((2, 2), resized="interpolate"), ValueError, "trained is None with resized='interpolate'"),
     (lambda: grid_positions((2, 2), trained=(2, 2)), ValueError, "expected none, since nothing is interpolated"),
     (lambda: grid_positions((2, 2), resized="interpolate", trained=(2,)), ValueError, "expected 2 numbers"),
-    (lambda: graph_positions(SQUARE[:, :3], 1), ValueError, "expected (n, n)"),
-    (lambda: graph_positions(-SQUARE, 1), ValueError, "negative"),
-    (lambda: graph_positions(SQUARE + np.triu(np.ones((4, 4)), 1), 1), ValueError, "not symmetric"),
-    (lambda: graph_positions(np.kron(np.eye(2), SQUARE), 1), ValueError, "falls into parts"),
-    (lambda: graph_positions(np.pad(SQUARE, (0, 1)), 1), ValueError, "without an edge"),
-    (lambda: graph_positions(SQUARE, 4), ValueError, "less than the number of nodes, 4"),
     # running sums of rates
     (lambda: cumulative_phases(RATES, axis=3), ValueError, "axis is 3, but rates has shape (2, 9, 3)"),
     (lambda: cumulative_phases(RATES[0, 0]), ValueError, "axis is -2, but rates has shape (3,)"),

@@ -13,7 +13,7 @@ from campaign import campaign
 from public import FUNCTIONS
 
 import rfrope
-from rfrope import Rope, analysis, designs, engines, features, heads, models, moments, rotation, scaling
+from rfrope import Rope, analysis, engines, heads, models, moments, rotation, scaling
 
 pytestmark = pytest.mark.usefixtures("quick_fits")
 
@@ -33,9 +33,6 @@ WORKS = {  # functions of frequencies alone: with those of a polar Rope they do 
     "analysis.scaling_effect": lambda w: analysis.scaling_effect(LAGS, w, 0.5 * OMEGA),
     "analysis.turns": lambda w: analysis.turns(w, 9),
     "analysis.wavelengths": lambda w: analysis.wavelengths(w),
-    "designs.directional_bound": lambda w: designs.directional_bound(rfrope.axial(w, w), [1.0, 4.0]),
-    "designs.directional_error": lambda w: designs.directional_error(rfrope.axial(w, w), [1.0, 4.0]),
-    "features.stochastic": lambda w: features.stochastic(WIDE, AT, w, np.ones((8, 8, 3))),
     "heads.aligned_shift": lambda w: heads.aligned_shift(-1.0, w, np.ones(4)),
     "heads.alignment": lambda w: heads.alignment(-1.0, w, np.ones(4)),
     "heads.offset_of": lambda w: heads.offset_of(w, OMEGA, low=-5.0),
@@ -75,7 +72,6 @@ POLAR_ROPE, NO_ENGINE = "rope is polar, but the ", "no engine supports polar att
 NO_OFFSET = "cannot look at an offset"
 REFUSED = {
     "analysis.plan": (lambda w: analysis.plan(w, 128), POLAR_ROPE + "methods for longer contexts"),
-    "analysis.precision_budget": (lambda w: analysis.precision_budget(WIDE, WIDE, w, 64), NO_ENGINE),
     "analysis.similarity": (lambda w: analysis.similarity(LAGS, w), "polar contents have no direction"),
     "engines.export": (lambda w: engines.export(w, "transformers"), NO_ENGINE),
     "engines.rounding": (lambda w: engines.rounding(w, "vllm"), NO_ENGINE),

@@ -60,10 +60,9 @@ USUAL |= {"frequencies": LADDER, "what": LADDER, "old": LADDER, "new": ROPE, "ro
 USUAL |= dict(zip(("cos", "sin"), rfrope.rotation_table(AT, LADDER), strict=True))
 USUAL |= {"phases": np.ones((3, 4)), "rates": np.ones((3, 4)), "values": np.ones((3, 4)), "magnitudes": abs(X)}
 USUAL |= {"source": "half", "target": "interleaved", "layout": "q8_0", "storage": "float32", "engine": "vllm"}
-USUAL |= {"shape": (2, 3), "adjacency": 1.0 - np.eye(4), "n_axes": 2, "segments": [2, (1, 2, 2)], "sections": [2, 2]}
+USUAL |= {"shape": (2, 3), "segments": [2, (1, 2, 2)], "sections": [2, 2]}
 USUAL |= {"cu_seqlens": np.array([0, 2, 3]), "wavelengths": np.array([1.0, 2.0]), "angles": np.array([0.0, 1.0])}
-USUAL |= {"generators": np.kron(np.diag([1.0, 0.5]), [[0.0, -1.0], [1.0, 0.0]]), "weight": np.ones((8, 3))}
-USUAL |= {"basis": np.eye(4), "gains": np.ones(4), "cosine": np.ones(4), "sine": np.eye(4), "n_directions": 4}
+USUAL |= {"gains": np.ones(4), "cosine": np.ones(4), "sine": np.eye(4), "n_directions": 4}
 USUAL |= {"n_blocks": 4, "step": 0.1, "low": 0.1, "high": 1.0, "head_dim": 8, "d_model": 8, "n_projections": 3}
 USUAL |= {"kernel": GAUSSIAN, "law": GAUSSIAN, "text": GAUSSIAN, "name": "gaussian", "design": "shifted", "error": 0.1}
 USUAL |= {"weights": [0.5, 0.5], "kernels": [rfrope.kernel("gaussian"), CAUCHY], "points": np.array([0.2, 0.7])}
@@ -90,8 +89,6 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a function gets, by its name
     "axial": {"first": LADDER, "second": LADDER[:2], "order": "chunked"},
     "design": {"context": 64},
     "designs.optimise": {"n_blocks": 2, "starts": 1},
-    "designs.directional_error": {"frequencies": np.ones((4, 2))},
-    "designs.directional_bound": {"frequencies": np.ones((4, 2))},
     "kernels.axes": {"first": LAW, "second": CAUCHY},
     "kernels.evaluate_phi": {"scale": np.array(8.0)},
     "kernels.transport_points": {"scale": np.array(8.0)},
@@ -106,8 +103,6 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a function gets, by its name
     "features.linear_attention": {
         **{"q": abs(X), "k": abs(X), "causal": True, "block": 2, "denominator": (abs(X), abs(X)), "scale": X[:, 0]}
     },
-    "features.stochastic": {"shift": LADDER, "projections": np.linspace(-1.0, 1.0, 192).reshape(8, 8, 3)},
-    "features.stochastic_variance": {"n_frequencies": 2},
     "validate": {"q": X[0], "k": X[1], "lags": LAGS, "n_samples": 64, "n_trials": 8},
     "models.diff": {"old": CONFIG, "new": CONFIG | {"rope_theta": 7.0}},
     "models.can_relocate": {"cached_len": 9, "seq_len": 64},
@@ -124,7 +119,6 @@ OTHERS: dict[str, dict[str, Any]] = {  # what else a function gets, by its name
     "analysis.fit_kernel": {"names": ["gaussian"]},
     "analysis.scaling_effect": {"lags": LAGS},
     "analysis.plan": {"rope": LADDER, "context": 64, "trained_context": 16, "progress": False},
-    "analysis.precision_budget": {**BOTH, "context": 64, "below": 0.1},
     "analysis.summarise": {"context": 16},
     "heads.effective_offset": {**BOTH, "n_resamples": 4},
     "heads.offset_of": {"shift": LADDER, "low": -8.0},
@@ -437,11 +431,11 @@ TAKING = {name for name, function in SHORT.items() if takes_arrays(name, functio
 ESTIMATES = {"estimate_kernel": kernel_estimates, "estimate_scores": score_estimates}
 FROM_HOST = ESTIMATES | {"isotropic": functools.partial(call_once, "isotropic")}
 OF_THE_HOST = {  # as docs/explain/precision.rst says
-    *("kernels.transport_points", "designs.directional_error", "designs.directional_bound", "pair_covariance"),
+    *("kernels.transport_points", "pair_covariance"),
     *("Kernel.transport", "validate", "density_of_states", "first_negative_lag", "aliasing_distance", "fit_kernel"),
     *("effective_offset", "offset_from_weights", "offset_of", "temperature_for_mass", "packed_positions", "summarise"),
-    *("precision_budget", "atlas"),
-    *("plan", "from_generators", "audit", "bochner.from_autocorrelation", "bochner.from_series", "engines.export"),
+    "atlas",
+    *("plan", "audit", "bochner.from_autocorrelation", "bochner.from_series", "engines.export"),
     *("engines.rounding", "engines.write", "plotting.attention", "plotting.frequencies", "plotting.kernel"),
     *("plotting.mean_kernels", "plotting.wavelengths", "save"),
 }

@@ -79,7 +79,6 @@ ROWS = [
     ("export polar.npz --to transformers", 2, "it is polar, and no engine supports polar attention"),
     # compare
     ("compare qwen.json --engine vlm", 2, "--engine: 'vlm' is unknown; did you mean 'vLLM'? Expected one of 'trans"),
-    ("compare polar.json", 2, "config is polar, but no engine has polar attention"),
     ("compare", 2, "SOURCE"),
     # audit
     ("audit config.json qwen.json", 2, "FILE config.json: expected a name that ends in .npy or .npz"),

@@ -30,14 +30,6 @@ def learned(seed: int) -> Rope:
     return Rope(omega, context=CONTEXT, attention_factor=factor, source={"scaled_by": [step]})
 
 
-def folded(seed: int) -> Rope:
-    """A circulant STRING generator folded to a Rope, whose last block stands still."""
-    row = np.random.default_rng(seed).normal(scale=0.2, size=2 * BLOCKS)
-    circulant = row[np.subtract.outer(np.arange(2 * BLOCKS), np.arange(2 * BLOCKS))]
-    rope, _ = rfrope.frequencies.from_generators(circulant - circulant.T)
-    return replace(rope, context=CONTEXT)
-
-
 KINDS = {
     "plain": plain,
     "no factor": lambda seed: replace(plain(seed), attention_factor=1.0),
@@ -45,7 +37,6 @@ KINDS = {
     "interleaved, no factor": lambda seed: replace(plain(seed), pairing="interleaved", attention_factor=1.0),
     "partial": lambda seed: replace(plain(seed), head_dim=2 * BLOCKS + 8),
     "learned": learned,
-    "folded": folded,
     "ladder": lambda seed: Rope(rfrope.geometric(BLOCKS, base=1e4 * 1.7**seed), context=CONTEXT),
 }
 SEEDS = range(10)

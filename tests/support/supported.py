@@ -21,7 +21,7 @@ HEADS = ("Function", "PyTorch", "JAX", "jax.jit", "Dask", "MLX", "On a device")
 CALLS = calls.TO_HOST | calls.FROM_HOST | calls.CALLS
 NONE = calls.SHORT.keys() - calls.TAKING | {"data.smollm2_heads", "validation.example_pairs"}
 READING = {f"integrations.transformers.{name}" for name in ("atlas", "read_heads")}
-MODELS = {f"integrations.transformers.{name}" for name in ("register", "replace_rotary", "tune", "use_polar")} | READING
+MODELS = {f"integrations.transformers.{name}" for name in ("register", "replace_rotary", "tune")} | READING
 MODELS |= {"layers.torch.RotaryEmbedding", "layers.torch.parameter_groups", "integrations.tuning.tune_modules"}
 MOST = 12  # results of a call that are looked at
 NOTHING, MAKES = "takes no arrays", "makes them (``xp=``)"

@@ -51,7 +51,7 @@ class Rounding(Result):
 
     See Also
     --------
-    engines.rounding, analysis.precision_budget
+    engines.rounding
 
     Examples
     --------

@@ -18,7 +18,7 @@ from rfrope.models.probing.faults import judge
 from rfrope.models.probing.measurements import Function, measure
 from rfrope.models.probing.models import ModelLayers
 from rfrope.models.probing.rotations import Rotation
-from rfrope.rotation.rope import Rope, refuse_polar
+from rfrope.rotation.rope import Rope
 
 _Source: TypeAlias = Function | ModelLayers
 _CONTEXT = 4096  # positions to measure if no context is known
@@ -235,8 +235,6 @@ def _read_meant(expected: Any, length: int | None = None) -> tuple[Rope, ...]:
     if not is_config(expected):
         return (read_rope("expected", expected, _POLAR),)
     found = from_config(expected, seq_len=length)
-    for one in found:
-        refuse_polar(one, "expected", _POLAR)
     text = [one for one in found if one.source.rope_parameters["rope_type"] != "axial"]
     return tuple(
         replace(one, frequencies=-np.asarray(one.frequencies))  # the class negates every angle
