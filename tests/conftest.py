@@ -1,12 +1,11 @@
 """The ``xp`` fixture: every array library that is installed, behind one small face."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import gc
 import importlib
 import importlib.util
+import json
 import os
 import pathlib
 import sys
@@ -111,6 +110,12 @@ def benchmark(name: str) -> Any:
         return importlib.import_module(f"benchmarks.{name}")
     finally:
         sys.path.remove(str(root))
+
+
+def rows(file: str, table: str) -> list[Any]:
+    """Return a table of a file of tests/; texts among rows that are lists or dicts are headings."""
+    read = json.loads((TESTS / file).read_text("utf-8"))[table]
+    return [row for row in read if not isinstance(row, str)] or read
 
 
 def library(name: str) -> Library:

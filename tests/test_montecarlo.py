@@ -4,8 +4,6 @@ Statistical tests use fixed seeds. Each asks for all its abs(z) to lie under Bon
 implementation fails one of them once in a million; a mutation shows that the same check fails where it must.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import copy
 import dataclasses

@@ -4,8 +4,6 @@ A row is (call, error, words): the call raises this very error, and its message 
 Calls that need a library begin with ``library(name)``, which skips the row where it is not installed.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import pathlib
 

@@ -1,7 +1,5 @@
 """Ropes on disk: round trips, sources, damaged files, and files that appear whole or not at all."""
 
-from __future__ import annotations
-
 import io
 import os
 import pathlib
@@ -229,11 +227,9 @@ def test_the_file_behind_a_link_is_replaced(tmp_path):
 
 THERE = {
     "a folder": (lambda path: path.mkdir(), "is not a regular file"),
-    "a link": (
-        lambda path: path.symlink_to(path.with_name("nowhere.npz")),
-        r"set\.npz is a link to .*nowhere\.npz, which does not exist",
-    ),
-}
+    "a link": (lambda path: path.symlink_to(path.with_name("nowhere.npz")),
+               r"set\.npz is a link to .*nowhere\.npz, which does not exist"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

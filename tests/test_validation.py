@@ -1,7 +1,5 @@
 """``validate`` passes right kernels and fails wrong ones."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import functools
 import itertools

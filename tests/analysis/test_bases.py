@@ -1,7 +1,5 @@
 """Bases for a context: the integral rule and the truth of the sum, each reported as what it is."""
 
-from __future__ import annotations
-
 import mpmath as mp
 import numpy as np
 import pytest

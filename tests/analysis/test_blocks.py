@@ -1,7 +1,5 @@
 """How fast blocks turn and how frequencies are spread: by hand, at the ends of the floats, and on every library."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """What frequencies make of content: against scores, against draws, and on every library."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

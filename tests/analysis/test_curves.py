@@ -1,7 +1,5 @@
 """What is read from given frequencies: right by hand, on every library, and exact at large lags."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath as mp

@@ -1,7 +1,5 @@
 """Frequencies beside others: known laws are found again, and scaling does what it must."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Plans for a longer context: measures against brute force, the optimised set, and every sentence."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """The summary of frequencies: every number against a plain computation, and a text that says them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Autocorrelations that are nearly those of spectral lines: a kernel that has them, or a refusal whose advice helps."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

@@ -1,7 +1,5 @@
 """Densities with bands at any places: everything that was met is kept, jumps are edges, and refusals are true."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

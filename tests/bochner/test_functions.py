@@ -1,7 +1,5 @@
 """Kernels from functions: known laws come back, and what is not a kernel is refused where it fails."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any, NamedTuple

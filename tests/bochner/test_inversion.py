@@ -1,7 +1,5 @@
 """The search for a spectrum: how far it goes, and what its noise amounts to."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rfrope.bochner import inversion, reading, tabulated

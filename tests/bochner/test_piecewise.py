@@ -1,7 +1,5 @@
 """Functions on panels: transforms, integrals and products against closed forms, and jumps to the last place."""
 
-from __future__ import annotations
-
 import mpmath
 import numpy as np
 import pytest

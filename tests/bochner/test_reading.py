@@ -1,7 +1,5 @@
 """Functions of the user are called with care, and resolved as far as they go."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

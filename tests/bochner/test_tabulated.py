@@ -1,7 +1,5 @@
 """The kernel that is held as a table: draws, Phi and density agree, its certificate says what was compared."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Witnesses: their quadratic forms are what they say, prove what they say, and none speaks against a kernel."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections.abc import Callable

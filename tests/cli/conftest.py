@@ -1,7 +1,5 @@
 """A current folder with configs and files of frequencies, for the tests of commands."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 

@@ -1,7 +1,5 @@
 """``rfrope design``: what it makes, what it says of it, and what it writes."""
 
-from __future__ import annotations
-
 import os
 import re
 from unittest.mock import Mock

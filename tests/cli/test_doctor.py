@@ -1,7 +1,5 @@
 """``rfrope doctor``: what `rfrope._backends.diagnostics` finds, printed."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -1,7 +1,5 @@
 """Names come from files that anybody may have written: nothing in them acts on a terminal, or reorders what is read."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """``rfrope export``: its text and its files."""
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -1,7 +1,5 @@
 """``rfrope heads`` on a tiny model: text, tables, page, and what is refused before a model is loaded."""
 
-from __future__ import annotations
-
 import csv
 import re
 import sys

@@ -1,7 +1,5 @@
 """``rfrope inspect``: what it reads, and what it prints."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

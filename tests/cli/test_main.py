@@ -1,7 +1,5 @@
 """The command line as a program: exit codes, bad input, terminals, help, interrupts, and the page that documents it."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """``--html``: a page holds what the text says, asks for nothing, and a browser draws what Python computed."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import html

@@ -1,7 +1,5 @@
 """``rfrope plan``: what it prints and writes."""
 
-from __future__ import annotations
-
 import json
 import pathlib
 import re

@@ -1,7 +1,5 @@
 """What commands share: errors of files, colours, tables."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -1,7 +1,5 @@
 """``rfrope tune`` on a tiny model: text, JSON, the Rope, the page, a checkpoint, and what is refused."""
 
-from __future__ import annotations
-
 import re
 
 import browser

@@ -1,7 +1,5 @@
 """``rfrope validate``: its tables, its verdict, and vectors of one's own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

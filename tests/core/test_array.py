@@ -1,7 +1,5 @@
 """The module that knows array libraries."""
 
-from __future__ import annotations
-
 import importlib
 import math
 

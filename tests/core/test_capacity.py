@@ -1,7 +1,5 @@
 """What sets of frequencies, estimators and tables will hold is asked before they begin."""
 
-from __future__ import annotations
-
 import io
 import math
 import sys

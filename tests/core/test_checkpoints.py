@@ -1,7 +1,5 @@
 """Checkpoints of estimates: killed anywhere, a rerun ends with the same bits; what is not theirs is refused."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json

@@ -1,7 +1,5 @@
 """The choice of a backend: which arrays reach one, and that all goes on without them."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pathlib

@@ -1,7 +1,5 @@
 """Regular files alone are read, to a bound; damaged ones, or those made to hurt, are refused in little memory."""
 
-from __future__ import annotations
-
 import io
 import os
 import socket

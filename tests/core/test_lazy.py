@@ -1,7 +1,5 @@
 """What traces or defers: Dask's blocks, one task each, with the bits of NumPy."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Memory that two arrays share, and elements that share it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conftest import library

@@ -1,7 +1,5 @@
 """Threads of rfrope's own: how many, in what order, and gone afterwards; forks, interrupts and workers of others."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import os

@@ -1,7 +1,5 @@
 """Results as one line of text."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import html

@@ -1,7 +1,5 @@
 """The one sum over blocks: its value whatever the shapes, and how much of it is held at once."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

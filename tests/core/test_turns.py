@@ -1,7 +1,5 @@
 """cos and sin of positions times frequencies, against mpmath: the precision contract."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 

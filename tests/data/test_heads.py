@@ -1,7 +1,5 @@
 """The vectors that ship with the package are what their note says."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The table of model types: its keys, and that nobody can write to what all share."""
 
-from __future__ import annotations
-
 import pytest
 
 import rfrope

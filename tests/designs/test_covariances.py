@@ -1,7 +1,5 @@
 """Covariances of pairs of blocks, against many sets of every design, and against sums that know nothing of them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Sums over whole lags in closed form, descent and jumps."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Errors over whole lags, and the bound that no equal blocks fall below."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from campaign import campaign

@@ -1,7 +1,5 @@
 """Frequencies as functions of a kernel's parameters: gradients against mpmath, and the Ropes of learned kernels."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Optimised designs: how near to the best they come, what they say of themselves, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 import math
 import pathlib

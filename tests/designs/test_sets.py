@@ -1,7 +1,5 @@
 """Point sets: the law of every block, independent heads, what the points are spread over, and balanced sets."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

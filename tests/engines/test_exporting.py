@@ -1,7 +1,5 @@
 """Exported data: values, refusals and roundings, and files that appear whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """A model's config with an exported RoPE in place of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace
@@ -116,30 +114,20 @@ def test_what_else_stands_in_the_dict_of_a_scheme_that_stays_is_kept(merge, tmp_
 SMALL = Rope([1.0, 0.5], context=8)
 REFUSED = {
     "too few heads": (CONFIG | {"model_type": "phi", "num_attention_heads": 2}, ROPE, {}, "the Rope .*config.json"),
-    "wider heads": (
-        CONFIG | {"model_type": "phi"}, replace(ROPE, head_dim=32), {},
-        "the Rope of 8 blocks in heads of 32 does not fit .*config.json, .* expected one number",
-    ),
+    "wider heads": (CONFIG | {"model_type": "phi"}, replace(ROPE, head_dim=32), {},
+                    "the Rope of 8 blocks in heads of 32 does not fit .*config.json, .* expected one number"),
     "fewer blocks": (CONFIG | {"model_type": "phi"}, SMALL, {}, "the Rope .*config.json"),
-    "a head of the class": (
-        CONFIG | {"model_type": "glm", "head_dim": 16}, ROPE, {},
-        "the Rope is .*pairing='half'.*config.json with it in place reads as Rope.*'interleaved'",
-    ),
-    "no head": (
-        CONFIG | {"num_attention_heads": 128}, ROPE, {},
-        "the Rope of 8 blocks in heads of 16 does not fit .*config.json, .* .hidden_size is 64",
-    ),
-    "an older spelling of layers": (
-        {"model_type": "gemma3", "text_config": TEXT | {"rope_parameters": None}}, ROPE,
-        {"part": "text_config.full_attention"}, "'text_config.full_attention', a kind of layers, and .* has no rope_pa",
-    ),
-    "older keys": (
-        LAYERED, ROPE, {"part": "text_config.full_attention", "engine": "TensorRT-LLM"},
-        "'text_config.full_attention', a kind of layers, and .* or the engine reads none",
-    ),
-    "an unknown layer": (
-        LAYERED, ROPE, {"part": "text_config.x"}, "part is 'text_config.x', but .* has a RoPE for 'text_config.full_",
-    ),
+    "a head of the class": (CONFIG | {"model_type": "glm", "head_dim": 16}, ROPE, {},
+                            "the Rope is .*pairing='half'.*config.json with it in place reads as Rope.*'interleaved'"),
+    "no head": (CONFIG | {"num_attention_heads": 128}, ROPE, {},
+                "the Rope of 8 blocks in heads of 16 does not fit .*config.json, .* .hidden_size is 64"),
+    "an older spelling of layers": ({"model_type": "gemma3", "text_config": TEXT | {"rope_parameters": None}}, ROPE,
+                                    {"part": "text_config.full_attention"},
+                                    "'text_config.full_attention', a kind of layers, and .* has no rope_pa"),
+    "older keys": (LAYERED, ROPE, {"part": "text_config.full_attention", "engine": "TensorRT-LLM"},
+                   "'text_config.full_attention', a kind of layers, and .* or the engine reads none"),
+    "an unknown layer": (LAYERED, ROPE, {"part": "text_config.x"},
+                         "part is 'text_config.x', but .* has a RoPE for 'text_config.full_"),
     "not JSON": ('{"a": ', ROPE, {}, "is not valid JSON"),
     "a list": ("[1]", ROPE, {}, "holds a list; expected a model's"),
 }  # fmt: skip

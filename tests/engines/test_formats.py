@@ -1,7 +1,5 @@
 """Exports as each engine turns by them: the engine itself where it is installed, kernels for CUDA by their formulas."""
 
-from __future__ import annotations
-
 import importlib
 import types
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rules by which engines read configs, against the engines' formulas written down in plain NumPy."""
 
-from __future__ import annotations
-
 import math
 import types
 from typing import Any

@@ -1,7 +1,5 @@
 """Copies of GGUF files with other divisors: what changes, what stays bit for bit, and what is refused."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

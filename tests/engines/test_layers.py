@@ -1,7 +1,5 @@
 """Ropes of several kinds of layers in one export: configs that models of transformers run, and refusals."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """llama.cpp itself, run on a tiny llama or phi3, against the rule and with exported tensors."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from typing import Any

@@ -1,14 +1,13 @@
 """MLX-LM's models against the rule; `test_formats.py` turns by what it is given."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
-from engine_configs import CASES, CONTEXT, YARN, is_refused, report
+from conftest import rows
+from engine_configs import CASES, CONTEXT, is_refused, report
 from packages import installed
 
 from rfrope import models
@@ -42,51 +41,8 @@ def test_configs(made):
     hold(mx, build(), found.rope, (0, 1, 3, 10, 50, 200, CONTEXT - 1), 64)
 
 
-LINEAR = {"rope_type": "linear", "factor": 8.0}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-LLAMA3["original_max_position_embeddings"] = 1024
-GPT_OSS = YARN | {"truncate": False, "beta_fast": 32.0, "beta_slow": 1.0}
-BOTH = ["sliding_attention", "full_attention"]
 SMALL = {"num_hidden_layers": 8, "hidden_size": 64, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 64}
 SMALL |= {"max_position_embeddings": CONTEXT, "intermediate_size": 8, "vocab_size": 8}
-LAYERED = [
-    {"model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 2e4, "rope_scaling": LINEAR},
-    {"model_type": "gemma3_text", "rope_theta": 1e6, "layer_types": BOTH * 4, "sliding_window_pattern": 3},
-    {
-        "model_type": "gemma3_text",
-        "rope_parameters": {"full_attention": LINEAR | {"rope_theta": 5e5}, "sliding_attention": {"rope_theta": 1e5}},
-    },
-    {"model_type": "cohere2", "rope_theta": 5e4, "layer_types": BOTH * 4},
-    {"model_type": "cohere2"},
-    {"model_type": "gpt_oss", "rope_theta": 15e4, "rope_scaling": GPT_OSS},
-    {"model_type": "smollm3", "rope_theta": 5e6, "no_rope_layers": [1, 0, 0, 1, 1, 1, 0, 1]},
-    {"model_type": "smollm3", "no_rope_layer_interval": 3},
-]
-
-
-WITH_TEXT = [
-    ("gemma4", {"model_type": "gemma4_text", "global_head_dim": 128, "layer_types": BOTH * 4}),
-    ("gemma4", {"model_type": "gemma4_text", "global_head_dim": 128, "layer_types": [*BOTH, *BOTH[::-1]] * 2}),
-    (
-        "gemma4",
-        {
-            "model_type": "gemma4_text",
-            "global_head_dim": 128,
-            "rope_parameters": {
-                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 5e5},
-                "sliding_attention": {"rope_theta": 2e4},
-            },
-        },
-    ),
-    ("gemma3n", {"rope_theta": 1e6, "rope_local_base_freq": 2e4, "layer_types": BOTH * 4}),
-    ("llama4", {"rope_theta": 5e5, "rope_scaling": None, "no_rope_layers": [1, 0] * 4}),
-    ("llama4", {"rope_theta": 5e5, "rope_scaling": LLAMA3}),
-    ("", {"model_type": "llama4_text", "rope_theta": 5e5, "no_rope_layers": [1, 0] * 4}),
-    ("", {"model_type": "olmo3", "rope_theta": 5e5, "rope_scaling": YARN}),
-    ("", {"model_type": "olmo3", "rope_theta": 5e5, "layer_types": BOTH * 4}),
-    ("", {"model_type": "exaone4", "rope_theta": 1e6, "rope_scaling": LLAMA3, "sliding_window_pattern": "LLLG"}),
-    ("", {"model_type": "exaone4", "rope_theta": 1e6, "rope_scaling": None, "sliding_window_pattern": None}),
-]
 
 
 def attentions(whole: str, made: dict[str, Any]) -> list[Any]:
@@ -104,7 +60,7 @@ def attentions(whole: str, made: dict[str, Any]) -> list[Any]:
     return [getattr(module, name)(args, i, **more) for i in range(made["num_hidden_layers"])]
 
 
-@pytest.mark.parametrize(("whole", "given"), [*((None, given) for given in LAYERED), *WITH_TEXT])
+@pytest.mark.parametrize(("whole", "given"), rows("engines/mlx.json", "layers that differ"))
 def test_each_layer_turns_by_the_rule_of_its_kind(whole, given):
     """Of models that are texts (None), of texts that are held by another, and of texts alone ("")."""
     mx = installed("mlx.core")
@@ -118,7 +74,7 @@ def test_each_layer_turns_by_the_rule_of_its_kind(whole, given):
     else:
         made = {"model_type": f"{whole}_text", "sliding_window": 64} | made
         if made["model_type"] == "exaone4":
-            made["layer_types"] = [BOTH[(i + 1) % 4 == 0] for i in range(8)]
+            made["layer_types"] = (["sliding_attention"] * 3 + ["full_attention"]) * 2
         layers = attentions(whole, made)
     turned: set[int] = set()
     config = {"model_type": whole, "text_config": made} if whole else made

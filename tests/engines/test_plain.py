@@ -1,7 +1,5 @@
 """Libraries that take frequencies as they are."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 from typing import Any

@@ -1,7 +1,5 @@
 """The registry of engines: every record is complete, names are found in any spelling, nothing unread is claimed."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import numpy as np

@@ -1,7 +1,5 @@
 """SGLang's ``get_rope`` against the rule, and with exported frequencies."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """transformers itself: its classes against the rule, and with exported schemes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """vLLM's ``get_rope`` against the rule; `test_formats.py` turns by what it is given."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import types

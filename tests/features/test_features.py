@@ -1,7 +1,5 @@
 """Random features against their formulas and draws, linear attention against the sums that it leaves out."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

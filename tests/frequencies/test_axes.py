@@ -1,7 +1,5 @@
 """Frequency sets of several axes: exact values, scores that depend on the lag alone, and what is refused."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath

@@ -1,7 +1,5 @@
 """Deterministic frequency sets of one axis, and xPos: exact values, placement, and what is refused."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

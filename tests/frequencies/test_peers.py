@@ -3,8 +3,6 @@
 None of these libraries is in the extra "test": what is missing is skipped.
 """
 
-from __future__ import annotations
-
 import importlib
 import types
 from typing import Any

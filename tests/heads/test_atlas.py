@@ -1,7 +1,5 @@
 """The atlas of heads: sums over pairs held against every pair formed one by one, and heads that were planted."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import math

@@ -1,7 +1,5 @@
 """Every function of heads: the same on every library of arrays, and in parts as in one."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

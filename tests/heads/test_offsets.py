@@ -1,7 +1,5 @@
 """Offsets of heads, read from queries and keys or from weights: built heads, errors, confidence, real heads."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The offset that shifts point at: against brute force, and where blocks do not agree."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

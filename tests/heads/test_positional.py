@@ -1,7 +1,5 @@
 """Heads that look at position alone: their weights give the closed form, and the closed form the attention."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

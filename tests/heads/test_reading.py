@@ -1,7 +1,5 @@
 """Profiles of heads: mean scores by lag, their spread and their standard errors."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

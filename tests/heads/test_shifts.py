@@ -1,7 +1,5 @@
 """Learned shifts: scores against vectors that are really turned, kernels against draws."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -125,13 +123,10 @@ def test_the_mean_kernel_is_recentred(offset):
 
 CENTRED = [
     ("gaussian(scale=16)", -20.0, np.array([0.0, -10.0, -20.0, -35.0, -64.0])),
-    (
-        "matern(nu=1.5, scale=(8, 4), ndim=2)",
-        (-3.0, 5.0),
-        np.array([[0.0, 0.0], [-3.0, 5.0], [-9.0, 5.0], [3.0, -5.0]]),
-    ),
+    ("matern(nu=1.5, scale=(8, 4), ndim=2)", (-3.0, 5.0),
+     np.array([[0.0, 0.0], [-3.0, 5.0], [-9.0, 5.0], [3.0, -5.0]])),
     ("log_uniform(low=1e-3, high=1)", -6.0, np.array([0.0, -6.0, -5.0, 6.0])),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kernel", "offset", "lags"), CENTRED)

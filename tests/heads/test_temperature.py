@@ -1,7 +1,5 @@
 """The temperature that puts a wanted mass on the offset, by the softmax that it promises."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath as mp

@@ -5,8 +5,6 @@ none comes from inside NumPy, SciPy, Numba, PyTorch, JAX or Dask; nothing hangs 
 files stay as they were. What is taken gives the same as in its plain form.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,7 +1,5 @@
 """Faults of the machine: writers that are killed or meet each other, full disks, read-only folders, forks, threads."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import errno
 import os

@@ -4,8 +4,6 @@ The campaign takes 10 000 of them, the same each time; ``RFROPE_FUZZ=100`` a hun
 `tools.fuzz` runs them in parts, and reads from the file ``RFROPE_FUZZED_TO`` how many there were.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import importlib.util

@@ -3,8 +3,6 @@
 `test_bad_input.py` puts such values into every argument of every function.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

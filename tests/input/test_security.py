@@ -3,8 +3,6 @@
 Files that users name are opened in one place, which refuses what is not a regular file.
 """
 
-from __future__ import annotations
-
 import ast
 import pathlib
 

@@ -1,7 +1,5 @@
 """Attention that an atlas cannot describe is refused: by the config, by its module, by its own weights."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -111,14 +109,11 @@ def with_one(place, change):
         (weights_of(lambda s: 1.03 * s), "logits of head . are .* away", {}),
         (weights_of(lambda s: 2.0 * np.tanh(s / 2.0)), "logits of head . are .* away", {"dtype": "bfloat16"}),
         (weights_of(lambda s: s.swapaxes(-1, -2)), "logits of head . are .* away", {}),
-        (
-            weights_of(lambda s: s * np.asarray([1.003, 1.02])[:, None, None], given=SMALL),
-            "logits of head 1 are .* away",
-            {"q": SMALL},
-        ),
+        (weights_of(lambda s: s * np.asarray([1.003, 1.02])[:, None, None], given=SMALL),
+         "logits of head 1 are .* away", {"q": SMALL}),
         (weights_of()[:, :19], "gives no attention of shape", {}),
     ],
-)
+)  # fmt: skip
 def test_weights_of_something_else_do_not(weights, words, options):
     with pytest.raises(ValueError, match=words):
         check(weights, **options)

@@ -4,8 +4,6 @@ A cache may lose something (quantized ones do), so that what is generated is hel
 frequencies by transformers' own rope_type "default", bit for bit; and without a loss against no cache at all.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import warnings
 
@@ -52,21 +50,16 @@ LAYERS = {  # of a dynamic cache, and of a static one
     "gemma3_text": ({"DynamicSlidingWindowLayer", "DynamicLayer"}, {"StaticSlidingWindowLayer", "StaticLayer"}),
     "lfm2": ({"LinearAttentionLayer", "DynamicLayer"}, {"LinearAttentionLayer", "StaticLayer"}),
     "falcon_h1": ({"LinearAttentionAndFullAttentionLayer"}, {"LinearAttentionAndStaticFullAttentionLayer"}),
-    "zaya": (
-        {"LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer"},
-        {"LinearAttentionAndStaticFullAttentionLayer", "LinearAttentionAndStaticSlidingWindowAttentionLayer"},
-    ),
+    "zaya": ({"LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer"},
+             {"LinearAttentionAndStaticFullAttentionLayer", "LinearAttentionAndStaticSlidingWindowAttentionLayer"}),
     "glm_moe_dsa": ({"DynamicIndexedLayer"}, {"StaticIndexedLayer"}),
-}
+}  # fmt: skip
 QUANTIZED = {  # backends, what they need, and what they are asked for
     "fp8": (None, {}, "Fp8QuantizedLayer"),
     "quanto": ("optimum.quanto", {"nbits": 4, "q_group_size": 16, "residual_length": 4}, "QuantoQuantizedLayer"),
-    "hqq": (
-        "hqq",
-        {"nbits": 4, "axis_key": 1, "axis_value": 1, "q_group_size": 16, "residual_length": 4},
-        "HQQQuantizedLayer",
-    ),
-}
+    "hqq": ("hqq", {"nbits": 4, "axis_key": 1, "axis_value": 1, "q_group_size": 16, "residual_length": 4},
+            "HQQQuantizedLayer"),
+}  # fmt: skip
 
 
 def made(model_type, told):

@@ -1,7 +1,5 @@
 """The plugin of pytest that runs the conformance vectors against an engine."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,8 +4,6 @@ Attention classes run without weights, as in `tools.pairing_layers`: their queri
 of the attention function, turned by the tables of their own rotary class, and by a Rope in its place.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

@@ -1,7 +1,5 @@
 """Queries and keys of models of transformers, and the atlas of their heads."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

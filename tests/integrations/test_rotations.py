@@ -1,7 +1,5 @@
 """A Rope in place of the rotation of a model of transformers: logits, copies, learning, parts that see or hear."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import importlib.util

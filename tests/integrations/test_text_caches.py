@@ -1,7 +1,5 @@
 """Windows of texts whose keys and values are cached: they lose what whole readings lose, or are refused."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

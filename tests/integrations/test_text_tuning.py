@@ -1,7 +1,5 @@
 """The rotation of a model of transformers, learned from texts: lower losses, layers, heads, configs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tiny_models import CACHE, logits, made, torch, trained_by_another_base

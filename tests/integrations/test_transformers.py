@@ -1,7 +1,5 @@
 """rope_type "rfrope" in configs of transformers: what a config alone decides, and what a saved model says."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import logging

@@ -1,7 +1,5 @@
 """The rotation of any model, learned: it finds a planted optimum, goes on bit for bit, leaves the model as it was."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """The algebra of kernels: Phi, Phi_2, density and draws of every combination agree; all kernels in every library."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools

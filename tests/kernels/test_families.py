@@ -1,7 +1,5 @@
 """Every registered kernel: Phi against mpmath, and its draws against Phi and against the density."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import pathlib

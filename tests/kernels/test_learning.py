@@ -1,7 +1,5 @@
 """Gradients with respect to everything that is real are exact, so frequencies, phases and angles can be learned."""
 
-from __future__ import annotations
-
 import math
 import pathlib
 import re

@@ -4,8 +4,6 @@ A matrix of lags has a zero diagonal, so a NaN there would spoil every gradient.
 against mpmath's.
 """
 
-from __future__ import annotations
-
 import mpmath as mp
 import numpy as np
 import problems

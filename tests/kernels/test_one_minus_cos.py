@@ -1,7 +1,5 @@
 """How far cosines fall at small lags, against mpmath; and what is computed from that."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import mpmath as mp

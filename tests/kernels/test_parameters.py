@@ -1,7 +1,5 @@
 """Parameters of kernels in their normal form."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from conftest import library

@@ -1,7 +1,5 @@
 """The module on a device where one launch turns queries and keys, against itself by the generic functions."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

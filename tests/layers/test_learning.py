@@ -1,7 +1,5 @@
 """What the module learns: factors and a temperature that stay positive, and the Rope that they make."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """Models with rfrope's rotation as files of ONNX, run by onnxruntime: exact at far positions, and without rfrope."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from campaign import campaign

@@ -1,7 +1,5 @@
 """The polar module for PyTorch: against the formula, through casts, caches, layouts and graphs, and what it refuses."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """The module for PyTorch, and what goes wrong with a naive one: each failure is a test of both."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import doctest

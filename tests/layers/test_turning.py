@@ -1,7 +1,5 @@
 """Calls of the module for PyTorch: places, layouts, graphs, positions at their extremes, and what is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -1,7 +1,5 @@
 """Keys that look like RoPE are read, said, or refused by name, in published dialects and in every known type."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

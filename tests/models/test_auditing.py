@@ -1,7 +1,5 @@
 """Audits of models broken on purpose, each fault named; and no false alarm on right ones."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 from collections.abc import Iterator
@@ -296,12 +294,9 @@ OF_TABLES = {  # what becomes of cos and sin, the kind, and words
     "backwards": (lambda cos, sin: (cos, -sin), "frequencies", "the other way"),
     "zeros": (lambda cos, sin: (0.0 * cos, 0.0 * sin), "uninitialised", ""),
     "float16": (lambda *_: table(STRETCHED, dtype=np.float16), "half precision", "a table in float16"),
-    "bfloat16": (
-        lambda *_: table(STRETCHED, frequencies=rounded_to_bfloat16(STRETCHED.frequencies)),
-        "half precision",
-        "rounded to bfloat16",
-    ),
-}
+    "bfloat16": (lambda *_: table(STRETCHED, frequencies=rounded_to_bfloat16(STRETCHED.frequencies)),
+                 "half precision", "rounded to bfloat16"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", OF_TABLES)

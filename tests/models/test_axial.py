@@ -1,7 +1,5 @@
 """Rotary models of diffusers by their own configs, against diffusers' own tables; those of transformers: test_parts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -381,16 +381,10 @@ def oss(**values):
 
 
 FOUND = [  # a config, the engines beside transformers, and what is found, in short
-    (
-        louder(1.137),
-        ["SGLang"],
-        "SGLang: scores are 1.003 times as large, which is below 1 % ... read attention_factor",
-    ),
-    (
-        louder(1.3),
-        ["SGLang"],
-        "SGLang: scores are 0.7671 times as large, at every distance ... read attention_factor",
-    ),
+    (louder(1.137), ["SGLang"],
+     "SGLang: scores are 1.003 times as large, which is below 1 % ... read attention_factor"),
+    (louder(1.3), ["SGLang"],
+     "SGLang: scores are 0.7671 times as large, at every distance ... read attention_factor"),
     (TRADITIONAL, ["MLX-LM"], "MLX-LM: pairs features as 'interleaved', where transformers does ... "),
     (IN_PART, ["vLLM"], "vLLM: turns 64 features of a head, not 128, and scores of equal content ... "),
     *((SMOL | flags, READERS) for flags in ({}, {"no_rope_layer_interval": 2}, {"no_rope_layers": [1, 0, 1, 1]})),
@@ -399,13 +393,10 @@ FOUND = [  # a config, the engines beside transformers, and what is found, in sh
     (oss(), READERS, "MLX-LM: frequencies differ by ... it does not read truncate"),
     (oss(attention_factor=1.0), ["vLLM"], "vLLM: scores are ... it does not read attention_factor"),
     (oss(beta_slow=None), ["vLLM"], "vLLM: stops with an error: beta_slow missing"),
-    (
-        OLD | {"layer_types": BOTH * 4},
-        READERS,
-        "full_attention: MLX-LM: turns layer 5 by it, where transformers turns layers 1, 3, 5, 7",
-        "sliding_attention: MLX-LM: turns layers 0-4, 6-7 by it, where transformers turns layers 0, 2, 4, 6",
-    ),
-]
+    (OLD | {"layer_types": BOTH * 4}, READERS,
+     "full_attention: MLX-LM: turns layer 5 by it, where transformers turns layers 1, 3, 5, 7",
+     "sliding_attention: MLX-LM: turns layers 0-4, 6-7 by it, where transformers turns layers 0, 2, 4, 6"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("index", range(len(FOUND)))

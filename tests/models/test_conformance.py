@@ -1,7 +1,5 @@
 """Vectors for the tests of other engines, and the runner that lies beside them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

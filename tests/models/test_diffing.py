@@ -1,7 +1,5 @@
 """What changed in the RoPE of a model: which layers, which parameters, and the distance from which scores differ."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -108,40 +106,21 @@ CHANGED = [  # two configs, how many kinds are the same, the distance, and kinds
     (LLAMA, LLAMA | {"max_position_embeddings": 8192}, 0, None, ("", ALL, {"max_position_embeddings": (4096, 8192)})),
     (LLAMA, LONGER, 1, None, ("", (4, 5), {"layers": (None, SHORT)})),
     (LONGER, LLAMA, 1, None, ("", (4, 5), {"layers": (SHORT, None)})),
-    (
-        LLAMA,
-        LLAMA | {"head_dim": 32},
-        0,
-        2,
-        ("", ALL, dict.fromkeys(("head_dim", "rotary_dim", "qk_head_dim"), (64, 32))),
-    ),
+    (LLAMA, LLAMA | {"head_dim": 32}, 0, 2,
+     ("", ALL, dict.fromkeys(("head_dim", "rotary_dim", "qk_head_dim"), (64, 32)))),
     (*BY_LENGTH, 0, 0, ("", ALL, dict.fromkeys(("long_mscale", "attention_factor"), (1.25, 1.5)))),
-    (
-        LLAMA,
-        LLAMA | {"rope_scaling": YARN},
-        *(0, 0),
-        ("", ALL, {"rope_type": ("default", "yarn"), "attention_factor": (1.0, LOUD[4.0])} | ADDED),
-    ),
-    (
-        *(LLAMA | {"rope_scaling": YARN | {"factor": factor}} for factor in (4.0, 8.0)),
-        *(0, 0),
-        ("", ALL, {"factor": (4.0, 8.0), "attention_factor": (LOUD[4.0], LOUD[8.0])}),
-    ),
+    (LLAMA, LLAMA | {"rope_scaling": YARN}, *(0, 0),
+     ("", ALL, {"rope_type": ("default", "yarn"), "attention_factor": (1.0, LOUD[4.0])} | ADDED)),
+    (*(LLAMA | {"rope_scaling": YARN | {"factor": factor}} for factor in (4.0, 8.0)), *(0, 0),
+     ("", ALL, {"factor": (4.0, 8.0), "attention_factor": (LOUD[4.0], LOUD[8.0])})),
     (GEMMA, GEMMA | {"rope_local_base_freq": 1e5}, 1, 2, TO_WIDER),
     (WHOLE, WIDER, 1, 2, TO_WIDER),
     (UNNUMBERED, GEMMA | {"rope_theta": 5e5}, 1, 9, (FULL, None, {"rope_theta": (1e6, 5e5)})),
-    (
-        GEMMA,
-        GEMMA | {"sliding_window_pattern": 3},
-        *(2, 2),
-        (FULL, (2,), {"kind": (LOCAL, FULL), "window": (512, None), "rope_theta": (1e4, 1e6)}),
-    ),
-    (
-        *(_smollm3(flags) for flags in ([1, 1, 1, 0], [1, 0, 1, 1])),
-        *(1, None),
-        *((FULL, (1,), {"RoPE": (ABOUT, None)}), (FULL, (3,), {"RoPE": (None, ABOUT)})),
-    ),
-]
+    (GEMMA, GEMMA | {"sliding_window_pattern": 3}, *(2, 2),
+     (FULL, (2,), {"kind": (LOCAL, FULL), "window": (512, None), "rope_theta": (1e4, 1e6)})),
+    (*(_smollm3(flags) for flags in ([1, 1, 1, 0], [1, 0, 1, 1])), *(1, None),
+     *((FULL, (1,), {"RoPE": (ABOUT, None)}), (FULL, (3,), {"RoPE": (None, ABOUT)}))),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("index", range(len(CHANGED)))

@@ -1,7 +1,5 @@
 """GGUF files: what llama.cpp makes of their keys and divisors, beside the config that they were converted from."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 
@@ -37,20 +35,10 @@ LATENT_KEYS = {"attention.key_length": 40, "attention.key_length_mla": 24, "rope
 
 ALIKE: dict[str, tuple[str, dict[str, Any], dict[str, Any], str, dict[str, Any]]] = {  # a GGUF, and its model's config
     "llama": ("llama", {"rope.dimension_count": 16}, {}, "llama", {}),
-    "llama 3.1": (
-        "llama",
-        {},
-        {"rope_freqs.weight": PLAIN.frequencies / BY_PARTS.frequencies},
-        "llama",
-        {"rope_scaling": LLAMA3},
-    ),
-    "linear": (
-        "llama",
-        {"rope.scale_linear": 4.0},
-        {},
-        "llama",
-        {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
-    ),
+    "llama 3.1": ("llama", {}, {"rope_freqs.weight": PLAIN.frequencies / BY_PARTS.frequencies}, "llama",
+                  {"rope_scaling": LLAMA3}),
+    "linear": ("llama", {"rope.scale_linear": 4.0}, {}, "llama",
+               {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
     "qwen2, yarn": ("qwen2", YARN_KEYS, {}, "qwen2", {"rope_scaling": YARN}),
     "yarn, factor": (
         *("qwen3", YARN_KEYS | {"rope.scaling.attn_factor": 1.0 / 1.138629436, "attention.key_length": 16}, {}),
@@ -64,32 +52,20 @@ ALIKE: dict[str, tuple[str, dict[str, Any], dict[str, Any], str, dict[str, Any]]
     ),
     "gemma 3": ("gemma3", WINDOW | {"rope.freq_base": 1e6}, {}, "gemma3_text", GEMMA | {"rope_theta": 1e6}),
     "gemma 2": ("gemma2", WINDOW, {}, "gemma2", {"head_dim": 16, "sliding_window": 512}),
-    "gpt-oss": (
-        "gpt-oss",
-        WINDOW | YARN_KEYS,
-        {},
-        "gpt_oss",
-        {"head_dim": 16, "sliding_window": 512, "rope_scaling": YARN},
-    ),
+    "gpt-oss": ("gpt-oss", WINDOW | YARN_KEYS, {}, "gpt_oss",
+                {"head_dim": 16, "sliding_window": 512, "rope_scaling": YARN}),
     "cohere2": ("cohere2", WINDOW, {}, "cohere2", {"sliding_window": 512}),
     "smollm3": ("smollm3", {}, {}, "smollm3", {}),
     "glm4": ("glm4", {"rope.dimension_count": 8, "attention.key_length": 16}, {}, "glm4", {"head_dim": 16}),
-    "qwen2-vl": (
-        "qwen2vl",
-        {"rope.dimension_sections": [2, 3, 3, 0]},
-        {},
-        "qwen2_vl_text",
-        {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}},
-    ),
+    "qwen2-vl": ("qwen2vl", {"rope.dimension_sections": [2, 3, 3, 0]}, {}, "qwen2_vl_text",
+                 {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}),
     "qwen3-next": (
         *("qwen3next", {"rope.dimension_count": 4, "attention.key_length": 16, "full_attention_interval": 3}, {}),
         *("qwen3_next", {"head_dim": 16, "partial_rotary_factor": 0.25, "full_attention_interval": 3}),
     ),
-    "deepseek v3": (
-        *("deepseek2", LATENT_KEYS | YARN_KEYS | {"rope.scaling.yarn_log_multiplier": 0.1}, {}),
-        *("deepseek_v3", LATENT | {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}),
-    ),
-}
+    "deepseek v3": (*("deepseek2", LATENT_KEYS | YARN_KEYS | {"rope.scaling.yarn_log_multiplier": 0.1}, {}),
+                    *("deepseek_v3", LATENT | {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}})),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -114,47 +90,27 @@ def test_a_gguf_is_its_config(made, name):
 
 
 WRONG = {  # a GGUF beside a llama or a qwen2 with that config, and what is said
-    "base lost": (
-        "llama",
-        {"rope.freq_base": 1e4},
-        {},
-        {},
-        "wrong: the two sides differ: rope_theta 500000.0 -> 10000.0",
-    ),
+    "base lost": ("llama", {"rope.freq_base": 1e4}, {}, {},
+                  "wrong: the two sides differ: rope_theta 500000.0 -> 10000.0"),
     "scheme lost": ("llama", {}, {}, {"rope_scaling": LLAMA3}, "wrong: the two sides differ: frequencies"),
     "yarn lost": ("qwen2", {}, {}, {"rope_scaling": YARN}, "wrong: the two sides differ: attention_factor"),
-    "yarn's factor": (
-        "qwen2",
-        YARN_KEYS | {"rope.scaling.factor": 2.0},
-        {},
-        {"rope_scaling": YARN},
-        "wrong: yarn does not reach",
-    ),
-    "attention factor": (
-        "qwen2",
-        YARN_KEYS,
-        {},
-        {"rope_scaling": YARN | {"attention_factor": 1.0}},
-        "wrong: the two sides",
-    ),
+    "yarn's factor": ("qwen2", YARN_KEYS | {"rope.scaling.factor": 2.0}, {}, {"rope_scaling": YARN},
+                      "wrong: yarn does not reach"),
+    "attention factor": ("qwen2", YARN_KEYS, {}, {"rope_scaling": YARN | {"attention_factor": 1.0}},
+                         "wrong: the two sides"),
     "pairing": ("command-r", {}, {}, {}, "wrong: the two sides differ: pairing half -> interleaved"),
     "part of a head": ("llama", {"rope.dimension_count": 8}, {}, {}, "wrong: rope.dimension_count is 8; expected 16"),
     "too wide": ("qwen2", {"rope.dimension_count": 32}, {}, {}, "wrong: rope.dimension_count is 32"),
     "half a head": ("qwen2", {"rope.dimension_count": 8}, {}, {}, "wrong: the two sides differ: partial_rotary_factor"),
-    "heads": (
-        "llama",
-        {},
-        {"blk.0.attn_k.weight": np.zeros((16, 64))},
-        {},
-        "wrong: blk.0.attn_k.weight has 16 rows; expe",
-    ),
+    "heads": ("llama", {}, {"blk.0.attn_k.weight": np.zeros((16, 64))}, {},
+              "wrong: blk.0.attn_k.weight has 16 rows; expe"),
     "divisors": ("llama", {}, {"rope_freqs.weight": np.ones(4)}, {}, "wrong: rope_freqs.weight has 4 divisors"),
     "divisors unread": ("qwen2", {}, {"rope_freqs.weight": np.ones(8)}, {}, "wrong: the file holds rope_freqs.weight"),
     "scheme": ("llama", {"rope.scaling.type": "ntk"}, {}, {}, "wrong: rope.scaling.type is 'ntk'"),
     "no base": ("llama", {"rope.freq_base": 0.0}, {}, {}, "wrong: rope.freq_base is 0.0; expected a positive number"),
     "architecture": ("mine", {}, {}, {}, "cannot tell: architecture 'mine' is not known"),
     "mamba": ("mamba", {}, {}, {}, "cannot tell: architecture 'mamba' is not known"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -1,7 +1,5 @@
 """Kinds of layers, and which of them turn: against the config classes of transformers, and against its models, run."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import json
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 from campaign import sparse
 from config_classes import WARNINGS, made, made_small, torch, transformers
+from conftest import rows
 
 import rfrope
 from rfrope.data.model_types import model_types
@@ -20,6 +19,7 @@ from rfrope.models.layer_patterns import NO_ATTENTION, assign_ropes, count_layer
 
 pytestmark = WARNINGS
 TABLE = model_types()
+FILE = "models/layer_patterns.json"  # run, windowed: types whose small models run on tokens alone
 PATTERNED = [name for name, entry in TABLE.items() if "layers" in entry]
 
 
@@ -91,27 +91,7 @@ def test_kinds_are_those_of_the_config_class(model_type, count):
             assert found == expected
 
 
-@pytest.mark.parametrize(
-    ("model_type", "values"),
-    [
-        ("gemma3_text", {"sliding_window_pattern": 3}),
-        ("cohere2", {"sliding_window_pattern": 3}),
-        ("modernbert", {"global_attn_every_n_layers": 4}),
-        ("qwen3_next", {"full_attention_interval": 3}),
-        ("afmoe", {"global_attn_every_n_layers": 2}),
-        ("bailing_hybrid", {"layer_group_size": 3}),
-        ("llama4_text", {"no_rope_layer_interval": 3}),
-        ("llama4_text", {"no_rope_layers": [1, 0] * 6}),
-        ("qwen2", {"use_sliding_window": True, "max_window_layers": 5}),
-        ("qwen2", {"use_sliding_window": False, "max_window_layers": 5}),
-        ("qwen3", {"use_sliding_window": True, "max_window_layers": 0}),
-        ("lfm2", {"full_attn_idxs": [1, 5]}),
-        ("bamba", {"attn_layer_indices": [2, 7]}),
-        ("deepseek_v4", {"compress_ratios": [0, 128, 4] * 4}),
-        ("gemma4_text", {"layer_types": ["full_attention", "sliding_attention"] * 6}),
-        ("gpt_oss", {"layer_types": ["full_attention"] * 12}),
-    ],
-)
+@pytest.mark.parametrize(("model_type", "values"), rows(FILE, "patterns"))
 def test_other_patterns_are_those_of_the_config_class(model_type, values):
     expected = expected_kinds(made(model_type, num_hidden_layers=12, **values))
     assert kinds({"model_type": model_type, "num_hidden_layers": 12, **values}) == expected
@@ -180,37 +160,18 @@ def check_layers(config: Any, found: dict[int, tuple[float, ...]]) -> None:
     assert len({(ropes[i], found[i]) for i in turning}) == len(set(ropes.values())) == len({found[i] for i in turning})
 
 
-RUN = (  # types whose small models run on tokens alone
-    "afmoe", "axk2", "cohere2", "cohere2_moe", "cwm", "exaone4", "exaone_moe", "flint", "gemma2", "gemma3_text",
-    "gemma4_unified_text", "gpt_oss", "granite_swa", "granitemoe_swa", "kolibri1", "laguna", "llama", "llama4_text",
-    "lfm2", "minimax", "ministral", "mistral", "mistral_large4_text", "modernbert", "modernbert-decoder",
-    "muse_glimmer_text", "muse_spark_text", "neomme", "olmo3", "qwen2", "qwen3", "qwen3_next", "smollm3", "ultrabert",
-    "vaultgemma", "molmo2_text", "olmo_hybrid", "recurrent_gemma", "embedding_gemma2_text", "mellum", "lfm3",
-)  # fmt: skip
 SHORT = ("gemma3_text", "llama4_text", "smollm3", "modernbert", "gpt_oss", "muse_glimmer_text")
 
 
-@pytest.mark.parametrize("model_type", sparse(RUN, lambda name: name in SHORT))
+@pytest.mark.parametrize("model_type", sparse(rows(FILE, "run"), lambda name: name in SHORT))
 def test_layers_turn_as_those_of_the_model_do(model_type):
     config = made_small(model_type, num_hidden_layers=13)
     check_layers(config, run(config))
 
 
-VARIANTS = [
-    ("llama4_text", {"no_rope_layers": [1, 0, 0, 1, 1, 1, 0, 1]}),
-    ("smollm3", {"no_rope_layer_interval": 3}),
-    ("smollm3", {"no_rope_layers": [0, 1] * 4}),
-    ("granite_swa", {"layer_rope_theta": [1e4, 0, 5e5, 5e5] * 2}),
-    ("granite_swa", {"layer_rope_theta": [5e5, 0] * 4}),
-    ("muse_spark_text", {"layer_rope_theta": [0, 1e4, 1e4, 1e4] * 2}),
-    ("molmo2_text", {"rope_scaling_layers": [0, 3], "rope_scaling": {"rope_type": "linear", "factor": 4.0}}),
-    ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 8}),
-    ("cohere2", {"layer_types": ["full_attention", "sliding_attention"] * 4}),
-    ("qwen3_next", {"layer_types": ["full_attention", "linear_attention"] * 4}),
-]
-
-
-@pytest.mark.parametrize("variant", sparse(VARIANTS, lambda one: one[0] in ("llama4_text", "granite_swa")))
+@pytest.mark.parametrize(
+    "variant", sparse(rows(FILE, "variants"), lambda one: one[0] in ("llama4_text", "granite_swa"))
+)
 def test_lists_of_a_config_say_which_layers_turn(variant):
     model_type, values = variant
     config = made_small(model_type, num_hidden_layers=8, **values)

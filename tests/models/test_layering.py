@@ -1,7 +1,5 @@
 """Layers by kind: their Ropes, numbers and windows, in words and as data."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

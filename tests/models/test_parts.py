@@ -4,8 +4,6 @@ transformers computes in float32. To compare to 1e-14 its functions are run in f
 installed package, every float32 in it is written as float64, and it is executed beside the original.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 import inspect
@@ -20,6 +18,7 @@ import numpy as np
 import pytest
 from campaign import one_of, sparse
 from config_classes import SMALL, WARNINGS, every_class, find_class, torch, transformers
+from conftest import rows
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from published import BY_MODEL, PUBLISHED, lists
@@ -396,14 +395,6 @@ def test_other_heads_widths_and_parts_are_read_as_the_class_does(model_type):
 
 SEEN, TOKENS = 8, 40  # the window, and the text
 SIZES_SEEN = SMALL | {"use_sliding_window": True, "max_window_layers": 3}
-WINDOWED = (  # of those with a window, types whose model runs on tokens alone; the others were read in their code
-    "afmoe", "cohere2", "cohere2_moe", "cwm", "doge", "embedding_gemma2_text", "exaone4", "flint", "exaone_moe",
-    "gemma2", "gemma3_text", "gemma4_unified_text", "gpt_oss", "granite_swa", "kolibri1", "granitemoe_swa", "laguna",
-    "llama4_text", "mellum", "minimax", "ministral", "ministral3", "mistral", "mixtral", "modernbert",
-    "modernbert-decoder", "moshi", "muse_glimmer_text", "muse_spark_text", "neomme", "olmo3", "phi3",
-    "openai_privacy_filter", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3", "recurrent_gemma",
-    "starcoder2", "ultrabert", "vaultgemma", "dots3_note_text", "gemma4_text", "phi4_multimodal",
-)  # fmt: skip
 SHORT = ("mistral", "gpt_oss", "modernbert", "qwen2", "cohere2")
 
 
@@ -422,7 +413,9 @@ def seen(config: Any) -> dict[str, int | None]:
     return {kind: None if far >= TOKENS - 1 else far for kind, far in found.items()}  # some hide the last token
 
 
-@pytest.mark.parametrize("model_type", sparse(WINDOWED, lambda name: name in SHORT))
+@pytest.mark.parametrize(
+    "model_type", sparse(rows("models/layer_patterns.json", "windowed"), lambda name: name in SHORT)
+)
 def test_layers_see_as_far_as_their_model_does(model_type):
     kind, about = find_class(model_type), TABLE[model_type].get("window", {})
     own, key = kind().to_dict(), about.get("key", "sliding_window")

@@ -1,7 +1,5 @@
 """Black boxes made from definitions, right and wrong in known ways: each named, and no false alarm."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import itertools
@@ -164,10 +162,8 @@ OTHERS = {  # one head, one row or one side is wrong: by kind, functions and wor
     ],
     "heads": [
         (by_key_head(lambda h: NEIGHBOURS if h else model(PLAIN)), "keys: head 1: pairing 'interleaved', where"),
-        (
-            by_key_head(lambda h: model(PLAIN if h else PLAIN[:8])),
-            "keys: head 1: 64 features turn, where 16 of head 0 do",
-        ),
+        (by_key_head(lambda h: model(PLAIN if h else PLAIN[:8])),
+         "keys: head 1: 64 features turn, where 16 of head 0 do"),
     ],
     "width": [(keys_by(model(PLAIN[:8])), "64 features of queries turn, and 16 of keys")],
     "frequencies": [(keys_by(model(PLAIN / 2.0)), "keys: frequencies are not as expected")],
@@ -175,7 +171,7 @@ OTHERS = {  # one head, one row or one side is wrong: by kind, functions and wor
         (model(PLAIN, changed=lambda cos, sin: (sin, cos)), "in each other's place"),
         (turns_from_new, "the first feature is made from the second"),
     ],
-}
+}  # fmt: skip
 CALLS = itertools.count()
 STRANGE = {  # small or rare faults
     "frequencies": [

@@ -1,7 +1,5 @@
 """The gate for cached keys that shall move: held against rotation from scratch, and against classes of transformers."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

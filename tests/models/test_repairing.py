@@ -1,7 +1,5 @@
 """Repair of rotary buffers: right values in place of wrong ones, everything else bit for bit as it was."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Scores of equal content, and the first distance at which two Ropes differ, by the formula."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from published import lists

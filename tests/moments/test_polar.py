@@ -1,7 +1,5 @@
 """Polar contents: closed forms against every outcome of small laws, every order of a set, and draws of every family."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Closed forms against references that know nothing of Phi: enumeration of discrete laws, integrals over densities."""
 
-from __future__ import annotations
-
 import functools
 import math
 

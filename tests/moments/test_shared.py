@@ -1,7 +1,5 @@
 """What all closed forms of scores share: shapes, libraries, lag 0, and how contents and lags are read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Figures: what is drawn is what was computed, and pyplot is left alone."""
 
-from __future__ import annotations
-
 import runpy
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Figures of pages hold what `rfrope.analysis` says of the same frequencies."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

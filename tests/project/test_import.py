@@ -1,7 +1,5 @@
 """``import rfrope`` stays light, and needs no optional library."""
 
-from __future__ import annotations
-
 import functools
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """The mathematics pages: every formula names functions that there are."""
 
-from __future__ import annotations
-
 import functools
 import pathlib
 import re

@@ -31,12 +31,8 @@ def test_every_registered_kernel_has_problems_and_no_other():
         ("power_exponential", {"exponent": 2.0, "scale": 2.0}, 8.0, math.exp(-16.0)),
         ("periodic", {"period": 8.0, "scale": 0.5}, 2.0, math.exp(-4.0)),
         ("periodic", {"period": 8.0, "scale": 0.5}, 12.0, math.exp(-8.0)),
-        (
-            "spectral_mixture",
-            {"weights": (0.5, 0.5), "means": (0.0, 3.0), "scales": (1.0, 2.0)},
-            1.0,
-            0.5 * math.exp(-0.5) + 0.5 * math.exp(-2.0) * math.cos(3.0),
-        ),
+        ("spectral_mixture", {"weights": (0.5, 0.5), "means": (0.0, 3.0), "scales": (1.0, 2.0)}, 1.0,
+         0.5 * math.exp(-0.5) + 0.5 * math.exp(-2.0) * math.cos(3.0)),
         ("ball", {"bandwidth": 0.5}, math.pi, 2.0 / math.pi),
         ("ball", {"bandwidth": 0.5, "ndim": 3}, (0.0, 0.0, 2.0 * math.pi), 3.0 / math.pi**2),
         ("shell", {"radius": 0.5}, 2.0 * math.pi, -1.0),
@@ -44,7 +40,7 @@ def test_every_registered_kernel_has_problems_and_no_other():
         ("gaussian", {"scale": (2.0, 4.0), "ndim": 2}, (2.0, 4.0), math.exp(-1.0)),
         ("sinc", {"bandwidth": (0.5, 1.0), "ndim": 2}, (math.pi, math.pi / 2), (2.0 / math.pi) ** 2),
     ],
-)
+)  # fmt: skip
 def test_values_by_hand_are_those_of_the_reference_and_of_the_library(name, parameters, lag, value):
     made = rfrope.kernel(name, **parameters)
     problem = problems.KernelProblem(name, made, (1.0,) * made.ndim, ())

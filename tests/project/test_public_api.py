@@ -1,7 +1,5 @@
 """Public names, signatures, fields and docstrings: what they promise, held against reality."""
 
-from __future__ import annotations
-
 import inspect
 import pathlib
 import re

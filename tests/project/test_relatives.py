@@ -1,7 +1,5 @@
 """Facts of docs/explain/relatives.rst that no function of its own holds: sine heads of RoPE++, and rates of content."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The check of the built site: it finds what it is to find. The site itself is built and read by .ci/run."""
 
-from __future__ import annotations
-
 import importlib
 import pathlib
 import shutil

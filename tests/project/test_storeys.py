@@ -1,7 +1,5 @@
 """The core stands alone: with the upper storey deleted, every module of it imports and its tests pass."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import re

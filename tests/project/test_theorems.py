@@ -1,7 +1,5 @@
 """The statements of the seeds hold, each within its bound, by functions that there are."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

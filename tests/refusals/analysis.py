@@ -1,7 +1,5 @@
 """Analysis: curves, blocks, bases, fits, summaries, plans, budgets, and scores of two positions."""
 
-from __future__ import annotations
-
 import numpy as np
 
 import rfrope

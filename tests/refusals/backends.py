@@ -1,7 +1,5 @@
 """Rotations that are recorded for gradients are refused as others are."""
 
-from __future__ import annotations
-
 import numpy as np
 from conftest import library
 

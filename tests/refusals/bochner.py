@@ -1,7 +1,5 @@
 """Kernels from functions, densities and values: what is not read, does not settle, or is too rough."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 
@@ -50,29 +48,17 @@ ROWS = [
     of("ndim is 1.5; expected a whole number", gaussian, TypeError, ndim=1.5),
     of("scale is -1.0; expected a positive finite number", gaussian, scale=-1.0),
     of("tolerance is 0.0; expected a positive finite number", gaussian, tolerance=0.0),
-    (
-        lambda: from_density(lambda w: 500.0 * (np.abs(np.abs(w) - 1e6) < 5e-4)),
-        ValueError,
-        ("density is 0 at every frequency ", " expected frequency=..."),
-    ),
-    (
-        lambda: from_density(lambda w: np.exp(-np.abs(w))),  # too much mass is not said to be a band
-        ValueError,
-        "integrates to 2; expected 1 (normalise=True divides by the integral)",
-    ),
-    (
-        lambda: from_density(lambda w: np.where(np.abs(w) < 1.0, np.abs(w) ** -0.99, 0.0), normalise=True),
-        UndecidedError,
-        ("too rough to resolve: it integrates to ", ", give or take"),
-    ),
-    (
-        lambda: from_autocorrelation(np.cos(0.7 * np.arange(3.0))),
-        UndecidedError,
-        ("at most ", " spectral lines ", " ridge=1e-9"),
-    ),
+    (lambda: from_density(lambda w: 500.0 * (np.abs(np.abs(w) - 1e6) < 5e-4)), ValueError,
+     ("density is 0 at every frequency ", " expected frequency=...")),
+    (lambda: from_density(lambda w: np.exp(-np.abs(w))), ValueError,
+     "integrates to 2; expected 1 (normalise=True divides by the integral)"),
+    (lambda: from_density(lambda w: np.where(np.abs(w) < 1.0, np.abs(w) ** -0.99, 0.0), normalise=True),
+     UndecidedError, ("too rough to resolve: it integrates to ", ", give or take")),
+    (lambda: from_autocorrelation(np.cos(0.7 * np.arange(3.0))), UndecidedError,
+     ("at most ", " spectral lines ", " ridge=1e-9")),
     *(
         (partial(from_autocorrelation, phi(np.arange(count + 1.0) / 200.0)), UndecidedError, "ridge=1e-9")
         for phi in SMOOTH
         for count in (60, 200)
     ),
-]
+]  # fmt: skip

@@ -1,7 +1,5 @@
 """Arrays and what libraries they are of, seeds, and what estimates are given to show and to do their work."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -54,20 +52,13 @@ ROWS = [
     # estimates
     (lambda: estimate(checkpoint=3), TypeError, "checkpoint is 3; expected a path"),
     (lambda: estimate(checkpoint="a.npz", rng=None), ValueError, "rng is None; expected a seed with checkpoint"),
-    (
-        lambda: estimate(progress=lossy),
-        ValueError,
-        ("progress returned ", " of 2097152 draws"),
-    ),
+    (lambda: estimate(progress=lossy), ValueError, ("progress returned ", " of 2097152 draws")),
     (lambda: estimate(progress="yes"), TypeError, "progress is 'yes'; expected None, True, False, or a callable"),
     (lambda: estimate(progress=lambda items, total: None), TypeError, "progress returned None; expected an iterable"),
-    (
-        lambda: estimate(executor=repeat),
-        ValueError,
-        ("the chunk from draw 0, after ", " of 2097152 draws; expected all"),
-    ),
+    (lambda: estimate(executor=repeat), ValueError,
+     ("the chunk from draw 0, after ", " of 2097152 draws; expected all")),
     *(
         (lambda answer=answer: estimate(executor=lambda *_: answer), TypeError, "executor returned")
         for answer in (None, 3, [4], [(1, 2, 3)])
     ),
-]
+]  # fmt: skip

@@ -1,7 +1,5 @@
 """Designs: sets that a kernel has none of, pairs without an exact covariance, estimates and whole designs."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Engines: what one set of tables, one width or one operator cannot carry."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exports: what an engine cannot carry, options that it does not take, and layers that one export cannot hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -65,16 +63,10 @@ ROWS = [
         (lambda config=config, to=to: engines.export(models.list_layers(config), to), ValueError, words)
         for config, to, words in LAYERS
     ),
-    (
-        lambda: engines.export(wider_kind(), "vLLM"),
-        ValueError,
-        "they differ in the width of heads or the context, which",
-    ),
-    (
-        lambda: engines.rounding(models.list_layers(LAYERED), "vLLM"),
-        TypeError,
-        "which only export accepts; expected one",
-    ),
+    (lambda: engines.export(wider_kind(), "vLLM"), ValueError,
+     "they differ in the width of heads or the context, which"),
+    (lambda: engines.rounding(models.list_layers(LAYERED), "vLLM"), TypeError,
+     "which only export accepts; expected one"),
     *(
         (lambda to=to: engines.export([ROPE, ROPE], to), ValueError, "rope has 2 Ropes, one per layer, but engines use")
         for to in ("transformers", "llama.cpp", "MLX")
@@ -97,4 +89,4 @@ ROWS = [
     (lambda: engines.write("a.gguf", ROPE, "llama.cpp"), ValueError, "model is None; expected for llama.cpp the GGUF"),
     (lambda: engines.write("a.json", ROPE, "vllm", part="x"), ValueError, "part is 'x', but model is None; expected"),
     (lambda: engines.write("a.json", ROPE, "vllm", model="a", part=3), TypeError, "part is 3; expected the name of a"),
-]
+]  # fmt: skip

@@ -1,7 +1,5 @@
 """Frequencies: ladders, sets of several axes and directions."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -36,11 +34,8 @@ ROWS = [
     (lambda: mixed(3, [0.0]), ValueError, "n_blocks is 3; expected an even number"),
     (lambda: golden_gate(**GATE | {"low": 3.0}), ValueError, "low is 3.0 and high is 2.0; expected low <= high"),
     (lambda: golden_gate(**GATE, zero_blocks=5), ValueError, "zero_blocks is 5; expected at most n_blocks, 4"),
-    (
-        lambda: golden_gate(5, low=1e-320, high=1e300, ndim=3),  # no function that turns would take these
-        ValueError,
-        "high is 1e+300; expected a positive number up to 2**500",
-    ),
+    (lambda: golden_gate(5, low=1e-320, high=1e300, ndim=3), ValueError,
+     "high is 1e+300; expected a positive number up to 2**500"),
     (lambda: mrope([1.0] * 4, (2, 1)), ValueError, "sections (2, 1) sum to 3; expected D = 4"),
     (lambda: mrope([1.0] * 4, (2.0, 2)), TypeError, "sections[0] is 2.0"),
     (lambda: mrope([1.0] * 4, "22"), TypeError, "sections is '22'; expected a whole number for each"),
@@ -49,4 +44,4 @@ ROWS = [
     (lambda: mrope(np.ones(32), (8, 12, 12), interleaved=True), ValueError, "sections (8, 12, 12) interleaved put"),
     # directions
     (lambda: isotropic([1.0], 1025, ndim=3), ValueError, "n_directions is 1025; expected at most 1024 in three axes"),
-]
+]  # fmt: skip

@@ -1,7 +1,5 @@
 """Heads: queries, keys and weights that do not fit, offsets that cannot be."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -92,11 +90,8 @@ ROWS = [
     (lambda: heads.atlas(Q, K, rfrope.Rope(np.ones(4), pairing=None)), ValueError, "rope.pairing is None"),
     (lambda: heads.atlas(Q, K, ROPE).removable_blocks(-1.0), ValueError, "tolerance is -1.0"),
     (lambda: heads.atlas(*ONE_HEAD, LAST), ValueError, ("the last 64 features", "expected q[..., -64:]")),
-    (
-        lambda: heads.atlas(*ONE_HEAD[..., :128], rfrope.Rope(rfrope.geometric(32), head_dim=64)),
-        ValueError,
-        "q has 128 features, but head_dim is 64",
-    ),
+    (lambda: heads.atlas(*ONE_HEAD[..., :128], rfrope.Rope(rfrope.geometric(32), head_dim=64)), ValueError,
+     "q has 128 features, but head_dim is 64"),
     (lambda: atlas_of(), ValueError, "there are 0 documents"),
     (lambda: atlas_of(9, 8), ValueError, "in documents before; expected equal lengths"),
     (lambda: atlas_of(9, 9, 9, heads_at=[(0, 0)]), ValueError, "heads has 1 entries; expected 2"),
@@ -115,11 +110,8 @@ ROWS = [
     (lambda: polar_profile(shift=np.ones(3)), ValueError, "shift has shape (3,); expected (..., 4)"),
     (lambda: polar_profile(shift=1.0), ValueError, "shift has shape (); expected (..., 4)"),
     (lambda: polar_profile(shift=np.full(4, np.nan)), ValueError, "shift holds NaN"),
-    (
-        lambda: polar_profile(rope=rfrope.Rope(OMEGA, polar=True, attention_factor=2.0)),
-        ValueError,
-        "attention factor 2.0",
-    ),
+    (lambda: polar_profile(rope=rfrope.Rope(OMEGA, polar=True, attention_factor=2.0)), ValueError,
+     "attention factor 2.0"),
     (lambda: offset(paired=True), ValueError, "q has 7 tokens and k 5, but paired is True"),
     (lambda: offset(q=Q[0, 0, :1]), ValueError, "q has 1 tokens and k 5; expected at least two of each"),
     (lambda: offset(frequencies=PLANE), ValueError, "expected one set, (D,) or (D, 1)"),
@@ -169,11 +161,8 @@ ROWS = [
     (lambda: attention(**SEVERAL, causal=False), ValueError, ("context is 9; ", "each of 2 axes")),
     # temperatures
     (lambda: temperature(frequencies=np.zeros(4)), ValueError, ("keys at 9 other lags, ", "below 1/10")),
-    (
-        lambda: temperature(frequencies=[[1.0, 0.0], [0.1, 0.0]], context=(3, 3), offset=(-1, 0), causal=False),
-        ValueError,
-        "keys at 2 other lags, such as [-1, -1]",
-    ),
+    (lambda: temperature(frequencies=[[1.0, 0.0], [0.1, 0.0]], context=(3, 3), offset=(-1, 0), causal=False),
+     ValueError, "keys at 2 other lags, such as [-1, -1]"),
     (lambda: temperature(offset=1), ValueError, "offset is 1, but with this context, window and query_position the"),
     (lambda: temperature(offset=-3, window=3), ValueError, ("offset is -3", "sees only lags from -2 to 0")),
     (lambda: temperature(offset=-1.5), ValueError, "offset is -1.5; expected a whole number"),
@@ -192,11 +181,8 @@ ROWS = [
     (lambda: heads.aligned_shift(-1, [1.0], [1.0, 2.0]), ValueError, "cosine has shape (2,); expected (..., 1)"),
     (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [], 0.0), ValueError, "expected at least one block"),
     (lambda: heads.shifted_scores([1.0, 2.0], [1.0, 2.0], 1, [0.5, 0.1], 0.0), ValueError, ("2 blocks", "but q has")),
-    (
-        lambda: heads.shifted_scores(*np.ones((2, 6, 5, 8)), np.ones((5, 3)), np.ones((6, 4, 3)), np.ones(3)),
-        ValueError,
-        "do not broadcast",
-    ),
+    (lambda: heads.shifted_scores(*np.ones((2, 6, 5, 8)), np.ones((5, 3)), np.ones((6, 4, 3)), np.ones(3)),
+     ValueError, "do not broadcast"),
     (lambda: heads.shifted_mean_kernel(1, [1.0, 2.0], [0.0] * 3), ValueError, "shift and the phases from"),
     (lambda: heads.recentred_kernel(LAGS[:2], LAGS, "gaussian"), ValueError, "lags and offset do not"),
-]
+]  # fmt: skip

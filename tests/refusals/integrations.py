@@ -1,7 +1,5 @@
 """Models of transformers: what cannot be read, replaced, tuned or put into a config; models stay as they were."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 
@@ -99,43 +97,25 @@ ROWS = [
     # an atlas of attention that is not that of an atlas
     (lambda: atlas("mistral", sliding_window=11), ValueError, "12 tokens, more than the window of 11 of layers 0-1"),
     (lambda: atlas("cohere2", sliding_window=8, layer_types=KINDS), ValueError, "the window of 8 of layer 0"),
-    (
-        lambda: atlas("gemma2", sliding_window=64, attn_logit_softcapping=2.0),
-        ValueError,
-        ("layers.0.self_attn has attention ", "its logits are capped at 2;"),
-    ),
+    (lambda: atlas("gemma2", sliding_window=64, attn_logit_softcapping=2.0), ValueError,
+     ("layers.0.self_attn has attention ", "its logits are capped at 2;")),
     (lambda: atlas("gpt_oss", **EXPERTS), ValueError, "a learned sink beside the keys"),
     (lambda: atlas("hunyuan_v1_dense"), ValueError, ("a norm with a weight ", "follows the rotation")),
-    (
-        lambda: transformers()[1].atlas(bidirectional(), DOCUMENTS, part="full_attention"),
-        ValueError,
-        "it is bidirectional",
-    ),
-    (
-        lambda: atlas("gemma2", sliding_window=8, attn_logit_softcapping=None, layer_types=KINDS),
-        ValueError,
-        "or `part` with a kind that sees all",
-    ),
+    (lambda: transformers()[1].atlas(bidirectional(), DOCUMENTS, part="full_attention"), ValueError,
+     "it is bidirectional"),
+    (lambda: atlas("gemma2", sliding_window=8, attn_logit_softcapping=None, layer_types=KINDS), ValueError,
+     "or `part` with a kind that sees all"),
     (lambda: atlas("gemma2", part="none", layer_types=KINDS), ValueError, ("part is 'none', but ", "'full_attention'")),
-    (
-        lambda: atlas("cohere2", part="full_attention", sliding_window=64, layer_types=KINDS),
-        ValueError,
-        ("part is 'full_attention', but ", "has Ropes for 'sliding_attention'; expected"),
-    ),
-    (
-        lambda: atlas("gemma3_text", layer_types=KINDS, rope_parameters=TWO_ROPES),
-        ValueError,
-        ("part is None, but ", "expected one of them"),
-    ),
+    (lambda: atlas("cohere2", part="full_attention", sliding_window=64, layer_types=KINDS), ValueError,
+     ("part is 'full_attention', but ", "has Ropes for 'sliding_attention'; expected")),
+    (lambda: atlas("gemma3_text", layer_types=KINDS, rope_parameters=TWO_ROPES), ValueError,
+     ("part is None, but ", "expected one of them")),
     (lambda: atlas(documents=DOCUMENTS[:2]), ValueError, "there are 2 documents; expected at least 3"),
     (lambda: transformers()[1].atlas(3, DOCUMENTS), TypeError, "model is 3; expected a model"),
     (lambda: read(3), TypeError, "model is 3; expected a model"),
     (lambda: read(library("torch").module.nn.Linear(2, 2)), ValueError, "no attention that turns q and k"),
-    (
-        lambda: read(made("phi", partial_rotary_factor=0.5, num_key_value_heads=4)),
-        ValueError,
-        "turns 8 features of 16 and keeps the others apart",
-    ),
+    (lambda: read(made("phi", partial_rotary_factor=0.5, num_key_value_heads=4)), ValueError,
+     "turns 8 features of 16 and keeps the others apart"),
     # documents that are no token ids
     *(
         (lambda call=call, ids=ids: call([ids() if callable(ids) else ids] * 3), error, "documents[0] " + words)
@@ -163,11 +143,8 @@ ROWS = [
     (lambda: replaced(dataclasses.replace(HALF, pairing=None)), ValueError, "rope.pairing is None"),
     (lambda: replaced({KINDS[1]: HALF}), ValueError, "rope has full_attention; expected a Rope for all, too"),
     (lambda: replaced(ONE), ValueError, "rope is polar; expected a Rope with polar=False"),
-    (
-        lambda: transformers()[1].replace_rotary(library("torch").module.nn.Linear(2, 2), HALF),
-        ValueError,
-        "Linear: it has no rotary module; expected a model that makes tables",
-    ),
+    (lambda: transformers()[1].replace_rotary(library("torch").module.nn.Linear(2, 2), HALF), ValueError,
+     "Linear: it has no rotary module; expected a model that makes tables"),
     *(
         (lambda flags=flags: layers({"no_rope_layers": flags}, num_hidden_layers=4), ValueError, words)
         for flags, words in (
@@ -175,21 +152,12 @@ ROWS = [
             ([1, 1, 1, 1], "rope has RoPE in layer 3, and the config of this SmolLM3ForCausalLM no RoPE"),
         )
     ),
-    (
-        lambda: layers({"num_hidden_layers": 3, "no_rope_layers": [1] * 3, "layer_types": None}, num_hidden_layers=4),
-        ValueError,
-        "rope is for 3 layers, and this SmolLM3ForCausalLM has 4",
-    ),
-    (
-        lambda: layers({"layer_types": KINDS[::-1]}, "gemma3_text", "gemma3_text", layer_types=KINDS),
-        ValueError,
-        "rope has the RoPE 'full_attention' in layer 0, and the config of this",
-    ),
-    (
-        lambda: layers({"layer_types": KINDS}, "gemma3_text", "llama"),
-        ValueError,
-        "rope has the RoPE 'sliding_attention' in layer 0, and the config of this",
-    ),
+    (lambda: layers({"num_hidden_layers": 3, "no_rope_layers": [1] * 3, "layer_types": None}, num_hidden_layers=4),
+     ValueError, "rope is for 3 layers, and this SmolLM3ForCausalLM has 4"),
+    (lambda: layers({"layer_types": KINDS[::-1]}, "gemma3_text", "gemma3_text", layer_types=KINDS), ValueError,
+     "rope has the RoPE 'full_attention' in layer 0, and the config of this"),
+    (lambda: layers({"layer_types": KINDS}, "gemma3_text", "llama"), ValueError,
+     "rope has the RoPE 'sliding_attention' in layer 0, and the config of this"),
     # configs of rope_type "rfrope"
     *(
         (lambda told=told: configured(told), ValueError, words)
@@ -223,9 +191,6 @@ ROWS = [
     (lambda: tuned(model=3), TypeError, "model is 3; expected a model of transformers"),
     (lambda: tuned(model=made().model), ValueError, "model is a LlamaModel, which has no logits; expected a causal"),
     (lambda: tuned("mistral", values={"sliding_window": 8}), ValueError, "all layers see only 8 positions; expected"),
-    (
-        lambda: tuned(documents=[one[: 40 if i == 5 else None] for i, one in enumerate(texts())]),
-        ValueError,
-        "texts[5] has 40 tokens; expected at least 96",
-    ),
-]
+    (lambda: tuned(documents=[one[: 40 if i == 5 else None] for i, one in enumerate(texts())]), ValueError,
+     "texts[5] has 40 tokens; expected at least 96"),
+]  # fmt: skip

@@ -1,7 +1,5 @@
 """Kernels: combinations that are none, parameters, specifications, registration, and parameters that are learned."""
 
-from __future__ import annotations
-
 import dataclasses
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Modules for PyTorch: Ropes that they cannot turn by, and features, states and positions that do not fit."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -57,11 +55,8 @@ ROWS = [
     (lambda: polar()(x(width=10), x(width=10)), ValueError, "rotate_polar takes one frequency per magnitude"),
     (lambda: polar(ONE, "phases", heads=3)(x(), x()), ValueError, "k has 2 heads"),
     (lambda: polar(ONE, "phases", heads=4).rotate(x(1), keys=True), ValueError, "heads is 4, but x has 1"),
-    (
-        lambda: polar(ONE, "frequencies").load_state_dict({"inv_freq": x()[0, 0, 0, :6]}),
-        ValueError,
-        ("inv_freq ", " 6 frequencies"),
-    ),
+    (lambda: polar(ONE, "frequencies").load_state_dict({"inv_freq": x()[0, 0, 0, :6]}), ValueError,
+     ("inv_freq ", " 6 frequencies")),
     (lambda: polar(SETS)(x(4), x(4)), ValueError, "k has 4 heads"),
     (lambda: polar()(x(dtype="int64"), x(dtype="int64")), TypeError, "q has dtype int64"),
-]
+]  # fmt: skip

@@ -1,7 +1,5 @@
 """Arrays of two libraries or of two devices: what is not moved unasked."""
 
-from __future__ import annotations
-
 from calls import FEATURES, FREQUENCIES, POSITIONS
 from conftest import library
 
@@ -29,11 +27,8 @@ ROWS = [
     beside(lambda x, p, w: rfrope.expected_score(x, FEATURES, 1.0, "gaussian")),
     beside(lambda x, p, w: rfrope.estimate_scores(x, FEATURES, 1.0, "gaussian", n_trials=4)),
     (*beside(lambda x, p, w: rfrope.rotate(x, p, w, out=FEATURES.copy()))[:2], OUT),
-    (
-        lambda: rfrope.rotate(FEATURES, POSITIONS, FREQUENCIES, out=second(FEATURES)),
-        TypeError,
-        ("out is a ", " array; expected all arrays from one library"),
-    ),
+    (lambda: rfrope.rotate(FEATURES, POSITIONS, FREQUENCIES, out=second(FEATURES)), TypeError,
+     ("out is a ", " array; expected all arrays from one library")),
     (
         lambda: rfrope.rotate(
             second(FEATURES), library("array-api-strict").module.asarray(POSITIONS), second(FREQUENCIES)
@@ -41,4 +36,4 @@ ROWS = [
         ValueError,
         ("x is on device ", "device1", " but positions is on ", "CPU_DEVICE"),
     ),
-]
+]  # fmt: skip

@@ -1,7 +1,5 @@
 """Models: what no probe, audit, comparison or config can make sense of."""
 
-from __future__ import annotations
-
 import constructed_models as made_up
 import numpy as np
 
@@ -33,11 +31,8 @@ ROWS = [
     (lambda: models.probe(TURN, head_dim=8, heads=4, kv_heads=3), ValueError, "kv_heads is 3; expected a number that"),
     (lambda: models.probe(TURN, head_dim=8, gives="score"), ValueError, "gives is 'score'; did you mean 'scores'"),
     (lambda: models.probe(lambda q, k, p: q, head_dim=8), TypeError, "expected a pair"),
-    (
-        lambda: models.probe(lambda q, k, p: (q[..., :4], k), head_dim=8),
-        ValueError,
-        "apply gave queries of shape (1, 1, 40, 4); expected (1, 1, 40, 8)",
-    ),
+    (lambda: models.probe(lambda q, k, p: (q[..., :4], k), head_dim=8), ValueError,
+     "apply gave queries of shape (1, 1, 40, 4); expected (1, 1, 40, 8)"),
     (lambda: models.probe(lambda q, k, p: (q, 3), head_dim=8), TypeError, "for keys; expected an array of real"),
     (lambda: models.probe(lambda q, k, p: q, head_dim=8, gives="scores"), ValueError, "apply gave scores of shape"),
     (lambda: models.probe(TURN, rfrope.Rope(made_up.PLAIN, polar=True)), ValueError, "polar"),
@@ -52,22 +47,16 @@ ROWS = [
     (lambda: models.audit(np.array(["a"]), [1.0]), TypeError, "expected real or complex"),
     (lambda: models.audit(np.ones(0), [1.0]), ValueError, "at least one frequency"),
     # compare, diff and relocation
-    (
-        lambda: models.compare(LLAMA, ["vlm"]),
-        ValueError,
-        "engines[0] is 'vlm'; did you mean 'vLLM'? Expected one of 'tr",
-    ),
+    (lambda: models.compare(LLAMA, ["vlm"]), ValueError,
+     "engines[0] is 'vlm'; did you mean 'vLLM'? Expected one of 'tr"),
     (lambda: models.compare(LLAMA, []), ValueError, "engines is empty"),
     (lambda: models.compare(LLAMA, [3]), ValueError, "engines[0] is 3; expected one of"),
     (lambda: models.diff(np.ones((2, 4, 1)), LLAMA), ValueError, "old has frequencies (2, 4, 1); expected (D,)"),
     (lambda: models.diff(LLAMA, {"model_type": "bert"}), ValueError, "describes no RoPE"),
     (lambda: models.diff(LLAMA, rfrope.Rope(np.ones(4), polar=True)), ValueError, "new is polar"),
     (lambda: models.diff(LLAMA, 3), TypeError, "new is 3; expected a config, its path, a Rope, or frequencies"),
-    (
-        lambda: models.compare("model.gguf"),
-        ValueError,
-        ("model.gguf is a GGUF, which llama.cpp alone reads; expected a"),
-    ),
+    (lambda: models.compare("model.gguf"), ValueError,
+     "model.gguf is a GGUF, which llama.cpp alone reads; expected a"),
     (lambda: models.diff("model.gguf", LLAMA), FileNotFoundError, "model.gguf: there is no such file; expected a GGUF"),
     (lambda: models.can_relocate({"model_type": "bert"}), ValueError, "config describes no RoPE"),
     (lambda: models.can_relocate(LLAMA, pairing="both"), ValueError, "pairing is 'both'"),
@@ -86,4 +75,4 @@ ROWS = [
         (lambda flag=flag: of_layers("smollm3", no_rope_layers=[1, flag, 1]), error, FLAG)
         for flag, error in ((0.5, TypeError), ("0", TypeError), (None, TypeError), (2, ValueError), (-1, ValueError))
     ),
-]
+]  # fmt: skip

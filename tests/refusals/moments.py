@@ -1,7 +1,5 @@
 """Closed forms of scores: contents that fit, designs whose pairs are known, and numbers of blocks."""
 
-from __future__ import annotations
-
 import numpy as np
 from conftest import library
 

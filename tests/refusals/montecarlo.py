@@ -1,7 +1,5 @@
 """What both estimators refuse, and each of them."""
 
-from __future__ import annotations
-
 import concurrent.futures
 
 from rfrope import estimate_kernel, estimate_scores
@@ -52,18 +50,12 @@ ROWS = [
     (of_scores(n_trials=2.0), TypeError, "n_trials is 2.0"),
     (of_kernel(n_blocks=4), ValueError, "n_blocks is 4 but design is 'iid'"),
     (of_kernel(design="sobol"), ValueError, "n_blocks is None; expected the number of frequencies in one set"),
-    (
-        of_kernel(design="sobol", n_blocks=5),
-        ValueError,
-        "n_samples is 8; expected a multiple of n_blocks=5, at least 10",
-    ),
+    (of_kernel(design="sobol", n_blocks=5), ValueError,
+     "n_samples is 8; expected a multiple of n_blocks=5, at least 10"),
     (of_kernel(quantity="psi"), ValueError, "quantity is 'psi'"),
     of_executor(lambda task, spans: [], "executor returned 0 of 200000 draws"),
     of_executor(loses_one, ("executor returned ", " of 200000 draws")),
-    (
-        of_kernel(executor=Client()),
-        TypeError,
-        ("executor returned <Future", "pass client.get_executor() of a Dask client"),
-    ),
+    (of_kernel(executor=Client()), TypeError,
+     ("executor returned <Future", "pass client.get_executor() of a Dask client")),
     of_executor(reverses, "executor returned the chunk from draw"),  # another order would change the last bits
-]
+]  # fmt: skip

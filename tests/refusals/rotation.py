@@ -1,7 +1,5 @@
 """Rotation: features, positions, Ropes, and keys that move."""
 
-from __future__ import annotations
-
 import numpy as np
 from conftest import library
 
@@ -63,11 +61,8 @@ ROWS = [
     (lambda: rotate(positions=range(4)), ValueError, "the phases from positions do not broadcast: (3,) of x and (4,)"),
     (lambda: rotate(positions=X[:, :2], frequencies=X[:2, :3]), ValueError, ("(3, 2)", "positions of shape (..., 3)")),
     (lambda: rotate(frequencies=np.ones((3, 2, 1))), ValueError, "use positions[..., None]"),
-    (
-        lambda: rotate(positions=ONES[:5], frequencies=ONES[:4, :2]),
-        ValueError,
-        "positions and frequencies do not broad",
-    ),
+    (lambda: rotate(positions=ONES[:5], frequencies=ONES[:4, :2]), ValueError,
+     "positions and frequencies do not broad"),
     (lambda: rotate(pairing="neox"), ValueError, "pairing is 'neox'; expected one of 'half', 'interleaved'"),
     (lambda: rotate(out_pairing="magnitudes"), ValueError, "out_pairing is 'magnitudes'"),
     (lambda: rotate(frequencies=LADDER), ValueError, ("D <= 4; one frequency per feature is ", "rotate_polar")),
@@ -78,11 +73,8 @@ ROWS = [
     (lambda: rotate(out=np.ones((3, 6))), ValueError, "out has shape (3, 6); expected (3, 8)"),
     (lambda: rotate(out=X.astype("f4")), TypeError, "dtype('float32'); expected the dtype of x, dtype('float64')"),
     (lambda: rotate(out=SHARED), ValueError, "out is read-only, or some of its elements share memory"),
-    (
-        lambda: rotate(x=library("torch").module.eye(8).to_sparse()),
-        TypeError,
-        "sparse_coo; expected a dense one: pass x.to_",
-    ),
+    (lambda: rotate(x=library("torch").module.eye(8).to_sparse()), TypeError,
+     "sparse_coo; expected a dense one: pass x.to_"),
     (lambda: rfrope.scores(X, X, P, P[:2], W), ValueError, "k and the phases from k_positions do not broadcast"),
     (lambda: rfrope.scores(X, X[:, :6], P, P, W), ValueError, "q has shape (3, 8) but k has (3, 6)"),
     (lambda: rfrope.scores(X, X.astype(">f8"), P, P, W), TypeError, "q has dtype <f8 but k has >f8; expected"),
@@ -125,11 +117,8 @@ ROWS = [
     (lambda: cumulative_phases(RATES, offset=np.zeros((4, 2, 3))), ValueError, "shape (4, 2, 3); expected (2, 3)"),
     (lambda: cumulative_phases(RATES, offset=np.zeros(2)), ValueError, "do not broadcast"),
     # polar rotation
-    (
-        lambda: polar(frequencies=LADDER[:4]),
-        ValueError,
-        ("magnitudes has shape (3, 8); expected (..., 4) mag", ONE_PER),
-    ),
+    (lambda: polar(frequencies=LADDER[:4]), ValueError,
+     ("magnitudes has shape (3, 8); expected (..., 4) mag", ONE_PER)),
     (lambda: polar(inverse=True), ValueError, "magnitudes has shape (3, 8); expected (..., 16) fea"),
     (lambda: polar(inverse=True, magnitudes=np.ones((3, 7))), ValueError, ("magnitudes has shape (3, 7)", "even")),
     (lambda: polar(inverse=True, softplus=True), ValueError, "softplus is True in the inverse"),
@@ -179,4 +168,4 @@ ROWS = [
     (lambda: relocate(KEYS, 0, np.ones(4, complex), ROPE), TypeError, "new_positions has dtype complex128"),
     (lambda: rerotate(KEYS, range(4), UNPAIRED, ROPE), ValueError, "rope.pairing is None"),
     (lambda: relocate(KEYS, range(4), range(4), UNPAIRED), ValueError, "rope.pairing is None"),
-]
+]  # fmt: skip

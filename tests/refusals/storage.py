@@ -1,7 +1,5 @@
 """Files of Ropes: what cannot be saved or loaded, and where. `tests/test_storage.py` has damaged files."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from rfrope import Rope, engines

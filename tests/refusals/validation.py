@@ -1,7 +1,5 @@
 """What ``validate`` refuses."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

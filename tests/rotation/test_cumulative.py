@@ -1,7 +1,5 @@
 """Running sums of rates: exact sums, every split of a text, gradients, and the kernel that independent rates have."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import subprocess

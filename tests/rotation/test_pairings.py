@@ -1,7 +1,5 @@
 """Blocks of features: the two pairings, complex numbers, and the coefficients of a score."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Polar rotation: magnitudes turned by position alone, against plain formulas, on every library and by every path."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 

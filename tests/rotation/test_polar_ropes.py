@@ -1,7 +1,5 @@
 """Every public function that takes a Rope, given a polar one: it does what the frequencies say, or says why not."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import itertools

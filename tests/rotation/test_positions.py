@@ -1,15 +1,14 @@
 """Positions of packed sequences, pictures and video, and their sinusoidal embedding with its shifts."""
 
-from __future__ import annotations
-
 import functools
+import json
 import math
 import types
 
 import mpmath
 import numpy as np
 import pytest
-from conftest import library
+from conftest import TESTS, library, rows
 from packages import installed
 
 import rfrope
@@ -100,43 +99,12 @@ def test_frames_of_qwen_2_5_vl_are_seconds_apart(fps):
     assert np.array_equal(got, wanted)
 
 
-STORED = {
-    "Qwen2-VL, by its class in transformers 4.57.6 and by SGLang 0.5.23": (
-        [2, (4, 4, 4), 3],
-        [0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 6, 7, 8],
-        [0, 1, 2, 2, 3, 3, 2, 2, 3, 3, 2, 2, 3, 3, 2, 2, 3, 3, 6, 7, 8],
-        [0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 6, 7, 8],
-    ),
-    "Qwen2-VL, a picture and two videos, by the same": (
-        [1, (1, 4, 4), 1, (5, 2, 4), 2, (3, 4, 2), 1],
-        [0, 1, 1, 1, 1, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 10, 11, 11, 12, 12, 13, 13, 14],
-        [0, 1, 1, 2, 2, 3, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 9, 10, 11, 12, 11, 12, 11, 12, 14],
-        [0, 1, 2, 1, 2, 3, 4, 5, 4, 5, 4, 5, 4, 5, 4, 5, 9, 10, 11, 11, 11, 11, 11, 11, 14],
-    ),
-    "Qwen2-VL, wider than long, by the same": (
-        [2, (2, 4, 8), 2],
-        [0, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 6, 7],
-        [0, 1, 2, 2, 2, 2, 3, 3, 3, 3, 2, 2, 2, 2, 3, 3, 3, 3, 6, 7],
-        [0, 1, 2, 3, 4, 5, 2, 3, 4, 5, 2, 3, 4, 5, 2, 3, 4, 5, 6, 7],
-    ),
-    "Qwen2.5-VL, 25 positions a second, frames half a second apart, by SGLang 0.5.23": (
-        [2, (3, 4, 4, 12.5), 2],
-        [0, 1, 2, 2, 2, 2, 14, 14, 14, 14, 27, 27, 27, 27, 28, 29],
-        [0, 1, 2, 2, 3, 3, 2, 2, 3, 3, 2, 2, 3, 3, 28, 29],
-        [0, 1, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 28, 29],
-    ),
-    "Qwen2.5-VL, 0.08 seconds and then 1, by SGLang 0.5.23": (
-        [1, (2, 2, 4, 2.0), 1, (3, 4, 4, 25.0), 2],
-        [0, 1, 1, 3, 3, 4, 5, 5, 5, 5, 30, 30, 30, 30, 55, 55, 55, 55, 56, 57],
-        [0, 1, 1, 1, 1, 4, 5, 5, 6, 6, 5, 5, 6, 6, 5, 5, 6, 6, 56, 57],
-        [0, 1, 2, 1, 2, 4, 5, 6, 5, 6, 5, 6, 5, 6, 5, 6, 5, 6, 56, 57],
-    ),
-}
+FILE = "rotation/positions.json"
 
 
-@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("name", json.loads((TESTS / FILE).read_text("utf-8")))
 def test_after_a_video_as_earlier_versions_and_engines_count(name):
-    segments, *axes = STORED[name]
+    segments, *axes = rows(FILE, name)
     assert np.array_equal(mrope_positions(segments).T, axes)
     assert np.array_equal(mrope_positions(segments, after_video="largest").T, axes)
     positions = mrope_positions(segments, after_video="sides").T

@@ -1,7 +1,5 @@
 """The origin of a Rope: its record, and the dicts of files and of earlier versions."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Cached keys turned into those of another Rope, or of other positions."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

@@ -1,7 +1,5 @@
 """The record of a rotation: its fields, that it does what the functions on arrays do, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools
@@ -291,13 +289,11 @@ def test_a_rope_that_turns_otherwise_is_refused(name):
     call, neighbours = CALLS[name], rfrope.Rope(OMEGA, pairing="interleaved")
     refused = {
         "pairing is 'half', but the Rope's is 'interleaved'": (neighbours, {}),
-        "pairing is 'interleaved', but the Rope's is 'half'": (
-            rfrope.Rope(OMEGA, source={"pairing": "known"}),
-            {"pairing": "interleaved"},
-        ),
+        "pairing is 'interleaved', but the Rope's is 'half'": (rfrope.Rope(OMEGA, source={"pairing": "known"}),
+                                                               {"pairing": "interleaved"}),
         "the Rope's is None: neither is right for it; pass rope.frequencies": (rfrope.Rope(OMEGA, pairing=None), {}),
         r"the Rope has the attention factor 2\.0": (rfrope.Rope(OMEGA, attention_factor=2.0), {}),
-    }
+    }  # fmt: skip
     for message, (rope, options) in refused.items():
         with pytest.raises(ValueError, match=message):
             call(rope, **options)

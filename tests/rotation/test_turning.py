@@ -1,7 +1,5 @@
 """Rotation, pairings, scores: laws, and other people's outputs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What a config's scheme reaches, where that is not its own context; and where that is said."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

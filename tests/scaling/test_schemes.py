@@ -1,7 +1,5 @@
 """Schemes against formulas written out here, and in every library."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import warnings

@@ -3,8 +3,6 @@
 Run it from the top of the repository, after a change of what follows: ``python tests/tables/make_phi.py``.
 """
 
-from __future__ import annotations
-
 import pathlib
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Write docs/_data/support.inc: ``python tests/tables/make_support.py``, with PyTorch, JAX, Dask, MLX."""
 
-from __future__ import annotations
-
 import importlib
 import pathlib
 import sys

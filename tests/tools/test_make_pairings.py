@@ -4,8 +4,6 @@ What explains a query is tested on made-up ones, without PyTorch; then every ent
 notice a class that pairs otherwise.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import json

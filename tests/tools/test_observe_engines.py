@@ -1,7 +1,5 @@
 """Files of observed engines: they name enough families, `compare` answers from them, and a run gives the same again."""
 
-from __future__ import annotations
-
 import importlib
 import json
 

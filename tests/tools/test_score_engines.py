@@ -1,7 +1,5 @@
 """The score sheet of engines: that its table is what the command gives here, and that the judge sees what is wrong."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
