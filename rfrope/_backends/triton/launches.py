@@ -19,7 +19,7 @@ Side = tuple[Any, Any, Any]  # features, results, and in a gradient the features
 _LAYOUTS = {"half": 0, "interleaved": 1, MAGNITUDES: 2}
 _MOST_BLOCKS = 1024  # of a head, which a program holds
 _TILE = 1024  # blocks of a tile of tokens
-_MOST_HEADS = 8  # of a program, for which phases are formed once
+_MOST_HEADS = 8  # of a program, for which phases are formed once (4: twice as often, in waves no fuller)
 _ENOUGH_PROGRAMS = 1024  # to fill any device: from there on heads are grouped
 
 # -- what is given -----------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def plan(
         "LAYOUT": _LAYOUTS[layout], "OUT": _LAYOUTS[out_layout],
         "COPIED": 0 if in_place else int(width) - width_of(layout) * blocks,
         "SUMS": sum(wants << place for place, wants in enumerate(wanted)), "TOKENS": rows,
-        "HEADS": max(1, min(max([side.each for side in sides]), 2 * _TILE // (rows * whole))),
+        "HEADS": max(1, min(max([side.each for side in sides]), _TILE // (rows * whole))),
     }  # fmt: skip
     sums = (sets, sum([side.parts for side in sides]), batches * tiles, slots, blocks) if slots else ()
     return LaunchPlan((tiles * chunks * batches,), (*steps, tokens, batches, *shares), constants, sums)
