@@ -218,8 +218,8 @@ def test_sizes_of_a_graph_meet_no_truth_values():
 # -- machine code ------------------------------------------------------------------------------------------------------
 
 # Most registers and instructions of a variant on any architecture of NVIDIA, then of AMD, by Triton 3.6.0, 3.7.1 and
-# 3.9.0; none spills or has a stack, but that the assembler puts one number of gradients of magnitudes there for compute
-# capability 12.0. A multiprocessor of NVIDIA has 65536 registers: 12 programs of 128 threads have 40, 4 have 128.
+# 3.9.0; none spills or has a stack, but that the assembler of 3.7.1 puts two numbers of gradients of magnitudes there
+# for capability 10.0. A multiprocessor of NVIDIA has 65536 registers: 12 programs of 128 threads have 40, 4 have 128.
 CEILINGS = {
     "bfloat16": (40, 950, 96, 1150),
     "float16": (48, 950, 96, 950),
@@ -235,19 +235,19 @@ CEILINGS = {
     "gradients in float32": (124, 1500, 112, 1700),
 }
 RARE = {
-    "queries alone": (64, 800, 80, 1000),
-    "phases": (64, 1300, 80, 1650),
+    "queries alone": (48, 760, 96, 850),
+    "phases": (64, 1200, 96, 1350),
     "one token": (32, 800, 16, 400),
-    "in place": (64, 1060, 80, 1480),
-    "turned back, by a scale": (64, 1280, 104, 1720),
-    "counted from a tensor": (64, 1070, 80, 1500),
-    "sets of heads": (64, 1040, 80, 1440),
-    "int32 positions": (64, 1070, 80, 1480),
-    "float32 positions": (64, 1800, 128, 2330),
-    "bits of float64": (64, 1800, 128, 2330),
-    "part of a head": (80, 1160, 88, 1570),
-    "gradients of magnitudes": (168, 3750, 192, 4550),
-    "gradients of sets": (128, 2680, 160, 3350),
+    "in place": (48, 950, 96, 1150),
+    "turned back, by a scale": (48, 1060, 96, 1250),
+    "counted from a tensor": (48, 1030, 96, 1250),
+    "sets of heads": (48, 920, 96, 1080),
+    "int32 positions": (48, 980, 96, 1160),
+    "float32 positions": (72, 1530, 96, 1750),
+    "bits of float64": (72, 1530, 96, 1750),
+    "part of a head": (48, 970, 96, 1120),
+    "gradients of magnitudes": (96, 2600, 120, 3050),
+    "gradients of sets": (96, 2750, 240, 3200),
 }
 BY_128_BITS = {"bfloat16", "float16", "float32", "interleaved", "radians", *RARE} - {"one token"}  # all of rows
 # Kernels that Inductor makes beside those of a layer without rotation: what comes before and after a launch of ours are
@@ -285,7 +285,7 @@ def test_every_variant_compiles_without_a_device_within_its_ceilings(target_and_
     for name, used in found.items():
         sys.stdout.write(f"{target} {name}: {used}\n")
         registers, instructions = ceilings[name][:2] if "cuda" in target else ceilings[name][2:]
-        on_stack = 8 if (target, name) == ("cuda 120", "gradients of magnitudes") else 0
+        on_stack = 8 if (target, name) == ("cuda 100", "gradients of magnitudes") else 0
         assert max(used["spilled"], used["stack"]) <= on_stack, (name, used)
         assert used["float64"] == 0, (name, used)
         assert used["registers"] <= registers, (name, used)
