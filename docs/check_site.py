@@ -7,7 +7,7 @@ prints one that has no words of its own, and no signature that hides its argumen
 MathJax above all, comes from another host. In a picture of the gallery no panel is empty. Then a headless Chromium, if
 there is one, opens every page without a connection, at the width of a screen and of a telephone. Errors are: a formula
 left as text or refused by MathJax, an image that is missing or has no alternative text, a page that is wider than the
-window, a word of a heading, a table or the sidebar that is broken in its middle, and an error in the console. It then
+window, code or a table that is cut off on a telephone, a word of a heading, a table or the sidebar that is broken in its middle, and an error in the console. It then
 types a few words into the search: what they name comes first, and the changelog last. Exit code: 0, or 1 with a line
 for each error. Without a browser the second part is skipped, in a line that says so.
 """
@@ -104,6 +104,10 @@ async function read(page, width) {
       if (!image.alt && !beside) say("no alternative text: " + image.getAttribute("src"));
       image.loading = "eager"; await image.decode().catch(() => say("not shown: " + image.getAttribute("src")));
     }
+  }
+  if (width < 600) for (const one of body.querySelectorAll("pre, table")) {
+    const edge = one.closest(".pst-scrollable-table-container") || one, over = edge.scrollWidth - edge.clientWidth;
+    if (edge.clientWidth && over > 1) say(`cut off by ${over} pixels: ${one.textContent.trim().slice(0, 40)}`);
   }
   const wide = root.documentElement.scrollWidth - root.documentElement.clientWidth;
   if (wide > 1) say("wider than the window by " + wide + " pixels");

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import shutil
+import subprocess
 import sys
 from typing import Any
 
@@ -45,7 +46,7 @@ rst_prolog = ".. currentmodule:: rfrope\n\n"  # so that `rotate` and `models.com
 html_theme = "pydata_sphinx_theme"
 html_title = f"rfrope {version}"
 html_copy_source = html_show_sourcelink = False
-html_static_path, html_css_files = ["_static"], ["site.css"]
+html_static_path, html_css_files, html_js_files = ["_static"], ["site.css"], ["site.js"]
 html_theme_options = {
     "show_prev_next": False,
     "navigation_with_keys": False,
@@ -57,6 +58,13 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+REPOSITORY = ""
+if shutil.which("git"):
+    asked = subprocess.run(["git", "remote", "get-url", "origin"], cwd=HERE, capture_output=True, text=True)
+    REPOSITORY = asked.stdout.strip()
+if re.match("https?://", REPOSITORY):  # a copy of the repository that has an address
+    link = {"name": "Repository", "url": REPOSITORY.removesuffix(".git"), "icon": "fa-brands fa-git-alt"}
+    html_theme_options["icon_links"] = [link]
 html_sidebars = {"index": [], "project/changelog": [], "learn/demo": []}
 REFERENCE = ("reference/**",)  # pages whose sidebar goes by topic
 html_sidebars |= {name: ["topics.html"] for name in REFERENCE}
@@ -80,10 +88,11 @@ sphinx_gallery_conf = {
     "image_scrapers": ("dark",),
     "within_subsection_order": "FileNameSortKey",
     "matplotlib_animations": False,
-    "reset_modules": ("matplotlib",),
+    "reset_modules": ("matplotlib", "dark.reset"),
 }
 
 THUMBNAIL = (400, 280)  # pixels, as sphinx-gallery has them
+WIDE = 640  # pixels, beyond which text of a picture is too small on a phone
 
 default_role = "linked"
 nitpicky = True
@@ -242,6 +251,8 @@ class DarkPictures(SphinxTransform):
     def apply(self, **_: Any) -> None:
         """Add the pictures."""
         for light in [*self.document.findall(nodes.image)]:
+            if self.width(light) > WIDE:  # on a phone it is scrolled
+                light["classes"] = [*light["classes"], "wide-picture"]
             shown = {"only-light", "only-dark"} & {*light["classes"]}  # a page that has both names both
             found = None if shown else self.find(light["uri"])
             if found is not None:
@@ -255,6 +266,14 @@ class DarkPictures(SphinxTransform):
                 for one, name in ((light, "light-picture"), (other, "dark-picture")):
                     one["classes"] = [*one["classes"], name]
                 light.parent.insert(light.parent.index(light) + 1, other)
+
+    def width(self, image: nodes.image) -> float:
+        """Return the width of a picture in pixels; 0 if nothing says it."""
+        path = HERE / image["uri"].lstrip("/")
+        given = image.get("width", "0px").removesuffix("px")
+        if path.suffix == ".svg" and path.is_file():
+            given = re.search(r'<svg[^>]*?\bwidth="([\d.]+)pt"', path.read_text("utf-8"))[1]
+        return float(given)
 
     def find(self, uri: str) -> str | None:
         """Return where the form for a dark page is; a thumbnail's, and that of a file of matplotlib, are made here."""
@@ -271,6 +290,28 @@ class DarkPictures(SphinxTransform):
             if whole.is_file():
                 scale_image(whole, beside, *THUMBNAIL)
         return f"/{beside.relative_to(HERE).as_posix()}" if beside.is_file() else None
+
+
+class PicturesFirst(SphinxTransform):
+    """A picture of the gallery above the script that draws it; the first one above all of it."""
+
+    default_priority = DarkPictures.default_priority + 1
+
+    def apply(self, **_: Any) -> None:
+        """Move the pictures."""
+        if not self.env.docname.startswith("gallery/plot_"):
+            return
+        pictures = [
+            *self.document.findall(lambda one: isinstance(one, nodes.image) and "light-picture" in one["classes"])
+        ]
+        for picture in pictures:
+            home, at = picture.parent, picture.parent.index(picture)
+            pair = home[at : at + 2]  # and its form for a dark page
+            kind = nodes.paragraph if picture is pictures[0] else nodes.literal_block
+            found = [i for i, one in enumerate(home[:at]) if isinstance(one, kind)]
+            place = found[0] + 1 if picture is pictures[0] else found[-1]
+            del home[at : at + 2]
+            home.insert(place, pair)
 
 
 class SearchWords(SphinxTransform):
@@ -374,6 +415,7 @@ def setup(app: Sphinx) -> None:
     mathjax_file()
     app.add_role("linked", Linked())
     app.add_transform(DarkPictures)
+    app.add_transform(PicturesFirst)
     app.add_transform(SearchWords)
     app.connect("html-page-context", give_topics)
     app.connect("build-finished", ship_mathjax)

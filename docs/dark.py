@@ -76,6 +76,13 @@ def recolour_svg(text: str) -> str:
     return re.sub(r"(<svg\b[^>]*>)", rf"\1{ink}", text, count=1)
 
 
+def reset(configuration: Any, name: str) -> None:
+    """Let a script of the gallery draw with text that is read on a telephone, too."""
+    from matplotlib import rcParams
+
+    rcParams.update({"font.size": 12, "axes.titlesize": 12, "legend.fontsize": 11})
+
+
 def scrape(block: Any, variables: dict[str, Any], configuration: Any) -> str:
     """Save the figures of a block of the gallery, each for a light and a dark page, and return how they are shown."""
     from matplotlib import pyplot

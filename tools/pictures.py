@@ -216,7 +216,7 @@ def write(folder: pathlib.Path, names: list[str]) -> None:
         draw, size = PICTURES[name]
         for suffix, theme in THEMES.items():
             keys = ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
-            style = dict.fromkeys(keys, theme.ink) | {"svg.hashsalt": name, "axes.titlesize": "medium"}
+            style = dict.fromkeys(keys, theme.ink) | {"svg.hashsalt": name, "axes.titlesize": "medium", "font.size": 11}
             style |= {"axes.spines.top": False, "axes.spines.right": False}
             with mpl.rc_context(style):
                 figure = Figure(figsize=size, layout="constrained")
