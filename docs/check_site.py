@@ -7,9 +7,10 @@ prints one that has no words of its own, and no signature that hides its argumen
 MathJax above all, comes from another host. In a picture of the gallery no panel is empty. Then a headless Chromium, if
 there is one, opens every page without a connection, at the width of a screen and of a telephone. Errors are: a formula
 left as text or refused by MathJax, an image that is missing or has no alternative text, a page that is wider than the
-window, code or a table that is cut off on a telephone, a word of a heading, a table or the sidebar that is broken in its middle, and an error in the console. It then
-types a few words into the search: what they name comes first, and the changelog last. Exit code: 0, or 1 with a line
-for each error. Without a browser the second part is skipped, in a line that says so.
+window, code or a table that is cut off on a telephone, a word of a heading, a table or the sidebar that is broken in
+its middle, and an error in the console. It then types a few words into the search: what they name comes first, and the
+changelog last. Exit code: 0, or 1 with a line for each error. Without a browser the second part is skipped, in a line
+that says so.
 """
 
 from __future__ import annotations
