@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from rfrope._core.arguments import show
 from rfrope.engines.record import ConfigRope, EngineRope
 from rfrope.scaling import registry, schemes
 
-_RAMP = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # of YaRN, with what counts without them
+RAMP = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # of YaRN, with what counts without them
 
 
 class RefusedError(ValueError):
@@ -55,16 +56,23 @@ def yarn(
     factor: float,
     original: int,
     attention: float,
-    reads: tuple[str, ...] = tuple(_RAMP),
+    reads: tuple[str, ...] = tuple(RAMP),
     theta: float | None = None,
 ) -> EngineRope:
     """Return YaRN's RoPE with the keys of its ramp that an engine reads, and the engine's attention factor."""
     ramp = {key: values[key] for key in reads if values.get(key) is not None}
     theta = values["rope_theta"] if theta is None else theta
     made = schemes.yarn(base, factor, original_max_position_embeddings=original, base=theta, **ramp)
-    unread = {key: usual for key, usual in _RAMP.items() if key not in reads}
+    unread = {key: usual for key, usual in RAMP.items() if key not in reads}
     ignored = find_ignored(values, unread | {"attention_factor": attention})
     return EngineRope(np.asarray(made.frequencies), attention, ignored_keys=ignored)
+
+
+def split_attention(factor: float, attention: float) -> dict[str, float]:
+    """Return the scales of YaRN whose ratio is an attention factor; empty if there are none."""
+    growth = 0.1 * math.log(max(factor, 1.0))  # (0.1 m ln s + 1) / (0.1 ln s + 1) is the attention factor
+    mscale = float(f"{(attention * (growth + 1.0) - 1.0) / growth:.14g}") if growth else 0.0
+    return {"mscale": mscale, "mscale_all_dim": 1.0} if mscale > 0.0 else {}
 
 
 def proportional(config: ConfigRope, part: float, theta: float | None = None) -> np.ndarray:

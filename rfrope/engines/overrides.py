@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rfrope._core.arguments import named, show, whole
+from rfrope.engines import formulas, observed
 from rfrope.scaling import schemes
 
+_SCALES = ("mscale", "mscale_all_dim")
 _BESIDE = ("rope_theta", "partial_rotary_factor")  # older configs have them beside the dict
 _FLAGS = {"rope_theta": "--rope-freq-base", "factor": "--rope-scale"}
 _YARN = {"original_max_position_embeddings": "--yarn-orig-ctx"}
@@ -39,7 +41,7 @@ def override(engine: str, rope_parameters: Mapping[str, Any], context: int, *, p
     Raises
     ------
     ValueError
-        If the engine is unknown, or `context` is not positive.
+        If the engine is unknown, `context` is not positive, or a key of YaRN is not read by the engine, or has no flag.
     TypeError
         If an argument is of another type.
 
@@ -58,7 +60,29 @@ def override(engine: str, rope_parameters: Mapping[str, Any], context: int, *, p
         raise TypeError(f"rope_parameters is {show(rope_parameters)}; expected a dict")
     if not isinstance(part, str):
         raise TypeError(f"part is {show(part)}; expected the name of a part of a config, such as 'text_config'")
-    return _SPELLED[name](dict(rope_parameters), whole("context", context, 1), part)
+    return _SPELLED[name](_say_yarn(name, dict(rope_parameters)), whole("context", context, 1), part)
+
+
+def _say_yarn(engine: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of YaRN that an engine reads: its attention factor as a ratio of scales, or as one number."""
+    if parameters.get("rope_type") != "yarn" or engine == "transformers":
+        return parameters
+    if parameters.get("factor") is None:
+        raise ValueError("rope_parameters lacks factor; 'yarn' needs it")
+    reads = {*_YARN, "attention_factor"} if engine == "llama.cpp" else observed.list_reads(engine, "yarn")
+    factor, given = parameters["factor"], {key: parameters.get(key) for key in ("attention_factor", *_SCALES)}
+    if "mscale" not in reads and given["attention_factor"] is None and all(given[key] for key in _SCALES):
+        parameters["attention_factor"] = schemes.sharpen_yarn(factor, *(given[key] for key in _SCALES))
+    elif "attention_factor" not in reads and given["attention_factor"] is not None:
+        parameters |= formulas.split_attention(factor, parameters.pop("attention_factor"))
+    parameters = {key: value for key, value in parameters.items() if key not in _SCALES or key in reads}
+    for key in formulas.find_ignored(parameters, formulas.RAMP):
+        if key not in reads:
+            raise ValueError(
+                f"rope_parameters holds {key} = {show(parameters[key])}, which {engine} does not read under 'yarn'; "
+                f"expected {formulas.RAMP[key]}, or divisors by rfrope.engines.export"
+            )
+    return parameters
 
 
 def _nest(part: str, keys: dict[str, Any]) -> str:

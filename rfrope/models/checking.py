@@ -169,7 +169,7 @@ def _describe(kind: LayerKind, *, is_alone: bool) -> str:
     if is_alone:
         return said
     label = ".".join(word for word in (kind.part, kind.kind) if word)
-    return ": ".join([label, *([] if kind.layers is None else [show_layers(kind.layers)]), said])
+    return ": ".join(filter(None, [label, "" if kind.layers is None else show_layers(kind.layers), said]))
 
 
 # -- the config alone --------------------------------------------------------------------------------------------------
@@ -196,6 +196,10 @@ def _check_layers(layers: Layers) -> Iterator[CheckFinding]:
         if model.pairing_from == "assumed":
             text = f"model_type {show(model.model_type)} is not known, so which features pair is not: half is assumed"
             yield CheckFinding("unknown", where, text, 'rfrope.from_config(config, pairing="half" or "interleaved")')
+        base = rope.source.rope_parameters.get("rope_theta", 2.0)
+        if base <= 1.0:
+            text = f"rope_theta is {base:g}: no block turns slower than 1 radian a position, so far scores are noise"
+            yield CheckFinding("wrong", where, text, "rope_theta: 10000.0, or the base of the training")
         if caution := describe_reach(rope):
             yield CheckFinding("wrong" if _falls_short(rope) else "note", where, caution)
         yield from (CheckFinding("caution", where, said) for said in model.remarks)
@@ -328,22 +332,23 @@ def _choose_fix(
     engine: EngineReport, rope: RopeComparison, part: str, parameters: dict[str, Any], *, is_longer: bool
 ) -> str:
     """Return what to type for an engine so that it does as the reference; "" if there is nothing, or no way."""
+    name, held = engine.engine, dict[str, Any]()
+    standard = next((one.rope for one in rope.engines if one.engine == rope.reference), None)
     if engine.is_same:
-        can_type = is_longer and engine.engine in TYPED
-        return override(engine.engine, parameters, rope.seq_len, part=part) if can_type else ""
-    if engine.engine in rope.then_agree:
-        if engine.engine not in TYPED:
-            return f"config.json: {json.dumps(rope.write)}"
+        held = parameters if is_longer else {}
+    elif name in rope.then_agree:
         scaling = dict(rope.write.get("rope_scaling") or {"rope_type": "default"})
         scaling.pop("type", None)
         keys = ("rope_theta", "partial_rotary_factor")
-        beside = {key: rope.write.get(key, parameters[key]) for key in keys if key in (rope.write | parameters)}
-        return override(engine.engine, beside | scaling, rope.seq_len, part=part)
-    standard = next((one.rope for one in rope.engines if one.engine == rope.reference), None)
-    if engine.engine == "llama.cpp" and standard is not None and (engine.frequency_error or 0.0) <= SAME:
-        scheme = parameters | {"attention_factor": standard.attention_factor}
-        return override(engine.engine, scheme, rope.seq_len) if engine.rope is not None else ""
-    return ""
+        held = {key: rope.write.get(key, parameters[key]) for key in keys if key in (rope.write | parameters)} | scaling
+    elif name == "llama.cpp" and standard and engine.rope and (engine.frequency_error or 0.0) <= SAME:
+        held, part = parameters | {"attention_factor": standard.attention_factor}, ""
+    if name not in TYPED:
+        return f"config.json: {json.dumps(rope.write)}" if held and not engine.is_same else ""
+    try:
+        return override(name, held, rope.seq_len, part=part) if held else ""
+    except ValueError:  # it has no words for this
+        return ""
 
 
 # -- against another ---------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def read_rope(name: str, value: Any, reason: str = "") -> Rope:
 def read(config: Any) -> tuple[Mapping[str, Any], str]:
     """Return a config as a dict, and its name in error messages."""
     if isinstance(config, Mapping):
-        return config, ""
+        return translate_params(config), ""
     if hasattr(config, "to_dict") and not isinstance(config, type):
         held = config.to_dict()
         if not isinstance(held, Mapping):
@@ -202,7 +202,7 @@ def read_file(path: str) -> tuple[dict[str, Any], str]:
         raise ValueError(f"{path} is not valid JSON ({error}); expected a model's config.json") from None
     if not isinstance(held, dict):
         raise ValueError(f"{path} holds a {type(held).__name__}; expected a model's config, which is an object")
-    return translate_params(held), path
+    return {**translate_params(held)}, path
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -280,6 +280,7 @@ def _account(part: Part, ropes: list[Rope], parts: list[PartLayers]) -> None:
         of = f" for model_type {show(part.model_type)}" if part.model_type else ""
         also = f"; nor {'is' if len(unread) == 2 else 'are'} {more}" if more else ""
         raise ValueError(f"{first}{of}; expected {first.write}, or no {first.path}{also}")
+    remarks += [part.held["assumed"]] if "assumed" in part.held and not is_top else []
     for read in parts if remarks else ():
         for name, rope in read.ropes.items():
             model = rope.source.model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from rfrope import engines as registry
+from rfrope.engines.formulas import RAMP, split_attention
 from rfrope.engines.record import ConfigRope
 from rfrope.models.rope_parameters import DICTS, from_rope_parameters
 from rfrope.models.scoring import choose_lengths, relative_error
 from rfrope.rotation.rope import Rope
 from rfrope.scaling.registry import names
 
-_USUAL = {"beta_fast": 32, "beta_slow": 1, "truncate": True}  # YaRN's defaults
 _ATTENTION = ("attention_factor", "mscale", "mscale_all_dim")
 SAME = 1e-12  # relative; rules are evaluated in float64
 _ROUNDED = 2.0**-23  # frequencies may have been rounded to float32
@@ -104,13 +103,9 @@ def _write(config: ConfigRope, scaling: dict[str, Any] | None) -> dict[str, Any]
 
 def _yarn(config: ConfigRope, scaling: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield YaRN without default values, then with the attention factor as a ratio of two scales."""
-    kept = {key: value for key, value in scaling.items() if key not in _ATTENTION and _USUAL.get(key) != value}
+    kept = {key: value for key, value in scaling.items() if key not in _ATTENTION and RAMP.get(key) != value}
     factor = kept.get("factor") or config.context / kept["original_max_position_embeddings"]
     kept["factor"] = float(factor)
     yield _write(config, kept)
-    if factor > 1.0:
-        # (0.1 m ln s + 1) / (0.1 ln s + 1) is the attention factor
-        growth = 0.1 * math.log(factor)
-        mscale = float(f"{(config.rope.attention_factor * (growth + 1.0) - 1.0) / growth:.14g}")
-        if mscale > 0.0:
-            yield _write(config, {**kept, "mscale": mscale, "mscale_all_dim": 1.0})
+    if scales := split_attention(factor, config.rope.attention_factor):
+        yield _write(config, kept | scales)

@@ -91,6 +91,7 @@ WRONG = {  # a config, what is asked for, and the verdict
         "cannot tell: rope_theta is 1000000.0, rot",
     ),
     "unknown type": (QWEN | {"model_type": "mine"}, {}, "cannot tell: model_type 'mine' is not known"),
+    "base of 1": (QWEN | {"rope_theta": 1.0}, {}, "wrong: rope_theta is 1: no block turns slower than 1 radian"),
     "negative base": (QWEN | {"rope_theta": -1.0}, {}, "cannot tell: rope_theta is -1.0"),
     "odd head": (QWEN | {"head_dim": 127}, {}, "cannot tell: "),
     "an engine without the factor": (
@@ -167,6 +168,7 @@ def test_what_is_typed_reaches_the_length_and_is_read_as_it_was_meant(config, pa
 
 
 PARAMS = {"dim": 4096, "n_layers": 2, "head_dim": 128, "n_heads": 32, "n_kv_heads": 8, "rope_theta": 1e6}
+VISION = {"vision_encoder": {"hidden_size": 1024, "num_attention_heads": 16, "rope_theta": 1e4}}
 MISTRAL = {"factor": 16.0, "beta": 32.0, "alpha": 1.0, ORIGINAL: 16384, "apply_scale": False}
 
 
@@ -175,10 +177,11 @@ MISTRAL = {"factor": 16.0, "beta": 32.0, "alpha": 1.0, ORIGINAL: 16384, "apply_s
     [
         ({"max_seq_len": 4096}, {"rope_type": "default"}),
         (
-            {"max_position_embeddings": 262144, "yarn": MISTRAL},
+            {"max_position_embeddings": 262144, "yarn": MISTRAL, "llama_4_scaling": {"beta": 0.1}} | VISION,
             {"rope_type": "yarn", "factor": 16.0, ORIGINAL: 16384, "beta_fast": 32.0, "attention_factor": 1.0},
         ),
         ({"use_scaled_rope": True}, LLAMA3),
+        ({"use_scaled_rope": True, "rope_scaling_factor": 32.0}, LLAMA3 | {"factor": 32.0}),
     ],
 )
 def test_params_of_mistral_and_meta(tmp_path, more, scheme):
@@ -186,9 +189,13 @@ def test_params_of_mistral_and_meta(tmp_path, more, scheme):
     path = tmp_path / "params.json"
     path.write_text(json.dumps(PARAMS | more))
     found = check(tmp_path)
-    assert found.verdict.endswith("128 of 128 features, pairs interleaved (config)")
-    (rope,) = rfrope.from_config(path)
+    is_assumed = more == {"use_scaled_rope": True}
+    assert "128 of 128 features, pairs interleaved (config)" in str(found)
+    assert ("expected rope_scaling_factor: 32 beside it" in str(found)) == is_assumed
+    rope, *vision = rfrope.from_config(path)
+    assert [one.source.model.model_type for one in vision] == ["pixtral"] * ("vision_encoder" in more)
     assert scheme.items() <= rope.source.rope_parameters.items()
+    assert rfrope.from_config(PARAMS | more)[0].source == rope.source
     path.write_text(json.dumps(PARAMS | {"rope_factor": 2.0}))
     assert check(path).verdict.startswith("cannot tell: rope_factor is 2.0")
 

@@ -164,6 +164,13 @@ def reads_scheme(engine: str, model_type: str, scheme: str) -> bool:
     return number is not None and held["rules"][number].get("as") == scheme
 
 
+def list_reads(engine: str, scheme: str) -> set[str]:
+    """Return the keys of a scheme that an engine was seen to read for Llama, in either form of config."""
+    held = find_files()[engine]
+    forms = [held["families"]["llama"].get(form, {}).get("", {}).get(scheme) for form in ("dict", "flat")]
+    return {key for number in forms if number is not None for key in held["rules"][number].get("reads", ())}
+
+
 def _names_base(config: ConfigRope) -> bool:
     return config.raw.get("rope_theta") is not None or config.written.get("rope_theta") is not None
 
