@@ -72,7 +72,7 @@ def _say_yarn(engine: str, parameters: dict[str, Any]) -> dict[str, Any]:
     reads = {*_YARN, "attention_factor"} if engine == "llama.cpp" else observed.list_reads(engine, "yarn")
     factor, given = parameters["factor"], {key: parameters.get(key) for key in ("attention_factor", *_SCALES)}
     if "mscale" not in reads and given["attention_factor"] is None and all(given[key] for key in _SCALES):
-        parameters["attention_factor"] = schemes.sharpen_yarn(factor, *(given[key] for key in _SCALES))
+        parameters["attention_factor"] = schemes.sharpen_yarn(factor, *(parameters[key] for key in _SCALES))
     elif "attention_factor" not in reads and given["attention_factor"] is not None:
         parameters |= formulas.split_attention(factor, parameters.pop("attention_factor"))
     parameters = {key: value for key, value in parameters.items() if key not in _SCALES or key in reads}
