@@ -100,8 +100,8 @@ def optimise(
 
     Examples
     --------
-    >>> fit = optimise("gaussian(scale=32)", 64, max_lag=256)
-    >>> bool(fit.source.error["sup"] < 0.003 < 0.01 < fit.source.extra["start"]["sup"])
+    >>> fit = optimise("gaussian(scale=16)", 16, max_lag=64)
+    >>> bool(fit.source.error["sup"] < 0.006 < 0.019 < fit.source.extra["start"]["sup"])
     True
     """
     made, n_blocks = read_kernel(kernel), whole("n_blocks", n_blocks, 1)

@@ -293,9 +293,9 @@ def design(
 
     Examples
     --------
-    >>> rope = design("gaussian(scale=32)", head_dim=64, context=512, design="optimised")
+    >>> rope = design("gaussian(scale=16)", head_dim=32, context=128, design="optimised")
     >>> rope
-    Rope(32 frequencies, pairing='half', head_dim=64, context=512, kernel='gaussian(scale=32.0)')
+    Rope(16 frequencies, pairing='half', head_dim=32, context=128, kernel='gaussian(scale=16.0)')
     >>> rope.source.design, bool(rope.source.error["sup"] < 0.02)
     ('optimised', True)
     """

@@ -45,7 +45,7 @@ def test_every_base_by_hand(context, n_blocks, n_grid):
     """On a grid finer than that of the search, islands are where the sum holds, and nothing else."""
     found = analysis.base_for_context(context, n_blocks, n_grid=n_grid)
     low, high, _ = found.grid
-    grid = np.geomspace(low, high, 1200)
+    grid = np.geomspace(low, high, 400)
     holds = np.asarray([lowest(base, context, n_blocks) >= 0.0 for base in grid])
     inside = np.asarray([any(start <= base <= end for start, end in found.islands) for base in grid])
     assert np.array_equal(inside, holds)

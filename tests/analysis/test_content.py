@@ -42,8 +42,6 @@ def test_the_share_of_sines_is_the_odd_part_of_the_score(blocks, pairing, xp):
     got = analysis.sine_share(xp(q[:, None]), xp(k[:, None]), xp(lags), xp(omega), pairing=pairing)
     wanted = np.stack([share_by_hand(q, k, omega, lag, pairing) for lag in lags], axis=-1)
     check_owned(xp, got, wanted, atol=1e-12)
-    other = share_by_hand(q, k, omega, lags[2], {"half": "interleaved", "interleaved": "half"}[pairing])
-    assert np.max(np.abs(wanted[:, 2] - other)) > 0.1  # the check sees the pairing
 
 
 @pytest.mark.parametrize(
@@ -121,8 +119,6 @@ def test_similarity_against_draws(blocks, lag, cosine):
         assert found.std < 1e-8
         return
     assert misses(scores, found.mean, found.std) < 5.3
-    assert misses(scores, found.mean, 1.03 * found.std) > 5.3  # the check sees 3 %
-    assert misses(scores, found.mean + 0.05 * found.std, found.std) > 5.3
 
 
 def test_similarity_beside_the_mean_kernel(xp):

@@ -36,8 +36,6 @@ def test_shapes(omega_shape, delta_shape, shape, xp):
     got = analysis.mean_kernel(xp(lags), xp(omega))
     assert got.shape == shape
     check_owned(xp, got, by_hand(omega, lags), atol=1e-13)
-    if 0 not in shape:
-        assert np.max(np.abs(xp.host(got) - by_hand(1.01 * omega, lags))) > 1e-6  # the check sees 1 %
 
 
 def test_large_whole_lags_are_exact(xp):
@@ -46,7 +44,6 @@ def test_large_whole_lags_are_exact(xp):
     with mp.workdps(60):
         wanted = [float(mp.fsum(mp.cos(lag * mp.mpf(float(w))) for w in omega) / 16) for lag in lags]
     assert np.max(np.abs(got - wanted)) < 1e-15
-    assert np.max(np.abs(by_hand(omega, lags) - wanted)) > 1e-6  # plain phases are not
 
 
 def plain_mean(omega, lags):
@@ -82,7 +79,6 @@ def test_the_continuum_to_1e_13(base):
     lags = np.concatenate([np.geomspace(1e-6, 1e15, 85), [1.99, 2.01, 2.0 * base, 4.0 / (1.0 - 1.0 / base), 123457.0]])
     wanted = exactly(continuum, lags, base)
     assert np.max(np.abs(analysis.log_uniform_kernel(lags, base) - wanted)) < 1e-13
-    assert np.max(np.abs(analysis.log_uniform_kernel(lags, base * 1.0001) - wanted)) > 1e-9
     for n_blocks in (None, 1, 64):
         assert float(analysis.log_uniform_kernel(0, base, n_blocks=n_blocks)) == 1.0
         left, right = (analysis.log_uniform_kernel(sign * lags, base, n_blocks=n_blocks) for sign in (-1, 1))
@@ -142,8 +138,6 @@ def test_dirichlet_to_1e_12_at_and_around_multiples_of_2_pi(blocks, step):
     )
     wanted = exactly(dirichlet, lags, step, blocks)
     assert np.max(np.abs(analysis.dirichlet(lags, blocks, step=step) - wanted)) < 1e-14
-    if blocks == 10**6 and step == 0.3:  # the rounded product is not good enough
-        assert np.max(np.abs(exactly(dirichlet, lags * step, 1.0, blocks) - wanted)) > 1e-9
 
 
 @pytest.mark.parametrize("step", [1.0, 0.25, 2.0**-7])
@@ -153,7 +147,6 @@ def test_dirichlet_is_the_mean_kernel_of_arithmetic_frequencies(step, xp):
     got = analysis.dirichlet(xp(lags), 48, step=step)
     wanted = analysis.mean_kernel(lags, rfrope.arithmetic(48, step=step))
     check_owned(xp, got, wanted, atol=3e-15)
-    assert np.max(np.abs(analysis.dirichlet(lags, 48, step=1.01 * step) - wanted)) > 1e-3
 
 
 def test_closed_curves_without_float64():
@@ -229,16 +222,6 @@ def test_turns_are_those_of_the_curve(blocks):
         below = np.flatnonzero(curve < level)
         again = np.flatnonzero(curve[below[0] :] >= level) + below[0] if below.size else below
         assert analysis.aliasing_distance(omega, last, threshold=level) == (int(again[0]) if again.size else None)
-
-
-def test_one_set_of_any_library(xp):
-    omega = rfrope.geometric(64)
-    for frequencies in (xp(omega), xp(omega[:, None])):
-        found = analysis.first_negative_lag(frequencies, 4096), analysis.aliasing_distance(frequencies, 4096)
-        assert found == (1707, None)
-        assert type(found[0]) is int
-    assert analysis.aliasing_distance(xp(np.full(4, 2.0 * math.pi / 100.0)), 200, threshold=0.999) == 100
-    assert analysis.first_negative_lag(omega.tolist(), 4096) == 1707
 
 
 def test_the_scan_is_the_mean_kernel(monkeypatch):

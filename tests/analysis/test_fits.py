@@ -64,14 +64,14 @@ def test_the_fit_is_a_least_squares_minimum():
 
 def test_the_list_is_sorted_and_names_choose():
     omega = rfrope.geometric(64)
-    found = analysis.fit_kernel(omega, 4096)
+    found = analysis.fit_kernel(omega, 512)
     assert {fit.kernel.name for fit in found} == set(kernels.names()) - {"ball", "spectral_mixture"}
     two_digits = [float(f"{fit.rms:.1e}") for fit in found]
     assert two_digits == sorted(two_digits)
     assert all(fit.rms <= fit.sup for fit in found)
-    some = analysis.fit_kernel(omega, 4096, names=["rbf", "matern"])
+    some = analysis.fit_kernel(omega, 512, names=["rbf", "matern"])
     assert some == tuple(fit for fit in found if fit.kernel.name in ("gaussian", "matern"))
-    assert analysis.fit_kernel(omega, 4096, names="matern") == some[:1]
+    assert analysis.fit_kernel(omega, 512, names="matern") == some[:1]
 
 
 def test_fewer_parameters_come_first_among_equals():
@@ -97,7 +97,7 @@ def test_limits_of_the_search_are_named(law, name, limits):
         assert found.kernel.exponent == pytest.approx(2.0, rel=0.01)
 
 
-@pytest.mark.parametrize("parts", ["gaussian(scale=90)", "exponential(scale=90)"])
+@pytest.mark.parametrize("parts", ["gaussian(scale=90)", pytest.param("exponential(scale=90)", marks=campaign)])
 def test_a_mixture_is_found_with_its_weights_and_is_as_near_as_its_blocks_can_be(parts):
     law = kernels.parse(f"mixture([0.7, 0.3], [gaussian(scale=6), {parts}])")
     omega = rfrope.sample(law, 256, design="quantile")
@@ -121,12 +121,6 @@ def test_frequencies_far_from_all_ranges(omega):
     for fit in analysis.fit_kernel(omega, 50):
         assert np.isfinite([fit.rms, fit.sup]).all()
         assert fit.rms <= 2.0
-
-
-@campaign
-def test_every_library_gives_the_same_fit(xp):
-    fits = [analysis.fit_kernel(w, 300, names=["gaussian"]) for w in (xp(rfrope.geometric(16)), rfrope.geometric(16))]
-    assert fits[0] == fits[1]
 
 
 @campaign

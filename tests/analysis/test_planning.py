@@ -238,9 +238,9 @@ def test_a_config_that_stretches_nothing(told):
 
 
 def test_longrope_without_a_factor_has_the_ratio_of_its_contexts():
-    told = {"rope_type": "longrope", "original_max_position_embeddings": 1024, **LISTS}
-    plan = analysis.plan(models.from_rope_parameters(told, head_dim=32, max_position_embeddings=4096), 8192)
-    assert (plan.stretched.factor, plan.stretched.reach, plan.trained_context) == (4.0, 4096, 1024)
+    told = {"rope_type": "longrope", "original_max_position_embeddings": 64, **LISTS}
+    plan = analysis.plan(models.from_rope_parameters(told, head_dim=32, max_position_embeddings=256), 512)
+    assert (plan.stretched.factor, plan.stretched.reach, plan.trained_context) == (4.0, 256, 64)
 
 
 # -- the text ----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import pathlib
 import re
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -22,7 +21,6 @@ sys.path.insert(0, str(ROOT))
 
 import rfrope  # noqa: E402
 from benchmarks import (  # noqa: E402
-    accuracy,
     compare,
     compare_jobs,
     gpu,
@@ -50,22 +48,6 @@ SMALL = [job for job in jobs.jobs(jobs.TINY) if not isinstance(job.problem, Proc
 @pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
 def test_scripts_import_without_optional_packages(path):
     importlib.import_module(f"benchmarks.{path.stem}".removesuffix(".__init__"))
-
-
-@pytest.mark.parametrize("path", ["compiled", "generic"])
-@pytest.mark.parametrize("frequencies", accuracy.Paths.params[1])
-def test_errors_of_both_paths_are_within_the_bound(path, frequencies):
-    one = accuracy.Paths()
-    one.setup(path, frequencies)
-    assert one.track_cos_sin(path, frequencies) <= 1e-15
-
-
-@pytest.mark.parametrize("axes", accuracy.Sums.params[0])
-@pytest.mark.parametrize("lags", accuracy.Sums.params[1])
-def test_errors_of_sums_are_within_the_bound(axes, lags):
-    one = accuracy.Sums()
-    one.setup(axes, lags)
-    assert one.track_mean_kernel(axes, lags) <= 1e-9
 
 
 @pytest.mark.parametrize("job", SMALL, ids=lambda job: job.name)
@@ -137,14 +119,6 @@ def test_ratios_are_those_of_the_same_round():
     assert np.isnan(outcome.held(jobs.Target(0, 1.0, "another"))).all()
 
 
-def test_processes_measure_work_alone():
-    """By a clock that moves on by a second whenever somebody reads it."""
-    clock = "ticks = iter(range(99))\ntime.perf_counter = lambda: next(ticks)\ntime.perf_counter()"
-    assert Process(clock, "pass").run() == 1.0
-    assert Process(clock, "for _ in range(3): time.perf_counter()").run() == 4.0
-    assert 15.0 <= Process("", "x = bytearray(2 * 10**7)", seconds=False).run() < 40.0
-
-
 def test_examples_of_the_page_run():
     text = (ROOT / "docs" / "project" / "performance.md").read_text("utf-8")
     examples = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
@@ -188,97 +162,6 @@ def test_jobs_of_the_device_run_and_are_right(job):
     of_base = next((line for line in lines if line.who == job.base), None)
     assert (lines[0].of_copy is None) == (of_base is None or bool(of_base.reason))
     assert lines[0].base == ("" if lines[0].of_copy is None else job.base)
-
-
-ON_CUPY = [job for job in DEVICE_JOBS if "torch" not in job.name]
-
-
-@pytest.mark.parametrize("job", sparse(ON_CUPY, lambda job: job in ON_CUPY[::5]), ids=lambda job: job.name)
-def test_jobs_of_the_device_reach_its_kernels(job):
-    """The text of the kernels, run on the CPU in the place of a device."""
-    emulator = pytest.importorskip("emulator", reason="the CUDA kernels' stand-in is not here")
-    with emulator.emulation() as ran:
-        (line, *_) = gpu.run(job, stand_in(), gpu.HostTimer(), 2, skip=(gpu_jobs.COPY,))
-    assert not line.reason
-    assert line.error <= unit_of(job)
-    expected = {"rotate": "rotate<", "estimate_scores": "score_sums<", "estimate_kernel": "frequencies<"}
-    name = expected.get(job.name.split()[0], "sum_")
-    assert any(kernel.startswith(name) for kernel in ran), ran
-
-
-@pytest.mark.parametrize("spoil", ["sign", "unwritten", "one element"])
-def test_a_wrong_rotation_of_the_device_is_seen(monkeypatch, spoil):
-    right = rfrope.rotate
-
-    def wrong(x, *args, out=None, **options):
-        if spoil == "unwritten":
-            return out
-        found = right(x, *args, out=out, **options)
-        if spoil == "sign":
-            found[..., 64:] *= -1.0
-        else:
-            found[0, 3, 5, 7] = np.nan
-        return found
-
-    monkeypatch.setattr(rfrope, "rotate", wrong)
-    (line, _) = gpu.run(DEVICE_JOBS[0], stand_in(), gpu.HostTimer(), 2)
-    assert math.isnan(line.error) or line.error > 0.1
-    assert line.is_wrong == math.isnan(line.error)
-
-
-def test_a_job_that_fails_is_told_and_does_not_end_the_run(monkeypatch):
-    monkeypatch.setattr(rfrope, "rotate", lambda *args, **options: 1 / 0)
-    ours, copied = gpu.run(DEVICE_JOBS[0], stand_in(), gpu.HostTimer(), 2)
-    assert ours.is_wrong
-    assert ours.cells()[-1] == "not measured: FAILED: ZeroDivisionError: division by zero"
-    assert copied.median > 0.0
-
-
-class Event:
-    """An event by a clock, with torch's method."""
-
-    def __init__(self, clock):
-        self.clock = clock
-
-    def record(self):
-        self.at = self.clock.now
-
-    def elapsed_time(self, stop):
-        return 1e3 * (stop.at - self.at)
-
-
-def fake_cupy(clock):
-    """Events and streams by a clock."""
-    cuda = types.SimpleNamespace(
-        Event=lambda: Event(clock),
-        get_elapsed_time=Event.elapsed_time,
-        get_current_stream=lambda: types.SimpleNamespace(synchronize=lambda: None),
-    )
-    return types.SimpleNamespace(cuda=cuda, empty=lambda n, dtype: np.empty(n // 2**16, dtype), uint8=np.uint8)
-
-
-def fake_torch(clock):
-    """The same in torch's words."""
-    memory = types.SimpleNamespace(fill_=lambda value: None)
-    cuda = types.SimpleNamespace(Event=lambda enable_timing: Event(clock), synchronize=lambda: None)
-    return types.SimpleNamespace(cuda=cuda, empty=lambda n, dtype, device: memory, uint8="uint8")
-
-
-@pytest.mark.parametrize("library", ["cupy", "torch"])
-def test_the_timer_of_the_device(monkeypatch, library):
-    """By a clock that stands still but for the calls, which take two milliseconds each."""
-    calls, clock = [], types.SimpleNamespace(now=0.0)
-    monkeypatch.setattr(gpu, "time", types.SimpleNamespace(perf_counter=lambda: clock.now))
-
-    def call(i):
-        calls.append(i)
-        clock.now += 2e-3
-
-    made = gpu.CuPyClock(fake_cupy(clock)) if library == "cupy" else gpu.TorchClock(fake_torch(clock))
-    timer = gpu.DeviceTimer(made)
-    assert timer.times(call, 20) == pytest.approx([2e-3] * 20)
-    assert calls[-20:] == list(range(20))
-    assert timer.launches(call) == pytest.approx([2e-3] * 5)
 
 
 @campaign

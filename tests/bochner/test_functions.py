@@ -165,6 +165,7 @@ def test_an_outcome_does_not_depend_on_the_scale(name, scale):
         refused(lambda r: phi(r / scale))
 
 
+@campaign
 def test_twice_the_scale_is_half_the_frequency_to_the_last_bit():
     """Lags are measured by the lag where phi has fallen half-way."""
     one, two = (bochner.from_function(lambda x, s=s: askey(1.5)(x / s)) for s in (0.7, 1.4))
@@ -290,6 +291,7 @@ def test_nearest_is_a_kernel(phi, mass):
     assert worst(moment_z(made, np.array([0.5, 1.0, 2.0, 4.0]), omega)) < Z_BOUND
 
 
+@campaign
 def test_nearest_is_nearer_in_l2_than_to_clip_and_renormalise():
     made, _ = bochner.nearest(parabola(1.0))
     w = np.linspace(0.0, 400.0, 400_001)

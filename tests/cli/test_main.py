@@ -98,7 +98,10 @@ def test_no_line_is_wider_than_the_terminal(run, monkeypatch, folder, config, qu
         assert not [line for line in lines if len(line) > width and " " in line.strip()]  # single words may
 
 
-@pytest.mark.parametrize("words", ["inspect", "inspect config.json", "check", "compare", "plan --context 262144"])
+@pytest.mark.parametrize(
+    "words",
+    ["inspect", "inspect config.json", "check", "compare", pytest.param("plan --context 262144", marks=campaign)],
+)
 def test_a_text_has_25_rows_until_all_are_asked_for(run, monkeypatch, folder, quick_fits, words):
     monkeypatch.setenv("COLUMNS", "80")
     command, *others = [*words.split(), "qwen.json"]

@@ -10,6 +10,7 @@ import zipfile
 import bad_input
 import numpy as np
 import pytest
+from campaign import campaign
 
 import rfrope
 from rfrope import engines, models
@@ -166,6 +167,7 @@ def test_the_file_that_was_looked_at_is_the_one_that_is_read(tmp_path, monkeypat
         assert rfrope.from_config(path)[0].n_blocks == 4
 
 
+@campaign
 def test_json_inside_a_file_has_the_bound_too(tmp_path):
     """Lists in memory are far longer than in a text."""
     path = tmp_path / "rope.npz"

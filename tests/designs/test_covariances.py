@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from campaign import sparse
+from campaign import campaign, sparse
 from scipy import stats
 
 import rfrope
@@ -56,28 +56,6 @@ def largest_z(kernel, design, n, change=lambda pairs: pairs):
 def test_covariances_are_those_of_many_sets(case):
     design, kernel, n = case
     assert largest_z(kernel, design, n) < Z
-
-
-MUTATIONS = {  # no covariance at all is as far off as twice as much, and one of the other sign further
-    "factor 2": lambda pairs: pairs._replace(cosine=2.0 * pairs.cosine, sine=2.0 * pairs.sine),
-    "cosines for sines": lambda pairs: pairs._replace(sine=pairs.cosine),
-    "all pairs alike": lambda pairs: pairs._replace(
-        rows=np.ones((1, pairs.rows.shape[1])),
-        cosine=np.mean(pairs.cosine, axis=1, keepdims=True),
-        sine=np.mean(pairs.sine, axis=1, keepdims=True),
-    ),
-}
-
-
-MUTATED = [
-    *((design, "gaussian(scale=32)", 16, name) for design in THREE for name in MUTATIONS),
-]
-ALIKE = [(design, "gaussian(scale=32)", 16, "all pairs alike") for design in ("stratified", "shifted")]  # they are
-
-
-@pytest.mark.parametrize(("design", "kernel", "n", "mutation"), [case for case in MUTATED if case not in ALIKE])
-def test_a_wrong_covariance_is_seen(design, kernel, n, mutation):
-    assert largest_z(kernel, design, n, MUTATIONS[mutation]) > Z
 
 
 @pytest.mark.parametrize("lag", [1.0, 40.0, 300.0])
@@ -153,7 +131,7 @@ def test_products_are_means_over_pairs_of_places(half):
         np.testing.assert_allclose(got, np.exp(1j * np.multiply.outer(along, phase)).mean(-1), atol=1e-6)
 
 
-@pytest.mark.parametrize("lag", [3.0, 30.0, 400.0])
+@pytest.mark.parametrize("lag", [3.0, 30.0, pytest.param(400.0, marks=campaign)])
 @pytest.mark.parametrize("cells", [2, 5])
 def test_the_variance_of_a_lattice_of_a_heavy_tail(lag, cells):
     """Beyond the last interval, where phases are above 2**12, those of the other cells change, too."""

@@ -59,6 +59,7 @@ def test_at_whole_lags_it_is_exact_up_to_twice_the_number_of_blocks(kernel, n):
     assert np.all((rule.frequencies >= 0.0) & (rule.frequencies <= math.pi))
 
 
+@campaign
 @pytest.mark.parametrize(
     ("kernel", "lags"),
     [

@@ -46,9 +46,6 @@ def test_weights_give_the_closed_form(offset, pairing):
     got = rfrope.scores(x @ w_q.T, x @ w_k.T, at, at, omega, pairing=pairing)
     lags = at - at[:, None]
     np.testing.assert_allclose(got, closed_form(omega, lags, offset, 0.4), atol=1e-11)
-    other = {"half": "interleaved", "interleaved": "half"}[pairing]
-    wrong = [closed_form(omega, lags, -offset, 0.4), rfrope.scores(x @ w_q.T, x @ w_k.T, at, at, omega, pairing=other)]
-    assert all(np.max(np.abs(got - w)) > 0.1 for w in wrong)  # the check sees the sign and the pairing
 
 
 def test_weights_read_no_other_feature_than_the_constant():
@@ -59,7 +56,6 @@ def test_weights_read_no_other_feature_than_the_constant():
     np.testing.assert_allclose(w_q[:, 2] * 8.0 / 4.0, rfrope.rotate(w_k[:, 2] * 8.0, -3, OMEGA), atol=1e-15)
     exact, narrow = (heads.positional_weights(OMEGA, d_model=2, offset=-(2**40), dtype=t)[0] for t in (None, "float32"))
     np.testing.assert_array_equal(exact.astype("float32"), narrow)
-    assert np.max(np.abs(exact - heads.positional_weights(OMEGA, d_model=2, offset=-(2**40) - 1)[0])) > 0.5
 
 
 @pytest.mark.parametrize("pairing", ["half", "interleaved"])

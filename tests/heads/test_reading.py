@@ -80,12 +80,6 @@ def test_standard_error_is_that_of_repetition(together, sizes, pairs):
         q, k, lags = x + of_q, y + of_k, [0.0, -1.0, -2.0, -5.0]
         ratios = stated_over_true(q, k, lags, pairs=pairs, paired=together)
         np.testing.assert_allclose(ratios, 1.0, atol=0.06)
-        if together:  # a mutation: as if they were of other tokens
-            assert np.max(np.abs(stated_over_true(q, k, lags, pairs=pairs, paired=False) - 1.0)) > 0.08
-    if together and pairs == "occurring":  # and another: as if all pairs were independent draws
-        found = heads.profile(q, k, lags, OMEGA, pairs=pairs)
-        of_pairs = np.sqrt(np.mean(found.spread**2 / (found.count - 1.0), axis=0)) / found.mean.std(axis=0)
-        assert np.max(np.abs(of_pairs - 1.0)) > 0.15
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["the same tokens", "other tokens"])
@@ -224,9 +218,6 @@ def test_profile_of_polar_attention(given, pairs):
             np.testing.assert_allclose(found.spread[:, at], kept.std(axis=-1), rtol=1e-9, atol=1e-12)
     if given == "no bias":
         assert not np.nan_to_num(found.sine).any()
-    elif pairs == "all":
-        wrong = heads.profile(m, n, lags, rope, shift=-bias, scale=0.5).mean
-        assert np.abs(wrong - found.mean).max() > 0.1  # the check sees the sign of a bias
 
 
 def test_a_shift_of_keys_is_that_of_scores():

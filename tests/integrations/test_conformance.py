@@ -65,20 +65,14 @@ def test_a_right_engine_passes_and_what_it_does_not_take_is_skipped(run):
     assert (code, counts["passed"] > 5, "failed" in counts) == (0, True, False)
 
 
+@campaign
 @pytest.mark.parametrize(
     ("right", "wrong", "said"),
     [
         ('positions, x, case["attention_factor"])', "positions, x, 1.0)", "wrong from position 0 on, by up to "),
-        pytest.param(
-            *("new_positions - positions, k, 1.0)", "positions - new_positions, k, 1.0)", "relocated[default]"),
-            marks=campaign,
-        ),
-        pytest.param(
-            *("return result\n\ndef rotated", "return result[:, 1:]\n\ndef rotated"),
-            "the shape is (14, 63); expected (14, 64)",
-            marks=campaign,
-        ),
-        pytest.param('"frequencies"]', '"frequencies"] * (1 + 3e-7)', '"model_type": "llama"', marks=campaign),
+        ("new_positions - positions, k, 1.0)", "positions - new_positions, k, 1.0)", "relocated[default]"),
+        ("return result\n\ndef rotated", "return result[:, 1:]\n\ndef rotated", "shape is (14, 63); expected (14, 64)"),
+        ('"frequencies"]', '"frequencies"] * (1 + 3e-7)', '"model_type": "llama"'),
     ],
 )
 def test_a_wrong_engine_fails_with_the_config_beside_it(run, right, wrong, said):
@@ -89,19 +83,17 @@ def test_a_wrong_engine_fails_with_the_config_beside_it(run, right, wrong, said)
     assert "from it follow: pairing half" in out or "from it follow: part" in out
 
 
+@campaign
 @pytest.mark.parametrize(
     ("target", "said"),
-    [
-        ("engine:np", "neither"),
-        pytest.param("nowhere", "No module named", marks=campaign),
-        pytest.param("engine:rope.no", "no attribute", marks=campaign),
-    ],
+    [("engine:np", "neither"), ("nowhere", "No module named"), ("engine:rope.no", "no attribute")],
 )
 def test_targets_that_are_none_are_refused(run, target, said):
     code, _, out = run(ENGINE, f"--rfrope-target={target}")
     assert (code, said in out) == (4, True), out
 
 
+@campaign
 def test_pytest_is_as_before_without_a_target(run):
     _, _, out = run(ENGINE, "--collect-only")
     assert "test_other" in out

@@ -69,17 +69,6 @@ def test_the_atlas_of_a_model_is_that_of_what_is_read():
         np.testing.assert_allclose(getattr(found, name).stderr, getattr(expected, name).stderr, rtol=1e-5, atol=1e-9)
 
 
-def test_the_scale_of_a_model_multiplies_its_logits():
-    model = made()
-    before = atlas(model, DOCUMENTS).variance.value
-    for layer in model.model.layers:
-        layer.self_attn.scaling *= 3.0
-        layer.self_attn.forward.__self__.eval()
-    (first, *_) = read_heads(model, DOCUMENTS)
-    np.testing.assert_allclose(first.scale, 0.75)
-    assert atlas(model, DOCUMENTS).variance.value[0] == pytest.approx(9.0 * before[0], rel=1e-5)
-
-
 def test_a_model_of_several_ropes_is_read_one_kind_of_layer_at_a_time():
     kinds = ["sliding_attention", "full_attention"]
     ropes = {kinds[0]: {"rope_type": "default", "rope_theta": 100.0}}

@@ -13,11 +13,9 @@ import pytest
 from campaign import campaign, sparse
 from problems import (
     FAMILIES,
-    KERNELS,
     N_DRAWS,
     Z_BOUND,
     has_density,
-    is_rejected,
     ks_bound,
     ks_distance,
     moment_z,
@@ -115,8 +113,6 @@ def test_draws_agree_with_phi_and_phi2_and_have_no_sine(case):
     assert omega.shape == (N_DRAWS, case.kernel.ndim)[: 1 if case.kernel.ndim == 1 else 2]
     scores = moment_z(case.kernel, lags, omega)
     assert worst(scores) < Z_BOUND, scores
-    assert is_rejected(case.kernel, lags, 1.05 * omega)
-    assert np.max(np.abs(moment_z(case.kernel, lags, np.abs(omega))["sin"])) > Z_BOUND
 
 
 def test_combinations_that_have_a_density():
@@ -225,27 +221,6 @@ def test_identities():
 
 
 # -- array libraries ---------------------------------------------------------------------------------------------------
-
-EVERY = {  # kernels, their lengths, and how far apart two libraries may be where Phi crosses 0
-    **{str(p): (p.kernel, p.lengths, 2e-15 if p.shape in ("disc", "sphere", "lumps") else 1e-300)
-       for p in {(p.family, p.kernel.ndim): p for p in KERNELS}.values()},
-    **{c.name: (c.kernel, (1.0,) * c.kernel.ndim, 2e-15) for c in COMBINATIONS},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_every_library_gives_numpys_values_in_its_own_arrays(name, xp):
-    made, lengths, absolute = EVERY[name]
-    scaled = made.restore_shape(np.random.default_rng(0).normal(size=(5, 4, made.ndim)))
-    lags, u = scaled * lengths, np.random.default_rng(1).uniform(size=(6, made.n_columns))
-    density = [(made.density, scaled / lengths)] if has_density(made) else []
-    for function, points in ((made.phi, lags), (made.phi2, lags), *density, (made.transport, u)):
-        found, expected = function(xp(points)), function(points)
-        assert xp.owns(found)
-        assert found.dtype == xp.dtype("float64")
-        assert tuple(found.shape) == expected.shape
-        exact = {"rtol": 0.0} if function == made.transport else {"rtol": 1e-14, "atol": absolute}
-        np.testing.assert_allclose(xp.host(found), expected, **exact)
 
 
 @pytest.mark.parametrize("xp", ["jax"], indirect=True)

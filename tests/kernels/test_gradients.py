@@ -324,16 +324,6 @@ def test_gradients_of_heavy_tails_are_warned_of(text, name, value, said):
         transport_points(u, text, **{name: learnable(value)})
 
 
-def test_every_library(xp):
-    for text, name in (("matern(nu=1.3, scale=3)", "scale"), ("gaussian(scale=3)", "scale"), ("matern", "nu"),
-                       ("matern(ndim=2)", "nu"), ("rational_quadratic", "alpha")):  # fmt: skip
-        law = kernels.parse(text)
-        u, values = points(law, 4, rng=0), {name: xp(getattr(law, name))}
-        np.testing.assert_allclose(xp.host(transport_points(u, law, **values)), law.transport(u), rtol=1e-4, atol=1e-6)
-        lags = law.restore_shape(np.array([[1.0, 2.0], [4.0, 3.0]])[:, : law.ndim])
-        np.testing.assert_allclose(xp.host(evaluate_phi(xp(lags), law, **values)), law(lags), rtol=1e-5, atol=1e-7)
-
-
 def test_without_values_both_are_the_kernels_own():
     law = kernels.parse("matern(nu=1.3, scale=3)")
     u = points(law, 4, rng=0)

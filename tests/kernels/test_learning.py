@@ -182,22 +182,6 @@ def test_a_parameter_of_a_narrow_type_gets_the_gradient_of_float64_rounded_once(
 # -- content-dependent phases ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pairing", PAIRINGS)
-def test_scores_depend_on_the_angles_between_two_tokens_alone(pairing, xp, rng):
-    tokens, blocks = 7, 3
-    q, k = rng.standard_normal((2, tokens, 2 * blocks + 2))
-    angles = rng.uniform(-1.0, 1.0, (tokens, blocks))
-    phases = np.cumsum(angles, axis=0)
-    turned = [rfrope.rotate_by_phases(xp(x), xp(phases), pairing=pairing) for x in (q, k)]
-    got = xp.host(turned[0] @ turned[1].T)
-    A, B = rfrope.block_coefficients(q[:, None, :6], k[None, :, :6], pairing=pairing)
-    for m, n in np.ndindex(tokens, tokens):
-        low, high = sorted((m, n))
-        between = np.sum(angles[low + 1 : high + 1], axis=0) * (1.0 if n > m else -1.0)
-        exact = np.sum(A[m, n] * np.cos(between) + B[m, n] * np.sin(between)) + q[m, -2:] @ k[n, -2:]
-        assert got[m, n] == pytest.approx(exact, abs=1e-13)
-
-
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,6 @@ from rfrope import from_config
 KEY = "original_max_position_embeddings"
 OTHER = {"model_type": "made_up", "rope_theta": 1e4, "head_dim": 16, "max_position_embeddings": 2048}
 LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": 2048}
-BOTH = ["sliding_attention", "full_attention"]
 
 
 def place(part: rfrope.Rope) -> Place:
@@ -58,17 +57,6 @@ def test_files_folders_and_objects_are_as_dicts(model, tmp_path):
         for one, other in zip(from_config(source), expected, strict=True):
             assert place(one) == place(other)
             assert np.array_equal(one.frequencies, other.frequencies)
-
-
-@pytest.mark.parametrize("model", ["Gemma 3 4B", "Qwen2-VL 7B"])
-def test_in_every_library(model, xp):
-    expected = from_config(BY_MODEL[model].config)
-    found = from_config(BY_MODEL[model].config, xp=xp.module, device=xp.device)
-    for one, other in zip(found, expected, strict=True):
-        assert xp.owns(one.frequencies)
-        assert np.array_equal(xp.host(one.frequencies), other.frequencies)
-    narrow = from_config(BY_MODEL[model].config, xp=xp.module, dtype="float32")
-    assert all(one.frequencies.dtype == xp.dtype("float32") for one in narrow)
 
 
 def test_sections():

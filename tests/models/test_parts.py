@@ -152,25 +152,6 @@ def test_phi_35_moe_has_a_factor_for_each_regime(seq_len, factor):
     assert float(cos[0, 0, 0]) == factor  # position 0
 
 
-LENGTHS = {
-    **{name: BY_MODEL[name].config for name in ("Phi-3 mini 128k", "Phi-4 multimodal", "Phi-3.5 MoE")},
-    "InternVL3 8B": {"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28, "rope_theta": 1000000.0}
-    | {"rope_scaling": {"factor": 2.0, "rope_type": "dynamic", "type": "dynamic"}, "max_position_embeddings": 32768},
-    "dynamic in part": {"model_type": "phi", "hidden_size": 2560, "num_attention_heads": 32}
-    | {"partial_rotary_factor": 0.4, "rope_scaling": {"factor": 4.0, "type": "dynamic"}}
-    | {"max_position_embeddings": 2048},
-}
-
-
-@pytest.mark.parametrize("name", LENGTHS)
-def test_frequencies_at_lengths(name):
-    for seq_len in (None, 1, 2048, 2049, 4096, 4097, 32768, 32769, 100_000, 131072):
-        (part,) = rfrope.from_config(LENGTHS[name], seq_len=seq_len)
-        expected, factor = reference(built(LENGTHS[name]), "", seq_len)
-        np.testing.assert_allclose(part.frequencies, expected, rtol=1e-14, atol=0.0)
-        assert part.attention_factor == (factor if name != "Phi-3.5 MoE" else 1.243163121016122)
-
-
 @pytest.mark.parametrize("config", [BY_MODEL["GPT-J 6B"].config, BY_MODEL["CodeGen 350M"].config, "gptj", "codegen"])
 def test_models_with_a_table_of_sinusoids(config):
     config = {"model_type": config} if isinstance(config, str) else config

@@ -69,20 +69,6 @@ def test_a_dict_stands_for_its_function(name, key):
     assert json.dumps(given) == before
 
 
-@pytest.mark.parametrize("name", DICTS)
-def test_a_dict_in_every_library(name, xp):
-    told = {"rope_type": name, **DICTS[name][0]}
-    got, expected = (
-        from_rope_parameters(told, **ASKED, xp=xp.module, device=xp.device),
-        from_rope_parameters(told, **ASKED),
-    )
-    assert xp.owns(got.frequencies)
-    assert got.frequencies.dtype == xp.dtype("float64")
-    assert np.array_equal(xp.host(got.frequencies), expected.frequencies)
-    narrow = from_rope_parameters(told, **ASKED, xp=xp.module, dtype="float32")
-    assert narrow.frequencies.dtype == xp.dtype("float32")
-
-
 @campaign
 @pytest.mark.parametrize(("design", "seed"), [("iid", 0), ("stratified", 5), ("optimised", 0)])
 def test_a_kernel_in_a_config_is_designed_as_it_says(design, seed):
@@ -177,15 +163,6 @@ def load(cases, name):
     told = json.loads((cases / f"{name}.json").read_text())
     with np.load(cases / f"{name}.npz", allow_pickle=False) as archive:
         return told["params"], told.get("tolerance"), dict(archive)
-
-
-@pytest.mark.parametrize("name", ["keras_hub_linear_x2", "keras_hub_linear_x5_start12"])
-def test_literals_of_keras_hub(cases, name):
-    params, tolerance, arrays = load(cases, f"10_upstream_literals/{name}")
-    told = {key: params[key] for key in ("rope_type", "factor")}
-    rope = from_rope_parameters(told, head_dim=params["head_dim"], rope_theta=params["base"])
-    got = rope.rotate(arrays["x"], arrays["positions"][:, None])
-    np.testing.assert_allclose(got, arrays["y"], atol=tolerance["y"]["atol"])
 
 
 @pytest.mark.parametrize("name", ["llama3_1_scaled", "llama4_scaled16"])

@@ -76,13 +76,12 @@ SET = np.array([0.011, 0.05, -0.02, 0.09, 0.031])
 def test_a_set_dealt_at_random_is_every_order(lag):
     (q,), (k,), shift = contents(1, 5)
     orders = np.array(list(itertools.permutations(SET)))
-    scores, other = (np.sum(q * k * np.cos(lag * orders + turn), axis=-1) for turn in (shift, -shift))
+    scores = np.sum(q * k * np.cos(lag * orders + shift), axis=-1)
     found = polar_variance(q, k, lag, G, shift=shift, design=SET)
     assert found == pytest.approx(np.var(scores), rel=1e-11)
     mean = polar_score(q, k, lag, G, shift=shift)
     error = polar_error(q, k, lag, G, shift=shift, design=SET)
     assert error == pytest.approx(math.sqrt(np.mean((scores - mean) ** 2)) / abs(mean), rel=1e-11)
-    assert abs(found / np.var(other) - 1.0) > 1e-3  # the sign of the bias counts where the set is not symmetric
 
 
 def test_a_set_is_a_rope_or_any_array_and_one_block_does_not_vary():

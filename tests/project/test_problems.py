@@ -80,18 +80,3 @@ def test_scores_match_complex_arithmetic_and_the_library(case):
 
 
 # -- statistics --------------------------------------------------------------------------------------------------------
-
-
-def test_lattice_statistic_notices_another_law():
-    n = rfrope.kernel("periodic", period=2.0 * math.pi, scale=0.7).transport((np.arange(2**16) + 0.5) / 2**16)
-    assert problems.lattice_statistic(0.7, n) < 1.0
-    assert problems.lattice_statistic(0.72, n) > 1.0
-    assert problems.lattice_statistic(0.7, np.abs(n)) > 1.0
-    assert problems.lattice_statistic(0.7, 1.01 * n) == math.inf
-
-
-def test_cells_statistic_notices_dependent_axes():
-    u = np.random.default_rng(0).uniform(-1, 1, (2**16, 2))
-    assert problems.cells_statistic(u) < 1.0
-    assert problems.cells_statistic(np.stack([u[:, 0], (u[:, 0] + u[:, 1] + 2) % 2 - 1], axis=-1)) < 1.0
-    assert problems.cells_statistic(np.stack([u[:, 0], -np.abs(u[:, 1]) * np.sign(u[:, 0])], axis=-1)) > 10.0

@@ -68,8 +68,6 @@ def test_a_million_steps_from_16_bits_are_exact(dtype):
     phases, last = cumulative_phases(rates)
     np.testing.assert_allclose(distance(phases[at, 1], wanted), 0.0, atol=7e-16)
     np.testing.assert_array_equal(cumulative_phases(rates[:1] * 0, offset=last)[0][0], phases[-1])
-    rough = np.cumsum(rates.float().numpy()[:, 1] * np.float32(math.pi), dtype=np.float32)
-    assert np.max(distance(rough, np.cumsum(whole[:, 1] / 32.0 * float(np.float32(math.pi))))) > 0.1
 
 
 def test_rates_are_exact_up_to_2_to_the_50():
@@ -164,17 +162,3 @@ def test_heads_have_their_own_rates_and_a_decoded_token_scores_as_in_the_text():
     score = np.sum(whole[6] * whole[2], axis=-1)
     wanted = rfrope.rotate_by_phases(x[6], between)
     np.testing.assert_allclose(score, np.sum(wanted * x[2], axis=-1), atol=1e-12)
-
-
-def test_independent_rates_have_a_kernel_in_the_mean():
-    """Over all texts of two rates: ``E cos(u_n - u_m) = |c|^|lag| cos(lag arg c)``, c the mean of ``exp(i rate)``."""
-    values, chances = np.array([0.3, 1.7]), np.array([0.75, 0.25])
-    c = np.sum(chances * np.exp(1j * values))
-    texts = np.array(list(itertools.product((0, 1), repeat=9)))
-    weight = np.prod(chances[texts], axis=1)
-    phases = cumulative_phases(values[texts][..., None])[0][..., 0]
-    for m, n in ((2, 2), (2, 3), (0, 8), (8, 3)):
-        mean = np.sum(weight * np.cos(phases[:, n] - phases[:, m]))
-        assert abs(mean - abs(c) ** abs(n - m) * np.cos((n - m) * np.angle(c))) < 1e-13
-    spread = np.sum(weight * np.sin(phases[:, 5] - phases[:, 2]))
-    assert abs(spread - abs(c) ** 3 * np.sin(3 * np.angle(c))) < 1e-13

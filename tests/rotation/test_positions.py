@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 import types
 
 import mpmath
@@ -242,29 +241,6 @@ def test_a_shift_is_a_rotation_with_its_pairs_reversed(cases):
         turned = (shift_matrix(float(arrays[t][0]), [1.0]) @ pair)[[1, 0]]
         np.testing.assert_allclose(turned, arrays[name], rtol=0, atol=1e-12)
         np.testing.assert_allclose(turned, arrays[f"{name}_printed"], rtol=0, atol=1e-4)
-
-
-@each
-@pytest.mark.parametrize("pairing", PAIRINGS)
-def test_torch_gradients(function, pairing):
-    torch = library("torch").module
-    p = torch.tensor([0.5, -3.25], dtype=torch.float64, requires_grad=True)
-    w = torch.tensor([1.0, 0.3], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *a: function(*a, pairing=pairing), (p, w))
-
-
-@each
-def test_jax_transformations(function):
-    lib = library("jax")
-    import jax
-
-    p, w = lib(np.array([0.5, -3.25])), lib(geometric(3))
-    np.testing.assert_allclose(jax.jit(function)(p, w), function(np.asarray(p), np.asarray(w)), atol=1e-15)
-    np.testing.assert_allclose(jax.vmap(function, in_axes=(0, None))(p, w), function(p, w), atol=1e-15)
-    slope = jax.jacobian(lambda v: function(v, w))(lib(0.5))
-    step = (function(0.5 + 1e-5, geometric(3)) - function(0.5 - 1e-5, geometric(3))) / 2e-5
-    np.testing.assert_allclose(slope, step, atol=1e-9)
-    assert np.isnan(np.asarray(jax.jit(function)(p * math.nan, w))).any(), "what JAX traces must not raise on values"
 
 
 @each

@@ -51,7 +51,6 @@ def test_it_is_the_new_rotation_of_the_features(xp, name, dtype):
     assert xp.owns(got)
     assert got.dtype == xp.dtype(dtype)
     np.testing.assert_allclose(xp.host(got), wanted, atol=1e-13 if dtype == "float64" else 3e-6)
-    assert np.max(np.abs(cached - wanted)) > 0.1
 
 
 def test_a_ladder_takes_the_positions_of_heads():
@@ -154,7 +153,6 @@ def test_moved_keys_are_those_of_the_new_positions(name, dtype, xp):
     got = relocate(xp(cached), xp(old), xp(new), rope)
     assert xp.owns(got)
     np.testing.assert_allclose(xp.host(got), wanted, rtol=0, atol=2e-14)
-    assert np.max(np.abs(cached - wanted)) > 0.5
 
 
 @pytest.mark.parametrize("start", [2**53 + 1, 2**60 + 7, -(2**62) - 3])

@@ -12,7 +12,6 @@ from rotation_calls import EPSILON, PAIRINGS, doubles, norms, numpy_dtype, tenso
 import rfrope
 from rfrope._core import dispatch
 from rfrope._core.angles import PrecisionWarning
-from rfrope.rotation import to_complex
 
 
 @pytest.fixture
@@ -285,38 +284,6 @@ def test_out_may_lie_over_what_turns(operand, name, rows, rng):
 # -- transformations of JAX and torch -----------------------------------------------------------------------------------
 
 
-def test_jax_transformations(rng):
-    lib = library("jax")
-    import jax
-
-    x, p, w = lib(rng.standard_normal((4, 3, 8))), lib([1, 2, 3]), lib(rfrope.geometric(3))
-    expected = rfrope.rotate(np.asarray(x), np.asarray(p), np.asarray(w))
-    np.testing.assert_allclose(jax.jit(rfrope.rotate)(x, p, w), expected, atol=1e-14)
-    np.testing.assert_allclose(jax.vmap(rfrope.rotate, in_axes=(0, None, None))(x, p, w), expected, atol=1e-14)
-    # a rotation is orthogonal: the gradient of y . g is the inverse rotation of g
-    g = lib(rng.standard_normal(x.shape))
-    gradient = jax.grad(lambda v: lib.module.sum(rfrope.rotate(v, p, w) * g))(x)
-    np.testing.assert_allclose(gradient, rfrope.rotate(g, p, w, inverse=True), atol=1e-14)
-    bad = jax.jit(rfrope.rotate)(x, p, w * float("nan"))
-    assert np.isnan(np.asarray(bad)[..., :6]).all(), "what JAX can trace must not raise on values"
-
-
-@pytest.mark.parametrize("argument", ["x", "frequencies", "positions", "scale"])
-def test_torch_vmap_over_any_argument(argument):
-    torch = library("torch").module
-    generator = torch.Generator().manual_seed(0)
-    stacks = {
-        "x": torch.rand(5, 3, 8, generator=generator, dtype=torch.float64),
-        "positions": torch.rand(5, 3, generator=generator, dtype=torch.float64),
-        "frequencies": torch.rand(5, 4, generator=generator, dtype=torch.float64),
-        "scale": torch.rand(5, generator=generator, dtype=torch.float64) + 1.0,
-    }
-    fixed = {name: stack[0] for name, stack in stacks.items()}
-    got = torch.func.vmap(lambda v: rfrope.rotate(**(fixed | {argument: v})))(stacks[argument])
-    expected = torch.stack([rfrope.rotate(**(fixed | {argument: v})) for v in stacks[argument]])
-    torch.testing.assert_close(got, expected, rtol=1e-14, atol=1e-14)
-
-
 # -- other people's outputs ----------------------------------------------------------------------------------------------
 
 
@@ -380,29 +347,3 @@ def test_previous_token_head_of_seed_003(cases):
     q, k = (np.broadcast_to(arrays[f"{name}_content"], (n, 64)) for name in "qk")
     got = rfrope.scores(q, k, p, p, arrays["theta"], pairing="interleaved")
     np.testing.assert_allclose(got, arrays["scores"], atol=1e-11)
-
-
-def test_numeric_example_of_seed_004(cases):
-    _, arrays = load(cases, "10_upstream_literals/seed004_karl_stratos_numeric")
-    t_1, t_2 = (float(arrays[name][0]) for name in ("t1", "t2"))
-    q, k = (arrays[name].astype(np.float64) for name in "qk")
-    turned_q, turned_k = rfrope.rotate(q, t_1, [1.0]), rfrope.rotate(k, t_2, [1.0])
-    np.testing.assert_allclose(turned_q, arrays["q_t1"], atol=1e-12)
-    np.testing.assert_allclose(turned_k, arrays["k_t2"], atol=1e-12)
-    inner = to_complex(turned_q)[0] * np.conj(to_complex(turned_k)[0])
-    assert inner.real == pytest.approx(float(arrays["dot"]), abs=1e-12)
-    assert inner.imag == pytest.approx(float(arrays["inner_imag"]), abs=1e-12)
-
-
-@pytest.mark.parametrize("head", ["previous", "induction"])
-def test_attention_of_a_real_model(xp, head):
-    """Rotating SmolLM2's own q and k reproduces the causal softmax attention that the model computed."""
-    from rfrope.data import smollm2_heads
-
-    heads = smollm2_heads()
-    q, k, n = heads[f"{head}_q"], heads[f"{head}_k"], len(heads[f"{head}_q"])
-    p, w = np.arange(n), heads["inv_freq"].astype(np.float64)
-    s = xp.host(rfrope.scores(xp(q), xp(k), xp(p), xp(p), xp(w))).astype(np.float64) / 8.0
-    s = np.where(p[:, None] >= p, s, -np.inf)
-    weights = np.exp(s - s.max(axis=-1, keepdims=True))
-    np.testing.assert_allclose(weights / weights.sum(axis=-1, keepdims=True), heads[f"{head}_attention"], atol=1e-5)

@@ -90,6 +90,8 @@ def problems(form: str, pairing: str) -> dict[str, Problem]:
         "rotate_by_phases": Problem(rfrope.rotate_by_phases, {"x": x, "phases": phases, "scale": (3,)}, options=paired),
         "rotate_by_table": Problem(rfrope.rotate_by_table, table, options=paired),
         "rotation_table": Problem(rfrope.rotation_table, {"positions": p, **angles, "scale": phases}),
+        "sinusoidal": Problem(rfrope.sinusoidal, {"positions": p, "frequencies": w}, options=paired),
+        "shift_matrix": Problem(rfrope.rotation.shift_matrix, {"offset": p, "frequencies": w}, options=paired),
         "phases": Problem(rfrope.rotation.phases, {"positions": p, **angles}),
         "scores": Problem(rfrope.scores, scores, options=paired),
         "mean_kernel": Problem(analysis.mean_kernel, {"frequencies": w, "lags": p}),

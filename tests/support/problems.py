@@ -346,11 +346,6 @@ def worst(scores: dict[str, np.ndarray]) -> float:
     return max(float(np.max(np.abs(z))) for z in scores.values())
 
 
-def is_rejected(kernel: Kernel, lags: Any, omega: np.ndarray) -> bool:
-    """Whether `worst` is above `Z_BOUND` at some lag: those after the first such are not looked at."""
-    return any(worst(moment_z(kernel, np.asarray(lag)[None], omega)) > Z_BOUND for lag in lags)
-
-
 def panels(low: float, high: float, count: int, nodes: int = 16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Edges (count + 1), and Gauss-Legendre nodes and weights for each panel (count, nodes)."""
     node, weight = np.polynomial.legendre.leggauss(nodes)

@@ -1,7 +1,6 @@
 """The table's pairings against transformers' own attention classes, by the code that made them.
 
-What explains a query is tested on made-up ones, without PyTorch; then every entry on its classes, and that these tests
-notice a class that pairs otherwise.
+What explains a query is tested on made-up ones, without PyTorch; then every entry on its classes.
 """
 
 import dataclasses
@@ -151,32 +150,6 @@ def halves(x):
 
     one, other = x.chunk(2, dim=-1)
     return torch.cat((-other, one), dim=-1)
-
-
-def repeated(q, k, cos, sin, unsqueeze_dim=1):
-    """Turns neighbours by a table that holds its columns as two halves."""
-    half = cos.shape[-1] // 2
-    cos, sin = (t[..., :half].repeat_interleave(2, dim=-1).unsqueeze(unsqueeze_dim) for t in (cos, sin))
-    return q * cos + neighbours(q) * sin, k * cos + neighbours(k) * sin
-
-
-@pytest.mark.parametrize(
-    ("model_type", "function", "other", "found"),
-    [
-        ("llama", "apply_rotary_pos_emb", repeated, {"pairing": "interleaved"}),
-        *((name, "rotate_half", neighbours, None) for name in ("phi3", "qwen2_vl_text", "qwen2_vl_vision")),
-        *((name, "rotate_half", halves, None) for name in ("glm", "cohere", "ernie4_5")),
-        ("llama", "rotate_half", lambda x: -halves(x), None),
-    ],
-)
-def test_a_class_that_pairs_otherwise_is_noticed(model_type, function, other, found, classes, monkeypatch):
-    entry = TABLE[model_type]
-    monkeypatch.setattr(pairing_layers.modelling(classes[model_type]), function, other)
-    if found is None:
-        with pytest.raises(UndeterminedError, match="no pairing explains"):
-            found_for(model_type, entry, classes)
-    else:
-        assert found_for(model_type, entry, classes) == found != pairing_of(entry)
 
 
 def test_the_key_of_deepseek_is_read_by_its_class(classes, monkeypatch):

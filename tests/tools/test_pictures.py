@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from campaign import campaign
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 
@@ -23,6 +24,7 @@ def test_pictures_are_there_light_and_dark_and_small():
         assert (other.blue in text, other.ink in text) == (False, False)
 
 
+@campaign
 @HERE
 @pytest.mark.parametrize("name", ["designed", "block", "scales", "extension", "designs"])
 def test_a_picture_is_what_its_function_draws(name, tmp_path):
@@ -36,6 +38,7 @@ def test_a_picture_is_what_its_function_draws(name, tmp_path):
         assert numbers[0] == pytest.approx(numbers[1], rel=1e-3, abs=0.05)
 
 
+@campaign
 def test_the_kernel_asked_for_is_drawn_with_what_each_design_gives():
     """Independent draws stray most, strata less, and the optimised set least."""
     figure = pictures.Figure()

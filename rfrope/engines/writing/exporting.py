@@ -186,7 +186,7 @@ def rounding(
     >>> lost = rounding(rfrope.Rope(rfrope.geometric(64), context=131072), "transformers")
     >>> lost.frequency < 2e-7, lost.kernel < 2e-3, lost.table < 0.06
     (True, True, True)
-    >>> rounding(rfrope.Rope(rfrope.geometric(64), context=131072), "onnx").table < 1e-7
+    >>> rounding(rfrope.Rope(rfrope.geometric(64), context=8192), "onnx").table < 1e-7
     True
     """
     options = {"context": context, "base": base, "dtype": dtype, "architecture": architecture}
