@@ -149,7 +149,7 @@ def turns(frequencies: Array, context: float) -> Array:
         return omega * (context / (2.0 * math.pi))
 
 
-@array.select_device
+@array.returned_as_given
 def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> DensityOfStates:
     """Return the distribution of frequencies over ``ln |omega|``, and its distance from a log-uniform law.
 

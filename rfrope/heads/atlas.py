@@ -156,14 +156,15 @@ class Atlas(Result):
         They are the first of `order` for which the measured change plus twice its error is at most `tolerance`.
         """
         tolerance = positive("tolerance", tolerance)
-        small = self.change.value + 2.0 * self.change.stderr <= tolerance
-        count = np.sum(np.cumprod(small[:, 1:], axis=1), axis=1)
-        found = np.zeros(self.order.shape, bool)
-        np.put_along_axis(found, self.order, np.arange(self.order.shape[1]) < count[:, None], axis=1)
+        change, order = array.map_arrays(array.to_host, (self.change, self.order))
+        count = np.sum(np.cumprod((change.value + 2.0 * change.stderr <= tolerance)[:, 1:], axis=1), axis=1)
+        found = np.zeros(order.shape, bool)
+        np.put_along_axis(found, order, np.arange(order.shape[1]) < count[:, None], axis=1)
         return found
 
     def head_table(self) -> dict[str, np.ndarray]:
         """Return one row per head, as columns by name; each estimate is followed by its error, ``_stderr``."""
+        self = array.map_arrays(array.to_host, self)
         half, table = self.order.shape[1] // 2, {"layer": self.layer, "head": self.head}
         for name in _OF_HEADS:
             table |= _columns(name, getattr(self, name))
@@ -175,6 +176,7 @@ class Atlas(Result):
 
     def block_table(self) -> dict[str, np.ndarray]:
         """Return one row per block of each head, as columns by name."""
+        self = array.map_arrays(array.to_host, self)
         heads, blocks = self.order.shape
         table = {name: np.repeat(getattr(self, name), blocks) for name in ("layer", "head")}
         table |= {"block": np.tile(np.arange(blocks), heads), "frequency": np.tile(self.frequencies, heads)}
@@ -187,6 +189,7 @@ class Atlas(Result):
         return table | {name: np.argsort(order, axis=1).reshape(-1) for name, order in ranks.items()}
 
     def __str__(self) -> str:
+        self = array.map_arrays(array.to_host, self)
         heads, blocks = self.order.shape
         seen, half = self.lag_explained.value, blocks // 2
         better = np.mean(self.change.value[:, half] < self.norm_change.value[:, half])
@@ -212,7 +215,7 @@ def _columns(name: str, estimate: HeadEstimate) -> dict[str, np.ndarray]:
     return {name: estimate.value, f"{name}_stderr": estimate.stderr}
 
 
-@array.select_device
+@array.returned_as_given
 def atlas(
     q: Array, k: Array, rope: Any, *, scale: float | None = None, skip: int = 1, context: int | None = None
 ) -> Atlas:
@@ -236,6 +239,7 @@ def atlas(
     Returns
     -------
     Atlas
+        Its arrays are of the library and on the device of `q`; tables are of NumPy.
 
     Raises
     ------

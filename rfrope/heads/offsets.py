@@ -32,7 +32,7 @@ _GRID = (8, 32)  # grid points per position, and per turn of the fastest block, 
 class EffectiveOffset(Result):
     """The lag that a head prefers, averaged over content; see `effective_offset`.
 
-    Fields are NumPy arrays of the shape of the leading axes of q and k.
+    Fields are arrays of the shape of the leading axes of q and k.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class EffectiveOffset(Result):
 class WeightOffset(Result):
     """The lag that a head's weights prefer; see `offset_from_weights`.
 
-    Fields are NumPy arrays of the shape of the leading axes of the weights; those of blocks have another axis ``(D,)``.
+    Fields are arrays of the shape of the leading axes of the weights; those of blocks have another axis ``(D,)``.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ class WeightOffset(Result):
     quality: np.ndarray
 
 
-@array.select_device
+@array.returned_as_given
 def effective_offset(
     q: Array,
     k: Array,
@@ -235,7 +235,7 @@ def effective_offset(
     return EffectiveOffset(**_stack_fields(EffectiveOffset, rows, shape))
 
 
-@array.select_device
+@array.returned_as_given
 def offset_from_weights(
     w_q: Array,
     w_k: Array,

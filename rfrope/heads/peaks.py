@@ -156,7 +156,7 @@ def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array
     return Alignment(overall, waves.cos, angle)
 
 
-@array.select_device
+@array.returned_as_given
 def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0, weights: Array | None = None) -> Peak:
     """Return the real offset that shifts point at: the peak of ``sum_i w_i cos(shift_i + offset omega_i)``.
 
@@ -174,7 +174,7 @@ def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0
     Returns
     -------
     Peak
-        NumPy arrays of the leading shape, with the values of ``alignment(...).overall``. Of equally high peaks, to
+        Arrays of the leading shape, with the values of ``alignment(...).overall``. Of equally high peaks, to
         1e-13, the offset nearest to 0 is returned.
 
     Raises

@@ -182,7 +182,7 @@ def relative_error(
     return root_mean_square_ratio(*_read(q, k, lags, kernel, pairing), design)
 
 
-@array.select_device
+@array.returned_as_given
 def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design: str) -> np.ndarray:
     """Return the mean covariance of the cosines of two blocks of a design.
 

@@ -33,14 +33,14 @@ from rfrope._core import dispatch
 _SOURCES = ("rotation", "sums", "estimators")
 _ADDRESSES = range(2**44, 2**49)  # of memory: no length, step or key of a plan is as large
 _MOST_GIVEN_BACK = 256  # pieces of memory that were given back and that nobody else gets yet
-_OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
+_OPERATORS = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")
 _METHODS = ("all", "any", "astype", "clip", "copy", "max", "mean", "min", "ravel", "reshape", "round", "squeeze", "sum")
 _HOST_MAY_GIVE = ("asarray", "array")  # what copies arrays of NumPy to a device
 
 
 class Work(NamedTuple):
-    """Something that was done: "launch", "function" or "read" (by the host), its name, and where."""
+    """Something that was done: "launch", "function", "read" (by the host) or "upload", its name, and where."""
 
     kind: str
     name: str
@@ -221,7 +221,8 @@ class ndarray:
 
     def get(self) -> np.ndarray:
         """Return a copy on the host, which waits for the device."""
-        MACHINE.note("read", "get")
+        with self.device:
+            MACHINE.note("read", "get")
         return self.host.copy()
 
     def item(self) -> Any:
@@ -281,8 +282,10 @@ def _unwrapped(name: str, value: Any, given: list[ndarray]) -> Any:
     if isinstance(value, ndarray):
         given.append(value)
         return value.host
-    if isinstance(value, np.ndarray) and name not in _HOST_MAY_GIVE:
-        raise TypeError(f"{name}: Unsupported type {type(value)}")
+    if isinstance(value, np.ndarray):
+        if name not in _HOST_MAY_GIVE:
+            raise TypeError(f"{name}: Unsupported type {type(value)}")
+        MACHINE.note("upload", name)
     if type(value) in (tuple, list):
         return type(value)(_unwrapped(name, one, given) for one in value)
     return {key: _unwrapped(name, one, given) for key, one in value.items()} if type(value) is dict else value
@@ -417,7 +420,8 @@ def _modules() -> dict[str, ModuleType]:
     runtime.getDevice, runtime.runtimeGetVersion = lambda: PLACES.device, lambda: 12090
     of_device, nvrtc = ModuleType("cupy.cuda.device"), ModuleType("cupy_backends.cuda.libs.nvrtc")
     of_device.Device, nvrtc.getVersion = Device, lambda: (12, 9)
-    inner = (cupy, cuda, runtime, of_device, nvrtc, cupy.linalg, cupy.fft)
+    special = _filled("cupyx.scipy.special", importlib.import_module("scipy.special"))
+    inner = (cupy, cuda, runtime, of_device, nvrtc, cupy.linalg, cupy.fft, special)
     return {module.__name__: module for module in inner}
 
 
@@ -427,7 +431,7 @@ def standing_in(**machine: Any) -> Iterator[Machine]:
     global MACHINE
     before, compat = MACHINE, importlib.import_module("array_api_compat")
     with pytest.MonkeyPatch.context() as patch:
-        for name in [one for one in sys.modules if one.partition(".")[0] in ("cupy", "cupy_backends")]:
+        for name in [one for one in sys.modules if one.partition(".")[0] in ("cupy", "cupyx", "cupy_backends")]:
             patch.delitem(sys.modules, name)
         for name, module in _modules().items():
             patch.setitem(sys.modules, name, module)

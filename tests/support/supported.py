@@ -15,6 +15,9 @@ from typing import Any
 import calls
 import numpy as np
 from conftest import library
+from emulator import COMPILER
+from stand_in import Device, Stream, standing_in
+from stand_in import on_device as stand_in
 
 TABLE = pathlib.Path(__file__).parents[2] / "docs" / "_data" / "support.inc"
 HEADS = ("Function", "PyTorch", "JAX", "jax.jit", "Dask", "MLX", "On a device")
@@ -25,7 +28,7 @@ MODELS = {f"integrations.transformers.{name}" for name in ("register", "replace_
 MODELS |= {"layers.torch.RotaryEmbedding", "layers.torch.parameter_groups", "integrations.tuning.tune_modules"}
 MOST = 12  # results of a call that are looked at
 NOTHING, MAKES = "takes no arrays", "makes them (``xp=``)"
-STAYS, DRAWN, HOST = "stays there", "numbers come from the host", "uses the host"
+STAYS, DRAWN, BACK, HOST = "stays there", "numbers come from the host", "by the host and back", "on the host"
 
 
 class Computed(Exception):
@@ -37,13 +40,13 @@ def refuses(*_: Any, **__: Any) -> None:
     raise Computed
 
 
-def results(name: str, place: Any) -> list[Any]:
+def results(name: str, place: Any, table: dict[str, Any] = CALLS) -> list[Any]:
     """All results of a call, up to one that wants to write to an array of a library that has no such arrays."""
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            made = CALLS[name](place)
+            made = table[name](place)
             made = vars(made).values() if dataclasses.is_dataclass(made) else made
             several = isinstance(made, Iterable) and not hasattr(made, "shape")
             found.extend(itertools.islice(made, MOST) if several else [made])
@@ -111,8 +114,35 @@ def making(name: str, of: str) -> str:
     return MAKES
 
 
-def row(name: str) -> tuple[str | None, ...]:
-    """A function's row, with None where a library is not installed."""
+def on_device(name: str) -> tuple[str | None, list[Any]]:
+    """Where the stand-in for CuPy sees the work of a call's repetition, on a device that is not the current one.
+
+    Results come along; None where there is no compiler for the kernels.
+    """
+    if COMPILER is None:
+        return None, []
+    told, found = [], []
+    with standing_in() as machine, Device(1), Stream() as stream:
+
+        def place(values: Any, dtype: Any = None) -> Any:
+            with Device(1):
+                return stand_in(np.array(values, dtype=dtype))
+
+        for table in (calls.CALLS, calls.FROM_HOST, calls.TO_HOST):
+            if name in table:
+                with Device(0), Stream():
+                    results(name, place, table)
+                    machine.work.clear()
+                    found += (made := results(name, place, table))
+                assert machine.where() <= {(1, stream.ptr)}, name
+                there = any(hasattr(one, "get") for one in made)
+                copied = DRAWN if machine.of("upload") else STAYS
+                told.append((BACK if there else HOST) if machine.of("read") else copied)
+    return told[0] if len({*told}) == 1 else f"{STAYS}; {BACK} by some options", found
+
+
+def row(name: str) -> tuple[str, ...]:
+    """A function's row; where a library is not installed, what the table says of it."""
 
     def found(of: str, find: Callable[[str, str], str]) -> str | None:
         return None if importlib.util.find_spec(of) is None else find(name, of)
@@ -125,11 +155,10 @@ def row(name: str) -> tuple[str | None, ...]:
         dask, last = (MAKES, "made on the host") if makes else (NOTHING, NOTHING)
         cells = [found("torch", making), found("jax", making), NOTHING, dask, found("mlx", making), last]
     else:
-        last = f"{STAYS}; {HOST} by some options" if name in calls.TO_HOST else STAYS
-        last = DRAWN if name in calls.FROM_HOST else last if name in calls.CALLS else HOST
         cells = [found("torch", eagerly), found("jax", eagerly), found("jax", traced), found("dask", lazily)]
-        cells += [found("mlx", eagerly), last]
-    return (f"``{name}``", *cells)
+        cells += [found("mlx", eagerly), on_device(name)[0]]
+    told = kept()[name]
+    return tuple(old if one is None else one for one, old in zip((f"``{name}``", *cells), told, strict=True))
 
 
 def names() -> list[str]:

@@ -1,4 +1,4 @@
-"""Write docs/_data/support.inc: ``python tests/tables/make_support.py``, with PyTorch, JAX, Dask, MLX."""
+"""Write docs/_data/support.inc: ``python tests/tables/make_support.py``, with PyTorch, JAX, Dask, MLX; without one its cells stay."""
 
 import importlib
 import pathlib
