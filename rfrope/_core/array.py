@@ -11,7 +11,6 @@ import importlib
 import math
 from collections.abc import Callable, Container, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache, wraps
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
@@ -284,30 +283,6 @@ def select_device(function: Callable[_Parameters, _Result]) -> Callable[_Paramet
             return function(*args, **kwargs)
 
     return placed
-
-
-def map_arrays(function: Callable[[Array], Array], result: Any) -> Any:
-    """Return a result with a function applied to its arrays, those of records and named tuples included."""
-    if is_dataclass(result):
-        return replace(result, **{one.name: map_arrays(function, getattr(result, one.name)) for one in fields(result)})
-    if isinstance(result, tuple):
-        return getattr(result, "_make", tuple)([map_arrays(function, one) for one in result])
-    return function(result) if hasattr(result, "shape") else result
-
-
-def returned_as_given(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Put what a public function computes on the host into the library and on the device of its arguments."""
-
-    @wraps(function)
-    def returned(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
-        found = function(*args, **kwargs)
-        for x in [getattr(one, "frequencies", one) for one in (*args, *kwargs.values())]:
-            if hasattr(x, "shape") and not isinstance(x, np.ndarray | np.generic):
-                xp, place = namespace(x=x), device(x)
-                return map_arrays(lambda host: from_host(np.asarray(host), xp, device=place), found)
-        return found
-
-    return select_device(returned)
 
 
 def view_as_numpy(x: Array) -> np.ndarray:

@@ -11,7 +11,8 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, ClassVar
+from functools import wraps
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -30,9 +31,14 @@ __all__ = [
     "Words",
     "align",
     "fill",
+    "map_arrays",
     "plain",
+    "returned_as_given",
     "wrap",
 ]
+
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 # columns of the terminal for which a command makes its text; None elsewhere, where lines stay as they are
 WIDTH: ContextVar[int | None] = ContextVar("WIDTH", default=None)
@@ -184,6 +190,31 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def map_arrays(function: Callable[[Any], Any], result: Any) -> Any:
+    """Return a result with a function applied to its arrays, those of records and named tuples included."""
+    if is_dataclass(result) and not isinstance(result, type):
+        return replace(result, **{one.name: map_arrays(function, getattr(result, one.name)) for one in fields(result)})
+    if isinstance(result, tuple):
+        return getattr(result, "_make", tuple)([map_arrays(function, one) for one in result])
+    return function(result) if hasattr(result, "shape") else result
+
+
+def returned_as_given(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Put what a public function computes on the host into the library and on the device of its arguments."""
+
+    @wraps(function)
+    def returned(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
+        found = function(*args, **kwargs)
+        given = [getattr(one, "frequencies", one) for one in (*args, *kwargs.values())]
+        given = [x for x in given if hasattr(x, "shape") and not isinstance(x, np.ndarray | np.generic)]
+        if not given:
+            return found
+        xp, place = array.namespace(x=given[0]), array.device(given[0])
+        return map_arrays(lambda host: array.from_host(np.asarray(host), xp, device=place), found)
+
+    return array.select_device(returned)
 
 
 def align(rows: Sequence[Sequence[str]], left: Collection[int] | None = None, *, rule: bool = False) -> list[str]:

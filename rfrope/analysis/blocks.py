@@ -12,7 +12,7 @@ import numpy as np
 from rfrope._core import angles, array
 from rfrope._core.arguments import positive, whole
 from rfrope._core.array import Array
-from rfrope._core.results import Result
+from rfrope._core.results import Result, returned_as_given
 from rfrope.kernels.parameters import radius
 
 
@@ -149,7 +149,7 @@ def turns(frequencies: Array, context: float) -> Array:
         return omega * (context / (2.0 * math.pi))
 
 
-@array.returned_as_given
+@returned_as_given
 def density_of_states(frequencies: Array, *, n_bins: int | None = None) -> DensityOfStates:
     """Return the distribution of frequencies over ``ln |omega|``, and its distance from a log-uniform law.
 

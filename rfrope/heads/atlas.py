@@ -12,7 +12,7 @@ import numpy as np
 from rfrope._core import angles, array
 from rfrope._core.arguments import positive, whole
 from rfrope._core.array import Array
-from rfrope._core.results import Result
+from rfrope._core.results import Result, map_arrays, returned_as_given
 from rfrope.heads.documents import Lags, Setting, Sums, sum_document
 from rfrope.heads.peaks import peak_of_waves
 from rfrope.rotation.rope import Rope, pairing_for, refuse_polar
@@ -156,7 +156,7 @@ class Atlas(Result):
         They are the first of `order` for which the measured change plus twice its error is at most `tolerance`.
         """
         tolerance = positive("tolerance", tolerance)
-        change, order = array.map_arrays(array.to_host, (self.change, self.order))
+        change, order = map_arrays(array.to_host, (self.change, self.order))
         count = np.sum(np.cumprod((change.value + 2.0 * change.stderr <= tolerance)[:, 1:], axis=1), axis=1)
         found = np.zeros(order.shape, bool)
         np.put_along_axis(found, order, np.arange(order.shape[1]) < count[:, None], axis=1)
@@ -164,7 +164,7 @@ class Atlas(Result):
 
     def head_table(self) -> dict[str, np.ndarray]:
         """Return one row per head, as columns by name; each estimate is followed by its error, ``_stderr``."""
-        self = array.map_arrays(array.to_host, self)
+        self = map_arrays(array.to_host, self)
         half, table = self.order.shape[1] // 2, {"layer": self.layer, "head": self.head}
         for name in _OF_HEADS:
             table |= _columns(name, getattr(self, name))
@@ -176,7 +176,7 @@ class Atlas(Result):
 
     def block_table(self) -> dict[str, np.ndarray]:
         """Return one row per block of each head, as columns by name."""
-        self = array.map_arrays(array.to_host, self)
+        self = map_arrays(array.to_host, self)
         heads, blocks = self.order.shape
         table = {name: np.repeat(getattr(self, name), blocks) for name in ("layer", "head")}
         table |= {"block": np.tile(np.arange(blocks), heads), "frequency": np.tile(self.frequencies, heads)}
@@ -189,7 +189,7 @@ class Atlas(Result):
         return table | {name: np.argsort(order, axis=1).reshape(-1) for name, order in ranks.items()}
 
     def __str__(self) -> str:
-        self = array.map_arrays(array.to_host, self)
+        self = map_arrays(array.to_host, self)
         heads, blocks = self.order.shape
         seen, half = self.lag_explained.value, blocks // 2
         better = np.mean(self.change.value[:, half] < self.norm_change.value[:, half])
@@ -215,7 +215,7 @@ def _columns(name: str, estimate: HeadEstimate) -> dict[str, np.ndarray]:
     return {name: estimate.value, f"{name}_stderr": estimate.stderr}
 
 
-@array.returned_as_given
+@returned_as_given
 def atlas(
     q: Array, k: Array, rope: Any, *, scale: float | None = None, skip: int = 1, context: int | None = None
 ) -> Atlas:

@@ -18,7 +18,7 @@ from rfrope._core import angles, array, blocks, random, sums
 from rfrope._core.arguments import LARGEST, flag, positive, whole
 from rfrope._core.array import Array
 from rfrope._core.blocks import Tokens
-from rfrope._core.results import Result
+from rfrope._core.results import Result, returned_as_given
 from rfrope._core.sums import CosSin
 from rfrope.heads.peaks import angles_at, peak_of_waves, values_at
 from rfrope.heads.reading import Sides, check_paired
@@ -133,7 +133,7 @@ class WeightOffset(Result):
     quality: np.ndarray
 
 
-@array.returned_as_given
+@returned_as_given
 def effective_offset(
     q: Array,
     k: Array,
@@ -235,7 +235,7 @@ def effective_offset(
     return EffectiveOffset(**_stack_fields(EffectiveOffset, rows, shape))
 
 
-@array.returned_as_given
+@returned_as_given
 def offset_from_weights(
     w_q: Array,
     w_k: Array,

@@ -13,7 +13,7 @@ from rfrope._core import angles, array, sums, turns
 from rfrope._core.angles import Angles
 from rfrope._core.arguments import LARGEST, finite
 from rfrope._core.array import Array
-from rfrope._core.results import Result
+from rfrope._core.results import Result, returned_as_given
 from rfrope._core.sums import CosSin
 from rfrope.heads.shifts import per_block, read_shifted
 
@@ -156,7 +156,7 @@ def alignment(offset: Array, frequencies: Array, shift: Array, *, weights: Array
     return Alignment(overall, waves.cos, angle)
 
 
-@array.returned_as_given
+@returned_as_given
 def offset_of(frequencies: Array, shift: Array, *, low: float, high: float = 0.0, weights: Array | None = None) -> Peak:
     """Return the real offset that shifts point at: the peak of ``sum_i w_i cos(shift_i + offset omega_i)``.
 

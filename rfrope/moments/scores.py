@@ -14,7 +14,7 @@ import numpy as np
 from rfrope._core import angles, array, blocks, sums
 from rfrope._core.arguments import choice, positive, probability, whole
 from rfrope._core.array import Array
-from rfrope._core.results import Result
+from rfrope._core.results import Result, returned_as_given
 from rfrope._core.turns import phases
 from rfrope.designs.covariances import Pairs, pair_covariances
 from rfrope.designs.optimising import read_range
@@ -182,7 +182,7 @@ def relative_error(
     return root_mean_square_ratio(*_read(q, k, lags, kernel, pairing), design)
 
 
-@array.returned_as_given
+@returned_as_given
 def pair_covariance(lags: Array, kernel: Kernel | str, *, n_blocks: int, design: str) -> np.ndarray:
     """Return the mean covariance of the cosines of two blocks of a design.
 

@@ -11,21 +11,20 @@ import contextlib
 import functools
 import importlib
 import importlib.util
-import inspect
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import calls
 import numpy as np
 import pytest
-from calls import CALLS, FROM_HOST, MADE_ON_HOST, SHORT, TO_HOST, Place
+from calls import CALLS, FROM_HOST, MADE_ON_HOST, Place
 from conftest import library
 
 import rfrope
-from rfrope import analysis, montecarlo
+from rfrope import analysis
 from rfrope._core import array, dispatch, libraries, overlap
 
 # -- array-api-strict's second device ----------------------------------------------------------------------------------
@@ -145,16 +144,6 @@ def test_draws_and_directions_cross_to_the_device_and_nothing_comes_back(name, s
         list(FROM_HOST[name](second))
 
 
-@pytest.mark.parametrize("name", TO_HOST)
-def test_what_needs_the_host_does_go_there_and_comes_back(name, second, monkeypatch):
-    made, device = TO_HOST[name](second), second(0.0)
-    for result in made if isinstance(made, Iterable) else vars(made).values():
-        assert not isinstance(result, type(device)) or result.device == device.device
-    forbid(monkeypatch, "to_host")
-    with pytest.raises(RuntimeError, match="to_host was called"):
-        list(TO_HOST[name](second))
-
-
 @pytest.mark.parametrize("name", MADE_ON_HOST)
 def test_what_is_made_on_the_host_arrives_on_the_device(name, strict, second):
     assert MADE_ON_HOST[name](strict, strict.Device("device1")).device == second(0.0).device
@@ -262,19 +251,6 @@ def test_numpy_that_says_how_to_turn_is_moved_to_the_device(second):
 
 # -- the current device ------------------------------------------------------------------------------------------------
 
-WRAPPER = array.select_device(lambda: None).__code__
-# these call one that does
-CALLING = {"rotate", "rotate_by_phases", "rotate_by_table", "rotate_polar", "Rope.rotate", "Rope.table", "relocate"}
-
-
-@pytest.mark.parametrize("name", sorted(calls.TAKING - CALLING))
-def test_public_functions_run_on_the_device_of_their_arrays(name):
-    function = SHORT[name]
-    assert function.__code__ is WRAPPER
-    assert function.__doc__
-    assert function.__module__ == function.__wrapped__.__module__
-    assert inspect.signature(function) == inspect.signature(function.__wrapped__)
-
 
 @pytest.fixture
 def current(monkeypatch):
@@ -319,20 +295,6 @@ def test_without_cupy_nothing_is_done(monkeypatch):
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     assert array.select_device(lambda x: x)(3) == 3
     assert "cupy" not in sys.modules
-
-
-def test_chunks_run_on_the_device_of_their_arrays(current, monkeypatch):
-    """A worker's thread has a current device of its own."""
-    seen = []
-    monkeypatch.setattr(montecarlo, "_drawn", lambda *_: seen.append(list(current.stack)))
-    monkeypatch.setattr(montecarlo, "_kernel_moments", lambda *_: seen.append(list(current.stack)) or (0.0, 0.0))
-    monkeypatch.setattr(montecarlo, "_score_sums", lambda *_: seen.append(list(current.stack)) or (0.0,) * 4)
-    kernel, x = rfrope.kernel("gaussian"), current.array("one")
-    tasks = [montecarlo._KernelChunk(kernel, (0, 0), x, "phi"), montecarlo._ScoreChunk(kernel, (0, 0), x, x, x)]
-    with ThreadPoolExecutor(1) as pool:
-        for task in tasks:
-            pool.submit(task, (0, 4)).result()
-    assert seen == [["one"]] * 3
 
 
 # -- a real device -----------------------------------------------------------------------------------------------------

@@ -33,7 +33,8 @@ from rfrope._core import dispatch
 _SOURCES = ("rotation", "sums", "estimators")
 _ADDRESSES = range(2**44, 2**49)  # of memory: no length, step or key of a plan is as large
 _MOST_GIVEN_BACK = 256  # pieces of memory that were given back and that nobody else gets yet
-_OPERATORS = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
+_OPERATORS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor")
+_OPERATORS = (*_OPERATORS, "lshift", "rshift")
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")
 _METHODS = ("all", "any", "astype", "clip", "copy", "max", "mean", "min", "ravel", "reshape", "round", "squeeze", "sum")
 _HOST_MAY_GIVE = ("asarray", "array")  # what copies arrays of NumPy to a device

@@ -1,4 +1,4 @@
-"""Write docs/_data/support.inc: ``python tests/tables/make_support.py``, with PyTorch, JAX, Dask, MLX; without one its cells stay."""
+"""Write docs/_data/support.inc: ``python tests/tables/make_support.py``, with PyTorch, JAX and Dask."""
 
 import importlib
 import pathlib
