@@ -4,7 +4,11 @@ Each scheme is a function of frequencies; `records` returns one record per schem
 `rfrope.models.from_rope_parameters` reads the dict of a config.
 """
 
+from rfrope.scaling.axes import riflex, scale_axis
 from rfrope.scaling.registry import Scheme, names, records
 from rfrope.scaling.schemes import dynamic_ntk, linear, llama3, longrope, ntk, proportional, yarn
 
-__all__ = ["Scheme", "dynamic_ntk", "linear", "llama3", "longrope", "names", "ntk", "proportional", "records", "yarn"]
+__all__ = [
+    "Scheme", "dynamic_ntk", "linear", "llama3", "longrope", "names", "ntk", "proportional", "records",
+    "riflex", "scale_axis", "yarn",
+]  # fmt: skip

@@ -58,8 +58,8 @@ def linear(frequencies: Array, factor: float) -> Rope:
     >>> linear([1.0, 0.1], 8.0).frequencies
     array([0.125 , 0.0125])
     """
-    theta, factor = _read(frequencies, shapes="any")[0], positive("factor", factor)
-    return _scale(frequencies, theta / factor, 1.0, "linear", factor=factor)
+    theta, factor = read(frequencies, shapes="any")[0], positive("factor", factor)
+    return scaled_rope(frequencies, theta / factor, 1.0, "linear", factor=factor)
 
 
 @array.select_device
@@ -102,9 +102,9 @@ def ntk(frequencies: Array, factor: float) -> Rope:
     >>> rfrope.geometric(3, base=1000.0 * 4.0 ** (6 / 4))
     array([1.    , 0.05  , 0.0025])
     """
-    theta, xp = _read(frequencies)
+    theta, xp = read(frequencies)
     factor = positive("factor", factor)
-    return _scale(frequencies, _slow_down(theta, factor, xp), 1.0, "ntk", factor=factor)
+    return scaled_rope(frequencies, _slow_down(theta, factor, xp), 1.0, "ntk", factor=factor)
 
 
 @array.select_device
@@ -155,10 +155,10 @@ def dynamic_ntk(frequencies: Array, factor: float, *, seq_len: int | None, max_p
     >>> dynamic_ntk(omega, 3.0, seq_len=4096, max_position_embeddings=2048).frequencies  # as ntk(omega, 4.0)
     array([1.    , 0.05  , 0.0025])
     """
-    theta, xp = _read(frequencies)
+    theta, xp = read(frequencies)
     factor = positive("factor", factor)
     slowed = _slow_down(theta, stretch(factor, seq_len, max_position_embeddings), xp)
-    return _scale(frequencies, slowed, 1.0, "dynamic", factor=factor, seq_len=seq_len)
+    return scaled_rope(frequencies, slowed, 1.0, "dynamic", factor=factor, seq_len=seq_len)
 
 
 @array.select_device
@@ -230,7 +230,7 @@ def yarn(
     >>> frequencies.tolist(), round(factor, 4)
     ([1.0, 0.1, 0.005625, 0.000125], 1.2079)
     """
-    theta, xp = _read(frequencies)
+    theta, xp = read(frequencies)
     factor, n_blocks, truncate = positive("factor", factor), theta.shape[0], flag("truncate", truncate)
     base = _find_base(theta) if base is None else positive("base", base)
     if base <= 1.0:
@@ -248,7 +248,9 @@ def yarn(
         attention_factor = sharpen_yarn(factor, *given) if len(given) == 2 and all(given) else sharpen_yarn(factor)
     else:
         attention_factor = positive("attention_factor", attention_factor)
-    return _scale(frequencies, theta / factor * (1.0 - kept) + theta * kept, attention_factor, "yarn", factor=factor)
+    return scaled_rope(
+        frequencies, theta / factor * (1.0 - kept) + theta * kept, attention_factor, "yarn", factor=factor
+    )
 
 
 @array.select_device
@@ -308,7 +310,7 @@ def longrope(
     >>> frequencies, round(factor, 4)
     (array([0.5  , 0.003]), 1.1902)
     """
-    theta, xp = _read(frequencies, short_factor=short_factor, long_factor=long_factor)
+    theta, xp = read(frequencies, short_factor=short_factor, long_factor=long_factor)
     original = whole("original_max_position_embeddings", original_max_position_embeddings, 2)
     divisors = []
     for name, value in (("short_factor", short_factor), ("long_factor", long_factor)):
@@ -324,7 +326,7 @@ def longrope(
     else:
         attention_factor = positive("attention_factor", attention_factor)
     is_long = seq_len is not None and whole("seq_len", seq_len, 1) > original
-    return _scale(frequencies, theta / divisors[is_long], attention_factor, "longrope", seq_len=seq_len)
+    return scaled_rope(frequencies, theta / divisors[is_long], attention_factor, "longrope", seq_len=seq_len)
 
 
 @array.select_device
@@ -379,7 +381,7 @@ def llama3(
     >>> llama3([1.0, 0.002, 0.0005], 8.0, **options).frequencies.round(7)
     array([1.0000e+00, 1.1878e-03, 6.2500e-05])
     """
-    theta, xp = _read(frequencies)
+    theta, xp = read(frequencies)
     factor = positive("factor", factor)
     low, high = positive("low_freq_factor", low_freq_factor), positive("high_freq_factor", high_freq_factor)
     if low > high:
@@ -391,7 +393,7 @@ def llama3(
     else:
         kept = array.clip((turns - low) / (high - low), 0.0, 1.0, xp)
         scaled = (1.0 - kept) * theta / factor + kept * theta
-    return _scale(frequencies, scaled, 1.0, "llama3", factor=factor)
+    return scaled_rope(frequencies, scaled, 1.0, "llama3", factor=factor)
 
 
 @array.select_device
@@ -435,12 +437,12 @@ def proportional(frequencies: Array, *, partial_rotary_factor: float = 1.0, fact
     >>> proportional([1.0, 0.1, 0.01, 0.001], partial_rotary_factor=0.5).frequencies
     array([1. , 0.1, 0. , 0. ])
     """
-    theta, xp = _read(frequencies)
+    theta, xp = read(frequencies)
     part, factor = fraction("partial_rotary_factor", partial_rotary_factor), positive("factor", factor)
     kept = int(part * (2 * theta.shape[0]) // 2)
     index = xp.arange(theta.shape[0], dtype=theta.dtype, device=array.device(theta))
     turning = xp.where(index < kept, theta / factor, xp.zeros_like(theta))
-    return _scale(frequencies, turning, 1.0, "proportional", factor=factor, partial_rotary_factor=part)
+    return scaled_rope(frequencies, turning, 1.0, "proportional", factor=factor, partial_rotary_factor=part)
 
 
 # -- steps of several --------------------------------------------------------------------------------------------------
@@ -469,19 +471,21 @@ def sharpen_longrope(factor: float, original: float) -> float:
     return math.sqrt(1.0 + math.log(max(factor, 1.0)) / math.log(original))
 
 
-def _read(frequencies: Any, *, shapes: str = "line", **beside: Any) -> tuple[Array, ModuleType]:
+def read(frequencies: Any, *, shapes: str = "line", **beside: Any) -> tuple[Array, ModuleType]:
     """Check frequencies, and return them in the shape they have and the widest float of their library."""
     theta = frequencies.frequencies if isinstance(frequencies, Rope) else frequencies
     xp, device = array.shared(frequencies=theta, **beside)
     return angles.from_vectors(angles.frequencies(theta, xp, device, shapes=shapes), theta), xp
 
 
-def _scale(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:
+def scaled_rope(given: Any, frequencies: Array, attention_factor: float, scheme: str, **parameters: Any) -> Rope:
     """Return the Rope of a scheme's result, with a longer context; it keeps what else a given Rope held."""
     step = {"scheme": scheme, **{name: value for name, value in parameters.items() if value is not None}}
     if not isinstance(given, Rope):
         return Rope(frequencies, attention_factor=attention_factor, source=Provenance(scaled_by=(step,)))
-    longer = 1.0 if scheme == "dynamic" else float(parameters.get("factor") or 1.0)
+    longer = np.asarray(1.0 if scheme == "dynamic" else float(parameters.get("factor") or 1.0))
+    if "axis" in parameters:
+        longer = np.where(np.arange(frequencies.shape[-1]) == parameters["axis"], longer, 1.0)
     return replace_fields(
         given,
         frequencies=frequencies,

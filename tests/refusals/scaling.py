@@ -35,5 +35,10 @@ ROWS = [
     (lambda: scaling.longrope(W, **PAIR | {KEY: 1}), ValueError, f"{KEY} is 1; expected a whole number from 2"),
     (lambda: scaling.llama3(W, 2.0, low_freq_factor=4.0, high_freq_factor=1.0, **SHORT), ValueError,
      "low_freq_factor is 4.0, high_freq_factor 1.0; expected the first not above the second"),
+    (lambda: scaling.riflex(W, period=0, length=9), ValueError, "period is 0; expected a whole number from 1"),
+    (lambda: scaling.riflex(W, period=9, length=9, share=2.0), ValueError, "share is 2.0; expected a number from 0 to"),
+    (lambda: scaling.scale_axis(W, 0, scaling.linear, 2.0), ValueError, "frequencies has shape (4,); expected (D, k)"),
+    (lambda: scaling.scale_axis([W], 0, scaling.linear, 2.0), ValueError, "axis is 0, by which alone no block turns"),
+    (lambda: scaling.scale_axis([W], 4, scaling.linear, 2.0), ValueError, "axis is 4; expected a whole number from 0"),
     (lambda: scaling.proportional(W, partial_rotary_factor=1.5), ValueError, "is 1.5; expected a number from 0 to 1"),
 ]  # fmt: skip

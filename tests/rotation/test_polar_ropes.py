@@ -53,6 +53,7 @@ MAPS = {  # of frequencies to others: a polar Rope stays one
     ),
     "scaling.ntk": lambda w: scaling.ntk(w, 4.0),
     "scaling.proportional": lambda w: scaling.proportional(w, factor=2.0),
+    "scaling.riflex": lambda w: scaling.riflex(w, period=20, length=64),
     "scaling.yarn": lambda w: scaling.yarn(w, 4.0, **YARN),
 }
 OF_FEATURES = {  # of features that RoPE turns
@@ -83,7 +84,7 @@ REFUSED = {
 }
 ELSEWHERE = {  # with tests of their own, or drawn
     *("heads.profile", "analysis.summarise", "save", "rotation.rotate_polar", "rotation.rerotate"),
-    *("rotation.relocate", "designs.learned_kernel", "models.repair"),
+    *("rotation.relocate", "designs.learned_kernel", "models.repair", "scaling.scale_axis"),
     *("plotting.frequencies", "plotting.kernel", "plotting.mean_kernels", "plotting.wavelengths"),
 }
 ROPES = {"frequencies", "rope", "old", "new", "before", "after", "sets"}  # what arguments that take one are called

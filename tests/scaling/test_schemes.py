@@ -174,6 +174,49 @@ def test_proportional_keeps_the_first_of_the_whole_ladder(fraction, kept):
     assert np.array_equal(got.frequencies, np.where(np.arange(8) < kept, omega / 2.0, 0.0))
 
 
+@pytest.mark.parametrize(  # what riflex_utils.py of thu-ml/RIFLEx (18e0bc3) gives: identify_k, then freqs[k - 1]
+    ("base", "n_blocks", "period", "length", "block", "frequency"),
+    [
+        (256.0, 8, 48, 66, 3, 0.085680), (256.0, 8, 48, 50, 3, 0.125), (10_000.0, 8, 20, 26, 1, 0.217495),
+        (10_000.0, 32, 24, 49, 5, 0.115405), (10_000.0, 22, 21, 42, 3, 0.134640), (5.0, 4, 7, 100, 0, 0.056549),
+    ],
+)  # fmt: skip
+def test_riflex_slows_down_the_block_that_its_authors_do(base, n_blocks, period, length, block, frequency):
+    omega = rfrope.geometric(n_blocks, base=base)
+    got = scaling.riflex(omega, period=period, length=length).frequencies
+    assert got[block] == pytest.approx(frequency, abs=5e-7)
+    assert np.array_equal(np.delete(got, block), np.delete(omega, block))
+
+
+@pytest.mark.parametrize(  # every ninth frequency of an axis by FluxPosEmbed of guyyariv/DyPE (436fe61), method="ntk"
+    ("patches", "time", "expected"),
+    [
+        (128, 1.0, [1.0, 0.0326286, 0.00106463, 3.47374e-5]), (128, 0.5, [1.0, 0.0461439, 0.00212926, 9.82522e-5]),
+        (192, 0.75, [1.0, 0.0343056, 0.00117688, 4.03734e-5]), (64, 0.3, [1.0, 0.0517947, 0.0026827, 1.3895e-4]),
+    ],
+)  # fmt: skip
+def test_ntk_by_axis_and_step_is_that_of_dype(patches, time, expected):
+    rope = Rope(rfrope.axial(rfrope.geometric(8), *[rfrope.geometric(28)] * 2).frequencies, context=(1, 64, 64))
+    got = scaling.scale_axis(rope, 2, scaling.ntk, (patches / 64) ** (2 * time**2))
+    np.testing.assert_allclose(got.frequencies[36:, 2][::9], expected, rtol=4e-6)
+    assert np.array_equal(got.frequencies[:36], rope.frequencies[:36])
+    assert got.context == (1, 64, round(64 * (patches / 64) ** (2 * time**2)))
+
+
+def test_a_scheme_by_axis_is_that_of_its_blocks(xp):
+    """In any order of blocks, and but for those that several axes turn; the attention factor is of all."""
+    one, other = rfrope.geometric(6), rfrope.geometric(4, base=100.0)
+    sets = [np.concatenate([made, [[0.5, 0.5]]]) for made in (
+        rfrope.axial(one, other, order="interleaved").frequencies,
+        rfrope.axial(one, scaling.yarn(other, 4.0, **{KEY: 64}), order="interleaved").frequencies,
+    )]  # fmt: skip
+    got = scaling.scale_axis(xp(sets[0]), 1, scaling.yarn, 4.0, base=100.0, **{KEY: 64})
+    assert xp.owns(got.frequencies)
+    np.testing.assert_allclose(xp.host(got.frequencies), sets[1], rtol=4e-16)
+    assert got.attention_factor == 0.1 * math.log(4.0) + 1
+    assert (got.source.scaled_by[0]["scheme"], got.source.scaled_by[0]["axis"]) == ("yarn", 1)
+
+
 # -- every library -----------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +228,7 @@ SCHEMES = {
     "longrope": lambda w: scaling.longrope(w, factor=4.0, seq_len=5000, **LONG),
     "llama3": lambda w: scaling.llama3(w, 4.0, **LLAMA3),
     "proportional": lambda w: scaling.proportional(w, partial_rotary_factor=0.5, factor=2.0),
+    "riflex": lambda w: scaling.riflex(w, period=200, length=500),
 }
 
 
@@ -192,7 +236,9 @@ SCHEMES = {
 def test_what_a_rope_holds_goes_through_a_scheme(name):
     """Factors multiply, contexts grow where the scheme itself stretches them, and the steps are written down."""
     bare = SCHEMES[name](rfrope.geometric(8))
-    longer = {"dynamic_ntk": 1, "longrope": 1, "proportional": 2}.get(name, 4)  # the first two follow the text
+    longer = {"dynamic_ntk": 1, "longrope": 1, "riflex": 1, "proportional": 2}.get(
+        name, 4
+    )  # the first two follow the text
     for context in (300, (300, 50)):
         fields = {"pairing": "interleaved", "head_dim": 24, "attention_factor": 1.25, "context": context}
         before = Rope(2.0 * rfrope.geometric(8), **fields, source={"kernel": "constant()"})

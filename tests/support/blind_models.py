@@ -366,7 +366,7 @@ def proportional_zero_frequencies():
     return usual(np.concatenate([power(64, 1e6)[:16], np.zeros(16, np.float32)]))
 
 
-def by_axis(freq, owner, turn=halves):
+def scale_axis(freq, owner, turn=halves):
     """M-RoPE: pair i follows the axis owner[i]."""
 
     def apply(q, k, positions):
@@ -394,7 +394,7 @@ def qwen2vl_split_sections():
 @model(QWEN3VL, axes=3)
 def qwen3vl_interleaved_sections():
     """Axes take turns pair by pair until their sections are used up, the first axis has the rest."""
-    return by_axis(power(64, 5e6), np.array([i % 3 if i < 27 else 0 for i in range(32)]))
+    return scale_axis(power(64, 5e6), np.array([i % 3 if i < 27 else 0 for i in range(32)]))
 
 
 @model(PLAIN)
@@ -573,10 +573,10 @@ wrong(
     head_dim=32,
 )
 wrong("proportional_as_partial", PROPORTIONAL, lambda: usual(power(32, 1e6)))
-wrong("qwen2vl_height_width_swapped", QWEN2VL, lambda: by_axis(Q2, np.repeat([0, 2, 1], [8, 12, 12])), axes=3)
-wrong("qwen2vl_only_time", QWEN2VL, lambda: by_axis(Q2, np.zeros(32, int)), axes=3)
-wrong("qwen3vl_sections_contiguous", QWEN3VL, lambda: by_axis(Q3, np.repeat([0, 1, 2], [14, 9, 9])), axes=3)
-wrong("qwen3vl_turns_never_end", QWEN3VL, lambda: by_axis(Q3, np.arange(32) % 3), axes=3)
+wrong("qwen2vl_height_width_swapped", QWEN2VL, lambda: scale_axis(Q2, np.repeat([0, 2, 1], [8, 12, 12])), axes=3)
+wrong("qwen2vl_only_time", QWEN2VL, lambda: scale_axis(Q2, np.zeros(32, int)), axes=3)
+wrong("qwen3vl_sections_contiguous", QWEN3VL, lambda: scale_axis(Q3, np.repeat([0, 1, 2], [14, 9, 9])), axes=3)
+wrong("qwen3vl_turns_never_end", QWEN3VL, lambda: scale_axis(Q3, np.arange(32) % 3), axes=3)
 wrong("plain_degrees", PLAIN, lambda: usual(PLAIN, angles=np.radians))
 wrong("plain_frequencies_reversed", PLAIN, lambda: usual(PLAIN[::-1]))
 wrong("custom_frequencies_sorted", ODD, lambda: usual(np.sort(ODD)[::-1]))
