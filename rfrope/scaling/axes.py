@@ -71,6 +71,7 @@ def riflex(frequencies: Array, *, period: int, length: int, share: float = 0.9) 
     return scaled_rope(frequencies, slowed, 1.0, "riflex", period=period, length=length, share=share)
 
 
+@array.select_device
 def scale_axis(frequencies: Array, axis: int, scheme: Callable[..., Rope], *arguments: Any, **options: Any) -> Rope:
     """Apply a scheme to the blocks of one axis.
 
