@@ -163,6 +163,12 @@ def xp(request: pytest.FixtureRequest) -> Library:
     return library(request.param)
 
 
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Return a generator of numbers that begins anew for each test."""
+    return np.random.default_rng(20)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Give all tests that need a device or a package one place, and so the summary one line instead of one each."""

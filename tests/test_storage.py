@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import rows
 from stored import rewritten, told
 
 import rfrope
@@ -295,24 +296,7 @@ def test_files_of_others(path, held):
         load(path)
 
 
-FOREIGN = {
-    "a later format": ({"format": 3}, "has format 3; expected at most 2"),
-    "a format that is text": ({"format": "1"}, "has format '1'; expected at most 2"),
-    "no format": ({"format": None}, "does not say what it holds"),
-    "no units": ({"units": None}, "does not say what it holds"),
-    "cycles": ({"units": "cycles per unit of position"}, "says that it holds"),
-    "another shape": ({"shape": [3]}, "says that it holds"),
-    "no shape": ({"shape": 4}, "does not say what it holds"),
-    "another dtype": ({"dtype": "float32"}, "says that it holds"),
-    "no source": ({"source": None}, "does not say what it holds"),
-    "a source that is text": ({"source": "me"}, "holds no Rope .source is 'me'"),
-    "fields that are a list": ({"rope": []}, "does not say what it holds"),
-    "an unknown field": ({"rope": {"colour": 1}}, "holds no Rope .*colour"),
-    "a bad field": ({"rope": {"pairing": "neox"}}, "holds no Rope .pairing is 'neox'"),
-    "a digest of something else": ({"digest": 64 * "0"}, "is damaged, .* does not match its digest"),
-    "no digest": ({"digest": None}, "is damaged, .* does not match its digest"),
-    "version 0.1 without provenance": ({"format": 1, "source": {}}, "does not say what it holds"),
-    "version 0.1 with one that is text": ({"format": 1, "provenance": "me"}, "does not say what it holds"),
+FOREIGN = {case: told for case, *told in rows("storage.json", "foreign")} | {
     "NaN": ({"frequencies": np.full(4, np.nan)}, "holds no Rope .frequencies holds NaN or infinity"),
     "a number": ({"frequencies": np.asarray(1.0), "shape": []}, "holds no Rope .frequencies is a single number"),
 }

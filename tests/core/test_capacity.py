@@ -74,7 +74,7 @@ GREEDY = {
         "designs.points": given(GAUSSIAN, MOST),
     },
     "n_blocks": {"estimate_kernel": given(1.0, GAUSSIAN, n_samples=MOST - 1, n_blocks=MOST // 2, design="sobol")},
-    "the size of lags": {"estimate_kernel: lags": given(np.broadcast_to(0.5, 2**31), GAUSSIAN, n_samples=64)},
+    "the size of lags": {"estimate_kernel: lags": given(np.broadcast_to(0.5, 2**29 + 2**28), GAUSSIAN, n_samples=64)},
     "the number of lags": {
         "estimate_scores": given(*[np.ones((1024, 1, 64))] * 2, np.ones(2**16), GAUSSIAN, n_trials=4, design="sobol")
     },

@@ -13,6 +13,7 @@ import time
 import numpy as np
 import pytest
 from campaign import HANGS, campaign, interrupted, sparse
+from conftest import rows
 
 import rfrope
 from rfrope._core import dispatch, parallel
@@ -87,30 +88,8 @@ def test_available_is_the_smaller_of_affinity_and_quota(monkeypatch):
         assert parallel.available() == wanted
 
 
-def version_1(folder, quota):
-    return {f"{folder}/cpu.cfs_quota_us": f"{quota}\n", f"{folder}/cpu.cfs_period_us": "100000\n"}
-
-
-UNLIMITED = 2**20
-GROUPS = {
-    "version 2": ("0::/a/b\n", {"a/b/cpu.max": "150000 100000\n"}, 2),
-    "version 2, less than one": ("0::/a/b\n", {"a/b/cpu.max": "5000 100000\n"}, 1),
-    "version 2, none": ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n"}, UNLIMITED),
-    "version 2, the smallest": ("0::/a/b\n", {"a/b/cpu.max": "900000 100000\n", "a/cpu.max": "250000 100000"}, 3),
-    "version 2, of the root": ("0::/\n", {"cpu.max": "200000 100000\n"}, 2),
-    "version 2, path of the host": ("0::/../outside\n", {"cpu.max": "200000 100000\n"}, 2),
-    "version 1": ("5:memory:/a\n4:cpu,cpuacct:/a/b\n", version_1("cpu/a/b", 350000), 4),
-    "version 1, seen from inside": ("4:cpu:/docker/0123\n", version_1("cpu", 200000), 2),
-    "another controller": ("4:cpuset:/a\n", {"cpu/a/cpu.max": "100000 100000\n"}, UNLIMITED),
-    "colons in the name": ("0::/a:b\n", {"a:b/cpu.max": "200000 100000\n"}, 2),
-    "nonsense": ("what is this\n", {"cpu.max": "1 1"}, UNLIMITED),
-    "nonsense in a limit": ("0::/a\n", {"a/cpu.max": "", "cpu.max": "200000 100000"}, 2),
-    "no cgroups": (None, {}, UNLIMITED),
-}
-
-
-@pytest.mark.parametrize(("told", "files", "wanted"), GROUPS.values(), ids=GROUPS)
-def test_quotas_of_both_versions_of_cgroups(told, files, wanted, tmp_path):
+@pytest.mark.parametrize(("name", "told", "files", "wanted"), rows("core/cgroups.json", "quotas"))
+def test_quotas_of_both_versions_of_cgroups(name, told, files, wanted, tmp_path):
     own = tmp_path / "own"
     if told is not None:
         own.write_text(told)

@@ -15,11 +15,6 @@ from rfrope._core import angles, array, sums
 SHAPES = st.lists(st.sampled_from((1, 1, 2, 3)), max_size=3).map(tuple)
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(4)
-
-
 def exact(a, cosine=None, sine=None):
     """The two sums from all waves at once."""
     phases = np.zeros(a.shape)

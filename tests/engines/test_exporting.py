@@ -301,18 +301,6 @@ def test_sets_of_two_axes_are_read_back_or_refused_with_what_to_do(engine, of_tw
     assert os.listdir(tmp_path) == []
 
 
-def test_what_a_refusal_names_does_it():
-    """Sets of two axes are a table for the places of a grid; along a text those of several are their sum."""
-    x, axes = np.random.default_rng(7).normal(size=(6, 16)), rfrope.mrope(rfrope.geometric(8), (4, 2, 2))
-    rope = rfrope.frequencies.isotropic(rfrope.geometric(4), 2)
-    places = np.stack(np.meshgrid(np.arange(2.0), np.arange(3.0), indexing="ij"), axis=-1).reshape(-1, 2)
-    by_table = rfrope.rotate_by_table(x, *rope.table(places), pairing=rope.pairing)
-    np.testing.assert_allclose(by_table, rope.rotate(x, places), rtol=1e-12)
-    text, alone = np.arange(6.0), replace(axes, frequencies=axes.frequencies.sum(-1), context=CONTEXT)
-    np.testing.assert_allclose(alone.rotate(x, text), axes.rotate(x, text[:, None] * np.ones(3)), rtol=1e-12)
-    engines.export(alone, "ONNX")
-
-
 def test_a_class_that_pairs_as_the_rope_does():
     assert engines.export(GLM, "transformers")["rope_parameters"]["partial_rotary_factor"] == 0.5
     (given,) = rfrope.from_config({"model_type": "glm4", "head_dim": 32}, pairing="half")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import rows
 from engine_configs import BASE, CONTEXT, KEY, LISTS, LLAMA3, ORIGINAL, YARN, D, config, phi3, report
 from packages import installed
 
@@ -119,35 +120,11 @@ def test_yarn_of_megatron_bridge_is_that_of_transformers_where_truncate_is_said(
     assert models.compare(made, ["transformers", BRIDGE]).ropes[0].engines[1].is_same is same
 
 
-DEEPSPEED = {"torch_dtype": "bfloat16"}
 UNREAD = [  # the engine, what the config of a Llama has instead, the status, and the reason
     *((engine, {"model_type": "vaultgemma"}, "unknown", "'vaultgemma' was not read") for engine in READERS[1:]),
-    *((engine, {"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "refused", "'ntk' is none of its schemes")
-      for engine in ("transformers", "TensorRT-LLM")),
-    ("MLX-LM", {"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "refused", "Unsupported RoPE type ntk"),
-    *((engine, {"rope_scaling": {"rope_type": "ntk", "factor": 4.0}}, "unknown", "the scheme 'ntk' was not read")
-      for engine in ("vLLM", "llama.cpp")),
-    ("SGLang", {"rope_scaling": {"rope_type": "dynamic", "alpha": 1e3}}, "unknown", "scheme 'dynamic' was not read"),
-    ("TensorRT-LLM", {"rope_scaling": {"rope_type": "dynamic", "alpha": 1e3}}, "unknown", "with alpha was not read"),
-    *((engine, {"rope_scaling": {"type": "yarn", KEY: 1024}}, "refused", "factor missing")
-      for engine in ("vLLM", "transformers")),
-    *((engine, {"rope_scaling": LINEAR | {"factor": 4}}, "refused", "factor is 4, and it wants a float, 4.0")
-      for engine in ("vLLM", "SGLang")),
-    (EXL, {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "refused", "'dynamic' is none of its schemes"),
-    (EXL, {"rope_scaling": YARN | {"llama_4_scaling_beta": 0.1}}, "unknown", "llama_4_scaling_beta was not read"),
-    ("MLX-LM", {"model_type": "qwen3", "head_dim": 64, "rope_theta": None}, "refused", "rope_theta is missing"),
-    ("MLX-LM", {"model_type": "phi3", "rope_scaling": YARN}, "refused", "rope_scaling must contain keys"),
     ("MLX-LM", {"model_type": "phi3", "rope_scaling": {"type": "longrope", KEY: 4096, **LISTS}}, "known", ""),
-    (BRIDGE, {"model_type": "qwen3", "head_dim": 64, "rope_scaling": YARN}, "refused", "beta_fast missing"),
-    *((BRIDGE, {"model_type": kind, "rope_scaling": YARN}, "unknown", f"'yarn' in {kind}")
-      for kind in ("llama", "mistral")),
-    ("DeepSpeed", {"torch_dtype": "float32"}, "refused", "torch_dtype is 'float32'; only fp16 and bf16 are supported"),
-    ("DeepSpeed", {}, "unknown", "rounded to torch_dtype, and the config has none"),
-    ("DeepSpeed", DEEPSPEED | {"head_dim": 128}, "refused", "heads of hidden_size / num_attention_heads = 64 features"),
-    ("DeepSpeed", DEEPSPEED | {"num_attention_heads": 16}, "refused", "= 32 features"),
-    ("DeepSpeed", DEEPSPEED | {"rope_theta": None, "rope_parameters": {"rope_theta": 5e5}}, "unknown",
-     "rope_theta is missing"),
-]  # fmt: skip
+    *rows("engines/formulas.json", "unread"),
+]
 
 
 @pytest.mark.parametrize(("engine", "changes", "status", "reason"), UNREAD)

@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
-from typing import Any
 
 import numpy as np
 import pytest
 from campaign import sparse
+from conftest import rows
 
 import rfrope
 from rfrope import engines
@@ -16,18 +16,7 @@ BOTH = ["sliding_attention", "full_attention"]
 GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 4, "head_dim": 16, "max_position_embeddings": 512}
 GEMMA |= {"layer_types": BOTH * 2, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 SMOL = {"model_type": "smollm3", "num_hidden_layers": 4, "head_dim": 16, "max_position_embeddings": 512}
-TINY: dict[str, dict[str, Any]] = {
-    "gemma3_text": {"num_hidden_layers": 6, "sliding_window": 8},
-    "gemma3n_text": {"num_hidden_layers": 5, "activation_sparsity_pattern": [0.0] * 5, "num_kv_shared_layers": 0}
-    | {"vocab_size_per_layer_input": 32, "laurel_rank": 4, "hidden_size_per_layer_input": 8},
-    "olmo3": {"num_hidden_layers": 4, "sliding_window": 8},
-    "modernbert": {"num_hidden_layers": 4, "cls_token_id": 0, "sep_token_id": 1},
-    "modernbert-decoder": {"num_hidden_layers": 4, "cls_token_id": 0, "sep_token_id": 1},
-    "smollm3": {"num_hidden_layers": 4},
-    "cohere2": {"num_hidden_layers": 4, "sliding_window": 8},
-    "exaone4": {"num_hidden_layers": 4, "sliding_window": 8},
-    "llama4_text": {"num_hidden_layers": 4, "intermediate_size_mlp": 32, "num_local_experts": 2},
-}
+TINY = dict(rows("engines/layers.json", "tiny"))
 
 
 def changed(layers: Layers) -> Layers:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tiny_models
 from campaign import campaign, sparse
+from conftest import rows
 from packages import script_at
 from tiny_models import IDS, SIZES, logits, made, ropes_of
 
@@ -114,20 +115,8 @@ def test_a_module_of_another_layout_or_width_is_refused():
         logits(model)
 
 
-LATENT = {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16}
-LATENT |= {"head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 8, "moe_intermediate_size": 16}
-LATENT |= {"num_experts_per_tok": 2, "first_k_dense_replace": 2}
-TYPES = {  # half, interleaved, partial, kinds of layers, heads last, latent attention
-    **{"llama": {}, "qwen3": {}, "phi": {}, "phi3": {}, "glm": {}, "cohere": {}, "gpt_neox": {}, "olmo2": {}},
-    "gemma3_text": {"layer_types": ["sliding_attention", "full_attention"]},
-    "mistral": {},
-    "deepseek_v3": LATENT | {"n_group": 1, "topk_group": 1},
-    "deepseek_v2": LATENT | {"topk_method": "greedy"},
-    "llama4_text": {"num_local_experts": 2, "interleave_moe_layer_step": 4, "no_rope_layers": [1, 1]},
-    "gptj": {"rotary_dim": 8},  # these two hold tables in their attention, before transformers 5.24
-    "codegen": {"rotary_dim": 8},
-    "deepseek_v4": {},  # turns what attention gives back, and compressed keys
-}
+# half, interleaved, partial, kinds of layers, heads last, latent attention, turns of what attention gives back
+TYPES = dict(rows("integrations/rotations.json", "types"))
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,6 @@ from rfrope._core import dispatch
 PAGES = [pathlib.Path(__file__).parents[2] / "docs" / "howto" / name for name in ("learning.rst", "learn_kernel.rst")]
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(0)
-
-
 # JAX runs the same code but compiles it first, which is slow: it gets fewer
 JAX_CASES = [
     *((name, "(D,)", "half") for name in ("rotate", "scores")),

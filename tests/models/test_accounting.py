@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from campaign import one_of
+from conftest import rows
 
 import rfrope
 from rfrope.data.model_types import has_defaults, model_types
@@ -51,18 +52,8 @@ def test_dialects(case):
 
 # -- no silent plain RoPE ----------------------------------------------------------------------------------------------
 
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
-ADDED = {  # each means another RoPE than a plain one of the whole head
-    **{"yarn": {"factor": 4.0}, "rope_factor": 4.0, "original_seq_len": 77, "rope_type": "linear", "type": "linear"},
-    **{"beta_fast": 17.0, "mscale": 0.7, "attn_factor": 0.7, "low_freq_factor": 2.0, "rope_scaling_factor": 2.0},
-    **{"use_scaled_rope": True, "use_dynamic_ntk": True, "use_rope": False, "use_yarn": True, "rotary": False},
-    **{"rotary_percent": 0.375, "rope_percentage": 0.375, "rotary_emb_fraction": 0.375, "partial_rotary_factor": 0.375},
-    **{"rotary_dim": 4, "rope_dim": 4, "rotary_emb_dim": 4, "rope_head_dim": 4, "partial_rotary_factors": [0.375]},
-    **{"rope_interleave": True, "rope_interleaved": True, "rope_traditional": True, "is_neox_style": False},
-    **{"no_rope_layers": [1, 0], "nope_layer_interval": 3, "rope_layers": [1], "position_embedding_type": "alibi"},
-    **{"swa_rope_parameters": YARN, "rope_config": YARN, "ropeTheta": 777.0, "rope_base": 777.0, "local_theta": 777.0},
-    **{"attn_config": {"rope_theta": 777.0}, "layers": [{"rope_scaling": YARN}], "attention": {"rotary_dim": 4}},
-}
+# each means another RoPE than a plain one of the whole head
+ADDED = dict(rows("models/accounting.json", "added"))
 KNOWN = {name: entry for name, entry in model_types().items() if has_defaults(entry) and entry.get("rope") is not False}
 ODD = "qwen3_omni_moe_text"  # whose class has an odd head_dim by default
 KNOWN = {name: entry for name, entry in KNOWN.items() if entry.get("axial") != "unknown" and name != ODD}

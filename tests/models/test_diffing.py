@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conftest import rows
 
 import rfrope
 from rfrope.models import diff
@@ -14,7 +15,6 @@ LLAMA = {"model_type": "llama", "head_dim": 64, "num_hidden_layers": 4, "max_pos
 LLAMA |= {"rope_theta": 5e5}
 GEMMA = {"model_type": "gemma3_text", "num_hidden_layers": 6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 GEMMA |= {"max_position_embeddings": 8192, "sliding_window": 512}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
 LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 512}
 LONGROPE |= {"short_factor": [1.3] * 32, "long_factor": [1.0] * 32}
 
@@ -94,42 +94,13 @@ def test_what_differs_most_counts_be_it_in_the_longest_text_or_in_a_shorter_one(
     assert one.frequency_error == pytest.approx(np.max(np.abs(other.frequencies / first.frequencies - 1.0)))
 
 
-LOCAL, FULL, ALL = "sliding_attention", "full_attention", (0, 1, 2, 3)
-ABOUT, SHORT = "default, base 2e+06, 128 of 128 features", "default, base 500000, 64 of 64 features"
-LONGER, UNNUMBERED = LLAMA | {"num_hidden_layers": 6}, {k: v for k, v in GEMMA.items() if k != "num_hidden_layers"}
-WHOLE, WIDER = ({"model_type": "gemma3", "text_config": one} for one in (GEMMA, GEMMA | {"rope_local_base_freq": 1e5}))
-ADDED = {"factor": (None, 4.0), "original_max_position_embeddings": (None, 1024)}
-LOUD = {one: 0.1 * math.log(one) + 1.0 for one in (4.0, 8.0)}
-BY_LENGTH = [LLAMA | {"rope_scaling": LONGROPE | {"short_mscale": 1.0, "long_mscale": one}} for one in (1.25, 1.5)]
-TO_WIDER = (LOCAL, (0, 1, 2, 3, 4), {"rope_theta": (1e4, 1e5)})
-CHANGED = [  # two configs, how many kinds are the same, the distance, and kinds, layers and changes
-    (LLAMA, LLAMA | {"max_position_embeddings": 8192}, 0, None, ("", ALL, {"max_position_embeddings": (4096, 8192)})),
-    (LLAMA, LONGER, 1, None, ("", (4, 5), {"layers": (None, SHORT)})),
-    (LONGER, LLAMA, 1, None, ("", (4, 5), {"layers": (SHORT, None)})),
-    (LLAMA, LLAMA | {"head_dim": 32}, 0, 2,
-     ("", ALL, dict.fromkeys(("head_dim", "rotary_dim", "qk_head_dim"), (64, 32)))),
-    (*BY_LENGTH, 0, 0, ("", ALL, dict.fromkeys(("long_mscale", "attention_factor"), (1.25, 1.5)))),
-    (LLAMA, LLAMA | {"rope_scaling": YARN}, *(0, 0),
-     ("", ALL, {"rope_type": ("default", "yarn"), "attention_factor": (1.0, LOUD[4.0])} | ADDED)),
-    (*(LLAMA | {"rope_scaling": YARN | {"factor": factor}} for factor in (4.0, 8.0)), *(0, 0),
-     ("", ALL, {"factor": (4.0, 8.0), "attention_factor": (LOUD[4.0], LOUD[8.0])})),
-    (GEMMA, GEMMA | {"rope_local_base_freq": 1e5}, 1, 2, TO_WIDER),
-    (WHOLE, WIDER, 1, 2, TO_WIDER),
-    (UNNUMBERED, GEMMA | {"rope_theta": 5e5}, 1, 9, (FULL, None, {"rope_theta": (1e6, 5e5)})),
-    (GEMMA, GEMMA | {"sliding_window_pattern": 3}, *(2, 2),
-     (FULL, (2,), {"kind": (LOCAL, FULL), "window": (512, None), "rope_theta": (1e4, 1e6)})),
-    (*(_smollm3(flags) for flags in ([1, 1, 1, 0], [1, 0, 1, 1])), *(1, None),
-     *((FULL, (1,), {"RoPE": (ABOUT, None)}), (FULL, (3,), {"RoPE": (None, ABOUT)}))),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("index", range(len(CHANGED)))
-def test_what_changed(index):
-    old, new, n_same, distance, *expected = CHANGED[index]
+@pytest.mark.parametrize("row", rows("models/diffing.json", "changed"))
+def test_what_changed(row):
+    old, new, n_same, distance, *expected = row  # for each kind its name, its layers and changes
     found = diff(old, new)
-    assert [(one.kind, one.layers, changes(one)) for one in found.layers] == expected
+    assert json.loads(json.dumps([(one.kind, one.layers, changes(one)) for one in found.layers])) == expected
     assert (found.n_same, found.differs_from, found.same) == (n_same, distance, False)
-    assert {one.part for one in found.layers} == {"text_config" if old is WHOLE else ""}
+    assert {one.part for one in found.layers} == {"text_config" if "text_config" in old else ""}
     plain = json.loads(json.dumps(found.to_dict()))
     assert plain["layers"][0]["changes"][0].keys() == {"what", "old", "new"}
 

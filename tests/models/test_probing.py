@@ -15,7 +15,7 @@ from blind_findings import FINDINGS
 from blind_models import MODELS as BLIND
 from blind_models import WRONG as BLIND_WRONG
 from campaign import campaign, sparse
-from conftest import library
+from conftest import library, rows
 from constructed_models import CONTEXT, HEADS, PLAIN, QWEN2_VL, RIGHT, WRONG, W, ladder, model, mrope, scores_of
 from published import PUBLISHED
 
@@ -530,19 +530,8 @@ LATENT = {
     **{"head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
     **{"first_k_dense_replace": 1, "moe_intermediate_size": 16, "num_key_value_heads": 4},
 }
-MODELS = {  # by model type: options, and what its layers do
-    **{name: ({}, ["half"] * 2) for name in ("llama", "qwen3", "phi3", "gpt_neox", "gpt_oss", "nanochat")},
-    **{name: ({}, ["half"] * 2) for name in ("gemma2", "granite", "hunyuan_v1_dense")},  # scales and norms of their own
-    "gptj": ({"rotary_dim": 8, "n_embd": 64, "n_head": 4}, ["interleaved"] * 2),
-    "deepseek_v3": (LATENT, ["interleaved"] * 2),
-    **{name: ({}, ["half"] * 2) for name in ("stablelm", "phi", "persimmon", "jetmoe")},
-    **{name: ({}, ["interleaved"] * 2) for name in ("cohere", "helium", "ernie4_5", "glm4")},
-    "codegen": ({"rotary_dim": 8, "n_embd": 64, "n_head": 4, "n_layer": 2}, ["interleaved"] * 2),
-    "gemma3_text": (FEW | {"num_hidden_layers": 6}, ["half"] * 6),
-    "smollm3": (FEW, ["half", "half", "half", None]),
-    "cohere2": (FEW, ["interleaved", "interleaved", "interleaved", None]),
-    "llama4_text": (FEW, ["interleaved", "interleaved", "interleaved", None]),
-}
+# by model type: options, and what its layers do
+MODELS = {name: told for name, *told in rows("models/probing.json", "models")}
 IGNORED = [pytest.mark.filterwarnings(f"ignore::{kind}Warning") for kind in ("Deprecation", "Future", "User")]
 pytestmark = IGNORED
 

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from campaign import sparse
+from conftest import rows
 from published import BY_MODEL, PUBLISHED, lists
 
 import rfrope
@@ -199,18 +200,7 @@ def test_plain_data():
 # -- keys of models of transformers ------------------------------------------------------------------------------------
 
 
-SMALL = {
-    "llama": {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, KEY: 1024}},
-    "gpt_neox": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}},
-    "glm4": {},
-    "cohere": {},
-    "hunyuan_v1_dense": {},
-    "deepseek_v3": {
-        **{"q_lora_rank": None, "kv_lora_rank": 16, "qk_rope_head_dim": 16, "qk_nope_head_dim": 8, "v_head_dim": 16},
-        **{"n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 8},
-        "num_key_value_heads": 4,
-    },
-}
+SMALL = dict(rows("models/relocating.json", "small"))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -8,11 +8,6 @@ import pytest
 import rfrope
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(31)
-
-
 def test_sine_heads_on_every_library(xp, rng):
     q, k = rng.standard_normal((2, 5, 16))
     omega, at = rfrope.geometric(8), np.arange(100, 105)
@@ -58,19 +53,3 @@ def test_scores_see_the_rates_between_two_tokens_and_nothing_else(scheme, xp, rn
             u += rates[token] if key > query else -rates[token]
         wanted = np.sum(a[query, key] * np.cos(u) + b[query, key] * np.sin(u))
         np.testing.assert_allclose(turned[query] @ keys[key], wanted, atol=1e-11)
-
-
-def test_content_that_is_the_same_everywhere_gives_rope_back(rng):
-    """CARoPE's powers are a ladder then, Selective RoPE's rates frequencies; GRAPE's content is a speed of its own."""
-    x, w, q = np.tile(rng.standard_normal(3), (5, 1)), rng.standard_normal((3, 4)), rng.standard_normal((5, 8))
-    powers, ladder = 1.0 / (1.0 + softplus(x[0] @ w[:, 0], np)), CONTENT["carope"](x, w, np)[0]
-    np.testing.assert_allclose(ladder, powers * rfrope.geometric(4, base=powers**-4.0), rtol=1e-12)
-    grape = CONTENT["grape"](rng.standard_normal((5, 3)), w, np)  # content differs; places are not whole numbers
-    places = np.cumsum(grape[:, 0])
-    for rates, at, omega in (
-        (np.tile(ladder, (5, 1)), np.arange(1.0, 6.0), ladder),
-        (grape, places, np.array([1.0, 0.1, 0.01, 0.001])),
-        (CONTENT["selective"](x, w, np), np.arange(1.0, 6.0), x[0] @ w),
-    ):
-        turned = rfrope.rotate_by_phases(q, rfrope.rotation.cumulative_phases(rates)[0])
-        np.testing.assert_allclose(turned, rfrope.rotate(q, at, omega), atol=1e-12)

@@ -8,11 +8,6 @@ import rfrope
 PAIRINGS = ("half", "interleaved")
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(20)
-
-
 def test_convert_pairing_of_features_and_weight_rows(xp, rng):
     for pairings, order in ((PAIRINGS, [0, 3, 1, 4, 2, 5]), (PAIRINGS[::-1], [0, 2, 4, 1, 3, 5])):
         np.testing.assert_array_equal(xp.host(rfrope.convert_pairing(xp([0, 1, 2, 3, 4, 5]), *pairings)), order)

@@ -14,11 +14,6 @@ from rfrope._core import blocks
 from rfrope.rotation import rotate_polar
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(27)
-
-
 def joined(cosine, sine, pairing):
     if pairing == "half":
         return np.concatenate([cosine, sine], axis=-1)

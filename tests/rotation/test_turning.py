@@ -14,11 +14,6 @@ from rfrope._core import dispatch
 from rfrope._core.angles import PrecisionWarning
 
 
-@pytest.fixture
-def rng():
-    return np.random.default_rng(20)
-
-
 def reference(x, u, pairing="half", out_pairing=None, scale=1.0):
     """Rotate block by block, in complex numbers: a second implementation, written for clarity."""
     x, width = np.asarray(x, dtype=np.float64), 2 * u.shape[-1]
